@@ -1,0 +1,3 @@
+"""Coilwork programs as C++ source, shared libraries and deployable packages."""
+
+__version__ = "0.1.0"
