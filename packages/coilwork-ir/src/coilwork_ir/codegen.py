@@ -1,0 +1,38 @@
+"""The protocol that code generators implement, and through which third parties add targets.
+
+A package registers an object under the entry point group `coilwork.codegens`; the conformance kit in
+`coilwork_ir.conformance` shows whether it keeps the contract.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol, runtime_checkable
+
+from coilwork_ir.kernel_source import KernelSource
+from coilwork_ir.kernels.nodes import Kernel
+from coilwork_ir.target import Target
+
+
+@runtime_checkable
+class Codegen(Protocol):
+    """Turns kernels into source text. Pure: equal arguments give equal text, nothing is read from anywhere else."""
+
+    @property
+    def name(self) -> str:
+        """Registry name, e.g. `"triton"`."""
+        ...
+
+    def supports(self, target: Target) -> bool:
+        """True if `emit` can produce code for `target`."""
+        ...
+
+    def emit(self, kernel: Kernel, target: Target, options: Mapping[str, object]) -> KernelSource:
+        """Source text of `kernel` for `target`.
+
+        `options` are the generator's own settings by name; an unknown one is an error.
+
+        Raises:
+            EmitError: the kernel holds something the generator cannot express; the message names it.
+        """
+        ...

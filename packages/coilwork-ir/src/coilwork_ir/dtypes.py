@@ -1,0 +1,100 @@
+"""Element types.
+
+`DType` is the compiler's own enumeration, so that the IRs need no torch. The names are the ones the text
+forms print (`f32`, `bf16`, `i64`, `bool`); `torch_name` is the attribute of the `torch` module.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class DType(Enum):
+    """An element type: text name, torch attribute, size in bytes, and class of values."""
+
+    F64 = ("f64", "float64", 8, "float")
+    F32 = ("f32", "float32", 4, "float")
+    F16 = ("f16", "float16", 2, "float")
+    BF16 = ("bf16", "bfloat16", 2, "float")
+    F8E4M3 = ("f8e4m3", "float8_e4m3fn", 1, "float")
+    F8E5M2 = ("f8e5m2", "float8_e5m2", 1, "float")
+    I64 = ("i64", "int64", 8, "int")
+    I32 = ("i32", "int32", 4, "int")
+    I16 = ("i16", "int16", 2, "int")
+    I8 = ("i8", "int8", 1, "int")
+    U64 = ("u64", "uint64", 8, "uint")
+    U32 = ("u32", "uint32", 4, "uint")
+    U16 = ("u16", "uint16", 2, "uint")
+    U8 = ("u8", "uint8", 1, "uint")
+    BOOL = ("bool", "bool", 1, "bool")
+    C64 = ("c64", "complex64", 8, "complex")
+    C128 = ("c128", "complex128", 16, "complex")
+
+    def __init__(self, text: str, torch_name: str, itemsize: int, category: str) -> None:
+        self.text = text
+        self.torch_name = torch_name
+        self.itemsize = itemsize
+        self.category = category
+
+    @property
+    def is_float(self) -> bool:
+        """True for real floating point types."""
+        return self.category == "float"
+
+    @property
+    def is_integer(self) -> bool:
+        """True for signed and unsigned integers; False for `bool`."""
+        return self.category in ("int", "uint")
+
+    @property
+    def is_signed_integer(self) -> bool:
+        """True for the two's complement integers."""
+        return self.category == "int"
+
+    @property
+    def is_bool(self) -> bool:
+        """True for `bool` only."""
+        return self.category == "bool"
+
+    @property
+    def is_complex(self) -> bool:
+        """True for complex types, which generated code does not compute with."""
+        return self.category == "complex"
+
+    @property
+    def is_low_precision(self) -> bool:
+        """True for floats narrower than 32 bits: loaded and computed as `f32`."""
+        return self.category == "float" and self.itemsize < 4
+
+    @property
+    def compute(self) -> DType:
+        """The type that arithmetic on this type is carried out in (`numerics=fast`)."""
+        return DType.F32 if self.is_low_precision else self
+
+    def __repr__(self) -> str:
+        return f"DType.{self.name}"
+
+
+def parse_dtype(text: str) -> DType:
+    """The type whose text name is `text`.
+
+    Raises:
+        ValueError: no type has that name.
+    """
+    for dtype in DType:
+        if dtype.text == text:
+            return dtype
+    raise ValueError(f"unknown element type {text!r}; known: {', '.join(d.text for d in DType)}")
+
+
+def from_torch_name(name: str) -> DType:
+    """The type for a torch attribute name such as `"float32"` or `"torch.float32"`.
+
+    Raises:
+        ValueError: Coilwork has no such element type (quantised types, `float4`, bit types).
+    """
+    bare = name.removeprefix("torch.")
+    for dtype in DType:
+        if dtype.torch_name == bare:
+            return dtype
+    raise ValueError(f"torch element type {name!r} is not one Coilwork represents")

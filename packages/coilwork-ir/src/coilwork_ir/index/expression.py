@@ -1,0 +1,356 @@
+"""The index expression: one immutable, hash-consed node per polynomial.
+
+Every expression is `sum(coeff * monomial) + constant` with integer coefficients. A monomial is a product of atoms;
+an atom is a symbol, a floor division, a modulo, a minimum or a maximum. A monomial is itself an expression (an
+atom, or a PRODUCT of at least two), which makes monomials interned and hashed by identity as well.
+
+Invariants (kept by the constructors in this package, assumed everywhere):
+- `_monos` is sorted by `_key`, without repetition; `_coeffs` are the matching non-zero coefficients;
+- an expression with one monomial, coefficient 1 and constant 0 *is* that monomial;
+- two live expressions with equal structure are the same object.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Final, NoReturn
+
+from coilwork_ir.index.errors import IndexArithmeticError
+from coilwork_ir.interning import InternTable
+
+CONST: Final = 0
+SYMBOL: Final = 1
+FLOORDIV: Final = 2
+MOD: Final = 3
+MIN: Final = 4
+MAX: Final = 5
+PRODUCT: Final = 6
+SUM: Final = 7
+
+SymbolData = tuple[str, int | None, int | None, "Expr | None"]
+
+
+class Expr:
+    """An integer-valued index expression. Immutable; `is` (and `==`) means structural equality.
+
+    Build with `const`, `symbol`, the operators `+ - * // %` (ints mix in; `//` and `%` floor, as in Python), and
+    the functions of `coilwork_ir.index`. Raises IndexArithmeticError when divided by the constant zero.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_args",
+        "_bounds",
+        "_coeffs",
+        "_constant",
+        "_data",
+        "_free",
+        "_has_mod",
+        "_key",
+        "_monos",
+        "_nonneg",
+        "_tag",
+    )
+    _tag: int
+    _monos: tuple[Expr, ...]
+    _coeffs: tuple[int, ...]
+    _constant: int
+    _has_mod: bool  # some monomial has a MOD factor, so that sums may recombine
+    _args: tuple[Expr, ...]  # of FLOORDIV, MOD, MIN, MAX: operands; of PRODUCT: its atoms
+    _data: SymbolData  # of SYMBOL
+    # Caches, filled on first use. Two threads may both fill one, with equal values.
+    _key: tuple[Any, ...]  # heterogeneous, see `sort_key`
+    _bounds: tuple[int | None, int | None]
+    _free: frozenset[Expr]
+    _nonneg: bool
+
+    @property
+    def is_const(self) -> bool:
+        return self._tag == CONST
+
+    @property
+    def is_symbol(self) -> bool:
+        return self._tag == SYMBOL
+
+    @property
+    def constant(self) -> int:
+        """The constant term."""
+        return self._constant
+
+    @property
+    def terms(self) -> tuple[tuple[int, tuple[Expr, ...]], ...]:
+        """`(coefficient, atoms of the monomial)` in canonical order, without the constant term.
+
+        An atom to the n-th power occurs n times.
+        """
+        return tuple([(c, atoms_of(m)) for c, m in zip(self._coeffs, self._monos, strict=True)])
+
+    @property
+    def value(self) -> int:
+        """Of a constant. Raises IndexArithmeticError for anything else."""
+        if self._tag != CONST:
+            raise IndexArithmeticError(f"not a constant: {self!r}")
+        return self._constant
+
+    @property
+    def name(self) -> str:
+        """Of a symbol. Raises IndexArithmeticError for anything else, as do `lo`, `hi` and `extent`."""
+        return self._symbol()[0]
+
+    @property
+    def lo(self) -> int | None:
+        """Inclusive lower bound of a symbol; None: unbounded."""
+        return self._symbol()[1]
+
+    @property
+    def hi(self) -> int | None:
+        """Inclusive upper bound of a symbol, as given; None: none was given."""
+        return self._symbol()[2]
+
+    @property
+    def extent(self) -> Expr | None:
+        """Exclusive upper bound of a range symbol, whose lower bound then is 0."""
+        return self._symbol()[3]
+
+    def _symbol(self) -> SymbolData:
+        if self._tag != SYMBOL:
+            raise IndexArithmeticError(f"not a symbol: {self!r}")
+        return self._data
+
+    @property
+    def free_symbols(self) -> frozenset[Expr]:
+        """The symbols that occur. Those which occur only in the extent of a symbol don't count."""
+        try:
+            return self._free
+        except AttributeError:
+            pass
+        parts = self._args if FLOORDIV <= self._tag <= PRODUCT else self._monos
+        free = parts[0].free_symbols if parts else _NO_SYMBOLS
+        for part in parts[1:]:
+            free = free | part.free_symbols
+        self._free = free
+        return free
+
+    @property
+    def sort_key(self) -> tuple[Any, ...]:
+        """A total order on expressions that depends on structure only, hence is the same in every process.
+
+        Comparable with other expressions' keys; its content is not part of the interface.
+        """
+        try:
+            return self._key
+        except AttributeError:
+            pass
+        if self._tag == CONST:
+            key: tuple[Any, ...] = (2, self._constant)
+        else:
+            key = (1, tuple([m._key for m in self._monos]), self._coeffs, self._constant)
+        self._key = key
+        return key
+
+    def __add__(self, other: Expr | int) -> Expr:
+        return RULES.add(self, other if type(other) is Expr else as_expr(other))
+
+    def __radd__(self, other: int) -> Expr:
+        return RULES.add(self, as_expr(other))
+
+    def __sub__(self, other: Expr | int) -> Expr:
+        return RULES.subtract(self, other if type(other) is Expr else as_expr(other))
+
+    def __rsub__(self, other: int) -> Expr:
+        return RULES.subtract(as_expr(other), self)
+
+    def __mul__(self, other: Expr | int) -> Expr:
+        return RULES.multiply(self, other if type(other) is Expr else as_expr(other))
+
+    def __rmul__(self, other: int) -> Expr:
+        return RULES.multiply(self, as_expr(other))
+
+    def __neg__(self) -> Expr:
+        return RULES.multiply(self, MINUS_ONE)
+
+    def __pos__(self) -> Expr:
+        return self
+
+    def __floordiv__(self, other: Expr | int) -> Expr:
+        return RULES.floordiv(self, other if type(other) is Expr else as_expr(other))
+
+    def __rfloordiv__(self, other: int) -> Expr:
+        return RULES.floordiv(as_expr(other), self)
+
+    def __mod__(self, other: Expr | int) -> Expr:
+        return RULES.mod(self, other if type(other) is Expr else as_expr(other))
+
+    def __rmod__(self, other: int) -> Expr:
+        return RULES.mod(as_expr(other), self)
+
+    def __repr__(self) -> str:
+        return RULES.describe(self)
+
+    def __copy__(self) -> Expr:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Expr:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("index expressions are interned and can't be pickled: send format_expr(e), read parse_expr")
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError("an index expression has no truth value; use as_int, `is`, or a provably_* function")
+
+
+class Rules:
+    """The knot between sums and divisions.
+
+    `x + y` must recombine `8*(x//8) + x%8`, which takes division; division takes sums. Modules import downwards
+    only, so the operators reach the rules through this table, which importing the package fills once.
+    """
+
+    __slots__ = ("add", "describe", "floordiv", "mod", "multiply", "recombine", "subtract")
+    add: Callable[[Expr, Expr], Expr]
+    subtract: Callable[[Expr, Expr], Expr]
+    multiply: Callable[[Expr, Expr], Expr]
+    floordiv: Callable[[Expr, Expr], Expr]
+    mod: Callable[[Expr, Expr], Expr]
+    recombine: Callable[[tuple[Expr, ...], tuple[int, ...], int], Expr]
+    describe: Callable[[Expr], str]
+
+
+RULES: Final = Rules()
+_NO_SYMBOLS: Final[frozenset[Expr]] = frozenset()
+_CONSTS: Final[InternTable[int, Expr]] = InternTable()
+_SYMBOLS: Final[InternTable[SymbolData, Expr]] = InternTable()
+_ATOMS: Final[InternTable[tuple[int, tuple[Expr, ...]], Expr]] = InternTable()
+_SUMS: Final[InternTable[tuple[tuple[Expr, ...], tuple[int, ...], int], Expr]] = InternTable()
+_find_const = _CONSTS.lookup
+_find_symbol = _SYMBOLS.lookup
+_find_atom = _ATOMS.lookup
+_find_sum = _SUMS.lookup
+_new = object.__new__
+_DIGITS: Final = re.compile(r"\d+")
+
+
+def atoms_of(mono: Expr) -> tuple[Expr, ...]:
+    """The factors of a monomial."""
+    return mono._args if mono._tag == PRODUCT else (mono,)
+
+
+def const(n: int) -> Expr:
+    """The constant `n`."""
+    found = _find_const(n)
+    if found is not None:
+        e = found()
+        if e is not None:
+            return e
+    e = _new(Expr)
+    e._tag = CONST
+    e._monos = e._coeffs = ()
+    e._constant = int(n)
+    e._has_mod = False
+    e._bounds = (e._constant, e._constant)
+    return _CONSTS.add(e._constant, e)
+
+
+# Held strongly: the constants that indices are full of.
+_SMALL: Final = tuple(const(n) for n in range(-16, 1025))
+ZERO: Final = const(0)
+ONE: Final = const(1)
+MINUS_ONE: Final = const(-1)
+
+
+def as_expr(x: int | Expr) -> Expr:
+    """`x`, with an int turned into a constant. Raises IndexArithmeticError for other types."""
+    if isinstance(x, Expr):
+        return x
+    if isinstance(x, int):
+        return const(x)
+    raise IndexArithmeticError(f"neither an int nor an index expression: {x!r}")
+
+
+def symbol(name: str, *, lo: int | None = None, hi: int | None = None, extent: Expr | int | None = None) -> Expr:
+    """The symbol `name`, promised to lie in `lo..hi` (inclusive, None: unbounded) or in `0 <= name < extent`.
+
+    Symbols with the same name and different promises are different symbols.
+    Raises IndexArithmeticError for an empty `lo..hi`, and for `lo` or `hi` next to `extent` (lo=0 is fine).
+    """
+    if extent is not None:
+        extent = as_expr(extent)
+        if lo not in (None, 0) or hi is not None:
+            raise IndexArithmeticError(f"symbol {name!r}: lo and hi follow from the extent")
+        lo = 0
+    if lo is not None and hi is not None and lo > hi:
+        raise IndexArithmeticError(f"symbol {name!r}: empty range {lo}..{hi}")
+    data: SymbolData = (name, lo, hi, extent)
+    found = _find_symbol(data)
+    if found is not None:
+        e = found()
+        if e is not None:
+            return e
+    e = _new(Expr)
+    e._tag = SYMBOL
+    e._monos = (e,)
+    e._coeffs = (1,)
+    e._constant = 0
+    e._has_mod = False
+    e._data = data
+    # Digit runs compare by length first: i2 < i10.
+    natural = _DIGITS.sub(lambda run: chr(0x30 + min(len(run[0]), 0x4000)) + run[0], name)
+    promise = (
+        (0, 0) if lo is None else (1, lo),
+        (0, 0) if hi is None else (1, hi),
+        () if extent is None else extent.sort_key,
+    )
+    e._key = (-1, 0, natural, name, promise)
+    e._free = frozenset((e,))
+    return _SYMBOLS.add(data, e)
+
+
+def make_atom(tag: int, args: tuple[Expr, ...]) -> Expr:
+    """A FLOORDIV, MOD, MIN, MAX or PRODUCT that no rule simplifies. `args` must be in canonical order."""
+    key = (tag, args)
+    found = _find_atom(key)
+    if found is not None:
+        e = found()
+        if e is not None:
+            return e
+    e = _new(Expr)
+    e._tag = tag
+    e._monos = (e,)
+    e._coeffs = (1,)
+    e._constant = 0
+    e._args = args
+    if tag == PRODUCT:
+        e._has_mod = any([a._tag == MOD for a in args])
+        e._key = (-len(args), *[a._key for a in args])
+    else:
+        e._has_mod = tag == MOD
+        e._key = (-1, tag, *[a.sort_key for a in args]) if tag <= MOD else (-1, tag, tuple([a.sort_key for a in args]))
+    return _ATOMS.add(key, e)
+
+
+def make_sum(monos: tuple[Expr, ...], coeffs: tuple[int, ...], constant: int, has_mod: bool) -> Expr:
+    """The expression with these parts, which must be in canonical order and not recombine."""
+    if not monos:
+        return const(constant)
+    if constant == 0 and len(monos) == 1 and coeffs[0] == 1:
+        return monos[0]
+    key = (monos, coeffs, constant)
+    found = _find_sum(key)
+    if found is not None:
+        e = found()
+        if e is not None:
+            return e
+    e = _new(Expr)
+    e._tag = SUM
+    e._monos = monos
+    e._coeffs = coeffs
+    e._constant = constant
+    e._has_mod = has_mod
+    return _SUMS.add(key, e)
+
+
+def as_int(e: Expr) -> int | None:
+    """The value of a constant, None for anything else."""
+    return e._constant if e._tag == CONST else None

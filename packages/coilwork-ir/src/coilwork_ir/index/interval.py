@@ -1,0 +1,154 @@
+"""Numeric interval bounds, sound for every value of the symbols that keeps their promises."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from coilwork_ir.index.expression import CONST, FLOORDIV, MAX, MIN, MOD, PRODUCT, SYMBOL, Expr
+
+Bound = int | None
+
+
+class Interval(NamedTuple):
+    """`lo <= e <= hi`; None: no bound known."""
+
+    lo: int | None
+    hi: int | None
+
+
+def bounds(e: Expr) -> Interval:
+    """Numeric bounds of `e`."""
+    return Interval(*limits(e))
+
+
+def limits(e: Expr) -> tuple[Bound, Bound]:
+    """`bounds` as a plain tuple, cached."""
+    try:
+        return e._bounds
+    except AttributeError:
+        pass
+    tag = e._tag
+    if tag == SYMBOL:
+        result = _symbol_limits(e)
+    elif tag == FLOORDIV:
+        result = _floordiv_limits(e._args[0], e._args[1])
+    elif tag == MOD:
+        result = _mod_limits(e._args[0], e._args[1])
+    elif tag == PRODUCT:
+        result = _product_limits(e._args)
+    elif tag == MIN or tag == MAX:
+        result = _extremum_limits(e._args, tag == MIN)
+    else:
+        result = sum_limits(e._monos, e._coeffs, e._constant)
+    e._bounds = result
+    return result
+
+
+def sum_limits(monos: tuple[Expr, ...], coeffs: tuple[int, ...], constant: int) -> tuple[Bound, Bound]:
+    """Bounds of `sum(coeff * mono) + constant`, each monomial taken on its own."""
+    lo: Bound = constant
+    hi: Bound = constant
+    for m, c in zip(monos, coeffs, strict=True):
+        mlo, mhi = limits(m)
+        if c < 0:
+            mlo, mhi = mhi, mlo
+        if lo is not None:
+            lo = None if mlo is None else lo + c * mlo
+        if hi is not None:
+            hi = None if mhi is None else hi + c * mhi
+        if lo is None and hi is None:
+            break
+    return lo, hi
+
+
+def _symbol_limits(e: Expr) -> tuple[Bound, Bound]:
+    _, lo, hi, extent = e._data
+    if extent is not None:
+        top = limits(extent)[1]
+        # An empty range has no values at all, so that any bound is sound; keep the interval non-empty.
+        hi = None if top is None else max(top - 1, 0)
+    return lo, hi
+
+
+def _product_limits(atoms: tuple[Expr, ...]) -> tuple[Bound, Bound]:
+    lo, hi = limits(atoms[0])
+    for i, atom in enumerate(atoms[1:], 1):
+        if atom is atoms[i - 1] and i == 1 and len(atoms) == 2:
+            return _square_limits(lo, hi)
+        lo, hi = _multiply(lo, hi, *limits(atom))
+    return lo, hi
+
+
+def _square_limits(lo: Bound, hi: Bound) -> tuple[Bound, Bound]:
+    least = lo * lo if lo is not None and lo > 0 else hi * hi if hi is not None and hi < 0 else 0
+    return least, None if lo is None or hi is None else max(lo * lo, hi * hi)
+
+
+def _multiply(alo: Bound, ahi: Bound, blo: Bound, bhi: Bound) -> tuple[Bound, Bound]:
+    if alo is not None and blo is not None and alo >= 0 and blo >= 0:
+        return alo * blo, _top(ahi, bhi)
+    if alo is not None and ahi is not None and blo is not None and bhi is not None:
+        corners = (alo * blo, alo * bhi, ahi * blo, ahi * bhi)
+        return min(corners), max(corners)
+    if (alo, ahi) == (0, 0) or (blo, bhi) == (0, 0):
+        return 0, 0
+    a_nonneg, b_nonneg = alo is not None and alo >= 0, blo is not None and blo >= 0
+    a_nonpos, b_nonpos = ahi is not None and ahi <= 0, bhi is not None and bhi <= 0
+    if a_nonpos and b_nonpos:
+        return 0, None
+    if (a_nonneg and b_nonpos) or (a_nonpos and b_nonneg):
+        return None, 0
+    return None, None
+
+
+def _top(a: Bound, b: Bound) -> Bound:
+    if a is not None and b is not None:
+        return a * b
+    return 0 if a == 0 or b == 0 else None
+
+
+def _floordiv_limits(num: Expr, den: Expr) -> tuple[Bound, Bound]:
+    lo, hi = limits(num)
+    if den._tag == CONST:
+        d = den._constant
+        return None if lo is None else lo // d, None if hi is None else hi // d
+    dlo, dhi = limits(den)
+    if dlo is None or dlo <= 0:
+        return None, None
+    # The divisor is positive: |quotient| shrinks as it grows. -1 is the limit for a negative dividend.
+    if lo is None:
+        low = None
+    elif lo < 0:
+        low = lo // dlo
+    else:
+        low = 0 if dhi is None else lo // dhi
+    if hi is None:
+        high = None
+    elif hi >= 0:
+        high = hi // dlo
+    else:
+        high = -1 if dhi is None else hi // dhi
+    return low, high
+
+
+def _mod_limits(num: Expr, den: Expr) -> tuple[Bound, Bound]:
+    lo, hi = limits(num)
+    dlo, dhi = limits(den)
+    if dlo is not None and dlo > 0:
+        high = None if dhi is None else dhi - 1
+        if lo is not None and lo >= 0 and hi is not None and (high is None or hi < high):
+            high = hi
+        return 0, high
+    if dhi is not None and dhi < 0:
+        return (None if dlo is None else dlo + 1), 0
+    return None if dlo is None else min(dlo + 1, 0), None if dhi is None else max(dhi - 1, 0)
+
+
+def _extremum_limits(args: tuple[Expr, ...], is_min: bool) -> tuple[Bound, Bound]:
+    los = [limits(a)[0] for a in args]
+    his = [limits(a)[1] for a in args]
+    known_los = [x for x in los if x is not None]
+    known_his = [x for x in his if x is not None]
+    if is_min:
+        return min(known_los) if len(known_los) == len(los) else None, min(known_his, default=None)
+    return max(known_los, default=None), max(known_his) if len(known_his) == len(his) else None

@@ -1,0 +1,76 @@
+"""What a code generator returns: source text and everything a launcher must know about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import Expr
+
+Language = Literal["triton", "cpp"]
+Role = Literal["in", "out", "inout", "size", "scratch"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceArg:
+    """One argument of the entry, in order.
+
+    Attributes:
+        name: parameter name in the source.
+        role: `in`, `out`, `inout` are pointers to `dtype`; `size` is an integer (`i32` or `i64`); `scratch` is a
+            pointer to uninitialised memory of `elements` elements that the launcher provides.
+        dtype: element type behind a pointer, or the integer type of a size.
+        aligned: the pointer is known to be a multiple of 16 bytes, or the size a multiple of 16.
+        elements: scratch only: number of elements, over the size arguments' names.
+    """
+
+    name: str
+    role: Role
+    dtype: DType
+    aligned: bool = False
+    elements: Expr | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """One candidate way to launch: compile-time parameters, and a GPU's warps and pipeline stages."""
+
+    meta: tuple[tuple[str, int], ...] = ()
+    num_warps: int = 4
+    num_stages: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelSource:
+    """The text of one kernel.
+
+    Attributes:
+        name: unique name of the kernel in its schedule.
+        language: which builder takes `text`.
+        text: complete source; building it needs nothing else of ours.
+        entry: function to call.
+        args: its run-time arguments, in order: tensors, then sizes, then scratch. Triton's `constexpr` parameters
+            follow them in `text` and come from `Config.meta`.
+        grid: up to three extents as expressions over the size arguments' names and the names in `Config.meta`;
+            empty for C++, whose entry runs the whole iteration space.
+        configs: candidates, best guess first; never empty for Triton.
+        checks: messages of the kernel's run-time checks. With any, a C++ entry returns 0 or 1 + the number of the
+            one that failed; Triton checks use `tl.device_assert`.
+        target: name of the target it was emitted for.
+        features: instruction set features the builder must enable.
+        read_bytes, write_bytes: minimal traffic over the size arguments, for bandwidth reports.
+    """
+
+    name: str
+    language: Language
+    text: str
+    entry: str
+    args: tuple[SourceArg, ...]
+    grid: tuple[Expr, ...] = ()
+    configs: tuple[Config, ...] = ()
+    checks: tuple[str, ...] = ()
+    target: str = ""
+    features: tuple[str, ...] = ()
+    read_bytes: Expr | None = None
+    write_bytes: Expr | None = None

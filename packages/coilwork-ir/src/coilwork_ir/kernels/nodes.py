@@ -1,0 +1,176 @@
+"""Kernel IR: what one launch does, with no target syntax.
+
+A kernel is a set of stores over one iteration space. The space is a product of named ranges, some of them reduced.
+The value of a store is a scalar graph; a `Reduce` in it combines along reduction ranges, and code generators derive
+the passes over the data from the graph: a value that needs a `Reduce`'s result and varies along a reduction range
+belongs to a later pass than that `Reduce` (in a persistent reduction all passes share one tile in registers).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from coilwork_ir.buffers import Buffer, Constant, GraphInput, GraphOutput
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import Expr
+from coilwork_ir.loc import UNKNOWN, Origin
+from coilwork_ir.loops.nodes import AssertSize, Check, Cond, Extern, View, While
+from coilwork_ir.ops import StoreMode
+from coilwork_ir.scalar import Scalar
+
+RangeKind = Literal["parallel", "reduction"]
+ArgRole = Literal["in", "out", "inout"]
+ReductionStrategy = Literal["none", "persistent", "looped", "split"]
+Numerics = Literal["fast", "eager", "strict"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """One dimension of the iteration space: `symbol` runs from 0 to `symbol.extent - 1`.
+
+    `tile` names the tile dimension it belongs to: ranges that share a tile (`"x"`, `"y"`, `"z"` when parallel, `"r"`
+    when reduced) are flattened into one, first range outermost. `coalescing` is the bytes accessed at unit stride along
+    it as a share of all bytes accessed, 0 to 1.
+    """
+
+    symbol: Expr
+    kind: RangeKind
+    tile: Literal["x", "y", "z", "r"]
+    coalescing: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorArg:
+    """A buffer the kernel touches.
+
+    Attributes:
+        name: what loads and stores call it (canonical: `in0`, `out0`, `io0`, …).
+        dtype: element type in memory.
+        role: read, written, or both.
+        span: elements from the first to one past the last that may be touched; decides 32- or 64-bit offsets.
+        aligned: its address is known to be a multiple of 16 bytes.
+    """
+
+    name: str
+    dtype: DType
+    role: ArgRole
+    span: Expr
+    aligned: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Store:
+    """`buffer[index] <mode>= value` at each point of the ranges that `index`, `value` and `mask` vary along.
+
+    A store all of whose symbols are parallel happens once per parallel point, after the reductions it needs.
+    `index` is one flat offset in elements; `indirect[k]` stands for `placeholder(k)` in it.
+    """
+
+    buffer: str
+    index: Expr
+    value: Scalar
+    indirect: tuple[Scalar, ...] = ()
+    mode: StoreMode = "store"
+    mask: Scalar | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hints:
+    """Advice from the scheduler. Code generators may ignore it; correctness does not depend on it.
+
+    Attributes:
+        reduction: how to walk the reduction ranges.
+        split: with `split`, the number of pieces.
+        inplace: pairs (output, input) that may be the same memory: every element is read before it is written, by
+            the same point of the iteration space.
+        atomic: some store combines into memory that several points may hit.
+    """
+
+    reduction: ReductionStrategy = "none"
+    split: int = 1
+    inplace: tuple[tuple[str, str], ...] = ()
+    atomic: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """One launch.
+
+    Attributes:
+        name: identifier derived from what it computes; not part of the cache key.
+        ranges: the iteration space, outermost first, parallel ranges before reduced ones.
+        args: tensors in call order.
+        sizes: size symbols that ranges, indices and values use, passed as integers after the tensors.
+        stores: what it computes.
+        checks: run-time checks, over the same space.
+        hints: advice.
+        numerics: rounding contract; see docs.
+        origins: operations it implements, in order.
+    """
+
+    name: str
+    ranges: tuple[Range, ...]
+    args: tuple[TensorArg, ...]
+    sizes: tuple[Expr, ...] = ()
+    stores: tuple[Store, ...]
+    checks: tuple[Check, ...] = ()
+    hints: Hints = Hints()
+    numerics: Numerics = "fast"
+    origins: tuple[Origin, ...] = UNKNOWN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelCall:
+    """Run kernel `kernel` on `args` (one buffer per `TensorArg`) with `sizes` (one expression per size symbol).
+
+    `into` pairs (new buffer, old buffer) are outputs that take over older memory. `origins` are those of this call;
+    a kernel that several calls share keeps the first call's.
+    """
+
+    kernel: str
+    args: tuple[str, ...]
+    sizes: tuple[Expr, ...] = ()
+    into: tuple[tuple[str, str], ...] = ()
+    origins: tuple[Origin, ...] = UNKNOWN
+
+
+Step: TypeAlias = KernelCall | Extern | View | Cond | While | AssertSize
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """Why the scheduler did something, as data.
+
+    `rule` is a stable identifier (`fuse-vertical`, `reject-bytes`, `inline`, `tile`, …), `subjects` the buffers it is
+    about, `reason` a sentence, `numbers` the figures it rests on (bytes unless the name says otherwise).
+    """
+
+    rule: str
+    subjects: tuple[str, ...]
+    accepted: bool
+    reason: str
+    numbers: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """Kernels and external calls in the order they run.
+
+    Attributes:
+        name, symbols, inputs, constants, outputs: as in the loop graph.
+        kernels: each distinct kernel once.
+        buffers: every buffer that a step defines.
+        steps: in order.
+        decisions: the record of choices; not part of the schedule's identity.
+    """
+
+    name: str
+    symbols: tuple[Expr, ...] = ()
+    inputs: tuple[GraphInput, ...]
+    constants: tuple[Constant, ...] = ()
+    kernels: tuple[Kernel, ...]
+    buffers: tuple[Buffer, ...]
+    steps: tuple[Step, ...]
+    outputs: tuple[GraphOutput, ...]
+    decisions: tuple[Decision, ...] = ()

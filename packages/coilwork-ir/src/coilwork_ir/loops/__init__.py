@@ -1,0 +1,35 @@
+"""Loop IR: one node per operation of the captured graph."""
+
+from coilwork_ir.loops.nodes import (
+    AssertSize,
+    Check,
+    Cond,
+    Extern,
+    Graph,
+    Mutation,
+    Node,
+    Pointwise,
+    Reduce,
+    Scan,
+    Scatter,
+    Sort,
+    View,
+    While,
+)
+
+__all__ = [
+    "AssertSize",
+    "Check",
+    "Cond",
+    "Extern",
+    "Graph",
+    "Mutation",
+    "Node",
+    "Pointwise",
+    "Reduce",
+    "Scan",
+    "Scatter",
+    "Sort",
+    "View",
+    "While",
+]

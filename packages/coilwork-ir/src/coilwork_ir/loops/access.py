@@ -1,0 +1,127 @@
+"""What a loop node defines, reads and overwrites: the facts that ordering and fusion rest on."""
+
+from __future__ import annotations
+
+from coilwork_ir.buffers import Argument, Buffer, SymbolOutput, references
+from coilwork_ir.index import Expr
+from coilwork_ir.loc import Origin
+from coilwork_ir.loops.nodes import (
+    AssertSize,
+    Check,
+    Cond,
+    Extern,
+    Node,
+    Pointwise,
+    Reduce,
+    Scan,
+    Scatter,
+    Sort,
+    View,
+    While,
+)
+from coilwork_ir.scalar import Scalar, loads
+
+
+def defined(node: Node) -> tuple[Buffer, ...]:
+    """Buffers that `node` defines, in order; those that take over older memory included."""
+    match node:
+        case Pointwise() | Scatter() | View():
+            return (node.output,)
+        case Reduce() | Scan() | Sort():
+            return tuple(b for b in node.outputs if b is not None)
+        case Extern():
+            fresh = tuple(b for b in node.outputs if isinstance(b, Buffer))
+            return fresh + tuple(m.output for m in node.mutates)
+        case Cond() | While():
+            return node.outputs
+        case AssertSize():
+            return ()
+
+
+def bound_symbols(node: Node) -> tuple[Expr, ...]:
+    """Symbols whose value `node` determines."""
+    if not isinstance(node, Extern):
+        return ()
+    numbers = tuple(o.symbol for o in node.outputs if isinstance(o, SymbolOutput))
+    return numbers + tuple(symbol for symbol, _, _ in node.binds)
+
+
+def bodies(node: Node) -> tuple[Scalar, ...]:
+    """Scalar graphs evaluated by `node`: values, masks, index values, conditions of checks."""
+    match node:
+        case Pointwise() | Reduce() | Scan():
+            return (node.body, *_conditions(node.checks))
+        case Sort():
+            return (node.body,)
+        case Scatter():
+            mask = () if node.mask is None else (node.mask,)
+            return (node.value, *node.indirect, *mask, *_conditions(node.checks))
+        case _:
+            return ()
+
+
+def read(node: Node) -> tuple[str, ...]:
+    """Names of the buffers whose contents `node` reads, each once, in first-use order."""
+    names: dict[str, None] = {}
+    for access in loads(bodies(node)):
+        names.setdefault(access.buffer)
+    for name in _named(node):
+        names.setdefault(name)
+    return tuple(names)
+
+
+def overwritten(node: Node) -> tuple[tuple[str, str], ...]:
+    """Pairs (old buffer, new buffer) for memory that `node` takes over and changes."""
+    match node:
+        case Pointwise(into=str(old)):
+            return ((old, node.output.name),)
+        case Scatter():
+            return ((node.into, node.output.name),)
+        case Extern():
+            return tuple((m.source, m.output.name) for m in node.mutates)
+        case _:
+            return ()
+
+
+def shares_memory(node: Node) -> tuple[tuple[str, str], ...]:
+    """Pairs (buffer defined, buffer whose memory it is) for results without memory of their own."""
+    match node:
+        case View():
+            return ((node.output.name, node.source),)
+        case Extern():
+            pairs = []
+            for number, source in node.aliases:
+                result = node.outputs[number]
+                if isinstance(result, Buffer):
+                    pairs.append((result.name, source))
+            return tuple(pairs) + tuple((m.output.name, m.source) for m in node.mutates)
+        case _:
+            return tuple((new, old) for old, new in overwritten(node))
+
+
+def origins(node: Node) -> tuple[Origin, ...]:
+    """Where `node` came from."""
+    return node.origins
+
+
+def _conditions(checks: tuple[Check, ...]) -> tuple[Scalar, ...]:
+    return tuple(check.condition for check in checks)
+
+
+def _named(node: Node) -> tuple[str, ...]:
+    arguments: tuple[Argument, ...]
+    match node:
+        case Scatter():
+            # elements that are not hit keep their old values
+            return (node.into,)
+        case View():
+            return (node.source,)
+        case Extern():
+            arguments = (*node.args, *(value for _, value in node.kwargs))
+        case Cond():
+            return (node.predicate, *(n for a in node.operands for n in references(a)))
+        case While():
+            arguments = (*node.carried, *node.extra)
+        case _:
+            return ()
+    return tuple(name for argument in arguments for name in references(argument))

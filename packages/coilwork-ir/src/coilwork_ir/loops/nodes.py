@@ -1,0 +1,231 @@
+"""Loop IR: one node per operation of the captured graph, no fusion decision taken.
+
+A graph lists nodes in an order that respects their dependences. Each node defines buffers; a buffer is defined once.
+Views do not compute: a consumer reads the viewed buffer through its index map. Only where memory itself must be
+reinterpreted (an external call's operand, a returned view) is there a `View` node.
+
+Memory that is overwritten is never renamed silently: a node that writes into existing memory defines a *new* buffer
+`into` an old one, and from there on the old name, and every other name for that memory, may not be read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from coilwork_ir.buffers import Argument, Buffer, Constant, GraphInput, GraphOutput, SymbolOutput
+from coilwork_ir.index import Expr
+from coilwork_ir.loc import UNKNOWN, Origin
+from coilwork_ir.ops import ReduceKind, ScanKind, StoreMode
+from coilwork_ir.scalar import Scalar
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """A run-time check: for every point of the domain `condition` (bool) holds, else `message` is raised as `error`."""
+
+    condition: Scalar
+    message: str
+    error: Literal["IndexError", "RuntimeError"] = "RuntimeError"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pointwise:
+    """`output[ranges] = body(ranges)`.
+
+    Invariants: `ranges` are distinct symbols whose extents are `output.shape`; `body.dtype` is `output.dtype`;
+    with `into`, `output` has exactly the layout of the buffer `into` and takes over its memory.
+    """
+
+    output: Buffer
+    ranges: tuple[Expr, ...]
+    body: Scalar
+    into: str | None = None
+    checks: tuple[Check, ...] = ()
+    origins: tuple[Origin, ...] = UNKNOWN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reduce:
+    """`outputs[k][ranges] = result k of combining body(ranges, axes) along axes`.
+
+    Invariants: extents of `ranges` are every output's shape (reduced dimensions are gone; a kept dimension of size
+    1 is a view on top); `outputs` are as many as the kind's results, `None` for those not wanted.
+    """
+
+    outputs: tuple[Buffer | None, ...]
+    kind: ReduceKind
+    ranges: tuple[Expr, ...]
+    axes: tuple[Expr, ...]
+    body: Scalar
+    checks: tuple[Check, ...] = ()
+    origins: tuple[Origin, ...] = UNKNOWN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scan:
+    """`outputs[k][ranges] = running result k of body along axis`, inclusive; `axis` is one of `ranges`."""
+
+    outputs: tuple[Buffer | None, ...]
+    kind: ScanKind
+    ranges: tuple[Expr, ...]
+    axis: Expr
+    body: Scalar
+    reverse: bool = False
+    checks: tuple[Check, ...] = ()
+    origins: tuple[Origin, ...] = UNKNOWN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sort:
+    """Sort `body` along `axis`, one of `ranges`: `outputs` are the values and the `i64` positions, or `None`."""
+
+    outputs: tuple[Buffer | None, Buffer | None]
+    ranges: tuple[Expr, ...]
+    axis: Expr
+    body: Scalar
+    descending: bool = False
+    stable: bool = True
+    origins: tuple[Origin, ...] = UNKNOWN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scatter:
+    """For every point of `ranges`, combine `value` into `output[index]`.
+
+    `output` takes over the memory of the buffer `into`; elements not hit keep their values. `indirect[k]` stands for
+    `placeholder(k)` in `index`. With mode `store` and repeated targets any one of the values wins; other modes
+    combine all of them, in any order. Where `mask` is false nothing is written.
+    """
+
+    output: Buffer
+    into: str
+    ranges: tuple[Expr, ...]
+    index: tuple[Expr, ...]
+    indirect: tuple[Scalar, ...]
+    value: Scalar
+    mode: StoreMode
+    mask: Scalar | None = None
+    checks: tuple[Check, ...] = ()
+    origins: tuple[Origin, ...] = UNKNOWN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """`output` is the memory of `source` under another layout, starting `offset` elements after its first.
+
+    With `output.dtype` other than the source's, bits are reinterpreted and `offset` counts elements of the output.
+    """
+
+    output: Buffer
+    source: str
+    offset: Expr
+    origins: tuple[Origin, ...] = UNKNOWN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutation:
+    """An external call overwrites `source`; afterwards that memory is called `output` (same layout)."""
+
+    output: Buffer
+    source: str
+
+
+ExternFamily: TypeAlias = Literal["aten", "contraction", "collective", "custom"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extern:
+    """A call of a torch operator.
+
+    Attributes:
+        target: qualified overload, e.g. `"aten.mm.default"`, `"mylib.op.default"`.
+        args, kwargs: arguments; buffers appear as `Ref`.
+        outputs: results in order: new buffers, bound symbols, or `None` for results that nobody uses or that
+            are the operator's mutated arguments.
+        single: the operator returns one bare value, not a tuple.
+        out_overload: the overload that writes into given memory (`"aten.mm.out"`) taking every output as an `out=`
+            keyword in `out_names` order, or `""` when the operator allocates its results itself.
+        out_names: keyword names of the out overload, one per output.
+        mutates: arguments that the call overwrites.
+        aliases: pairs (output number, source buffer) where the result shares an argument's memory.
+        binds: symbols that results define: (symbol, output number, dimension).
+        family: what it is, for cost and partition: contractions are the calls that templates may replace.
+        random: it draws from a generator: never duplicated, removed or reordered among its kind.
+        effect: it must run even if nobody uses its results, in order with other effects.
+    """
+
+    target: str
+    args: tuple[Argument, ...]
+    kwargs: tuple[tuple[str, Argument], ...] = ()
+    outputs: tuple[Buffer | SymbolOutput | None, ...]
+    single: bool = True
+    out_overload: str = ""
+    out_names: tuple[str, ...] = ()
+    mutates: tuple[Mutation, ...] = ()
+    aliases: tuple[tuple[int, str], ...] = ()
+    binds: tuple[tuple[Expr, int, int], ...] = ()
+    family: ExternFamily = "aten"
+    random: bool = False
+    effect: bool = False
+    origins: tuple[Origin, ...] = UNKNOWN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cond:
+    """`outputs = then(operands) if predicate else otherwise(operands)`; `predicate` is a one-element bool buffer."""
+
+    predicate: str
+    then: Graph
+    otherwise: Graph
+    operands: tuple[Argument, ...]
+    outputs: tuple[Buffer, ...]
+    origins: tuple[Origin, ...] = UNKNOWN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class While:
+    """Repeat `carried = body(carried, extra)` while `condition(carried, extra)`; `outputs` are the last `carried`."""
+
+    condition: Graph
+    body: Graph
+    carried: tuple[Argument, ...]
+    extra: tuple[Argument, ...]
+    outputs: tuple[Buffer, ...]
+    origins: tuple[Origin, ...] = UNKNOWN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssertSize:
+    """A fact about sizes that only run time can settle (`aten._assert_scalar`): `lhs relation rhs`, else `message`."""
+
+    lhs: Expr
+    relation: Literal["eq", "ne", "lt", "le"]
+    rhs: Expr
+    message: str
+    origins: tuple[Origin, ...] = UNKNOWN
+
+
+Node: TypeAlias = Pointwise | Reduce | Scan | Sort | Scatter | View | Extern | Cond | While | AssertSize
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Graph:
+    """A function over tensors and sizes.
+
+    Attributes:
+        name: identifier.
+        symbols: size symbols known on entry, with their bounds. Each is either an input or bound by the shape or
+            stride of an input buffer in which it stands alone.
+        inputs: parameters in order.
+        constants: tensors known at compile time.
+        nodes: in dependence order.
+        outputs: results in order.
+    """
+
+    name: str
+    symbols: tuple[Expr, ...] = ()
+    inputs: tuple[GraphInput, ...]
+    constants: tuple[Constant, ...] = ()
+    nodes: tuple[Node, ...]
+    outputs: tuple[GraphOutput, ...]

@@ -1,0 +1,41 @@
+"""Program: the wrapper IR."""
+
+from coilwork_ir.program.nodes import (
+    Alloc,
+    AllocPool,
+    BindSymbol,
+    CheckLayout,
+    CheckSize,
+    Comment,
+    CondCall,
+    ExternCall,
+    Free,
+    Instruction,
+    Launch,
+    PoolView,
+    Program,
+    Reinterpret,
+    Return,
+    Reuse,
+    WhileCall,
+)
+
+__all__ = [
+    "Alloc",
+    "AllocPool",
+    "BindSymbol",
+    "CheckLayout",
+    "CheckSize",
+    "Comment",
+    "CondCall",
+    "ExternCall",
+    "Free",
+    "Instruction",
+    "Launch",
+    "PoolView",
+    "Program",
+    "Reinterpret",
+    "Return",
+    "Reuse",
+    "WhileCall",
+]

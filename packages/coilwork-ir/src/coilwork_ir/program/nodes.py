@@ -1,0 +1,211 @@
+"""Program: the wrapper IR. A straight line of instructions over named buffers and symbols.
+
+Every name is defined once, used, and freed at most once. No instruction holds Python or C++ text: the native executor
+and the Python, FX and C++ emitters are total functions over the same instructions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from coilwork_ir.buffers import Argument, Buffer, Constant, GraphInput, GraphOutput, SymbolOutput
+from coilwork_ir.index import Expr
+from coilwork_ir.kernels.nodes import Kernel
+from coilwork_ir.loc import UNKNOWN, Origin
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BindSymbol:
+    """`symbol` is the size (or stride) of dimension `dim` of `buffer`."""
+
+    symbol: Expr
+    buffer: str
+    dim: int
+    what: Literal["size", "stride"] = "size"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckLayout:
+    """`buffer`, an input, has its declared dtype, device, shape and strides, else an error names what differs."""
+
+    buffer: str
+    aligned: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alloc:
+    """Fresh memory for `buffer`, uninitialised, 16-byte aligned."""
+
+    buffer: Buffer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocPool:
+    """One block of `size_bytes` on `device`, to be carved up by `PoolView`."""
+
+    pool: str
+    size_bytes: Expr
+    device: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolView:
+    """`buffer` lives in `pool`, `offset_bytes` after its start (a multiple of 64)."""
+
+    buffer: Buffer
+    pool: str
+    offset_bytes: Expr
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reuse:
+    """`buffer` takes over the memory of `source`, whose contents are no longer needed; `source` is gone.
+
+    Both have the same size in bytes and device.
+    """
+
+    buffer: Buffer
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reinterpret:
+    """`buffer` is the memory of `source` under another layout, `offset` elements (of `buffer`) after its first.
+
+    Both names stay valid; the memory lives until both are freed.
+    """
+
+    buffer: Buffer
+    source: str
+    offset: Expr
+    origins: tuple[Origin, ...] = UNKNOWN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """Run a kernel: `args` one per tensor argument, `sizes` one per size argument."""
+
+    kernel: str
+    args: tuple[str, ...]
+    sizes: tuple[Expr, ...] = ()
+    origins: tuple[Origin, ...] = UNKNOWN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExternCall:
+    """Call a torch operator.
+
+    With `out`, `target` is an out overload and `out` pairs its keyword names with allocated buffers, and `outputs` is
+    empty. Otherwise the operator allocates, `outputs` are its results (with the declared layout; one that comes with
+    other strides is copied into it), and `binds` symbols are read off their sizes: (symbol, output number, dimension).
+    `single`: it returns one bare value rather than a tuple.
+    """
+
+    target: str
+    args: tuple[Argument, ...]
+    kwargs: tuple[tuple[str, Argument], ...] = ()
+    out: tuple[tuple[str, str], ...] = ()
+    outputs: tuple[Buffer | SymbolOutput | None, ...] = ()
+    single: bool = True
+    binds: tuple[tuple[Expr, int, int], ...] = ()
+    origins: tuple[Origin, ...] = UNKNOWN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckSize:
+    """`lhs relation rhs` holds, else `message` is raised."""
+
+    lhs: Expr
+    relation: Literal["eq", "ne", "lt", "le"]
+    rhs: Expr
+    message: str
+    origins: tuple[Origin, ...] = UNKNOWN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CondCall:
+    """Run `then` or `otherwise` on `operands`, by the one-element bool buffer `predicate`."""
+
+    predicate: str
+    then: Program
+    otherwise: Program
+    operands: tuple[Argument, ...]
+    outputs: tuple[Buffer, ...]
+    origins: tuple[Origin, ...] = UNKNOWN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhileCall:
+    """Run `body` on `carried` and `extra` while `condition` says so; `outputs` are the last carried values."""
+
+    condition: Program
+    body: Program
+    carried: tuple[Argument, ...]
+    extra: tuple[Argument, ...]
+    outputs: tuple[Buffer, ...]
+    origins: tuple[Origin, ...] = UNKNOWN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Free:
+    """These names are dead; memory that no other name holds goes back to the allocator."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comment:
+    """Words for the reader of the emitted code."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Return:
+    """The last instruction: results in order."""
+
+    values: tuple[GraphOutput, ...]
+
+
+Instruction: TypeAlias = (
+    BindSymbol
+    | CheckLayout
+    | Alloc
+    | AllocPool
+    | PoolView
+    | Reuse
+    | Reinterpret
+    | Launch
+    | ExternCall
+    | CheckSize
+    | CondCall
+    | WhileCall
+    | Free
+    | Comment
+    | Return
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """What the generated wrapper does, in order.
+
+    Attributes:
+        name: identifier.
+        symbols: size symbols with bounds, known on entry or bound by the first instructions.
+        inputs: parameters in order.
+        constants: tensors known at compile time; defined on entry.
+        kernels: the kernels that `Launch` names.
+        instructions: the last one is `Return`.
+        peak_bytes: predicted peak of memory allocated by the program on its main device, where sizes are static; over
+            symbols otherwise; `None` when data-dependent. Inputs and constants are not counted.
+    """
+
+    name: str
+    symbols: tuple[Expr, ...] = ()
+    inputs: tuple[GraphInput, ...]
+    constants: tuple[Constant, ...] = ()
+    kernels: tuple[Kernel, ...] = ()
+    instructions: tuple[Instruction, ...]
+    peak_bytes: Expr | None = None

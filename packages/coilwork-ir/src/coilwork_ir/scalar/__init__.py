@@ -1,0 +1,38 @@
+"""Scalar values: interned graphs of loads, constants and scalar ops."""
+
+from coilwork_ir.scalar.build import cast, const, index_value, load, op, placeholder, reduce, scan, where
+from coilwork_ir.scalar.nodes import Const, IndexValue, Literal_, Load, Op, Reduce, Scalar, Scan
+from coilwork_ir.scalar.walk import (
+    loads,
+    postorder,
+    range_symbols,
+    rewrite,
+    substitute_ranges,
+    with_operands,
+)
+
+__all__ = [
+    "Const",
+    "IndexValue",
+    "Literal_",
+    "Load",
+    "Op",
+    "Reduce",
+    "Scalar",
+    "Scan",
+    "cast",
+    "const",
+    "index_value",
+    "load",
+    "loads",
+    "op",
+    "placeholder",
+    "postorder",
+    "range_symbols",
+    "reduce",
+    "rewrite",
+    "scan",
+    "substitute_ranges",
+    "where",
+    "with_operands",
+]

@@ -1,0 +1,245 @@
+"""Constructors of scalar nodes: the only way to make one. They check types and intern."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.errors import VerifyError
+from coilwork_ir.index import Expr, symbol
+from coilwork_ir.ops import REDUCE_OPS, SCALAR_OPS, ReduceKind, ScalarOp, ScanKind
+from coilwork_ir.scalar.nodes import SCALARS, Const, IndexValue, Key, Literal_, Load, Op, Reduce, Scalar, Scan
+
+_S = TypeVar("_S", bound=Scalar)
+
+
+def placeholder(position: int) -> Expr:
+    """The index symbol that stands for `indirect[position]` of a load or an index value."""
+    return symbol(f"@{position}")
+
+
+def const(value: Literal_, dtype: DType) -> Const:
+    """A literal of `dtype`; `value` is converted to the type's class of Python number.
+
+    Raises:
+        VerifyError: the value is not representable (a fractional value of an integer type, say).
+    """
+    literal: Literal_
+    identity: object
+    if dtype.is_bool:
+        literal = bool(value)
+        identity = literal
+    elif dtype.is_integer:
+        if isinstance(value, float) and (math.isnan(value) or math.isinf(value) or int(value) != value):
+            raise VerifyError("const-range", f"{value!r} is not a value of {dtype.text}")
+        literal = int(value)
+        identity = literal
+    elif dtype.is_float:
+        try:
+            literal = float(value)
+        except OverflowError:
+            literal = math.copysign(math.inf, value)
+        # -0.0 == 0.0 and nan != nan, so bits identify a float
+        identity = struct.pack("<d", literal)
+    else:
+        raise VerifyError("const-type", f"no constants of type {dtype.text}")
+
+    def make() -> Const:
+        return _fill(Const, key, dtype, (), value=literal)
+
+    key: Key = (Const, dtype, identity)
+    return _interned(key, make, Const)
+
+
+def index_value(expr: Expr, indirect: Sequence[Scalar] = ()) -> IndexValue:
+    """The `i64` value of `expr`; `indirect[k]` stands for `placeholder(k)`."""
+    _check_indirect(indirect)
+
+    def make() -> IndexValue:
+        return _fill(IndexValue, key, DType.I64, tuple(indirect), expr=expr)
+
+    key: Key = (IndexValue, expr, tuple(indirect))
+    return _interned(key, make, IndexValue)
+
+
+def load(
+    buffer: str,
+    index: Sequence[Expr],
+    dtype: DType,
+    *,
+    indirect: Sequence[Scalar] = (),
+    mask: Scalar | None = None,
+    other: Literal_ = 0,
+) -> Load:
+    """The element of `buffer` (of type `dtype`) at `index`; see `Load`."""
+    _check_indirect(indirect)
+    if mask is not None and not mask.dtype.is_bool:
+        raise VerifyError("mask-type", f"the mask of a load of %{buffer} is {mask.dtype.text}, not bool")
+    if isinstance(mask, Const) and mask.value is True:
+        mask = None
+    other = 0 if mask is None else const(other, dtype).value
+    operands = tuple(indirect) if mask is None else (*indirect, mask)
+
+    def make() -> Load:
+        return _fill(
+            Load,
+            key,
+            dtype,
+            operands,
+            buffer=buffer,
+            index=tuple(index),
+            indirect=tuple(indirect),
+            mask=mask,
+            other=other,
+        )
+
+    key: Key = (Load, buffer, tuple(index), dtype, tuple(indirect), mask, repr(other))
+    return _interned(key, make, Load)
+
+
+def op(name: str, *operands: Scalar, dtype: DType | None = None) -> Scalar:
+    """Row `name` of the op table applied to `operands`.
+
+    `dtype` is needed, and allowed, only by `cast` and `bitcast`; a cast to the operand's own type is the operand.
+
+    Raises:
+        VerifyError: no such row, wrong number of operands, or operand types that break the row's rule.
+    """
+    row = SCALAR_OPS.get(name)
+    if row is None:
+        raise VerifyError("unknown-op", f"no scalar op {name!r}", remedy="add a row to coilwork_ir.ops.SCALAR_OPS")
+    result = _result_dtype(row, operands, dtype)
+    if row.rule in ("cast", "bitcast") and operands[0].dtype is result:
+        return operands[0]
+
+    def make() -> Op:
+        return _fill(Op, key, result, operands, op=name)
+
+    key: Key = (Op, name, result, operands)
+    return _interned(key, make, Op)
+
+
+def cast(value: Scalar, dtype: DType) -> Scalar:
+    """`value` converted to `dtype`."""
+    return op("cast", value, dtype=dtype)
+
+
+def where(condition: Scalar, then: Scalar, otherwise: Scalar) -> Scalar:
+    """`then` where `condition` (bool) holds, else `otherwise`; both have one type."""
+    return op("where", condition, then, otherwise)
+
+
+def reduce(
+    kind: ReduceKind,
+    operands: Sequence[Scalar],
+    axes: Sequence[Expr],
+    *,
+    output: int = 0,
+) -> Reduce:
+    """Result `output` of combining `operands[0]` along `axes`; `operands[1]`, if given, masks elements out.
+
+    Raises:
+        VerifyError: unknown kind or result number, wrong number or types of operands.
+    """
+    row = REDUCE_OPS.get(kind)
+    if row is None:
+        raise VerifyError("unknown-op", f"no reduction {kind!r}")
+    if not 0 <= output < row.outputs:
+        raise VerifyError("reduce-output", f"reduction {kind} has {row.outputs} results, no number {output}")
+    if len(operands) not in (row.inputs, row.inputs + 1):
+        raise VerifyError("arity", f"reduction {kind} takes {row.inputs} operand and an optional mask")
+    if len(operands) > row.inputs and not operands[-1].dtype.is_bool:
+        raise VerifyError("mask-type", f"the mask of reduction {kind} is {operands[-1].dtype.text}, not bool")
+    source = operands[0].dtype
+    if kind in ("any", "all") and not source.is_bool:
+        raise VerifyError("operand-type", f"reduction {kind} of {source.text}; it combines bool")
+    if kind in ("welford", "online_softmax") and not source.is_float:
+        raise VerifyError("operand-type", f"reduction {kind} of {source.text}; it combines floats")
+    result = DType.I64 if kind in ("argmin", "argmax") else source
+
+    def make() -> Reduce:
+        return _fill(Reduce, key, result, tuple(operands), kind=kind, axes=tuple(axes), output=output)
+
+    key: Key = (Reduce, kind, tuple(operands), tuple(axes), output)
+    return _interned(key, make, Reduce)
+
+
+def scan(kind: ScanKind, operand: Scalar, axis: Expr, *, output: int = 0, reverse: bool = False) -> Scan:
+    """The inclusive running `kind` of `operand` along `axis`, from the end if `reverse`."""
+    if output not in (0, 1) or (output == 1 and kind not in ("min", "max")):
+        raise VerifyError("scan-output", f"scan {kind} has no result number {output}")
+    result = DType.I64 if output == 1 or kind in ("argmin", "argmax") else operand.dtype
+
+    def make() -> Scan:
+        return _fill(Scan, key, result, (operand,), kind=kind, axis=axis, output=output, reverse=reverse)
+
+    key: Key = (Scan, kind, operand, axis, output, reverse)
+    return _interned(key, make, Scan)
+
+
+def _fill(cls: type[_S], key: Key, dtype: DType, operands: tuple[Scalar, ...], **fields: object) -> _S:
+    node = cls.__new__(cls)
+    fill = object.__setattr__
+    fill(node, "_hash", hash(key))
+    fill(node, "dtype", dtype)
+    fill(node, "operands", operands)
+    for name, value in fields.items():
+        fill(node, name, value)
+    return node
+
+
+def _interned(key: Key, make: Callable[[], _S], cls: type[_S]) -> _S:
+    node = SCALARS.intern(key, make)
+    assert isinstance(node, cls)
+    return node
+
+
+def _check_indirect(indirect: Sequence[Scalar]) -> None:
+    for position, value in enumerate(indirect):
+        if not value.dtype.is_integer:
+            raise VerifyError("index-type", f"index value @{position} is {value.dtype.text}, not an integer")
+
+
+def _result_dtype(row: ScalarOp, operands: Sequence[Scalar], dtype: DType | None) -> DType:
+    if len(operands) != row.arity:
+        raise VerifyError("arity", f"{row.name} takes {row.arity} operands, got {len(operands)}")
+    types = [operand.dtype for operand in operands]
+    shown = ", ".join(t.text for t in types)
+    if row.rule in ("cast", "bitcast"):
+        if dtype is None:
+            raise VerifyError("cast-type", f"{row.name} needs the type to convert to")
+        if row.rule == "bitcast" and dtype.itemsize != types[0].itemsize:
+            raise VerifyError("cast-type", f"bitcast from {shown} to {dtype.text}: sizes differ")
+        return dtype
+    if dtype is not None:
+        raise VerifyError("cast-type", f"{row.name} takes its type from its operands; do not pass one")
+    if row.rule == "select":
+        if not types[0].is_bool or types[1] is not types[2]:
+            raise VerifyError("operand-type", f"where({shown}): expected (bool, T, T)")
+        return types[1]
+    if any(t is not types[0] for t in types):
+        raise VerifyError("operand-type", f"{row.name}({shown}): operands must have one type", remedy="insert casts")
+    if not _accepts(row, types[0]):
+        raise VerifyError("operand-type", f"{row.name}({shown}): takes {row.accepts} operands")
+    return DType.BOOL if row.rule in ("compare", "test") else types[0]
+
+
+def _accepts(row: ScalarOp, dtype: DType) -> bool:
+    if dtype.is_complex:
+        return False
+    match row.accepts:
+        case "any":
+            return True
+        case "number":
+            return dtype.is_float or dtype.is_integer
+        case "float":
+            return dtype.is_float
+        case "integer":
+            return dtype.is_integer
+        case "bits":
+            return dtype.is_integer or dtype.is_bool
+        case "bool":
+            return dtype.is_bool

@@ -1,0 +1,114 @@
+"""Scalar values: what one point of an iteration domain computes.
+
+A body is a directed acyclic graph of five kinds of node. Nodes are immutable and interned: two equal values are the
+same object, so `is` compares, hashing is O(1), and common subexpressions exist once. Build them with the functions in
+`coilwork_ir.scalar` only.
+
+Loop IR uses `Const`, `IndexValue`, `Load` and `Op`; its reductions are graph nodes. Kernel IR adds `Reduce` and `Scan`,
+whose axes are reduction ranges of the kernel; a value below a `Reduce` varies along its axes, the `Reduce` itself not.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import Expr
+from coilwork_ir.interning import InternTable
+from coilwork_ir.ops import ReduceKind, ScanKind
+
+Literal_: TypeAlias = bool | int | float
+
+
+class Scalar:
+    """Base of the scalar nodes. `dtype` is the type of the value; `operands` are the nodes it reads."""
+
+    __slots__ = ("__weakref__", "_hash", "dtype", "operands")
+
+    dtype: DType
+    operands: tuple[Scalar, ...]
+    _hash: int
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{type(self).__name__} is immutable")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        raise TypeError("scalar nodes are interned: send their text form, not a pickle")
+
+
+class Const(Scalar):
+    """A literal. `value` is a bool, int or float of `dtype`'s class; -0.0, inf and nan are distinct values."""
+
+    __slots__ = ("value",)
+    value: Literal_
+
+
+class IndexValue(Scalar):
+    """The value of an index expression, as an integer (`i64`).
+
+    `operands[k]` stands for the symbol `placeholder(k)` in `expr`, as in `Load`.
+    """
+
+    __slots__ = ("expr",)
+    expr: Expr
+
+
+class Load(Scalar):
+    """The element of `buffer` at `index`.
+
+    `index` has one expression per dimension in loop IR and a single flat offset, in elements, in kernel IR.
+    `indirect[k]`, an integer value, stands for the symbol `placeholder(k)` in `index`. Where `mask` (bool) is
+    false, memory is not touched and the value is `other`. `operands` is `indirect` plus `mask` if there is one.
+    """
+
+    __slots__ = ("buffer", "index", "indirect", "mask", "other")
+    buffer: str
+    index: tuple[Expr, ...]
+    indirect: tuple[Scalar, ...]
+    mask: Scalar | None
+    other: Literal_
+
+
+class Op(Scalar):
+    """A row of the op table applied to `operands`; `dtype` follows the row's rule."""
+
+    __slots__ = ("op",)
+    op: str
+
+
+class Reduce(Scalar):
+    """Result number `output` of combining `operands` with `kind` along the range symbols `axes`.
+
+    With `operands[1]`, if present, a bool: elements where it is false take no part.
+    """
+
+    __slots__ = ("axes", "kind", "output")
+    kind: ReduceKind
+    axes: tuple[Expr, ...]
+    output: int
+
+
+class Scan(Scalar):
+    """The inclusive running combination of `operands` with `kind` along the range symbol `axis`.
+
+    `output` 1 of `min` and `max` is the `i64` position of the running extreme (the last one among equals, as
+    torch.cummax gives).
+    """
+
+    __slots__ = ("axis", "kind", "output", "reverse")
+    kind: ScanKind
+    axis: Expr
+    output: int
+    reverse: bool
+
+
+Key: TypeAlias = tuple[object, ...]
+
+# One table for all kinds: the key starts with the class.
+SCALARS: Final[InternTable[Key, Scalar]] = InternTable("scalar")

@@ -1,0 +1,103 @@
+"""Traversal and rewriting of scalar graphs. Iterative: bodies may be thousands of nodes deep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from coilwork_ir.index import Expr, substitute
+from coilwork_ir.scalar.build import index_value, load, op, reduce, scan
+from coilwork_ir.scalar.nodes import Const, IndexValue, Load, Op, Reduce, Scalar, Scan
+
+
+def postorder(roots: Iterable[Scalar]) -> Iterator[Scalar]:
+    """Every node reachable from `roots`, once, operands before users, in a deterministic order."""
+    seen: set[Scalar] = set()
+    for root in roots:
+        stack: list[tuple[Scalar, bool]] = [(root, False)]
+        while stack:
+            node, expanded = stack.pop()
+            if expanded:
+                yield node
+            elif node not in seen:
+                seen.add(node)
+                stack.append((node, True))
+                stack.extend((operand, False) for operand in reversed(node.operands) if operand not in seen)
+
+
+def with_operands(node: Scalar, operands: Sequence[Scalar]) -> Scalar:
+    """`node` with other operands, everything else kept."""
+    if len(operands) == len(node.operands) and all(a is b for a, b in zip(operands, node.operands, strict=True)):
+        return node
+    match node:
+        case Const():
+            return node
+        case IndexValue():
+            return index_value(node.expr, operands)
+        case Load():
+            count = len(node.indirect)
+            mask = operands[count] if node.mask is not None else None
+            return load(
+                node.buffer, node.index, node.dtype, indirect=operands[:count], mask=mask, other=node.other
+            )
+        case Op():
+            return op(node.op, *operands, dtype=node.dtype if node.op in ("cast", "bitcast") else None)
+        case Reduce():
+            return reduce(node.kind, operands, node.axes, output=node.output)
+        case Scan():
+            return scan(node.kind, operands[0], node.axis, output=node.output, reverse=node.reverse)
+    raise TypeError(f"not a scalar node: {node!r}")
+
+
+def rewrite(roots: Sequence[Scalar], visit: Callable[[Scalar], Scalar]) -> tuple[Scalar, ...]:
+    """`roots` rebuilt bottom-up: each node, its operands already rewritten, is replaced by `visit(node)`."""
+    done: dict[Scalar, Scalar] = {}
+    for node in postorder(roots):
+        done[node] = visit(with_operands(node, [done[operand] for operand in node.operands]))
+    return tuple(done[root] for root in roots)
+
+
+def substitute_ranges(roots: Sequence[Scalar], mapping: Mapping[Expr, Expr]) -> tuple[Scalar, ...]:
+    """`roots` with index symbols replaced; axes of reductions and scans, being symbols, map to symbols."""
+
+    def visit(node: Scalar) -> Scalar:
+        match node:
+            case IndexValue():
+                return index_value(substitute(node.expr, mapping), node.operands)
+            case Load():
+                return load(
+                    node.buffer,
+                    [substitute(e, mapping) for e in node.index],
+                    node.dtype,
+                    indirect=node.indirect,
+                    mask=node.mask,
+                    other=node.other,
+                )
+            case Reduce():
+                return reduce(node.kind, node.operands, [mapping.get(a, a) for a in node.axes], output=node.output)
+            case Scan():
+                axis = mapping.get(node.axis, node.axis)
+                return scan(node.kind, node.operands[0], axis, output=node.output, reverse=node.reverse)
+            case _:
+                return node
+
+    return rewrite(roots, visit)
+
+
+def loads(roots: Iterable[Scalar]) -> tuple[Load, ...]:
+    """Every load reachable from `roots`, in `postorder`."""
+    return tuple(node for node in postorder(roots) if isinstance(node, Load))
+
+
+def range_symbols(roots: Iterable[Scalar]) -> frozenset[Expr]:
+    """Index symbols that any node below `roots` uses: range variables and size symbols, no placeholders."""
+    found: set[Expr] = set()
+    for node in postorder(roots):
+        match node:
+            case IndexValue():
+                found |= node.expr.free_symbols
+            case Load():
+                for expr in node.index:
+                    found |= expr.free_symbols
+            case _:
+                pass
+    return frozenset(s for s in found if not s.name.startswith("@"))

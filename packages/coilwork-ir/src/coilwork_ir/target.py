@@ -1,0 +1,170 @@
+"""What the compiler knows about the device it compiles for: plain data, no device needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, Literal
+
+TargetKind = Literal["cuda", "hip", "cpu"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A device, described.
+
+    Attributes:
+        name: registry name, e.g. `"sm_90"`.
+        kind: which family of back ends serves it.
+        arch: architecture as the device compiler names it (`"90"`, `"gfx942"`, `"x86-64-avx512"`).
+        multiprocessors: streaming multiprocessors, compute units, or CPU cores.
+        warp_size: threads that execute together; 1 on a CPU.
+        max_threads_per_block: upper limit of threads per block; 1 on a CPU.
+        registers_per_multiprocessor: 32-bit registers; 0 on a CPU.
+        shared_memory_bytes: most shared memory one block can have; L1 size on a CPU.
+        l2_bytes: last-level cache.
+        vector_bytes: width of one vector load or register.
+        bandwidth_gb_s: main memory bandwidth in 1e9 bytes per second, read plus write.
+        matrix_tflop_s: dense bf16 matrix rate in 1e12 operations per second; 0 if none is claimed.
+        launch_us: host microseconds to start one kernel.
+        features: instruction set names that code generators may rely on.
+        scan: the target supports loop-carried values in its kernels.
+    """
+
+    name: str
+    kind: TargetKind
+    arch: str
+    multiprocessors: int
+    warp_size: int
+    max_threads_per_block: int
+    registers_per_multiprocessor: int
+    shared_memory_bytes: int
+    l2_bytes: int
+    vector_bytes: int
+    bandwidth_gb_s: float
+    matrix_tflop_s: float
+    launch_us: float
+    features: tuple[str, ...] = ()
+    scan: bool = True
+
+    @property
+    def is_gpu(self) -> bool:
+        """True where kernels are grids of blocks."""
+        return self.kind != "cpu"
+
+
+_MIB: Final = 1 << 20
+
+_BUILT_IN: Final[tuple[Target, ...]] = (
+    Target(
+        name="sm_80",
+        kind="cuda",
+        arch="80",
+        multiprocessors=108,
+        warp_size=32,
+        max_threads_per_block=1024,
+        registers_per_multiprocessor=65536,
+        shared_memory_bytes=163 * 1024,
+        l2_bytes=40 * _MIB,
+        vector_bytes=16,
+        bandwidth_gb_s=1935.0,
+        matrix_tflop_s=312.0,
+        launch_us=4.0,
+        features=("bf16", "tf32", "cp.async"),
+    ),
+    Target(
+        name="sm_90",
+        kind="cuda",
+        arch="90",
+        multiprocessors=132,
+        warp_size=32,
+        max_threads_per_block=1024,
+        registers_per_multiprocessor=65536,
+        shared_memory_bytes=227 * 1024,
+        l2_bytes=60 * _MIB,
+        vector_bytes=16,
+        bandwidth_gb_s=4250.0,
+        matrix_tflop_s=990.0,
+        launch_us=4.2,
+        features=("bf16", "tf32", "fp8", "cp.async", "tma", "wgmma", "clusters"),
+    ),
+    Target(
+        name="gfx942",
+        kind="hip",
+        arch="gfx942",
+        multiprocessors=304,
+        warp_size=64,
+        max_threads_per_block=1024,
+        registers_per_multiprocessor=131072,
+        shared_memory_bytes=64 * 1024,
+        l2_bytes=256 * _MIB,
+        vector_bytes=16,
+        bandwidth_gb_s=5300.0,
+        matrix_tflop_s=1307.0,
+        launch_us=6.0,
+        features=("bf16", "fp8", "mfma"),
+    ),
+    Target(
+        name="x86-64-avx2",
+        kind="cpu",
+        arch="x86-64-avx2",
+        multiprocessors=8,
+        warp_size=1,
+        max_threads_per_block=1,
+        registers_per_multiprocessor=0,
+        shared_memory_bytes=32 * 1024,
+        l2_bytes=16 * _MIB,
+        vector_bytes=32,
+        bandwidth_gb_s=40.0,
+        matrix_tflop_s=0.0,
+        launch_us=1.0,
+        features=("avx2", "fma", "f16c"),
+    ),
+    Target(
+        name="x86-64-avx512",
+        kind="cpu",
+        arch="x86-64-avx512",
+        multiprocessors=8,
+        warp_size=1,
+        max_threads_per_block=1,
+        registers_per_multiprocessor=0,
+        shared_memory_bytes=32 * 1024,
+        l2_bytes=32 * _MIB,
+        vector_bytes=64,
+        bandwidth_gb_s=60.0,
+        matrix_tflop_s=0.0,
+        launch_us=1.0,
+        features=("avx2", "fma", "f16c", "avx512f", "avx512dq", "avx512bw", "avx512vl"),
+    ),
+    Target(
+        name="aarch64-neon",
+        kind="cpu",
+        arch="aarch64-neon",
+        multiprocessors=8,
+        warp_size=1,
+        max_threads_per_block=1,
+        registers_per_multiprocessor=0,
+        shared_memory_bytes=64 * 1024,
+        l2_bytes=16 * _MIB,
+        vector_bytes=16,
+        bandwidth_gb_s=60.0,
+        matrix_tflop_s=0.0,
+        launch_us=1.0,
+        features=("neon",),
+    ),
+)
+
+TARGETS: Final[Mapping[str, Target]] = MappingProxyType({target.name: target for target in _BUILT_IN})
+
+
+def target(name: str) -> Target:
+    """The built-in description called `name`.
+
+    Raises:
+        ValueError: there is none; the message lists those there are.
+    """
+    try:
+        return TARGETS[name]
+    except KeyError:
+        raise ValueError(f"unknown target {name!r}; built in: {', '.join(TARGETS)}") from None
