@@ -1,0 +1,339 @@
+"""From a schedule to a program: allocations as late, frees as early as they can be, and memory handed on in place.
+
+Two kinds of reuse, neither of which can raise the peak:
+    in place   a kernel's output takes over an input that dies in the same launch, where the kernel says (as data)
+               that each element is read before the same point writes it;
+    hand-over  a buffer that died in the step before is taken over by an allocation of exactly its size. Nothing is
+               allocated between the two, so holding the memory that long costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from coilwork_ir.buffers import Buffer, SymbolOutput
+from coilwork_ir.index import Expr, as_expr
+from coilwork_ir.kernels.nodes import (
+    AssertSize,
+    Cond,
+    Extern,
+    Kernel,
+    KernelCall,
+    Schedule,
+    Step,
+    View,
+    While,
+)
+from coilwork_ir.loops.nodes import Graph
+from coilwork_ir.program.nodes import (
+    Alloc,
+    BindSymbol,
+    CheckLayout,
+    CheckSize,
+    CondCall,
+    ExternCall,
+    Free,
+    Instruction,
+    Launch,
+    Program,
+    Reinterpret,
+    Return,
+    Reuse,
+    WhileCall,
+)
+
+from coilwork_scheduler.errors import ScheduleError
+from coilwork_scheduler.memory.peak import PeakMeter
+from coilwork_scheduler.memory.storage import Storage, StorageTable, analyse, step_defines, takes_out
+
+
+_ZERO: Final = as_expr(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOptions:
+    """Settings of the memory planner.
+
+    Attributes:
+        reuse: hand memory on in place and between neighbouring steps. Off, every buffer is allocated and freed.
+        check_inputs: emit a `CheckLayout` for each input tensor.
+    """
+
+    reuse: bool = True
+    check_inputs: bool = True
+
+
+def plan(
+    schedule: Schedule,
+    options: PlanOptions = PlanOptions(),
+    *,
+    region: Callable[[Graph], Program] | None = None,
+) -> Program:
+    """The program that runs `schedule`.
+
+    `region` compiles the nested graphs of `Cond` and `While` steps.
+
+    Raises:
+        ScheduleError: a symbol is bound by no input, or there is a nested graph and no `region`.
+    """
+    planner = _Planner(schedule=schedule, options=options, table=analyse(schedule), region=region)
+    return planner.run()
+
+
+@dataclass(slots=True, kw_only=True)
+class _Planner:
+    """The state of one walk over the steps; lives for one call of `plan`."""
+
+    schedule: Schedule
+    options: PlanOptions
+    table: StorageTable
+    region: Callable[[Graph], Program] | None
+    kernels: Mapping[str, Kernel] = field(init=False)
+    roles: Mapping[str, tuple[str, ...]] = field(init=False)
+    out: list[Instruction] = field(default_factory=list)
+    # storages that died in the previous step and still hold their memory, by position
+    dying: list[int] = field(default_factory=list)
+    # position of a storage -> name that now holds its memory, once handed on
+    handed_on: set[int] = field(default_factory=set)
+    meter: PeakMeter = field(default_factory=PeakMeter)
+
+    def __post_init__(self) -> None:
+        self.kernels = {kernel.name: kernel for kernel in self.schedule.kernels}
+        self.roles = {name: tuple(arg.role for arg in kernel.args) for name, kernel in self.kernels.items()}
+
+    def run(self) -> Program:
+        schedule = self.schedule
+        self._prologue()
+        deaths: list[list[int]] = [[] for _ in range(len(schedule.steps) + 1)]
+        for position, storage in enumerate(self.table.storages):
+            if storage.owner != "constant":
+                deaths[max(storage.last, 0) if schedule.steps else -1].append(position)
+        for number, step in enumerate(schedule.steps):
+            self._allocate(number, step)
+            self._perform(step)
+            self.meter.sample()
+            self.dying = [p for p in deaths[number] if p not in self.handed_on]
+        self._release()
+        self.out.append(Return(values=schedule.outputs))
+        return Program(
+            name=schedule.name,
+            symbols=schedule.symbols,
+            inputs=schedule.inputs,
+            constants=schedule.constants,
+            kernels=schedule.kernels,
+            instructions=tuple(self.out),
+            peak_bytes=self.meter.peak(),
+        )
+
+    def _prologue(self) -> None:
+        bound = {entry for entry in self.schedule.inputs if isinstance(entry, Expr)}
+        for entry in self.schedule.inputs:
+            if isinstance(entry, Buffer):
+                self._bind(entry, bound)
+        for symbol in self.schedule.symbols:
+            if symbol not in bound:
+                raise ScheduleError(
+                    "unbound-symbol",
+                    f"size symbol {symbol.name} of @{self.schedule.name} stands alone in no input's shape or strides",
+                    remedy="pass it as an integer input",
+                )
+        if self.options.check_inputs:
+            for entry in self.schedule.inputs:
+                if isinstance(entry, Buffer):
+                    self.out.append(CheckLayout(buffer=entry.name))
+
+    def _bind(self, buffer: Buffer, bound: set[Expr]) -> None:
+        wanted = self.schedule.symbols
+        for dim, extent in enumerate(buffer.shape):
+            if extent.is_symbol and extent not in bound and extent in wanted:
+                bound.add(extent)
+                self.out.append(BindSymbol(symbol=extent, buffer=buffer.name, dim=dim))
+        for dim, stride in enumerate(buffer.strides):
+            if stride.is_symbol and stride not in bound and stride in wanted:
+                bound.add(stride)
+                self.out.append(BindSymbol(symbol=stride, buffer=buffer.name, dim=dim, what="stride"))
+
+    # Memory
+
+    def _allocate(self, number: int, step: Step) -> None:
+        """Provide memory for what `step` defines, then give back what died before and was not taken over."""
+        wanted: list[Storage] = []
+        if isinstance(step, KernelCall) or (isinstance(step, Extern) and takes_out(step)):
+            for name in step_defines(step, self.roles):
+                storage = self.table.storage(name)
+                if storage.root.name == name and storage.owner == "planned" and storage.first == number:
+                    wanted.append(storage)
+        inplace = self._inplace_candidates(step) if self.options.reuse else {}
+        instructions: list[Instruction] = []
+        for storage in wanted:
+            source = self._take_inplace(storage, inplace, number) or self._take_dying(storage)
+            if source is not None:
+                instructions.append(Reuse(buffer=storage.root, source=source))
+            else:
+                instructions.append(Alloc(buffer=storage.root))
+                self.meter.grow(storage.size_bytes)
+        self._release()
+        self.out.extend(instructions)
+
+    def _release(self) -> None:
+        names: list[str] = []
+        for position in self.dying:
+            storage = self.table.storages[position]
+            names.extend(storage.names)
+            if storage.owner in ("planned", "callee"):
+                self.meter.shrink(storage.size_bytes)
+        if names:
+            self.out.append(Free(names=tuple(names)))
+        self.dying = []
+
+    def _take_dying(self, storage: Storage) -> str | None:
+        if not self.options.reuse:
+            return None
+        for position in self.dying:
+            dead = self.table.storages[position]
+            if dead.owner == "planned" and _same_size(dead, storage):
+                self.dying.remove(position)
+                self.handed_on.add(position)
+                self._free_views(dead)
+                return dead.root.name
+        return None
+
+    def _take_inplace(self, storage: Storage, inplace: Mapping[str, tuple[str, ...]], number: int) -> str | None:
+        for source in inplace.get(storage.root.name, ()):
+            position = self.table.of[source]
+            dead = self.table.storages[position]
+            if (
+                dead.owner == "planned"
+                and dead.last == number
+                and dead.root.name == source
+                and len(dead.names) == 1
+                and position not in self.handed_on
+                and _same_size(dead, storage)
+            ):
+                self.handed_on.add(position)
+                return source
+        return None
+
+    def _free_views(self, storage: Storage) -> None:
+        others = storage.names[1:]
+        if others:
+            self.out.append(Free(names=others))
+
+    def _inplace_candidates(self, step: Step) -> dict[str, tuple[str, ...]]:
+        if not isinstance(step, KernelCall):
+            return {}
+        kernel = self.kernels[step.kernel]
+        actual = {arg.name: name for arg, name in zip(kernel.args, step.args, strict=True)}
+        found: dict[str, tuple[str, ...]] = {}
+        for out_arg, in_arg in kernel.hints.inplace:
+            source = actual[in_arg]
+            # a buffer passed twice may be read through the other argument after it was overwritten
+            if step.args.count(source) == 1:
+                found[actual[out_arg]] = (*found.get(actual[out_arg], ()), source)
+        return found
+
+    # Work
+
+    def _perform(self, step: Step) -> None:
+        match step:
+            case KernelCall():
+                self.out.append(_launch(step))
+                for new, old in step.into:
+                    self._rename(new, old)
+            case View():
+                self.out.append(
+                    Reinterpret(buffer=step.output, source=step.source, offset=step.offset, origins=step.origins)
+                )
+            case Extern():
+                self._extern(step)
+            case AssertSize():
+                self.out.append(
+                    CheckSize(
+                        lhs=step.lhs,
+                        relation=step.relation,
+                        rhs=step.rhs,
+                        message=step.message,
+                        origins=step.origins,
+                    )
+                )
+            case Cond():
+                self._grow_callee(step.outputs)
+                self.out.append(
+                    CondCall(
+                        predicate=step.predicate,
+                        then=self._nested(step.then),
+                        otherwise=self._nested(step.otherwise),
+                        operands=step.operands,
+                        outputs=step.outputs,
+                        origins=step.origins,
+                    )
+                )
+            case While():
+                self._grow_callee(step.outputs)
+                self.out.append(
+                    WhileCall(
+                        condition=self._nested(step.condition),
+                        body=self._nested(step.body),
+                        carried=step.carried,
+                        extra=step.extra,
+                        outputs=step.outputs,
+                        origins=step.origins,
+                    )
+                )
+
+    def _extern(self, step: Extern) -> None:
+        if takes_out(step):
+            names = tuple(o.name for o in step.outputs if isinstance(o, Buffer))
+            call = ExternCall(
+                target=step.out_overload,
+                args=step.args,
+                kwargs=step.kwargs,
+                out=tuple(zip(step.out_names, names, strict=True)),
+                single=step.single,
+                origins=step.origins,
+            )
+        else:
+            shared = {number for number, _ in step.aliases}
+            self._grow_callee(
+                tuple(o for k, o in enumerate(step.outputs) if isinstance(o, Buffer) and k not in shared)
+            )
+            call = ExternCall(
+                target=step.target,
+                args=step.args,
+                kwargs=step.kwargs,
+                outputs=step.outputs,
+                single=step.single,
+                binds=step.binds,
+                origins=step.origins,
+            )
+        self.out.append(call)
+        for mutation in step.mutates:
+            self._rename(mutation.output.name, mutation.source)
+
+    def _rename(self, new: str, old: str) -> None:
+        """After memory was overwritten it goes by a new name: a view of the old one at offset 0."""
+        buffer = self.table.buffers[new]
+        self.out.append(Reinterpret(buffer=buffer, source=old, offset=_ZERO))
+
+    def _grow_callee(self, outputs: tuple[Buffer | SymbolOutput | None, ...]) -> None:
+        for output in outputs:
+            if isinstance(output, Buffer):
+                self.meter.grow(self.table.storage(output.name).size_bytes)
+
+    def _nested(self, graph: Graph) -> Program:
+        if self.region is None:
+            raise ScheduleError("nested-graph", f"@{graph.name} is a nested graph and plan() was given no `region`")
+        return self.region(graph)
+
+
+def _launch(step: KernelCall) -> Launch:
+    """Arguments that are defined by the launch itself as new names for old memory are passed under the old name."""
+    into = dict(step.into)
+    args = tuple(into.get(name, name) for name in step.args)
+    return Launch(kernel=step.kernel, args=args, sizes=step.sizes, origins=step.origins)
+
+
+def _same_size(dead: Storage, wanted: Storage) -> bool:
+    return dead.root.device == wanted.root.device and dead.size_bytes is wanted.size_bytes

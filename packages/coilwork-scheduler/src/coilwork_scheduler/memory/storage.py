@@ -1,0 +1,186 @@
+"""Which names are one piece of memory, and from which step to which that memory is needed.
+
+Live ranges are those of linear-scan register allocation (Poletto and Sarkar 1999), over storages instead of names:
+views, overwritten buffers and aliasing results share the storage of the buffer they come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from coilwork_ir.buffers import Buffer, Ref, SymbolOutput, references
+from coilwork_ir.index import Expr
+from coilwork_ir.kernels.nodes import AssertSize, Cond, Extern, KernelCall, Schedule, Step, View, While
+
+Owner = Literal["input", "constant", "planned", "callee"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Storage:
+    """One piece of memory.
+
+    Attributes:
+        root: the buffer that first names it.
+        names: every name for it, in order of definition, the root first.
+        owner: who provides it: the caller (`input`), the artifact (`constant`), an `Alloc` of ours (`planned`), or an
+            operator that returns fresh memory (`callee`).
+        first: step that defines the root; -1 for inputs and constants.
+        last: last step that touches any name; the number of steps for returned memory.
+    """
+
+    root: Buffer
+    names: tuple[str, ...]
+    owner: Owner
+    first: int
+    last: int
+
+    @property
+    def size_bytes(self) -> Expr:
+        """Bytes from the first element of the root to the end of its last."""
+        return self.root.span * self.root.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageTable:
+    """All storages of a schedule, and the storage of each name."""
+
+    storages: tuple[Storage, ...]
+    of: Mapping[str, int]
+    buffers: Mapping[str, Buffer]
+
+    def storage(self, name: str) -> Storage:
+        """The storage that `name` is a name for."""
+        return self.storages[self.of[name]]
+
+
+def step_defines(step: Step, schedule_roles: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """Names that `step` defines; `schedule_roles` gives each kernel's argument roles."""
+    match step:
+        case KernelCall():
+            roles = schedule_roles[step.kernel]
+            into = {old: new for new, old in step.into}
+            written = tuple(into.get(a, a) for a, role in zip(step.args, roles, strict=True) if role != "in")
+            return tuple(dict.fromkeys((*written, *(new for new, _ in step.into))))
+        case View():
+            return (step.output.name,)
+        case Extern():
+            fresh = tuple(o.name for o in step.outputs if isinstance(o, Buffer))
+            return fresh + tuple(m.output.name for m in step.mutates)
+        case Cond() | While():
+            return tuple(b.name for b in step.outputs)
+        case AssertSize():
+            return ()
+
+
+def step_touches(step: Step) -> tuple[str, ...]:
+    """Names that must be alive while `step` runs, those it defines aside."""
+    match step:
+        case KernelCall():
+            return (*step.args, *(old for _, old in step.into))
+        case View():
+            return (step.source,)
+        case Extern():
+            values = (*step.args, *(value for _, value in step.kwargs))
+            named = tuple(name for value in values for name in references(value))
+            return named + tuple(m.source for m in step.mutates)
+        case Cond():
+            return (step.predicate, *(name for value in step.operands for name in references(value)))
+        case While():
+            return tuple(name for value in (*step.carried, *step.extra) for name in references(value))
+        case AssertSize():
+            return ()
+
+
+def analyse(schedule: Schedule) -> StorageTable:
+    """Storages and live ranges of `schedule`. Linear in its size."""
+    roles = {kernel.name: tuple(arg.role for arg in kernel.args) for kernel in schedule.kernels}
+    buffers = {b.name: b for b in schedule.buffers}
+    of: dict[str, int] = {}
+    roots: list[Buffer] = []
+    owners: list[Owner] = []
+    firsts: list[int] = []
+    names: list[list[str]] = []
+    lasts: list[int] = []
+
+    def fresh(buffer: Buffer, owner: Owner, step: int) -> None:
+        of[buffer.name] = len(roots)
+        roots.append(buffer)
+        owners.append(owner)
+        firsts.append(step)
+        names.append([buffer.name])
+        lasts.append(step)
+
+    def share(name: str, source: str, step: int) -> None:
+        position = of[source]
+        of[name] = position
+        names[position].append(name)
+        lasts[position] = max(lasts[position], step)
+
+    for entry in schedule.inputs:
+        if isinstance(entry, Buffer):
+            buffers[entry.name] = entry
+            fresh(entry, "input", -1)
+    for constant in schedule.constants:
+        buffers[constant.buffer.name] = constant.buffer
+        fresh(constant.buffer, "constant", -1)
+
+    for number, step in enumerate(schedule.steps):
+        for name in step_touches(step):
+            if name in of:
+                lasts[of[name]] = number
+        for name, source in _shared(step):
+            share(name, source, number)
+        for name in step_defines(step, roles):
+            if name not in of:
+                fresh(buffers[name], _owner(step), number)
+
+    end = len(schedule.steps)
+    for output in schedule.outputs:
+        if isinstance(output, Ref):
+            lasts[of[output.name]] = end
+    storages = tuple(
+        Storage(root=root, names=tuple(group), owner=owner, first=first, last=last)
+        for root, group, owner, first, last in zip(roots, names, owners, firsts, lasts, strict=True)
+    )
+    return StorageTable(storages=storages, of=of, buffers=buffers)
+
+
+def _owner(step: Step) -> Owner:
+    match step:
+        case KernelCall():
+            return "planned"
+        case Extern() if takes_out(step):
+            return "planned"
+        case _:
+            return "callee"
+
+
+def takes_out(step: Extern) -> bool:
+    """True if `step` can write its results into memory of ours: every result is a tensor whose size is known before."""
+    return (
+        bool(step.out_overload)
+        and not step.binds
+        and not step.aliases
+        and len(step.out_names) == len(step.outputs)
+        and all(isinstance(o, Buffer) for o in step.outputs)
+        and not any(isinstance(o, SymbolOutput) for o in step.outputs)
+    )
+
+
+def _shared(step: Step) -> tuple[tuple[str, str], ...]:
+    match step:
+        case KernelCall():
+            return step.into
+        case View():
+            return ((step.output.name, step.source),)
+        case Extern():
+            pairs = [(m.output.name, m.source) for m in step.mutates]
+            for number, source in step.aliases:
+                result = step.outputs[number]
+                if isinstance(result, Buffer):
+                    pairs.append((result.name, source))
+            return tuple(pairs)
+        case _:
+            return ()
