@@ -1,0 +1,158 @@
+"""Every error and warning of this package: one class, one stable code, one remedy.
+
+A store never raises because the disk or the network failed: it warns and reports a miss, so that a broken
+cache costs time and nothing else. Errors are left for what the caller got wrong (a malformed key, an insecure
+folder, a damaged archive).
+
+Messages read ``Class[code]: subject``, then ``reason`` and ``try``, each on its own line.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+def _message(name: str, code: str, subject: str, reason: str, remedy: str) -> str:
+    return f"{name}[{code}]: {subject}\n  reason  {reason}\n  try     {remedy}"
+
+
+class CacheWarning(UserWarning):
+    """Base of all warnings of this package. `subject` is the file, key or address concerned."""
+
+    code: ClassVar[str] = "cache"
+    remedy: ClassVar[str] = "see the reason; the program goes on without this entry"
+
+    def __init__(self, subject: str, reason: str) -> None:
+        super().__init__(_message(type(self).__name__, self.code, subject, reason, self.remedy))
+        self.subject = subject
+        self.reason = reason
+
+
+class CacheCorruptionWarning(CacheWarning):
+    """A stored entry is truncated, altered or undecodable. It was removed and counted as a miss."""
+
+    code = "corrupt-entry"
+    remedy = "nothing: the entry was removed and is rebuilt; if it happens again, check the disk"
+
+
+class CacheFullWarning(CacheWarning):
+    """The disk, or the user's quota, is full. The entry was not stored. Issued once per store."""
+
+    code = "disk-full"
+    remedy = "free disk space, lower max_bytes, or choose another root; until then nothing new is cached"
+
+
+class CacheUnavailableWarning(CacheWarning):
+    """The store can't be read or written. The operation was skipped. Issued once per store and operation."""
+
+    code = "store-unavailable"
+    remedy = "check that the store exists, is reachable and is writable by this user"
+
+
+class InsecureRootWarning(CacheWarning):
+    """The cache folder could have been written by somebody else; this process goes on without a cache."""
+
+    code = "insecure-root"
+    remedy = "choose a root that you own, and run: chmod go-w ROOT"
+
+
+class EntryTooLargeWarning(CacheWarning):
+    """One entry is larger than the whole store may be. It was not stored. Issued once per store."""
+
+    code = "entry-too-large"
+    remedy = "raise max_bytes"
+
+
+class UntrustedEntryWarning(CacheWarning):
+    """A shared entry carries no valid signature. It was ignored and counted as a miss."""
+
+    code = "untrusted-entry"
+    remedy = "use one signing key on all machines, or one namespace per signing key"
+
+
+class UnencodableValueWarning(CacheWarning):
+    """A value can't be written in its cache's format. It was not stored."""
+
+    code = "unencodable-value"
+    remedy = "store only what the codec documents (for JSON: no NaN or infinity, string keys)"
+
+
+class CacheError(Exception):
+    """Base of all errors of this package."""
+
+    code: ClassVar[str] = "cache"
+    remedy: ClassVar[str] = "see the reason"
+
+    def __init__(self, subject: str, reason: str) -> None:
+        super().__init__(_message(type(self).__name__, self.code, subject, reason, self.remedy))
+        self.subject = subject
+        self.reason = reason
+
+
+class InvalidKeyError(CacheError, ValueError):
+    """A key is not 64 lower-case hexadecimal digits, or a kind is not a short lower-case name."""
+
+    code = "invalid-key"
+    remedy = "make keys with coilwork_cache.content_key(kind, *parts)"
+
+
+class InvalidSettingError(CacheError, ValueError):
+    """A store was built with a setting outside its documented range."""
+
+    code = "invalid-setting"
+    remedy = "see the range in the reason"
+
+
+class InsecureRootError(CacheError, PermissionError):
+    """The cache folder belongs to another user, or others may write to it."""
+
+    code = "insecure-root"
+    remedy = InsecureRootWarning.remedy
+
+
+class RootUnavailableError(CacheError, OSError):
+    """The cache folder can't be created or examined."""
+
+    code = "root-unavailable"
+    remedy = "choose a writable root, for example with COILWORK_CACHE_DIR"
+
+
+class CodecError(CacheError, ValueError):
+    """Bytes that are not what a codec writes, or a value that it can't write."""
+
+    code = "codec"
+    remedy = "pass what the codec's encode() produced, respectively what it documents"
+
+
+class ArchiveError(CacheError, ValueError):
+    """An exported archive is damaged or not one of ours. Nothing was imported from it."""
+
+    code = "bad-archive"
+    remedy = "export the archive again with the same major version of coilwork-cache"
+
+
+class MissingExtraError(CacheError, ImportError):
+    """An optional dependency is not installed."""
+
+    code = "missing-extra"
+    remedy = "pip install 'coilwork-cache[redis]'"
+
+
+WARNINGS: tuple[type[CacheWarning], ...] = (
+    CacheCorruptionWarning,
+    CacheFullWarning,
+    CacheUnavailableWarning,
+    InsecureRootWarning,
+    EntryTooLargeWarning,
+    UntrustedEntryWarning,
+    UnencodableValueWarning,
+)
+ERRORS: tuple[type[CacheError], ...] = (
+    InvalidKeyError,
+    InvalidSettingError,
+    InsecureRootError,
+    RootUnavailableError,
+    CodecError,
+    ArchiveError,
+    MissingExtraError,
+)

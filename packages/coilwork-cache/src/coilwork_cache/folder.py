@@ -1,0 +1,105 @@
+"""The cache's folder: where it is, that it is private, and how a file appears in it all at once."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import stat
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import platformdirs
+
+from coilwork_cache.errors import InsecureRootError, RootUnavailableError
+
+PRIVATE_FOLDER = 0o700
+PRIVATE_FILE = 0o600
+_WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+_BINARY = os.O_BINARY if sys.platform == "win32" else 0
+
+
+def default_root(environ: Mapping[str, str]) -> Path:
+    """`COILWORK_CACHE_DIR` if `environ` sets it, else the user's cache folder as the platform defines it.
+
+    Raises RootUnavailableError where neither gives an absolute path (a user without a home folder).
+    """
+    chosen = environ.get("COILWORK_CACHE_DIR", "")
+    root = Path(chosen).expanduser().absolute() if chosen else platformdirs.user_cache_path("coilwork", False)
+    if not root.is_absolute():
+        raise RootUnavailableError(str(root), "this user has no home folder")
+    return root
+
+
+def open_private_folder(path: Path) -> None:
+    """Create `path` for this user alone, or check that an existing one is safe to trust.
+
+    Raises InsecureRootError if it belongs to another user or if group or others may write to it, since whoever
+    can write here can choose what this process loads as machine code; RootUnavailableError if it can't be
+    made or examined. On Windows, folder permissions are inherited from the user's profile and not checked.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=PRIVATE_FOLDER)
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(mode=PRIVATE_FOLDER)
+        # A link that somebody else made may be redirected later, so its owner counts, too.
+        found, link = path.stat(), path.lstat()
+    except OSError as error:
+        raise RootUnavailableError(str(path), str(error)) from error
+    if not stat.S_ISDIR(found.st_mode):
+        raise RootUnavailableError(str(path), "it is not a folder")
+    if sys.platform == "win32":
+        return
+    user = os.geteuid()
+    for owner in (found.st_uid, link.st_uid):
+        if owner != user:
+            raise InsecureRootError(str(path), f"it belongs to user id {owner}, this process runs as {user}")
+    if found.st_mode & _WRITABLE_BY_OTHERS:
+        mode = stat.S_IMODE(found.st_mode)
+        raise InsecureRootError(str(path), f"its mode {mode:04o} lets other users write to it")
+
+
+def write_atomically(temporary_folder: Path, target: Path, chunks: tuple[bytes, ...], *, durable: bool) -> None:
+    """Make `target` hold `chunks`, so that readers see the old file or the new one and nothing between.
+
+    Both paths must lie on one file system. With `durable`, the data is on the disk before the name is.
+    Raises OSError; the temporary file is gone then. A process killed here leaves it behind.
+    """
+    temporary = temporary_folder / f"{os.getpid()}-{secrets.token_hex(8)}"
+    try:
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, PRIVATE_FILE)
+        try:
+            for chunk in chunks:
+                _write_all(handle, chunk)
+            if durable:
+                os.fsync(handle)
+        finally:
+            os.close(handle)
+        os.replace(temporary, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def remove_older_than(folder: Path, *, before_s: float) -> None:
+    """Remove the files of `folder` last modified before `before_s` (seconds since the epoch)."""
+    for path in list_files(folder):
+        with contextlib.suppress(OSError):
+            if path.stat().st_mtime < before_s:
+                path.unlink()
+
+
+def list_files(folder: Path) -> list[Path]:
+    """The paths in `folder`, sorted by name; none if it doesn't exist or can't be read."""
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _write_all(handle: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(handle, rest) :]

@@ -1,0 +1,51 @@
+"""How much a store's folder holds, known without walking it.
+
+The ledger is a file of signed 64-bit records, one appended per write of an entry; their sum is the size. A walk
+replaces them with a single exact record. Overwritten entries are counted twice and concurrent replacements may
+lose a record: the sum is an estimate that decides *when* to walk, never what is in the store.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import sys
+from pathlib import Path
+
+from coilwork_cache.folder import PRIVATE_FILE, write_atomically
+
+_RECORD = struct.Struct("<q")
+# A walk is due at the latest after so many writes, which bounds both the file (32 KiB) and the drift.
+MAX_RECORDS = 4096
+_BINARY = os.O_BINARY if sys.platform == "win32" else 0
+
+
+class Ledger:
+    """The running size of one folder, shared by all processes that use it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def append(self, size_bytes: int) -> int | None:
+        """Record a write of `size_bytes`; the estimated total in bytes, or None if only a walk can tell.
+
+        Raises OSError.
+        """
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | _BINARY
+        handle = os.open(self._path, flags, PRIVATE_FILE)
+        try:
+            os.write(handle, _RECORD.pack(size_bytes))
+            os.lseek(handle, 0, os.SEEK_SET)
+            data = os.read(handle, (MAX_RECORDS + 1) * _RECORD.size)
+        finally:
+            os.close(handle)
+        if len(data) % _RECORD.size or len(data) > MAX_RECORDS * _RECORD.size:
+            return None
+        records = [record for (record,) in _RECORD.iter_unpack(data)]
+        if min(records) < 0:
+            return None
+        return sum(records)
+
+    def restart(self, temporary_folder: Path, size_bytes: int) -> None:
+        """Begin anew from the exact size that a walk found. Raises OSError."""
+        write_atomically(temporary_folder, self._path, (_RECORD.pack(size_bytes),), durable=False)

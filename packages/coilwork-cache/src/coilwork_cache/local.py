@@ -1,0 +1,273 @@
+"""The store on local disk: one file per entry, safe against crashes, full disks and concurrent writers.
+
+    ROOT/v1/ab/abcdef…      entries (envelope.py), in folders named by the key's first two digits
+    ROOT/v1/tmp/            files being written; renamed into place, cleaned by age after a crash
+    ROOT/v1/ledger          running size (ledger.py)
+    ROOT/v1/sweep.lock      held by the process that evicts
+
+No lock is taken to read or write: an entry appears by an atomic rename, and of two writers the last one wins.
+A file's modification time is its last use; eviction removes the least recently used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from coilwork_cache.announce import OnceAnnouncer, announce
+from coilwork_cache.envelope import HEADER_BYTES, DamagedEntry, seal, unseal
+from coilwork_cache.errors import (
+    CacheCorruptionWarning,
+    CacheFullWarning,
+    CacheUnavailableWarning,
+    EntryTooLargeWarning,
+    InsecureRootError,
+    InsecureRootWarning,
+    InvalidSettingError,
+    RootUnavailableError,
+)
+from coilwork_cache.folder import (
+    PRIVATE_FILE,
+    PRIVATE_FOLDER,
+    default_root,
+    list_files,
+    open_private_folder,
+    remove_older_than,
+    write_atomically,
+)
+from coilwork_cache.frame import MAX_FRAME_BYTES, RAW_KIND, peek_kind
+from coilwork_cache.key import check_key
+from coilwork_cache.ledger import Ledger
+from coilwork_cache.null import NullStore
+from coilwork_cache.stats import StoreStats, Tally
+from coilwork_cache.store import EntryInfo
+
+DEFAULT_MAX_BYTES = 4 << 30
+LAYOUT = "v1"
+# Eviction goes on down to this share of max_bytes, so that a full store isn't walked at every write.
+LOW_WATER = 0.9
+# No entry takes an hour to write: what is older in tmp/ was left by a process that died.
+STALE_TEMPORARY_S = 3600.0
+_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entry:
+    path: Path
+    size_bytes: int
+    last_used_s: float
+
+
+class LocalStore:
+    """Entries below `root`, at most `max_bytes` on disk (checked after each write, headers included).
+
+    Between a write and the eviction it triggers, the limit may be exceeded by what was just written.
+    `durable` flushes every entry to the disk before it becomes visible: slower, and only useful if a power cut
+    should cost no entry, since a torn one is detected either way.
+
+    Raises InsecureRootError or RootUnavailableError if the root can't be trusted or used, InvalidSettingError
+    if `max_bytes` is not positive. `open_local_store` warns and goes on without a cache instead.
+    """
+
+    def __init__(
+        self,
+        root: Path | None = None,
+        *,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+        durable: bool = False,
+    ) -> None:
+        if max_bytes <= 0:
+            raise InvalidSettingError(f"max_bytes={max_bytes}", "must be at least 1")
+        self.root = default_root(os.environ) if root is None else root.absolute()
+        self.max_bytes = max_bytes
+        self._durable = durable
+        self._folder = self.root / LAYOUT
+        self._temporary = self._folder / "tmp"
+        for folder in (self.root, self._folder):
+            open_private_folder(folder)
+        self._ledger = Ledger(self._folder / "ledger")
+        self._tally = Tally()
+        self._announcer = OnceAnnouncer()
+        remove_older_than(self._temporary, before_s=time.time() - STALE_TEMPORARY_S)
+
+    def get(self, key: str) -> bytes | None:
+        path = self._path(key)
+        try:
+            with path.open("rb") as file:
+                header = file.read(HEADER_BYTES)
+                payload = file.read()
+        except FileNotFoundError:
+            self._tally.miss()
+            return None
+        except OSError as error:
+            self._tally.add(StoreStats(misses=1, failures=1))
+            self._announcer.once(CacheUnavailableWarning(str(path), f"reading: {error}"), topic="read")
+            return None
+        try:
+            data = unseal(key, header, payload)
+        except DamagedEntry as damage:
+            self._tally.add(StoreStats(misses=1, corrupt=1))
+            self._remove(path)
+            announce(CacheCorruptionWarning(str(path), str(damage)))
+            return None
+        # Only the eviction order depends on this; a read-only folder may refuse.
+        with contextlib.suppress(OSError):
+            os.utime(path)
+        self._tally.hit(len(data))
+        return data
+
+    def put(self, key: str, data: bytes) -> None:
+        path = self._path(key)
+        header = seal(key, data)
+        size_bytes = len(header) + len(data)
+        if size_bytes > self.max_bytes:
+            # An older entry under the same key must not outlive the newer one that had no room.
+            self._remove(path)
+            reason = f"{size_bytes} bytes, and max_bytes is {self.max_bytes}"
+            self._announcer.once(EntryTooLargeWarning(f"entry {key}", reason))
+            return
+        try:
+            self._write(path, header, data)
+        except OSError as error:
+            self._write_failed(path, error)
+            return
+        self._tally.put(len(data))
+        try:
+            total_bytes = self._ledger.append(size_bytes)
+            if total_bytes is None or total_bytes > self.max_bytes:
+                self._sweep()
+        except OSError as error:
+            self._write_failed(self._folder, error)
+
+    def delete(self, key: str) -> None:
+        self._remove(self._path(key))
+
+    def contains(self, key: str) -> bool:
+        path = self._path(key)
+        try:
+            return path.is_file()
+        except OSError as error:
+            self._tally.add(StoreStats(failures=1))
+            self._announcer.once(CacheUnavailableWarning(str(path), f"reading: {error}"), topic="read")
+            return False
+
+    def entries(self) -> Iterator[EntryInfo]:
+        for entry in self._walk():
+            yield EntryInfo(
+                key=entry.path.name,
+                kind=_kind_of(entry.path),
+                size_bytes=entry.size_bytes,
+                last_used_s=entry.last_used_s,
+                location=str(entry.path),
+            )
+
+    def clear(self) -> int:
+        found = list(self._walk())
+        removed = sum(self._remove(entry.path) for entry in found)
+        try:
+            self._ledger.restart(self._temporary_folder(), 0)
+        except OSError as error:
+            self._write_failed(self._folder, error)
+        return removed
+
+    def stats(self) -> StoreStats:
+        return self._tally.snapshot()
+
+    def _path(self, key: str) -> Path:
+        return self._folder / check_key(key)[:2] / key
+
+    def _temporary_folder(self) -> Path:
+        self._temporary.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
+        return self._temporary
+
+    def _write(self, path: Path, header: bytes, data: bytes) -> None:
+        # Somebody may remove the whole cache while we run; that is no reason to stop caching.
+        self._folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+        path.parent.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
+        write_atomically(self._temporary_folder(), path, (header, data), durable=self._durable)
+
+    def _write_failed(self, path: Path, error: OSError) -> None:
+        self._tally.add(StoreStats(failures=1))
+        if error.errno in _DISK_FULL:
+            self._announcer.once(CacheFullWarning(str(path), str(error)))
+        else:
+            self._announcer.once(CacheUnavailableWarning(str(path), f"writing: {error}"), topic="write")
+
+    def _remove(self, path: Path) -> bool:
+        try:
+            path.unlink()
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            self._tally.add(StoreStats(failures=1))
+            self._announcer.once(CacheUnavailableWarning(str(path), f"removing: {error}"), topic="remove")
+            return False
+        return True
+
+    def _walk(self) -> Iterator[_Entry]:
+        """All entry files, by key. Those that vanish meanwhile are left out."""
+        for shard in list_files(self._folder):
+            if len(shard.name) != 2:
+                continue
+            for path in list_files(shard):
+                with contextlib.suppress(OSError):
+                    found = path.stat()
+                    yield _Entry(path=path, size_bytes=found.st_size, last_used_s=found.st_mtime)
+
+    def _sweep(self) -> None:
+        """Evict the least recently used down to the low-water mark, unless another process is at it.
+
+        Raises OSError.
+        """
+        lock = FileLock(self._folder / "sweep.lock", mode=PRIVATE_FILE)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            return
+        except NotImplementedError as error:
+            raise OSError(errno.ENOLCK, str(error)) from error
+        try:
+            remove_older_than(self._temporary, before_s=time.time() - STALE_TEMPORARY_S)
+            found = sorted(self._walk(), key=lambda entry: entry.last_used_s)
+            total_bytes = sum(entry.size_bytes for entry in found)
+            goal_bytes = LOW_WATER * self.max_bytes if total_bytes > self.max_bytes else total_bytes
+            evicted = 0
+            for entry in found:
+                if total_bytes <= goal_bytes:
+                    break
+                if self._remove(entry.path):
+                    evicted += 1
+                    total_bytes -= entry.size_bytes
+            self._ledger.restart(self._temporary_folder(), total_bytes)
+            self._tally.add(StoreStats(evicted=evicted))
+        finally:
+            lock.release()
+
+
+def open_local_store(
+    root: Path | None = None, *, max_bytes: int = DEFAULT_MAX_BYTES, durable: bool = False
+) -> LocalStore | NullStore:
+    """A LocalStore, or a NullStore and a warning where its root can't be trusted or used."""
+    try:
+        return LocalStore(root, max_bytes=max_bytes, durable=durable)
+    except InsecureRootError as error:
+        announce(InsecureRootWarning(error.subject, error.reason))
+    except RootUnavailableError as error:
+        announce(CacheUnavailableWarning(error.subject, error.reason))
+    return NullStore()
+
+
+def _kind_of(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            file.seek(HEADER_BYTES)
+            return peek_kind(file.read(MAX_FRAME_BYTES))
+    except OSError:
+        return RAW_KIND
