@@ -1,0 +1,1 @@
+"""Models, measurements and reports: `python -m benchmarks run`. See `benchmarks/README.md`."""

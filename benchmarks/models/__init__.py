@@ -1,0 +1,29 @@
+"""The models that Coilwork is tested and measured on. `CASES` is the registry; one file per family."""
+
+from __future__ import annotations
+
+from benchmarks.models import bert, convnext, gpt2, llama, lstm, resnet50, t5, unet, vit
+from benchmarks.models.case import Instance, ModelCase, Setting, Size, instantiate
+
+CASES: tuple[ModelCase, ...] = (
+    *gpt2.CASES,
+    *bert.CASES,
+    *llama.CASES,
+    *vit.CASES,
+    *t5.CASES,
+    *resnet50.CASES,
+    *convnext.CASES,
+    *lstm.CASES,
+    *unet.CASES,
+)
+
+
+def find_case(name: str) -> ModelCase:
+    """The case called `name`; ValueError names the known ones."""
+    for case in CASES:
+        if case.name == name:
+            return case
+    raise ValueError(f"no model called {name!r}; known: {', '.join(case.name for case in CASES)}")
+
+
+__all__ = ["CASES", "Instance", "ModelCase", "Setting", "Size", "find_case", "instantiate"]
