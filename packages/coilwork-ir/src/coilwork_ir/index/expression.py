@@ -195,7 +195,9 @@ class Expr:
         return self
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("index expressions are interned and can't be pickled: send format_expr(e), read parse_expr")
+        raise TypeError(
+            "index expressions are interned and can't be pickled: send format_expr(e), read parse_expr"
+        )
 
     def __bool__(self) -> NoReturn:
         raise TypeError("an index expression has no truth value; use as_int, `is`, or a provably_* function")
@@ -269,7 +271,9 @@ def as_expr(x: int | Expr) -> Expr:
     raise IndexArithmeticError(f"neither an int nor an index expression: {x!r}")
 
 
-def symbol(name: str, *, lo: int | None = None, hi: int | None = None, extent: Expr | int | None = None) -> Expr:
+def symbol(
+    name: str, *, lo: int | None = None, hi: int | None = None, extent: Expr | int | None = None
+) -> Expr:
     """The symbol `name`, promised to lie in `lo..hi` (inclusive, None: unbounded) or in `0 <= name < extent`.
 
     Symbols with the same name and different promises are different symbols.
@@ -322,11 +326,15 @@ def make_atom(tag: int, args: tuple[Expr, ...]) -> Expr:
     e._constant = 0
     e._args = args
     if tag == PRODUCT:
-        e._has_mod = any([a._tag == MOD for a in args])
+        e._has_mod = any(a._tag == MOD for a in args)
         e._key = (-len(args), *[a._key for a in args])
     else:
         e._has_mod = tag == MOD
-        e._key = (-1, tag, *[a.sort_key for a in args]) if tag <= MOD else (-1, tag, tuple([a.sort_key for a in args]))
+        e._key = (
+            (-1, tag, *[a.sort_key for a in args])
+            if tag <= MOD
+            else (-1, tag, tuple([a.sort_key for a in args]))
+        )
     return _ATOMS.add(key, e)
 
 

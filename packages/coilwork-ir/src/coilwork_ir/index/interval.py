@@ -36,7 +36,7 @@ def limits(e: Expr) -> tuple[Bound, Bound]:
         result = _mod_limits(e._args[0], e._args[1])
     elif tag == PRODUCT:
         result = _product_limits(e._args)
-    elif tag == MIN or tag == MAX:
+    elif tag in (MIN, MAX):
         result = _extremum_limits(e._args, tag == MIN)
     else:
         result = sum_limits(e._monos, e._coeffs, e._constant)

@@ -32,7 +32,11 @@ def finish(monos: tuple[Expr, ...], coeffs: tuple[int, ...], constant: int, has_
 
 def from_terms(terms: dict[Expr, int], constant: int) -> Expr:
     """`sum(coeff * mono) + constant`; zero coefficients are allowed."""
-    monos = sorted([m for m, c in terms.items() if c], key=_key_of) if len(terms) > 1 else [m for m, c in terms.items() if c]
+    monos = (
+        sorted([m for m, c in terms.items() if c], key=_key_of)
+        if len(terms) > 1
+        else [m for m, c in terms.items() if c]
+    )
     has_mod = False
     for m in monos:
         if m._has_mod:

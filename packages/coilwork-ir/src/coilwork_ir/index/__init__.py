@@ -1,0 +1,70 @@
+"""Index arithmetic: hash-consed integer expressions in canonical normal form.
+
+`sum(coefficient * product of atoms) + constant`, where an atom is a symbol, `a // b`, `a % b`, a minimum or a
+maximum. Equal normal forms are the same object. See `expression.py` for the representation, `division.py` for the
+rules, `proofs.py` for what can be proved; `sympy_bridge.py` (imported on its own) converts from and to sympy.
+"""
+
+from coilwork_ir.index.affine import coefficients, stride_of
+from coilwork_ir.index.division import ceildiv, floordiv, mod
+from coilwork_ir.index.errors import IndexArithmeticError, IndexSyntaxError
+from coilwork_ir.index.expression import Expr, as_expr, as_int, const, symbol
+from coilwork_ir.index.extrema import maximum, minimum
+from coilwork_ir.index.interval import Interval, bounds
+from coilwork_ir.index.parsing import parse_expr
+from coilwork_ir.index.printing import format_expr
+from coilwork_ir.index.proofs import (
+    provably_divisible,
+    provably_eq,
+    provably_le,
+    provably_lt,
+    provably_nonneg,
+    provably_positive,
+)
+from coilwork_ir.index.recombination import recombine
+from coilwork_ir.index.ring import product, total
+from coilwork_ir.index.substitution import evaluate, substitute
+from coilwork_ir.index.view import Add, Const, FloorDiv, Max, Min, Mod, Mul, Node, Sym, fold, node
+
+__all__ = [
+    "Add",
+    "Const",
+    "Expr",
+    "FloorDiv",
+    "IndexArithmeticError",
+    "IndexSyntaxError",
+    "Interval",
+    "Max",
+    "Min",
+    "Mod",
+    "Mul",
+    "Node",
+    "Sym",
+    "as_expr",
+    "as_int",
+    "bounds",
+    "ceildiv",
+    "coefficients",
+    "const",
+    "evaluate",
+    "floordiv",
+    "fold",
+    "format_expr",
+    "maximum",
+    "minimum",
+    "mod",
+    "node",
+    "parse_expr",
+    "product",
+    "recombine",
+    "provably_divisible",
+    "provably_eq",
+    "provably_le",
+    "provably_lt",
+    "provably_nonneg",
+    "provably_positive",
+    "stride_of",
+    "substitute",
+    "symbol",
+    "total",
+]

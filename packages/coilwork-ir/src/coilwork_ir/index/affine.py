@@ -1,0 +1,61 @@
+"""Strides: how an index moves as its range symbols move."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from coilwork_ir.index.errors import IndexArithmeticError
+from coilwork_ir.index.expression import ONE, SYMBOL, ZERO, Expr, atoms_of
+from coilwork_ir.index.ring import accumulate, add, add_int, from_terms, mono_from_atoms, subtract
+from coilwork_ir.index.substitution import substitute
+
+
+def coefficients(e: Expr, symbols: Sequence[Expr]) -> tuple[tuple[Expr, ...], Expr] | None:
+    """`((c_0, c_1, ...), rest)` with `e = sum(c_k * symbols[k]) + rest`, all of them free of `symbols`.
+
+    None when `e` is not affine in them. `symbols` must be distinct symbols (IndexArithmeticError).
+    """
+    position = {s: i for i, s in enumerate(symbols)}
+    if len(position) != len(symbols) or any(s._tag != SYMBOL for s in symbols):
+        raise IndexArithmeticError(f"not distinct symbols: {list(symbols)!r}")
+    numbers = [0] * len(position)
+    symbolic: list[dict[Expr, int] | None] = [None] * len(position)
+    rest: dict[Expr, int] = {}
+    for m, c in zip(e._monos, e._coeffs, strict=True):
+        if m._tag == SYMBOL:
+            at = position.get(m)
+            if at is None:
+                rest[m] = c
+            else:
+                numbers[at] = c
+            continue
+        if m.free_symbols.isdisjoint(position):
+            rest[m] = c
+            continue
+        factors = atoms_of(m)
+        inside = [f for f in factors if f in position]
+        if len(inside) != 1:
+            return None
+        others = tuple([f for f in factors if f is not inside[0]])
+        if not others or not all(f.free_symbols.isdisjoint(position) for f in others):
+            return None
+        at = position[inside[0]]
+        terms = symbolic[at]
+        if terms is None:
+            terms = symbolic[at] = {}
+        accumulate(terms, mono_from_atoms(others), c)
+    found = tuple(
+        [add_int(ZERO, n) if t is None else from_terms(t, n) for t, n in zip(symbolic, numbers, strict=True)]
+    )
+    return found, from_terms(rest, e._constant)
+
+
+def stride_of(e: Expr, sym: Expr) -> Expr | None:
+    """`e` at `sym + 1` minus `e` at `sym`, if that does not depend on `sym`; else None."""
+    if sym not in e.free_symbols:
+        return ZERO
+    affine = coefficients(e, (sym,))
+    if affine is not None:
+        return affine[0][0]
+    difference = subtract(substitute(e, {sym: add(sym, ONE)}), e)
+    return None if sym in difference.free_symbols else difference

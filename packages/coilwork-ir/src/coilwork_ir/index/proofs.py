@@ -1,0 +1,275 @@
+"""Sound proofs of signs and order. True means proved; False means unknown.
+
+Tried in this order, cheapest first: the numeric interval; positivity of all coefficients once every atom is shifted
+to its lower bound (proves `s0*s1 - s0 >= 0` for s0, s1 >= 1); replacing range symbols, modulos and quotients by
+their extremes, which may be symbolic (proves `i0*s1 + i1 < s0*s1`).
+"""
+
+from __future__ import annotations
+
+from coilwork_ir.index.expression import (
+    CONST,
+    FLOORDIV,
+    MOD,
+    ONE,
+    RULES,
+    SYMBOL,
+    ZERO,
+    Expr,
+    as_expr,
+    atoms_of,
+)
+from coilwork_ir.index.interval import limits
+from coilwork_ir.index.ring import (
+    accumulate,
+    add,
+    add_int,
+    from_terms,
+    mono_from_atoms,
+    multiply,
+    scale,
+    subtract,
+)
+
+_FUEL = 12  # eliminations per proof: real proofs need about one per range symbol
+
+
+def provably_nonneg(e: Expr | int) -> bool:
+    """Whether `e >= 0` for all values of its symbols that keep their promises."""
+    e = as_expr(e)
+    lo, hi = limits(e)
+    if lo is not None and lo >= 0:
+        return True
+    if hi is not None and hi < 0:
+        return False
+    try:
+        return e._nonneg
+    except AttributeError:
+        pass
+    result = _prove(e, _FUEL)
+    e._nonneg = result
+    return result
+
+
+def provably_positive(e: Expr | int) -> bool:
+    """Whether `e >= 1`."""
+    e = as_expr(e)
+    lo = limits(e)[0]
+    return (
+        lo > 0
+        if lo is not None and not e._monos
+        else (lo is not None and lo > 0) or provably_nonneg(add_int(e, -1))
+    )
+
+
+def provably_le(a: Expr | int, b: Expr | int) -> bool:
+    """Whether `a <= b`."""
+    a, b = as_expr(a), as_expr(b)
+    if a is b:
+        return True
+    top, bottom = limits(a)[1], limits(b)[0]
+    if top is not None and bottom is not None and top <= bottom:
+        return True
+    return provably_nonneg(subtract(b, a))
+
+
+def provably_lt(a: Expr | int, b: Expr | int) -> bool:
+    """Whether `a < b`."""
+    a, b = as_expr(a), as_expr(b)
+    top, bottom = limits(a)[1], limits(b)[0]
+    if top is not None and bottom is not None and top < bottom:
+        return True
+    return provably_nonneg(add_int(subtract(b, a), -1))
+
+
+def provably_eq(a: Expr | int, b: Expr | int) -> bool:
+    """Whether `a == b`: equal normal forms, also after rewriting every `x % d` as `x - d*(x//d)`."""
+    a, b = as_expr(a), as_expr(b)
+    if a is b:
+        return True
+    difference = subtract(a, b)
+    if not difference._monos:
+        return difference._constant == 0
+    lo, hi = limits(difference)
+    if (lo is not None and lo > 0) or (hi is not None and hi < 0):
+        return False
+    if _without_mods(difference) is ZERO:
+        return True
+    return provably_nonneg(difference) and provably_nonneg(scale(difference, -1))
+
+
+def provably_divisible(e: Expr | int, d: Expr | int) -> bool:
+    """Whether `d` divides `e`. Raises IndexArithmeticError when `d` is the constant 0."""
+    return RULES.mod(as_expr(e), as_expr(d)) is ZERO
+
+
+def _without_mods(e: Expr) -> Expr:
+    """`e` with every `x % d` that is a factor of a term, or inside a quotient, as `x - d*(x//d)`."""
+    terms: dict[Expr, int] = {}
+    constant = e._constant
+    for mono, coeff in zip(e._monos, e._coeffs, strict=True):
+        factor = ONE
+        for atom in atoms_of(mono):
+            if atom._tag == MOD:
+                num, den = (_without_mods(x) for x in atom._args)
+                atom = subtract(num, multiply(den, RULES.floordiv(num, den)))
+            elif atom._tag == FLOORDIV:
+                num, den = (_without_mods(x) for x in atom._args)
+                atom = RULES.floordiv(num, den)
+            factor = multiply(factor, atom)
+        constant += accumulate(terms, factor, coeff)
+    return from_terms(terms, constant)
+
+
+def _prove(e: Expr, fuel: int) -> bool:
+    lo, hi = limits(e)
+    if lo is not None and lo >= 0:
+        return True
+    if (hi is not None and hi < 0) or fuel <= 0:
+        return False
+    if len(e._monos) < 2 and not _has_symbolic_bound(e):
+        return False
+    if _positive_after_shift(e):
+        return True
+    return _prove_by_extremes(e, fuel)
+
+
+def _has_symbolic_bound(e: Expr) -> bool:
+    return any(a._tag != SYMBOL or a._data[3] is not None for m in e._monos for a in atoms_of(m))
+
+
+def _positive_after_shift(e: Expr) -> bool:
+    """Write each atom as `lo + t` (or `hi - t`), t >= 0, expand: are all coefficients >= 0?"""
+    if len(e._monos) > 32:
+        return False
+    terms: dict[tuple[Expr, ...], int] = {(): e._constant}
+    for mono, coeff in zip(e._monos, e._coeffs, strict=True):
+        expanded: dict[tuple[Expr, ...], int] = {(): coeff}
+        for atom in atoms_of(mono):
+            lo, hi = limits(atom)
+            if lo is not None:
+                base, sign = lo, 1
+            elif hi is not None:
+                base, sign = hi, -1
+            else:
+                return False
+            grown: dict[tuple[Expr, ...], int] = {}
+            for factors, c in expanded.items():
+                # Atoms come in canonical order, so that equal monomials get equal tuples.
+                longer = (*factors, atom)
+                grown[longer] = grown.get(longer, 0) + c * sign
+                if base:
+                    grown[factors] = grown.get(factors, 0) + c * base
+            expanded = grown
+        for factors, c in expanded.items():
+            terms[factors] = terms.get(factors, 0) + c
+    return all(c >= 0 for c in terms.values())
+
+
+def _split(e: Expr, atom: Expr) -> tuple[Expr, Expr] | None:
+    """`(c, rest)` with `e = c*atom + rest` and `atom` no factor of either's terms; None when not affine in it."""
+    inside: dict[Expr, int] = {}
+    rest: dict[Expr, int] = {}
+    constant = 0
+    for mono, coeff in zip(e._monos, e._coeffs, strict=True):
+        factors = atoms_of(mono)
+        count = factors.count(atom)
+        if count == 0:
+            rest[mono] = coeff
+        elif count > 1:
+            return None
+        elif len(factors) == 1:
+            constant += coeff
+        else:
+            inside[mono_from_atoms(tuple([f for f in factors if f is not atom]))] = coeff
+    return from_terms(inside, constant), from_terms(rest, e._constant)
+
+
+def _prove_by_extremes(e: Expr, fuel: int) -> bool:
+    atoms = {a: None for m in e._monos for a in atoms_of(m)}  # a dict: iterates in canonical order
+    for atom in atoms:
+        if atom._tag == FLOORDIV and provably_positive(atom._args[1]) and _prove_relaxed(e, atom, fuel):
+            return True
+    # Compound atoms first: their operands may mention the symbols.
+    for atom in sorted(atoms, key=lambda a: a._tag == SYMBOL):
+        parts = _split(e, atom)
+        if parts is None:
+            continue
+        c, rest = parts
+        if _prove(c, fuel - 2):
+            least = _lower(atom)
+            if least is None or least is atom:
+                continue
+            return _prove(add(rest, multiply(c, least)), fuel - 1)
+        if _prove(scale(c, -1), fuel - 2):
+            most = _upper(atom)
+            if most is None or most is atom:
+                continue
+            return _prove(add(rest, multiply(c, most)), fuel - 1)
+    return False
+
+
+def _prove_relaxed(e: Expr, quotient: Expr, fuel: int) -> bool:
+    """Uses `x - d + 1 <= d*(x//d) <= x`, which keeps the quotient's relation to the symbols of x."""
+    num, den = quotient._args
+    parts = _split(e, quotient)
+    if parts is None or not num.free_symbols & parts[1].free_symbols:
+        return False
+    c, rest = parts
+    if _prove(scale(c, -1), fuel - 2):
+        return _prove(add(multiply(c, num), multiply(den, rest)), fuel - 1)
+    if _prove(c, fuel - 2):
+        least = add_int(subtract(num, den), 1)
+        return _prove(add(multiply(c, least), multiply(den, rest)), fuel - 1)
+    return False
+
+
+def _lower(atom: Expr) -> Expr | None:
+    """An expression never above `atom`, in sizes rather than ranges; None when there is none."""
+    if atom._tag == SYMBOL and atom._data[3] is None:
+        return atom
+    lo = limits(atom)[0]
+    return None if lo is None else as_expr(lo)
+
+
+def _upper(atom: Expr) -> Expr | None:
+    """An expression never below `atom`, in sizes rather than ranges; None when there is none."""
+    if atom._tag == SYMBOL:
+        extent = atom._data[3]
+        return atom if extent is None else add_int(extent, -1)
+    num, den = atom._args if atom._tag in (FLOORDIV, MOD) else (ZERO, ZERO)
+    if atom._tag == MOD and provably_positive(den):
+        return add_int(den, -1)
+    if atom._tag == FLOORDIV and den._tag == CONST:
+        top = _upper_of_sum(num)
+        if top is not None and top is not num:
+            return RULES.floordiv(top, den)
+    hi = limits(atom)[1]
+    return None if hi is None else as_expr(hi)
+
+
+def _upper_of_sum(e: Expr) -> Expr | None:
+    """As `_upper`, term by term; None unless every term has a numeric coefficient on a bounded atom."""
+    terms: dict[Expr, int] = {}
+    constant = e._constant
+    for mono, coeff in zip(e._monos, e._coeffs, strict=True):
+        factors = atoms_of(mono)
+        if len(factors) > 1 and all(f._tag == SYMBOL and f._data[3] is None for f in factors):
+            bound: Expr | None = mono
+        elif (
+            len(factors) > 1
+            and coeff > 0
+            and all((limits(f)[0] or -1) >= 0 or limits(f)[0] == 0 for f in factors)
+        ):
+            tops = [_upper(f) for f in factors]
+            bound = ONE
+            for top in tops:
+                bound = None if bound is None or top is None else multiply(bound, top)
+        elif len(factors) == 1:
+            bound = _upper(mono) if coeff > 0 else _lower(mono)
+        else:
+            bound = None
+        if bound is None:
+            return None
+        constant += accumulate(terms, bound, coeff)
+    return from_terms(terms, constant)

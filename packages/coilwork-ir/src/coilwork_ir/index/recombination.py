@@ -1,0 +1,90 @@
+"""Putting quotient and remainder together again: `d*(x//d) + x%d` is `x`, also as part of a larger sum."""
+
+from __future__ import annotations
+
+from coilwork_ir.index.division import floordiv, mod
+from coilwork_ir.index.expression import MOD, RULES, Expr, atoms_of, make_sum
+from coilwork_ir.index.proofs import provably_positive
+from coilwork_ir.index.ring import accumulate, add, from_terms, mono_from_atoms, multiply, scale, subtract
+
+
+def recombine(monos: tuple[Expr, ...], coeffs: tuple[int, ...], constant: int) -> Expr:
+    """The sum of these terms (canonical order, at least two) with every pair of matching terms replaced.
+
+    c*m*d*(x//d)     + c*m*(x%d)  becomes  c*m*x
+    c*m*d*((x//d)%k) + c*m*(x%d)  becomes  c*m*(x % (d*k)), for d, k > 0
+    """
+    terms = dict(zip(monos, coeffs, strict=True))
+    for mono, coeff in zip(monos, coeffs, strict=True):
+        if not mono._has_mod:
+            continue
+        factors = atoms_of(mono)
+        for i, atom in enumerate(factors):
+            if atom._tag != MOD:
+                continue
+            others = mono_from_atoms(factors[:i] + factors[i + 1 :])
+            replacement = _whole(terms, atom, others, coeff)
+            if replacement is None:
+                replacement = _partial(terms, mono, atom, others, coeff)
+            if replacement is not None:
+                del terms[mono]
+                constant += accumulate(terms, replacement, 1)
+                return from_terms(terms, constant)
+    return make_sum(monos, coeffs, constant, True)
+
+
+def _whole(terms: dict[Expr, int], remainder: Expr, others: Expr, coeff: int) -> Expr | None:
+    """`coeff*others*x` when the terms of `coeff*others*d*(x//d)` are all there; they are removed."""
+    num, den = remainder._args
+    partner = multiply(floordiv(num, den), others)
+    factor = coeff
+    if den._monos:
+        partner = multiply(partner, den)
+    else:
+        factor = coeff * den._constant
+    if not partner._monos or partner._constant:
+        return None
+    for m, c in zip(partner._monos, partner._coeffs, strict=True):
+        if terms.get(m) != c * factor:
+            return None
+    for m in partner._monos:
+        del terms[m]
+    return scale(multiply(num, others), coeff)
+
+
+def _partial(terms: dict[Expr, int], mono: Expr, remainder: Expr, others: Expr, coeff: int) -> Expr | None:
+    """`coeff*others*(x % (d*k))` when there is a term `coeff*others*d*(p % k)` with x//d in p; it is removed."""
+    num, den = remainder._args
+    if not provably_positive(den):
+        return None
+    wanted = scale(multiply(others, den), coeff)
+    for other_mono, other_coeff in terms.items():
+        if other_mono is mono or not other_mono._has_mod:
+            continue
+        factors = atoms_of(other_mono)
+        for i, atom in enumerate(factors):
+            if atom._tag != MOD:
+                continue
+            rest = mono_from_atoms(factors[:i] + factors[i + 1 :])
+            if scale(rest, other_coeff) is not wanted:
+                continue
+            high, count = atom._args
+            quotient = floordiv(num, den)
+            if quotient is not high and not _has_term(high, quotient):
+                continue
+            if not provably_positive(count):
+                continue
+            merged = add(multiply(den, subtract(high, quotient)), num)
+            del terms[other_mono]
+            return scale(multiply(others, mod(merged, multiply(den, count))), coeff)
+    return None
+
+
+def _has_term(e: Expr, mono: Expr) -> bool:
+    for m, c in zip(e._monos, e._coeffs, strict=True):
+        if m is mono:
+            return c == 1
+    return False
+
+
+RULES.recombine = recombine

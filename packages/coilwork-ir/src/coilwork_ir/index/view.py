@@ -1,0 +1,150 @@
+"""Looking into an expression without knowing its representation: `node` for one level, `fold` for all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar, assert_never
+
+from coilwork_ir.index.expression import (
+    CONST,
+    FLOORDIV,
+    MIN,
+    MOD,
+    PRODUCT,
+    SYMBOL,
+    Expr,
+    as_expr,
+    make_sum,
+)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Const:
+    """The integer `value`."""
+
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sym:
+    """The symbol `expr`, called `name`."""
+
+    name: str
+    expr: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """The sum of `operands`, at least two, in canonical order; a constant comes last."""
+
+    operands: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Mul:
+    """The product of `operands`, at least two; a constant (the coefficient) comes first."""
+
+    operands: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FloorDiv:
+    """`numerator // denominator`, rounded down."""
+
+    numerator: Expr
+    denominator: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Mod:
+    """`numerator % denominator`, with the denominator's sign."""
+
+    numerator: Expr
+    denominator: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Min:
+    """The least of `operands`, at least two."""
+
+    operands: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Max:
+    """The greatest of `operands`, at least two."""
+
+    operands: tuple[Expr, ...]
+
+
+Node = Const | Sym | Add | Mul | FloorDiv | Mod | Min | Max
+
+
+def node(e: Expr) -> Node:
+    """The outermost operation of `e` and its operands."""
+    tag = e._tag
+    if tag == CONST:
+        return Const(e._constant)
+    if tag == SYMBOL:
+        return Sym(e._data[0], e)
+    if tag == PRODUCT:
+        return Mul(e._args)
+    if tag == FLOORDIV:
+        return FloorDiv(e._args[0], e._args[1])
+    if tag == MOD:
+        return Mod(e._args[0], e._args[1])
+    if tag < PRODUCT:
+        return Min(e._args) if tag == MIN else Max(e._args)
+    monos, coeffs = e._monos, e._coeffs
+    if len(monos) == 1 and not e._constant:
+        return Mul((as_expr(coeffs[0]), *(monos[0]._args if monos[0]._tag == PRODUCT else monos)))
+    terms = [make_sum((m,), (c,), 0, m._has_mod) for m, c in zip(monos, coeffs, strict=True)]
+    if e._constant:
+        terms.append(as_expr(e._constant))
+    return Add(tuple(terms))
+
+
+def fold(
+    e: Expr,
+    *,
+    const: Callable[[int], T],
+    symbol: Callable[[Expr], T],
+    add: Callable[[Sequence[T]], T],
+    mul: Callable[[Sequence[T]], T],
+    floordiv: Callable[[T, T], T],
+    mod: Callable[[T, T], T],
+    minimum: Callable[[Sequence[T]], T],
+    maximum: Callable[[Sequence[T]], T],
+) -> T:
+    """Replace every operation by a function, bottom up; equal parts are computed once."""
+    done: dict[Expr, T] = {}
+
+    def visit(x: Expr) -> T:
+        if x in done:
+            return done[x]
+        match node(x):
+            case Const(value):
+                result = const(value)
+            case Sym(_, expr):
+                result = symbol(expr)
+            case Add(operands):
+                result = add([visit(a) for a in operands])
+            case Mul(operands):
+                result = mul([visit(a) for a in operands])
+            case FloorDiv(a, b):
+                result = floordiv(visit(a), visit(b))
+            case Mod(a, b):
+                result = mod(visit(a), visit(b))
+            case Min(operands):
+                result = minimum([visit(a) for a in operands])
+            case Max(operands):
+                result = maximum([visit(a) for a in operands])
+            case unreachable:
+                assert_never(unreachable)
+        done[x] = result
+        return result
+
+    return visit(e)
