@@ -1,0 +1,145 @@
+"""Run nox sessions in stages, two at a time, and sum up their results.
+
+    python devtools/run_sessions.py --reports FOLDER --stage build lint --stage "package(coilwork-ir)" ...
+
+A stage starts when the one before it has ended. The output of a session goes to a log, which is shown if the session
+fails. When the session `build` fails, the sessions after it are not started: they install what it builds.
+
+FOLDER receives one pytest report per session that runs tests (the sessions write it), the logs, and `closing_line.txt`
+with the sum: `N passed, N failed`. A session without tests (lint, say) counts as one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SESSIONS_AT_A_TIME = 2
+SESSION_LIMIT_S = 25 * 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of one session. Counts are of tests; `seconds` is wall-clock time."""
+
+    session: str
+    result: str
+    seconds: float
+    passed: int
+    failed: int
+    skipped: int
+
+
+def count_tests(report: Path) -> tuple[int, int, int]:
+    """Passed, failed (errors included) and skipped tests of a pytest report in JUnit's XML."""
+    passed = failed = skipped = 0
+    for suite in ElementTree.parse(report).getroot().iter("testsuite"):
+        bad = int(suite.get("failures", "0")) + int(suite.get("errors", "0"))
+        idle = int(suite.get("skipped", "0"))
+        passed += int(suite.get("tests", "0")) - bad - idle
+        failed += bad
+        skipped += idle
+    return passed, failed, skipped
+
+
+def outcome_of(session: str, code: int, seconds: float, report: Path) -> Outcome:
+    """Judge a session by its exit code and its report, if it left one."""
+    passed, failed, skipped = count_tests(report) if report.exists() else (int(code == 0), int(code != 0), 0)
+    # Broken before or after its tests: the sum must not look clean.
+    if code != 0 and failed == 0:
+        failed = 1
+    if report.exists() and passed + failed == 0:
+        code, failed = 1, 1
+    result = "passed" if code == 0 else f"FAILED ({'no tests' if code == 1 and not passed else code})"
+    # fmt: off
+    return Outcome(session=session, result=result, seconds=seconds, passed=passed, failed=failed, skipped=skipped)
+    # fmt: on
+
+
+def run_session(session: str, reports: Path) -> Outcome:
+    """Run one nox session to its end, or to the time limit; print a line about it."""
+    environment = {**os.environ, "COILWORK_WHEELHOUSE": str(ROOT / "dist"), "PYTHONUNBUFFERED": "1"}
+    if session.startswith("package("):
+        # Two sessions share two cores.
+        environment.setdefault("OMP_NUM_THREADS", "1")
+    log = reports / f"{session}.log"
+    command = [sys.executable, "-m", "nox", "--non-interactive", "--no-color", "-s", session]
+    start = time.monotonic()
+    with log.open("wb") as stream:
+        # A process group of its own, so that the time limit ends its children too.
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=environment,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            code = process.wait(timeout=SESSION_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            stream.write(f"\nstopped: {session} took more than {SESSION_LIMIT_S} s\n".encode())
+            code = 124
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+    outcome = outcome_of(session, code, time.monotonic() - start, reports / f"{session}.xml")
+    print(row(outcome), flush=True)
+    if outcome.failed:
+        print(
+            f"---- log of {session}\n{log.read_text(errors='replace')}---- end of the log of {session}",
+            flush=True,
+        )
+    return outcome
+
+
+def row(outcome: Outcome) -> str:
+    counts = f"{outcome.passed:6} passed {outcome.failed:4} failed {outcome.skipped:4} skipped"
+    return f"{outcome.session:32} {outcome.seconds:8.1f} s  {counts}  {outcome.result}"
+
+
+def run_stages(stages: Sequence[Sequence[str]], reports: Path) -> list[Outcome]:
+    """Run the stages in order; `build` failing ends the run."""
+    outcomes: list[Outcome] = []
+    for stage in stages:
+        with ThreadPoolExecutor(SESSIONS_AT_A_TIME) as pool:
+            outcomes += pool.map(lambda session: run_session(session, reports), stage)
+        if any(o.session == "build" and o.failed for o in outcomes):
+            break
+    return outcomes
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--reports", type=Path, required=True, help="folder for reports, logs and the sum")
+    parser.add_argument("--stage", action="append", nargs="+", required=True, help="sessions of one stage")
+    arguments = parser.parse_args()
+    reports: Path = arguments.reports
+    reports.mkdir(parents=True, exist_ok=True)
+    start = time.monotonic()
+    outcomes = run_stages(arguments.stage, reports)
+    print("\nsession" + " " * 29 + "time")
+    for outcome in outcomes:
+        print(row(outcome))
+    passed, failed, skipped = (sum(getattr(o, k) for o in outcomes) for k in ("passed", "failed", "skipped"))
+    print(f"{len(outcomes)} sessions in {time.monotonic() - start:.0f} s; logs in {reports}", flush=True)
+    (reports / "closing_line.txt").write_text(f"{passed} passed, {failed} failed, {skipped} skipped")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

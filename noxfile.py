@@ -1,0 +1,280 @@
+"""Every job of this repository. `nox -l` lists them; the README names the two that a newcomer needs.
+
+Environments are made from wheels, never from the source folders, so that what is tested is what would be released. The
+environment variable COILWORK_WHEELHOUSE names a folder of wheels built before (`nox -s build` fills `dist/`); without it
+a session builds those that it needs.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib.metadata
+import importlib.util
+import os
+import re
+import shutil
+import sys
+import tomllib
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2024.4.15"
+nox.options.sessions = ["tests"]
+nox.options.default_venv_backend = "virtualenv"
+nox.options.error_on_missing_interpreters = True
+
+ROOT = Path(__file__).resolve().parent
+PACKAGES = (
+    "coilwork-ir",
+    "coilwork-cache",
+    "coilwork-scheduler",
+    "coilwork-triton",
+    "coilwork-cpp",
+    "coilwork-runtime",
+    "coilwork-lowering",
+    "coilwork-wrapper",
+    "coilwork-cpp-wrapper",
+    "coilwork",
+)
+REPORTS = ROOT / ".nox" / "reports"
+CONSTRAINTS = ("-c", str(ROOT / "constraints.txt"))
+
+# What is installed must be what is tested, whatever the shell that starts nox has set.
+os.environ.pop("PYTHONPATH", None)
+
+
+# ---- the packages and their wheels -----------------------------------------------------------------------------
+
+
+def requirements_of(name: str, *, extras: tuple[str, ...] = ()) -> list[str]:
+    """The requirement strings that a package declares, with those of the named extras."""
+    project = tomllib.loads((ROOT / "packages" / name / "pyproject.toml").read_text())["project"]
+    declared = list(project.get("dependencies", []))
+    for extra in extras:
+        declared += project.get("optional-dependencies", {}).get(extra, [])
+    return declared
+
+
+def distribution_of(requirement: str) -> str:
+    """The bare distribution name: `coilwork-ir` of `coilwork-ir[sympy]>=0.1`."""
+    match = re.match(r"[A-Za-z0-9._-]+", requirement)
+    assert match is not None, requirement
+    return match.group()
+
+
+def closure(name: str, *, extras: tuple[str, ...] = ()) -> list[str]:
+    """The package and those of ours that it needs, directly or through another."""
+    found: dict[str, None] = {}
+    pending = [name, *map(distribution_of, requirements_of(name, extras=extras))]
+    while pending:
+        current = pending.pop(0)
+        if current in PACKAGES and current not in found:
+            found[current] = None
+            pending += map(distribution_of, requirements_of(current))
+    return list(found)
+
+
+def third_party(*, extras: tuple[str, ...]) -> list[str]:
+    """What all packages together ask of others, each distribution once."""
+    by_name: dict[str, str] = {}
+    for name in PACKAGES:
+        for requirement in requirements_of(name, extras=extras):
+            distribution = distribution_of(requirement)
+            if distribution not in PACKAGES:
+                by_name.setdefault(distribution, requirement)
+    return list(by_name.values())
+
+
+def wheelhouse(session: nox.Session, names: list[str], *, python: str = "python") -> Path:
+    """A folder that holds one wheel of each named package: the prepared one, else built here."""
+    prepared = os.environ.get("COILWORK_WHEELHOUSE")
+    if prepared:
+        return Path(prepared).resolve()
+    folder = Path(session.create_tmp()) / "wheels"
+    shutil.rmtree(folder, ignore_errors=True)
+    offline = ["--no-build-isolation"] if python != "python" and importlib.util.find_spec("hatchling") else []
+    sources = [str(ROOT / "packages" / name) for name in names]
+    # fmt: off
+    session.run(python, "-m", "pip", "wheel", "-q", "--no-deps", *offline, "-w", str(folder), *sources,
+                external=True)
+    # fmt: on
+    return folder
+
+
+def wheel_in(folder: Path, name: str) -> Path:
+    """The one wheel of the package in the folder."""
+    wheels = sorted(folder.glob(f"{name.replace('-', '_')}-*.whl"))
+    if len(wheels) != 1:
+        raise SystemExit(f"{folder} holds {len(wheels)} wheels of {name}, wanted one; run `nox -s build`")
+    return wheels[0]
+
+
+def pinned_to_wheels(session: nox.Session, folder: Path, names: list[str]) -> tuple[str, ...]:
+    """pip options that let the named packages come from their wheels in the folder and from nowhere else."""
+    path = Path(session.create_tmp()) / "wheel_constraints.txt"
+    path.write_text("".join(f"{name} @ {wheel_in(folder, name).as_uri()}\n" for name in names))
+    return ("-c", str(path), *CONSTRAINTS)
+
+
+def install_ours(session: nox.Session, *requested: str) -> None:
+    """Install packages of ours (with extras, if any) and what they declare into the session's clean environment."""
+    names: list[str] = []
+    for request in requested:
+        extras = tuple(re.findall(r"[\w-]+", request.partition("[")[2]))
+        names += [n for n in closure(distribution_of(request), extras=extras) if n not in names]
+    folder = wheelhouse(session, names)
+    session.install("-q", *requested, *pinned_to_wheels(session, folder, names))
+
+
+def use_present_environment(session: nox.Session) -> dict[str, str]:
+    """Put our wheels beside the torch of the Python that runs nox; returns the environment variables to run with.
+
+    GPU builds of torch differ from machine to machine, so the GPU jobs take the one that is there and only add what
+    it lacks, in a folder of their own. Works without a network if hatchling and the third-party packages are there.
+    """
+    if importlib.util.find_spec("torch") is None:
+        session.error("this job uses the torch of the Python that runs nox, and it has none")
+    site = Path(session.create_tmp()) / "site"
+    shutil.rmtree(site, ignore_errors=True)
+    folder = wheelhouse(session, list(PACKAGES), python=sys.executable)
+    pip = (sys.executable, "-m", "pip", "install", "-q", "--target", str(site))
+    session.run(*pip, "--no-deps", *(str(wheel_in(folder, name)) for name in PACKAGES), external=True)
+    missing = [r for r in third_party(extras=("test", "demo")) if not is_installed(distribution_of(r))]
+    if missing:
+        session.run(*pip, *missing, external=True)
+    return {"PYTHONPATH": str(site)}
+
+
+def is_installed(distribution: str) -> bool:
+    try:
+        importlib.metadata.distribution(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def report(session: nox.Session) -> list[str]:
+    """pytest options that leave a count of the tests where the `tests` session sums them up."""
+    return [f"--junitxml={REPORTS / session.name}.xml"]
+
+
+# ---- the main jobs ---------------------------------------------------------------------------------------------
+
+
+@nox.session
+def demo(session: nox.Session) -> None:
+    """Compile GPT-2, check it, time it beside eager and Inductor, train a step, hit the cache."""
+    install_ours(session, "coilwork[demo]")
+    session.run("python", "-m", "coilwork.demo", *session.posargs)
+
+
+@nox.session(venv_backend="none")
+def tests(session: nox.Session) -> None:
+    """Everything: lint, types, architecture, wheels, each package alone, integration. Ends with a summary."""
+    shutil.rmtree(REPORTS, ignore_errors=True)
+    closing = REPORTS / "closing_line.txt"
+    # Last of all, after nox's own messages, so that whoever reads only the end of the log sees the count.
+    atexit.register(lambda: print(closing.read_text(), flush=True) if closing.exists() else None)
+    stages = (
+        ("lint", "build"),
+        ("typecheck", *(f"package({name})" for name in PACKAGES)),
+        ("integration", "consumers"),
+    )
+    arguments = [word for stage in stages for word in ("--stage", *stage)]
+    session.run(sys.executable, "devtools/run_sessions.py", "--reports", str(REPORTS), *arguments)
+
+
+@nox.session
+@nox.parametrize("name", [nox.param(name, id=name) for name in PACKAGES])
+def package(session: nox.Session, name: str) -> None:
+    """One package alone: its wheel and what it declares in a clean environment, then its tests on that."""
+    imported = name.replace("-", "_")
+    # First without the test extra: what the wheel declares must be enough to import it.
+    install_ours(session, name)
+    where = f"import pathlib, {imported} as m; assert 'site-packages' in pathlib.Path(m.__file__).parts"
+    session.run("python", "-I", "-c", where)
+    install_ours(session, f"{name}[test]")
+    session.run("python", "-m", "pip", "check", silent=True)
+    tests_folder = f"packages/{name}/tests"
+    session.run("pytest", tests_folder, "-q", "-m", "not gpu", *report(session), *session.posargs)
+
+
+@nox.session
+def integration(session: nox.Session) -> None:
+    """The CPU integration tests on all wheels together, the architecture test among them."""
+    install_ours(session, "coilwork[demo,gpu,redis,test]")
+    # fmt: off
+    session.run("pytest", "integration_tests", "-q", "-m", "not gpu", "--ignore=integration_tests/consumers",
+                *report(session), *session.posargs)
+    # fmt: on
+
+
+@nox.session
+def consumers(session: nox.Session) -> None:
+    """Small projects that use single packages, and the full stack, each in an environment of its own."""
+    session.install("-q", "pytest", *CONSTRAINTS)
+    folder = wheelhouse(session, list(PACKAGES))
+    environment = {"COILWORK_WHEELHOUSE": str(folder)}
+    session.run(
+        "pytest", "integration_tests/consumers", "-q", *report(session), *session.posargs, env=environment
+    )
+
+
+@nox.session
+def typecheck(session: nox.Session) -> None:
+    """mypy --strict on every package's source, and on this repository's own tools."""
+    session.install("-q", "mypy", "nox", *third_party(extras=("redis", "test")), *CONSTRAINTS)
+    sources = [f"packages/{name}/src" for name in PACKAGES]
+    session.run("mypy", *sources, "noxfile.py", "devtools", *session.posargs)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """ruff's checks and its formatting. `nox -s lint -- fix` mends what it can."""
+    session.install("-q", "ruff", *CONSTRAINTS)
+    if "fix" in session.posargs:
+        session.run("ruff", "check", "--fix", ".")
+        session.run("ruff", "format", ".")
+        return
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+
+
+@nox.session
+def build(session: nox.Session) -> None:
+    """Source distributions and wheels of all packages into dist/."""
+    session.install("-q", "build", "hatchling", *CONSTRAINTS)
+    shutil.rmtree(ROOT / "dist", ignore_errors=True)
+    for name in PACKAGES:
+        session.run(
+            "python", "-m", "build", "--no-isolation", "--outdir", "dist", f"packages/{name}", silent=True
+        )
+        wheel_in(ROOT / "dist", name)
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """The documentation site into site/; a broken link or a missing page is an error. `-- serve` shows it."""
+    session.install("-q", "-r", "docs/requirements.txt", *CONSTRAINTS)
+    session.run("mkdocs", *(("serve",) if "serve" in session.posargs else ("build", "--strict")))
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """The benchmarks: `-- cpu`, `-- gpu` (with the torch that is there) and more; all words go to `benchmarks`."""
+    command = ("-m", "benchmarks", *session.posargs)
+    if "gpu" in session.posargs:
+        session.run(sys.executable, *command, env=use_present_environment(session), external=True)
+        return
+    install_ours(session, "coilwork[demo,test]")
+    session.run("python", *command)
+
+
+@nox.session(venv_backend="none")
+def gpu(session: nox.Session) -> None:
+    """All tests marked `gpu`, with the torch of the Python that runs nox."""
+    environment = use_present_environment(session)
+    folders = [f"packages/{name}/tests" for name in PACKAGES]
+    command = ("-m", "pytest", *folders, "integration_tests", "-q", "-m", "gpu", *session.posargs)
+    session.run(sys.executable, *command, env=environment)
