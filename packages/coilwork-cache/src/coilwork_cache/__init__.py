@@ -1,3 +1,97 @@
-"""Coilwork's content-addressed store (local disk, Redis) and the typed caches on it."""
+"""Coilwork's content-addressed store (local disk, Redis) and the typed caches on it.
+
+`RedisStore` lives in `coilwork_cache.redis_store`, which needs the extra `coilwork-cache[redis]`.
+"""
+
+from coilwork_cache.archive import ArchiveReport, export_archive, import_archive
+from coilwork_cache.bundle import Bundle, BundleCodec, extract
+from coilwork_cache.codec import BytesCodec, Codec, JsonCodec, JsonValue, MappedCodec
+from coilwork_cache.errors import (
+    ERRORS,
+    WARNINGS,
+    ArchiveError,
+    CacheCorruptionWarning,
+    CacheError,
+    CacheFullWarning,
+    CacheUnavailableWarning,
+    CacheWarning,
+    CodecError,
+    EntryTooLargeWarning,
+    InsecureRootError,
+    InsecureRootWarning,
+    InvalidKeyError,
+    InvalidSettingError,
+    MissingExtraError,
+    RootUnavailableError,
+    UnencodableValueWarning,
+    UntrustedEntryWarning,
+)
+from coilwork_cache.folder import default_root
+from coilwork_cache.inspect import KindTotal, StoreReport, VerifyReport, clear, describe, verify
+from coilwork_cache.key import content_key
+from coilwork_cache.local import LocalStore, open_local_store
+from coilwork_cache.memory import MemoryStore
+from coilwork_cache.null import NullStore
+from coilwork_cache.stats import StoreStats
+from coilwork_cache.store import EntryInfo, InspectableStore, Store
+from coilwork_cache.tiered import TieredStore
+from coilwork_cache.typed import GraphCache, KernelCache, TuningCache, TypedCache
 
 __version__ = "0.1.0"
+
+__all__ = [
+    # stores
+    "Store",
+    "InspectableStore",
+    "LocalStore",
+    "open_local_store",
+    "default_root",
+    "MemoryStore",
+    "TieredStore",
+    "NullStore",
+    "content_key",
+    # typed caches and what they hold
+    "TypedCache",
+    "KernelCache",
+    "GraphCache",
+    "TuningCache",
+    "Codec",
+    "BytesCodec",
+    "JsonCodec",
+    "JsonValue",
+    "MappedCodec",
+    "Bundle",
+    "BundleCodec",
+    "extract",
+    # inspection
+    "EntryInfo",
+    "StoreStats",
+    "StoreReport",
+    "KindTotal",
+    "VerifyReport",
+    "describe",
+    "clear",
+    "verify",
+    "ArchiveReport",
+    "export_archive",
+    "import_archive",
+    # errors and warnings
+    "CacheError",
+    "InvalidKeyError",
+    "InvalidSettingError",
+    "InsecureRootError",
+    "RootUnavailableError",
+    "CodecError",
+    "ArchiveError",
+    "MissingExtraError",
+    "ERRORS",
+    "CacheWarning",
+    "CacheCorruptionWarning",
+    "CacheFullWarning",
+    "CacheUnavailableWarning",
+    "InsecureRootWarning",
+    "EntryTooLargeWarning",
+    "UntrustedEntryWarning",
+    "UnencodableValueWarning",
+    "WARNINGS",
+]

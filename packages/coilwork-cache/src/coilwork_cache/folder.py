@@ -17,7 +17,10 @@ from coilwork_cache.errors import InsecureRootError, RootUnavailableError
 PRIVATE_FOLDER = 0o700
 PRIVATE_FILE = 0o600
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
-_BINARY = os.O_BINARY if sys.platform == "win32" else 0
+if sys.platform == "win32":
+    BINARY_FLAG = os.O_BINARY
+else:
+    BINARY_FLAG = 0
 
 
 def default_root(environ: Mapping[str, str]) -> Path:
@@ -60,7 +63,9 @@ def open_private_folder(path: Path) -> None:
         raise InsecureRootError(str(path), f"its mode {mode:04o} lets other users write to it")
 
 
-def write_atomically(temporary_folder: Path, target: Path, chunks: tuple[bytes, ...], *, durable: bool) -> None:
+def write_atomically(
+    temporary_folder: Path, target: Path, chunks: tuple[bytes, ...], *, durable: bool
+) -> None:
     """Make `target` hold `chunks`, so that readers see the old file or the new one and nothing between.
 
     Both paths must lie on one file system. With `durable`, the data is on the disk before the name is.
@@ -68,7 +73,7 @@ def write_atomically(temporary_folder: Path, target: Path, chunks: tuple[bytes, 
     """
     temporary = temporary_folder / f"{os.getpid()}-{secrets.token_hex(8)}"
     try:
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, PRIVATE_FILE)
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY_FLAG, PRIVATE_FILE)
         try:
             for chunk in chunks:
                 _write_all(handle, chunk)

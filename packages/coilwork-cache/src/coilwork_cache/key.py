@@ -41,7 +41,9 @@ def check_key(key: str) -> str:
 def check_kind(kind: str) -> str:
     """Return `kind`, or raise InvalidKeyError."""
     if _KIND.fullmatch(kind) is None:
-        raise InvalidKeyError(repr(kind[:80]), "a kind matches [a-z][a-z0-9._-]* and has at most 63 characters")
+        raise InvalidKeyError(
+            repr(kind[:80]), "a kind matches [a-z][a-z0-9._-]* and has at most 63 characters"
+        )
     return kind
 
 

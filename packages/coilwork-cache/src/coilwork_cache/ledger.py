@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import os
 import struct
-import sys
 from pathlib import Path
 
-from coilwork_cache.folder import PRIVATE_FILE, write_atomically
+from coilwork_cache.folder import BINARY_FLAG, PRIVATE_FILE, write_atomically
 
 _RECORD = struct.Struct("<q")
 # A walk is due at the latest after so many writes, which bounds both the file (32 KiB) and the drift.
 MAX_RECORDS = 4096
-_BINARY = os.O_BINARY if sys.platform == "win32" else 0
 
 
 class Ledger:
@@ -31,7 +29,7 @@ class Ledger:
 
         Raises OSError.
         """
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | _BINARY
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | BINARY_FLAG
         handle = os.open(self._path, flags, PRIVATE_FILE)
         try:
             os.write(handle, _RECORD.pack(size_bytes))
@@ -41,7 +39,7 @@ class Ledger:
             os.close(handle)
         if len(data) % _RECORD.size or len(data) > MAX_RECORDS * _RECORD.size:
             return None
-        records = [record for (record,) in _RECORD.iter_unpack(data)]
+        records: list[int] = [record for (record,) in _RECORD.iter_unpack(data)]
         if min(records) < 0:
             return None
         return sum(records)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,18 +51,6 @@ class Tally:
 
     def put(self, size_bytes: int) -> None:
         self.add(StoreStats(puts=1, written_bytes=size_bytes))
-
-    def hit_was_corrupt(self, size_bytes: int) -> None:
-        """Take back one hit: what the store found intact did not decode."""
-        with self._lock:
-            s = self._stats
-            self._stats = replace(
-                s,
-                hits=s.hits - 1,
-                misses=s.misses + 1,
-                corrupt=s.corrupt + 1,
-                read_bytes=s.read_bytes - size_bytes,
-            )
 
     def snapshot(self) -> StoreStats:
         with self._lock:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from coilwork_cache.store import EntryInfo, InspectableStore
 from coilwork_cache.stats import StoreStats, Tally
+from coilwork_cache.store import EntryInfo, InspectableStore
 
 
 class TieredStore:

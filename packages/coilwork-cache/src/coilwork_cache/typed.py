@@ -1,0 +1,102 @@
+"""Typed caches: one kind of value each, over any Store.
+
+They add to a store the kind's own key space, a codec, and counters. An entry that is intact but doesn't decode
+(another version wrote it, say) is treated like a damaged one: warning, removal, miss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from coilwork_cache.announce import announce
+from coilwork_cache.bundle import Bundle, BundleCodec
+from coilwork_cache.codec import Codec, JsonCodec, JsonValue
+from coilwork_cache.errors import CacheCorruptionWarning, CodecError, UnencodableValueWarning
+from coilwork_cache.frame import frame_head, strip_head
+from coilwork_cache.key import check_kind, content_key
+from coilwork_cache.stats import StoreStats, Tally
+from coilwork_cache.store import Store
+
+T = TypeVar("T")
+
+
+class TypedCache(Generic[T]):
+    """Values of type `T`, as entries of `kind`, in `store`."""
+
+    def __init__(self, store: Store, *, kind: str, codec: Codec[T]) -> None:
+        self.store = store
+        self.kind = check_kind(kind)
+        self._codec = codec
+        self._tally = Tally()
+
+    def key(self, *parts: str | bytes) -> str:
+        """The key of the value that `parts` fully determine."""
+        return content_key(self.kind, *parts)
+
+    def get(self, key: str) -> T | None:
+        """The value under `key`, or None."""
+        data = self.store.get(key)
+        if data is None:
+            self._tally.miss()
+            return None
+        try:
+            value = self._codec.decode(strip_head(data, self.kind, self._codec.name))
+        except CodecError as error:
+            self._tally.add(StoreStats(misses=1, corrupt=1))
+            self.store.delete(key)
+            announce(CacheCorruptionWarning(f"{self.kind} entry {key}", error.reason))
+            return None
+        self._tally.hit(len(data))
+        return value
+
+    def put(self, key: str, value: T) -> None:
+        """Store `value`; where its codec can't write it, warn and go on."""
+        try:
+            payload = self._codec.encode(value)
+        except CodecError as error:
+            self._tally.add(StoreStats(failures=1))
+            announce(UnencodableValueWarning(f"{self.kind} entry {key}", error.reason))
+            return
+        data = frame_head(self.kind, self._codec.name) + payload
+        self.store.put(key, data)
+        self._tally.put(len(data))
+
+    def get_or_make(self, key: str, make: Callable[[], T]) -> T:
+        """The value under `key`; on a miss, what `make` returns, stored. Two threads may both make it."""
+        value = self.get(key)
+        if value is None:
+            value = make()
+            self.put(key, value)
+        return value
+
+    def delete(self, key: str) -> None:
+        self.store.delete(key)
+
+    def contains(self, key: str) -> bool:
+        return self.store.contains(key)
+
+    def stats(self) -> StoreStats:
+        """Counters of this view; the store's own also count its other users."""
+        return self._tally.snapshot()
+
+
+class KernelCache(TypedCache[Bundle]):
+    """Built kernels, by canonical kernel IR, target and options: sources and binaries as records."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store, kind="kernel", codec=BundleCodec())
+
+
+class GraphCache(TypedCache[Bundle]):
+    """Whole compiled graphs, by canonical graph, target, options and versions: program and kernels as records."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store, kind="graph", codec=BundleCodec())
+
+
+class TuningCache(TypedCache[dict[str, JsonValue]]):
+    """Autotuning results, by kernel, device and candidates: the choice and its timings as a JSON object."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store, kind="tuning", codec=JsonCodec())
