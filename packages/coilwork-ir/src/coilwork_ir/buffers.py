@@ -95,7 +95,7 @@ class ListValue:
 
 
 Argument: TypeAlias = (
-    Ref | Expr | bool | int | float | complex | str | None | DType | TorchValue | DeviceValue | ListValue
+    Ref | Expr | bool | int | float | complex | str | DType | TorchValue | DeviceValue | ListValue | None
 )
 
 

@@ -111,4 +111,4 @@ class Scan(Scalar):
 Key: TypeAlias = tuple[object, ...]
 
 # One table for all kinds: the key starts with the class.
-SCALARS: Final[InternTable[Key, Scalar]] = InternTable("scalar")
+SCALARS: Final[InternTable[Key, Scalar]] = InternTable()

@@ -1,0 +1,65 @@
+"""`torch.compile(model, backend="coilwork")`: from Dynamo's graph to callables, through AOTAutograd."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from coilwork_lowering import LoweringOptions, decompositions, partition
+
+from coilwork.compile_graph import Role, compile_graph
+from coilwork.modes import announce_mode
+from coilwork.options import CompileOptions, resolve
+from coilwork.torch_compat import (
+    BoxedCallable,
+    check_torch_version,
+    compile_with_aot_autograd,
+    flattened,
+    has_nested_inputs,
+)
+
+
+def backend(
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, object] | None = None,
+) -> Callable[..., Any]:
+    """Compile one Dynamo graph.
+
+    Raises:
+        OptionError: unknown mode or option.
+        UnsupportedTorchError: torch is outside the supported range.
+        CompileError: with `options={"strict": True}`, when a graph cannot be compiled.
+    """
+    check_torch_version()
+    settings = resolve(mode=mode, options=options)
+    announce_mode(settings.mode)
+    return compile_dynamo_graph(gm, example_inputs, settings)
+
+
+def compile_dynamo_graph(
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: CompileOptions
+) -> Callable[..., Any]:
+    """`backend` with its settings already resolved."""
+    if has_nested_inputs(example_inputs):
+        return flattened(gm, example_inputs, lambda g, i: compile_dynamo_graph(g, i, options))
+    lowering = LoweringOptions(fallback=options.fallback, numerics=options.numerics)
+    return compile_with_aot_autograd(
+        gm,
+        example_inputs,
+        forward=partial(_compile, role="forward", options=options),
+        backward=partial(_compile, role="backward", options=options),
+        inference=partial(_compile, role="inference", options=options),
+        decompositions=decompositions(lowering),
+        partition=partition,
+    )
+
+
+def _compile(
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, role: Role, options: CompileOptions
+) -> BoxedCallable:
+    return compile_graph(gm, example_inputs, role=role, options=options)

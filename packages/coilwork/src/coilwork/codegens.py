@@ -1,0 +1,35 @@
+"""Which code generator serves a target: ours first, then those that other packages register."""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+
+from coilwork_cpp import CppCodegen
+from coilwork_ir.codegen import Codegen
+from coilwork_ir.target import Target
+from coilwork_triton import TritonCodegen
+
+from coilwork.errors import CompileError
+from coilwork.options import CompileOptions
+
+ENTRY_POINT_GROUP = "coilwork.codegens"
+
+
+def codegen_for(target: Target, options: CompileOptions) -> Codegen:
+    """The generator for `target`.
+
+    Raises:
+        CompileError: none supports it.
+    """
+    for codegen in (CppCodegen(), TritonCodegen()):
+        if codegen.supports(target):
+            return codegen
+    for entry in entry_points(group=ENTRY_POINT_GROUP):
+        plugin = entry.load()()
+        if isinstance(plugin, Codegen) and plugin.supports(target):
+            return plugin
+    raise CompileError(
+        "no-codegen",
+        f"no code generator supports target {target.name}",
+        remedy=f"install a package that registers one under the entry point group {ENTRY_POINT_GROUP!r}",
+    )

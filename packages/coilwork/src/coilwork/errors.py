@@ -1,0 +1,47 @@
+"""Errors and warnings a user of `torch.compile(..., backend="coilwork")` may meet. Codes are stable and documented."""
+
+from __future__ import annotations
+
+
+class CoilworkError(Exception):
+    """Base of the meta-package's errors: a stable `code`, what happened, why, and what to do about it."""
+
+    def __init__(self, code: str, what: str, *, reason: str = "", remedy: str = "") -> None:
+        self.code = code
+        self.what = what
+        self.reason = reason
+        self.remedy = remedy
+        lines = [f"{type(self).__name__}[{code}]: {what}"]
+        if reason:
+            lines.append(f"  reason  {reason}")
+        if remedy:
+            lines.append(f"  try     {remedy}")
+        super().__init__("\n".join(lines))
+
+
+class OptionError(CoilworkError):
+    """An option, mode or environment variable is unknown or has a value it cannot take."""
+
+
+class UnsupportedTorchError(CoilworkError):
+    """The installed torch is outside the supported range."""
+
+
+class CompileError(CoilworkError):
+    """A graph could not be compiled and `strict` is on."""
+
+
+class ArtifactError(CoilworkError):
+    """A saved artifact is corrupt, of another version, or for another device."""
+
+
+class CoilworkWarning(UserWarning):
+    """Base of the meta-package's warnings."""
+
+
+class CoilworkFallbackWarning(CoilworkWarning):
+    """A graph runs in eager mode because Coilwork could not compile it."""
+
+
+class NotBuiltYetWarning(CoilworkWarning):
+    """A mode or option is accepted, but the part of it that the message names has no effect yet."""

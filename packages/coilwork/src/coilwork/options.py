@@ -1,0 +1,150 @@
+"""Every setting of a compilation, in one frozen value.
+
+Settings come from three places, later ones win: the defaults below, `COILWORK_<NAME>` environment variables, and
+`torch.compile(..., mode=..., options={...})`. Unknown names are refused with the nearest known one.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Final, Literal, get_args, get_origin, get_type_hints
+
+from coilwork.errors import OptionError
+
+Mode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
+MODES: Final[tuple[str, ...]] = get_args(Mode)
+Wrapper = Literal["python", "fx", "cpp"]
+Numerics = Literal["fast", "eager", "strict"]
+
+ENVIRONMENT_PREFIX: Final = "COILWORK_"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompileOptions:
+    """Settings of one `torch.compile`. Each says its effect and default; `key` in the metadata means it is part of
+    the cache key.
+
+    Attributes:
+        mode: `default`; `max-autotune*` tries more kernel configurations; `reduce-overhead` and `max-autotune` ask for
+            CUDA graphs.
+        strict: raise instead of falling back to eager when a graph cannot be compiled. Default off.
+        numerics: `fast` keeps fused intermediates in f32; `eager` rounds where eager rounds; `strict` also forbids
+            contraction and approximations. Default `fast`.
+        wrapper: what drives the kernels: the generated `python` module, an `fx` graph, or `cpp` (CPU). Default `python`.
+        fallback: ATen operators (`"aten.cumsum"`) that run as torch's own kernels instead of generated code.
+        fusion: off, every operation is its own kernel; for debugging. Default on.
+        reuse: let the memory planner reuse buffers. Default on.
+        verify: check every IR between stages. Default off.
+        cache: use the on-disk caches. Default on.
+        cache_dir: their folder; empty means the platform's user cache folder.
+        trace: folder to write every stage's text to; empty means none.
+        workers: processes that build kernels; 0 means one per core, at most 16.
+        triton_on_cpu: run Triton kernels on CPU tensors through Triton's interpreter; for testing. Default off.
+    """
+
+    mode: Mode = field(default="default", metadata={"key": True})
+    strict: bool = False
+    numerics: Numerics = field(default="fast", metadata={"key": True})
+    wrapper: Wrapper = field(default="python", metadata={"key": True})
+    fallback: tuple[str, ...] = field(default=(), metadata={"key": True})
+    fusion: bool = field(default=True, metadata={"key": True})
+    reuse: bool = field(default=True, metadata={"key": True})
+    verify: bool = False
+    cache: bool = True
+    cache_dir: str = ""
+    trace: str = ""
+    workers: int = 0
+    triton_on_cpu: bool = field(default=False, metadata={"key": True})
+
+    def key_text(self) -> str:
+        """The settings that change what is compiled, as canonical text."""
+        chosen = [f.name for f in fields(self) if f.metadata.get("key")]
+        return ";".join(f"{name}={getattr(self, name)!r}" for name in sorted(chosen))
+
+
+def resolve(
+    *,
+    mode: str | None = None,
+    options: Mapping[str, object] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> CompileOptions:
+    """The settings for one compilation.
+
+    Raises:
+        OptionError: unknown name or mode, or a value of the wrong type; the message names the nearest known one.
+    """
+    chosen = _from_environment(os.environ if environ is None else environ)
+    if mode is not None:
+        chosen["mode"] = _coerce("mode", mode, source="mode=")
+    for name, value in (options or {}).items():
+        chosen[_known(name, source="options")] = _coerce(name, value, source="options")
+    return replace(CompileOptions(), **chosen)
+
+
+def _names() -> tuple[str, ...]:
+    return tuple(f.name for f in fields(CompileOptions))
+
+
+def _known(name: str, *, source: str) -> str:
+    names = _names()
+    if name not in names:
+        near = difflib.get_close_matches(name, names, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
+        raise OptionError("unknown-option", f"{source}: there is no option {name!r}", remedy=hint)
+    return name
+
+
+def _coerce(name: str, value: object, *, source: str) -> object:
+    expected = get_type_hints(CompileOptions)[name]
+    if get_origin(expected) is Literal:
+        allowed = get_args(expected)
+        if value not in allowed:
+            near = difflib.get_close_matches(str(value), allowed, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"one of {', '.join(map(repr, allowed))}"
+            code = "unknown-mode" if name == "mode" else "bad-option"
+            raise OptionError(code, f"{source}: {name} cannot be {value!r}", remedy=hint)
+        return value
+    if get_origin(expected) is tuple:
+        if isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value):
+            return tuple(value)
+    elif type(value) is expected:
+        return value
+    kind = "a list of strings" if get_origin(expected) is tuple else f"of type {expected.__name__}"
+    raise OptionError("bad-option", f"{source}: {name}={value!r} has the wrong type", remedy=f"it must be {kind}")
+
+
+# Variables with the prefix that other parts of Coilwork or its tools read.
+_OTHER_VARIABLES: Final = frozenset({"COILWORK_REDIS_URL", "COILWORK_REDIS_KEY"})
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, object]:
+    chosen: dict[str, object] = {}
+    hints = get_type_hints(CompileOptions)
+    for variable, text in environ.items():
+        if not variable.startswith(ENVIRONMENT_PREFIX) or variable in _OTHER_VARIABLES:
+            continue
+        name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
+        _known(name, source=f"environment variable {variable}")
+        chosen[name] = _coerce(name, _parse(variable, text, hints[name]), source=f"environment variable {variable}")
+    return chosen
+
+
+def _parse(variable: str, text: str, expected: object) -> object:
+    if expected is bool:
+        lowered = text.strip().lower()
+        if lowered in ("1", "true", "on", "yes"):
+            return True
+        if lowered in ("0", "false", "off", "no", ""):
+            return False
+        raise OptionError("bad-option", f"environment variable {variable}={text!r} is not a truth value", remedy="0 or 1")
+    if expected is int:
+        try:
+            return int(text)
+        except ValueError as error:
+            raise OptionError("bad-option", f"environment variable {variable}={text!r} is not a number") from error
+    if get_origin(expected) is tuple:
+        return tuple(item.strip() for item in text.split(",") if item.strip())
+    return text

@@ -1,0 +1,38 @@
+"""What one compilation did, as data: written to the trace, and returned by the tools."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompileReport:
+    """One compiled graph.
+
+    Attributes:
+        graph_id: unique in the process, e.g. `"003_backward_1f2e3d4c"`.
+        role: `forward`, `backward` or `inference`.
+        kernels: number of launches of generated kernels in one call.
+        distinct_kernels: number of different kernels.
+        extern_calls: number of calls of torch's own operators in one call.
+        cache_hit: the graph came from the graph cache.
+        seconds: wall seconds by stage.
+        peak_bytes_predicted: predicted peak of allocated memory; `None` when it depends on sizes.
+        fallback: why the graph runs in eager mode instead; empty when it was compiled.
+    """
+
+    graph_id: str
+    role: str
+    kernels: int = 0
+    distinct_kernels: int = 0
+    extern_calls: int = 0
+    cache_hit: bool = False
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    peak_bytes_predicted: int | None = None
+    fallback: str = ""
+
+    def to_json(self) -> str:
+        """The report as JSON text."""
+        return json.dumps(asdict(self), indent=2, sort_keys=True)

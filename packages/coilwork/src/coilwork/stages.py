@@ -1,0 +1,177 @@
+"""The stages between the captured graph and the generated module, each timed and traced."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import torch
+from coilwork_ir.index import as_int
+from coilwork_ir.kernel_source import KernelSource
+from coilwork_ir.kernels.nodes import Schedule
+from coilwork_ir.kernels.text import format_kernel, format_schedule
+from coilwork_ir.kernels.verify import verify_schedule
+from coilwork_ir.loops.nodes import Graph
+from coilwork_ir.loops.text import format_graph
+from coilwork_ir.loops.verify import verify_graph
+from coilwork_ir.program.nodes import ExternCall, Launch, Program
+from coilwork_ir.program.text import format_program
+from coilwork_ir.program.verify import verify_program
+from coilwork_ir.program.walk import all_kernels, buffers, walk
+from coilwork_ir.target import Target
+from coilwork_lowering import LoweringOptions, lower
+from coilwork_scheduler import ScheduleOptions, schedule
+from coilwork_scheduler.explain import explain
+from coilwork_scheduler.memory import PlanOptions, plan
+from coilwork_wrapper import emit_python
+
+from coilwork.codegens import codegen_for
+from coilwork.options import CompileOptions
+from coilwork.targets import TargetChoice, choose_targets
+from coilwork.trace import Trace
+
+_T = TypeVar("_T")
+
+
+@dataclass(slots=True)
+class StageClock:
+    """Wall seconds by stage, of one compilation."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Time the body under `name`; times of one name add up."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compiled:
+    """What the stages produce: a program, its kernels' sources, and the Python module that drives them."""
+
+    program: Program
+    sources: Mapping[str, KernelSource]
+    module: str
+    constants: Mapping[str, torch.Tensor]
+    target: str
+
+    @property
+    def launches(self) -> int:
+        """Launches of generated kernels in one call."""
+        return sum(isinstance(i, Launch) for i in self.program.instructions)
+
+    @property
+    def extern_calls(self) -> int:
+        """Calls of torch's own operators in one call."""
+        return sum(isinstance(i, ExternCall) for i in self.program.instructions)
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """Predicted peak of allocated memory, if it is known before the call."""
+        return None if self.program.peak_bytes is None else as_int(self.program.peak_bytes)
+
+
+def run_stages(
+    gm: torch.fx.GraphModule,
+    *,
+    name: str,
+    options: CompileOptions,
+    fallback: tuple[str, ...],
+    example_strides: Sequence[tuple[int, ...] | None] | None,
+    trace: Trace,
+    clock: StageClock,
+) -> Compiled:
+    """Compile `gm` to a module. `fallback` are operators to leave to ATen.
+
+    Raises:
+        LoweringError, ScheduleError, EmitError, VerifyError: a stage cannot do its part.
+    """
+    if trace.wanted:
+        trace.write("aten.txt", gm.print_readable(print_output=False, include_stride=True, include_device=True))
+    lowering = LoweringOptions(fallback=fallback, numerics=options.numerics)
+    with clock.stage("lower"):
+        lowered = lower(gm, name=name, options=lowering, example_strides=example_strides)
+    targets = choose_targets(lowered.graph, options)
+    program = lower_to_program(lowered.graph, targets.main, options, trace=trace, clock=clock)
+    with clock.stage("codegen"):
+        sources = emit_kernels(program, targets, options, trace=trace)
+    with clock.stage("wrap"):
+        module = emit_python(program, sources, target=targets.main.name)
+    trace.write("module.py", module)
+    return Compiled(
+        program=program,
+        sources=sources,
+        module=module,
+        constants=lowered.constants,
+        target=targets.main.name,
+    )
+
+
+def lower_to_program(
+    graph: Graph, target: Target, options: CompileOptions, *, trace: Trace, clock: StageClock
+) -> Program:
+    """Loop graph -> schedule -> program; nested graphs of control flow likewise."""
+    _checked(graph, verify_graph, options, clock)
+    if trace.wanted:
+        trace.write(f"{graph.name}.loops.txt", format_graph(graph))
+    with clock.stage("schedule"):
+        scheduled: Schedule = schedule(graph, target, _schedule_options(options))
+    _checked(scheduled, verify_schedule, options, clock)
+    if trace.wanted:
+        trace.write(f"{graph.name}.schedule.txt", format_schedule(scheduled))
+        trace.write(f"{graph.name}.decisions.txt", explain(scheduled))
+
+    def region(nested: Graph) -> Program:
+        return lower_to_program(nested, target, options, trace=trace, clock=clock)
+
+    with clock.stage("plan"):
+        program = plan(scheduled, PlanOptions(reuse=options.reuse), region=region)
+    _checked(program, verify_program, options, clock)
+    if trace.wanted:
+        trace.write(f"{graph.name}.program.txt", format_program(program))
+    return program
+
+
+def emit_kernels(
+    program: Program, targets: TargetChoice, options: CompileOptions, *, trace: Trace
+) -> dict[str, KernelSource]:
+    """Source text for every kernel of `program`, by name; each for the device its buffers are on."""
+    devices = _kernel_devices(program)
+    sources: dict[str, KernelSource] = {}
+    for kernel in all_kernels(program):
+        target = targets.for_device(devices[kernel.name])
+        source = codegen_for(target, options).emit(kernel, target, {})
+        sources[kernel.name] = source
+        suffix = "cpp" if source.language == "cpp" else "py"
+        trace.write(f"kernels/{kernel.name}.{suffix}", source.text)
+        if trace.wanted:
+            trace.write(f"kernels/{kernel.name}.kernel.txt", format_kernel(kernel))
+    return sources
+
+
+def _kernel_devices(program: Program) -> dict[str, str]:
+    """Kernel name -> device of the buffers it is launched on."""
+    devices: dict[str, str] = {}
+    for part in walk(program):
+        known = buffers(part)
+        for instruction in part.instructions:
+            if isinstance(instruction, Launch):
+                devices.setdefault(instruction.kernel, known[instruction.args[0]].device)
+    return devices
+
+
+def _schedule_options(options: CompileOptions) -> ScheduleOptions:
+    return ScheduleOptions(fusion=options.fusion, numerics=options.numerics)
+
+
+def _checked(value: _T, verify: Callable[[_T], None], options: CompileOptions, clock: StageClock) -> None:
+    if options.verify:
+        with clock.stage("verify"):
+            verify(value)

@@ -1,0 +1,70 @@
+"""From the devices of a graph's tensors to the targets it is compiled for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coilwork_ir.buffers import Buffer
+from coilwork_ir.loops.access import defined
+from coilwork_ir.loops.nodes import Graph
+from coilwork_ir.target import TARGETS, Target
+from coilwork_runtime import describe_device
+
+from coilwork.options import CompileOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetChoice:
+    """The targets of one graph: `main` decides fusion and tiling, kernels are emitted for their own device's."""
+
+    main: Target
+    by_device: tuple[tuple[str, Target], ...]
+
+    def for_device(self, device: str) -> Target:
+        """The target of a kernel whose buffers live on `device`."""
+        return dict(self.by_device).get(device, self.main)
+
+
+def choose_targets(graph: Graph, options: CompileOptions) -> TargetChoice:
+    """The targets for the devices that `graph` mentions; a GPU, where there is one, is the main target."""
+    devices: dict[str, None] = {}
+    for entry in graph.inputs:
+        if isinstance(entry, Buffer):
+            devices.setdefault(entry.device)
+    for node in graph.nodes:
+        for buffer in defined(node):
+            devices.setdefault(buffer.device)
+    found = tuple((device, target_of_device(device, options)) for device in devices)
+    gpus = [target for _, target in found if target.is_gpu]
+    main = gpus[0] if gpus else (found[0][1] if found else target_of_device("cpu", options))
+    return TargetChoice(main=main, by_device=found)
+
+
+def target_of_device(device: str, options: CompileOptions) -> Target:
+    """The description of the device called `device`, refined by what the runtime reads off it."""
+    if options.triton_on_cpu and device == "cpu":
+        return TARGETS["sm_90"]
+    facts = describe_device(device)
+    base = TARGETS.get(str(facts["name"]))
+    if base is None:
+        base = TARGETS["x86-64-avx2" if facts["kind"] == "cpu" else "sm_80"]
+    return Target(
+        name=str(facts["name"]),
+        kind=base.kind,
+        arch=str(facts["arch"]),
+        multiprocessors=_number(facts["multiprocessors"], base.multiprocessors),
+        warp_size=base.warp_size,
+        max_threads_per_block=base.max_threads_per_block,
+        registers_per_multiprocessor=base.registers_per_multiprocessor,
+        shared_memory_bytes=_number(facts["shared_memory_bytes"], base.shared_memory_bytes),
+        l2_bytes=_number(facts["l2_bytes"], base.l2_bytes),
+        vector_bytes=base.vector_bytes,
+        bandwidth_gb_s=base.bandwidth_gb_s,
+        matrix_tflop_s=base.matrix_tflop_s,
+        launch_us=base.launch_us,
+        features=base.features,
+    )
+
+
+def _number(value: object, default: int) -> int:
+    return value if isinstance(value, int) and value > 0 else default

@@ -1,0 +1,92 @@
+"""The private torch API that the meta-package touches, and the supported range of torch.
+
+Facts about 2.11 to 2.13 that matter here: `aot_module_simplified` takes different keyword sets, so only those common to
+all are passed; DDP's optimizer decides whether to run a bucket on fake tensors by a counter that a back end must bump.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import torch
+from torch._dynamo.utils import counters, flatten_graph_inputs
+from torch._functorch.aot_autograd import aot_module_simplified
+from torch._guards import TracingContext
+
+from coilwork.errors import UnsupportedTorchError
+
+OLDEST: Final = (2, 11)
+NEWEST: Final = (2, 13)
+
+BoxedCallable = Callable[[list[Any]], Any]
+GraphCompiler = Callable[[torch.fx.GraphModule, Sequence[Any]], BoxedCallable]
+
+
+def check_torch_version(version: str = torch.__version__) -> None:
+    """Refuse a torch outside the supported range.
+
+    Raises:
+        UnsupportedTorchError: with the versions that work.
+    """
+    parts = version.split("+")[0].split(".")
+    try:
+        found = (int(parts[0]), int(parts[1]))
+    except (IndexError, ValueError):
+        found = (0, 0)
+    if not OLDEST <= found <= NEWEST:
+        span = f"{OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}"
+        raise UnsupportedTorchError(
+            "torch-version",
+            f"torch {version} is not supported",
+            reason=f"Coilwork works with torch {span}",
+            remedy=f'pip install "torch>={OLDEST[0]}.{OLDEST[1]},<{NEWEST[0]}.{NEWEST[1] + 1}"',
+        )
+
+
+def compile_with_aot_autograd(
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    forward: GraphCompiler,
+    backward: GraphCompiler,
+    inference: GraphCompiler,
+    decompositions: dict[Any, Callable[..., Any]],
+    partition: Callable[..., Any],
+) -> Callable[..., Any]:
+    """Run AOTAutograd over a Dynamo graph with our compilers."""
+    counters["aot_autograd"]["total"] += 1
+    compiled = aot_module_simplified(
+        gm,
+        example_inputs,
+        fw_compiler=forward,
+        bw_compiler=torch._dynamo.disable(backward),
+        inference_compiler=inference,
+        decompositions=decompositions,
+        partition_fn=partition,
+        keep_inference_input_mutations=True,
+    )
+    wrapped: Callable[..., Any] = torch._dynamo.disable(compiled)
+    return wrapped
+
+
+def has_nested_inputs(example_inputs: Sequence[Any]) -> bool:
+    """Compiled autograd hands lists of tensors to a back end."""
+    return any(isinstance(value, (list, tuple, dict)) for value in example_inputs)
+
+
+def flattened(
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], compiler: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Compile a graph whose inputs are nested, by flattening them around `compiler`."""
+    result: Callable[..., Any] = flatten_graph_inputs(gm, example_inputs, compiler)
+    return result
+
+
+def static_input_positions() -> tuple[int, ...]:
+    """Positions of parameters and buffers among the inputs of the forward graph being compiled."""
+    context = TracingContext.try_get()
+    metadata = None if context is None else context.fw_metadata
+    if metadata is None:
+        return ()
+    return tuple(metadata.static_input_indices)
