@@ -151,14 +151,14 @@ def compare_group(
 
     Some gradients are zero in exact arithmetic (the key projection's bias under softmax, a convolution's bias before
     batch norm): what any program computes there is rounding of sums of much larger terms, and its size is luck. A
-    thousandth of the group's typical (median) magnitude therefore serves as scale to all its members.
+    tenth of the group's typical (median) magnitude therefore serves as scale to all its members.
     """
     if not len(names) == len(compiled) == len(eager) == len(reference):
         raise AccuracyError(
             f"{len(compiled)} compiled and {len(reference)} reference tensors for {len(names)} names"
         )
     magnitudes = sorted(value.detach().abs().max().item() for value in reference if value.numel())
-    scale = 1e-3 * magnitudes[len(magnitudes) // 2] if magnitudes else 0.0
+    scale = 0.1 * magnitudes[len(magnitudes) // 2] if magnitudes else 0.0
     return tuple(
         compare(name, compiled=c, eager=e, reference=r, scale=scale)
         for name, c, e, r in zip(names, compiled, eager, reference, strict=True)

@@ -1,0 +1,49 @@
+"""One training step: forward, loss, backward and AdamW, each of them compiled or none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.models.case import Instance
+
+Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
+Step = Callable[..., Tensor]
+
+# The first AdamW step moves a parameter by lr * g / (|g| + eps): a sign function for every |g| above eps. Gradients
+# that are zero in exact arithmetic hold rounding noise, whose sign would then decide a full-sized update in eager as
+# in any other program. This eps lies above that noise and below the gradients that matter.
+LEARNING_RATE, EPSILON = 1e-3, 1e-4
+
+
+def training_step(instance: Instance, compile_function: Compile = lambda function: function) -> Step:
+    """A function of the model's inputs that does one step and returns the loss (scalar, detached).
+
+    Two functions go through `compile_function`: forward with loss (backward follows from it) and the optimizer's step.
+    Gradients stay in the parameters' `.grad` until the next call. ValueError if the case has no loss.
+    """
+    case, module = instance.case, instance.module
+    reduce_to_loss = case.loss
+    if reduce_to_loss is None:
+        raise ValueError(f"{case.name} has no training step")
+    optimizer = torch.optim.AdamW(module.parameters(), lr=LEARNING_RATE, eps=EPSILON)
+
+    def forward(*inputs: Tensor) -> Tensor:
+        return reduce_to_loss(module(*inputs), inputs)
+
+    def update() -> None:
+        optimizer.step()
+
+    compiled_forward, compiled_update = compile_function(forward), compile_function(update)
+
+    def step(*inputs: Tensor) -> Tensor:
+        optimizer.zero_grad(set_to_none=True)
+        loss: Tensor = compiled_forward(*inputs)
+        torch.autograd.backward(loss)
+        compiled_update()
+        return loss.detach()
+
+    return step
