@@ -25,8 +25,9 @@ def resolve_backend(name: str) -> Backend:
     return resolved
 
 
-def compile_with(function: Callable[..., Any], name: str, *, fullgraph: bool = False) -> Callable[..., Any]:
-    """`function` compiled by the named backend; `none` returns it as it is (plain eager)."""
-    if name == "none":
+def compile_with(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """`function` compiled by the named backend, written `backend` or `backend:mode`; `eager` returns it as it is."""
+    backend, _, mode = name.partition(":")
+    if backend == "eager":
         return function
-    return torch.compile(function, backend=resolve_backend(name), fullgraph=fullgraph)
+    return torch.compile(function, backend=resolve_backend(backend), mode=mode or None)

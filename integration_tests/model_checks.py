@@ -27,7 +27,7 @@ from integration_tests.accuracy import (
 )
 
 # Another backend's name here runs the same checks on it: the way to find out whether a failure is ours or the model's.
-BACKEND = os.environ.get("COILWORK_TEST_BACKEND", "coilwork")
+BACKEND = os.environ.get("TEST_BACKEND", "coilwork")
 
 
 class CountingBackend:

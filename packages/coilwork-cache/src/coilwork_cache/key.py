@@ -31,9 +31,14 @@ def content_key(kind: str, *parts: str | bytes) -> str:
     return digest.hexdigest()
 
 
+def is_key(text: str) -> bool:
+    """Whether `text` has the form of a key."""
+    return _KEY.fullmatch(text) is not None
+
+
 def check_key(key: str) -> str:
     """Return `key`, or raise InvalidKeyError. Keys become file names, so nothing else may pass."""
-    if _KEY.fullmatch(key) is None:
+    if not is_key(key):
         raise InvalidKeyError(repr(key[:80]), "a key is 64 lower-case hexadecimal digits")
     return key
 

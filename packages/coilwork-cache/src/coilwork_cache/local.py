@@ -43,7 +43,7 @@ from coilwork_cache.folder import (
     write_atomically,
 )
 from coilwork_cache.frame import MAX_FRAME_BYTES, RAW_KIND, peek_kind
-from coilwork_cache.key import check_key
+from coilwork_cache.key import check_key, is_key
 from coilwork_cache.ledger import Ledger
 from coilwork_cache.null import NullStore
 from coilwork_cache.stats import StoreStats, Tally
@@ -213,10 +213,9 @@ class LocalStore:
 
     def _walk(self) -> Iterator[_Entry]:
         """All entry files, by key. Those that vanish meanwhile are left out."""
-        for shard in list_files(self._folder):
-            if len(shard.name) != 2:
-                continue
-            for path in list_files(shard):
+        for shard in (folder for folder in list_files(self._folder) if len(folder.name) == 2):
+            # Strangers' files (".DS_Store", "._…") are none of ours to list or to evict.
+            for path in (path for path in list_files(shard) if is_key(path.name)):
                 with contextlib.suppress(OSError):
                     found = path.stat()
                     yield _Entry(path=path, size_bytes=found.st_size, last_used_s=found.st_mtime)

@@ -27,7 +27,7 @@ from coilwork_cache.errors import (
     UntrustedEntryWarning,
 )
 from coilwork_cache.frame import MAX_FRAME_BYTES, peek_kind
-from coilwork_cache.key import check_key
+from coilwork_cache.key import check_key, is_key
 from coilwork_cache.stats import StoreStats, Tally
 from coilwork_cache.store import EntryInfo
 
@@ -185,7 +185,8 @@ class RedisStore:
     def _names(self) -> list[str]:
         listing = self._attempt("listing", lambda: list(self._client.scan_iter(match=self._prefix + "*")))
         # A scan may return a name twice while the server resizes its table.
-        return sorted({name.decode() for name in listing or () if isinstance(name, bytes)})
+        names = {name.decode("utf-8", "replace") for name in listing or () if isinstance(name, bytes)}
+        return sorted(name for name in names if is_key(name.removeprefix(self._prefix)))
 
     def _mac(self, key: str, data: bytes) -> bytes:
         mac = hmac.new(self._signing_key, _DOMAIN + key.encode(), hashlib.sha256)

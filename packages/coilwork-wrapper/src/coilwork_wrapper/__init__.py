@@ -1,3 +1,7 @@
-"""Coilwork programs as a Python module or a torch.fx.GraphModule."""
+"""Program -> Python module or torch.fx.GraphModule."""
+
+from coilwork_wrapper.python.module import emit_python
 
 __version__ = "0.1.0"
+
+__all__ = ["__version__", "emit_python"]

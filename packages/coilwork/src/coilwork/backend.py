@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from coilwork_lowering import LoweringOptions, decompositions, partition
 
 from coilwork.compile_graph import Role, compile_graph
 from coilwork.modes import announce_mode
@@ -19,6 +18,7 @@ from coilwork.torch_compat import (
     flattened,
     has_nested_inputs,
 )
+from coilwork_lowering import LoweringOptions, decompositions, partition
 
 
 def backend(

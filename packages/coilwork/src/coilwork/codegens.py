@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from importlib.metadata import entry_points
 
+from coilwork.errors import CompileError
+from coilwork.options import CompileOptions
 from coilwork_cpp import CppCodegen
 from coilwork_ir.codegen import Codegen
 from coilwork_ir.target import Target
 from coilwork_triton import TritonCodegen
-
-from coilwork.errors import CompileError
-from coilwork.options import CompileOptions
 
 ENTRY_POINT_GROUP = "coilwork.codegens"
 

@@ -10,10 +10,6 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import torch
-from coilwork_ir.errors import CoilworkIRError
-from coilwork_ir.loc import Origin
-from coilwork_lowering.errors import LoweringError
-from coilwork_runtime import Builder, KernelBuildError, load_python
 
 from coilwork import __version__
 from coilwork.errors import CoilworkError, CoilworkFallbackWarning, CompileError
@@ -24,6 +20,10 @@ from coilwork.report import CompileReport
 from coilwork.stages import Compiled, StageClock, run_stages
 from coilwork.torch_compat import BoxedCallable
 from coilwork.trace import Trace, open_trace
+from coilwork_ir.errors import CoilworkIRError
+from coilwork_ir.loc import Origin
+from coilwork_lowering.errors import LoweringError
+from coilwork_runtime import Builder, KernelBuildError, load_python
 
 Role = Literal["forward", "backward", "inference"]
 
@@ -58,14 +58,18 @@ def compile_graph(
     trace = open_trace(options.trace, graph_id)
     clock = StageClock()
     try:
-        return _compile(gm, example_inputs, graph_id=graph_id, role=role, options=options, trace=trace, clock=clock)
+        return _compile(
+            gm, example_inputs, graph_id=graph_id, role=role, options=options, trace=trace, clock=clock
+        )
     # Whatever a stage raises is the compiler's fault, not the user's: this is the one place where any failure
     # becomes a warning and the eager graph. Strict mode shows it instead.
     except Exception as error:
         if options.strict:
             if isinstance(error, CoilworkError):
                 raise
-            raise CompileError("graph-failed", f"graph {graph_id} cannot be compiled", reason=str(error)) from error
+            raise CompileError(
+                "graph-failed", f"graph {graph_id} cannot be compiled", reason=str(error)
+            ) from error
         report = CompileReport(graph_id=graph_id, role=role, seconds=clock.seconds, fallback=str(error))
         trace.write("report.json", report.to_json())
         log.debug("graph %s falls back to eager", graph_id, exc_info=True)
@@ -102,7 +106,9 @@ def _compile(
         compiled, call = _build_with_retries(gm, example_inputs, graph_id, options, builder, trace, clock)
         report = _report(graph_id, role, compiled, clock)
         if cached.key is not None:
-            entry = CachedGraph(module=compiled.module, constant_keys=tuple(compiled.constants), report=report)
+            entry = CachedGraph(
+                module=compiled.module, constant_keys=tuple(compiled.constants), report=report
+            )
             caches.put_graph(cached.key, entry)
     trace.write("report.json", report.to_json())
     log.info("graph %s: %s", graph_id, report.to_json())
@@ -137,7 +143,9 @@ def _build_with_retries(
         else:
             try:
                 with clock.stage("build"):
-                    call = load_python(compiled.module, builder=builder, constants=compiled.constants, name=graph_id)
+                    call = load_python(
+                        compiled.module, builder=builder, constants=compiled.constants, name=graph_id
+                    )
                 return compiled, call
             except KernelBuildError as error:
                 origins = {kernel.name: kernel.origins for kernel in compiled.program.kernels}
@@ -231,5 +239,3 @@ def _eager(gm: torch.fx.GraphModule, report: CompileReport) -> CompiledGraph:
         return result
 
     return CompiledGraph(call, report)
-
-

@@ -80,7 +80,11 @@ def _value_text(value: object) -> str:
     match value:
         case torch.Tensor():
             shape = ",".join(str(extent) for extent in value.shape)
-            strides = ",".join(str(s) for s in value.stride()) if value.layout == torch.strided else str(value.layout)
+            strides = (
+                ",".join(str(s) for s in value.stride())
+                if value.layout == torch.strided
+                else str(value.layout)
+            )
             return f"{value.dtype}[{shape}]({strides}){value.device}"
         case None | bool() | int() | float() | str():
             return repr(value)

@@ -113,7 +113,9 @@ def _coerce(name: str, value: object, *, source: str) -> object:
     elif type(value) is expected:
         return value
     kind = "a list of strings" if get_origin(expected) is tuple else f"of type {expected.__name__}"
-    raise OptionError("bad-option", f"{source}: {name}={value!r} has the wrong type", remedy=f"it must be {kind}")
+    raise OptionError(
+        "bad-option", f"{source}: {name}={value!r} has the wrong type", remedy=f"it must be {kind}"
+    )
 
 
 # Variables with the prefix that other parts of Coilwork or its tools read.
@@ -128,7 +130,9 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, object]:
             continue
         name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
         _known(name, source=f"environment variable {variable}")
-        chosen[name] = _coerce(name, _parse(variable, text, hints[name]), source=f"environment variable {variable}")
+        chosen[name] = _coerce(
+            name, _parse(variable, text, hints[name]), source=f"environment variable {variable}"
+        )
     return chosen
 
 
@@ -139,12 +143,16 @@ def _parse(variable: str, text: str, expected: object) -> object:
             return True
         if lowered in ("0", "false", "off", "no", ""):
             return False
-        raise OptionError("bad-option", f"environment variable {variable}={text!r} is not a truth value", remedy="0 or 1")
+        raise OptionError(
+            "bad-option", f"environment variable {variable}={text!r} is not a truth value", remedy="0 or 1"
+        )
     if expected is int:
         try:
             return int(text)
         except ValueError as error:
-            raise OptionError("bad-option", f"environment variable {variable}={text!r} is not a number") from error
+            raise OptionError(
+                "bad-option", f"environment variable {variable}={text!r} is not a number"
+            ) from error
     if get_origin(expected) is tuple:
         return tuple(item.strip() for item in text.split(",") if item.strip())
     return text

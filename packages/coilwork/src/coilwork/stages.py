@@ -9,6 +9,11 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 import torch
+
+from coilwork.codegens import codegen_for
+from coilwork.options import CompileOptions
+from coilwork.targets import TargetChoice, choose_targets
+from coilwork.trace import Trace
 from coilwork_ir.index import as_int
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels.nodes import Schedule
@@ -27,11 +32,6 @@ from coilwork_scheduler import ScheduleOptions, schedule
 from coilwork_scheduler.explain import explain
 from coilwork_scheduler.memory import PlanOptions, plan
 from coilwork_wrapper import emit_python
-
-from coilwork.codegens import codegen_for
-from coilwork.options import CompileOptions
-from coilwork.targets import TargetChoice, choose_targets
-from coilwork.trace import Trace
 
 _T = TypeVar("_T")
 
@@ -94,7 +94,9 @@ def run_stages(
         LoweringError, ScheduleError, EmitError, VerifyError: a stage cannot do its part.
     """
     if trace.wanted:
-        trace.write("aten.txt", gm.print_readable(print_output=False, include_stride=True, include_device=True))
+        trace.write(
+            "aten.txt", gm.print_readable(print_output=False, include_stride=True, include_device=True)
+        )
     lowering = LoweringOptions(fallback=fallback, numerics=options.numerics)
     with clock.stage("lower"):
         lowered = lower(gm, name=name, options=lowering, example_strides=example_strides)

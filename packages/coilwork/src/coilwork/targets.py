@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from coilwork.options import CompileOptions
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.loops.access import defined
 from coilwork_ir.loops.nodes import Graph
 from coilwork_ir.target import TARGETS, Target
 from coilwork_runtime import describe_device
-
-from coilwork.options import CompileOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,9 @@ def format_expr(e: Expr) -> str:
     parts: list[str] = []
     for m, c in zip(e._monos, e._coeffs, strict=True):
         sign = ("-" if c < 0 else "") if not parts else (" - " if c < 0 else " + ")
+        if c == 1 and m._tag in (FLOORDIV, MOD):
+            parts.append(sign + _quotient(m))
+            continue
         factors = [] if c in (1, -1) else [str(abs(c))]
         factors.extend(_factor(a) for a in atoms_of(m))
         parts.append(sign + "*".join(factors))

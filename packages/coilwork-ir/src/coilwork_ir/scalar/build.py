@@ -110,7 +110,9 @@ def op(name: str, *operands: Scalar, dtype: DType | None = None) -> Scalar:
     """
     row = SCALAR_OPS.get(name)
     if row is None:
-        raise VerifyError("unknown-op", f"no scalar op {name!r}", remedy="add a row to coilwork_ir.ops.SCALAR_OPS")
+        raise VerifyError(
+            "unknown-op", f"no scalar op {name!r}", remedy="add a row to coilwork_ir.ops.SCALAR_OPS"
+        )
     result = _result_dtype(row, operands, dtype)
     if row.rule in ("cast", "bitcast") and operands[0].dtype is result:
         return operands[0]
@@ -221,7 +223,9 @@ def _result_dtype(row: ScalarOp, operands: Sequence[Scalar], dtype: DType | None
             raise VerifyError("operand-type", f"where({shown}): expected (bool, T, T)")
         return types[1]
     if any(t is not types[0] for t in types):
-        raise VerifyError("operand-type", f"{row.name}({shown}): operands must have one type", remedy="insert casts")
+        raise VerifyError(
+            "operand-type", f"{row.name}({shown}): operands must have one type", remedy="insert casts"
+        )
     if not _accepts(row, types[0]):
         raise VerifyError("operand-type", f"{row.name}({shown}): takes {row.accepts} operands")
     return DType.BOOL if row.rule in ("compare", "test") else types[0]

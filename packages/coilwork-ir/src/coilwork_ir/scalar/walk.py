@@ -26,7 +26,9 @@ def postorder(roots: Iterable[Scalar]) -> Iterator[Scalar]:
 
 def with_operands(node: Scalar, operands: Sequence[Scalar]) -> Scalar:
     """`node` with other operands, everything else kept."""
-    if len(operands) == len(node.operands) and all(a is b for a, b in zip(operands, node.operands, strict=True)):
+    if len(operands) == len(node.operands) and all(
+        a is b for a, b in zip(operands, node.operands, strict=True)
+    ):
         return node
     match node:
         case Const():
@@ -73,7 +75,9 @@ def substitute_ranges(roots: Sequence[Scalar], mapping: Mapping[Expr, Expr]) -> 
                     other=node.other,
                 )
             case Reduce():
-                return reduce(node.kind, node.operands, [mapping.get(a, a) for a in node.axes], output=node.output)
+                return reduce(
+                    node.kind, node.operands, [mapping.get(a, a) for a in node.axes], output=node.output
+                )
             case Scan():
                 axis = mapping.get(node.axis, node.axis)
                 return scan(node.kind, node.operands[0], axis, output=node.output, reverse=node.reverse)

@@ -43,11 +43,9 @@ from coilwork_ir.program.nodes import (
     Reuse,
     WhileCall,
 )
-
 from coilwork_scheduler.errors import ScheduleError
 from coilwork_scheduler.memory.peak import PeakMeter
 from coilwork_scheduler.memory.storage import Storage, StorageTable, analyse, step_defines, takes_out
-
 
 _ZERO: Final = as_expr(0)
 
@@ -200,7 +198,9 @@ class _Planner:
                 return dead.root.name
         return None
 
-    def _take_inplace(self, storage: Storage, inplace: Mapping[str, tuple[str, ...]], number: int) -> str | None:
+    def _take_inplace(
+        self, storage: Storage, inplace: Mapping[str, tuple[str, ...]], number: int
+    ) -> str | None:
         for source in inplace.get(storage.root.name, ()):
             position = self.table.of[source]
             dead = self.table.storages[position]
@@ -244,7 +244,9 @@ class _Planner:
                     self._rename(new, old)
             case View():
                 self.out.append(
-                    Reinterpret(buffer=step.output, source=step.source, offset=step.offset, origins=step.origins)
+                    Reinterpret(
+                        buffer=step.output, source=step.source, offset=step.offset, origins=step.origins
+                    )
                 )
             case Extern():
                 self._extern(step)
@@ -324,7 +326,9 @@ class _Planner:
 
     def _nested(self, graph: Graph) -> Program:
         if self.region is None:
-            raise ScheduleError("nested-graph", f"@{graph.name} is a nested graph and plan() was given no `region`")
+            raise ScheduleError(
+                "nested-graph", f"@{graph.name} is a nested graph and plan() was given no `region`"
+            )
         return self.region(graph)
 
 

@@ -1,0 +1,1 @@
+"""The Python emitter: a program as a readable module."""

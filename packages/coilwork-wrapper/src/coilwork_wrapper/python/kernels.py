@@ -1,0 +1,46 @@
+"""Kernel sources as the specifications that a generated module hands to the runtime."""
+
+from __future__ import annotations
+
+from coilwork_ir.index import format_expr
+from coilwork_ir.kernel_source import Config, KernelSource, SourceArg
+from coilwork_wrapper.python.expressions import tuple_text
+from coilwork_wrapper.python.tree import Rows
+
+
+def spec_rows(source: KernelSource, text_name: str) -> Rows:
+    """`rt.CppKernel(...)` or `rt.TritonKernel(...)`; the text itself is the constant `text_name`."""
+    kind = "CppKernel" if source.language == "cpp" else "TritonKernel"
+    rows = [
+        f"name={source.name!r},",
+        f"source={text_name},",
+        f"entry={source.entry!r},",
+        f"args={tuple_text([repr(argument_spec(a)) for a in source.args]) if source.args else '()'},",
+        f"arg_names={tuple_text([repr(a.name) for a in source.args]) if source.args else '()'},",
+    ]
+    if source.language == "triton":
+        rows.append(f"grid={tuple_text([repr(format_expr(g)) for g in source.grid])},")
+        rows.append(f"configs={tuple_text([config_text(c) for c in source.configs])},")
+    if source.checks:
+        rows.append(f"checks={tuple_text([repr(c) for c in source.checks])},")
+    if source.features:
+        rows.append(f"features={tuple_text([repr(f) for f in source.features])},")
+    if source.read_bytes is not None and source.write_bytes is not None:
+        rows.append(f"bytes={format_expr(source.read_bytes + source.write_bytes)!r},")
+    rows.append(f"target={source.target!r},")
+    return Rows(f"rt.{kind}(", tuple(rows), "),")
+
+
+def argument_spec(arg: SourceArg) -> str:
+    """`"*in:f32:16"`, `"size:i64"`, `"*scratch:f32=4*n0"`."""
+    pointer = "" if arg.role == "size" else "*"
+    aligned = ":16" if arg.aligned else ""
+    elements = "" if arg.elements is None else f"={format_expr(arg.elements)}"
+    return f"{pointer}{arg.role}:{arg.dtype.text}{aligned}{elements}"
+
+
+def config_text(config: Config) -> str:
+    """A dictionary display: compile-time parameters, then warps and stages."""
+    entries = [f'"{name}": {value}' for name, value in config.meta]
+    entries += [f'"num_warps": {config.num_warps}', f'"num_stages": {config.num_stages}']
+    return "{" + ", ".join(entries) + "}"

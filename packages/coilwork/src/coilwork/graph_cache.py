@@ -1,0 +1,69 @@
+"""Compiled graphs on disk: the generated module's text and the report, by graph key."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from coilwork.options import CompileOptions
+from coilwork.report import CompileReport
+from coilwork_cache import Bundle, GraphCache, NullStore, Store, open_local_store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CachedGraph:
+    """What the cache keeps of a compiled graph.
+
+    `constant_keys` name the tensors that the module needs; their contents are part of the key, and they are taken
+    from the graph at hand.
+    """
+
+    module: str
+    constant_keys: tuple[str, ...]
+    report: CompileReport
+
+
+@dataclass(frozen=True, slots=True)
+class Caches:
+    """The caches of one compilation: `kernels` is the store that the runtime's builder keeps built kernels in."""
+
+    kernels: Store
+    graphs: GraphCache
+
+    def graph_key(
+        self, graph_text: str, options: CompileOptions, torch_version: str, our_version: str
+    ) -> str:
+        """The key of a graph; versions are part of it, so an upgrade never meets old entries."""
+        return self.graphs.key(graph_text, options.key_text(), torch_version, our_version)
+
+    def get_graph(self, key: str) -> CachedGraph | None:
+        """The entry under `key`; one that does not decode counts as a miss."""
+        bundle = self.graphs.get(key)
+        if bundle is None or "module.py" not in bundle.records:
+            return None
+        try:
+            facts = json.loads(bundle.records["report.json"])
+            report = replace(CompileReport(graph_id="", role=""), **facts)
+            keys = tuple(str(key) for key in json.loads(bundle.records["constants.json"]))
+            return CachedGraph(module=bundle.records["module.py"].decode(), constant_keys=keys, report=report)
+        except (KeyError, TypeError, ValueError):
+            self.graphs.delete(key)
+            return None
+
+    def put_graph(self, key: str, entry: CachedGraph) -> None:
+        """Keep `entry` under `key`."""
+        records = {
+            "module.py": entry.module.encode(),
+            "report.json": entry.report.to_json().encode(),
+            "constants.json": json.dumps(list(entry.constant_keys)).encode(),
+        }
+        self.graphs.put(key, Bundle(records=records))
+
+
+def open_caches(options: CompileOptions) -> Caches:
+    """The caches that `options` ask for. A folder that cannot be used is warned of, and nothing is cached."""
+    store: Store = NullStore()
+    if options.cache:
+        store = open_local_store(Path(options.cache_dir) if options.cache_dir else None)
+    return Caches(kernels=store, graphs=GraphCache(store))
