@@ -1,0 +1,223 @@
+"""From and to sympy, the language of torch's symbolic sizes.
+
+The only module of this package that imports sympy; nothing else imports it. torch's own sympy functions are told by
+their class name, so that torch need not be installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import sympy
+
+from coilwork_ir.index.division import ceildiv, floordiv, mod
+from coilwork_ir.index.errors import IndexArithmeticError
+from coilwork_ir.index.expression import ONE, Expr, const
+from coilwork_ir.index.extrema import maximum, minimum
+from coilwork_ir.index.proofs import provably_nonneg, provably_positive
+from coilwork_ir.index.ring import add, multiply, product, total
+from coilwork_ir.index.view import fold
+
+
+class UnsupportedSympyError(IndexArithmeticError):
+    """A sympy node that is not index arithmetic. `node` is the class name, `expression` the node's text."""
+
+    def __init__(self, node: str, expression: str, reason: str) -> None:
+        super().__init__(f"sympy {node} is not index arithmetic: {expression}: {reason}")
+        self.node = node
+        self.expression = expression
+
+
+def from_sympy(expr: sympy.Basic, symbols: Mapping[str, Expr]) -> Expr:
+    """The index expression with the same value; a sympy symbol becomes `symbols[its name]`.
+
+    Reads Integer, Symbol, Add, Mul, Pow with a natural exponent, floor and ceiling of a quotient, Mod, Min, Max, and
+    torch's FloorDiv, CleanDiv, CeilDiv, Mod, PythonMod, ModularIndexing, CeilToInt, FloorToInt, TruncToInt,
+    PowByNatural, LShift, RShift, Min, Max, Identity.
+    Raises UnsupportedSympyError for anything else, and for symbols that are missing.
+    """
+    return _Reader(symbols).integer(expr)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ratio:
+    """`numerator / denominator`, exactly; the denominator is never the constant zero."""
+
+    numerator: Expr
+    denominator: Expr
+
+
+class _Reader:
+    def __init__(self, symbols: Mapping[str, Expr]) -> None:
+        self.symbols = symbols
+        self.done: dict[sympy.Basic, _Ratio] = {}
+
+    def integer(self, expr: sympy.Basic) -> Expr:
+        ratio = self.ratio(expr)
+        if ratio.denominator is not ONE:
+            raise _unsupported(expr, "it may be a fraction")
+        return ratio.numerator
+
+    def integers(self, expr: sympy.Basic) -> list[Expr]:
+        return [self.integer(a) for a in expr.args]
+
+    def ratio(self, expr: sympy.Basic) -> _Ratio:
+        found = self.done.get(expr)
+        if found is None:
+            found = self.done[expr] = self.read(expr)
+        return found
+
+    def read(self, expr: sympy.Basic) -> _Ratio:
+        name = type(expr).__name__
+        if isinstance(expr, sympy.Rational):
+            return _Ratio(const(int(expr.p)), const(int(expr.q)))
+        if isinstance(expr, sympy.Symbol):
+            found = self.symbols.get(expr.name)
+            if found is None:
+                raise _unsupported(expr, "no such symbol")
+            return _Ratio(found, ONE)
+        if isinstance(expr, sympy.Add):
+            return self.sum(expr)
+        if isinstance(expr, sympy.Mul):
+            return _product([self.ratio(a) for a in expr.args])
+        if isinstance(expr, sympy.Pow) or name == "PowByNatural":
+            return self.power(expr)
+        if name in ("IntTrueDiv", "FloatTrueDiv"):
+            top, bottom = (self.ratio(a) for a in expr.args)
+            return _product([top, _inverse(expr, bottom)])
+        if name in ("ToFloat", "Identity"):
+            return self.ratio(expr.args[0])
+        if name in ("floor", "FloorToInt", "ceiling", "CeilToInt", "TruncToInt"):
+            return _Ratio(self.rounded(name, expr), ONE)
+        rule = _INTEGER_FUNCTIONS.get(name)
+        if rule is None:
+            raise _unsupported(expr, "no rule for it")
+        return _Ratio(rule(self.integers(expr)), ONE)
+
+    def sum(self, expr: sympy.Add) -> _Ratio:
+        parts = [self.ratio(a) for a in expr.args]
+        if all(p.denominator is ONE for p in parts):
+            return _Ratio(total([p.numerator for p in parts]), ONE)
+        result = parts[0]
+        for p in parts[1:]:
+            if p.denominator is result.denominator:
+                result = _Ratio(add(result.numerator, p.numerator), p.denominator)
+                continue
+            cross = add(multiply(result.numerator, p.denominator), multiply(p.numerator, result.denominator))
+            result = _Ratio(cross, multiply(result.denominator, p.denominator))
+        return result
+
+    def power(self, expr: sympy.Basic) -> _Ratio:
+        base, exponent = expr.args
+        if not isinstance(exponent, sympy.Integer) or abs(int(exponent)) > 16:
+            raise _unsupported(expr, "the exponent is not a small integer")
+        ratio = self.ratio(base)
+        if exponent < 0:
+            ratio = _inverse(expr, ratio)
+        return _product([ratio] * abs(int(exponent)))
+
+    def rounded(self, name: str, expr: sympy.Basic) -> Expr:
+        ratio = self.ratio(expr.args[0])
+        top, bottom = ratio.numerator, ratio.denominator
+        if name in ("ceiling", "CeilToInt"):
+            return ceildiv(top, bottom)
+        if (
+            name == "TruncToInt"
+            and bottom is not ONE
+            and not (provably_nonneg(top) and provably_positive(bottom))
+        ):
+            raise _unsupported(expr, "truncation of what may be negative")
+        return floordiv(top, bottom)
+
+
+def _product(parts: list[_Ratio]) -> _Ratio:
+    top = product([p.numerator for p in parts])
+    bottom = product([p.denominator for p in parts])
+    if bottom is not ONE and not bottom.is_const:
+        return _Ratio(top, bottom)
+    # 4 * (x/4): numbers cancel, as they do in sympy.
+    q = bottom.constant
+    if q != 1 and mod(top, bottom).is_const and mod(top, bottom).constant == 0:
+        return _Ratio(floordiv(top, bottom), ONE)
+    return _Ratio(top, bottom)
+
+
+def _inverse(expr: sympy.Basic, ratio: _Ratio) -> _Ratio:
+    if ratio.numerator.is_const and ratio.numerator.constant == 0:
+        raise _unsupported(expr, "division by zero")
+    return _Ratio(ratio.denominator, ratio.numerator)
+
+
+def _unsupported(expr: sympy.Basic, reason: str) -> UnsupportedSympyError:
+    return UnsupportedSympyError(type(expr).__name__, str(expr), reason)
+
+
+def _shift(args: list[Expr]) -> Expr:
+    if not args[1].is_const or args[1].constant < 0:
+        raise UnsupportedSympyError("shift", repr(args[1]), "the distance is not a natural number")
+    return const(1 << args[1].constant)
+
+
+_INTEGER_FUNCTIONS: Mapping[str, Callable[[list[Expr]], Expr]] = {
+    "FloorDiv": lambda a: floordiv(a[0], a[1]),
+    "CleanDiv": lambda a: floordiv(a[0], a[1]),
+    "CeilDiv": lambda a: ceildiv(a[0], a[1]),
+    "Mod": lambda a: mod(a[0], a[1]),
+    "PythonMod": lambda a: mod(a[0], a[1]),
+    "ModularIndexing": lambda a: mod(floordiv(a[0], a[1]), a[2]),
+    "LShift": lambda a: multiply(a[0], _shift(a)),
+    "RShift": lambda a: floordiv(a[0], _shift(a)),
+    "Min": lambda a: minimum(*a),
+    "Max": lambda a: maximum(*a),
+}
+
+Binary = Callable[[sympy.Expr, sympy.Expr], sympy.Expr]
+
+
+def _floor_of_quotient(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
+    return sympy.floor(a / b)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SympyFunctions:
+    """What to build divisions and extrema from.
+
+    For torch's shape environment: floordiv=FloorDiv, mod=PythonMod, minimum=Min, maximum=Max, all of
+    `torch.utils._sympy.functions`.
+    """
+
+    floordiv: Binary = _floor_of_quotient
+    mod: Binary = sympy.Mod
+    minimum: Callable[..., sympy.Expr] = sympy.Min
+    maximum: Callable[..., sympy.Expr] = sympy.Max
+
+
+PLAIN_SYMPY = SympyFunctions()
+
+
+def to_sympy(
+    e: Expr, symbols: Mapping[str, sympy.Symbol], functions: SympyFunctions = PLAIN_SYMPY
+) -> sympy.Expr:
+    """The sympy expression with the same value; the symbol called `n` becomes `symbols["n"]`.
+
+    Raises IndexArithmeticError for symbols that are missing.
+    """
+
+    def look_up(s: Expr) -> sympy.Expr:
+        found = symbols.get(s.name)
+        if found is None:
+            raise IndexArithmeticError(f"no sympy symbol for {s.name!r}")
+        return found
+
+    return fold(
+        e,
+        const=sympy.Integer,
+        symbol=look_up,
+        add=lambda xs: sympy.Add(*xs),
+        mul=lambda xs: sympy.Mul(*xs),
+        floordiv=functions.floordiv,
+        mod=functions.mod,
+        minimum=lambda xs: functions.minimum(*xs),
+        maximum=lambda xs: functions.maximum(*xs),
+    )
