@@ -1,0 +1,259 @@
+"""The rules of the repository's structure hold, and each check catches a planted breach of its rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from architecture import cycles, layers, module_state, suppressions, torch_border
+from architecture.sources import Source, Violation, read_other_files, read_sources
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tree:
+    """A repository as the checks see it: released sources, and the other Python files."""
+
+    root: Path
+    sources: Sequence[Source]
+    others: Sequence[Source]
+
+    @property
+    def everything(self) -> Sequence[Source]:
+        return (*self.sources, *self.others)
+
+
+def read_tree(root: Path) -> Tree:
+    return Tree(root=root, sources=read_sources(root), others=read_other_files(root))
+
+
+Check = Callable[[Tree], list[Violation]]
+
+CHECKS: Mapping[str, Check] = {
+    "packages import only those below them": lambda t: layers.check_imports_between_packages(t.sources),
+    "the runtime imports only the store": lambda t: layers.check_runtime_imports_only_the_store(t.sources),
+    "torch-free packages": lambda t: layers.check_torch_free_packages(t.sources),
+    "devices and processes are the runtime's": lambda t: layers.check_who_touches_devices(t.sources),
+    "declared packages": lambda t: layers.check_declared_packages(t.root),
+    "imports are declared": lambda t: layers.check_imports_are_declared(t.root, t.sources),
+    "no inductor": lambda t: torch_border.check_no_inductor(t.sources, t.others),
+    "one OutputCode": lambda t: torch_border.check_output_code(t.sources),
+    "private torch API": lambda t: torch_border.check_private_api(t.sources),
+    "no import cycles": lambda t: cycles.check_no_import_cycles(t.sources),
+    "no mutable module state": lambda t: module_state.check_no_mutable_module_state(t.sources),
+    "no global statements": lambda t: module_state.check_no_global_statements(t.sources),
+    "no silenced types": lambda t: suppressions.check_no_silenced_types(t.everything),
+    "no parked work": lambda t: suppressions.check_no_parked_work(t.everything),
+    "file names": lambda t: suppressions.check_file_names(t.everything),
+}
+
+
+@pytest.fixture(scope="module")
+def repository() -> Tree:
+    return read_tree(ROOT)
+
+
+def test_sources_were_found(repository: Tree) -> None:
+    assert {source.package for source in repository.sources} == set(layers.ALLOWED)
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_rule_holds(name: str, repository: Tree) -> None:
+    violations = CHECKS[name](repository)
+    assert not violations, "\n" + "\n".join(map(str, violations))
+
+
+# ---- each check catches what it is for -------------------------------------------------------------------------
+
+# Rule, file (below packages/), its text, and the line that must be named. `>` marks that line.
+PLANTED: Sequence[tuple[str, str, str]] = (
+    (
+        "packages import only those below them",
+        "coilwork-triton/src/coilwork_triton/a.py",
+        "> import coilwork_cpp\n",
+    ),
+    (
+        "packages import only those below them",
+        "coilwork-ir/src/coilwork_ir/a.py",
+        "def f():\n>     from coilwork_scheduler import x\n",
+    ),
+    (
+        "packages import only those below them",
+        "coilwork-cache/src/coilwork_cache/a.py",
+        "import importlib\n> importlib.import_module('coilwork.options')\n",
+    ),
+    (
+        "the runtime imports only the store",
+        "coilwork-runtime/src/coilwork_runtime/a.py",
+        "from coilwork_cache.store import Store\n> from coilwork_cache import LocalStore\n",
+    ),
+    (
+        "torch-free packages",
+        "coilwork-scheduler/src/coilwork_scheduler/a.py",
+        "def f():\n>     import torch.fx\n",
+    ),
+    (
+        "devices and processes are the runtime's",
+        "coilwork-lowering/src/coilwork_lowering/a.py",
+        "import torch\ndef f():\n>     return torch.cuda.current_device()\n",
+    ),
+    (
+        "devices and processes are the runtime's",
+        "coilwork-cpp/src/coilwork_cpp/a.py",
+        "> import subprocess\n",
+    ),
+    ("imports are declared", "coilwork-ir/src/coilwork_ir/a.py", "> import jinja2\n"),
+    ("no inductor", "coilwork/src/coilwork/a.py", "def f():\n>     from torch._inductor import config\n"),
+    ("no inductor", "coilwork/src/coilwork/a.py", "> from torch import _inductor\n"),
+    ("no inductor", "coilwork/src/coilwork/a.py", "import torch\n> x = torch._inductor.config\n"),
+    ("no inductor", "coilwork/src/coilwork/a.py", "> NAME = 'torch._inductor.config'\n"),
+    ("no inductor", "coilwork/tests/test_a.py", "> import torch._inductor.config\n"),
+    (
+        "one OutputCode",
+        "coilwork-wrapper/src/coilwork_wrapper/a.py",
+        "> from torch._functorch._aot_autograd.aot_autograd_result import OutputCode\n",
+    ),
+    (
+        "private torch API",
+        "coilwork-wrapper/src/coilwork_wrapper/a.py",
+        "> from torch._subclasses import FakeTensor\n",
+    ),
+    (
+        "private torch API",
+        "coilwork-wrapper/src/coilwork_wrapper/a.py",
+        "import torch\nop = torch.ops.aten._softmax\n> x = torch._C._get_tracing_state()\n",
+    ),
+    ("no mutable module state", "coilwork-ir/src/coilwork_ir/a.py", "__all__ = ['a']\n> TABLE = {}\n"),
+    ("no mutable module state", "coilwork-ir/src/coilwork_ir/a.py", "> table: dict[str, int] = {}\n"),
+    ("no mutable module state", "coilwork-ir/src/coilwork_ir/a.py", "class A:\n>     seen = set()\n"),
+    (
+        "no mutable module state",
+        "coilwork-ir/src/coilwork_ir/a.py",
+        "from typing import Final\n> seen: Final = [i for i in range(3)]\n",
+    ),
+    (
+        "no mutable module state",
+        "coilwork-ir/src/coilwork_ir/a.py",
+        "import threading\n> here = threading.local()\n",
+    ),
+    (
+        "no mutable module state",
+        "coilwork-ir/src/coilwork_ir/a.py",
+        "class R:\n    def add(self, x):\n        self.items.append(x)\n\n> REGISTRY = R()\n",
+    ),
+    (
+        "no global statements",
+        "coilwork-ir/src/coilwork_ir/a.py",
+        "n = 0\ndef f():\n>     global n\n    n = 1\n",
+    ),
+    ("no silenced types", "coilwork-ir/src/coilwork_ir/a.py", "> x: int = 'a'  # type: ignore[assignment]\n"),
+    ("no parked work", "coilwork-ir/src/coilwork_ir/a.py", "> x = 1  # TODO later\n"),
+    ("file names", "coilwork-ir/src/coilwork_ir/utils.py", "> x = 1\n"),
+)
+
+
+def plant(root: Path, files: Mapping[str, str]) -> Tree:
+    """A repository of ten empty packages and the given files (paths below packages/)."""
+    for package in layers.ALLOWED:
+        folder = root / "packages" / package
+        source = folder / "src" / package.replace("-", "_")
+        source.mkdir(parents=True)
+        (source / "__init__.py").write_text("")
+        (folder / "pyproject.toml").write_text(
+            f'[project]\nname = "{package}"\ndependencies = ["torch>=2.11"]\n'
+        )
+    for path, text in files.items():
+        target = root / "packages" / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+    return read_tree(root)
+
+
+def unmarked(text: str) -> tuple[str, int]:
+    """The text without its `> ` mark, and the number of the line that had it."""
+    lines = text.splitlines(keepends=True)
+    number = next(i for i, line in enumerate(lines) if line.startswith("> "))
+    lines[number] = lines[number].removeprefix("> ")
+    return "".join(lines), number + 1
+
+
+@pytest.mark.parametrize(("rule", "path", "marked"), PLANTED)
+def test_planted_breach_is_named_by_line(rule: str, path: str, marked: str, tmp_path: Path) -> None:
+    text, line = unmarked(marked)
+    violations = CHECKS[rule](plant(tmp_path, {path: text}))
+    assert {(v.path, v.line) for v in violations} == {(f"packages/{path}", line)}, violations
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_clean_tree_passes(name: str, tmp_path: Path) -> None:
+    clean = """
+        from __future__ import annotations
+        from collections.abc import Mapping, Sequence
+        from types import MappingProxyType
+        from typing import TYPE_CHECKING, Final
+        from coilwork_ir.interning import InternTable
+        if TYPE_CHECKING:
+            from coilwork_ir import b
+        '''Prose may speak of torch._inductor.'''
+        __all__ = ["TABLE"]
+        TABLE: Final[Mapping[str, int]] = {"a": 1}
+        ORDER: "Sequence[int]" = [1, 2]
+        FROZEN = MappingProxyType({"a": 1})
+        NODES = InternTable()
+        def f(x: list[int]) -> list[int]:
+            seen = set(x)
+            return sorted(seen)
+    """
+    text = "".join(line.removeprefix("        ") for line in clean.splitlines(keepends=True))
+    table = "class InternTable:\n    def put(self, x):\n        self.entries[x] = x\n"
+    files = {
+        "coilwork-ir/src/coilwork_ir/a.py": text,
+        "coilwork-ir/src/coilwork_ir/b.py": "from coilwork_ir.a import f\n",
+        "coilwork-ir/src/coilwork_ir/interning.py": table,
+    }
+    assert CHECKS[name](plant(tmp_path, files)) == []
+
+
+def test_function_local_cycle_is_caught(tmp_path: Path) -> None:
+    base = "coilwork-ir/src/coilwork_ir"
+    files = {
+        f"{base}/a.py": "from coilwork_ir.b import y\n",
+        f"{base}/b.py": "def y():\n    from . import c\n",
+        f"{base}/c.py": "import coilwork_ir.a\n",
+    }
+    (violation,) = cycles.check_no_import_cycles(plant(tmp_path, files).sources)
+    assert violation.line == 1
+    assert (
+        violation.message == "import cycle: coilwork_ir.a -> coilwork_ir.b -> coilwork_ir.c -> coilwork_ir.a"
+    )
+
+
+def test_cycle_through_the_package_root_is_caught(tmp_path: Path) -> None:
+    base = "coilwork-ir/src/coilwork_ir"
+    files = {
+        f"{base}/__init__.py": "from coilwork_ir.a import x\n",
+        f"{base}/a.py": "from coilwork_ir import z\n",
+    }
+    assert len(cycles.check_no_import_cycles(plant(tmp_path, files).sources)) == 1
+
+
+def test_declaring_a_package_above_is_caught(tmp_path: Path) -> None:
+    tree = plant(tmp_path, {})
+    project = tmp_path / "packages" / "coilwork-cpp" / "pyproject.toml"
+    project.write_text('[project]\ndependencies = [\n  "coilwork-ir>=0.1",\n  "coilwork-runtime>=0.1",\n]\n')
+    (violation,) = layers.check_declared_packages(tree.root)
+    assert (
+        str(violation)
+        == "packages/coilwork-cpp/pyproject.toml:4: coilwork-cpp must not depend on coilwork-runtime"
+    )
+
+
+def test_second_file_with_output_code_is_caught(tmp_path: Path) -> None:
+    text = "from torch._functorch._aot_autograd.aot_autograd_result import OutputCode\n"
+    tree = plant(tmp_path, {"coilwork/src/coilwork/a.py": text, "coilwork/src/coilwork/b.py": text})
+    (violation,) = torch_border.check_output_code(tree.sources)
+    assert violation.path.endswith("/b.py")
