@@ -8,6 +8,7 @@ anything. The checksums find damage, not malice: import only archives from peopl
 from __future__ import annotations
 
 import hashlib
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterable
@@ -26,7 +27,19 @@ MANIFEST = "manifest.json"
 MAX_MANIFEST_BYTES = 256 << 20
 # Equal entries give equal archives, so members carry no time of their own (zip's earliest).
 _TIMESTAMP = (1980, 1, 1, 0, 0, 0)
-_DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, KeyError)
+# What zipfile is known to raise on damaged files; offsets beyond the file surface as OSError and ValueError.
+_DAMAGE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    EOFError,
+    KeyError,
+    NotImplementedError,
+    OSError,
+    OverflowError,
+    RuntimeError,
+    ValueError,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,19 +85,22 @@ def export_archive(
 def import_archive(store: Store, path: Path) -> ArchiveReport:
     """Put all entries of the archive at `path` into `store`, over those it has.
 
-    Raises ArchiveError if any part of the file is damaged, before anything is stored; OSError if the file
-    can't be read.
+    Raises ArchiveError if any part of the file is damaged, before anything is stored; OSError if it
+    can't be opened.
     """
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = _read_manifest(archive, path)
-            # Once to check everything, once to store: an archive may be larger than memory.
-            for member in members:
-                _read_member(archive, path, member)
-            for member in members:
-                store.put(member.key, _read_member(archive, path, member))
-    except _DAMAGE as error:
-        raise ArchiveError(str(path), f"{type(error).__name__}: {error}") from error
+    with path.open("rb") as file:
+        try:
+            with zipfile.ZipFile(file) as archive:
+                members = _read_manifest(archive, path)
+                # Once to check everything, once to store: an archive may be larger than memory.
+                for member in members:
+                    _read_member(archive, path, member)
+                for member in members:
+                    store.put(member.key, _read_member(archive, path, member))
+        except ArchiveError:
+            raise
+        except _DAMAGE as error:
+            raise ArchiveError(str(path), f"{type(error).__name__}: {error}") from error
     return _report(members)
 
 

@@ -10,7 +10,6 @@ records sorted by name. Every byte is accounted for, so a bundle that decodes is
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from pathlib import Path
 
 from coilwork_cache.codec import JsonValue, dump_json, load_json_object
 from coilwork_cache.errors import CodecError
-from coilwork_cache.folder import PRIVATE_FOLDER, write_atomically
+from coilwork_cache.folder import make_private_folders, write_atomically
 
 MAGIC = b"COILBNDL"
 BUNDLE_FORMAT = 1
@@ -92,7 +91,7 @@ def extract(bundle: Bundle, folder: Path, *, prefix: str = "") -> dict[str, Path
         if not name.startswith(prefix):
             continue
         path = folder.joinpath(*name.split("/"))
-        os.makedirs(path.parent, mode=PRIVATE_FOLDER, exist_ok=True)
+        make_private_folders(path.parent)
         write_atomically(path.parent, path, (bundle.records[name],), durable=False)
         written[name] = path
     return written

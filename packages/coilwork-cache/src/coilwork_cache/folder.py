@@ -43,9 +43,7 @@ def open_private_folder(path: Path) -> None:
     made or examined. On Windows, folder permissions are inherited from the user's profile and not checked.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=PRIVATE_FOLDER)
-        with contextlib.suppress(FileExistsError):
-            path.mkdir(mode=PRIVATE_FOLDER)
+        make_private_folders(path)
         # A link that somebody else made may be redirected later, so its owner counts, too.
         found, link = path.stat(), path.lstat()
     except OSError as error:
@@ -61,6 +59,25 @@ def open_private_folder(path: Path) -> None:
     if found.st_mode & _WRITABLE_BY_OTHERS:
         mode = stat.S_IMODE(found.st_mode)
         raise InsecureRootError(str(path), f"its mode {mode:04o} lets other users write to it")
+
+
+def make_private_folders(path: Path) -> None:
+    """Make `path` and the folders above it where they are missing, each for this user alone. Raises OSError.
+
+    `Path.mkdir(parents=True)` would give the ones above the mode of the umask.
+    """
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    for folder in reversed(missing):
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=PRIVATE_FOLDER)
+
+
+def owner_problem(handle: int) -> str | None:
+    """Why the open file `handle` isn't to be trusted: it belongs to another user. None if it is ours."""
+    if sys.platform == "win32":
+        return None
+    owner, user = os.fstat(handle).st_uid, os.geteuid()
+    return None if owner == user else f"it belongs to user id {owner}, this process runs as {user}"
 
 
 def write_atomically(

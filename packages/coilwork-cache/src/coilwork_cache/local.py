@@ -38,7 +38,9 @@ from coilwork_cache.folder import (
     PRIVATE_FOLDER,
     default_root,
     list_files,
+    make_private_folders,
     open_private_folder,
+    owner_problem,
     remove_older_than,
     write_atomically,
 )
@@ -101,6 +103,8 @@ class LocalStore:
         path = self._path(key)
         try:
             with path.open("rb") as file:
+                # The root was checked once; if it was removed since, somebody else may have made it anew.
+                stranger = owner_problem(file.fileno())
                 header = file.read(HEADER_BYTES)
                 payload = file.read()
         except FileNotFoundError:
@@ -111,6 +115,8 @@ class LocalStore:
             self._announcer.once(CacheUnavailableWarning(str(path), f"reading: {error}"), topic="read")
             return None
         try:
+            if stranger is not None:
+                raise DamagedEntry(stranger)
             data = unseal(key, header, payload)
         except DamagedEntry as damage:
             self._tally.add(StoreStats(misses=1, corrupt=1))
@@ -189,8 +195,7 @@ class LocalStore:
 
     def _write(self, path: Path, header: bytes, data: bytes) -> None:
         # Somebody may remove the whole cache while we run; that is no reason to stop caching.
-        self._folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
-        path.parent.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
+        make_private_folders(path.parent)
         write_atomically(self._temporary_folder(), path, (header, data), durable=self._durable)
 
     def _write_failed(self, path: Path, error: OSError) -> None:

@@ -1,0 +1,176 @@
+"""The Redis store: signatures, failing servers, expiry. Runs against fakeredis."""
+
+from __future__ import annotations
+
+import socket
+import time
+import warnings
+
+import fakeredis
+import pytest
+
+from coilwork_cache import (
+    CacheUnavailableWarning,
+    EntryTooLargeWarning,
+    InvalidSettingError,
+    StoreStats,
+    UntrustedEntryWarning,
+    content_key,
+)
+from coilwork_cache.redis_store import RedisStore
+
+SECRET = b"a secret of more than 16 bytes"
+KEY, OTHER = content_key("k", "one"), content_key("k", "two")
+NAME = f"coilwork:1:{KEY}"
+
+
+@pytest.fixture
+def server() -> fakeredis.FakeServer:
+    return fakeredis.FakeServer()
+
+
+@pytest.fixture
+def client(server: fakeredis.FakeServer) -> fakeredis.FakeRedis:
+    return fakeredis.FakeRedis(server=server)
+
+
+@pytest.fixture
+def store(client: fakeredis.FakeRedis) -> RedisStore:
+    return RedisStore(client, signing_key=SECRET)
+
+
+def test_machines_with_the_same_secret_share(store: RedisStore, server: fakeredis.FakeServer) -> None:
+    store.put(KEY, b"value")
+    assert RedisStore(fakeredis.FakeRedis(server=server), signing_key=SECRET).get(KEY) == b"value"
+
+
+def test_every_flipped_bit_and_every_truncation_is_refused(
+    store: RedisStore, client: fakeredis.FakeRedis
+) -> None:
+    store.put(KEY, b"value")
+    whole = client.get(NAME)
+    assert isinstance(whole, bytes)
+    flips = [
+        whole[: i // 8] + bytes([whole[i // 8] ^ 1 << i % 8]) + whole[i // 8 + 1 :]
+        for i in range(8 * len(whole))
+    ]
+    cuts = [whole[:length] for length in range(len(whole))]
+    for bad in [*flips, *cuts, whole + b"\0"]:
+        client.set(NAME, bad)
+        with pytest.warns(UntrustedEntryWarning, match="untrusted-entry"):
+            assert store.get(KEY) is None
+    assert store.stats().corrupt == store.stats().misses == len(flips) + len(cuts) + 1
+
+
+def test_another_secret_is_refused_and_overwritten(store: RedisStore, client: fakeredis.FakeRedis) -> None:
+    stranger = RedisStore(client, signing_key=b"some other secret of theirs")
+    stranger.put(KEY, b"evil")
+    with pytest.warns(UntrustedEntryWarning, match="signature does not match"):
+        assert store.get(KEY) is None
+    store.put(KEY, b"good")
+    assert store.get(KEY) == b"good"
+
+
+def test_unsigned_is_refused(store: RedisStore, client: fakeredis.FakeRedis) -> None:
+    client.set(NAME, b"some value that nobody signed, but long enough")
+    with pytest.warns(UntrustedEntryWarning, match="unsigned"):
+        assert store.get(KEY) is None
+
+
+def test_a_signed_entry_under_another_key_is_refused(store: RedisStore, client: fakeredis.FakeRedis) -> None:
+    store.put(KEY, b"value")
+    signed = client.get(NAME)
+    assert isinstance(signed, bytes)
+    client.set(f"coilwork:1:{OTHER}", signed)
+    with pytest.warns(UntrustedEntryWarning):
+        assert store.get(OTHER) is None
+
+
+def test_a_decoding_client_is_named_as_the_cause() -> None:
+    store = RedisStore(fakeredis.FakeRedis(decode_responses=True, encoding="latin-1"), signing_key=SECRET)
+    store.put(KEY, b"value")
+    with pytest.warns(UntrustedEntryWarning, match="decode_responses=False"):
+        assert store.get(KEY) is None
+
+
+def test_a_dead_server_warns_once_and_is_left_alone(
+    server: fakeredis.FakeServer, client: fakeredis.FakeRedis
+) -> None:
+    now_s = [100.0]
+    store = RedisStore(client, signing_key=SECRET, retry_after_s=30, clock=lambda: now_s[0])
+    store.put(KEY, b"value")
+    server.connected = False
+    with pytest.warns(CacheUnavailableWarning, match="store-unavailable"):
+        assert store.get(KEY) is None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        store.put(OTHER, b"value")
+        assert store.get(KEY) is None and not store.contains(KEY)
+        store.delete(KEY)
+        assert list(store.entries()) == [] and store.clear() == 0
+        assert store.stats().failures == 1  # one attempt, not seven
+        now_s[0] += 31
+        assert store.get(KEY) is None
+        assert store.stats().failures == 2
+        server.connected = True
+        now_s[0] += 31
+        assert store.get(KEY) == b"value"
+
+
+def test_a_silent_server_costs_one_timeout() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        store = RedisStore.connect(f"redis://127.0.0.1:{port}", signing_key=SECRET, timeout_s=0.1)
+        began_s = time.monotonic()
+        with pytest.warns(CacheUnavailableWarning, match="imeout|timed out"):
+            assert store.get(KEY) is None
+        for _ in range(20):
+            assert store.get(KEY) is None
+        # 21 timeouts and redis-py's own retries would take longer.
+        assert time.monotonic() - began_s < 3.0
+
+
+def test_nobody_listening() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    store = RedisStore.connect(f"redis://127.0.0.1:{port}", signing_key=SECRET)
+    with pytest.warns(CacheUnavailableWarning):
+        store.put(KEY, b"value")
+    assert store.stats() == StoreStats(failures=1)
+
+
+def test_namespaces_are_apart(client: fakeredis.FakeRedis) -> None:
+    one = RedisStore(client, signing_key=SECRET, namespace="team-a")
+    other = RedisStore(client, signing_key=SECRET, namespace="team-b")
+    one.put(KEY, b"a")
+    client.set("team-b:1:not-a-key", b"x")
+    assert other.get(KEY) is None and other.clear() == 0 and list(other.entries()) == []
+    assert one.get(KEY) == b"a"
+
+
+def test_entries_expire(client: fakeredis.FakeRedis) -> None:
+    RedisStore(client, signing_key=SECRET, ttl_s=60).put(KEY, b"value")
+    assert 0 < client.ttl(NAME) <= 60
+
+
+def test_too_large_an_entry_warns(client: fakeredis.FakeRedis) -> None:
+    store = RedisStore(client, signing_key=SECRET, max_entry_bytes=4)
+    store.put(KEY, b"old")
+    with pytest.warns(EntryTooLargeWarning):
+        store.put(KEY, b"larger")
+    assert store.get(KEY) is None
+
+
+def test_refuses_bad_settings(client: fakeredis.FakeRedis) -> None:
+    with pytest.raises(InvalidSettingError, match="at least 16") as raised:
+        RedisStore(client, signing_key=b"hunter2")
+    assert "hunter2" not in str(raised.value)
+    with pytest.raises(InvalidSettingError, match="namespace"):
+        RedisStore(client, signing_key=SECRET, namespace="a*")
+    with pytest.raises(InvalidSettingError, match="ttl_s"):
+        RedisStore(client, signing_key=SECRET, ttl_s=0)
+    with pytest.raises(InvalidSettingError, match="max_entry_bytes"):
+        RedisStore(client, signing_key=SECRET, max_entry_bytes=0)
+    with pytest.raises(InvalidSettingError, match="url") as raised:
+        RedisStore.connect("http://user:hunter2@host", signing_key=SECRET)
+    assert "hunter2" not in str(raised.value)
