@@ -59,21 +59,34 @@ class InternTable(Generic[K, V]):
 
     def add(self, key: K, value: V) -> V:
         """Make `value` the canonical value of `key`, unless there is a live one; return the canonical one."""
+        mine = ref(value)
+        found = self._refs.setdefault(key, mine)  # atomic: of two threads, one inserts and both see its entry
+        if found is not mine:
+            present = found()
+            if present is not None:
+                return present
+            return self._replace_dead(key, value)
+        if len(self._refs) > self._sweep_at:
+            with self._lock:
+                self._sweep()
+        return value
+
+    def _replace_dead(self, key: K, value: V) -> V:
         with self._lock:
             found = self._refs.get(key)
+            present = None if found is None else found()
+            if present is not None:
+                return present
+            # A sweep may have removed the dead entry, and another thread may have added a live one since: the table
+            # decides once more.
             if found is not None:
-                present = found()
-                if present is not None:
-                    return present
-            self._refs[key] = ref(value)
-            if len(self._refs) > self._sweep_at:
-                self._sweep()
-            return value
+                del self._refs[key]
+            return self.add(key, value)
 
     def _sweep(self) -> None:
         dead = [key for key, reference in list(self._refs.items()) if reference() is None]
         for key in dead:
-            # Insertions happen under the lock only, and `self` holds it: the entry can't have been revived.
+            # Dead entries are replaced and removed under the lock only, which `self` holds: it is still the dead one.
             del self._refs[key]
         self._sweep_at = max(_FIRST_SWEEP, 2 * len(self._refs))
 

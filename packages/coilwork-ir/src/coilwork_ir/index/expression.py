@@ -234,6 +234,14 @@ _new = object.__new__
 _DIGITS: Final = re.compile(r"\d+")
 
 
+def _natural(name: str) -> str:
+    """A text that sorts as `name` does when digit runs compare as numbers: i2 before i10."""
+    stem = name.rstrip("0123456789")
+    if stem.isalpha():  # the common case, without the regular expression
+        return f"{stem}{chr(0x30 + len(name) - len(stem))}{name[len(stem) :]}"
+    return _DIGITS.sub(lambda run: chr(0x30 + len(run[0])) + run[0], name)
+
+
 def atoms_of(mono: Expr) -> tuple[Expr, ...]:
     """The factors of a monomial."""
     return mono._args if mono._tag == PRODUCT else (mono,)
@@ -299,14 +307,13 @@ def symbol(
     e._constant = 0
     e._has_mod = False
     e._data = data
-    # Digit runs compare by length first: i2 < i10.
-    natural = _DIGITS.sub(lambda run: chr(0x30 + min(len(run[0]), 0x4000)) + run[0], name)
-    promise = (
-        (0, 0) if lo is None else (1, lo),
-        (0, 0) if hi is None else (1, hi),
-        () if extent is None else extent.sort_key,
+    e._key = (
+        -1,
+        0,
+        _natural(name),
+        name,
+        (lo is not None, lo or 0, hi is not None, hi or 0, () if extent is None else extent.sort_key),
     )
-    e._key = (-1, 0, natural, name, promise)
     e._free = frozenset((e,))
     return _SYMBOLS.add(data, e)
 

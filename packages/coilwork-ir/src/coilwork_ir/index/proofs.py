@@ -79,6 +79,10 @@ def provably_lt(a: Expr | int, b: Expr | int) -> bool:
     top, bottom = limits(a)[1], limits(b)[0]
     if top is not None and bottom is not None and top < bottom:
         return True
+    # In sizes only first: that proof is cached, and shared by all range symbols over the same extents.
+    most = _upper_of_sum(a)
+    if most is not None and most is not a and provably_nonneg(add_int(subtract(b, most), -1)):
+        return True
     return provably_nonneg(add_int(subtract(b, a), -1))
 
 
@@ -248,6 +252,11 @@ def _upper(atom: Expr) -> Expr | None:
     return None if hi is None else as_expr(hi)
 
 
+def _numerically_nonneg(e: Expr) -> bool:
+    lo = limits(e)[0]
+    return lo is not None and lo >= 0
+
+
 def _upper_of_sum(e: Expr) -> Expr | None:
     """As `_upper`, term by term; None unless every term has a numeric coefficient on a bounded atom."""
     terms: dict[Expr, int] = {}
@@ -256,14 +265,10 @@ def _upper_of_sum(e: Expr) -> Expr | None:
         factors = atoms_of(mono)
         if len(factors) > 1 and all(f._tag == SYMBOL and f._data[3] is None for f in factors):
             bound: Expr | None = mono
-        elif (
-            len(factors) > 1
-            and coeff > 0
-            and all((limits(f)[0] or -1) >= 0 or limits(f)[0] == 0 for f in factors)
-        ):
-            tops = [_upper(f) for f in factors]
+        elif len(factors) > 1 and coeff > 0 and all(_numerically_nonneg(f) for f in factors):
             bound = ONE
-            for top in tops:
+            for factor in factors:
+                top = _upper(factor)
                 bound = None if bound is None or top is None else multiply(bound, top)
         elif len(factors) == 1:
             bound = _upper(mono) if coeff > 0 else _lower(mono)

@@ -32,11 +32,9 @@ def finish(monos: tuple[Expr, ...], coeffs: tuple[int, ...], constant: int, has_
 
 def from_terms(terms: dict[Expr, int], constant: int) -> Expr:
     """`sum(coeff * mono) + constant`; zero coefficients are allowed."""
-    monos = (
-        sorted([m for m, c in terms.items() if c], key=_key_of)
-        if len(terms) > 1
-        else [m for m, c in terms.items() if c]
-    )
+    monos = [m for m, c in terms.items() if c]
+    if len(monos) > 1:
+        monos.sort(key=_key_of)
     has_mod = False
     for m in monos:
         if m._has_mod:
