@@ -1,3 +1,29 @@
-"""What Coilwork's generated code imports: build, load, launch, autotune, checks."""
+"""What generated code needs at run time: build, load, launch, check."""
+
+from coilwork_runtime.builder import Builder
+from coilwork_runtime.devices import describe_device
+from coilwork_runtime.errors import (
+    DeviceError,
+    KernelBuildError,
+    LayoutError,
+    MissingCompilerError,
+    MissingTritonError,
+    ModuleTextError,
+    RuntimeFault,
+)
+from coilwork_runtime.loader import load_python
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "Builder",
+    "DeviceError",
+    "KernelBuildError",
+    "LayoutError",
+    "MissingCompilerError",
+    "MissingTritonError",
+    "ModuleTextError",
+    "RuntimeFault",
+    "describe_device",
+    "load_python",
+]

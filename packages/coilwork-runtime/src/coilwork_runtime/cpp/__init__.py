@@ -1,0 +1,1 @@
+"""C++ kernels: compiler, build, load and launch."""

@@ -1,0 +1,135 @@
+"""The C++ compiler of this machine and the flags kernels are built with."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from coilwork_runtime.errors import MissingCompilerError
+
+CANDIDATES: Final = ("g++", "c++", "clang++")
+BASE_FLAGS: Final = (
+    "-O3",
+    "-shared",
+    "-fPIC",
+    "-std=c++17",
+    "-fopenmp-simd",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-ffp-contract=off",
+    "-fvisibility=hidden",
+    "-w",
+)
+# What a torch wheel exports in libtorch_cpu and kernels call; linked against a stub, because reading the symbol table of
+# the real library takes longer than compiling the kernel.
+IMPORTED: Final = ("torch_parallel_for", "torch_get_num_threads", "torch_get_thread_idx")
+
+_FEATURE_FLAGS: Final[tuple[tuple[str, str], ...]] = (
+    ("avx2", "-mavx2"),
+    ("fma", "-mfma"),
+    ("f16c", "-mf16c"),
+    ("avx512f", "-mavx512f"),
+    ("avx512dq", "-mavx512dq"),
+    ("avx512bw", "-mavx512bw"),
+    ("avx512vl", "-mavx512vl"),
+    ("avx512fp16", "-mavx512fp16"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Toolchain:
+    """A compiler: its command, and the identity that cache keys contain."""
+
+    command: str
+    version: str
+
+
+def find_toolchain(environ: Mapping[str, str] | None = None) -> Toolchain:
+    """The compiler named by `CXX`, else the first of g++, c++, clang++ on the path.
+
+    Raises:
+        MissingCompilerError: there is none.
+    """
+    variables = os.environ if environ is None else environ
+    names = (variables["CXX"],) if variables.get("CXX") else CANDIDATES
+    for name in names:
+        command = shutil.which(name, path=variables.get("PATH"))
+        if command is not None:
+            shown = subprocess.run([command, "--version"], capture_output=True, text=True, check=False)
+            return Toolchain(command=command, version=shown.stdout.partition("\n")[0])
+    raise MissingCompilerError(
+        "no-compiler",
+        "there is no C++ compiler on this machine",
+        reason=f"looked for {', '.join(names)} on the path",
+        remedy="install g++ (Debian: apt-get install g++) or set CXX",
+    )
+
+
+def flags_for(features: Iterable[str]) -> tuple[str, ...]:
+    """Compiler flags for a kernel that uses `features`."""
+    wanted = frozenset(features)
+    flags = [flag for feature, flag in _FEATURE_FLAGS if feature in wanted]
+    if "avx512f" in wanted:
+        flags.append("-mprefer-vector-width=512")
+    return (*BASE_FLAGS, *flags)
+
+
+def link_flags(folder: Path) -> tuple[str, ...]:
+    """Linker arguments: the stub in `folder`, and glibc's vector math library where there is one."""
+    vector_math = (
+        ("-lmvec", "-lm") if platform.machine() == "x86_64" and platform.system() == "Linux" else ("-lm",)
+    )
+    return (f"-L{folder}", "-Wl,--no-as-needed", "-ltorch_cpu", "-Wl,--as-needed", *vector_math)
+
+
+def make_stub(toolchain: Toolchain, folder: Path) -> None:
+    """Put a stub of libtorch_cpu into `folder`: the names that kernels import, and the real library's SONAME.
+
+    At load time the SONAME resolves to the library that torch has already loaded.
+    """
+    functions = " ".join(f"void {name}() {{}}" for name in IMPORTED)
+    source = folder / "torch_cpu_stub.cpp"
+    source.write_text(f'extern "C" {{ {functions} }}\n', encoding="utf-8")
+    library = folder / "libtorch_cpu.so"
+    run = subprocess.run(
+        [
+            toolchain.command,
+            "-shared",
+            "-fPIC",
+            str(source),
+            "-o",
+            str(library),
+            "-Wl,-soname,libtorch_cpu.so",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if run.returncode:
+        raise MissingCompilerError(
+            "broken-compiler",
+            f"{toolchain.command} cannot build a shared library",
+            reason=run.stderr[-2000:],
+            remedy="install a working C++ tool chain or set CXX",
+        )
+
+
+def compile_library(
+    toolchain: Toolchain, source: str, features: Iterable[str], stub: Path
+) -> tuple[bytes | None, str]:
+    """Compile `source`: the shared library's bytes and an empty text, or `None` and what the compiler said."""
+    with tempfile.TemporaryDirectory(prefix="coilwork-") as scratch:
+        text, library = Path(scratch, "kernel.cpp"), Path(scratch, "kernel.so")
+        text.write_text(source, encoding="utf-8")
+        command = [toolchain.command, *flags_for(features), str(text), "-o", str(library), *link_flags(stub)]
+        run = subprocess.run(command, capture_output=True, text=True, check=False)
+        if run.returncode:
+            return None, f"{' '.join(command)}\n{run.stderr[-4000:]}"
+        return library.read_bytes(), ""

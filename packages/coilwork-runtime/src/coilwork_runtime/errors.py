@@ -1,0 +1,53 @@
+"""Errors of the runtime. Each says what failed, why, and what to do; codes are stable."""
+
+from __future__ import annotations
+
+
+class RuntimeFault(Exception):
+    """Base of the runtime's own errors."""
+
+    def __init__(self, code: str, what: str, *, reason: str = "", remedy: str = "") -> None:
+        self.code = code
+        self.what = what
+        lines = [f"{type(self).__name__}[{code}]: {what}"]
+        if reason:
+            lines.append(f"  reason  {reason}")
+        if remedy:
+            lines.append(f"  try     {remedy}")
+        super().__init__("\n".join(lines))
+
+
+class KernelBuildError(RuntimeFault):
+    """A kernel's source does not build. `kernel` is its name."""
+
+    def __init__(self, kernel: str, *, reason: str, remedy: str = "") -> None:
+        self.kernel = kernel
+        super().__init__("kernel-build", f"kernel {kernel} does not build", reason=reason, remedy=remedy)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # built in worker processes, so it has to cross between them
+        return (_rebuild, (self.kernel, str(self)))
+
+
+def _rebuild(kernel: str, text: str) -> KernelBuildError:
+    return KernelBuildError(kernel, reason=text)
+
+
+class MissingCompilerError(RuntimeFault):
+    """There is no C++ compiler on this machine."""
+
+
+class MissingTritonError(RuntimeFault):
+    """A GPU kernel is to be built and Triton is not installed."""
+
+
+class LayoutError(RuntimeFault):
+    """A tensor handed to a compiled graph has another element type, device, shape or stride than it was compiled for."""
+
+
+class DeviceError(RuntimeFault):
+    """A device is not there, or is not the one that an artifact was made for."""
+
+
+class ModuleTextError(RuntimeFault):
+    """The text of a generated module is damaged: it does not define what such a module defines."""

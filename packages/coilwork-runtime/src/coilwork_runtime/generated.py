@@ -1,0 +1,33 @@
+"""What generated modules use, under the name `rt`. This is the stable surface of the runtime."""
+
+from coilwork_runtime.layouts import (
+    check_aligned_layout,
+    check_layout,
+    empty_pool,
+    empty_strided,
+    empty_strided_cpu,
+    empty_strided_cuda,
+    ensure_layout,
+    pool_view,
+    reinterpret,
+    reinterpret_dtype,
+)
+from coilwork_runtime.specs import CppKernel, TritonKernel
+from coilwork_runtime.standalone import random_input, run_standalone
+
+__all__ = [
+    "CppKernel",
+    "TritonKernel",
+    "check_aligned_layout",
+    "check_layout",
+    "empty_pool",
+    "empty_strided",
+    "empty_strided_cpu",
+    "empty_strided_cuda",
+    "ensure_layout",
+    "pool_view",
+    "random_input",
+    "reinterpret",
+    "reinterpret_dtype",
+    "run_standalone",
+]

@@ -1,0 +1,131 @@
+"""Tensors as generated modules handle them: allocated, checked, and seen under other layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import torch
+
+from coilwork_runtime.errors import LayoutError
+from coilwork_runtime.torch_compat import empty_strided_cpu, empty_strided_cuda_current
+from coilwork_runtime.torch_compat import reinterpret as reinterpret_tensor
+
+Sizes = Sequence[int]
+
+ALIGNMENT_BYTES: Final = 16
+
+
+def empty_strided(size: Sizes, stride: Sizes, dtype: torch.dtype, device: str) -> torch.Tensor:
+    """Uninitialised memory for a tensor of this layout, on any device."""
+    return torch.empty_strided(size, stride, dtype=dtype, device=device)
+
+
+def empty_strided_cuda(size: Sizes, stride: Sizes, dtype: torch.dtype, index: int) -> torch.Tensor:
+    """Uninitialised memory on CUDA device `index`."""
+    if torch.cuda.current_device() == index:
+        return empty_strided_cuda_current(size, stride, dtype)
+    return torch.empty_strided(size, stride, dtype=dtype, device=f"cuda:{index}")
+
+
+def empty_pool(size_bytes: int, device: str) -> torch.Tensor:
+    """One block of memory to be carved up by `pool_view`."""
+    return torch.empty((size_bytes,), dtype=torch.uint8, device=device)
+
+
+def pool_view(
+    pool: torch.Tensor, offset_bytes: int, size: Sizes, stride: Sizes, dtype: torch.dtype
+) -> torch.Tensor:
+    """A tensor that lives in `pool`, `offset_bytes` after its start."""
+    typed = pool[offset_bytes : offset_bytes + _span(size, stride) * dtype.itemsize].view(dtype)
+    return torch.as_strided(typed, size, stride)
+
+
+def reinterpret(source: torch.Tensor, size: Sizes, stride: Sizes, offset: int) -> torch.Tensor:
+    """The memory of `source` under another layout, `offset` elements after its first."""
+    return reinterpret_tensor(source, size, stride, source.storage_offset() + offset)
+
+
+def reinterpret_dtype(
+    source: torch.Tensor, size: Sizes, stride: Sizes, dtype: torch.dtype, offset: int
+) -> torch.Tensor:
+    """As `reinterpret`, with the bits read as `dtype`; `offset` counts elements of `dtype`."""
+    start = source.storage_offset() * source.element_size()
+    flat = torch.empty(0, dtype=dtype, device=source.device)
+    first, rest = divmod(start, dtype.itemsize)
+    if rest:
+        raise LayoutError("misaligned", f"memory at byte {start} of its storage cannot be read as {dtype}")
+    return flat.set_(source.untyped_storage(), first + offset, tuple(size), tuple(stride))
+
+
+def ensure_layout(value: torch.Tensor, size: Sizes, stride: Sizes) -> torch.Tensor:
+    """`value` in the layout that the program was planned with; copied if an operator chose another one."""
+    if value.stride() == stride:
+        return value
+    if value.shape != torch.Size(size):
+        raise LayoutError(
+            "operator-shape",
+            f"an operator returned shape {tuple(value.shape)} where {tuple(size)} was expected",
+        )
+    if all(e == 1 or a == b for e, a, b in zip(size, value.stride(), stride, strict=True)) or 0 in size:
+        return torch.as_strided(value, size, stride)
+    return torch.empty_strided(size, stride, dtype=value.dtype, device=value.device).copy_(value)
+
+
+def check_layout(
+    value: torch.Tensor, name: str, dtype: torch.dtype, device: str, size: Sizes, stride: Sizes
+) -> None:
+    """Refuse an input that differs from what the graph was compiled for.
+
+    Strides of dimensions with one element, and of empty tensors, do not matter.
+
+    Raises:
+        LayoutError: names the input and every difference.
+    """
+    if value.shape == size and value.stride() == stride and value.dtype == dtype:
+        return
+    differences: list[str] = []
+    if value.dtype != dtype:
+        differences.append(f"element type {value.dtype}, expected {dtype}")
+    if tuple(value.shape) != tuple(size):
+        differences.append(f"shape {tuple(value.shape)}, expected {tuple(size)}")
+    elif 0 not in value.shape:
+        pairs = zip(value.shape, value.stride(), stride, strict=True)
+        if any(extent != 1 and actual != expected for extent, actual, expected in pairs):
+            differences.append(f"strides {value.stride()}, expected {tuple(stride)}")
+    if differences:
+        raise LayoutError(
+            "input-layout",
+            f"input {name} ({device}): {'; '.join(differences)}",
+            remedy="call through torch.compile, which compiles again for new layouts, or pass the compiled layout",
+        )
+
+
+def check_aligned_layout(
+    value: torch.Tensor, name: str, dtype: torch.dtype, device: str, size: Sizes, stride: Sizes
+) -> torch.Tensor:
+    """As `check_layout`; an input whose address is no multiple of 16 bytes is replaced by an aligned copy."""
+    check_layout(value, name, dtype, device, size, stride)
+    if value.data_ptr() % ALIGNMENT_BYTES == 0:
+        return value
+    return torch.empty_strided(size, stride, dtype=dtype, device=value.device).copy_(value)
+
+
+def _span(size: Sizes, stride: Sizes) -> int:
+    if 0 in size:
+        return 0
+    return sum((extent - 1) * step for extent, step in zip(size, stride, strict=True)) + 1
+
+
+__all__ = [
+    "check_aligned_layout",
+    "check_layout",
+    "empty_pool",
+    "empty_strided",
+    "empty_strided_cpu",
+    "empty_strided_cuda",
+    "ensure_layout",
+    "pool_view",
+    "reinterpret",
+    "reinterpret_dtype",
+]
