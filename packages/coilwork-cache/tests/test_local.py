@@ -178,13 +178,14 @@ def test_an_unreadable_entry_is_a_warning_and_a_miss(store: LocalStore) -> None:
     assert store.stats().failures == 3
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="no mode stops root")
 def test_a_read_only_folder_still_serves(store: LocalStore) -> None:
     store.put(KEY, b"value")
     folders = [store.root / "v1", file_of(store, KEY).parent, store.root / "v1" / "tmp"]
     for folder in folders:
         folder.chmod(0o500)
     try:
+        if os.access(folders[0], os.W_OK):
+            pytest.skip("no mode stops this user")
         assert store.get(KEY) == b"value"
         with pytest.warns(CacheUnavailableWarning):
             store.put(OTHER, b"value")
