@@ -1,4 +1,4 @@
-"""Every error and warning has a code and a remedy, and says them; the README lists the codes."""
+"""Every error and warning has a code and a remedy, and says them."""
 
 from __future__ import annotations
 
