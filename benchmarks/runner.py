@@ -1,0 +1,121 @@
+"""Runs every model under every backend: compiles one at a time, then alternates rounds of timed calls between them."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.models import ModelCase
+from benchmarks.results import Measurement
+from benchmarks.session import Worker, WorkerFailedError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to run. `timeout_s` bounds each command to a worker; `threads` is every compiler's."""
+
+    cases: tuple[ModelCase, ...]
+    modes: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    backends: tuple[str, ...]
+    size: str
+    device: str
+    quick: bool
+    threads: int
+    timeout_s: float
+
+    def combinations(self) -> Iterator[tuple[ModelCase, str, str]]:
+        """Every model, mode and dtype that exists."""
+        for case in self.cases:
+            for mode in self.modes:
+                if mode == "infer" or case.train:
+                    for dtype in self.dtypes:
+                        yield case, mode, dtype
+
+
+@dataclass(slots=True, kw_only=True)
+class Entrant:
+    """One backend's worker during the measurement of one model, and what it has answered so far."""
+
+    backend: str
+    worker: Worker
+    answers: dict[str, Any] = field(default_factory=dict)
+    ms: list[float] = field(default_factory=list)
+    host_ms: list[float] = field(default_factory=list)
+    failure: str = ""
+
+    def ask(self, command: str, timeout_s: float) -> dict[str, Any]:
+        """The worker's answer, kept in `answers`; empty once the worker has failed or its result was wrong."""
+        if self.failure or self.answers.get("correct") is False:
+            return {}
+        try:
+            answer = self.worker.ask(command, timeout_s=timeout_s)
+        except WorkerFailedError as error:
+            self.failure = f"{command}: {error}"
+            return {}
+        if answer.get("fallbacks"):
+            self.failure = f"{command}: fell back to eager: {answer['fallbacks'][0].splitlines()[0]}"
+        self.answers |= answer
+        return answer
+
+
+def measure_case(
+    plan: Plan, case: ModelCase, mode: str, dtype: str, folder: Path, say: Callable[[str], None]
+) -> list[Measurement]:
+    """Every backend on one model; a backend that fails gives a measurement that says so."""
+    entrants: list[Entrant] = []
+    name = f"{case.name} {mode} {dtype}"
+    try:
+        for backend in plan.backends:
+            say(f"{name}: {backend} compiles")
+            arguments = [f"--case={case.name}", f"--size={plan.size}", f"--device={plan.device}"]
+            arguments += [f"--dtype={dtype}", f"--mode={mode}", f"--backend={backend}"]
+            arguments += ["--quick"] if plan.quick else []
+            worker = Worker(arguments, folder / backend.replace(":", "_"), threads=plan.threads)
+            entrants.append(Entrant(backend=backend, worker=worker))
+            entrants[-1].ask("prepare", plan.timeout_s)
+        say(f"{name}: timing")
+        for round_number in range(2 if plan.quick else 5):
+            # Every other round runs backwards, so that no backend always follows the same one.
+            for entrant in entrants if round_number % 2 == 0 else entrants[::-1]:
+                answer = entrant.ask("time", plan.timeout_s)
+                entrant.ms += answer.get("ms", [])
+                entrant.host_ms += answer.get("host_ms", [])
+        say(f"{name}: memory and kernels")
+        for entrant in entrants:
+            for command in ("memory", "gpu", "count"):
+                entrant.ask(command, plan.timeout_s)
+    finally:
+        for entrant in entrants:
+            entrant.worker.close()
+    return [measurement(case, mode, dtype, entrant) for entrant in entrants]
+
+
+def measurement(case: ModelCase, mode: str, dtype: str, entrant: Entrant) -> Measurement:
+    """The medians of what one worker answered."""
+    answers = entrant.answers
+    quantiles = statistics.quantiles(entrant.ms, n=10) if len(entrant.ms) > 1 else []
+    failure = entrant.failure
+    if answers.get("correct") is False and answers["wrong"]:
+        failure = failure or f"wrong: {answers['wrong'][0]}"
+    return Measurement(
+        model=case.name,
+        mode=mode,
+        dtype=dtype,
+        backend=entrant.backend,
+        failure=failure,
+        correct=answers.get("correct"),
+        relative_l2=answers.get("relative_l2"),
+        eager_relative_l2=answers.get("eager_relative_l2"),
+        first_call_s=answers.get("first_call_s"),
+        ms=statistics.median(entrant.ms) if entrant.ms else None,
+        ms_low=quantiles[0] if quantiles else None,
+        ms_high=quantiles[-1] if quantiles else None,
+        gpu_busy_ms=answers.get("gpu_busy_ms"),
+        host_ms=statistics.median(entrant.host_ms) if entrant.host_ms else None,
+        peak_bytes=answers.get("peak_bytes"),
+        kernels=answers.get("kernels"),
+    )
