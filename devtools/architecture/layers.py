@@ -115,14 +115,14 @@ def attribute_chains(source: Source) -> Iterator[tuple[int, str]]:
 # ---- what the pyproject.toml files say -------------------------------------------------------------------------
 
 
-def declared(root: Path, package: str, *, with_test_extra: bool) -> dict[str, int]:
-    """The distributions a package asks for, extras included, with the line that names each."""
+def declared(root: Path, package: str) -> dict[str, int]:
+    """The distributions a package asks for, extras but `test` included, with the line that names each."""
     path = root / "packages" / package / "pyproject.toml"
     text = path.read_text(encoding="utf-8")
     project = tomllib.loads(text)["project"]
     groups = [project.get("dependencies", [])]
     for extra, members in project.get("optional-dependencies", {}).items():
-        if extra != "test" or with_test_extra:
+        if extra != "test":
             groups.append(members)
     lines = text.splitlines()
     found: dict[str, int] = {}
@@ -135,10 +135,10 @@ def declared(root: Path, package: str, *, with_test_extra: bool) -> dict[str, in
 
 
 def check_declared_packages(root: Path) -> list[Violation]:
-    """A pyproject.toml names, of ours, only what the source may import, its test extra only the same."""
+    """A pyproject.toml names, of ours, only what the source may import. Its tests may need more."""
     violations = []
     for package, allowed in ALLOWED.items():
-        for name, line in declared(root, package, with_test_extra=True).items():
+        for name, line in declared(root, package).items():
             if is_ours(name) and name not in allowed | {package}:
                 path = f"packages/{package}/pyproject.toml"
                 violations.append(
@@ -149,7 +149,7 @@ def check_declared_packages(root: Path) -> list[Violation]:
 
 def check_imports_are_declared(root: Path, sources: Sequence[Source]) -> list[Violation]:
     """Whatever a package imports, and the standard library does not hold, its pyproject.toml declares."""
-    known = {p: declared(root, p, with_test_extra=False).keys() | {p} for p in ALLOWED}
+    known = {p: declared(root, p).keys() | {p} for p in ALLOWED}
     return sorted(
         source.violation(site.line, f"imports {site.top}, which {source.package} does not declare")
         for source in sources
