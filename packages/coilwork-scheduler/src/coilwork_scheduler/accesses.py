@@ -1,0 +1,89 @@
+"""How the values of a draft kernel touch memory: what tiling decisions rest on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from coilwork_ir.buffers import Buffer
+from coilwork_ir.index import Expr, stride_of
+from coilwork_ir.scalar import IndexValue, Load, Scalar, postorder
+from coilwork_scheduler.compose import Draft
+from coilwork_scheduler.sizes import SizeHints
+from coilwork_scheduler.stage import extent_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """One distinct load or store.
+
+    Attributes:
+        buffer: what is touched.
+        index: flat offset, in elements.
+        strides: likely step of `index` per range, in elements; 0 where it does not vary, -1 where it is not affine.
+        touched_bytes: likely bytes touched: points of the ranges that vary, times the element size.
+        store: it writes.
+    """
+
+    buffer: str
+    index: Expr
+    strides: Mapping[Expr, int]
+    touched_bytes: int
+    store: bool
+
+
+def scalars_of(draft: Draft) -> tuple[Scalar, ...]:
+    """Every scalar graph of `draft`, stores first, in order."""
+    values: list[Scalar] = []
+    for store in draft.stores:
+        values.extend((store.value, *store.indirect))
+        if store.mask is not None:
+            values.append(store.mask)
+    values.extend(check.condition for check in draft.checks)
+    return tuple(values)
+
+
+def accesses(draft: Draft, buffers: Mapping[str, Buffer], sizes: SizeHints) -> tuple[Access, ...]:
+    """Distinct loads and stores, largest first, stores before loads of the same size."""
+    ranges = (*draft.parallel, *draft.reduced)
+    found: dict[tuple[str, Expr, bool], Access] = {}
+    pairs: list[tuple[str, Expr, bool]] = [(store.buffer, store.index, True) for store in draft.stores]
+    pairs += [
+        (node.buffer, node.index[0], False) for node in postorder(scalars_of(draft)) if isinstance(node, Load)
+    ]
+    for key in pairs:
+        if key not in found:
+            name, index, store = key
+            found[key] = _access(name, index, store, ranges, buffers[name].dtype.itemsize, sizes)
+    return tuple(sorted(found.values(), key=lambda a: (-a.touched_bytes, not a.store)))
+
+
+def _access(
+    name: str, index: Expr, store: bool, ranges: Sequence[Expr], itemsize: int, sizes: SizeHints
+) -> Access:
+    strides: dict[Expr, int] = {}
+    points = 1
+    for symbol in ranges:
+        if symbol not in index.free_symbols:
+            strides[symbol] = 0
+            continue
+        points *= max(sizes.value(extent_of(symbol)), 1)
+        step = stride_of(index, symbol)
+        strides[symbol] = -1 if step is None else sizes.value(step)
+    return Access(buffer=name, index=index, strides=strides, touched_bytes=points * itemsize, store=store)
+
+
+def index_expressions(draft: Draft) -> tuple[Expr, ...]:
+    """Every distinct index expression, of loads, stores and index values, in order."""
+    found: dict[Expr, None] = {}
+    for store in draft.stores:
+        found.setdefault(store.index)
+    for node in postorder(scalars_of(draft)):
+        match node:
+            case Load():
+                found.setdefault(node.index[0])
+            case IndexValue():
+                found.setdefault(node.expr)
+            case _:
+                pass
+    return tuple(found)

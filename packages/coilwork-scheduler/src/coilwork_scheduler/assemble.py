@@ -1,0 +1,196 @@
+"""From groups to a schedule: steps in order, kernels without repetition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from coilwork_ir.buffers import Buffer, Constant, Ref
+from coilwork_ir.kernels import Decision, Kernel, KernelCall, Schedule, Step
+from coilwork_ir.loops import (
+    AssertSize,
+    Cond,
+    Extern,
+    Graph,
+    Node,
+    Pointwise,
+    Reduce,
+    Scan,
+    Scatter,
+    View,
+    While,
+)
+from coilwork_ir.loops.access import defined, overwritten
+from coilwork_ir.target import Target
+from coilwork_scheduler.canonical import KernelTable, canonical
+from coilwork_scheduler.compose import compose
+from coilwork_scheduler.dependence import Dependence
+from coilwork_scheduler.errors import ScheduleError
+from coilwork_scheduler.group import Group
+from coilwork_scheduler.hints import hints_for
+from coilwork_scheduler.options import ScheduleOptions
+from coilwork_scheduler.order import Unit, order
+from coilwork_scheduler.sizes import SizeHints
+from coilwork_scheduler.tile import tile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """What building kernels needs to know."""
+
+    graph: Graph
+    facts: Dependence
+    target: Target
+    options: ScheduleOptions
+    sizes: SizeHints
+
+
+def assemble(context: Context, groups: Sequence[Group], decisions: tuple[Decision, ...]) -> Schedule:
+    """The schedule that computes `groups` as one kernel each and runs every other node as a step."""
+    graph, facts = context.graph, context.facts
+    works = _works(graph, groups)
+    readers = readers_of(graph, facts)
+    units = _units(context, works)
+    returned = frozenset(facts.root[o.name] for o in graph.outputs if isinstance(o, Ref))
+    table = KernelTable()
+    aligned = _aligned(context)
+    steps: list[Step] = []
+    buffers: dict[str, Buffer] = {}
+    for index in order(units, returned):
+        work = works[index]
+        if isinstance(work, Group):
+            kernel, call = _kernel(context, work, readers, aligned)
+            kernel = table.add(kernel)
+            steps.append(
+                KernelCall(
+                    kernel=kernel.name, args=call.args, sizes=call.sizes, into=call.into, origins=call.origins
+                )
+            )
+            made = [name for name, arg in zip(call.args, kernel.args, strict=True) if arg.role != "in"]
+            buffers.update({name: facts.buffers[name] for name in made})
+        elif not isinstance(work, KernelCall):
+            steps.append(work)
+            buffers.update({b.name: b for b in defined(work)})
+    return Schedule(
+        name=graph.name,
+        symbols=graph.symbols,
+        inputs=graph.inputs,
+        constants=graph.constants,
+        kernels=table.kernels,
+        buffers=tuple(buffers.values()),
+        steps=tuple(steps),
+        outputs=graph.outputs,
+        decisions=decisions,
+    )
+
+
+def readers_of(graph: Graph, facts: Dependence) -> dict[str, list[int]]:
+    """Nodes that read each buffer, or take over its memory; the number of nodes stands for the graph's results."""
+    readers: dict[str, list[int]] = {}
+    for position, node in enumerate(graph.nodes):
+        for name in dict.fromkeys((*facts.reads[position], *(old for old, _ in overwritten(node)))):
+            readers.setdefault(name, []).append(position)
+    for output in graph.outputs:
+        if isinstance(output, Ref):
+            readers.setdefault(output.name, []).append(len(graph.nodes))
+    return readers
+
+
+def _works(graph: Graph, groups: Sequence[Group]) -> list[Group | Step]:
+    """Groups and other nodes, in the order of the graph."""
+    first = {group.position: group for group in groups}
+    works: list[Group | Step] = []
+    for position, node in enumerate(graph.nodes):
+        if position in first:
+            works.append(first[position])
+        elif isinstance(node, View | Extern | Cond | While | AssertSize):
+            works.append(node)
+        elif not isinstance(node, Pointwise | Reduce | Scan | Scatter):
+            raise ScheduleError(
+                "unexpected-node", f"{type(node).__name__} in a graph to assemble", origins=node.origins
+            )
+    return works
+
+
+def _positions(work: Group | Step, places: dict[int, int]) -> tuple[int, ...]:
+    if isinstance(work, Group):
+        return tuple(member.stage.position for member in work.members)
+    return (places[id(work)],)
+
+
+def _units(context: Context, works: Sequence[Group | Step]) -> list[Unit]:
+    graph, facts, sizes = context.graph, context.facts, context.sizes
+    places = {id(node): position for position, node in enumerate(graph.nodes)}
+    unit_of: dict[int, int] = {}
+    for index, work in enumerate(works):
+        for position in _positions(work, places):
+            unit_of[position] = index
+    units: list[Unit] = []
+    for index, work in enumerate(works):
+        positions = _positions(work, places)
+        before = dict.fromkeys(unit_of[b] for p in positions for b in facts.before[p])
+        touches: dict[str, None] = {}
+        allocates: dict[str, int] = {}
+        for position in positions:
+            node = graph.nodes[position]
+            made = [b.name for b in defined(node)]
+            for name in (*facts.reads[position], *made, *(old for old, _ in overwritten(node))):
+                touches.setdefault(facts.root[name])
+            for name in made:
+                if facts.root[name] == name:
+                    allocates[name] = sizes.size_bytes(facts.buffers[name])
+        before.pop(index, None)
+        units.append(
+            Unit(
+                position=positions[0],
+                before=tuple(sorted(before)),
+                allocates=tuple(allocates.items()),
+                touches=tuple(touches),
+            )
+        )
+    return units
+
+
+def _kernel(
+    context: Context, group: Group, readers: dict[str, list[int]], aligned: frozenset[str]
+) -> tuple[Kernel, KernelCall]:
+    inside = {member.stage.position for member in group.members}
+    wanted = {
+        store.buffer
+        for member in group.members
+        for store in member.stage.stores
+        if any(reader not in inside for reader in readers.get(store.buffer, ()))
+    }
+    buffers = context.facts.buffers
+    draft = compose(group, wanted, buffers, context.options.numerics)
+    tiling = tile(draft, buffers, context.sizes)
+    hints = hints_for(draft, tiling, buffers, context.target, context.options)
+    return canonical(draft, tiling, hints, buffers, aligned=aligned, numerics=context.options.numerics)
+
+
+def _aligned(context: Context) -> frozenset[str]:
+    """Buffers known to start at a multiple of 16 bytes: memory that the program allocates, and promised inputs."""
+    graph = context.graph
+    promised = frozenset(context.options.aligned_inputs)
+    found: set[str] = set()
+    for entry in (*graph.inputs, *graph.constants):
+        buffer = entry.buffer if isinstance(entry, Constant) else entry
+        if isinstance(buffer, Buffer) and buffer.name in promised:
+            found.add(buffer.name)
+    for node in graph.nodes:
+        taken_over = {new: old for old, new in overwritten(node)}
+        for buffer in defined(node):
+            old = taken_over.get(buffer.name)
+            if old in found or (old is None and _allocated(node)):
+                found.add(buffer.name)
+    return frozenset(found)
+
+
+def _allocated(node: Node) -> bool:
+    match node:
+        case Pointwise() | Reduce() | Scan() | Scatter():
+            return True
+        case Extern():
+            return bool(node.out_overload) and not node.aliases and not node.binds
+        case _:
+            return False

@@ -1,0 +1,219 @@
+"""Canonical kernels: equal computations become equal kernels, whatever their buffers and symbols were called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from coilwork_ir.buffers import Buffer
+from coilwork_ir.index import Expr, substitute, symbol
+from coilwork_ir.kernels import Hints, Kernel, KernelCall, Range, Store, TensorArg
+from coilwork_ir.kernels.nodes import ArgRole, Numerics
+from coilwork_ir.loops import Check
+from coilwork_ir.scalar import (
+    IndexValue,
+    Load,
+    Reduce,
+    Scalar,
+    Scan,
+    index_value,
+    load,
+    postorder,
+    reduce,
+    scan,
+    with_operands,
+)
+from coilwork_scheduler.accesses import scalars_of
+from coilwork_scheduler.compose import Draft
+from coilwork_scheduler.naming import digest, readable, structure
+from coilwork_scheduler.stage import extent_of
+from coilwork_scheduler.tile import Tiling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Argument:
+    name: str
+    role: ArgRole
+
+
+def canonical(
+    draft: Draft,
+    tiling: Tiling,
+    hints: Hints,
+    buffers: Mapping[str, Buffer],
+    *,
+    aligned: frozenset[str],
+    numerics: Numerics,
+) -> tuple[Kernel, KernelCall]:
+    """The kernel of `draft` under canonical names, and its call on the draft's buffers.
+
+    `hints.inplace` names the draft's buffers; `aligned` are the buffers known to start at a multiple of 16 bytes. The
+    kernel's name is provisional: see `KernelTable`.
+    """
+    arguments = _arguments(draft)
+    sizes = _sizes(draft, tiling, [buffers[name].span for name in arguments])
+    renamed: dict[Expr, Expr] = {}
+    for position, size in enumerate(sizes):
+        renamed[size] = symbol(f"n{position}", lo=size.lo, hi=size.hi)
+    ranges: list[Range] = []
+    symbols: dict[Expr, Expr] = {}
+    count: dict[str, int] = {}
+    for entry in tiling.ranges:
+        number = count.get(entry.tile, 0)
+        count[entry.tile] = number + 1
+        extent = substitute(extent_of(entry.symbol), renamed)
+        symbols[entry.symbol] = symbol(f"{entry.tile}{number}", extent=extent)
+        ranges.append(
+            Range(symbol=symbols[entry.symbol], kind=entry.kind, tile=entry.tile, coalescing=entry.coalescing)
+        )
+    whole = {
+        **renamed,
+        **{old: substitute(e, {**symbols, **renamed}) for old, e in tiling.mapping.items()},
+    }
+    axes = tuple(r.symbol for r in ranges if r.kind == "reduction")
+    stores, checks = _rename(draft, whole, axes, {name: a.name for name, a in arguments.items()})
+    args = tuple(
+        TensorArg(
+            name=argument.name,
+            dtype=buffers[name].dtype,
+            role=argument.role,
+            span=substitute(buffers[name].span, renamed),
+            aligned=name in aligned,
+        )
+        for name, argument in arguments.items()
+    )
+    pairs = tuple((arguments[o].name, arguments[i].name) for o, i in hints.inplace)
+    kernel = Kernel(
+        name=readable(draft.origins, "reduce" if axes else "pointwise"),
+        ranges=tuple(ranges),
+        args=args,
+        sizes=tuple(renamed.values()),
+        stores=stores,
+        checks=checks,
+        hints=replace(hints, inplace=pairs),
+        numerics=numerics,
+        origins=draft.origins,
+    )
+    call = KernelCall(
+        kernel=kernel.name, args=tuple(arguments), sizes=sizes, into=draft.into, origins=draft.origins
+    )
+    return kernel, call
+
+
+class KernelTable:
+    """The distinct kernels of one schedule, each named by what it does and a hash of its structure."""
+
+    def __init__(self) -> None:
+        self._by_structure: dict[str, Kernel] = {}
+        self._names: set[str] = set()
+
+    def add(self, kernel: Kernel) -> Kernel:
+        """The kernel with the structure of `kernel` that was added first, under its final name."""
+        text = structure(kernel)
+        found = self._by_structure.get(text)
+        if found is not None:
+            return found
+        code = digest(text)
+        length = 8
+        while f"{kernel.name}_{code[:length]}" in self._names:
+            length += 1
+        named = replace(kernel, name=f"{kernel.name}_{code[:length]}")
+        self._names.add(named.name)
+        self._by_structure[text] = named
+        return named
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """All kernels, in the order of their first call."""
+        return tuple(self._by_structure.values())
+
+
+def _arguments(draft: Draft) -> dict[str, _Argument]:
+    """Arguments by buffer: what is only read, then what is read and written, then what is only written."""
+    written = {store.buffer: store.mode for store in draft.stores}
+    loaded = dict.fromkeys(node.buffer for node in postorder(scalars_of(draft)) if isinstance(node, Load))
+    result: dict[str, _Argument] = {}
+    read_only = [name for name in loaded if name not in written]
+    both = [n for n in written if n in loaded or n in draft.partial]
+    write_only = [name for name in written if name not in both]
+    roles: tuple[tuple[list[str], str, ArgRole], ...] = (
+        (read_only, "in", "in"),
+        (both, "io", "inout"),
+        (write_only, "out", "out"),
+    )
+    for names, prefix, role in roles:
+        for position, name in enumerate(names):
+            result[name] = _Argument(name=f"{prefix}{position}", role=role)
+    return result
+
+
+def _sizes(draft: Draft, tiling: Tiling, spans: Iterable[Expr]) -> tuple[Expr, ...]:
+    """Size symbols that the kernel uses, in order of first use."""
+    found: dict[Expr, None] = {}
+
+    def note(expr: Expr) -> None:
+        for s in sorted(expr.free_symbols, key=lambda s: s.sort_key):
+            if s.extent is None and not s.name.startswith("@"):
+                found.setdefault(s)
+
+    for entry in tiling.ranges:
+        note(extent_of(entry.symbol))
+    for store in draft.stores:
+        note(store.index)
+    for node in postorder(scalars_of(draft)):
+        match node:
+            case Load():
+                for index in node.index:
+                    note(index)
+            case IndexValue():
+                note(node.expr)
+            case _:
+                pass
+    for span in spans:
+        note(span)
+    return tuple(found)
+
+
+def _rename(
+    draft: Draft, mapping: Mapping[Expr, Expr], axes: tuple[Expr, ...], names: Mapping[str, str]
+) -> tuple[tuple[Store, ...], tuple[Check, ...]]:
+    done: dict[Scalar, Scalar] = {}
+    for node in postorder(scalars_of(draft)):
+        operands = [done[operand] for operand in node.operands]
+        match node:
+            case Load():
+                count = len(node.indirect)
+                done[node] = load(
+                    names[node.buffer],
+                    tuple(substitute(e, mapping) for e in node.index),
+                    node.dtype,
+                    indirect=operands[:count],
+                    mask=operands[count] if node.mask is not None else None,
+                    other=node.other,
+                )
+            case IndexValue():
+                done[node] = index_value(substitute(node.expr, mapping), operands)
+            case Reduce():
+                done[node] = reduce(node.kind, operands, axes, output=node.output)
+            case Scan():
+                done[node] = scan(
+                    node.kind, operands[0], mapping[node.axis], output=node.output, reverse=node.reverse
+                )
+            case _:
+                done[node] = with_operands(node, operands)
+    stores = tuple(
+        Store(
+            buffer=names[store.buffer],
+            index=substitute(store.index, mapping),
+            value=done[store.value],
+            indirect=tuple(done[value] for value in store.indirect),
+            mode=store.mode,
+            mask=None if store.mask is None else done[store.mask],
+        )
+        for store in draft.stores
+    )
+    checks = tuple(
+        Check(condition=done[check.condition], message=check.message, error=check.error)
+        for check in draft.checks
+    )
+    return stores, checks

@@ -1,0 +1,174 @@
+"""From a group to a draft kernel: values in the group's space, flat offsets, no loads of what the kernel computes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from coilwork_ir.buffers import Buffer
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import Expr, substitute
+from coilwork_ir.kernels import Store
+from coilwork_ir.kernels.nodes import Numerics
+from coilwork_ir.loc import Origin, merge_origins
+from coilwork_ir.loops import Check
+from coilwork_ir.scalar import (
+    Const,
+    IndexValue,
+    Load,
+    Op,
+    Reduce,
+    Scalar,
+    Scan,
+    cast,
+    const,
+    index_value,
+    load,
+    postorder,
+    reduce,
+    scan,
+    where,
+    with_operands,
+)
+from coilwork_scheduler.group import Group, Member
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """A kernel over the group's own symbols and the graph's own buffer names.
+
+    `into` pairs (new buffer, old buffer); loads of the old one go by the new name. `partial` are buffers of which only
+    some elements are written, so that the others must be there before.
+    """
+
+    parallel: tuple[Expr, ...]
+    reduced: tuple[Expr, ...]
+    stores: tuple[Store, ...]
+    checks: tuple[Check, ...]
+    into: tuple[tuple[str, str], ...]
+    partial: tuple[str, ...]
+    origins: tuple[Origin, ...]
+
+
+def compose(
+    group: Group, wanted: Collection[str], buffers: Mapping[str, Buffer], numerics: Numerics
+) -> Draft:
+    """The draft kernel of `group`, which stores those of its buffers that are `wanted` outside."""
+    into = tuple(pair for member in group.members for pair in member.stage.into)
+    composer = _Composer(group, buffers, {old: new for new, old in into}, numerics)
+    stores: list[Store] = []
+    checks: list[Check] = []
+    for member in group.members:
+        scalars = iter(composer.values(member))
+        for store in member.stage.stores:
+            value = next(scalars)
+            indirect = tuple(next(scalars) for _ in store.indirect)
+            mask = next(scalars) if store.mask is not None else None
+            buffer = buffers[store.buffer]
+            if member.stage.kind != "scatter":
+                composer.produced[store.buffer] = value
+            if store.buffer in wanted or store.mode != "store" or member.stage.into:
+                index = tuple(substitute(e, member.mapping) for e in store.index)
+                stores.append(
+                    Store(
+                        buffer=store.buffer,
+                        index=buffer.offset_of(index),
+                        value=value,
+                        indirect=indirect,
+                        mode=store.mode,
+                        mask=mask,
+                    )
+                )
+        for check in member.stage.checks:
+            checks.append(Check(condition=next(scalars), message=check.message, error=check.error))
+    return Draft(
+        parallel=group.parallel,
+        reduced=group.reduced,
+        stores=tuple(stores),
+        checks=tuple(dict.fromkeys(checks)),
+        into=into,
+        partial=tuple(
+            store.buffer
+            for member in group.members
+            if member.stage.kind == "scatter"
+            for store in member.stage.stores
+        ),
+        origins=merge_origins(*(member.stage.origins for member in group.members)),
+    )
+
+
+class _Composer:
+    """Rewrites one member after the other; remembers what the group has computed."""
+
+    def __init__(
+        self, group: Group, buffers: Mapping[str, Buffer], renamed: Mapping[str, str], numerics: Numerics
+    ) -> None:
+        self.produced: dict[str, Scalar] = {}
+        self._reduced = group.reduced
+        self._buffers = buffers
+        self._renamed = renamed
+        self._wide = numerics == "fast"
+
+    def values(self, member: Member) -> tuple[Scalar, ...]:
+        """The member's scalar graphs in the group's space."""
+        mapping = member.mapping
+        if all(symbol is expr for symbol, expr in mapping.items()):
+            mapping = {}
+        roots = member.stage.scalars
+        done: dict[Scalar, Scalar] = {}
+        for node in postorder(roots):
+            done[node] = self._visit(node, [done[operand] for operand in node.operands], mapping)
+        return tuple(done[root] for root in roots)
+
+    def _visit(self, node: Scalar, operands: list[Scalar], mapping: Mapping[Expr, Expr]) -> Scalar:
+        match node:
+            case Load():
+                return self._load(node, operands, mapping)
+            case IndexValue():
+                return index_value(substitute(node.expr, mapping), operands)
+            case Reduce():
+                # every reduction of a kernel runs along all of its reduction ranges
+                return reduce(node.kind, operands, self._reduced, output=node.output)
+            case Scan():
+                axis = mapping.get(node.axis, node.axis)
+                return scan(node.kind, operands[0], axis, output=node.output, reverse=node.reverse)
+            case Op(op="cast") if self._wide:
+                return cast(unrounded(operands[0], node.dtype), node.dtype)
+            case _:
+                return with_operands(node, operands)
+
+    def _load(self, node: Load, operands: list[Scalar], mapping: Mapping[Expr, Expr]) -> Scalar:
+        count = len(node.indirect)
+        mask = operands[count] if node.mask is not None else None
+        value = self.produced.get(node.buffer)
+        if value is not None:
+            return value if mask is None else where(mask, value, const(node.other, node.dtype))
+        buffer = self._buffers[node.buffer]
+        index = tuple(substitute(e, mapping) for e in node.index)
+        return load(
+            self._renamed.get(node.buffer, node.buffer),
+            (buffer.offset_of(index),),
+            node.dtype,
+            indirect=operands[:count],
+            mask=mask,
+            other=node.other,
+        )
+
+
+def unrounded(value: Scalar, dtype: DType) -> Scalar:
+    """`value` as it was before it was rounded to bf16 or f16, where that had the type `dtype`.
+
+    A select between such a value and a literal is followed too. 8-bit floats are kept: a program rounds to them to see
+    the effect.
+    """
+    if not value.dtype.is_low_precision or value.dtype.itemsize < 2:
+        return value
+    match value:
+        case Op(op="cast", operands=(inner,)) if inner.dtype is dtype:
+            return inner
+        case Op(op="where", operands=(condition, Op(op="cast", operands=(inner,)), Const() as other)) if (
+            inner.dtype is dtype
+        ):
+            return where(condition, inner, const(other.value, dtype))
+        case _:
+            return value

@@ -1,0 +1,56 @@
+"""Removal of nodes that nobody needs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from coilwork_ir.buffers import Ref
+from coilwork_ir.index import Expr
+from coilwork_ir.loops import Extern, Graph, Node, Pointwise, Reduce, Scan, Scatter
+from coilwork_ir.loops.access import overwritten
+from coilwork_scheduler.dependence import Dependence, analyse, is_effect, symbols_used
+
+
+def remove_dead(graph: Graph) -> Graph:
+    """`graph` without the nodes whose results nobody uses.
+
+    Kept whatever their use: effects, random calls (each one advances the generator), run-time checks, and what
+    overwrites memory of an input or constant.
+    """
+    facts = analyse(graph)
+    needed = [must_run(node, facts) for node in graph.nodes]
+
+    def need_symbols(symbols: frozenset[Expr]) -> None:
+        for symbol in symbols:
+            if symbol in facts.symbol_definer:
+                needed[facts.symbol_definer[symbol]] = True
+
+    for output in graph.outputs:
+        match output:
+            case Ref(name) if name in facts.definer:
+                needed[facts.definer[name]] = True
+            case Expr():
+                need_symbols(output.free_symbols)
+            case _:
+                pass
+    for position in reversed(range(len(graph.nodes))):
+        if not needed[position]:
+            continue
+        node = graph.nodes[position]
+        for name in (*facts.reads[position], *(old for old, _ in overwritten(node))):
+            if name in facts.definer:
+                needed[facts.definer[name]] = True
+        if facts.symbol_definer:
+            need_symbols(symbols_used(node))
+    if all(needed):
+        return graph
+    return replace(graph, nodes=tuple(node for node, keep in zip(graph.nodes, needed, strict=True) if keep))
+
+
+def must_run(node: Node, facts: Dependence) -> bool:
+    """True if `node` may not be removed even when nobody reads what it defines."""
+    if is_effect(node) or (isinstance(node, Extern) and node.random):
+        return True
+    if isinstance(node, Pointwise | Reduce | Scan | Scatter) and node.checks:
+        return True
+    return any(facts.root[old] in facts.external for old, _ in overwritten(node))

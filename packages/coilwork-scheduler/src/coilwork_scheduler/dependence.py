@@ -1,0 +1,229 @@
+"""Who defines, reads and overwrites what, and the order that follows.
+
+Memory is followed through its names: a view, an aliasing result and a buffer `into` another share that buffer's
+memory, and all names of one memory have one root. A node that overwrites memory runs after every earlier node that
+touches it under any name. Random calls keep their order, and so do effects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from coilwork_ir.buffers import Argument, Buffer, Constant, ListValue
+from coilwork_ir.index import Expr
+from coilwork_ir.loops import (
+    AssertSize,
+    Cond,
+    Extern,
+    Graph,
+    Node,
+    Pointwise,
+    Reduce,
+    Scan,
+    Scatter,
+    Sort,
+    View,
+    While,
+)
+from coilwork_ir.loops.access import bodies, bound_symbols, defined, overwritten, read, shares_memory
+from coilwork_ir.scalar import range_symbols
+from coilwork_scheduler.errors import ScheduleError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dependence:
+    """Facts about one graph; nodes are named by their positions.
+
+    Attributes:
+        buffers: every buffer of the graph by name.
+        definer: the node that defines a buffer; inputs and constants have none.
+        reads: names that each node reads, in first-use order.
+        root: the first name of the memory a buffer lives in.
+        external: roots that belong to inputs and constants.
+        overwriters: nodes that overwrite the memory of a root, in order; roots without any are absent.
+        before: nodes that must run before each node, sorted.
+        symbol_definer: the node that determines a symbol.
+    """
+
+    buffers: Mapping[str, Buffer]
+    definer: Mapping[str, int]
+    reads: tuple[tuple[str, ...], ...]
+    root: Mapping[str, str]
+    external: frozenset[str]
+    overwriters: Mapping[str, tuple[int, ...]]
+    before: tuple[tuple[int, ...], ...]
+    symbol_definer: Mapping[Expr, int]
+
+
+def analyse(graph: Graph) -> Dependence:
+    """The dependences of `graph`. Linear in its size.
+
+    Raises:
+        ScheduleError: a node reads a name that nothing before it defines, or that was overwritten.
+    """
+    walk = _Walk(graph)
+    before = tuple(walk.visit(position, node) for position, node in enumerate(graph.nodes))
+    return Dependence(
+        buffers=walk.buffers,
+        definer=walk.definer,
+        reads=tuple(walk.reads),
+        root=walk.root,
+        external=frozenset(walk.external),
+        overwriters={root: tuple(nodes) for root, nodes in walk.overwriters.items()},
+        before=before,
+        symbol_definer=walk.symbol_definer,
+    )
+
+
+class _Walk:
+    """State of one pass over the nodes."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.buffers: dict[str, Buffer] = {}
+        self.definer: dict[str, int] = {}
+        self.root: dict[str, str] = {}
+        self.external: set[str] = set()
+        self.overwriters: dict[str, list[int]] = {}
+        self.symbol_definer: dict[Expr, int] = {}
+        self.reads: list[tuple[str, ...]] = []
+        # per root: nodes that touch the memory since it was last overwritten, that overwriter included
+        self._touching: dict[str, list[int]] = {}
+        self._stale: set[str] = set()
+        self._names: dict[str, list[str]] = {}
+        self._last_random: int | None = None
+        self._last_effect: int | None = None
+        self._binds = any(bound_symbols(node) for node in graph.nodes)
+        for entry in (*graph.inputs, *graph.constants):
+            buffer = entry.buffer if isinstance(entry, Constant) else entry
+            if isinstance(buffer, Buffer):
+                self._define(buffer, buffer.name)
+                self.external.add(buffer.name)
+
+    def _define(self, buffer: Buffer, root: str) -> None:
+        if buffer.name in self.buffers:
+            raise ScheduleError("redefinition", f"buffer %{buffer.name} is defined twice")
+        self.buffers[buffer.name] = buffer
+        self.root[buffer.name] = root
+        self._names.setdefault(root, []).append(buffer.name)
+        self._touching.setdefault(root, [])
+
+    def visit(self, position: int, node: Node) -> tuple[int, ...]:
+        before: set[int] = set()
+        names = read(node)
+        self.reads.append(names)
+        for name in names:
+            self._require(name, node)
+            if name in self.definer:
+                before.add(self.definer[name])
+            self._touching[self.root[name]].append(position)
+        for old, _ in overwritten(node):
+            self._require(old, node)
+            if old in self.definer:
+                before.add(self.definer[old])
+            root = self.root[old]
+            before.update(self._touching[root])
+            self._touching[root] = [position]
+            self._stale.update(self._names[root])
+            self.overwriters.setdefault(root, []).append(position)
+        self._define_results(position, node)
+        self._order_effects(position, node, before)
+        if self._binds:
+            for symbol in sorted(symbols_used(node), key=lambda s: s.name):
+                if symbol in self.symbol_definer:
+                    before.add(self.symbol_definer[symbol])
+            for symbol in bound_symbols(node):
+                self.symbol_definer[symbol] = position
+        before.discard(position)
+        return tuple(sorted(before))
+
+    def _define_results(self, position: int, node: Node) -> None:
+        shared = dict(shares_memory(node))
+        for buffer in defined(node):
+            source = shared.get(buffer.name)
+            root = buffer.name if source is None else self.root[source]
+            self._define(buffer, root)
+            self.definer[buffer.name] = position
+            self._touching[root].append(position)
+
+    def _order_effects(self, position: int, node: Node, before: set[int]) -> None:
+        if isinstance(node, Extern) and node.random:
+            if self._last_random is not None:
+                before.add(self._last_random)
+            self._last_random = position
+        if is_effect(node):
+            if self._last_effect is not None:
+                before.add(self._last_effect)
+            self._last_effect = position
+
+    def _require(self, name: str, node: Node) -> None:
+        if name not in self.buffers:
+            raise ScheduleError(
+                "undefined", f"buffer %{name} is read before it is defined", origins=node.origins
+            )
+        if name in self._stale:
+            raise ScheduleError(
+                "overwritten", f"buffer %{name} is read after it was overwritten", origins=node.origins
+            )
+
+
+def is_effect(node: Node) -> bool:
+    """True if `node` does something besides defining buffers, in order with its likes."""
+    match node:
+        case Extern():
+            return node.effect
+        case AssertSize() | Cond() | While():
+            # nested graphs may hold effects of their own
+            return True
+        case _:
+            return False
+
+
+def symbols_used(node: Node) -> frozenset[Expr]:
+    """Size symbols that `node` needs the values of; range variables may be among the result."""
+    found: set[Expr] = set()
+    for expr in _expressions(node):
+        found |= expr.free_symbols
+    found |= range_symbols(bodies(node))
+    found.difference_update(bound_symbols(node))
+    return frozenset(found)
+
+
+def _expressions(node: Node) -> Iterator[Expr]:
+    bound = bound_symbols(node)
+    if not bound:
+        for buffer in defined(node):
+            yield from buffer.shape
+            yield from buffer.strides
+    match node:
+        case Pointwise() | Reduce() | Scan() | Sort() | Scatter():
+            for symbol in node.ranges + (node.axes if isinstance(node, Reduce) else ()):
+                if symbol.extent is not None:
+                    yield symbol.extent
+            if isinstance(node, Scatter):
+                yield from node.index
+        case View():
+            yield node.offset
+        case Extern():
+            for argument in (*node.args, *(value for _, value in node.kwargs)):
+                yield from _argument_expressions(argument)
+        case Cond():
+            for argument in node.operands:
+                yield from _argument_expressions(argument)
+        case While():
+            for argument in (*node.carried, *node.extra):
+                yield from _argument_expressions(argument)
+        case AssertSize():
+            yield node.lhs
+            yield node.rhs
+
+
+def _argument_expressions(argument: Argument) -> Iterator[Expr]:
+    match argument:
+        case Expr():
+            yield argument
+        case ListValue(items):
+            for item in items:
+                yield from _argument_expressions(item)
+        case _:
+            return

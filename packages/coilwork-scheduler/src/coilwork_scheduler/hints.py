@@ -1,0 +1,60 @@
+"""Advice for code generators: how to walk the reductions, what may be written in place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from coilwork_ir.buffers import Buffer
+from coilwork_ir.index import bounds
+from coilwork_ir.kernels import Hints
+from coilwork_ir.kernels.nodes import ReductionStrategy
+from coilwork_ir.scalar import Load, postorder
+from coilwork_ir.target import Target
+from coilwork_scheduler.accesses import scalars_of
+from coilwork_scheduler.compose import Draft
+from coilwork_scheduler.options import ScheduleOptions
+from coilwork_scheduler.passes import inplace_pairs
+from coilwork_scheduler.stage import extent_of
+from coilwork_scheduler.tile import Tiling
+
+# Rows that a column reduction (unit stride along a parallel range) keeps in one tile at most.
+LONGEST_COLUMN: Final = 512
+
+
+def hints_for(
+    draft: Draft, tiling: Tiling, buffers: Mapping[str, Buffer], target: Target, options: ScheduleOptions
+) -> Hints:
+    """The hints of `draft`; in-place pairs name its buffers."""
+    return Hints(
+        reduction=_strategy(draft, tiling, target, options),
+        inplace=inplace_pairs(draft, buffers),
+        atomic=any(store.mode != "store" for store in draft.stores),
+    )
+
+
+def _strategy(draft: Draft, tiling: Tiling, target: Target, options: ScheduleOptions) -> ReductionStrategy:
+    if not draft.reduced:
+        return "none"
+    longest = 1
+    for symbol in draft.reduced:
+        top = bounds(extent_of(symbol)).hi
+        if top is None:
+            return "looped"
+        longest *= top
+    if not target.is_gpu:
+        # a row in cache is read again at no cost, and there are no registers to hold it
+        return "looped"
+    along_rows = max((r.coalescing for r in tiling.ranges if r.kind == "reduction"), default=0.0)
+    along_columns = max((r.coalescing for r in tiling.ranges if r.kind == "parallel"), default=0.0)
+    if along_columns > along_rows and longest > LONGEST_COLUMN:
+        return "looped"
+    reduced = set(draft.reduced)
+    row_values = sum(
+        1
+        for node in postorder(scalars_of(draft))
+        if isinstance(node, Load) and not reduced.isdisjoint(node.index[0].free_symbols)
+    )
+    # two values per element fit beside their sum; more of them shorten the row that fits
+    room = options.persistent_bytes // 4 // max(1, row_values // 2)
+    return "persistent" if longest <= room else "looped"

@@ -1,0 +1,97 @@
+"""Readable kernel names, and a hash of structure that is the same in every process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import sha256
+from typing import Final
+
+from coilwork_ir.index import Expr, format_expr
+from coilwork_ir.kernels import Kernel
+from coilwork_ir.loc import Origin
+from coilwork_ir.scalar import Const, IndexValue, Load, Op, Reduce, Scalar, Scan, postorder
+
+MOST_NAMES: Final = 4
+# Operators that move data about: they name a kernel only when it does nothing else.
+_PLUMBING: Final = frozenset(
+    {
+        "view", "reshape", "expand", "permute", "transpose", "t", "clone", "contiguous", "to_copy", "unsqueeze",
+        "squeeze", "slice", "select", "alias", "detach", "copy", "as_strided", "convert_element_type", "unsafe_view",
+        "full", "empty", "lift_fresh_copy", "split", "split_with_sizes", "unbind", "full_like", "arange", "scalar_tensor",
+    }
+)  # fmt: skip
+
+
+def readable(origins: tuple[Origin, ...], default: str) -> str:
+    """A prefix such as `add_gelu` from the operators behind a kernel; `default` when they are unknown."""
+    names = list(dict.fromkeys(_operator(origin.op) for origin in origins if origin.op))
+    telling = [name for name in names if name and name not in _PLUMBING] or [name for name in names if name]
+    if not telling:
+        return default
+    if len(telling) > MOST_NAMES:
+        telling = [*telling[: MOST_NAMES - 1], telling[-1]]
+    return "_".join(telling)[:60].strip("_")
+
+
+def _operator(qualified: str) -> str:
+    parts = qualified.split(".")
+    name = parts[1] if len(parts) > 1 else parts[0]
+    return "".join(c if c.isascii() and c.isalnum() else "_" for c in name).strip("_").lower()
+
+
+def structure(kernel: Kernel) -> str:
+    """Text that two kernels share exactly when they differ in name and origins at most."""
+    lines = [kernel.numerics, repr(kernel.hints)]
+    for entry in kernel.ranges:
+        extent = entry.symbol.extent
+        shown = "" if extent is None else format_expr(extent)
+        lines.append(f"range {entry.symbol.name} {shown} {entry.kind} {entry.tile} {entry.coalescing}")
+    for arg in kernel.args:
+        lines.append(f"arg {arg.name} {arg.dtype.text} {arg.role} {format_expr(arg.span)} {arg.aligned}")
+    for size in kernel.sizes:
+        lines.append(f"size {size.name} {size.lo} {size.hi}")
+    roots: list[Scalar] = []
+    for store in kernel.stores:
+        roots.extend((store.value, *store.indirect))
+        if store.mask is not None:
+            roots.append(store.mask)
+    roots.extend(check.condition for check in kernel.checks)
+    number: dict[Scalar, int] = {}
+    for node in postorder(roots):
+        operands = " ".join(str(number[operand]) for operand in node.operands)
+        number[node] = len(number)
+        lines.append(f"{node.dtype.text} {_head(node)} {operands}")
+    for store in kernel.stores:
+        parts = [store.buffer, format_expr(store.index), str(number[store.value]), store.mode]
+        parts += [str(number[value]) for value in store.indirect]
+        parts.append("" if store.mask is None else f"? {number[store.mask]}")
+        lines.append("store " + " ".join(parts))
+    for check in kernel.checks:
+        lines.append(f"check {number[check.condition]} {check.error} {check.message!r}")
+    return "\n".join(lines)
+
+
+def _head(node: Scalar) -> str:
+    match node:
+        case Const():
+            return f"const {node.value!r}"
+        case IndexValue():
+            return f"index {format_expr(node.expr)}"
+        case Load():
+            return f"load {node.buffer} {_joined(node.index)} {len(node.indirect)} {node.mask is None} {node.other!r}"
+        case Op():
+            return node.op
+        case Reduce():
+            return f"reduce {node.kind} {_joined(node.axes)} {node.output}"
+        case Scan():
+            return f"scan {node.kind} {node.axis.name} {node.output} {node.reverse}"
+    raise TypeError(f"not a scalar node: {node!r}")
+
+
+def _joined(exprs: Iterable[Expr]) -> str:
+    return ",".join(format_expr(expr) for expr in exprs)
+
+
+def digest(text: str) -> str:
+    """Hexadecimal digest of `text`."""
+    return sha256(text.encode()).hexdigest()

@@ -1,0 +1,53 @@
+"""The scheduler's settings: one frozen value, handed down."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coilwork_ir.kernels.nodes import Numerics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleOptions:
+    """Settings of `schedule`. All of them change the result and so belong in a cache key.
+
+    Attributes:
+        numerics: rounding contract. `fast` keeps intermediates of fused operations as wide as they were computed;
+            `eager` and `strict` round them to their buffers' types.
+        inline: substitute cheap or singly used pointwise producers into their consumers.
+        fuse: put several stages into one kernel.
+        horizontal: also fuse stages that only share what they read.
+        max_ops: scalar operations in one kernel.
+        max_args: tensor arguments of one kernel.
+        max_reductions: separate reductions in one kernel.
+        max_row_reads: distinct values per element that a kernel with reductions reads along the reduced dimensions:
+            a persistent reduction keeps them all in registers.
+        recompute_ops: a producer of at most this cost (as in the op table) that reads at most one element is always
+            inlined, whoever reads it.
+        max_evaluations: evaluations per element, over all consumers, up to which a costlier producer may be inlined.
+        persistent_bytes: longest row, in bytes of f32 values, that a GPU kernel keeps on chip.
+        fusion_window: neighbours per shared buffer that are considered as partners.
+        search_limit: groups visited to show that a fusion makes no cycle; beyond it the fusion is refused.
+        max_decisions: records kept in `Schedule.decisions`.
+        size_hints: likely values of size symbols, for costs only.
+        default_size_hint: what other size symbols are taken to be, for costs only.
+        aligned_inputs: names of inputs and constants that the caller promises to pass at multiples of 16 bytes.
+    """
+
+    numerics: Numerics = "fast"
+    inline: bool = True
+    fuse: bool = True
+    horizontal: bool = True
+    max_ops: int = 256
+    max_args: int = 32
+    max_reductions: int = 12
+    max_row_reads: int = 16
+    recompute_ops: int = 4
+    max_evaluations: float = 4.0
+    persistent_bytes: int = 65536
+    fusion_window: int = 8
+    search_limit: int = 256
+    max_decisions: int = 2000
+    size_hints: tuple[tuple[str, int], ...] = ()
+    default_size_hint: int = 512
+    aligned_inputs: tuple[str, ...] = ()

@@ -1,0 +1,190 @@
+"""Stages: loop nodes that generated code computes, in one common form.
+
+A stage has parallel and reduction ranges, and stores whose values are scalar graphs in which reductions and scans
+already stand. Ranges of extent 1 are gone, and a domain without points has one range, of extent 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import Expr, as_expr, as_int, substitute
+from coilwork_ir.loc import UNKNOWN, Origin
+from coilwork_ir.loops import Check, Pointwise, Reduce, Scan, Scatter
+from coilwork_ir.ops import REDUCE_OPS, StoreMode
+from coilwork_ir.scalar import Scalar, const, op, reduce, scan, substitute_ranges
+
+StageKind = Literal["pointwise", "reduce", "scan", "scatter"]
+Computation: TypeAlias = Pointwise | Reduce | Scan | Scatter
+_ZERO: Final = as_expr(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageStore:
+    """`buffer[index] <mode>= value` where `mask`; `index` has one expression per dimension."""
+
+    buffer: str
+    index: tuple[Expr, ...]
+    value: Scalar
+    indirect: tuple[Scalar, ...] = ()
+    mode: StoreMode = "store"
+    mask: Scalar | None = None
+
+    @property
+    def scalars(self) -> tuple[Scalar, ...]:
+        """Every scalar graph of the store."""
+        mask = () if self.mask is None else (self.mask,)
+        return (self.value, *self.indirect, *mask)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One computation.
+
+    Attributes:
+        position: of its node in the graph.
+        kind: what kind of node it was.
+        parallel, reduced: range symbols, outermost first.
+        stores: what it writes.
+        checks: run-time checks over the same ranges.
+        into: pairs (new buffer, old buffer) for overwritten memory.
+        origins: operations it implements.
+    """
+
+    position: int
+    kind: StageKind
+    parallel: tuple[Expr, ...]
+    reduced: tuple[Expr, ...]
+    stores: tuple[StageStore, ...]
+    checks: tuple[Check, ...] = ()
+    into: tuple[tuple[str, str], ...] = ()
+    origins: tuple[Origin, ...] = UNKNOWN
+
+    @property
+    def scalars(self) -> tuple[Scalar, ...]:
+        """Every scalar graph of the stage."""
+        values = tuple(s for store in self.stores for s in store.scalars)
+        return (*values, *(check.condition for check in self.checks))
+
+    @property
+    def empty(self) -> bool:
+        """True if it is known to have no point to compute."""
+        return any(extent_of(s) is _ZERO for s in (*self.parallel, *self.reduced))
+
+
+def extent_of(symbol: Expr) -> Expr:
+    """The extent of a range symbol."""
+    extent = symbol.extent
+    assert extent is not None, f"{symbol!r} is not a range symbol"
+    return extent
+
+
+def stage_of(position: int, node: Computation) -> Stage:
+    """The stage that computes `node`."""
+    axes = node.axes if isinstance(node, Reduce) else (node.axis,) if isinstance(node, Scan) else ()
+    parallel, gone_parallel = _reduce_ranges(tuple(r for r in node.ranges if r not in axes))
+    # a scan over one element still runs over its axis
+    reduced, gone_reduced = _reduce_ranges(axes) if not isinstance(node, Scan) else (axes, {})
+    gone = {**gone_parallel, **gone_reduced}
+    coordinates = tuple(gone.get(r, r) for r in node.ranges)
+    checks = _settle_checks(node.checks, gone)
+    into: tuple[tuple[str, str], ...] = ()
+    kind: StageKind
+    stores: tuple[StageStore, ...]
+    match node:
+        case Pointwise():
+            (body,) = substitute_ranges((node.body,), gone) if gone else (node.body,)
+            stores = (StageStore(buffer=node.output.name, index=coordinates, value=body),)
+            kind = "pointwise"
+            into = () if node.into is None else ((node.output.name, node.into),)
+        case Reduce():
+            (body,) = substitute_ranges((node.body,), gone) if gone else (node.body,)
+            stores = tuple(
+                StageStore(buffer=b.name, index=coordinates, value=_reduction(node, body, reduced, k))
+                for k, b in enumerate(node.outputs)
+                if b is not None
+            )
+            kind = "reduce" if reduced else "pointwise"
+        case Scan():
+            (body,) = substitute_ranges((node.body,), gone) if gone else (node.body,)
+            stores = tuple(
+                StageStore(
+                    buffer=b.name,
+                    index=coordinates,
+                    value=scan(node.kind, body, node.axis, output=k, reverse=node.reverse),
+                )
+                for k, b in enumerate(node.outputs)
+                if b is not None
+            )
+            kind = "scan"
+        case _:
+            stores = (_scatter_store(node, gone),)
+            kind = "scatter"
+            into = ((node.output.name, node.into),)
+    return Stage(
+        position=position,
+        kind=kind,
+        parallel=parallel,
+        reduced=reduced,
+        stores=stores,
+        checks=checks,
+        into=into,
+        origins=node.origins,
+    )
+
+
+def _reduce_ranges(ranges: tuple[Expr, ...]) -> tuple[tuple[Expr, ...], dict[Expr, Expr]]:
+    """Ranges that are kept, and values for the others."""
+    for symbol in ranges:
+        if as_int(extent_of(symbol)) == 0:
+            return (symbol,), {other: _ZERO for other in ranges if other is not symbol}
+    kept = tuple(s for s in ranges if as_int(extent_of(s)) != 1)
+    return kept, {s: _ZERO for s in ranges if s not in kept}
+
+
+def _settle_checks(checks: tuple[Check, ...], gone: Mapping[Expr, Expr]) -> tuple[Check, ...]:
+    if not gone or not checks:
+        return checks
+    conditions = substitute_ranges(tuple(c.condition for c in checks), gone)
+    return tuple(
+        Check(condition=condition, message=check.message, error=check.error)
+        for condition, check in zip(conditions, checks, strict=True)
+    )
+
+
+def _reduction(node: Reduce, body: Scalar, axes: tuple[Expr, ...], output: int) -> Scalar:
+    if axes:
+        return reduce(node.kind, (body,), axes, output=output)
+    # over one element: the combination of a value with nothing
+    match node.kind:
+        case "argmin" | "argmax":
+            return const(0, DType.I64)
+        case "welford" if output == 1:
+            # zero, but nan for infinities, as the mean of squared differences gives
+            return op("sub", body, body)
+        case "online_softmax" if output == 1:
+            return op("exp", op("sub", body, body))
+        case _:
+            assert node.kind in REDUCE_OPS
+            return body
+
+
+def _scatter_store(node: Scatter, gone: Mapping[Expr, Expr]) -> StageStore:
+    mask = () if node.mask is None else (node.mask,)
+    scalars = (node.value, *node.indirect, *mask)
+    index = node.index
+    if gone:
+        scalars = substitute_ranges(scalars, gone)
+        index = tuple(substitute(e, gone) for e in index)
+    count = len(node.indirect)
+    return StageStore(
+        buffer=node.output.name,
+        index=index,
+        value=scalars[0],
+        indirect=scalars[1 : 1 + count],
+        mode=node.mode,
+        mask=scalars[1 + count] if mask else None,
+    )

@@ -1,0 +1,163 @@
+"""The iteration space of a kernel: order of ranges, collapsed loops, tiles.
+
+The order follows the layout of the largest accesses, so that the range innermost is the one along which most bytes lie
+at unit stride. Neighbouring ranges that every index sees as one contiguous range become one. A further range that
+carries a good share of unit-stride bytes (a transposed operand) starts a tile of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cmp_to_key
+from typing import Final, Literal
+
+from coilwork_ir.buffers import Buffer
+from coilwork_ir.index import Expr, as_expr, substitute, symbol
+from coilwork_ir.kernels.nodes import RangeKind
+from coilwork_ir.scalar import Reduce, Scan, postorder
+from coilwork_scheduler.accesses import Access, accesses, index_expressions, scalars_of
+from coilwork_scheduler.compose import Draft
+from coilwork_scheduler.sizes import SizeHints
+from coilwork_scheduler.stage import extent_of
+
+Tile = Literal["x", "y", "z", "r"]
+_ZERO: Final = as_expr(0)
+# A range starts a tile of its own when at least this share of all bytes lies at unit stride along it.
+OWN_TILE_SHARE: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TiledRange:
+    """One range of the kernel, under a provisional symbol."""
+
+    symbol: Expr
+    kind: RangeKind
+    tile: Tile
+    coalescing: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tiling:
+    """The kernel's ranges, outermost first, and the draft's range symbols over them."""
+
+    ranges: tuple[TiledRange, ...]
+    mapping: Mapping[Expr, Expr]
+
+
+def tile(draft: Draft, buffers: Mapping[str, Buffer], sizes: SizeHints) -> Tiling:
+    """The tiling of `draft`."""
+    touched = accesses(draft, buffers, sizes)
+    parallel = _by_layout(draft.parallel, touched)
+    reduced = draft.reduced if _ordered(draft) else _by_layout(draft.reduced, touched)
+    indices = index_expressions(draft)
+    parallel_runs, indices = _collapse(parallel, indices)
+    reduced_runs, indices = _collapse(reduced, indices)
+    shares = _shares(touched, (*draft.parallel, *draft.reduced))
+
+    # the unit stride of a run is that of its innermost range
+    order = _coalesced_innermost([(run, shares[run.members[-1]]) for run in parallel_runs])
+    ranges = _parallel_tiles(order, single=bool(reduced))
+    ranges += [
+        TiledRange(symbol=run.symbol, kind="reduction", tile="r", coalescing=shares[run.members[-1]])
+        for run in reduced_runs
+    ]
+    mapping: dict[Expr, Expr] = {}
+    for run in (*parallel_runs, *reduced_runs):
+        # every index was shown to see no more of a run than its innermost range running through all of it
+        mapping.update(dict.fromkeys(run.members[:-1], _ZERO))
+        mapping[run.members[-1]] = run.symbol
+    return Tiling(ranges=tuple(ranges), mapping=mapping)
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Neighbouring ranges that have become one, `symbol`."""
+
+    members: tuple[Expr, ...]
+    symbol: Expr
+
+
+def _ordered(draft: Draft) -> bool:
+    """True if the order of the reduction ranges is part of the result."""
+    return any(
+        isinstance(node, Scan) or (isinstance(node, Reduce) and node.kind in ("argmin", "argmax"))
+        for node in postorder(scalars_of(draft))
+    )
+
+
+def _by_layout(ranges: Sequence[Expr], touched: Sequence[Access]) -> tuple[Expr, ...]:
+    """`ranges` outermost first by the largest access that tells two of them apart."""
+    place = {s: k for k, s in enumerate(ranges)}
+
+    def compare(a: Expr, b: Expr) -> int:
+        for access in touched:
+            first, second = access.strides[a], access.strides[b]
+            if first > 0 and second > 0 and first != second:
+                return -1 if first > second else 1
+        return place[a] - place[b]
+
+    return tuple(sorted(ranges, key=cmp_to_key(compare)))
+
+
+def _collapse(ranges: Sequence[Expr], indices: tuple[Expr, ...]) -> tuple[list[_Run], tuple[Expr, ...]]:
+    """Runs of neighbours that all `indices` see as one, and the indices over the runs' symbols."""
+    runs: list[_Run] = []
+    for inner in ranges:
+        if runs:
+            joined = _joined(runs[-1].symbol, inner, indices)
+            if joined is not None:
+                whole, indices = joined
+                runs[-1] = _Run((*runs[-1].members, inner), whole)
+                continue
+        runs.append(_Run((inner,), inner))
+    return runs, indices
+
+
+def _joined(outer: Expr, inner: Expr, indices: tuple[Expr, ...]) -> tuple[Expr, tuple[Expr, ...]] | None:
+    """One symbol for `outer * extent(inner) + inner` and `indices` over it, if they need no more than that."""
+    size = extent_of(inner)
+    whole = symbol(f"{outer.name}.{inner.name}", extent=extent_of(outer) * size)
+    point = outer * size + inner
+    result: list[Expr] = []
+    for index in indices:
+        free = index.free_symbols
+        if outer in free or inner in free:
+            over = substitute(index, {outer: _ZERO, inner: whole})
+            if substitute(over, {whole: point}) is not index:
+                return None
+            index = over
+        result.append(index)
+    return whole, tuple(result)
+
+
+def _shares(touched: Sequence[Access], ranges: Sequence[Expr]) -> dict[Expr, float]:
+    everything = sum(access.touched_bytes for access in touched) or 1
+    return {
+        s: round(sum(a.touched_bytes for a in touched if a.strides[s] == 1) / everything, 6) for s in ranges
+    }
+
+
+def _coalesced_innermost(order: list[tuple[_Run, float]]) -> list[tuple[_Run, float]]:
+    """Move the range with the largest share innermost; ties keep the order."""
+    if not order:
+        return order
+    best = max(range(len(order)), key=lambda k: (order[k][1], k))
+    return [*order[:best], *order[best + 1 :], order[best]]
+
+
+def _parallel_tiles(order: list[tuple[_Run, float]], *, single: bool) -> list[TiledRange]:
+    """Tiles of the parallel ranges. With `single` (there is a reduction tile) all of them share tile `x`."""
+    names: tuple[Tile, ...] = ("x",) if single else ("x", "y", "z")
+    own = [k for k in range(len(order) - 1) if order[k][1] >= OWN_TILE_SHARE][::-1][: len(names) - 1]
+    heads = dict(zip([len(order) - 1, *own], names, strict=False))
+    grouped: dict[Tile, list[TiledRange]] = {name: [] for name in names}
+    outermost = names[len(heads) - 1] if heads else "x"
+    for k, (run, share) in enumerate(order):
+        name = heads.get(k, outermost)
+        grouped[name].append(TiledRange(symbol=run.symbol, kind="parallel", tile=name, coalescing=share))
+    for k, name in heads.items():
+        # within a tile the range that it exists for is innermost
+        head = order[k][0].symbol
+        grouped[name].sort(key=lambda r: r.symbol is head)
+    return [entry for name in reversed(names) for entry in grouped[name]]
