@@ -3,7 +3,7 @@
     python benchmarks/index_arithmetic.py [--json] [--repeat 7] [--rounds 200]
 
 Each operation runs in both, in this process, on the same inputs: every round has fresh range symbols (as every buffer
-has), both libraries keep their caches as they are, and the results are compared on random integers. sympy gets its
+has; making them is not timed), both libraries keep their caches as they are, and the results are compared on random integers. sympy gets its
 best form: integer, non-negative symbols, and torch's own FloorDiv and ModularIndexing where torch is installed
 (they simplify), else `floor` and `Mod`. Both must end in the normal form in which equal indices compare equal, as
 a compiler needs to tell whether two reads are one: sympy by `expand`, ours has it. (Ours also cancels quotients and
@@ -28,17 +28,24 @@ import sympy
 from coilwork_ir import index as ix
 
 try:
-    from torch.utils._sympy.functions import FloorDiv, ModularIndexing
-
-    SYMPY_DIVISIONS = "torch's FloorDiv and ModularIndexing"
+    from torch.utils._sympy import functions as torch_functions
 except ImportError:
     SYMPY_DIVISIONS = "floor and Mod"
 
-    def FloorDiv(a: Any, b: Any) -> Any:
+    def sympy_div(a: Any, b: Any) -> Any:
         return sympy.floor(a / b)
 
-    def ModularIndexing(x: Any, a: Any, b: Any) -> Any:
-        return sympy.Mod(sympy.floor(x / a), b)
+    def sympy_mod(a: Any, b: Any) -> Any:
+        return sympy.Mod(a, b)
+
+else:
+    SYMPY_DIVISIONS = "torch's FloorDiv and ModularIndexing"
+
+    def sympy_div(a: Any, b: Any) -> Any:
+        return torch_functions.FloorDiv(a, b)
+
+    def sympy_mod(a: Any, b: Any) -> Any:
+        return torch_functions.ModularIndexing(a, sympy.S.One, b)
 
 
 Exprs = Sequence[Any]
@@ -86,10 +93,10 @@ class Sympy:
         return [sympy.Symbol(f"{prefix}{k}", integer=True, nonnegative=True) for k in range(len(extents))]
 
     def div(self, a: Any, b: Any) -> Any:
-        return FloorDiv(a, b)
+        return sympy_div(a, b)
 
     def mod(self, a: Any, b: Any) -> Any:
-        return ModularIndexing(a, sympy.S.One, b)
+        return sympy_mod(a, b)
 
     def subs(self, e: Any, old: Exprs, new: Exprs) -> Any:
         return sympy.sympify(e).xreplace(dict(zip(old, new)))
@@ -131,101 +138,126 @@ HEADS, HEAD = 12, 64
 C = HEADS * HEAD
 
 
-def build_linear(lang: Any, b: Any, t: Any, p: str) -> list[Any]:
+def build_linear(lang: Any, b: Any, t: Any, i: Exprs) -> list[Any]:
     """Row-major index of a [B, T, 3C] buffer."""
-    return [linear(lang.ranges(p, (b, t, 3 * C)), (b, t, 3 * C))]
+    return [linear(i, (b, t, 3 * C))]
 
 
-def split_heads(lang: Any, b: Any, t: Any, p: str) -> list[Any]:
+def split_heads(lang: Any, b: Any, t: Any, i: Exprs) -> list[Any]:
     """[B, T, 3C] -> q of [B, heads, T, C/heads]: view, permute, read index."""
-    i = lang.ranges(p, (b, HEADS, t, HEAD))
     source = linear((i[0], i[2], i[1] * HEAD + i[3]), (b, t, 3 * C))
     return [source, *lang.strides(source, i)]
 
 
-def merge_heads(lang: Any, b: Any, t: Any, p: str) -> list[Any]:
+def merge_heads(lang: Any, b: Any, t: Any, i: Exprs) -> list[Any]:
     """[B, heads, T, d] -> permute -> [B, T, C]: read through a flattening view (quotient and remainder)."""
-    i = lang.ranges(p, (b, t, C))
     head, lane = lang.div(i[2], HEAD), lang.mod(i[2], HEAD)
     return [linear((i[0], head, i[1], lane), (b, HEADS, t, HEAD))]
 
 
-def flatten_then_view(lang: Any, b: Any, t: Any, p: str) -> list[Any]:
+def flatten_then_view(lang: Any, b: Any, t: Any, i: Exprs) -> list[Any]:
     """Coordinates -> linear index -> coordinates again: everything should cancel."""
-    i = lang.ranges(p, (b, t, HEADS, HEAD))
     return unflatten(lang, linear(i, (b, t, HEADS, HEAD)), (b, t, HEADS, HEAD))
 
 
-def view_then_flatten(lang: Any, b: Any, t: Any, p: str) -> list[Any]:
+def view_then_flatten(lang: Any, b: Any, t: Any, xs: Exprs) -> list[Any]:
     """Linear index -> coordinates -> linear index: quotients and remainders recombine."""
-    (x,) = lang.ranges(p, (b * t * C,))
+    (x,) = xs
     return [linear(unflatten(lang, x, (b * t, HEADS, HEAD)), (b * t, HEADS, HEAD))]
 
 
-def inline_fresh(lang: Any, b: Any, t: Any, p: str) -> list[Any]:
+def inline_fresh(lang: Any, b: Any, t: Any, i: Exprs, j: Exprs) -> list[Any]:
     """Inlining: the producer's index with the consumer's fresh ranges."""
-    i = lang.ranges(p, (b, t, C))
-    j = lang.ranges(f"{p}_", (b, t, C))
     return [lang.subs(linear(i, (b, t, C)), i, j)]
 
 
-def inline_through_view(lang: Any, b: Any, t: Any, p: str) -> list[Any]:
+def inline_through_view(lang: Any, b: Any, t: Any, i: Exprs, j: Exprs) -> list[Any]:
     """Inlining a [B, T, heads, d] producer into a [B*T, C] consumer."""
-    i = lang.ranges(p, (b, t, HEADS, HEAD))
-    j = lang.ranges(f"{p}_", (b * t, C))
     at = (lang.div(j[0], t), lang.mod(j[0], t), lang.div(j[1], HEAD), lang.mod(j[1], HEAD))
     return [lang.subs(linear(i, (b, t, HEADS, HEAD)), i, at)]
 
 
-def read_strides(lang: Any, b: Any, t: Any, p: str) -> list[Any]:
+def read_strides(lang: Any, b: Any, t: Any, i: Exprs) -> list[Any]:
     """Stride per range of an index."""
-    i = lang.ranges(p, (b, t, HEADS, HEAD))
-    return lang.strides(linear(i, (b, t, HEADS, HEAD)), i)
+    return [*lang.strides(linear(i, (b, t, HEADS, HEAD)), i)]
 
 
-def is_contiguous(lang: Any, b: Any, t: Any, p: str) -> list[Any]:
+def is_contiguous(lang: Any, b: Any, t: Any, i: Exprs) -> list[Any]:
     """Is a given index the row-major one?"""
-    i = lang.ranges(p, (b, t, C))
     difference = (i[0] * (t * C) + i[1] * C + i[2]) - linear(i, (b, t, C))
     return [1 if lang.zero(difference) else 0]
 
 
-def transposed_key(lang: Any, b: Any, t: Any, p: str) -> list[Any]:
+def transposed_key(lang: Any, b: Any, t: Any, i: Exprs) -> list[Any]:
     """k^T of the packed projection: [B, heads, d, T], read at its permuted place."""
-    i = lang.ranges(p, (b, HEADS, HEAD, t))
     source = linear((i[0], i[3], i[1] * HEAD + i[2] + C), (b, t, 3 * C))
     return [source, *lang.strides(source, i)]
 
 
-def split_reduction(lang: Any, b: Any, t: Any, p: str) -> list[Any]:
+def split_reduction(lang: Any, b: Any, t: Any, i: Exprs, j: Exprs) -> list[Any]:
     """A [B*T, C] reduction split in four parts, its index substituted."""
-    i = lang.ranges(p, (b * t, C))
-    j = lang.ranges(f"{p}_", (b * t, 4, C // 4))
     return [lang.subs(linear(i, (b * t, C)), i, (j[0], j[1] * (C // 4) + j[2]))]
 
 
-def tile_1d(lang: Any, b: Any, t: Any, p: str) -> list[Any]:
+def tile_1d(lang: Any, b: Any, t: Any, i: Exprs, xs: Exprs) -> list[Any]:
     """A [B, T, C] body put on one flat range."""
-    i = lang.ranges(p, (b, t, C))
-    (x,) = lang.ranges(f"{p}_", (b * t * C,))
+    (x,) = xs
     index = linear((i[1], i[0], i[2]), (t, b, C))
     return [lang.subs(index, i, unflatten(lang, x, (b, t, C)))]
 
 
-Operation = Callable[[Any, Any, Any, str], list[Any]]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """`run(lang, B, T, *ranges)`; `extents(B, T)` are those of each group of ranges."""
+
+    run: Callable[..., list[Any]]
+    extents: Callable[[Any, Any], tuple[Exprs, ...]]
+
+    @property
+    def name(self) -> str:
+        return self.run.__name__
+
+    def ranges(self, lang: Any, b: Any, t: Any, prefix: str) -> list[Exprs]:
+        return [lang.ranges(prefix + "_" * k, e) for k, e in enumerate(self.extents(b, t))]
+
+
 OPERATIONS: tuple[Operation, ...] = (
-    build_linear,
-    split_heads,
-    transposed_key,
-    merge_heads,
-    flatten_then_view,
-    view_then_flatten,
-    inline_fresh,
-    inline_through_view,
-    split_reduction,
-    tile_1d,
-    read_strides,
-    is_contiguous,
+    Operation(run=build_linear, extents=lambda b, t: ((b, t, 3 * C),)),
+    Operation(run=split_heads, extents=lambda b, t: ((b, HEADS, t, HEAD),)),
+    Operation(run=transposed_key, extents=lambda b, t: ((b, HEADS, HEAD, t),)),
+    Operation(run=merge_heads, extents=lambda b, t: ((b, t, C),)),
+    Operation(run=flatten_then_view, extents=lambda b, t: ((b, t, HEADS, HEAD),)),
+    Operation(run=view_then_flatten, extents=lambda b, t: ((b * t * C,),)),
+    Operation(
+        run=inline_fresh,
+        extents=lambda b, t: (
+            (b, t, C),
+            (b, t, C),
+        ),
+    ),
+    Operation(
+        run=inline_through_view,
+        extents=lambda b, t: (
+            (b, t, HEADS, HEAD),
+            (b * t, C),
+        ),
+    ),
+    Operation(
+        run=split_reduction,
+        extents=lambda b, t: (
+            (b * t, C),
+            (b * t, 4, C // 4),
+        ),
+    ),
+    Operation(
+        run=tile_1d,
+        extents=lambda b, t: (
+            (b, t, C),
+            (b * t * C,),
+        ),
+    ),
+    Operation(run=read_strides, extents=lambda b, t: ((b, t, HEADS, HEAD),)),
+    Operation(run=is_contiguous, extents=lambda b, t: ((b, t, C),)),
 )
 
 
@@ -242,12 +274,12 @@ class Row:
 
 def check(operation: Operation, ours: Any, theirs: Any, static: bool) -> None:
     """Both give the same numbers. Raises AssertionError when they don't."""
-    rng = random.Random(operation.__name__)
+    rng = random.Random(operation.name)
     a_sizes, b_sizes = (
         ((8, 128), (8, 128)) if static else (tuple(ours.sizes.values()), tuple(theirs.sizes.values()))
     )
-    a = operation(ours, *a_sizes, "check")
-    b = operation(theirs, *b_sizes, "check")
+    a = operation.run(ours, *a_sizes, *operation.ranges(ours, a_sizes[0], a_sizes[1], "check"))
+    b = operation.run(theirs, *b_sizes, *operation.ranges(theirs, b_sizes[0], b_sizes[1], "check"))
     for _ in range(5):
         env = {"B": 8, "T": 128}
         # Within the promises of every operation's ranges.
@@ -256,17 +288,17 @@ def check(operation: Operation, ours: Any, theirs: Any, static: bool) -> None:
             env[f"check_{k}"] = rng.randrange(top)
         left, right = [ours.value(x, env) for x in a], [theirs.value(x, env) for x in b]
         if left != right:
-            raise AssertionError(f"{operation.__name__}: {left} != {right}")
+            raise AssertionError(f"{operation.name}: {left} != {right}")
 
 
 def time_us(operation: Operation, lang: Any, sizes: Exprs, *, rounds: int, repeat: int, tag: str) -> float:
     """Median microseconds of one call, fresh symbol names each."""
     samples = []
     for k in range(repeat):
-        prefixes = [f"{tag}{k}x{n}i" for n in range(rounds)]
+        fresh = [operation.ranges(lang, sizes[0], sizes[1], f"{tag}{k}x{n}i") for n in range(rounds)]
         start = time.perf_counter()
-        for p in prefixes:
-            lang.normal(operation(lang, sizes[0], sizes[1], p))
+        for ranges in fresh:
+            lang.normal(operation.run(lang, sizes[0], sizes[1], *ranges))
         samples.append((time.perf_counter() - start) / rounds * 1e6)
     return statistics.median(samples)
 
@@ -278,12 +310,12 @@ def measure(*, rounds: int, repeat: int) -> list[Row]:
         for static in (True, False):
             check(operation, ours, theirs, static)
             kind = "static" if static else "symbolic"
-            tag = f"{operation.__name__[:4]}{kind[0]}"
+            tag = f"{operation.name[:4]}{kind[0]}"
             a: Exprs = (8, 128) if static else tuple(ours.sizes.values())
             b: Exprs = (8, 128) if static else tuple(theirs.sizes.values())
             x = time_us(operation, ours, a, rounds=rounds, repeat=repeat, tag=tag)
             y = time_us(operation, theirs, b, rounds=max(rounds // 10, 5), repeat=repeat, tag=tag)
-            rows.append(Row(operation=operation.__name__, sizes=kind, ours_us=x, sympy_us=y, ratio=y / x))
+            rows.append(Row(operation=operation.name, sizes=kind, ours_us=x, sympy_us=y, ratio=y / x))
     return rows
 
 

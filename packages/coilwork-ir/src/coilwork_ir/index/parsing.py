@@ -17,7 +17,7 @@ from coilwork_ir.index.expression import Expr, const
 from coilwork_ir.index.extrema import maximum, minimum
 from coilwork_ir.index.ring import multiply, scale, total
 
-_TOKEN: Final = re.compile(r"\s*(?:(\d+)|([A-Za-z_][A-Za-z0-9_.$]*)|(//|[-+*%(),]))")
+_TOKEN: Final = re.compile(r"\s*(?:(\d+)|([A-Za-z_@][A-Za-z0-9_.$]*)|(//|[-+*%(),]))")
 _END: Final = ""
 
 

@@ -81,9 +81,20 @@ def provably_lt(a: Expr | int, b: Expr | int) -> bool:
         return True
     # In sizes only first: that proof is cached, and shared by all range symbols over the same extents.
     most = _upper_of_sum(a)
-    if most is not None and most is not a and provably_nonneg(add_int(subtract(b, most), -1)):
-        return True
+    if most is not None and most is not a:
+        if provably_nonneg(add_int(subtract(b, most), -1)):
+            return True
+        if _independent(a, b):
+            return False  # the terms reach their extremes together: no other proof can do better
     return provably_nonneg(add_int(subtract(b, a), -1))
+
+
+def _independent(a: Expr, b: Expr) -> bool:
+    """Whether no two terms of `a` share a symbol, and `a` shares none with `b`."""
+    free = a.free_symbols
+    if not free.isdisjoint(b.free_symbols):
+        return False
+    return len(a._monos) == 1 or sum([len(m.free_symbols) for m in a._monos]) == len(free)
 
 
 def provably_eq(a: Expr | int, b: Expr | int) -> bool:

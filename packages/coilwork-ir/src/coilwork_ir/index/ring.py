@@ -117,6 +117,9 @@ def multiply(a: Expr, b: Expr) -> Expr:
         return scale(a, b._constant)
     if not a._monos:
         return scale(b, a._constant)
+    if len(a._monos) == 1 == len(b._monos) and not a._constant and not b._constant:
+        m = multiply_monos(a._monos[0], b._monos[0])
+        return make_sum((m,), (a._coeffs[0] * b._coeffs[0],), 0, m._has_mod)
     terms: dict[Expr, int] = {}
     for ma, ca in zip(a._monos, a._coeffs, strict=True):
         for mb, cb in zip(b._monos, b._coeffs, strict=True):

@@ -1,0 +1,59 @@
+"""Interning tables: one live value per key, weakly held, also under threads."""
+
+from __future__ import annotations
+
+import gc
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
+from coilwork_ir.interning import InternTable, MemoTable
+
+
+class Value:
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+def test_one_value_per_key() -> None:
+    table: InternTable[str, Value] = InternTable()
+    first = table.intern("a", lambda: Value("a"))
+    assert table.intern("a", lambda: Value("again")) is first
+    assert table.add("a", Value("late")) is first
+    assert table.intern("b", lambda: Value("b")) is not first
+    assert len(table) == 2
+
+
+def test_dead_values_are_made_anew_and_swept() -> None:
+    table: InternTable[int, Value] = InternTable()
+    table.intern(0, lambda: Value("old"))
+    gc.collect()
+    kept = table.intern(0, lambda: Value("new"))
+    assert kept.text == "new" and table.intern(0, lambda: Value("newer")) is kept
+    for n in range(1, 50_000):
+        table.intern(n, lambda: Value("short-lived"))
+    assert len(table) < 10_000
+    assert table.intern(0, lambda: Value("newer")) is kept
+
+
+def test_threads_agree() -> None:
+    workers = 4
+    with ThreadPoolExecutor(workers) as pool:
+        for _ in range(20):
+            table: InternTable[int, Value] = InternTable()
+            barrier = Barrier(workers)
+
+            def make(
+                _: int, table: InternTable[int, Value] = table, barrier: Barrier = barrier
+            ) -> list[Value]:
+                barrier.wait()
+                return [table.intern(n, lambda: Value("x")) for n in range(300)]
+
+            results = list(pool.map(make, range(workers)))
+            assert all(a is b for other in results[1:] for a, b in zip(results[0], other, strict=True))
+
+
+def test_memo_is_bounded() -> None:
+    memo: MemoTable[int, str] = MemoTable(limit=10)
+    for n in range(100):
+        assert memo.put(n, str(n)) == str(n)
+        assert memo.get(n) == str(n) and len(memo) <= 10
