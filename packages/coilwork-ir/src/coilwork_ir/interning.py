@@ -77,11 +77,10 @@ class InternTable(Generic[K, V]):
             present = None if found is None else found()
             if present is not None:
                 return present
-            # A sweep may have removed the dead entry, and another thread may have added a live one since: the table
-            # decides once more.
-            if found is not None:
-                del self._refs[key]
-            return self.add(key, value)
+            if found is not None:  # dead: nobody else changes the entry while the lock is held
+                self._refs[key] = ref(value)
+                return value
+        return self.add(key, value)  # a sweep has removed the entry
 
     def _sweep(self) -> None:
         dead = [key for key, reference in list(self._refs.items()) if reference() is None]

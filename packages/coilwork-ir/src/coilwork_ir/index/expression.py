@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
 from coilwork_ir.index.errors import IndexArithmeticError
-from coilwork_ir.interning import InternTable
+from coilwork_ir.interning import InternTable, MemoTable
 
 CONST: Final = 0
 SYMBOL: Final = 1
@@ -226,6 +226,7 @@ _CONSTS: Final[InternTable[int, Expr]] = InternTable()
 _SYMBOLS: Final[InternTable[SymbolData, Expr]] = InternTable()
 _ATOMS: Final[InternTable[tuple[int, tuple[Expr, ...]], Expr]] = InternTable()
 _SUMS: Final[InternTable[tuple[tuple[Expr, ...], tuple[int, ...], int], Expr]] = InternTable()
+_RECENT_CONSTS: Final[MemoTable[int, Expr]] = MemoTable(1 << 13)
 _find_const = _CONSTS.lookup
 _find_symbol = _SYMBOLS.lookup
 _find_atom = _ATOMS.lookup
@@ -249,22 +250,23 @@ def atoms_of(mono: Expr) -> tuple[Expr, ...]:
 
 def const(n: int) -> Expr:
     """The constant `n`."""
+    recent = _RECENT_CONSTS.get(n)
+    if recent is not None:
+        return recent
     found = _find_const(n)
     if found is not None:
         e = found()
         if e is not None:
-            return e
+            return _RECENT_CONSTS.put(e._constant, e)
     e = _new(Expr)
     e._tag = CONST
     e._monos = e._coeffs = ()
     e._constant = int(n)
     e._has_mod = False
     e._bounds = (e._constant, e._constant)
-    return _CONSTS.add(e._constant, e)
+    return _RECENT_CONSTS.put(e._constant, _CONSTS.add(e._constant, e))
 
 
-# Held strongly: the constants that indices are full of.
-_SMALL: Final = tuple(const(n) for n in range(-16, 1025))
 ZERO: Final = const(0)
 ONE: Final = const(1)
 MINUS_ONE: Final = const(-1)

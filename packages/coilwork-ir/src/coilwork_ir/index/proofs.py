@@ -30,8 +30,12 @@ from coilwork_ir.index.ring import (
     scale,
     subtract,
 )
+from coilwork_ir.interning import MemoTable
 
 _FUEL = 12  # eliminations per proof: real proofs need about one per range symbol
+
+
+_BELOW: MemoTable[tuple[Expr, Expr], bool] = MemoTable(1 << 12)
 
 
 def provably_nonneg(e: Expr | int) -> bool:
@@ -82,7 +86,11 @@ def provably_lt(a: Expr | int, b: Expr | int) -> bool:
     # In sizes only first: that proof is cached, and shared by all range symbols over the same extents.
     most = _upper_of_sum(a)
     if most is not None and most is not a:
-        if provably_nonneg(add_int(subtract(b, most), -1)):
+        key = (most, b)
+        below = _BELOW.get(key)
+        if below is None:
+            below = _BELOW.put(key, provably_nonneg(add_int(subtract(b, most), -1)))
+        if below:
             return True
         if _independent(a, b):
             return False  # the terms reach their extremes together: no other proof can do better
