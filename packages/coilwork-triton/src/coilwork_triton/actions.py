@@ -1,0 +1,123 @@
+"""What a kernel does with its values: stores, atomic updates, checks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.errors import EmitError
+from coilwork_ir.index import Expr, as_int
+from coilwork_ir.kernels import Kernel, Store
+from coilwork_ir.loops import Check
+from coilwork_ir.ops import StoreMode
+from coilwork_ir.scalar import Scalar
+from coilwork_triton.tree import (
+    Binary,
+    Expression,
+    Name,
+    Number,
+    Text,
+    Unary,
+    conjunction,
+    tl,
+)
+from coilwork_triton.values import Scope, Values
+
+# Element types that the GPUs' atomic instructions, and Triton's forms of them, cover.
+_ATOMIC_TYPES: Final[Mapping[StoreMode, frozenset[DType]]] = MappingProxyType(
+    {
+        "add": frozenset({DType.F64, DType.F32, DType.F16, DType.I64, DType.I32, DType.U64, DType.U32}),
+        "min": frozenset({DType.F64, DType.F32, DType.I64, DType.I32, DType.U64, DType.U32}),
+        "max": frozenset({DType.F64, DType.F32, DType.I64, DType.I32, DType.U64, DType.U32}),
+    }
+)
+
+
+def actions_of(kernel: Kernel) -> tuple[Store | Check, ...]:
+    """Everything `kernel` does: checks first, then stores."""
+    found: list[Store | Check] = [*kernel.checks, *kernel.stores]
+    return tuple(found)
+
+
+def action_roots(what: Store | Check) -> tuple[Scalar, ...]:
+    """The scalar graphs that an action evaluates."""
+    if isinstance(what, Check):
+        return (what.condition,)
+    return (what.value, *what.indirect, *(() if what.mask is None else (what.mask,)))
+
+
+def perform(values: Values, scope: Scope, what: Store | Check) -> None:
+    """Write `what` into `scope`, where its values are known.
+
+    Raises:
+        EmitError: an atomic update that the hardware has no instruction for.
+    """
+    if isinstance(what, Check):
+        _check(values, scope, what)
+    else:
+        _store(values, scope, what)
+
+
+def _check(values: Values, scope: Scope, check: Check) -> None:
+    condition = values.expression(scope, check.condition)
+    mask = values.space.mask(values.space.letters(values.levels.varies[check.condition]))
+    if mask is not None:
+        condition = Binary("|", condition, Unary("~", mask))
+    scope.writer.do(tl("device_assert", condition, Text(check.message)))
+
+
+def _store(values: Values, scope: Scope, store: Store) -> None:
+    space = values.space
+    roots = action_roots(store)
+    index_symbols = space.simplified(store.index).free_symbols
+    block = values.block(*roots, symbols=index_symbols)
+    offset = values.offset(scope, store.index, store.indirect, block)
+    pointer = Name(store.buffer) if offset == Number(0) else Binary("+", Name(store.buffer), offset)
+    varies = frozenset(index_symbols).union(*(values.levels.varies[r] for r in roots))
+    conditions: list[Expression] = []
+    bounds = space.mask(space.letters(varies))
+    if bounds is not None:
+        conditions.append(bounds)
+    if store.mask is not None:
+        conditions.append(values.expression(scope, store.mask))
+    value = values.expression(scope, store.value)
+    if store.mode == "store":
+        mask = conjunction(tuple(conditions))
+        scope.writer.do(tl("store", pointer, value, *(() if mask is None else (mask,))))
+        return
+    _require_atomic(values, store)
+    raw = frozenset(store.index.free_symbols).union(*(values.levels.varies[r] for r in roots))
+    conditions += _first_only(values, raw, scope)
+    mask = conjunction(tuple(conditions))
+    keywords: dict[str, Expression] = {} if mask is None else {"mask": mask}
+    scope.writer.do(tl(f"atomic_{store.mode}", pointer, value, **keywords, sem=Text("relaxed")))
+
+
+def _require_atomic(values: Values, store: Store) -> None:
+    dtype = next((a.dtype for a in values.kernel.args if a.name == store.buffer), store.value.dtype)
+    if dtype not in _ATOMIC_TYPES.get(store.mode, frozenset()):
+        raise EmitError(
+            "atomic",
+            f"no atomic {store.mode} on {dtype.text} (store to {store.buffer} in {values.kernel.name})",
+            origins=values.kernel.origins,
+            remedy="run the operation as an external call",
+        )
+
+
+def _first_only(values: Values, varies: frozenset[Expr], scope: Scope) -> list[Expression]:
+    """Conditions that keep points which differ only in ranges the update does not depend on from repeating it."""
+    found: list[Expression] = []
+    inside_loop = scope.parent is not None or values.shape.walk != "looped"
+    for r in values.kernel.ranges:
+        if r.symbol in varies or (r.symbol.extent is not None and as_int(r.symbol.extent) == 1):
+            continue
+        if r.kind == "reduction" and not (inside_loop and _along_reduction(values, varies)):
+            continue
+        found.append(Binary("==", values.space.index(r.symbol), Number(0)))
+    return found
+
+
+def _along_reduction(values: Values, varies: frozenset[Expr]) -> bool:
+    return any(r.kind == "reduction" and r.symbol in varies for r in values.kernel.ranges)

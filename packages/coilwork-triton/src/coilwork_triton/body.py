@@ -1,0 +1,183 @@
+"""The statements of a kernel: from stores and the scalar graphs below them to loads, arithmetic, loops and stores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from coilwork_ir.errors import EmitError
+from coilwork_ir.index import Expr
+from coilwork_ir.kernels import Kernel, Store
+from coilwork_ir.loops import Check
+from coilwork_ir.scalar import Load, Reduce, Scalar, Scan
+from coilwork_triton.actions import action_roots, actions_of, perform
+from coilwork_triton.levels import Levels
+from coilwork_triton.reductions import REDUCTIONS
+from coilwork_triton.shape import Shape
+from coilwork_triton.space import LOOP_OFFSET, Space
+from coilwork_triton.tree import Assign, Binary, For, Name, Number, Statement, tl
+from coilwork_triton.values import Scope, Values
+from coilwork_triton.writer import Writer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """A store or a check: what a kernel does, as opposed to what it computes."""
+
+    what: Store | Check
+    roots: tuple[Scalar, ...]
+    stage: int
+    reduced: bool
+
+
+def emit_body(kernel: Kernel, shape: Shape, levels: Levels, library: set[str]) -> tuple[Statement, ...]:
+    """All statements of `kernel`'s function. Names of device functions used are added to `library`.
+
+    Raises:
+        EmitError: something cannot be written in Triton; the message names it.
+    """
+    actions = _actions(kernel, levels)
+    space = Space(kernel, shape, library)
+    values = Values(kernel, shape, levels, space, [root for a in actions for root in a.roots], library)
+    top = values.top
+    if shape.walk == "looped":
+        inside: tuple[Statement, ...] = ()
+        _emit_loops(values, actions)
+    else:
+        _emit_actions(values, top, actions)
+        inside = space.reduction_lines(looped=False)
+    return space.prologue() + inside + tuple(top.writer.statements)
+
+
+def _emit_actions(values: Values, scope: Scope, actions: Sequence[Action]) -> None:
+    """Everything that `actions` need, then the actions: all loads before all stores."""
+    values.compute(scope, values.pending(scope, [root for a in actions for root in a.roots]))
+    for action in actions:
+        perform(values, scope, action.what)
+
+
+def _actions(kernel: Kernel, levels: Levels) -> list[Action]:
+    """Checks first, then stores; each in the first pass in which it may happen."""
+    reduced = frozenset(r.symbol for r in kernel.ranges if r.kind == "reduction")
+    last_read = _last_reads(kernel, levels)
+    found = []
+    for what in actions_of(kernel):
+        roots = action_roots(what)
+        symbols: frozenset[Expr] = frozenset().union(*(levels.varies[r] for r in roots))
+        stage = max(levels.stage[r] for r in roots)
+        if isinstance(what, Store):
+            symbols |= what.index.free_symbols
+            # memory may be overwritten only after the last pass that reads it
+            partners = {what.buffer, *(i for o, i in kernel.hints.inplace if o == what.buffer)}
+            stage = max([stage, *(last_read.get(p, 0) for p in partners)])
+        found.append(Action(what=what, roots=roots, stage=stage, reduced=bool(symbols & reduced)))
+    return found
+
+
+def _last_reads(kernel: Kernel, levels: Levels) -> dict[str, int]:
+    """The last pass in which each buffer is loaded along the reduction."""
+    last: dict[str, int] = {}
+    for what in actions_of(kernel):
+        roots = action_roots(what)
+        pending = [(root, max(levels.stage[r] for r in roots)) for root in roots]
+        seen: set[tuple[Scalar, int]] = set()
+        while pending:
+            node, stage = pending.pop()
+            if (node, stage) in seen:
+                continue
+            seen.add((node, stage))
+            if isinstance(node, Load):
+                last[node.buffer] = max(last.get(node.buffer, 0), stage)
+            below = levels.stage[node] - 1 if isinstance(node, Reduce) else stage
+            pending.extend((operand, below) for operand in node.operands)
+    return last
+
+
+def _emit_loops(values: Values, actions: Sequence[Action]) -> None:
+    """One loop over the r tile per pass that does something, then what happens once per row."""
+    passes = _passes(values, actions)
+    values.note_passes([one.roots for one in passes])
+    for number, one in enumerate(passes):
+        if one.reductions or one.actions:
+            _emit_pass(values, one, number)
+    _emit_actions(values, values.top, [action for action in actions if not action.reduced])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """One loop: reductions that it completes and actions within it."""
+
+    reductions: tuple[tuple[Reduce, ...], ...]
+    actions: tuple[Action, ...]
+
+    @property
+    def roots(self) -> tuple[Scalar, ...]:
+        """What its loop computes."""
+        operands = [operand for group in self.reductions for operand in group[0].operands]
+        return tuple(operands) + tuple(root for action in self.actions for root in action.roots)
+
+
+def _passes(values: Values, actions: Sequence[Action]) -> list[Pass]:
+    levels = values.levels
+    groups: dict[tuple[str, tuple[Scalar, ...]], list[Reduce]] = {}
+    for node in values.order:
+        if isinstance(node, Reduce):
+            groups.setdefault((node.kind, node.operands), []).append(node)
+    count = max(levels.stage.values(), default=0) + 1
+    count = max([count, *(a.stage + 1 for a in actions)])
+    return [
+        Pass(
+            reductions=tuple(tuple(g) for g in groups.values() if levels.stage[g[0]] - 1 == stage),
+            actions=tuple(a for a in actions if a.reduced and a.stage == stage),
+        )
+        for stage in range(count)
+    ]
+
+
+def _emit_pass(values: Values, one: Pass, number: int) -> None:
+    top = values.top
+    order = values.pending(top, one.roots)
+    # what does not vary along the loop is computed before it
+    values.compute(top, [node for node in order if not values.reduced(node)])
+    backwards = _direction(values, order)
+    inner = Scope(writer=Writer(top.writer.names, top.writer.library), parent=top, number=number)
+    values.compute(inner, order)
+    finishing = []
+    for group in one.reductions:
+        reduction = REDUCTIONS[group[0].kind]
+        site = values.site_named(inner, group[0])
+        lanes = reduction.start(site, top.writer)
+        reduction.step(site, inner.writer, lanes)
+        finishing.append((group, reduction, site, lanes))
+    for action in one.actions:
+        perform(values, inner, action.what)
+    top.writer.statements.append(_loop(values, inner, backwards))
+    for group, reduction, site, lanes in finishing:
+        values.bind_results(top, group[0], reduction.finish(site, top.writer, lanes))
+
+
+def _loop(values: Values, inner: Scope, backwards: bool) -> For:
+    """The loop around the statements of `inner`; backwards it starts at the last, possibly partial block."""
+    space = values.space
+    tile = values.shape.reduced
+    assert tile is not None
+    block, end = Name(tile.block), space.numel(tile)
+    body = (*space.reduction_lines(looped=True), *inner.writer.statements)
+    if not backwards:
+        return For(LOOP_OFFSET.id, Number(0), end, block, body)
+    last = Binary("*", Binary("-", tl("cdiv", end, block), Number(1)), block)
+    offset = Assign((LOOP_OFFSET.id,), Binary("-", last, Name("r0_done")))
+    return For("r0_done", Number(0), end, block, (offset, *body))
+
+
+def _direction(values: Values, order: Sequence[Scalar]) -> bool:
+    """True if the scans among `order` run from the end. Raises EmitError if they disagree."""
+    directions = {node.reverse for node in order if isinstance(node, Scan)}
+    if len(directions) > 1:
+        raise EmitError(
+            "mixed-scans",
+            "scans in both directions over a row that is too long for registers",
+            origins=values.kernel.origins,
+            remedy="schedule them as two kernels",
+        )
+    return True in directions

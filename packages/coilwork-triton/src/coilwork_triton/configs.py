@@ -1,0 +1,171 @@
+"""Which launches to try: block sizes and warps from the shape of the work and the device.
+
+The reasoning, per kind of kernel (measured on an H200; other devices differ in degree):
+
+- A thread moves most when its loads are 16 bytes wide, and a few of them are in flight. Eight elements per thread and
+  four warps do that for two- and four-byte elements.
+- A grid smaller than two blocks per multiprocessor leaves some idle, so small work gets small blocks.
+- A row kept in registers by one program reaches a copy's bandwidth at 16 to 32 elements per thread; with 32 warps,
+  or with a mask that a divisible row does not need, it loses a third.
+- A reduction across rows that are contiguous along x is bandwidth bound only if a block spans at least 128 bytes of x.
+- A transpose needs both tile sides to span whole 32-byte sectors on both of its sides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from coilwork_ir.kernel_source import Config
+from coilwork_ir.target import Target
+
+Walk = Literal["pointwise", "persistent", "looped"]
+
+# What a size that is unknown at compile time is taken to be.
+UNKNOWN_EXTENT: Final = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What the choice rests on.
+
+    Attributes:
+        walk: how the reduction ranges, if any, are walked.
+        extents: estimated number of points per tile: `x`, `y`, `z`, `r` where present.
+        coalescing: share of bytes at unit stride per tile, 0 to 1.
+        element_bytes: size of the widest element loaded or stored.
+        tensors: number of tensor arguments.
+        scans: the kernel scans along r.
+    """
+
+    walk: Walk
+    extents: dict[str, int]
+    coalescing: dict[str, float]
+    element_bytes: int
+    tensors: int
+    scans: bool = False
+
+
+def next_power_of_two(n: int) -> int:
+    """The least power of two that is at least `n`; 1 for `n` below 1."""
+    return 1 << max(0, (n - 1).bit_length())
+
+
+def propose(facts: Facts, target: Target, limit: int) -> tuple[Config, ...]:
+    """At most `limit` candidates, best guess first. Every tile's block size is in `Config.meta`."""
+    rules = {"pointwise": _pointwise, "persistent": _persistent, "looped": _looped}
+    found = rules[facts.walk](facts, target)
+    return tuple(dict.fromkeys(found))[:limit]
+
+
+def _config(blocks: dict[str, int], warps: int, target: Target) -> Config:
+    names = {"x": "XBLOCK", "y": "YBLOCK", "z": "ZBLOCK", "r": "R0_BLOCK"}
+    most = min(32, target.max_threads_per_block // target.warp_size)
+    meta = tuple((names[tile], size) for tile, size in blocks.items())
+    return Config(meta=meta, num_warps=max(1, min(most, next_power_of_two(warps))), num_stages=1)
+
+
+def _warps_for(elements: int, per_thread: int, target: Target) -> int:
+    return max(1, elements // (per_thread * target.warp_size))
+
+
+def _pointwise(facts: Facts, target: Target) -> list[Config]:
+    tiles = [t for t in ("z", "y", "x") if t in facts.extents]
+    if tiles in ([], ["x"]):
+        return _pointwise_line(facts, target)
+    extents = facts.extents
+    candidates = []
+    # (elements in the block, its side along y): square first, as both sides carry contiguous accesses
+    transposing = facts.coalescing.get("y", 0.0) > 0.1 or facts.coalescing.get("z", 0.0) > 0.1
+    shapes = (
+        [(32, 32, 4), (64, 64, 8), (128, 16, 4)] if transposing else [(1024, 1, 4), (256, 4, 4), (512, 1, 4)]
+    )
+    if transposing and facts.element_bytes <= 2:
+        shapes = [(64, 64, 8), (32, 64, 4), (128, 32, 8)]
+    for width, height, warps in shapes:
+        x = min(width, next_power_of_two(extents.get("x", 1)))
+        # what x cannot use goes to y
+        y = min(height * width // x, next_power_of_two(extents.get("y", 1)))
+        blocks = {"z": 1, "y": y, "x": x}
+        if "z" in extents:
+            blocks["z"] = min(max(1, height * width // (x * y)), next_power_of_two(extents["z"]))
+        size = blocks["x"] * blocks["y"] * blocks["z"]
+        blocks = {tile: blocks[tile] for tile in tiles}
+        candidates.append(_config(blocks, min(warps, _warps_for(size, 4, target)), target))
+    return candidates
+
+
+def _pointwise_line(facts: Facts, target: Target) -> list[Config]:
+    extent = facts.extents.get("x")
+    if extent is None:
+        return [_config({}, 1, target)]
+    # 16 bytes per thread and load, two loads in flight for four-byte elements
+    per_thread = 4 if facts.element_bytes >= 8 else 8
+    share = next_power_of_two(-(-extent // (2 * target.multiprocessors)))
+    best = max(128, min(1024, share))
+    sizes = [best]
+    if extent >= 1024 * 2 * target.multiprocessors:
+        sizes += [512, 2048]
+    elif best > 256:
+        sizes.append(best // 2)
+    whole = next_power_of_two(extent)
+    return [
+        _config({"x": min(size, whole)}, min(8, _warps_for(min(size, whole), per_thread, target)), target)
+        for size in sizes
+    ]
+
+
+def _rest(facts: Facts) -> dict[str, int]:
+    return {tile: 1 for tile in ("z", "y") if tile in facts.extents}
+
+
+def _persistent(facts: Facts, target: Target) -> list[Config]:
+    row = next_power_of_two(facts.extents["r"])
+    rows = facts.extents.get("x", 1)
+    across = _reduces_across(facts)
+    if "x" not in facts.extents or (row >= 1024 and not across):
+        warps = max(1, min(16, _warps_for(row, 16, target)))
+        if row >= 8192:
+            warps = max(8, min(16, _warps_for(row, 32, target)))
+        blocks = _rest(facts) | ({"x": 1} if "x" in facts.extents else {}) | {"r": row}
+        return [
+            _config(blocks, w, target) for w in (warps, warps * 2 if warps < 16 else 8, max(1, warps // 2))
+        ]
+    # several rows per program, so that its warps have 16 bytes per thread to load
+    enough = max(1, next_power_of_two(-(-rows // (2 * target.multiprocessors))))
+    found = []
+    for elements in (2048, 1024, 4096):
+        x = max(1, elements // row)
+        if across:
+            # contiguous along x: a block spans whole sectors there
+            x = max(x, 128 // facts.element_bytes)
+        x = min(x, max(enough, 32 if across else 1), next_power_of_two(rows))
+        found.append(
+            _config(_rest(facts) | {"x": x, "r": row}, min(8, _warps_for(x * row, 8, target)), target)
+        )
+    return found
+
+
+def _looped(facts: Facts, target: Target) -> list[Config]:
+    length = next_power_of_two(facts.extents["r"])
+    if "x" not in facts.extents or not _reduces_across(facts):
+        one = {"x": 1} if "x" in facts.extents else {}
+        found = []
+        # 32 bytes per thread of two-byte elements per step
+        for size, warps in ((4096, 8), (8192, 16), (2048, 4)):
+            r = min(size, length)
+            found.append(_config(_rest(facts) | one | {"r": r}, min(warps, _warps_for(r, 4, target)), target))
+        return found
+    found = []
+    for width, depth, warps in ((64, 32, 8), (128, 16, 8), (32, 64, 8)):
+        x = min(width, next_power_of_two(facts.extents["x"]))
+        r = min(depth * width // x, length)
+        found.append(
+            _config(_rest(facts) | {"x": x, "r": r}, min(warps, _warps_for(x * r, 4, target)), target)
+        )
+    return found
+
+
+def _reduces_across(facts: Facts) -> bool:
+    """Neighbouring addresses lie along x, not along the reduction."""
+    return facts.coalescing.get("x", 0.0) > facts.coalescing.get("r", 0.0)

@@ -1,0 +1,53 @@
+"""The Triton functions that kernels carry along: read from `device_functions.triton`, handed out by name."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from types import MappingProxyType
+
+from coilwork_triton.tree import Library
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceFunction:
+    """One function: its text, decorator included, and the other functions of the library it calls."""
+
+    name: str
+    source: str
+    calls: tuple[str, ...]
+
+
+@cache
+def device_functions() -> Mapping[str, DeviceFunction]:
+    """Every function of the library, in file order."""
+    text = (files("coilwork_triton") / "device_functions.triton").read_text(encoding="utf-8")
+    lines = text.splitlines()
+    definitions = [n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef)]
+    names = frozenset(d.name for d in definitions)
+    table: dict[str, DeviceFunction] = {}
+    for definition in definitions:
+        first = min(d.lineno for d in definition.decorator_list)
+        used = {n.id for n in ast.walk(definition) if isinstance(n, ast.Name) and n.id in names}
+        table[definition.name] = DeviceFunction(
+            name=definition.name,
+            source="\n".join(lines[first - 1 : definition.end_lineno]),
+            calls=tuple(sorted(used)),
+        )
+    return MappingProxyType(table)
+
+
+def with_dependencies(wanted: Iterable[str]) -> tuple[Library, ...]:
+    """The functions `wanted` and all they call, in file order, so that callees come first."""
+    table = device_functions()
+    needed: set[str] = set()
+    pending = list(wanted)
+    while pending:
+        name = pending.pop()
+        if name not in needed:
+            needed.add(name)
+            pending.extend(table[name].calls)
+    return tuple(Library(f.source) for f in table.values() if f.name in needed)

@@ -1,0 +1,143 @@
+"""Index expressions as Triton text: offsets into buffers, and integer values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce as fold_left
+
+from coilwork_ir.index import (
+    Add,
+    Const,
+    Expr,
+    FloorDiv,
+    Max,
+    Min,
+    Mod,
+    Mul,
+    Sym,
+    bounds,
+    node,
+    provably_nonneg,
+    provably_positive,
+    substitute,
+)
+from coilwork_triton.tree import Binary, Expression, Number, call, tl
+
+_INT32 = range(-(2**31), 2**31)
+
+
+class IndexPrinter:
+    """Prints expressions over a kernel's ranges, sizes and the placeholders of indirect accesses.
+
+    Args:
+        ranges: range symbols that are derived from a tile's flat position, with their definition.
+        variable: text of a symbol; called once per occurrence, so that callers may note which ones are used.
+        library: names of device functions used so far; printing adds to it.
+    """
+
+    def __init__(
+        self, ranges: Mapping[Expr, Expr], variable: Callable[[Expr], Expression], library: set[str]
+    ) -> None:
+        self._ranges = ranges
+        # a definition that survives simplification is printed as the variable it defines
+        self._names = {definition: symbol for symbol, definition in ranges.items() if not definition.is_const}
+        self._variable = variable
+        self._library = library
+
+    def simplified(self, expr: Expr) -> Expr:
+        """`expr` in terms of flat positions: `8 * (x // 8) + x % 8` has become `x`."""
+        return substitute(expr, self._ranges) if self._ranges else expr
+
+    def text(self, expr: Expr) -> Expression:
+        """`expr` as an expression."""
+        return self._text(self.simplified(expr))
+
+    def definition(self, symbol: Expr) -> Expression:
+        """The right-hand side of the definition of the derived range `symbol`."""
+        return self._operation(self._ranges[symbol])
+
+    def _text(self, expr: Expr) -> Expression:
+        symbol = self._names.get(expr)
+        return self._variable(symbol) if symbol is not None else self._operation(expr)
+
+    def _operation(self, expr: Expr) -> Expression:
+        match node(expr):
+            case Const(value):
+                return Number(value)
+            case Sym(_, symbol):
+                return self._variable(symbol)
+            case Add(operands):
+                return self._sum(operands)
+            case Mul(operands):
+                return self._product(operands)
+            case FloorDiv(a, b):
+                return self._division("//", "floordiv_int", a, b)
+            case Mod(a, b):
+                return self._division("%", "mod_int", a, b)
+            case Min(operands):
+                return self._nested("minimum", operands)
+            case Max(operands):
+                return self._nested("maximum", operands)
+
+    def _sum(self, operands: Sequence[Expr]) -> Expression:
+        # positive terms first: `a - b` reads better than `-b + a`
+        plus = sorted((o for o in operands if not _is_negative(o)), key=_closeness)
+        minus = [o for o in operands if _is_negative(o)]
+        if not plus:
+            plus, minus = minus[:1], minus[1:]
+        result = self._text(plus[0])
+        for operand in plus[1:]:
+            result = Binary("+", result, self._text(operand))
+        for operand in minus:
+            result = Binary("-", result, self._text(-operand))
+        return result
+
+    def _product(self, operands: Sequence[Expr]) -> Expression:
+        # the coefficient, which comes first, reads better last
+        first, *others = operands
+        ordered = [*others, first] if first.is_const else list(operands)
+        texts = [self._text(o) for o in ordered]
+        return fold_left(lambda a, b: Binary("*", a, b), texts)
+
+    def _division(self, operator: str, function: str, a: Expr, b: Expr) -> Expression:
+        # Triton rounds to zero, index arithmetic down; they agree on non-negative numbers
+        if provably_nonneg(a) and provably_positive(b):
+            return Binary(operator, self._text(a), self._text(b))
+        self._library.add(function)
+        return call(function, self._text(a), self._text(b))
+
+    def _nested(self, function: str, operands: Sequence[Expr]) -> Expression:
+        return fold_left(lambda a, b: tl(function, a, b), [self._text(o) for o in operands])
+
+
+def fits_32_bits(expr: Expr) -> bool:
+    """`expr` provably fits a 32-bit integer."""
+    interval = bounds(expr)
+    return (
+        interval.lo is not None
+        and interval.hi is not None
+        and interval.lo in _INT32
+        and interval.hi in _INT32
+    )
+
+
+def _closeness(expr: Expr) -> int:
+    # wide strides first, unit strides next, constants last, as one writes offsets by hand
+    match node(expr):
+        case Mul():
+            return 0
+        case Const():
+            return 2
+        case _:
+            return 1
+
+
+def _is_negative(expr: Expr) -> bool:
+    match node(expr):
+        case Const(value):
+            return value < 0
+        case Mul(operands):
+            first = operands[0]
+            return first.is_const and first.value < 0
+        case _:
+            return False

@@ -1,0 +1,230 @@
+"""How each row of the op table is written in Triton.
+
+`SCALAR_BUILDERS` has a builder for every name in `coilwork_ir.ops.SCALAR_OPS`; a test shows that there is no hole.
+Operands arrive as expressions of the types the row allows: compute types, except that `cast` also sees memory types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final, Literal
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.errors import EmitError
+from coilwork_triton.tree import (
+    Binary,
+    Expression,
+    Number,
+    Unary,
+    call,
+    method,
+    number,
+    tl,
+    tl_name,
+)
+from coilwork_triton.types import ALL_NANS, triton_type, typed_constant
+
+Numerics = Literal["fast", "eager", "strict"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpContext:
+    """What a builder may depend on.
+
+    Attributes:
+        operand: type of the operands (of the values, for `where`).
+        result: type of the result.
+        numerics: `fast` may use the hardware's approximate exponential and division.
+        library: names of device functions used so far; builders add to it.
+    """
+
+    operand: DType
+    result: DType
+    numerics: Numerics = "fast"
+    library: set[str] = field(default_factory=set)
+
+    def device(self, name: str, *args: Expression) -> Expression:
+        """A call of the device function `name`."""
+        self.library.add(name)
+        return call(name, *args)
+
+
+Builder = Callable[[OpContext, tuple[Expression, ...]], Expression]
+
+
+def _operator(symbol: str) -> Builder:
+    return lambda _, a: Binary(symbol, a[0], a[1])
+
+
+def _function(name: str) -> Builder:
+    return lambda _, a: tl(name, *a)
+
+
+def _device(name: str) -> Builder:
+    return lambda context, a: context.device(name, *a)
+
+
+def _by_class(*, floats: Builder, ints: Builder, uints: Builder | None = None) -> Builder:
+    def build(context: OpContext, a: tuple[Expression, ...]) -> Expression:
+        if context.operand.is_float:
+            return floats(context, a)
+        if context.operand.is_signed_integer or uints is None:
+            return ints(context, a)
+        return uints(context, a)
+
+    return build
+
+
+def _extremum(name: str, on_bool: str) -> Builder:
+    def build(context: OpContext, a: tuple[Expression, ...]) -> Expression:
+        if context.operand.is_float:
+            return tl(name, *a, propagate_nan=ALL_NANS)
+        return Binary(on_bool, *a) if context.operand.is_bool else tl(name, *a)
+
+    return build
+
+
+def _exact_unless_fast(approximate: Builder, exact: str) -> Builder:
+    def build(context: OpContext, a: tuple[Expression, ...]) -> Expression:
+        if context.numerics == "fast":
+            return approximate(context, a)
+        return context.device(exact, *a)
+
+    return build
+
+
+def _rounded_unless_fast(approximate: Builder, rounded: str) -> Builder:
+    """Division and square root have correctly rounded f32 forms; on f64 the plain form is one already."""
+
+    def build(context: OpContext, a: tuple[Expression, ...]) -> Expression:
+        if context.numerics == "fast" or context.operand is not DType.F32:
+            return approximate(context, a)
+        return tl(rounded, *a)
+
+    return build
+
+
+def _rsqrt(context: OpContext, a: tuple[Expression, ...]) -> Expression:
+    if context.numerics == "fast" or context.operand is not DType.F32:
+        return tl("rsqrt", *a)
+    return tl("div_rn", typed_constant(1.0, DType.F32), tl("sqrt_rn", *a))
+
+
+def _cast(context: OpContext, a: tuple[Expression, ...]) -> Expression:
+    source, result = context.operand, context.result
+    if result.is_bool:
+        return Binary("!=", a[0], Number(0))
+    if result is DType.F8E5M2 or result is DType.F8E4M3:
+        wide = a[0] if source is DType.F32 else method(a[0], "to", tl_name("float32"))
+        return context.device("to_float8_e5m2" if result is DType.F8E5M2 else "to_float8_e4m3", wide)
+    if source.itemsize == 1 and source.is_float and result is not DType.F32:
+        return method(method(a[0], "to", tl_name("float32")), "to", triton_type(result))
+    return method(a[0], "to", triton_type(result))
+
+
+def _bitcast(context: OpContext, a: tuple[Expression, ...]) -> Expression:
+    if context.operand.is_bool or context.result.is_bool:
+        raise EmitError("bitcast-bool", "bool has no fixed bits to reinterpret", remedy="cast to u8 instead")
+    return method(a[0], "to", triton_type(context.result), bitcast=Number(True))
+
+
+def _bool_not(context: OpContext, a: tuple[Expression, ...]) -> Expression:
+    return Unary("~", a[0])
+
+
+def _negated(context: OpContext, a: tuple[Expression, ...]) -> Expression:
+    # Triton's unary minus is 0 - x, which gives +0 for 0
+    return Binary("*", a[0], Number(-1.0)) if context.operand.is_float else Unary("-", a[0])
+
+
+def _absolute(context: OpContext, a: tuple[Expression, ...]) -> Expression:
+    return a[0] if context.operand.category == "uint" else tl("abs", a[0])
+
+
+def _is_infinite(context: OpContext, a: tuple[Expression, ...]) -> Expression:
+    return Binary("==", tl("abs", a[0]), number(float("inf")))
+
+
+SCALAR_BUILDERS: Final[Mapping[str, Builder]] = MappingProxyType(
+    {
+        "cast": _cast,
+        "bitcast": _bitcast,
+        "where": _function("where"),
+        "add": _operator("+"),
+        "sub": _operator("-"),
+        "mul": _operator("*"),
+        "div": _rounded_unless_fast(_operator("/"), "div_rn"),
+        "floordiv": _by_class(
+            floats=_device("floordiv_float"), ints=_device("floordiv_int"), uints=_operator("//")
+        ),
+        "truncdiv": _by_class(
+            floats=lambda context, a: context.device("trunc", Binary("/", *a)), ints=_operator("//")
+        ),
+        "mod": _by_class(floats=_device("mod_float"), ints=_device("mod_int"), uints=_operator("%")),
+        "fmod": _by_class(floats=_device("fmod_float"), ints=_operator("%")),
+        "fma": _function("fma"),
+        "neg": _negated,
+        "abs": _absolute,
+        "sign": _by_class(floats=_device("sign_float"), ints=_device("sign_int")),
+        "minimum": _extremum("minimum", "&"),
+        "maximum": _extremum("maximum", "|"),
+        "pow": _by_class(floats=_device("power"), ints=_device("power_int")),
+        "sqrt": _rounded_unless_fast(_function("sqrt"), "sqrt_rn"),
+        "rsqrt": _rsqrt,
+        "floor": _function("floor"),
+        "ceil": _function("ceil"),
+        "trunc": _device("trunc"),
+        "round": _device("round_half_even"),
+        "exp": _exact_unless_fast(_function("exp"), "exp_exact"),
+        "exp2": _function("exp2"),
+        "expm1": _device("expm1"),
+        "log": _function("log"),
+        "log2": _function("log2"),
+        "log10": _device("log10"),
+        "log1p": _device("log1p"),
+        "sin": _function("sin"),
+        "cos": _function("cos"),
+        "tan": _device("tan"),
+        "asin": _device("asin"),
+        "acos": _device("acos"),
+        "atan": _device("atan"),
+        "atan2": _device("atan2"),
+        "sinh": _device("sinh"),
+        "cosh": _device("cosh"),
+        "tanh": lambda context, a: context.device("tanh_f64" if context.operand is DType.F64 else "tanh", *a),
+        "asinh": _device("asinh"),
+        "acosh": _device("acosh"),
+        "atanh": _device("atanh"),
+        "sigmoid": _exact_unless_fast(_device("sigmoid"), "sigmoid_exact"),
+        "erf": _function("erf"),
+        "erfc": _device("erfc"),
+        "lgamma": _device("lgamma"),
+        "hypot": _device("hypot"),
+        "copysign": _device("copysign"),
+        "eq": _operator("=="),
+        "ne": _operator("!="),
+        "lt": _operator("<"),
+        "le": _operator("<="),
+        "gt": _operator(">"),
+        "ge": _operator(">="),
+        "bitwise_and": _operator("&"),
+        "bitwise_or": _operator("|"),
+        "bitwise_xor": _operator("^"),
+        "bitwise_not": _bool_not,
+        "lshift": _operator("<<"),
+        "rshift": _operator(">>"),
+        "isnan": lambda _, a: Binary("!=", a[0], a[0]),
+        "isinf": _is_infinite,
+        "signbit": _device("signbit"),
+    }
+)
+
+# Builders that make one operator, whose literal operand Triton converts to the other operand's type.
+OPERATORS: Final = frozenset(
+    {"add", "sub", "mul", "eq", "ne", "lt", "le", "gt", "ge", "bitwise_and", "bitwise_or", "bitwise_xor", "lshift", "rshift"}
+)  # fmt: skip
+
+# Builders that repeat an operand in their text: it must be a name.
+NEEDS_NAMED: Final = frozenset({"isnan"})

@@ -1,0 +1,59 @@
+"""The generator's settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from typing import Literal
+
+from coilwork_ir.errors import EmitError
+
+IndexChoice = Literal["auto", "i32", "i64"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TritonOptions:
+    """Settings of `TritonCodegen.emit`. All of them change the text, hence belong in a cache key.
+
+    Attributes:
+        index_dtype: type of offsets and sizes. `auto` takes 32 bits where every offset provably fits, else 64.
+            `i32` is the caller's promise that they fit at run time (say, by a guard on sizes).
+        max_configs: most candidates to offer; 1 gives the best guess alone.
+        persistent_limit: longest reduction, in elements, kept in registers as one tile.
+    """
+
+    index_dtype: IndexChoice = "auto"
+    max_configs: int = 3
+    persistent_limit: int = 65536
+
+
+def parse_options(options: Mapping[str, object]) -> TritonOptions:
+    """Settings by name.
+
+    Raises:
+        EmitError: an unknown name (the nearest known one is suggested) or a value of the wrong kind.
+    """
+    known = tuple(f.name for f in fields(TritonOptions))
+    for name in options:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+            raise EmitError("unknown-option", f"the Triton generator has no option {name!r}", remedy=hint)
+    index_dtype = options.get("index_dtype", "auto")
+    if index_dtype == "auto" or index_dtype == "i32" or index_dtype == "i64":
+        choice: IndexChoice = index_dtype
+    else:
+        raise EmitError("option-value", f"index_dtype is 'auto', 'i32' or 'i64', not {index_dtype!r}")
+    return TritonOptions(
+        index_dtype=choice,
+        max_configs=_positive(options, "max_configs", TritonOptions().max_configs),
+        persistent_limit=_positive(options, "persistent_limit", TritonOptions().persistent_limit),
+    )
+
+
+def _positive(options: Mapping[str, object], name: str, default: int) -> int:
+    value = options.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise EmitError("option-value", f"{name} is a positive integer, not {value!r}")
+    return value

@@ -1,0 +1,340 @@
+"""How each row of the reduction table is written, in registers (persistent) and over a loop.
+
+A looped reduction keeps one accumulator per lane of its block and combines the lanes once, after the loop: that costs
+no communication per step. `REDUCTIONS` covers `coilwork_ir.ops.REDUCE_OPS`; a test shows that there is no hole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from coilwork_ir.dtypes import DType
+from coilwork_triton.tree import (
+    Binary,
+    Call,
+    Expression,
+    Name,
+    Number,
+    Tuple,
+    binary,
+    call,
+    method,
+    number,
+    tl,
+    tl_name,
+)
+from coilwork_triton.types import (
+    ALL_NANS,
+    free_constant,
+    largest,
+    smallest,
+    triton_type,
+    typed_constant,
+    zeros_of,
+)
+from coilwork_triton.writer import Writer
+
+_NO_POSITION: Final = 2**31 - 1
+_NO_POSITION_WIDE: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """One reduction of a kernel.
+
+    Attributes:
+        dtype: type of the values combined.
+        value: the values, a block that spans the reduction axis.
+        valid: which of them count; None if all do.
+        explicit: `valid` depends on data, not only on where the reduction range ends.
+        shape: of the block of values; `mask_shape` that of `valid`.
+        axis: the reduction axis.
+        count: how many elements are combined, unless `explicit`, as a scalar of `dtype` (Welford only).
+        position: flat position along the reduced ranges (argmin and argmax only).
+        index_dtype: type of positions.
+    """
+
+    dtype: DType
+    value: Expression
+    valid: Expression | None
+    explicit: bool
+    shape: tuple[str, ...]
+    mask_shape: tuple[str, ...]
+    axis: int
+    count: Expression
+    position: Expression
+    index_dtype: DType
+
+    def kept(self, fill: Expression) -> Expression:
+        """The values, `fill` where they do not count."""
+        if self.valid is None:
+            return self.value
+        return tl("where", self.valid, self.value, fill)
+
+    def along(self, function: str, *args: Expression) -> Expression:
+        """`tl.function` along the reduction axis; the axis stays, with extent 1, if there are others."""
+        found = Call(tl_name(function), args[:1] + (Number(self.axis),) + args[1:])
+        if len(self.shape) == 1:
+            return found
+        return Call(found.function, found.args, (("keep_dims", Number(True)),))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reduction:
+    """How to write one kind.
+
+    Attributes:
+        persistent: results from one block that holds all values.
+        start: names of accumulators, initialised, before the loop.
+        step: update the accumulators with one block of values.
+        finish: results from the accumulators, after the loop.
+    """
+
+    persistent: Callable[[Site, Writer], tuple[Expression, ...]]
+    start: Callable[[Site, Writer], tuple[Name, ...]]
+    step: Callable[[Site, Writer, tuple[Name, ...]], None]
+    finish: Callable[[Site, Writer, tuple[Name, ...]], tuple[Expression, ...]]
+
+
+def _all_nans(function: str, a: Expression, b: Expression) -> Expression:
+    return tl(function, a, b, propagate_nan=ALL_NANS)
+
+
+def _reduce(site: Site, writer: Writer, combine: str, value: Expression) -> Expression:
+    return site.along("reduce", value, writer.device(combine))
+
+
+def _narrowed(site: Site, result: Expression) -> Expression:
+    # Triton's sum and xor_sum widen narrow integers
+    if site.dtype.is_integer and site.dtype.itemsize < 4:
+        return method(result, "to", triton_type(site.dtype))
+    return result
+
+
+def _simple(
+    identity: Callable[[DType], int | float | bool],
+    update: Callable[[Site, Expression, Expression], Expression],
+    collapse: Callable[[Site, Writer, Expression], Expression],
+    stem: str,
+) -> Reduction:
+    """A kind with one accumulator that starts at an identity, which also stands in for values that don't count."""
+
+    def fill(site: Site) -> Expression:
+        return free_constant(identity(site.dtype), site.dtype)
+
+    def persistent(site: Site, writer: Writer) -> tuple[Expression, ...]:
+        return (writer.bind(stem, collapse(site, writer, site.kept(fill(site)))),)
+
+    def start(site: Site, writer: Writer) -> tuple[Name, ...]:
+        return (writer.bind(f"{stem}_lanes", zeros_of(site.shape, identity(site.dtype), site.dtype)),)
+
+    def step(site: Site, writer: Writer, lanes: tuple[Name, ...]) -> None:
+        writer.assign(lanes, update(site, lanes[0], site.kept(fill(site))))
+
+    def finish(site: Site, writer: Writer, lanes: tuple[Name, ...]) -> tuple[Expression, ...]:
+        return (writer.bind(stem, collapse(site, writer, lanes[0])),)
+
+    return Reduction(persistent=persistent, start=start, step=step, finish=finish)
+
+
+def _extremum(function: str, identity: Callable[[DType], int | float | bool], on_bool: str) -> Reduction:
+    def update(site: Site, lanes: Expression, value: Expression) -> Expression:
+        if site.dtype.is_bool:
+            return binary(on_bool, lanes, value)
+        return _all_nans(function, lanes, value) if site.dtype.is_float else tl(function, lanes, value)
+
+    def collapse(site: Site, writer: Writer, value: Expression) -> Expression:
+        short = function.removesuffix("imum")
+        if site.dtype.is_bool:
+            return _on_bytes(site, short, value)
+        return _reduce(site, writer, f"combine_{short}" + ("_nan" if site.dtype.is_float else ""), value)
+
+    return _simple(identity, update, collapse, function.removesuffix("imum"))
+
+
+def _on_bytes(site: Site, function: str, value: Expression) -> Expression:
+    widened = method(value, "to", tl_name("int32"))
+    return binary("!=", site.along(function, widened), Number(0))
+
+
+def _any_or_all(name: str, identity: bool, operator: str, function: str) -> Reduction:
+    return _simple(
+        lambda _: identity,
+        lambda _, lanes, value: binary(operator, lanes, value),
+        lambda site, _, value: _on_bytes(site, function, value),
+        name,
+    )
+
+
+def _no_position(site: Site) -> int:
+    return _NO_POSITION_WIDE if site.index_dtype is DType.I64 else _NO_POSITION
+
+
+def _arg(which: str, identity: Callable[[DType], int | float | bool]) -> Reduction:
+    def comparable(site: Site) -> tuple[Expression, DType]:
+        # bool has no ordering on every target
+        if site.dtype.is_bool:
+            return method(site.value, "to", tl_name("int32")), DType.I32
+        return site.value, site.dtype
+
+    def masked(site: Site) -> tuple[Expression, Expression]:
+        value, dtype = comparable(site)
+        position = site.position
+        if site.valid is None:
+            return value, tl("broadcast_to", position, _extents(site.shape))
+        nowhere = typed_constant(_no_position(site), site.index_dtype)
+        kept = tl("where", site.valid, value, free_constant(identity(dtype), dtype))
+        where = tl("where", site.valid, position, nowhere)
+        return kept, tl("broadcast_to", where, _extents(site.shape))
+
+    def collapse(
+        site: Site, writer: Writer, value: Expression, position: Expression
+    ) -> tuple[Expression, ...]:
+        pair = site.along("reduce", Tuple((value, position)), writer.device(f"combine_{which}"))
+        _, found = writer.bind_all(("best", which), pair)
+        return (writer.bind(which, method(found, "to", tl_name("int64"))),)
+
+    def persistent(site: Site, writer: Writer) -> tuple[Expression, ...]:
+        return collapse(site, writer, *masked(site))
+
+    def start(site: Site, writer: Writer) -> tuple[Name, ...]:
+        dtype = comparable(site)[1]
+        best = writer.bind("best_lanes", zeros_of(site.shape, identity(dtype), dtype))
+        return (best, writer.bind("where_lanes", zeros_of(site.shape, _no_position(site), site.index_dtype)))
+
+    def step(site: Site, writer: Writer, lanes: tuple[Name, ...]) -> None:
+        combine = writer.device(f"combine_{which}")
+        writer.assign(lanes, Call(combine, (*lanes, *masked(site))))
+
+    def finish(site: Site, writer: Writer, lanes: tuple[Name, ...]) -> tuple[Expression, ...]:
+        return collapse(site, writer, *lanes)
+
+    return Reduction(persistent=persistent, start=start, step=step, finish=finish)
+
+
+def _extents(shape: tuple[str, ...]) -> Expression:
+    return Tuple(tuple(Number(1) if s == "1" else Name(s) for s in shape))
+
+
+def _welford() -> Reduction:
+    """Two sums in registers; over a loop Welford's update per lane, combined as Chan et al. do."""
+
+    def zero(site: Site) -> Expression:
+        return free_constant(0, site.dtype)
+
+    def total(site: Site, writer: Writer, weight: Expression) -> Expression:
+        one = free_constant(1, site.dtype)
+        return (
+            writer.bind("count", tl("maximum", site.along("sum", weight), one))
+            if site.explicit
+            else site.count
+        )
+
+    def persistent(site: Site, writer: Writer) -> tuple[Expression, ...]:
+        count = site.count
+        if site.explicit and site.valid is not None:
+            weight = tl(
+                "broadcast_to", method(site.valid, "to", triton_type(site.dtype)), _extents(site.shape)
+            )
+            count = total(site, writer, weight)
+        mean = writer.bind("mean", binary("/", site.along("sum", site.kept(zero(site))), count))
+        centred: Expression = binary("-", site.value, mean)
+        if site.valid is not None:
+            centred = tl("where", site.valid, centred, zero(site))
+        bound = writer.bind("centred", centred)
+        return (mean, writer.bind("m2_", site.along("sum", binary("*", bound, bound))))
+
+    def start(site: Site, writer: Writer) -> tuple[Name, ...]:
+        mean = writer.bind("mean_lanes", zeros_of(site.shape, 0, site.dtype))
+        m2 = writer.bind("m2_lanes", zeros_of(site.shape, 0, site.dtype))
+        weight = writer.bind("weight_lanes", zeros_of(site.mask_shape, 0, site.dtype))
+        return (mean, m2, weight)
+
+    def step(site: Site, writer: Writer, lanes: tuple[Name, ...]) -> None:
+        mean, m2, weight = lanes
+        if site.valid is None:
+            writer.assign((weight,), binary("+", weight, number(1.0)))
+        else:
+            writer.assign((weight,), binary("+", weight, method(site.valid, "to", triton_type(site.dtype))))
+        delta = writer.bind("delta", binary("-", site.value, mean))
+        moved = writer.bind("moved", binary("+", mean, binary("/", delta, weight)))
+        grown: Expression = binary("+", m2, binary("*", delta, binary("-", site.value, moved)))
+        kept: Expression = moved
+        if site.valid is not None:
+            grown, kept = tl("where", site.valid, grown, m2), tl("where", site.valid, moved, mean)
+        writer.assign((m2,), grown)
+        writer.assign((mean,), kept)
+
+    def finish(site: Site, writer: Writer, lanes: tuple[Name, ...]) -> tuple[Expression, ...]:
+        mean, m2, weight = lanes
+        wide = tl("broadcast_to", weight, _extents(site.shape)) if site.mask_shape != site.shape else weight
+        count = total(site, writer, wide)
+        overall = writer.bind("mean", binary("/", site.along("sum", binary("*", mean, weight)), count))
+        apart = writer.bind("apart", binary("-", mean, overall))
+        spread = binary("+", m2, binary("*", weight, binary("*", apart, apart)))
+        return (overall, writer.bind("m2_", site.along("sum", spread)))
+
+    return Reduction(persistent=persistent, start=start, step=step, finish=finish)
+
+
+def _online_softmax() -> Reduction:
+    """Maximum and sum of exponentials; over a loop in one pass (Milakov and Gimelshein 2018)."""
+
+    def lowest(site: Site) -> Expression:
+        return free_constant(smallest(site.dtype), site.dtype)
+
+    def persistent(site: Site, writer: Writer) -> tuple[Expression, ...]:
+        kept = writer.bind("kept", site.kept(lowest(site))) if site.valid is not None else site.value
+        high = writer.bind("max", _reduce(site, writer, "combine_max_nan", kept))
+        return (high, writer.bind("sum", site.along("sum", tl("exp", binary("-", kept, high)))))
+
+    def start(site: Site, writer: Writer) -> tuple[Name, ...]:
+        high = writer.bind("max_lanes", zeros_of(site.shape, smallest(site.dtype), site.dtype))
+        return (high, writer.bind("sum_lanes", zeros_of(site.shape, 0, site.dtype)))
+
+    def step(site: Site, writer: Writer, lanes: tuple[Name, ...]) -> None:
+        writer.device("online_softmax_step")
+        writer.assign(lanes, call("online_softmax_step", *lanes, site.kept(lowest(site))))
+
+    def finish(site: Site, writer: Writer, lanes: tuple[Name, ...]) -> tuple[Expression, ...]:
+        high, partial = lanes
+        overall = writer.bind("max", _reduce(site, writer, "combine_max_nan", high))
+        scaled = Binary("*", partial, tl("exp", binary("-", high, overall)))
+        return (overall, writer.bind("sum", site.along("sum", scaled)))
+
+    return Reduction(persistent=persistent, start=start, step=step, finish=finish)
+
+
+REDUCTIONS: Final[Mapping[str, Reduction]] = MappingProxyType(
+    {
+        "sum": _simple(
+            lambda _: 0,
+            lambda _, lanes, value: binary("+", lanes, value),
+            lambda site, _, value: _narrowed(site, site.along("sum", value)),
+            "sum",
+        ),
+        "prod": _simple(
+            lambda _: 1,
+            lambda _, lanes, value: binary("*", lanes, value),
+            lambda site, writer, value: _reduce(site, writer, "combine_mul", value),
+            "prod",
+        ),
+        "min": _extremum("minimum", largest, "&"),
+        "max": _extremum("maximum", smallest, "|"),
+        "argmin": _arg("argmin", largest),
+        "argmax": _arg("argmax", smallest),
+        "any": _any_or_all("any", False, "|", "max"),
+        "all": _any_or_all("all", True, "&", "min"),
+        "xor_sum": _simple(
+            lambda _: 0,
+            lambda _, lanes, value: binary("^", lanes, value),
+            lambda site, _, value: _narrowed(site, site.along("xor_sum", value)),
+            "xor",
+        ),
+        "welford": _welford(),
+        "online_softmax": _online_softmax(),
+    }
+)

@@ -1,0 +1,239 @@
+"""The shape of the generated kernel: tiles, block axes, masks, offsets' type, grid. Decided before any text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.errors import EmitError
+from coilwork_ir.index import (
+    Expr,
+    as_expr,
+    as_int,
+    bounds,
+    ceildiv,
+    evaluate,
+    floordiv,
+    mod,
+    product,
+    provably_divisible,
+    provably_le,
+    symbol,
+)
+from coilwork_ir.kernel_source import Config
+from coilwork_ir.kernels import Kernel, Range
+from coilwork_ir.scalar import Scalar, Scan, postorder
+from coilwork_ir.target import Target
+from coilwork_triton.configs import UNKNOWN_EXTENT, Facts, Walk, next_power_of_two, propose
+from coilwork_triton.options import TritonOptions
+
+Letter = Literal["x", "y", "z", "r"]
+_BLOCKS: Final = {"x": "XBLOCK", "y": "YBLOCK", "z": "ZBLOCK", "r": "R0_BLOCK"}
+_INT32_MAX: Final = 2**31 - 1
+# Offsets of masked-off lanes run past the end by up to a block.
+_BLOCK_SLACK: Final = 1 << 20
+_GRID_AXIS_MAX: Final = 65535
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tile:
+    """One dimension of the iteration space as the kernel walks it: its ranges flattened, first outermost.
+
+    Attributes:
+        letter: `x`, `y`, `z` or `r`.
+        numel: product of its ranges' extents.
+        block: name of its block size, a `constexpr` parameter.
+        index: the variable that holds the flat position, as a symbol.
+        axis: its dimension in blocks of values; None where every candidate's block is one point, so that the
+            position is a scalar.
+        masked: some candidate's block does not divide the extent.
+        parts: range symbols other than `index` and what they are in terms of it.
+    """
+
+    letter: Letter
+    numel: Expr
+    block: str
+    index: Expr
+    axis: int | None
+    masked: bool
+    parts: tuple[tuple[Expr, Expr], ...]
+
+    @property
+    def mask(self) -> str:
+        """Name of its mask variable."""
+        return f"{self.letter}mask"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """All of a kernel's tiles and what follows from them.
+
+    Attributes:
+        tiles: in block order: z, y, x, r, those present.
+        walk: how the r tile is walked.
+        configs: launch candidates, best guess first.
+        index_dtype: type of offsets and sizes, `i32` or `i64`.
+        flat_grid: y and z are folded into the first grid axis, whose limit is higher.
+    """
+
+    tiles: tuple[Tile, ...]
+    walk: Walk
+    configs: tuple[Config, ...]
+    index_dtype: DType
+    flat_grid: bool
+
+    @property
+    def parallel(self) -> tuple[Tile, ...]:
+        """Tiles of parallel ranges, innermost (x) first: the order of grid axes."""
+        return tuple(t for t in reversed(self.tiles) if t.letter != "r")
+
+    @property
+    def reduced(self) -> Tile | None:
+        """The r tile."""
+        return next((t for t in self.tiles if t.letter == "r"), None)
+
+    @property
+    def rank(self) -> int:
+        """Dimensions of blocks of values."""
+        return sum(t.axis is not None for t in self.tiles)
+
+    @property
+    def grid(self) -> tuple[Expr, ...]:
+        """Programs per grid axis, over sizes and block names."""
+        counts = tuple(self.programs(t) for t in self.parallel) or (as_expr(1),)
+        return (product(counts),) if self.flat_grid else counts
+
+    def programs(self, tile: Tile) -> Expr:
+        """Programs along `tile`."""
+        if tile.axis is None:
+            return tile.numel
+        return ceildiv(tile.numel, symbol(tile.block, lo=1))
+
+    def tile_of(self, ranges: Iterable[Expr]) -> frozenset[str]:
+        """Letters of the tiles that the range symbols `ranges` belong to."""
+        wanted = frozenset(ranges)
+        found = set()
+        for tile in self.tiles:
+            members = {tile.index, *(part for part, _ in tile.parts)}
+            if members & wanted:
+                found.add(tile.letter)
+        return frozenset(found)
+
+
+def plan(kernel: Kernel, values: tuple[Scalar, ...], target: Target, options: TritonOptions) -> Shape:
+    """The shape of `kernel`, whose roots are `values`, on `target`.
+
+    Raises:
+        EmitError: a tensor has a type that Triton lacks, or tiles are inconsistent.
+    """
+    grouped: dict[Letter, list[Range]] = {}
+    for r in kernel.ranges:
+        if (r.kind == "reduction") != (r.tile == "r"):
+            raise EmitError("range-tile", f"range {r.symbol.name} is {r.kind} but lies in tile {r.tile}")
+        grouped.setdefault(r.tile, []).append(r)
+    numels = {letter: product(_extent(r) for r in ranges) for letter, ranges in grouped.items()}
+    walk = _walk(kernel, numels.get("r"), options)
+    facts = Facts(
+        walk=walk,
+        extents={letter: _estimate(n, letter, walk) for letter, n in numels.items()},
+        coalescing={k: min(1.0, sum(r.coalescing for r in ranges)) for k, ranges in grouped.items()},
+        element_bytes=max((a.dtype.itemsize for a in kernel.args), default=4),
+        tensors=len(kernel.args),
+        scans=any(isinstance(v, Scan) for v in postorder(values)),
+    )
+    configs = propose(facts, target, options.max_configs)
+    tiles: list[Tile] = []
+    rank = 0
+    for letter in ("z", "y", "x", "r"):
+        if letter not in grouped:
+            continue
+        sizes = [dict(c.meta)[_BLOCKS[letter]] for c in configs]
+        scalar = letter != "r" and all(size == 1 for size in sizes)
+        masked = not all(size == 1 or provably_divisible(numels[letter], size) for size in sizes)
+        tiles.append(_tile(letter, grouped[letter], None if scalar else rank, masked))
+        rank += not scalar
+    wide = _needs_64_bits(kernel, tuple(numels.values())) if options.index_dtype == "auto" else False
+    if options.index_dtype == "i64":
+        wide = True
+    crowded = any(
+        t.letter in "yz" and not provably_le(_programs_bound(t, configs), _GRID_AXIS_MAX) for t in tiles
+    )
+    return Shape(
+        tiles=tuple(tiles),
+        walk=walk,
+        configs=configs,
+        index_dtype=DType.I64 if wide else DType.I32,
+        flat_grid=crowded,
+    )
+
+
+def _extent(r: Range) -> Expr:
+    extent = r.symbol.extent
+    if extent is None:
+        raise EmitError("range-extent", f"range {r.symbol.name} has no extent")
+    return extent
+
+
+def _walk(kernel: Kernel, numel: Expr | None, options: TritonOptions) -> Walk:
+    if numel is None:
+        return "pointwise"
+    longest = bounds(numel).hi
+    fits = longest is not None and next_power_of_two(longest) <= options.persistent_limit
+    wanted = kernel.hints.reduction
+    if wanted in ("looped", "split"):
+        return "looped"
+    if wanted == "persistent":
+        return "persistent" if fits else "looped"
+    return "persistent" if fits and longest is not None and longest <= 8192 else "looped"
+
+
+def _estimate(numel: Expr, letter: Letter, walk: Walk) -> int:
+    exact = as_int(numel)
+    if exact is not None:
+        return exact
+    longest = bounds(numel).hi
+    if letter == "r" and walk == "persistent" and longest is not None:
+        return longest
+    return evaluate(numel, {s.name: _typical(s) for s in numel.free_symbols})
+
+
+def _typical(size: Expr) -> int:
+    low, high = bounds(size)
+    return max(1, low or 1, min(UNKNOWN_EXTENT, UNKNOWN_EXTENT if high is None else high))
+
+
+def _tile(letter: Letter, ranges: list[Range], axis: int | None, masked: bool) -> Tile:
+    extents = [_extent(r) for r in ranges]
+    numel = product(extents)
+    real = [r for r, extent in zip(ranges, extents) if as_int(extent) != 1]
+    if len(real) == 1:
+        index = real[0].symbol
+        parts = tuple((r.symbol, as_expr(0)) for r in ranges if r.symbol is not index)
+    else:
+        index = symbol(f"{letter}index", extent=numel)
+        inner = as_expr(1)
+        found: list[tuple[Expr, Expr]] = []
+        for number in reversed(range(len(ranges))):
+            r, extent = ranges[number], extents[number]
+            outermost = all(as_int(e) == 1 for e in extents[:number])
+            quotient = floordiv(index, inner)
+            if as_int(extent) == 1:
+                found.append((r.symbol, as_expr(0)))
+            else:
+                found.append((r.symbol, quotient if outermost else mod(quotient, extent)))
+            inner = inner * extent
+        parts = tuple(reversed(found))
+    return Tile(
+        letter=letter, numel=numel, block=_BLOCKS[letter], index=index, axis=axis, masked=masked, parts=parts
+    )
+
+
+def _programs_bound(tile: Tile, configs: tuple[Config, ...]) -> Expr:
+    return ceildiv(tile.numel, min(dict(c.meta)[tile.block] for c in configs))
+
+
+def _needs_64_bits(kernel: Kernel, numels: tuple[Expr, ...]) -> bool:
+    fits = all(provably_le(a.span, _INT32_MAX) for a in kernel.args)
+    return not (fits and all(provably_le(n, _INT32_MAX - _BLOCK_SLACK) for n in numels))

@@ -1,0 +1,191 @@
+"""The iteration space inside the kernel: positions, masks, and the lines that define them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.errors import EmitError
+from coilwork_ir.index import Expr, as_int
+from coilwork_ir.kernels import Kernel
+from coilwork_triton.index_printer import IndexPrinter
+from coilwork_triton.shape import Shape, Tile
+from coilwork_triton.tree import (
+    Assign,
+    Binary,
+    Expression,
+    Index,
+    Name,
+    Number,
+    Statement,
+    conjunction,
+    method,
+    tl,
+    tl_name,
+)
+
+LOOP_OFFSET: Final = Name("r0_offset")
+
+
+class Space:
+    """Hands out positions and masks, and remembers which ones were used, so that only those get defined."""
+
+    def __init__(self, kernel: Kernel, shape: Shape, library: set[str]) -> None:
+        self.shape = shape
+        self._kernel = kernel
+        self._sizes = frozenset(kernel.sizes)
+        self._tiles: dict[Expr, Tile] = {t.index: t for t in shape.tiles}
+        self._parts: dict[Expr, Tile] = {part: t for t in shape.tiles for part, _ in t.parts}
+        definitions = {part: value for t in shape.tiles for part, value in t.parts}
+        self._printer = IndexPrinter(definitions, self._variable, library)
+        self._used: set[Expr] = set()
+        self._masks_used: set[str] = set()
+        self._placeholders: Mapping[str, Expression] = {}
+        self._widen = False
+
+    def letters(self, symbols: Iterable[Expr]) -> frozenset[str]:
+        """The tiles that `symbols` belong to."""
+        return self.shape.tile_of(symbols)
+
+    def block(self, letters: frozenset[str]) -> tuple[str, ...]:
+        """Extents of the block of a value that varies along the tiles `letters`; empty for a scalar."""
+        axes = [t for t in self.shape.tiles if t.axis is not None]
+        if not any(t.letter in letters for t in axes):
+            return ()
+        return tuple(t.block if t.letter in letters else "1" for t in axes)
+
+    def mask(self, letters: frozenset[str]) -> Expression | None:
+        """True where the tiles `letters` are within their extents; None where that is certain."""
+        found = []
+        for tile in self.shape.tiles:
+            if tile.letter in letters and tile.masked and tile.axis is not None:
+                self._used.add(tile.index)
+                self._masks_used.add(tile.letter)
+                found.append(Name(tile.mask))
+        return conjunction(tuple(found))
+
+    def index(self, expr: Expr, indirect: Sequence[Expression] = (), *, widen: bool = False) -> Expression:
+        """`expr` as an expression; `widen` computes in 64 bits."""
+        self._placeholders = {f"@{k}": value for k, value in enumerate(indirect)}
+        self._widen = widen and self.shape.index_dtype is DType.I32
+        found = self._printer.text(expr)
+        self._widen = False
+        return found
+
+    def simplified(self, expr: Expr) -> Expr:
+        """`expr` over flat tile positions."""
+        return self._printer.simplified(expr)
+
+    def numel(self, tile: Tile) -> Expression:
+        """Number of points of `tile`: a literal, or the variable that the prologue defines."""
+        exact = as_int(tile.numel)
+        return Name(f"{tile.letter}numel") if exact is None else Number(exact)
+
+    def lane(self, tile: Tile) -> Expression:
+        """Positions within a block of `tile`, along the tile's axis."""
+        return self._expanded(tl("arange", Number(0), Name(tile.block)), tile)
+
+    def prologue(self) -> tuple[Statement, ...]:
+        """Definitions of the parallel tiles' positions and masks, and of symbolic extents."""
+        lines: list[Statement] = []
+        for tile in self.shape.tiles:
+            if as_int(tile.numel) is None:
+                lines.append(Assign((f"{tile.letter}numel",), self._printer.text(tile.numel)))
+        programs = self._program_ids(lines)
+        for tile in self.shape.parallel:
+            if tile.index not in self._used and not self._parts_used(tile):
+                continue
+            program = programs(tile)
+            if tile.axis is None:
+                lines.append(Assign((tile.index.name,), program))
+            else:
+                offset = f"{tile.letter}offset"
+                lines.append(Assign((offset,), Binary("*", program, Name(tile.block))))
+                position = Binary("+", Name(offset), tl("arange", Number(0), Name(tile.block)))
+                lines.append(Assign((tile.index.name,), self._expanded(position, tile)))
+            lines += self._derived(tile)
+        return tuple(lines)
+
+    def reduction_lines(self, *, looped: bool) -> tuple[Statement, ...]:
+        """Definitions of the r tile's positions and mask, for one loop body or for the whole row."""
+        tile = self.shape.reduced
+        if tile is None or (tile.index not in self._used and not self._parts_used(tile)):
+            return ()
+        lanes: Expression = tl("arange", Number(0), Name(tile.block))
+        if self.shape.index_dtype is DType.I64:
+            lanes = method(lanes, "to", tl_name("int64"))
+        position = Binary("+", LOOP_OFFSET, lanes) if looped else lanes
+        lines: list[Statement] = [Assign((tile.index.name,), self._expanded(position, tile))]
+        lines += self._derived(tile)
+        self._used -= {tile.index, *(part for part, _ in tile.parts)}
+        self._masks_used.discard("r")
+        return tuple(lines)
+
+    def _derived(self, tile: Tile) -> list[Statement]:
+        lines: list[Statement] = []
+        # a part may be defined through a part further out
+        for part, _ in tile.parts:
+            if part in self._used:
+                lines.append(Assign((part.name,), self._printer.definition(part)))
+        if tile.letter in self._masks_used:
+            lines.append(Assign((tile.mask,), Binary("<", Name(tile.index.name), self.numel(tile))))
+        return lines
+
+    def _parts_used(self, tile: Tile) -> bool:
+        return any(part in self._used for part, _ in tile.parts)
+
+    def _program_ids(self, lines: list[Statement]) -> Callable[[Tile], Expression]:
+        wide = self.shape.index_dtype is DType.I64
+
+        def program_id(axis: int) -> Expression:
+            found: Expression = tl("program_id", Number(axis))
+            return method(found, "to", tl_name("int64")) if wide else found
+
+        parallel = self.shape.parallel
+        if not self.shape.flat_grid:
+            axes = {t.letter: program_id(axis) for axis, t in enumerate(parallel)}
+            return lambda tile: axes[tile.letter]
+        lines.append(Assign(("program",), program_id(0)))
+        for tile in parallel[:-1]:
+            count = self.numel(tile)
+            if tile.axis is not None:
+                count = tl("cdiv", count, Name(tile.block))
+            lines.append(Assign((f"{tile.letter}programs",), count))
+        found: dict[str, Expression] = {}
+        rest: Expression = Name("program")
+        for tile in parallel[:-1]:
+            count = Name(f"{tile.letter}programs")
+            found[tile.letter] = Binary("%", rest, count)
+            rest = Binary("//", rest, count)
+        found[parallel[-1].letter] = rest
+        return lambda tile: found[tile.letter]
+
+    def _expanded(self, line: Expression, tile: Tile) -> Expression:
+        axes = [t for t in self.shape.tiles if t.axis is not None]
+        if len(axes) == 1:
+            return line
+        return Index(line, tuple(":" if t is tile else "None" for t in axes))
+
+    def _variable(self, symbol: Expr) -> Expression:
+        name = symbol.name
+        if name.startswith("@"):
+            found = self._placeholders.get(name)
+            if found is None:
+                raise EmitError(
+                    "placeholder", f"index uses {name}, which has no value", origins=self._kernel.origins
+                )
+            return found
+        if symbol in self._sizes:
+            return tl("cast", Name(name), tl_name("int64")) if self._widen else Name(name)
+        if symbol not in self._tiles and symbol not in self._parts:
+            raise EmitError(
+                "unknown-symbol",
+                f"index uses {name}, which is neither a range nor a size of kernel {self._kernel.name}",
+                origins=self._kernel.origins,
+                remedy="add it to Kernel.sizes; symbols with other bounds are other symbols",
+            )
+        self._used.add(symbol)
+        if not self._widen:
+            return Name(name)
+        return tl("cast", Name(name), tl_name("int64"))

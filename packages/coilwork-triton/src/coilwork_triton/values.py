@@ -1,0 +1,394 @@
+"""Scalar graphs as Triton statements: one line per value, trivial expressions inlined."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.errors import EmitError
+from coilwork_ir.index import Expr, as_int
+from coilwork_ir.kernels import Kernel
+from coilwork_ir.scalar import Const, IndexValue, Load, Op, Reduce, Scalar, Scan, postorder
+from coilwork_triton.index_printer import fits_32_bits
+from coilwork_triton.levels import Levels
+from coilwork_triton.ops import NEEDS_NAMED, OPERATORS, SCALAR_BUILDERS, OpContext
+from coilwork_triton.printer import format_expression
+from coilwork_triton.reductions import REDUCTIONS, Site
+from coilwork_triton.scans import ScanSite, block_scan, carried_scan, start_carry
+from coilwork_triton.shape import Shape
+from coilwork_triton.space import Space
+from coilwork_triton.tree import (
+    Binary,
+    Expression,
+    List,
+    Name,
+    Number,
+    Text,
+    Tuple,
+    conjunction,
+    method,
+    number,
+    tl,
+    tl_name,
+)
+from coilwork_triton.types import (
+    free_constant,
+    plain_constant,
+    triton_type,
+    typed_constant,
+)
+from coilwork_triton.writer import Names, Writer
+
+# Operations that may stand inside another line when nothing else uses their result.
+_INLINE: Final = frozenset({"cast", "eq", "ne", "lt", "le", "gt", "ge", "neg", "isnan", "bitwise_not"})
+_INLINE_WIDTH: Final = 72
+
+
+@dataclass(slots=True, kw_only=True)
+class Scope:
+    """Values known at one place: in the kernel's own level, or inside one of its loops."""
+
+    writer: Writer
+    parent: Scope | None = None
+    number: int = 0
+    bound: dict[Scalar, Expression] = field(default_factory=dict)
+
+    def find(self, node: Scalar) -> Expression | None:
+        """The expression for `node`, from here or from outside."""
+        found = self.bound.get(node)
+        return found if found is not None or self.parent is None else self.parent.find(node)
+
+
+class Values:
+    """Writes the values of one kernel into scopes."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        shape: Shape,
+        levels: Levels,
+        space: Space,
+        roots: Sequence[Scalar],
+        library: set[str],
+    ) -> None:
+        self.kernel = kernel
+        self.shape = shape
+        self.levels = levels
+        self.space = space
+        self.order = tuple(postorder(roots))
+        self._library = library
+        self._uses = Counter(operand for node in self.order for operand in node.operands)
+        self._uses.update(roots)
+        self._cast_only = frozenset(
+            node.operands[0] for node in self.order if isinstance(node, Op) and node.op == "cast"
+        )
+        self._reduced = frozenset(r.symbol for r in kernel.ranges if r.kind == "reduction")
+        self._passes_of: dict[Load, list[int]] = {}
+        taken = (
+            {a.name for a in kernel.args}
+            | {s.name for s in kernel.sizes}
+            | {r.symbol.name for r in kernel.ranges}
+        )
+        self.top = Scope(writer=Writer(Names(frozenset(taken)), library))
+
+    def reduced(self, node: Scalar) -> bool:
+        """`node` varies along the reduction."""
+        return bool(self.levels.varies[node] & self._reduced)
+
+    def pending(self, scope: Scope, roots: Iterable[Scalar]) -> list[Scalar]:
+        """What must be computed before `roots` are known in `scope`, operands first."""
+        order: list[Scalar] = []
+        seen: set[Scalar] = set()
+        stack = [(root, False) for root in reversed(list(roots))]
+        while stack:
+            node, expanded = stack.pop()
+            if expanded:
+                order.append(node)
+            elif node not in seen and scope.find(node) is None:
+                seen.add(node)
+                stack.append((node, True))
+                stack.extend((operand, False) for operand in reversed(node.operands))
+        return order
+
+    def note_passes(self, passes: Sequence[Sequence[Scalar]]) -> None:
+        """Remember which loads recur in which of the loops over the reduction."""
+        for position, roots in enumerate(passes):
+            barrier = Scope(
+                writer=self.top.writer, bound={n: Number(0) for n in self.order if isinstance(n, Reduce)}
+            )
+            for node in self.pending(barrier, roots):
+                if isinstance(node, Load) and self.reduced(node):
+                    self._passes_of.setdefault(node, []).append(position)
+
+    def compute(self, scope: Scope, nodes: Iterable[Scalar]) -> None:
+        """Write `nodes`, which are in order, into `scope`."""
+        for node in nodes:
+            if scope.find(node) is None:
+                self._compute(scope, node)
+
+    def expression(self, scope: Scope, node: Scalar) -> Expression:
+        """The expression for a value that has been computed; constants get their exact type."""
+        if isinstance(node, Const):
+            return typed_constant(node.value, node.dtype)
+        found = scope.find(node)
+        if found is None:
+            raise EmitError("order", f"{type(node).__name__} is used before it is computed")
+        return found
+
+    def block(self, *nodes: Scalar, symbols: Iterable[Expr] = ()) -> tuple[str, ...]:
+        """Extents of the block in which `nodes` and an index over `symbols` meet; empty for a scalar."""
+        letters = self.space.letters(frozenset(symbols).union(*(self.levels.varies[n] for n in nodes)))
+        found = self.space.block(letters)
+        if not found and self.shape.rank > 1 and any(self._below_reduction(n) for n in nodes):
+            # a reduction's result keeps all axes, though each has extent 1
+            return ("1",) * self.shape.rank
+        return found
+
+    def _below_reduction(self, node: Scalar) -> bool:
+        return any(isinstance(n, Reduce) for n in postorder((node,)))
+
+    def offset(
+        self, scope: Scope, expr: Expr, indirect: Sequence[Scalar], block: tuple[str, ...]
+    ) -> Expression:
+        """The flat offset `expr`, as a block of extents `block`."""
+        narrow = self.shape.index_dtype is DType.I32
+        values = []
+        for value in indirect:
+            found = self.expression(scope, value)
+            values.append(
+                method(found, "to", tl_name("int32")) if narrow and value.dtype.itemsize == 8 else found
+            )
+        text = self.space.index(expr, values)
+        own = self.block(*indirect, symbols=self.space.simplified(expr).free_symbols)
+        if own != block:
+            extents = List(tuple(Number(1) if s == "1" else Name(s) for s in block))
+            text = Binary("+", tl("full", extents, Number(0), triton_type(self.shape.index_dtype)), text)
+        return text
+
+    def _compute(self, scope: Scope, node: Scalar) -> None:
+        match node:
+            case Const():
+                return
+            case IndexValue():
+                scope.bound[node] = self._index_value(scope, node)
+            case Load():
+                self._load(scope, node)
+            case Op():
+                self._op(scope, node)
+            case Reduce():
+                self._reduce(scope, node)
+            case Scan():
+                self._scan(scope, node)
+            case _:
+                raise EmitError("node", f"no Triton for a scalar node of kind {type(node).__name__}")
+
+    def _index_value(self, scope: Scope, node: IndexValue) -> Expression:
+        values = [self.expression(scope, operand) for operand in node.operands]
+        simple = self.space.simplified(node.expr)
+        exact = as_int(simple)
+        if exact is not None:
+            return typed_constant(exact, DType.I64)
+        if self.shape.index_dtype is DType.I64:
+            return tl("cast", self.space.index(node.expr, values), tl_name("int64"))
+        if fits_32_bits(simple):
+            return scope.writer.bind(
+                "index", tl("cast", self.space.index(node.expr, values), tl_name("int64"))
+            )
+        return scope.writer.bind("index", self.space.index(node.expr, values, widen=True))
+
+    def _load(self, scope: Scope, node: Load) -> None:
+        symbols = self.space.simplified(node.index[0]).free_symbols
+        block = self.block(node, symbols=symbols)
+        offset = self.offset(scope, node.index[0], node.indirect, block)
+        conditions = []
+        # a load that does not move along a tile needs none of the tile's mask
+        bounds = self.space.mask(self.space.letters(self.levels.varies[node]))
+        if bounds is not None:
+            conditions.append(bounds)
+        options: dict[str, Expression] = {}
+        if node.mask is not None:
+            conditions.append(self.expression(scope, node.mask))
+            options["other"] = plain_constant(node.other, node.dtype)
+        pointer = Name(node.buffer) if offset == Number(0) else Binary("+", Name(node.buffer), offset)
+        policy = self._eviction(scope, node)
+        if policy:
+            options["eviction_policy"] = Text(policy)
+        mask = conjunction(tuple(conditions))
+        loaded = tl("load", pointer, *(() if mask is None else (mask,)), **options)
+        if self._uses[node] == 1 and node in self._cast_only:
+            scope.bound[node] = loaded
+        else:
+            scope.bound[node] = scope.writer.bind(f"{node.buffer}_", loaded)
+
+    def _eviction(self, scope: Scope, node: Load) -> str:
+        passes = self._passes_of.get(node, [])
+        if scope.parent is None or len(passes) < 2:
+            return ""
+        return "evict_first" if scope.number == passes[-1] else "evict_last"
+
+    def _op(self, scope: Scope, node: Op) -> None:
+        row = SCALAR_BUILDERS.get(node.op)
+        if row is None:
+            raise EmitError(
+                "scalar-op", f"no Triton for the scalar op {node.op!r}", origins=self.kernel.origins
+            )
+        operand = node.operands[-1].dtype
+        context = OpContext(
+            operand=operand, result=node.dtype, numerics=self.kernel.numerics, library=self._library
+        )
+        found = row(context, self._operands(scope, node))
+        loaded_cast = node.op == "cast" and isinstance(node.operands[0], Load)
+        inline = node.op in _INLINE and self._uses[node] == 1 and not loaded_cast
+        if inline and len(format_expression(found)) <= _INLINE_WIDTH:
+            scope.bound[node] = found
+            return
+        stem = (
+            node.op
+            if not loaded_cast
+            else f"{node.operands[0].buffer}_"
+            if isinstance(node.operands[0], Load)
+            else ""
+        )
+        scope.bound[node] = scope.writer.bind(stem if not stem[-1].isdigit() else f"{stem}_", found)
+
+    def _operands(self, scope: Scope, node: Op) -> tuple[Expression, ...]:
+        bare = node.op in OPERATORS or (
+            node.op == "div" and (self.kernel.numerics == "fast" or node.dtype is DType.F64)
+        )
+        exact = all(isinstance(o, Const) for o in node.operands)
+        found: list[Expression] = []
+        for operand in node.operands:
+            if not isinstance(operand, Const):
+                value = self.expression(scope, operand)
+                if node.op in NEEDS_NAMED and not isinstance(value, Name):
+                    value = scope.writer.bind("value", value)
+                    scope.bound[operand] = value
+                found.append(value)
+            elif bare and not exact and not operand.dtype.is_bool:
+                found.append(plain_constant(operand.value, operand.dtype))
+            elif node.op in ("where", "minimum", "maximum") and not exact:
+                found.append(free_constant(operand.value, operand.dtype))
+            else:
+                found.append(typed_constant(operand.value, operand.dtype))
+        return tuple(found)
+
+    def site(self, scope: Scope, node: Reduce) -> Site:
+        """What the reduction `node` combines, seen from `scope`, where its operands are known."""
+        tile = self.shape.reduced
+        if tile is None or tile.axis is None:
+            raise EmitError(
+                "reduce-axes", f"{node.kind} in kernel {self.kernel.name}, which reduces no range"
+            )
+        missing = [
+            s for s in self._reduced - frozenset(node.axes) if s.extent is None or as_int(s.extent) != 1
+        ]
+        if missing:
+            names = ", ".join(sorted(s.name for s in missing))
+            raise EmitError(
+                "reduce-axes",
+                f"{node.kind} leaves the reduction ranges {names} alone",
+                origins=self.kernel.origins,
+            )
+        value = self.expression(scope, node.operands[0])
+        inside = frozenset({tile.index})
+        shape = self.block(*node.operands, symbols=inside)
+        end = self.space.mask(frozenset({"r"}))
+        explicit = len(node.operands) > 1
+        valid = conjunction(
+            (
+                *(() if end is None else (end,)),
+                *((self.expression(scope, node.operands[1]),) if explicit else ()),
+            )
+        )
+        mask_shape = self.block(*node.operands[1:], symbols=inside)
+        if self.block(node.operands[0]) != shape:
+            value = tl("broadcast_to", value, Tuple(tuple(Number(1) if s == "1" else Name(s) for s in shape)))
+        return Site(
+            dtype=node.operands[0].dtype,
+            value=value,
+            valid=valid,
+            explicit=explicit,
+            shape=shape,
+            mask_shape=mask_shape,
+            axis=tile.axis,
+            count=self._count(node),
+            position=self._position(node) if node.kind in ("argmin", "argmax") else Number(0),
+            index_dtype=self.shape.index_dtype,
+        )
+
+    def _count(self, node: Reduce) -> Expression:
+        tile = self.shape.reduced
+        exact = None if tile is None else as_int(tile.numel)
+        if exact is not None:
+            return number(float(exact))
+        return tl("cast", Name("rnumel"), triton_type(node.operands[0].dtype))
+
+    def _position(self, node: Reduce) -> Expression:
+        flat: Expr | None = None
+        for axis in node.axes:
+            flat = axis if flat is None or axis.extent is None else flat * axis.extent + axis
+        if flat is None or as_int(self.space.simplified(flat)) is not None:
+            return typed_constant(0, self.shape.index_dtype)
+        return self.space.index(flat)
+
+    def _reduce(self, scope: Scope, node: Reduce) -> None:
+        site = self.site_named(scope, node)
+        self.bind_results(scope, node, REDUCTIONS[node.kind].persistent(site, scope.writer))
+
+    def site_named(self, scope: Scope, node: Reduce) -> Site:
+        """As `site`, with the value in a variable, because builders repeat it."""
+        site = self.site(scope, node)
+        return (
+            site
+            if isinstance(site.value, Name)
+            else replace(site, value=scope.writer.bind("value", site.value))
+        )
+
+    def bind_results(self, scope: Scope, node: Reduce, results: Sequence[Expression]) -> None:
+        """Make the results known to `node` and to the nodes for the other results of the same reduction."""
+        for other in self.order:
+            if isinstance(other, Reduce) and other.kind == node.kind and other.operands == node.operands:
+                scope.bound[other] = results[other.output]
+
+    def _scan(self, scope: Scope, node: Scan) -> None:
+        tile = self.shape.reduced
+        if tile is None or tile.axis is None or tile.index is not node.axis:
+            raise EmitError(
+                "scan-axis",
+                f"scan along {node.axis.name}, which is not the only reduction range of kernel {self.kernel.name}",
+                origins=self.kernel.origins,
+            )
+        inside = frozenset({tile.index})
+        site = ScanSite(
+            kind=node.kind,
+            reverse=node.reverse,
+            dtype=node.operands[0].dtype,
+            value=self.expression(scope, node.operands[0]),
+            valid=self.space.mask(frozenset({"r"})),
+            shape=self.block(*node.operands, symbols=inside),
+            axis=tile.axis,
+            positions=self.space.index(node.axis),
+            index_dtype=self.shape.index_dtype,
+        )
+        if scope.parent is None:
+            results = block_scan(site, scope.writer)
+        else:
+            last = Number(0) if node.reverse else Binary("-", Name(tile.block), Number(1))
+            edge = Binary("==", self.space.lane(tile), last)
+            results = carried_scan(site, scope.writer, start_carry(site, scope.parent.writer), edge)
+        for other in self.order:
+            if isinstance(other, Scan) and _same_scan(other, node):
+                wanted = 1 if other.kind in ("argmin", "argmax") else other.output
+                result: Expression = results[wanted]
+                if other.dtype.is_bool:
+                    result = scope.writer.bind("running", Binary("!=", result, Number(0)))
+                elif wanted == 1:
+                    result = scope.writer.bind("position", method(result, "to", tl_name("int64")))
+                scope.bound[other] = result
+
+
+def _same_scan(a: Scan, b: Scan) -> bool:
+    return (a.kind, a.operands, a.axis, a.reverse) == (b.kind, b.operands, b.axis, b.reverse)
