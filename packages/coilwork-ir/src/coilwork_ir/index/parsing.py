@@ -104,7 +104,7 @@ class _Parser:
             inner = self.expression()
             self.expect(")")
             return inner
-        if token[:1].isalpha() or token[:1] == "_":
+        if token[:1].isalpha() or token[:1] in ("_", "@"):
             self.advance()
             if self.token == "(" and token in ("min", "max"):
                 return self.call(token)

@@ -1,0 +1,382 @@
+"""Reading loop IR; the grammar is shown in `coilwork_ir.loops.text`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from coilwork_ir.buffers import Buffer, Constant, GraphInput, SymbolOutput
+from coilwork_ir.index import Expr
+from coilwork_ir.loops.nodes import (
+    AssertSize,
+    Check,
+    Cond,
+    Extern,
+    ExternFamily,
+    Graph,
+    Mutation,
+    Node,
+    Pointwise,
+    Reduce,
+    Scan,
+    Scatter,
+    Sort,
+    View,
+    While,
+)
+from coilwork_ir.ops import REDUCE_OPS, SCAN_KINDS, STORE_MODES
+from coilwork_ir.scalar import Scalar
+from coilwork_ir.text.atoms import (
+    Symbols,
+    parse_argument,
+    parse_buffer,
+    parse_indices,
+    parse_list,
+    parse_origins,
+    parse_output,
+    parse_range,
+    parse_ref,
+    parse_symbol,
+)
+from coilwork_ir.text.calls import read_binds, read_call_arguments, read_result
+from coilwork_ir.text.reader import Reader
+from coilwork_ir.text.scalars import (
+    Values,
+    parse_statements,
+    parse_value,
+    with_placeholders,
+)
+
+RELATIONS = ("eq", "ne", "lt", "le")
+FAMILIES: tuple[ExternFamily, ...] = ("aten", "contraction", "collective", "custom")
+
+
+def parse_graph(text: str) -> Graph:
+    """The graph that `text` spells.
+
+    Raises:
+        ParseError: with line, reason and a caret.
+    """
+    reader = Reader(text)
+    graph = read_graph(reader, {})
+    if not reader.done:
+        raise reader.error("expected the end")
+    return graph
+
+
+def read_header(
+    reader: Reader, symbols: Symbols
+) -> tuple[tuple[Expr, ...], tuple[GraphInput, ...], tuple[Constant, ...]]:
+    """What `format_header` wrote; the symbols are added to `symbols`."""
+    declared: list[Expr] = []
+    inputs: list[GraphInput] = []
+    constants: list[Constant] = []
+    while True:
+        if reader.accept("symbol"):
+            declared.append(parse_symbol(reader, symbols))
+        elif reader.accept("input"):
+            if reader.accept("size"):
+                reader.expect("`")
+                inputs.append(reader.index(symbols, "`"))
+                reader.expect("`")
+            else:
+                inputs.append(parse_buffer(reader, symbols))
+        elif reader.accept("constant"):
+            key = reader.string()
+            constants.append(Constant(buffer=parse_buffer(reader, symbols), key=key))
+        else:
+            return tuple(declared), tuple(inputs), tuple(constants)
+
+
+def read_checks(reader: Reader, values: Values) -> tuple[Check, ...]:
+    """What `format_checks` wrote."""
+    found: list[Check] = []
+    while reader.accept("check"):
+        condition = parse_value(reader, values)
+        if reader.accept("IndexError"):
+            found.append(Check(condition=condition, message=reader.string(), error="IndexError"))
+        else:
+            reader.expect("RuntimeError")
+            found.append(Check(condition=condition, message=reader.string()))
+    return tuple(found)
+
+
+def read_graph(reader: Reader, outer: Symbols) -> Graph:
+    """Read a graph; `outer` are symbols of the graph around it."""
+    reader.expect("graph")
+    reader.expect("@")
+    name = reader.name()
+    reader.expect("{")
+    symbols = dict(outer)
+    declared, inputs, constants = read_header(reader, symbols)
+    nodes: list[Node] = []
+    while not reader.accept("return"):
+        nodes.append(read_node(reader, symbols))
+    outputs = parse_list(reader, lambda: parse_output(reader, symbols))
+    reader.expect("}")
+    return Graph(
+        name=name, symbols=declared, inputs=inputs, constants=constants, nodes=tuple(nodes), outputs=outputs
+    )
+
+
+def read_node(reader: Reader, symbols: Symbols) -> Node:
+    """Read one node; symbols that it binds are added to `symbols`."""
+    if reader.accept("assert"):
+        return _read_assert(reader, symbols)
+    if reader.accept("extern"):
+        return _read_extern(reader, symbols)
+    if reader.peek("%"):
+        return _read_single(reader, symbols)
+    outputs = parse_list(reader, lambda: read_result(reader, symbols))
+    reader.expect("=")
+    at = reader.at
+    word = reader.name()
+    buffers = tuple(o for o in outputs if not isinstance(o, SymbolOutput))
+    readers: dict[str, Callable[[Reader, Symbols, tuple[Buffer | None, ...]], Node]] = {
+        "reduce": _read_reduce,
+        "scan": _read_scan,
+        "sort": _read_sort,
+        "cond": _read_cond,
+        "while": _read_while,
+    }
+    if word not in readers:
+        raise reader.error(f"there is no node kind {word!r}", at)
+    return readers[word](reader, symbols, buffers)
+
+
+def _read_domain(reader: Reader, symbols: Symbols) -> tuple[tuple[Expr, ...], tuple[Expr, ...], Symbols]:
+    scope = dict(symbols)
+    reader.expect("[")
+    ranges: list[Expr] = []
+    axes: list[Expr] = []
+    target = ranges
+    while not reader.accept("]"):
+        if reader.accept("|"):
+            target = axes
+            continue
+        if target:
+            reader.expect(",")
+        target.append(parse_range(reader, scope))
+    return tuple(ranges), tuple(axes), scope
+
+
+def _read_body(reader: Reader, scope: Symbols) -> tuple[Scalar, tuple[Check, ...]]:
+    reader.expect("{")
+    values = parse_statements(reader, scope)
+    checks = read_checks(reader, values)
+    reader.expect("yield")
+    body = parse_value(reader, values)
+    reader.expect("}")
+    return body, checks
+
+
+def _read_single(reader: Reader, symbols: Symbols) -> Node:
+    output = parse_buffer(reader, symbols)
+    reader.expect("=")
+    at = reader.at
+    word = reader.name()
+    if word == "pointwise":
+        ranges, _, scope = _read_domain(reader, symbols)
+        into = parse_ref(reader) if reader.accept("into") else None
+        body, checks = _read_body(reader, scope)
+        origins = parse_origins(reader)
+        return Pointwise(output=output, ranges=ranges, body=body, into=into, checks=checks, origins=origins)
+    if word == "view":
+        source = parse_ref(reader)
+        reader.expect("offset")
+        reader.expect("`")
+        offset = reader.index(symbols, "`")
+        reader.expect("`")
+        return View(output=output, source=source, offset=offset, origins=parse_origins(reader))
+    if word == "scatter":
+        return _read_scatter(reader, symbols, output)
+    raise reader.error(f"there is no node kind {word!r}", at)
+
+
+def _read_scatter(reader: Reader, symbols: Symbols, output: Buffer) -> Scatter:
+    word = reader.choice(STORE_MODES, "a store mode")
+    mode = next(known for known in STORE_MODES if known == word)
+    ranges, _, scope = _read_domain(reader, symbols)
+    reader.expect("into")
+    into = parse_ref(reader)
+    reader.expect("{")
+    values = parse_statements(reader, scope)
+    checks = read_checks(reader, values)
+    reader.expect("at")
+    index = parse_indices(reader, with_placeholders(scope), "[", "]")
+    indirect: tuple[Scalar, ...] = ()
+    if reader.accept("using"):
+        indirect = parse_list(reader, lambda: parse_value(reader, values))
+    mask = parse_value(reader, values) if reader.accept("mask") else None
+    reader.expect("yield")
+    value = parse_value(reader, values)
+    reader.expect("}")
+    return Scatter(
+        output=output,
+        into=into,
+        ranges=ranges,
+        index=index,
+        indirect=indirect,
+        value=value,
+        mode=mode,
+        mask=mask,
+        checks=checks,
+        origins=parse_origins(reader),
+    )
+
+
+def _read_reduce(reader: Reader, symbols: Symbols, outputs: tuple[Buffer | None, ...]) -> Node:
+    kind = REDUCE_OPS[reader.choice(tuple(REDUCE_OPS), "a reduction")].name
+    ranges, axes, scope = _read_domain(reader, symbols)
+    body, checks = _read_body(reader, scope)
+    origins = parse_origins(reader)
+    return Reduce(
+        outputs=outputs, kind=kind, ranges=ranges, axes=axes, body=body, checks=checks, origins=origins
+    )
+
+
+def _read_axis(reader: Reader, scope: Symbols) -> Expr:
+    reader.expect("along")
+    at = reader.at
+    name = reader.name()
+    if name not in scope:
+        raise reader.error(f"{name} is not a range", at)
+    return scope[name]
+
+
+def _read_scan(reader: Reader, symbols: Symbols, outputs: tuple[Buffer | None, ...]) -> Node:
+    word = reader.choice(SCAN_KINDS, "a scan")
+    kind = next(known for known in SCAN_KINDS if known == word)
+    ranges, _, scope = _read_domain(reader, symbols)
+    axis = _read_axis(reader, scope)
+    reverse = reader.accept("reverse")
+    body, checks = _read_body(reader, scope)
+    return Scan(
+        outputs=outputs,
+        kind=kind,
+        ranges=ranges,
+        axis=axis,
+        body=body,
+        reverse=reverse,
+        checks=checks,
+        origins=parse_origins(reader),
+    )
+
+
+def _read_sort(reader: Reader, symbols: Symbols, outputs: tuple[Buffer | None, ...]) -> Node:
+    ranges, _, scope = _read_domain(reader, symbols)
+    axis = _read_axis(reader, scope)
+    descending = reader.accept("descending")
+    stable = reader.accept("stable")
+    body, _ = _read_body(reader, scope)
+    values, indices = outputs
+    return Sort(
+        outputs=(values, indices),
+        ranges=ranges,
+        axis=axis,
+        body=body,
+        descending=descending,
+        stable=stable,
+        origins=parse_origins(reader),
+    )
+
+
+def _read_extern(reader: Reader, symbols: Symbols) -> Extern:
+    target = reader.string()
+    args, kwargs = read_call_arguments(reader, symbols)
+    word = reader.choice(FAMILIES, "a family")
+    family = next(known for known in FAMILIES if known == word)
+    binds = read_binds(reader, symbols)
+    reader.expect("defines")
+    outputs = parse_list(reader, lambda: read_result(reader, symbols))
+    single = not reader.accept("tuple")
+    out_overload = ""
+    out_names: tuple[str, ...] = ()
+    if reader.accept("out"):
+        out_overload = reader.string()
+        out_names = parse_list(reader, reader.string)
+    mutates: tuple[Mutation, ...] = ()
+    if reader.accept("mutates"):
+        mutates = parse_list(reader, lambda: _read_mutation(reader, symbols))
+    aliases: tuple[tuple[int, str], ...] = ()
+    if reader.accept("aliases"):
+        aliases = parse_list(reader, lambda: _read_alias(reader))
+    random = reader.accept("random")
+    effect = reader.accept("effect")
+    return Extern(
+        target=target,
+        args=args,
+        kwargs=kwargs,
+        outputs=outputs,
+        single=single,
+        out_overload=out_overload,
+        out_names=out_names,
+        mutates=mutates,
+        aliases=aliases,
+        binds=binds,
+        family=family,
+        random=random,
+        effect=effect,
+        origins=parse_origins(reader),
+    )
+
+
+def _read_mutation(reader: Reader, symbols: Symbols) -> Mutation:
+    output = parse_buffer(reader, symbols)
+    reader.expect("of")
+    return Mutation(output=output, source=parse_ref(reader))
+
+
+def _read_alias(reader: Reader) -> tuple[int, str]:
+    number = reader.integer()
+    reader.expect("of")
+    return number, parse_ref(reader)
+
+
+def _read_cond(reader: Reader, symbols: Symbols, outputs: tuple[Buffer | None, ...]) -> Node:
+    predicate = parse_ref(reader)
+    operands = parse_list(reader, lambda: parse_argument(reader, symbols))
+    reader.expect("{")
+    then = read_graph(reader, symbols)
+    otherwise = read_graph(reader, symbols)
+    reader.expect("}")
+    return Cond(
+        predicate=predicate,
+        then=then,
+        otherwise=otherwise,
+        operands=operands,
+        outputs=tuple(o for o in outputs if o is not None),
+        origins=parse_origins(reader),
+    )
+
+
+def _read_while(reader: Reader, symbols: Symbols, outputs: tuple[Buffer | None, ...]) -> Node:
+    carried = parse_list(reader, lambda: parse_argument(reader, symbols))
+    extra = parse_list(reader, lambda: parse_argument(reader, symbols))
+    reader.expect("{")
+    condition = read_graph(reader, symbols)
+    body = read_graph(reader, symbols)
+    reader.expect("}")
+    return While(
+        condition=condition,
+        body=body,
+        carried=carried,
+        extra=extra,
+        outputs=tuple(o for o in outputs if o is not None),
+        origins=parse_origins(reader),
+    )
+
+
+def _read_assert(reader: Reader, symbols: Symbols) -> AssertSize:
+    reader.expect("`")
+    lhs = reader.index(symbols, "`")
+    reader.expect("`")
+    word = reader.choice(RELATIONS, "a relation")
+    reader.expect("`")
+    rhs = reader.index(symbols, "`")
+    reader.expect("`")
+    message = reader.string()
+    origins = parse_origins(reader)
+    match word:
+        case "eq" | "ne" | "lt" | "le":
+            return AssertSize(lhs=lhs, relation=word, rhs=rhs, message=message, origins=origins)
+    raise AssertionError(word)

@@ -1,0 +1,177 @@
+"""Printing loop IR; the grammar is shown in `coilwork_ir.loops.text`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from coilwork_ir.buffers import Buffer, Constant, GraphInput, SymbolOutput
+from coilwork_ir.index import Expr, format_expr
+from coilwork_ir.loops.nodes import (
+    AssertSize,
+    Check,
+    Cond,
+    Extern,
+    Graph,
+    Node,
+    Pointwise,
+    Reduce,
+    Scan,
+    Scatter,
+    Sort,
+    View,
+    While,
+)
+from coilwork_ir.scalar import Scalar
+from coilwork_ir.text.atoms import (
+    format_argument,
+    format_buffer,
+    format_list,
+    format_origins,
+    format_output,
+    format_range,
+    format_symbol,
+)
+from coilwork_ir.text.reader import quoted
+from coilwork_ir.text.scalars import (
+    Names,
+    format_scalars,
+)
+
+
+def format_graph(graph: Graph, *, origins: bool = True, indent: str = "") -> str:
+    """Canonical text of `graph`; without `origins` it depends only on what is computed, as a cache key should."""
+    inner = indent + "  "
+    lines = [f"{indent}graph @{graph.name} {{"]
+    lines += format_header(graph.symbols, graph.inputs, graph.constants, inner)
+    for node in graph.nodes:
+        lines.append(format_node(node, inner, origins=origins))
+    lines.append(f"{inner}return {format_list(format_output(o) for o in graph.outputs)}")
+    lines.append(indent + "}")
+    return "\n".join(lines) + ("" if indent else "\n")
+
+
+def format_header(
+    symbols: Sequence[Expr], inputs: Sequence[GraphInput], constants: Sequence[Constant], indent: str
+) -> list[str]:
+    """Lines that declare symbols, inputs and constants."""
+    lines = [f"{indent}symbol {format_symbol(s)}" for s in symbols]
+    for entry in inputs:
+        shown = format_buffer(entry) if isinstance(entry, Buffer) else f"size `{format_expr(entry)}`"
+        lines.append(f"{indent}input {shown}")
+    lines += [f"{indent}constant {quoted(c.key)} {format_buffer(c.buffer)}" for c in constants]
+    return lines
+
+
+def format_checks(checks: Sequence[Check], names: Names, indent: str) -> list[str]:
+    """`check t3 IndexError "message"` lines."""
+    return [f"{indent}check {names[c.condition]} {c.error} {quoted(c.message)}" for c in checks]
+
+
+def format_node(node: Node, indent: str, *, origins: bool = True) -> str:
+    """Text of one node, without a final newline."""
+    tail = format_origins(node.origins) if origins else ""
+    match node:
+        case Pointwise():
+            head = f"{format_buffer(node.output)} = pointwise {_domain(node.ranges)}"
+            if node.into is not None:
+                head += f" into %{node.into}"
+            return _with_body(head, node.body, node.checks, indent) + tail
+        case Reduce():
+            head = f"{_outputs(node.outputs)} = reduce {node.kind} {_domain(node.ranges, node.axes)}"
+            return _with_body(head, node.body, node.checks, indent) + tail
+        case Scan():
+            back = " reverse" if node.reverse else ""
+            head = f"{_outputs(node.outputs)} = scan {node.kind} {_domain(node.ranges)} along {node.axis.name}{back}"
+            return _with_body(head, node.body, node.checks, indent) + tail
+        case Sort():
+            flags = (" descending" if node.descending else "") + (" stable" if node.stable else "")
+            head = f"{_outputs(node.outputs)} = sort {_domain(node.ranges)} along {node.axis.name}{flags}"
+            return _with_body(head, node.body, (), indent) + tail
+        case Scatter():
+            return _format_scatter(node, indent) + tail
+        case View():
+            shown = format_buffer(node.output)
+            return f"{indent}{shown} = view %{node.source} offset `{format_expr(node.offset)}`{tail}"
+        case Extern():
+            return indent + format_extern(node) + tail
+        case Cond():
+            operands = format_list(format_argument(a) for a in node.operands)
+            then = format_graph(node.then, origins=origins, indent=indent + "  ")
+            otherwise = format_graph(node.otherwise, origins=origins, indent=indent + "  ")
+            head = f"{indent}{_outputs(node.outputs)} = cond %{node.predicate} {operands} {{"
+            return f"{head}\n{then}\n{otherwise}\n{indent}}}{tail}"
+        case While():
+            carried = format_list(format_argument(a) for a in node.carried)
+            extra = format_list(format_argument(a) for a in node.extra)
+            condition = format_graph(node.condition, origins=origins, indent=indent + "  ")
+            body = format_graph(node.body, origins=origins, indent=indent + "  ")
+            head = f"{indent}{_outputs(node.outputs)} = while {carried} {extra} {{"
+            return f"{head}\n{condition}\n{body}\n{indent}}}{tail}"
+        case AssertSize():
+            sides = f"`{format_expr(node.lhs)}` {node.relation} `{format_expr(node.rhs)}`"
+            return f"{indent}assert {sides} {quoted(node.message)}{tail}"
+
+
+def _domain(ranges: Sequence[Expr], axes: Sequence[Expr] = ()) -> str:
+    text = ", ".join(format_range(r) for r in ranges)
+    if axes:
+        text = f"{text} | " + ", ".join(format_range(a) for a in axes)
+    return f"[{text.strip()}]"
+
+
+def _outputs(outputs: Sequence[Buffer | SymbolOutput | None]) -> str:
+    return format_list(_output(o) for o in outputs)
+
+
+def _output(output: Buffer | SymbolOutput | None) -> str:
+    match output:
+        case None:
+            return "_"
+        case SymbolOutput():
+            return f"size {format_symbol(output.symbol)}"
+        case Buffer():
+            return format_buffer(output)
+
+
+def _with_body(head: str, body: Scalar, checks: Sequence[Check], indent: str) -> str:
+    inner = indent + "  "
+    lines, names = format_scalars((body, *(c.condition for c in checks)), inner)
+    lines += format_checks(checks, names, inner)
+    return "\n".join([f"{indent}{head} {{", *lines, f"{inner}yield {names[body]}", f"{indent}}}"])
+
+
+def _format_scatter(node: Scatter, indent: str) -> str:
+    inner = indent + "  "
+    mask = () if node.mask is None else (node.mask,)
+    roots = (node.value, *node.indirect, *mask, *(c.condition for c in node.checks))
+    lines, names = format_scalars(roots, inner)
+    lines += format_checks(node.checks, names, inner)
+    target = f"{inner}at [{', '.join(format_expr(e) for e in node.index)}]"
+    if node.indirect:
+        target += f" using {format_list(names[v] for v in node.indirect)}"
+    if node.mask is not None:
+        target += f" mask {names[node.mask]}"
+    head = f"{indent}{format_buffer(node.output)} = scatter {node.mode} {_domain(node.ranges)} into %{node.into} {{"
+    return "\n".join([head, *lines, target, f"{inner}yield {names[node.value]}", f"{indent}}}"])
+
+
+def format_extern(node: Extern) -> str:
+    """One line for an external call."""
+    args = [format_argument(a) for a in node.args]
+    args += [f"{name} = {format_argument(value)}" for name, value in node.kwargs]
+    parts = [f"extern {quoted(node.target)} {format_list(args)} {node.family}"]
+    if node.binds:
+        parts.append(f"binds {format_list(f'{format_symbol(s)} of {k} {d}' for s, k, d in node.binds)}")
+    parts.append(f"defines {_outputs(node.outputs)}")
+    if not node.single:
+        parts.append("tuple")
+    if node.out_overload:
+        parts.append(f"out {quoted(node.out_overload)} {format_list(quoted(n) for n in node.out_names)}")
+    if node.mutates:
+        parts.append(
+            f"mutates {format_list(f'{format_buffer(m.output)} of %{m.source}' for m in node.mutates)}"
+        )
+    if node.aliases:
+        parts.append(f"aliases {format_list(f'{number} of %{source}' for number, source in node.aliases)}")
+    parts += [word for word, wanted in (("random", node.random), ("effect", node.effect)) if wanted]
+    return " ".join(parts)

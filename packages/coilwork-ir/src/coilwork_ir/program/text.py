@@ -1,0 +1,375 @@
+"""The text form of programs: `parse_program(format_program(p)) == p`. One instruction per line.
+
+program @norm {
+  symbol s0 in [2, inf]
+  input %x: f32[s0, 1024]
+  kernel @sum_1f2e3d4c fast { … }
+  bind s0 in [2, inf] size %x 0
+  check %x
+  alloc %y: f32[s0]
+  launch @sum_1f2e3d4c (%x, %y) sizes [s0]
+  return (%y)
+}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from coilwork_ir.buffers import Buffer, SymbolOutput
+from coilwork_ir.index import Expr, format_expr
+from coilwork_ir.kernels.nodes import Kernel
+from coilwork_ir.kernels.text import format_kernel, read_kernel
+from coilwork_ir.loops.parsing import RELATIONS, read_header
+from coilwork_ir.loops.printing import format_header
+from coilwork_ir.program.nodes import (
+    Alloc,
+    AllocPool,
+    BindSymbol,
+    CheckLayout,
+    CheckSize,
+    Comment,
+    CondCall,
+    ExternCall,
+    Free,
+    Instruction,
+    Launch,
+    PoolView,
+    Program,
+    Reinterpret,
+    Return,
+    Reuse,
+    WhileCall,
+)
+from coilwork_ir.text.atoms import (
+    Symbols,
+    format_argument,
+    format_buffer,
+    format_list,
+    format_origins,
+    format_output,
+    format_symbol,
+    parse_argument,
+    parse_buffer,
+    parse_indices,
+    parse_list,
+    parse_origins,
+    parse_output,
+    parse_ref,
+    parse_symbol,
+)
+from coilwork_ir.text.calls import read_binds, read_call_arguments, read_result
+from coilwork_ir.text.reader import Reader, quoted
+
+
+def format_program(program: Program, *, origins: bool = True, indent: str = "") -> str:
+    """Canonical text of `program`."""
+    inner = indent + "  "
+    lines = [f"{indent}program @{program.name} {{"]
+    lines += format_header(program.symbols, program.inputs, program.constants, inner)
+    lines += [format_kernel(kernel, origins=origins, indent=inner) for kernel in program.kernels]
+    if program.peak_bytes is not None:
+        lines.append(f"{inner}peak `{format_expr(program.peak_bytes)}`")
+    for instruction in program.instructions:
+        lines.append(inner + _format(instruction, inner, origins))
+    lines.append(indent + "}")
+    return "\n".join(lines) + ("" if indent else "\n")
+
+
+def _format(instruction: Instruction, indent: str, origins: bool) -> str:
+    match instruction:
+        case BindSymbol():
+            return f"bind {format_symbol(instruction.symbol)} {instruction.what} %{instruction.buffer} {instruction.dim}"
+        case CheckLayout():
+            return f"check %{instruction.buffer}" + (" aligned" if instruction.aligned else "")
+        case Alloc():
+            return f"alloc {format_buffer(instruction.buffer)}"
+        case AllocPool():
+            return f"pool %{instruction.pool} `{format_expr(instruction.size_bytes)}` {quoted(instruction.device)}"
+        case PoolView():
+            offset = format_expr(instruction.offset_bytes)
+            return f"carve {format_buffer(instruction.buffer)} of %{instruction.pool} at `{offset}`"
+        case Reuse():
+            return f"reuse {format_buffer(instruction.buffer)} of %{instruction.source}"
+        case Free():
+            return f"free {format_list(f'%{n}' for n in instruction.names)}"
+        case Comment():
+            return f"comment {quoted(instruction.text)}"
+        case Return():
+            return f"return {format_list(format_output(v) for v in instruction.values)}"
+        case _:
+            tail = format_origins(instruction.origins) if origins else ""
+            return _format_work(instruction, indent, origins) + tail
+
+
+def _format_work(
+    instruction: Reinterpret | Launch | ExternCall | CheckSize | CondCall | WhileCall,
+    indent: str,
+    origins: bool,
+) -> str:
+    match instruction:
+        case Reinterpret():
+            offset = format_expr(instruction.offset)
+            return f"view {format_buffer(instruction.buffer)} of %{instruction.source} offset `{offset}`"
+        case Launch():
+            sizes = (
+                f" sizes [{', '.join(format_expr(s) for s in instruction.sizes)}]"
+                if instruction.sizes
+                else ""
+            )
+            return f"launch @{instruction.kernel} {format_list(f'%{a}' for a in instruction.args)}{sizes}"
+        case ExternCall():
+            return _format_extern(instruction)
+        case CheckSize():
+            sides = (
+                f"`{format_expr(instruction.lhs)}` {instruction.relation} `{format_expr(instruction.rhs)}`"
+            )
+            return f"assert {sides} {quoted(instruction.message)}"
+        case CondCall():
+            nested = [
+                format_program(p, origins=origins, indent=indent + "  ") for p in _branches(instruction)
+            ]
+            head = f"cond %{instruction.predicate} {format_list(format_argument(a) for a in instruction.operands)}"
+            outputs = format_list(format_buffer(b) for b in instruction.outputs)
+            return f"{head} defines {outputs} {{\n" + "\n".join(nested) + f"\n{indent}}}"
+        case WhileCall():
+            nested = [
+                format_program(p, origins=origins, indent=indent + "  ") for p in _branches(instruction)
+            ]
+            carried = format_list(format_argument(a) for a in instruction.carried)
+            extra = format_list(format_argument(a) for a in instruction.extra)
+            outputs = format_list(format_buffer(b) for b in instruction.outputs)
+            return f"while {carried} {extra} defines {outputs} {{\n" + "\n".join(nested) + f"\n{indent}}}"
+
+
+def _branches(instruction: CondCall | WhileCall) -> tuple[Program, Program]:
+    if isinstance(instruction, CondCall):
+        return instruction.then, instruction.otherwise
+    return instruction.condition, instruction.body
+
+
+def _format_extern(call: ExternCall) -> str:
+    args = [format_argument(a) for a in call.args]
+    args += [f"{name} = {format_argument(value)}" for name, value in call.kwargs]
+    parts = [f"extern {quoted(call.target)} {format_list(args)}"]
+    if call.out:
+        parts.append(f"out {format_list(f'{quoted(keyword)} %{name}' for keyword, name in call.out)}")
+    if call.binds:
+        parts.append(f"binds {format_list(f'{format_symbol(s)} of {k} {d}' for s, k, d in call.binds)}")
+    if call.outputs:
+        parts.append(f"defines {format_list(_result(o) for o in call.outputs)}")
+    return " ".join(parts) + ("" if call.single else " tuple")
+
+
+def _result(output: Buffer | SymbolOutput | None) -> str:
+    match output:
+        case None:
+            return "_"
+        case SymbolOutput():
+            return f"size {format_symbol(output.symbol)}"
+        case Buffer():
+            return format_buffer(output)
+
+
+def parse_program(text: str) -> Program:
+    """The program that `text` spells.
+
+    Raises:
+        ParseError: with line, reason and a caret.
+    """
+    reader = Reader(text)
+    program = _read_program(reader, {})
+    if not reader.done:
+        raise reader.error("expected the end")
+    return program
+
+
+def _read_program(reader: Reader, outer: Symbols) -> Program:
+    reader.expect("program")
+    reader.expect("@")
+    name = reader.name()
+    reader.expect("{")
+    symbols = dict(outer)
+    declared, inputs, constants = read_header(reader, symbols)
+    kernels: list[Kernel] = []
+    while reader.peek("kernel"):
+        kernels.append(read_kernel(reader))
+    peak = _backquoted(reader, symbols) if reader.accept("peak") else None
+    instructions: list[Instruction] = []
+    while not reader.accept("}"):
+        at = reader.at
+        word = reader.name()
+        if word not in _READERS:
+            raise reader.error(f"there is no instruction {word!r}", at)
+        instructions.append(_READERS[word](reader, symbols))
+    return Program(
+        name=name,
+        symbols=declared,
+        inputs=inputs,
+        constants=constants,
+        kernels=tuple(kernels),
+        instructions=tuple(instructions),
+        peak_bytes=peak,
+    )
+
+
+def _backquoted(reader: Reader, symbols: Symbols) -> Expr:
+    reader.expect("`")
+    value = reader.index(symbols, "`")
+    reader.expect("`")
+    return value
+
+
+def _read_bind(reader: Reader, symbols: Symbols) -> Instruction:
+    value = parse_symbol(reader, symbols)
+    if reader.choice(("size", "stride"), "size or stride") == "size":
+        return BindSymbol(symbol=value, buffer=parse_ref(reader), dim=reader.integer())
+    return BindSymbol(symbol=value, buffer=parse_ref(reader), dim=reader.integer(), what="stride")
+
+
+def _read_check(reader: Reader, symbols: Symbols) -> Instruction:
+    return CheckLayout(buffer=parse_ref(reader), aligned=reader.accept("aligned"))
+
+
+def _read_alloc(reader: Reader, symbols: Symbols) -> Instruction:
+    return Alloc(buffer=parse_buffer(reader, symbols))
+
+
+def _read_pool(reader: Reader, symbols: Symbols) -> Instruction:
+    return AllocPool(pool=parse_ref(reader), size_bytes=_backquoted(reader, symbols), device=reader.string())
+
+
+def _read_carve(reader: Reader, symbols: Symbols) -> Instruction:
+    buffer = parse_buffer(reader, symbols)
+    reader.expect("of")
+    pool = parse_ref(reader)
+    reader.expect("at")
+    return PoolView(buffer=buffer, pool=pool, offset_bytes=_backquoted(reader, symbols))
+
+
+def _read_reuse(reader: Reader, symbols: Symbols) -> Instruction:
+    buffer = parse_buffer(reader, symbols)
+    reader.expect("of")
+    return Reuse(buffer=buffer, source=parse_ref(reader))
+
+
+def _read_view(reader: Reader, symbols: Symbols) -> Instruction:
+    buffer = parse_buffer(reader, symbols)
+    reader.expect("of")
+    source = parse_ref(reader)
+    reader.expect("offset")
+    offset = _backquoted(reader, symbols)
+    return Reinterpret(buffer=buffer, source=source, offset=offset, origins=parse_origins(reader))
+
+
+def _read_launch(reader: Reader, symbols: Symbols) -> Instruction:
+    reader.expect("@")
+    kernel = reader.name()
+    args = parse_list(reader, lambda: parse_ref(reader))
+    sizes = parse_indices(reader, symbols, "[", "]") if reader.accept("sizes") else ()
+    return Launch(kernel=kernel, args=args, sizes=sizes, origins=parse_origins(reader))
+
+
+def _read_extern(reader: Reader, symbols: Symbols) -> Instruction:
+    target = reader.string()
+    args, kwargs = read_call_arguments(reader, symbols)
+    out: tuple[tuple[str, str], ...] = ()
+    if reader.accept("out"):
+        out = parse_list(reader, lambda: (reader.string(), parse_ref(reader)))
+    binds = read_binds(reader, symbols)
+    outputs: tuple[Buffer | SymbolOutput | None, ...] = ()
+    if reader.accept("defines"):
+        outputs = parse_list(reader, lambda: read_result(reader, symbols))
+    single = not reader.accept("tuple")
+    return ExternCall(
+        target=target,
+        args=args,
+        kwargs=kwargs,
+        out=out,
+        outputs=outputs,
+        single=single,
+        binds=binds,
+        origins=parse_origins(reader),
+    )
+
+
+def _read_assert(reader: Reader, symbols: Symbols) -> Instruction:
+    lhs = _backquoted(reader, symbols)
+    word = reader.choice(RELATIONS, "a relation")
+    rhs = _backquoted(reader, symbols)
+    message = reader.string()
+    origins = parse_origins(reader)
+    match word:
+        case "eq" | "ne" | "lt" | "le":
+            return CheckSize(lhs=lhs, relation=word, rhs=rhs, message=message, origins=origins)
+    raise AssertionError(word)
+
+
+def _read_cond(reader: Reader, symbols: Symbols) -> Instruction:
+    predicate = parse_ref(reader)
+    operands = parse_list(reader, lambda: parse_argument(reader, symbols))
+    reader.expect("defines")
+    outputs = parse_list(reader, lambda: parse_buffer(reader, symbols))
+    reader.expect("{")
+    then = _read_program(reader, symbols)
+    otherwise = _read_program(reader, symbols)
+    reader.expect("}")
+    origins = parse_origins(reader)
+    return CondCall(
+        predicate=predicate,
+        then=then,
+        otherwise=otherwise,
+        operands=operands,
+        outputs=outputs,
+        origins=origins,
+    )
+
+
+def _read_while(reader: Reader, symbols: Symbols) -> Instruction:
+    carried = parse_list(reader, lambda: parse_argument(reader, symbols))
+    extra = parse_list(reader, lambda: parse_argument(reader, symbols))
+    reader.expect("defines")
+    outputs = parse_list(reader, lambda: parse_buffer(reader, symbols))
+    reader.expect("{")
+    condition = _read_program(reader, symbols)
+    body = _read_program(reader, symbols)
+    reader.expect("}")
+    origins = parse_origins(reader)
+    return WhileCall(
+        condition=condition, body=body, carried=carried, extra=extra, outputs=outputs, origins=origins
+    )
+
+
+def _read_free(reader: Reader, symbols: Symbols) -> Instruction:
+    return Free(names=parse_list(reader, lambda: parse_ref(reader)))
+
+
+def _read_comment(reader: Reader, symbols: Symbols) -> Instruction:
+    return Comment(text=reader.string())
+
+
+def _read_return(reader: Reader, symbols: Symbols) -> Instruction:
+    return Return(values=parse_list(reader, lambda: parse_output(reader, symbols)))
+
+
+_READERS: Final[Mapping[str, Callable[[Reader, Symbols], Instruction]]] = MappingProxyType(
+    {
+        "bind": _read_bind,
+        "check": _read_check,
+        "alloc": _read_alloc,
+        "pool": _read_pool,
+        "carve": _read_carve,
+        "reuse": _read_reuse,
+        "view": _read_view,
+        "launch": _read_launch,
+        "extern": _read_extern,
+        "assert": _read_assert,
+        "cond": _read_cond,
+        "while": _read_while,
+        "free": _read_free,
+        "comment": _read_comment,
+        "return": _read_return,
+    }
+)

@@ -1,0 +1,48 @@
+"""Text of the parts of an external call that loop IR and programs spell alike."""
+
+from __future__ import annotations
+
+from coilwork_ir.buffers import Argument, Buffer, SymbolOutput
+from coilwork_ir.index import Expr
+from coilwork_ir.text.atoms import Symbols, parse_argument, parse_buffer, parse_list, parse_symbol
+from coilwork_ir.text.reader import Reader
+
+Keyword = tuple[str, Argument]
+
+
+def read_call_arguments(reader: Reader, symbols: Symbols) -> tuple[tuple[Argument, ...], tuple[Keyword, ...]]:
+    """`(%x, 1.0, dim = 2)`: positional arguments, then keywords."""
+    args: list[Argument] = []
+    kwargs: list[Keyword] = []
+    reader.expect("(")
+    while not reader.accept(")"):
+        if args or kwargs:
+            reader.expect(",")
+        keyword = reader.keyword()
+        if keyword is None:
+            args.append(parse_argument(reader, symbols))
+        else:
+            kwargs.append((keyword, parse_argument(reader, symbols)))
+    return tuple(args), tuple(kwargs)
+
+
+def read_binds(reader: Reader, symbols: Symbols) -> tuple[tuple[Expr, int, int], ...]:
+    """`binds (u0 in [0, inf] of 0 1)`: symbol, number of the result, dimension. Declares the symbols."""
+    if not reader.accept("binds"):
+        return ()
+
+    def one() -> tuple[Expr, int, int]:
+        value = parse_symbol(reader, symbols)
+        reader.expect("of")
+        return value, reader.integer(), reader.integer()
+
+    return parse_list(reader, one)
+
+
+def read_result(reader: Reader, symbols: Symbols) -> Buffer | SymbolOutput | None:
+    """`%y: f32[4]`, `size u0 in [0, inf]`, or `_` for a result nobody uses."""
+    if reader.accept("_"):
+        return None
+    if reader.accept("size"):
+        return SymbolOutput(symbol=parse_symbol(reader, symbols))
+    return parse_buffer(reader, symbols)
