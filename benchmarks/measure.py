@@ -136,6 +136,7 @@ class OperatorCounter(TorchDispatchMode):
 
 def eager_operators(call: Call) -> int:
     """How many ATen operators other than views one eager call runs."""
-    with OperatorCounter() as counter:
+    counter = OperatorCounter()
+    with counter:
         call()
     return counter.count
