@@ -1,0 +1,144 @@
+"""The `coilwork` command."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import fields
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import get_type_hints
+
+import click
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from coilwork.options import CompileOptions
+from coilwork_cache import LocalStore, clear, describe, export_archive, import_archive, verify
+from coilwork_runtime import describe_device
+
+PACKAGES = (
+    "coilwork",
+    "coilwork-ir",
+    "coilwork-lowering",
+    "coilwork-scheduler",
+    "coilwork-triton",
+    "coilwork-cpp",
+    "coilwork-wrapper",
+    "coilwork-cpp-wrapper",
+    "coilwork-runtime",
+    "coilwork-cache",
+    "torch",
+    "triton",
+)
+
+
+@click.group()
+def main() -> None:
+    """Coilwork, a deep-learning compiler for PyTorch."""
+
+
+@main.command()
+def info() -> None:
+    """Show versions, devices, and how the compiler sees them."""
+    console = Console()
+    versions = Table(title="packages")
+    versions.add_column("package")
+    versions.add_column("version")
+    for name in PACKAGES:
+        versions.add_row(name, _version(name))
+    versions.add_row("python", platform.python_version())
+    console.print(versions)
+    devices = Table(title="devices")
+    for heading in ("device", "target", "multiprocessors", "shared memory", "L2"):
+        devices.add_column(heading)
+    names = ["cpu", *(f"cuda:{k}" for k in range(torch.cuda.device_count()))]
+    for name in names:
+        facts = describe_device(name)
+        shown = (facts[key] for key in ("name", "multiprocessors", "shared_memory_bytes", "l2_bytes"))
+        devices.add_row(name, *map(str, shown))
+    console.print(devices)
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+@main.command()
+def options() -> None:
+    """List the options of torch.compile(..., backend="coilwork", options={...})."""
+    table = Table()
+    for heading in ("option", "type", "default", "environment variable"):
+        table.add_column(heading)
+    hints = get_type_hints(CompileOptions)
+    for field in fields(CompileOptions):
+        kind = getattr(hints[field.name], "__name__", str(hints[field.name]).replace("typing.", ""))
+        table.add_row(field.name, kind, repr(field.default), f"COILWORK_{field.name.upper()}")
+    Console().print(table)
+
+
+@main.group()
+@click.option("--dir", "folder", type=click.Path(path_type=Path), default=None, help="Cache folder.")
+@click.pass_context
+def cache(context: click.Context, folder: Path | None) -> None:
+    """Inspect and maintain the on-disk cache."""
+    context.obj = LocalStore(folder)
+
+
+@cache.command()
+@click.pass_obj
+def stats(store: LocalStore) -> None:
+    """Show how many entries of each kind there are, and their size."""
+    report = describe(store)
+    table = Table(title=str(store.root))
+    for heading in ("kind", "entries", "MiB"):
+        table.add_column(heading)
+    for kind in report.kinds:
+        table.add_row(kind.kind, str(kind.entries), f"{kind.size_bytes / 2**20:.2f}")
+    table.add_row("total", str(len(report.entries)), f"{report.size_bytes / 2**20:.2f}")
+    Console().print(table)
+
+
+@cache.command(name="clear")
+@click.option("--kind", default=None, help="Only entries of this kind.")
+@click.pass_obj
+def clear_command(store: LocalStore, kind: str | None) -> None:
+    """Remove entries."""
+    click.echo(f"removed {clear(store, kind=kind)} entries")
+
+
+@cache.command(name="verify")
+@click.pass_obj
+def verify_command(store: LocalStore) -> None:
+    """Read every entry; damaged ones are removed and reported, and make the exit status 1."""
+    report = verify(store)
+    for problem in report.problems:
+        click.echo(problem)
+    click.echo(f"{report.intact} intact, {len(report.problems)} damaged")
+    if report.problems:
+        raise SystemExit(1)
+
+
+@cache.command(name="export")
+@click.argument("path", type=click.Path(path_type=Path))
+@click.pass_obj
+def export_command(store: LocalStore, path: Path) -> None:
+    """Write every entry to one archive that another machine can import."""
+    report = export_archive(store, path)
+    click.echo(f"exported {report.entries} entries, {report.size_bytes / 2**20:.2f} MiB")
+
+
+@cache.command(name="import")
+@click.argument("path", type=click.Path(path_type=Path, exists=True))
+@click.pass_obj
+def import_command(store: LocalStore, path: Path) -> None:
+    """Add the entries of an archive. Import only archives you trust: they hold code that will run."""
+    report = import_archive(store, path)
+    click.echo(f"imported {report.entries} entries, {report.size_bytes / 2**20:.2f} MiB")
+
+
+if __name__ == "__main__":
+    main()
