@@ -55,19 +55,22 @@ def count_tests(report: Path) -> tuple[int, int, int]:
 def outcome_of(session: str, code: int, seconds: float, report: Path) -> Outcome:
     """Judge a session by its exit code and its report, if it left one."""
     passed, failed, skipped = count_tests(report) if report.exists() else (int(code == 0), int(code != 0), 0)
-    # Broken before or after its tests: the sum must not look clean.
-    if code != 0 and failed == 0:
-        failed = 1
+    result = "passed" if code == 0 else f"FAILED (exit {code})"
     if report.exists() and passed + failed == 0:
-        code, failed = 1, 1
-    result = "passed" if code == 0 else f"FAILED ({'no tests' if code == 1 and not passed else code})"
+        result = "FAILED (ran no test)"
+    # Broken before or after its tests: the sum must not look clean.
+    if result != "passed" and failed == 0:
+        failed = 1
     # fmt: off
     return Outcome(session=session, result=result, seconds=seconds, passed=passed, failed=failed, skipped=skipped)
     # fmt: on
 
 
-def run_session(session: str, reports: Path) -> Outcome:
-    """Run one nox session to its end, or to the time limit; print a line about it."""
+def run_session(session: str, reports: Path, running: set[int]) -> Outcome:
+    """Run one nox session to its end, or to the time limit; print a line about it.
+
+    While it runs, its process group is in `running`.
+    """
     environment = {**os.environ, "COILWORK_WHEELHOUSE": str(ROOT / "dist"), "PYTHONUNBUFFERED": "1"}
     if session.startswith("package("):
         # Two sessions share two cores.
@@ -76,7 +79,7 @@ def run_session(session: str, reports: Path) -> Outcome:
     command = [sys.executable, "-m", "nox", "--non-interactive", "--no-color", "-s", session]
     start = time.monotonic()
     with log.open("wb") as stream:
-        # A process group of its own, so that the time limit ends its children too.
+        # A process group of its own, so that the time limit and an interrupt end its children too.
         process = subprocess.Popen(
             command,
             cwd=ROOT,
@@ -85,6 +88,7 @@ def run_session(session: str, reports: Path) -> Outcome:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+        running.add(process.pid)
         try:
             code = process.wait(timeout=SESSION_LIMIT_S)
         except subprocess.TimeoutExpired:
@@ -92,9 +96,8 @@ def run_session(session: str, reports: Path) -> Outcome:
             process.wait()
             stream.write(f"\nstopped: {session} took more than {SESSION_LIMIT_S} s\n".encode())
             code = 124
-        except BaseException:
-            os.killpg(process.pid, signal.SIGKILL)
-            raise
+        finally:
+            running.discard(process.pid)
     outcome = outcome_of(session, code, time.monotonic() - start, reports / f"{session}.xml")
     print(row(outcome), flush=True)
     if outcome.failed:
@@ -111,11 +114,18 @@ def row(outcome: Outcome) -> str:
 
 
 def run_stages(stages: Sequence[Sequence[str]], reports: Path) -> list[Outcome]:
-    """Run the stages in order; `build` failing ends the run."""
+    """Run the stages in order; `build` failing ends the run. An interrupt ends what is running."""
     outcomes: list[Outcome] = []
+    running: set[int] = set()
     for stage in stages:
         with ThreadPoolExecutor(SESSIONS_AT_A_TIME) as pool:
-            outcomes += pool.map(lambda session: run_session(session, reports), stage)
+            try:
+                outcomes += pool.map(lambda session: run_session(session, reports, running), stage)
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                for group in tuple(running):
+                    os.killpg(group, signal.SIGKILL)
+                raise
         if any(o.session == "build" and o.failed for o in outcomes):
             break
     return outcomes
@@ -130,6 +140,8 @@ def main() -> int:
     arguments = parser.parse_args()
     reports: Path = arguments.reports
     reports.mkdir(parents=True, exist_ok=True)
+    # Being told to stop ends the sessions as Ctrl-C does; they are in process groups of their own.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     start = time.monotonic()
     outcomes = run_stages(arguments.stage, reports)
     print("\nsession" + " " * 29 + "time")

@@ -69,16 +69,17 @@ class Environment:
 
 @pytest.fixture(scope="session")
 def constraints(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
-    """pip options: our packages from the wheels' folder and nowhere else, the rest as the repository pins it."""
+    """pip options: our packages from the wheels' folder, in its versions; the rest as the repository pins it."""
     wheelhouse = os.environ.get("COILWORK_WHEELHOUSE")
     if not wheelhouse:
         pytest.skip("needs a folder of wheels in COILWORK_WHEELHOUSE; `nox -s consumers` makes one")
-    wheels = sorted(Path(wheelhouse).resolve().glob("coilwork*.whl"))
+    folder = Path(wheelhouse).resolve()
+    wheels = [wheel.name.split("-") for wheel in sorted(folder.glob("coilwork*.whl"))]
     assert len(wheels) == 10, wheels
     path = tmp_path_factory.mktemp("constraints") / "wheels.txt"
-    lines = (f"{wheel.name.partition('-')[0].replace('_', '-')} @ {wheel.as_uri()}\n" for wheel in wheels)
+    lines = (f"{name.replace('_', '-')}=={version}\n" for name, version, *_ in wheels)
     path.write_text("".join(lines))
-    return ("-c", str(path), "-c", str(ROOT / "constraints.txt"))
+    return ("--find-links", str(folder), "-c", str(path), "-c", str(ROOT / "constraints.txt"))
 
 
 def make_environment(folder: Path, name: str, constraints: Sequence[str]) -> Environment:
