@@ -1,0 +1,348 @@
+"""The graph under construction: names, nodes, reads, and what memory is called after it was overwritten."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from coilwork_ir.buffers import Buffer, DeviceValue, Ref, contiguous_strides
+from coilwork_ir.dtypes import DType, from_torch_name
+from coilwork_ir.index import Expr, as_expr, as_int, symbol
+from coilwork_ir.loc import Origin
+from coilwork_ir.loops import Check, Extern, Node, Pointwise, View
+from coilwork_ir.loops import Reduce as ReduceNode
+from coilwork_ir.ops import ReduceKind
+from coilwork_ir.scalar import Literal_, Scalar, load
+from coilwork_lowering.errors import LoweringError
+from coilwork_lowering.options import LoweringOptions
+from coilwork_lowering.simplify import simplified
+from coilwork_lowering.symbols import SizeTable
+from coilwork_lowering.values import (
+    Shape,
+    TensorValue,
+    coordinate_symbols,
+    is_whole,
+    layout_of,
+    same_strides,
+    whole,
+)
+
+Body = Callable[[tuple[Expr, ...]], Scalar]
+
+
+@dataclass(frozen=True, slots=True)
+class _Alias:
+    """A `View` node's result: it has to be made again once its source was overwritten."""
+
+    source: str
+    offset: Expr
+
+
+def device_text(device: torch.device) -> str:
+    """`"cpu"`, `"cuda:0"`: an accelerator always with its number."""
+    if device.type in ("cpu", "meta"):
+        return device.type
+    return f"{device.type}:{device.index or 0}"
+
+
+def dtype_of(dtype: torch.dtype) -> DType:
+    """Coilwork's name for a torch element type.
+
+    Raises:
+        LoweringError[dtype]: there is none.
+    """
+    try:
+        return from_torch_name(str(dtype))
+    except ValueError as cause:
+        raise LoweringError(
+            "dtype", str(cause), remedy="keep tensors of this type out of the region"
+        ) from cause
+
+
+class Builder:
+    """Collects nodes in order. One builder makes one graph; nested graphs have builders of their own.
+
+    `origins` and `hint` (a name for new buffers) describe the FX node being lowered; the driver sets them.
+    """
+
+    def __init__(self, *, options: LoweringOptions, sizes: SizeTable) -> None:
+        self.options = options
+        self.sizes = sizes
+        self.nodes: list[Node] = []
+        self.origins: tuple[Origin, ...] = ()
+        self.hint = "buf"
+        self._used: set[str] = set()
+        self._buffers: dict[str, Buffer] = {}
+        self._successor: dict[str, str] = {}
+        self._views: dict[str, _Alias] = {}
+        self._made: dict[tuple[str, Shape, tuple[Expr, ...], DType, Expr], Buffer] = {}
+
+    # names and declarations
+
+    def fresh(self, hint: str) -> str:
+        """A buffer name not used before, close to `hint`."""
+        base = re.sub(r"\W", "_", hint) or "buf"
+        if base[0].isdigit():
+            base = f"b{base}"
+        name, count = base, 1
+        while name in self._used:
+            name = f"{base}_{count}"
+            count += 1
+        self._used.add(name)
+        return name
+
+    def declare(
+        self,
+        shape: Shape,
+        dtype: DType,
+        device: str,
+        *,
+        strides: Sequence[Expr] | None = None,
+        name: str = "",
+    ) -> Buffer:
+        """A new buffer, row-major unless `strides` are given."""
+        buffer = Buffer(
+            name=self.fresh(name or self.hint),
+            dtype=dtype,
+            shape=shape,
+            strides=contiguous_strides(shape) if strides is None else tuple(strides),
+            device=device,
+        )
+        self._buffers[buffer.name] = buffer
+        return buffer
+
+    def declare_like(self, fake: torch.Tensor, *, name: str = "") -> Buffer:
+        """A new buffer with the type, shape, strides and device of a fake tensor."""
+        return self.declare(
+            self.sizes.exprs(fake.shape),
+            dtype_of(fake.dtype),
+            device_text(fake.device),
+            strides=self.result_strides(fake),
+            name=name,
+        )
+
+    def result_strides(self, fake: torch.Tensor) -> tuple[Expr, ...]:
+        """The strides that a freshly computed `fake` gets: its own, or row-major if elements would overlap."""
+        shape, strides = self.sizes.exprs(fake.shape), self.sizes.exprs(fake.stride())
+        overlaps = any(as_int(s) == 0 and as_int(e) != 1 for e, s in zip(shape, strides, strict=True))
+        return contiguous_strides(shape) if overlaps else strides
+
+    def mark(self) -> int:
+        """A point to `rewind` to."""
+        return len(self.nodes)
+
+    def rewind(self, mark: int) -> None:
+        """Forget the nodes since `mark`, none of which may have overwritten memory; their names stay used."""
+        forgotten = {node.output.name for node in self.nodes[mark:] if isinstance(node, View)}
+        self._made = {key: made for key, made in self._made.items() if made.name not in forgotten}
+        del self.nodes[mark:]
+
+    # memory that was overwritten
+
+    def overwrite(self, old: str, new: Buffer) -> None:
+        """From here on the memory called `old` is called `new.name`."""
+        self._successor[old] = new.name
+
+    def is_stale(self, name: str) -> bool:
+        """Whether the memory of buffer `name` was overwritten under another name."""
+        if name in self._successor:
+            return True
+        alias = self._views.get(name)
+        return alias is not None and self.is_stale(alias.source)
+
+    def current(self, value: TensorValue) -> TensorValue:
+        """`value` as its memory is now: the same one unless that memory was overwritten since."""
+        if not self.is_stale(value.buffer.name):
+            return value
+        return TensorValue(buffer=self._renewed(value.buffer.name), shape=value.shape, index=value.index)
+
+    def _renewed(self, name: str) -> Buffer:
+        while name in self._successor:
+            name = self._successor[name]
+        alias = self._views.get(name)
+        if alias is None or not self.is_stale(alias.source):
+            return self._buffers[name]
+        old = self._buffers[name]
+        source = self._renewed(alias.source)
+        again = self._view(source.name, old.shape, old.strides, old.dtype, alias.offset, old.device)
+        self._successor[name] = again.name
+        return again
+
+    def memory(self, name: str) -> tuple[Buffer, Expr]:
+        """The buffer that owns the memory of `name`, and the offset of `name`'s first element in it."""
+        alias = self._views.get(name)
+        if alias is None or self._buffers[alias.source].dtype is not self._buffers[name].dtype:
+            return self._buffers[name], as_expr(0)
+        owner, offset = self.memory(alias.source)
+        return owner, offset + alias.offset
+
+    # reads
+
+    def read(
+        self,
+        value: TensorValue,
+        coordinates: Sequence[Expr],
+        *,
+        indirect: Sequence[Scalar] = (),
+        mask: Scalar | None = None,
+        other: Literal_ = 0,
+    ) -> Scalar:
+        """The element of `value` at `coordinates`, in memory's type."""
+        value = self.current(value)
+        index = value.at(coordinates)
+        return load(value.buffer.name, index, value.dtype, indirect=indirect, mask=mask, other=other)
+
+    def read_broadcast(self, value: TensorValue, coordinates: Sequence[Expr]) -> Scalar:
+        """The element of `value`, expanded to the rank of `coordinates`."""
+        own = coordinates[len(coordinates) - len(value.shape) :] if value.shape else ()
+        return self.read(value, own)
+
+    # nodes
+
+    def add(self, node: Node) -> None:
+        """Append `node`."""
+        self.nodes.append(node)
+
+    def pointwise(
+        self,
+        shape: Shape,
+        dtype: DType,
+        device: str,
+        body: Body,
+        *,
+        strides: Sequence[Expr] | None = None,
+        checks: Callable[[tuple[Expr, ...]], Sequence[Check]] | None = None,
+        into: Buffer | None = None,
+        name: str = "",
+    ) -> TensorValue:
+        """Append `output[i] = body(i)`; `into` names memory to take over (its layout then is the output's)."""
+        ranges = node_ranges("i", shape)
+        point = coordinate_symbols("i", shape)
+        target_strides = into.strides if into is not None else strides
+        made = simplified(body(point))
+        found = tuple(checks(point)) if checks is not None and self.options.checks else ()
+        output = self.declare(shape, dtype, device, strides=target_strides, name=name)
+        self.add(
+            Pointwise(
+                output=output,
+                ranges=ranges,
+                body=made,
+                into=None if into is None else into.name,
+                checks=found,
+                origins=self.origins,
+            )
+        )
+        if into is not None:
+            self.overwrite(into.name, output)
+        return whole(output)
+
+    def reduce(
+        self,
+        kind: ReduceKind,
+        shape: Shape,
+        axes: Shape,
+        device: str,
+        body: Callable[[tuple[Expr, ...], tuple[Expr, ...]], Scalar],
+        results: Sequence[DType | None],
+        *,
+        strides: Sequence[Expr] | None = None,
+    ) -> tuple[TensorValue | None, ...]:
+        """Append a reduction of `body(i, r)` over `axes`; one result per entry of `results`, None: not wanted."""
+        made = simplified(body(coordinate_symbols("i", shape), coordinate_symbols("r", axes)))
+        outputs = tuple(
+            None if dtype is None else self.declare(shape, dtype, device, strides=strides)
+            for dtype in results
+        )
+        self.add(
+            ReduceNode(
+                outputs=outputs,
+                kind=kind,
+                ranges=node_ranges("i", shape),
+                axes=node_ranges("r", axes),
+                body=made,
+                origins=self.origins,
+            )
+        )
+        return tuple(None if output is None else whole(output) for output in outputs)
+
+    def copy(
+        self, value: TensorValue, *, strides: Sequence[Expr] | None = None, name: str = ""
+    ) -> TensorValue:
+        """`value` in memory of its own, row-major unless `strides` are given."""
+        return self.pointwise(
+            value.shape,
+            value.dtype,
+            value.device,
+            lambda point: self.read(value, point),
+            strides=strides,
+            name=name,
+        )
+
+    def _view(
+        self, source: str, shape: Shape, strides: Sequence[Expr], dtype: DType, offset: Expr, device: str
+    ) -> Buffer:
+        output = self.declare(shape, dtype, device, strides=strides, name=f"{source}_view")
+        self.add(View(output=output, source=source, offset=offset, origins=self.origins))
+        self._views[output.name] = _Alias(source, offset)
+        return output
+
+    def view(
+        self,
+        source: Buffer,
+        shape: Shape,
+        strides: Sequence[Expr],
+        offset: Expr,
+        *,
+        dtype: DType | None = None,
+    ) -> TensorValue:
+        """The memory of `source` under another layout, `offset` elements from its first.
+
+        Views of views are made of the memory's owner, so that their chains stay one long.
+        """
+        name = source.name
+        kind = source.dtype if dtype is None else dtype
+        alias = self._views.get(name)
+        if alias is not None and self._buffers[alias.source].dtype is source.dtype and kind is source.dtype:
+            name, offset = alias.source, alias.offset + offset
+        key = (name, shape, tuple(strides), kind, offset)
+        if key not in self._made:
+            self._made[key] = self._view(name, shape, strides, kind, offset, source.device)
+        return whole(self._made[key])
+
+    def placed(self, value: TensorValue, strides: Sequence[Expr] | None) -> TensorValue:
+        """`value` as a whole buffer with `strides` (None: any), viewing its memory where possible, else copied."""
+        value = self.current(value)
+        if is_whole(value) and (strides is None or same_strides(value.shape, value.buffer.strides, strides)):
+            return value
+        layout = layout_of(value)
+        if layout is not None and (strides is None or same_strides(value.shape, layout.strides, strides)):
+            # eager's stride of a one-element dimension, if known, is as good as any
+            return self.view(
+                value.buffer, value.shape, layout.strides if strides is None else strides, layout.offset
+            )
+        return self.copy(value, strides=strides)
+
+    def moved(self, value: TensorValue, device: str) -> TensorValue:
+        """`value` on `device`."""
+        if value.device == device:
+            return value
+        source = self.placed(value, None)
+        output = self.declare(value.shape, value.dtype, device, strides=source.buffer.strides)
+        self.add(
+            Extern(
+                target="aten._to_copy.default",
+                args=(Ref(source.buffer.name),),
+                kwargs=(("device", DeviceValue(device)),),
+                outputs=(output,),
+                origins=self.origins,
+            )
+        )
+        return whole(output)
+
+
+def node_ranges(prefix: str, shape: Shape) -> tuple[Expr, ...]:
+    """The range symbols of a node over `shape`, one-element dimensions included."""
+    return tuple(symbol(f"{prefix}{k}", extent=extent) for k, extent in enumerate(shape))

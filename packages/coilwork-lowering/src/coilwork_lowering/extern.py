@@ -1,0 +1,284 @@
+"""The fallback that serves every operator: call it inside the compiled program, arguments converted by its schema."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import torch
+
+from coilwork_ir.buffers import Argument, Buffer, DeviceValue, ListValue, Ref, SymbolOutput, TorchValue
+from coilwork_ir.index import Expr
+from coilwork_ir.loops import Extern, Mutation
+from coilwork_ir.loops.nodes import ExternFamily
+from coilwork_lowering.builder import Builder, device_text, dtype_of
+from coilwork_lowering.errors import LoweringError
+from coilwork_lowering.rules import Call
+from coilwork_lowering.torch_compat import (
+    Overload,
+    has_kernel,
+    is_symbolic,
+    schema_of,
+    shape_env_of,
+    sympy_of,
+    unbacked_bindings,
+)
+from coilwork_lowering.values import NumberValue, Relation, TensorValue, Value, layout_of, whole
+
+CONTRACTIONS: Final = frozenset(
+    {
+        "mm",
+        "bmm",
+        "addmm",
+        "baddbmm",
+        "addbmm",
+        "addmv",
+        "mv",
+        "dot",
+        "vdot",
+        "_scaled_mm",
+        "_int_mm",
+        "convolution",
+        "convolution_backward",
+        "_convolution",
+        "mkldnn_convolution",
+        "_scaled_dot_product_flash_attention",
+        "_scaled_dot_product_flash_attention_backward",
+        "_scaled_dot_product_flash_attention_for_cpu",
+        "_scaled_dot_product_flash_attention_for_cpu_backward",
+        "_scaled_dot_product_efficient_attention",
+        "_scaled_dot_product_efficient_attention_backward",
+        "_scaled_dot_product_cudnn_attention",
+        "_scaled_dot_product_cudnn_attention_backward",
+        "_scaled_dot_product_attention_math",
+        "_scaled_dot_product_attention_math_for_mps",
+    }
+)
+_COLLECTIVES: Final = frozenset({"_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "c10d"})
+
+
+def call_extern(builder: Builder, call: Call, target: Overload) -> Value:
+    """Append a call of `target` and return its results.
+
+    Tensor operands are laid out as eager's are, because results' strides depend on them; only calls that write into
+    given memory take whatever strided layout an operand has.
+
+    Raises:
+        LoweringError[argument]: an argument cannot be passed (a graph module, a condition on sizes).
+    """
+    schema = schema_of(target)
+    results = _result_list(call.result)
+    out_overload, out_names = _out_variant(target, results, call)
+    mutated: list[Mutation] = []
+    positional: list[Argument] = []
+    keywords: list[tuple[str, Argument]] = []
+    sources: dict[str, list[str]] = {}
+    after: dict[str, list[TensorValue]] = {}
+    for formal in schema.arguments:
+        value, fake = call.arguments[formal.name], call.fakes[formal.name]
+        writes = formal.alias_info is not None and formal.alias_info.is_write
+        if writes:
+            value = _writable(builder, value, call, formal.name)
+        argument, used = _argument(builder, value, fake, call, exact=not out_overload)
+        if writes:
+            new = [_mutate(builder, buffer, mutated) for buffer in used]
+            after[formal.name] = new
+        if formal.alias_info is not None:
+            for label in formal.alias_info.before_set:
+                sources.setdefault(label, []).extend(b.name for b in used)
+        if formal.kwarg_only:
+            if formal.name in call.node.kwargs:
+                keywords.append((formal.name, argument))
+        else:
+            positional.append(argument)
+    outputs, values, aliases, binds = _outputs(builder, call, schema, results, sources, after)
+    builder.add(
+        Extern(
+            target=call.target,
+            args=tuple(positional),
+            kwargs=tuple(keywords),
+            outputs=outputs,
+            single=not isinstance(call.result, list | tuple),
+            out_overload=out_overload,
+            out_names=out_names,
+            mutates=tuple(mutated),
+            aliases=aliases,
+            binds=binds,
+            family=_family(target, call),
+            random=torch.Tag.nondeterministic_seeded in target.tags,
+            effect=_has_effect(target, results, mutated),
+            origins=builder.origins,
+        )
+    )
+    for mutation in mutated:
+        builder.overwrite(mutation.source, mutation.output)
+    if not isinstance(call.result, list | tuple):
+        return values[0] if values else None
+    return tuple(values)
+
+
+def _mutate(builder: Builder, buffer: Buffer, mutated: list[Mutation]) -> TensorValue:
+    output = builder.declare(
+        buffer.shape, buffer.dtype, buffer.device, strides=buffer.strides, name=f"{buffer.name}_new"
+    )
+    mutated.append(Mutation(output=output, source=buffer.name))
+    return whole(output)
+
+
+def _writable(builder: Builder, value: Value, call: Call, name: str) -> Value:
+    """A tensor whose own memory is to be written: it must not be replaced by a copy."""
+    items = value if isinstance(value, tuple) else (value,)
+    for item in items:
+        if isinstance(item, TensorValue) and layout_of(item) is None:
+            raise LoweringError(
+                "layout",
+                f"{call.target} writes into argument {name}, which has no strided layout in its memory",
+                node=call.node.format_node() or call.node.name,
+                origins=builder.origins,
+                remedy="write into a tensor that owns its memory",
+            )
+    return value
+
+
+def _result_list(result: Any) -> list[Any]:
+    if result is None:
+        return []
+    return list(result) if isinstance(result, list | tuple) else [result]
+
+
+def _out_variant(target: Overload, results: list[Any], call: Call) -> tuple[str, tuple[str, ...]]:
+    """The overload that writes into given memory, if it has a kernel of its own and takes every result."""
+    if call.target.split(".")[1] not in CONTRACTIONS or not all(isinstance(r, torch.Tensor) for r in results):
+        return "", ()
+    packet = target.overloadpacket
+    if "out" not in packet.overloads() or target._overloadname != "default":
+        return "", ()
+    found = packet.out
+    device = results[0].device.type if results else "cpu"
+    if not has_kernel(found, device):
+        return "", ()
+    ours, theirs = schema_of(target), schema_of(found)
+    outs = [a.name for a in theirs.arguments if a.alias_info is not None and a.alias_info.is_write]
+    same = [a.name for a in theirs.arguments if a.name not in outs] == [a.name for a in ours.arguments]
+    if not same or len(outs) != len(results):
+        return "", ()
+    return f"{call.target.rpartition('.')[0]}.out", tuple(outs)
+
+
+def _argument(
+    builder: Builder, value: Value, fake: Any, call: Call, *, exact: bool
+) -> tuple[Argument, list[Buffer]]:
+    """`value` as an argument of a call, and the buffers it mentions."""
+    match value:
+        case TensorValue():
+            strides = builder.sizes.exprs(fake.stride()) if exact and isinstance(fake, torch.Tensor) else None
+            placed = builder.placed(value, strides)
+            return Ref(placed.buffer.name), [placed.buffer]
+        case tuple():
+            fakes = fake if isinstance(fake, list | tuple) else [None] * len(value)
+            pairs = [_argument(builder, v, f, call, exact=exact) for v, f in zip(value, fakes, strict=True)]
+            return ListValue(tuple(a for a, _ in pairs)), [b for _, used in pairs for b in used]
+        case torch.dtype():
+            return dtype_of(value), []
+        case torch.device():
+            return DeviceValue(str(value)), []
+        case torch.layout() | torch.memory_format():
+            return TorchValue(str(value).removeprefix("torch.")), []
+        case None | bool() | int() | float() | complex() | str() | Expr():
+            return value, []
+    raise _no_argument(builder, value, call)
+
+
+def _no_argument(builder: Builder, value: object, call: Call) -> LoweringError:
+    what = {NumberValue: "a number known at run time only", Relation: "a condition on sizes"}.get(
+        type(value), f"a {type(value).__name__}"
+    )
+    return LoweringError(
+        "argument",
+        f"{call.target} has no lowering for these arguments, and {what} cannot be passed to its ATen kernel",
+        node=call.node.format_node() or call.node.name,
+        origins=builder.origins,
+        remedy="keep this call out of the compiled region with torch.compiler.disable",
+    )
+
+
+def _outputs(
+    builder: Builder,
+    call: Call,
+    schema: torch.FunctionSchema,
+    results: list[Any],
+    sources: Mapping[str, list[str]],
+    after: Mapping[str, list[TensorValue]],
+) -> tuple[
+    tuple[Buffer | SymbolOutput | None, ...],
+    list[Value],
+    tuple[tuple[int, str], ...],
+    tuple[tuple[Expr, int, int], ...],
+]:
+    outputs: list[Buffer | SymbolOutput | None] = []
+    values: list[Value] = []
+    aliases: list[tuple[int, str]] = []
+    binds: list[tuple[Expr, int, int]] = []
+    unbacked = set(unbacked_bindings(call.node.meta))
+    formals = {label: a.name for a in schema.arguments if a.alias_info for label in a.alias_info.before_set}
+    for number, result in enumerate(results):
+        returned = schema.returns[min(number, len(schema.returns) - 1)]
+        labels = set() if returned.alias_info is None else returned.alias_info.before_set
+        written = [formals[x] for x in labels if formals.get(x) in after]
+        if written and len(after[written[0]]) == 1:
+            # the argument itself, under the name its memory has after the call
+            outputs.append(None)
+            values.append(after[written[0]][0])
+            continue
+        output, value = _one_output(builder, call, result)
+        outputs.append(output)
+        values.append(value)
+        if isinstance(output, Buffer):
+            aliases.extend((number, source) for label in labels for source in sources.get(label, ())[:1])
+            for axis, size in enumerate(result.shape):
+                if is_symbolic(size) and sympy_of(size) in unbacked:
+                    bound = builder.sizes.expr(size)
+                    if bound not in [known for known, _, _ in binds]:
+                        binds.append((bound, number, axis))
+    return tuple(outputs), values, tuple(aliases), tuple(binds)
+
+
+def _one_output(builder: Builder, call: Call, result: Any) -> tuple[Buffer | SymbolOutput | None, Value]:
+    if isinstance(result, torch.Tensor):
+        shape = builder.sizes.exprs(result.shape)
+        strides = builder.sizes.exprs(result.stride())
+        buffer = builder.declare(shape, dtype_of(result.dtype), device_text(result.device), strides=strides)
+        return buffer, whole(buffer)
+    if isinstance(result, torch.SymInt):
+        expression, env = sympy_of(result), shape_env_of(result)
+        symbol = builder.sizes.from_sympy(expression, env)
+        if not symbol.is_symbol:
+            raise LoweringError("symbol", f"result {expression} of {call.target} is no plain symbol")
+        return SymbolOutput(symbol=symbol), symbol
+    if result is None:
+        return None, None
+    if isinstance(result, bool | int | float):
+        return None, result
+    raise LoweringError(
+        "no-lowering",
+        f"{call.target} returns a {type(result).__name__}, which a graph cannot hold",
+        node=call.node.name,
+        origins=builder.origins,
+        remedy="keep this call out of the compiled region with torch.compiler.disable",
+    )
+
+
+def _family(target: Overload, call: Call) -> ExternFamily:
+    if target.namespace in _COLLECTIVES:
+        return "collective"
+    if target.namespace == "aten" and call.target.split(".")[1] in CONTRACTIONS:
+        return "contraction"
+    return "aten" if target.namespace in ("aten", "prims") else "custom"
+
+
+def _has_effect(target: Overload, results: list[Any], mutated: list[Mutation]) -> bool:
+    if target.namespace in _COLLECTIVES:
+        return True
+    return not mutated and not any(
+        isinstance(r, torch.Tensor | torch.SymInt | torch.SymFloat) for r in results
+    )

@@ -1,0 +1,349 @@
+"""The driver: one pass over an FX graph, node by node, into loop IR."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import sympy
+import torch
+
+from coilwork_ir.buffers import Constant, GraphInput, GraphOutput, Ref
+from coilwork_ir.index import Expr, as_expr, symbol
+from coilwork_ir.loops import Graph
+from coilwork_lowering.assertions import lower_assertion
+from coilwork_lowering.builder import Builder, device_text, dtype_of
+from coilwork_lowering.errors import LoweringError
+from coilwork_lowering.extern import call_extern
+from coilwork_lowering.numbers import compute, is_number_function
+from coilwork_lowering.options import LoweringOptions
+from coilwork_lowering.origins import operator_name, origin_of
+from coilwork_lowering.registry import RULES
+from coilwork_lowering.rules import Call, NotLowered
+from coilwork_lowering.symbols import SizeTable
+from coilwork_lowering.torch_compat import Overload, schema_of
+from coilwork_lowering.values import NumberValue, TensorValue, Value, whole
+
+DEFAULTS: Final = LoweringOptions()
+_NUMBERS: Final = frozenset(
+    {"aten.sym_size.int", "aten.sym_stride.int", "aten.sym_numel.default", "aten.sym_storage_offset.default"}
+)
+# promises to the shape environment, whose bounds our symbols already carry
+_PROMISES: Final = frozenset(
+    {"aten.sym_constrain_range_for_size.default", "aten.sym_constrain_range.default"}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lowered:
+    """A lowered graph and what travels beside it.
+
+    Attributes:
+        graph: the loop IR.
+        constants: the tensors that `graph.constants` name by key.
+        input_names: the placeholders, in order, one per `graph.inputs`.
+        symbols: pairs (IR symbol, torch's sympy symbol) of every size symbol.
+    """
+
+    graph: Graph
+    constants: Mapping[str, torch.Tensor]
+    input_names: tuple[str, ...]
+    symbols: tuple[tuple[Expr, sympy.Symbol], ...]
+
+
+def lower(
+    gm: torch.fx.GraphModule,
+    *,
+    name: str,
+    options: LoweringOptions = DEFAULTS,
+    example_strides: Sequence[Sequence[int | torch.SymInt] | None] | None = None,
+) -> Lowered:
+    """The loop IR of an ATen graph as AOTAutograd hands it to a compiler.
+
+    Inputs are described by the placeholders' `meta["val"]`; `example_strides`, one entry per placeholder (None: keep),
+    overrides strides, which a backward graph's metadata may state wrongly.
+
+    Raises:
+        LoweringError: the graph holds something that no node of the loop IR, extern calls included, can say.
+    """
+    return _Lowering(gm, name=name, options=options, example_strides=example_strides).run()
+
+
+class _Lowering:
+    """The state of one pass: values of FX nodes so far, and the builder."""
+
+    def __init__(
+        self,
+        gm: torch.fx.GraphModule,
+        *,
+        name: str,
+        options: LoweringOptions,
+        example_strides: Sequence[Sequence[int | torch.SymInt] | None] | None,
+        sizes: SizeTable | None = None,
+    ) -> None:
+        self.gm = gm
+        self.name = name
+        self.options = options
+        self.example_strides = example_strides
+        self.sizes = SizeTable() if sizes is None else sizes
+        self.builder = Builder(options=options, sizes=self.sizes)
+        self.values: dict[torch.fx.Node, Value] = {}
+        self.inputs: list[GraphInput] = []
+        self.input_names: list[str] = []
+        self.constants: list[Constant] = []
+        self.tensors: dict[str, torch.Tensor] = {}
+        self.outputs: tuple[GraphOutput, ...] = ()
+
+    def run(self) -> Lowered:
+        for node in self.gm.graph.nodes:
+            self.builder.origins = (origin_of(node),)
+            self.builder.hint = node.name
+            match node.op:
+                case "placeholder":
+                    self.values[node] = self.placeholder(node)
+                case "get_attr":
+                    self.values[node] = self.attribute(node)
+                case "call_function":
+                    self.values[node] = self.call(node)
+                case "output":
+                    self.outputs = tuple(self.output(item) for item in _output_items(node))
+                case _:
+                    raise self.refuse(node, "graph-form", f"{node.op} nodes are not part of an ATen graph")
+        graph = Graph(
+            name=self.name,
+            symbols=self.entry_symbols(),
+            inputs=tuple(self.inputs),
+            constants=tuple(self.constants),
+            nodes=tuple(self.builder.nodes),
+            outputs=self.outputs,
+        )
+        return Lowered(
+            graph=graph, constants=self.tensors, input_names=tuple(self.input_names), symbols=self.sizes.pairs
+        )
+
+    def entry_symbols(self) -> tuple[Expr, ...]:
+        """Symbols that inputs mention: as themselves, in shapes or in strides."""
+        found: dict[Expr, None] = {}
+        for given in self.inputs:
+            expressions = (given,) if isinstance(given, Expr) else (*given.shape, *given.strides)
+            for expression in expressions:
+                for s in sorted(expression.free_symbols, key=lambda e: e.name):
+                    found.setdefault(s)
+        return tuple(found)
+
+    def placeholder(self, node: torch.fx.Node) -> Value:
+        position = len(self.inputs)
+        self.input_names.append(node.name)
+        fake = node.meta.get("val")
+        if isinstance(fake, torch.Tensor):
+            given = None if self.example_strides is None else self.example_strides[position]
+            buffer = self.builder.declare(
+                self.sizes.exprs(fake.shape),
+                dtype_of(fake.dtype),
+                device_text(fake.device),
+                strides=self.sizes.exprs(fake.stride() if given is None else given),
+                name=node.name,
+            )
+            self.inputs.append(buffer)
+            return whole(buffer)
+        if isinstance(fake, torch.SymInt):
+            size = self.sizes.expr(fake)
+            self.inputs.append(size if size.is_symbol else _unused_symbol(node.name))
+            return size
+        if isinstance(fake, int):
+            self.inputs.append(_unused_symbol(node.name))
+            return as_expr(int(fake))
+        raise self.refuse(
+            node, "graph-form", f"input {node.name} is neither a tensor nor an integer: {fake!r}"
+        )
+
+    def attribute(self, node: torch.fx.Node) -> Value:
+        found: Any = self.gm
+        for part in str(node.target).split("."):
+            found = getattr(found, part)
+        if isinstance(found, torch.fx.GraphModule):
+            return found
+        if not isinstance(found, torch.Tensor):
+            raise self.refuse(node, "graph-form", f"attribute {node.target} is a {type(found).__name__}")
+        fake = node.meta.get("val", found)
+        key = str(node.target)
+        buffer = self.builder.declare(
+            self.sizes.exprs(fake.shape),
+            dtype_of(fake.dtype),
+            device_text(fake.device),
+            strides=self.sizes.exprs(fake.stride()),
+            name=node.name,
+        )
+        self.constants.append(Constant(buffer=buffer, key=key))
+        self.tensors[key] = found
+        return whole(buffer)
+
+    def call(self, node: torch.fx.Node) -> Value:
+        target = node.target
+        if target is operator.getitem:
+            sequence = self.value(node.args[0])
+            if isinstance(sequence, tuple) and isinstance(node.args[1], int):
+                return sequence[node.args[1]]
+            raise self.refuse(node, "graph-form", f"item {node.args[1]!r} of a value that is no list")
+        if isinstance(target, Overload):
+            return self.operator(node, target)
+        if is_number_function(target):
+            try:
+                return compute(target, tuple(self.value(a) for a in node.args))
+            except NotLowered as cause:
+                return self.symbolic_result(node, cause)
+        raise self.refuse(
+            node,
+            "no-lowering",
+            f"{operator_name(node)} has no lowering",
+            reason="higher-order operators and Python functions cannot be called from the compiled program",
+        )
+
+    def symbolic_result(self, node: torch.fx.Node, cause: Exception) -> Value:
+        """torch's own expression for a number, where ours could not follow the arithmetic."""
+        fake = node.meta.get("val")
+        if isinstance(fake, torch.SymInt):
+            return self.sizes.expr(fake)
+        if isinstance(fake, bool | int | float):
+            return fake
+        raise self.refuse(node, "symbol", f"{operator_name(node)} on sizes", reason=str(cause)) from cause
+
+    def operator(self, node: torch.fx.Node, target: Overload) -> Value:
+        name = operator_name(node)
+        if name in _NUMBERS:
+            return self.plain_number(node)
+        if name in _PROMISES:
+            return None
+        if name == "aten._assert_scalar.default":
+            lower_assertion(self.builder, self.value(node.args[0]), str(node.args[1]), node)
+            return None
+        call = self.bind(node, target, name)
+        rule = RULES.get(name)
+        if rule is not None and not self.options.falls_back(name) and not _touches_complex(call):
+            kept = self.builder.mark()
+            try:
+                return rule.lower(self.builder, call)
+            except NotLowered:
+                self.builder.rewind(kept)
+        if name == "aten._local_scalar_dense.default" and not isinstance(node.meta.get("val"), torch.SymInt):
+            return self.float_item(call)
+        return call_extern(self.builder, call, target)
+
+    def float_item(self, call: Call) -> Value:
+        """The number that a one-element tensor holds stays in that tensor until somebody computes with it."""
+        value = call.tensor("self")
+        coordinates = [as_expr(0)] * len(value.shape)
+        return NumberValue(self.builder.read(value, coordinates))
+
+    def plain_number(self, node: torch.fx.Node) -> Value:
+        fake = node.meta.get("val")
+        if isinstance(fake, torch.SymInt | int):
+            return self.sizes.expr(fake)
+        raise self.refuse(node, "graph-form", f"{operator_name(node)} without a value in its metadata")
+
+    def bind(self, node: torch.fx.Node, target: Overload, name: str) -> Call:
+        """Arguments by the schema's names, with defaults."""
+        arguments: dict[str, Value] = {}
+        fakes: dict[str, Any] = {}
+        for position, formal in enumerate(schema_of(target).arguments):
+            if position < len(node.args) and not formal.kwarg_only:
+                given = node.args[position]
+            elif formal.name in node.kwargs:
+                given = node.kwargs[formal.name]
+            else:
+                given = formal.default_value if formal.has_default_value() else None
+            arguments[formal.name] = self.value(given)
+            fakes[formal.name] = _fake(given)
+        return Call(node=node, target=name, arguments=arguments, fakes=fakes, result=node.meta.get("val"))
+
+    def value(self, given: Any) -> Value:
+        """An FX argument as a lowered value."""
+        match given:
+            case torch.fx.Node():
+                found = self.values[given]
+                return self.builder.current(found) if isinstance(found, TensorValue) else found
+            case list() | tuple():
+                return tuple(self.value(item) for item in given)
+            case slice():
+                raise LoweringError("argument", f"a Python slice as argument: {given!r}")
+            case torch.SymInt():
+                return self.sizes.expr(given)
+            case (
+                None
+                | bool()
+                | int()
+                | float()
+                | complex()
+                | str()
+                | torch.dtype()
+                | torch.device()
+                | torch.layout()
+                | torch.memory_format()
+            ):
+                return given
+        raise LoweringError("argument", f"an argument of class {type(given).__name__}: {given!r}")
+
+    def output(self, item: Any) -> GraphOutput:
+        value = self.value(item)
+        match value:
+            case TensorValue():
+                fake = item.meta["val"]
+                self.builder.origins = (origin_of(item),)
+                return Ref(self.builder.placed(value, self.sizes.exprs(fake.stride())).buffer.name)
+            case None | Expr():
+                return value
+            case bool() | int():
+                return as_expr(int(value))
+        raise LoweringError(
+            "graph-form",
+            f"graph output {item} is neither a tensor nor an integer",
+            node=str(item),
+            origins=self.builder.origins,
+            remedy="return tensors and integers only",
+        )
+
+    def refuse(self, node: torch.fx.Node, code: str, what: str, *, reason: str = "") -> LoweringError:
+        return LoweringError(
+            code,
+            what,
+            node=node.format_node() or node.name,
+            origins=self.builder.origins,
+            reason=reason,
+            remedy="run this graph in eager mode, or keep the call out with torch.compiler.disable",
+        )
+
+
+def _output_items(node: torch.fx.Node) -> list[Any]:
+    result = node.args[0]
+    return list(result) if isinstance(result, list | tuple) else [result]
+
+
+def _unused_symbol(name: str) -> Expr:
+    """A name for an integer input that the graph knows without being told."""
+    return symbol(f"unused_{name}")
+
+
+def _fake(given: Any) -> Any:
+    if isinstance(given, torch.fx.Node):
+        return given.meta.get("val")
+    if isinstance(given, list | tuple):
+        return [_fake(item) for item in given]
+    return given
+
+
+def _touches_complex(call: Call) -> bool:
+    """Whether a complex tensor or number takes part: generated code does not compute with them."""
+    stack: list[Any] = [*call.fakes.values(), call.result]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, list | tuple):
+            stack.extend(item)
+        elif (
+            (isinstance(item, torch.Tensor) and item.dtype.is_complex)
+            or isinstance(item, complex)
+            or (isinstance(item, torch.dtype) and item.is_complex)
+        ):
+            return True
+    return False

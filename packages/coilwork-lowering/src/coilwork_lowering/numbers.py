@@ -1,0 +1,147 @@
+"""Python arithmetic on sizes, as it appears between tensor operators in a graph with symbolic shapes."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+import torch
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import Expr, as_expr, maximum, minimum, mod
+from coilwork_ir.scalar import Scalar, cast, const, index_value, op
+from coilwork_lowering.rules import NotLowered
+from coilwork_lowering.values import NumberValue, Relation, Value
+
+
+def _natural_power(base: Expr, exponent: Expr) -> Expr:
+    if not exponent.is_const or exponent.value < 0:
+        raise NotLowered("a power with an unknown exponent")
+    result = as_expr(1)
+    for _ in range(exponent.value):
+        result = result * base
+    return result
+
+
+_INTEGER: Final[Mapping[Any, Callable[[Expr, Expr], Expr]]] = MappingProxyType(
+    {
+        operator.add: operator.add,
+        operator.sub: operator.sub,
+        operator.mul: operator.mul,
+        operator.floordiv: operator.floordiv,
+        operator.mod: mod,
+        operator.pow: _natural_power,
+        torch.sym_max: maximum,
+        torch.sym_min: minimum,
+    }
+)
+_FLOAT: Final[Mapping[Any, str]] = MappingProxyType(
+    {
+        operator.add: "add",
+        operator.sub: "sub",
+        operator.mul: "mul",
+        operator.truediv: "div",
+        operator.pow: "pow",
+        torch.sym_max: "maximum",
+        torch.sym_min: "minimum",
+    }
+)
+_RELATIONS: Final[Mapping[Any, str]] = MappingProxyType(
+    {
+        operator.eq: "eq",
+        operator.ne: "ne",
+        operator.lt: "lt",
+        operator.le: "le",
+        operator.gt: "gt",
+        operator.ge: "ge",
+    }
+)
+_UNARY: Final[Mapping[str, str]] = MappingProxyType(
+    {"_sym_sqrt": "sqrt", "sqrt": "sqrt", "_sym_log2": "log2", "exp": "exp", "sym_sqrt": "sqrt"}
+)
+
+
+def is_number_function(target: Any) -> bool:
+    """Whether `target` is Python arithmetic rather than a torch operator."""
+    return (
+        target in (*_INTEGER, *_FLOAT, *_RELATIONS, operator.neg, operator.not_, operator.and_, operator.or_)
+        or target
+        in (torch.sym_float, torch.sym_int, torch.sym_not, torch.sym_ite, math.floor, math.ceil, math.trunc)
+        or getattr(target, "__name__", "") in _UNARY
+    )
+
+
+def compute(target: Any, operands: tuple[Value, ...]) -> Value:
+    """The value of `target(*operands)`.
+
+    Raises:
+        NotLowered: the IR has no way to say it.
+    """
+    if all(isinstance(v, bool | int | float) for v in operands):
+        return _plain(target(*operands))
+    if target in _RELATIONS and all(_is_integer(v) for v in operands):
+        return _relation(_RELATIONS[target], *(_integer(v) for v in operands))
+    if target in _INTEGER and all(_is_integer(v) for v in operands):
+        return _INTEGER[target](*(_integer(v) for v in operands))
+    if target is operator.neg and _is_integer(operands[0]):
+        return -_integer(operands[0])
+    if target is torch.sym_float:
+        return NumberValue(_float(operands[0]))
+    if target in (operator.not_, torch.sym_not) and isinstance(operands[0], Relation):
+        return _negated(operands[0])
+    if target in _FLOAT:
+        return NumberValue(op(_FLOAT[target], *(_float(v) for v in operands)))
+    if target is operator.neg:
+        return NumberValue(op("neg", _float(operands[0])))
+    if target in _RELATIONS:
+        return NumberValue(op(_RELATIONS[target], *(_float(v) for v in operands)))
+    name = _UNARY.get(getattr(target, "__name__", ""))
+    if name is not None:
+        return NumberValue(op(name, _float(operands[0])))
+    raise NotLowered(f"{target} of {operands}")
+
+
+def _plain(value: Any) -> Value:
+    if isinstance(value, bool | int | float):
+        return value
+    raise NotLowered(f"a number of class {type(value).__name__}")
+
+
+def _is_integer(value: Value) -> bool:
+    return isinstance(value, Expr | int)
+
+
+def _integer(value: Value) -> Expr:
+    if isinstance(value, Expr):
+        return value
+    if isinstance(value, int):
+        return as_expr(int(value))
+    raise NotLowered(f"{value!r} is not an integer")
+
+
+def _float(value: Value) -> Scalar:
+    match value:
+        case NumberValue(scalar):
+            return cast(scalar, DType.F64)
+        case Expr():
+            return cast(index_value(value), DType.F64)
+        case bool() | int() | float():
+            return const(float(value), DType.F64)
+    raise NotLowered(f"{value!r} is not a number")
+
+
+def _relation(name: str, lhs: Expr, rhs: Expr) -> Value:
+    if lhs.is_const and rhs.is_const:
+        function: Callable[[int, int], bool] = getattr(operator, name)
+        return function(lhs.value, rhs.value)
+    return Relation(lhs=lhs, relation=name, rhs=rhs)
+
+
+_OPPOSITE: Final = MappingProxyType({"eq": "ne", "ne": "eq", "lt": "ge", "ge": "lt", "le": "gt", "gt": "le"})
+
+
+def _negated(relation: Relation) -> Relation:
+    return Relation(lhs=relation.lhs, relation=_OPPOSITE[relation.relation], rhs=relation.rhs)

@@ -1,0 +1,1 @@
+"""The lowering rules, one module per family of operators. Each exports `RULES`."""

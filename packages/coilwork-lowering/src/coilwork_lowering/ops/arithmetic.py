@@ -1,0 +1,288 @@
+"""Arithmetic, comparisons, rounding, bits: operators that are a row of the op table or close to one."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from coilwork_ir.scalar import Scalar, op
+from coilwork_lowering.builder import Builder
+from coilwork_lowering.ops.elementwise import (
+    BOOL_TO_LONG,
+    DEFAULT,
+    TO_BOOL,
+    TO_FLOAT,
+    ScalarFunction,
+    compute_type,
+    elementwise,
+    overloads,
+    pointwise_rule,
+)
+from coilwork_lowering.rules import Call, NotLowered, Rule
+from coilwork_lowering.scalar_math import (
+    add,
+    both,
+    either,
+    ge,
+    gt,
+    invert,
+    like,
+    lt,
+    maximum,
+    minimum,
+    mul,
+    neg,
+    select,
+    sub,
+    truth,
+)
+from coilwork_lowering.values import Value
+
+
+def row(name: str) -> ScalarFunction:
+    """The op table's row `name` as a function."""
+
+    def apply(*operands: Scalar) -> Scalar:
+        return op(name, *operands)
+
+    return apply
+
+
+def _added(combine: ScalarFunction) -> ScalarFunction:
+    def apply(a: Scalar, b: Scalar, alpha: Scalar) -> Scalar:
+        return combine(a, mul(alpha, b))
+
+    return apply
+
+
+def _rsub(a: Scalar, b: Scalar, alpha: Scalar) -> Scalar:
+    return sub(b, mul(alpha, a))
+
+
+def _addcmul(a: Scalar, x: Scalar, y: Scalar, value: Scalar) -> Scalar:
+    return add(a, mul(mul(value, x), y))
+
+
+def _addcdiv(a: Scalar, x: Scalar, y: Scalar, value: Scalar) -> Scalar:
+    return add(a, mul(value, op("div", x, y)))
+
+
+def _reciprocal(a: Scalar) -> Scalar:
+    return op("div", like(1, a), a)
+
+
+def _lerp(a: Scalar, b: Scalar, weight: Scalar) -> Scalar:
+    # torch's formula: exact at both ends
+    low = add(a, mul(weight, sub(b, a)))
+    high = sub(b, mul(sub(b, a), sub(like(1, a), weight)))
+    return select(lt(op("abs", weight), like(0.5, weight)), low, high)
+
+
+def _unless_float(name: str) -> ScalarFunction:
+    def apply(a: Scalar) -> Scalar:
+        return op(name, a) if a.dtype.is_float else a
+
+    return apply
+
+
+def _abs(a: Scalar) -> Scalar:
+    signed = a.dtype.is_float or a.dtype.is_signed_integer
+    return op("abs", a) if signed else a
+
+
+def _sign(a: Scalar) -> Scalar:
+    return a if a.dtype.is_bool else op("sign", a)
+
+
+def _clamp(a: Scalar, low: Scalar, high: Scalar) -> Scalar:
+    return minimum(maximum(a, low), high)
+
+
+def _isfinite(a: Scalar) -> Scalar:
+    if not a.dtype.is_float:
+        return op("eq", a, a)
+    return invert(either(op("isnan", a), op("isinf", a)))
+
+
+def _test(name: str) -> ScalarFunction:
+    def apply(a: Scalar) -> Scalar:
+        return op(name, a) if a.dtype.is_float else op("ne", a, a)
+
+    return apply
+
+
+def _signed_infinity(value: float) -> ScalarFunction:
+    def apply(a: Scalar) -> Scalar:
+        return op("eq", a, like(value, a)) if a.dtype.is_float else op("ne", a, a)
+
+    return apply
+
+
+def _signbit(a: Scalar) -> Scalar:
+    if a.dtype.is_float:
+        return op("signbit", a)
+    return lt(a, like(0, a)) if a.dtype.is_signed_integer else op("ne", a, a)
+
+
+def _logical(combine: ScalarFunction) -> ScalarFunction:
+    def apply(*operands: Scalar) -> Scalar:
+        return combine(*(truth(a) for a in operands))
+
+    return apply
+
+
+def _xor(a: Scalar, b: Scalar) -> Scalar:
+    return op("bitwise_xor", a, b)
+
+
+def _fmax(a: Scalar, b: Scalar) -> Scalar:
+    if not a.dtype.is_float:
+        return maximum(a, b)
+    return select(op("isnan", a), b, select(op("isnan", b), a, maximum(a, b)))
+
+
+def _fmin(a: Scalar, b: Scalar) -> Scalar:
+    if not a.dtype.is_float:
+        return minimum(a, b)
+    return select(op("isnan", a), b, select(op("isnan", b), a, minimum(a, b)))
+
+
+def _heaviside(a: Scalar, values: Scalar) -> Scalar:
+    zero, one = like(0, a), like(1, a)
+    return select(op("eq", a, zero), values, select(lt(a, zero), zero, select(gt(a, zero), one, zero)))
+
+
+def _lower_div_mode(builder: Builder, call: Call) -> Value:
+    operands = [call["self"], call["other"]]
+    fakes = [call.fakes["self"], call.fakes["other"]]
+    mode = call["rounding_mode"]
+    compute = compute_type(TO_FLOAT if mode is None else DEFAULT, fakes)
+    name = {None: "div", "floor": "floordiv", "trunc": "truncdiv"}[mode]
+    if compute.is_bool:
+        raise NotLowered("integer division of bools")
+    return elementwise(builder, call, row(name), operands=operands, compute=[compute] * 2)
+
+
+def _lower_unsigned_shift(builder: Builder, call: Call, name: str) -> Value:
+    compute = compute_type(DEFAULT, [call.fakes["self"], call.fakes["other"]])
+    if not compute.is_integer:
+        raise NotLowered("shift of bools")
+
+    bits = 8 * compute.itemsize
+
+    def shift(a: Scalar, count: Scalar) -> Scalar:
+        # torch defines counts outside the width; C and the table's rows do not
+        valid = both(ge(count, like(0, count)), lt(count, like(bits, count)))
+        safe = select(valid, count, like(0, count))
+        if name == "lshift" or not compute.is_signed_integer:
+            return select(valid, op(name, a, safe), like(0, a))
+        return op(name, a, select(valid, count, like(bits - 1, count)))
+
+    return elementwise(builder, call, shift, operands=[call["self"], call["other"]], compute=[compute] * 2)
+
+
+def _lower_lshift(builder: Builder, call: Call) -> Value:
+    return _lower_unsigned_shift(builder, call, "lshift")
+
+
+def _lower_rshift(builder: Builder, call: Call) -> Value:
+    return _lower_unsigned_shift(builder, call, "rshift")
+
+
+def _lower_clamp(builder: Builder, call: Call) -> Value:
+    low, high = call["min"], call["max"]
+    names = ["self", *(n for n in ("min", "max") if call[n] is not None)]
+    compute = compute_type(DEFAULT, [call.fakes[n] for n in names])
+
+    def clamp(a: Scalar, *limits: Scalar) -> Scalar:
+        if len(limits) == 2:
+            return _clamp(a, *limits)
+        return maximum(a, limits[0]) if high is None else minimum(a, limits[0])
+
+    if low is None and high is None:
+        raise NotLowered("clamp without limits")
+    return elementwise(
+        builder, call, clamp, operands=[call[n] for n in names], compute=[compute] * len(names)
+    )
+
+
+def _lower_convert(builder: Builder, call: Call) -> Value:
+    # no promotion: the value goes from memory's type straight to the result's
+    source = call.tensor("a" if "a" in call.arguments else "self")
+    return elementwise(builder, call, lambda a: a, operands=[source], compute=[source.dtype])
+
+
+def _fma(a: Scalar, b: Scalar, c: Scalar) -> Scalar:
+    return op("fma", a, b, c)
+
+
+def _neg(a: Scalar) -> Scalar:
+    return neg(a)
+
+
+_DIRECT_FLOAT: Final = (
+    "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh sigmoid erf "
+    "erfc lgamma sqrt rsqrt"
+)
+_COMPARE: Final = ("eq", "ne", "lt", "le", "gt", "ge")
+_BITWISE: Final = ("bitwise_and", "bitwise_or", "bitwise_xor")
+
+RULES: Final[tuple[Rule, ...]] = (
+    *(pointwise_rule(name, row(name), kind=TO_FLOAT) for name in _DIRECT_FLOAT.split()),
+    *(pointwise_rule(f"{n}.Tensor {n}.Scalar", row(n), kind=TO_BOOL) for n in _COMPARE),
+    *(pointwise_rule(f"{n}.Tensor {n}.Scalar {n}.Scalar_Tensor", row(n)) for n in _BITWISE),
+    *(pointwise_rule(n, _unless_float(n)) for n in ("floor", "ceil", "trunc", "round")),
+    pointwise_rule("add.Tensor add.Scalar", _added(add)),
+    pointwise_rule("sub.Tensor sub.Scalar", _added(sub)),
+    pointwise_rule("rsub.Tensor rsub.Scalar", _rsub),
+    pointwise_rule("mul.Tensor mul.Scalar", mul),
+    pointwise_rule("div.Tensor div.Scalar", row("div"), kind=TO_FLOAT),
+    Rule(overloads("div.Tensor_mode div.Scalar_mode"), _lower_div_mode),
+    pointwise_rule("floor_divide floor_divide.Scalar", row("floordiv")),
+    pointwise_rule("remainder.Tensor remainder.Scalar remainder.Scalar_Tensor", row("mod")),
+    pointwise_rule("fmod.Tensor fmod.Scalar", row("fmod")),
+    pointwise_rule("atan2", row("atan2"), kind=TO_FLOAT),
+    pointwise_rule("hypot", row("hypot")),
+    pointwise_rule("copysign.Tensor copysign.Scalar", row("copysign"), kind=TO_FLOAT),
+    pointwise_rule("neg", _neg),
+    pointwise_rule("positive", lambda a: a),
+    pointwise_rule("abs", _abs),
+    pointwise_rule("sign sgn", _sign),
+    pointwise_rule("square", lambda a: mul(a, a), kind=BOOL_TO_LONG),
+    pointwise_rule("reciprocal", _reciprocal, kind=TO_FLOAT),
+    pointwise_rule("maximum", maximum),
+    pointwise_rule("minimum", minimum),
+    pointwise_rule("fmax", _fmax),
+    pointwise_rule("fmin", _fmin),
+    pointwise_rule("lerp.Scalar lerp.Tensor", _lerp, floats_only=True),
+    pointwise_rule("addcmul", _addcmul),
+    pointwise_rule("addcdiv", _addcdiv, kind=TO_FLOAT),
+    pointwise_rule("prims.fma", _fma, floats_only=True),
+    pointwise_rule("heaviside", _heaviside),
+    pointwise_rule("isnan", _test("isnan"), kind=TO_BOOL),
+    pointwise_rule("isinf", _test("isinf"), kind=TO_BOOL),
+    pointwise_rule("isfinite", _isfinite, kind=TO_BOOL),
+    pointwise_rule("isposinf", _signed_infinity(float("inf")), kind=TO_BOOL),
+    pointwise_rule("isneginf", _signed_infinity(float("-inf")), kind=TO_BOOL),
+    pointwise_rule("signbit", _signbit, kind=TO_BOOL),
+    pointwise_rule("logical_and", _logical(both), kind=TO_BOOL),
+    pointwise_rule("logical_or", _logical(either), kind=TO_BOOL),
+    pointwise_rule("logical_xor", _logical(_xor), kind=TO_BOOL),
+    pointwise_rule("logical_not", _logical(invert), kind=TO_BOOL),
+    pointwise_rule("bitwise_not", invert),
+    Rule(
+        overloads(
+            "bitwise_left_shift.Tensor bitwise_left_shift.Tensor_Scalar __lshift__.Tensor __lshift__.Scalar"
+        ),
+        _lower_lshift,
+    ),
+    Rule(
+        overloads(
+            "bitwise_right_shift.Tensor bitwise_right_shift.Tensor_Scalar __rshift__.Tensor __rshift__.Scalar"
+        ),
+        _lower_rshift,
+    ),
+    Rule(overloads("clamp clamp.Tensor"), _lower_clamp),
+    pointwise_rule("clamp_min clamp_min.Tensor", maximum),
+    pointwise_rule("clamp_max clamp_max.Tensor", minimum),
+    Rule(overloads("prims.convert_element_type.default"), _lower_convert),
+)

@@ -1,0 +1,169 @@
+"""Reads at positions that come from tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import Expr, as_int
+from coilwork_ir.loops import Check
+from coilwork_ir.scalar import Scalar, cast, const, placeholder
+from coilwork_lowering.builder import Builder
+from coilwork_lowering.ops.elementwise import on_device, overloads
+from coilwork_lowering.rules import Call, NotLowered, Rule, wrap_dim
+from coilwork_lowering.scalar_math import add, both, ge, index, lt, select
+from coilwork_lowering.values import TensorValue, Value
+
+
+def position_of(
+    builder: Builder, positions: TensorValue, coordinates: Sequence[Expr], size: Expr, *, wraps: bool
+) -> Scalar:
+    """The position read from `positions`, in `i64`; negative ones count from the end if `wraps`."""
+    raw = cast(builder.read(positions, coordinates), DType.I64)
+    if not wraps or not positions.dtype.is_signed_integer:
+        return raw
+    return select(lt(raw, const(0, DType.I64)), add(raw, index(size)), raw)
+
+
+def in_range(position: Scalar, size: Expr, what: str) -> Check:
+    """The check `0 <= position < size`."""
+    condition = both(ge(position, const(0, DType.I64)), lt(position, index(size)))
+    return Check(condition=condition, message=f"index out of range in {what}", error="IndexError")
+
+
+def _embedding(builder: Builder, call: Call) -> Value:
+    return _take(builder, call, call.tensor("weight"), 0, call.tensor("indices"), wraps=False)
+
+
+def _index_select(builder: Builder, call: Call) -> Value:
+    value, positions = call.tensor("self"), call.tensor("index")
+    if not value.shape or not positions.shape:
+        raise NotLowered("index_select with 0-dimensional operands")
+    return _take(
+        builder, call, value, wrap_dim(call.integer("dim"), len(value.shape)), positions, wraps=False
+    )
+
+
+def _take(
+    builder: Builder, call: Call, value: TensorValue, dim: int, positions: TensorValue, *, wraps: bool
+) -> TensorValue:
+    """`value` with dimension `dim` replaced by the dimensions of `positions`."""
+    rank = len(positions.shape)
+    size = value.shape[dim]
+
+    def split(point: tuple[Expr, ...]) -> tuple[tuple[Expr, ...], tuple[Expr, ...], tuple[Expr, ...]]:
+        return point[:dim], point[dim : dim + rank], point[dim + rank :]
+
+    def found(point: tuple[Expr, ...]) -> Scalar:
+        return position_of(builder, positions, split(point)[1], size, wraps=wraps)
+
+    def body(point: tuple[Expr, ...]) -> Scalar:
+        before, _, after = split(point)
+        return builder.read(value, (*before, placeholder(0), *after), indirect=(found(point),))
+
+    return builder.pointwise(
+        call.shape(builder),
+        call.dtype,
+        call.device,
+        body,
+        strides=call.strides(builder),
+        checks=lambda point: (in_range(found(point), size, call.target),),
+    )
+
+
+def _gather(builder: Builder, call: Call) -> Value:
+    value, positions = call.tensor("self"), call.tensor("index")
+    if not value.shape or not positions.shape:
+        raise NotLowered("gather with 0-dimensional operands")
+    dim = wrap_dim(call.integer("dim"), len(value.shape))
+    size = value.shape[dim]
+
+    def found(point: tuple[Expr, ...]) -> Scalar:
+        return position_of(builder, positions, point, size, wraps=False)
+
+    def body(point: tuple[Expr, ...]) -> Scalar:
+        at = (*point[:dim], placeholder(0), *point[dim + 1 :])
+        return builder.read(value, at, indirect=(found(point),))
+
+    return builder.pointwise(
+        call.shape(builder),
+        call.dtype,
+        call.device,
+        body,
+        strides=call.strides(builder),
+        checks=lambda point: (in_range(found(point), size, call.target),),
+    )
+
+
+class AdvancedIndex:
+    """Which dimensions a list of index tensors replaces, and where the result puts the indices' dimensions.
+
+    Adjacent index tensors put their broadcast dimensions where they stand; separated ones put them first.
+    """
+
+    def __init__(self, rank: int, listed: Sequence[Value], shape: tuple[Expr, ...]) -> None:
+        self.places = [k for k, v in enumerate(listed) if isinstance(v, TensorValue)]
+        self.tensors = [v for v in listed if isinstance(v, TensorValue)]
+        if not self.tensors or any(t.dtype in (DType.BOOL, DType.U8) for t in self.tensors):
+            raise NotLowered("indexing by masks")
+        self.rank = rank
+        self.depth = max(len(t.shape) for t in self.tensors)
+        adjacent = self.places == list(range(self.places[0], self.places[-1] + 1))
+        self.front = self.places[0] if adjacent else 0
+        self.shape = shape
+
+    def split(self, point: Sequence[Expr]) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
+        """Coordinates of the indexed-by tensors, and of the dimensions that stay."""
+        inner = tuple(point[self.front : self.front + self.depth])
+        rest = (*point[: self.front], *point[self.front + self.depth :])
+        return inner, rest
+
+    def coordinates(self, point: Sequence[Expr]) -> tuple[Expr, ...]:
+        """Coordinates into the indexed tensor, `placeholder(k)` for the k-th index tensor."""
+        _, rest = self.split(point)
+        remaining = iter(rest)
+        numbers = {place: k for k, place in enumerate(self.places)}
+        return tuple(placeholder(numbers[k]) if k in numbers else next(remaining) for k in range(self.rank))
+
+    def positions(self, builder: Builder, point: Sequence[Expr]) -> tuple[Scalar, ...]:
+        """The positions at `point`, counted from the front."""
+        inner, _ = self.split(point)
+        found = []
+        for place, tensor in zip(self.places, self.tensors, strict=True):
+            own = inner[len(inner) - len(tensor.shape) :]
+            found.append(position_of(builder, tensor, own, self.shape[place], wraps=True))
+        return tuple(found)
+
+    def checks(self, builder: Builder, point: Sequence[Expr], what: str) -> tuple[Check, ...]:
+        """Every position lies in its dimension."""
+        pairs = zip(self.positions(builder, point), self.places, strict=True)
+        return tuple(in_range(position, self.shape[place], what) for position, place in pairs)
+
+
+def _index(builder: Builder, call: Call) -> Value:
+    value = call.tensor("self")
+    listed = on_device(builder, call["indices"], call.device)
+    if any(as_int(size) == 0 for size in value.shape):
+        raise NotLowered("indexing into an empty tensor")
+    plan = AdvancedIndex(len(value.shape), listed, value.shape)
+
+    def body(point: tuple[Expr, ...]) -> Scalar:
+        return builder.read(value, plan.coordinates(point), indirect=plan.positions(builder, point))
+
+    return builder.pointwise(
+        call.shape(builder),
+        call.dtype,
+        call.device,
+        body,
+        strides=call.strides(builder),
+        checks=lambda point: plan.checks(builder, point, call.target),
+    )
+
+
+RULES: Final[tuple[Rule, ...]] = (
+    Rule(overloads("embedding"), _embedding),
+    Rule(overloads("index_select"), _index_select),
+    Rule(overloads("gather"), _gather),
+    Rule(overloads("index.Tensor _unsafe_index.Tensor"), _index),
+)

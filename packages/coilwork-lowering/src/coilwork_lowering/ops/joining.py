@@ -1,0 +1,238 @@
+"""Operators that put tensors together or rearrange them: cat, pad, repeat, roll, triangles, slice updates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import Expr, as_expr, as_int, provably_le, provably_nonneg
+from coilwork_ir.scalar import Const, Scalar, const, op
+from coilwork_lowering import view_maps
+from coilwork_lowering.builder import Builder
+from coilwork_lowering.ops.elementwise import on_device, overloads, scalar_operand
+from coilwork_lowering.ops.views import slice_bounds, wrapped_start
+from coilwork_lowering.rules import Call, NotLowered, Rule, as_plain_int, as_size, wrap_dim
+from coilwork_lowering.scalar_math import both, ge, index, le, lt, select, to_dtype
+from coilwork_lowering.simplify import simplified
+from coilwork_lowering.values import TensorValue, Value
+
+
+def _cat(builder: Builder, call: Call) -> Value:
+    tensors = [t for t in call["tensors"] if isinstance(t, TensorValue)]
+    # torch lets empty vectors of any rank take part
+    rank = len(call.fake.shape)
+    parts = [
+        t for t in tensors if len(t.shape) == rank and not (len(t.shape) == 1 and as_int(t.shape[0]) == 0)
+    ]
+    if not parts or len(parts) > builder.options.max_cat_inputs:
+        raise NotLowered("a concatenation of very many tensors")
+    dim = wrap_dim(call.integer("dim"), rank)
+    dtype = call.dtype
+
+    def body(point: tuple[Expr, ...]) -> Scalar:
+        starts = [as_expr(0)]
+        for part in parts:
+            starts.append(starts[-1] + part.shape[dim])
+        at = index(point[dim])
+        result: Scalar | None = None
+        for part, start in reversed(list(zip(parts, starts[:-1], strict=True))):
+            inside = lt(at, index(start + part.shape[dim]))
+            after = ge(at, index(start)) if provably_nonneg(start - 1) else None
+            mask = inside if after is None else both(after, inside)
+            moved = tuple(c - start if k == dim else c for k, c in enumerate(point))
+            element = to_dtype(builder.read(part, moved, mask=None if len(parts) == 1 else mask), dtype)
+            result = element if result is None else select(inside, element, result)
+        assert result is not None
+        return result
+
+    return builder.pointwise(call.shape(builder), dtype, call.device, body, strides=call.strides(builder))
+
+
+def _stack(builder: Builder, call: Call) -> Value:
+    tensors = [t for t in call["tensors"] if isinstance(t, TensorValue)]
+    rank = len(call.fake.shape)
+    dim = wrap_dim(call.integer("dim"), rank)
+    raised = tuple(view_maps.insert(t, [dim]) for t in tensors)
+    return _cat(builder, with_arguments(call, tensors=raised, dim=dim))
+
+
+def with_arguments(call: Call, **changed: Value) -> Call:
+    """`call` with other lowered arguments."""
+    return Call(
+        node=call.node,
+        target=call.target,
+        arguments={**call.arguments, **changed},
+        fakes=call.fakes,
+        result=call.result,
+    )
+
+
+def _pad(builder: Builder, call: Call) -> Value:
+    value = call.tensor("self")
+    rank = len(value.shape)
+    pads = [as_size(p) for p in call["pad"]]
+    before = [as_expr(0)] * rank
+    after = [as_expr(0)] * rank
+    for k in range(len(pads) // 2):
+        before[rank - 1 - k], after[rank - 1 - k] = pads[2 * k], pads[2 * k + 1]
+    dtype = call.dtype
+    fill = scalar_operand(builder, call["value"], (), dtype)
+    if not isinstance(fill, Const):
+        raise NotLowered("padding with a value known at run time only")
+
+    def body(point: tuple[Expr, ...]) -> Scalar:
+        mask: Scalar = const(True, DType.BOOL)
+        source = [c - low for c, low in zip(point, before, strict=True)]
+        for at, size, low, high in zip(source, value.shape, before, after, strict=True):
+            if not provably_nonneg(-low):
+                mask = both(mask, ge(index(at), index(as_expr(0))))
+            if not provably_nonneg(-high):
+                mask = both(mask, lt(index(at), index(size)))
+        return builder.read(value, source, mask=simplified(mask), other=fill.value)
+
+    return builder.pointwise(call.shape(builder), dtype, call.device, body, strides=call.strides(builder))
+
+
+def _repeat(builder: Builder, call: Call) -> Value:
+    value = call.tensor("self")
+    shape = call.shape(builder)
+    raised = view_maps.insert(value, range(len(shape) - len(value.shape)))
+
+    def body(point: tuple[Expr, ...]) -> Scalar:
+        source = [
+            as_expr(0) if as_int(size) in (0, 1) else c % size
+            for c, size in zip(point, raised.shape, strict=True)
+        ]
+        return builder.read(raised, source)
+
+    return builder.pointwise(shape, call.dtype, call.device, body, strides=call.strides(builder))
+
+
+def _roll(builder: Builder, call: Call) -> Value:
+    value = call.tensor("self")
+    positions = [wrap_dim(d, len(value.shape)) for d in call.integers("dims")]
+    shifts = [as_size(s) for s in call["shifts"]]
+    flat = not positions
+    source = view_maps.reshape(value, (_count(value),)) if flat else value
+    moves = {0: shifts[0]} if flat else {}
+    for k, shift in zip(positions, shifts, strict=False):
+        moves[k] = moves.get(k, as_expr(0)) + shift
+
+    def body(point: tuple[Expr, ...]) -> Scalar:
+        at = [
+            (c - moves[k]) % size if k in moves and as_int(size) not in (0, 1) else c
+            for k, (c, size) in enumerate(zip(point, source.shape, strict=True))
+        ]
+        return builder.read(source, at)
+
+    if flat:
+        rolled = builder.pointwise(source.shape, call.dtype, call.device, body)
+        return builder.copy(view_maps.reshape(rolled, value.shape), strides=call.strides(builder))
+    return builder.pointwise(value.shape, call.dtype, call.device, body, strides=call.strides(builder))
+
+
+def _count(value: TensorValue) -> Expr:
+    count = as_expr(1)
+    for size in value.shape:
+        count = count * size
+    return count
+
+
+def _triangle(keeps: Callable[[Scalar, Scalar], Scalar]) -> Callable[[Builder, Call], Value]:
+    def lower(builder: Builder, call: Call) -> Value:
+        value = call.tensor("self")
+        diagonal = as_size(call["diagonal"])
+
+        def body(point: tuple[Expr, ...]) -> Scalar:
+            row, column = point[-2], point[-1]
+            kept = keeps(index(column - row), index(diagonal))
+            return select(kept, builder.read(value, point), const(0, value.dtype))
+
+        return builder.pointwise(value.shape, call.dtype, call.device, body, strides=call.strides(builder))
+
+    return lower
+
+
+def _slice_scatter(builder: Builder, call: Call) -> Value:
+    value = call.tensor("self")
+    source = call.tensor("src")
+    dim = wrap_dim(call.integer("dim"), len(value.shape))
+    size = value.shape[dim]
+    start, end = slice_bounds(call["start"], call["end"], size)
+    step = as_plain_int(call["step"])
+    dtype = call.dtype
+
+    def body(point: tuple[Expr, ...]) -> Scalar:
+        at = point[dim]
+        mask: Scalar = const(True, DType.BOOL)
+        if not provably_le(start, 0):
+            mask = both(mask, ge(index(at), index(start)))
+        if not provably_le(size, end):
+            mask = both(mask, lt(index(at), index(end)))
+        if step != 1:
+            mask = both(mask, op("eq", index((at - start) % step), index(as_expr(0))))
+        place = [(c - start) // step if k == dim else c for k, c in enumerate(point)]
+        mask = simplified(mask)
+        update = to_dtype(builder.read(source, place, mask=mask), dtype)
+        return select(mask, update, builder.read(value, point))
+
+    return builder.pointwise(value.shape, dtype, call.device, body, strides=call.strides(builder))
+
+
+def _select_scatter(builder: Builder, call: Call) -> Value:
+    value, source = call.tensor("self"), call.tensor("src")
+    dim = wrap_dim(call.integer("dim"), len(value.shape))
+    chosen = wrapped_start(as_size(call["index"]), value.shape[dim])
+    dtype = call.dtype
+
+    def body(point: tuple[Expr, ...]) -> Scalar:
+        rest = point[:dim] + point[dim + 1 :]
+        hit = op("eq", index(point[dim]), index(chosen))
+        return select(hit, to_dtype(builder.read(source, rest), dtype), builder.read(value, point))
+
+    return builder.pointwise(value.shape, dtype, call.device, body, strides=call.strides(builder))
+
+
+def _where(builder: Builder, call: Call) -> Value:
+    names = ("condition", "self", "other")
+    condition, then, otherwise = on_device(builder, [call[n] for n in names], call.device)
+    dtype = call.dtype
+
+    def body(point: tuple[Expr, ...]) -> Scalar:
+        return select(
+            scalar_operand(builder, condition, point, DType.BOOL),
+            scalar_operand(builder, then, point, dtype),
+            scalar_operand(builder, otherwise, point, dtype),
+        )
+
+    return builder.pointwise(call.shape(builder), dtype, call.device, body, strides=call.strides(builder))
+
+
+def _masked_fill(builder: Builder, call: Call) -> Value:
+    value, mask, fill = on_device(builder, [call["self"], call["mask"], call["value"]], call.device)
+    dtype = call.dtype
+
+    def body(point: tuple[Expr, ...]) -> Scalar:
+        return select(
+            scalar_operand(builder, mask, point, DType.BOOL),
+            scalar_operand(builder, fill, point, dtype),
+            scalar_operand(builder, value, point, dtype),
+        )
+
+    return builder.pointwise(call.shape(builder), dtype, call.device, body, strides=call.strides(builder))
+
+
+RULES: Final[tuple[Rule, ...]] = (
+    Rule(overloads("cat concat"), _cat),
+    Rule(overloads("stack"), _stack),
+    Rule(overloads("constant_pad_nd"), _pad),
+    Rule(overloads("repeat"), _repeat),
+    Rule(overloads("roll"), _roll),
+    Rule(overloads("tril"), _triangle(le)),
+    Rule(overloads("triu"), _triangle(ge)),
+    Rule(overloads("slice_scatter"), _slice_scatter),
+    Rule(overloads("select_scatter"), _select_scatter),
+    Rule(overloads("where.self where.ScalarSelf where.ScalarOther where.Scalar"), _where),
+    Rule(overloads("masked_fill.Scalar masked_fill.Tensor"), _masked_fill),
+)

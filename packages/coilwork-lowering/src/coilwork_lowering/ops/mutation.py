@@ -1,0 +1,55 @@
+"""Operators that overwrite memory in the captured graph: `copy_` into an input, and `copy`, its functional form."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from coilwork_ir.index import Expr, as_int
+from coilwork_ir.scalar import Scalar
+from coilwork_lowering.builder import Builder
+from coilwork_lowering.ops.elementwise import on_device, overloads
+from coilwork_lowering.rules import Call, NotLowered, Rule
+from coilwork_lowering.scalar_math import to_dtype
+from coilwork_lowering.values import TensorValue, Value, is_whole
+
+
+def _copy_into(builder: Builder, call: Call) -> Value:
+    """The new contents go straight into the old memory when they are laid over a whole buffer."""
+    old = builder.current(call.tensor("self"))
+    if not is_whole(old):
+        raise NotLowered("a copy into part of a buffer")
+    return write_into(builder, old, call.tensor("src"))
+
+
+def write_into(builder: Builder, old: TensorValue, source: TensorValue) -> TensorValue:
+    """Overwrite the buffer of `old` with `source`, converted and broadcast."""
+    moved = on_device(builder, [source], old.device)[0]
+    assert isinstance(moved, TensorValue)
+
+    def body(point: tuple[Expr, ...]) -> Scalar:
+        return to_dtype(builder.read_broadcast(moved, point), old.dtype)
+
+    overlaps = any(
+        as_int(step) == 0 and as_int(size) != 1
+        for step, size in zip(old.buffer.strides, old.shape, strict=True)
+    )
+    if overlaps:
+        raise NotLowered("a copy into overlapping memory")
+    return builder.pointwise(old.shape, old.dtype, old.device, body, into=old.buffer)
+
+
+def _copy(builder: Builder, call: Call) -> Value:
+    (source,) = on_device(builder, [call["src"]], call.device)
+    assert isinstance(source, TensorValue)
+    dtype = call.dtype
+
+    def body(point: tuple[Expr, ...]) -> Scalar:
+        return to_dtype(builder.read_broadcast(source, point), dtype)
+
+    return builder.pointwise(call.shape(builder), dtype, call.device, body, strides=call.strides(builder))
+
+
+RULES: Final[tuple[Rule, ...]] = (
+    Rule(overloads("copy_"), _copy_into),
+    Rule(overloads("copy"), _copy),
+)

@@ -1,0 +1,311 @@
+"""Reductions. Kept dimensions are views on top; low precision accumulates in `f32` and is rounded once at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import torch
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import Expr, as_int, product
+from coilwork_ir.ops import ReduceKind
+from coilwork_ir.scalar import Scalar, cast, const, op
+from coilwork_lowering import view_maps
+from coilwork_lowering.builder import Builder, dtype_of
+from coilwork_lowering.ops.elementwise import overloads
+from coilwork_lowering.rules import Call, NotLowered, Rule, wrap_dim
+from coilwork_lowering.scalar_math import index, maximum, select, to_dtype, truth
+from coilwork_lowering.values import Shape, TensorValue, Value, is_whole
+
+
+def reduced_dims(call: Call, rank: int, name: str = "dim", *, empty_is_all: bool = True) -> tuple[int, ...]:
+    """The dimensions to reduce, sorted; an absent or empty list means all of them."""
+    value = call.arguments.get(name)
+    listed = () if value is None else call.integers(name)
+    if not listed and (value is None or empty_is_all):
+        return tuple(range(rank))
+    return tuple(sorted({wrap_dim(d, rank) for d in listed})) if rank else ()
+
+
+def reduce_over(
+    builder: Builder,
+    call: Call,
+    value: TensorValue,
+    positions: Sequence[int],
+    kind: ReduceKind,
+    prepare: Callable[[Scalar], Scalar],
+    results: Sequence[DType | None],
+) -> tuple[TensorValue | None, ...]:
+    """Reduce `prepare(element)` over the dimensions `positions`."""
+    kept = [k for k in range(len(value.shape)) if k not in positions]
+
+    def body(point: tuple[Expr, ...], inner: tuple[Expr, ...]) -> Scalar:
+        outer_at, inner_at = iter(point), iter(inner)
+        coordinates = [next(inner_at) if k in positions else next(outer_at) for k in range(len(value.shape))]
+        return prepare(builder.read(value, coordinates))
+
+    return builder.reduce(
+        kind,
+        tuple(value.shape[k] for k in kept),
+        tuple(value.shape[k] for k in positions),
+        value.device,
+        body,
+        results,
+        strides=_kept_strides(builder, call, len(value.shape), positions),
+    )
+
+
+def _kept_strides(builder: Builder, call: Call, rank: int, positions: Sequence[int]) -> tuple[Expr, ...]:
+    fake = call.result if isinstance(call.result, torch.Tensor) else call.result[0]
+    strides = builder.result_strides(fake)
+    if len(strides) == rank - len(positions):
+        return strides
+    return tuple(s for k, s in enumerate(strides) if k not in positions)
+
+
+def finish(
+    builder: Builder, call: Call, value: TensorValue, fake: torch.Tensor, positions: Sequence[int]
+) -> TensorValue:
+    """Round to the result's type and put kept dimensions back."""
+    wanted = dtype_of(fake.dtype)
+    if value.dtype is not wanted:
+        value = mapped(builder, value, lambda x: to_dtype(x, wanted), wanted)
+    if len(fake.shape) > len(value.shape):
+        value = view_maps.insert(value, positions)
+    return value
+
+
+def mapped(
+    builder: Builder, value: TensorValue, function: Callable[[Scalar], Scalar], dtype: DType
+) -> TensorValue:
+    """`function` of every element, laid out as `value`."""
+    strides = value.buffer.strides if is_whole(value) else None
+    return builder.pointwise(
+        value.shape, dtype, value.device, lambda point: function(builder.read(value, point)), strides=strides
+    )
+
+
+def first(results: tuple[TensorValue | None, ...]) -> TensorValue:
+    """The only result."""
+    value = results[0]
+    assert value is not None
+    return value
+
+
+def accumulation_type(call: Call, source: DType) -> DType:
+    """Sums of integers and bools are `i64`, of low precision floats `f32`."""
+    wanted = call.dtype
+    return DType.F32 if wanted.is_low_precision else wanted
+
+
+def _accumulate(kind: ReduceKind) -> Callable[[Builder, Call], Value]:
+    def lower(builder: Builder, call: Call) -> Value:
+        value = call.tensor("self")
+        positions = reduced_dims(call, len(value.shape))
+        wide = accumulation_type(call, value.dtype)
+        if wide.is_bool:
+            raise NotLowered("a sum of truth values as truth value")
+        total = reduce_over(builder, call, value, positions, kind, lambda x: to_dtype(x, wide), [wide])
+        return finish(builder, call, first(total), call.fake, positions)
+
+    return lower
+
+
+def element_count(value_shape: Shape, positions: Sequence[int]) -> Expr:
+    """How many elements one result combines."""
+    return product(value_shape[k] for k in positions)
+
+
+def _mean(builder: Builder, call: Call) -> Value:
+    value = call.tensor("self")
+    positions = reduced_dims(call, len(value.shape))
+    wide = accumulation_type(call, value.dtype)
+    total = first(reduce_over(builder, call, value, positions, "sum", lambda x: to_dtype(x, wide), [wide]))
+    count = to_dtype(index(element_count(value.shape, positions)), wide)
+    wanted = call.dtype
+    mean = mapped(builder, total, lambda x: to_dtype(op("div", x, count), wanted), wanted)
+    return finish(builder, call, mean, call.fake, positions)
+
+
+def _extreme_kind(kind: ReduceKind, dtype: DType) -> ReduceKind:
+    if dtype.is_bool:
+        return "any" if kind == "max" else "all"
+    return kind
+
+
+def extreme(
+    builder: Builder,
+    call: Call,
+    value: TensorValue,
+    positions: Sequence[int],
+    kind: ReduceKind,
+    fake: torch.Tensor,
+) -> TensorValue:
+    """The largest or smallest element; NaN wins."""
+    require_elements(value.shape, positions)
+    wide = value.dtype.compute
+    found = reduce_over(
+        builder, call, value, positions, _extreme_kind(kind, wide), lambda x: cast(x, wide), [wide]
+    )
+    return finish(builder, call, first(found), fake, positions)
+
+
+def require_elements(shape: Shape, positions: Sequence[int]) -> None:
+    """Leave reductions of nothing, which have no extreme, to eager's error."""
+    if any(as_int(shape[k]) == 0 for k in positions):
+        raise NotLowered("the extreme of no elements")
+
+
+def _extreme(kind: ReduceKind) -> Callable[[Builder, Call], Value]:
+    def lower(builder: Builder, call: Call) -> Value:
+        value = call.tensor("self")
+        return extreme(builder, call, value, reduced_dims(call, len(value.shape)), kind, call.fake)
+
+    return lower
+
+
+def position(
+    builder: Builder,
+    call: Call,
+    value: TensorValue,
+    positions: Sequence[int],
+    kind: ReduceKind,
+    fake: torch.Tensor,
+) -> TensorValue:
+    """Where the first extreme is, row-major over `positions`; the first NaN if there is one."""
+    require_elements(value.shape, positions)
+    wide = DType.U8 if value.dtype.is_bool else value.dtype.compute
+    arg: ReduceKind = "argmax" if kind == "max" else "argmin"
+    found = reduce_over(builder, call, value, positions, arg, lambda x: cast(x, wide), [DType.I64])
+    return finish(builder, call, first(found), fake, positions)
+
+
+def _position(kind: ReduceKind) -> Callable[[Builder, Call], Value]:
+    def lower(builder: Builder, call: Call) -> Value:
+        value = call.tensor("self")
+        positions = reduced_dims(call, len(value.shape), empty_is_all=False)
+        return position(builder, call, value, positions, kind, call.fake)
+
+    return lower
+
+
+def _extreme_and_position(kind: ReduceKind) -> Callable[[Builder, Call], Value]:
+    def lower(builder: Builder, call: Call) -> Value:
+        value = call.tensor("self")
+        positions = reduced_dims(call, len(value.shape))
+        values, places = call.result
+        return (
+            extreme(builder, call, value, positions, kind, values),
+            position(builder, call, value, positions, kind, places),
+        )
+
+    return lower
+
+
+def _truth(kind: ReduceKind) -> Callable[[Builder, Call], Value]:
+    def lower(builder: Builder, call: Call) -> Value:
+        value = call.tensor("self")
+        # any.dims and all.dims reduce nothing for an empty list; elsewhere there is no list
+        positions = reduced_dims(call, len(value.shape), empty_is_all=False)
+        found = first(reduce_over(builder, call, value, positions, kind, truth, [DType.BOOL]))
+        return finish(builder, call, found, call.fake, positions)
+
+    return lower
+
+
+def _moments(
+    builder: Builder, call: Call, fakes: Sequence[torch.Tensor | None], root: bool
+) -> list[TensorValue]:
+    """Variance (or its root) and mean, as far as `fakes` ask for them: (variance, mean)."""
+    value = call.tensor("self")
+    positions = reduced_dims(call, len(value.shape))
+    wide = value.dtype.compute
+    correction = call.arguments.get("correction")
+    if "unbiased" in call.arguments:
+        correction = 1 if call["unbiased"] else 0
+    if correction is None:
+        correction = 1
+    if not isinstance(correction, int | float):
+        raise NotLowered("a correction that is only known at run time")
+    results = reduce_over(
+        builder,
+        call,
+        value,
+        positions,
+        "welford",
+        lambda x: cast(x, wide),
+        [wide if fakes[1] is not None else None, wide],
+    )
+    mean, squares = results
+    assert squares is not None
+    count = to_dtype(index(element_count(value.shape, positions)), wide)
+    divisor = maximum(op("sub", count, const(correction, wide)), const(0, wide))
+
+    def variance(x: Scalar) -> Scalar:
+        quotient = op("div", x, divisor)
+        return op("sqrt", quotient) if root else quotient
+
+    assert fakes[0] is not None
+    wanted = dtype_of(fakes[0].dtype)
+    spread = mapped(builder, squares, lambda x: cast(variance(x), wanted), wanted)
+    found = [finish(builder, call, spread, fakes[0], positions)]
+    if mean is not None and fakes[1] is not None:
+        found.append(finish(builder, call, mean, fakes[1], positions))
+    return found
+
+
+def _spread(root: bool, with_mean: bool) -> Callable[[Builder, Call], Value]:
+    def lower(builder: Builder, call: Call) -> Value:
+        value = call.tensor("self")
+        if not value.dtype.is_float:
+            raise NotLowered("variance of a type other than float")
+        if with_mean:
+            return tuple(_moments(builder, call, call.result, root))
+        return _moments(builder, call, (call.fake, None), root)[0]
+
+    return lower
+
+
+def _logsumexp(builder: Builder, call: Call) -> Value:
+    value = call.tensor("self")
+    positions = reduced_dims(call, len(value.shape))
+    require_elements(value.shape, positions)
+    if not value.dtype.is_float:
+        raise NotLowered("logsumexp of integers")
+    wide = value.dtype.compute
+    results = reduce_over(
+        builder, call, value, positions, "online_softmax", lambda x: cast(x, wide), [wide, wide]
+    )
+    top, total = results
+    assert top is not None and total is not None
+    wanted = call.dtype
+
+    def body(point: tuple[Expr, ...]) -> Scalar:
+        high = builder.read(top, point)
+        infinite = op("isinf", high)
+        # exp(inf - inf) is no number; the sum is then known from the extreme alone
+        return cast(select(infinite, high, op("add", high, op("log", builder.read(total, point)))), wanted)
+
+    result = builder.pointwise(top.shape, wanted, value.device, body, strides=top.buffer.strides)
+    return finish(builder, call, result, call.fake, positions)
+
+
+RULES: Final[tuple[Rule, ...]] = (
+    Rule(overloads("sum sum.dim_IntList prims.sum.default"), _accumulate("sum")),
+    Rule(overloads("prod prod.dim_int"), _accumulate("prod")),
+    Rule(overloads("mean mean.dim"), _mean),
+    Rule(overloads("amax max"), _extreme("max")),
+    Rule(overloads("amin min"), _extreme("min")),
+    Rule(overloads("argmax"), _position("max")),
+    Rule(overloads("argmin"), _position("min")),
+    Rule(overloads("max.dim"), _extreme_and_position("max")),
+    Rule(overloads("min.dim"), _extreme_and_position("min")),
+    Rule(overloads("any any.dim any.dims"), _truth("any")),
+    Rule(overloads("all all.dim all.dims"), _truth("all")),
+    Rule(overloads("var var.dim var.correction"), _spread(False, False)),
+    Rule(overloads("std std.dim std.correction"), _spread(True, False)),
+    Rule(overloads("var_mean var_mean.dim var_mean.correction"), _spread(False, True)),
+    Rule(overloads("std_mean std_mean.dim std_mean.correction"), _spread(True, True)),
+    Rule(overloads("logsumexp"), _logsumexp),
+)

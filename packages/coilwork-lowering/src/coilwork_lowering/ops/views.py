@@ -1,0 +1,207 @@
+"""View operators: index maps, no nodes, except where bits or memory itself are reinterpreted."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+
+from coilwork_ir.index import Expr, as_expr, as_int, maximum, minimum, provably_le, provably_nonneg
+from coilwork_lowering import view_maps
+from coilwork_lowering.builder import Builder, dtype_of
+from coilwork_lowering.ops.elementwise import overloads
+from coilwork_lowering.rules import Call, NotLowered, Rule, as_size, wrap_dim
+from coilwork_lowering.values import Value
+
+
+def _reshape(builder: Builder, call: Call) -> Value:
+    return view_maps.reshape(call.tensor("self"), call.shape(builder))
+
+
+def _same(builder: Builder, call: Call) -> Value:
+    return call.tensor("a" if "a" in call.arguments else "self")
+
+
+def _permute(builder: Builder, call: Call) -> Value:
+    value = call.tensor("self")
+    return view_maps.permute(value, [wrap_dim(d, len(value.shape)) for d in call.integers("dims")])
+
+
+def _transpose(builder: Builder, call: Call) -> Value:
+    value = call.tensor("self")
+    rank = len(value.shape)
+    if rank == 0:
+        return value
+    order = list(range(rank))
+    a, b = wrap_dim(call.integer("dim0"), rank), wrap_dim(call.integer("dim1"), rank)
+    order[a], order[b] = order[b], order[a]
+    return view_maps.permute(value, order)
+
+
+def _t(builder: Builder, call: Call) -> Value:
+    value = call.tensor("self")
+    return view_maps.permute(value, range(len(value.shape))[::-1])
+
+
+def _expand(builder: Builder, call: Call) -> Value:
+    return view_maps.expand(call.tensor("self"), call.shape(builder))
+
+
+def _unsqueeze(builder: Builder, call: Call) -> Value:
+    value = call.tensor("self")
+    return view_maps.insert(value, [wrap_dim(call.integer("dim"), len(value.shape) + 1)])
+
+
+def _squeeze(builder: Builder, call: Call) -> Value:
+    value = call.tensor("self")
+    rank = len(value.shape)
+    chosen = [wrap_dim(d, rank) for d in call.integers("dim")] if "dim" in call.arguments else range(rank)
+    return view_maps.drop(value, [k for k in chosen if k < rank and as_int(value.shape[k]) == 1])
+
+
+def wrapped_start(index: Expr, size: Expr) -> Expr:
+    """A position counted from the front.
+
+    Raises:
+        NotLowered: its sign cannot be told.
+    """
+    if provably_nonneg(index):
+        return index
+    if provably_nonneg(-index - 1):
+        return index + size
+    raise NotLowered(f"the sign of position {index} is unknown")
+
+
+def slice_bounds(start: Value, end: Value, size: Expr) -> tuple[Expr, Expr]:
+    """Start and end of a slice within `0 .. size`."""
+    low = as_expr(0) if start is None else _clamped(wrapped_start(as_size(start), size), size)
+    high = size if end is None else _clamped(wrapped_start(as_size(end), size), size)
+    return low, high
+
+
+def _clamped(index: Expr, size: Expr) -> Expr:
+    bounded = index if provably_nonneg(index) else maximum(index, 0)
+    return bounded if provably_le(bounded, size) else minimum(bounded, size)
+
+
+def _slice(builder: Builder, call: Call) -> Value:
+    value = call.tensor("self")
+    dim = wrap_dim(call.integer("dim"), len(value.shape))
+    start, _ = slice_bounds(call["start"], call["end"], value.shape[dim])
+    return view_maps.narrow(value, dim, start, call.shape(builder)[dim], call.integer("step"))
+
+
+def _select(builder: Builder, call: Call) -> Value:
+    value = call.tensor("self")
+    dim = wrap_dim(call.integer("dim"), len(value.shape))
+    return view_maps.select(value, dim, wrapped_start(as_size(call["index"]), value.shape[dim]))
+
+
+def _split(builder: Builder, call: Call) -> Value:
+    value = call.tensor("self")
+    dim = wrap_dim(call.integer("dim"), len(value.shape))
+    parts, start = [], as_expr(0)
+    for fake in call.result:
+        size = builder.sizes.exprs(fake.shape)[dim]
+        parts.append(view_maps.narrow(value, dim, start, size))
+        start = start + size
+    return tuple(parts)
+
+
+def _unbind(builder: Builder, call: Call) -> Value:
+    value = call.tensor("self")
+    dim = wrap_dim(call.integer("dim"), len(value.shape))
+    return tuple(view_maps.select(value, dim, as_expr(k)) for k in range(len(call.result)))
+
+
+def _diagonal(builder: Builder, call: Call) -> Value:
+    value = call.tensor("self")
+    rank = len(value.shape)
+    first, second = wrap_dim(call.integer("dim1"), rank), wrap_dim(call.integer("dim2"), rank)
+    return view_maps.diagonal(value, first, second, call.integer("offset"), call.shape(builder)[-1])
+
+
+def _unfold(builder: Builder, call: Call) -> Value:
+    value = call.tensor("self")
+    if not value.shape:
+        raise NotLowered("unfold of a 0-dimensional tensor")
+    dim = wrap_dim(call.integer("dimension"), len(value.shape))
+    count = call.shape(builder)[dim]
+    return view_maps.unfold(value, dim, count, call.integer("size"), call.integer("step"))
+
+
+def _flip(builder: Builder, call: Call) -> Value:
+    value = call.tensor("self")
+    flipped = view_maps.flip(value, [wrap_dim(d, len(value.shape)) for d in call.integers("dims")])
+    return builder.copy(flipped, strides=call.strides(builder)) if value.shape else builder.copy(value)
+
+
+def _as_strided(builder: Builder, call: Call) -> Value:
+    """Strides and offset count in the storage, so the tensor must lie in its buffer as eager's lies in its own."""
+    fake = call.fakes["self"]
+    placed = builder.placed(call.tensor("self"), builder.sizes.exprs(fake.stride()))
+    owner, start = builder.memory(placed.buffer.name)
+    # where the storage begins, relative to the owner's first element
+    origin = start - builder.sizes.expr(fake.storage_offset())
+    wanted = call["storage_offset"]
+    offset = start if wanted is None else origin + as_size(wanted)
+    if not provably_nonneg(offset):
+        raise NotLowered("as_strided reaches memory before the tensor's buffer")
+    return builder.view(owner, call.shape(builder), builder.sizes.exprs(call.fake.stride()), offset)
+
+
+def _view_dtype(builder: Builder, call: Call) -> Value:
+    value = call.tensor("self")
+    target = dtype_of(call.fake.dtype)
+    if target is value.dtype:
+        return value
+    if target.itemsize != value.dtype.itemsize or target.is_complex or value.dtype.is_complex:
+        raise NotLowered("a view with another element size")
+    placed = builder.placed(value, builder.sizes.exprs(call.fakes["self"].stride()))
+    strides = builder.sizes.exprs(call.fake.stride())
+    return builder.view(placed.buffer, value.shape, strides, as_expr(0), dtype=target)
+
+
+def _clone(builder: Builder, call: Call) -> Value:
+    return builder.copy(call.tensor("self"), strides=call.strides(builder))
+
+
+def _contiguous(builder: Builder, call: Call) -> Value:
+    value = call.tensor("self")
+    wanted = torch.contiguous_format if call["memory_format"] is None else call["memory_format"]
+    if call.fakes["self"].is_contiguous(memory_format=wanted):
+        return value
+    return _clone(builder, call)
+
+
+RULES: Final[tuple[Rule, ...]] = (
+    Rule(overloads("view reshape _unsafe_view _reshape_alias unflatten.int flatten.using_ints"), _reshape),
+    Rule(
+        overloads(
+            "alias detach lift_fresh lift _conj_physical resolve_conj resolve_neg prims.view_of.default"
+        ),
+        _same,
+    ),
+    Rule(overloads("permute"), _permute),
+    Rule(overloads("transpose.int"), _transpose),
+    Rule(overloads("t numpy_T"), _t),
+    Rule(overloads("expand"), _expand),
+    Rule(overloads("unsqueeze"), _unsqueeze),
+    Rule(overloads("squeeze squeeze.dim squeeze.dims"), _squeeze),
+    Rule(overloads("slice.Tensor"), _slice),
+    Rule(overloads("select.int"), _select),
+    Rule(
+        overloads(
+            "split.Tensor split.sizes split_with_sizes chunk unsafe_split.Tensor unsafe_split_with_sizes unsafe_chunk"
+        ),
+        _split,
+    ),
+    Rule(overloads("unbind.int"), _unbind),
+    Rule(overloads("diagonal"), _diagonal),
+    Rule(overloads("unfold"), _unfold),
+    Rule(overloads("flip"), _flip),
+    Rule(overloads("as_strided"), _as_strided),
+    Rule(overloads("view.dtype"), _view_dtype),
+    Rule(overloads("clone lift_fresh_copy"), _clone),
+    Rule(overloads("contiguous"), _contiguous),
+)

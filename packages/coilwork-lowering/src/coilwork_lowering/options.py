@@ -1,0 +1,43 @@
+"""The settings of lowering."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Numerics = Literal["fast", "eager", "strict"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoweringOptions:
+    """What a caller may choose. All fields change the result, so all belong in a cache key.
+
+    Attributes:
+        fallback: operators that become calls of ATen although they have a lowering: `"aten.cumsum"` (every
+            overload) or `"aten.cumsum.default"`. Default: none.
+        numerics: `fast` computes 16 bit and 8 bit floats in `f32` inside a node; every node still rounds its result
+            to the captured type, so the three levels differ only in what later stages may remove. Default: `fast`.
+        decompose_sdpa: let fused attention operators decompose to matrix products instead of calling the fused
+            kernel. Default: False.
+        keep: operators that are not decomposed, in the same notation as `fallback`. Default: none.
+        max_cat_inputs: `aten.cat` of more tensors than this calls ATen, because the generated body would test one
+            condition per tensor and element. Default: 8 tensors.
+        checks: emit run-time checks for indices that come from tensors. Without them an index out of range is
+            undefined behaviour. Default: True.
+    """
+
+    fallback: tuple[str, ...] = ()
+    numerics: Numerics = "fast"
+    decompose_sdpa: bool = False
+    keep: tuple[str, ...] = ()
+    max_cat_inputs: int = 8
+    checks: bool = True
+
+    def falls_back(self, target: str) -> bool:
+        """Whether `target`, e.g. `"aten.cumsum.default"`, is named by `fallback`."""
+        return names(self.fallback, target)
+
+
+def names(listed: tuple[str, ...], target: str) -> bool:
+    """Whether `listed` holds the overload `target` or its packet."""
+    return target in listed or target.rpartition(".")[0] in listed

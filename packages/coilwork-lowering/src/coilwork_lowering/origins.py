@@ -1,0 +1,44 @@
+"""From an FX node's metadata to the user's source line."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import torch
+
+from coilwork_ir.loc import Origin
+from coilwork_lowering.torch_compat import Overload, qualified_name
+
+# the two lines of a frame in a Python traceback
+_FRAME: Final = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in [^\n]*(?:\n +(?P<code>[^\n]*))?')
+
+
+def operator_name(node: torch.fx.Node) -> str:
+    """The operator of `node` as the IR spells it: `"aten.add.Tensor"`, or the function's name."""
+    target = node.target
+    if isinstance(target, Overload):
+        return qualified_name(target)
+    return target if isinstance(target, str) else getattr(target, "__name__", repr(target))
+
+
+def origin_of(node: torch.fx.Node) -> Origin:
+    """The captured operation `node`, with the innermost frame of its stack trace."""
+    file, line, code = "", 0, ""
+    trace = node.meta.get("stack_trace")
+    if isinstance(trace, str):
+        frames = list(_FRAME.finditer(trace))
+        if frames:
+            last = frames[-1]
+            file, line, code = last["file"], int(last["line"]), (last["code"] or "").strip()
+    return Origin(
+        node=node.name, op=operator_name(node), file=file, line=line, code=code, module=_module_of(node)
+    )
+
+
+def _module_of(node: torch.fx.Node) -> str:
+    stack = node.meta.get("nn_module_stack")
+    if not stack:
+        return ""
+    path = str(list(stack.values())[-1][0])
+    return re.sub(r"L\['self'\]\.?|\['?([^'\]]*)'?\]", lambda m: f".{m[1]}" if m[1] else "", path).lstrip(".")

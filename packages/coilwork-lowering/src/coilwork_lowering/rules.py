@@ -1,0 +1,142 @@
+"""One row of the lowering table, and the call it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import Expr, as_expr
+from coilwork_lowering.builder import Builder, device_text, dtype_of
+from coilwork_lowering.errors import LoweringError
+from coilwork_lowering.values import Shape, TensorValue, Value
+
+
+class NotLowered(Exception):
+    """A rule does not cover these arguments; the call goes to the extern fallback."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One call of an operator.
+
+    Attributes:
+        node: the FX node.
+        target: qualified overload, e.g. `"aten.add.Tensor"`.
+        arguments: every argument of the schema by name, defaults filled in, as lowered values.
+        fakes: the same arguments as fake tensors and plain Python values.
+        result: the fake result, `node.meta["val"]`.
+    """
+
+    node: torch.fx.Node
+    target: str
+    arguments: Mapping[str, Value]
+    fakes: Mapping[str, Any]
+    result: Any
+
+    def __getitem__(self, name: str) -> Any:
+        return self.arguments[name]
+
+    def tensor(self, name: str) -> TensorValue:
+        """The tensor argument `name`.
+
+        Raises:
+            NotLowered: it is something else.
+        """
+        value = self.arguments[name]
+        if not isinstance(value, TensorValue):
+            raise NotLowered(f"argument {name} is no tensor")
+        return value
+
+    def integer(self, name: str) -> int:
+        """The integer argument `name`.
+
+        Raises:
+            NotLowered: it is symbolic or no integer.
+        """
+        return as_plain_int(self.arguments[name])
+
+    def integers(self, name: str) -> tuple[int, ...]:
+        """The list of integers `name`; None counts as empty, a number as a list of one."""
+        value = self.arguments[name]
+        if value is None:
+            return ()
+        items = value if isinstance(value, tuple) else (value,)
+        return tuple(as_plain_int(item) for item in items)
+
+    @property
+    def fake(self) -> torch.Tensor:
+        """The only result, a fake tensor."""
+        if not isinstance(self.result, torch.Tensor):
+            raise NotLowered("the result is not one tensor")
+        return self.result
+
+    @property
+    def dtype(self) -> DType:
+        """Element type of the only result."""
+        return dtype_of(self.fake.dtype)
+
+    @property
+    def device(self) -> str:
+        """Device of the only result."""
+        return device_text(self.fake.device)
+
+    def shape(self, builder: Builder) -> Shape:
+        """Shape of the only result."""
+        return builder.sizes.exprs(self.fake.shape)
+
+    def strides(self, builder: Builder) -> tuple[Expr, ...]:
+        """Strides for a newly computed only result."""
+        return builder.result_strides(self.fake)
+
+
+Lower: TypeAlias = Callable[[Builder, Call], Value]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`lower` serves every overload in `targets`."""
+
+    targets: tuple[str, ...]
+    lower: Lower
+
+
+def as_plain_int(value: Value) -> int:
+    """`value` if it is a known integer.
+
+    Raises:
+        NotLowered: it is not.
+    """
+    if isinstance(value, Expr) and value.is_const:
+        return value.value
+    if isinstance(value, int):
+        return int(value)
+    raise NotLowered(f"{value!r} is not a known integer")
+
+
+def as_size(value: Value) -> Expr:
+    """`value` as an index expression.
+
+    Raises:
+        NotLowered: it is no integer.
+    """
+    if isinstance(value, Expr):
+        return value
+    if isinstance(value, int):
+        return as_expr(int(value))
+    raise NotLowered(f"{value!r} is not an integer")
+
+
+def wrap_dim(dim: int, rank: int) -> int:
+    """`dim` counted from the front; a 0-dimensional tensor is taken as having one dimension.
+
+    Raises:
+        LoweringError[argument]: out of range.
+    """
+    limit = max(rank, 1)
+    if not -limit <= dim < limit:
+        raise LoweringError("argument", f"dimension {dim} of a tensor of {rank} dimensions")
+    return dim % limit

@@ -1,0 +1,102 @@
+"""Short names for rows of the op table, and values made of a few of them."""
+
+from __future__ import annotations
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import Expr
+from coilwork_ir.scalar import Literal_, Scalar, cast, const, index_value, op, where
+
+
+def like(value: Literal_, other: Scalar) -> Scalar:
+    """A literal of `other`'s type."""
+    return const(value, other.dtype)
+
+
+def add(a: Scalar, b: Scalar) -> Scalar:
+    """`a + b`; on bool, "or"."""
+    return op("bitwise_or" if a.dtype.is_bool else "add", a, b)
+
+
+def sub(a: Scalar, b: Scalar) -> Scalar:
+    """`a - b`."""
+    return op("sub", a, b)
+
+
+def mul(a: Scalar, b: Scalar) -> Scalar:
+    """`a * b`; on bool, "and"."""
+    return op("bitwise_and" if a.dtype.is_bool else "mul", a, b)
+
+
+def div(a: Scalar, b: Scalar) -> Scalar:
+    """`a / b` on floats."""
+    return op("div", a, b)
+
+
+def neg(a: Scalar) -> Scalar:
+    """`-a`."""
+    return op("neg", a)
+
+
+def lt(a: Scalar, b: Scalar) -> Scalar:
+    """`a < b`."""
+    return op("lt", a, b)
+
+
+def le(a: Scalar, b: Scalar) -> Scalar:
+    """`a <= b`."""
+    return op("le", a, b)
+
+
+def gt(a: Scalar, b: Scalar) -> Scalar:
+    """`a > b`."""
+    return op("gt", a, b)
+
+
+def ge(a: Scalar, b: Scalar) -> Scalar:
+    """`a >= b`."""
+    return op("ge", a, b)
+
+
+def both(a: Scalar, b: Scalar) -> Scalar:
+    """Logical and."""
+    return op("bitwise_and", a, b)
+
+
+def either(a: Scalar, b: Scalar) -> Scalar:
+    """Logical or."""
+    return op("bitwise_or", a, b)
+
+
+def invert(a: Scalar) -> Scalar:
+    """Logical or bitwise not."""
+    return op("bitwise_not", a)
+
+
+def truth(a: Scalar) -> Scalar:
+    """Whether `a` is not zero; NaN is true."""
+    return a if a.dtype.is_bool else op("ne", a, like(0, a))
+
+
+def index(expr: Expr) -> Scalar:
+    """The `i64` value of an index expression."""
+    return const(expr.value, DType.I64) if expr.is_const else index_value(expr)
+
+
+def maximum(a: Scalar, b: Scalar) -> Scalar:
+    """The larger, NaN if either is."""
+    return op("maximum", a, b)
+
+
+def minimum(a: Scalar, b: Scalar) -> Scalar:
+    """The smaller, NaN if either is."""
+    return op("minimum", a, b)
+
+
+def to_dtype(value: Scalar, dtype: DType) -> Scalar:
+    """`value` converted as `Tensor.to` does: to bool by comparing with zero."""
+    return truth(value) if dtype.is_bool else cast(value, dtype)
+
+
+def select(condition: Scalar, then: Scalar, otherwise: Scalar) -> Scalar:
+    """`then` where `condition` holds."""
+    return where(condition, then, otherwise)

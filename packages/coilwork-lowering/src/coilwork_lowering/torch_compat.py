@@ -1,0 +1,113 @@
+"""Every use of torch API that is not public, so that versions differ in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import sympy
+import torch
+from torch._decomp import core_aten_decompositions, decomposition_table, get_decompositions
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+Overload: TypeAlias = torch._ops.OpOverload
+HigherOrder: TypeAlias = torch._ops.HigherOrderOperator
+
+PROMOTION = ELEMENTWISE_TYPE_PROMOTION_KIND
+
+
+def promoted(
+    kind: ELEMENTWISE_TYPE_PROMOTION_KIND, operands: Sequence[Any]
+) -> tuple[torch.dtype, torch.dtype]:
+    """(type to compute in, type of the result) for fake tensors and numbers under torch's promotion rules."""
+    compute, result = elementwise_dtypes(*operands, type_promotion_kind=kind)
+    return compute, result
+
+
+def base_decompositions() -> dict[Any, Callable[..., Any]]:
+    """A fresh copy of torch's core ATen decompositions."""
+    return dict(core_aten_decompositions())
+
+
+def more_decompositions(packets: Sequence[Any]) -> dict[Any, Callable[..., Any]]:
+    """Decompositions registered for `packets`."""
+    return dict(get_decompositions(packets))
+
+
+def registered_decomposition(overload: Any) -> Callable[..., Any] | None:
+    """The decomposition registered in torch for `overload`, if there is one."""
+    return decomposition_table.get(overload)
+
+
+def qualified_name(target: Overload) -> str:
+    """`"aten.add.Tensor"` for an overload."""
+    return f"{target.namespace}.{target._schema.name.split('::')[-1]}.{target._overloadname}"
+
+
+def schema_of(target: Overload) -> torch.FunctionSchema:
+    """The schema of an overload."""
+    return target._schema
+
+
+def has_kernel(target: Overload, device_type: str) -> bool:
+    """Whether a kernel is registered for `target` on the backend of `device_type` itself."""
+    key = {"cpu": "CPU", "cuda": "CUDA"}.get(device_type, "CPU")
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), key))
+
+
+def is_symbolic(value: object) -> bool:
+    """Whether `value` is a SymInt, SymFloat or SymBool."""
+    return isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
+
+
+def sympy_of(value: torch.SymInt | torch.SymFloat | torch.SymBool) -> sympy.Basic:
+    """The sympy expression of a symbolic number."""
+    return value.node.expr
+
+
+def shape_env_of(value: torch.SymInt | torch.SymFloat | torch.SymBool) -> ShapeEnv:
+    """The shape environment that `value` belongs to."""
+    env: ShapeEnv = value.node.shape_env
+    return env
+
+
+def integer_bounds(env: ShapeEnv, symbol: sympy.Symbol) -> tuple[int | None, int | None]:
+    """Inclusive bounds of `symbol`; None where it is unbounded. Adds no guard."""
+    found = env.var_to_range.get(symbol)
+    if found is None:
+        return (None, None)
+    return (_finite(found.lower), _finite(found.upper))
+
+
+def _finite(bound: sympy.Basic) -> int | None:
+    if isinstance(bound, sympy.Integer | int):
+        value = int(bound)
+        # torch writes "no bound" as infinities or as the largest machine integer
+        return value if abs(value) < 2**62 else None
+    return None
+
+
+def statically_true(condition: torch.SymBool | bool) -> bool:
+    """Whether `condition` holds for all sizes, without adding a guard."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return bool(statically_known_true(condition))
+
+
+def unbacked_bindings(meta: Mapping[str, Any]) -> dict[sympy.Symbol, tuple[Any, ...]]:
+    """Symbols that a node defines, each with the path into its result."""
+    found = meta.get("unbacked_bindings") or {}
+    return dict(found)
+
+
+def min_cut(
+    joint_gm: torch.fx.GraphModule, joint_inputs: Sequence[Any], **kw: Any
+) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
+    """torch's min-cut partitioner without its own subexpression pass, which imports TorchInductor."""
+    from torch._functorch import config
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+    with config.patch(cse=False):
+        forward, backward = min_cut_rematerialization_partition(joint_gm, joint_inputs, **kw)
+    return forward, backward
