@@ -101,7 +101,7 @@ def distance(result: Tensor, reference: Tensor) -> Distance:
     if result.shape != reference.shape:
         raise AccuracyError(f"shape {tuple(result.shape)} where the reference has {tuple(reference.shape)}")
     finite = torch.isfinite(reference)
-    if not torch.equal(torch.nan_to_num(result[~finite]), torch.nan_to_num(reference[~finite])):
+    if not torch.allclose(result[~finite], reference[~finite], equal_nan=True):
         return Distance(max_abs=float("inf"), relative_l2=float("inf"))
     difference = (result[finite] - reference[finite]).abs()
     if difference.numel() == 0:
