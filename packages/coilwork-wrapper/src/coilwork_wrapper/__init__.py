@@ -1,7 +1,8 @@
 """Program -> Python module or torch.fx.GraphModule."""
 
+from coilwork_wrapper.fx.emit import emit_fx
 from coilwork_wrapper.python.module import emit_python
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "emit_python"]
+__all__ = ["__version__", "emit_fx", "emit_python"]

@@ -1,0 +1,1 @@
+"""The FX emitter: a program as a torch.fx.GraphModule."""
