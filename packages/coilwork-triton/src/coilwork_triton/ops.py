@@ -24,7 +24,7 @@ from coilwork_triton.tree import (
     tl,
     tl_name,
 )
-from coilwork_triton.types import ALL_NANS, triton_type, typed_constant
+from coilwork_triton.types import ALL_NANS, largest, triton_type, typed_constant
 
 Numerics = Literal["fast", "eager", "strict"]
 
@@ -130,8 +130,13 @@ def _bitcast(context: OpContext, a: tuple[Expression, ...]) -> Expression:
     return method(a[0], "to", triton_type(context.result), bitcast=Number(True))
 
 
-def _bool_not(context: OpContext, a: tuple[Expression, ...]) -> Expression:
-    return Unary("~", a[0])
+def _not(context: OpContext, a: tuple[Expression, ...]) -> Expression:
+    if context.operand.is_bool:
+        return Binary("==", a[0], Number(0))
+    if context.operand.is_signed_integer:
+        return Unary("~", a[0])
+    # Triton's interpreter cannot write -1 as an unsigned number
+    return Binary("^", a[0], typed_constant(largest(context.operand), context.operand))
 
 
 def _negated(context: OpContext, a: tuple[Expression, ...]) -> Expression:
@@ -212,7 +217,7 @@ SCALAR_BUILDERS: Final[Mapping[str, Builder]] = MappingProxyType(
         "bitwise_and": _operator("&"),
         "bitwise_or": _operator("|"),
         "bitwise_xor": _operator("^"),
-        "bitwise_not": _bool_not,
+        "bitwise_not": _not,
         "lshift": _operator("<<"),
         "rshift": _operator(">>"),
         "isnan": lambda _, a: Binary("!=", a[0], a[0]),

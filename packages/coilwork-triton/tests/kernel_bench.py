@@ -1,0 +1,118 @@
+"""What the tests of this package share: a small kernel builder, and Triton in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import struct
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import Expr, as_expr, evaluate, symbol
+from coilwork_ir.kernel_source import Config, KernelSource
+from coilwork_ir.kernels import Range, TensorArg
+from coilwork_ir.kernels.nodes import ArgRole
+from coilwork_triton.types import TRITON_TYPES
+
+POINTERS = {
+    DType.F64: "*fp64", DType.F32: "*fp32", DType.F16: "*fp16", DType.BF16: "*bf16", DType.F8E4M3: "*fp8e4nv",
+    DType.F8E5M2: "*fp8e5", DType.I64: "*i64", DType.I32: "*i32", DType.I16: "*i16", DType.I8: "*i8",
+    DType.U64: "*u64", DType.U32: "*u32", DType.U16: "*u16", DType.U8: "*u8", DType.BOOL: "*i1",
+}  # fmt: skip
+assert set(POINTERS) == set(TRITON_TYPES)
+TARGETS = {"sm_90": ("cuda", 90, 32), "gfx942": ("hip", "gfx942", 64)}
+
+
+def along(
+    name: str, extent: Expr | int, tile: Literal["x", "y", "z", "r"] = "x", coalescing: float = 0.0
+) -> Range:
+    """A range `name` over `extent` points in `tile`."""
+    kind: Literal["parallel", "reduction"] = "reduction" if tile == "r" else "parallel"
+    return Range(symbol=symbol(name, extent=extent), kind=kind, tile=tile, coalescing=coalescing)
+
+
+def arg(name: str, dtype: DType, span: Expr | int, *, aligned: bool = True) -> TensorArg:
+    """A tensor argument whose role follows from its name: `in0`, `out0`, `io0`."""
+    role: ArgRole = "out" if name.startswith("out") else "inout" if name.startswith("io") else "in"
+    return TensorArg(name=name, dtype=dtype, role=role, span=as_expr(span), aligned=aligned)
+
+
+class TritonProcess:
+    """A worker process with Triton in it; one request at a time."""
+
+    def __init__(self, *, interpret: bool, cache: Path) -> None:
+        env = dict(os.environ, TRITON_CACHE_DIR=str(cache), TRITON_INTERPRET="1" if interpret else "0")
+        script = Path(__file__).with_name("triton_worker.py")
+        self._process = subprocess.Popen(
+            [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env
+        )
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.communicate()
+
+    def ask(self, request: dict[str, Any]) -> Any:
+        """The reply to `request`. Raises RuntimeError with the worker's traceback."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        data = pickle.dumps(request)
+        self._process.stdin.write(struct.pack("<Q", len(data)) + data)
+        self._process.stdin.flush()
+        header = self._process.stdout.read(8)
+        if len(header) < 8:
+            raise RuntimeError(f"the worker died: {self._process.wait()}")
+        status, reply = pickle.loads(self._process.stdout.read(struct.unpack("<Q", header)[0]))
+        if status != "ok":
+            raise RuntimeError(f"{reply}\n{request['text']}")
+        return reply
+
+
+def grid_of(source: KernelSource, config: Config, sizes: Sequence[int]) -> list[int]:
+    """Extents of the launch grid."""
+    names = [a.name for a in source.args if a.role == "size"]
+    env = dict(zip(names, sizes)) | dict(config.meta)
+    return [evaluate(extent, env) for extent in source.grid]
+
+
+def run_source(
+    process: TritonProcess, source: KernelSource, tensors: Sequence[Any], sizes: Sequence[int] = (), config: int = 0
+) -> list[Any]:
+    """The tensors after launching `source` with candidate number `config`."""
+    chosen = source.configs[config]
+    found: list[Any] = process.ask(
+        {
+            "do": "run",
+            "text": source.text,
+            "entry": source.entry,
+            "tensors": list(tensors),
+            "sizes": list(sizes),
+            "meta": dict(chosen.meta),
+            "grid": grid_of(source, chosen, sizes),
+        }
+    )
+    return found
+
+
+def compile_source(process: TritonProcess, source: KernelSource, target: str, config: int = 0) -> str:
+    """Machine text of `source` for `target`."""
+    chosen = source.configs[config]
+    signature = {a.name: "i64" if a.role == "size" and a.dtype is DType.I64 else "i32" for a in source.args}
+    signature |= {a.name: POINTERS[a.dtype] for a in source.args if a.role != "size"}
+    signature |= {name: "constexpr" for name, _ in chosen.meta}
+    aligned = {(k,): [["tt.divisibility", 16]] for k, a in enumerate(source.args) if a.aligned}
+    found: str = process.ask(
+        {
+            "do": "compile",
+            "text": source.text,
+            "entry": source.entry,
+            "signature": signature,
+            "constexprs": dict(chosen.meta),
+            "attrs": aligned,
+            "target": TARGETS[target],
+            "options": {"num_warps": chosen.num_warps, "num_stages": chosen.num_stages},
+        }
+    )
+    return found

@@ -1,0 +1,165 @@
+"""Every scalar op is written, runs in Triton's interpreter, and agrees with torch, special values included."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from coilwork_ir.dtypes import DType
+from coilwork_ir.kernels import Kernel, Store
+from coilwork_ir.ops import SCALAR_OPS
+from coilwork_ir.scalar import load, op
+from coilwork_ir.target import target
+from coilwork_triton import TritonCodegen
+from coilwork_triton.ops import SCALAR_BUILDERS
+from kernel_bench import TritonProcess, along, arg, run_source
+
+TORCH = {
+    DType.F32: torch.float32, DType.F64: torch.float64, DType.I64: torch.int64, DType.I32: torch.int32,
+    DType.I8: torch.int8, DType.U8: torch.uint8, DType.BOOL: torch.bool,
+}  # fmt: skip
+
+REFERENCES = {
+    "floordiv": lambda a, b: torch.div(a, b, rounding_mode="floor"),
+    "truncdiv": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
+    "div": torch.true_divide,
+    "mod": torch.remainder,
+    "fma": lambda a, b, c: (a.double() * b.double() + c.double()).to(a.dtype),
+    "sign": lambda a: torch.nan_to_num(torch.sign(a), nan=0.0),
+    "lshift": torch.bitwise_left_shift,
+    "rshift": torch.bitwise_right_shift,
+}
+
+INF, NAN = math.inf, math.nan
+SPECIAL = [
+    0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 3.0, -7.0, 1e-6, -1e-6, 1e-30, -1e-30, 0.3, -0.3, 0.62, 0.63,
+    10.0, -10.0, 19.9, 20.1, 80.0, -80.0, 88.8, -104.0, 1e4, 1e10, -1e10, 3e38, -3e38, 8388609.0, 4194304.5, 0.41,
+    0.42, 0.9999, -0.9999, 0.66, 2.0, -2.0, -3.5, 33.0, 100.5, INF, -INF, NAN,
+]  # fmt: skip
+PARTNERS = [1.0, -1.0, 2.0, 0.5, -3.0, 0.7, 0.0, -0.0, 1e-3, 1e10, INF, -INF, NAN, 3.0, 7.5]
+INTEGERS = [0, 1, -1, 2, -2, 3, 5, -5, 7, 11, -13, 63, 100, -100, 127, -128]
+
+
+def emit_op(name: str, dtype: DType, count: int, numerics: str = "fast") -> tuple[Kernel, DType]:
+    """A kernel that applies `name` to its inputs element by element."""
+    row = SCALAR_OPS[name]
+    x = along("x0", count)
+    kinds = [DType.BOOL, dtype, dtype] if row.rule == "select" else [dtype] * row.arity
+    values = [load(f"in{k}", [x.symbol], kind) for k, kind in enumerate(kinds)]
+    value = op(name, *values)
+    stores = (Store(buffer="out0", index=x.symbol, value=value),)
+    args = (*(arg(f"in{k}", kind, count) for k, kind in enumerate(kinds)), arg("out0", value.dtype, count))
+    kernel = Kernel(name=f"apply_{name}", ranges=(x,), args=args, stores=stores, numerics=numerics)
+    return kernel, value.dtype
+
+
+def apply(process: TritonProcess, name: str, dtype: DType, inputs: list[torch.Tensor], numerics: str = "fast"):
+    count = inputs[0].numel()
+    kernel, result = emit_op(name, dtype, count, numerics)
+    source = TritonCodegen().emit(kernel, target("sm_90"), {})
+    return run_source(process, source, [*inputs, torch.zeros(count, dtype=TORCH[result])])[-1]
+
+
+def reference(name: str, inputs: list[torch.Tensor]) -> torch.Tensor:
+    function = REFERENCES.get(name) or getattr(torch, name)
+    return function(*inputs)
+
+
+def float_inputs(arity: int, dtype: torch.dtype) -> list[torch.Tensor]:
+    left = torch.tensor(SPECIAL, dtype=dtype)
+    if arity == 1:
+        return [left]
+    right = torch.tensor(PARTNERS, dtype=dtype)
+    a, b = (t.reshape(-1).clone() for t in torch.meshgrid(left, right, indexing="ij"))
+    return [a, b] if arity == 2 else [a, b, b.flip(0)]
+
+
+def test_no_scalar_op_is_missing() -> None:
+    assert set(SCALAR_BUILDERS) == set(SCALAR_OPS)
+
+
+FLOAT_OPS = [n for n, r in SCALAR_OPS.items() if r.rule in ("same", "compare", "test") and r.accepts in ("any", "number", "float")]
+# remainders of quotients beyond 2^24 are rounding noise in torch, too
+QUOTIENTS = ("fmod", "mod", "floordiv")
+
+
+@pytest.mark.interpreter
+@pytest.mark.parametrize("name", FLOAT_OPS)
+def test_float_ops_agree_with_torch(interpreter: TritonProcess, name: str) -> None:
+    inputs = float_inputs(SCALAR_OPS[name].arity, torch.float32)
+    got = apply(interpreter, name, DType.F32, inputs)
+    want = reference(name, inputs)
+    if want.dtype == torch.bool:
+        assert torch.equal(got, want)
+        return
+    exact = reference(name, [i.double() for i in inputs])
+    if name in QUOTIENTS:
+        near = ~((inputs[0] / inputs[1]).abs() > 2**24)
+        got, want, exact = got[near], want[near], exact[near]
+    # where torch's own kernel overflows early the exact result may be finite
+    kind = (torch.isnan(got) == torch.isnan(want)) & (torch.isinf(got) == torch.isinf(exact.float()))
+    assert kind.all(), f"{name}: got {got[~kind]}, torch {want[~kind]}, exact {exact[~kind]}"
+    finite = torch.isfinite(want) & torch.isfinite(got)
+    scale = exact.abs().clamp(min=2.0**-126)[finite] * 2.0**-24
+    error = (got.double() - exact).abs()[finite] / scale
+    allowed = (want.double() - exact).abs()[finite] / scale
+    assert (error <= 2 * allowed + 8).all(), f"{name}: {error.max()} half-ulps; torch {allowed.max()}"
+    zero = finite & (want == 0)
+    assert torch.equal(torch.signbit(got[zero]), torch.signbit(want[zero]))
+
+
+@pytest.mark.interpreter
+@pytest.mark.parametrize("name", [n for n in FLOAT_OPS if SCALAR_OPS[n].rule == "same"])
+def test_double_ops_agree_with_torch(interpreter: TritonProcess, name: str) -> None:
+    inputs = float_inputs(SCALAR_OPS[name].arity, torch.float64)
+    got = apply(interpreter, name, DType.F64, inputs)
+    want = reference(name, inputs)
+    if name in QUOTIENTS:
+        # the interpreter's fma rounds twice: only where products are exact is the remainder
+        keep = torch.stack([(i * 2 == (i * 2).round()) & (i.abs() < 2**20) for i in inputs]).all(0)
+        got, want = got[keep], want[keep]
+    torch.testing.assert_close(got, want, rtol=2e-13 if name == "pow" else 4e-15, atol=2e-15, equal_nan=True)
+
+
+INT_OPS = [n for n, r in SCALAR_OPS.items() if r.rule in ("same", "compare") and r.accepts in ("any", "number", "integer", "bits")]
+
+
+@pytest.mark.interpreter
+@pytest.mark.parametrize("dtype", [DType.I64, DType.I32, DType.I8, DType.U8])
+@pytest.mark.parametrize("name", INT_OPS)
+def test_integer_ops_agree_with_torch(interpreter: TritonProcess, name: str, dtype: DType) -> None:
+    left = torch.tensor(INTEGERS).to(TORCH[dtype])
+    right = torch.tensor([1, 2, 3, 5, 7] if name in ("pow", "lshift", "rshift") else [1, -1, 2, 3, -3, 7, -7, 100])
+    if dtype is DType.U8:
+        right = right.abs()
+    a, b = (t.reshape(-1).clone() for t in torch.meshgrid(left, right.to(TORCH[dtype]), indexing="ij"))
+    inputs = [a, b][: SCALAR_OPS[name].arity]
+    assert torch.equal(apply(interpreter, name, dtype, inputs), reference(name, inputs))
+
+
+BOOL_OPS = [n for n, r in SCALAR_OPS.items() if r.rule in ("same", "compare") and r.accepts in ("any", "bits")]
+
+
+@pytest.mark.interpreter
+@pytest.mark.parametrize("name", BOOL_OPS)
+def test_bool_ops_agree_with_torch(interpreter: TritonProcess, name: str) -> None:
+    inputs = [torch.tensor([False, False, True, True]), torch.tensor([False, True, False, True])]
+    inputs = inputs[: SCALAR_OPS[name].arity]
+    assert torch.equal(apply(interpreter, name, DType.BOOL, inputs), reference(name, inputs))
+
+
+@pytest.mark.interpreter
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F64, DType.I64, DType.I8, DType.BOOL])
+def test_where_chooses(interpreter: TritonProcess, dtype: DType) -> None:
+    choose = torch.tensor([True, False, True, False])
+    a, b = torch.tensor([0, 1, 0, 1]).to(TORCH[dtype]), torch.tensor([1, 1, 0, 0]).to(TORCH[dtype])
+    assert torch.equal(apply(interpreter, "where", dtype, [choose, a, b]), torch.where(choose, a, b))
+
+
+@pytest.mark.interpreter
+@pytest.mark.parametrize("name", ["exp", "sigmoid", "div", "sqrt", "rsqrt"])
+def test_strict_numerics_agree_with_torch(interpreter: TritonProcess, name: str) -> None:
+    inputs = float_inputs(SCALAR_OPS[name].arity, torch.float32)
+    got = apply(interpreter, name, DType.F32, inputs, "strict")
+    torch.testing.assert_close(got, reference(name, inputs), rtol=3e-7, atol=1e-44, equal_nan=True)

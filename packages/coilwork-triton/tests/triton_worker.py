@@ -1,0 +1,71 @@
+"""A process that runs or compiles Triton text for the tests: pickled requests on stdin, pickled replies on stdout.
+
+Whether Triton interprets or compiles is decided when it is imported, by TRITON_INTERPRET; hence a process for each.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import pickle
+import struct
+import sys
+import traceback
+from typing import Any, BinaryIO
+
+NAMESPACES: dict[str, dict[str, Any]] = {}
+
+
+def load(text: str) -> dict[str, Any]:
+    """Execute source text as a module of its own; Triton reads functions back through `linecache`."""
+    if text not in NAMESPACES:
+        name = f"<kernel {len(NAMESPACES)}>"
+        linecache.cache[name] = (len(text), None, text.splitlines(True), name)
+        space: dict[str, Any] = {"__name__": f"kernel_{len(NAMESPACES)}"}
+        exec(compile(text, name, "exec"), space)
+        NAMESPACES[text] = space
+    return NAMESPACES[text]
+
+
+def run(request: dict[str, Any]) -> Any:
+    """Launch in the interpreter; returns the tensors, which the kernel may have changed."""
+    kernel = load(request["text"])[request["entry"]]
+    if all(extent > 0 for extent in request["grid"]):
+        kernel[tuple(request["grid"])](*request["tensors"], *request["sizes"], **request["meta"])
+    return request["tensors"]
+
+
+def compile_(request: dict[str, Any]) -> Any:
+    """Machine text of the kernel."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    source = ASTSource(
+        fn=load(request["text"])[request["entry"]],
+        signature=request["signature"],
+        constexprs=request["constexprs"],
+        attrs=request["attrs"],
+    )
+    done = triton.compile(source, target=GPUTarget(*request["target"]), options=request["options"])
+    return done.asm["ptx" if request["target"][0] == "cuda" else "amdgcn"]
+
+
+def main(requests: BinaryIO, replies: BinaryIO) -> None:
+    """Answer until stdin ends."""
+    while header := requests.read(8):
+        request = pickle.loads(requests.read(struct.unpack("<Q", header)[0]))
+        try:
+            reply: Any = ("ok", {"run": run, "compile": compile_}[request["do"]](request))
+        except Exception:  # noqa: BLE001 - whatever Triton raises is the test's to show
+            reply = ("error", traceback.format_exc())
+        data = pickle.dumps(reply)
+        replies.write(struct.pack("<Q", len(data)) + data)
+        replies.flush()
+
+
+if __name__ == "__main__":
+    # Triton prints; replies keep the real stdout to themselves
+    channel = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    main(sys.stdin.buffer, channel)
