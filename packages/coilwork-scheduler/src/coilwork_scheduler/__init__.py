@@ -1,9 +1,19 @@
 """Coilwork's scheduler and memory planner: loop IR to kernels to a program."""
 
+from coilwork_scheduler.cost import CostModel, KernelWork, RooflineCost
 from coilwork_scheduler.errors import ScheduleError
+from coilwork_scheduler.explain import explain
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.pipeline import schedule
 
 __version__ = "0.1.0"
 
-__all__ = ["ScheduleError", "ScheduleOptions", "schedule"]
+__all__ = [
+    "CostModel",
+    "KernelWork",
+    "RooflineCost",
+    "ScheduleError",
+    "ScheduleOptions",
+    "explain",
+    "schedule",
+]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from coilwork_ir.buffers import Buffer, Constant, Ref
-from coilwork_ir.kernels import Decision, Kernel, KernelCall, Schedule, Step
+from coilwork_ir.kernels import Kernel, KernelCall, Schedule, Step
 from coilwork_ir.loops import (
     AssertSize,
     Cond,
@@ -28,6 +28,7 @@ from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.errors import ScheduleError
 from coilwork_scheduler.group import Group
 from coilwork_scheduler.hints import hints_for
+from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.order import Unit, order
 from coilwork_scheduler.sizes import SizeHints
@@ -45,7 +46,7 @@ class Context:
     sizes: SizeHints
 
 
-def assemble(context: Context, groups: Sequence[Group], decisions: tuple[Decision, ...]) -> Schedule:
+def assemble(context: Context, groups: Sequence[Group], journal: Journal) -> Schedule:
     """The schedule that computes `groups` as one kernel each and runs every other node as a step."""
     graph, facts = context.graph, context.facts
     works = _works(graph, groups)
@@ -80,7 +81,7 @@ def assemble(context: Context, groups: Sequence[Group], decisions: tuple[Decisio
         buffers=tuple(buffers.values()),
         steps=tuple(steps),
         outputs=graph.outputs,
-        decisions=decisions,
+        decisions=journal.decisions,
     )
 
 

@@ -148,11 +148,13 @@ def _coalesced_innermost(order: list[tuple[_Run, float]]) -> list[tuple[_Run, fl
 
 def _parallel_tiles(order: list[tuple[_Run, float]], *, single: bool) -> list[TiledRange]:
     """Tiles of the parallel ranges. With `single` (there is a reduction tile) all of them share tile `x`."""
+    if not order:
+        return []
     names: tuple[Tile, ...] = ("x",) if single else ("x", "y", "z")
     own = [k for k in range(len(order) - 1) if order[k][1] >= OWN_TILE_SHARE][::-1][: len(names) - 1]
     heads = dict(zip([len(order) - 1, *own], names, strict=False))
     grouped: dict[Tile, list[TiledRange]] = {name: [] for name in names}
-    outermost = names[len(heads) - 1] if heads else "x"
+    outermost = names[len(heads) - 1]
     for k, (run, share) in enumerate(order):
         name = heads.get(k, outermost)
         grouped[name].append(TiledRange(symbol=run.symbol, kind="parallel", tile=name, coalescing=share))

@@ -1,0 +1,192 @@
+"""Groups in the making: what fusion must know of each, and whether two of them may become one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from coilwork_ir.index import Expr, substitute
+from coilwork_ir.ops import SCALAR_OPS
+from coilwork_ir.scalar import Load, Op, Reduce, postorder
+from coilwork_scheduler.group import Group, Member
+from coilwork_scheduler.space import Alignment
+from coilwork_scheduler.stage import Stage
+
+MOST_STAGES: Final = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Touch:
+    """A read or write of `buffer` at `index`, over the group's ranges; `direct` without looked-up values."""
+
+    buffer: str
+    index: tuple[Expr, ...]
+    direct: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One stage of a cluster with its accesses in the cluster's space."""
+
+    stage: Stage
+    mapping: Mapping[Expr, Expr]
+    reads: tuple[Touch, ...]
+    writes: tuple[Touch, ...]
+    ops: int
+    cost: int
+    reductions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """Stages in dependence order over one space."""
+
+    parts: tuple[Part, ...]
+    parallel: tuple[Expr, ...]
+    reduced: tuple[Expr, ...]
+    device: str
+
+    @property
+    def group(self) -> Group:
+        """The group it makes."""
+        members = tuple(Member(stage=part.stage, mapping=part.mapping) for part in self.parts)
+        return Group(members=members, parallel=self.parallel, reduced=self.reduced)
+
+    @property
+    def ops(self) -> int:
+        """Scalar operations of all stages."""
+        return sum(part.ops for part in self.parts)
+
+    @property
+    def reductions(self) -> int:
+        """Reductions of all stages."""
+        return sum(part.reductions for part in self.parts)
+
+    def written(self) -> dict[str, Touch]:
+        """Where each of its buffers is written."""
+        return {touch.buffer: touch for part in self.parts for touch in part.writes}
+
+    def read(self) -> dict[Touch, None]:
+        """Distinct reads, in order, those of its own buffers included."""
+        return dict.fromkeys(touch for part in self.parts for touch in part.reads)
+
+    def into(self) -> dict[str, str]:
+        """New buffer to old buffer for memory that it overwrites."""
+        return dict(pair for part in self.parts for pair in part.stage.into)
+
+
+def cluster_of(stage: Stage, device: str) -> Cluster:
+    """The cluster of `stage` alone."""
+    reads: dict[Touch, None] = {}
+    ops = cost = reductions = 0
+    for node in postorder(stage.scalars):
+        match node:
+            case Load():
+                reads.setdefault(Touch(buffer=node.buffer, index=node.index, direct=not node.indirect))
+            case Op():
+                ops += 1
+                cost += SCALAR_OPS[node.op].cost
+            case Reduce():
+                ops += 1
+                cost += 1
+                reductions += 1
+            case _:
+                pass
+    writes = tuple(
+        Touch(buffer=store.buffer, index=store.index, direct=not store.indirect) for store in stage.stores
+    )
+    part = Part(
+        stage=stage,
+        mapping={s: s for s in (*stage.parallel, *stage.reduced)},
+        reads=tuple(reads),
+        writes=writes,
+        ops=ops,
+        cost=cost,
+        reductions=reductions,
+    )
+    return Cluster(parts=(part,), parallel=stage.parallel, reduced=stage.reduced, device=device)
+
+
+def fusable(stage: Stage) -> bool:
+    """True for stages that may share a kernel: pointwise ones and reductions that have points."""
+    return stage.kind in ("pointwise", "reduce") and not stage.empty
+
+
+def merged(first: Cluster, second: Cluster, alignment: Alignment) -> Cluster:
+    """Both clusters in the space of `alignment`."""
+    parts = [*_moved(first, alignment.first), *_moved(second, alignment.second)]
+    parts.sort(key=lambda part: part.stage.position)
+    return Cluster(
+        parts=tuple(parts), parallel=alignment.parallel, reduced=alignment.reduced, device=first.device
+    )
+
+
+def _moved(cluster: Cluster, mapping: Mapping[Expr, Expr]) -> tuple[Part, ...]:
+    if not mapping:
+        return cluster.parts
+    known: dict[Touch, Touch] = {}
+
+    def move(touch: Touch) -> Touch:
+        found = known.get(touch)
+        if found is None:
+            index = tuple(substitute(e, mapping) for e in touch.index)
+            found = known[touch] = Touch(buffer=touch.buffer, index=index, direct=touch.direct)
+        return found
+
+    return tuple(
+        Part(
+            stage=part.stage,
+            mapping={s: substitute(e, mapping) for s, e in part.mapping.items()},
+            reads=tuple(move(touch) for touch in part.reads),
+            writes=tuple(move(touch) for touch in part.writes),
+            ops=part.ops,
+            cost=part.cost,
+            reductions=part.reductions,
+        )
+        for part in cluster.parts
+    )
+
+
+def reads_what_it_writes(cluster: Cluster) -> str | None:
+    """A buffer that the cluster computes but reads at other points than those that compute it; `None` if all is well."""
+    written = cluster.written()
+    for touch in cluster.read():
+        own = written.get(touch.buffer)
+        if own is not None and (not touch.direct or touch.index != own.index):
+            return touch.buffer
+    return None
+
+
+def overwriting_hazard(cluster: Cluster, root: Mapping[str, str]) -> str | None:
+    """A buffer whose memory the cluster overwrites while other points, or other names, still use it."""
+    into = cluster.into()
+    if not into:
+        return None
+    written = cluster.written()
+    memory = {root[old]: (new, old) for new, old in into.items()}
+    if len(memory) < len(into):
+        return next(iter(into))
+    for name in written:
+        if root[name] in memory and name not in into:
+            return name
+    for touch in cluster.read():
+        if root[touch.buffer] not in memory:
+            continue
+        new, old = memory[root[touch.buffer]]
+        same_element = touch.direct and touch.index == written[new].index
+        if touch.buffer not in (new, old) or not same_element:
+            return touch.buffer
+    return None
+
+
+def depths(cluster: Cluster) -> tuple[int, ...]:
+    """Per part: how many reductions of the cluster must be complete before it."""
+    made: dict[str, int] = {}
+    result: list[int] = []
+    for part in cluster.parts:
+        depth = max((made.get(touch.buffer, 0) for touch in part.reads), default=0)
+        result.append(depth)
+        for touch in part.writes:
+            made[touch.buffer] = depth + (1 if part.reductions else 0)
+    return tuple(result)

@@ -1,0 +1,366 @@
+"""Fusion: which stages share a kernel.
+
+Pairs of neighbours (one reads what the other writes, or both read the same) wait in a heap by the bytes that fusing
+them would save. A pair is fused if the two have a common space, if nothing forbids it (cycles, overwritten memory,
+limits), and if the cost model finds the fused kernel cheaper than the two. A fused pair gets new neighbours.
+Every pair of states is looked at once and the neighbours per buffer are bounded, hence n log n.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+from coilwork_ir.index import Expr
+from coilwork_ir.loops import Graph
+from coilwork_ir.target import Target
+from coilwork_scheduler.assemble import readers_of
+from coilwork_scheduler.cluster import (
+    MOST_STAGES,
+    Cluster,
+    cluster_of,
+    depths,
+    fusable,
+    merged,
+    overwriting_hazard,
+    reads_what_it_writes,
+)
+from coilwork_scheduler.compose import compose
+from coilwork_scheduler.cost import CostModel, KernelWork
+from coilwork_scheduler.dependence import Dependence
+from coilwork_scheduler.group import Group, group_of
+from coilwork_scheduler.group_dag import GroupDag
+from coilwork_scheduler.journal import Journal
+from coilwork_scheduler.options import ScheduleOptions
+from coilwork_scheduler.passes import overwrites_safely, timing
+from coilwork_scheduler.sizes import SizeHints
+from coilwork_scheduler.space import alignments
+from coilwork_scheduler.stage import Stage, extent_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What fusion knows besides the stages."""
+
+    graph: Graph
+    facts: Dependence
+    target: Target
+    model: CostModel
+    sizes: SizeHints
+    options: ScheduleOptions
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    """What came of looking at one pair: the fused cluster, or why not."""
+
+    cluster: Cluster | None
+    rule: str
+    reason: str
+    numbers: tuple[tuple[str, float], ...] = ()
+
+
+class Fuser:
+    """Fuses the stages of one graph."""
+
+    def __init__(self, around: Surroundings, stages: Sequence[Stage], journal: Journal) -> None:
+        self._around = around
+        self._journal = journal
+        facts = around.facts
+        self._stages = stages
+        self._clusters: dict[int, Cluster] = {}
+        for stage in stages:
+            if fusable(stage):
+                device = facts.buffers[stage.stores[0].buffer].device if stage.stores else ""
+                self._clusters[stage.position] = cluster_of(stage, device)
+        self._dag = GroupDag(facts.before, around.options.search_limit)
+        self._readers = readers_of(around.graph, facts)
+        # the reader that stands for the graph's results
+        self._outside = len(around.graph.nodes)
+        self._version = dict.fromkeys(self._clusters, 0)
+        self._costs: dict[tuple[int, int], float] = {}
+        self._tried: set[tuple[int, int, int, int]] = set()
+        self._heap: list[tuple[float, int, int, int, int]] = []
+        self._serial = 0
+
+    def run(self) -> tuple[Group, ...]:
+        """One group per kernel, in the order of their first stages."""
+        for position in self._clusters:
+            self._consider_neighbours(position, later_only=True)
+        while self._heap:
+            _, first, second, first_version, second_version = heappop(self._heap)
+            if self._version.get(first) != first_version or self._version.get(second) != second_version:
+                continue
+            self._attempt(first, second)
+        groups = [cluster.group for cluster in self._clusters.values()]
+        groups += [group_of(stage) for stage in self._stages if not fusable(stage)]
+        return tuple(sorted(groups, key=lambda group: group.position))
+
+    # candidates
+
+    def _consider_neighbours(self, position: int, *, later_only: bool) -> None:
+        cluster = self._clusters[position]
+        places = {part.stage.position for part in cluster.parts}
+        buffers = dict.fromkeys(
+            touch.buffer for part in cluster.parts for touch in (*part.reads, *part.writes)
+        )
+        found: dict[int, float] = {}
+        for name in buffers:
+            size = self._around.sizes.size_bytes(self._around.facts.buffers[name])
+            for other in self._users_near(name, places, later_only):
+                if other == self._outside:
+                    continue
+                group = self._dag.find(other)
+                if group != position and group in self._clusters:
+                    found[group] = found.get(group, 0.0) + size
+        for other, saved in found.items():
+            first, second = min(position, other), max(position, other)
+            key = (first, second, self._version[first], self._version[second])
+            if key not in self._tried:
+                self._tried.add(key)
+                heappush(self._heap, (-saved, *key))
+
+    def _users_near(self, name: str, places: set[int], later_only: bool) -> Iterator[int]:
+        """Stages that define or read `name`, nearest to `places` first, a bounded number each way."""
+        window = self._around.options.fusion_window
+        definer = self._around.facts.definer.get(name)
+        if definer is not None and definer not in places and not later_only:
+            yield definer
+        readers = self._readers.get(name, [])
+        low, high = min(places), max(places)
+        if len(readers) <= 2 * window:
+            yield from (r for r in readers if r not in places and (r > low or not later_only))
+            return
+        start = _first_above(readers, high)
+        yield from readers[start : start + window]
+        if not later_only:
+            start = _first_above(readers, low - 1)
+            yield from readers[max(0, start - window) : start]
+
+    # one pair
+
+    def _attempt(self, first: int, second: int) -> None:
+        verdict = self._judge(first, second)
+        subjects = (self._label(first), self._label(second))
+        fused = verdict.cluster
+        if fused is not None:
+            kept = self._dag.merge(first, second)
+            if kept is None:
+                verdict = _Verdict(None, "reject-cycle", "a third kernel lies between the two, or might")
+            else:
+                gone = second if kept == first else first
+                del self._clusters[gone]
+                del self._version[gone]
+                self._clusters[kept] = fused
+                self._serial += 1
+                self._version[kept] = self._serial
+        if verdict.rule:
+            self._journal.note(
+                verdict.rule, subjects, verdict.cluster is not None, verdict.reason, **dict(verdict.numbers)
+            )
+        if verdict.cluster is not None:
+            self._consider_neighbours(min(first, second), later_only=False)
+
+    def _label(self, position: int) -> str:
+        parts = self._clusters[position].parts
+        return next((touch.buffer for part in parts for touch in part.writes), f"checks of node {position}")
+
+    def _judge(self, first: int, second: int) -> _Verdict:
+        one, two = self._clusters[first], self._clusters[second]
+        limit = self._limits(one, two)
+        if limit is not None:
+            return limit
+        flows = not set(one.written()).isdisjoint(t.buffer for t in two.read()) or not set(
+            two.written()
+        ).isdisjoint(t.buffer for t in one.read())
+        if not flows and not self._around.options.horizontal:
+            return _Verdict(None, "", "")
+        best = _Verdict(None, "reject-space", "no common iteration space")
+        for alignment in alignments(one.group, two.group, _shared(one, two), str(self._serial)):
+            candidate = merged(one, two, alignment)
+            verdict = self._weigh(one, two, candidate, flows, (first, second))
+            if verdict.cluster is not None:
+                return verdict
+            best = verdict
+        # pairs that merely read the same buffer in unrelated ways are not worth a record
+        return best if flows or best.rule != "reject-space" else _Verdict(None, "", "")
+
+    def _limits(self, one: Cluster, two: Cluster) -> _Verdict | None:
+        options = self._around.options
+        if one.device != two.device:
+            return _Verdict(None, "", "")
+        if one.ops + two.ops > 2 * options.max_ops or len(one.parts) + len(two.parts) > MOST_STAGES:
+            return _Verdict(
+                None, "reject-size", "the kernel would grow too large", (("operations", one.ops + two.ops),)
+            )
+        if one.reductions + two.reductions > options.max_reductions:
+            return _Verdict(None, "reject-size", "too many reductions for one kernel")
+        return None
+
+    def _weigh(
+        self, one: Cluster, two: Cluster, both: Cluster, flows: bool, key: tuple[int, int]
+    ) -> _Verdict:
+        options, facts = self._around.options, self._around.facts
+        torn = reads_what_it_writes(both)
+        if torn is not None:
+            return _Verdict(
+                None, "reject-order", f"%{torn} is read at other points than those that compute it"
+            )
+        hazard = overwriting_hazard(both, facts.root)
+        if hazard is not None or not self._overwrites_in_time(both):
+            return _Verdict(
+                None, "reject-overwrite", f"memory of %{hazard} is overwritten while it is needed"
+            )
+        stored = self._stored(both)
+        outside = {touch.buffer for touch in both.read()} - set(both.written())
+        if len(outside) + len(stored) > options.max_args:
+            return _Verdict(
+                None, "reject-args", "too many tensor arguments", (("arguments", len(outside | stored)),)
+            )
+        if both.reduced:
+            reduced = set(both.reduced)
+            rows = {
+                touch
+                for touch in both.read()
+                if touch.buffer in outside
+                and any(not reduced.isdisjoint(e.free_symbols) for e in touch.index)
+            }
+            if len(rows) > options.max_row_reads:
+                return _Verdict(
+                    None, "reject-registers", "too many values per row to keep", (("values", len(rows)),)
+                )
+        shared = self._shared_bytes(one, two)
+        if not flows and shared * 5 < min(self._traffic(one), self._traffic(two)):
+            return _Verdict(None, "", "")
+        apart = self._cost(one, key[0]) + self._cost(two, key[1])
+        together = self._around.model.kernel_us(self._work(both))
+        numbers = (
+            ("apart_us", round(apart, 3)),
+            ("fused_us", round(together, 3)),
+            ("shared_read_bytes", float(shared)),
+        )
+        if together >= apart:
+            times = together / apart if apart else 1.0
+            return _Verdict(None, "reject-bytes", f"fused would take {times:.1f}x as long", numbers)
+        return _Verdict(
+            both,
+            "fuse-vertical" if flows else "fuse-horizontal",
+            "fused moves fewer bytes in less time",
+            numbers,
+        )
+
+    def _overwrites_in_time(self, both: Cluster) -> bool:
+        """With several passes over a row, nothing may be overwritten before the pass that reads it last."""
+        into = both.into()
+        if not into or not both.reduced:
+            return True
+        draft = compose(
+            both.group, self._stored(both), self._around.facts.buffers, self._around.options.numerics
+        )
+        when = timing(draft)
+        return all(
+            overwrites_safely(draft, when, store.buffer, store)
+            for store in draft.stores
+            if store.buffer in into
+        )
+
+    # costs
+
+    def _cost(self, cluster: Cluster, position: int) -> float:
+        key = (position, self._version[position])
+        found = self._costs.get(key)
+        if found is None:
+            found = self._costs[key] = self._around.model.kernel_us(self._work(cluster))
+        return found
+
+    def _stored(self, cluster: Cluster) -> set[str]:
+        inside = {part.stage.position for part in cluster.parts}
+        into = cluster.into()
+        return {
+            name
+            for name in cluster.written()
+            if name in into or any(reader not in inside for reader in self._nearest(name, inside))
+        }
+
+    def _nearest(self, name: str, inside: set[int]) -> Sequence[int]:
+        readers = self._readers.get(name, [])
+        # one more than the stages inside: enough to meet one that is outside
+        return readers[: len(inside) + 1]
+
+    def _touched(self, cluster: Cluster, index: tuple[Expr, ...], name: str) -> int:
+        sizes = self._around.sizes
+        buffer = self._around.facts.buffers[name]
+        free = frozenset().union(*(e.free_symbols for e in index)) if index else frozenset()
+        points = buffer.dtype.itemsize
+        for symbol in (*cluster.parallel, *cluster.reduced):
+            if symbol in free:
+                points *= max(sizes.value(extent_of(symbol)), 1)
+        return min(points, sizes.size_bytes(buffer))
+
+    def _shared_bytes(self, one: Cluster, two: Cluster) -> int:
+        names = {touch.buffer for touch in one.read()} & {touch.buffer for touch in two.read()}
+        return sum(self._around.sizes.size_bytes(self._around.facts.buffers[n]) for n in sorted(names))
+
+    def _traffic(self, cluster: Cluster) -> int:
+        work = self._work(cluster)
+        return int(work.read_bytes + work.write_bytes)
+
+    def _work(self, cluster: Cluster) -> KernelWork:
+        sizes, options, target = self._around.sizes, self._around.options, self._around.target
+        rows = max(sizes.numel(tuple(extent_of(s) for s in cluster.parallel)), 1)
+        length = max(sizes.numel(tuple(extent_of(s) for s in cluster.reduced)), 1)
+        on_chip = options.persistent_bytes if target.is_gpu else target.l2_bytes // target.multiprocessors
+        resident = length * 4 <= on_chip
+        reduced = frozenset(cluster.reduced)
+        written = cluster.written()
+        read_bytes = operations = 0
+        counted: set[tuple[object, int]] = set()
+        for part, depth in zip(cluster.parts, depths(cluster), strict=True):
+            walks = any(not reduced.isdisjoint(e.free_symbols) for e in part.mapping.values())
+            operations += part.cost * rows * (length if walks else 1)
+            for touch in part.reads:
+                if touch.buffer in written:
+                    continue
+                again = 0 if resident or not walks else depth
+                if (touch, again) not in counted:
+                    counted.add((touch, again))
+                    read_bytes += self._touched(cluster, touch.index, touch.buffer)
+        write_bytes = sum(self._touched(cluster, written[n].index, n) for n in sorted(self._stored(cluster)))
+        return KernelWork(
+            read_bytes=read_bytes,
+            write_bytes=write_bytes,
+            operations=operations,
+            rows=rows,
+            row_length=length if cluster.reduced else 1,
+        )
+
+
+def _shared(one: Cluster, two: Cluster) -> list[tuple[tuple[Expr, ...], tuple[Expr, ...]]]:
+    """Pairs of coordinates at which the two touch a buffer: those of what flows between them first."""
+    theirs: dict[str, list[tuple[Expr, ...]]] = {}
+    for part in two.parts:
+        for touch in (*part.writes, *part.reads):
+            if touch.direct and touch.index not in theirs.setdefault(touch.buffer, []):
+                theirs[touch.buffer].append(touch.index)
+    flowing: list[tuple[tuple[Expr, ...], tuple[Expr, ...]]] = []
+    common: list[tuple[tuple[Expr, ...], tuple[Expr, ...]]] = []
+    written = {*one.written(), *two.written()}
+    for part in one.parts:
+        for touch in (*part.writes, *part.reads):
+            for index in theirs.get(touch.buffer, ()) if touch.direct else ():
+                pairs = flowing if touch.buffer in written else common
+                if (touch.index, index) not in pairs:
+                    pairs.append((touch.index, index))
+    return [*flowing, *common][:4]
+
+
+def _first_above(values: Sequence[int], bound: int) -> int:
+    low, high = 0, len(values)
+    while low < high:
+        middle = (low + high) // 2
+        if values[middle] <= bound:
+            low = middle + 1
+        else:
+            high = middle
+    return low

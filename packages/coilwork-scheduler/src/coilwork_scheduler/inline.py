@@ -1,0 +1,267 @@
+"""Inlining: which pointwise producers are computed inside their consumers instead of being stored.
+
+Per producer, with all of its consumers in view: bytes that are neither written nor read again, against bytes of its
+operands read more often and operations repeated. A producer that is needed in memory anyway (an external call, a view or
+the caller reads it) is still inlined where it reads less than it writes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
+
+from coilwork_ir.index import Expr
+from coilwork_ir.loc import merge_origins
+from coilwork_ir.loops import Check, Graph, Node, Pointwise, Reduce, Scan, Scatter
+from coilwork_ir.loops.access import bodies
+from coilwork_ir.ops import SCALAR_OPS
+from coilwork_ir.scalar import Load, Op, Scalar, postorder
+from coilwork_scheduler.assemble import readers_of
+from coilwork_scheduler.cost import CostModel, KernelWork
+from coilwork_scheduler.dependence import Dependence
+from coilwork_scheduler.expand import Expander, Producer
+from coilwork_scheduler.journal import Journal
+from coilwork_scheduler.options import ScheduleOptions
+from coilwork_scheduler.sizes import SizeHints
+from coilwork_scheduler.stage import extent_of
+
+Computation: TypeAlias = Pointwise | Reduce | Scan | Scatter
+# arguments left for a kernel's outputs and for what fusion adds
+_SPARE_ARGS: Final = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Facts:
+    """A computation with everything inlined into it that will be.
+
+    Attributes:
+        inlined: buffers whose loads in its own body are replaced.
+        closure: nodes it computes, itself included.
+        ops, cost: operations per point, plain and weighted, repeated evaluations included.
+        leaves: buffers it reads in the end.
+        mutable: roots among the leaves' memory that some node overwrites.
+    """
+
+    inlined: frozenset[str]
+    closure: frozenset[int]
+    ops: int
+    cost: int
+    leaves: frozenset[str]
+    mutable: frozenset[str]
+
+
+class Inliner:
+    """Decides for one graph, node by node in order."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        facts: Dependence,
+        *,
+        model: CostModel,
+        sizes: SizeHints,
+        options: ScheduleOptions,
+        journal: Journal,
+    ) -> None:
+        self._graph = graph
+        self._deps = facts
+        self._model = model
+        self._sizes = sizes
+        self._options = options
+        self._journal = journal
+        self._readers = readers_of(graph, facts)
+        self._own_ops: dict[int, tuple[int, int]] = {}
+        self._load_counts: dict[int, dict[str, int]] = {}
+        self._facts: dict[int, _Facts] = {}
+        self._candidates: dict[str, int] = {}
+
+    def run(self) -> Graph:
+        """The graph after inlining; producers that nobody reads any more are left for dead code removal."""
+        for position, node in enumerate(self._graph.nodes):
+            if isinstance(node, Pointwise | Reduce | Scan | Scatter):
+                self._measure(position, node)
+        for position, node in enumerate(self._graph.nodes):
+            if isinstance(node, Pointwise | Reduce | Scan | Scatter):
+                self._facts[position] = self._settle(position)
+                if isinstance(node, Pointwise) and self._wanted_inline(position, node):
+                    self._candidates[node.output.name] = position
+        if not self._candidates:
+            return self._graph
+        return self._rewrite()
+
+    def _measure(self, position: int, node: Computation) -> None:
+        ops = cost = 0
+        counts: dict[str, int] = {}
+        for scalar in postorder(bodies(node)):
+            if isinstance(scalar, Op):
+                ops += 1
+                cost += SCALAR_OPS[scalar.op].cost
+            elif isinstance(scalar, Load):
+                counts[scalar.buffer] = counts.get(scalar.buffer, 0) + 1
+        self._own_ops[position] = (ops, cost)
+        self._load_counts[position] = counts
+
+    def _settle(self, position: int) -> _Facts:
+        """Facts of a node whose producers are all decided; candidates that make it too large are not taken."""
+        ops, cost = self._own_ops[position]
+        inlined: set[str] = set()
+        closure = frozenset((position,))
+        leaves: set[str] = set()
+        mutable: set[str] = set()
+        repeated = repeated_cost = 0
+        for name, count in self._load_counts[position].items():
+            at = self._candidates.get(name)
+            root = self._deps.root[name]
+            if at is None or not self._allowed(at, position):
+                leaves.add(name)
+                if root in self._deps.overwriters:
+                    mutable.add(root)
+                continue
+            producer = self._facts[at]
+            joined = closure | producer.closure
+            more = repeated + (count - 1) * producer.ops
+            total = sum(self._own_ops[p][0] for p in joined) + more
+            if (
+                total > self._options.max_ops
+                or len(leaves | producer.leaves) > self._options.max_args - _SPARE_ARGS
+            ):
+                leaves.add(name)
+                self._journal.note(
+                    "inline", (name,), False, "its consumer would grow too large", operations=total
+                )
+                continue
+            inlined.add(name)
+            closure = joined
+            repeated, repeated_cost = more, repeated_cost + (count - 1) * producer.cost
+            leaves |= producer.leaves
+            mutable |= producer.mutable
+        if inlined:
+            ops = sum(self._own_ops[p][0] for p in closure) + repeated
+            cost = sum(self._own_ops[p][1] for p in closure) + repeated_cost
+        return _Facts(
+            inlined=frozenset(inlined),
+            closure=closure,
+            ops=ops,
+            cost=cost,
+            leaves=frozenset(leaves),
+            mutable=frozenset(mutable),
+        )
+
+    def _allowed(self, producer: int, consumer: int) -> bool:
+        """False if memory that the producer reads is overwritten before the consumer is done reading."""
+        for root in self._facts[producer].mutable:
+            if any(producer < writer <= consumer for writer in self._deps.overwriters[root]):
+                return False
+        return True
+
+    def _wanted_inline(self, position: int, node: Pointwise) -> bool:
+        if node.into is not None or node.checks:
+            return False
+        name = node.output.name
+        consumers: list[int] = []
+        needed = False
+        for reader in self._readers.get(name, ()):
+            if reader in self._load_counts:
+                consumers.append(reader)
+            else:
+                needed = True
+        if not consumers:
+            return False
+        facts = self._facts[position]
+        options, sizes = self._options, self._sizes
+        cheap = facts.cost <= options.recompute_ops and len(facts.leaves) <= 1
+        if cheap and not facts.leaves:
+            return True
+        points = max(sizes.numel(node.output.shape), 1)
+        evaluations = sum(self._points(c) * self._load_counts[c].get(name, 1) for c in consumers)
+        factor = evaluations / points
+        size = points * node.output.dtype.itemsize
+        operands = {
+            n: min(sizes.size_bytes(self._deps.buffers[n]), self._points_bytes(points, n))
+            for n in facts.leaves
+        }
+        once = sum(operands.values())
+        again = sum(sum(b for n, b in operands.items() if n not in self._load_counts[c]) for c in consumers)
+        kept_us = self._us(
+            size * len(consumers) + (0 if needed else once), 0 if needed else size, points * facts.cost
+        )
+        inlined_us = self._us(again, 0, evaluations * facts.cost)
+        if needed:
+            wanted = cheap and inlined_us <= kept_us
+        else:
+            wanted = inlined_us <= kept_us and (cheap or factor <= options.max_evaluations)
+        self._journal.note(
+            "inline",
+            (name,),
+            wanted,
+            "computed inside its consumers" if wanted else "stored once: recomputing or rereading costs more",
+            bytes_saved=size * (len(consumers) + (0 if needed else 1)),
+            bytes_reread=again - (0 if needed else once),
+            evaluations_per_element=factor,
+        )
+        return wanted
+
+    def _us(self, read_bytes: float, write_bytes: float, operations: float) -> float:
+        return self._model.kernel_us(
+            KernelWork(
+                read_bytes=read_bytes,
+                write_bytes=write_bytes,
+                operations=operations,
+                rows=1 << 30,
+                row_length=1,
+            )
+        )
+
+    def _points_bytes(self, points: int, name: str) -> int:
+        return points * self._deps.buffers[name].dtype.itemsize
+
+    def _points(self, position: int) -> int:
+        node = self._graph.nodes[position]
+        assert isinstance(node, Pointwise | Reduce | Scan | Scatter)
+        ranges: tuple[Expr, ...] = node.ranges + (node.axes if isinstance(node, Reduce) else ())
+        return max(self._sizes.numel(tuple(extent_of(r) for r in ranges)), 1)
+
+    def _rewrite(self) -> Graph:
+        producers: dict[str, Producer] = {}
+        for name, position in self._candidates.items():
+            node = self._graph.nodes[position]
+            assert isinstance(node, Pointwise)
+            producers[name] = Producer(
+                ranges=node.ranges, body=node.body, inlined=self._facts[position].inlined
+            )
+        expander = Expander(producers)
+        nodes: list[Node] = []
+        for position, node in enumerate(self._graph.nodes):
+            facts = self._facts.get(position)
+            if facts is None or not facts.inlined or not self._stays(node):
+                nodes.append(node)
+                continue
+            assert isinstance(node, Pointwise | Reduce | Scan | Scatter)
+            values = expander.expand(bodies(node), facts.inlined)
+            origins = merge_origins(*(self._graph.nodes[p].origins for p in sorted(facts.closure)))
+            nodes.append(replace(_with_bodies(node, values), origins=origins))
+        return replace(self._graph, nodes=tuple(nodes))
+
+    def _stays(self, node: Node) -> bool:
+        """False for a producer that every reader inlines: it is about to be removed, so leave its body alone."""
+        if not isinstance(node, Pointwise) or node.output.name not in self._candidates:
+            return True
+        name = node.output.name
+        return any(
+            reader not in self._facts or name not in self._facts[reader].inlined
+            for reader in self._readers.get(name, ())
+        )
+
+
+def _with_bodies(node: Computation, values: tuple[Scalar, ...]) -> Computation:
+    """`node` with the scalar graphs that `bodies` lists replaced."""
+    count = len(values) - len(node.checks)
+    checks = tuple(
+        Check(condition=condition, message=check.message, error=check.error)
+        for condition, check in zip(values[count:], node.checks, strict=True)
+    )
+    if isinstance(node, Scatter):
+        end = 1 + len(node.indirect)
+        mask = values[end] if node.mask is not None else None
+        return replace(node, value=values[0], indirect=values[1:end], mask=mask, checks=checks)
+    return replace(node, body=values[0], checks=checks)

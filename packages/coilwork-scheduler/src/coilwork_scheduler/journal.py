@@ -1,0 +1,37 @@
+"""The record of decisions, bounded in number."""
+
+from __future__ import annotations
+
+from coilwork_ir.kernels import Decision
+
+
+class Journal:
+    """Collects decisions; keeps those accepted and rejected apart, so that neither crowds out the other."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._kept: list[Decision] = []
+        self._accepted = 0
+        self._rejected = 0
+
+    def note(
+        self, rule: str, subjects: tuple[str, ...], accepted: bool, reason: str, **numbers: float
+    ) -> None:
+        """Record one decision, unless there are too many of its kind."""
+        count = self._accepted if accepted else self._rejected
+        if count >= self._limit // 2:
+            return
+        if accepted:
+            self._accepted += 1
+        else:
+            self._rejected += 1
+        self._kept.append(
+            Decision(
+                rule=rule, subjects=subjects, accepted=accepted, reason=reason, numbers=tuple(numbers.items())
+            )
+        )
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """All that was kept, in order."""
+        return tuple(self._kept)

@@ -1,0 +1,212 @@
+"""Common iteration spaces: how the ranges of two groups can be seen as one set of ranges.
+
+Two ways, in this order:
+    by access     both touch one buffer, at plain range symbols per dimension: ranges at the same dimension are the same
+                  range, in whatever order each group has them;
+    by row order  both lists of extents, read row-major, have a common refinement: `[B*T, C]` and `[B, T, C]`. Found by
+                  matching products from the outermost dimension inwards; sizes may be symbolic if the quotients are
+                  provably exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from coilwork_ir.index import Expr, as_expr, floordiv, symbol
+from coilwork_scheduler.group import Group
+from coilwork_scheduler.stage import extent_of
+
+_ONE: Final = as_expr(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alignment:
+    """A common space; `first` and `second` give the two groups' ranges over it, and are empty where nothing changes."""
+
+    parallel: tuple[Expr, ...]
+    reduced: tuple[Expr, ...]
+    first: Mapping[Expr, Expr]
+    second: Mapping[Expr, Expr]
+
+
+@dataclass(frozen=True, slots=True)
+class Refinement:
+    """Extents of the pieces, and which pieces each dimension of the two lists is made of, outermost first."""
+
+    pieces: tuple[Expr, ...]
+    first: tuple[tuple[int, ...], ...]
+    second: tuple[tuple[int, ...], ...]
+
+
+def refine(first: Sequence[Expr], second: Sequence[Expr]) -> Refinement | None:
+    """The coarsest common refinement of two row-major lists of extents; `None` if there is none that can be shown."""
+    pieces: list[Expr] = []
+    made: tuple[list[list[int]], list[list[int]]] = ([[] for _ in first], [[] for _ in second])
+    at_first = at_second = 0
+    rest_first = rest_second = _ONE
+    while True:
+        if rest_first is _ONE and at_first < len(first):
+            rest_first = first[at_first]
+            at_first += 1
+        if rest_second is _ONE and at_second < len(second):
+            rest_second = second[at_second]
+            at_second += 1
+        if rest_first is _ONE and rest_second is _ONE:
+            break
+        if rest_first is _ONE or rest_second is _ONE:
+            return None
+        piece = rest_second
+        quotient = _quotient(rest_first, rest_second)
+        if quotient is not None:
+            rest_first, rest_second = quotient, _ONE
+        else:
+            quotient = _quotient(rest_second, rest_first)
+            if quotient is None:
+                return None
+            piece = rest_first
+            rest_first, rest_second = _ONE, quotient
+        made[0][at_first - 1].append(len(pieces))
+        made[1][at_second - 1].append(len(pieces))
+        pieces.append(piece)
+    return Refinement(tuple(pieces), tuple(map(tuple, made[0])), tuple(map(tuple, made[1])))
+
+
+def _quotient(a: Expr, b: Expr) -> Expr | None:
+    """`a / b` if it is provably exact."""
+    if a is b:
+        return _ONE
+    if a.is_const and b.is_const and (b.value == 0 or a.value % b.value):
+        return None
+    quotient = floordiv(a, b)
+    return quotient if quotient * b is a else None
+
+
+def alignments(
+    first: Group, second: Group, shared: Sequence[tuple[tuple[Expr, ...], tuple[Expr, ...]]], tag: str
+) -> Iterator[Alignment]:
+    """Common spaces of two groups, likely ones first.
+
+    `shared` are pairs of coordinates at which the two touch one buffer; `tag` makes names of new ranges unique.
+    """
+    if second.reduced and not first.reduced:
+        for found in alignments(second, first, [(b, a) for a, b in shared], tag):
+            yield Alignment(
+                parallel=found.parallel, reduced=found.reduced, first=found.second, second=found.first
+            )
+        return
+    seen: set[tuple[tuple[Expr, Expr], ...]] = set()
+    for ours, theirs in shared:
+        paired = _paired(first, second, ours, theirs)
+        if paired is not None and tuple(paired.items()) not in seen:
+            seen.add(tuple(paired.items()))
+            yield Alignment(parallel=first.parallel, reduced=first.reduced, first={}, second=paired)
+    yield from _row_major(first, second, tag)
+
+
+def _paired(
+    first: Group, second: Group, ours: tuple[Expr, ...], theirs: tuple[Expr, ...]
+) -> dict[Expr, Expr] | None:
+    """The second group's ranges as ranges of the first, if equal dimensions of an access tell all of them."""
+    if len(ours) != len(theirs):
+        return None
+    pairs: dict[Expr, Expr] = {}
+    for a, b in zip(ours, theirs, strict=True):
+        if a.is_const and a is b:
+            continue
+        if not (a.is_symbol and b.is_symbol) or a.extent is None or a.extent is not b.extent or b in pairs:
+            return None
+        pairs[b] = a
+    covered = set(pairs.values())
+    if len(covered) != len(pairs) or set(pairs) != {*second.parallel, *second.reduced}:
+        return None
+    if second.reduced:
+        # reductions must run along the same ranges in the same order
+        if tuple(pairs[s] for s in second.reduced) != first.reduced:
+            return None
+        return pairs if covered == {*first.parallel, *first.reduced} else None
+    whole = covered == {*first.parallel, *first.reduced}
+    return pairs if whole or covered == set(first.parallel) else None
+
+
+def _row_major(first: Group, second: Group, tag: str) -> Iterator[Alignment]:
+    if second.reduced:
+        outer = refine(_extents(first.parallel), _extents(second.parallel))
+        inner = refine(_extents(first.reduced), _extents(second.reduced))
+        if outer is None or inner is None:
+            return
+        yield _refined(
+            (first.parallel, first.reduced), (second.parallel, second.reduced), (outer, inner), tag
+        )
+        return
+    if first.reduced:
+        both = (*first.parallel, *first.reduced)
+        whole = refine(_extents(both), _extents(second.parallel))
+        if whole is not None:
+            yield _cut(first, second, whole, tag)
+    outer = refine(_extents(first.parallel), _extents(second.parallel))
+    if outer is not None:
+        # with reductions: the second group computes once per row
+        inner = Refinement(_extents(first.reduced), tuple((k,) for k in range(len(first.reduced))), ())
+        yield _refined((first.parallel, first.reduced), (second.parallel, ()), (outer, inner), tag)
+
+
+def _extents(symbols: Sequence[Expr]) -> tuple[Expr, ...]:
+    return tuple(extent_of(s) for s in symbols)
+
+
+def _refined(
+    first: tuple[tuple[Expr, ...], tuple[Expr, ...]],
+    second: tuple[tuple[Expr, ...], tuple[Expr, ...]],
+    parts: tuple[Refinement, Refinement],
+    tag: str,
+) -> Alignment:
+    spaces: list[tuple[Expr, ...]] = []
+    maps: tuple[dict[Expr, Expr], dict[Expr, Expr]] = ({}, {})
+    for ours, theirs, part, prefix in zip(first, second, parts, "pq", strict=True):
+        symbols = _symbols(ours, part, f"{prefix}{tag}_")
+        spaces.append(symbols)
+        maps[0].update(_split(ours, part.first, symbols))
+        maps[1].update(_split(theirs, part.second, symbols))
+    return Alignment(parallel=spaces[0], reduced=spaces[1], first=_without_identity(maps[0]), second=maps[1])
+
+
+def _cut(first: Group, second: Group, whole: Refinement, tag: str) -> Alignment:
+    """The second group runs along all ranges of the first, reduced ones included."""
+    ours = (*first.parallel, *first.reduced)
+    symbols = _symbols(ours, whole, f"p{tag}_")
+    count = sum(len(pieces) for pieces in whole.first[: len(first.parallel)])
+    return Alignment(
+        parallel=symbols[:count],
+        reduced=symbols[count:],
+        first=_without_identity(_split(ours, whole.first, symbols)),
+        second=_split(second.parallel, whole.second, symbols),
+    )
+
+
+def _symbols(ours: tuple[Expr, ...], part: Refinement, prefix: str) -> tuple[Expr, ...]:
+    """A symbol per piece: the first group's own where a range stays whole."""
+    symbols: list[Expr | None] = [None] * len(part.pieces)
+    for own, pieces in zip(ours, part.first, strict=True):
+        if len(pieces) == 1:
+            symbols[pieces[0]] = own
+    return tuple(
+        symbol(f"{prefix}{k}", extent=part.pieces[k]) if s is None else s for k, s in enumerate(symbols)
+    )
+
+
+def _split(
+    ours: tuple[Expr, ...], made: tuple[tuple[int, ...], ...], symbols: tuple[Expr, ...]
+) -> dict[Expr, Expr]:
+    result: dict[Expr, Expr] = {}
+    for own, pieces in zip(ours, made, strict=True):
+        value = as_expr(0)
+        for k in pieces:
+            value = value * extent_of(symbols[k]) + symbols[k]
+        result[own] = value
+    return result
+
+
+def _without_identity(mapping: dict[Expr, Expr]) -> dict[Expr, Expr]:
+    return {} if all(s is e for s, e in mapping.items()) else mapping

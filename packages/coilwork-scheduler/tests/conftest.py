@@ -1,0 +1,397 @@
+"""A slow evaluator of loop graphs and schedules: plain Python, point by point.
+
+Kernels are run as generated code runs them: pass after pass, every load reading memory as it is at that moment, so
+that a schedule which overwrites something too early gives wrong numbers.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from coilwork_ir.buffers import Buffer, Constant, Ref
+from coilwork_ir.index import Expr, evaluate
+from coilwork_ir.kernels import Kernel, KernelCall, Schedule, Store
+from coilwork_ir.loops import Extern, Graph, Node, Pointwise, Reduce, Scan, Scatter, View
+from coilwork_ir.scalar import Const, IndexValue, Load, Op, Scalar, postorder
+from coilwork_ir.scalar import Reduce as ReduceValue
+from coilwork_ir.scalar import Scan as ScanValue
+
+Number = float | int | bool
+OPS: Mapping[str, Callable[..., Number]] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "div": lambda a, b: a / b,
+    "neg": lambda a: -a,
+    "abs": abs,
+    "minimum": min,
+    "maximum": max,
+    "exp": math.exp,
+    "tanh": math.tanh,
+    "erf": math.erf,
+    "sqrt": math.sqrt,
+    "rsqrt": lambda a: 1 / math.sqrt(a),
+    "where": lambda c, a, b: a if c else b,
+    "lt": lambda a, b: a < b,
+    "ge": lambda a, b: a >= b,
+    "eq": lambda a, b: a == b,
+    "bitwise_and": lambda a, b: a & b,
+}
+
+
+@dataclass
+class Memory:
+    """Storage per name: views share the list."""
+
+    cells: dict[str, tuple[list[Number], int, Buffer]] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
+    log: list[str] = field(default_factory=list)
+
+    def define(self, buffer: Buffer, values: Sequence[Number] | None = None) -> None:
+        span = max(evaluate(buffer.span, self.sizes), 0)
+        cells = [math.nan] * span if values is None else list(values)
+        assert len(cells) == span
+        self.cells[buffer.name] = (cells, 0, buffer)
+
+    def alias(self, buffer: Buffer, source: str, offset: int = 0) -> None:
+        cells, start, _ = self.cells[source]
+        self.cells[buffer.name] = (cells, start + offset, buffer)
+
+    def place(self, name: str, index: Sequence[int]) -> int:
+        _, start, buffer = self.cells[name]
+        strides = [evaluate(s, self.sizes) for s in buffer.strides]
+        return start + sum(i * s for i, s in zip(index, strides, strict=True))
+
+    def values(self, name: str) -> list[Number]:
+        cells, _, buffer = self.cells[name]
+        extents = [range(evaluate(e, self.sizes)) for e in buffer.shape]
+        return [cells[self.place(name, point)] for point in itertools.product(*extents)]
+
+
+def value_of(
+    node: Scalar,
+    env: Mapping[str, int],
+    read: Callable[[Load, list[int]], Number],
+    known: dict[Scalar, Number],
+) -> Number:
+    """`node` at one point; values in `known` are taken as they are."""
+    if node in known:
+        return known[node]
+
+    def inner(scalar: Scalar) -> Number:
+        return value_of(scalar, env, read, known)
+
+    result: Number
+    match node:
+        case Const():
+            result = node.value
+        case IndexValue():
+            extra = {f"@{k}": int(inner(v)) for k, v in enumerate(node.operands)}
+            result = evaluate(node.expr, {**env, **extra})
+        case Load():
+            if node.mask is not None and not inner(node.mask):
+                result = node.other
+            else:
+                extra = {f"@{k}": int(inner(v)) for k, v in enumerate(node.indirect)}
+                result = read(node, [evaluate(e, {**env, **extra}) for e in node.index])
+        case Op(op="cast"):
+            given = inner(node.operands[0])
+            if node.dtype.is_float:
+                result = float(given)
+                if node.dtype.is_low_precision:
+                    result = round(result, 2)  # visibly narrower
+            else:
+                result = bool(given) if node.dtype.is_bool else int(given)
+        case Op():
+            result = OPS[node.op](*(inner(o) for o in node.operands))
+        case _:
+            raise AssertionError(f"{node!r} must be known")
+    known[node] = result
+    return result
+
+
+def combine(kind: str, values: Sequence[Number], output: int) -> Number:
+    """Result `output` of the reduction `kind`."""
+    mean = sum(values) / len(values) if values else math.nan
+    match kind:
+        case "sum":
+            return sum(values)
+        case "max":
+            return max(values)
+        case "min":
+            return min(values)
+        case "argmax":
+            return max(range(len(values)), key=lambda k: (values[k], -k))
+        case "welford":
+            return mean if output == 0 else sum((v - mean) ** 2 for v in values)
+    raise AssertionError(kind)
+
+
+def points(symbols: Sequence[Expr], sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:
+    """Environments for every point of the domain, row-major."""
+    extents = []
+    for symbol in symbols:
+        assert symbol.extent is not None
+        extents.append(range(evaluate(symbol.extent, sizes)))
+    names = [symbol.name for symbol in symbols]
+    for point in itertools.product(*extents):
+        yield {**sizes, **dict(zip(names, point, strict=True))}
+
+
+def start(
+    inputs: Sequence[object],
+    constants: Sequence[Constant],
+    given: Mapping[str, Sequence[Number]],
+    sizes: Mapping[str, int],
+) -> Memory:
+    memory = Memory(sizes=dict(sizes))
+    for entry in (*inputs, *(c.buffer for c in constants)):
+        if isinstance(entry, Buffer):
+            memory.define(entry, given[entry.name])
+    return memory
+
+
+def run_extern(memory: Memory, node: Extern) -> None:
+    """Externals of the tests: `test.neg` makes a new buffer, `test.double_` works in place, `test.draw` is random."""
+    memory.log.append(node.target)
+    names = [a.name for a in node.args if isinstance(a, Ref)]
+    if node.target == "test.double_":
+        (mutation,) = node.mutates
+        cells, _, buffer = memory.cells[mutation.source]
+        for point in itertools.product(*(range(evaluate(e, memory.sizes)) for e in buffer.shape)):
+            cells[memory.place(mutation.source, point)] *= 2
+        memory.alias(mutation.output, mutation.source)
+        return
+    for output in node.outputs:
+        if not isinstance(output, Buffer):
+            continue
+        memory.define(output)
+        extents = [range(evaluate(e, memory.sizes)) for e in output.shape]
+        if node.target == "test.neg":
+            made = [-v for v in memory.values(names[0])]
+        else:
+            assert node.target.startswith("test.draw"), node.target
+            draws = sum(1 for call in memory.log if call.startswith("test.draw"))
+            made = [draws + 0.5 * k for k in range(len(list(itertools.product(*extents))))]
+        for point, value in zip(itertools.product(*extents), made, strict=True):
+            memory.cells[output.name][0][memory.place(output.name, point)] = value
+
+
+def run_node(memory: Memory, node: Node) -> None:
+    """One loop node: every value first, then the writes."""
+
+    def read(load: Load, index: list[int]) -> Number:
+        return memory.cells[load.buffer][0][memory.place(load.buffer, index)]
+
+    writes: list[tuple[str, list[int], Number, str]] = []
+    match node:
+        case View():
+            memory.alias(node.output, node.source, evaluate(node.offset, memory.sizes))
+            return
+        case Extern():
+            run_extern(memory, node)
+            return
+        case Pointwise():
+            for env in points(node.ranges, memory.sizes):
+                index = [env[r.name] for r in node.ranges]
+                writes.append((node.output.name, index, value_of(node.body, env, read, {}), "store"))
+            if node.into is None:
+                memory.define(node.output)
+            else:
+                memory.alias(node.output, node.into)
+        case Reduce():
+            for env in points(node.ranges, memory.sizes):
+                row = [value_of(node.body, {**env, **e}, read, {}) for e in points(node.axes, memory.sizes)]
+                index = [env[r.name] for r in node.ranges]
+                for k, b in enumerate(node.outputs):
+                    if b is not None:
+                        writes.append((b.name, index, combine(node.kind, row, k), "store"))
+            for b in node.outputs:
+                if b is not None:
+                    memory.define(b)
+        case Scan():
+            (output,) = [b for b in node.outputs if b is not None]
+            memory.define(output)
+            for env in points(node.ranges, memory.sizes):
+                run = range(env[node.axis.name] + 1)
+                row = [value_of(node.body, {**env, node.axis.name: k}, read, {}) for k in run]
+                writes.append(
+                    (output.name, [env[r.name] for r in node.ranges], combine(node.kind, row, 0), "store")
+                )
+        case Scatter():
+            for env in points(node.ranges, memory.sizes):
+                if node.mask is not None and not value_of(node.mask, env, read, {}):
+                    continue
+                extra = {f"@{k}": int(value_of(v, env, read, {})) for k, v in enumerate(node.indirect)}
+                index = [evaluate(e, {**env, **extra}) for e in node.index]
+                writes.append((node.output.name, index, value_of(node.value, env, read, {}), node.mode))
+            memory.alias(node.output, node.into)
+        case _:
+            raise AssertionError(f"{node!r}")
+    for name, index, value, mode in writes:
+        cells = memory.cells[name][0]
+        place = memory.place(name, index)
+        cells[place] = value if mode == "store" else cells[place] + value
+
+
+def run_kernel(memory: Memory, kernel: Kernel, call: KernelCall, buffers: Mapping[str, Buffer]) -> None:
+    """One launch, pass by pass."""
+    into = dict(call.into)
+    for arg, name in zip(kernel.args, call.args, strict=True):
+        if name in into:
+            memory.alias(buffers[name], into[name])
+        elif arg.role != "in":
+            memory.define(buffers[name])
+    actual = dict(zip((a.name for a in kernel.args), call.args, strict=True))
+    sizes = {s.name: evaluate(e, memory.sizes) for s, e in zip(kernel.sizes, call.sizes, strict=True)}
+
+    def cell(name: str, offset: int) -> tuple[list[Number], int]:
+        cells, first, _ = memory.cells[actual[name]]
+        assert 0 <= first + offset < len(cells), f"{kernel.name}: {name}[{offset}]"
+        return cells, first + offset
+
+    def read(load: Load, index: list[int]) -> Number:
+        cells, place = cell(load.buffer, index[0])
+        return cells[place]
+
+    parallel = [r.symbol for r in kernel.ranges if r.kind == "parallel"]
+    reduced = [r.symbol for r in kernel.ranges if r.kind == "reduction"]
+    values = [part for store in kernel.stores for part in parts_of(store)]
+    depth: dict[Scalar, int] = {}
+    walks: dict[Scalar, bool] = {}
+    for node in postorder(values):
+        below = max((depth[o] for o in node.operands), default=0)
+        depth[node] = below + isinstance(node, ReduceValue | ScanValue)
+        exprs = node.index if isinstance(node, Load) else (node.expr,) if isinstance(node, IndexValue) else ()
+        own = any(not e.free_symbols.isdisjoint(reduced) for e in exprs) or isinstance(node, ScanValue)
+        walks[node] = not isinstance(node, ReduceValue) and (own or any(walks[o] for o in node.operands))
+    launch = _Launch(kernel.stores, reduced, depth, walks, read, cell)
+    for row in points(parallel, sizes):
+        launch.run(row)
+
+
+@dataclass
+class _Launch:
+    """The passes of a kernel over one point of its parallel ranges."""
+
+    stores: Sequence[Store]
+    reduced: Sequence[Expr]
+    depth: Mapping[Scalar, int]
+    walks: Mapping[Scalar, bool]
+    read: Callable[[Load, list[int]], Number]
+    cell: Callable[[str, int], tuple[list[Number], int]]
+
+    def run(self, row: Mapping[str, int]) -> None:
+        rows = list(points(self.reduced, row))
+        settled: dict[Scalar, Number] = {}
+        settled_rows: list[dict[Scalar, Number]] = [{} for _ in rows]
+        for level in range(max(self.depth.values(), default=0) + 1):
+            now = [s for s in self.stores if max(self.depth[p] for p in parts_of(s)) == level]
+            walking = [s for s in now if self.walking(s)]
+            self.write([s for s in now if s not in walking], row, dict(settled))
+            combined = [
+                n for n, d in self.depth.items() if isinstance(n, ReduceValue | ScanValue) and d == level + 1
+            ]
+            gathered: dict[Scalar, list[Number]] = {n: [] for n in combined}
+            for k, env in enumerate(rows):
+                known = {**settled, **settled_rows[k]}
+                for n in combined:
+                    gathered[n].append(value_of(n.operands[0], env, self.read, known))
+                self.write(walking, env, known)
+            for n in combined:
+                if isinstance(n, ReduceValue):
+                    settled[n] = combine(n.kind, gathered[n], n.output)
+                elif isinstance(n, ScanValue):
+                    for k in range(len(rows)):
+                        settled_rows[k][n] = combine(n.kind, gathered[n][: k + 1], 0)
+
+    def walking(self, store: Store) -> bool:
+        return any(self.walks[p] for p in parts_of(store)) or not store.index.free_symbols.isdisjoint(
+            self.reduced
+        )
+
+    def write(self, stores: Sequence[Store], env: Mapping[str, int], known: dict[Scalar, Number]) -> None:
+        made = []
+        for store in stores:
+            if store.mask is not None and not value_of(store.mask, env, self.read, known):
+                continue
+            extra = {f"@{k}": int(value_of(v, env, self.read, known)) for k, v in enumerate(store.indirect)}
+            offset = evaluate(store.index, {**env, **extra})
+            made.append((store, offset, value_of(store.value, env, self.read, known)))
+        for store, offset, value in made:
+            cells, place = self.cell(store.buffer, offset)
+            cells[place] = value if store.mode == "store" else cells[place] + value
+
+
+def parts_of(store: Store) -> tuple[Scalar, ...]:
+    """Every scalar graph of `store`."""
+    return (store.value, *store.indirect, *(() if store.mask is None else (store.mask,)))
+
+
+def evaluate_graph(
+    graph: Graph, given: Mapping[str, Sequence[Number]], sizes: Mapping[str, int]
+) -> tuple[list[list[Number]], list[list[Number]], list[str]]:
+    """Results, final contents of the inputs, and the calls made."""
+    memory = start(graph.inputs, graph.constants, given, sizes)
+    for node in graph.nodes:
+        run_node(memory, node)
+    return _result(memory, graph)
+
+
+def evaluate_schedule(
+    schedule: Schedule, given: Mapping[str, Sequence[Number]], sizes: Mapping[str, int]
+) -> tuple[list[list[Number]], list[list[Number]], list[str]]:
+    """As `evaluate_graph`, of a schedule."""
+    memory = start(schedule.inputs, schedule.constants, given, sizes)
+    buffers = {b.name: b for b in schedule.buffers}
+    kernels = {k.name: k for k in schedule.kernels}
+    for step in schedule.steps:
+        if isinstance(step, KernelCall):
+            run_kernel(memory, kernels[step.kernel], step, buffers)
+        else:
+            run_node(memory, step)
+    return _result(memory, schedule)
+
+
+def _result(
+    memory: Memory, whole: Graph | Schedule
+) -> tuple[list[list[Number]], list[list[Number]], list[str]]:
+    outputs = [memory.values(o.name) for o in whole.outputs if isinstance(o, Ref)]
+    inputs = [memory.cells[i.name][0] for i in whole.inputs if isinstance(i, Buffer)]
+    return outputs, inputs, memory.log
+
+
+@pytest.fixture
+def compare() -> Callable[..., Schedule]:
+    """Schedules a graph, runs both on made-up inputs, and compares everything."""
+    from random import Random
+
+    from coilwork_ir.target import target
+    from coilwork_scheduler import ScheduleOptions, schedule
+
+    def check(
+        graph: Graph, *, name: str = "sm_90", sizes: Mapping[str, int] = {}, **settings: object
+    ) -> Schedule:
+        rng = Random(7)
+        given = {}
+        for entry in (*graph.inputs, *(c.buffer for c in graph.constants)):
+            if isinstance(entry, Buffer):
+                count = evaluate(entry.span, sizes)
+                if entry.dtype.is_integer:
+                    given[entry.name] = [rng.randrange(4) for _ in range(count)]
+                else:
+                    given[entry.name] = [round(rng.uniform(0.1, 2), 3) for _ in range(count)]
+        made = schedule(graph, target(name), ScheduleOptions(**settings))
+        expected = evaluate_graph(graph, given, sizes)
+        got = evaluate_schedule(made, given, sizes)
+        for one, other in zip(expected[0] + expected[1], got[0] + got[1], strict=True):
+            assert other == pytest.approx(one, rel=1e-9, abs=1e-9, nan_ok=True)
+        assert [c for c in got[2] if "draw" in c] == [c for c in expected[2] if "draw" in c]
+        return made
+
+    return check
