@@ -1,0 +1,32 @@
+"""The code generator as other packages see it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from coilwork_cpp.emission import emit_kernel
+from coilwork_cpp.options import options_from
+from coilwork_ir.kernel_source import KernelSource
+from coilwork_ir.kernels import Kernel
+from coilwork_ir.target import Target
+
+
+class CppCodegen:
+    """C++ for CPUs; implements `coilwork_ir.codegen.Codegen`. It has no state: one object serves all threads."""
+
+    @property
+    def name(self) -> str:
+        """`"cpp"`."""
+        return "cpp"
+
+    def supports(self, target: Target) -> bool:
+        """True for CPUs."""
+        return target.kind == "cpu"
+
+    def emit(self, kernel: Kernel, target: Target, options: Mapping[str, object]) -> KernelSource:
+        """Source text of `kernel` for `target`; `options` are the fields of `CppOptions`.
+
+        Raises:
+            EmitError: the kernel holds something that has no C++ form, or an option is wrong.
+        """
+        return emit_kernel(kernel, target, options_from(options))

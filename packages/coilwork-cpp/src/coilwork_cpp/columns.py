@@ -1,0 +1,214 @@
+"""Reductions across the vectorised range: a tile of neighbouring columns is reduced together, one lane per column.
+
+```
+for a unit of work (a tile of columns)
+  for each pass
+    partial[T] = start
+    for r: simd for x in tile: partial[x] = combine(partial[x], element(r, x))
+  simd for x in tile: stores of the column
+```
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from coilwork_cpp.blocking import cut
+from coilwork_cpp.elements import value_type
+from coilwork_cpp.nest import Span, bind, close, nested, whole
+from coilwork_cpp.passes import Pass, evaluated, passes_of
+from coilwork_cpp.plan import Plan
+from coilwork_cpp.ranges import extent_of
+from coilwork_cpp.rebuild import store_roots
+from coilwork_cpp.reductions import add_block, components, finish, is_rounded
+from coilwork_cpp.regions import Region
+from coilwork_cpp.rows import combine_point, flat_position
+from coilwork_cpp.scans import scan_start, scan_state, scan_step
+from coilwork_cpp.tree import (
+    ZERO,
+    Assign,
+    Binary,
+    Call,
+    Code,
+    Declare,
+    DeclareArray,
+    Element,
+    For,
+    Literal,
+    Name,
+)
+from coilwork_cpp.values import Block
+from coilwork_ir.index import Expr
+from coilwork_ir.kernels import Kernel
+from coilwork_ir.scalar import Const, IndexValue, Load, Reduce, Scalar
+
+# Rows added up in f32 before they are folded into f64 totals.
+_BLOCK: Final = 256
+
+
+def column_body(unit: Block, region: Region, plan: Plan, kernel: Kernel, spans: dict[Expr, Span]) -> None:
+    """The loops of one unit."""
+    passes, outer_stores = passes_of(region, kernel, keep=False)
+    serial = [whole(unit, r) for r in plan.serial]
+    block, chain = nested(unit, serial)
+    assert plan.vector is not None
+    columns = spans[plan.vector.symbol]
+    for step in passes:
+        _share_column_values(block, region, plan, step, columns)
+        _pass(block, region, plan, step, columns)
+    if outer_stores:
+        roots = tuple(root for store in outer_stores for root in store_roots(store))
+        block.hoist(roots, frozenset((columns.symbol, *region.reduction)))
+        point = block.inside()
+        bind(point, columns.symbol)
+        for root in roots:
+            point.value(root)
+        for store in outer_stores:
+            point.store(store)
+        block.add(For(columns.variable, columns.begin, columns.end, point.body(), simd=True))
+    close(chain, serial)
+
+
+def _lane(columns: Span) -> Code:
+    """Which element of the tile's arrays belongs to the current column."""
+    name = Name(columns.variable)
+    return name if columns.begin == ZERO else Binary("-", name, columns.begin)
+
+
+def _share_column_values(block: Block, region: Region, plan: Plan, step: Pass, columns: Span) -> None:
+    """Compute once per column what a pass needs at each of its points and earlier passes determine."""
+    inner = frozenset(region.reduction)
+    facts = region.facts
+    wanted: dict[Scalar, None] = {}
+    for value in sorted(evaluated(step), key=_order(step)):
+        if facts.varies[value] & inner:
+            for operand in value.operands:
+                if not facts.varies[operand] & inner and columns.symbol in facts.varies[operand]:
+                    wanted.setdefault(operand)
+    costly = [v for v in wanted if not isinstance(v, Const | IndexValue | Load) and v not in block.known]
+    costly += [v for v in wanted if isinstance(v, Reduce) and v in block.known]
+    if not costly:
+        return
+    point = block.inside()
+    bind(point, columns.symbol)
+    shared: dict[Scalar, Code] = {}
+    for value in costly:
+        name = block.names.fresh("column")
+        kind = "u8" if value.dtype.is_bool else value_type(value.dtype)
+        block.add(DeclareArray(kind, name, plan.tile))
+        element = Element(Name(name), _lane(columns))
+        code = point.value(value)
+        point.add(Assign(element, Call("u8", (code,)) if value.dtype.is_bool else code))
+        shared[value] = Binary("!=", element, ZERO) if value.dtype.is_bool else element
+    block.add(For(columns.variable, columns.begin, columns.end, point.body(), simd=True))
+    block.known.update(shared)
+
+
+class _order:
+    """A deterministic order of a pass's values: that of their first visit."""
+
+    def __init__(self, step: Pass) -> None:
+        self._place: dict[Scalar, int] = {}
+        stack = list(reversed(step.roots))
+        while stack:
+            value = stack.pop()
+            if value not in self._place:
+                self._place[value] = len(self._place)
+                if not isinstance(value, Reduce):
+                    stack.extend(reversed(value.operands))
+
+    def __call__(self, value: Scalar) -> int:
+        return self._place[value]
+
+
+def _pass(block: Block, region: Region, plan: Plan, step: Pass, columns: Span) -> None:
+    block.hoist(step.roots, frozenset((columns.symbol, *region.reduction)))
+    lane = _lane(columns)
+    rounded = any(is_rounded(reduce) for reduce in step.reduces) and not step.scans
+    shape = cut(region.reduction, _BLOCK, rounded=rounded)
+    arrays: dict[Reduce, tuple[Name, ...]] = {}
+    totals: dict[Reduce, Name] = {}
+    for reduce in step.reduces:
+        stem = block.names.fresh(reduce.kind)
+        arrays[reduce] = tuple(Name(stem + part.suffix) for part in components(reduce))
+        blocked = is_rounded(reduce) and not shape.is_whole
+        if blocked:
+            totals[reduce] = Name(f"{stem}_total")
+            block.add(DeclareArray(components(reduce)[0].total_type, totals[reduce].text, plan.tile))
+        for name, part in zip(arrays[reduce], components(reduce), strict=True):
+            block.add(DeclareArray(part.type, name.text, plan.tile))
+    states = {}
+    start: list[Assign] = []
+    for scan in step.scans:
+        states[scan] = scan_state(scan, block.names)
+        for kind, name, value in scan_start(scan, states[scan]):
+            block.add(DeclareArray(kind, name, plan.tile))
+            start.append(Assign(Element(Name(name), lane), value))
+    for reduce, names in arrays.items():
+        if reduce in totals:
+            start.append(Assign(Element(totals[reduce], lane), components(reduce)[0].start))
+        else:
+            for name, part in zip(names, components(reduce), strict=True):
+                start.append(Assign(Element(name, lane), part.start))
+    block.add(_columns_loop(columns, tuple(start)))
+
+    outer_spans = [whole(block, r) for r in shape.outer]
+    outer, outer_chain = nested(block, outer_spans)
+    spans = [whole(outer, r) for r in shape.inner]
+    holder = outer
+    if shape.middle is not None:
+        holder = outer.inside()
+        begin, end = Name(f"{shape.middle.name}_begin"), Name(f"{shape.middle.name}_end")
+        limit = outer.index(extent_of(shape.middle))
+        next_block = Binary("+", begin, Literal(str(shape.size)))
+        holder.add(Declare("const i64", end.text, Call("min_i64", (next_block, limit))))
+        spans = [Span(shape.middle, begin, end), *spans]
+    if totals:
+        reset = tuple(Assign(Element(arrays[r][0], lane), components(r)[0].start) for r in totals)
+        holder.add(_columns_loop(columns, reset))
+    inner, chain = nested(holder, spans)
+    backward = any(scan.reverse for scan in step.scans)
+    if backward:
+        _turn_round(inner, chain, spans)
+    inner.hoist(step.roots, frozenset((columns.symbol,)))
+    point = inner.inside()
+    bind(point, columns.symbol)
+    position = flat_position(point, region.reduction)
+    for scan, state in states.items():
+        point.known[scan] = scan_step(point, scan, [Element(name, lane) for name in state])
+    for reduce, names in arrays.items():
+        combine_point(point, reduce, tuple(Element(name, lane) for name in names), position)
+    for root in (root for store in step.stores for root in store_roots(store)):
+        point.value(root)
+    for store in step.stores:
+        point.store(store)
+    inner.add(For(columns.variable, columns.begin, columns.end, point.body(), simd=True))
+    _close_backward(chain, spans) if backward else close(chain, spans)
+    if totals:
+        fold = tuple(add_block(r, Element(t, lane), Element(arrays[r][0], lane)) for r, t in totals.items())
+        holder.add(For(columns.variable, columns.begin, columns.end, fold, simd=True))
+    if shape.middle is not None:
+        limit = outer.index(extent_of(shape.middle))
+        outer.add(For(f"{shape.middle.name}_begin", ZERO, limit, holder.body(), step=shape.size))
+    close(outer_chain, outer_spans)
+
+    for reduce, names in arrays.items():
+        state = (totals[reduce],) if reduce in totals else names
+        block.known[reduce] = finish(reduce, tuple(Element(name, lane) for name in state))
+
+
+def _columns_loop(columns: Span, body: tuple[Assign, ...]) -> For:
+    return For(columns.variable, columns.begin, columns.end, body, simd=True)
+
+
+def _turn_round(inner: Block, chain: list[Block], spans: list[Span]) -> None:
+    """Walk the last of `spans` from its end."""
+    last = spans[-1]
+    back = Binary("-", Binary("-", last.end, Literal("1")), Name(f"{last.variable}_back"))
+    inner.add(Declare("const i64", last.variable, back))
+
+
+def _close_backward(chain: list[Block], spans: list[Span]) -> None:
+    last = spans[-1]
+    chain[-2].add(For(f"{last.variable}_back", last.begin, last.end, chain[-1].body()))
+    close(chain[:-1], spans[:-1])

@@ -1,0 +1,239 @@
+"""From a kernel to the text of a C++ file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from coilwork_cpp.columns import column_body
+from coilwork_cpp.elements import memory_type
+from coilwork_cpp.expand import expand
+from coilwork_cpp.nest import decode_unit, grain, pointwise_body, unit_count
+from coilwork_cpp.options import CppOptions
+from coilwork_cpp.plan import Plan, plan_region
+from coilwork_cpp.prelude import declarations
+from coilwork_cpp.printer import source_text
+from coilwork_cpp.ranges import normalise
+from coilwork_cpp.regions import Region, regions_of
+from coilwork_cpp.rows import row_body
+from coilwork_cpp.split import Phase, split
+from coilwork_cpp.tree import (
+    ZERO,
+    Call,
+    Code,
+    Declare,
+    Do,
+    Element,
+    For,
+    Function,
+    If,
+    Literal,
+    Name,
+    Return,
+    Source,
+    Statement,
+    Struct,
+    Unary,
+    called,
+)
+from coilwork_cpp.values import Block, Names
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import Expr, as_expr, total
+from coilwork_ir.kernel_source import KernelSource, SourceArg
+from coilwork_ir.kernels import Kernel, TensorArg
+from coilwork_ir.scalar import Load
+from coilwork_ir.target import Target
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Nest:
+    """One loop nest of the file: its function, and what the entry passes to `run`."""
+
+    function: Function
+    units: Code
+    grain: Code
+    check: int | None
+
+
+def emit_kernel(kernel: Kernel, target: Target, options: CppOptions) -> KernelSource:
+    """The source of `kernel`."""
+    phases = split(normalise(expand(kernel)), options)
+    scratch = tuple(s for phase in phases for s in phase.scratch)
+    tensors = (
+        *kernel.args,
+        *(TensorArg(name=s.name, dtype=s.dtype, role="inout", span=s.elements) for s in scratch),
+    )
+    aliased = _aliased(kernel)
+    nests: list[_Nest] = []
+    for phase in phases:
+        for region in regions_of(phase.kernel):
+            name = f"nest_{len(nests)}"
+            nests.append(_nest(name, phase.kernel, region, kernel, tensors, aliased))
+    items = (_arguments(kernel, tensors), *(n.function for n in nests), _entry(kernel, tensors, nests))
+    names = called(items)
+    vector_math = options.vector_math and not any(f == "neon" for f in target.features)
+    contraction = () if kernel.numerics == "fast" else ('#pragma GCC optimize("fp-contract=off")',)
+    text = source_text(
+        Source(
+            heading=_heading(kernel, target),
+            declarations=(*contraction, *declarations(names, vector_math=vector_math)),
+            items=items,
+        )
+    )
+    return KernelSource(
+        name=kernel.name,
+        language="cpp",
+        text=text,
+        entry=kernel.name,
+        args=_source_args(kernel, phases),
+        checks=tuple(check.message for check in kernel.checks),
+        target=target.name,
+        features=target.features,
+        read_bytes=_traffic(kernel, ("in", "inout")),
+        write_bytes=_traffic(kernel, ("out", "inout")),
+    )
+
+
+def _source_args(kernel: Kernel, phases: Sequence[Phase]) -> tuple[SourceArg, ...]:
+    tensors = tuple(
+        SourceArg(name=a.name, role=a.role, dtype=a.dtype, aligned=a.aligned) for a in kernel.args
+    )
+    sizes = tuple(SourceArg(name=s.name, role="size", dtype=DType.I64) for s in kernel.sizes)
+    scratch = tuple(
+        SourceArg(name=s.name, role="scratch", dtype=s.dtype, aligned=True, elements=s.elements)
+        for phase in phases
+        for s in phase.scratch
+    )
+    return tensors + sizes + scratch
+
+
+def _traffic(kernel: Kernel, roles: tuple[str, ...]) -> Expr:
+    return total([as_expr(0), *(a.span * a.dtype.itemsize for a in kernel.args if a.role in roles)])
+
+
+def _heading(kernel: Kernel, target: Target) -> str:
+    space = ", ".join(f"{r.symbol.name} < {r.symbol.extent!r}" for r in kernel.ranges)
+    lines = [f"{kernel.name} for {target.name}", f"Ranges: {space or 'none'}."]
+    lines += [str(origin) + (f": {origin.code}" if origin.code else "") for origin in kernel.origins]
+    return "\n".join(lines)
+
+
+def _aliased(kernel: Kernel) -> frozenset[str]:
+    """Arguments whose memory another argument may share."""
+    return frozenset(name for pair in kernel.hints.inplace for name in pair)
+
+
+def _fields(kernel: Kernel, tensors: Sequence[TensorArg]) -> list[tuple[str, str]]:
+    """Type and name of every parameter, tensors and scratch first, then sizes."""
+    pointers = [(f"{'const ' if t.role == 'in' else ''}{memory_type(t.dtype)}*", t.name) for t in tensors]
+    return pointers + [("i64", size.name) for size in kernel.sizes]
+
+
+def _arguments(kernel: Kernel, tensors: Sequence[TensorArg]) -> Struct:
+    fields = [f"{kind} {name}" for kind, name in _fields(kernel, tensors)]
+    if kernel.checks:
+        fields.append("u8* failed_checks")
+    return Struct("Arguments", tuple(fields))
+
+
+def _nest(
+    name: str,
+    kernel: Kernel,
+    region: Region,
+    original: Kernel,
+    tensors: Sequence[TensorArg],
+    aliased: frozenset[str],
+) -> _Nest:
+    args = {t.name: t for t in tensors}
+    plan = plan_region(region, args)
+    sizes: dict[Expr, Code] = {size: Name(size.name) for size in original.sizes}
+    taken = {*args, *(s.name for s in original.sizes), *(r.symbol.name for r in kernel.ranges)}
+    top = Block(args=args, symbols=sizes, facts=region.facts, names=Names(taken))
+    unit = top.inside()
+    spans = decode_unit(unit, plan, Name("unit"))
+    before: tuple[Declare, ...] = ()
+    if not region.reduction:
+        pointwise_body(unit, region, plan, spans)
+    elif plan.vector is None:
+        before = row_body(unit, region, plan, kernel)
+    else:
+        column_body(unit, region, plan, kernel, spans)
+    loop: tuple[Statement, ...] = (For("unit", Name("begin"), Name("end"), unit.body()),)
+    prologue = _prologue(original, tensors, region, aliased)
+    function = Function(
+        head=f"static void {name}",
+        parameters=("i64 begin", "i64 end", "void* context"),
+        body=(*prologue, *before, *loop),
+        comment=_describe(region, plan),
+    )
+    return _Nest(
+        function=function,
+        units=top.index(unit_count(plan)),
+        grain=grain(plan, top),
+        check=None if region.check is None else region.check[0],
+    )
+
+
+def _describe(region: Region, plan: Plan) -> str:
+    parts = [
+        a.symbol.name if a.block is None else f"{a.symbol.name} in blocks of {a.block}" for a in plan.threaded
+    ]
+    unit = f"A unit of work: {', '.join(parts) or 'everything'}."
+    if region.check is not None:
+        return f"Check {region.check[0]}: {region.check[1].message}\n{unit}"
+    return f"Writes {', '.join(dict.fromkeys(s.buffer for s in region.stores))}. {unit}"
+
+
+def _prologue(
+    kernel: Kernel, tensors: Sequence[TensorArg], region: Region, aliased: frozenset[str]
+) -> tuple[Statement, ...]:
+    found: list[Statement] = [
+        Declare(
+            "const Arguments&", "a", Unary("*", Call("static_cast<const Arguments*>", (Name("context"),)))
+        )
+    ]
+    for kind, name in _fields(kernel, tensors):
+        spelled = f"const {kind}"
+        if kind.endswith("*"):
+            spelled = f"{kind} const" if name in aliased else f"{kind} __restrict const"
+        found.append(Declare(spelled, name, Name(f"a.{name}")))
+    if region.check is not None:
+        found.append(Declare("u8* const", "failed_checks", Name("a.failed_checks")))
+    used = _used_names(region, kernel)
+    return tuple(
+        s for s in found if not isinstance(s, Declare) or s.name in used or s.name in ("a", "failed_checks")
+    )
+
+
+def _used_names(region: Region, kernel: Kernel) -> frozenset[str]:
+    """Arguments that a nest may mention: buffers it touches, and all sizes."""
+    from_values = {v.buffer for v in region.facts.varies if isinstance(v, Load)}
+    written = {s.buffer for s in region.stores}
+    return frozenset(from_values | written | {size.name for size in kernel.sizes})
+
+
+def _entry(kernel: Kernel, tensors: Sequence[TensorArg], nests: Sequence[_Nest]) -> Function:
+    fields = _fields(kernel, tensors)
+    pointers, sizes = fields[: len(kernel.args)], fields[len(tensors) :]
+    scratch = fields[len(kernel.args) : len(tensors)]
+    parameters = tuple(f"{kind} {name}" for kind, name in (*pointers, *sizes, *scratch))
+    values = [name for _, name in fields]
+    body: list[Statement] = []
+    if kernel.checks:
+        body.append(Declare("u8", f"failed_checks[{len(kernel.checks)}]", Literal("{}")))
+        values.append("failed_checks")
+    body.append(Declare("Arguments", "arguments", Literal("{" + ", ".join(values) + "}")))
+    for nest in nests:
+        name = Name(nest.function.head.rsplit(" ", 1)[1])
+        body.append(_run(name, nest))
+        if nest.check is not None:
+            failed = Element(Name("failed_checks"), Literal(str(nest.check)))
+            body.append(If(failed, (Return(Literal(str(nest.check + 1))),)))
+    if kernel.checks:
+        body.append(Return(ZERO))
+    result = "i64" if kernel.checks else "void"
+    return Function(head=f'extern "C" {result} {kernel.name}', parameters=parameters, body=tuple(body))
+
+
+def _run(name: Name, nest: _Nest) -> Statement:
+    return Do(Call("run", (name, nest.units, nest.grain, Unary("&", Name("arguments")))))

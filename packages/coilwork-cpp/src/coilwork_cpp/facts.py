@@ -1,0 +1,85 @@
+"""What values depend on: ranges, earlier reductions, and how often they are used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from coilwork_cpp.ops import cost
+from coilwork_ir.index import Expr
+from coilwork_ir.scalar import Const, IndexValue, Load, Op, Reduce, Scalar, Scan, postorder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Facts about the values below some roots.
+
+    Attributes:
+        varies: the ranges along which a value varies (a `Reduce` does not vary along its axes).
+        stage: the number of passes over the reduction ranges that must be over before the value can be had;
+            for a `Reduce`, the pass in which it is accumulated.
+        uses: the number of users of a value, roots included.
+    """
+
+    varies: Mapping[Scalar, frozenset[Expr]]
+    stage: Mapping[Scalar, int]
+    uses: Mapping[Scalar, int]
+
+    def ready(self, value: Scalar) -> int:
+        """The first pass in which users of `value` can run."""
+        return self.stage[value] + (1 if isinstance(value, Reduce) else 0)
+
+
+def facts_of(roots: Sequence[Scalar], ranges: Iterable[Expr]) -> Facts:
+    """The facts about all values below `roots`."""
+    known = frozenset(ranges)
+    varies: dict[Scalar, frozenset[Expr]] = {}
+    stage: dict[Scalar, int] = {}
+    uses: dict[Scalar, int] = dict.fromkeys(roots, 0)
+    for root in roots:
+        uses[root] += 1
+    for value in postorder(roots):
+        own: frozenset[Expr] = frozenset()
+        match value:
+            case Load():
+                own = value.index[0].free_symbols & known
+            case IndexValue():
+                own = value.expr.free_symbols & known
+            case Scan():
+                own = frozenset((value.axis,))
+            case _:
+                pass
+        for operand in value.operands:
+            own |= varies[operand]
+            uses[operand] = uses.get(operand, 0) + 1
+        if isinstance(value, Reduce):
+            own -= frozenset(value.axes)
+        varies[value] = own
+        stage[value] = max(
+            (stage[o] + (1 if isinstance(o, Reduce) else 0) for o in value.operands),
+            default=0,
+        )
+    return Facts(varies=varies, stage=stage, uses=uses)
+
+
+def work(roots: Iterable[Scalar]) -> int:
+    """Estimated instructions to compute `roots` at one point, every value once."""
+    total = 0
+    for value in postorder(roots):
+        match value:
+            case Op():
+                total += cost(value.op)
+            case Const():
+                pass
+            case _:
+                total += 1
+    return total
+
+
+def recompute_cost(value: Scalar, inner: frozenset[Expr], facts: Facts) -> int:
+    """Estimated instructions to compute `value` again in a later pass over `inner`, loads being cheap."""
+    total = 0
+    for node in postorder((value,)):
+        if isinstance(node, Op) and facts.varies[node] & inner:
+            total += cost(node.op)
+    return total

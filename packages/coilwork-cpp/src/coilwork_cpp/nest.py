@@ -1,0 +1,179 @@
+"""Loops over the units of work of a region, down to where points are computed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from coilwork_cpp.plan import Axis, Plan
+from coilwork_cpp.ranges import extent_of
+from coilwork_cpp.regions import Region
+from coilwork_cpp.tree import (
+    ONE,
+    ZERO,
+    Assign,
+    Binary,
+    Call,
+    Code,
+    Declare,
+    Element,
+    For,
+    If,
+    Literal,
+    Name,
+    Unary,
+)
+from coilwork_cpp.values import Block
+from coilwork_ir.index import Expr, as_int, product
+from coilwork_ir.scalar import Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The points of a range that a loop walks."""
+
+    symbol: Expr
+    begin: Code
+    end: Code
+
+    @property
+    def variable(self) -> str:
+        """The loop's variable."""
+        return self.symbol.name
+
+
+def whole(block: Block, symbol: Expr) -> Span:
+    """All points of `symbol`."""
+    return Span(symbol, ZERO, block.index(extent_of(symbol)))
+
+
+def bind(block: Block, *symbols: Expr) -> None:
+    """Give range symbols their C++ names in `block`."""
+    for symbol in symbols:
+        block.symbols[symbol] = Name(symbol.name)
+
+
+def decode_unit(block: Block, plan: Plan, unit: Code) -> dict[Expr, Span]:
+    """Declare what unit number `unit` fixes; the spans of blocked axes."""
+    spans: dict[Expr, Span] = {}
+    last = len(plan.threaded) - 1
+    for position, axis in enumerate(plan.threaded):
+        inner = product(a.units for a in plan.threaded[position + 1 :])
+        number = unit
+        if position < last:
+            number = Binary("/", number, block.index(inner))
+        if position > 0:
+            number = Binary("%", number, block.index(axis.units))
+        if axis.block is None:
+            block.add(Declare("const i64", axis.symbol.name, number))
+            bind(block, axis.symbol)
+        else:
+            spans[axis.symbol] = _block_span(block, axis, number)
+    return spans
+
+
+def _block_span(block: Block, axis: Axis, number: Code) -> Span:
+    size, extent = axis.block, extent_of(axis.symbol)
+    assert size is not None
+    name = axis.symbol.name
+    known = as_int(extent)
+    if known is not None and known == size:
+        return Span(axis.symbol, ZERO, Literal(str(size)))
+    begin = Name(f"{name}_begin")
+    block.add(Declare("const i64", begin.text, Binary("*", number, Literal(str(size)))))
+    end: Code = Binary("+", begin, Literal(str(size)))
+    if known is None or known % size:
+        end = Call("min_i64", (end, block.index(extent)))
+    block.add(Declare("const i64", f"{name}_end", end))
+    return Span(axis.symbol, begin, Name(f"{name}_end"))
+
+
+def nested(block: Block, spans: Sequence[Span]) -> tuple[Block, list[Block]]:
+    """Open one loop per span; the innermost block, and the chain of blocks to close from the inside."""
+    chain = [block]
+    for span in spans:
+        inner = chain[-1].inside()
+        bind(inner, span.symbol)
+        chain.append(inner)
+    return chain[-1], chain
+
+
+def close(chain: Sequence[Block], spans: Sequence[Span]) -> None:
+    """Put each loop into the block around it."""
+    for outer, inner, span in reversed(list(zip(chain[:-1], chain[1:], spans, strict=True))):
+        outer.add(For(span.variable, span.begin, span.end, inner.body()))
+
+
+def pointwise_body(block: Block, region: Region, plan: Plan, spans: dict[Expr, Span]) -> None:
+    """Loops of a unit without reductions."""
+    serial = [spans.get(r) or whole(block, r) for r in plan.serial]
+    inner, chain = nested(block, serial)
+    if region.check is not None:
+        _check_points(inner, region, plan, spans)
+    else:
+        _store_points(inner, region, plan, spans)
+    close(chain, serial)
+
+
+def _store_points(block: Block, region: Region, plan: Plan, spans: dict[Expr, Span]) -> None:
+    if plan.vector is None:
+        perform(block, region)
+        return
+    span = spans.get(plan.vector.symbol) or whole(block, plan.vector.symbol)
+    block.hoist(region.roots, frozenset((span.symbol,)))
+    point = block.inside()
+    bind(point, span.symbol)
+    perform(point, region)
+    block.add(For(span.variable, span.begin, span.end, point.body(), simd=True))
+
+
+def perform(point: Block, region: Region) -> None:
+    """All stores of a region at one point. Values come first: a store may overwrite what another one reads."""
+    for root in region.roots:
+        point.value(root)
+    for store in region.stores:
+        point.store(store)
+
+
+def _check_points(block: Block, region: Region, plan: Plan, spans: dict[Expr, Span]) -> None:
+    assert region.check is not None
+    number, check = region.check
+    failed = Name("failed")
+    block.add(Declare("bool", failed.text, Literal("false")))
+
+    def test(point: Block, condition: Scalar) -> None:
+        point.add(Assign(failed, Unary("!", point.named(condition)), "|="))
+
+    if plan.vector is None:
+        test(block, check.condition)
+    else:
+        span = spans.get(plan.vector.symbol) or whole(block, plan.vector.symbol)
+        point = block.inside()
+        bind(point, span.symbol)
+        test(point, check.condition)
+        block.add(For(span.variable, span.begin, span.end, point.body()))
+    block.add(If(failed, (Assign(Element(Name("failed_checks"), Literal(str(number))), ONE),)))
+
+
+def points_per_unit(plan: Plan) -> Expr:
+    """Number of points in a unit of work, the last unit of a blocked axis taken as full."""
+    blocked = {a.symbol: a.block for a in plan.threaded if a.block is not None}
+    inside = [r for r in (*plan.serial, *plan.reduction) if r not in blocked]
+    if plan.vector is not None and plan.vector.symbol not in blocked:
+        inside.append(plan.vector.symbol)
+    return product([*(extent_of(r) for r in inside), *(size for size in blocked.values())])
+
+
+def unit_count(plan: Plan) -> Expr:
+    """Number of units of work."""
+    return product(axis.units for axis in plan.threaded)
+
+
+def grain(plan: Plan, block: Block) -> Code:
+    """Units that are worth a thread."""
+    per_unit = points_per_unit(plan) * plan.weight
+    known = as_int(per_unit)
+    if known is not None:
+        return Literal(str(max(1, plan.grain_instructions // max(known, 1))))
+    size = Call("max_i64", (block.index(per_unit), ONE))
+    return Call("max_i64", (Binary("/", Literal(str(plan.grain_instructions)), size), ONE))

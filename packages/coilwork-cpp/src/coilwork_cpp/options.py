@@ -1,0 +1,46 @@
+"""Settings of the generator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+
+from coilwork_ir.errors import EmitError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CppOptions:
+    """What a caller may choose. Every field changes the text, so all belong in a cache key.
+
+    Attributes:
+        vector_math: call the vector functions of glibc's libmvec (2.35 or later, x86-64); otherwise libm, one
+            element at a time.
+        split_elements: reductions with few results are computed in pieces of this many elements, so that threads
+            can share them; 0: never.
+    """
+
+    vector_math: bool = True
+    split_elements: int = 16384
+
+
+def options_from(settings: Mapping[str, object]) -> CppOptions:
+    """The options named by `settings`.
+
+    Raises:
+        EmitError: an unknown name, or a value of another type than the field's.
+    """
+    known = {field.name: field for field in fields(CppOptions)}
+    default = CppOptions()
+    for name, value in settings.items():
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            remedy = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+            raise EmitError("unknown-option", f"no option {name!r}", remedy=remedy)
+        wanted = bool if name == "vector_math" else int
+        if type(value) is not wanted:
+            raise EmitError("option-type", f"option {name!r} takes {wanted.__name__}, got {value!r}")
+    vector_math = settings.get("vector_math", default.vector_math)
+    split_elements = settings.get("split_elements", default.split_elements)
+    assert isinstance(vector_math, bool) and isinstance(split_elements, int)
+    return CppOptions(vector_math=vector_math, split_elements=split_elements)

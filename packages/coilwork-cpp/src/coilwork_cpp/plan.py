@@ -1,0 +1,222 @@
+"""The shape of a region's loop nest: which ranges threads share, which is vectorised, and in what pieces."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from coilwork_cpp.facts import work
+from coilwork_cpp.ranges import extent_of
+from coilwork_cpp.regions import Region
+from coilwork_ir.index import Expr, as_int, bounds, ceildiv, stride_of
+from coilwork_ir.kernels import TensorArg
+from coilwork_ir.scalar import Load, Reduce, Scan, postorder
+
+# Elements of a range that threads share in blocks. Fixed, so that vector and scalar code meet the same elements
+# whatever the number of threads.
+BLOCK: Final = 4096
+_WHOLE: Final = 2 * BLOCK
+_TILE: Final = 64
+_ENOUGH_UNITS: Final = 64
+_UNKNOWN_EXTENT: Final = 16
+# Instructions that are worth a thread.
+_GRAIN: Final = 65536
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """A range, walked whole, or with `block` in pieces of that many points which are units of work."""
+
+    symbol: Expr
+    block: int | None = None
+
+    @property
+    def units(self) -> Expr:
+        """Number of units of work along it."""
+        extent = extent_of(self.symbol)
+        return extent if self.block is None else ceildiv(extent, self.block)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A loop nest.
+
+    Attributes:
+        threaded: what a unit of work fixes, outermost first; a blocked axis leaves a loop over the block.
+        serial: loops inside a unit, outermost first; a blocked threaded axis among them loops over its block.
+        vector: the range of the innermost, vectorised loop, when it is a parallel one.
+        tile: with reductions along other ranges, the number of columns (points of `vector`) reduced together.
+        reduction: reduction ranges, outermost first; innermost and vectorised unless there is a `vector`.
+        grain: units below which threads do not pay, as a number of instructions per unit and point.
+        weight: estimated instructions per point, at least 1.
+    """
+
+    threaded: tuple[Axis, ...]
+    serial: tuple[Expr, ...]
+    vector: Axis | None
+    tile: int
+    reduction: tuple[Expr, ...]
+    weight: int
+
+    @property
+    def grain_instructions(self) -> int:
+        """Instructions that are worth starting a thread for."""
+        return _GRAIN
+
+
+def plan_region(region: Region, args: dict[str, TensorArg]) -> Plan:
+    """The nest for `region`."""
+    weight = max(1, work(region.roots) // 3)
+    scores = _scores(region, args)
+    free = region.parallel
+    if not region.reduction:
+        return _pointwise(region, scores, weight)
+    inner = region.reduction[-1]
+    vector = max(free, key=lambda r: (scores[r], free.index(r)), default=None)
+    if vector is not None and _prefers_columns(region, scores, vector, inner):
+        tile = _column_tile(vector)
+        axis = Axis(symbol=vector, block=tile)
+        others = tuple(Axis(symbol=r) for r in free if r is not vector)
+        return Plan(
+            threaded=(*others, axis),
+            serial=region.serial,
+            vector=axis,
+            tile=tile,
+            reduction=region.reduction,
+            weight=weight,
+        )
+    threaded, rest = _shared(free)
+    return Plan(
+        threaded=threaded,
+        serial=(*rest, *region.serial),
+        vector=None,
+        tile=0,
+        reduction=region.reduction,
+        weight=weight,
+    )
+
+
+def likely_extent(symbol: Expr) -> int:
+    """The extent of a range, or a guess."""
+    known = as_int(extent_of(symbol))
+    return _UNKNOWN_EXTENT if known is None else known
+
+
+def _prefers_columns(region: Region, scores: dict[Expr, int], vector: Expr, inner: Expr) -> bool:
+    points = 1
+    for r in region.reduction:
+        points *= likely_extent(r)
+    known = all(as_int(extent_of(r)) is not None for r in region.reduction)
+    if known and points < 8 and likely_extent(vector) >= 8:
+        return True
+    return scores[vector] > scores[inner] and likely_extent(vector) >= 8
+
+
+def _column_tile(vector: Expr) -> int:
+    extent = as_int(extent_of(vector))
+    if extent is None:
+        return 128
+    if extent <= _TILE:
+        return extent
+    return 256 if extent >= 8192 else _TILE
+
+
+def _pointwise(region: Region, scores: dict[Expr, int], weight: int) -> Plan:
+    free = region.parallel
+    vector = max(free, key=lambda r: (scores[r], free.index(r)), default=None)
+    if vector is None:
+        return Plan(threaded=(), serial=region.serial, vector=None, tile=0, reduction=(), weight=weight)
+    others = tuple(r for r in free if r is not vector)
+    across = _transposed(region, scores, vector)
+    if across is not None and not region.serial:
+        shared = tuple(Axis(symbol=r, block=_TILE if r is across else None) for r in others)
+        axis = Axis(symbol=vector, block=_TILE)
+        return Plan(
+            threaded=(*shared, axis), serial=(across,), vector=axis, tile=0, reduction=(), weight=2 * weight
+        )
+    high = bounds(extent_of(vector)).hi
+    if high is not None and high <= _WHOLE and not (region.serial and not others):
+        threaded, rest = _shared(others)
+        axis = Axis(symbol=vector)
+        return Plan(
+            threaded=threaded,
+            serial=(*rest, *region.serial),
+            vector=axis,
+            tile=0,
+            reduction=(),
+            weight=weight,
+        )
+    # With serial loops inside, short blocks are what gives threads something to share.
+    axis = Axis(symbol=vector, block=_TILE if region.serial else BLOCK)
+    shared = tuple(Axis(symbol=r) for r in others)
+    return Plan(
+        threaded=(*shared, axis), serial=region.serial, vector=axis, tile=0, reduction=(), weight=weight
+    )
+
+
+def _shared(ranges: tuple[Expr, ...]) -> tuple[tuple[Axis, ...], tuple[Expr, ...]]:
+    """The leading ranges that make enough units of work, and the rest, which stay plain loops inside a unit."""
+    units = 1
+    for count, r in enumerate(ranges):
+        if units >= _ENOUGH_UNITS:
+            return tuple(Axis(symbol=q) for q in ranges[:count]), ranges[count:]
+        units *= likely_extent(r)
+    return tuple(Axis(symbol=q) for q in ranges), ()
+
+
+def _accesses(region: Region, args: dict[str, TensorArg]) -> list[tuple[Expr, int, frozenset[Expr]]]:
+    """Index, bytes per point, and ranges that the access gathers along, for every access at innermost level."""
+    facts = region.facts
+    found: list[tuple[Expr, int, frozenset[Expr]]] = []
+    for value in postorder(region.roots):
+        if isinstance(value, Load):
+            gathers: frozenset[Expr] = frozenset()
+            for operand in value.indirect:
+                gathers |= facts.varies[operand]
+            found.append((value.index[0], value.dtype.itemsize, gathers))
+    for store in region.stores:
+        gathers = frozenset()
+        for operand in store.indirect:
+            gathers |= facts.varies[operand]
+        # A line that is written is read as well.
+        found.append((store.index, 2 * args[store.buffer].dtype.itemsize, gathers))
+    return found
+
+
+def _scores(region: Region, args: dict[str, TensorArg]) -> dict[Expr, int]:
+    """For each range: bytes accessed at unit stride along it, minus bytes accessed at other strides."""
+    scores: dict[Expr, int] = {}
+    accesses = _accesses(region, args)
+    for r in (*region.parallel, *region.reduction):
+        score = 0
+        for index, size, gathers in accesses:
+            if r in gathers:
+                score -= size
+            elif r in index.free_symbols:
+                step = stride_of(index, r)
+                score += size if step is not None and as_int(step) == 1 else -size
+        scores[r] = score
+    return scores
+
+
+def _transposed(region: Region, scores: dict[Expr, int], vector: Expr) -> Expr | None:
+    """A range along which accesses that are strided along `vector` have unit stride."""
+    if any(isinstance(value, Reduce | Scan) for value in postorder(region.roots)):
+        return None
+    loads = [v for v in postorder(region.roots) if isinstance(v, Load) and not v.indirect]
+    for r in region.parallel:
+        if r is vector or _short(r) or _short(vector):
+            continue
+        for index in [load.index[0] for load in loads] + [s.index for s in region.stores if not s.indirect]:
+            along = stride_of(index, r)
+            across = stride_of(index, vector)
+            if along is None or across is None or as_int(along) != 1:
+                continue
+            if as_int(across) not in (0, 1):
+                return r
+    return None
+
+
+def _short(symbol: Expr) -> bool:
+    extent = as_int(extent_of(symbol))
+    return extent is not None and extent < 16

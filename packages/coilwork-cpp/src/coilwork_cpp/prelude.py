@@ -1,0 +1,311 @@
+"""C++ functions that kernels call, kept as text; a file holds those it needs, and the functions these need."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+ALIASES: Final = """
+using i8 = signed char;
+using i16 = short;
+using i32 = int;
+using i64 = long long;
+using u8 = unsigned char;
+using u16 = unsigned short;
+using u32 = unsigned int;
+using u64 = unsigned long long;
+"""
+
+# Written as straight-line code so that the loops which use them vectorise.
+FUNCTIONS: Final = {
+    "bf16_to_f32": """
+static inline float bf16_to_f32(u16 x) { return __builtin_bit_cast(float, u32(x) << 16); }
+""",
+    "f32_to_bf16": """
+// Rounds to nearest even; NaN becomes the quiet NaN.
+static inline u16 f32_to_bf16(float x) {
+  const u32 bits = __builtin_bit_cast(u32, x);
+  const u32 rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  return u16(x != x ? 0x7fc0u : rounded);
+}
+""",
+    "f16_to_f32": """
+static inline float f16_to_f32(u16 x) {
+  const u32 magnitude = u32(x & 0x7fff) << 13;
+  // 2^112 moves the exponent's bias from 15 to 127 and normalises subnormals.
+  const u32 scaled = __builtin_bit_cast(u32, __builtin_bit_cast(float, magnitude) * 0x1p112f);
+  const u32 bits = magnitude >= 0x0f800000u ? (magnitude | 0x7f800000u) : scaled;
+  return __builtin_bit_cast(float, bits | (u32(x & 0x8000) << 16));
+}
+""",
+    "f32_to_f16": """
+// Rounds to nearest even; from 65520 on: infinity.
+static inline u16 f32_to_f16(float x) {
+  const u32 bits = __builtin_bit_cast(u32, x);
+  const u32 magnitude = bits & 0x7fffffffu;
+  const u32 normal = (magnitude + 0xfffu + ((magnitude >> 13) & 1u) - 0x38000000u) >> 13;
+  // Adding 0.5 aligns a subnormal's bits at the end of the significand, rounded by the hardware.
+  const u32 subnormal = __builtin_bit_cast(u32, __builtin_bit_cast(float, magnitude) + 0.5f) - 0x3f000000u;
+  const u32 finite = magnitude < 0x38800000u ? subnormal : normal;
+  const u32 special = magnitude > 0x7f800000u ? 0x7e00u : 0x7c00u;
+  return u16((magnitude >= 0x477ff000u ? special : finite) | ((bits >> 16) & 0x8000u));
+}
+""",
+    "f8e4m3_to_f32": """
+static inline float f8e4m3_to_f32(u8 x) {
+  const u32 magnitude = u32(x & 0x7f) << 20;
+  const u32 scaled = __builtin_bit_cast(u32, __builtin_bit_cast(float, magnitude) * 0x1p120f);
+  const u32 bits = (x & 0x7f) == 0x7f ? 0x7fc00000u : scaled;
+  return __builtin_bit_cast(float, bits | (u32(x & 0x80) << 24));
+}
+""",
+    "f32_to_f8e4m3": """
+// Rounds to nearest even; the type has no infinity, so what does not fit becomes NaN.
+static inline u8 f32_to_f8e4m3(float x) {
+  const u32 bits = __builtin_bit_cast(u32, x);
+  const u32 magnitude = bits & 0x7fffffffu;
+  const u32 normal = (magnitude + 0x7ffffu + ((magnitude >> 20) & 1u) - 0x3c000000u) >> 20;
+  const u32 subnormal = __builtin_bit_cast(u32, __builtin_bit_cast(float, magnitude) + 0x1p14f) - 0x46800000u;
+  const u32 finite = magnitude < 0x3c800000u ? subnormal : normal;
+  return u8((magnitude >= 0x43f00000u ? 0x7fu : finite) | ((bits >> 24) & 0x80u));
+}
+""",
+    "f8e5m2_to_f32": """
+static inline float f8e5m2_to_f32(u8 x) { return f16_to_f32(u16(u32(x) << 8)); }
+""",
+    "f32_to_f8e5m2": """
+// Rounds to nearest even; overflow gives infinity.
+static inline u8 f32_to_f8e5m2(float x) {
+  const u32 bits = __builtin_bit_cast(u32, x);
+  const u32 magnitude = bits & 0x7fffffffu;
+  const u32 normal = (magnitude + 0xfffffu + ((magnitude >> 21) & 1u) - 0x38000000u) >> 21;
+  const u32 subnormal = __builtin_bit_cast(u32, __builtin_bit_cast(float, magnitude) + 0x1p7f) - 0x43000000u;
+  const u32 finite = magnitude < 0x38800000u ? subnormal : normal;
+  const u32 special = magnitude > 0x7f800000u ? 0x7fu : 0x7cu;
+  return u8((magnitude >= 0x47800000u ? special : finite) | ((bits >> 24) & 0x80u));
+}
+""",
+    "float_to_u64": """
+static inline u64 float_to_u64(double x) { return x < 0 ? u64(i64(x)) : u64(x); }
+""",
+    "min_nan": """
+// NaN if either is NaN.
+template <class T>
+static inline T min_nan(T a, T b) { return (a < b) | (a != a) ? a : b; }
+""",
+    "max_nan": """
+// NaN if either is NaN.
+template <class T>
+static inline T max_nan(T a, T b) { return (a > b) | (a != a) ? a : b; }
+""",
+    "min_i64": """
+static inline i64 min_i64(i64 a, i64 b) { return a < b ? a : b; }
+""",
+    "max_i64": """
+static inline i64 max_i64(i64 a, i64 b) { return a > b ? a : b; }
+""",
+    "trunc_div": """
+// Division by 0 gives 0 where the processor would stop the program; -1 is apart because the least value has no negative.
+template <class T>
+static inline T trunc_div(T a, T b) {
+  if (T(-1) < T(0) && b == T(-1)) return T(u64(0) - u64(a));
+  return b == T(0) ? T(0) : T(a / b);
+}
+""",
+    "trunc_mod": """
+template <class T>
+static inline T trunc_mod(T a, T b) {
+  if (b == T(0) || (T(-1) < T(0) && b == T(-1))) return T(0);
+  return T(a % b);
+}
+""",
+    "floor_div": """
+template <class T>
+static inline T floor_div(T a, T b) {
+  const T rest = trunc_mod(a, b);
+  return T(trunc_div(a, b) - ((rest != T(0)) & ((rest < T(0)) != (b < T(0)))));
+}
+""",
+    "floor_mod": """
+// The sign of the divisor.
+template <class T>
+static inline T floor_mod(T a, T b) {
+  const T rest = trunc_mod(a, b);
+  return T(rest + (((rest != T(0)) & ((rest < T(0)) != (b < T(0)))) ? b : T(0)));
+}
+""",
+    "floor_mod_float": """
+// The sign of the divisor.
+static inline float floor_mod_float(float a, float b) {
+  const float rest = fmodf(a, b);
+  return (rest != 0) & ((rest < 0) != (b < 0)) ? rest + b : rest;
+}
+static inline double floor_mod_float(double a, double b) {
+  const double rest = fmod(a, b);
+  return (rest != 0) & ((rest < 0) != (b < 0)) ? rest + b : rest;
+}
+""",
+    "floor_div_float": """
+// The quotient of what the exact remainder leaves, so that it agrees with the remainder (as in Python).
+template <class T>
+static inline T floor_quotient(T a, T b, T rest) {
+  if (b == 0) return a / b;
+  T quotient = (a - rest) / b;
+  if ((rest != 0) & ((b < 0) != (rest < 0))) quotient -= 1;
+  if (quotient == 0) return T(__builtin_copysign(0.0, a / b));
+  const T down = T(__builtin_floor(quotient));
+  return quotient - down > T(0.5) ? down + 1 : down;
+}
+static inline float floor_div_float(float a, float b) { return floor_quotient(a, b, fmodf(a, b)); }
+static inline double floor_div_float(double a, double b) { return floor_quotient(a, b, fmod(a, b)); }
+""",
+    "power": """
+// Integer power by squaring, wrapping around. Negative exponents as in torch: 0 but for bases 1 and -1.
+template <class T>
+static inline T power(T base, T exponent) {
+  if (exponent < T(0)) return base == T(1) ? T(1) : base == T(-1) ? T(exponent % T(2) == T(0) ? 1 : -1) : T(0);
+  u64 result = 1, square = u64(base);
+  for (u64 rest = u64(exponent); rest; rest >>= 1, square *= square) {
+    if (rest & 1) result *= square;
+  }
+  return T(result);
+}
+""",
+    "shift_left": """
+template <class T>
+static inline T shift_left(T a, T b) {
+  const u64 bits = 8 * sizeof(T);
+  return u64(b) >= bits ? T(0) : T(u64(a) << (u64(b) & 63));
+}
+""",
+    "shift_right": """
+template <class T>
+static inline T shift_right(T a, T b) {
+  const u64 bits = 8 * sizeof(T);
+  if (u64(b) < bits) return T(a >> b);
+  return T(-1) < T(0) ? T(a >> (bits - 1)) : T(0);
+}
+""",
+    "log_add_exp": """
+// log(exp(a) + exp(b)) without overflow.
+static inline float log_add_exp(float a, float b) {
+  const float high = max_nan(a, b), low = min_nan(a, b);
+  return high == low && high - high != 0 ? high : high + log1pf(expf(low - high));
+}
+static inline double log_add_exp(double a, double b) {
+  const double high = max_nan(a, b), low = min_nan(a, b);
+  return high == low && high - high != 0 ? high : high + log1p(exp(low - high));
+}
+""",
+    "precedes_max": """
+// Whether v at position p comes before the best so far: NaN first, then larger, then earlier.
+template <class T>
+static inline bool precedes_max(T v, i64 p, T best, i64 at) {
+  return (v > best) | ((v != v) & (best == best)) | (((v == best) | ((v != v) & (best != best))) & (p < at));
+}
+""",
+    "precedes_min": """
+// Whether v at position p comes before the best so far: NaN first, then smaller, then earlier.
+template <class T>
+static inline bool precedes_min(T v, i64 p, T best, i64 at) {
+  return (v < best) | ((v != v) & (best == best)) | (((v == best) | ((v != v) & (best != best))) & (p < at));
+}
+""",
+    "fold_sum": """
+// Adds the lanes pairwise.
+template <i64 N, class T>
+static inline T fold_sum(T* lanes) {
+  for (i64 w = N / 2; w > 0; w /= 2) {
+    for (i64 l = 0; l < w; ++l) lanes[l] += lanes[l + w];
+  }
+  return lanes[0];
+}
+""",
+    "fold_prod": """
+template <i64 N, class T>
+static inline T fold_prod(T* lanes) {
+  for (i64 w = N / 2; w > 0; w /= 2) {
+    for (i64 l = 0; l < w; ++l) lanes[l] *= lanes[l + w];
+  }
+  return lanes[0];
+}
+""",
+    "Workspace": """
+extern "C" void* malloc(unsigned long size) noexcept;
+extern "C" void free(void* memory) noexcept;
+// Working memory of a thread, freed at the end of its scope.
+template <class T>
+struct Workspace {
+  T* memory;
+  explicit Workspace(i64 elements) : memory(static_cast<T*>(malloc(sizeof(T) * u64(elements)))) {
+    if (!memory) __builtin_trap();
+  }
+  ~Workspace() { free(memory); }
+};
+""",
+    "run": """
+extern "C" int torch_parallel_for(i64 begin, i64 end, i64 grain, void (*body)(i64, i64, void*), void* context);
+
+// Calls body on all units, on torch's threads if there are more than `grain`.
+static inline void run(void (*body)(i64, i64, void*), i64 units, i64 grain, void* context) {
+  if (units <= grain) {
+    body(0, units, context);
+  } else {
+    torch_parallel_for(0, units, grain, body, context);
+  }
+}
+""",
+}
+
+# Functions of the C library by arity, with vector versions in libmvec (glibc 2.35).
+_VECTOR: Final = {
+    **dict.fromkeys(
+        ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan",
+         "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc"), 1,
+    ),
+    **dict.fromkeys(("pow", "atan2", "hypot"), 2),
+}  # fmt: skip
+_SCALAR: Final = {"lgamma": 1, "fmod": 2}
+_WORD: Final = re.compile(r"[A-Za-z_]\w*")
+
+
+def _math_declaration(name: str, vector: bool) -> str | None:
+    base, kind = (name[:-1], "float") if name.endswith("f") and name not in ("erf",) else (name, "double")
+    arity = _VECTOR.get(base) or _SCALAR.get(base)
+    if arity is None:
+        return None
+    attributes = '__attribute__((simd("notinbranch"), const)) ' if vector and base in _VECTOR else ""
+    return f"{attributes}{kind} {name}({', '.join([kind] * arity)}) noexcept;"
+
+
+def declarations(names: Iterable[str], *, vector_math: bool) -> tuple[str, ...]:
+    """Declarations and definitions for the functions `names` and what they call, in an order that compiles.
+
+    `vector_math`: libmvec may be used. Names that nothing here defines (types, builtins) are left out.
+    """
+    needed: dict[str, None] = {}
+    math: dict[str, str] = {}
+
+    def visit(name: str) -> None:
+        name = name.partition("<")[0]
+        if name in needed or name in math:
+            return
+        text = FUNCTIONS.get(name)
+        if text is None:
+            declaration = _math_declaration(name, vector_math)
+            if declaration is not None:
+                math[name] = declaration
+            return
+        for word in sorted(set(_WORD.findall(text)) - {name}):
+            if word in FUNCTIONS or _math_declaration(word, vector_math) is not None:
+                visit(word)
+        needed[name] = None
+
+    for name in sorted(names):
+        visit(name)
+    extern = ""
+    if math:
+        lines = "\n".join(f"  {math[name]}" for name in sorted(math))
+        extern = f'extern "C" {{\n{lines}\n}}'
+    return tuple(text for text in (ALIASES, extern, *(FUNCTIONS[name] for name in needed)) if text)

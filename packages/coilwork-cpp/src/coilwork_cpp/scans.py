@@ -1,0 +1,93 @@
+"""Running combinations: the variables a scan carries from point to point, and one step of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from coilwork_cpp.elements import compute_type, convert, literal
+from coilwork_cpp.ops import apply
+from coilwork_cpp.reductions import start_value
+from coilwork_cpp.tree import Assign, Binary, Call, Code, Declare, Literal, Name, Scope, Select
+from coilwork_cpp.values import Block, Names
+from coilwork_ir.dtypes import DType
+from coilwork_ir.ops import ReduceKind
+from coilwork_ir.scalar import Scalar, Scan
+
+_COMBINE = {"sum": "add", "prod": "mul", "min": "minimum", "max": "maximum"}
+
+
+def scan_state(scan: Scan, names: Names) -> tuple[Name, ...]:
+    """New variables: the running value, and for extremes its position."""
+    stem = names.fresh(f"running_{scan.kind}")
+    return (Name(stem), Name(f"{stem}_at")) if _extreme(scan) else (Name(stem),)
+
+
+def _extreme(scan: Scan) -> str:
+    return {"min": "<=", "argmin": "<=", "max": ">=", "argmax": ">="}.get(scan.kind, "")
+
+
+def scan_start(scan: Scan, state: Sequence[Name]) -> tuple[tuple[str, str, Code], ...]:
+    """Type, name and start value of each variable. Rounded sums and products of f32 run in f64."""
+    dtype = scan.operands[0].dtype.compute
+    kinds: dict[str, ReduceKind] = {"argmin": "min", "argmax": "max"}
+    if scan.kind == "logcumsumexp":
+        start: Code = literal(float("-inf"), dtype)
+    else:
+        kind: ReduceKind = kinds.get(scan.kind) or ("sum" if scan.kind == "sum" else _kind(scan))
+        start = start_value(kind, dtype)
+    first = (_running_type(scan), state[0].text, start)
+    return (first, ("i64", state[1].text, Literal("0"))) if len(state) > 1 else (first,)
+
+
+def _kind(scan: Scan) -> ReduceKind:
+    match scan.kind:
+        case "prod" | "min" | "max":
+            return scan.kind
+        case _:
+            return "sum"
+
+
+def _wide(scan: Scan) -> bool:
+    return scan.kind in ("sum", "prod") and scan.operands[0].dtype.compute is DType.F32
+
+
+def _running_type(scan: Scan) -> str:
+    dtype = scan.operands[0].dtype.compute
+    return "double" if _wide(scan) else "u8" if dtype.is_bool else compute_type(dtype)
+
+
+def scan_step(point: Block, scan: Scan, state: Sequence[Code]) -> Code:
+    """Update the variables with this point's element; code of the scan's value here."""
+    source: Scalar = scan.operands[0]
+    dtype = source.dtype.compute
+    element = point.declare(dtype, "element", convert(point.value(source), source.dtype, dtype))
+    comparison = _extreme(scan)
+    if comparison:
+        keep_nan = Binary("==", state[0], state[0])
+        better: Code = Binary("&", Binary(comparison, element, state[0]), keep_nan)
+        if dtype.is_float:
+            better = Binary("|", better, Binary("!=", element, element))
+        else:
+            better = Binary(comparison, element, state[0])
+        chosen = Name("better")
+        at = point.index(scan.axis)
+        point.add(
+            Scope(
+                (
+                    Declare("const bool", chosen.text, better),
+                    Assign(state[1], Select(chosen, at, state[1])),
+                    Assign(state[0], Select(chosen, element, state[0])),
+                )
+            )
+        )
+        wants_position = scan.output == 1 or scan.kind in ("argmin", "argmax")
+        result = state[1] if wants_position else convert(state[0], dtype, scan.dtype)
+        return point.declare(scan.dtype, "position" if wants_position else "extreme", result)
+    if scan.kind == "logcumsumexp":
+        point.add(Assign(state[0], Call("log_add_exp", (state[0], element))))
+    elif _wide(scan):
+        point.add(Assign(state[0], element, "+=" if scan.kind == "sum" else "*="))
+    else:
+        point.add(Assign(state[0], apply(_COMBINE[scan.kind], (dtype, dtype), dtype, (state[0], element))))
+    result = Call("float", (state[0],)) if _wide(scan) else state[0]
+    return point.declare(scan.dtype, "running", convert(result, dtype, scan.dtype))

@@ -1,0 +1,121 @@
+"""Building emitted kernels with g++ and calling them with torch tensors."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from coilwork_cpp import CppCodegen
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import evaluate
+from coilwork_ir.kernel_source import KernelSource
+from coilwork_ir.kernels import Kernel
+from coilwork_ir.target import Target, target
+
+Runner = Callable[..., int]
+
+# How a builder spells the features that a KernelSource names.
+FLAGS = {
+    "avx2": "-mavx2", "fma": "-mfma", "f16c": "-mf16c", "avx512f": "-mavx512f", "avx512dq": "-mavx512dq",
+    "avx512bw": "-mavx512bw", "avx512vl": "-mavx512vl", "avx512_bf16": "-mavx512bf16",
+}  # fmt: skip
+
+
+def present_target() -> Target:
+    """The widest built-in x86-64 target that this machine can run."""
+    words = Path("/proc/cpuinfo").read_text().split()
+    for name in ("x86-64-avx512", "x86-64-avx2"):
+        if set(target(name).features) <= set(words):
+            return target(name)
+    return target("x86-64-avx2")
+
+
+def build(source: KernelSource, folder: Path) -> ctypes.CDLL:
+    """Compile and load one kernel."""
+    text = folder / f"{source.name}.cpp"
+    text.write_text(source.text)
+    library = folder / f"{source.name}.so"
+    lib = Path(torch.__file__).parent / "lib"
+    arch = [FLAGS[feature] for feature in source.features if feature in FLAGS]
+    command = [
+        "g++", "-O3", "-shared", "-fPIC", "-fopenmp-simd", "-fno-math-errno", "-fno-trapping-math",
+        "-mprefer-vector-width=512" if "avx512f" in source.features else "-mprefer-vector-width=256",
+        *arch, "-Wall", "-Wno-unused-variable", "-Wno-unknown-pragmas", str(text), "-o", str(library), "-lmvec", "-lm",
+        f"-L{lib}", "-ltorch_cpu",
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0 and not done.stderr, f"{done.stderr}\n{source.text}"
+    return ctypes.CDLL(str(library))
+
+
+def launcher(source: KernelSource, library: ctypes.CDLL) -> Runner:
+    """A function of tensors, then sizes; it provides scratch memory and returns the entry's result."""
+    entry = library[source.entry]
+    entry.restype = ctypes.c_int64 if source.checks else None
+
+    def call(*values: torch.Tensor | int) -> int:
+        given = [v for v in source.args if v.role != "scratch"]
+        assert len(values) == len(given)
+        sizes = {a.name: v for a, v in zip(given, values, strict=True) if isinstance(v, int)}
+        arguments: list[object] = [
+            ctypes.c_int64(v) if isinstance(v, int) else ctypes.c_void_p(v.data_ptr()) for v in values
+        ]
+        scratch = []
+        for arg in source.args:
+            if arg.role == "scratch":
+                assert arg.elements is not None
+                count = evaluate(arg.elements, sizes)
+                scratch.append(torch.full((count * arg.dtype.itemsize + 64,), 0xA5, dtype=torch.uint8))
+        arguments += [ctypes.c_void_p(s.data_ptr()) for s in scratch]
+        return int(entry(*arguments) or 0)
+
+    return call
+
+
+@pytest.fixture
+def load_kernel(tmp_path: Path) -> Callable[..., Runner]:
+    """Emit, build and load a kernel."""
+
+    def load(kernel: Kernel, **options: object) -> Runner:
+        source = CppCodegen().emit(kernel, present_target(), options)
+        return launcher(source, build(source, tmp_path))
+
+    return load
+
+
+def torch_type(dtype: DType) -> torch.dtype:
+    """The torch element type."""
+    found = getattr(torch, dtype.torch_name)
+    assert isinstance(found, torch.dtype)
+    return found
+
+
+@pytest.fixture
+def torch_dtype() -> Callable[[DType], torch.dtype]:
+    """`torch_type`, for test modules."""
+    return torch_type
+
+
+@pytest.fixture
+def threads() -> Callable[[Callable[[], Sequence[torch.Tensor]]], None]:
+    """Check that a computation gives the same bits on 1, 2 and 3 threads."""
+
+    def check(compute: Callable[[], Sequence[torch.Tensor]]) -> None:
+        before = torch.get_num_threads()
+        results = []
+        try:
+            for count in (1, 2, 3):
+                torch.set_num_threads(count)
+                results.append([t.clone() for t in compute()])
+        finally:
+            torch.set_num_threads(before)
+        for other in results[1:]:
+            for a, b in zip(results[0], other, strict=True):
+                assert torch.equal(a.view(torch.uint8), b.view(torch.uint8))
+
+    return check

@@ -1,0 +1,264 @@
+"""Reductions along the contiguous range."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import Expr, as_expr, symbol
+from coilwork_ir.kernels import Hints, Kernel, Range, Store, TensorArg
+from coilwork_ir.scalar import Load, Scalar, cast, const, load, op, reduce
+
+F32, F64, BF16, I64, BOOL = DType.F32, DType.F64, DType.BF16, DType.I64, DType.BOOL
+ROWS, COLUMNS = symbol("n0", lo=0), symbol("n1", lo=0)
+
+
+def rows(extent: Expr | int, length: Expr | int) -> tuple[Range, Range, Expr, Expr]:
+    x = symbol("x0", extent=extent)
+    r = symbol("r0", extent=length)
+    return (
+        Range(symbol=x, kind="parallel", tile="x"),
+        Range(symbol=r, kind="reduction", tile="r"),
+        x,
+        r,
+    )
+
+
+def tensor(name: str, dtype: DType, span: Expr | int) -> TensorArg:
+    role = "in" if name.startswith("in") else "inout" if name.startswith("io") else "out"
+    return TensorArg(name=name, dtype=dtype, role=role, span=as_expr(span))
+
+
+def reduction_kernel(
+    name: str,
+    value: Callable[[Load, Expr], Scalar],
+    source: DType,
+    result: DType,
+    extent: Expr | int,
+    length: Expr | int,
+) -> Kernel:
+    """One output element per row, from rows of `in0`."""
+    xr, rr, x, r = rows(extent, length)
+    element = load("in0", [x * length + r], source)
+    sizes = tuple(e for e in (extent, length) if isinstance(e, Expr))
+    return Kernel(
+        name=name,
+        ranges=(xr, rr),
+        args=(tensor("in0", source, as_expr(extent) * length), tensor("out0", result, extent)),
+        sizes=sizes,
+        stores=(Store(buffer="out0", index=x, value=value(element, r)),),
+    )
+
+
+def softmax_kernel(
+    extent: Expr | int, length: Expr | int, *, online: bool = False, inplace: bool = False
+) -> Kernel:
+    xr, rr, x, r = rows(extent, length)
+    element = load("in0", [x * length + r], F32)
+    kind = "online_softmax" if online else "max"
+    top = reduce(kind, [element], [r])
+    e = op("exp", op("sub", element, top))
+    total = reduce(kind, [element], [r], output=1) if online else reduce("sum", [e], [r])
+    return Kernel(
+        name="softmax",
+        ranges=(xr, rr),
+        args=(tensor("in0", F32, as_expr(extent) * length), tensor("out0", F32, as_expr(extent) * length)),
+        sizes=tuple(s for s in (extent, length) if isinstance(s, Expr)),
+        stores=(Store(buffer="out0", index=x * length + r, value=op("div", e, total)),),
+        hints=Hints(inplace=(("out0", "in0"),)) if inplace else Hints(),
+    )
+
+
+@pytest.mark.parametrize("online", [False, True])
+def test_softmax_dynamic(load_kernel: Callable, threads: Callable, online: bool) -> None:
+    run = load_kernel(softmax_kernel(ROWS, COLUMNS, online=online))
+    for n, m in ((1, 1), (3, 7), (5, 64), (17, 1000), (0, 5), (5, 0), (300, 129)):
+        x = torch.randn(n, m) * 10
+        out = torch.empty(n, m)
+
+        def compute(
+            x: torch.Tensor = x, out: torch.Tensor = out, n: int = n, m: int = m
+        ) -> list[torch.Tensor]:
+            run(x, out, n, m)
+            return [out]
+
+        threads(compute)
+        expected = torch.softmax(x.double(), 1)
+        assert torch.allclose(out.double(), expected, rtol=2e-6, atol=1e-9)
+
+
+def test_softmax_in_place(load_kernel: Callable) -> None:
+    run = load_kernel(softmax_kernel(9, 768, inplace=True))
+    x = torch.randn(9, 768)
+    expected = torch.softmax(x.double(), 1)
+    run(x, x)
+    assert torch.allclose(x.double(), expected, rtol=2e-6, atol=1e-9)
+
+
+KINDS = {
+    "sum": torch.sum,
+    "prod": torch.prod,
+    "min": torch.amin,
+    "max": torch.amax,
+    "argmin": torch.argmin,
+    "argmax": torch.argmax,
+}
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F64, DType.I64, DType.I32, DType.U8])
+@pytest.mark.parametrize("length", [1, 5, 37, 256])
+def test_kinds(load_kernel: Callable, torch_dtype: Callable, dtype: DType, length: int) -> None:
+    """All kinds in one kernel, as in a horizontally fused one."""
+    xr, rr, x, r = rows(4, length)
+    element = load("in0", [x * length + r], dtype)
+    values = [reduce(kind, [element], [r]) for kind in KINDS]
+    args = [tensor("in0", dtype, 4 * length)]
+    stores = []
+    for number, value in enumerate(values):
+        args.append(tensor(f"out{number}", value.dtype, 4))
+        stores.append(Store(buffer=f"out{number}", index=x, value=value))
+    kernel = Kernel(name="kinds", ranges=(xr, rr), args=tuple(args), stores=tuple(stores))
+    run = load_kernel(kernel)
+    kind = torch_dtype(dtype)
+    data = (
+        torch.rand(4, length).to(kind) * 0.5 + 0.75
+        if dtype.is_float
+        else torch.randint(0, 9, (4, length)).to(kind)
+    )
+    data = data.to(kind)
+    outputs = [torch.empty(4, dtype=torch_dtype(v.dtype)) for v in values]
+    run(data, *outputs)
+    for (name, function), out in zip(KINDS.items(), outputs, strict=True):
+        expected = function(data, dim=1).to(out.dtype)
+        if name in ("sum", "prod") and dtype.is_float:
+            assert torch.allclose(out, expected, rtol=1e-5)
+        else:
+            assert torch.equal(out, expected), name
+
+
+def test_nan_and_ties(load_kernel: Callable) -> None:
+    nan, inf = float("nan"), float("inf")
+    width = 100
+    data = torch.zeros(6, width)
+    data[0, [40, 90]] = 5.0  # first of equals
+    data[1, 70] = nan
+    data[1, [80, 3]] = inf
+    data[2, [99, 64]] = nan
+    data[3] = -inf
+    data[4] = inf
+    data[5, [99, 98]] = -3.0
+    xr, rr, x, r = rows(6, width)
+    element = load("in0", [x * width + r], F32)
+    kinds = ("argmax", "argmin", "max", "min")
+    values = [reduce(kind, [element], [r]) for kind in kinds]
+    kernel = Kernel(
+        name="extremes",
+        ranges=(xr, rr),
+        args=(tensor("in0", F32, 600), *(tensor(f"out{k}", v.dtype, 6) for k, v in enumerate(values))),
+        stores=tuple(Store(buffer=f"out{k}", index=x, value=v) for k, v in enumerate(values)),
+    )
+    out = [
+        torch.empty(6, dtype=torch.int64),
+        torch.empty(6, dtype=torch.int64),
+        torch.empty(6),
+        torch.empty(6),
+    ]
+    load_kernel(kernel)(data, *out)
+    # torch's own ties are checked by position: the first one
+    assert out[0].tolist() == [40, 70, 64, 0, 0, 0]
+    assert out[1].tolist() == [0, 70, 64, 0, 0, 98]
+    assert torch.equal(out[2], data.amax(1)) or torch.allclose(out[2], data.amax(1), equal_nan=True)
+    assert torch.allclose(out[3], data.amin(1), equal_nan=True)
+
+
+def test_layer_norm_bf16(load_kernel: Callable) -> None:
+    width = 300
+    xr, rr, x, r = rows(ROWS, width)
+    element = cast(load("in0", [x * width + r], BF16), F32)
+    mean = reduce("welford", [element], [r])
+    variance = op("div", reduce("welford", [element], [r], output=1), const(width, F32))
+    scale = op("rsqrt", op("add", variance, const(1e-5, F32)))
+    normal = op("mul", op("sub", element, mean), scale)
+    kernel = Kernel(
+        name="layer_norm",
+        ranges=(xr, rr),
+        args=(
+            tensor("in0", BF16, ROWS * width),
+            tensor("out0", BF16, ROWS * width),
+            tensor("out1", F32, ROWS),
+        ),
+        sizes=(ROWS,),
+        stores=(
+            Store(buffer="out0", index=x * width + r, value=cast(normal, BF16)),
+            Store(buffer="out1", index=x, value=mean),
+        ),
+    )
+    run = load_kernel(kernel)
+    data = (torch.randn(40, width) * 3 + 50).bfloat16()
+    out, means = torch.empty_like(data), torch.empty(40)
+    run(data, out, means, 40)
+    expected = torch.nn.functional.layer_norm(data.double(), (width,))
+    assert (out.double() - expected).abs().max() <= 2**-8 * expected.abs().max()
+    assert torch.allclose(means.double(), data.double().mean(1), rtol=1e-6)
+
+
+def test_long_sum_is_accurate(load_kernel: Callable, threads: Callable) -> None:
+    n = 1_000_003
+    run = load_kernel(
+        reduction_kernel("total", lambda v, r: reduce("sum", [v], [r]), F32, F32, 1, symbol("n0", lo=0))
+    )
+    torch.manual_seed(0)
+    for data in (torch.rand(n), torch.randn(n) + 0.1):
+        out = torch.empty(1)
+
+        def compute(data: torch.Tensor = data, out: torch.Tensor = out) -> list[torch.Tensor]:
+            run(data, out, n)
+            return [out]
+
+        threads(compute)
+        exact = data.double().sum().item()
+        own, eager = abs(out.item() - exact), abs(data.sum().item() - exact)
+        assert own <= max(2 * eager, abs(exact) * 2**-23)
+
+
+def test_masked_and_truth(load_kernel: Callable) -> None:
+    length = 70
+    xr, rr, x, r = rows(3, length)
+    element = load("in0", [x * length + r], F32)
+    positive = op("gt", element, const(0, F32))
+    values = [
+        reduce("sum", [element, positive], [r]),
+        reduce("argmin", [element, positive], [r]),
+        reduce("any", [positive], [r]),
+        reduce("all", [positive], [r]),
+        reduce("xor_sum", [cast(element, I64)], [r]),
+        reduce("welford", [element, positive], [r], output=1),
+    ]
+    kernel = Kernel(
+        name="masked",
+        ranges=(xr, rr),
+        args=(tensor("in0", F32, 3 * length), *(tensor(f"out{k}", v.dtype, 3) for k, v in enumerate(values))),
+        stores=tuple(Store(buffer=f"out{k}", index=x, value=v) for k, v in enumerate(values)),
+    )
+    data = torch.randn(3, length) * 5
+    data[1] = -1
+    data[2] = data[2].abs() + 0.1
+    dtypes = (torch.float32, torch.int64, torch.bool, torch.bool, torch.int64, torch.float32)
+    out = [torch.empty(3, dtype=d) for d in dtypes]
+    load_kernel(kernel)(data, *out)
+    chosen = torch.where(data > 0, data, torch.inf)
+    assert torch.allclose(out[0], torch.where(data > 0, data, 0).sum(1), rtol=1e-6)
+    assert out[1].tolist() == [chosen[0].argmin().item(), 0, chosen[2].argmin().item()]
+    assert out[2].tolist() == [True, False, True]
+    assert out[3].tolist() == [False, False, True]
+    xor = [0, 0, 0]
+    for row in range(3):
+        for v in data[row].to(torch.int64).tolist():
+            xor[row] ^= v
+    assert out[4].tolist() == xor
+    for row in (0, 2):
+        kept = data[row][data[row] > 0].double()
+        assert abs(out[5][row].item() - ((kept - kept.mean()) ** 2).sum().item()) < 1e-3
