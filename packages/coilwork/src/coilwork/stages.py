@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import torch
 
+from coilwork.alignment import aligned_inputs
 from coilwork.codegens import codegen_for
 from coilwork.options import CompileOptions
 from coilwork.targets import TargetChoice, choose_targets
@@ -101,7 +102,10 @@ def run_stages(
     with clock.stage("lower"):
         lowered = lower(gm, name=name, options=lowering, example_strides=example_strides)
     targets = choose_targets(lowered.graph, options)
-    program = lower_to_program(lowered.graph, targets.main, options, trace=trace, clock=clock)
+    aligned = aligned_inputs(lowered.graph, gm)
+    program = lower_to_program(
+        lowered.graph, targets.main, options, trace=trace, clock=clock, aligned=aligned
+    )
     with clock.stage("codegen"):
         sources = emit_kernels(program, targets, options, trace=trace)
     with clock.stage("wrap"):
@@ -117,14 +121,23 @@ def run_stages(
 
 
 def lower_to_program(
-    graph: Graph, target: Target, options: CompileOptions, *, trace: Trace, clock: StageClock
+    graph: Graph,
+    target: Target,
+    options: CompileOptions,
+    *,
+    trace: Trace,
+    clock: StageClock,
+    aligned: tuple[str, ...] = (),
 ) -> Program:
-    """Loop graph -> schedule -> program; nested graphs of control flow likewise."""
+    """Loop graph -> schedule -> program; nested graphs of control flow likewise.
+
+    `aligned` are inputs that kernels may take to start at multiples of 16 bytes.
+    """
     _checked(graph, verify_graph, options, clock)
     if trace.wanted:
         trace.write(f"{graph.name}.loops.txt", format_graph(graph))
     with clock.stage("schedule"):
-        scheduled: Schedule = schedule(graph, target, _schedule_options(options))
+        scheduled: Schedule = schedule(graph, target, _schedule_options(options, aligned))
     _checked(scheduled, verify_schedule, options, clock)
     if trace.wanted:
         trace.write(f"{graph.name}.schedule.txt", format_schedule(scheduled))
@@ -134,7 +147,7 @@ def lower_to_program(
         return lower_to_program(nested, target, options, trace=trace, clock=clock)
 
     with clock.stage("plan"):
-        program = plan(scheduled, PlanOptions(reuse=options.reuse), region=region)
+        program = plan(scheduled, PlanOptions(reuse=options.reuse, aligned_inputs=aligned), region=region)
     _checked(program, verify_program, options, clock)
     if trace.wanted:
         trace.write(f"{graph.name}.program.txt", format_program(program))
@@ -169,8 +182,10 @@ def _kernel_devices(program: Program) -> dict[str, str]:
     return devices
 
 
-def _schedule_options(options: CompileOptions) -> ScheduleOptions:
-    return ScheduleOptions(fusion=options.fusion, numerics=options.numerics)
+def _schedule_options(options: CompileOptions, aligned_inputs: tuple[str, ...]) -> ScheduleOptions:
+    return ScheduleOptions(
+        numerics=options.numerics, inline=options.fusion, fuse=options.fusion, aligned_inputs=aligned_inputs
+    )
 
 
 def _checked(value: _T, verify: Callable[[_T], None], options: CompileOptions, clock: StageClock) -> None:

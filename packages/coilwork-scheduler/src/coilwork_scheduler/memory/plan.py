@@ -57,10 +57,12 @@ class PlanOptions:
     Attributes:
         reuse: hand memory on in place and between neighbouring steps. Off, every buffer is allocated and freed.
         check_inputs: emit a `CheckLayout` for each input tensor.
+        aligned_inputs: inputs that kernels take to start at multiples of 16 bytes: one that does not is copied first.
     """
 
     reuse: bool = True
     check_inputs: bool = True
+    aligned_inputs: tuple[str, ...] = ()
 
 
 def plan(
@@ -95,6 +97,8 @@ class _Planner:
     dying: list[int] = field(default_factory=list)
     # position of a storage -> name that now holds its memory, once handed on
     handed_on: set[int] = field(default_factory=set)
+    # inputs of the launch at hand whose memory its outputs took over
+    taken_over: list[str] = field(default_factory=list)
     meter: PeakMeter = field(default_factory=PeakMeter)
 
     def __post_init__(self) -> None:
@@ -137,10 +141,10 @@ class _Planner:
                     f"size symbol {symbol.name} of @{self.schedule.name} stands alone in no input's shape or strides",
                     remedy="pass it as an integer input",
                 )
-        if self.options.check_inputs:
-            for entry in self.schedule.inputs:
-                if isinstance(entry, Buffer):
-                    self.out.append(CheckLayout(buffer=entry.name))
+        aligned = frozenset(self.options.aligned_inputs)
+        for entry in self.schedule.inputs:
+            if isinstance(entry, Buffer) and (self.options.check_inputs or entry.name in aligned):
+                self.out.append(CheckLayout(buffer=entry.name, aligned=entry.name in aligned))
 
     def _bind(self, buffer: Buffer, bound: set[Expr]) -> None:
         wanted = self.schedule.symbols
@@ -166,7 +170,13 @@ class _Planner:
         inplace = self._inplace_candidates(step) if self.options.reuse else {}
         instructions: list[Instruction] = []
         for storage in wanted:
-            source = self._take_inplace(storage, inplace, number) or self._take_dying(storage)
+            source = self._take_inplace(storage, inplace, number)
+            if source is not None:
+                # the kernel is called with both names, so the old one stays valid until after the launch
+                instructions.append(Reinterpret(buffer=storage.root, source=source, offset=_ZERO))
+                self.taken_over.append(source)
+                continue
+            source = self._take_dying(storage)
             if source is not None:
                 instructions.append(Reuse(buffer=storage.root, source=source))
             else:
@@ -240,6 +250,9 @@ class _Planner:
         match step:
             case KernelCall():
                 self.out.append(_launch(step))
+                if self.taken_over:
+                    self.out.append(Free(names=tuple(self.taken_over)))
+                    self.taken_over = []
                 for new, old in step.into:
                     self._rename(new, old)
             case View():

@@ -1,0 +1,262 @@
+"""The memory planner: what is allocated, handed on and freed, and that the predicted peak is what a walk measures."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from coilwork_ir.buffers import Buffer, Ref
+from coilwork_ir.index import as_int
+from coilwork_ir.loops.text import parse_graph
+from coilwork_ir.program.nodes import (
+    Alloc,
+    BindSymbol,
+    ExternCall,
+    Free,
+    Instruction,
+    Launch,
+    Program,
+    Reinterpret,
+    Return,
+    Reuse,
+)
+from coilwork_ir.target import target
+from coilwork_scheduler import ScheduleError, ScheduleOptions, schedule
+from coilwork_scheduler.memory import PlanOptions, plan
+
+CPU = target("x86-64-avx512")
+
+
+def planned(text: str, *, fusion: bool = False, reuse: bool = True) -> Program:
+    scheduled = schedule(parse_graph(text), CPU, ScheduleOptions(fuse=fusion, inline=fusion))
+    return plan(scheduled, PlanOptions(reuse=reuse))
+
+
+def chain(length: int) -> str:
+    """A graph of `length` unfusable steps, each reading the one before."""
+    lines = ["graph @chain {", "  input %b0: f32[64, 64]"]
+    for k in range(length):
+        lines.append(
+            f'  extern "aten.mm.default" (%b{k}, %b{k}) contraction defines (%b{k + 1}: f32[64, 64]) '
+            'out "aten.mm.out" ("out")'
+        )
+    return "\n".join([*lines, f"  return (%b{length})", "}"])
+
+
+def measured_peak(program: Program) -> int:
+    """Walk the program as an allocator would see it; every rule about names is asserted on the way."""
+    owner: dict[str, int] = {}
+    size: dict[int, int] = {}
+    holders: dict[int, set[str]] = {}
+    freed: set[str] = set()
+    live = peak = 0
+
+    def size_of(buffer: Buffer) -> int:
+        found = as_int(buffer.span)
+        assert found is not None
+        return found * buffer.dtype.itemsize
+
+    def define(name: str, storage: int) -> None:
+        assert name not in owner, f"{name} defined twice"
+        owner[name] = storage
+        holders.setdefault(storage, set()).add(name)
+
+    def use(name: str) -> None:
+        assert name in owner and name not in freed, f"{name} used while not alive"
+
+    def fresh(buffer: Buffer, counted: bool) -> None:
+        nonlocal live, peak
+        storage = len(size)
+        size[storage] = size_of(buffer) if counted else 0
+        live += size[storage]
+        peak = max(peak, live)
+        define(buffer.name, storage)
+
+    def drop(name: str) -> None:
+        nonlocal live
+        use(name)
+        freed.add(name)
+        storage = owner[name]
+        holders[storage].discard(name)
+        if not holders[storage]:
+            live -= size[storage]
+
+    for entry in program.inputs:
+        if isinstance(entry, Buffer):
+            fresh(entry, counted=False)
+    for instruction in program.instructions:
+        match instruction:
+            case Alloc():
+                fresh(instruction.buffer, counted=True)
+            case Reuse():
+                use(instruction.source)
+                storage = owner[instruction.source]
+                assert size[storage] == size_of(instruction.buffer)
+                define(instruction.buffer.name, storage)
+                freed.add(instruction.source)
+                holders[storage].discard(instruction.source)
+            case Reinterpret():
+                use(instruction.source)
+                define(instruction.buffer.name, owner[instruction.source])
+            case Launch():
+                for name in instruction.args:
+                    use(name)
+            case ExternCall():
+                for value in instruction.args:
+                    if isinstance(value, Ref):
+                        use(value.name)
+                for _, name in instruction.out:
+                    use(name)
+                for output in instruction.outputs:
+                    if isinstance(output, Buffer):
+                        fresh(output, counted=True)
+            case Free():
+                for name in instruction.names:
+                    drop(name)
+            case Return():
+                for result in instruction.values:
+                    if isinstance(result, Ref):
+                        use(result.name)
+            case _:
+                pass
+    return peak
+
+
+def count(program: Program, kind: type[Instruction]) -> int:
+    return sum(isinstance(i, kind) for i in program.instructions)
+
+
+def test_a_chain_needs_two_buffers() -> None:
+    program = planned(chain(10))
+    bytes_each = 64 * 64 * 4
+    assert measured_peak(program) == 2 * bytes_each
+    assert as_int(program.peak_bytes) == 2 * bytes_each if program.peak_bytes is not None else False
+    assert count(program, Alloc) == 2
+
+
+def test_without_reuse_every_buffer_is_allocated() -> None:
+    program = planned(chain(10), reuse=False)
+    assert count(program, Alloc) == 10
+    assert count(program, Reuse) == 0
+    assert measured_peak(program) == 2 * 64 * 64 * 4
+
+
+POINTWISE = """
+graph @inplace {
+  input %x: f32[256]
+  %a: f32[256] = pointwise [i0: 256] {
+    t0 = load %x[i0] : f32
+    t1 = exp(t0)
+    yield t1
+  }
+  %b: f32[256] = pointwise [i0: 256] {
+    t0 = load %a[i0] : f32
+    t1 = sin(t0)
+    yield t1
+  }
+  return (%b)
+}
+"""
+
+
+def test_a_pointwise_result_takes_over_its_dying_input() -> None:
+    program = planned(POINTWISE)
+    assert count(program, Alloc) == 1
+    assert [(i.buffer.name, i.source) for i in program.instructions if isinstance(i, Reinterpret)] == [
+        ("b", "a")
+    ]
+    assert measured_peak(program) == 1024
+
+
+def test_inputs_are_never_taken_over() -> None:
+    program = planned(POINTWISE)
+    sources = [i.source for i in program.instructions if isinstance(i, Reuse | Reinterpret)]
+    assert "x" not in sources
+
+
+MUTATION = """
+graph @mutate {
+  input %x: f32[16]
+  %old: f32[16] = pointwise [i0: 16] {
+    t0 = load %x[i0] : f32
+    t1 = cos(t0)
+    yield t1
+  }
+  %x1: f32[16] = pointwise [i0: 16] into %x {
+    t0 = load %x[i0] : f32
+    t1 = sin(t0)
+    yield t1
+  }
+  return (%old)
+}
+"""
+
+
+def test_readers_of_overwritten_memory_run_first() -> None:
+    program = planned(MUTATION)
+    launches = [i for i in program.instructions if isinstance(i, Launch)]
+    assert len(launches) == 2
+    assert "old" in launches[0].args
+    assert "x" in launches[1].args
+    measured_peak(program)
+
+
+SYMBOLIC = """
+graph @symbolic {
+  symbol s0 in [2, inf]
+  input %x: f32[s0, 4]
+  extern "aten.mm.default" (%x, %x) contraction defines (%y: f32[s0, 4]) out "aten.mm.out" ("out")
+  extern "aten.mm.default" (%y, %y) contraction defines (%z: f32[s0, 4]) out "aten.mm.out" ("out")
+  return (%z)
+}
+"""
+
+
+def test_symbols_are_bound_from_shapes_and_the_peak_is_symbolic() -> None:
+    program = planned(SYMBOLIC)
+    binds = [i for i in program.instructions if isinstance(i, BindSymbol)]
+    assert [(b.symbol.name, b.buffer, b.dim) for b in binds] == [("s0", "x", 0)]
+    assert str(program.peak_bytes) == "32*s0"
+
+
+def test_a_symbol_no_input_determines_is_refused() -> None:
+    text = SYMBOLIC.replace("input %x: f32[s0, 4]", "input %x: f32[2*s0, 4]")
+    with pytest.raises(ScheduleError, match="s0"):
+        planned(text)
+
+
+def test_views_keep_their_memory_alive() -> None:
+    text = """
+graph @view {
+  input %x: f32[8, 8]
+  extern "aten.mm.default" (%x, %x) contraction defines (%y: f32[8, 8]) out "aten.mm.out" ("out")
+  %v: f32[8, 8]{1, 8} = view %y offset `0`
+  extern "aten.mm.default" (%x, %x) contraction defines (%w: f32[8, 8]) out "aten.mm.out" ("out")
+  extern "aten.mm.default" (%v, %w) contraction defines (%z: f32[8, 8]) out "aten.mm.out" ("out")
+  return (%z)
+}
+"""
+    program = planned(text)
+    measured_peak(program)
+    assert count(program, Alloc) == 3
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_graphs_predict_their_peak_and_reuse_never_raises_it(seed: int) -> None:
+    generator = random.Random(seed)
+    lines = ["graph @random {", "  input %b0: f32[32, 32]"]
+    names = ["b0"]
+    for k in range(1, 30):
+        left, right = generator.choice(names[-6:]), generator.choice(names)
+        lines.append(
+            f'  extern "aten.mm.default" (%{left}, %{right}) contraction defines (%b{k}: f32[32, 32]) '
+            'out "aten.mm.out" ("out")'
+        )
+        names.append(f"b{k}")
+    outputs = ", ".join(f"%{n}" for n in generator.sample(names[1:], 3))
+    text = "\n".join([*lines, f"  return ({outputs})", "}"])
+    with_reuse, without = planned(text), planned(text, reuse=False)
+    assert measured_peak(with_reuse) <= measured_peak(without)
+    assert with_reuse.peak_bytes is not None
+    assert as_int(with_reuse.peak_bytes) == measured_peak(with_reuse)
