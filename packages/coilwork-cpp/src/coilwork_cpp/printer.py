@@ -73,12 +73,14 @@ def _at_least(code: Code, level: int) -> str:
 
 
 def _side(code: Code, operator: str, level: int) -> str:
-    text = _at_least(code, level)
-    mixed = isinstance(code, Binary) and code.operator != operator and not text.startswith("(")
-    if mixed and isinstance(code, Binary) and not (operator in _CLEAR and code.operator in _CLEAR):
-        arithmetic_in_comparison = code.operator in _CLEAR and _PRECEDENCE[operator] in (9, 10)
-        return text if arithmetic_in_comparison else f"({text})"
-    return text
+    text, own = _code(code)
+    if own < level:
+        return f"({text})"
+    if not isinstance(code, Binary) or code.operator == operator:
+        return text
+    if code.operator in _CLEAR and (operator in _CLEAR or _PRECEDENCE[operator] in (9, 10)):
+        return text
+    return f"({text})"
 
 
 def _statement(statement: Statement, depth: int) -> Iterable[str]:

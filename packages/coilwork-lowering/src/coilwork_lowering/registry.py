@@ -6,16 +6,33 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from coilwork_lowering.ops import arithmetic, creation, indexing, joining, mutation, reductions, views
+from coilwork_lowering.ops import (
+    activations,
+    arithmetic,
+    creation,
+    foreach,
+    indexing,
+    joining,
+    mutation,
+    powers,
+    reductions,
+    scans,
+    scatters,
+    views,
+)
 from coilwork_lowering.rules import Rule
 
 _FAMILIES: Final[tuple[tuple[Rule, ...], ...]] = (
+    activations.RULES,
     arithmetic.RULES,
     creation.RULES,
     indexing.RULES,
     joining.RULES,
     mutation.RULES,
+    powers.RULES,
     reductions.RULES,
+    scans.RULES,
+    scatters.RULES,
     views.RULES,
 )
 
@@ -23,12 +40,17 @@ _FAMILIES: Final[tuple[tuple[Rule, ...], ...]] = (
 def _table() -> dict[str, Rule]:
     table: dict[str, Rule] = {}
     for family in _FAMILIES:
-        for rule in family:
-            for target in rule.targets:
-                if target in table:
-                    raise AssertionError(f"two lowerings for {target}")
-                table[target] = rule
+        _enter(table, family)
+    _enter(table, foreach.foreach_rules(MappingProxyType(dict(table))))
     return table
+
+
+def _enter(table: dict[str, Rule], family: tuple[Rule, ...]) -> None:
+    for rule in family:
+        for target in rule.targets:
+            if target in table:
+                raise AssertionError(f"two lowerings for {target}")
+            table[target] = rule
 
 
 RULES: Final[Mapping[str, Rule]] = MappingProxyType(_table())

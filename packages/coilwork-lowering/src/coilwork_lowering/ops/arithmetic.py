@@ -235,7 +235,7 @@ RULES: Final[tuple[Rule, ...]] = (
     pointwise_rule("sub.Tensor sub.Scalar", _added(sub)),
     pointwise_rule("rsub.Tensor rsub.Scalar", _rsub),
     pointwise_rule("mul.Tensor mul.Scalar", mul),
-    pointwise_rule("div.Tensor div.Scalar", row("div"), kind=TO_FLOAT),
+    pointwise_rule("div.Tensor div.Scalar true_divide.Tensor true_divide.Scalar", row("div"), kind=TO_FLOAT),
     Rule(overloads("div.Tensor_mode div.Scalar_mode"), _lower_div_mode),
     pointwise_rule("floor_divide floor_divide.Scalar", row("floordiv")),
     pointwise_rule("remainder.Tensor remainder.Scalar remainder.Scalar_Tensor", row("mod")),
