@@ -1,0 +1,91 @@
+"""`pow` and its relatives: small exponents become products."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from coilwork_ir.scalar import Scalar, op
+from coilwork_lowering.builder import Builder
+from coilwork_lowering.ops.elementwise import DEFAULT, TO_FLOAT, compute_type, elementwise, overloads
+from coilwork_lowering.rules import Call, NotLowered, Rule
+from coilwork_lowering.scalar_math import like, mul
+from coilwork_lowering.values import Value
+
+# the longest product that is no slower and no less accurate than the library's power
+_LONGEST: Final = 4
+
+
+def integer_power(base: Scalar, exponent: int) -> Scalar:
+    """`base ** exponent` by squaring."""
+    if exponent == 0:
+        return like(1, base)
+    result: Scalar | None = None
+    square = base
+    while exponent:
+        if exponent & 1:
+            result = square if result is None else mul(result, square)
+        exponent >>= 1
+        if exponent:
+            square = mul(square, square)
+    assert result is not None
+    return result
+
+
+def float_power(base: Scalar, exponent: float) -> Scalar:
+    """`base ** exponent` with torch's special cases for floats."""
+    if exponent == 0.5:
+        return op("sqrt", base)
+    if exponent == -0.5:
+        return op("rsqrt", base)
+    if float(exponent).is_integer() and abs(exponent) <= _LONGEST:
+        power = integer_power(base, abs(int(exponent)))
+        return power if exponent >= 0 else op("div", like(1, base), power)
+    return op("pow", base, like(exponent, base))
+
+
+def _pow_scalar(builder: Builder, call: Call) -> Value:
+    exponent = call["exponent"]
+    if not isinstance(exponent, int | float) or isinstance(exponent, bool):
+        return _pow(builder, call)
+    compute = compute_type(DEFAULT, [call.fakes["self"], exponent])
+
+    def power(base: Scalar) -> Scalar:
+        if base.dtype.is_float:
+            return float_power(base, float(exponent))
+        return integer_power(base, int(exponent))
+
+    if compute.is_bool or (compute.is_integer and exponent < 0):
+        raise NotLowered("a negative power of an integer")
+    return elementwise(builder, call, power, operands=[call["self"]], compute=[compute])
+
+
+def _pow(builder: Builder, call: Call) -> Value:
+    fakes = [call.fakes["self"], call.fakes["exponent"]]
+    compute = compute_type(DEFAULT, fakes)
+    if not compute.is_float:
+        raise NotLowered("a power of integers with an unknown exponent")
+    return elementwise(
+        builder,
+        call,
+        lambda a, b: op("pow", a, b),
+        operands=[call["self"], call["exponent"]],
+        compute=[compute] * 2,
+    )
+
+
+def _xlogy(builder: Builder, call: Call) -> Value:
+    compute = compute_type(TO_FLOAT, [call.fakes["self"], call.fakes["other"]])
+
+    def xlogy(a: Scalar, b: Scalar) -> Scalar:
+        zero = like(0, a)
+        product = op("where", op("eq", a, zero), zero, mul(a, op("log", b)))
+        return op("where", op("isnan", b), b, product)
+
+    return elementwise(builder, call, xlogy, operands=[call["self"], call["other"]], compute=[compute] * 2)
+
+
+RULES: Final[tuple[Rule, ...]] = (
+    Rule(overloads("pow.Tensor_Scalar"), _pow_scalar),
+    Rule(overloads("pow.Tensor_Tensor pow.Scalar"), _pow),
+    Rule(overloads("xlogy.Tensor xlogy.Scalar_Self xlogy.Scalar_Other"), _xlogy),
+)

@@ -1,0 +1,183 @@
+"""Writes at positions that come from tensors. Each copies the target first, then scatters into the copy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from coilwork_ir.index import Expr, as_int
+from coilwork_ir.loops import Check, Scatter
+from coilwork_ir.ops import StoreMode
+from coilwork_ir.scalar import Scalar, placeholder
+from coilwork_lowering.builder import Builder, node_ranges
+from coilwork_lowering.ops.elementwise import on_device, overloads, scalar_operand
+from coilwork_lowering.ops.indexing import AdvancedIndex, in_range, position_of
+from coilwork_lowering.rules import Call, NotLowered, Rule, wrap_dim
+from coilwork_lowering.scalar_math import mul
+from coilwork_lowering.simplify import simplified
+from coilwork_lowering.values import Shape, TensorValue, Value, coordinate_symbols, is_whole, whole
+
+
+def scatter_into(
+    builder: Builder,
+    old: TensorValue,
+    shape: Shape,
+    index: Callable[[tuple[Expr, ...]], Sequence[Expr]],
+    indirect: Callable[[tuple[Expr, ...]], Sequence[Scalar]],
+    value: Callable[[tuple[Expr, ...]], Scalar],
+    mode: StoreMode,
+    checks: Callable[[tuple[Expr, ...]], Sequence[Check]],
+) -> TensorValue:
+    """Append a scatter over `shape` that takes over the memory of the whole buffer `old`."""
+    point = coordinate_symbols("i", shape)
+    positions = tuple(simplified(s) for s in indirect(point))
+    source = simplified(value(point))
+    output = builder.declare(
+        old.buffer.shape, old.dtype, old.device, strides=old.buffer.strides, name=f"{old.buffer.name}_new"
+    )
+    builder.add(
+        Scatter(
+            output=output,
+            into=old.buffer.name,
+            ranges=node_ranges("i", shape),
+            index=tuple(index(point)),
+            indirect=positions,
+            value=source,
+            mode=mode,
+            checks=tuple(checks(point)) if builder.options.checks else (),
+            origins=builder.origins,
+        )
+    )
+    builder.overwrite(old.buffer.name, output)
+    return whole(output)
+
+
+def store_mode(call: Call, accumulate: bool) -> StoreMode:
+    """`add` or `store`, for types that can be added in memory."""
+    if accumulate and (call.dtype.is_bool or call.dtype.is_low_precision):
+        raise NotLowered("accumulation into a type that is added in another")
+    return "add" if accumulate else "store"
+
+
+def _index_put(builder: Builder, call: Call) -> Value:
+    value = call.tensor("self")
+    listed = on_device(builder, call["indices"], call.device)
+    plan = AdvancedIndex(len(value.shape), listed, value.shape)
+    source = call.tensor("values")
+    mode = store_mode(call, bool(call["accumulate"]))
+    fakes = [f for f in call.fakes["indices"] if f is not None]
+    depth: list[Expr] = []
+    for k in range(plan.depth):
+        sizes = [
+            builder.sizes.expr(f.shape[k - plan.depth + f.dim()]) for f in fakes if f.dim() >= plan.depth - k
+        ]
+        depth.append(next((s for s in sizes if as_int(s) != 1), sizes[0]))
+    rest = [s for k, s in enumerate(value.shape) if k not in plan.places]
+    shape = (*rest[: plan.front], *depth, *rest[plan.front :])
+    target = _destination(builder, call, value)
+    return scatter_into(
+        builder,
+        target,
+        shape,
+        plan.coordinates,
+        lambda point: plan.positions(builder, point),
+        lambda point: scalar_operand(builder, source, point, value.dtype),
+        mode,
+        lambda point: plan.checks(builder, point, call.target),
+    )
+
+
+def _destination(builder: Builder, call: Call, value: TensorValue) -> TensorValue:
+    """A copy to scatter into, or the argument's own memory for the in-place operators."""
+    if not call.target.split(".")[1].endswith("_"):
+        return builder.copy(value, strides=call.strides(builder))
+    current = builder.current(value)
+    if not is_whole(current):
+        raise NotLowered("a scatter into part of a buffer")
+    return current
+
+
+def _scatter(mode: StoreMode | None) -> Callable[[Builder, Call], Value]:
+    def lower(builder: Builder, call: Call) -> Value:
+        value, positions = call.tensor("self"), call.tensor("index")
+        if not value.shape or not positions.shape:
+            raise NotLowered("scatter with 0-dimensional operands")
+        dim = wrap_dim(call.integer("dim"), len(value.shape))
+        chosen: StoreMode = _reduce_mode(call) if mode is None else mode
+        if chosen != "store" and (value.dtype.is_bool or value.dtype.is_low_precision):
+            raise NotLowered("accumulation into a type that is added in another")
+        source = call.arguments["src"] if "src" in call.arguments else call["value"]
+        target = _destination(builder, call, value)
+        size = value.shape[dim]
+
+        def found(point: tuple[Expr, ...]) -> Scalar:
+            return position_of(builder, positions, point, size, wraps=False)
+
+        def element(point: tuple[Expr, ...]) -> Scalar:
+            return scalar_operand(builder, source, point, value.dtype)
+
+        return scatter_into(
+            builder,
+            target,
+            positions.shape,
+            lambda point: (*point[:dim], placeholder(0), *point[dim + 1 :]),
+            lambda point: (found(point),),
+            element,
+            chosen,
+            lambda point: (in_range(found(point), size, call.target),),
+        )
+
+    return lower
+
+
+def _reduce_mode(call: Call) -> StoreMode:
+    if call.arguments.get("include_self") is False:
+        raise NotLowered("scatter_reduce without the old elements")
+    modes: dict[str, StoreMode] = {
+        "add": "add",
+        "multiply": "mul",
+        "sum": "add",
+        "prod": "mul",
+        "amax": "max",
+        "amin": "min",
+    }
+    mode = modes.get(str(call["reduce"]))
+    if mode is None:
+        raise NotLowered(f"scatter with reduction {call['reduce']}")
+    return mode
+
+
+def _index_add(builder: Builder, call: Call) -> Value:
+    value, positions, source = call.tensor("self"), call.tensor("index"), call.tensor("source")
+    if not value.shape or not positions.shape:
+        raise NotLowered("index_add with 0-dimensional operands")
+    dim = wrap_dim(call.integer("dim"), len(value.shape))
+    mode = store_mode(call, True)
+    target = _destination(builder, call, value)
+
+    def found(point: tuple[Expr, ...]) -> Scalar:
+        return position_of(builder, positions, (point[dim],), value.shape[dim], wraps=False)
+
+    def element(point: tuple[Expr, ...]) -> Scalar:
+        alpha = scalar_operand(builder, call["alpha"], point, value.dtype)
+        return mul(alpha, scalar_operand(builder, source, point, value.dtype))
+
+    return scatter_into(
+        builder,
+        target,
+        source.shape,
+        lambda point: (*point[:dim], placeholder(0), *point[dim + 1 :]),
+        lambda point: (found(point),),
+        element,
+        mode,
+        lambda point: (in_range(found(point), value.shape[dim], call.target),),
+    )
+
+
+RULES: Final[tuple[Rule, ...]] = (
+    Rule(overloads("index_put index_put_ _unsafe_index_put"), _index_put),
+    Rule(overloads("scatter.src scatter.value scatter_.src scatter_.value"), _scatter("store")),
+    Rule(overloads("scatter_add scatter_add_"), _scatter("add")),
+    Rule(overloads("scatter.reduce scatter.value_reduce scatter_reduce.two"), _scatter(None)),
+    Rule(overloads("index_add"), _index_add),
+)

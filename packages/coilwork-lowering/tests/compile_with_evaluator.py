@@ -1,0 +1,49 @@
+"""`torch.compile` through AOTAutograd, lowering, and the evaluator in place of generated code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import evaluate
+import torch
+from coilwork_lowering import Lowered, LoweringOptions, decompositions, lower, partition
+from torch._functorch.aot_autograd import aot_module_simplified
+
+
+def make_boxed_call(call: Callable[[list[Any]], list[Any]]) -> Callable[..., Any]:
+    """Mark `call` as taking one list."""
+    vars(call)["_boxed_call"] = True
+    return call
+
+
+class Recorder:
+    """A `torch.compile` backend that keeps every lowered graph."""
+
+    def __init__(self, options: LoweringOptions | None = None) -> None:
+        self.options = LoweringOptions() if options is None else options
+        self.lowered: list[Lowered] = []
+
+    def compiler(self, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        strides = [t.stride() if isinstance(t, torch.Tensor) else None for t in inputs]
+        made = lower(gm, name="graph", options=self.options, example_strides=strides)
+        self.lowered.append(made)
+
+        def call(args: list[Any]) -> list[Any]:
+            given = list(args)
+            args.clear()
+            return evaluate.run(made.graph, made.constants, given)
+
+        return make_boxed_call(call)
+
+    def __call__(self, gm: torch.fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Any:
+        return aot_module_simplified(
+            gm,
+            list(inputs),
+            fw_compiler=self.compiler,
+            bw_compiler=self.compiler,
+            inference_compiler=self.compiler,
+            decompositions=decompositions(self.options),
+            partition_fn=partition,
+            keep_inference_input_mutations=True,
+        )

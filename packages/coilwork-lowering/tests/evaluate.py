@@ -1,0 +1,300 @@
+"""A slow evaluator of loop IR graphs on CPU tensors, for tests: index arrays over whole domains, plain torch ops."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from coilwork_ir.buffers import Buffer, DeviceValue, ListValue, Ref, SymbolOutput, TorchValue
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import Expr, evaluate, fold
+from coilwork_ir.loops import AssertSize, Check, Extern, Graph, Node, Pointwise, Reduce, Scan, Scatter, View
+from coilwork_ir.scalar import Const, IndexValue, Load, Op, Scalar, postorder
+
+OPS: dict[str, Callable[..., torch.Tensor]] = {
+    "floordiv": lambda a, b: torch.div(a, b, rounding_mode="floor"),
+    "truncdiv": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
+    "mod": torch.remainder,
+    "div": torch.true_divide,
+    "fma": lambda a, b, c: (a.double() * b.double() + c.double()).to(a.dtype),
+    "lshift": torch.bitwise_left_shift,
+    "rshift": torch.bitwise_right_shift,
+}
+
+
+def torch_dtype(dtype: DType) -> torch.dtype:
+    found = getattr(torch, dtype.torch_name)
+    assert isinstance(found, torch.dtype)
+    return found
+
+
+class Evaluator:
+    """Runs one graph; `memory` maps buffer names to tensors with the declared layout."""
+
+    def __init__(self, graph: Graph, constants: Any) -> None:
+        self.graph = graph
+        self.memory: dict[str, torch.Tensor] = {c.buffer.name: constants[c.key] for c in graph.constants}
+        self.dead: set[str] = set()
+        self.sizes: dict[str, int] = {}
+
+    def run(self, inputs: Sequence[Any]) -> list[Any]:
+        for given, value in zip(self.graph.inputs, inputs, strict=True):
+            if isinstance(given, Buffer):
+                self.memory[given.name] = value
+                for extent, size in zip(given.shape, value.shape, strict=True):
+                    if extent.is_symbol:
+                        self.sizes[extent.name] = size
+            else:
+                self.sizes[given.name] = int(value)
+        for node in self.graph.nodes:
+            self.step(node)
+        return [self.output(o) for o in self.graph.outputs]
+
+    def output(self, item: Any) -> Any:
+        if isinstance(item, Ref):
+            assert item.name not in self.dead, f"output {item.name} was overwritten"
+            return self.memory[item.name]
+        return self.size(item) if isinstance(item, Expr) else item
+
+    def size(self, e: Expr) -> int:
+        return evaluate(e, self.sizes)
+
+    def allocate(self, buffer: Buffer) -> torch.Tensor:
+        shape, strides = [self.size(e) for e in buffer.shape], [self.size(e) for e in buffer.strides]
+        made = torch.empty_strided(shape, strides, dtype=torch_dtype(buffer.dtype), device=buffer.device)
+        self.memory[buffer.name] = made
+        return made
+
+    def take_over(self, old: str, new: Buffer) -> torch.Tensor:
+        assert old not in self.dead
+        self.dead.add(old)
+        self.memory[new.name] = self.memory[old]
+        assert list(self.memory[old].stride()) == [self.size(e) for e in new.strides]
+        return self.memory[old]
+
+    def env(self, ranges: Sequence[Expr]) -> dict[Expr, torch.Tensor]:
+        sizes = [0 if r.extent is None else self.size(r.extent) for r in ranges]
+        rank = len(ranges)
+        return {
+            r: torch.arange(n).reshape([n if j == k else 1 for j in range(rank)])
+            for k, (r, n) in enumerate(zip(ranges, sizes, strict=True))
+        }
+
+    def index(self, e: Expr, env: dict[Expr, torch.Tensor], indirect: Sequence[torch.Tensor]) -> torch.Tensor:
+        def look_up(s: Expr) -> torch.Tensor:
+            if s.name.startswith("@"):
+                return indirect[int(s.name[1:])]
+            return env[s] if s in env else torch.tensor(self.sizes[s.name])
+
+        return fold(
+            e,
+            const=torch.tensor,
+            symbol=look_up,
+            add=lambda xs: functools.reduce(operator.add, xs),
+            mul=lambda xs: functools.reduce(operator.mul, xs),
+            floordiv=lambda a, b: torch.div(a, b, rounding_mode="floor"),
+            mod=torch.remainder,
+            minimum=lambda xs: functools.reduce(torch.minimum, xs),
+            maximum=lambda xs: functools.reduce(torch.maximum, xs),
+        )
+
+    def body(self, root: Scalar, env: dict[Expr, torch.Tensor], shape: Sequence[int]) -> torch.Tensor:
+        done: dict[Scalar, torch.Tensor] = {}
+        for node in postorder([root]):
+            done[node] = self.scalar(node, [done[x] for x in node.operands], env)
+            assert done[node].dtype == torch_dtype(node.dtype), (node, node.dtype, done[node].dtype)
+        return done[root].broadcast_to(list(shape))
+
+    def scalar(
+        self, node: Scalar, operands: list[torch.Tensor], env: dict[Expr, torch.Tensor]
+    ) -> torch.Tensor:
+        match node:
+            case Const():
+                return torch.tensor(node.value, dtype=torch_dtype(node.dtype))
+            case IndexValue():
+                return self.index(node.expr, env, operands)
+            case Load():
+                return self.load(node, operands, env)
+            case Op(op="cast" | "bitcast"):
+                target = torch_dtype(node.dtype)
+                return operands[0].to(target) if node.op == "cast" else operands[0].view(target)
+            case Op():
+                function = OPS.get(node.op) or getattr(torch, node.op)
+                result: torch.Tensor = function(*operands)
+                return result
+        raise AssertionError(f"scalar {node}")
+
+    def load(
+        self, node: Load, operands: list[torch.Tensor], env: dict[Expr, torch.Tensor]
+    ) -> torch.Tensor:
+        assert node.buffer not in self.dead, f"read of overwritten {node.buffer}"
+        source = self.memory[node.buffer]
+        assert source.dtype == torch_dtype(node.dtype)
+        indirect = operands[: len(node.indirect)]
+        index = [self.index(e, env, indirect) for e in node.index]
+        mask = None if node.mask is None else operands[-1]
+        if mask is not None:
+            *index, mask = torch.broadcast_tensors(*index, mask)
+            index = [torch.where(mask, i, 0) for i in index]
+            if source.numel() == 0:
+                assert not mask.any()
+                return torch.full(mask.shape, node.other, dtype=source.dtype)
+        if any(i.numel() == 0 for i in index):
+            shape = torch.broadcast_shapes(*(i.shape for i in index))
+            return torch.empty(shape, dtype=source.dtype)
+        for i, n in zip(index, source.shape, strict=True):
+            assert bool(((i >= 0) & (i < n)).all()), f"load of {node.buffer} out of bounds: {node.index}"
+        value = source[tuple(index)] if index else source
+        return value if mask is None else torch.where(mask, value, torch.tensor(node.other, dtype=source.dtype))
+
+    def check(self, checks: Sequence[Check], ranges: Sequence[Expr]) -> None:
+        env, shape = self.env(ranges), self.extents(ranges)
+        for one in checks:
+            if not bool(self.body(one.condition, env, shape).all()):
+                raise IndexError(one.message) if one.error == "IndexError" else RuntimeError(one.message)
+
+    def extents(self, ranges: Sequence[Expr]) -> list[int]:
+        return [0 if r.extent is None else self.size(r.extent) for r in ranges]
+
+    def step(self, node: Node) -> None:
+        match node:
+            case Pointwise():
+                self.check(node.checks, node.ranges)
+                value = self.body(node.body, self.env(node.ranges), self.extents(node.ranges)).clone()
+                assert node.body.dtype is node.output.dtype
+                target = (
+                    self.allocate(node.output) if node.into is None else self.take_over(node.into, node.output)
+                )
+                target.copy_(value)
+            case Reduce():
+                self.reduce(node)
+            case Scan():
+                self.scan(node)
+            case Scatter():
+                self.scatter(node)
+            case View():
+                assert node.source not in self.dead
+                source, out = self.memory[node.source], node.output
+                typed = source if source.dtype == torch_dtype(out.dtype) else source.view(torch_dtype(out.dtype))
+                shape, strides = [self.size(e) for e in out.shape], [self.size(e) for e in out.strides]
+                offset = self.size(node.offset) + typed.storage_offset()
+                self.memory[out.name] = typed.as_strided(shape, strides, offset)
+            case Extern():
+                self.extern(node)
+            case AssertSize():
+                if not getattr(operator, node.relation)(self.size(node.lhs), self.size(node.rhs)):
+                    raise RuntimeError(node.message)
+            case _:
+                raise AssertionError(f"node {type(node).__name__}")
+
+    def reduce(self, node: Reduce) -> None:
+        ranges = (*node.ranges, *node.axes)
+        self.check(node.checks, ranges)
+        value = self.body(node.body, self.env(ranges), self.extents(ranges))
+        kept = len(node.ranges)
+        flat = value.reshape([*value.shape[:kept], int(torch.tensor(value.shape[kept:]).prod())])
+        match node.kind:
+            case "sum" | "prod" | "argmax" | "argmin" | "any" | "all":
+                results = [getattr(torch, node.kind)(flat, -1)]
+                if node.kind in ("sum", "prod"):
+                    results = [getattr(torch, node.kind)(flat, -1, dtype=flat.dtype)]
+            case "max" | "min":
+                results = [getattr(torch, f"a{node.kind}")(flat, -1)]
+            case "welford":
+                mean = flat.mean(-1)
+                results = [mean, ((flat - mean.unsqueeze(-1)) ** 2).sum(-1)]
+            case "online_softmax":
+                top = flat.amax(-1)
+                results = [top, (flat - top.unsqueeze(-1)).exp().sum(-1)]
+            case _:
+                raise AssertionError(node.kind)
+        assert len(results) == len(node.outputs)
+        for buffer, result in zip(node.outputs, results, strict=True):
+            if buffer is not None:
+                assert torch_dtype(buffer.dtype) == result.dtype
+                self.allocate(buffer).copy_(result)
+
+    def scan(self, node: Scan) -> None:
+        value = self.body(node.body, self.env(node.ranges), self.extents(node.ranges))
+        axis = node.ranges.index(node.axis)
+        function = {"sum": torch.cumsum, "prod": torch.cumprod, "max": torch.cummax, "min": torch.cummin}.get(
+            node.kind, torch.logcumsumexp
+        )
+        results = function(value, axis)
+        for buffer, result in zip(
+            node.outputs, [results] if isinstance(results, torch.Tensor) else results, strict=True
+        ):
+            if buffer is not None:
+                self.allocate(buffer).copy_(result)
+
+    def scatter(self, node: Scatter) -> None:
+        self.check(node.checks, node.ranges)
+        env, shape = self.env(node.ranges), self.extents(node.ranges)
+        value = self.body(node.value, env, shape).clone()
+        indirect = [self.body(x, env, shape) for x in node.indirect]
+        index = [self.index(e, env, indirect).broadcast_to(shape).reshape(-1) for e in node.index]
+        keep = torch.ones(value.numel(), dtype=torch.bool)
+        if node.mask is not None:
+            keep = self.body(node.mask, env, shape).reshape(-1)
+        target = self.take_over(node.into, node.output)
+        places = tuple(i[keep] for i in index)
+        flat = value.reshape(-1)[keep]
+        if node.mode in ("store", "add"):
+            target.index_put_(places, flat, accumulate=node.mode == "add")
+            return
+        combine = {"mul": torch.mul, "min": torch.minimum, "max": torch.maximum}[node.mode]
+        for k in range(flat.numel()):
+            at = tuple(int(p[k]) for p in places)
+            target[at] = combine(target[at], flat[k])
+
+    def argument(self, value: Any) -> Any:
+        match value:
+            case Ref(name):
+                assert name not in self.dead, f"call with overwritten {name}"
+                return self.memory[name]
+            case ListValue(items):
+                return [self.argument(item) for item in items]
+            case Expr():
+                return self.size(value)
+            case DType():
+                return torch_dtype(value)
+            case TorchValue(attribute):
+                return getattr(torch, attribute)
+            case DeviceValue(device):
+                return torch.device(device)
+        return value
+
+    def extern(self, node: Extern) -> None:
+        namespace, packet, overload = (node.out_overload or node.target).split(".")
+        function = getattr(getattr(getattr(torch.ops, namespace), packet), overload)
+        args = [self.argument(a) for a in node.args]
+        kwargs = {k: self.argument(v) for k, v in node.kwargs}
+        if node.out_overload:
+            buffers = [b for b in node.outputs if isinstance(b, Buffer)]
+            function(*args, **kwargs, **{n: self.allocate(b) for n, b in zip(node.out_names, buffers, strict=True)})
+            return
+        results = function(*args, **kwargs)
+        listed = [results] if node.single else list(results)
+        for mutation in node.mutates:
+            self.take_over(mutation.source, mutation.output)
+        for declared, result in zip(node.outputs, listed, strict=False):
+            if isinstance(declared, Buffer):
+                for extent, size in zip(declared.shape, result.shape, strict=True):
+                    if extent.is_symbol:
+                        self.sizes.setdefault(extent.name, size)
+                expected = [self.size(e) for e in declared.strides]
+                assert list(result.shape) == [self.size(e) for e in declared.shape], node.target
+                assert result.numel() == 0 or all(
+                    n == 1 or a == b for n, a, b in zip(result.shape, result.stride(), expected, strict=True)
+                ), f"{node.target}: strides {result.stride()} declared {expected}"
+                self.memory[declared.name] = result
+            elif isinstance(declared, SymbolOutput):
+                self.sizes[declared.symbol.name] = int(result)
+
+
+def run(graph: Graph, constants: Any, inputs: Sequence[Any]) -> list[Any]:
+    """The outputs of `graph` on `inputs`; overwritten inputs are changed in place."""
+    return Evaluator(graph, constants).run(inputs)
