@@ -55,7 +55,9 @@ def scalar_operand(builder: Builder, value: Value, point: tuple[Expr, ...], dtyp
             return to_dtype(index(value), dtype)
         case bool() | int() | float():
             if dtype.is_integer and isinstance(value, float):
-                raise NotLowered("a fractional operand of an integer computation")
+                if not value.is_integer():
+                    raise NotLowered("a fractional operand of an integer computation")
+                value = int(value)
             return const(wrapped(value, dtype), dtype)
     raise NotLowered(f"operand {value!r}")
 

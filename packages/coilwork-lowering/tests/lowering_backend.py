@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import evaluate
+import loop_evaluator
 import torch
 from coilwork_lowering import Lowered, LoweringOptions, decompositions, lower, partition
 from torch._functorch.aot_autograd import aot_module_simplified
@@ -32,7 +32,7 @@ class Recorder:
         def call(args: list[Any]) -> list[Any]:
             given = list(args)
             args.clear()
-            return evaluate.run(made.graph, made.constants, given)
+            return loop_evaluator.run(made.graph, made.constants, given)
 
         return make_boxed_call(call)
 

@@ -1,0 +1,70 @@
+"""Trace a function to ATen, lower it, evaluate the loop IR, and compare values, types and strides with eager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import loop_evaluator
+import torch
+from coilwork_ir.loops import Extern, Graph
+from coilwork_lowering import Lowered, LoweringOptions, lower
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
+
+
+def trace_and_lower(
+    function: Callable[..., Any], inputs: tuple[Any, ...], *, options: LoweringOptions | None = None, mode: str = "fake"
+) -> Lowered:
+    """Lower the ATen graph of `function`, no decompositions."""
+    gm = make_fx(function, tracing_mode=mode)(*inputs)
+    return lower(gm, name="graph", options=LoweringOptions() if options is None else options)
+
+
+def externs(graph: Graph) -> list[str]:
+    """Targets of the extern calls."""
+    return [node.target for node in graph.nodes if isinstance(node, Extern)]
+
+
+def assert_as_eager(
+    function: Callable[..., Any],
+    *inputs: Any,
+    extern: bool = False,
+    tolerance: float | None = None,
+) -> Lowered:
+    """`function` through lowering gives eager's results, without extern calls unless `extern`."""
+    lowered = trace_and_lower(function, inputs)
+    if not extern:
+        assert externs(lowered.graph) == []
+    found = loop_evaluator.run(lowered.graph, lowered.constants, _copies(inputs))
+    expected = pytree.tree_leaves(function(*_copies(inputs)))
+    assert len(found) == len(expected)
+    for got, wanted in zip(found, expected, strict=True):
+        if not isinstance(wanted, torch.Tensor):
+            assert got == wanted
+            continue
+        assert got.dtype == wanted.dtype
+        assert got.shape == wanted.shape
+        if wanted.numel() > 0:
+            pairs = zip(wanted.shape, got.stride(), wanted.stride(), strict=True)
+            assert all(n == 1 or a == b for n, a, b in pairs), (got.stride(), wanted.stride())
+        exact = not wanted.dtype.is_floating_point
+        torch.testing.assert_close(
+            got,
+            wanted,
+            equal_nan=True,
+            rtol=0 if exact else tolerance,
+            atol=0 if exact else (None if tolerance is None else tolerance),
+        )
+    return lowered
+
+
+def _copies(inputs: tuple[Any, ...]) -> list[Any]:
+    return [_copy(x) if isinstance(x, torch.Tensor) else x for x in inputs]
+
+
+def _copy(x: torch.Tensor) -> torch.Tensor:
+    made = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype)
+    if any(step == 0 and size > 1 for step, size in zip(x.stride(), x.shape, strict=True)):
+        return x
+    return made.copy_(x)

@@ -1,0 +1,175 @@
+"""Elementwise operators on special values, every layout, mixed types and low precision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from lowering_against_eager import assert_as_eager
+from torch import Tensor
+
+aten = torch.ops.aten
+SPECIAL = torch.tensor([0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 3.5, float("inf"), float("-inf"), float("nan"), 1e30, -1e-30])
+
+UNARY = (
+    "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh sigmoid erf erfc "
+    "sqrt rsqrt reciprocal neg abs sign floor ceil trunc round relu silu mish hardsigmoid hardswish log_sigmoid_forward "
+    "isnan isinf isfinite isposinf isneginf signbit logical_not nan_to_num square lgamma relu6 hardshrink softshrink "
+    "gelu elu leaky_relu softplus hardtanh"
+)
+
+
+@pytest.mark.parametrize("name", [n for n in UNARY.split() if n != "log_sigmoid_forward"])
+def test_unary_on_special_values(name: str) -> None:
+    assert_as_eager(getattr(aten, name), SPECIAL)
+
+
+@pytest.mark.parametrize("name", ["exp", "gelu", "neg", "sigmoid", "sqrt", "silu"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_unary_in_other_precisions(name: str, dtype: torch.dtype) -> None:
+    assert_as_eager(getattr(aten, name), torch.randn(3, 5).abs().to(dtype))
+
+
+@pytest.mark.parametrize("name", ["exp", "sin", "sigmoid", "sqrt", "log", "tanh"])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.bool, torch.uint8])
+def test_integers_become_floats(name: str, dtype: torch.dtype) -> None:
+    assert_as_eager(getattr(aten, name), torch.tensor([0, 1, 2, 3]).to(dtype))
+
+
+@pytest.mark.parametrize("name", ["neg", "abs", "sign", "floor", "ceil", "relu", "square", "bitwise_not", "isnan", "isfinite"])
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int64, torch.uint8])
+def test_unary_on_integers(name: str, dtype: torch.dtype) -> None:
+    assert_as_eager(getattr(aten, name), torch.tensor([0, 1, 2, 127, 255 if dtype is torch.uint8 else -128]).to(dtype))
+
+
+BINARY = (
+    "add sub mul div maximum minimum fmax fmin remainder fmod atan2 pow eq ne lt le gt ge logical_and logical_or "
+    "logical_xor floor_divide copysign hypot xlogy heaviside"
+)
+
+
+@pytest.mark.parametrize("name", BINARY.split())
+def test_binary_on_special_values(name: str) -> None:
+    a, b = torch.meshgrid(SPECIAL, SPECIAL, indexing="ij")
+    assert_as_eager(getattr(aten, name), a, b)
+
+
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "div", "maximum", "remainder", "fmod", "eq", "lt", "floor_divide"])
+@pytest.mark.parametrize("types", [(torch.int32, torch.int64), (torch.int8, torch.float32), (torch.bfloat16, torch.float32), (torch.uint8, torch.int8), (torch.int64, torch.float16)])
+def test_binary_promotes(name: str, types: tuple[torch.dtype, torch.dtype]) -> None:
+    a = torch.tensor([[1, 2, 7, 100]]).to(types[0])
+    b = torch.tensor([[3], [1], [5]]).to(types[1])
+    assert_as_eager(getattr(aten, name), a, b)
+
+
+@pytest.mark.parametrize("name", ["bitwise_and", "bitwise_or", "bitwise_xor"])
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int8, torch.int64])
+def test_bits(name: str, dtype: torch.dtype) -> None:
+    assert_as_eager(getattr(aten, name), torch.tensor([0, 1, 5, -3]).to(dtype), torch.tensor([1, 1, 3, 6]).to(dtype))
+
+
+def test_shifts_outside_the_width() -> None:
+    a = torch.tensor([1, -5, 7, -9], dtype=torch.int32)
+    b = torch.tensor([1, 2, 33, 40], dtype=torch.int32)
+    assert_as_eager(aten.bitwise_left_shift, a, b)
+    assert_as_eager(aten.bitwise_right_shift, a, b)
+
+
+@pytest.mark.parametrize("mode", [None, "floor", "trunc"])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32])
+def test_rounded_division(mode: str | None, dtype: torch.dtype) -> None:
+    a = torch.tensor([7, -7, 8, -8, 0]).to(dtype)
+    b = torch.tensor([2, 2, -3, -3, 5]).to(dtype)
+    assert_as_eager(lambda x, y: aten.div.Tensor_mode(x, y, rounding_mode=mode), a, b)
+
+
+LAYOUTS: dict[str, Callable[[], Tensor]] = {
+    "contiguous": lambda: torch.randn(4, 3, 5),
+    "transposed": lambda: torch.randn(5, 3, 4).transpose(0, 2),
+    "strided": lambda: torch.randn(4, 6, 10)[:, ::2, ::2],
+    "expanded": lambda: torch.randn(4, 1, 5).expand(4, 3, 5),
+    "single": lambda: torch.randn(1, 1, 1),
+    "empty": lambda: torch.randn(0, 3, 5),
+    "channels_last": lambda: torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+    "scalar": lambda: torch.randn(()),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layouts(layout: str) -> None:
+    x = LAYOUTS[layout]()
+    assert_as_eager(lambda a: aten.mul(aten.sin(a), a), x)
+    assert_as_eager(lambda a: aten.add(a, 2.5, alpha=3), x)
+
+
+POWERS = (-2, -1, -0.5, 0, 0.5, 1, 2, 3, 4, 2.5, 7)
+
+
+@pytest.mark.parametrize("exponent", POWERS)
+def test_powers(exponent: float) -> None:
+    assert_as_eager(lambda a: aten.pow(a, exponent), SPECIAL)
+    if exponent >= 0 and isinstance(exponent, int):
+        assert_as_eager(lambda a: aten.pow(a, exponent), torch.tensor([-3, 0, 2, 100]))
+
+
+def _third(name: str) -> Callable[..., Tensor]:
+    def call(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        result: Tensor = getattr(aten, name)(a, b, c)
+        return result
+
+    return call
+
+
+@pytest.mark.parametrize("name", ["lerp", "addcmul", "addcdiv", "clamp", "where"])
+def test_three_operands(name: str) -> None:
+    a, b, c = torch.randn(3, 4), torch.randn(3, 4), torch.rand(3, 4) + 0.5
+    first = a > 0 if name == "where" else a
+    assert_as_eager(_third(name), first, b, c)
+
+
+def test_clamp_forms() -> None:
+    x = SPECIAL
+    assert_as_eager(lambda a: aten.clamp(a, -1, 1), x)
+    assert_as_eager(lambda a: aten.clamp(a, min=0.5), x)
+    assert_as_eager(lambda a: aten.clamp_max(a, 0), x)
+    assert_as_eager(lambda a: aten.clamp(a, 2, 90), torch.tensor([1, 5, 100]))
+
+
+BACKWARDS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "sigmoid": aten.sigmoid_backward,
+    "tanh": aten.tanh_backward,
+    "silu": aten.silu_backward,
+    "threshold": lambda g, x: aten.threshold_backward(g, x, 0.3),
+    "hardtanh": lambda g, x: aten.hardtanh_backward(g, x, -1.0, 1.0),
+    "hardsigmoid": aten.hardsigmoid_backward,
+    "hardswish": aten.hardswish_backward,
+    "softplus": lambda g, x: aten.softplus_backward(g, x, 1.5, 2.0),
+}
+
+
+@pytest.mark.parametrize("name", BACKWARDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_derivatives(name: str, dtype: torch.dtype) -> None:
+    assert_as_eager(BACKWARDS[name], torch.randn(40).to(dtype), (3 * torch.randn(40)).to(dtype))
+
+
+def test_gelu_approximations_and_conversion() -> None:
+    assert_as_eager(lambda a: aten.gelu(a, approximate="tanh"), torch.randn(20))
+    assert_as_eager(lambda a: torch.ops.prims.convert_element_type(a, torch.int32), torch.randn(20) * 10)
+    assert_as_eager(lambda a: torch.ops.prims.convert_element_type(a, torch.bool), SPECIAL)
+
+
+def test_foreach() -> None:
+    xs = [torch.rand(3), torch.rand(2, 4)]
+    ys = [torch.rand(3), torch.rand(2, 4)]
+
+    def step(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> list[Tensor]:
+        first = aten._foreach_add.List([a, b], [c, d], alpha=2)
+        second = aten._foreach_mul.Scalar(first, 3.0)
+        third = aten._foreach_sqrt(second)
+        fourth = aten._foreach_addcdiv.ScalarList(third, [a, b], [c, d], [0.5, 0.25])
+        result: list[Tensor] = aten._foreach_lerp.Scalar(fourth, first, 0.1)
+        return result
+
+    assert_as_eager(step, *xs, *ys)

@@ -1,0 +1,244 @@
+"""Views, reductions, joins, indexing, scatters and scans against eager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from lowering_against_eager import assert_as_eager, externs, trace_and_lower
+from coilwork_ir.loops import View
+from torch import Tensor
+
+aten = torch.ops.aten
+Function = Callable[[Tensor], Tensor]
+
+VIEWS: dict[str, Function] = {
+    "view": lambda x: x.view(6, 20),
+    "split a dimension": lambda x: x.view(2, 3, 2, 2, 5),
+    "merge and split": lambda x: x.view(6, 2, 10),
+    "view of transposed": lambda x: x.transpose(0, 1).reshape(3, 40),
+    "permute": lambda x: x.permute(2, 0, 1),
+    "expand": lambda x: x[:, :1].expand(2, 3, 4, 5),
+    "squeeze": lambda x: x[:, :1].squeeze(1),
+    "unsqueeze": lambda x: x.unsqueeze(-2),
+    "slice with step": lambda x: x[:, 1:, ::2, -4:-1],
+    "select": lambda x: x.select(2, -1),
+    "diagonal": lambda x: x.diagonal(1, 2, 3),
+    "unfold": lambda x: x.unfold(3, 2, 2),
+    "flip": lambda x: x.flip(0, 3),
+    "as_strided": lambda x: x.as_strided((4, 3), (2, 5), 3),
+    "as_strided of a slice": lambda x: aten.as_strided(x[1], (2, 3), (7, 2)),
+    "bits": lambda x: x.view(torch.int32),
+    "nested": lambda x: x.view(6, 20).t()[::2].unsqueeze(0).expand(3, 10, 6).reshape(30, 6),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_views_as_outputs_and_operands(name: str) -> None:
+    x = torch.randn(2, 3, 4, 5)
+    assert_as_eager(VIEWS[name], x)
+    if name != "bits":
+        assert_as_eager(lambda a: aten.add(aten.exp(VIEWS[name](a)), 1), x)
+
+
+def test_affine_views_reach_extern_calls_without_copies() -> None:
+    lowered = assert_as_eager(lambda a, b: torch.mm(a.t(), b[:, 2:6]), torch.randn(4, 3), torch.randn(4, 8), extern=True)
+    assert [type(n).__name__ for n in lowered.graph.nodes] == ["View", "View", "Extern"]
+    assert externs(lowered.graph) == ["aten.mm.default"]
+
+
+def test_multiple_view_results() -> None:
+    assert_as_eager(lambda x: [t + 1 for t in x.split(2, 1)], torch.randn(3, 5))
+    assert_as_eager(lambda x: [t * 2 for t in x.unbind(1)], torch.randn(3, 4))
+    assert_as_eager(lambda x: [t * 2 for t in x.chunk(3, -1)], torch.randn(2, 7))
+
+
+REDUCTIONS: dict[str, Function] = {
+    "sum": lambda x: x.sum(),
+    "sum dim": lambda x: x.sum((0, 2)),
+    "sum keepdim": lambda x: x.sum(1, keepdim=True),
+    "mean": lambda x: x.mean((-1,)),
+    "mean all": lambda x: x.mean(),
+    "prod": lambda x: x.prod(1),
+    "amax": lambda x: x.amax((1, 2), keepdim=True),
+    "amin": lambda x: x.amin(0),
+    "argmax": lambda x: x.argmax(1),
+    "argmin all": lambda x: x.argmin(),
+    "argmax keepdim": lambda x: x.argmax(2, keepdim=True),
+    "any": lambda x: (x > 1).any(1),
+    "all": lambda x: (x > -1).all(),
+    "var": lambda x: x.var((0, 1)),
+    "std": lambda x: x.std(2, correction=0),
+    "logsumexp": lambda x: x.logsumexp(1),
+}
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+@pytest.mark.parametrize("kind", ["plain", "transposed", "bfloat16", "special", "single"])
+def test_reductions(name: str, kind: str) -> None:
+    x = torch.randn(3, 4, 5)
+    if kind == "transposed":
+        x = torch.randn(5, 4, 3).transpose(0, 2)
+    if kind == "bfloat16":
+        x = x.bfloat16()
+    if kind == "special":
+        x[0, 1, 2], x[1, 2, 3], x[2, 0, 0] = float("nan"), float("inf"), float("-inf")
+    if kind == "single":
+        x = torch.randn(1, 1, 1)
+    tolerance = 2e-2 if kind == "bfloat16" else 1e-5
+    assert_as_eager(REDUCTIONS[name], x, tolerance=tolerance)
+
+
+@pytest.mark.parametrize("name", ["sum", "sum dim", "mean", "prod", "any", "all", "var"])
+def test_reductions_of_nothing(name: str) -> None:
+    assert_as_eager(REDUCTIONS[name], torch.randn(3, 0, 5))
+    assert_as_eager(REDUCTIONS[name], torch.randn(3, 4, 0))
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int32])
+def test_integer_reductions(dtype: torch.dtype) -> None:
+    x = torch.randint(0, 2, (3, 40)).to(dtype)
+    assert_as_eager(lambda a: (a.sum(), a.sum(1), a.prod(1), a.amax(1), a.any(0), a.all()), x)
+    assert_as_eager(lambda a: (a.argmax(1), *a.max(0)), x if dtype is not torch.bool else x.int())
+
+
+def test_positions_of_extremes_take_the_first() -> None:
+    x = torch.tensor([[1.0, 3.0, 3.0], [float("nan"), 5.0, float("nan")]])
+    assert_as_eager(lambda a: (*a.max(1), *a.min(1, keepdim=True), a.argmax(), a.argmin(0)), x)
+
+
+def test_moments() -> None:
+    x = torch.randn(4, 6, 5)
+    assert_as_eager(lambda a: (*torch.var_mean(a, 1), *torch.std_mean(a, (0, 2), correction=0, keepdim=True)), x)
+    assert_as_eager(lambda a: torch.var(a, 0), torch.randn(1, 4))
+    assert_as_eager(lambda a: a.sum(), torch.randn(()))
+
+
+JOINS: dict[str, Function] = {
+    "cat": lambda x: torch.cat([x, x * 2, x[:, :1]], 1),
+    "cat mixed types": lambda x: torch.cat([x, x.double()], 0),
+    "stack": lambda x: torch.stack([x, x + 1], -1),
+    "pad": lambda x: aten.constant_pad_nd(x, [1, 2, 0, 3], 1.5),
+    "negative pad": lambda x: aten.constant_pad_nd(x, [-1, 2, 1, -2], -1.0),
+    "repeat": lambda x: x.repeat(2, 1, 3),
+    "roll": lambda x: x.roll((1, -2), (0, 1)),
+    "roll flat": lambda x: x.roll(3),
+    "tril": lambda x: x.tril(1),
+    "triu": lambda x: x.triu(-1),
+    "slice_scatter": lambda x: aten.slice_scatter(x, x[:, :2] * 2, 1, 1, 4, 2),
+    "select_scatter": lambda x: aten.select_scatter(x, x[0] * 2, 0, -1),
+    "where": lambda x: torch.where(x > 0, x, 0.0),
+    "masked_fill": lambda x: x.masked_fill(x < 0, float("-inf")),
+}
+
+
+@pytest.mark.parametrize("name", JOINS)
+def test_joins(name: str) -> None:
+    assert_as_eager(JOINS[name], torch.randn(4, 5))
+    if not name.startswith("select"):
+        assert_as_eager(JOINS[name], torch.randn(5, 4).t().contiguous().mul(2))
+
+
+def test_padding_of_integers() -> None:
+    assert_as_eager(lambda x: torch.nn.functional.pad(x, (0, 1), value=-100), torch.tensor([[1, 2]]))
+
+
+def test_creation() -> None:
+    x = torch.randn(2, 3)
+    assert_as_eager(
+        lambda a: (
+            torch.zeros_like(a),
+            torch.full((2,), 3.5),
+            aten.full_like(a, 7, dtype=torch.int64),
+            torch.arange(2, 11, 3),
+            torch.arange(0.0, 1.0, 0.25),
+            torch.arange(5, dtype=torch.float32),
+            torch.eye(3, 2),
+            aten.new_ones(a, [4]),
+            aten.scalar_tensor(2.0),
+            torch.ops.prims.iota(4, start=1, step=2, dtype=torch.int64, device="cpu", requires_grad=False),
+        ),
+        x,
+    )
+
+
+def test_reads_at_positions() -> None:
+    w, i = torch.randn(7, 4), torch.randint(0, 7, (2, 3))
+    assert_as_eager(lambda a, k: aten.embedding(a, k), w, i)
+    assert_as_eager(lambda a, k: a.index_select(0, k), w, i[0])
+    assert_as_eager(lambda a, k: a.gather(1, k), w, torch.randint(0, 4, (5, 6)))
+    assert_as_eager(lambda a, k: a[k], w, i - 7)
+    assert_as_eager(lambda a, k: a[:, k], torch.randn(3, 7, 2), i)
+    x = torch.randn(3, 7, 5, 2)
+    j = torch.randint(0, 5, (3,))
+    assert_as_eager(lambda a, k, m: a[:, k, m], x, i, j)
+    assert_as_eager(lambda a, k, m: a[k[:, :1], :, m], x, i % 3, j)
+
+
+@pytest.mark.parametrize("what", ["embedding", "index", "gather"])
+def test_positions_out_of_range_raise(what: str) -> None:
+    functions: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+        "embedding": aten.embedding,
+        "index": lambda a, k: a[k],
+        "gather": lambda a, k: a.gather(0, k[:, None]),
+    }
+    bad = torch.tensor([0, 9])
+    lowered = trace_and_lower(functions[what], (torch.randn(7, 1), bad))
+    import loop_evaluator
+
+    with pytest.raises(IndexError, match="index out of range in aten"):
+        loop_evaluator.run(lowered.graph, lowered.constants, [torch.randn(7, 1), bad])
+
+
+def test_scatters() -> None:
+    x, i = torch.randn(4, 6), torch.randint(0, 4, (3, 6))
+    unique = torch.stack([torch.randperm(4)[:3] for _ in range(6)], 1)
+    src = torch.randn(3, 6)
+    assert_as_eager(lambda a, k, s: a.scatter(0, k, s), x, unique, src)
+    assert_as_eager(lambda a, k: a.scatter(0, k, 1.5), x, i)
+    assert_as_eager(lambda a, k, s: a.scatter_add(0, k, s), x, i, src)
+    assert_as_eager(lambda a, k, s: a.scatter_reduce(0, k, s, "amax"), x, i, src)
+    assert_as_eager(lambda a, k, s: a.index_add(1, k, s, alpha=2), x, torch.tensor([0, 0, 5]), torch.randn(4, 3))
+    assert_as_eager(lambda a, k, s: a.index_put((k,), s, accumulate=True), x, torch.tensor([1, 1, -1]), torch.randn(3, 6))
+    assert_as_eager(lambda a, k, s: aten.index_put(a, [None, k], s), x, torch.tensor([1, 3]), torch.randn(4, 2))
+    assert_as_eager(lambda a, k, s: aten.index_put(a, [k, k], s), x, torch.tensor([1, 3]), torch.tensor(5.0))
+
+
+def test_scans() -> None:
+    x = torch.randn(3, 6)
+    assert_as_eager(lambda a: (a.cumsum(1), a.cumprod(0), a.logcumsumexp(1), *a.cummax(1), *a.cummin(0)), x)
+    assert_as_eager(lambda a: a.cumsum(0), torch.tensor([True, False, True]))
+    assert_as_eager(lambda a: a.cumsum(1), x.bfloat16(), tolerance=2e-2)
+
+
+def test_an_extern_call_keeps_eagers_strides() -> None:
+    lowered = assert_as_eager(
+        lambda x, w: torch.conv2d(x * 2, w) + 1,
+        torch.randn(2, 3, 6, 6).to(memory_format=torch.channels_last),
+        torch.randn(4, 3, 3, 3),
+        extern=True,
+    )
+    assert externs(lowered.graph) == ["aten.convolution.default"]
+
+
+EXTERNS: dict[str, Function] = {
+    "sort": lambda x: aten.sort(x, 1)[0],
+    "topk": lambda x: x.topk(2)[1],
+    "complex": lambda x: torch.view_as_real(torch.complex(x, x) * 2j),
+    "erfinv": lambda x: torch.erfinv(x.clamp(-0.9, 0.9)),
+    "linalg": lambda x: torch.linalg.inv(x @ x.t() + 10 * torch.eye(4)),
+    "unsorted split": lambda x: aten.cat([x] * 12, 0),
+    "max_pool": lambda x: aten.max_pool2d_with_indices(x[None], [2, 2])[0],
+}
+
+
+@pytest.mark.parametrize("name", EXTERNS)
+def test_everything_else_is_called(name: str) -> None:
+    lowered = assert_as_eager(EXTERNS[name], torch.randn(4, 6), extern=True)
+    assert externs(lowered.graph)
+
+
+def test_views_are_made_once() -> None:
+    lowered = trace_and_lower(lambda x: (torch.mm(x.t(), x), torch.mm(x.t(), x + 1)), (torch.randn(3, 4),))
+    assert sum(isinstance(n, View) for n in lowered.graph.nodes) == 1
