@@ -141,7 +141,7 @@ def lower_to_program(
     _checked(scheduled, verify_schedule, options, clock)
     if trace.wanted:
         trace.write(f"{graph.name}.schedule.txt", format_schedule(scheduled))
-        trace.write(f"{graph.name}.decisions.txt", explain(scheduled))
+        trace.write(f"{graph.name}.decisions.txt", explain(scheduled.decisions))
 
     def region(nested: Graph) -> Program:
         return lower_to_program(nested, target, options, trace=trace, clock=clock)

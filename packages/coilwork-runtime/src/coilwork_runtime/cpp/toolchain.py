@@ -24,7 +24,6 @@ BASE_FLAGS: Final = (
     "-fno-math-errno",
     "-fno-trapping-math",
     "-ffp-contract=off",
-    "-fvisibility=hidden",
     "-w",
 )
 # What a torch wheel exports in libtorch_cpu and kernels call; linked against a stub, because reading the symbol table of
