@@ -1,4 +1,4 @@
-"""Fixtures: Triton's interpreter and Triton's compiler, each in a process of its own."""
+"""Fixtures: what runs Triton kernels and what compiles them, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -11,19 +11,32 @@ import pytest
 # tests are imported one by one (importlib mode), so what they share must be found by name
 sys.path.insert(0, str(Path(__file__).parent))
 
-from kernel_bench import TritonProcess  # noqa: E402
+from kernel_bench import TritonProcess
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--refresh-goldens` rewrites the expected texts of this package."""
-    parser.addoption("--refresh-goldens", action="store_true", help="rewrite golden texts instead of comparing")
+    parser.addoption(
+        "--refresh-goldens", action="store_true", help="rewrite golden texts instead of comparing"
+    )
 
 
-@pytest.fixture(scope="session")
-def interpreter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonProcess]:
-    """Triton's interpreter on CPU tensors."""
+@pytest.fixture(
+    scope="session",
+    params=[
+        pytest.param("interpreter", marks=pytest.mark.interpreter),
+        pytest.param("gpu", marks=pytest.mark.gpu),
+    ],
+)
+def engine(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[TritonProcess]:
+    """What runs kernels: Triton's interpreter on CPU tensors, and the GPU where there is one."""
     pytest.importorskip("triton")
-    process = TritonProcess(interpret=True, cache=tmp_path_factory.mktemp("triton"))
+    torch = pytest.importorskip("torch")
+    if request.param == "gpu" and not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    process = TritonProcess(interpret=request.param == "interpreter", cache=tmp_path_factory.mktemp("triton"))
     yield process
     process.close()
 

@@ -78,7 +78,11 @@ def grid_of(source: KernelSource, config: Config, sizes: Sequence[int]) -> list[
 
 
 def run_source(
-    process: TritonProcess, source: KernelSource, tensors: Sequence[Any], sizes: Sequence[int] = (), config: int = 0
+    process: TritonProcess,
+    source: KernelSource,
+    tensors: Sequence[Any],
+    sizes: Sequence[int] = (),
+    config: int = 0,
 ) -> list[Any]:
     """The tensors after launching `source` with candidate number `config`."""
     chosen = source.configs[config]
@@ -91,12 +95,15 @@ def run_source(
             "sizes": list(sizes),
             "meta": dict(chosen.meta),
             "grid": grid_of(source, chosen, sizes),
+            "options": {"num_warps": chosen.num_warps, "num_stages": chosen.num_stages},
         }
     )
     return found
 
 
-def compile_source(process: TritonProcess, source: KernelSource, target: str, config: int = 0) -> str:
+def compile_source(
+    process: TritonProcess, source: KernelSource, target: str, config: int = 0, *, debug: bool = False
+) -> str:
     """Machine text of `source` for `target`."""
     chosen = source.configs[config]
     signature = {a.name: "i64" if a.role == "size" and a.dtype is DType.I64 else "i32" for a in source.args}
@@ -112,7 +119,7 @@ def compile_source(process: TritonProcess, source: KernelSource, target: str, co
             "constexprs": dict(chosen.meta),
             "attrs": aligned,
             "target": TARGETS[target],
-            "options": {"num_warps": chosen.num_warps, "num_stages": chosen.num_stages},
+            "options": {"num_warps": chosen.num_warps, "num_stages": chosen.num_stages, "debug": debug},
         }
     )
     return found

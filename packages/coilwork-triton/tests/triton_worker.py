@@ -28,11 +28,13 @@ def load(text: str) -> dict[str, Any]:
 
 
 def run(request: dict[str, Any]) -> Any:
-    """Launch in the interpreter; returns the tensors, which the kernel may have changed."""
+    """Launch, on the GPU unless interpreted; returns the tensors, which the kernel may have changed."""
     kernel = load(request["text"])[request["entry"]]
+    device = "cpu" if os.environ["TRITON_INTERPRET"] == "1" else "cuda"
+    tensors = [t.to(device) for t in request["tensors"]]
     if all(extent > 0 for extent in request["grid"]):
-        kernel[tuple(request["grid"])](*request["tensors"], *request["sizes"], **request["meta"])
-    return request["tensors"]
+        kernel[tuple(request["grid"])](*tensors, *request["sizes"], **request["meta"], **request["options"])
+    return [t.cpu() for t in tensors]
 
 
 def compile_(request: dict[str, Any]) -> Any:

@@ -71,28 +71,29 @@ def _check(values: Values, scope: Scope, check: Check) -> None:
 def _store(values: Values, scope: Scope, store: Store) -> None:
     space = values.space
     roots = action_roots(store)
-    index_symbols = space.simplified(store.index).free_symbols
-    block = values.block(*roots, symbols=index_symbols)
-    offset = values.offset(scope, store.index, store.indirect, block)
+    varies = frozenset(store.index.free_symbols).union(*(values.levels.varies[r] for r in roots))
+    once: list[Expr] = []
+    if store.mode != "store":
+        _require_atomic(values, store)
+        once = _repeated(values, varies, scope)
+    spans = varies | frozenset(once)
+    symbols = space.simplified(store.index).free_symbols
+    offset = values.offset(scope, store.index, store.indirect, values.block(*roots, symbols=symbols | spans))
     pointer = Name(store.buffer) if offset == Number(0) else Binary("+", Name(store.buffer), offset)
-    varies = frozenset(index_symbols).union(*(values.levels.varies[r] for r in roots))
     conditions: list[Expression] = []
-    bounds = space.mask(space.letters(varies))
+    bounds = space.mask(space.letters(spans))
     if bounds is not None:
         conditions.append(bounds)
     if store.mask is not None:
         conditions.append(values.expression(scope, store.mask))
+    conditions += [Binary("==", space.index(symbol), Number(0)) for symbol in once]
+    mask = conjunction(tuple(conditions))
     value = values.expression(scope, store.value)
     if store.mode == "store":
-        mask = conjunction(tuple(conditions))
         scope.writer.do(tl("store", pointer, value, *(() if mask is None else (mask,))))
-        return
-    _require_atomic(values, store)
-    raw = frozenset(store.index.free_symbols).union(*(values.levels.varies[r] for r in roots))
-    conditions += _first_only(values, raw, scope)
-    mask = conjunction(tuple(conditions))
-    keywords: dict[str, Expression] = {} if mask is None else {"mask": mask}
-    scope.writer.do(tl(f"atomic_{store.mode}", pointer, value, **keywords, sem=Text("relaxed")))
+    else:
+        keywords: dict[str, Expression] = {} if mask is None else {"mask": mask}
+        scope.writer.do(tl(f"atomic_{store.mode}", pointer, value, **keywords, sem=Text("relaxed")))
 
 
 def _require_atomic(values: Values, store: Store) -> None:
@@ -106,16 +107,15 @@ def _require_atomic(values: Values, store: Store) -> None:
         )
 
 
-def _first_only(values: Values, varies: frozenset[Expr], scope: Scope) -> list[Expression]:
-    """Conditions that keep points which differ only in ranges the update does not depend on from repeating it."""
-    found: list[Expression] = []
-    inside_loop = scope.parent is not None or values.shape.walk != "looped"
+def _repeated(values: Values, varies: frozenset[Expr], scope: Scope) -> list[Expr]:
+    """Ranges that an update does not depend on, over whose points it would happen again: only the first counts."""
+    in_pass = scope.parent is not None or values.shape.walk != "looped"
+    found: list[Expr] = []
     for r in values.kernel.ranges:
-        if r.symbol in varies or (r.symbol.extent is not None and as_int(r.symbol.extent) == 1):
-            continue
-        if r.kind == "reduction" and not (inside_loop and _along_reduction(values, varies)):
-            continue
-        found.append(Binary("==", values.space.index(r.symbol), Number(0)))
+        alone = r.symbol.extent is not None and as_int(r.symbol.extent) == 1
+        walked = r.kind == "parallel" or (in_pass and _along_reduction(values, varies))
+        if r.symbol not in varies and not alone and walked:
+            found.append(r.symbol)
     return found
 
 

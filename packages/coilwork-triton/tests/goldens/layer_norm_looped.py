@@ -1,0 +1,48 @@
+"""
+layer_norm: one kernel for
+  aten.native_layer_norm.default   model.py:21   x = self.ln_1(x)
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def layer_norm(in0, in1, in2, out0, out1, out2, XBLOCK: tl.constexpr, R0_BLOCK: tl.constexpr):
+    x0 = tl.program_id(0)
+    mean_lanes1 = tl.full([R0_BLOCK], 0.0, tl.float32)
+    m2_lanes2 = tl.full([R0_BLOCK], 0.0, tl.float32)
+    weight_lanes3 = tl.full([R0_BLOCK], 0.0, tl.float32)
+    for r0_offset in range(0, 5000, R0_BLOCK):
+        r0 = r0_offset + tl.arange(0, R0_BLOCK)
+        rmask = r0 < 5000
+        in0_0 = tl.load(in0 + (x0 * 5000 + r0), rmask, eviction_policy="evict_last").to(tl.float32)
+        weight_lanes3 = weight_lanes3 + rmask.to(tl.float32)
+        delta4 = in0_0 - mean_lanes1
+        moved5 = mean_lanes1 + delta4 / weight_lanes3
+        m2_lanes2 = tl.where(rmask, m2_lanes2 + delta4 * (in0_0 - moved5), m2_lanes2)
+        mean_lanes1 = tl.where(rmask, moved5, mean_lanes1)
+    mean6 = tl.sum(mean_lanes1 * weight_lanes3, 0) / 5000.0
+    apart7 = mean_lanes1 - mean6
+    m2_8 = tl.sum(m2_lanes2 + weight_lanes3 * (apart7 * apart7), 0)
+    div9 = m2_8 / 5000.0
+    add10 = div9 + 1e-05
+    rsqrt11 = tl.rsqrt(add10)
+    for r0_offset in range(0, 5000, R0_BLOCK):
+        r0 = r0_offset + tl.arange(0, R0_BLOCK)
+        rmask = r0 < 5000
+        in0_12 = tl.load(in0 + (x0 * 5000 + r0), rmask, eviction_policy="evict_first").to(tl.float32)
+        sub13 = in0_12 - mean6
+        mul14 = sub13 * rsqrt11
+        in1_15 = tl.load(in1 + r0, rmask).to(tl.float32)
+        mul16 = mul14 * in1_15
+        in2_17 = tl.load(in2 + r0, rmask).to(tl.float32)
+        add18 = mul16 + in2_17
+        tl.store(out0 + (x0 * 5000 + r0), add18.to(tl.bfloat16), rmask)
+    tl.store(out1 + x0, mean6)
+    tl.store(out2 + x0, rsqrt11)
+
+# grid 4096
+# try {'XBLOCK': 1, 'R0_BLOCK': 4096} warps 8
+# try {'XBLOCK': 1, 'R0_BLOCK': 8192} warps 16
+# try {'XBLOCK': 1, 'R0_BLOCK': 2048} warps 4

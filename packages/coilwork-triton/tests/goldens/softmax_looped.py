@@ -1,0 +1,47 @@
+"""
+softmax: one kernel for
+  aten._softmax.default            model.py:31   p = scores.softmax(-1)
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def combine_max_nan(a, b):
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def online_softmax_step(m, s, x):
+    # running maximum m and sum s of exp(. - m); lanes that have seen only -inf must not compute inf - inf
+    m_new = tl.maximum(m, x, propagate_nan=tl.PropagateNan.ALL)
+    shift = tl.where(m_new == float("-inf"), 0.0, m_new)
+    return m_new, s * tl.exp(m - shift) + tl.exp(x - shift)
+
+
+@triton.jit
+def softmax(in0, out0, XBLOCK: tl.constexpr, R0_BLOCK: tl.constexpr):
+    x0 = tl.program_id(0)
+    max_lanes1 = tl.full([R0_BLOCK], float("-inf"), tl.float32)
+    sum_lanes2 = tl.full([R0_BLOCK], 0.0, tl.float32)
+    for r0_offset in range(0, 50304, R0_BLOCK):
+        r0 = r0_offset + tl.arange(0, R0_BLOCK)
+        rmask = r0 < 50304
+        in0_0 = tl.load(in0 + (x0 * 50304 + r0), rmask, eviction_policy="evict_last").to(tl.float32)
+        max_lanes1, sum_lanes2 = online_softmax_step(max_lanes1, sum_lanes2, tl.where(rmask, in0_0, float("-inf")))
+    max3 = tl.reduce(max_lanes1, 0, combine_max_nan)
+    sum4 = tl.sum(sum_lanes2 * tl.exp(max_lanes1 - max3), 0)
+    for r0_offset in range(0, 50304, R0_BLOCK):
+        r0 = r0_offset + tl.arange(0, R0_BLOCK)
+        rmask = r0 < 50304
+        in0_5 = tl.load(in0 + (x0 * 50304 + r0), rmask, eviction_policy="evict_first").to(tl.float32)
+        sub6 = in0_5 - max3
+        exp7 = tl.exp(sub6)
+        div8 = exp7 / sum4
+        tl.store(out0 + (x0 * 50304 + r0), div8.to(tl.bfloat16), rmask)
+
+# grid 4096
+# try {'XBLOCK': 1, 'R0_BLOCK': 4096} warps 8
+# try {'XBLOCK': 1, 'R0_BLOCK': 8192} warps 16
+# try {'XBLOCK': 1, 'R0_BLOCK': 2048} warps 4

@@ -1,0 +1,291 @@
+"""Kernels that stand for what models need: compiled for GPUs, and kept as golden text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from kernel_bench import along, arg
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import Expr, symbol
+from coilwork_ir.kernels import Hints, Kernel, Range, Store
+from coilwork_ir.loc import Origin
+from coilwork_ir.loops import Check
+from coilwork_ir.ops import REDUCE_OPS, SCALAR_OPS
+from coilwork_ir.scalar import Scalar, cast, const, index_value, load, op, placeholder, reduce, scan, where
+
+BF16, F32, I64 = DType.BF16, DType.F32, DType.I64
+
+
+def wide(buffer: str, offset: Expr, **options: object) -> Scalar:
+    """A bf16 element as f32."""
+    return cast(load(buffer, [offset], BF16, **options), F32)
+
+
+def origin(node: str, name: str, line: int, code: str) -> Origin:
+    """A line of a made-up user program."""
+    return Origin(node=node, op=name, file="model.py", line=line, code=code)
+
+
+def bias_gelu() -> Kernel:
+    """out = gelu(x + bias), tanh form, bf16, one merged tile."""
+    x0, x1 = along("x0", 4096, "x", 1.0), along("x1", 3072, "x", 1.0)
+    flat = x0.symbol * 3072 + x1.symbol
+    h = op("add", wide("in0", flat), wide("in1", x1.symbol))
+    cube = op("mul", op("mul", h, h), h)
+    inner = op("mul", op("add", h, op("mul", cube, const(0.044715, F32))), const(0.7978845608028654, F32))
+    gelu = op("mul", op("mul", h, const(0.5, F32)), op("add", op("tanh", inner), const(1.0, F32)))
+    return Kernel(
+        name="add_gelu",
+        ranges=(x0, x1),
+        args=(arg("in0", BF16, 4096 * 3072), arg("in1", BF16, 3072), arg("out0", BF16, 4096 * 3072)),
+        stores=(Store(buffer="out0", index=flat, value=cast(gelu, BF16)),),
+        origins=(
+            origin("add", "aten.add.Tensor", 11, "h = self.fc(x)"),
+            origin("gelu", "aten.gelu.default", 12, "h = F.gelu(h, approximate='tanh')"),
+        ),
+    )
+
+
+def copy(dtype: DType, *, aligned: bool) -> Kernel:
+    """out = -x over a million elements."""
+    x0 = along("x0", 1 << 20, "x", 1.0)
+    value: Scalar = load("in0", [x0.symbol], dtype)
+    value = cast(op("neg", cast(value, F32)), dtype)
+    args = (arg("in0", dtype, 1 << 20, aligned=aligned), arg("out0", dtype, 1 << 20, aligned=aligned))
+    return Kernel(
+        name="negate", ranges=(x0,), args=args, stores=(Store(buffer="out0", index=x0.symbol, value=value),)
+    )
+
+
+def rows(width: int, hint: str) -> tuple[Range, Range, Expr, Hints]:
+    """A row reduction's ranges, flat offset and hints."""
+    x0, r0 = along("x0", 4096), along("r0", width, "r", 1.0)
+    return (
+        x0,
+        r0,
+        x0.symbol * width + r0.symbol,
+        Hints(reduction="looped" if hint == "looped" else "persistent"),
+    )
+
+
+def softmax(width: int, hint: str) -> Kernel:
+    """out = softmax(x, -1), bf16."""
+    x0, r0, flat, hints = rows(width, hint)
+    x = wide("in0", flat)
+    high, total = (reduce("online_softmax", [x], [r0.symbol], output=k) for k in (0, 1))
+    value = cast(op("div", op("exp", op("sub", x, high)), total), BF16)
+    return Kernel(
+        name="softmax",
+        ranges=(x0, r0),
+        args=(arg("in0", BF16, 4096 * width), arg("out0", BF16, 4096 * width)),
+        stores=(Store(buffer="out0", index=flat, value=value),),
+        hints=hints,
+        origins=(origin("softmax", "aten._softmax.default", 31, "p = scores.softmax(-1)"),),
+    )
+
+
+def layer_norm(width: int, hint: str) -> Kernel:
+    """out = layer_norm(x) * w + b, with the row's mean and reciprocal deviation kept for the backward pass."""
+    x0, r0, flat, hints = rows(width, hint)
+    x = wide("in0", flat)
+    mean, m2 = (reduce("welford", [x], [r0.symbol], output=k) for k in (0, 1))
+    rstd = op("rsqrt", op("add", op("div", m2, const(width, F32)), const(1e-5, F32)))
+    normal = op("mul", op("sub", x, mean), rstd)
+    value = op("add", op("mul", normal, wide("in1", r0.symbol)), wide("in2", r0.symbol))
+    big = 4096 * width
+    return Kernel(
+        name="layer_norm",
+        ranges=(x0, r0),
+        args=(
+            arg("in0", BF16, big), arg("in1", BF16, width), arg("in2", BF16, width),
+            arg("out0", BF16, big), arg("out1", F32, 4096), arg("out2", F32, 4096),
+        ),
+        stores=(
+            Store(buffer="out0", index=flat, value=cast(value, BF16)),
+            Store(buffer="out1", index=x0.symbol, value=mean),
+            Store(buffer="out2", index=x0.symbol, value=rstd),
+        ),
+        hints=hints,
+        origins=(origin("ln", "aten.native_layer_norm.default", 21, "x = self.ln_1(x)"),),
+    )  # fmt: skip
+
+
+def transpose_add() -> Kernel:
+    """out = x + y.t(), a 2-D tile."""
+    y0, x0 = along("y0", 1000, "y", 0.3), along("x0", 777, "x", 0.7)
+    value = op(
+        "add",
+        load("in0", [y0.symbol * 777 + x0.symbol], F32),
+        load("in1", [x0.symbol * 1000 + y0.symbol], F32),
+    )
+    return Kernel(
+        name="add_transposed",
+        ranges=(y0, x0),
+        args=tuple(arg(n, F32, 777_000) for n in ("in0", "in1", "out0")),
+        stores=(Store(buffer="out0", index=y0.symbol * 777 + x0.symbol, value=value),),
+    )
+
+
+def column_sums() -> Kernel:
+    """out = x.sum(0), a reduction across contiguous columns."""
+    x0, r0 = along("x0", 3072, "x", 1.0), along("r0", 4096, "r")
+    value = reduce("sum", [wide("in0", r0.symbol * 3072 + x0.symbol)], [r0.symbol])
+    return Kernel(
+        name="column_sums",
+        ranges=(x0, r0),
+        args=(arg("in0", BF16, 3072 * 4096), arg("out0", F32, 3072)),
+        stores=(Store(buffer="out0", index=x0.symbol, value=value),),
+        hints=Hints(reduction="looped"),
+    )
+
+
+def embedding() -> Kernel:
+    """out = table[ids] + positions for a symbolic batch, with its range check."""
+    n = symbol("n0", lo=1)
+    x0, x1 = along("x0", n), along("x1", 768, "x", 1.0)
+    row = load("in1", [x0.symbol], I64)
+    wrapped = where(op("lt", row, const(0, I64)), op("add", row, const(50257, I64)), row)
+    value = op(
+        "add", wide("in0", placeholder(0) * 768 + x1.symbol, indirect=[wrapped]), wide("in2", x1.symbol)
+    )
+    inside = op("bitwise_and", op("ge", wrapped, const(0, I64)), op("lt", wrapped, const(50257, I64)))
+    return Kernel(
+        name="embedding",
+        ranges=(x0, x1),
+        args=(
+            arg("in0", BF16, 50257 * 768),
+            arg("in1", I64, n),
+            arg("in2", BF16, 768),
+            arg("out0", BF16, n * 768),
+        ),
+        sizes=(n,),
+        stores=(Store(buffer="out0", index=x0.symbol * 768 + x1.symbol, value=cast(value, BF16)),),
+        checks=(Check(condition=inside, message="index out of range in self", error="IndexError"),),
+    )
+
+
+def scatter_add() -> Kernel:
+    """io.index_add_(0, ids, x) with atomics."""
+    x0, x1 = along("x0", 4096), along("x1", 64, "x", 1.0)
+    store = Store(
+        buffer="io0",
+        index=placeholder(0) * 64 + x1.symbol,
+        indirect=(load("in1", [x0.symbol], I64),),
+        value=load("in0", [x0.symbol * 64 + x1.symbol], F32),
+        mode="add",
+    )
+    args = (arg("in0", F32, 4096 * 64), arg("in1", I64, 4096), arg("io0", F32, 64000))
+    return Kernel(name="index_add", ranges=(x0, x1), args=args, stores=(store,), hints=Hints(atomic=True))
+
+
+def cumulative(kind: str, hint: str, *, reverse: bool = False) -> Kernel:
+    """A running reduction of each row."""
+    x0, r0, flat, hints = rows(5000, hint)
+    out = I64 if kind.startswith("arg") else F32
+    store = Store(
+        buffer="out0", index=flat, value=scan(kind, load("in0", [flat], F32), r0.symbol, reverse=reverse)
+    )
+    args = (arg("in0", F32, 4096 * 5000), arg("out0", out, 4096 * 5000))
+    return Kernel(name=f"cumulative_{kind}", ranges=(x0, r0), args=args, stores=(store,), hints=hints)
+
+
+def padded() -> Kernel:
+    """out = pad(x, (1, 1)), a masked load."""
+    x0, x1 = along("x0", 100), along("x1", 34, "x", 1.0)
+    at = index_value(x1.symbol)
+    inside = op("bitwise_and", op("ge", at, const(1, I64)), op("lt", at, const(33, I64)))
+    value = load("in0", [x0.symbol * 32 + x1.symbol - 1], F32, mask=inside, other=0.0)
+    args = (arg("in0", F32, 3200), arg("out0", F32, 3400))
+    store = Store(buffer="out0", index=x0.symbol * 34 + x1.symbol, value=value)
+    return Kernel(name="pad", ranges=(x0, x1), args=args, stores=(store,))
+
+
+def every_op(dtype: DType) -> Kernel:
+    """Each float op of the table once, each to an output of its own."""
+    x0 = along("x0", 1024, "x", 1.0)
+    values = [load(f"in{k}", [x0.symbol], dtype) for k in range(3)]
+    stores, args = [], [arg(f"in{k}", dtype, 1024) for k in range(3)]
+    for name, row in SCALAR_OPS.items():
+        if row.rule in ("same", "compare", "test") and _takes(row.accepts, dtype):
+            value = op(name, *values[: row.arity])
+            out = f"out{len(stores)}"
+            stores.append(Store(buffer=out, index=x0.symbol, value=value))
+            args.append(arg(out, value.dtype, 1024))
+    return Kernel(name=f"every_{dtype.text}_op", ranges=(x0,), args=tuple(args), stores=tuple(stores))
+
+
+def _takes(accepts: str, dtype: DType) -> bool:
+    classes = {"float": ("any", "number", "float"), "int": ("any", "number", "integer", "bits")}
+    return accepts in classes["float" if dtype.is_float else "int"]
+
+
+def every_reduction(hint: str, *, across: bool = False) -> Kernel:
+    """Each reduction of the table once, in one kernel."""
+    width = 500
+    x0, r0, flat, hints = rows(width, hint)
+    if across:
+        x0, r0 = along("x0", 4096, "x", 1.0), along("r0", width, "r")
+        flat = r0.symbol * 4096 + x0.symbol
+    inputs = {"any": DType.BOOL, "all": DType.BOOL, "xor_sum": I64}
+    stores, args = (
+        [],
+        [arg("in0", F32, 4096 * width), arg("in1", DType.BOOL, 4096 * width), arg("in2", I64, 4096 * width)],
+    )
+    for kind, row in REDUCE_OPS.items():
+        dtype = inputs.get(kind, F32)
+        value = load({F32: "in0", DType.BOOL: "in1", I64: "in2"}[dtype], [flat], dtype)
+        for output in range(row.outputs):
+            found = reduce(row.name, [value], [r0.symbol], output=output)
+            stores.append(Store(buffer=f"out{len(stores)}", index=x0.symbol, value=found))
+            args.append(arg(f"out{len(stores) - 1}", found.dtype, 4096))
+    return Kernel(
+        name="every_reduction", ranges=(x0, r0), args=tuple(args), stores=tuple(stores), hints=hints
+    )
+
+
+def converted() -> Kernel:
+    """One value in every memory type and back."""
+    x0 = along("x0", 4096, "x", 1.0)
+    kinds = [
+        DType.F64,
+        DType.F16,
+        BF16,
+        DType.F8E4M3,
+        DType.F8E5M2,
+        I64,
+        DType.I32,
+        DType.I16,
+        DType.I8,
+        DType.U8,
+        DType.BOOL,
+    ]
+    stores, args = [], []
+    for number, dtype in enumerate(kinds):
+        args += [arg(f"in{number}", dtype, 4096), arg(f"out{number}", dtype, 4096)]
+        value = cast(cast(load(f"in{number}", [x0.symbol], dtype), F32), dtype)
+        stores.append(Store(buffer=f"out{number}", index=x0.symbol, value=value))
+    return Kernel(name="converted", ranges=(x0,), args=tuple(args), stores=tuple(stores))
+
+
+SAMPLES: Mapping[str, Kernel] = MappingProxyType(
+    {
+        "bias_gelu": bias_gelu(),
+        "softmax_persistent": softmax(8192, "persistent"),
+        "softmax_looped": softmax(50304, "looped"),
+        "layer_norm_persistent": layer_norm(1024, "persistent"),
+        "layer_norm_looped": layer_norm(5000, "looped"),
+        "transpose_add": transpose_add(),
+        "column_sums": column_sums(),
+        "embedding": embedding(),
+        "scatter_add": scatter_add(),
+        "cumsum_persistent": cumulative("sum", "persistent"),
+        "cummax_looped": cumulative("max", "looped"),
+        "logcumsumexp_reverse": cumulative("logcumsumexp", "looped", reverse=True),
+        "pad": padded(),
+        "reductions_persistent": every_reduction("persistent"),
+        "reductions_looped": every_reduction("looped"),
+        "reductions_across": every_reduction("looped", across=True),
+    }
+)

@@ -1,0 +1,39 @@
+"""Generated text is reviewed text: `tests/goldens` holds what the samples must give, to the byte.
+
+After a change that is meant, run with `--refresh-goldens` and read the difference.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from sample_kernels import SAMPLES
+
+from coilwork_ir.target import target
+from coilwork_triton import TritonCodegen
+
+GOLDENS = Path(__file__).parent / "goldens"
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_text_is_the_reviewed_one(name: str, request: pytest.FixtureRequest) -> None:
+    source = TritonCodegen().emit(SAMPLES[name], target("sm_90"), {})
+    launch = [f"# grid {', '.join(map(repr, source.grid))}"]
+    launch += [f"# try {dict(c.meta)} warps {c.num_warps}" for c in source.configs]
+    text = source.text + "\n" + "\n".join(launch) + "\n"
+    file = GOLDENS / f"{name}.py"
+    if request.config.getoption("--refresh-goldens"):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    assert text == file.read_text(encoding="utf-8")
+
+
+def test_every_golden_belongs_to_a_sample() -> None:
+    assert {f.stem for f in GOLDENS.glob("*.py")} == set(SAMPLES)
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_emitting_twice_gives_the_same(name: str) -> None:
+    first, second = (TritonCodegen().emit(SAMPLES[name], target("gfx942"), {}) for _ in range(2))
+    assert first == second
