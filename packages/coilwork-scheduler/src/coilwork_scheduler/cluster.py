@@ -40,12 +40,29 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """Stages in dependence order over one space."""
+    """Stages in dependence order over one space. Made by `cluster_of` and `merged`, which derive the other fields.
+
+    Attributes:
+        parts: the stages.
+        parallel, reduced: the space.
+        device: where its buffers live.
+        written: where each of its buffers is written.
+        read: distinct reads, in order, those of its own buffers included.
+        into: new buffer to old buffer for memory that it overwrites.
+        names: buffers that it touches.
+        ops, reductions: sums over the parts.
+    """
 
     parts: tuple[Part, ...]
     parallel: tuple[Expr, ...]
     reduced: tuple[Expr, ...]
     device: str
+    written: Mapping[str, Touch]
+    read: tuple[Touch, ...]
+    into: Mapping[str, str]
+    names: frozenset[str]
+    ops: int
+    reductions: int
 
     @property
     def group(self) -> Group:
@@ -53,27 +70,24 @@ class Cluster:
         members = tuple(Member(stage=part.stage, mapping=part.mapping) for part in self.parts)
         return Group(members=members, parallel=self.parallel, reduced=self.reduced)
 
-    @property
-    def ops(self) -> int:
-        """Scalar operations of all stages."""
-        return sum(part.ops for part in self.parts)
 
-    @property
-    def reductions(self) -> int:
-        """Reductions of all stages."""
-        return sum(part.reductions for part in self.parts)
-
-    def written(self) -> dict[str, Touch]:
-        """Where each of its buffers is written."""
-        return {touch.buffer: touch for part in self.parts for touch in part.writes}
-
-    def read(self) -> dict[Touch, None]:
-        """Distinct reads, in order, those of its own buffers included."""
-        return dict.fromkeys(touch for part in self.parts for touch in part.reads)
-
-    def into(self) -> dict[str, str]:
-        """New buffer to old buffer for memory that it overwrites."""
-        return dict(pair for part in self.parts for pair in part.stage.into)
+def _cluster(
+    parts: tuple[Part, ...], parallel: tuple[Expr, ...], reduced: tuple[Expr, ...], device: str
+) -> Cluster:
+    written = {touch.buffer: touch for part in parts for touch in part.writes}
+    read = tuple(dict.fromkeys(touch for part in parts for touch in part.reads))
+    return Cluster(
+        parts=parts,
+        parallel=parallel,
+        reduced=reduced,
+        device=device,
+        written=written,
+        read=read,
+        into=dict(pair for part in parts for pair in part.stage.into),
+        names=frozenset(written).union(touch.buffer for touch in read),
+        ops=sum(part.ops for part in parts),
+        reductions=sum(part.reductions for part in parts),
+    )
 
 
 def cluster_of(stage: Stage, device: str) -> Cluster:
@@ -105,7 +119,7 @@ def cluster_of(stage: Stage, device: str) -> Cluster:
         cost=cost,
         reductions=reductions,
     )
-    return Cluster(parts=(part,), parallel=stage.parallel, reduced=stage.reduced, device=device)
+    return _cluster((part,), stage.parallel, stage.reduced, device)
 
 
 def fusable(stage: Stage) -> bool:
@@ -117,9 +131,7 @@ def merged(first: Cluster, second: Cluster, alignment: Alignment) -> Cluster:
     """Both clusters in the space of `alignment`."""
     parts = [*_moved(first, alignment.first), *_moved(second, alignment.second)]
     parts.sort(key=lambda part: part.stage.position)
-    return Cluster(
-        parts=tuple(parts), parallel=alignment.parallel, reduced=alignment.reduced, device=first.device
-    )
+    return _cluster(tuple(parts), alignment.parallel, alignment.reduced, first.device)
 
 
 def _moved(cluster: Cluster, mapping: Mapping[Expr, Expr]) -> tuple[Part, ...]:
@@ -150,8 +162,8 @@ def _moved(cluster: Cluster, mapping: Mapping[Expr, Expr]) -> tuple[Part, ...]:
 
 def reads_what_it_writes(cluster: Cluster) -> str | None:
     """A buffer that the cluster computes but reads at other points than those that compute it; `None` if all is well."""
-    written = cluster.written()
-    for touch in cluster.read():
+    written = cluster.written
+    for touch in cluster.read:
         own = written.get(touch.buffer)
         if own is not None and (not touch.direct or touch.index != own.index):
             return touch.buffer
@@ -160,17 +172,17 @@ def reads_what_it_writes(cluster: Cluster) -> str | None:
 
 def overwriting_hazard(cluster: Cluster, root: Mapping[str, str]) -> str | None:
     """A buffer whose memory the cluster overwrites while other points, or other names, still use it."""
-    into = cluster.into()
+    into = cluster.into
     if not into:
         return None
-    written = cluster.written()
+    written = cluster.written
     memory = {root[old]: (new, old) for new, old in into.items()}
     if len(memory) < len(into):
         return next(iter(into))
     for name in written:
         if root[name] in memory and name not in into:
             return name
-    for touch in cluster.read():
+    for touch in cluster.read:
         if root[touch.buffer] not in memory:
             continue
         new, old = memory[root[touch.buffer]]

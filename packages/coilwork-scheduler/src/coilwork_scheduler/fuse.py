@@ -79,7 +79,7 @@ class Fuser:
         # the reader that stands for the graph's results
         self._outside = len(around.graph.nodes)
         self._version = dict.fromkeys(self._clusters, 0)
-        self._costs: dict[tuple[int, int], float] = {}
+        self._works: dict[tuple[int, int], KernelWork] = {}
         self._tried: set[tuple[int, int, int, int]] = set()
         self._heap: list[tuple[float, int, int, int, int]] = []
         self._serial = 0
@@ -171,9 +171,9 @@ class Fuser:
         limit = self._limits(one, two)
         if limit is not None:
             return limit
-        flows = not set(one.written()).isdisjoint(t.buffer for t in two.read()) or not set(
-            two.written()
-        ).isdisjoint(t.buffer for t in one.read())
+        flows = not set(one.written).isdisjoint(t.buffer for t in two.read) or not set(
+            two.written
+        ).isdisjoint(t.buffer for t in one.read)
         if not flows and not self._around.options.horizontal:
             return _Verdict(None, "", "")
         best = _Verdict(None, "reject-space", "no common iteration space")
@@ -183,6 +183,8 @@ class Fuser:
             if verdict.cluster is not None:
                 return verdict
             best = verdict
+            if verdict.rule in ("reject-args", "reject-registers"):
+                break
         # pairs that merely read the same buffer in unrelated ways are not worth a record
         return best if flows or best.rule != "reject-space" else _Verdict(None, "", "")
 
@@ -194,6 +196,13 @@ class Fuser:
             return _Verdict(
                 None, "reject-size", "the kernel would grow too large", (("operations", one.ops + two.ops),)
             )
+        names = one.names | two.names
+        if len(names) > options.max_args:
+            needed = names - set(one.written) - set(two.written) | self._stored_of((one, two))
+            if len(needed) > options.max_args:
+                return _Verdict(
+                    None, "reject-args", "too many tensor arguments", (("arguments", len(needed)),)
+                )
         if one.reductions + two.reductions > options.max_reductions:
             return _Verdict(None, "reject-size", "too many reductions for one kernel")
         return None
@@ -212,17 +221,12 @@ class Fuser:
             return _Verdict(
                 None, "reject-overwrite", f"memory of %{hazard} is overwritten while it is needed"
             )
-        stored = self._stored(both)
-        outside = {touch.buffer for touch in both.read()} - set(both.written())
-        if len(outside) + len(stored) > options.max_args:
-            return _Verdict(
-                None, "reject-args", "too many tensor arguments", (("arguments", len(outside | stored)),)
-            )
+        outside = both.names - set(both.written)
         if both.reduced:
             reduced = set(both.reduced)
             rows = {
                 touch
-                for touch in both.read()
+                for touch in both.read
                 if touch.buffer in outside
                 and any(not reduced.isdisjoint(e.free_symbols) for e in touch.index)
             }
@@ -231,10 +235,12 @@ class Fuser:
                     None, "reject-registers", "too many values per row to keep", (("values", len(rows)),)
                 )
         shared = self._shared_bytes(one, two)
-        if not flows and shared * 5 < min(self._traffic(one), self._traffic(two)):
+        works = [self._known_work(position) for position in key]
+        if not flows and shared * 5 < min(work.read_bytes + work.write_bytes for work in works):
             return _Verdict(None, "", "")
-        apart = self._cost(one, key[0]) + self._cost(two, key[1])
-        together = self._around.model.kernel_us(self._work(both))
+        model = self._around.model
+        apart = sum(model.kernel_us(work) for work in works)
+        together = model.kernel_us(self._work(both))
         numbers = (
             ("apart_us", round(apart, 3)),
             ("fused_us", round(together, 3)),
@@ -252,7 +258,7 @@ class Fuser:
 
     def _overwrites_in_time(self, both: Cluster) -> bool:
         """With several passes over a row, nothing may be overwritten before the pass that reads it last."""
-        into = both.into()
+        into = both.into
         if not into or not both.reduced:
             return True
         draft = compose(
@@ -267,20 +273,24 @@ class Fuser:
 
     # costs
 
-    def _cost(self, cluster: Cluster, position: int) -> float:
+    def _known_work(self, position: int) -> KernelWork:
         key = (position, self._version[position])
-        found = self._costs.get(key)
+        found = self._works.get(key)
         if found is None:
-            found = self._costs[key] = self._around.model.kernel_us(self._work(cluster))
+            found = self._works[key] = self._work(self._clusters[position])
         return found
 
     def _stored(self, cluster: Cluster) -> set[str]:
-        inside = {part.stage.position for part in cluster.parts}
-        into = cluster.into()
+        return self._stored_of((cluster,))
+
+    def _stored_of(self, clusters: tuple[Cluster, ...]) -> set[str]:
+        """Buffers of the clusters, taken as one kernel, that must be in memory afterwards."""
+        inside = {part.stage.position for cluster in clusters for part in cluster.parts}
         return {
             name
-            for name in cluster.written()
-            if name in into or any(reader not in inside for reader in self._nearest(name, inside))
+            for cluster in clusters
+            for name in cluster.written
+            if name in cluster.into or any(reader not in inside for reader in self._nearest(name, inside))
         }
 
     def _nearest(self, name: str, inside: set[int]) -> Sequence[int]:
@@ -299,12 +309,8 @@ class Fuser:
         return min(points, sizes.size_bytes(buffer))
 
     def _shared_bytes(self, one: Cluster, two: Cluster) -> int:
-        names = {touch.buffer for touch in one.read()} & {touch.buffer for touch in two.read()}
+        names = {touch.buffer for touch in one.read}.intersection(touch.buffer for touch in two.read)
         return sum(self._around.sizes.size_bytes(self._around.facts.buffers[n]) for n in sorted(names))
-
-    def _traffic(self, cluster: Cluster) -> int:
-        work = self._work(cluster)
-        return int(work.read_bytes + work.write_bytes)
 
     def _work(self, cluster: Cluster) -> KernelWork:
         sizes, options, target = self._around.sizes, self._around.options, self._around.target
@@ -313,7 +319,7 @@ class Fuser:
         on_chip = options.persistent_bytes if target.is_gpu else target.l2_bytes // target.multiprocessors
         resident = length * 4 <= on_chip
         reduced = frozenset(cluster.reduced)
-        written = cluster.written()
+        written = cluster.written
         read_bytes = operations = 0
         counted: set[tuple[object, int]] = set()
         for part, depth in zip(cluster.parts, depths(cluster), strict=True):
@@ -345,7 +351,7 @@ def _shared(one: Cluster, two: Cluster) -> list[tuple[tuple[Expr, ...], tuple[Ex
                 theirs[touch.buffer].append(touch.index)
     flowing: list[tuple[tuple[Expr, ...], tuple[Expr, ...]]] = []
     common: list[tuple[tuple[Expr, ...], tuple[Expr, ...]]] = []
-    written = {*one.written(), *two.written()}
+    written = {*one.written, *two.written}
     for part in one.parts:
         for touch in (*part.writes, *part.reads):
             for index in theirs.get(touch.buffer, ()) if touch.direct else ():

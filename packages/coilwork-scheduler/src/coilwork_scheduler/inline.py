@@ -28,6 +28,8 @@ from coilwork_scheduler.stage import extent_of
 Computation: TypeAlias = Pointwise | Reduce | Scan | Scatter
 # arguments left for a kernel's outputs and for what fusion adds
 _SPARE_ARGS: Final = 4
+# bytes read again per byte saved, up to which a producer is inlined into several consumers
+CLEAR_WIN: Final = 0.75
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +191,10 @@ class Inliner:
         if needed:
             wanted = cheap and inlined_us <= kept_us
         else:
-            wanted = inlined_us <= kept_us and (cheap or factor <= options.max_evaluations)
+            # several consumers that reread much keep the operands alive for long: a clear win is asked for
+            reread, saved = again - once, size * (len(consumers) + 1)
+            worth = cheap or len(consumers) == 1 or reread <= CLEAR_WIN * saved
+            wanted = inlined_us <= kept_us and worth and (cheap or factor <= options.max_evaluations)
         self._journal.note(
             "inline",
             (name,),

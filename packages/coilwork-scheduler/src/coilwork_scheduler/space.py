@@ -101,7 +101,9 @@ def alignments(
         paired = _paired(first, second, ours, theirs)
         if paired is not None and tuple(paired.items()) not in seen:
             seen.add(tuple(paired.items()))
-            yield Alignment(parallel=first.parallel, reduced=first.reduced, first={}, second=paired)
+            yield Alignment(
+                parallel=first.parallel, reduced=first.reduced, first={}, second=_without_identity(paired)
+            )
     yield from _row_major(first, second, tag)
 
 
@@ -169,7 +171,12 @@ def _refined(
         spaces.append(symbols)
         maps[0].update(_split(ours, part.first, symbols))
         maps[1].update(_split(theirs, part.second, symbols))
-    return Alignment(parallel=spaces[0], reduced=spaces[1], first=_without_identity(maps[0]), second=maps[1])
+    return Alignment(
+        parallel=spaces[0],
+        reduced=spaces[1],
+        first=_without_identity(maps[0]),
+        second=_without_identity(maps[1]),
+    )
 
 
 def _cut(first: Group, second: Group, whole: Refinement, tag: str) -> Alignment:
@@ -181,7 +188,7 @@ def _cut(first: Group, second: Group, whole: Refinement, tag: str) -> Alignment:
         parallel=symbols[:count],
         reduced=symbols[count:],
         first=_without_identity(_split(ours, whole.first, symbols)),
-        second=_split(second.parallel, whole.second, symbols),
+        second=_without_identity(_split(second.parallel, whole.second, symbols)),
     )
 
 

@@ -1,0 +1,145 @@
+"""How scheduling time grows with the size of the graph.
+
+Usage: python benchmarks/scheduler_scaling.py [--sizes 1000 5000 ...] [--json]
+
+Three shapes of graph: a chain of pointwise operations, a wide graph in which all operations read one input, and layers
+of a transformer-like block (norms, activations, residuals, external products) that repeat. Prints Markdown, or JSON.
+No device is needed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Callable
+
+from coilwork_ir.buffers import Buffer, Ref, contiguous_strides
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import Expr, as_expr, symbol
+from coilwork_ir.loops import Extern, Graph, Node, Pointwise, Reduce
+from coilwork_ir.scalar import Scalar, const, load, op
+from coilwork_ir.target import target
+from coilwork_scheduler import schedule
+
+F32 = DType.F32
+ROWS, COLUMNS = as_expr(1024), as_expr(768)
+RANGES = (symbol("i0", extent=ROWS), symbol("i1", extent=COLUMNS))
+AXIS = symbol("r0", extent=COLUMNS)
+
+
+def buffer(name: str, *shape: Expr) -> Buffer:
+    return Buffer(name=name, dtype=F32, shape=shape, strides=contiguous_strides(shape))
+
+
+def pointwise(name: str, body: Scalar) -> Pointwise:
+    return Pointwise(output=buffer(name, ROWS, COLUMNS), ranges=RANGES, body=body)
+
+
+def at(name: str) -> Scalar:
+    return load(name, RANGES, F32)
+
+
+def chain(count: int) -> Graph:
+    nodes: list[Node] = []
+    last = "x"
+    for k in range(count):
+        nodes.append(pointwise(f"c{k}", op("add", op("mul", at(last), const(1.5, F32)), at("x"))))
+        last = f"c{k}"
+    return Graph(name="chain", inputs=(buffer("x", ROWS, COLUMNS),), nodes=tuple(nodes), outputs=(Ref(last),))
+
+
+def wide(count: int) -> Graph:
+    nodes = tuple(pointwise(f"w{k}", op("mul", at("x"), const(float(k), F32))) for k in range(count))
+    outputs = tuple(Ref(f"w{k}") for k in range(count))
+    return Graph(name="wide", inputs=(buffer("x", ROWS, COLUMNS),), nodes=nodes, outputs=outputs)
+
+
+def layered(count: int) -> Graph:
+    nodes: list[Node] = []
+    last = "x"
+    layer = 0
+    while len(nodes) < count:
+        p = f"l{layer}_"
+        row = (RANGES[0],)
+        reduced = load(last, (RANGES[0], AXIS), F32)
+        mean, square = buffer(p + "mean", ROWS), buffer(p + "m2", ROWS)
+        nodes.append(Reduce(outputs=(mean, square), kind="welford", ranges=row, axes=(AXIS,), body=reduced))
+        centred = op("sub", at(last), load(mean.name, row, F32))
+        nodes.append(pointwise(p + "centred", centred))
+        scale = op("rsqrt", op("add", load(square.name, row, F32), const(1e-5, F32)))
+        nodes.append(Pointwise(output=buffer(p + "scale", ROWS), ranges=row, body=scale))
+        nodes.append(pointwise(p + "norm", op("mul", at(p + "centred"), load(p + "scale", row, F32))))
+        nodes.append(pointwise(p + "affine", op("mul", at(p + "norm"), load("w", (RANGES[1],), F32))))
+        product = buffer(p + "product", ROWS, COLUMNS)
+        call = Extern(
+            target="aten.mm.default",
+            args=(Ref(p + "affine"), Ref("m")),
+            outputs=(product,),
+            out_overload="aten.mm.out",
+            out_names=("out",),
+            family="contraction",
+        )
+        nodes.append(call)
+        half = op("mul", at(product.name), const(0.5, F32))
+        nodes.append(pointwise(p + "half", half))
+        nodes.append(pointwise(p + "erf", op("erf", at(product.name))))
+        nodes.append(
+            pointwise(p + "gelu", op("mul", at(p + "half"), op("add", at(p + "erf"), const(1.0, F32))))
+        )
+        nodes.append(pointwise(p + "out", op("add", at(p + "gelu"), at(last))))
+        last = p + "out"
+        layer += 1
+    inputs = (buffer("x", ROWS, COLUMNS), buffer("w", COLUMNS), buffer("m", COLUMNS, COLUMNS))
+    return Graph(name="layered", inputs=inputs, nodes=tuple(nodes), outputs=(Ref(last),))
+
+
+GRAPHS: dict[str, Callable[[int], Graph]] = {"chain": chain, "wide": wide, "layered": layered}
+
+
+def measure(sizes: list[int], target_name: str) -> list[dict[str, float | int | str]]:
+    rows: list[dict[str, float | int | str]] = []
+    for name, make in GRAPHS.items():
+        first: float | None = None
+        for size in sizes:
+            graph = make(size)
+            begin = time.perf_counter()
+            made = schedule(graph, target(target_name))
+            seconds = time.perf_counter() - begin
+            per = seconds / (len(graph.nodes) * math.log2(len(graph.nodes)))
+            first = first or per
+            rows.append(
+                {
+                    "graph": name,
+                    "nodes": len(graph.nodes),
+                    "seconds": round(seconds, 3),
+                    "steps": len(made.steps),
+                    "distinct_kernels": len(made.kernels),
+                    "relative_to_n_log_n": round(per / first, 2),
+                }
+            )
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--sizes", type=int, nargs="+", default=[1000, 5000, 20000, 50000])
+    parser.add_argument("--target", default="sm_90")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of Markdown")
+    arguments = parser.parse_args()
+    rows = measure(arguments.sizes, arguments.target)
+    if arguments.json:
+        print(json.dumps(rows, indent=1))
+        return
+    heads = list(rows[0])
+    print("| " + " | ".join(heads) + " |")
+    print("|" + "---|" * len(heads))
+    for row in rows:
+        print("| " + " | ".join(str(row[head]) for head in heads) + " |")
+
+
+if __name__ == "__main__":
+    main()
