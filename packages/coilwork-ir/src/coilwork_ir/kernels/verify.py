@@ -1,0 +1,330 @@
+"""The verifier of kernel IR: kernels and schedules.
+
+`KERNEL_RULES` and `SCHEDULE_RULES` list the invariants: each name is the code of the `VerifyError` that breaking it raises.
+Linear in the size of the kernel or schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from coilwork_ir.buffers import Buffer
+from coilwork_ir.index import Expr
+from coilwork_ir.kernels.nodes import Kernel, KernelCall, Schedule, Store, TensorArg
+from coilwork_ir.loops.access import defined
+from coilwork_ir.loops.verify import RULES as LOOP_RULES
+from coilwork_ir.loops.verify import check_same_layout, verify_node, verify_results
+from coilwork_ir.scalar import IndexValue, Load, Reduce, Scalar, Scan, postorder
+from coilwork_ir.verification.rules import Place, Rule
+from coilwork_ir.verification.scalars import (
+    SCALAR_RULES,
+    check_index,
+    check_load,
+    check_mask,
+    check_symbols_of,
+)
+from coilwork_ir.verification.scope import SCOPE_RULES, Scope, open_scope
+
+KERNEL_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
+    {
+        **SCALAR_RULES,
+        "symbol-declared": SCOPE_RULES["symbol-declared"],
+        "unique-symbol": SCOPE_RULES["unique-symbol"],
+        "range": Rule(
+            "ranges are distinct range symbols, parallel ones in tiles x, y, z before reduced ones in tile r",
+            "order the ranges outermost first, reduced ones last",
+        ),
+        "unique-arg": Rule("argument names are distinct", "name the arguments in0, in1, ..., out0, ..."),
+        "arg-role": Rule(
+            "what is loaded is an `in` or `inout` argument, what is stored an `out` or `inout` one",
+            "declare the argument with the role that it has",
+        ),
+        "arg-unused": Rule("every argument is loaded or stored", "leave the argument out"),
+        "store-dtype": Rule("a store writes the element type of its argument", "cast the value"),
+        "reduce-axes": Rule(
+            "a reduction in a kernel combines along all of the kernel's reduction ranges",
+            "put reductions along other ranges into a kernel of their own",
+        ),
+        "scan-axis": Rule("a scan runs along a reduction range", "make the scanned range a reduction range"),
+        "store-level": Rule(
+            "an unmasked plain store whose value varies along a reduction range varies along it in its index too",
+            "reduce the value first, or store it at an index that uses the range",
+        ),
+        "effect": Rule("a kernel stores or checks something", "leave the kernel out"),
+        "hints": Rule(
+            "hints name arguments of the kernel: inplace pairs an `out` with an `in` of the same size",
+            "leave the pair out",
+        ),
+    }
+)
+
+SCHEDULE_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
+    {
+        **LOOP_RULES,
+        "unique-kernel": Rule("every kernel is listed once", "list equal kernels once"),
+        "kernel-exists": Rule("a call names a kernel of the schedule", "add the kernel"),
+        "call-arity": Rule(
+            "a call gives one buffer per tensor argument and one size per size symbol", "pass what is missing"
+        ),
+        "call-dtype": Rule("a call's buffers have the element types of the kernel's arguments", "cast first"),
+        "call-writes": Rule(
+            "a call defines the buffers that it writes, or takes over their memory with `into`",
+            "write into a new buffer, or pair it with the old one in `into`",
+        ),
+        "buffer-declared": Rule(
+            "the schedule lists every buffer that a step defines, once", "add the buffer to `buffers`"
+        ),
+    }
+)
+
+
+# Kernels
+
+
+class _KernelScope:
+    """Size symbols of a kernel; the ranges are passed as local symbols."""
+
+    def __init__(self, sizes: Iterable[Expr]) -> None:
+        self.symbols = {size.name: size for size in sizes}
+
+    def check_symbols(self, expr: Expr, local: object, place: Place) -> None:
+        known = local if isinstance(local, frozenset | set) else frozenset()
+        for found in expr.free_symbols:
+            if found in known or self.symbols.get(found.name) is found:
+                continue
+            reason = "has other bounds than declared" if found.name in self.symbols else "is not declared"
+            place.fail("symbol-declared", f"{found.name} in {expr!r} {reason}")
+
+
+def verify_kernel(kernel: Kernel) -> None:
+    """Check `kernel` against `KERNEL_RULES`.
+
+    Raises:
+        VerifyError: the first rule that is broken, with source line, reason and remedy.
+    """
+    place = Place(describe=lambda: f"kernel @{kernel.name}", origins=kernel.origins, rules=KERNEL_RULES)
+    scope = _check_ranges(kernel, place)
+    args: dict[str, TensorArg] = {}
+    for arg in kernel.args:
+        if args.setdefault(arg.name, arg) is not arg:
+            place.fail("unique-arg", f"{arg.name} is declared twice")
+        scope.check_symbols(arg.span, frozenset(), place)
+    if not kernel.stores and not kernel.checks:
+        place.fail("effect", "there is neither a store nor a check")
+    used = _check_values(kernel, args, scope, place)
+    for store in kernel.stores:
+        _check_store(store, args, kernel, scope, place)
+        used.add(store.buffer)
+    for check in kernel.checks:
+        check_mask(check.condition, "the condition of a check", place)
+    for name in args:
+        if name not in used:
+            place.fail("arg-unused", f"{name} is neither loaded nor stored")
+    _check_hints(kernel, args, place)
+    _check_levels(kernel, place)
+
+
+def _check_ranges(kernel: Kernel, place: Place) -> _KernelScope:
+    scope = _KernelScope(kernel.sizes)
+    if len(scope.symbols) != len(kernel.sizes):
+        place.fail("unique-symbol", "a size symbol is listed twice")
+    names: set[str] = set()
+    reduced = False
+    for entry in kernel.ranges:
+        value = entry.symbol
+        if not value.is_symbol or value.extent is None:
+            place.fail("range", f"{value!r} is not a range symbol")
+        if value.name in names or value.name in scope.symbols:
+            place.fail("range", f"the name {value.name} is taken")
+        names.add(value.name)
+        if (entry.tile == "r") != (entry.kind == "reduction"):
+            place.fail("range", f"{value.name} is {entry.kind} in tile {entry.tile}")
+        if reduced and entry.kind == "parallel":
+            place.fail("range", f"{value.name} is parallel after a reduced range")
+        reduced = reduced or entry.kind == "reduction"
+        scope.check_symbols(value.extent, frozenset(), place)
+    return scope
+
+
+def _roots(kernel: Kernel) -> tuple[Scalar, ...]:
+    roots: list[Scalar] = []
+    for store in kernel.stores:
+        roots += [store.value, *store.indirect, *(() if store.mask is None else (store.mask,))]
+    return (*roots, *(check.condition for check in kernel.checks))
+
+
+def _check_values(
+    kernel: Kernel, args: Mapping[str, TensorArg], scope: _KernelScope, place: Place
+) -> set[str]:
+    ranges = frozenset(r.symbol for r in kernel.ranges)
+    reduced = frozenset(r.symbol for r in kernel.ranges if r.kind == "reduction")
+    loaded: set[str] = set()
+    for node in postorder(_roots(kernel)):
+        match node:
+            case Load():
+                arg = args.get(node.buffer)
+                if arg is None or arg.role == "out":
+                    place.fail(
+                        "arg-role", f"{node.buffer} is loaded and {'not declared' if arg is None else 'out'}"
+                    )
+                check_load(node, arg.dtype, 1, place)
+                loaded.add(node.buffer)
+            case Reduce():
+                if frozenset(node.axes) != reduced or len(node.axes) != len(reduced):
+                    shown = ", ".join(a.name for a in node.axes)
+                    place.fail("reduce-axes", f"{node.kind} along ({shown})")
+            case Scan():
+                if node.axis not in reduced:
+                    place.fail("scan-axis", f"{node.kind} along {node.axis!r}")
+            case _:
+                pass
+        check_symbols_of(node, ranges, scope, place)
+    return loaded
+
+
+def _check_store(
+    store: Store, args: Mapping[str, TensorArg], kernel: Kernel, scope: _KernelScope, place: Place
+) -> None:
+    arg = args.get(store.buffer)
+    if arg is None or arg.role == "in":
+        place.fail("arg-role", f"{store.buffer} is stored and {'not declared' if arg is None else 'in'}")
+    if store.value.dtype is not arg.dtype:
+        place.fail("store-dtype", f"{store.buffer} is {arg.dtype.text}, the value {store.value.dtype.text}")
+    check_mask(store.mask, "the mask of a store", place)
+    ranges = frozenset(r.symbol for r in kernel.ranges)
+    check_index((store.index,), store.indirect, ranges, scope, place)
+
+
+def _check_hints(kernel: Kernel, args: Mapping[str, TensorArg], place: Place) -> None:
+    for output, source in kernel.hints.inplace:
+        first, second = args.get(output), args.get(source)
+        if first is None or second is None or first.role != "out" or second.role != "in":
+            place.fail("hints", f"inplace {output} of {source}")
+        if first.dtype.itemsize != second.dtype.itemsize:
+            place.fail("hints", f"{output} is {first.dtype.text}, {source} is {second.dtype.text}")
+
+
+def levels(kernel: Kernel) -> dict[Scalar, frozenset[Expr]]:
+    """For every scalar node of `kernel` the ranges that its value varies along; a `Reduce` removes its axes."""
+    ranges = frozenset(r.symbol for r in kernel.ranges)
+    found: dict[Scalar, frozenset[Expr]] = {}
+    for node in postorder(_roots(kernel)):
+        level: frozenset[Expr] = frozenset()
+        for operand in node.operands:
+            level |= found[operand]
+        match node:
+            case Load():
+                for expr in node.index:
+                    level |= expr.free_symbols & ranges
+            case IndexValue():
+                level |= node.expr.free_symbols & ranges
+            case Reduce():
+                level -= frozenset(node.axes)
+            case Scan():
+                level |= {node.axis}
+            case _:
+                pass
+        found[node] = level
+    return found
+
+
+def _check_levels(kernel: Kernel, place: Place) -> None:
+    reduced = frozenset(r.symbol for r in kernel.ranges if r.kind == "reduction")
+    if not reduced:
+        return
+    level_of = levels(kernel)
+    for store in kernel.stores:
+        if store.mode != "store" or store.mask is not None:
+            continue
+        target = store.index.free_symbols.union(*(level_of[v] for v in store.indirect))
+        for missing in (level_of[store.value] & reduced) - target:
+            place.fail(
+                "store-level",
+                f"the value stored to {store.buffer} varies along {missing.name}, its index does not",
+            )
+
+
+# Schedules
+
+
+def verify_schedule(schedule: Schedule) -> None:
+    """Check `schedule` and its kernels against `SCHEDULE_RULES` and `KERNEL_RULES`.
+
+    Raises:
+        VerifyError: the first rule that is broken, with step, source line, reason and remedy.
+    """
+    place = Place(describe=lambda: f"schedule @{schedule.name}", rules=SCHEDULE_RULES)
+    scope = open_scope(schedule.symbols, schedule.inputs, schedule.constants, place, None)
+    kernels: dict[str, Kernel] = {}
+    for kernel in schedule.kernels:
+        if kernels.setdefault(kernel.name, kernel) is not kernel:
+            place.fail("unique-kernel", f"@{kernel.name} is listed twice")
+        verify_kernel(kernel)
+    declared = {buffer.name: buffer for buffer in schedule.buffers}
+    if len(declared) != len(schedule.buffers):
+        place.fail("buffer-declared", "a name is listed twice")
+    for step in schedule.steps:
+        if isinstance(step, KernelCall):
+            _check_call(step, kernels, declared, scope)
+            continue
+        for buffer in defined(step):
+            if declared.get(buffer.name) != buffer:
+                place.fail("buffer-declared", f"%{buffer.name} is missing, or listed with another layout")
+        verify_node(step, scope)
+    verify_results(schedule.outputs, scope, place)
+
+
+def _check_call(
+    call: KernelCall, kernels: Mapping[str, Kernel], declared: Mapping[str, Buffer], scope: Scope
+) -> None:
+    place = Place(
+        describe=lambda: f"call @{call.kernel} ({', '.join('%' + a for a in call.args)})",
+        origins=call.origins,
+        rules=SCHEDULE_RULES,
+    )
+    kernel = kernels.get(call.kernel)
+    if kernel is None:
+        place.fail("kernel-exists", f"there is no kernel @{call.kernel}")
+    if len(call.args) != len(kernel.args) or len(call.sizes) != len(kernel.sizes):
+        place.fail(
+            "call-arity",
+            f"{len(call.args)} buffers and {len(call.sizes)} sizes for {len(kernel.args)} and {len(kernel.sizes)}",
+        )
+    for size in call.sizes:
+        scope.check_symbols(size, (), place)
+    takes = dict(call.into)
+    for new, old in call.into:
+        check_same_layout(_declared(new, declared, place), scope.use(old, place), place)
+    fresh: list[Buffer] = []
+    for name, arg in zip(call.args, kernel.args, strict=True):
+        if arg.role == "in":
+            buffer = scope.use(name, place)
+        elif name in takes:
+            buffer = _declared(name, declared, place)
+        elif name in takes.values():
+            buffer = scope.use(name, place)
+        else:
+            buffer = _declared(name, declared, place)
+            if arg.role == "inout":
+                place.fail(
+                    "call-writes", f"%{name} is read and written, and `into` does not say what it replaces"
+                )
+            if name in scope.buffers:
+                place.fail("call-writes", f"%{name} is defined already")
+            fresh.append(buffer)
+        if buffer.dtype is not arg.dtype:
+            place.fail(
+                "call-dtype", f"%{name} is {buffer.dtype.text}, argument {arg.name} is {arg.dtype.text}"
+            )
+    scope.overwrite(takes.values(), [_declared(new, declared, place) for new in takes], place)
+    for buffer in fresh:
+        scope.define(buffer, place)
+
+
+def _declared(name: str, declared: Mapping[str, Buffer], place: Place) -> Buffer:
+    buffer = declared.get(name)
+    if buffer is None:
+        place.fail("buffer-declared", f"%{name} is not listed")
+    return buffer

@@ -1,0 +1,389 @@
+"""The verifier of programs.
+
+`RULES` lists the invariants: each name is the code of the `VerifyError` that breaking it raises. Linear in the number of
+instructions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+
+from coilwork_ir.buffers import Argument, Buffer, GraphInput, ListValue, Ref, SymbolOutput
+from coilwork_ir.index import Expr, as_int, provably_lt
+from coilwork_ir.kernels.nodes import Kernel
+from coilwork_ir.kernels.verify import verify_kernel
+from coilwork_ir.loc import UNKNOWN, Origin
+from coilwork_ir.program.nodes import (
+    Alloc,
+    AllocPool,
+    BindSymbol,
+    CheckLayout,
+    CheckSize,
+    Comment,
+    CondCall,
+    ExternCall,
+    Free,
+    Instruction,
+    Launch,
+    PoolView,
+    Program,
+    Reinterpret,
+    Return,
+    Reuse,
+    WhileCall,
+)
+from coilwork_ir.program.text import format_program
+from coilwork_ir.program.walk import defined_buffers
+from coilwork_ir.verification.rules import Place, Rule, first_line
+from coilwork_ir.verification.scope import SCOPE_RULES, Scope
+
+RULES: Final[Mapping[str, Rule]] = MappingProxyType(
+    {
+        **{name: rule for name, rule in SCOPE_RULES.items() if name not in ("overwritten", "symbol-bound")},
+        "symbol-bound": Rule(
+            "a symbol has a value before it is used: it is an input, or a `bind` or a call gave it one",
+            "bind the symbol first",
+        ),
+        "use-after-free": Rule(
+            "a buffer is not used after it was freed or its memory reused",
+            "free the buffer after its last use",
+        ),
+        "double-free": Rule("a buffer is freed at most once", "free the buffer once"),
+        "last-return": Rule(
+            "the last instruction, and no other, is `return`", "end the program with `return`"
+        ),
+        "unique-kernel": Rule("every kernel is listed once", "list equal kernels once"),
+        "kernel-exists": Rule("a launch names a kernel of the program", "add the kernel"),
+        "launch-arity": Rule(
+            "a launch gives one buffer per tensor argument and one size per size symbol",
+            "pass what is missing",
+        ),
+        "launch-dtype": Rule(
+            "a launch's buffers have the element types of the kernel's arguments", "cast first"
+        ),
+        "reuse-size": Rule(
+            "a buffer that reuses memory is as large as the one it replaces, on the same device",
+            "allocate the buffer instead",
+        ),
+        "pool": Rule(
+            "a pool view lies in a pool allocated before, at a multiple of 64 bytes, inside the pool",
+            "correct the offset or the size of the pool",
+        ),
+        "bind-dim": Rule(
+            "a symbol is bound to a dimension that its buffer has", "name an existing dimension"
+        ),
+        "check-input": Rule("layout checks are about inputs", "check inputs only"),
+        "extern-results": Rule(
+            "an external call has out buffers or results, not both, and its binds name results that it has",
+            "number results from 0",
+        ),
+        "region-signature": Rule(
+            "operands and results of a branch or loop agree with the programs inside",
+            "give the inner program one input per operand and one result per output, of the same type and rank",
+        ),
+    }
+)
+
+
+def verify_program(program: Program) -> None:
+    """Check `program`, its kernels, and the programs nested in it against `RULES`.
+
+    Raises:
+        VerifyError: the first rule that is broken, with instruction, source line, reason and remedy.
+    """
+    _Checker(program, None).run()
+
+
+class _Checker:
+    def __init__(self, program: Program, outer: Scope | None) -> None:
+        self.program = program
+        self.scope = Scope()
+        # symbols that have a value; the scope of the program around may know more
+        self.scope.symbols = {} if outer is None else dict(outer.symbols)
+        self.kernels: dict[str, Kernel] = {}
+        self.pools: dict[str, AllocPool] = {}
+        self.gone: dict[str, str] = {}
+        # names whose memory was handed on: the next working instruction may still read it, in place
+        self.retiring: list[str] = []
+        self.inputs = {entry.name for entry in program.inputs if isinstance(entry, Buffer)}
+
+    def run(self) -> Scope:
+        program = self.program
+        place = self._place(lambda: f"program @{program.name}")
+        self._open(place)
+        for kernel in program.kernels:
+            if self.kernels.setdefault(kernel.name, kernel) is not kernel:
+                place.fail("unique-kernel", f"@{kernel.name} is listed twice")
+            verify_kernel(kernel)
+        count = len(program.instructions)
+        for position, instruction in enumerate(program.instructions):
+            if isinstance(instruction, Return) != (position == count - 1):
+                place.fail("last-return", f"instruction {position + 1} of {count} is wrong")
+            self._step(instruction)
+        if not count:
+            place.fail("last-return", "there is no instruction")
+        return self.scope
+
+    def _place(self, describe: Callable[[], str], origins: tuple[Origin, ...] = UNKNOWN) -> Place:
+        return Place(describe=describe, origins=origins, rules=RULES)
+
+    def _open(self, place: Place) -> None:
+        # Shapes of inputs use the declared symbols, which `bind` gives values later: layouts are checked against all.
+        declared = Scope()
+        declared.symbols = dict(self.scope.symbols)
+        for value in self.program.symbols:
+            declared.declare(value, place)
+        for entry in self.program.inputs:
+            if isinstance(entry, Expr):
+                declared.check_symbols(entry, (), place)
+                if entry.is_symbol:
+                    self.scope.declare(entry, place)
+            else:
+                declared.define(entry, place)
+        for constant in self.program.constants:
+            declared.define(constant.buffer, place)
+        bound = self.scope.symbols
+        self.scope = declared
+        self.scope.symbols = bound
+
+    # Uses
+
+    def _use(self, name: str, place: Place) -> Buffer:
+        why = self.gone.get(name)
+        if why is not None:
+            place.fail("use-after-free", f"%{name} {why}")
+        return self.scope.use(name, place)
+
+    def _symbols(self, exprs: Iterable[Expr], place: Place) -> None:
+        for expr in exprs:
+            for found in expr.free_symbols:
+                known = self.scope.symbols.get(found.name)
+                if known is None:
+                    place.fail("symbol-bound", f"{found.name} in {expr!r} has no value here")
+                if known is not found:
+                    place.fail("unique-symbol", f"{found.name} in {expr!r} has other bounds than declared")
+
+    def _define(self, buffer: Buffer, place: Place) -> None:
+        self._symbols((*buffer.shape, *buffer.strides), place)
+        if buffer.name in self.pools:
+            place.fail("unique-name", f"%{buffer.name} is a pool")
+        self.scope.define(buffer, place)
+
+    def _argument(self, argument: Argument, place: Place) -> None:
+        match argument:
+            case Ref(name):
+                self._use(name, place)
+            case Expr():
+                self._symbols((argument,), place)
+            case ListValue(items):
+                for item in items:
+                    self._argument(item, place)
+            case _:
+                pass
+
+    def _finish_work(self) -> None:
+        for name in self.retiring:
+            self.gone[name] = "gave its memory to another buffer"
+        self.retiring.clear()
+
+    # Instructions
+
+    def _step(self, instruction: Instruction) -> None:
+        def describe() -> str:
+            alone = Program(name="_", inputs=(), instructions=(instruction,))
+            return first_line(format_program(alone, origins=False).split("\n", 1)[1])
+
+        place = self._place(describe, _origins(instruction))
+        match instruction:
+            case Launch():
+                self._launch(instruction, place)
+                self._finish_work()
+            case ExternCall():
+                self._extern(instruction, place)
+                self._finish_work()
+            case CondCall() | WhileCall():
+                self._region_call(instruction, place)
+                self._finish_work()
+            case Free():
+                for name in instruction.names:
+                    self._free(name, place)
+            case Return():
+                self._finish_work()
+                for value in instruction.values:
+                    self._argument(value, place)
+            case CheckSize():
+                self._symbols((instruction.lhs, instruction.rhs), place)
+            case Comment():
+                pass
+            case _:
+                self._memory(instruction, place)
+
+    def _memory(
+        self,
+        instruction: BindSymbol | CheckLayout | Alloc | AllocPool | PoolView | Reuse | Reinterpret,
+        place: Place,
+    ) -> None:
+        match instruction:
+            case BindSymbol():
+                buffer = self._use(instruction.buffer, place)
+                if not 0 <= instruction.dim < len(buffer.shape):
+                    place.fail("bind-dim", f"%{buffer.name} has {len(buffer.shape)} dimensions")
+                self.scope.declare(instruction.symbol, place)
+            case CheckLayout():
+                buffer = self._use(instruction.buffer, place)
+                if buffer.name not in self.inputs:
+                    place.fail("check-input", f"%{buffer.name} is not an input")
+                self._symbols((*buffer.shape, *buffer.strides), place)
+            case Alloc():
+                self._define(instruction.buffer, place)
+            case AllocPool():
+                self._symbols((instruction.size_bytes,), place)
+                if instruction.pool in self.pools or instruction.pool in self.scope.buffers:
+                    place.fail("unique-name", f"%{instruction.pool} is defined a second time")
+                self.pools[instruction.pool] = instruction
+            case PoolView():
+                self._pool_view(instruction, place)
+            case Reuse():
+                self._reuse(instruction, place)
+            case Reinterpret():
+                self._use(instruction.source, place)
+                self._symbols((instruction.offset,), place)
+                self._define(instruction.buffer, place)
+
+    def _free(self, name: str, place: Place) -> None:
+        if name in self.gone or name in self.retiring:
+            place.fail("double-free", f"%{name} {self.gone.get(name, 'gave its memory to another buffer')}")
+        if name not in self.pools:
+            self.scope.use(name, place)
+        self.gone[name] = "was freed"
+
+    def _pool_view(self, view: PoolView, place: Place) -> None:
+        pool = self.pools.get(view.pool)
+        if pool is None:
+            place.fail("pool", f"there is no pool %{view.pool}")
+        if view.pool in self.gone:
+            place.fail("use-after-free", f"%{view.pool} {self.gone[view.pool]}")
+        self._symbols((view.offset_bytes,), place)
+        self._define(view.buffer, place)
+        offset = as_int(view.offset_bytes)
+        if offset is not None and offset % 64:
+            place.fail("pool", f"offset {offset} is not a multiple of 64")
+        if view.buffer.device != pool.device:
+            place.fail("pool", f"%{view.buffer.name} is on {view.buffer.device}, the pool on {pool.device}")
+        end = view.offset_bytes + view.buffer.span * view.buffer.dtype.itemsize
+        if provably_lt(pool.size_bytes, end):
+            place.fail("pool", f"%{view.buffer.name} ends at byte {end!r} of {pool.size_bytes!r}")
+
+    def _reuse(self, reuse: Reuse, place: Place) -> None:
+        source = self._use(reuse.source, place)
+        if reuse.source in self.retiring:
+            place.fail("use-after-free", f"%{reuse.source} gave its memory to another buffer")
+        self._define(reuse.buffer, place)
+        self.retiring.append(reuse.source)
+        old = source.numel * source.dtype.itemsize
+        new = reuse.buffer.numel * reuse.buffer.dtype.itemsize
+        if source.device != reuse.buffer.device:
+            place.fail("reuse-size", f"%{source.name} is on {source.device}, not {reuse.buffer.device}")
+        if old is not new and (provably_lt(old, new) or provably_lt(new, old)):
+            place.fail("reuse-size", f"%{source.name} has {old!r} bytes, %{reuse.buffer.name} {new!r}")
+
+    def _launch(self, launch: Launch, place: Place) -> None:
+        kernel = self.kernels.get(launch.kernel)
+        if kernel is None:
+            place.fail("kernel-exists", f"there is no kernel @{launch.kernel}")
+        if len(launch.args) != len(kernel.args) or len(launch.sizes) != len(kernel.sizes):
+            place.fail(
+                "launch-arity",
+                f"{len(launch.args)} buffers and {len(launch.sizes)} sizes for "
+                f"{len(kernel.args)} and {len(kernel.sizes)}",
+            )
+        self._symbols(launch.sizes, place)
+        for name, arg in zip(launch.args, kernel.args, strict=True):
+            buffer = self._use(name, place)
+            if buffer.dtype is not arg.dtype:
+                place.fail("launch-dtype", f"%{name} is {buffer.dtype.text}, {arg.name} is {arg.dtype.text}")
+
+    def _extern(self, call: ExternCall, place: Place) -> None:
+        for argument in (*call.args, *(value for _, value in call.kwargs)):
+            self._argument(argument, place)
+        for _, name in call.out:
+            self._use(name, place)
+        if call.out and call.outputs:
+            place.fail("extern-results", "there are out buffers and results")
+        for symbol, number, _ in call.binds:
+            if not 0 <= number < len(call.outputs):
+                place.fail("extern-results", f"there is no result {number}")
+            self.scope.declare(symbol, place)
+        for output in call.outputs:
+            if isinstance(output, SymbolOutput):
+                self.scope.declare(output.symbol, place)
+        for buffer in defined_buffers(call):
+            self._define(buffer, place)
+
+    # Regions
+
+    def _region_call(self, call: CondCall | WhileCall, place: Place) -> None:
+        operands: tuple[Argument, ...]
+        if isinstance(call, CondCall):
+            self._use(call.predicate, place)
+            operands = call.operands
+        else:
+            operands = (*call.carried, *call.extra)
+            if len(call.carried) != len(call.outputs):
+                place.fail("region-signature", f"{len(call.carried)} carried, {len(call.outputs)} returned")
+        for operand in operands:
+            self._argument(operand, place)
+        if isinstance(call, CondCall):
+            self._region(call.then, operands, call.outputs, place)
+            self._region(call.otherwise, operands, call.outputs, place)
+        else:
+            self._region(call.condition, operands, None, place)
+            self._region(call.body, operands, call.outputs, place)
+        for output in call.outputs:
+            self._define(output, place)
+
+    def _region(
+        self, program: Program, operands: Sequence[Argument], outputs: Sequence[Buffer] | None, place: Place
+    ) -> None:
+        if len(program.inputs) != len(operands):
+            place.fail(
+                "region-signature", f"@{program.name}: {len(program.inputs)} inputs, {len(operands)} operands"
+            )
+        for position, (entry, operand) in enumerate(zip(program.inputs, operands, strict=True)):
+            if not self._fits(entry, operand):
+                place.fail(
+                    "region-signature", f"operand {position} does not fit input {position} of @{program.name}"
+                )
+        inner = _Checker(program, self.scope).run()
+        last = program.instructions[-1]
+        assert isinstance(last, Return)
+        results = [inner.buffers[v.name] if isinstance(v, Ref) else None for v in last.values]
+        if outputs is None:
+            if len(results) != 1 or results[0] is None or not results[0].dtype.is_bool:
+                place.fail("region-signature", f"@{program.name} does not return one bool")
+            return
+        if len(results) != len(outputs):
+            place.fail(
+                "region-signature", f"@{program.name} returns {len(results)} values, not {len(outputs)}"
+            )
+        for result, output in zip(results, outputs, strict=True):
+            if result is None or result.dtype is not output.dtype or len(result.shape) != len(output.shape):
+                place.fail("region-signature", f"@{program.name} returns nothing that fits %{output.name}")
+
+    def _fits(self, entry: GraphInput, operand: Argument) -> bool:
+        if isinstance(entry, Expr):
+            return isinstance(operand, Expr) or (isinstance(operand, int) and not isinstance(operand, bool))
+        if not isinstance(operand, Ref):
+            return False
+        given = self.scope.buffers[operand.name]
+        return given.dtype is entry.dtype and len(given.shape) == len(entry.shape)
+
+
+def _origins(instruction: Instruction) -> tuple[Origin, ...]:
+    match instruction:
+        case Reinterpret() | Launch() | ExternCall() | CheckSize() | CondCall() | WhileCall():
+            return instruction.origins
+        case _:
+            return UNKNOWN
