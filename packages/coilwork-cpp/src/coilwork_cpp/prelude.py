@@ -61,14 +61,15 @@ static inline float f8e4m3_to_f32(u8 x) {
 }
 """,
     "f32_to_f8e4m3": """
-// Rounds to nearest even; the type has no infinity, so what does not fit becomes NaN.
+// Rounds to nearest even; the type has no infinity: what does not fit becomes 448, as torch does from 2.13 on.
 static inline u8 f32_to_f8e4m3(float x) {
   const u32 bits = __builtin_bit_cast(u32, x);
   const u32 magnitude = bits & 0x7fffffffu;
   const u32 normal = (magnitude + 0x7ffffu + ((magnitude >> 20) & 1u) - 0x3c000000u) >> 20;
   const u32 subnormal = __builtin_bit_cast(u32, __builtin_bit_cast(float, magnitude) + 0x1p14f) - 0x46800000u;
   const u32 finite = magnitude < 0x3c800000u ? subnormal : normal;
-  return u8((magnitude >= 0x43f00000u ? 0x7fu : finite) | ((bits >> 24) & 0x80u));
+  const u32 saturated = magnitude >= 0x43e00000u ? 0x7eu : finite;
+  return u8((magnitude > 0x7f800000u ? 0x7fu : saturated) | ((bits >> 24) & 0x80u));
 }
 """,
     "f8e5m2_to_f32": """

@@ -1,0 +1,312 @@
+"""Loops without reductions: layouts, masks, indirect access, checks, scatters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+
+from coilwork_cpp import CppCodegen
+from coilwork_ir.dtypes import DType
+from coilwork_ir.errors import EmitError
+from coilwork_ir.index import Expr, as_expr, symbol
+from coilwork_ir.kernels import Hints, Kernel, Range, Store, TensorArg
+from coilwork_ir.loops.nodes import Check
+from coilwork_ir.scalar import cast, const, index_value, load, op, placeholder
+from coilwork_ir.target import target
+
+F32, I64, BF16 = DType.F32, DType.I64, DType.BF16
+
+
+def ranges(*extents: Expr | int) -> tuple[list[Range], list[Expr]]:
+    symbols = [symbol(f"x{k}", extent=e) for k, e in enumerate(extents)]
+    return [Range(symbol=s, kind="parallel", tile="x") for s in symbols], symbols
+
+
+def arg(name: str, dtype: DType = F32, span: Expr | int = 1) -> TensorArg:
+    role = "in" if name.startswith("in") else "inout" if name.startswith("io") else "out"
+    return TensorArg(name=name, dtype=dtype, role=role, span=as_expr(span))
+
+
+def kernel(
+    spaces: Sequence[Range], args: Sequence[TensorArg], stores: Sequence[Store], **more: object
+) -> Kernel:
+    fields: dict[str, object] = {"name": "pointwise", "sizes": (), **more}
+    return Kernel(
+        ranges=tuple(spaces), args=tuple(args), stores=tuple(stores), **fields
+    )  # kwargs are Kernel fields
+
+
+def test_broadcast_and_threads(load_kernel: Callable, threads: Callable) -> None:
+    n0, n1 = symbol("n0", lo=0), symbol("n1", lo=0)
+    spaces, (i, j) = ranges(n0, n1)
+    value = op("tanh", op("add", load("in0", [i * n1 + j], F32), load("in1", [j], F32)))
+    k = kernel(
+        spaces,
+        [arg("in0"), arg("in1"), arg("out0")],
+        [Store(buffer="out0", index=i * n1 + j, value=value)],
+        sizes=(n0, n1),
+    )
+    run = load_kernel(k)
+    for n, m in ((0, 3), (3, 0), (1, 1), (7, 13), (300, 1001), (2, 50_000)):
+        x, b, out = torch.randn(n, m), torch.randn(m), torch.empty(n, m)
+
+        def compute(x: torch.Tensor = x, b: torch.Tensor = b, out: torch.Tensor = out) -> list[torch.Tensor]:
+            run(x, b, out, *x.shape)
+            return [out]
+
+        threads(compute)
+        assert torch.allclose(out, torch.tanh(x + b), atol=1e-6)
+
+
+def test_flat_index_is_split_at_its_divisors() -> None:
+    spaces, (i,) = ranges(64 * 48)
+    bias = load("in1", [i % 48], F32)
+    scale = load("in2", [i // 48], F32)
+    value = op("mul", op("add", load("in0", [i], F32), bias), scale)
+    k = kernel(
+        spaces,
+        [arg("in0"), arg("in1"), arg("in2"), arg("out0")],
+        [Store(buffer="out0", index=i, value=value)],
+    )
+    text = CppCodegen().emit(k, target("x86-64-avx512"), {}).text
+    inner = text[text.index("#pragma omp simd\n") :]
+    loop = inner[: inner.index("}")]
+    assert "%" not in loop and "/" not in loop
+
+
+def test_contiguous_ranges_become_one() -> None:
+    spaces, (i, j) = ranges(30, 70)
+    at = i * 70 + j
+    k = kernel(
+        spaces, [arg("in0"), arg("out0")], [Store(buffer="out0", index=at, value=load("in0", [at], F32))]
+    )
+    text = CppCodegen().emit(k, target("x86-64-avx2"), {}).text
+    assert text.count("for (i64") == 2  # units and points
+    assert "< 2100" in text
+
+
+@pytest.mark.parametrize("shape", [(100, 70), (1, 33), (513, 129)])
+def test_transpose(load_kernel: Callable, shape: tuple[int, int]) -> None:
+    n, m = shape
+    spaces, (i, j) = ranges(n, m)
+    value = op("add", load("in0", [i * m + j], F32), load("in1", [j * n + i], F32))
+    k = kernel(
+        spaces, [arg("in0"), arg("in1"), arg("out0")], [Store(buffer="out0", index=i * m + j, value=value)]
+    )
+    x, y, out = torch.randn(n, m), torch.randn(m, n), torch.empty(n, m)
+    load_kernel(k)(x, y, out)
+    assert torch.equal(out, x + y.t())
+
+
+def test_four_dimensional_permutation(load_kernel: Callable) -> None:
+    b, t, h, d = 3, 40, 5, 32
+    spaces, (i, j, k_, l_) = ranges(b, h, t, d)
+    source = i * (t * h * d) + k_ * (h * d) + j * d + l_
+    at = i * (h * t * d) + j * (t * d) + k_ * d + l_
+    k = kernel(
+        spaces,
+        [arg("in0", BF16), arg("out0")],
+        [Store(buffer="out0", index=at, value=cast(load("in0", [source], BF16), F32))],
+    )
+    x, out = torch.randn(b, t, h, d).bfloat16(), torch.empty(b, h, t, d)
+    load_kernel(k)(x, out)
+    assert torch.equal(out, x.permute(0, 2, 1, 3).float())
+
+
+def test_masked_load_stays_inside(load_kernel: Callable) -> None:
+    """A constant pad: the unmasked index runs from -3 on, before memory that a guard page could hold."""
+    n = 1000
+    spaces, (i,) = ranges(n + 6)
+    at = index_value(i)
+    inside = op("bitwise_and", op("ge", at, const(3, I64)), op("lt", at, const(n + 3, I64)))
+    value = load("in0", [i - 3], F32, mask=inside, other=-2.5)
+    k = kernel(spaces, [arg("in0"), arg("out0")], [Store(buffer="out0", index=i, value=value)])
+    x, out = torch.randn(n), torch.empty(n + 6)
+    load_kernel(k)(x, out)
+    assert torch.equal(out, torch.nn.functional.pad(x, (3, 3), value=-2.5))
+
+
+def test_masked_load_of_nothing(load_kernel: Callable) -> None:
+    spaces, (i,) = ranges(100)
+    value = load("in0", [i * 1_000_000_000], F32, mask=load("in1", [i], DType.BOOL), other=7)
+    k = kernel(
+        spaces,
+        [arg("in0"), arg("in1", DType.BOOL), arg("out0")],
+        [Store(buffer="out0", index=i, value=value)],
+    )
+    keep = torch.zeros(100, dtype=torch.bool)
+    keep[0] = True
+    out = torch.empty(100)
+    load_kernel(k)(torch.full((1,), 3.0), keep, out)
+    assert out[0] == 3 and (out[1:] == 7).all()
+
+
+def embedding(rows: int, width: int, count: Expr) -> Kernel:
+    spaces, (i, j) = ranges(count, width)
+    raw = load("in1", [i], I64)
+    wrapped = op("where", op("lt", raw, const(0, I64)), op("add", raw, const(rows, I64)), raw)
+    inside = op("bitwise_and", op("ge", wrapped, const(0, I64)), op("lt", wrapped, const(rows, I64)))
+    value = load("in0", [placeholder(0) * width + j], F32, indirect=[wrapped])
+    return kernel(
+        spaces,
+        [arg("in0"), arg("in1", I64), arg("out0")],
+        [Store(buffer="out0", index=i * width + j, value=value)],
+        sizes=(count,),
+        checks=(
+            Check(condition=op("ne", raw, const(-100, I64)), message="no -100"),
+            Check(condition=inside, message="index out of range", error="IndexError"),
+        ),
+    )
+
+
+def test_checks_stop_before_the_access(load_kernel: Callable, threads: Callable) -> None:
+    run = load_kernel(embedding(50, 24, symbol("n0", lo=0)))
+    table = torch.randn(50, 24)
+    for count in (0, 5, 40_000):
+        index = torch.randint(-50, 50, (count,))
+        out = torch.full((count, 24), -1.0)
+        assert run(table, index, out, count) == 0
+        assert torch.equal(out, table[index])
+    for bad, number in ((10**12, 2), (-100, 1), (50, 2), (-51, 2)):
+        index = torch.zeros(30_000, dtype=torch.int64)
+        index[29_999] = bad
+        out = torch.full((30_000, 24), -1.0)
+        assert run(table, index, out, 30_000) == number
+        assert (out == -1).all()
+
+
+@pytest.mark.parametrize("mode", ["add", "mul", "min", "max"])
+def test_scatter_rows(load_kernel: Callable, threads: Callable, mode: str) -> None:
+    """`io0[in1[i], j] mode= in0[i, j]`: threads share the columns only."""
+    n, rows, width = 500, 7, 300
+    spaces, (i, j) = ranges(n, width)
+    store = Store(
+        buffer="io0",
+        index=placeholder(0) * width + j,
+        indirect=(load("in1", [i], I64),),
+        value=load("in0", [i * width + j], F32),
+        mode=mode,
+    )
+    run = load_kernel(
+        kernel(spaces, [arg("in0"), arg("in1", I64), arg("io0")], [store], hints=Hints(atomic=True))
+    )
+    index, x = torch.randint(0, rows, (n,)), torch.rand(n, width) + 0.5
+    start = torch.rand(rows, width)
+    out = torch.empty_like(start)
+
+    def compute() -> list[torch.Tensor]:
+        out.copy_(start)
+        run(x, index, out)
+        return [out]
+
+    threads(compute)
+    names = {"add": "sum", "mul": "prod", "min": "amin", "max": "amax"}
+    want = start.double().scatter_reduce(0, index[:, None].expand(n, width), x.double(), names[mode])
+    assert torch.allclose(out.double(), want, rtol=1e-4)
+
+
+def test_scatter_add_that_collides_everywhere(load_kernel: Callable, threads: Callable) -> None:
+    n = 100_000
+    spaces, (i,) = ranges(n)
+    store = Store(
+        buffer="io0",
+        index=placeholder(0),
+        indirect=(load("in1", [i], I64),),
+        value=load("in0", [i], BF16),
+        mode="add",
+    )
+    run = load_kernel(kernel(spaces, [arg("in0", BF16), arg("in1", I64), arg("io0", BF16)], [store]))
+    x, index = torch.ones(n).bfloat16(), torch.randint(0, 1000, (n,))
+    out = torch.empty(1000).bfloat16()
+
+    def compute() -> list[torch.Tensor]:
+        out.zero_()
+        run(x, index, out)
+        return [out]
+
+    threads(compute)
+    assert torch.equal(out.long(), torch.bincount(index, minlength=1000))
+
+
+def test_masked_store_and_iota(load_kernel: Callable) -> None:
+    spaces, (i,) = ranges(200)
+    even = op("eq", op("mod", index_value(i), const(2, I64)), const(0, I64))
+    stores = [
+        Store(buffer="io0", index=i, value=cast(index_value(i * 3 - 7), F32), mask=even),
+        Store(buffer="out0", index=199 - i, value=index_value(i // 7 - i % 5)),
+    ]
+    out, back = torch.full((200,), -1.0), torch.empty(200, dtype=torch.int64)
+    load_kernel(kernel(spaces, [arg("io0"), arg("out0", I64)], stores))(out, back)
+    at = torch.arange(200)
+    assert torch.equal(out, torch.where(at % 2 == 0, at * 3 - 7, -1).float())
+    assert torch.equal(back.flip(0), at // 7 - at % 5)
+
+
+def test_stores_over_part_of_the_space_happen_once(load_kernel: Callable) -> None:
+    spaces, (i, j) = ranges(20, 30)
+    stores = [
+        Store(buffer="io0", index=i, value=load("in0", [i], F32), mode="add"),
+        Store(buffer="out0", index=i * 30 + j, value=load("in0", [i], F32)),
+    ]
+    x, sums, out = torch.randn(20), torch.zeros(20), torch.empty(20, 30)
+    load_kernel(kernel(spaces, [arg("in0"), arg("io0"), arg("out0")], stores))(x, sums, out)
+    assert torch.equal(sums, x) and torch.equal(out, x[:, None].expand(20, 30))
+
+
+def test_swap_in_place(load_kernel: Callable) -> None:
+    """Both values are read before either is written."""
+    spaces, (i,) = ranges(333)
+    stores = [
+        Store(buffer="io0", index=i, value=load("io1", [i], F32)),
+        Store(buffer="io1", index=i, value=load("io0", [i], F32)),
+    ]
+    x, y = torch.randn(333), torch.randn(333)
+    a, b = x.clone(), y.clone()
+    load_kernel(kernel(spaces, [arg("io0"), arg("io1")], stores))(a, b)
+    assert torch.equal(a, y) and torch.equal(b, x)
+
+
+def test_scalar_kernel(load_kernel: Callable) -> None:
+    k = kernel(
+        [],
+        [arg("in0"), arg("out0")],
+        [Store(buffer="out0", index=as_expr(0), value=op("sqrt", load("in0", [as_expr(0)], F32)))],
+    )
+    out = torch.empty(())
+    load_kernel(k)(torch.tensor(9.0), out)
+    assert out == 3
+
+
+def test_errors_name_the_cause() -> None:
+    spaces, (i,) = ranges(10)
+    k = kernel(spaces, [arg("out0", DType.C64)], [Store(buffer="out0", index=i, value=const(0, F32))])
+    with pytest.raises(EmitError, match="c64"):
+        CppCodegen().emit(k, target("x86-64-avx2"), {})
+    k = kernel(spaces, [arg("out0")], [Store(buffer="out0", index=i, value=load("in9", [i], F32))])
+    with pytest.raises(EmitError, match="in9"):
+        CppCodegen().emit(k, target("x86-64-avx2"), {})
+    stray = symbol("q0", extent=4)
+    k = kernel(
+        spaces, [arg("in0"), arg("out0")], [Store(buffer="out0", index=i, value=load("in0", [stray], F32))]
+    )
+    with pytest.raises(EmitError, match="q0"):
+        CppCodegen().emit(k, target("x86-64-avx2"), {})
+
+
+def test_options() -> None:
+    spaces, (i,) = ranges(10)
+    k = kernel(
+        spaces,
+        [arg("in0"), arg("out0")],
+        [Store(buffer="out0", index=i, value=op("exp", load("in0", [i], F32)))],
+    )
+    assert "simd(" in CppCodegen().emit(k, target("x86-64-avx2"), {}).text
+    assert "simd(" not in CppCodegen().emit(k, target("x86-64-avx2"), {"vector_math": False}).text
+    assert "simd(" not in CppCodegen().emit(k, target("aarch64-neon"), {}).text
+    with pytest.raises(EmitError, match="vector_math"):
+        CppCodegen().emit(k, target("x86-64-avx2"), {"vector_maths": True})
+    with pytest.raises(EmitError, match="takes bool"):
+        CppCodegen().emit(k, target("x86-64-avx2"), {"vector_math": 1})
+    assert CppCodegen().supports(target("aarch64-neon")) and not CppCodegen().supports(target("sm_90"))
