@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+
 from coilwork_ir.buffers import Buffer, DeviceValue, ListValue, Ref, SymbolOutput, TorchValue
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, evaluate, fold
@@ -127,9 +128,7 @@ class Evaluator:
                 return result
         raise AssertionError(f"scalar {node}")
 
-    def load(
-        self, node: Load, operands: list[torch.Tensor], env: dict[Expr, torch.Tensor]
-    ) -> torch.Tensor:
+    def load(self, node: Load, operands: list[torch.Tensor], env: dict[Expr, torch.Tensor]) -> torch.Tensor:
         assert node.buffer not in self.dead, f"read of overwritten {node.buffer}"
         source = self.memory[node.buffer]
         assert source.dtype == torch_dtype(node.dtype)
@@ -148,7 +147,9 @@ class Evaluator:
         for i, n in zip(index, source.shape, strict=True):
             assert bool(((i >= 0) & (i < n)).all()), f"load of {node.buffer} out of bounds: {node.index}"
         value = source[tuple(index)] if index else source
-        return value if mask is None else torch.where(mask, value, torch.tensor(node.other, dtype=source.dtype))
+        return (
+            value if mask is None else torch.where(mask, value, torch.tensor(node.other, dtype=source.dtype))
+        )
 
     def check(self, checks: Sequence[Check], ranges: Sequence[Expr]) -> None:
         env, shape = self.env(ranges), self.extents(ranges)
@@ -166,7 +167,9 @@ class Evaluator:
                 value = self.body(node.body, self.env(node.ranges), self.extents(node.ranges)).clone()
                 assert node.body.dtype is node.output.dtype
                 target = (
-                    self.allocate(node.output) if node.into is None else self.take_over(node.into, node.output)
+                    self.allocate(node.output)
+                    if node.into is None
+                    else self.take_over(node.into, node.output)
                 )
                 target.copy_(value)
             case Reduce():
@@ -178,7 +181,9 @@ class Evaluator:
             case View():
                 assert node.source not in self.dead
                 source, out = self.memory[node.source], node.output
-                typed = source if source.dtype == torch_dtype(out.dtype) else source.view(torch_dtype(out.dtype))
+                typed = (
+                    source if source.dtype == torch_dtype(out.dtype) else source.view(torch_dtype(out.dtype))
+                )
                 shape, strides = [self.size(e) for e in out.shape], [self.size(e) for e in out.strides]
                 offset = self.size(node.offset) + typed.storage_offset()
                 self.memory[out.name] = typed.as_strided(shape, strides, offset)
@@ -274,7 +279,9 @@ class Evaluator:
         kwargs = {k: self.argument(v) for k, v in node.kwargs}
         if node.out_overload:
             buffers = [b for b in node.outputs if isinstance(b, Buffer)]
-            function(*args, **kwargs, **{n: self.allocate(b) for n, b in zip(node.out_names, buffers, strict=True)})
+            function(
+                *args, **kwargs, **{n: self.allocate(b) for n, b in zip(node.out_names, buffers, strict=True)}
+            )
             return
         results = function(*args, **kwargs)
         listed = [results] if node.single else list(results)

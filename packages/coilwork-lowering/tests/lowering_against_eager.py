@@ -7,14 +7,19 @@ from typing import Any
 
 import loop_evaluator
 import torch
-from coilwork_ir.loops import Extern, Graph
-from coilwork_lowering import Lowered, LoweringOptions, lower
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
+from coilwork_ir.loops import Extern, Graph
+from coilwork_lowering import Lowered, LoweringOptions, lower
+
 
 def trace_and_lower(
-    function: Callable[..., Any], inputs: tuple[Any, ...], *, options: LoweringOptions | None = None, mode: str = "fake"
+    function: Callable[..., Any],
+    inputs: tuple[Any, ...],
+    *,
+    options: LoweringOptions | None = None,
+    mode: str = "fake",
 ) -> Lowered:
     """Lower the ATen graph of `function`, no decompositions."""
     gm = make_fx(function, tracing_mode=mode)(*inputs)

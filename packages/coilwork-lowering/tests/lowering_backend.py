@@ -7,8 +7,9 @@ from typing import Any
 
 import loop_evaluator
 import torch
-from coilwork_lowering import Lowered, LoweringOptions, decompositions, lower, partition
 from torch._functorch.aot_autograd import aot_module_simplified
+
+from coilwork_lowering import Lowered, LoweringOptions, decompositions, lower, partition
 
 
 def make_boxed_call(call: Callable[[list[Any]], list[Any]]) -> Callable[..., Any]:

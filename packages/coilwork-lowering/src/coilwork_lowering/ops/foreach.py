@@ -66,7 +66,9 @@ def rule(
             raise NotLowered("a foreach operator without results")
         arguments = {renames.get(n, n): v for n, v in call.arguments.items()}
         fakes = {renames.get(n, n): v for n, v in call.fakes.items()}
-        return _each(builder, call, single, target, {**extra, **arguments}, {**extra, **fakes})
+        # operands are taken in the order of the arguments, so what is missing goes last
+        missing = {n: v for n, v in extra.items() if n not in arguments}
+        return _each(builder, call, single, target, {**arguments, **missing}, {**fakes, **missing})
 
     return Rule((f"aten._foreach_{name}",), lower)
 

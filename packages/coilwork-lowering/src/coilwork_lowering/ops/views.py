@@ -11,6 +11,7 @@ from coilwork_lowering import view_maps
 from coilwork_lowering.builder import Builder, dtype_of
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.rules import Call, NotLowered, Rule, as_size, wrap_dim
+from coilwork_lowering.scalar_math import to_dtype
 from coilwork_lowering.values import Value
 
 
@@ -166,6 +167,21 @@ def _clone(builder: Builder, call: Call) -> Value:
     return builder.copy(call.tensor("self"), strides=call.strides(builder))
 
 
+def _to_copy(builder: Builder, call: Call) -> Value:
+    """A copy in another type and layout; another device is left to the fallback."""
+    value = call.tensor("self")
+    if value.device != call.device:
+        raise NotLowered("a copy to another device")
+    dtype = call.dtype
+    return builder.pointwise(
+        value.shape,
+        dtype,
+        value.device,
+        lambda point: to_dtype(builder.read(value, point), dtype),
+        strides=call.strides(builder),
+    )
+
+
 def _contiguous(builder: Builder, call: Call) -> Value:
     value = call.tensor("self")
     wanted = torch.contiguous_format if call["memory_format"] is None else call["memory_format"]
@@ -203,5 +219,6 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(overloads("as_strided"), _as_strided),
     Rule(overloads("view.dtype"), _view_dtype),
     Rule(overloads("clone lift_fresh_copy"), _clone),
+    Rule(overloads("_to_copy"), _to_copy),
     Rule(overloads("contiguous"), _contiguous),
 )
