@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-import tempfile
-import threading
+import sys
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from typing import Any
 
-from coilwork_cache import Store, content_key
-from coilwork_runtime.cpp.launch import load_launcher
-from coilwork_runtime.cpp.toolchain import Toolchain, compile_library, find_toolchain, flags_for, make_stub
-from coilwork_runtime.errors import KernelBuildError
+from coilwork_cache import Store
+from coilwork_runtime.cpp.build import CppBuilder
 from coilwork_runtime.specs import CppKernel, KernelSpec, TritonKernel
+from coilwork_runtime.triton_kernels.build import TritonBuilder
+from coilwork_runtime.triton_kernels.gpu import Gpu, torch_gpu
+from coilwork_runtime.triton_kernels.interpreted import interpreting
+from coilwork_runtime.triton_kernels.pool import WorkerPool, shared_pool
 
 MOST_WORKERS = 16
 
@@ -26,68 +26,78 @@ class Builder:
     """Builds kernels and remembers those it has built.
 
     `store` keeps binaries between processes. `workers` is how many are built at once; 0 means one per core, at most 16.
-    `progress(done, total)` is called as kernels get ready. Safe to use from several threads.
+    `progress(done, total)` is called in the building thread as kernels get ready. `pool` compiles Triton kernels; the default is
+    shared by all builders of the process. `gpu` is how launchers reach the device. Safe to use from several threads.
     """
 
     def __init__(
-        self, store: Store | None = None, *, workers: int = 0, progress: Progress | None = None
+        self,
+        store: Store | None = None,
+        *,
+        workers: int = 0,
+        progress: Progress | None = None,
+        pool: WorkerPool | None = None,
+        gpu: Gpu | None = None,
     ) -> None:
-        self._store = store
-        self._workers = workers or min(MOST_WORKERS, os.cpu_count() or 1)
+        self._workers = workers or min(MOST_WORKERS, usable_cores())
         self._progress = progress
-        self._lock = threading.Lock()
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
-        self._toolchain: Toolchain | None = None
+        self._cpp = CppBuilder(store)
+        self._triton = TritonBuilder(store, pool or shared_pool(), gpu or torch_gpu(store))
 
     def build(self, specs: Iterable[KernelSpec]) -> Mapping[str, Launcher]:
-        """A launcher for each kernel, by name.
+        """A launcher for each kernel, by name. If several do not build, the error is that of the first in `specs`.
 
         Raises:
             KernelBuildError: a source does not build.
             MissingCompilerError, MissingTritonError: what would build it is not installed.
         """
         wanted = tuple(specs)
-        launchers: dict[str, Launcher] = {}
-        with ThreadPoolExecutor(max_workers=self._workers) as pool:
-            pending = [(spec.name, pool.submit(self._build_one, spec)) for spec in wanted]
-            for done, (name, future) in enumerate(pending, start=1):
-                launchers[name] = future.result()
-                if self._progress is not None:
-                    self._progress(done, len(wanted))
-        return launchers
+        if not wanted:
+            return {}
+        with ThreadPoolExecutor(max_workers=self._workers, thread_name_prefix="coilwork-build") as threads:
+            tasks = [self._start(spec, threads) for spec in wanted]
+            self._report(tasks)
+            return {
+                spec.name: task.finish([part.result() for part in task.parts])
+                for spec, task in zip(wanted, tasks, strict=True)
+            }
 
-    def _build_one(self, spec: KernelSpec) -> Launcher:
+    def _start(self, spec: KernelSpec, threads: ThreadPoolExecutor) -> _Task:
         match spec:
             case CppKernel():
-                return self._build_cpp(spec)
+                return _Task([threads.submit(self._cpp.build, spec)], lambda parts: parts[0])
+            case TritonKernel() if interpreting():
+                return _Task([threads.submit(self._triton.interpreted, spec)], lambda parts: parts[0])
             case TritonKernel():
-                raise KernelBuildError(spec.name, reason="Triton kernels")
+                found = self._triton.candidates(spec)
+                parts = [threads.submit(self._triton.compile, spec, candidate) for candidate in found]
+                return _Task(parts, lambda answers: self._triton.launcher(spec, found, answers))
 
-    def _build_cpp(self, spec: CppKernel) -> Launcher:
-        toolchain, folder = self._cpp_tools()
-        key = content_key("cpp-kernel", spec.source, " ".join(flags_for(spec.features)), toolchain.version)
-        library = folder / f"{key}.so"
-        if not library.exists():
-            data = None if self._store is None else self._store.get(key)
-            if data is None:
-                data, complaint = compile_library(toolchain, spec.source, spec.features, folder)
-                if data is None:
-                    raise KernelBuildError(spec.name, reason=complaint, remedy="please report this kernel")
-                if self._store is not None:
-                    self._store.put(key, data)
-            partial = library.with_suffix(f".{threading.get_ident()}")
-            partial.write_bytes(data)
-            partial.replace(library)
-        try:
-            return load_launcher(spec, library)
-        except OSError as error:
-            raise KernelBuildError(spec.name, reason=f"the built library does not load: {error}") from error
+    def _report(self, tasks: list[_Task]) -> None:
+        """Wait for all parts, and tell how many kernels are ready."""
+        if self._progress is None:
+            return
+        owner = {part: task for task in tasks for part in task.parts}
+        missing = {id(task): len(task.parts) for task in tasks}
+        done = 0
+        for part in as_completed(owner):
+            task = owner[part]
+            missing[id(task)] -= 1
+            if not missing[id(task)]:
+                done += 1
+                self._progress(done, len(tasks))
 
-    def _cpp_tools(self) -> tuple[Toolchain, Path]:
-        with self._lock:
-            if self._toolchain is None or self._folder is None:
-                toolchain = find_toolchain()
-                folder = tempfile.TemporaryDirectory(prefix="coilwork-kernels-")
-                make_stub(toolchain, Path(folder.name))
-                self._toolchain, self._folder = toolchain, folder
-            return self._toolchain, Path(self._folder.name)
+
+class _Task:
+    """One kernel being built: what runs for it, and what makes a launcher of the results."""
+
+    __slots__ = ("finish", "parts")
+
+    def __init__(self, parts: list[Future[Any]], finish: Callable[[list[Any]], Launcher]) -> None:
+        self.parts = parts
+        self.finish = finish
+
+
+def usable_cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import torch
 
@@ -76,7 +76,7 @@ def _cuda(index: int) -> dict[str, object]:
             f"there is no device cuda:{index} on this machine",
             reason=f"torch sees {torch.cuda.device_count()} CUDA devices",
         )
-    facts = torch.cuda.get_device_properties(index)
+    facts: Any = torch.cuda.get_device_properties(index)
     if torch.version.hip:
         arch = str(facts.gcnArchName).partition(":")[0]
         name, kind = arch, "hip"

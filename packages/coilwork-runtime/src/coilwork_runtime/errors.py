@@ -41,6 +41,10 @@ class MissingTritonError(RuntimeFault):
     """A GPU kernel is to be built and Triton is not installed."""
 
 
+class KernelLaunchError(RuntimeFault):
+    """The driver refuses a kernel: it does not fit the device, or its binary is damaged."""
+
+
 class LayoutError(RuntimeFault):
     """A tensor handed to a compiled graph has another element type, device, shape or stride than it was compiled for."""
 

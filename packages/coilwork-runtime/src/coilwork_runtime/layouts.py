@@ -50,7 +50,7 @@ def reinterpret_dtype(
     source: torch.Tensor, size: Sizes, stride: Sizes, dtype: torch.dtype, offset: int
 ) -> torch.Tensor:
     """As `reinterpret`, with the bits read as `dtype`; `offset` counts elements of `dtype`."""
-    start = source.storage_offset() * source.element_size()
+    start = int(source.storage_offset()) * source.element_size()
     flat = torch.empty(0, dtype=dtype, device=source.device)
     first, rest = divmod(start, dtype.itemsize)
     if rest:

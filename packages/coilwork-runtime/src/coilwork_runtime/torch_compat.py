@@ -1,18 +1,37 @@
-"""The private torch API that the runtime touches; the same in 2.11 to 2.13."""
+"""The private torch API that the runtime touches; the same in 2.11 to 2.13.
+
+torch's type stubs name some of it and miss the rest, so all of it is fetched by name and given its type here.
+"""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final, cast
 
 import torch
-from torch._C._dynamo import guards
 
 Sizes = Sequence[int]
 
+_guards: Final[Any] = importlib.import_module("torch._C._dynamo.guards")
+
 # Allocation and views without the dispatcher's argument parsing: half the price of torch.empty_strided / as_strided.
-empty_strided_cpu: Final[Callable[[Sizes, Sizes, torch.dtype], torch.Tensor]] = guards._empty_strided_cpu
-empty_strided_cuda_current: Final[Callable[[Sizes, Sizes, torch.dtype], torch.Tensor]] = (
-    guards._empty_strided_cuda
+empty_strided_cpu = cast(Callable[[Sizes, Sizes, torch.dtype], torch.Tensor], _guards._empty_strided_cpu)
+empty_strided_cuda_current = cast(
+    Callable[[Sizes, Sizes, torch.dtype], torch.Tensor], _guards._empty_strided_cuda
 )
-reinterpret: Final[Callable[[torch.Tensor, Sizes, Sizes, int], torch.Tensor]] = guards._reinterpret_tensor
+reinterpret = cast(
+    Callable[[torch.Tensor, Sizes, Sizes, int | torch.SymInt], torch.Tensor], _guards._reinterpret_tensor
+)
+# Raises AssertionError unless sizes and strides are these; strides of dimensions with one element do not matter.
+assert_size_stride = cast(Callable[[torch.Tensor, Sizes, Sizes], None], _guards.assert_size_stride)
+
+
+def current_cuda_device() -> int:
+    """Index of the current CUDA device, when CUDA is known to be initialised."""
+    return torch._C._cuda_getDevice()
+
+
+def raw_cuda_stream(device: int) -> int:
+    """The handle of the current stream of a CUDA device."""
+    return torch._C._cuda_getCurrentRawStream(device)

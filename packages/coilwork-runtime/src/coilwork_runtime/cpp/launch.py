@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from coilwork_runtime.checks import raise_check
+from coilwork_runtime.dtypes import torch_dtype
 from coilwork_runtime.specs import CppKernel, parse_argument
 
 Launcher = Callable[..., None]
@@ -69,28 +71,3 @@ def _with_scratch(spec: CppKernel, function: Any, pointers: int) -> Launcher:
             raise_check(spec.name, spec.checks, failed - 1)
 
     return launch
-
-
-def raise_check(kernel: str, checks: Sequence[str], number: int) -> None:
-    """Raise the error of a failed run-time check: `IndexError: ...` texts name their own type."""
-    message = checks[number]
-    kind, separator, rest = message.partition(": ")
-    if separator and kind == "IndexError":
-        raise IndexError(f"{rest} (in kernel {kernel})")
-    raise RuntimeError(f"{rest if separator and kind == 'RuntimeError' else message} (in kernel {kernel})")
-
-
-def torch_dtype(name: str) -> torch.dtype:
-    """The torch type for an element type's text name, e.g. `"f32"`."""
-    return {
-        "f64": torch.float64,
-        "f32": torch.float32,
-        "f16": torch.float16,
-        "bf16": torch.bfloat16,
-        "i64": torch.int64,
-        "i32": torch.int32,
-        "i16": torch.int16,
-        "i8": torch.int8,
-        "u8": torch.uint8,
-        "bool": torch.bool,
-    }[name]

@@ -1,0 +1,182 @@
+"""The GPU driver's module API, through ctypes: from a binary in memory to a function that can be launched.
+
+These are the calls of a kernel's first launch on a device. The launches themselves go through `launcher.cpp`, or where
+that cannot be built, through `slow_kernel` here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+from coilwork_runtime.errors import DeviceError, KernelLaunchError
+from coilwork_runtime.triton_kernels.binaries import GpuBinary
+
+INVALID_CONTEXT: Final = 201
+MAX_DYNAMIC_SHARED_MEMORY: Final = 8
+STATIC_SHARED_LIMIT_BYTES: Final = 48 * 1024
+
+Kernel = Callable[..., None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedFunction:
+    """A function in device memory. `keep` is its module's handle; modules stay loaded as long as the process."""
+
+    handle: int
+    context: int
+    keep: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Names:
+    """What a vendor calls the driver's functions; their parameters are the same."""
+
+    library: str
+    module_load: str
+    module_function: str
+    launch: str
+    error_name: str
+
+
+CUDA: Final = Names(
+    library="libcuda.so.1",
+    module_load="cuModuleLoadData",
+    module_function="cuModuleGetFunction",
+    launch="cuLaunchKernel",
+    error_name="cuGetErrorName",
+)
+HIP: Final = Names(
+    library="libamdhip64.so",
+    module_load="hipModuleLoadData",
+    module_function="hipModuleGetFunction",
+    launch="hipModuleLaunchKernel",
+    error_name="hipGetErrorName",
+)
+
+
+class Driver:
+    """One vendor's driver library.
+
+    Raises:
+        DeviceError: the library is not there.
+    """
+
+    def __init__(self, names: Names) -> None:
+        self.names = names
+        try:
+            self._library = ctypes.CDLL(names.library)
+        except OSError as error:
+            raise DeviceError(
+                "no-driver", f"the GPU driver {names.library} does not load", reason=str(error)
+            ) from error
+        self.launch = self._library[names.launch]
+        self.launch_address = _address(self.launch)
+        self.set_context_address = _address(self._library.cuCtxSetCurrent) if names is not HIP else 0
+
+    def load(self, binary: GpuBinary, device: int) -> LoadedFunction:
+        """Load `binary` on CUDA device `device`, which must be current.
+
+        Raises:
+            KernelLaunchError: the driver refuses the binary, or it needs more shared memory than there is.
+        """
+        context = self._current_context(device)
+        module, function = ctypes.c_void_p(), ctypes.c_void_p()
+        self._check(self._library[self.names.module_load](ctypes.byref(module), binary.image), binary, "load")
+        self._check(
+            self._library[self.names.module_function](ctypes.byref(function), module, binary.name.encode()),
+            binary,
+            "find",
+        )
+        if binary.shared_bytes > STATIC_SHARED_LIMIT_BYTES and self.names is not HIP:
+            result = self._library.cuFuncSetAttribute(
+                function, MAX_DYNAMIC_SHARED_MEMORY, ctypes.c_int(binary.shared_bytes)
+            )
+            self._check(result, binary, f"reserve {binary.shared_bytes} bytes of shared memory for")
+        return LoadedFunction(handle=function.value or 0, context=context, keep=module.value or 0)
+
+    def set_context(self, context: int) -> None:
+        """Make `context` current in this thread."""
+        self._library.cuCtxSetCurrent(ctypes.c_void_p(context))
+
+    def error_name(self, code: int) -> str:
+        """The driver's own name for an error code."""
+        name = ctypes.c_char_p()
+        if self.names is HIP:
+            function = self._library[self.names.error_name]
+            function.restype = ctypes.c_char_p
+            return (function(code) or b"").decode() or f"error {code}"
+        self._library[self.names.error_name](code, ctypes.byref(name))
+        return (name.value or b"").decode() or f"error {code}"
+
+    def _current_context(self, device: int) -> int:
+        if self.names is HIP:
+            return 0
+        context, handle = ctypes.c_void_p(), ctypes.c_int()
+        self._library.cuCtxGetCurrent(ctypes.byref(context))
+        if not context.value:
+            # a thread that has not yet used the device through torch
+            self._library.cuDeviceGet(ctypes.byref(handle), device)
+            self._library.cuDevicePrimaryCtxRetain(ctypes.byref(context), handle)
+            self._library.cuCtxSetCurrent(context)
+        return context.value or 0
+
+    def _check(self, result: int, binary: GpuBinary, what: str) -> None:
+        if result:
+            raise KernelLaunchError(
+                "kernel-load",
+                f"the driver cannot {what} kernel {binary.name}",
+                reason=f"{self.names.module_load[:2]} error {result}: {self.error_name(result)}",
+            )
+
+
+@functools.cache
+def present_driver() -> Driver:
+    """The driver of the GPUs that torch uses.
+
+    Raises:
+        DeviceError: it is not there.
+    """
+    return Driver(HIP if torch.version.hip else CUDA)
+
+
+CTYPES: Final[Mapping[str, Any]] = {"P": ctypes.c_uint64, "i": ctypes.c_int32, "l": ctypes.c_int64}
+
+
+def slow_kernel(driver: Driver, function: LoadedFunction, binary: GpuBinary, kinds: str) -> Kernel:
+    """What `launcher.Kernel` of launcher.cpp is, in Python: called with grid, stream and arguments."""
+    types = [CTYPES[kind] for kind in kinds]
+    launch, handle = driver.launch, ctypes.c_void_p(function.handle)
+
+    def call(grid_x: int, grid_y: int, grid_z: int, stream: int, scratch: Any, *values: Any) -> None:
+        if not (grid_x and grid_y and grid_z):
+            return
+        cells = [kind(value_of(value)) for kind, value in zip(types, values, strict=True)]
+        cells += [ctypes.c_uint64(value_of(scratch)), ctypes.c_uint64(0)]
+        parameters = (ctypes.c_void_p * len(cells))(*map(ctypes.addressof, cells))
+        extents = (grid_x, grid_y, grid_z, binary.threads, 1, 1, binary.shared_bytes)
+        result = launch(handle, *extents, ctypes.c_void_p(stream), parameters, None)
+        if result == INVALID_CONTEXT and function.context:
+            # a thread that has not used the device yet
+            driver.set_context(function.context)
+            result = launch(handle, *extents, ctypes.c_void_p(stream), parameters, None)
+        if result:
+            raise RuntimeError(
+                f"kernel {binary.name}: grid {(grid_x, grid_y, grid_z)}: {driver.error_name(result)}"
+            )
+
+    return call
+
+
+def value_of(value: Any) -> int:
+    """A tensor's address; a number itself."""
+    return value.data_ptr() if isinstance(value, torch.Tensor) else value
+
+
+def _address(function: Any) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0

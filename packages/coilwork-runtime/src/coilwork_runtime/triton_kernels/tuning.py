@@ -1,0 +1,98 @@
+"""Choosing among a few candidate configurations: time each once on the real arguments, and remember the choice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+import torch
+
+from coilwork_cache import Store, content_key
+from coilwork_runtime.specs import TritonKernel
+
+# A later candidate must beat the best guess by this much: below it, timing noise would decide.
+MARGIN: Final = 0.03
+
+
+def tuning_key(spec: TritonKernel, version: str, device_name: str, sizes: Sequence[int]) -> str:
+    """The key of a choice: kernel, candidates, compiler, device, and sizes up to a power of two."""
+    buckets = [size.bit_length() for size in sizes]
+    facts = {
+        "args": spec.args,
+        "configs": [dict(config) for config in spec.configs],
+        "target": spec.target,
+        "version": version,
+        "device": device_name,
+        "buckets": buckets,
+    }
+    return content_key("tuning", spec.source, json.dumps(facts, sort_keys=True))
+
+
+def choose(
+    trials: Sequence[Callable[..., None]],
+    args: Sequence[Any],
+    roles: Sequence[str],
+    *,
+    measure: Callable[[Callable[[], None]], float],
+    store: Store | None,
+    key: str,
+) -> int:
+    """The index of the fastest of `trials`, called with `args`, whose values stay as they are.
+
+    `roles` are those of the tensors in `args`. Earlier trials are better guesses: ties go to them.
+    """
+    known = None if store is None else _remembered(store, key, len(trials))
+    if known is not None:
+        return known
+    expendable = expendable_arguments(args, roles)
+    times = [measure(partial(trial, *expendable)) for trial in trials]
+    index = fastest(times)
+    if store is not None:
+        store.put(key, json.dumps({"choice": index, "milliseconds": times}).encode())
+    return index
+
+
+def fastest(times: Sequence[float]) -> int:
+    """The index of the least time, where a later one counts only if it is clearly less than the first."""
+    best = min(range(len(times)), key=times.__getitem__)
+    return best if times[best] < times[0] * (1 - MARGIN) else 0
+
+
+def expendable_arguments(args: Sequence[Any], roles: Sequence[str]) -> list[Any]:
+    """`args` for running a kernel several times: tensors that it updates, or that share memory with what it reads, copied.
+
+    An output of its own memory is written as it is: the real call writes it again.
+    """
+    tensors = list(zip(args, roles, strict=False))
+    read = {_storage(tensor) for tensor, role in tensors if role in ("in", "inout")}
+    copied = [
+        _copy(tensor) if role == "inout" or (role == "out" and _storage(tensor) in read) else tensor
+        for tensor, role in tensors
+    ]
+    return [*copied, *args[len(copied) :]]
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    same = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+    return same.copy_(tensor)
+
+
+def _remembered(store: Store, key: str, count: int) -> int | None:
+    data = store.get(key)
+    if data is None:
+        return None
+    try:
+        record = json.loads(data)
+    except ValueError:
+        record = None
+    choice = record.get("choice") if isinstance(record, dict) else None
+    if isinstance(choice, int) and 0 <= choice < count:
+        return choice
+    store.delete(key)
+    return None

@@ -1,0 +1,134 @@
+"""A process that compiles Triton kernels for its parent, which may have initialised CUDA and must not fork.
+
+Run as a script, so that it imports Triton and nothing else of ours or torch's. It reads requests from standard input
+and writes replies to standard output, both as frames: the header's length and the blob's (8 bytes each), the header
+(JSON), the blob. It never touches a device, and ends when its input does or after `IDLE_LIMIT_S` without a request.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import select
+import struct
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+IDLE_LIMIT_S: Final = 300.0
+LONGEST_FRAME: Final = 1 << 31
+# What a launch needs to know of a compiled kernel, and its value where a Triton release does not say.
+METADATA: Final = (
+    ("name", ""),
+    ("shared", 0),
+    ("num_warps", 4),
+    ("num_ctas", 1),
+    ("warp_size", 32),
+    ("global_scratch_size", 0),
+    ("profile_scratch_size", 0),
+    ("launch_cooperative_grid", False),
+    ("launch_pdl", False),
+)
+
+_LENGTHS: Final = struct.Struct("<QQ")
+
+
+def write_frame(stream: BinaryIO, header: Mapping[str, Any], blob: bytes = b"") -> None:
+    """Send one frame."""
+    text = json.dumps(header).encode()
+    stream.write(_LENGTHS.pack(len(text), len(blob)) + text + blob)
+    stream.flush()
+
+
+def read_frame(stream: BinaryIO) -> tuple[dict[str, Any], bytes] | None:
+    """The next frame, or None at the end of the stream.
+
+    Raises:
+        EOFError: the stream ends within a frame.
+    """
+    lengths = stream.read(_LENGTHS.size)
+    if not lengths:
+        return None
+    if len(lengths) < _LENGTHS.size:
+        raise EOFError("the stream ends within a frame")
+    header_bytes, blob_bytes = _LENGTHS.unpack(lengths)
+    if header_bytes + blob_bytes > LONGEST_FRAME:
+        raise EOFError("the stream holds no frame")
+    body = stream.read(header_bytes + blob_bytes)
+    if len(body) < header_bytes + blob_bytes:
+        raise EOFError("the stream ends within a frame")
+    header: dict[str, Any] = json.loads(body[:header_bytes])
+    return header, body[header_bytes:]
+
+
+def compile_kernel(request: Mapping[str, Any], folder: Path) -> tuple[dict[str, Any], bytes]:
+    """Compile what `request` (see `requests.request_header`) describes: launch metadata and the device binary."""
+    # Only here, in the worker: the parent may lack Triton, and pays no import for it.
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    backend, arch, warp_size = request["target"]
+    function = load_function(request["source"], request["entry"], folder)
+    types: Mapping[str, str] = request["types"]
+    source = ASTSource(
+        fn=function,
+        signature={name: types.get(name, "constexpr") for name in function.arg_names},
+        constexprs=request["constants"],
+        attrs={(function.arg_names.index(name),): [["tt.divisibility", 16]] for name in request["divisible"]},
+    )
+    compiled = triton.compile(source, target=GPUTarget(backend, arch, warp_size), options=request["options"])
+    known = compiled.metadata._asdict()
+    metadata = {name: known.get(name, default) for name, default in METADATA}
+    return metadata, compiled.asm["cubin" if backend == "cuda" else "hsaco"]
+
+
+def load_function(source: str, entry: str, folder: Path) -> Any:
+    """The Triton function `entry` of `source`, which is kept in a file because Triton reads its lines."""
+    handle, path = tempfile.mkstemp(suffix=".py", dir=folder)
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(source)
+    scope: dict[str, Any] = {"__name__": f"coilwork_kernel.{entry}", "__file__": path}
+    exec(compile(source, path, "exec"), scope)
+    return scope[entry]
+
+
+def serve(
+    requests: BinaryIO, replies: BinaryIO, answer: Callable[[Mapping[str, Any]], tuple[dict[str, Any], bytes]]
+) -> None:
+    """Answer requests until there are no more. A failed one is answered with its error."""
+    while select.select([requests], [], [], IDLE_LIMIT_S)[0]:
+        frame = read_frame(requests)
+        if frame is None:
+            return
+        try:
+            metadata, binary = answer(frame[0])
+        # Whatever a kernel's text makes Triton raise is the answer to its request; the log has the traceback.
+        except Exception as error:
+            logging.exception("request failed")
+            write_frame(replies, {"error": f"{type(error).__name__}: {error}"})
+        else:
+            write_frame(replies, {"metadata": metadata}, binary)
+
+
+def main() -> None:
+    """Serve the parent. The first frame holds its import path."""
+    # what Triton or a tool of its prints must not get between the frames
+    replies = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    requests = os.fdopen(0, "rb", buffering=0)
+    first = read_frame(requests)
+    if first is None:
+        return
+    sys.path[:] = first[0]["path"]
+    with tempfile.TemporaryDirectory(prefix="coilwork-triton-") as folder:
+        # Triton's own cache would keep a second copy of everything
+        os.environ["TRITON_CACHE_DIR"] = str(Path(folder, "cache"))
+        serve(requests, replies, lambda request: compile_kernel(request, Path(folder)))
+
+
+if __name__ == "__main__":
+    main()
