@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coilwork_ir.buffers import Ref
+from coilwork_ir.buffers import Buffer, Ref
 from coilwork_ir.index import Expr
 from coilwork_ir.loops import Extern, Graph, Node, Pointwise, Reduce, Scan, Scatter
-from coilwork_ir.loops.access import overwritten
+from coilwork_ir.loops.access import overwritten, read
 from coilwork_scheduler.dependence import Dependence, analyse, is_effect, symbols_used
 
 
@@ -42,9 +42,33 @@ def remove_dead(graph: Graph) -> Graph:
                 needed[facts.definer[name]] = True
         if facts.symbol_definer:
             need_symbols(symbols_used(node))
-    if all(needed):
-        return graph
-    return replace(graph, nodes=tuple(node for node, keep in zip(graph.nodes, needed, strict=True) if keep))
+    kept = tuple(node for node, keep in zip(graph.nodes, needed, strict=True) if keep)
+    nodes = _without_unused_results(kept, graph)
+    return graph if nodes == graph.nodes else replace(graph, nodes=nodes)
+
+
+def _without_unused_results(nodes: tuple[Node, ...], graph: Graph) -> tuple[Node, ...]:
+    """External calls that return several results no longer name those that nobody uses.
+
+    Some operators return nothing where their meta function promises a tensor (a workspace for a backward pass that
+    will not happen), so a result that is not needed must not be touched.
+    """
+    used = {output.name for output in graph.outputs if isinstance(output, Ref)}
+    for node in nodes:
+        used.update(read(node))
+        used.update(old for old, _ in overwritten(node))
+    return tuple(_trimmed(node, used) if isinstance(node, Extern) else node for node in nodes)
+
+
+def _trimmed(node: Extern, used: set[str]) -> Extern:
+    if node.single or node.out_overload:
+        return node
+    kept = {number for number, _ in node.aliases} | {number for _, number, _ in node.binds}
+    outputs = tuple(
+        None if isinstance(o, Buffer) and o.name not in used and number not in kept else o
+        for number, o in enumerate(node.outputs)
+    )
+    return node if outputs == node.outputs else replace(node, outputs=outputs)
 
 
 def must_run(node: Node, facts: Dependence) -> bool:
