@@ -13,11 +13,13 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from coilwork_ir.buffers import Buffer, Constant, Ref
-from coilwork_ir.index import Expr, evaluate
+from coilwork_ir.buffers import Buffer, Constant, Ref, contiguous_strides
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import Expr, as_expr, evaluate, symbol
 from coilwork_ir.kernels import Kernel, KernelCall, Schedule, Store
+from coilwork_ir.loc import Origin
 from coilwork_ir.loops import Extern, Graph, Node, Pointwise, Reduce, Scan, Scatter, View
-from coilwork_ir.scalar import Const, IndexValue, Load, Op, Scalar, postorder
+from coilwork_ir.scalar import Const, IndexValue, Load, Op, Scalar, cast, load, postorder
 from coilwork_ir.scalar import Reduce as ReduceValue
 from coilwork_ir.scalar import Scan as ScanValue
 
@@ -135,10 +137,10 @@ def combine(kind: str, values: Sequence[Number], output: int) -> Number:
 def points(symbols: Sequence[Expr], sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:
     """Environments for every point of the domain, row-major."""
     extents = []
-    for symbol in symbols:
-        assert symbol.extent is not None
-        extents.append(range(evaluate(symbol.extent, sizes)))
-    names = [symbol.name for symbol in symbols]
+    for entry in symbols:
+        assert entry.extent is not None
+        extents.append(range(evaluate(entry.extent, sizes)))
+    names = [entry.name for entry in symbols]
     for point in itertools.product(*extents):
         yield {**sizes, **dict(zip(names, point, strict=True))}
 
@@ -395,3 +397,89 @@ def compare() -> Callable[..., Schedule]:
         return made
 
     return check
+
+
+class Builder:
+    """Shorthand for loop graphs: buffers are contiguous unless strides are given; shapes mix ints and symbols."""
+
+    def __init__(self) -> None:
+        self.buffers: dict[str, Buffer] = {}
+        self.inputs: list[Buffer] = []
+        self.nodes: list[Node] = []
+
+    def buffer(
+        self, name: str, *shape: Expr | int, dtype: DType = DType.F64, strides: Sequence[int] = ()
+    ) -> Buffer:
+        extents = tuple(as_expr(e) for e in shape)
+        steps = tuple(as_expr(s) for s in strides) if strides else contiguous_strides(extents)
+        self.buffers[name] = Buffer(name=name, dtype=dtype, shape=extents, strides=steps)
+        return self.buffers[name]
+
+    def input(self, name: str, *shape: Expr | int, **how: object) -> None:
+        self.inputs.append(self.buffer(name, *shape, **how))
+
+    def ranges(self, *extents: Expr | int, letter: str = "i") -> tuple[Expr, ...]:
+        return tuple(symbol(f"{letter}{k}", extent=e) for k, e in enumerate(extents))
+
+    def at(self, name: str, *index: Expr | int) -> Scalar:
+        """A load, of narrow floats as f32."""
+        dtype = self.buffers[name].dtype
+        return cast(load(name, tuple(as_expr(i) for i in index), dtype), dtype.compute)
+
+    def pointwise(
+        self,
+        name: str,
+        shape: Sequence[Expr | int],
+        body: Callable[..., Scalar],
+        *,
+        into: str | None = None,
+        op: str = "",
+        **how: object,
+    ) -> None:
+        """`body` gets the ranges and may compute wider than the buffer is."""
+        ranges = self.ranges(*shape)
+        output = self.buffer(name, *shape, **how)
+        value = cast(body(*ranges), output.dtype)
+        origins = (Origin(node=name, op=op),) if op else ()
+        self.nodes.append(Pointwise(output=output, ranges=ranges, body=value, into=into, origins=origins))
+
+    def reduce(
+        self,
+        names: str | Sequence[str | None],
+        kind: str,
+        shape: Sequence[Expr | int],
+        axes: Sequence[Expr | int],
+        body: Callable[..., Scalar],
+        *,
+        op: str = "",
+        **how: object,
+    ) -> None:
+        """`body` gets the ranges and then the axes."""
+        kept, along = self.ranges(*shape), self.ranges(*axes, letter="r")
+        listed = [names] if isinstance(names, str) else names
+        outputs = tuple(None if n is None else self.buffer(n, *shape, **how) for n in listed)
+        origins = (Origin(node=str(listed[0]), op=op),) if op else ()
+        body_value = body(*kept, *along)
+        self.nodes.append(
+            Reduce(outputs=outputs, kind=kind, ranges=kept, axes=along, body=body_value, origins=origins)
+        )
+
+    def extern(self, target: str, inputs: Sequence[str], outputs: Sequence[Buffer], **how: object) -> None:
+        self.nodes.append(
+            Extern(target=target, args=tuple(Ref(n) for n in inputs), outputs=tuple(outputs), **how)
+        )
+
+    def graph(self, *outputs: str, symbols: Sequence[Expr] = ()) -> Graph:
+        return Graph(
+            name="g",
+            symbols=tuple(symbols),
+            inputs=tuple(self.inputs),
+            nodes=tuple(self.nodes),
+            outputs=tuple(Ref(name) for name in outputs),
+        )
+
+
+@pytest.fixture
+def build() -> Builder:
+    """An empty graph to fill."""
+    return Builder()

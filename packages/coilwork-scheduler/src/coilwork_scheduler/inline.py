@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 from coilwork_ir.index import Expr
 from coilwork_ir.loc import merge_origins
 from coilwork_ir.loops import Check, Graph, Node, Pointwise, Reduce, Scan, Scatter
-from coilwork_ir.loops.access import bodies
+from coilwork_ir.loops.access import bodies, defined
 from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.scalar import Load, Op, Scalar, postorder
 from coilwork_scheduler.assemble import readers_of
@@ -150,11 +150,17 @@ class Inliner:
         )
 
     def _allowed(self, producer: int, consumer: int) -> bool:
-        """False if memory that the producer reads is overwritten before the consumer is done reading."""
+        """False if memory that the producer reads is overwritten before the consumer is done, or lies elsewhere."""
+        if self._facts[producer].leaves and self._device(producer) != self._device(consumer):
+            return False
         for root in self._facts[producer].mutable:
             if any(producer < writer <= consumer for writer in self._deps.overwriters[root]):
                 return False
         return True
+
+    def _device(self, position: int) -> str:
+        made = defined(self._graph.nodes[position])
+        return made[0].device if made else ""
 
     def _wanted_inline(self, position: int, node: Pointwise) -> bool:
         if node.into is not None or node.checks:

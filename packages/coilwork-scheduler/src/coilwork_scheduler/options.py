@@ -17,7 +17,7 @@ class ScheduleOptions:
         inline: substitute cheap or singly used pointwise producers into their consumers.
         fuse: put several stages into one kernel.
         horizontal: also fuse stages that only share what they read.
-        max_ops: scalar operations in one kernel.
+        max_ops: scalar operations that inlining may gather in one stage; fused kernels hold at most twice as many.
         max_args: tensor arguments of one kernel.
         max_reductions: separate reductions in one kernel.
         max_row_reads: distinct values per element that a kernel with reductions reads along the reduced dimensions:

@@ -1,0 +1,80 @@
+"""Order that memory and effects impose, errors of malformed graphs, and removal of what is not needed."""
+
+from __future__ import annotations
+
+import pytest
+
+from coilwork_ir.buffers import Ref
+from coilwork_ir.index import as_expr, symbol
+from coilwork_ir.loops import AssertSize, View
+from coilwork_ir.scalar import const, op
+from coilwork_ir.target import target
+from coilwork_scheduler import ScheduleError, schedule
+from coilwork_scheduler.dead import remove_dead
+from coilwork_scheduler.dependence import analyse
+
+
+def test_views_share_the_root_of_their_source(build):
+    build.input("x", 4, 6)
+    view = build.buffer("v", 6)
+    build.nodes.append(View(output=view, source="x", offset=as_expr(6)))
+    build.extern("test.neg", ["v"], [build.buffer("n", 6)])
+    build.pointwise("x2", [4, 6], lambda i, j: const(0.0, build.buffers["x"].dtype), into="x")
+    facts = analyse(build.graph("n"))
+    assert facts.root["v"] == facts.root["x2"] == "x"
+    assert facts.before == ((), (0,), (0, 1))
+    assert facts.overwriters == {"x": (2,)}
+
+
+def test_undefined_names_are_an_error(build):
+    build.input("x", 4)
+    build.pointwise("y", [4], lambda i: op("neg", build.at("x", i)))
+    build.inputs.clear()
+    with pytest.raises(ScheduleError, match=r"\[undefined\].*%x"):
+        schedule(build.graph("y"), target("sm_90"))
+
+
+def test_names_of_overwritten_memory_are_an_error(build):
+    build.input("x", 4)
+    build.pointwise("x2", [4], lambda i: op("neg", build.at("x", i)), into="x")
+    build.pointwise("y", [4], lambda i: op("neg", build.at("x", i)))
+    with pytest.raises(ScheduleError, match=r"\[overwritten\].*%x"):
+        schedule(build.graph("y"), target("sm_90"))
+
+
+def test_a_second_definition_is_an_error(build):
+    build.input("x", 4)
+    build.pointwise("x", [4], lambda i: const(0.0, build.buffers["x"].dtype))
+    with pytest.raises(ScheduleError, match=r"\[redefinition\]"):
+        schedule(build.graph("x"), target("sm_90"))
+
+
+def test_bound_symbols_come_before_their_uses(build):
+    count = symbol("u0", lo=0)
+    build.input("x", 4)
+    found = build.buffer("found", count)
+    build.extern("test.nonzero", ["x"], [found], binds=((count, 0, 0),))
+    build.nodes.append(AssertSize(lhs=count, relation="le", rhs=as_expr(4), message="at most four"))
+    build.pointwise("y", [count], lambda i: const(1.0, found.dtype))
+    facts = analyse(build.graph("y"))
+    assert facts.before[1] == (0,) and facts.before[2] == (0,)
+
+
+def test_only_what_is_needed_stays(build):
+    build.input("x", 4)
+    build.pointwise("unused", [4], lambda i: op("neg", build.at("x", i)))
+    build.pointwise("y", [4], lambda i: op("exp", build.at("x", i)))
+    build.extern("test.draw", [], [build.buffer("d", 4)], random=True)
+    build.extern("test.print", ["y"], [], effect=True)
+    build.extern("test.neg", ["y"], [build.buffer("n", 4)])
+    build.pointwise("x2", [4], lambda i: op("neg", build.at("x", i)), into="x")
+    kept = remove_dead(build.graph()).nodes
+    assert kept == tuple(build.nodes[k] for k in (1, 2, 3, 5))
+
+
+def test_a_graph_that_needs_everything_is_returned_as_it_is(build):
+    build.input("x", 4)
+    build.pointwise("y", [4], lambda i: op("neg", build.at("x", i)))
+    graph = build.graph("y")
+    assert remove_dead(graph) is graph
+    assert graph.outputs == (Ref("y"),)

@@ -1,0 +1,233 @@
+"""What becomes one kernel, and what does not."""
+
+from __future__ import annotations
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import symbol
+from coilwork_ir.kernels import KernelCall
+from coilwork_ir.loops import Mutation
+from coilwork_ir.scalar import const, op
+
+F64 = DType.F64
+
+
+def c(value, dtype=F64):
+    return const(value, dtype)
+
+
+def calls(schedule):
+    return [step for step in schedule.steps if isinstance(step, KernelCall)]
+
+
+def softmax(build, rows, columns, source="x", prefix=""):
+    at = build.at
+    m, e, s, y = (prefix + n for n in ("m", "e", "s", "y"))
+    build.reduce(m, "max", [rows], [columns], lambda i, r: at(source, i, r), op="aten._softmax.default")
+    build.pointwise(e, [rows, columns], lambda i, j: op("exp", op("sub", at(source, i, j), at(m, i))))
+    build.reduce(s, "sum", [rows], [columns], lambda i, r: at(e, i, r))
+    build.pointwise(y, [rows, columns], lambda i, j: op("div", at(e, i, j), at(s, i)))
+
+
+def test_softmax_is_one_kernel(build, compare):
+    build.input("x", 6, 20)
+    softmax(build, 6, 20)
+    made = compare(build.graph("y"))
+    (call,) = calls(made)
+    assert call.args == ("x", "y")
+    assert call.kernel.startswith("softmax_")
+    assert [r.tile for r in made.kernels[0].ranges] == ["x", "r"]
+    assert made.kernels[0].hints.reduction == "persistent"
+
+
+def test_softmax_of_symbolic_size_is_one_looped_kernel(build, compare):
+    rows, columns = symbol("s0", lo=2), symbol("s1", lo=2)
+    build.input("x", rows, columns)
+    softmax(build, rows, columns)
+    made = compare(build.graph("y", symbols=(rows, columns)), sizes={"s0": 3, "s1": 5})
+    (call,) = calls(made)
+    assert made.kernels[0].hints.reduction == "looped"
+    assert call.sizes == (rows, columns)
+
+
+def layer_norm(build, batch, time, width):
+    at = build.at
+    flat = [batch * time]
+    build.reduce(["mean", "m2"], "welford", flat, [width], lambda i, r: at("x", i, r))
+    build.pointwise(
+        "rstd", flat, lambda i: op("rsqrt", op("add", op("div", at("m2", i), c(float(width))), c(1e-5)))
+    )
+    build.pointwise(
+        "y",
+        [batch, time, width],
+        lambda b, t, k: op(
+            "add",
+            op(
+                "mul",
+                op(
+                    "mul",
+                    op("sub", at("x", b * time + t, k), at("mean", b * time + t)),
+                    at("rstd", b * time + t),
+                ),
+                at("w", k),
+            ),
+            at("b", k),
+        ),
+    )
+
+
+def test_layer_norm_is_one_kernel_though_its_parts_have_other_shapes(build, compare):
+    build.input("x", 6, 8)
+    build.input("w", 8)
+    build.input("b", 8)
+    layer_norm(build, 2, 3, 8)
+    made = compare(build.graph("y", "mean", "rstd"))
+    assert len(calls(made)) == 1
+    assert {a for a in calls(made)[0].args} == {"x", "w", "b", "y", "mean", "rstd"}
+
+
+def test_residual_and_rms_norm_are_one_kernel(build, compare):
+    at = build.at
+    for name in ("x", "y"):
+        build.input(name, 4, 8)
+    build.pointwise("h", [4, 8], lambda i, j: op("add", at("x", i, j), at("y", i, j)))
+    build.reduce("ss", "sum", [4], [8], lambda i, r: op("mul", at("h", i, r), at("h", i, r)))
+    build.pointwise("scale", [4], lambda i: op("rsqrt", op("add", op("div", at("ss", i), c(8.0)), c(1e-6))))
+    build.pointwise("z", [4, 8], lambda i, j: op("mul", at("h", i, j), at("scale", i)))
+    made = compare(build.graph("h", "z"))
+    assert calls(made)[0].args == ("x", "y", "h", "z")
+
+
+def test_bias_and_gelu_are_one_kernel_with_one_range(build, compare):
+    at = build.at
+    build.input("x", 4, 8)
+    build.pointwise("u", [4, 8], lambda i, j: op("add", at("x", i, j), c(0.5)))
+    build.pointwise("half", [4, 8], lambda i, j: op("mul", at("u", i, j), c(0.5)))
+    build.pointwise("erf", [4, 8], lambda i, j: op("erf", op("mul", at("u", i, j), c(0.7))))
+    build.pointwise("y", [4, 8], lambda i, j: op("mul", at("half", i, j), op("add", at("erf", i, j), c(1.0))))
+    made = compare(build.graph("y"))
+    assert len(calls(made)) == 1
+    (only,) = made.kernels[0].ranges
+    assert only.symbol.name == "x0" and only.symbol.extent.value == 32
+
+
+def test_batch_norm_statistics_join_under_a_permutation(build, compare):
+    at = build.at
+    build.input("x", 2, 3, 4)
+    build.pointwise("t", [2, 3, 4], lambda n, k, p: op("tanh", at("x", n, k, p)))
+    build.reduce("s", "sum", [3], [2, 4], lambda k, n, p: at("t", n, k, p))
+    made = compare(build.graph("t", "s"), inline=False)
+    assert len(calls(made)) == 1
+
+
+def test_row_and_column_sums_stay_apart(build, compare):
+    at = build.at
+    build.input("x", 4, 6)
+    build.reduce("rows", "sum", [4], [6], lambda i, r: at("x", i, r))
+    build.reduce("columns", "sum", [6], [4], lambda i, r: at("x", r, i))
+    assert len(calls(compare(build.graph("rows", "columns")))) == 2
+
+
+def test_column_sums_of_one_buffer_share_a_kernel(build, compare):
+    at = build.at
+    build.input("g", 5, 6)
+    build.input("x", 5, 6)
+    build.reduce("db", "sum", [6], [5], lambda i, r: at("g", r, i))
+    build.reduce("dw", "sum", [6], [5], lambda i, r: op("mul", at("g", r, i), at("x", r, i)))
+    made = compare(build.graph("db", "dw"))
+    assert len(calls(made)) == 1
+    assert any(d.rule == "fuse-horizontal" and d.accepted for d in made.decisions)
+    assert len(calls(compare(build.graph("db", "dw"), horizontal=False))) == 2
+
+
+def test_a_long_single_row_does_not_swallow_what_follows_it(build, compare):
+    at = build.at
+    n = 1 << 22
+    build.input("x", n)
+    build.reduce("s", "sum", [], [n], lambda r: at("x", r))
+    build.pointwise("y", [n], lambda i: op("mul", at("x", i), at("s")))
+    from coilwork_ir.target import target
+    from coilwork_scheduler import schedule
+
+    made = schedule(build.graph("y"), target("sm_90"))
+    assert len(calls(made)) == 2
+    refused = [d for d in made.decisions if d.rule == "reject-bytes"]
+    assert refused and dict(refused[0].numbers)["fused_us"] > dict(refused[0].numbers)["apart_us"]
+
+
+def test_no_fusion_around_an_external_call_in_between(build, compare):
+    at = build.at
+    build.input("x", 4, 6)
+    build.pointwise("a", [4, 6], lambda i, j: op("tanh", at("x", i, j)))
+    build.extern("test.neg", ["a"], [build.buffer("n", 4, 6)])
+    build.pointwise("b", [4, 6], lambda i, j: op("add", at("a", i, j), at("n", i, j)))
+    made = compare(build.graph("b"))
+    assert [type(s).__name__ for s in made.steps] == ["KernelCall", "Extern", "KernelCall"]
+    assert any(d.rule == "reject-cycle" for d in made.decisions)
+
+
+def test_readers_of_old_contents_run_before_the_overwrite(build, compare):
+    at = build.at
+    build.input("x", 4, 4)
+    build.pointwise("before", [4, 4], lambda i, j: op("tanh", at("x", j, i)))
+    build.pointwise("after", [4, 4], lambda i, j: op("add", at("x", i, j), c(1.0)), into="x")
+    build.pointwise("y", [4, 4], lambda i, j: op("mul", at("before", i, j), at("after", i, j)))
+    made = compare(build.graph("y"))
+    written = next(k for k, s in enumerate(calls(made)) if s.into)
+    assert all("x" not in call.args for call in calls(made)[written:])
+
+
+def test_an_update_in_place_is_one_kernel(build, compare):
+    at = build.at
+    build.input("p", 4, 4)
+    build.input("g", 4, 4)
+    build.pointwise("step", [4, 4], lambda i, j: op("mul", at("g", i, j), c(0.1)))
+    build.pointwise("new", [4, 4], lambda i, j: op("sub", at("p", i, j), at("step", i, j)))
+    build.pointwise("q", [4, 4], lambda i, j: at("new", i, j), into="p")
+    made = compare(build.graph())
+    (call,) = calls(made)
+    assert call.into == (("q", "p"),)
+    assert [(a.name, a.role) for a in made.kernels[0].args] == [("in0", "in"), ("io0", "inout")]
+
+
+def test_a_transposed_update_in_place_gets_a_temporary(build, compare):
+    build.input("x", 4, 4)
+    build.pointwise("y", [4, 4], lambda i, j: build.at("x", j, i), into="x")
+    assert len(calls(compare(build.graph()))) == 2
+
+
+def test_random_calls_keep_their_order_and_are_not_removed(build, compare):
+    for k in range(3):
+        build.extern(f"test.draw{k}", [], [build.buffer(f"d{k}", 4)], random=True)
+    made = compare(build.graph("d2"))
+    assert [s.target for s in made.steps] == ["test.draw0", "test.draw1", "test.draw2"]
+
+
+def test_a_mutating_call_waits_for_readers(build, compare):
+    build.input("x", 4)
+    build.pointwise("y", [4], lambda i: op("tanh", build.at("x", i)))
+    change = Mutation(output=build.buffer("x2", 4), source="x")
+    build.extern("test.double_", ["x"], [], mutates=(change,))
+    made = compare(build.graph("y", "x2"))
+    assert [type(s).__name__ for s in made.steps] == ["KernelCall", "Extern"]
+
+
+def test_intermediates_stay_wide_only_in_fast_numerics(build, compare):
+    at = build.at
+    build.input("x", 4)
+    build.pointwise("a", [4], lambda i: op("mul", at("x", i), c(1.01)), dtype=DType.F32)
+    graph_of = {}
+    for numerics in ("fast", "eager"):
+        fresh = type(build)()
+        fresh.input("x", 4, dtype=DType.BF16)
+        fresh.pointwise("a", [4], lambda i, b=fresh: op("tanh", b.at("x", i)), dtype=DType.BF16)
+        fresh.pointwise("y", [4], lambda i, b=fresh: op("exp", b.at("a", i)), dtype=DType.BF16)
+        from coilwork_ir.scalar import Op, postorder
+        from coilwork_ir.target import target
+        from coilwork_scheduler import ScheduleOptions, schedule
+
+        made = schedule(fresh.graph("y"), target("sm_90"), ScheduleOptions(numerics=numerics))
+        (kernel,) = made.kernels
+        graph_of[numerics] = sum(
+            1 for n in postorder([kernel.stores[0].value]) if isinstance(n, Op) and n.op == "cast"
+        )
+    assert graph_of == {"fast": 2, "eager": 4}

@@ -1,0 +1,160 @@
+"""What is computed inside its consumers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from coilwork_ir.buffers import Ref
+from coilwork_ir.dtypes import DType
+from coilwork_ir.kernels import KernelCall
+from coilwork_ir.loops import Pointwise, Scatter
+from coilwork_ir.scalar import const, index_value, load, loads, op, placeholder, where
+from coilwork_ir.target import target
+from coilwork_scheduler import schedule
+
+F64, I64 = DType.F64, DType.I64
+
+
+def c(value, dtype=F64):
+    return const(value, dtype)
+
+
+def calls(schedule):
+    return [step for step in schedule.steps if isinstance(step, KernelCall)]
+
+
+def test_a_concatenation_of_computed_parts_is_one_kernel(build, compare):
+    at = build.at
+    build.input("x", 3)
+    build.input("y", 4)
+    build.pointwise("a", [3], lambda i: op("tanh", at("x", i)))
+    build.pointwise("b", [4], lambda i: op("mul", at("y", i), c(2.0)))
+
+    def cat(i):
+        first = op("lt", index_value(i), c(3, I64))
+        second = op("ge", index_value(i), c(3, I64))
+        return where(
+            first,
+            load("a", (i,), F64, mask=first),
+            load("b", (i - 3,), F64, mask=second),
+        )
+
+    build.pointwise("z", [7], cat)
+    made = compare(build.graph("z"))
+    assert [call.args for call in calls(made)] == [("x", "y", "z")]
+    assert all(access.mask is not None for access in loads([made.kernels[0].stores[0].value]))
+
+
+def test_a_lookup_into_a_computed_table_keeps_its_indirection(build, compare):
+    at = build.at
+    build.input("table", 4, 5)
+    build.input("ids", 6, dtype=I64)
+    build.input("more", 4, dtype=I64)
+    # itself a lookup: rows of the table in another order
+    build.pointwise(
+        "rows", [4, 5], lambda i, j: load("table", (placeholder(0), j), F64, indirect=(at("more", i),))
+    )
+    build.pointwise(
+        "out", [6, 5], lambda i, j: load("rows", (placeholder(0), j), F64, indirect=(at("ids", i),))
+    )
+    assert [call.args for call in calls(compare(build.graph("out")))] == [("ids", "more", "table", "out")]
+
+
+def test_a_producer_that_the_caller_wants_is_stored_as_well(build, compare):
+    build.input("x", 4)
+    build.pointwise("a", [4], lambda i: op("neg", build.at("x", i)))
+    build.pointwise("b", [4], lambda i: op("tanh", build.at("a", i)))
+    made = compare(build.graph("a", "b"))
+    assert [call.args for call in calls(made)] == [("x", "a", "b")]
+
+
+def test_constants_are_inlined_even_where_they_are_wanted_in_memory(build, compare):
+    build.input("x", 4)
+    build.pointwise("zeros", [4], lambda i: c(0.25))
+    build.extern("test.neg", ["zeros"], [build.buffer("n", 4)])
+    build.pointwise("y", [4], lambda i: op("add", build.at("x", i), build.at("zeros", i)))
+    assert ("x", "y") in [call.args for call in calls(compare(build.graph("n", "y")))]
+
+
+def test_expensive_values_are_not_recomputed_by_a_broadcast(build, compare):
+    build.input("v", 6)
+    build.input("x", 64, 6)
+    build.pointwise("e", [6], lambda j: op("exp", build.at("v", j)))
+    build.pointwise("y", [64, 6], lambda i, j: op("mul", build.at("x", i, j), build.at("e", j)))
+    made = compare(build.graph("y"))
+    assert len(calls(made)) == 2
+    assert any(d.rule == "inline" and not d.accepted and d.subjects == ("e",) for d in made.decisions)
+
+
+def test_nothing_is_read_after_it_was_overwritten(build, compare):
+    build.input("x", 4)
+    build.pointwise("a", [4], lambda i: op("neg", build.at("x", i)))
+    build.pointwise("x2", [4], lambda i: c(7.0), into="x")
+    build.pointwise("b", [4], lambda i: op("add", build.at("a", i), build.at("x2", i)))
+    compare(build.graph("b"))
+
+
+def test_a_scatter_takes_its_values_prologue_along(build, compare):
+    build.input("x", 6)
+    build.input("base", 6)
+    build.input("ids", 6, dtype=I64)
+    build.pointwise("copy", [6], lambda i: build.at("base", i))
+    build.pointwise("v", [6], lambda i: op("tanh", build.at("x", i)))
+    (i,) = build.ranges(6)
+    build.nodes.append(
+        Scatter(
+            output=build.buffer("out", 6),
+            into="copy",
+            ranges=(i,),
+            index=(placeholder(0),),
+            indirect=(build.at("ids", i),),
+            value=build.at("v", i),
+            mode="add",
+        )
+    )
+    made = compare(build.graph("out"))
+    copy, scatter = calls(made)
+    assert scatter.into == (("out", "copy"),) and scatter.args == ("x", "ids", "out")
+    assert copy.args == ("base", "copy")
+    kernel = next(k for k in made.kernels if k.name == scatter.kernel)
+    assert kernel.hints.atomic and kernel.args[-1].role == "inout"
+
+
+def test_a_scatter_that_reads_what_it_overwrites_gets_a_temporary(build, compare):
+    build.input("x", 6)
+    build.input("ids", 6, dtype=I64)
+    (i,) = build.ranges(6)
+    build.nodes.append(
+        Scatter(
+            output=build.buffer("out", 6),
+            into="x",
+            ranges=(i,),
+            index=(placeholder(0),),
+            indirect=(build.at("ids", i),),
+            value=op("mul", build.at("x", 5 - i), c(3.0)),
+            mode="add",
+        )
+    )
+    assert len(calls(compare(build.graph()))) == 2
+
+
+def test_chains_longer_than_a_kernel_are_cut(build):
+    build.input("x", 4)
+    last = "x"
+    for k in range(600):
+        build.pointwise(f"c{k}", [4], lambda i, s=last: op("add", build.at(s, i), c(1.0)))
+        last = f"c{k}"
+    made = schedule(build.graph(last), target("sm_90"))
+    assert 2 <= len(calls(made)) <= 4
+
+
+def test_values_on_another_device_are_not_inlined(build):
+    build.input("x", 4)
+    build.pointwise("a", [4], lambda i: op("neg", build.at("x", i)))
+    build.pointwise("b", [4], lambda i: op("tanh", build.at("a", i)))
+    graph = build.graph("b")
+    last = graph.nodes[1]
+    assert isinstance(last, Pointwise)
+    moved = replace(last, output=replace(last.output, device="cuda:0"))
+    made = schedule(replace(graph, nodes=(graph.nodes[0], moved), outputs=(Ref("b"),)), target("sm_90"))
+    assert len(calls(made)) == 2

@@ -1,0 +1,45 @@
+"""Refinements of extents."""
+
+from __future__ import annotations
+
+import pytest
+
+from coilwork_ir.index import as_expr, symbol
+from coilwork_scheduler.space import refine
+
+
+def sizes(*values):
+    return tuple(as_expr(v) for v in values)
+
+
+B, T, C = (symbol(name, lo=2) for name in ("b", "t", "c"))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "pieces"),
+    [
+        (sizes(6), sizes(2, 3), sizes(2, 3)),
+        (sizes(12, 2), sizes(4, 6), sizes(4, 3, 2)),
+        (sizes(), sizes(), sizes()),
+        ((B * T, C), (B, T, C), (B, T, C)),
+        ((B * T * C,), (B, T * C), (B, T * C)),
+        ((B * 8,), (B, sizes(8)[0]), (B, sizes(8)[0])),
+    ],
+)
+def test_common_refinement(first, second, pieces):
+    found = refine(first, second)
+    assert found is not None and found.pieces == pieces
+    for extents, made in ((first, found.first), (second, found.second)):
+        for extent, numbers in zip(extents, made, strict=True):
+            product = as_expr(1)
+            for k in numbers:
+                product = product * found.pieces[k]
+            assert product is extent
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [(sizes(4, 6), sizes(6, 4)), (sizes(4), sizes(5)), ((B, T), (T, B)), (sizes(4), sizes())],
+)
+def test_no_common_refinement(first, second):
+    assert refine(first, second) is None
