@@ -12,7 +12,20 @@ import torch
 from coilwork_ir.buffers import Buffer, DeviceValue, ListValue, Ref, SymbolOutput, TorchValue
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, evaluate, fold
-from coilwork_ir.loops import AssertSize, Check, Extern, Graph, Node, Pointwise, Reduce, Scan, Scatter, View
+from coilwork_ir.loops import (
+    AssertSize,
+    Check,
+    Cond,
+    Extern,
+    Graph,
+    Node,
+    Pointwise,
+    Reduce,
+    Scan,
+    Scatter,
+    View,
+    While,
+)
 from coilwork_ir.scalar import Const, IndexValue, Load, Op, Scalar, postorder
 
 OPS: dict[str, Callable[..., torch.Tensor]] = {
@@ -37,6 +50,7 @@ class Evaluator:
 
     def __init__(self, graph: Graph, constants: Any) -> None:
         self.graph = graph
+        self.constants = constants
         self.memory: dict[str, torch.Tensor] = {c.buffer.name: constants[c.key] for c in graph.constants}
         self.dead: set[str] = set()
         self.sizes: dict[str, int] = {}
@@ -189,11 +203,27 @@ class Evaluator:
                 self.memory[out.name] = typed.as_strided(shape, strides, offset)
             case Extern():
                 self.extern(node)
+            case Cond():
+                branch = node.then if bool(self.memory[node.predicate]) else node.otherwise
+                self.bind(node.outputs, self.region(branch, [self.argument(a) for a in node.operands]))
+            case While():
+                carried = [self.argument(a) for a in node.carried]
+                extra = [self.argument(a) for a in node.extra]
+                while bool(self.region(node.condition, [*carried, *extra])[0]):
+                    carried = self.region(node.body, [*carried, *extra])
+                self.bind(node.outputs, carried)
             case AssertSize():
                 if not getattr(operator, node.relation)(self.size(node.lhs), self.size(node.rhs)):
                     raise RuntimeError(node.message)
             case _:
                 raise AssertionError(f"node {type(node).__name__}")
+
+    def region(self, graph: Graph, operands: list[Any]) -> list[Any]:
+        return Evaluator(graph, self.constants).run(operands)
+
+    def bind(self, buffers: Sequence[Buffer], values: list[Any]) -> None:
+        for buffer, value in zip(buffers, values, strict=True):
+            self.allocate(buffer).copy_(value)
 
     def reduce(self, node: Reduce) -> None:
         ranges = (*node.ranges, *node.axes)

@@ -237,3 +237,16 @@ def test_a_returned_input_is_itself() -> None:
     found, graph = run_compiled(lambda x: (x.view(2, 2), x + 1), torch.randn(4))
     assert found[0].shape == (2, 2)
     assert all(isinstance(o, Ref) for o in graph.outputs)
+
+
+def test_branches_and_loops() -> None:
+    def function(x: Tensor) -> Tensor:
+        y: Tensor = torch.cond(x.sum() > 0, lambda a: a.sin() + 1, lambda a: a.t().cos().t(), (x,))
+        _, z = torch.while_loop(lambda k, a: k < 3, lambda k, a: (k + 1, a * 2), (torch.tensor(0), y))
+        return z.t()
+
+    for sign in (1, -1):
+        x = sign * torch.rand(3, 4)
+        found, graph = run_compiled(function, x)
+        torch.testing.assert_close(found, function(x))
+        assert {"Cond", "While"} <= {type(n).__name__ for n in graph.nodes}

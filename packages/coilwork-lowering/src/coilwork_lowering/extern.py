@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+import sympy
 import torch
 
 from coilwork_ir.buffers import Argument, Buffer, DeviceValue, ListValue, Ref, SymbolOutput, TorchValue
@@ -17,11 +18,9 @@ from coilwork_lowering.rules import Call
 from coilwork_lowering.torch_compat import (
     Overload,
     has_kernel,
-    is_symbolic,
     schema_of,
     shape_env_of,
     sympy_of,
-    unbacked_bindings,
 )
 from coilwork_lowering.values import NumberValue, Relation, TensorValue, Value, layout_of, whole
 
@@ -219,7 +218,6 @@ def _outputs(
     values: list[Value] = []
     aliases: list[tuple[int, str]] = []
     binds: list[tuple[Expr, int, int]] = []
-    unbacked = set(unbacked_bindings(call.node.meta))
     formals = {label: a.name for a in schema.arguments if a.alias_info for label in a.alias_info.before_set}
     for number, result in enumerate(results):
         returned = schema.returns[min(number, len(schema.returns) - 1)]
@@ -230,17 +228,28 @@ def _outputs(
             outputs.append(None)
             values.append(after[written[0]][0])
             continue
+        fresh = _undefined(builder, result)
         output, value = _one_output(builder, call, result)
         outputs.append(output)
         values.append(value)
         if isinstance(output, Buffer):
             aliases.extend((number, source) for label in labels for source in sources.get(label, ())[:1])
-            for axis, size in enumerate(result.shape):
-                if is_symbolic(size) and sympy_of(size) in unbacked:
-                    bound = builder.sizes.expr(size)
-                    if bound not in [known for known, _, _ in binds]:
-                        binds.append((bound, number, axis))
+            binds.extend((builder.sizes.expr(result.shape[axis]), number, axis) for axis in fresh)
     return tuple(outputs), values, tuple(aliases), tuple(binds)
+
+
+def _undefined(builder: Builder, result: Any) -> list[int]:
+    """Dimensions of `result` whose size is a symbol that nothing before it has defined, each symbol once."""
+    if not isinstance(result, torch.Tensor):
+        return []
+    found: dict[Any, int] = {}
+    sizes: list[Any] = list(result.shape)
+    for axis, size in enumerate(sizes):
+        if isinstance(size, torch.SymInt):
+            expression = sympy_of(size)
+            if isinstance(expression, sympy.Symbol) and not builder.sizes.knows(expression):
+                found.setdefault(expression, axis)
+    return list(found.values())
 
 
 def _one_output(builder: Builder, call: Call, result: Any) -> tuple[Buffer | SymbolOutput | None, Value]:

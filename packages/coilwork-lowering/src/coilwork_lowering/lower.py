@@ -10,7 +10,7 @@ from typing import Any, Final
 import sympy
 import torch
 
-from coilwork_ir.buffers import Constant, GraphInput, GraphOutput, Ref
+from coilwork_ir.buffers import Buffer, Constant, GraphInput, GraphOutput, Ref
 from coilwork_ir.index import Expr, as_expr, symbol
 from coilwork_ir.loops import Graph
 from coilwork_lowering.assertions import lower_assertion
@@ -20,6 +20,7 @@ from coilwork_lowering.extern import call_extern
 from coilwork_lowering.numbers import compute, is_number_function
 from coilwork_lowering.options import LoweringOptions
 from coilwork_lowering.origins import operator_name, origin_of
+from coilwork_lowering.regions import lower_cond, lower_while
 from coilwork_lowering.registry import RULES
 from coilwork_lowering.rules import Call, NotLowered
 from coilwork_lowering.symbols import SizeTable
@@ -95,6 +96,10 @@ class _Lowering:
         self.constants: list[Constant] = []
         self.tensors: dict[str, torch.Tensor] = {}
         self.outputs: tuple[GraphOutput, ...] = ()
+        # of a nested graph: what its inputs are bound to, whose layout they have
+        self.operands: list[TensorValue | None] = []
+        # of a nested graph: the buffers that its outputs become, whose layout they get
+        self.results: tuple[Buffer, ...] = ()
 
     def run(self) -> Lowered:
         for node in self.gm.graph.nodes:
@@ -108,7 +113,7 @@ class _Lowering:
                 case "call_function":
                     self.values[node] = self.call(node)
                 case "output":
-                    self.outputs = tuple(self.output(item) for item in _output_items(node))
+                    self.outputs = tuple(self.output(item, k) for k, item in enumerate(_output_items(node)))
                 case _:
                     raise self.refuse(node, "graph-form", f"{node.op} nodes are not part of an ATen graph")
         graph = Graph(
@@ -138,12 +143,12 @@ class _Lowering:
         self.input_names.append(node.name)
         fake = node.meta.get("val")
         if isinstance(fake, torch.Tensor):
-            given = None if self.example_strides is None else self.example_strides[position]
+            given = self.input_strides(position)
             buffer = self.builder.declare(
                 self.sizes.exprs(fake.shape),
                 dtype_of(fake.dtype),
                 device_text(fake.device),
-                strides=self.sizes.exprs(fake.stride() if given is None else given),
+                strides=self.sizes.exprs(fake.stride()) if given is None else given,
                 name=node.name,
             )
             self.inputs.append(buffer)
@@ -158,6 +163,14 @@ class _Lowering:
         raise self.refuse(
             node, "graph-form", f"input {node.name} is neither a tensor nor an integer: {fake!r}"
         )
+
+    def input_strides(self, position: int) -> tuple[Expr, ...] | None:
+        """Strides of an input where they are known better than from its metadata."""
+        if self.operands:
+            bound = self.operands[position]
+            return None if bound is None else bound.buffer.strides
+        given = None if self.example_strides is None else self.example_strides[position]
+        return None if given is None else self.sizes.exprs(given)
 
     def attribute(self, node: torch.fx.Node) -> Value:
         found: Any = self.gm
@@ -194,12 +207,34 @@ class _Lowering:
                 return compute(target, tuple(self.value(a) for a in node.args))
             except NotLowered as cause:
                 return self.symbolic_result(node, cause)
+        if operator_name(node) in ("cond", "while_loop"):
+            region = lower_cond if operator_name(node) == "cond" else lower_while
+            return region(self.builder, node, tuple(self.value(a) for a in node.args), self.nested)
         raise self.refuse(
             node,
             "no-lowering",
             f"{operator_name(node)} has no lowering",
             reason="higher-order operators and Python functions cannot be called from the compiled program",
         )
+
+    def nested(
+        self,
+        gm: torch.fx.GraphModule,
+        name: str,
+        operands: list[TensorValue | None],
+        results: tuple[Buffer, ...],
+    ) -> Graph:
+        """A branch or loop body: inputs laid out as the operands, outputs as `results`, sizes shared."""
+        origins, hint = self.builder.origins, self.builder.hint
+        inner = _Lowering(gm, name=name, options=self.options, example_strides=None, sizes=self.sizes)
+        inner.operands = operands
+        inner.results = results
+        lowered = inner.run()
+        for key, tensor in lowered.constants.items():
+            if self.tensors.setdefault(key, tensor) is not tensor:
+                raise LoweringError("graph-form", f"two constants are called {key}", origins=origins)
+        self.builder.origins, self.builder.hint = origins, hint
+        return lowered.graph
 
     def symbolic_result(self, node: torch.fx.Node, cause: Exception) -> Value:
         """torch's own expression for a number, where ours could not follow the arithmetic."""
@@ -285,13 +320,16 @@ class _Lowering:
                 return given
         raise LoweringError("argument", f"an argument of class {type(given).__name__}: {given!r}")
 
-    def output(self, item: Any) -> GraphOutput:
+    def output(self, item: Any, position: int) -> GraphOutput:
         value = self.value(item)
         match value:
             case TensorValue():
                 fake = item.meta["val"]
                 self.builder.origins = (origin_of(item),)
-                return Ref(self.builder.placed(value, self.sizes.exprs(fake.stride())).buffer.name)
+                strides = self.sizes.exprs(fake.stride())
+                if self.results:
+                    strides = self.results[position].strides
+                return Ref(self.builder.placed(value, strides).buffer.name)
             case None | Expr():
                 return value
             case bool() | int():

@@ -25,6 +25,10 @@ class SizeTable:
         """Every symbol met so far, in order of first use."""
         return tuple((ours, theirs) for theirs, ours in self._known.items())
 
+    def knows(self, name: sympy.Symbol) -> bool:
+        """Whether `name` was met before."""
+        return name in self._known
+
     def expr(self, size: int | torch.SymInt | Expr) -> Expr:
         """`size` as an index expression.
 

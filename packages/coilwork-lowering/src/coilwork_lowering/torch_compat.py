@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import sympy
 import torch
-from torch._decomp import core_aten_decompositions, decomposition_table, get_decompositions
+from torch._decomp import core_aten_decompositions, get_decompositions
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
@@ -35,11 +35,6 @@ def more_decompositions(packets: Sequence[Any]) -> dict[Any, Callable[..., Any]]
     return dict(get_decompositions(packets))
 
 
-def registered_decomposition(overload: Any) -> Callable[..., Any] | None:
-    """The decomposition registered in torch for `overload`, if there is one."""
-    return decomposition_table.get(overload)
-
-
 def qualified_name(target: Overload) -> str:
     """`"aten.add.Tensor"` for an overload."""
     return f"{target.namespace}.{target._schema.name.split('::')[-1]}.{target._overloadname}"
@@ -54,11 +49,6 @@ def has_kernel(target: Overload, device_type: str) -> bool:
     """Whether a kernel is registered for `target` on the backend of `device_type` itself."""
     key = {"cpu": "CPU", "cuda": "CUDA"}.get(device_type, "CPU")
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), key))
-
-
-def is_symbolic(value: object) -> bool:
-    """Whether `value` is a SymInt, SymFloat or SymBool."""
-    return isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
 
 
 def sympy_of(value: torch.SymInt | torch.SymFloat | torch.SymBool) -> sympy.Basic:
@@ -86,19 +76,6 @@ def _finite(bound: sympy.Basic) -> int | None:
         # torch writes "no bound" as infinities or as the largest machine integer
         return value if abs(value) < 2**62 else None
     return None
-
-
-def statically_true(condition: torch.SymBool | bool) -> bool:
-    """Whether `condition` holds for all sizes, without adding a guard."""
-    from torch.fx.experimental.symbolic_shapes import statically_known_true
-
-    return bool(statically_known_true(condition))
-
-
-def unbacked_bindings(meta: Mapping[str, Any]) -> dict[sympy.Symbol, tuple[Any, ...]]:
-    """Symbols that a node defines, each with the path into its result."""
-    found = meta.get("unbacked_bindings") or {}
-    return dict(found)
 
 
 def min_cut(

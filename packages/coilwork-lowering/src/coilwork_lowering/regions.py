@@ -1,0 +1,112 @@
+"""Which arguments of a higher-order operator become what in a `Cond` or `While` node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from coilwork_ir.buffers import Argument, Buffer, Ref
+from coilwork_ir.loops import Cond, Graph, While
+from coilwork_lowering.builder import Builder
+from coilwork_lowering.errors import LoweringError
+from coilwork_lowering.values import NumberValue, Relation, TensorValue, Value, whole
+
+Nested = Callable[[torch.fx.GraphModule, str, list[TensorValue | None], tuple[Buffer, ...]], Graph]
+
+
+def operand(builder: Builder, value: Value, node: torch.fx.Node) -> tuple[Argument, TensorValue | None]:
+    """An operand of a region, and the whole buffer that it is, if it is a tensor."""
+    match value:
+        case TensorValue():
+            placed = builder.placed(value, None)
+            return Ref(placed.buffer.name), placed
+        case NumberValue() | Relation() | torch.fx.GraphModule() | tuple():
+            raise LoweringError(
+                "no-lowering",
+                f"an operand of {node.target} is neither a tensor nor an integer",
+                node=node.name,
+                origins=builder.origins,
+                remedy="run this graph in eager mode",
+            )
+        case torch.dtype() | torch.device() | torch.layout() | torch.memory_format():
+            raise LoweringError("argument", f"operand {value} of {node.target}", node=node.name)
+    return value, None
+
+
+def lower_cond(builder: Builder, node: torch.fx.Node, arguments: tuple[Value, ...], nested: Nested) -> Value:
+    """`cond(predicate, then, otherwise, operands)`.
+
+    Raises:
+        LoweringError[no-lowering]: the predicate is no tensor, or operands are not tensors and integers.
+    """
+    predicate, then, otherwise, operands = arguments
+    if not isinstance(predicate, TensorValue):
+        raise LoweringError(
+            "no-lowering",
+            "torch.cond whose predicate is no tensor",
+            node=node.name,
+            origins=builder.origins,
+            remedy="decide on a tensor of one bool",
+        )
+    assert isinstance(then, torch.fx.GraphModule) and isinstance(otherwise, torch.fx.GraphModule)
+    pairs = [operand(builder, v, node) for v in _items(operands)]
+    layouts = [placed for _, placed in pairs]
+    outputs = _outputs(builder, node.meta["val"])
+    builder.add(
+        Cond(
+            predicate=builder.placed(predicate, None).buffer.name,
+            then=nested(then, f"{node.name}_then", layouts, outputs),
+            otherwise=nested(otherwise, f"{node.name}_otherwise", layouts, outputs),
+            operands=tuple(argument for argument, _ in pairs),
+            outputs=outputs,
+            origins=builder.origins,
+        )
+    )
+    return tuple(whole(buffer) for buffer in outputs)
+
+
+def lower_while(builder: Builder, node: torch.fx.Node, arguments: tuple[Value, ...], nested: Nested) -> Value:
+    """`while_loop(condition, body, carried, extra)`; carried tensors are laid out as eager's are.
+
+    Raises:
+        LoweringError[no-lowering]: operands are not tensors and integers.
+    """
+    condition, body, carried, extra = arguments
+    assert isinstance(condition, torch.fx.GraphModule) and isinstance(body, torch.fx.GraphModule)
+    outputs = _outputs(builder, node.meta["val"])
+    # what is carried has one layout in every round, the results'
+    first: list[Value] = []
+    for value, output in zip(_items(carried), outputs, strict=True):
+        first.append(builder.placed(value, output.strides) if isinstance(value, TensorValue) else value)
+    carried_pairs = [operand(builder, v, node) for v in first]
+    extra_pairs = [operand(builder, v, node) for v in _items(extra)]
+    layouts = [placed for _, placed in (*carried_pairs, *extra_pairs)]
+    builder.add(
+        While(
+            condition=nested(condition, f"{node.name}_condition", layouts, ()),
+            body=nested(body, f"{node.name}_body", layouts, outputs),
+            carried=tuple(argument for argument, _ in carried_pairs),
+            extra=tuple(argument for argument, _ in extra_pairs),
+            outputs=outputs,
+            origins=builder.origins,
+        )
+    )
+    return tuple(whole(buffer) for buffer in outputs)
+
+
+def _items(value: Value) -> tuple[Value, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _outputs(builder: Builder, result: Any) -> tuple[Buffer, ...]:
+    fakes = list(result) if isinstance(result, list | tuple) else [result]
+    if not all(isinstance(fake, torch.Tensor) for fake in fakes):
+        raise LoweringError(
+            "no-lowering",
+            "a control flow operator that returns something other than tensors",
+            origins=builder.origins,
+            remedy="return tensors from every branch",
+        )
+    return tuple(builder.declare_like(fake) for fake in fakes)

@@ -1,0 +1,61 @@
+"""Common subexpressions, the partitioner and the decomposition table."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from coilwork_lowering import LoweringOptions, decompositions
+from coilwork_lowering.cse import merge_common_subexpressions
+
+aten = torch.ops.aten
+
+
+def test_equal_calls_are_merged() -> None:
+    gm = make_fx(lambda x: x.sin() + x.sin() * (x + 1.0) - (x + 1.0))(torch.randn(3))
+    expected = gm(torch.ones(3))
+    assert merge_common_subexpressions(gm) == 2
+    torch.testing.assert_close(gm(torch.ones(3)), expected)
+
+
+def test_different_calls_stay() -> None:
+    gm = make_fx(lambda x: (x + 1, x + 1.0, x * 0.0, x * -0.0, torch.rand(3), torch.rand(3)))(torch.ones(3))
+    assert merge_common_subexpressions(gm) == 0
+
+
+def test_what_is_decomposed() -> None:
+    table = decompositions()
+    for taken in (aten._softmax, aten.native_layer_norm, aten.gelu, aten._to_copy, aten.native_dropout):
+        assert taken.default in table
+    for kept in (
+        aten.convolution.default,
+        aten._scaled_dot_product_flash_attention_for_cpu.default,
+        aten.sum.dim_IntList,
+        aten.addcmul.default,
+        aten.mm.default,
+    ):
+        assert kept not in table
+    assert aten.gelu.default not in decompositions(LoweringOptions(keep=("aten.gelu",)))
+    assert aten._softmax.default not in decompositions(LoweringOptions(fallback=("aten._softmax.default",)))
+
+
+def test_partitioning_does_not_load_inductors_lowering() -> None:
+    code = """
+import sys, torch
+from coilwork_lowering import decompositions, partition
+from torch._functorch.aot_autograd import aot_module_simplified
+from functorch.compile import make_boxed_func
+def backend(gm, inputs):
+    boxed = lambda g, i: make_boxed_func(g.forward)
+    return aot_module_simplified(gm, inputs, fw_compiler=boxed, bw_compiler=boxed,
+                                 decompositions=decompositions(), partition_fn=partition)
+x = torch.randn(3, requires_grad=True)
+torch.compile(lambda a: (a.sin() * a.sin()).sum(), backend=backend)(x).backward()
+assert torch.allclose(x.grad, (2 * x).sin())
+print(*[m for m in ("torch._inductor.lowering", "torch._inductor.ir") if m in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
