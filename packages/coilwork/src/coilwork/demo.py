@@ -13,18 +13,21 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import torch
 
 from coilwork.demo_worker import INFERENCE_TOKENS, READY, TRAINING_TOKENS, Error, Findings, within_bounds
 
-TASKS: Final = {"infer": "inference", "again": "second process", "train": "training step"}
+TASKS: Final[Mapping[str, str]] = MappingProxyType(
+    {"infer": "inference", "again": "second process", "train": "training step"}
+)
 # Each round times two calls of every backend.
 ROUNDS: Final = 4
 

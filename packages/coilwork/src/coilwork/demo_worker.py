@@ -5,9 +5,6 @@
 compare with go to FOLDER too.
 """
 
-# TorchDispatchMode carries no types.
-# mypy: disallow-untyped-calls=False
-
 from __future__ import annotations
 
 import copy
@@ -27,9 +24,9 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from coilwork.demo_text import byte_tokens
+from coilwork.torch_compat import OperatorCounter
 
 INFERENCE_TOKENS: Final = 256
 # The line that says: waiting for the parent.
@@ -67,20 +64,6 @@ class Findings:
     eager_errors: dict[str, Error] = field(default_factory=dict)
     eager_ms: float | None = None
     loss: float | None = None
-
-
-class OperatorCounter(TorchDispatchMode):
-    """Counts ATen operators other than views: what eager launches."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        self.count += not func.is_view
-        return func(*args, **(kwargs or {}))
 
 
 def say(text: str) -> None:

@@ -6,11 +6,14 @@ The user's source lines are left out: they change comments in the generated code
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+
+from coilwork.torch_compat import is_operator
 
 
 def graph_key_text(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> str:
@@ -47,7 +50,7 @@ def _graph_lines(gm: torch.fx.GraphModule) -> list[str]:
 
 
 def _target_text(target: object) -> str:
-    if isinstance(target, torch._ops.OpOverload | torch._ops.HigherOrderOperator):
+    if is_operator(target):
         return str(target)
     if isinstance(target, str):
         return target
@@ -70,9 +73,16 @@ def _attribute_text(gm: torch.fx.GraphModule, path: str) -> str:
 
 
 def tensor_digest(value: torch.Tensor) -> str:
-    """Hash of the contents of `value`, row-major."""
-    dense = value.detach().cpu().contiguous()
-    data = dense.reshape(-1).view(torch.uint8).numpy() if dense.numel() else b""
+    """Hash of the contents of `value`, row-major.
+
+    Raises:
+        UnkeyableGraphError: the tensor is sparse, quantized or the like.
+    """
+    if value.layout != torch.strided or value.is_quantized or value.device.type == "meta":
+        raise UnkeyableGraphError(f"tensor attribute of layout {value.layout} on {value.device}")
+    dense = value.detach().resolve_conj().resolve_neg().cpu().contiguous()
+    size_bytes = dense.numel() * dense.element_size()
+    data = (ctypes.c_char * size_bytes).from_address(dense.data_ptr()) if size_bytes else b""
     return hashlib.sha256(data).hexdigest()
 
 
@@ -108,7 +118,7 @@ def _argument_text(value: object, numbers: Mapping[torch.fx.Node, int]) -> str:
             return "(" + ",".join(_argument_text(item, numbers) for item in value) + ")"
         case torch.dtype() | torch.device() | torch.layout() | torch.memory_format():
             return str(value)
-        case torch._ops.OpOverload():
+        case _ if is_operator(value):
             return str(value)
         case _:
             return _value_text(value)

@@ -10,7 +10,7 @@ import difflib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Final, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 from coilwork.errors import OptionError
 
@@ -122,8 +122,8 @@ def _coerce(name: str, value: object, *, source: str) -> object:
 _OTHER_VARIABLES: Final = frozenset({"COILWORK_REDIS_URL", "COILWORK_REDIS_KEY"})
 
 
-def _from_environment(environ: Mapping[str, str]) -> dict[str, object]:
-    chosen: dict[str, object] = {}
+def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+    chosen: dict[str, Any] = {}
     hints = get_type_hints(CompileOptions)
     for variable, text in environ.items():
         if not variable.startswith(ENVIRONMENT_PREFIX) or variable in _OTHER_VARIABLES:

@@ -7,12 +7,14 @@ all are passed; DDP's optimizer decides whether to run a bucket on fake tensors 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import torch
 from torch._dynamo.utils import counters, flatten_graph_inputs
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch._guards import TracingContext
+from torch._ops import HigherOrderOperator, OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from coilwork.errors import UnsupportedTorchError
 
@@ -20,7 +22,12 @@ OLDEST: Final = (2, 11)
 NEWEST: Final = (2, 13)
 
 BoxedCallable = Callable[[list[Any]], Any]
-GraphCompiler = Callable[[torch.fx.GraphModule, Sequence[Any]], BoxedCallable]
+
+
+class GraphCompiler(Protocol):
+    """What AOTAutograd calls with each graph that it makes."""
+
+    def __call__(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedCallable: ...
 
 
 def check_torch_version(version: str = torch.__version__) -> None:
@@ -90,3 +97,23 @@ def static_input_positions() -> tuple[int, ...]:
     if metadata is None:
         return ()
     return tuple(metadata.static_input_indices)
+
+
+def is_operator(value: object) -> bool:
+    """Whether `value` is an operator overload or a higher-order operator; both print as their full name."""
+    return isinstance(value, OpOverload | HigherOrderOperator)
+
+
+class OperatorCounter(TorchDispatchMode):
+    """Counts ATen operators other than views: what eager launches. Use as a context manager."""
+
+    def __init__(self) -> None:
+        initialize: Callable[[], None] = super().__init__  # the base class is not typed
+        initialize()
+        self.count = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.count += not func.is_view
+        return func(*args, **(kwargs or {}))
