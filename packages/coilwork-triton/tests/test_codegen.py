@@ -508,3 +508,23 @@ def test_refusals_name_the_cause() -> None:
         TritonCodegen().emit(kernel, target("x86-64-avx2"), {})
     with pytest.raises(EmitError, match="did you mean 'index_dtype'"):
         TritonCodegen().emit(kernel, target("sm_90"), {"index_dtyp": "i32"})
+
+
+def test_argmax_beside_a_scan_from_the_end(engine: TritonProcess) -> None:
+    x, r = along("x0", 3), along("r0", 5000, "r", 1.0)
+    element = load("in0", [x.symbol * 5000 + r.symbol], F32)
+    kernel = kernel_of(
+        (x, r),
+        (arg("in0", F32, 15000), arg("out0", F32, 15000), arg("out1", I64, 3)),
+        Store(
+            buffer="out0",
+            index=x.symbol * 5000 + r.symbol,
+            value=scan("sum", element, r.symbol, reverse=True),
+        ),
+        Store(buffer="out1", index=x.symbol, value=reduce("argmax", [element], [r.symbol])),
+        hint="looped",
+    )
+    data = torch.randint(0, 9, (3, 5000)).float()
+    got = run(engine, kernel, data, torch.zeros(15000), torch.zeros(3, dtype=torch.int64))
+    assert torch.equal(data.gather(1, got[:, None])[:, 0], data.amax(-1))
+    assert torch.equal(got, torch.stack([(row == row.amax()).nonzero()[0, 0] for row in data]))

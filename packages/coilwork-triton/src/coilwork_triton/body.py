@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr
@@ -146,6 +146,8 @@ def _emit_pass(values: Values, one: Pass, number: int) -> None:
     for group in one.reductions:
         reduction = REDUCTIONS[group[0].kind]
         site = values.site_named(inner, group[0])
+        if backwards:
+            site = replace(site, ascending=False)
         lanes = reduction.start(site, top.writer)
         reduction.step(site, inner.writer, lanes)
         finishing.append((group, reduction, site, lanes))

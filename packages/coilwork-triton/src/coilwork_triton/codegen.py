@@ -8,6 +8,7 @@ from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, provably_divisible, total
 from coilwork_ir.kernel_source import KernelSource, Role, SourceArg
 from coilwork_ir.kernels import Kernel
+from coilwork_ir.kernels.text import format_kernel
 from coilwork_ir.target import Target
 from coilwork_triton.actions import action_roots, actions_of
 from coilwork_triton.body import emit_body
@@ -57,7 +58,8 @@ class TritonCodegen:
             parameters=(*(Parameter(n) for n in names), *(Parameter(b, constexpr=True) for b in blocks)),
             body=body,
         )
-        module = Module(doc=_header(kernel), notes=(), functions=(*with_dependencies(library), function))
+        notes = tuple(format_kernel(kernel, origins=False).splitlines())
+        module = Module(doc=_header(kernel), notes=notes, functions=(*with_dependencies(library), function))
         return KernelSource(
             name=kernel.name,
             language="triton",

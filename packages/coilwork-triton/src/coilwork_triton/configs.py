@@ -157,8 +157,12 @@ def _looped(facts: Facts, target: Target) -> list[Config]:
             found.append(_config(_rest(facts) | one | {"r": r}, min(warps, _warps_for(r, 4, target)), target))
         return found
     found = []
-    for width, depth, warps in ((64, 32, 8), (128, 16, 8), (32, 64, 8)):
-        x = min(width, next_power_of_two(facts.extents["x"]))
+    # few columns: narrower blocks, down to one 32-byte sector, keep every multiprocessor busy
+    columns = facts.extents["x"]
+    shapes = [(64, 32, 8), (32, 64, 8), (16, 128, 8)]
+    busy = [shape for shape in shapes if columns >= shape[0] * target.multiprocessors]
+    for width, depth, warps in busy + [shape for shape in reversed(shapes) if shape not in busy]:
+        x = min(width, next_power_of_two(columns))
         r = min(depth * width // x, length)
         found.append(
             _config(_rest(facts) | {"x": x, "r": r}, min(warps, _warps_for(x * r, 4, target)), target)

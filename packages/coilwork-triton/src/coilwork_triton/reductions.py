@@ -19,6 +19,7 @@ from coilwork_triton.tree import (
     Name,
     Number,
     Tuple,
+    Unary,
     binary,
     call,
     method,
@@ -54,6 +55,8 @@ class Site:
         axis: the reduction axis.
         count: how many elements are combined, unless `explicit`, as a scalar of `dtype` (Welford only).
         position: flat position along the reduced ranges (argmin and argmax only).
+        ascending: positions grow from one step of a loop to the next.
+        lanes: position in a loop's first block, along the reduction axis.
         index_dtype: type of positions.
     """
 
@@ -66,6 +69,8 @@ class Site:
     axis: int
     count: Expression
     position: Expression
+    ascending: bool
+    lanes: Expression
     index_dtype: DType
 
     def kept(self, fill: Expression) -> Expression:
@@ -203,11 +208,30 @@ def _arg(which: str, identity: Callable[[DType], int | float | bool]) -> Reducti
     def start(site: Site, writer: Writer) -> tuple[Name, ...]:
         dtype = comparable(site)[1]
         best = writer.bind("best_lanes", zeros_of(site.shape, identity(dtype), dtype))
-        return (best, writer.bind("where_lanes", zeros_of(site.shape, _no_position(site), site.index_dtype)))
+        if site.explicit or not site.ascending:
+            first = zeros_of(site.shape, _no_position(site), site.index_dtype)
+        else:
+            # a lane whose values are all the identity reports the first of them
+            first = tl(
+                "broadcast_to", method(site.lanes, "to", triton_type(site.index_dtype)), _extents(site.shape)
+            )
+        return (best, writer.bind("where_lanes", first))
 
     def step(site: Site, writer: Writer, lanes: tuple[Name, ...]) -> None:
-        combine = writer.device(f"combine_{which}")
-        writer.assign(lanes, Call(combine, (*lanes, *masked(site))))
+        kept, where = masked(site)
+        if site.explicit or not site.ascending:
+            writer.assign(lanes, Call(writer.device(f"combine_{which}"), (*lanes, kept, where)))
+            return
+        # positions only grow within a lane, so an equal value never replaces an earlier one
+        value = writer.bind("value", kept)
+        improves: Expression = binary("<" if which == "argmin" else ">", value, lanes[0])
+        if comparable(site)[1].is_float:
+            no_better = binary(">=" if which == "argmin" else "<=", value, lanes[0])
+            improves = binary("&", Unary("~", no_better), binary("==", lanes[0], lanes[0]))
+        taken = writer.bind("taken", improves)
+        best, found = lanes
+        writer.assign((best,), tl("where", taken, value, best))
+        writer.assign((found,), tl("where", taken, site.position, found))
 
     def finish(site: Site, writer: Writer, lanes: tuple[Name, ...]) -> tuple[Expression, ...]:
         return collapse(site, writer, *lanes)

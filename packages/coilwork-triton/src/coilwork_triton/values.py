@@ -9,7 +9,7 @@ from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
-from coilwork_ir.index import Expr, as_int
+from coilwork_ir.index import Expr, as_expr, as_int
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.scalar import Const, IndexValue, Load, Op, Reduce, Scalar, Scan, postorder
 from coilwork_triton.index_printer import fits_32_bits
@@ -86,6 +86,10 @@ class Values:
             node.operands[0] for node in self.order if isinstance(node, Op) and node.op == "cast"
         )
         self._reduced = frozenset(r.symbol for r in kernel.ranges if r.kind == "reduction")
+        self._above_reduction: set[Scalar] = set()
+        for node in self.order:
+            if isinstance(node, Reduce) or not self._above_reduction.isdisjoint(node.operands):
+                self._above_reduction.add(node)
         self._passes_of: dict[Load, list[int]] = {}
         taken = (
             {a.name for a in kernel.args}
@@ -142,13 +146,10 @@ class Values:
         """Extents of the block in which `nodes` and an index over `symbols` meet; empty for a scalar."""
         letters = self.space.letters(frozenset(symbols).union(*(self.levels.varies[n] for n in nodes)))
         found = self.space.block(letters)
-        if not found and self.shape.rank > 1 and any(self._below_reduction(n) for n in nodes):
+        if not found and self.shape.rank > 1 and not self._above_reduction.isdisjoint(nodes):
             # a reduction's result keeps all axes, though each has extent 1
             return ("1",) * self.shape.rank
         return found
-
-    def _below_reduction(self, node: Scalar) -> bool:
-        return any(isinstance(n, Reduce) for n in postorder((node,)))
 
     def offset(
         self, scope: Scope, expr: Expr, indirect: Sequence[Scalar], block: tuple[str, ...]
@@ -235,24 +236,18 @@ class Values:
             raise EmitError(
                 "scalar-op", f"no Triton for the scalar op {node.op!r}", origins=self.kernel.origins
             )
-        operand = node.operands[-1].dtype
+        operand = node.operands[-1]
         context = OpContext(
-            operand=operand, result=node.dtype, numerics=self.kernel.numerics, library=self._library
+            operand=operand.dtype, result=node.dtype, numerics=self.kernel.numerics, library=self._library
         )
         found = row(context, self._operands(scope, node))
-        loaded_cast = node.op == "cast" and isinstance(node.operands[0], Load)
-        inline = node.op in _INLINE and self._uses[node] == 1 and not loaded_cast
-        if inline and len(format_expression(found)) <= _INLINE_WIDTH:
+        stem = f"{node.op}_" if node.op[-1].isdigit() else node.op
+        if node.op == "cast" and isinstance(operand, Load):
+            stem = f"{operand.buffer}_"
+        elif node.op in _INLINE and self._uses[node] == 1 and len(format_expression(found)) <= _INLINE_WIDTH:
             scope.bound[node] = found
             return
-        stem = (
-            node.op
-            if not loaded_cast
-            else f"{node.operands[0].buffer}_"
-            if isinstance(node.operands[0], Load)
-            else ""
-        )
-        scope.bound[node] = scope.writer.bind(stem if not stem[-1].isdigit() else f"{stem}_", found)
+        scope.bound[node] = scope.writer.bind(stem, found)
 
     def _operands(self, scope: Scope, node: Op) -> tuple[Expression, ...]:
         bare = node.op in OPERATORS or (
@@ -316,6 +311,8 @@ class Values:
             axis=tile.axis,
             count=self._count(node),
             position=self._position(node) if node.kind in ("argmin", "argmax") else Number(0),
+            ascending=self.space.simplified(_flat(node.axes)) is tile.index,
+            lanes=self.space.lane(tile),
             index_dtype=self.shape.index_dtype,
         )
 
@@ -327,10 +324,8 @@ class Values:
         return tl("cast", Name("rnumel"), triton_type(node.operands[0].dtype))
 
     def _position(self, node: Reduce) -> Expression:
-        flat: Expr | None = None
-        for axis in node.axes:
-            flat = axis if flat is None or axis.extent is None else flat * axis.extent + axis
-        if flat is None or as_int(self.space.simplified(flat)) is not None:
+        flat = _flat(node.axes)
+        if as_int(self.space.simplified(flat)) is not None:
             return typed_constant(0, self.shape.index_dtype)
         return self.space.index(flat)
 
@@ -388,6 +383,15 @@ class Values:
                 elif wanted == 1:
                     result = scope.writer.bind("position", method(result, "to", tl_name("int64")))
                 scope.bound[other] = result
+
+
+def _flat(axes: Sequence[Expr]) -> Expr:
+    """Row-major position over `axes`."""
+    flat = as_expr(0)
+    for axis in axes:
+        extent = axis.extent
+        flat = flat * (1 if extent is None else extent) + axis
+    return flat
 
 
 def _same_scan(a: Scan, b: Scan) -> bool:

@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 
+
 @triton.jit
 def tanh(x):
     # f32; Cephes tanhf: a polynomial near 0, where 1 - 2 / (exp(2a) + 1) would cancel
@@ -40,7 +41,6 @@ def add_gelu(in0, in1, out0, XBLOCK: tl.constexpr):
     add10 = tanh9 + 1.0
     mul11 = mul3 * add10
     tl.store(out0 + xindex, mul11.to(tl.bfloat16))
-
 # grid -((-12582912) // XBLOCK)
 # try {'XBLOCK': 1024} warps 4
 # try {'XBLOCK': 512} warps 2

@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 
+
 @triton.jit
 def column_sums(in0, out0, XBLOCK: tl.constexpr, R0_BLOCK: tl.constexpr):
     xoffset = tl.program_id(0) * XBLOCK
@@ -17,8 +18,7 @@ def column_sums(in0, out0, XBLOCK: tl.constexpr, R0_BLOCK: tl.constexpr):
         sum_lanes1 = sum_lanes1 + in0_0
     sum2 = tl.sum(sum_lanes1, 1, keep_dims=True)
     tl.store(out0 + x0, sum2)
-
 # grid -((-3072) // XBLOCK)
-# try {'XBLOCK': 64, 'R0_BLOCK': 32} warps 8
-# try {'XBLOCK': 128, 'R0_BLOCK': 16} warps 8
+# try {'XBLOCK': 16, 'R0_BLOCK': 128} warps 8
 # try {'XBLOCK': 32, 'R0_BLOCK': 64} warps 8
+# try {'XBLOCK': 64, 'R0_BLOCK': 32} warps 8

@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 
+
 @triton.jit
 def combine_running_max(a, ai, b, bi):
     # b comes later and wins among equals, as in torch.cummax
@@ -27,7 +28,6 @@ def cumulative_max(in0, out0, XBLOCK: tl.constexpr, R0_BLOCK: tl.constexpr):
         carry1 = tl.sum(tl.where(tl.arange(0, R0_BLOCK) == R0_BLOCK - 1, running5, tl.zeros_like(running5)), 0)
         carry_position2 = tl.sum(tl.where(tl.arange(0, R0_BLOCK) == R0_BLOCK - 1, position6, tl.zeros_like(position6)), 0)
         tl.store(out0 + (x0 * 5000 + r0), running5, rmask)
-
 # grid 4096
 # try {'XBLOCK': 1, 'R0_BLOCK': 4096} warps 8
 # try {'XBLOCK': 1, 'R0_BLOCK': 8192} warps 16

@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 
+
 @triton.jit
 def embedding(in0, in1, in2, out0, n0, XBLOCK: tl.constexpr):
     xnumel = n0 * 768
@@ -23,7 +24,6 @@ def embedding(in0, in1, in2, out0, n0, XBLOCK: tl.constexpr):
     add6 = in0_4 + in2_5
     tl.device_assert(bitwise_and3 | ~xmask, "index out of range in self")
     tl.store(out0 + xindex, add6.to(tl.bfloat16), xmask)
-
 # grid -((-768*n0) // XBLOCK)
 # try {'XBLOCK': 1024} warps 8
 # try {'XBLOCK': 512} warps 4

@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 
 
+
 @triton.jit
 def layer_norm(in0, in1, in2, out0, out1, out2, XBLOCK: tl.constexpr, R0_BLOCK: tl.constexpr):
     x0 = tl.program_id(0)
@@ -41,7 +42,6 @@ def layer_norm(in0, in1, in2, out0, out1, out2, XBLOCK: tl.constexpr, R0_BLOCK: 
         tl.store(out0 + (x0 * 5000 + r0), add18.to(tl.bfloat16), rmask)
     tl.store(out1 + x0, mean6)
     tl.store(out2 + x0, rsqrt11)
-
 # grid 4096
 # try {'XBLOCK': 1, 'R0_BLOCK': 4096} warps 8
 # try {'XBLOCK': 1, 'R0_BLOCK': 8192} warps 16

@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 
 
+
 @triton.jit
 def layer_norm(in0, in1, in2, out0, out1, out2, XBLOCK: tl.constexpr, R0_BLOCK: tl.constexpr):
     x0 = tl.program_id(0)
@@ -27,7 +28,6 @@ def layer_norm(in0, in1, in2, out0, out1, out2, XBLOCK: tl.constexpr, R0_BLOCK: 
     tl.store(out0 + (x0 * 1024 + r0), add12.to(tl.bfloat16))
     tl.store(out1 + x0, mean1)
     tl.store(out2 + x0, rsqrt7)
-
 # grid 4096
 # try {'XBLOCK': 1, 'R0_BLOCK': 1024} warps 2
 # try {'XBLOCK': 1, 'R0_BLOCK': 1024} warps 4

@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 
+
 @triton.jit
 def log1p(x):
     # Kahan: the error of u = 1 + x cancels in log(u) * x / (u - 1)
@@ -37,7 +38,6 @@ def cumulative_logcumsumexp(in0, out0, XBLOCK: tl.constexpr, R0_BLOCK: tl.conste
         running3 = combine_logaddexp(carry1, running2)
         carry1 = tl.sum(tl.where(tl.arange(0, R0_BLOCK) == 0, running3, tl.zeros_like(running3)), 0)
         tl.store(out0 + (x0 * 5000 + r0), running3, rmask)
-
 # grid 4096
 # try {'XBLOCK': 1, 'R0_BLOCK': 4096} warps 8
 # try {'XBLOCK': 1, 'R0_BLOCK': 8192} warps 16

@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 
+
 @triton.jit
 def pad(in0, out0, XBLOCK: tl.constexpr):
     xoffset = tl.program_id(0) * XBLOCK
@@ -17,6 +18,5 @@ def pad(in0, out0, XBLOCK: tl.constexpr):
     bitwise_and1 = (index0 >= 1) & (index0 < 33)
     in0_2 = tl.load(in0 + (x0 * 32 + x1 - 1), xmask & bitwise_and1, other=0.0)
     tl.store(out0 + xindex, in0_2, xmask)
-
 # grid -((-3400) // XBLOCK)
 # try {'XBLOCK': 128} warps 1

@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 
+
 @triton.jit
 def combine_mul(a, b):
     return a * b
@@ -71,17 +72,17 @@ def every_reduction(
     min_lanes5 = tl.full([XBLOCK, R0_BLOCK], float("inf"), tl.float32)
     max_lanes6 = tl.full([XBLOCK, R0_BLOCK], float("-inf"), tl.float32)
     best_lanes7 = tl.full([XBLOCK, R0_BLOCK], float("inf"), tl.float32)
-    where_lanes8 = tl.full([XBLOCK, R0_BLOCK], 2147483647, tl.int32)
-    best_lanes9 = tl.full([XBLOCK, R0_BLOCK], float("-inf"), tl.float32)
-    where_lanes10 = tl.full([XBLOCK, R0_BLOCK], 2147483647, tl.int32)
-    any_lanes11 = tl.full([XBLOCK, R0_BLOCK], False, tl.int1)
-    all_lanes12 = tl.full([XBLOCK, R0_BLOCK], True, tl.int1)
-    xor_lanes13 = tl.full([XBLOCK, R0_BLOCK], 0, tl.int64)
-    mean_lanes14 = tl.full([XBLOCK, R0_BLOCK], 0.0, tl.float32)
-    m2_lanes15 = tl.full([XBLOCK, R0_BLOCK], 0.0, tl.float32)
-    weight_lanes16 = tl.full([1, R0_BLOCK], 0.0, tl.float32)
-    max_lanes19 = tl.full([XBLOCK, R0_BLOCK], float("-inf"), tl.float32)
-    sum_lanes20 = tl.full([XBLOCK, R0_BLOCK], 0.0, tl.float32)
+    where_lanes8 = tl.broadcast_to(tl.arange(0, R0_BLOCK)[None, :].to(tl.int32), (XBLOCK, R0_BLOCK))
+    best_lanes11 = tl.full([XBLOCK, R0_BLOCK], float("-inf"), tl.float32)
+    where_lanes12 = tl.broadcast_to(tl.arange(0, R0_BLOCK)[None, :].to(tl.int32), (XBLOCK, R0_BLOCK))
+    any_lanes15 = tl.full([XBLOCK, R0_BLOCK], False, tl.int1)
+    all_lanes16 = tl.full([XBLOCK, R0_BLOCK], True, tl.int1)
+    xor_lanes17 = tl.full([XBLOCK, R0_BLOCK], 0, tl.int64)
+    mean_lanes18 = tl.full([XBLOCK, R0_BLOCK], 0.0, tl.float32)
+    m2_lanes19 = tl.full([XBLOCK, R0_BLOCK], 0.0, tl.float32)
+    weight_lanes20 = tl.full([1, R0_BLOCK], 0.0, tl.float32)
+    max_lanes23 = tl.full([XBLOCK, R0_BLOCK], float("-inf"), tl.float32)
+    sum_lanes24 = tl.full([XBLOCK, R0_BLOCK], 0.0, tl.float32)
     for r0_offset in range(0, 500, R0_BLOCK):
         r0 = (r0_offset + tl.arange(0, R0_BLOCK))[None, :]
         rmask = r0 < 500
@@ -92,48 +93,53 @@ def every_reduction(
         prod_lanes4 = prod_lanes4 * tl.where(rmask, in0_0, 1.0)
         min_lanes5 = tl.minimum(min_lanes5, tl.where(rmask, in0_0, float("inf")), propagate_nan=tl.PropagateNan.ALL)
         max_lanes6 = tl.maximum(max_lanes6, tl.where(rmask, in0_0, float("-inf")), propagate_nan=tl.PropagateNan.ALL)
-        best_lanes7, where_lanes8 = combine_argmin(best_lanes7, where_lanes8, tl.where(rmask, in0_0, float("inf")), tl.broadcast_to(tl.where(rmask, r0, tl.full([], 2147483647, tl.int32)), (XBLOCK, R0_BLOCK)))
-        best_lanes9, where_lanes10 = combine_argmax(best_lanes9, where_lanes10, tl.where(rmask, in0_0, float("-inf")), tl.broadcast_to(tl.where(rmask, r0, tl.full([], 2147483647, tl.int32)), (XBLOCK, R0_BLOCK)))
-        any_lanes11 = any_lanes11 | tl.where(rmask, in1_1, tl.full([], False, tl.int1))
-        all_lanes12 = all_lanes12 & tl.where(rmask, in1_1, tl.full([], True, tl.int1))
-        xor_lanes13 = xor_lanes13 ^ tl.where(rmask, in2_2, tl.full([], 0, tl.int64))
-        weight_lanes16 = weight_lanes16 + rmask.to(tl.float32)
-        delta17 = in0_0 - mean_lanes14
-        moved18 = mean_lanes14 + delta17 / weight_lanes16
-        m2_lanes15 = tl.where(rmask, m2_lanes15 + delta17 * (in0_0 - moved18), m2_lanes15)
-        mean_lanes14 = tl.where(rmask, moved18, mean_lanes14)
-        max_lanes19, sum_lanes20 = online_softmax_step(max_lanes19, sum_lanes20, tl.where(rmask, in0_0, float("-inf")))
-    sum21 = tl.sum(sum_lanes3, 1, keep_dims=True)
-    prod22 = tl.reduce(prod_lanes4, 1, combine_mul, keep_dims=True)
-    min23 = tl.reduce(min_lanes5, 1, combine_min_nan, keep_dims=True)
-    max24 = tl.reduce(max_lanes6, 1, combine_max_nan, keep_dims=True)
-    best25, argmin26 = tl.reduce((best_lanes7, where_lanes8), 1, combine_argmin, keep_dims=True)
-    argmin27 = argmin26.to(tl.int64)
-    best28, argmax29 = tl.reduce((best_lanes9, where_lanes10), 1, combine_argmax, keep_dims=True)
-    argmax30 = argmax29.to(tl.int64)
-    any31 = tl.max(any_lanes11.to(tl.int32), 1, keep_dims=True) != 0
-    all32 = tl.min(all_lanes12.to(tl.int32), 1, keep_dims=True) != 0
-    xor33 = tl.xor_sum(xor_lanes13, 1, keep_dims=True)
-    mean34 = tl.sum(mean_lanes14 * weight_lanes16, 1, keep_dims=True) / 500.0
-    apart35 = mean_lanes14 - mean34
-    m2_36 = tl.sum(m2_lanes15 + weight_lanes16 * (apart35 * apart35), 1, keep_dims=True)
-    max37 = tl.reduce(max_lanes19, 1, combine_max_nan, keep_dims=True)
-    sum38 = tl.sum(sum_lanes20 * tl.exp(max_lanes19 - max37), 1, keep_dims=True)
-    tl.store(out0 + x0, sum21)
-    tl.store(out1 + x0, prod22)
-    tl.store(out2 + x0, min23)
-    tl.store(out3 + x0, max24)
-    tl.store(out4 + x0, argmin27)
-    tl.store(out5 + x0, argmax30)
-    tl.store(out6 + x0, any31)
-    tl.store(out7 + x0, all32)
-    tl.store(out8 + x0, xor33)
-    tl.store(out9 + x0, mean34)
-    tl.store(out10 + x0, m2_36)
-    tl.store(out11 + x0, max37)
-    tl.store(out12 + x0, sum38)
-
+        value9 = tl.where(rmask, in0_0, float("inf"))
+        taken10 = ~(value9 >= best_lanes7) & (best_lanes7 == best_lanes7)
+        best_lanes7 = tl.where(taken10, value9, best_lanes7)
+        where_lanes8 = tl.where(taken10, r0, where_lanes8)
+        value13 = tl.where(rmask, in0_0, float("-inf"))
+        taken14 = ~(value13 <= best_lanes11) & (best_lanes11 == best_lanes11)
+        best_lanes11 = tl.where(taken14, value13, best_lanes11)
+        where_lanes12 = tl.where(taken14, r0, where_lanes12)
+        any_lanes15 = any_lanes15 | tl.where(rmask, in1_1, tl.full([], False, tl.int1))
+        all_lanes16 = all_lanes16 & tl.where(rmask, in1_1, tl.full([], True, tl.int1))
+        xor_lanes17 = xor_lanes17 ^ tl.where(rmask, in2_2, tl.full([], 0, tl.int64))
+        weight_lanes20 = weight_lanes20 + rmask.to(tl.float32)
+        delta21 = in0_0 - mean_lanes18
+        moved22 = mean_lanes18 + delta21 / weight_lanes20
+        m2_lanes19 = tl.where(rmask, m2_lanes19 + delta21 * (in0_0 - moved22), m2_lanes19)
+        mean_lanes18 = tl.where(rmask, moved22, mean_lanes18)
+        max_lanes23, sum_lanes24 = online_softmax_step(max_lanes23, sum_lanes24, tl.where(rmask, in0_0, float("-inf")))
+    sum25 = tl.sum(sum_lanes3, 1, keep_dims=True)
+    prod26 = tl.reduce(prod_lanes4, 1, combine_mul, keep_dims=True)
+    min27 = tl.reduce(min_lanes5, 1, combine_min_nan, keep_dims=True)
+    max28 = tl.reduce(max_lanes6, 1, combine_max_nan, keep_dims=True)
+    best29, argmin30 = tl.reduce((best_lanes7, where_lanes8), 1, combine_argmin, keep_dims=True)
+    argmin31 = argmin30.to(tl.int64)
+    best32, argmax33 = tl.reduce((best_lanes11, where_lanes12), 1, combine_argmax, keep_dims=True)
+    argmax34 = argmax33.to(tl.int64)
+    any35 = tl.max(any_lanes15.to(tl.int32), 1, keep_dims=True) != 0
+    all36 = tl.min(all_lanes16.to(tl.int32), 1, keep_dims=True) != 0
+    xor37 = tl.xor_sum(xor_lanes17, 1, keep_dims=True)
+    mean38 = tl.sum(mean_lanes18 * weight_lanes20, 1, keep_dims=True) / 500.0
+    apart39 = mean_lanes18 - mean38
+    m2_40 = tl.sum(m2_lanes19 + weight_lanes20 * (apart39 * apart39), 1, keep_dims=True)
+    max41 = tl.reduce(max_lanes23, 1, combine_max_nan, keep_dims=True)
+    sum42 = tl.sum(sum_lanes24 * tl.exp(max_lanes23 - max41), 1, keep_dims=True)
+    tl.store(out0 + x0, sum25)
+    tl.store(out1 + x0, prod26)
+    tl.store(out2 + x0, min27)
+    tl.store(out3 + x0, max28)
+    tl.store(out4 + x0, argmin31)
+    tl.store(out5 + x0, argmax34)
+    tl.store(out6 + x0, any35)
+    tl.store(out7 + x0, all36)
+    tl.store(out8 + x0, xor37)
+    tl.store(out9 + x0, mean38)
+    tl.store(out10 + x0, m2_40)
+    tl.store(out11 + x0, max41)
+    tl.store(out12 + x0, sum42)
 # grid -((-4096) // XBLOCK)
-# try {'XBLOCK': 64, 'R0_BLOCK': 32} warps 8
-# try {'XBLOCK': 128, 'R0_BLOCK': 16} warps 8
+# try {'XBLOCK': 16, 'R0_BLOCK': 128} warps 8
 # try {'XBLOCK': 32, 'R0_BLOCK': 64} warps 8
+# try {'XBLOCK': 64, 'R0_BLOCK': 32} warps 8

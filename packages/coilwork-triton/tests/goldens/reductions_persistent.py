@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 
+
 @triton.jit
 def combine_mul(a, b):
     return a * b
@@ -93,7 +94,6 @@ def every_reduction(
     tl.store(out10 + x0, m2_18)
     tl.store(out11 + x0, max20)
     tl.store(out12 + x0, sum21)
-
 # grid -((-4096) // XBLOCK)
 # try {'XBLOCK': 4, 'R0_BLOCK': 512} warps 8
 # try {'XBLOCK': 2, 'R0_BLOCK': 512} warps 4

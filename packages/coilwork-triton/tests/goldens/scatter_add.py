@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 
+
 @triton.jit
 def index_add(in0, in1, io0, XBLOCK: tl.constexpr):
     xoffset = tl.program_id(0) * XBLOCK
@@ -15,7 +16,6 @@ def index_add(in0, in1, io0, XBLOCK: tl.constexpr):
     in0_0 = tl.load(in0 + xindex)
     in1_1 = tl.load(in1 + x0)
     tl.atomic_add(io0 + (in1_1.to(tl.int32) * 64 + x1), in0_0, sem="relaxed")
-
 # grid -((-262144) // XBLOCK)
 # try {'XBLOCK': 1024} warps 8
 # try {'XBLOCK': 512} warps 4

@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 
 
+
 @triton.jit
 def combine_max_nan(a, b):
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
@@ -40,7 +41,6 @@ def softmax(in0, out0, XBLOCK: tl.constexpr, R0_BLOCK: tl.constexpr):
         exp7 = tl.exp(sub6)
         div8 = exp7 / sum4
         tl.store(out0 + (x0 * 50304 + r0), div8.to(tl.bfloat16), rmask)
-
 # grid 4096
 # try {'XBLOCK': 1, 'R0_BLOCK': 4096} warps 8
 # try {'XBLOCK': 1, 'R0_BLOCK': 8192} warps 16

@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 
 
+
 @triton.jit
 def combine_max_nan(a, b):
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
@@ -23,7 +24,6 @@ def softmax(in0, out0, XBLOCK: tl.constexpr, R0_BLOCK: tl.constexpr):
     exp4 = tl.exp(sub3)
     div5 = exp4 / sum2
     tl.store(out0 + (x0 * 8192 + r0), div5.to(tl.bfloat16))
-
 # grid 4096
 # try {'XBLOCK': 1, 'R0_BLOCK': 8192} warps 8
 # try {'XBLOCK': 1, 'R0_BLOCK': 8192} warps 16

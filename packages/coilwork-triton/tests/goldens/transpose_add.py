@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 
+
 @triton.jit
 def add_transposed(in0, in1, out0, YBLOCK: tl.constexpr, XBLOCK: tl.constexpr):
     xoffset = tl.program_id(0) * XBLOCK
@@ -18,7 +19,6 @@ def add_transposed(in0, in1, out0, YBLOCK: tl.constexpr, XBLOCK: tl.constexpr):
     in1_1 = tl.load(in1 + (x0 * 1000 + y0), ymask & xmask)
     add2 = in0_0 + in1_1
     tl.store(out0 + (y0 * 777 + x0), add2, ymask & xmask)
-
 # grid -((-777) // XBLOCK), -((-1000) // YBLOCK)
 # try {'YBLOCK': 32, 'XBLOCK': 32} warps 4
 # try {'YBLOCK': 64, 'XBLOCK': 64} warps 8
