@@ -5,6 +5,7 @@ from coilwork_runtime.devices import describe_device
 from coilwork_runtime.errors import (
     DeviceError,
     KernelBuildError,
+    KernelLaunchError,
     LayoutError,
     MissingCompilerError,
     MissingTritonError,
@@ -19,6 +20,7 @@ __all__ = [
     "Builder",
     "DeviceError",
     "KernelBuildError",
+    "KernelLaunchError",
     "LayoutError",
     "MissingCompilerError",
     "MissingTritonError",

@@ -145,18 +145,24 @@ def present_driver() -> Driver:
     return Driver(HIP if torch.version.hip else CUDA)
 
 
-CTYPES: Final[Mapping[str, Any]] = {"P": ctypes.c_uint64, "i": ctypes.c_int32, "l": ctypes.c_int64}
+def _int32(value: int) -> ctypes.c_int32:
+    if not -(1 << 31) <= value < 1 << 31:
+        raise OverflowError(f"size {value} does not fit the 32 bits that the kernel was compiled for")
+    return ctypes.c_int32(value)
+
+
+CELLS: Final[Mapping[str, Callable[[int], Any]]] = {"P": ctypes.c_uint64, "i": _int32, "l": ctypes.c_int64}
 
 
 def slow_kernel(driver: Driver, function: LoadedFunction, binary: GpuBinary, kinds: str) -> Kernel:
     """What `launcher.Kernel` of launcher.cpp is, in Python: called with grid, stream and arguments."""
-    types = [CTYPES[kind] for kind in kinds]
+    makers = [CELLS[kind] for kind in kinds]
     launch, handle = driver.launch, ctypes.c_void_p(function.handle)
 
     def call(grid_x: int, grid_y: int, grid_z: int, stream: int, scratch: Any, *values: Any) -> None:
         if not (grid_x and grid_y and grid_z):
             return
-        cells = [kind(value_of(value)) for kind, value in zip(types, values, strict=True)]
+        cells = [make(value_of(value)) for make, value in zip(makers, values, strict=True)]
         cells += [ctypes.c_uint64(value_of(scratch)), ctypes.c_uint64(0)]
         parameters = (ctypes.c_void_p * len(cells))(*map(ctypes.addressof, cells))
         extents = (grid_x, grid_y, grid_z, binary.threads, 1, 1, binary.shared_bytes)

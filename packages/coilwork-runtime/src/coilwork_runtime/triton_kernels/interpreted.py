@@ -34,10 +34,13 @@ def make_interpreted(spec: TritonKernel, folder: tempfile.TemporaryDirectory[str
     """
     # Only here: what is compiled ahead needs no Triton in this process.
     from triton.runtime.errors import InterpreterError
+    from triton.runtime.interpreter import InterpreterOptions, interpreter_builder
 
     function = load_function(spec.source, spec.entry, Path(folder.name))
     arguments = run_time_arguments(spec)
     constants = constants_of(spec.configs[0])
+    # device assertions run in debug mode only; the overflow checks that come with it are not wanted
+    options = InterpreterOptions(debug=bool(spec.checks), sanitize_overflow=False)
     grid = [compile(extent, spec.name, "eval") for extent in spec.grid]
     scratch = [
         (compile(a.elements, spec.name, "eval"), torch_dtype(a.dtype))
@@ -55,13 +58,17 @@ def make_interpreted(spec: TritonKernel, folder: tempfile.TemporaryDirectory[str
         device = args[0].device
         extra = [torch.empty(int(eval(code, {}, scope)), dtype=d, device=device) for code, d in scratch]
         by_position = [*args[: len(names)], *extra]
-        # the interpreter patches triton.language while it runs
+        # the interpreter patches triton.language while it runs, and has one set of options
         with _ONE_AT_A_TIME:
+            before = interpreter_builder.options
+            interpreter_builder.options = options
             try:
                 function[extents](*by_position, **constants)
             except InterpreterError as error:
                 _raise_failed_check(spec, error)
                 raise
+            finally:
+                interpreter_builder.options = before
         # keeps the source's file
         assert folder.name
 

@@ -1,0 +1,85 @@
+"""Kernels that several test files use."""
+
+from __future__ import annotations
+
+from coilwork_runtime.generated import CppKernel, TritonKernel
+
+DOUBLE_CPP = """
+#include <cstdint>
+extern "C" __attribute__((visibility("default"))) void double_it(const float* a, float* b, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) b[i] = FACTOR * a[i];
+}
+"""
+
+DOUBLE_TRITON = """
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def double_it(a, b, n0, XBLOCK: tl.constexpr):
+    i = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)
+    tl.store(b + i, tl.load(a + i, i < n0) * FACTOR, i < n0)
+"""
+
+CHECKED_TRITON = """
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def checked(a, n0, XBLOCK: tl.constexpr):
+    i = tl.arange(0, XBLOCK)
+    x = tl.load(a + i, i < n0, other=0)
+    tl.device_assert(x < 10, "IndexError: index out of range", mask=i < n0)
+    tl.store(a + i, x + 1, i < n0)
+"""
+
+
+def cpp_kernel(name: str = "double_it", *, factor: int = 2, source: str = DOUBLE_CPP) -> CppKernel:
+    """`b = factor * a` over `n0` floats."""
+    return CppKernel(
+        name=name,
+        source=source.replace("FACTOR", str(factor)),
+        entry="double_it",
+        args=("*in:f32", "*out:f32", "size:i64"),
+        arg_names=("a", "b", "n0"),
+        bytes="8*n0",
+    )
+
+
+def triton_kernel(
+    name: str = "double_it",
+    *,
+    factor: int = 2,
+    target: str = "sm_90",
+    blocks: tuple[int, ...] = (512,),
+    source: str = DOUBLE_TRITON,
+) -> TritonKernel:
+    """`b = factor * a` over `n0` floats; a candidate per block size."""
+    return TritonKernel(
+        name=name,
+        source=source.replace("FACTOR", str(factor)),
+        entry="double_it",
+        args=("*in:f32:16", "*out:f32:16", "size:i32"),
+        arg_names=("a", "b", "n0"),
+        grid=("(n0 + XBLOCK - 1) // XBLOCK",),
+        configs=tuple({"XBLOCK": block, "num_warps": 4, "num_stages": 1} for block in blocks),
+        bytes="8*n0",
+        target=target,
+    )
+
+
+def checked_kernel() -> TritonKernel:
+    """Adds 1 to at most 64 integers, all of which must be below 10."""
+    return TritonKernel(
+        name="checked",
+        source=CHECKED_TRITON,
+        entry="checked",
+        args=("*inout:i64", "size:i32"),
+        arg_names=("a", "n0"),
+        grid=("1",),
+        configs=({"XBLOCK": 64, "num_warps": 1, "num_stages": 1},),
+        checks=("IndexError: index out of range",),
+        target="sm_90",
+    )

@@ -1,0 +1,82 @@
+"""A driver library that launches nothing and remembers everything, for machines without a GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+SOURCE = r"""
+#include <cstdint>
+#include <cstring>
+#define API extern "C" __attribute__((visibility("default")))
+API int64_t record[16]; API int64_t parameters[64]; API int64_t want_parameters; API int64_t fail_with;
+API int64_t launches; API int64_t shared_limit; API int64_t current_context; API int64_t no_context;
+int64_t record[16], parameters[64], want_parameters, fail_with, launches, shared_limit, current_context, no_context;
+API int cuModuleLoadData(void** module, const void* image) {
+  if (*static_cast<const char*>(image) == '!') return 200;
+  *module = reinterpret_cast<void*>(0x1000);
+  return 0;
+}
+API int cuModuleGetFunction(void** function, void*, const char* name) {
+  if (!strcmp(name, "absent")) return 500;
+  *function = reinterpret_cast<void*>(0x2000 + strlen(name));
+  return 0;
+}
+API int cuFuncSetAttribute(void*, int attribute, int value) {
+  record[8] = attribute; record[9] = value;
+  return value > 232448 ? 1 : 0;
+}
+API int cuCtxGetCurrent(void** context) { *context = no_context ? nullptr : reinterpret_cast<void*>(0x77); return 0; }
+API int cuDeviceGet(int* device, int ordinal) { *device = ordinal; return 0; }
+API int cuDevicePrimaryCtxRetain(void** context, int) { *context = reinterpret_cast<void*>(0x78); return 0; }
+API int cuCtxSetCurrent(void* context) { current_context = reinterpret_cast<int64_t>(context); fail_with = 0; return 0; }
+API int cuGetErrorName(int, const char** name) { *name = "CUDA_ERROR_STUB"; return 0; }
+API int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                       unsigned shared, void* stream, void** values, void**) {
+  if (fail_with) return static_cast<int>(fail_with);
+  const int64_t now[8] = {reinterpret_cast<int64_t>(function), gx, gy, gz, int64_t(bx) * by * bz, shared,
+                          reinterpret_cast<int64_t>(stream), 0};
+  memcpy(record, now, sizeof now);
+  for (int64_t k = 0; k < want_parameters; ++k) memcpy(&parameters[k], values[k], 8);
+  ++launches;
+  return 0;
+}
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StubDriver:
+    """The library and its memory."""
+
+    path: Path
+    library: ctypes.CDLL
+
+    def number(self, name: str) -> int:
+        return ctypes.c_int64.in_dll(self.library, name).value
+
+    def set(self, name: str, value: int) -> None:
+        ctypes.c_int64.in_dll(self.library, name).value = value
+
+    def launch(self) -> list[int]:
+        """Function, grid (3), threads, shared bytes, stream of the last launch."""
+        return list((ctypes.c_int64 * 16).in_dll(self.library, "record"))[:7]
+
+    def parameters(self) -> list[int]:
+        values = (ctypes.c_int64 * 64).in_dll(self.library, "parameters")
+        return list(values)[: self.number("want_parameters")]
+
+
+def build_stub_driver(folder: Path) -> StubDriver:
+    """Compile the stub; skips the test where there is no compiler."""
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("needs g++")
+    source, path = folder / "stub.cpp", folder / "libstub_cuda.so"
+    source.write_text(SOURCE)
+    subprocess.run([compiler, "-shared", "-fPIC", "-w", str(source), "-o", str(path)], check=True)
+    return StubDriver(path=path, library=ctypes.CDLL(str(path)))
