@@ -37,9 +37,12 @@ def present_target() -> Target:
 
 def build(source: KernelSource, folder: Path) -> ctypes.CDLL:
     """Compile and load one kernel."""
-    text = folder / f"{source.name}.cpp"
+    number = len(
+        list(folder.iterdir())
+    )  # a library that is loaded twice under one path is the first one again
+    text = folder / f"{source.name}_{number}.cpp"
     text.write_text(source.text)
-    library = folder / f"{source.name}.so"
+    library = text.with_suffix(".so")
     lib = Path(torch.__file__).parent / "lib"
     arch = [FLAGS[feature] for feature in source.features if feature in FLAGS]
     command = [

@@ -228,9 +228,7 @@ def test_casts(load_kernel: Callable, torch_dtype: Callable, source: DType) -> N
             if source.is_bool
             else (torch.iinfo(torch_dtype(source)).min, torch.iinfo(torch_dtype(source)).max)
         )
-        data = torch.tensor([*range(0, min(info[1] + 1, 300)), *info, max(info[0], -77)]).to(
-            torch_dtype(source)
-        )
+        data = torch.tensor([*range(min(info[1] + 1, 300)), *info, max(info[0], -77)]).to(torch_dtype(source))
     outputs = [torch.empty(data.shape, dtype=torch_dtype(d)) for d in targets]
     load_kernel(kernel)(data, *outputs, len(data))
     wide = data.double()

@@ -43,7 +43,7 @@ from coilwork_ir.kernels import Kernel
 from coilwork_ir.scalar import Const, IndexValue, Load, Reduce, Scalar
 
 # Rows added up in f32 before they are folded into f64 totals.
-_BLOCK: Final = 256
+_BLOCK: Final = 64
 
 
 def column_body(unit: Block, region: Region, plan: Plan, kernel: Kernel, spans: dict[Expr, Span]) -> None:
@@ -85,8 +85,10 @@ def _share_column_values(block: Block, region: Region, plan: Plan, step: Pass, c
             for operand in value.operands:
                 if not facts.varies[operand] & inner and columns.symbol in facts.varies[operand]:
                     wanted.setdefault(operand)
-    costly = [v for v in wanted if not isinstance(v, Const | IndexValue | Load) and v not in block.known]
-    costly += [v for v in wanted if isinstance(v, Reduce) and v in block.known]
+    costly = [
+        v for v in wanted if not isinstance(v, Const | IndexValue | Load | Reduce) and v not in block.known
+    ]
+    costly += [v for v in wanted if isinstance(v, Reduce) and not isinstance(block.known[v], Element)]
     if not costly:
         return
     point = block.inside()
@@ -141,9 +143,9 @@ def _pass(block: Block, region: Region, plan: Plan, step: Pass, columns: Span) -
     start: list[Assign] = []
     for scan in step.scans:
         states[scan] = scan_state(scan, block.names)
-        for kind, name, value in scan_start(scan, states[scan]):
-            block.add(DeclareArray(kind, name, plan.tile))
-            start.append(Assign(Element(Name(name), lane), value))
+        for kind, variable, value in scan_start(scan, states[scan]):
+            block.add(DeclareArray(kind, variable, plan.tile))
+            start.append(Assign(Element(Name(variable), lane), value))
     for reduce, names in arrays.items():
         if reduce in totals:
             start.append(Assign(Element(totals[reduce], lane), components(reduce)[0].start))

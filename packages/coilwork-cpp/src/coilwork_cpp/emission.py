@@ -69,7 +69,11 @@ def emit_kernel(kernel: Kernel, target: Target, options: CppOptions) -> KernelSo
         for region in regions_of(phase.kernel):
             name = f"nest_{len(nests)}"
             nests.append(_nest(name, phase.kernel, region, kernel, tensors, aliased))
-    items = (_arguments(kernel, tensors), *(n.function for n in nests), _entry(kernel, tensors, nests))
+    items: tuple[Struct | Function, ...] = (
+        _arguments(kernel, tensors),
+        *(n.function for n in nests),
+        _entry(kernel, tensors, nests),
+    )
     names = called(items)
     vector_math = options.vector_math and not any(f == "neon" for f in target.features)
     contraction = () if kernel.numerics == "fast" else ('#pragma GCC optimize("fp-contract=off")',)

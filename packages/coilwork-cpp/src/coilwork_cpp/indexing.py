@@ -17,6 +17,7 @@ from coilwork_ir.index import (
     Mod,
     Mul,
     Sym,
+    as_int,
     node,
     provably_nonneg,
     provably_positive,
@@ -93,7 +94,7 @@ def _product(operands: tuple[Expr, ...], symbols: Mapping[Expr, Code]) -> Code:
     # The canonical form puts the coefficient first; readers expect it last: `row * 768`.
     rest = [index_code(operand, symbols) for operand in operands[1:]]
     first = operands[0]
-    if first == -1:
+    if as_int(first) == -1:
         return Unary("-", _chain(rest))
     return _chain([*rest, index_code(first, symbols)])
 

@@ -24,7 +24,7 @@ from coilwork_cpp.tree import (
     Unary,
 )
 from coilwork_cpp.values import Block
-from coilwork_ir.index import Expr, as_int, product
+from coilwork_ir.index import Expr, as_expr, as_int, bounds, product
 from coilwork_ir.scalar import Scalar
 
 
@@ -161,7 +161,15 @@ def points_per_unit(plan: Plan) -> Expr:
     inside = [r for r in (*plan.serial, *plan.reduction) if r not in blocked]
     if plan.vector is not None and plan.vector.symbol not in blocked:
         inside.append(plan.vector.symbol)
-    return product([*(extent_of(r) for r in inside), *(size for size in blocked.values())])
+    return product([*(_longest(r) for r in inside), *(size for size in blocked.values())])
+
+
+def _longest(symbol: Expr) -> Expr:
+    """The extent of a range; where that depends on other ranges (the last piece is short), the largest one."""
+    extent = extent_of(symbol)
+    high = bounds(extent).hi
+    depends = any(size.extent is not None for size in extent.free_symbols)
+    return as_expr(high) if depends and high is not None else extent
 
 
 def unit_count(plan: Plan) -> Expr:

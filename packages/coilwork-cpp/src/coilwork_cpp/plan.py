@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from coilwork_cpp.facts import work
+from coilwork_cpp.facts import facts_of, work
 from coilwork_cpp.ranges import extent_of
+from coilwork_cpp.rebuild import kernel_roots
 from coilwork_cpp.regions import Region
 from coilwork_ir.index import Expr, as_int, bounds, ceildiv, stride_of
-from coilwork_ir.kernels import TensorArg
+from coilwork_ir.kernels import Kernel, TensorArg
 from coilwork_ir.scalar import Load, Reduce, Scan, postorder
 
 # Elements of a range that threads share in blocks. Fixed, so that vector and scalar code meet the same elements
@@ -72,7 +73,10 @@ def plan_region(region: Region, args: dict[str, TensorArg]) -> Plan:
     if not region.reduction:
         return _pointwise(region, scores, weight)
     inner = region.reduction[-1]
-    vector = max(free, key=lambda r: (scores[r], free.index(r)), default=None)
+    # Columns of a tile must be equally long.
+    uneven = frozenset(s for r in region.reduction for s in extent_of(r).free_symbols)
+    candidates = [r for r in free if r not in uneven]
+    vector = max(candidates, key=lambda r: (scores[r], free.index(r)), default=None)
     if vector is not None and _prefers_columns(region, scores, vector, inner):
         tile = _column_tile(vector)
         axis = Axis(symbol=vector, block=tile)
@@ -94,6 +98,21 @@ def plan_region(region: Region, args: dict[str, TensorArg]) -> Plan:
         reduction=region.reduction,
         weight=weight,
     )
+
+
+def prefers_columns(kernel: Kernel, parallel: tuple[Expr, ...], reduction: tuple[Expr, ...]) -> bool:
+    """Whether `kernel`'s reductions would be vectorised across a parallel range."""
+    roots = kernel_roots(kernel)
+    region = Region(
+        stores=kernel.stores,
+        check=None,
+        parallel=parallel,
+        serial=(),
+        reduction=reduction,
+        facts=facts_of(roots, (*parallel, *reduction)),
+    )
+    plan = plan_region(region, {a.name: a for a in kernel.args})
+    return plan.vector is not None
 
 
 def likely_extent(symbol: Expr) -> int:
@@ -187,6 +206,10 @@ def _scores(region: Region, args: dict[str, TensorArg]) -> dict[Expr, int]:
     """For each range: bytes accessed at unit stride along it, minus bytes accessed at other strides."""
     scores: dict[Expr, int] = {}
     accesses = _accesses(region, args)
+    inner = frozenset(region.reduction)
+    if inner:
+        # What happens once per result hardly counts.
+        accesses = [a for a in accesses if not inner.isdisjoint(a[0].free_symbols | a[2])]
     for r in (*region.parallel, *region.reduction):
         score = 0
         for index, size, gathers in accesses:

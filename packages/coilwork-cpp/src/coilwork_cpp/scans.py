@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from coilwork_cpp.elements import compute_type, convert, literal
 from coilwork_cpp.ops import apply
 from coilwork_cpp.reductions import start_value
-from coilwork_cpp.tree import Assign, Binary, Call, Code, Declare, Literal, Name, Scope, Select
+from coilwork_cpp.tree import Assign, Binary, Call, Code, Declare, Literal, Name, Scope, Select, is_atomic
 from coilwork_cpp.values import Block, Names
 from coilwork_ir.dtypes import DType
 from coilwork_ir.ops import ReduceKind
@@ -60,7 +60,9 @@ def scan_step(point: Block, scan: Scan, state: Sequence[Code]) -> Code:
     """Update the variables with this point's element; code of the scan's value here."""
     source: Scalar = scan.operands[0]
     dtype = source.dtype.compute
-    element = point.declare(dtype, "element", convert(point.value(source), source.dtype, dtype))
+    element = convert(point.value(source), source.dtype, dtype)
+    if not is_atomic(element):
+        element = point.declare(dtype, "element", element)
     comparison = _extreme(scan)
     if comparison:
         keep_nan = Binary("==", state[0], state[0])

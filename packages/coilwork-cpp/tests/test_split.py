@@ -1,0 +1,104 @@
+"""Reductions with few results: pieces that threads share, combined in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from coilwork_cpp import CppCodegen
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import Expr, as_expr, symbol
+from coilwork_ir.kernels import Kernel, Range, Store, TensorArg
+from coilwork_ir.scalar import load, op, reduce
+from coilwork_ir.target import target
+
+F32 = DType.F32
+
+
+def whole(length: Expr | int, rows: int) -> Kernel:
+    """Softmax, argmax, argmin, variance and product over rows that are few and long."""
+    x, r = symbol("x0", extent=rows), symbol("r0", extent=length)
+    at = x * length + r
+    v = load("in0", [at], F32)
+    e = op("exp", op("sub", v, reduce("online_softmax", [v], [r])))
+    results = [
+        reduce("argmax", [v], [r]),
+        reduce("argmin", [v], [r]),
+        reduce("welford", [v], [r], output=1),
+        reduce("any", [op("isnan", v)], [r]),
+    ]
+    softmax = op("div", e, reduce("online_softmax", [v], [r], output=1))
+    outputs = [
+        TensorArg(name=f"out{k + 1}", dtype=q.dtype, role="out", span=as_expr(rows))
+        for k, q in enumerate(results)
+    ]
+    return Kernel(
+        name="whole",
+        ranges=(Range(symbol=x, kind="parallel", tile="x"), Range(symbol=r, kind="reduction", tile="r")),
+        args=(
+            TensorArg(name="in0", dtype=F32, role="in", span=as_expr(length) * rows),
+            TensorArg(name="out0", dtype=F32, role="out", span=as_expr(length) * rows),
+            *outputs,
+        ),
+        sizes=(length,) if isinstance(length, Expr) else (),
+        stores=(
+            Store(buffer="out0", index=at, value=softmax),
+            *(Store(buffer=f"out{k + 1}", index=x, value=q) for k, q in enumerate(results)),
+        ),
+    )
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_everything_about_long_rows(
+    load_kernel: Callable, threads: Callable, rows: int, dynamic: bool
+) -> None:
+    lengths = (1, 100, 16384, 100_001) if dynamic else (100_001,)
+    run = load_kernel(whole(symbol("n0", lo=0) if dynamic else 100_001, rows))
+    for length in lengths:
+        torch.manual_seed(length)
+        x = torch.randn(rows, length)
+        if length > 20_000:
+            x[:, [17_000, 90_000]] = 9.0
+            x[:, [99_000, 50_000]] = -9.0
+        outputs = [
+            torch.empty(rows, length),
+            torch.empty(rows, dtype=torch.int64),
+            torch.empty(rows, dtype=torch.int64),
+        ]
+        outputs += [torch.empty(rows), torch.empty(rows, dtype=torch.bool)]
+
+        def compute(
+            x: torch.Tensor = x, outputs: list[torch.Tensor] = outputs, length: int = length
+        ) -> list[torch.Tensor]:
+            run(x, *outputs, *([length] if dynamic else []))
+            return outputs
+
+        threads(compute)
+        assert torch.allclose(outputs[0].double(), torch.softmax(x.double(), 1), rtol=5e-6, atol=0)
+        first = 17_000 if length > 20_000 else None
+        assert outputs[1].tolist() == ([first] * rows if first else x.argmax(1).tolist())
+        assert outputs[2].tolist() == ([50_000] * rows if first else x.argmin(1).tolist())
+        assert torch.allclose(outputs[3].double(), x.double().var(1, correction=0) * length, rtol=1e-5)
+        assert not outputs[4].any()
+
+
+def test_nan_wins_in_every_piece(load_kernel: Callable) -> None:
+    x = torch.zeros(1, 100_001)
+    x[0, [70_000, 30_000]] = float("nan")
+    x[0, 5] = float("inf")
+    outputs = [torch.empty_like(x), torch.empty(1, dtype=torch.int64), torch.empty(1, dtype=torch.int64)]
+    outputs += [torch.empty(1), torch.empty(1, dtype=torch.bool)]
+    load_kernel(whole(100_001, 1))(x, *outputs)
+    assert outputs[1].item() == 30_000 and outputs[2].item() == 30_000 and outputs[4].item()
+
+
+def test_scratch_memory_is_declared() -> None:
+    source = CppCodegen().emit(whole(100_000, 1), target("x86-64-avx512"), {})
+    scratch = [a for a in source.args if a.role == "scratch"]
+    assert scratch and all(a.elements is not None for a in scratch)
+    assert not [
+        a for a in CppCodegen().emit(whole(1000, 1), target("x86-64-avx512"), {}).args if a.role == "scratch"
+    ]
