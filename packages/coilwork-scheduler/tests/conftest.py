@@ -368,6 +368,38 @@ def _result(
     return outputs, inputs, memory.log
 
 
+def well_formed(kernel: Kernel) -> None:
+    """Every symbol is a range, a size or a placeholder that has a value; reductions run along all reduction ranges."""
+    ranges = [r.symbol for r in kernel.ranges]
+    reduced = tuple(r.symbol for r in kernel.ranges if r.kind == "reduction")
+    known = {*ranges, *kernel.sizes}
+    assert len({s.name for s in known}) == len(known)
+    args = {arg.name: arg for arg in kernel.args}
+
+    def check(expr: Expr, indirect: Sequence[Scalar]) -> None:
+        extra = expr.free_symbols - known
+        assert {s.name for s in extra} <= {f"@{k}" for k in range(len(indirect))}, (
+            f"{expr!r} in {kernel.name}"
+        )
+
+    for entry in ranges:
+        assert entry.extent is not None and entry.extent.free_symbols <= set(kernel.sizes)
+    for store in kernel.stores:
+        check(store.index, store.indirect)
+        assert args[store.buffer].role != "in" and store.value.dtype is args[store.buffer].dtype
+        for node in postorder(parts_of(store)):
+            match node:
+                case Load():
+                    check(node.index[0], node.indirect)
+                    assert len(node.index) == 1 and args[node.buffer].role != "out"
+                case IndexValue():
+                    check(node.expr, node.operands)
+                case ReduceValue():
+                    assert node.axes == reduced
+                case _:
+                    pass
+
+
 @pytest.fixture
 def compare() -> Callable[..., Schedule]:
     """Schedules a graph, runs both on made-up inputs, and compares everything."""
@@ -389,6 +421,8 @@ def compare() -> Callable[..., Schedule]:
                 else:
                     given[entry.name] = [round(rng.uniform(0.1, 2), 3) for _ in range(count)]
         made = schedule(graph, target(name), ScheduleOptions(**settings))
+        for kernel in made.kernels:
+            well_formed(kernel)
         expected = evaluate_graph(graph, given, sizes)
         got = evaluate_schedule(made, given, sizes)
         for one, other in zip(expected[0] + expected[1], got[0] + got[1], strict=True):

@@ -29,6 +29,7 @@ from coilwork_scheduler.errors import ScheduleError
 from coilwork_scheduler.group import Group
 from coilwork_scheduler.hints import hints_for
 from coilwork_scheduler.journal import Journal
+from coilwork_scheduler.memory.storage import takes_out
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.order import Unit, order
 from coilwork_scheduler.sizes import SizeHints
@@ -192,6 +193,6 @@ def _allocated(node: Node) -> bool:
         case Pointwise() | Reduce() | Scan() | Scatter():
             return True
         case Extern():
-            return bool(node.out_overload) and not node.aliases and not node.binds
+            return takes_out(node)
         case _:
             return False

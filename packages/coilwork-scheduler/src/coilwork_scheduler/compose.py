@@ -61,7 +61,8 @@ def compose(
     for member in group.members:
         scalars = iter(composer.values(member))
         for store in member.stage.stores:
-            value = next(scalars)
+            # a reduction may be wider than the buffer it goes to
+            value = cast(next(scalars), buffers[store.buffer].dtype)
             indirect = tuple(next(scalars) for _ in store.indirect)
             mask = next(scalars) if store.mask is not None else None
             buffer = buffers[store.buffer]
