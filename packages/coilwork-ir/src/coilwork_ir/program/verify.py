@@ -105,8 +105,6 @@ class _Checker:
         self.kernels: dict[str, Kernel] = {}
         self.pools: dict[str, AllocPool] = {}
         self.gone: dict[str, str] = {}
-        # names whose memory was handed on: the next working instruction may still read it, in place
-        self.retiring: list[str] = []
         self.inputs = {entry.name for entry in program.inputs if isinstance(entry, Buffer)}
 
     def run(self) -> Scope:
@@ -183,11 +181,6 @@ class _Checker:
             case _:
                 pass
 
-    def _finish_work(self) -> None:
-        for name in self.retiring:
-            self.gone[name] = "gave its memory to another buffer"
-        self.retiring.clear()
-
     # Instructions
 
     def _step(self, instruction: Instruction) -> None:
@@ -199,18 +192,14 @@ class _Checker:
         match instruction:
             case Launch():
                 self._launch(instruction, place)
-                self._finish_work()
             case ExternCall():
                 self._extern(instruction, place)
-                self._finish_work()
             case CondCall() | WhileCall():
                 self._region_call(instruction, place)
-                self._finish_work()
             case Free():
                 for name in instruction.names:
                     self._free(name, place)
             case Return():
-                self._finish_work()
                 for value in instruction.values:
                     self._argument(value, place)
             case CheckSize():
@@ -253,8 +242,8 @@ class _Checker:
                 self._define(instruction.buffer, place)
 
     def _free(self, name: str, place: Place) -> None:
-        if name in self.gone or name in self.retiring:
-            place.fail("double-free", f"%{name} {self.gone.get(name, 'gave its memory to another buffer')}")
+        if name in self.gone:
+            place.fail("double-free", f"%{name} {self.gone[name]}")
         if name not in self.pools:
             self.scope.use(name, place)
         self.gone[name] = "was freed"
@@ -278,10 +267,8 @@ class _Checker:
 
     def _reuse(self, reuse: Reuse, place: Place) -> None:
         source = self._use(reuse.source, place)
-        if reuse.source in self.retiring:
-            place.fail("use-after-free", f"%{reuse.source} gave its memory to another buffer")
         self._define(reuse.buffer, place)
-        self.retiring.append(reuse.source)
+        self.gone[reuse.source] = f"gave its memory to %{reuse.buffer.name}"
         old = source.numel * source.dtype.itemsize
         new = reuse.buffer.numel * reuse.buffer.dtype.itemsize
         if source.device != reuse.buffer.device:

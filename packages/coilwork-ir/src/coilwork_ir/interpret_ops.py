@@ -1,0 +1,308 @@
+"""The meaning of every scalar op, as torch functions: the interpreters' table over `SCALAR_OPS`.
+
+Needs torch (`pip install coilwork-ir[interpreter]`). Each entry takes the operands, tensors that broadcast, and
+returns a tensor of the type that the op's rule gives. Integers wrap around; an integer division by zero, which is undefined,
+gives the dividend divided by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from types import MappingProxyType
+from typing import Final, TypeAlias
+
+import torch
+from torch import Tensor
+
+from coilwork_ir.dtypes import DType
+
+ScalarFunction: TypeAlias = Callable[..., Tensor]
+
+_TORCH: Final[Mapping[DType, torch.dtype]] = MappingProxyType(
+    {
+        DType.F64: torch.float64,
+        DType.F32: torch.float32,
+        DType.F16: torch.float16,
+        DType.BF16: torch.bfloat16,
+        DType.F8E4M3: torch.float8_e4m3fn,
+        DType.F8E5M2: torch.float8_e5m2,
+        DType.I64: torch.int64,
+        DType.I32: torch.int32,
+        DType.I16: torch.int16,
+        DType.I8: torch.int8,
+        DType.U64: torch.uint64,
+        DType.U32: torch.uint32,
+        DType.U16: torch.uint16,
+        DType.U8: torch.uint8,
+        DType.BOOL: torch.bool,
+        DType.C64: torch.complex64,
+        DType.C128: torch.complex128,
+    }
+)
+_FEW_KERNELS: Final = (torch.uint16, torch.uint32)  # torch computes little with these: go through int64
+_LOW: Final = -(1 << 63)
+
+
+def torch_dtype(dtype: DType) -> torch.dtype:
+    """The torch type of `dtype`."""
+    return _TORCH[dtype]
+
+
+def literal(value: bool | int | float, dtype: DType) -> Tensor:
+    """A tensor without dimensions that holds `value`."""
+    if dtype is DType.U64:
+        return torch.tensor(value - (1 << 64) if value >= 1 << 63 else value, dtype=torch.int64).view(
+            torch.uint64
+        )
+    if dtype.is_integer and not dtype.is_signed_integer:
+        return torch.tensor(value, dtype=torch.int64).to(torch_dtype(dtype))
+    return torch.tensor(value, dtype=torch.float64 if dtype.is_float else None).to(torch_dtype(dtype))
+
+
+def ordered(value: Tensor) -> Tensor:
+    """Integers that torch can compare, in the order of `value`; other types unchanged."""
+    if value.dtype is torch.uint64:
+        return value.view(torch.int64) ^ _LOW
+    return value.to(torch.int64) if value.dtype in _FEW_KERNELS else value
+
+
+def unordered(value: Tensor, dtype: torch.dtype) -> Tensor:
+    """The inverse of `ordered`, for a result of type `dtype`."""
+    if dtype is torch.uint64:
+        return (value ^ _LOW).view(torch.uint64)
+    return value.to(dtype)
+
+
+def bits(value: Tensor) -> Tensor:
+    """Two's complement integers with the value of `value` modulo a power of two; other types unchanged."""
+    if value.dtype is torch.uint64:
+        return value.view(torch.int64)
+    return value.to(torch.int64) if value.dtype in _FEW_KERNELS else value
+
+
+def unbits(value: Tensor, dtype: torch.dtype) -> Tensor:
+    """The inverse of `bits`: `value` modulo the size of `dtype`."""
+    return value.view(torch.uint64) if dtype is torch.uint64 else value.to(dtype)
+
+
+def _modular(function: ScalarFunction) -> ScalarFunction:
+    """An op whose result modulo 2**n depends on its operands modulo 2**n only."""
+
+    def apply(*operands: Tensor) -> Tensor:
+        return unbits(function(*[bits(v) for v in operands]), operands[-1].dtype)
+
+    return apply
+
+
+def _comparing(function: ScalarFunction) -> ScalarFunction:
+    def apply(a: Tensor, b: Tensor) -> Tensor:
+        return function(ordered(a), ordered(b))
+
+    return apply
+
+
+def _choosing(function: ScalarFunction) -> ScalarFunction:
+    def apply(a: Tensor, b: Tensor) -> Tensor:
+        return unordered(function(ordered(a), ordered(b)), a.dtype)
+
+    return apply
+
+
+def _dividing(function: ScalarFunction, exact: Callable[[int, int], int]) -> ScalarFunction:
+    def apply(a: Tensor, b: Tensor) -> Tensor:
+        if a.dtype.is_floating_point:
+            return function(a, b)
+        if a.dtype is torch.uint64:
+            return _elementwise_u64(exact, a, b)
+        safe = torch.where(b == 0, torch.ones_like(b), b)
+        return function(bits(a), bits(safe)).to(a.dtype)
+
+    return apply
+
+
+def _elementwise_u64(exact: Callable[[int, int], int], a: Tensor, b: Tensor) -> Tensor:
+    a, b = torch.broadcast_tensors(a, b)
+    values = [exact(x, y or 1) for x, y in zip(a.flatten().tolist(), b.flatten().tolist(), strict=True)]
+    wrapped = [v - (1 << 64) if v >= 1 << 63 else v for v in (v % (1 << 64) for v in values)]
+    return torch.tensor(wrapped, dtype=torch.int64).view(torch.uint64).reshape(a.shape)
+
+
+def _pow(a: Tensor, b: Tensor) -> Tensor:
+    if a.dtype is torch.uint64:
+        return _elementwise_u64(lambda x, y: pow(x, y, 1 << 64), a, b)
+    return unbits(torch.pow(bits(a), bits(b)), a.dtype)
+
+
+def _rshift(a: Tensor, b: Tensor) -> Tensor:
+    if a.dtype is torch.uint64:
+        a, b = torch.broadcast_tensors(a.view(torch.int64), b.view(torch.int64))
+        # an arithmetic shift, with the copies of the sign bit cleared
+        kept = torch.where(b > 0, ~(torch.full_like(a, -1) << (64 - b)), torch.full_like(a, -1))
+        return ((a >> b) & kept).view(torch.uint64)
+    return unbits(torch.bitwise_right_shift(bits(a), bits(b)), a.dtype)
+
+
+def _fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    a, b, c = torch.broadcast_tensors(a, b, c)
+    if a.dtype is torch.float64:
+        rows = zip(a.flatten().tolist(), b.flatten().tolist(), c.flatten().tolist(), strict=True)
+        return torch.tensor([_fma_exact(*row) for row in rows], dtype=torch.float64).reshape(a.shape)
+    product = a.double() * b.double()  # exact: 24 + 24 bits fit in 53
+    addend = c.double()
+    total = product + addend
+    # Knuth's TwoSum gives the rounding error of the sum; rounding to odd makes the second rounding harmless
+    # (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", 2008).
+    part = total - product
+    error = (product - (total - part)) + (addend - part)
+    even = (total.view(torch.int64) & 1) == 0
+    towards = torch.where(error > 0, torch.inf, -torch.inf).to(torch.float64)
+    odd = torch.where(even & (error != 0) & torch.isfinite(total), torch.nextafter(total, towards), total)
+    return odd.to(a.dtype)
+
+
+def _fma_exact(a: float, b: float, c: float) -> float:
+    try:
+        exact = Fraction(a) * Fraction(b) + Fraction(c)
+    except (OverflowError, ValueError):  # infinities and nan
+        return a * b + c
+    if exact == 0:
+        return a * b + c if a == 0 or b == 0 else 0.0
+    try:
+        return float(exact)
+    except OverflowError:
+        return float("inf") if exact > 0 else float("-inf")
+
+
+def _where(condition: Tensor, then: Tensor, otherwise: Tensor) -> Tensor:
+    if then.dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+        chosen = torch.where(condition, then.view(torch.uint8), otherwise.view(torch.uint8))
+        return chosen.view(then.dtype)
+    return unbits(torch.where(condition, bits(then), bits(otherwise)), then.dtype)
+
+
+def convert(value: Tensor, dtype: DType) -> Tensor:
+    """`value` converted to `dtype`: C semantics, truncating floats, wrapping integers; bool is `!= 0`."""
+    target = torch_dtype(dtype)
+    if target is torch.uint64:
+        return (
+            value.to(torch.int64).view(torch.uint64) if not value.dtype.is_floating_point else _to_u64(value)
+        )
+    if value.dtype is torch.uint64:
+        if target.is_floating_point:
+            low = (value.view(torch.int64) & 0xFFFFFFFF).to(torch.float64)
+            high = ((value.view(torch.int64) >> 32) & 0xFFFFFFFF).to(torch.float64)
+            return (high * 4294967296.0 + low).to(target)
+        return value.view(torch.int64).to(target)
+    if value.dtype in _FEW_KERNELS or (target in _FEW_KERNELS and value.dtype.is_floating_point):
+        value = value.to(torch.int64)
+    return value.to(target)
+
+
+def _to_u64(value: Tensor) -> Tensor:
+    large = value >= 2.0**63
+    shifted = torch.where(large, value - 2.0**63, value).to(torch.int64)
+    return torch.where(large, shifted ^ _LOW, shifted).view(torch.uint64)
+
+
+def reinterpret(value: Tensor, dtype: DType) -> Tensor:
+    """The bits of `value` as `dtype`, a type of the same size."""
+    return value.contiguous().view(torch_dtype(dtype))
+
+
+def _unsigned_abs(value: Tensor) -> Tensor:
+    return value if value.dtype in (*_FEW_KERNELS, torch.uint64) else torch.abs(value)
+
+
+def _sign(value: Tensor) -> Tensor:
+    if value.dtype in (*_FEW_KERNELS, torch.uint64):
+        return unbits((bits(value) != 0).to(torch.int64), value.dtype)
+    return torch.sign(value)
+
+
+def _floor(a: Tensor, b: Tensor) -> Tensor:
+    return torch.div(a, b, rounding_mode="floor")
+
+
+def _trunc(a: Tensor, b: Tensor) -> Tensor:
+    return torch.div(a, b, rounding_mode="trunc")
+
+
+# `cast` and `bitcast` take the result type from their node; see `apply_op`.
+SCALAR_FUNCTIONS: Final[Mapping[str, ScalarFunction]] = MappingProxyType(
+    {
+        "cast": convert,
+        "bitcast": reinterpret,
+        "where": _where,
+        "add": _modular(torch.add),
+        "sub": _modular(torch.sub),
+        "mul": _modular(torch.mul),
+        "div": torch.true_divide,
+        "floordiv": _dividing(_floor, lambda a, b: a // b),
+        "truncdiv": _dividing(_trunc, lambda a, b: a // b),
+        "mod": _dividing(torch.remainder, lambda a, b: a % b),
+        "fmod": _dividing(torch.fmod, lambda a, b: a % b),
+        "fma": _fma,
+        "neg": _modular(torch.neg),
+        "abs": _unsigned_abs,
+        "sign": _sign,
+        "minimum": _choosing(torch.minimum),
+        "maximum": _choosing(torch.maximum),
+        "pow": _pow,
+        "sqrt": torch.sqrt,
+        "rsqrt": torch.rsqrt,
+        "floor": torch.floor,
+        "ceil": torch.ceil,
+        "trunc": torch.trunc,
+        "round": torch.round,
+        "exp": torch.exp,
+        "exp2": torch.exp2,
+        "expm1": torch.expm1,
+        "log": torch.log,
+        "log2": torch.log2,
+        "log10": torch.log10,
+        "log1p": torch.log1p,
+        "sin": torch.sin,
+        "cos": torch.cos,
+        "tan": torch.tan,
+        "asin": torch.asin,
+        "acos": torch.acos,
+        "atan": torch.atan,
+        "atan2": torch.atan2,
+        "sinh": torch.sinh,
+        "cosh": torch.cosh,
+        "tanh": torch.tanh,
+        "asinh": torch.asinh,
+        "acosh": torch.acosh,
+        "atanh": torch.atanh,
+        "sigmoid": torch.sigmoid,
+        "erf": torch.erf,
+        "erfc": torch.erfc,
+        "lgamma": torch.lgamma,
+        "hypot": torch.hypot,
+        "copysign": torch.copysign,
+        "eq": _comparing(torch.eq),
+        "ne": _comparing(torch.ne),
+        "lt": _comparing(torch.lt),
+        "le": _comparing(torch.le),
+        "gt": _comparing(torch.gt),
+        "ge": _comparing(torch.ge),
+        "bitwise_and": _modular(torch.bitwise_and),
+        "bitwise_or": _modular(torch.bitwise_or),
+        "bitwise_xor": _modular(torch.bitwise_xor),
+        "bitwise_not": _modular(torch.bitwise_not),
+        "lshift": _modular(torch.bitwise_left_shift),
+        "rshift": _rshift,
+        "isnan": torch.isnan,
+        "isinf": torch.isinf,
+        "signbit": torch.signbit,
+    }
+)
+
+
+def apply_op(name: str, operands: list[Tensor], dtype: DType) -> Tensor:
+    """Row `name` of the op table applied to `operands`; `dtype` is the type of the result."""
+    function = SCALAR_FUNCTIONS[name]
+    if name in ("cast", "bitcast"):
+        return function(operands[0], dtype)
+    return function(*operands)

@@ -1,0 +1,1 @@
+"""What the reference interpreters of the three IRs share. Needs torch (`pip install coilwork-ir[interpreter]`)."""

@@ -1,0 +1,116 @@
+"""Calls of torch operators, with arguments and results as the IRs spell them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from coilwork_ir.buffers import (
+    Argument,
+    Buffer,
+    DeviceValue,
+    ListValue,
+    Ref,
+    SymbolOutput,
+    TorchValue,
+)
+from coilwork_ir.dtypes import DType
+from coilwork_ir.errors import InterpretError
+from coilwork_ir.index import Expr
+from coilwork_ir.interpret_ops import torch_dtype
+from coilwork_ir.interpretation.memory import Memory
+
+
+def find_operator(target: str) -> torch._ops.OpOverload:
+    """The operator overload that `target`, e.g. `"aten.mm.default"`, names.
+
+    Raises:
+        InterpretError: torch knows no such operator.
+    """
+    parts = target.split(".")
+    if len(parts) == 3:
+        try:
+            found = getattr(getattr(getattr(torch.ops, parts[0]), parts[1]), parts[2])
+        except AttributeError:
+            found = None
+        if isinstance(found, torch._ops.OpOverload):
+            return found
+    raise InterpretError(
+        "unknown-operator",
+        f"torch has no operator {target!r}",
+        remedy="import the library that registers it; names are namespace.name.overload",
+    )
+
+
+def argument_value(argument: Argument, memory: Memory) -> object:
+    """What torch is given for `argument`."""
+    match argument:
+        case Ref(name):
+            return memory.tensors[name]
+        case Expr():
+            return memory.size(argument)
+        case DType():
+            return torch_dtype(argument)
+        case TorchValue(attribute):
+            return getattr(torch, attribute)
+        case DeviceValue(device):
+            return torch.device("cpu") if torch.device(device).type == "cpu" else memory.device
+        case ListValue(items):
+            return [argument_value(item, memory) for item in items]
+        case _:
+            return argument
+
+
+def call(
+    target: str, args: Sequence[Argument], kwargs: Mapping[str, Argument], memory: Memory, single: bool
+) -> tuple[object, ...]:
+    """The results of the operator, in order."""
+    operator = find_operator(target)
+    with torch.no_grad():
+        result = operator(
+            *[argument_value(a, memory) for a in args],
+            **{name: argument_value(value, memory) for name, value in kwargs.items()},
+        )
+    if single:
+        return (result,)
+    return tuple(result) if isinstance(result, tuple | list) else (result,)
+
+
+def take_results(
+    outputs: Sequence[Buffer | SymbolOutput | None],
+    binds: Sequence[tuple[Expr, int, int]],
+    results: Sequence[object],
+    memory: Memory,
+) -> None:
+    """Bind symbols and buffers to the results of a call.
+
+    Raises:
+        InterpretError: results of another number, type or shape than declared.
+    """
+    if len(results) < len(outputs):
+        raise InterpretError("result", f"{len(outputs)} results are declared, {len(results)} were returned")
+    for output, result in zip(outputs, results, strict=False):
+        if isinstance(output, SymbolOutput):
+            memory.bind(output.symbol, _integer(result))
+    for symbol, number, dim in binds:
+        result = results[number]
+        if not isinstance(result, Tensor):
+            raise InterpretError("result", f"result {number} is no tensor, {symbol!r} is one of its sizes")
+        memory.bind(symbol, result.shape[dim])
+    for output, result in zip(outputs, results, strict=False):
+        if isinstance(output, Buffer):
+            if not isinstance(result, Tensor):
+                raise InterpretError("result", f"%{output.name} is a {type(result).__name__}, not a tensor")
+            memory.settle(output, result)
+
+
+def _integer(result: object) -> int:
+    match result:
+        case Tensor():
+            return int(result.item())
+        case int() | float():
+            return int(result)
+        case _:
+            raise InterpretError("result", f"a size is a {type(result).__name__}, not a number")

@@ -1,0 +1,191 @@
+"""Evaluating scalar graphs over a whole domain at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from coilwork_ir.errors import InterpretError
+from coilwork_ir.index import Expr
+from coilwork_ir.interpret_ops import apply_op, literal, torch_dtype
+from coilwork_ir.interpretation.domain import Domain
+from coilwork_ir.interpretation.reductions import reduce_last, scan_last
+from coilwork_ir.loops.nodes import Check
+from coilwork_ir.ops import StoreMode
+from coilwork_ir.scalar import Const, IndexValue, Load, Op, Reduce, Scalar, Scan, postorder
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Memory as loads and stores see it: elements on a line, and how indices lead to them."""
+
+    line: Tensor
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+class Evaluator:
+    """Values of scalar nodes at every point of `domain`; every node is computed once."""
+
+    def __init__(self, domain: Domain, memory: Mapping[str, Access]) -> None:
+        self.domain = domain
+        self.memory = memory
+        self.done: dict[Scalar, Tensor] = {}
+
+    def value(self, root: Scalar) -> Tensor:
+        """The value of `root`, a tensor that broadcasts to the domain."""
+        if root not in self.done:
+            for node in postorder((root,)):
+                if node not in self.done:
+                    self.done[node] = self._compute(node)
+        return self.done[root]
+
+    def full(self, root: Scalar) -> Tensor:
+        """The value of `root`, a tensor of the domain's shape. Nothing is computed for an empty domain."""
+        if self.domain.empty:
+            return torch.zeros(self.domain.shape, dtype=torch_dtype(root.dtype))
+        return self.value(root).expand(self.domain.shape)
+
+    def check(self, checks: Sequence[Check]) -> None:
+        """Raise the error of the first check that fails at some point."""
+        if self.domain.empty:
+            return
+        for check in checks:
+            if not bool(self.value(check.condition).all()):
+                raise (IndexError if check.error == "IndexError" else RuntimeError)(check.message)
+
+    def _compute(self, node: Scalar) -> Tensor:
+        match node:
+            case Const():
+                return literal(node.value, node.dtype)
+            case IndexValue():
+                return self._index(node.expr, [self.done[v] for v in node.operands])
+            case Load():
+                return self._load(node)
+            case Op():
+                return apply_op(node.op, [self.done[v] for v in node.operands], node.dtype)
+            case Reduce():
+                return self._reduce(node)
+            case Scan():
+                return self._scan(node)
+        raise TypeError(f"not a scalar node: {node!r}")
+
+    def _index(self, expr: Expr, indirect: Sequence[Tensor]) -> Tensor:
+        values = {f"@{k}": v.to(torch.int64) for k, v in enumerate(indirect)}
+        return self.domain.index(expr, values)
+
+    def offsets(
+        self, name: str, index: Sequence[Expr], indirect: Sequence[Scalar], mask: Tensor | None
+    ) -> Tensor:
+        """Positions on the line of buffer `name`; where `mask` is false they are arbitrary, but valid.
+
+        Raises:
+            InterpretError: an index lies outside of the buffer.
+        """
+        access = self.memory[name]
+        values = [self.value(v) for v in indirect]
+        total = torch.zeros((), dtype=torch.int64)
+        for dim, (expr, size, stride) in enumerate(zip(index, access.shape, access.strides, strict=True)):
+            found = self._index(expr, values)
+            outside = (found < 0) | (found >= size)
+            if mask is not None:
+                outside = outside & mask
+            if not self.domain.empty and bool(outside.any()):
+                shown = found.expand(torch.broadcast_shapes(found.shape, outside.shape))[
+                    outside.expand(torch.broadcast_shapes(found.shape, outside.shape))
+                ]
+                raise InterpretError(
+                    "out-of-bounds",
+                    f"index {int(shown[0])} of %{name} is outside of 0..{size - 1}",
+                    reason=f"dimension {dim}, index expression {expr!r}",
+                    remedy="mask the access, or check the index first",
+                )
+            total = total + found.clamp(0, max(size - 1, 0)) * stride
+        return total
+
+    def _load(self, node: Load) -> Tensor:
+        mask = None if node.mask is None else self.done[node.mask]
+        line = self.memory[node.buffer].line
+        offsets = self.offsets(node.buffer, node.index, node.indirect, mask)
+        other = literal(node.other, node.dtype)
+        if line.numel() == 0:
+            shape = offsets.shape if mask is None else torch.broadcast_shapes(offsets.shape, mask.shape)
+            return other.expand(shape)
+        value = line.cpu()[offsets] if line.device.type != "cpu" else line[offsets]
+        if mask is None:
+            return value
+        return apply_op("where", [mask, value, other], node.dtype)
+
+    def _reduce(self, node: Reduce) -> Tensor:
+        dims = [self.domain.position[axis] for axis in node.axes]
+        value = self._along(self.done[node.operands[0]], dims)
+        mask = self._along(self.done[node.operands[1]], dims) if len(node.operands) > 1 else None
+        result = reduce_last(node.kind, value, mask)[node.output]
+        for dim in sorted(dims):
+            result = result.unsqueeze(dim)
+        return result
+
+    def _along(self, value: Tensor, dims: Sequence[int]) -> Tensor:
+        """`value` with the dimensions `dims`, at full size, flattened into a last one."""
+        rank = len(self.domain.shape)
+        while value.dim() < rank:
+            value = value.unsqueeze(0)
+        value = value.expand([self.domain.shape[d] if d in dims else value.shape[d] for d in range(rank)])
+        kept = [d for d in range(rank) if d not in dims]
+        count = 1
+        for d in dims:
+            count *= self.domain.shape[d]
+        return value.permute([*kept, *dims]).reshape([*(value.shape[d] for d in kept), count])
+
+    def _scan(self, node: Scan) -> Tensor:
+        dim = self.domain.position[node.axis]
+        value = self.done[node.operands[0]]
+        rank = len(self.domain.shape)
+        while value.dim() < rank:
+            value = value.unsqueeze(0)
+        value = value.expand([self.domain.shape[d] if d == dim else value.shape[d] for d in range(rank)])
+        results = scan_last(node.kind, value.movedim(dim, -1), reverse=node.reverse)
+        return results[node.output].movedim(-1, dim)
+
+
+_CONVERTED: Final[Mapping[torch.dtype, torch.dtype]] = MappingProxyType(
+    {
+        torch.uint16: torch.int64,
+        torch.uint32: torch.int64,
+        torch.float8_e4m3fn: torch.float32,
+        torch.float8_e5m2: torch.float32,
+    }
+)
+
+
+def combine(line: Tensor, offsets: Tensor, value: Tensor, mode: StoreMode, mask: Tensor | None) -> None:
+    """`line[offsets] <mode>= value` where `mask`; the operands broadcast against each other."""
+    operands = [offsets, value, *([] if mask is None else [mask])]
+    wide = [v.contiguous() for v in torch.broadcast_tensors(*operands)]
+    where, what = wide[0].flatten(), wide[1].flatten()
+    if mask is not None:
+        chosen = wide[2].flatten()
+        where, what = where[chosen], what[chosen]
+    if where.numel() == 0:
+        return
+    # types that torch has few kernels for are combined as what they convert to without loss
+    work = line if line.dtype not in _CONVERTED else line.to(_CONVERTED[line.dtype])
+    where, what = where.to(work.device), what.to(work.device, work.dtype)
+    match mode:
+        case "store":
+            work[where] = what
+        case "add":
+            work.index_put_((where,), what, accumulate=True)
+        case "mul":
+            work.scatter_reduce_(0, where, what, "prod")
+        case "min":
+            work.scatter_reduce_(0, where, what, "amin")
+        case "max":
+            work.scatter_reduce_(0, where, what, "amax")
+    if work is not line:
+        line.copy_(work)

@@ -1,0 +1,112 @@
+"""The reference interpreter of kernel IR: what a launch, and a schedule of launches, mean, in plain torch ops.
+
+Needs torch (`pip install coilwork-ir[interpreter]`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from coilwork_ir.errors import InterpretError
+from coilwork_ir.interpret_ops import torch_dtype
+from coilwork_ir.interpretation.domain import Domain
+from coilwork_ir.interpretation.memory import Memory, Value, flat
+from coilwork_ir.interpretation.scalars import Access, Evaluator, combine
+from coilwork_ir.kernels.nodes import Kernel, KernelCall, Schedule, Store
+from coilwork_ir.loops.interpret import step
+
+
+def interpret_kernel(
+    kernel: Kernel, args: Mapping[str, Tensor], sizes: Mapping[str, int] | Sequence[int]
+) -> None:
+    """Run `kernel` on flat memory: `args` maps argument names to tensors of one dimension, which it overwrites.
+
+    `sizes` gives the kernel's size symbols by name, or in the kernel's order. All loads see memory as it is on entry.
+
+    Raises:
+        InterpretError: arguments that do not fit the kernel, an access outside of an argument.
+        IndexError, RuntimeError: a run-time check of the kernel failed.
+    """
+    values = _sizes(kernel, sizes)
+    _check_args(kernel, args)
+    domain = Domain([r.symbol for r in kernel.ranges], values)
+    memory = {name: Access(line, (line.numel(),), (1,)) for name, line in args.items()}
+    parallel = [k for k, r in enumerate(kernel.ranges) if r.kind == "parallel"]
+    if any(domain.shape[k] == 0 for k in parallel):
+        return
+    evaluator = Evaluator(domain, memory)
+    evaluator.check(kernel.checks)
+    # everything is computed before anything is written
+    pending = [_operands(store, evaluator) for store in kernel.stores]
+    for store, (offsets, value, mask) in zip(kernel.stores, pending, strict=True):
+        if store.mode != "store":
+            # combining happens once per point of the parallel ranges, whether or not the operands vary along them
+            every = [domain.shape[k] if k in parallel else 1 for k in range(len(domain.shape))]
+            offsets = offsets.expand(torch.broadcast_shapes(offsets.shape, every))
+        combine(args[store.buffer], offsets, value, store.mode, mask)
+
+
+def _operands(store: Store, evaluator: Evaluator) -> tuple[Tensor, Tensor, Tensor | None]:
+    mask = None if store.mask is None else evaluator.value(store.mask)
+    offsets = evaluator.offsets(store.buffer, (store.index,), store.indirect, mask)
+    return offsets, evaluator.value(store.value).clone(), mask
+
+
+def _sizes(kernel: Kernel, sizes: Mapping[str, int] | Sequence[int]) -> dict[str, int]:
+    names = [size.name for size in kernel.sizes]
+    if isinstance(sizes, Mapping):
+        missing = [name for name in names if name not in sizes]
+        if missing:
+            raise InterpretError("size", f"no value for {', '.join(missing)} of @{kernel.name}")
+        return {name: sizes[name] for name in names}
+    if len(sizes) != len(names):
+        raise InterpretError("size", f"@{kernel.name} takes {len(names)} sizes, {len(sizes)} were given")
+    return dict(zip(names, sizes, strict=True))
+
+
+def _check_args(kernel: Kernel, args: Mapping[str, Tensor]) -> None:
+    for arg in kernel.args:
+        given = args.get(arg.name)
+        if given is None:
+            raise InterpretError("argument", f"@{kernel.name} takes {arg.name}, which was not given")
+        if given.dim() != 1 or (given.numel() > 1 and given.stride(0) != 1):
+            raise InterpretError(
+                "argument", f"{arg.name} is not a line of elements", remedy="pass flat memory"
+            )
+        if given.dtype is not torch_dtype(arg.dtype):
+            raise InterpretError("argument", f"{arg.name} is {given.dtype}, declared {arg.dtype.text}")
+
+
+def interpret_schedule(
+    schedule: Schedule, inputs: Sequence[Tensor | int], constants: Mapping[str, Tensor] | None = None
+) -> list[Value]:
+    """Run `schedule` on `inputs`; as `interpret_graph`.
+
+    Raises:
+        InterpretError: inputs that do not fit the declarations, an access outside of a buffer.
+        IndexError, RuntimeError: a run-time check failed.
+    """
+    table = constants or {}
+    memory = Memory()
+    memory.enter(schedule.inputs, inputs, schedule.constants, table)
+    kernels = {kernel.name: kernel for kernel in schedule.kernels}
+    buffers = {buffer.name: buffer for buffer in schedule.buffers}
+    for entry in schedule.steps:
+        if not isinstance(entry, KernelCall):
+            step(entry, memory, table)
+            continue
+        kernel = kernels[entry.kernel]
+        for new, old in entry.into:
+            memory.view(buffers[new], memory.tensors[old], 0)
+        for name, arg in zip(entry.args, kernel.args, strict=True):
+            if arg.role != "in" and name not in memory.tensors:
+                memory.allocate(buffers[name])
+        lines = [flat(memory.tensors[name]) for name in entry.args]
+        names = [arg.name for arg in kernel.args]
+        interpret_kernel(
+            kernel, dict(zip(names, lines, strict=True)), [memory.size(size) for size in entry.sizes]
+        )
+    return [memory.output(output) for output in schedule.outputs]

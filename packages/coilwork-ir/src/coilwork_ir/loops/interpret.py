@@ -1,0 +1,181 @@
+"""The reference interpreter of loop IR: what a graph means, in plain torch ops.
+
+Every node is evaluated over its whole domain with index tensors. Slow, and made to be obviously right. Needs torch
+(`pip install coilwork-ir[interpreter]`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from coilwork_ir.buffers import Argument, Buffer
+from coilwork_ir.errors import InterpretError
+from coilwork_ir.index import Expr
+from coilwork_ir.interpretation.calls import argument_value, call, take_results
+from coilwork_ir.interpretation.domain import Domain
+from coilwork_ir.interpretation.memory import Memory, Value, flat
+from coilwork_ir.interpretation.reductions import reduce_last, scan_last
+from coilwork_ir.interpretation.scalars import Evaluator, combine
+from coilwork_ir.loops.access import read
+from coilwork_ir.loops.nodes import (
+    AssertSize,
+    Check,
+    Cond,
+    Extern,
+    Graph,
+    Node,
+    Pointwise,
+    Reduce,
+    Scan,
+    Scatter,
+    Sort,
+    View,
+    While,
+)
+
+
+def interpret_graph(
+    graph: Graph, inputs: Sequence[Tensor | int], constants: Mapping[str, Tensor] | None = None
+) -> list[Value]:
+    """Run `graph` on `inputs`, in their declared layouts; `constants` holds the graph's constants by key.
+
+    Inputs that the graph overwrites are overwritten. Results may share memory with inputs, as the graph says.
+
+    Raises:
+        InterpretError: inputs that do not fit the declarations, an access outside of a buffer.
+        IndexError, RuntimeError: a run-time check of the graph failed.
+    """
+    return _run(graph, inputs, constants or {}, Memory())
+
+
+def _run(
+    graph: Graph, inputs: Sequence[object], constants: Mapping[str, Tensor], memory: Memory
+) -> list[Value]:
+    memory.enter(graph.inputs, inputs, graph.constants, constants)
+    for node in graph.nodes:
+        step(node, memory, constants)
+    return [memory.output(output) for output in graph.outputs]
+
+
+def step(node: Node, memory: Memory, constants: Mapping[str, Tensor]) -> None:
+    """Do what `node` says."""
+    match node:
+        case Pointwise():
+            values = _evaluator(node, node.ranges, node.checks, memory).full(node.body)
+            if node.into is None:
+                memory.allocate(node.output).copy_(values)
+            else:
+                # the value is complete before memory changes
+                memory.view(node.output, memory.tensors[node.into], 0).copy_(values.clone())
+        case Reduce():
+            _reduce(node, memory)
+        case Scan():
+            body = _evaluator(node, node.ranges, node.checks, memory).full(node.body)
+            dim = node.ranges.index(node.axis)
+            results = scan_last(node.kind, body.movedim(dim, -1), reverse=node.reverse)
+            _store(node.outputs, [r.movedim(-1, dim) for r in results], memory)
+        case Sort():
+            body = _evaluator(node, node.ranges, (), memory).full(node.body)
+            dim = node.ranges.index(node.axis)
+            ordered = torch.sort(body, dim=dim, descending=node.descending, stable=True)
+            _store(node.outputs, [ordered.values, ordered.indices], memory)
+        case Scatter():
+            _scatter(node, memory)
+        case View():
+            memory.view(node.output, memory.tensors[node.source], memory.size(node.offset))
+        case Extern():
+            returned = call(node.target, node.args, dict(node.kwargs), memory, node.single)
+            take_results(node.outputs, node.binds, returned, memory)
+            for mutation in node.mutates:
+                memory.view(mutation.output, memory.tensors[mutation.source], 0)
+        case Cond():
+            chosen = node.then if bool(memory.tensors[node.predicate].item()) else node.otherwise
+            _settle_all(
+                node.outputs, _nested(chosen, _values(node.operands, memory), memory, constants), memory
+            )
+        case While():
+            _loop(node, memory, constants)
+        case AssertSize():
+            check_size(memory.size(node.lhs), node.relation, memory.size(node.rhs), node.message)
+
+
+def check_size(lhs: int, relation: str, rhs: int, message: str) -> None:
+    """Raise RuntimeError with `message` unless `lhs relation rhs`."""
+    holds = {"eq": lhs == rhs, "ne": lhs != rhs, "lt": lhs < rhs, "le": lhs <= rhs}
+    if not holds[relation]:
+        raise RuntimeError(message)
+
+
+# Computed nodes
+
+
+def _evaluator(node: Node, ranges: Sequence[Expr], checks: Sequence[Check], memory: Memory) -> Evaluator:
+    evaluator = Evaluator(Domain(ranges, memory.sizes), memory.access(read(node)))
+    evaluator.check(checks)
+    return evaluator
+
+
+def _reduce(node: Reduce, memory: Memory) -> None:
+    evaluator = _evaluator(node, (*node.ranges, *node.axes), node.checks, memory)
+    body = evaluator.full(node.body)
+    kept = body.shape[: len(node.ranges)]
+    count = 1
+    for size in body.shape[len(node.ranges) :]:
+        count *= size
+    _store(node.outputs, reduce_last(node.kind, body.reshape((*kept, count))), memory)
+
+
+def _store(outputs: Sequence[Buffer | None], values: Sequence[Tensor], memory: Memory) -> None:
+    for output, value in zip(outputs, values, strict=False):
+        if output is not None:
+            memory.allocate(output).copy_(value)
+
+
+def _scatter(node: Scatter, memory: Memory) -> None:
+    evaluator = _evaluator(node, node.ranges, node.checks, memory)
+    if evaluator.domain.empty:
+        memory.view(node.output, memory.tensors[node.into], 0)
+        return
+    value = evaluator.full(node.value).clone()
+    mask = None if node.mask is None else evaluator.full(node.mask)
+    offsets = evaluator.offsets(node.into, node.index, node.indirect, mask)
+    target = memory.view(node.output, memory.tensors[node.into], 0)
+    combine(flat(target), offsets, value, node.mode, mask)
+
+
+# Regions
+
+
+def _values(operands: Sequence[Argument], memory: Memory) -> list[object]:
+    return [argument_value(operand, memory) for operand in operands]
+
+
+def _nested(
+    graph: Graph, inputs: Sequence[object], memory: Memory, constants: Mapping[str, Tensor]
+) -> list[Value]:
+    return _run(graph, inputs, constants, Memory(memory.sizes, memory.device))
+
+
+def _settle_all(outputs: Sequence[Buffer], values: Sequence[Value], memory: Memory) -> None:
+    for output, value in zip(outputs, values, strict=True):
+        if not isinstance(value, Tensor):
+            raise InterpretError("result", f"%{output.name} is {value!r}, not a tensor")
+        # a branch may return its operand; the result of the region is memory of its own
+        memory.settle(output, value.clone())
+
+
+def _loop(node: While, memory: Memory, constants: Mapping[str, Tensor]) -> None:
+    carried = _values(node.carried, memory)
+    extra = _values(node.extra, memory)
+    while True:
+        (go_on,) = _nested(node.condition, [*carried, *extra], memory, constants)
+        if not isinstance(go_on, Tensor):
+            raise InterpretError("result", f"the condition of a loop is {go_on!r}, not a tensor")
+        if not bool(go_on.item()):
+            break
+        carried = list(_nested(node.body, [*carried, *extra], memory, constants))
+    finals = [value if isinstance(value, Tensor | int) else None for value in carried]
+    _settle_all(node.outputs, finals, memory)

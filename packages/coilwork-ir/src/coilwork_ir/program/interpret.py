@@ -1,0 +1,172 @@
+"""The reference interpreter of programs: every instruction, in order, in plain torch ops.
+
+Needs torch (`pip install coilwork-ir[interpreter]`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from coilwork_ir.buffers import Buffer, Ref
+from coilwork_ir.errors import InterpretError
+from coilwork_ir.interpret_ops import torch_dtype
+from coilwork_ir.interpretation.calls import argument_value, call, take_results
+from coilwork_ir.interpretation.memory import Memory, Value, flat, same_strides
+from coilwork_ir.kernels.interpret import interpret_kernel
+from coilwork_ir.kernels.nodes import Kernel
+from coilwork_ir.loops.interpret import check_size
+from coilwork_ir.program.nodes import (
+    Alloc,
+    AllocPool,
+    BindSymbol,
+    CheckLayout,
+    CheckSize,
+    Comment,
+    CondCall,
+    ExternCall,
+    Free,
+    Instruction,
+    Launch,
+    PoolView,
+    Program,
+    Reinterpret,
+    Return,
+    Reuse,
+    WhileCall,
+)
+
+
+def interpret_program(
+    program: Program, inputs: Sequence[Tensor | int], constants: Mapping[str, Tensor] | None = None
+) -> list[Value]:
+    """Run `program` on `inputs`; as `interpret_graph`.
+
+    Raises:
+        InterpretError: inputs that do not fit the declarations, an access outside of a buffer, a name that is not alive.
+        IndexError, RuntimeError: a run-time check failed.
+    """
+    return _run(program, inputs, constants or {}, Memory())
+
+
+def _run(
+    program: Program, inputs: Sequence[object], constants: Mapping[str, Tensor], memory: Memory
+) -> list[Value]:
+    memory.enter(program.inputs, inputs, program.constants, constants)
+    machine = _Machine(program, memory, constants)
+    for instruction in program.instructions:
+        if isinstance(instruction, Return):
+            return [memory.output(value) for value in instruction.values]
+        machine.step(instruction)
+    raise InterpretError("last-return", f"@{program.name} ended without `return`")
+
+
+class _Machine:
+    def __init__(self, program: Program, memory: Memory, constants: Mapping[str, Tensor]) -> None:
+        self.memory = memory
+        self.constants = constants
+        self.kernels: dict[str, Kernel] = {kernel.name: kernel for kernel in program.kernels}
+        self.inputs = {entry.name: entry for entry in program.inputs if isinstance(entry, Buffer)}
+
+    def step(self, instruction: Instruction) -> None:
+        """Do what `instruction` says."""
+        memory = self.memory
+        match instruction:
+            case BindSymbol():
+                source = memory.tensors[instruction.buffer]
+                values = source.shape if instruction.what == "size" else source.stride()
+                memory.bind(instruction.symbol, values[instruction.dim])
+            case CheckLayout():
+                self._check_layout(self.inputs[instruction.buffer])
+            case Launch():
+                self._launch(instruction)
+            case ExternCall():
+                self._extern(instruction)
+            case CheckSize():
+                lhs, rhs = memory.size(instruction.lhs), memory.size(instruction.rhs)
+                check_size(lhs, instruction.relation, rhs, instruction.message)
+            case CondCall():
+                chosen = bool(memory.tensors[instruction.predicate].item())
+                operands = [argument_value(a, memory) for a in instruction.operands]
+                values_ = self._nested(instruction.then if chosen else instruction.otherwise, operands)
+                self._settle(instruction.outputs, values_)
+            case WhileCall():
+                self._while(instruction)
+            case Comment() | Return():
+                pass
+            case _:
+                self._provide(instruction)
+
+    def _provide(self, instruction: Alloc | AllocPool | PoolView | Reuse | Reinterpret | Free) -> None:
+        memory = self.memory
+        match instruction:
+            case Alloc():
+                memory.allocate(instruction.buffer)
+            case AllocPool():
+                size = memory.size(instruction.size_bytes)
+                memory.tensors[instruction.pool] = torch.full(
+                    (size,), 0x5A, dtype=torch.uint8, device=memory.device
+                )
+            case PoolView():
+                offset = memory.size(instruction.offset_bytes)
+                itemsize = instruction.buffer.dtype.itemsize
+                memory.view(instruction.buffer, memory.tensors[instruction.pool], offset // itemsize)
+            case Reuse():
+                memory.view(instruction.buffer, memory.tensors[instruction.source], 0)
+                del memory.tensors[instruction.source]
+            case Reinterpret():
+                offset = memory.size(instruction.offset)
+                memory.view(instruction.buffer, memory.tensors[instruction.source], offset)
+            case Free():
+                for name in instruction.names:
+                    del memory.tensors[name]
+
+    def _check_layout(self, buffer: Buffer) -> None:
+        memory = self.memory
+        given = memory.tensors[buffer.name]
+        if (
+            given.dtype is not torch_dtype(buffer.dtype)
+            or tuple(given.shape) != memory.shape(buffer)
+            or not same_strides(given, memory.strides(buffer))
+        ):
+            raise InterpretError("input-layout", f"%{buffer.name} has another layout than declared")
+
+    def _launch(self, launch: Launch) -> None:
+        kernel = self.kernels[launch.kernel]
+        names = [arg.name for arg in kernel.args]
+        lines = [flat(self.memory.tensors[name]) for name in launch.args]
+        sizes = [self.memory.size(size) for size in launch.sizes]
+        interpret_kernel(kernel, dict(zip(names, lines, strict=True)), sizes)
+
+    def _extern(self, instruction: ExternCall) -> None:
+        kwargs = dict(instruction.kwargs)
+        if not instruction.out:
+            results = call(instruction.target, instruction.args, kwargs, self.memory, instruction.single)
+            take_results(instruction.outputs, instruction.binds, results, self.memory)
+            return
+        for keyword, name in instruction.out:
+            kwargs[keyword] = Ref(name)
+        call(instruction.target, instruction.args, kwargs, self.memory, single=True)
+
+    def _nested(self, program: Program, inputs: Sequence[object]) -> list[Value]:
+        return _run(program, inputs, self.constants, Memory(self.memory.sizes, self.memory.device))
+
+    def _settle(self, outputs: Sequence[Buffer], values: Sequence[object]) -> None:
+        for output, value in zip(outputs, values, strict=True):
+            if not isinstance(value, Tensor):
+                raise InterpretError("result", f"%{output.name} is {value!r}, not a tensor")
+            self.memory.settle(output, value.clone())
+
+    def _while(self, loop: WhileCall) -> None:
+        carried = [argument_value(a, self.memory) for a in loop.carried]
+        extra = [argument_value(a, self.memory) for a in loop.extra]
+        while True:
+            (go_on,) = self._nested(loop.condition, [*carried, *extra])
+            if not isinstance(go_on, Tensor):
+                raise InterpretError("result", f"the condition of a loop is {go_on!r}, not a tensor")
+            if not bool(go_on.item()):
+                break
+            carried = list(self._nested(loop.body, [*carried, *extra]))
+        self._settle(loop.outputs, carried)
