@@ -182,7 +182,9 @@ class Fuser:
             verdict = self._weigh(one, two, candidate, flows, (first, second))
             if verdict.cluster is not None:
                 return verdict
-            best = verdict
+            # a verdict with figures says more than that some other space does not fit
+            if not best.numbers:
+                best = verdict
             if verdict.rule in ("reject-args", "reject-registers"):
                 break
         # pairs that merely read the same buffer in unrelated ways are not worth a record
