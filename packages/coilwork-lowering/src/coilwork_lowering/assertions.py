@@ -6,11 +6,13 @@ from typing import Final
 
 import torch
 
+from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, provably_eq, provably_le, provably_lt
-from coilwork_ir.loops import AssertSize
+from coilwork_ir.loops import AssertSize, Check
+from coilwork_ir.scalar import Scalar
 from coilwork_lowering.builder import Builder
 from coilwork_lowering.errors import LoweringError
-from coilwork_lowering.values import Relation, Value
+from coilwork_lowering.values import NumberValue, Relation, Value
 
 # each relation as one of the four that the IR has, and whether the sides change places
 _FORMS: Final = (
@@ -35,6 +37,9 @@ def lower_assertion(builder: Builder, condition: Value, message: str, node: torc
         condition = Relation(lhs=as_expr(0), relation="eq", rhs=as_expr(1))
     if isinstance(condition, Expr):
         condition = Relation(lhs=condition, relation="ne", rhs=as_expr(0))
+    if isinstance(condition, NumberValue) and condition.scalar.dtype.is_bool:
+        _append_check(builder, condition.scalar, message)
+        return
     if not isinstance(condition, Relation):
         raise LoweringError(
             "symbol",
@@ -49,6 +54,17 @@ def lower_assertion(builder: Builder, condition: Value, message: str, node: torc
         lhs, rhs = (condition.rhs, condition.lhs) if swapped else (condition.lhs, condition.rhs)
         if not _holds(form, lhs, rhs):
             _append(builder, lhs, form, rhs, message)
+
+
+def _append_check(builder: Builder, condition: Scalar, message: str) -> None:
+    """A node of no result but its check, for conditions that are no single comparison of sizes."""
+    builder.pointwise(
+        (),
+        DType.BOOL,
+        "cpu",
+        lambda point: condition,
+        checks=lambda point: (Check(condition=condition, message=message),),
+    )
 
 
 def _append(builder: Builder, lhs: Expr, form: str, rhs: Expr, message: str) -> None:

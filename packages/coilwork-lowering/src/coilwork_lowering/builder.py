@@ -15,7 +15,7 @@ from coilwork_ir.loc import Origin
 from coilwork_ir.loops import Check, Extern, Node, Pointwise, View
 from coilwork_ir.loops import Reduce as ReduceNode
 from coilwork_ir.ops import ReduceKind
-from coilwork_ir.scalar import Literal_, Scalar, load
+from coilwork_ir.scalar import Literal_, Scalar, const, load
 from coilwork_lowering.errors import LoweringError
 from coilwork_lowering.options import LoweringOptions
 from coilwork_lowering.simplify import simplified
@@ -222,8 +222,10 @@ class Builder:
         ranges = node_ranges("i", shape)
         point = coordinate_symbols("i", shape)
         target_strides = into.strides if into is not None else strides
-        made = simplified(body(point))
-        found = tuple(checks(point)) if checks is not None and self.options.checks else ()
+        # a domain without points computes nothing, and its coordinates may make no sense
+        empty = any(as_int(extent) == 0 for extent in shape)
+        made = const(0, dtype) if empty else simplified(body(point))
+        found = tuple(checks(point)) if checks is not None and self.options.checks and not empty else ()
         output = self.declare(shape, dtype, device, strides=target_strides, name=name)
         self.add(
             Pointwise(

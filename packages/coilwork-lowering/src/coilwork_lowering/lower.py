@@ -254,6 +254,8 @@ class _Lowering:
         if name == "aten._assert_scalar.default":
             lower_assertion(self.builder, self.value(node.args[0]), str(node.args[1]), node)
             return None
+        if torch.Tag.inplace_view in target.tags:
+            raise self.refuse(node, "no-lowering", f"{name} changes the shape of an existing tensor")
         call = self.bind(node, target, name)
         rule = RULES.get(name)
         if rule is not None and not self.options.falls_back(name) and not _touches_complex(call):

@@ -12,8 +12,9 @@ import torch
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, maximum, minimum, mod
-from coilwork_ir.scalar import Scalar, cast, const, index_value, op
+from coilwork_ir.scalar import Scalar, cast, const, op
 from coilwork_lowering.rules import NotLowered
+from coilwork_lowering.scalar_math import index
 from coilwork_lowering.values import NumberValue, Relation, Value
 
 
@@ -59,6 +60,9 @@ _RELATIONS: Final[Mapping[Any, str]] = MappingProxyType(
         operator.ge: "ge",
     }
 )
+_LOGIC: Final[Mapping[Any, str]] = MappingProxyType(
+    {operator.and_: "bitwise_and", operator.or_: "bitwise_or"}
+)
 _UNARY: Final[Mapping[str, str]] = MappingProxyType(
     {"_sym_sqrt": "sqrt", "sqrt": "sqrt", "_sym_log2": "log2", "exp": "exp", "sym_sqrt": "sqrt"}
 )
@@ -92,6 +96,10 @@ def compute(target: Any, operands: tuple[Value, ...]) -> Value:
         return NumberValue(_float(operands[0]))
     if target in (operator.not_, torch.sym_not) and isinstance(operands[0], Relation):
         return _negated(operands[0])
+    if target in _LOGIC:
+        return NumberValue(op(_LOGIC[target], *(_condition(v) for v in operands)))
+    if target in (operator.not_, torch.sym_not):
+        return NumberValue(op("bitwise_not", _condition(operands[0])))
     if target in _FLOAT:
         return NumberValue(op(_FLOAT[target], *(_float(v) for v in operands)))
     if target is operator.neg:
@@ -127,10 +135,22 @@ def _float(value: Value) -> Scalar:
         case NumberValue(scalar):
             return cast(scalar, DType.F64)
         case Expr():
-            return cast(index_value(value), DType.F64)
+            return cast(index(value), DType.F64)
         case bool() | int() | float():
             return const(float(value), DType.F64)
     raise NotLowered(f"{value!r} is not a number")
+
+
+def _condition(value: Value) -> Scalar:
+    """A truth value about sizes as a scalar."""
+    match value:
+        case bool():
+            return const(value, DType.BOOL)
+        case Relation(lhs=lhs, relation=relation, rhs=rhs):
+            return op(relation, index(lhs), index(rhs))
+        case NumberValue(scalar) if scalar.dtype.is_bool:
+            return scalar
+    raise NotLowered(f"{value!r} is not a condition")
 
 
 def _relation(name: str, lhs: Expr, rhs: Expr) -> Value:

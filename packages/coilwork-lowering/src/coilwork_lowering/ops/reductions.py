@@ -8,7 +8,7 @@ from typing import Final
 import torch
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_int, product
+from coilwork_ir.index import Expr, as_expr, as_int, product
 from coilwork_ir.ops import ReduceKind
 from coilwork_ir.scalar import Scalar, cast, const, op
 from coilwork_lowering import view_maps
@@ -48,7 +48,8 @@ def reduce_over(
     return builder.reduce(
         kind,
         tuple(value.shape[k] for k in kept),
-        tuple(value.shape[k] for k in positions),
+        # a scalar has no dimension, yet every reduction node has an axis
+        tuple(value.shape[k] for k in positions) or (as_expr(1),),
         value.device,
         body,
         results,
