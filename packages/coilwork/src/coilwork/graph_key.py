@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from coilwork.torch_compat import is_operator
+from coilwork.torch_compat import is_operator, real_tensors
 
 
 def graph_key_text(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> str:
@@ -80,7 +80,8 @@ def tensor_digest(value: torch.Tensor) -> str:
     """
     if value.layout != torch.strided or value.is_quantized or value.device.type == "meta":
         raise UnkeyableGraphError(f"tensor attribute of layout {value.layout} on {value.device}")
-    dense = value.detach().resolve_conj().resolve_neg().cpu().contiguous()
+    with real_tensors():
+        dense = value.detach().resolve_conj().resolve_neg().cpu().contiguous()
     size_bytes = dense.numel() * dense.element_size()
     data = (ctypes.c_char * size_bytes).from_address(dense.data_ptr()) if size_bytes else b""
     return hashlib.sha256(data).hexdigest()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from functools import cache
 from types import MappingProxyType
 from typing import Final
 
@@ -21,8 +22,13 @@ MISSING: Final[Mapping[Mode, str]] = MappingProxyType(
 
 
 def announce_mode(mode: Mode) -> None:
-    """Warn, once for each mode, about what of it is not built yet."""
-    missing = MISSING.get(mode)
-    if missing is not None:
-        # the warnings registry shows an identical message from one line only once
-        warnings.warn(f'mode="{mode}": {missing}', NotBuiltYetWarning, stacklevel=2)
+    """Warn, once for each mode and process, about what of it is not built yet."""
+    if mode in MISSING:
+        _announce(mode)
+
+
+# A process-wide memory of what was said. The registry that `warnings` keeps is no such memory: Dynamo changes the
+# filters while it works, which empties it.
+@cache
+def _announce(mode: Mode) -> None:
+    warnings.warn(f'mode="{mode}": {MISSING[mode]}', NotBuiltYetWarning, stacklevel=4)

@@ -80,7 +80,8 @@ def resolve(
     if mode is not None:
         chosen["mode"] = _coerce("mode", mode, source="mode=")
     for name, value in (options or {}).items():
-        chosen[_known(name, source="options")] = _coerce(name, value, source="options")
+        known = _known(name, source="options")
+        chosen[known] = _coerce(known, value, source="options")
     return replace(CompileOptions(), **chosen)
 
 

@@ -7,6 +7,7 @@ all are passed; DDP's optimizer decides whether to run a bucket on fake tensors 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Final, Protocol
 
 import torch
@@ -14,6 +15,7 @@ from torch._dynamo.utils import counters, flatten_graph_inputs
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch._guards import TracingContext
 from torch._ops import HigherOrderOperator, OpOverload
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from coilwork.errors import UnsupportedTorchError
@@ -102,6 +104,12 @@ def static_input_positions() -> tuple[int, ...]:
 def is_operator(value: object) -> bool:
     """Whether `value` is an operator overload or a higher-order operator; both print as their full name."""
     return isinstance(value, OpOverload | HigherOrderOperator)
+
+
+def real_tensors() -> AbstractContextManager[object]:
+    """While it is entered, operators compute on real tensors, although a back end is called under a fake mode."""
+    mode: AbstractContextManager[object] = unset_fake_temporarily()
+    return mode
 
 
 class OperatorCounter(TorchDispatchMode):
