@@ -120,6 +120,28 @@ def test_moments() -> None:
     assert_as_eager(lambda a: a.sum(), torch.randn(()))
 
 
+@pytest.mark.parametrize("order", [0, 1, 2, 3, 2.5, float("inf"), float("-inf")])
+def test_norms(order: float) -> None:
+    x = torch.randn(3, 4, 5)
+    assert_as_eager(
+        lambda a: (aten.linalg_vector_norm(a, order), aten.linalg_vector_norm(a, order, [1], True)), x
+    )
+    assert_as_eager(lambda a: aten.linalg_vector_norm(a, order, [0, 2]), x.bfloat16(), tolerance=2e-2)
+
+
+def test_copies_of_views() -> None:
+    assert_as_eager(
+        lambda a: (
+            aten.view_copy(a, (12,)),
+            aten.permute_copy(a, (1, 0)),
+            aten.slice_copy(a, 1, 1, 3),
+            *aten.unbind_copy(a),
+            aten.expand_copy(a, (2, 3, 4)),
+        ),
+        torch.randn(3, 4),
+    )
+
+
 JOINS: dict[str, Function] = {
     "cat": lambda x: torch.cat([x, x * 2, x[:, :1]], 1),
     "cat mixed types": lambda x: torch.cat([x, x.double()], 0),

@@ -15,7 +15,7 @@ from coilwork_lowering import view_maps
 from coilwork_lowering.builder import Builder, dtype_of
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.rules import Call, NotLowered, Rule, wrap_dim
-from coilwork_lowering.scalar_math import index, maximum, select, to_dtype, truth
+from coilwork_lowering.scalar_math import index, maximum, to_dtype, truth
 from coilwork_lowering.values import Shape, TensorValue, Value, is_whole
 
 
@@ -268,30 +268,6 @@ def _spread(root: bool, with_mean: bool) -> Callable[[Builder, Call], Value]:
     return lower
 
 
-def _logsumexp(builder: Builder, call: Call) -> Value:
-    value = call.tensor("self")
-    positions = reduced_dims(call, len(value.shape))
-    require_elements(value.shape, positions)
-    if not value.dtype.is_float:
-        raise NotLowered("logsumexp of integers")
-    wide = value.dtype.compute
-    results = reduce_over(
-        builder, call, value, positions, "online_softmax", lambda x: cast(x, wide), [wide, wide]
-    )
-    top, total = results
-    assert top is not None and total is not None
-    wanted = call.dtype
-
-    def body(point: tuple[Expr, ...]) -> Scalar:
-        high = builder.read(top, point)
-        infinite = op("isinf", high)
-        # exp(inf - inf) is no number; the sum is then known from the extreme alone
-        return cast(select(infinite, high, op("add", high, op("log", builder.read(total, point)))), wanted)
-
-    result = builder.pointwise(top.shape, wanted, value.device, body, strides=top.buffer.strides)
-    return finish(builder, call, result, call.fake, positions)
-
-
 RULES: Final[tuple[Rule, ...]] = (
     Rule(overloads("sum sum.dim_IntList prims.sum.default"), _accumulate("sum")),
     Rule(overloads("prod prod.dim_int"), _accumulate("prod")),
@@ -308,5 +284,4 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(overloads("std std.dim std.correction"), _spread(True, False)),
     Rule(overloads("var_mean var_mean.dim var_mean.correction"), _spread(False, True)),
     Rule(overloads("std_mean std_mean.dim std_mean.correction"), _spread(True, True)),
-    Rule(overloads("logsumexp"), _logsumexp),
 )

@@ -10,9 +10,9 @@ from coilwork_ir.index import Expr, as_expr, as_int, maximum, minimum, provably_
 from coilwork_lowering import view_maps
 from coilwork_lowering.builder import Builder, dtype_of
 from coilwork_lowering.ops.elementwise import overloads
-from coilwork_lowering.rules import Call, NotLowered, Rule, as_size, wrap_dim
+from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, as_size, wrap_dim
 from coilwork_lowering.scalar_math import to_dtype
-from coilwork_lowering.values import Value
+from coilwork_lowering.values import TensorValue, Value
 
 
 def _reshape(builder: Builder, call: Call) -> Value:
@@ -190,6 +190,24 @@ def _contiguous(builder: Builder, call: Call) -> Value:
     return _clone(builder, call)
 
 
+def _copied(view: Lower) -> Lower:
+    """The `_copy` form of a view operator: its result in memory of its own."""
+
+    def lower(builder: Builder, call: Call) -> Value:
+        result = view(builder, call)
+        if isinstance(result, TensorValue):
+            return builder.copy(result, strides=call.strides(builder))
+        assert isinstance(result, tuple)
+        return tuple(
+            builder.copy(part, strides=builder.result_strides(fake))
+            if isinstance(part, TensorValue)
+            else part
+            for part, fake in zip(result, call.result, strict=True)
+        )
+
+    return lower
+
+
 RULES: Final[tuple[Rule, ...]] = (
     Rule(overloads("view reshape _unsafe_view _reshape_alias unflatten.int flatten.using_ints"), _reshape),
     Rule(
@@ -221,4 +239,17 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(overloads("clone lift_fresh_copy"), _clone),
     Rule(overloads("_to_copy"), _to_copy),
     Rule(overloads("contiguous"), _contiguous),
+    Rule(overloads("view_copy alias_copy detach_copy"), _copied(_reshape)),
+    Rule(overloads("permute_copy"), _copied(_permute)),
+    Rule(overloads("transpose_copy.int"), _copied(_transpose)),
+    Rule(overloads("t_copy"), _copied(_t)),
+    Rule(overloads("expand_copy"), _copied(_expand)),
+    Rule(overloads("unsqueeze_copy"), _copied(_unsqueeze)),
+    Rule(overloads("squeeze_copy squeeze_copy.dim squeeze_copy.dims"), _copied(_squeeze)),
+    Rule(overloads("slice_copy.Tensor"), _copied(_slice)),
+    Rule(overloads("select_copy.int"), _copied(_select)),
+    Rule(overloads("split_copy.Tensor split_with_sizes_copy"), _copied(_split)),
+    Rule(overloads("unbind_copy.int"), _copied(_unbind)),
+    Rule(overloads("diagonal_copy"), _copied(_diagonal)),
+    Rule(overloads("unfold_copy"), _copied(_unfold)),
 )

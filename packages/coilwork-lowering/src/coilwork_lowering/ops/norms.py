@@ -1,0 +1,93 @@
+"""Norms and `logsumexp`: a reduction with arithmetic before and after it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+from coilwork_ir.index import Expr
+from coilwork_ir.ops import ReduceKind
+from coilwork_ir.scalar import Scalar, cast, op
+from coilwork_lowering.builder import Builder, dtype_of
+from coilwork_lowering.ops.elementwise import overloads
+from coilwork_lowering.ops.powers import float_power
+from coilwork_lowering.ops.reductions import (
+    finish,
+    first,
+    mapped,
+    reduce_over,
+    reduced_dims,
+    require_elements,
+)
+from coilwork_lowering.rules import Call, NotLowered, Rule
+from coilwork_lowering.scalar_math import like, mul, select, truth
+from coilwork_lowering.values import Value
+
+
+def _vector_norm(builder: Builder, call: Call) -> Value:
+    """`(sum |x| ** ord) ** (1 / ord)`, with the limits for 0 and infinities."""
+    value = call.tensor("self")
+    order = call["ord"]
+    if not value.dtype.is_float or not isinstance(order, int | float):
+        raise NotLowered("a norm of integers, or of an order known at run time only")
+    positions = reduced_dims(call, len(value.shape))
+    asked = call["dtype"]
+    wide = (value.dtype if asked is None else dtype_of(asked)).compute
+    power = float(order)
+    kind: ReduceKind = "sum"
+    if math.isinf(power):
+        require_elements(value.shape, positions)
+        kind = "max" if power > 0 else "min"
+    before, after = _norm_functions(power)
+    total = first(reduce_over(builder, call, value, positions, kind, lambda x: before(cast(x, wide)), [wide]))
+    norm = mapped(builder, total, lambda x: cast(after(x), call.dtype), call.dtype)
+    return finish(builder, call, norm, call.fake, positions)
+
+
+def _norm_functions(order: float) -> tuple[Callable[[Scalar], Scalar], Callable[[Scalar], Scalar]]:
+    """What is combined, and what becomes of the combination."""
+
+    def size(x: Scalar) -> Scalar:
+        return op("abs", x)
+
+    def same(x: Scalar) -> Scalar:
+        return x
+
+    if order == 2:
+        return (lambda x: mul(x, x)), (lambda x: op("sqrt", x))
+    if order == 0:
+        return (lambda x: cast(truth(x), x.dtype)), same
+    if order == 1 or math.isinf(order):
+        return size, same
+    return (lambda x: float_power(size(x), order)), (lambda x: op("pow", x, like(1 / order, x)))
+
+
+def _logsumexp(builder: Builder, call: Call) -> Value:
+    value = call.tensor("self")
+    positions = reduced_dims(call, len(value.shape))
+    require_elements(value.shape, positions)
+    if not value.dtype.is_float:
+        raise NotLowered("logsumexp of integers")
+    wide = value.dtype.compute
+    results = reduce_over(
+        builder, call, value, positions, "online_softmax", lambda x: cast(x, wide), [wide, wide]
+    )
+    top, total = results
+    assert top is not None and total is not None
+    wanted = call.dtype
+
+    def body(point: tuple[Expr, ...]) -> Scalar:
+        high = builder.read(top, point)
+        infinite = op("isinf", high)
+        # exp(inf - inf) is no number; the sum is then known from the extreme alone
+        return cast(select(infinite, high, op("add", high, op("log", builder.read(total, point)))), wanted)
+
+    result = builder.pointwise(top.shape, wanted, value.device, body, strides=top.buffer.strides)
+    return finish(builder, call, result, call.fake, positions)
+
+
+RULES: Final[tuple[Rule, ...]] = (
+    Rule(overloads("linalg_vector_norm"), _vector_norm),
+    Rule(overloads("logsumexp"), _logsumexp),
+)
