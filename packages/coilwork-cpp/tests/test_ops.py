@@ -276,3 +276,16 @@ def test_low_precision_operands_are_widened(load_kernel: Callable) -> None:
     load_kernel(kernel)(a, b, *outputs, 100)
     for got, want in zip(outputs, (a + b, torch.minimum(a, b), torch.maximum(a, b)), strict=True):
         assert torch.equal(got, want)
+
+
+def test_exp_over_its_whole_range(load_kernel: Callable) -> None:
+    kernel = elementwise("whole_exp", (DType.F32,), lambda v: [op("exp", v[0]), op("sigmoid", v[0])])
+    x = torch.linspace(-110, 95, 1_000_000)
+    outputs = [torch.empty_like(x), torch.empty_like(x)]
+    load_kernel(kernel)(x, *outputs, len(x))
+    exact = x.double().exp()
+    normal = (exact > 2.0**-126) & (exact < 3.4e38)
+    assert ((outputs[0].double() - exact).abs() / exact)[normal].max() < 1.01 * 2**-23
+    assert (outputs[0].double() - exact)[exact <= 2.0**-126].abs().max() <= 2.0**-149
+    assert torch.isinf(outputs[0][exact > 3.41e38]).all()
+    assert torch.allclose(outputs[1], torch.sigmoid(x), rtol=3e-7, atol=0)
