@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from coilwork_cpp.elements import memory_type
 from coilwork_cpp.plan import Axis, Plan
 from coilwork_cpp.ranges import extent_of
 from coilwork_cpp.regions import Region
@@ -16,6 +17,7 @@ from coilwork_cpp.tree import (
     Call,
     Code,
     Declare,
+    DeclareArray,
     Element,
     For,
     If,
@@ -23,9 +25,9 @@ from coilwork_cpp.tree import (
     Name,
     Unary,
 )
-from coilwork_cpp.values import Block
-from coilwork_ir.index import Expr, as_expr, as_int, bounds, product
-from coilwork_ir.scalar import Scalar
+from coilwork_cpp.values import Block, from_memory
+from coilwork_ir.index import Expr, as_expr, as_int, bounds, product, stride_of
+from coilwork_ir.scalar import Load, Scalar, postorder
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,8 @@ def close(chain: Sequence[Block], spans: Sequence[Span]) -> None:
 
 def pointwise_body(block: Block, region: Region, plan: Plan, spans: dict[Expr, Span]) -> None:
     """Loops of a unit without reductions."""
+    if plan.across is not None:
+        stage_tiles(block, region, plan, spans)
     serial = [spans.get(r) or whole(block, r) for r in plan.serial]
     inner, chain = nested(block, serial)
     if region.check is not None:
@@ -123,6 +127,9 @@ def _store_points(block: Block, region: Region, plan: Plan, spans: dict[Expr, Sp
     block.hoist(region.roots, frozenset((span.symbol,)))
     point = block.inside()
     bind(point, span.symbol)
+    if plan.across is not None:
+        for load, tile in staged_loads(region, plan).items():
+            point.known[load] = from_memory(Element(Name(tile), _tile_offset(plan, spans)), load.dtype)
     perform(point, region)
     block.add(For(span.variable, span.begin, span.end, point.body(), simd=True))
 
@@ -133,6 +140,54 @@ def perform(point: Block, region: Region) -> None:
         point.value(root)
     for store in region.stores:
         point.store(store)
+
+
+def staged_loads(region: Region, plan: Plan) -> dict[Load, str]:
+    """Loads whose neighbours lie along `plan.across`, and the arrays that hold a tile of each."""
+    assert plan.across is not None and plan.vector is not None
+    found: dict[Load, str] = {}
+    for value in postorder(region.roots):
+        if isinstance(value, Load) and not value.operands:
+            along = stride_of(value.index[0], plan.across)
+            beside = stride_of(value.index[0], plan.vector.symbol)
+            if (
+                along is not None
+                and beside is not None
+                and as_int(along) == 1
+                and as_int(beside) not in (0, 1)
+            ):
+                found[value] = f"tile_{len(found)}"
+    return found
+
+
+def _tile_offset(plan: Plan, spans: dict[Expr, Span]) -> Code:
+    """Where a point lies in a tile: rows run along `across`, and are padded against cache set conflicts."""
+    assert plan.across is not None and plan.vector is not None and plan.vector.block is not None
+    row, column = (_inside(spans[s]) for s in (plan.vector.symbol, plan.across))
+    return Binary("+", Binary("*", row, Literal(str(plan.vector.block + 1))), column)
+
+
+def _inside(span: Span) -> Code:
+    name = Name(span.variable)
+    return name if span.begin == ZERO else Binary("-", name, span.begin)
+
+
+def stage_tiles(block: Block, region: Region, plan: Plan, spans: dict[Expr, Span]) -> None:
+    """Copy what the unit reads along `across` into tiles, line by line.
+
+    Read directly, every vector of the main loop would gather from as many cache lines as it has elements.
+    """
+    assert plan.across is not None and plan.vector is not None and plan.vector.block is not None
+    size = plan.vector.block
+    for load, tile in staged_loads(region, plan).items():
+        block.add(DeclareArray(memory_type(load.dtype), tile, size * (size + 1)))
+        rows, columns = spans[plan.vector.symbol], spans[plan.across]
+        point = block.inside()
+        bind(point, rows.symbol, columns.symbol)
+        source = Element(Name(load.buffer), point.index(load.index[0]))
+        point.add(Assign(Element(Name(tile), _tile_offset(plan, spans)), source))
+        line = For(columns.variable, columns.begin, columns.end, point.body(), simd=True)
+        block.add(For(rows.variable, rows.begin, rows.end, (line,)))
 
 
 def _check_points(block: Block, region: Region, plan: Plan, spans: dict[Expr, Span]) -> None:

@@ -18,6 +18,7 @@ from coilwork_ir.scalar import Load, Reduce, Scan, postorder
 BLOCK: Final = 4096
 _WHOLE: Final = 2 * BLOCK
 _TILE: Final = 64
+_WIDEST_TILE: Final = 1024
 _ENOUGH_UNITS: Final = 64
 _UNKNOWN_EXTENT: Final = 16
 # Instructions that are worth a thread.
@@ -49,6 +50,7 @@ class Plan:
         tile: with reductions along other ranges, the number of columns (points of `vector`) reduced together.
         reduction: reduction ranges, outermost first; innermost and vectorised unless there is a `vector`.
         grain: units below which threads do not pay, as a number of instructions per unit and point.
+        across: a second range of unit stride; it and `vector` are walked in square tiles.
         weight: estimated instructions per point, at least 1.
     """
 
@@ -57,6 +59,7 @@ class Plan:
     vector: Axis | None
     tile: int
     reduction: tuple[Expr, ...]
+    across: Expr | None = None
     weight: int
 
     @property
@@ -78,7 +81,7 @@ def plan_region(region: Region, args: dict[str, TensorArg]) -> Plan:
     candidates = [r for r in free if r not in uneven]
     vector = max(candidates, key=lambda r: (scores[r], free.index(r)), default=None)
     if vector is not None and _prefers_columns(region, scores, vector, inner):
-        tile = _column_tile(vector)
+        tile = _column_tile(vector, [r for r in free if r is not vector])
         axis = Axis(symbol=vector, block=tile)
         others = tuple(Axis(symbol=r) for r in free if r is not vector)
         return Plan(
@@ -131,8 +134,14 @@ def _prefers_columns(region: Region, scores: dict[Expr, int], vector: Expr, inne
     return scores[vector] > scores[inner] and likely_extent(vector) >= 8
 
 
-def _column_tile(vector: Expr) -> int:
+def _column_tile(vector: Expr, others: list[Expr]) -> int:
     extent = as_int(extent_of(vector))
+    units = 1
+    for r in others:
+        units *= likely_extent(r)
+    if extent is not None and extent <= _WIDEST_TILE and units >= _UNKNOWN_EXTENT:
+        # Whole rows of memory, one after the other, are what prefetching likes best.
+        return extent
     if extent is None:
         return 128
     if extent <= _TILE:
@@ -151,7 +160,13 @@ def _pointwise(region: Region, scores: dict[Expr, int], weight: int) -> Plan:
         shared = tuple(Axis(symbol=r, block=_TILE if r is across else None) for r in others)
         axis = Axis(symbol=vector, block=_TILE)
         return Plan(
-            threaded=(*shared, axis), serial=(across,), vector=axis, tile=0, reduction=(), weight=2 * weight
+            threaded=(*shared, axis),
+            serial=(across,),
+            vector=axis,
+            tile=0,
+            reduction=(),
+            across=across,
+            weight=2 * weight,
         )
     high = bounds(extent_of(vector)).hi
     if high is not None and high <= _WHOLE and not (region.serial and not others):

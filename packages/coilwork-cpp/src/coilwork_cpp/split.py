@@ -163,7 +163,7 @@ def _columns(kernel: Kernel, parallel: Sequence[Range], reduction: Sequence[Rang
 
 def _tile(kernel: Kernel, parallel: Sequence[Range], reduction: Sequence[Range]) -> int:
     """Results that one unit of work has at once."""
-    return 16 if _columns(kernel, parallel, reduction) else 1
+    return 128 if _columns(kernel, parallel, reduction) else 1
 
 
 def _stage(

@@ -145,7 +145,7 @@ class Block:
             where = self.names.fresh("at")
             target = Element(Name(store.buffer), Name(where))
             index = Declare("const i64", where, index_code(store.index, symbols))
-            old = _from_memory(target, arg.dtype)
+            old = from_memory(target, arg.dtype)
             name = _COMBINE[store.mode]
             if arg.dtype.is_bool:
                 combined: Code = Binary("&" if store.mode in ("mul", "min") else "|", old, wide)
@@ -186,7 +186,7 @@ class Block:
         for position, operand in enumerate(node.indirect):
             symbols[placeholder(position)] = self._as_i64(operand)
         element = Element(Name(node.buffer), index_code(node.index[0], symbols))
-        loaded = _from_memory(element, node.dtype)
+        loaded = from_memory(element, node.dtype)
         if node.mask is None:
             return loaded
         # The mask guards the access itself, which may lie outside of the buffer.
@@ -242,7 +242,8 @@ def _stem(node: Scalar) -> str:
             return "value"
 
 
-def _from_memory(element: Code, dtype: DType) -> Code:
+def from_memory(element: Code, dtype: DType) -> Code:
+    """A value from an element in memory: bools are bytes there."""
     return Binary("!=", element, start_value("sum", DType.I32)) if dtype.is_bool else element
 
 
