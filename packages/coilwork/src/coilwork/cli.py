@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import platform
-from dataclasses import fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import get_type_hints
 
 import click
 import torch
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-from coilwork.options import CompileOptions
+from coilwork.options import option_list
 from coilwork_cache import LocalStore, clear, describe, export_archive, import_archive, verify
 from coilwork_runtime import describe_device
 
@@ -68,15 +67,18 @@ def _version(name: str) -> str:
 
 
 @main.command()
-def options() -> None:
+@click.option("--markdown", is_flag=True, help="Print a Markdown table.")
+def options(markdown: bool) -> None:
     """List the options of torch.compile(..., backend="coilwork", options={...})."""
-    table = Table()
-    for heading in ("option", "type", "default", "environment variable"):
-        table.add_column(heading)
-    hints = get_type_hints(CompileOptions)
-    for field in fields(CompileOptions):
-        kind = getattr(hints[field.name], "__name__", str(hints[field.name]).replace("typing.", ""))
-        table.add_row(field.name, kind, repr(field.default), f"COILWORK_{field.name.upper()}")
+    headings = ("option", "values", "default", "environment variable", "effect")
+    rows = [(o.name, o.values, o.default, o.variable, o.effect) for o in option_list()]
+    if markdown:
+        for row in (headings, ("---",) * len(headings), *rows):
+            click.echo(f"| {' | '.join(row)} |")
+        return
+    table = Table(*headings, show_lines=True)
+    for row in rows:
+        table.add_row(*map(escape, row))
     Console().print(table)
 
 

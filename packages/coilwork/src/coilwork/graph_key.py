@@ -1,6 +1,7 @@
 """The cache key of a captured graph: a hash of everything that decides what is compiled from it.
 
-Names of nodes do not count, positions do; of an input its type, layout and device; of a tensor attribute its contents.
+Names of nodes do not count, positions do; of an input its type, layout and device; of a tensor attribute its name and
+contents.
 The user's source lines are left out: they change comments in the generated code, never what it computes.
 """
 
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -40,7 +41,8 @@ def _graph_lines(gm: torch.fx.GraphModule) -> list[str]:
         if node.op == "placeholder":
             lines.append(f"{number} placeholder {_value_text(node.meta.get('val'))}")
         elif node.op == "get_attr":
-            lines.append(f"{number} attribute {_attribute_text(gm, str(node.target))}")
+            # by name too: a cached module asks for its constants by their names
+            lines.append(f"{number} attribute {node.target} {_attribute_text(gm, str(node.target))}")
         else:
             args = _argument_text(node.args, numbers)
             kwargs = _argument_text(node.kwargs, numbers)
@@ -128,10 +130,17 @@ def _argument_text(value: object, numbers: Mapping[torch.fx.Node, int]) -> str:
 def _symbol_text(gm: torch.fx.GraphModule) -> str:
     """Bounds of the size symbols: facts about them were used while compiling."""
     for node in gm.graph.nodes:
-        value = node.meta.get("val")
-        if isinstance(value, torch.SymInt):
-            environment = value.node.shape_env
+        for size in _symbolic_sizes(node.meta.get("val")):
+            environment = size.node.shape_env
             if environment is not None:
                 ranges = sorted(f"{symbol}:{bounds}" for symbol, bounds in environment.var_to_range.items())
                 return "symbols " + " ".join(ranges)
     return "symbols"
+
+
+def _symbolic_sizes(value: object) -> Iterator[torch.SymInt]:
+    if isinstance(value, torch.SymInt):
+        yield value
+    elif isinstance(value, torch.Tensor):
+        sizes: Sequence[object] = value.shape
+        yield from (size for size in sizes if isinstance(size, torch.SymInt))

@@ -22,42 +22,63 @@ Numerics = Literal["fast", "eager", "strict"]
 ENVIRONMENT_PREFIX: Final = "COILWORK_"
 
 
+def _about(effect: str, *, key: bool = False) -> dict[str, object]:
+    """What is told of an option; `key` if it changes what is compiled, and so belongs in the cache key."""
+    return {"effect": effect, "key": key}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompileOptions:
-    """Settings of one `torch.compile`. Each says its effect and default; `key` in the metadata means it is part of
-    the cache key.
+    """Settings of one `torch.compile`; `coilwork options` prints what stands here."""
 
-    Attributes:
-        mode: `default`; `max-autotune*` tries more kernel configurations; `reduce-overhead` and `max-autotune` ask for
-            CUDA graphs.
-        strict: raise instead of falling back to eager when a graph cannot be compiled. Default off.
-        numerics: `fast` keeps fused intermediates in f32; `eager` rounds where eager rounds; `strict` also forbids
-            contraction and approximations. Default `fast`.
-        wrapper: what drives the kernels: the generated `python` module, an `fx` graph, or `cpp` (CPU). Default `python`.
-        fallback: ATen operators (`"aten.cumsum"`) that run as torch's own kernels instead of generated code.
-        fusion: off, every operation is its own kernel; for debugging. Default on.
-        reuse: let the memory planner reuse buffers. Default on.
-        verify: check every IR between stages. Default off.
-        cache: use the on-disk caches. Default on.
-        cache_dir: their folder; empty means the platform's user cache folder.
-        trace: folder to write every stage's text to; empty means none.
-        workers: processes that build kernels; 0 means one per core, at most 16.
-        triton_on_cpu: run Triton kernels on CPU tensors through Triton's interpreter; for testing. Default off.
-    """
-
-    mode: Mode = field(default="default", metadata={"key": True})
-    strict: bool = False
-    numerics: Numerics = field(default="fast", metadata={"key": True})
-    wrapper: Wrapper = field(default="python", metadata={"key": True})
-    fallback: tuple[str, ...] = field(default=(), metadata={"key": True})
-    fusion: bool = field(default=True, metadata={"key": True})
-    reuse: bool = field(default=True, metadata={"key": True})
-    verify: bool = False
-    cache: bool = True
-    cache_dir: str = ""
-    trace: str = ""
-    workers: int = 0
-    triton_on_cpu: bool = field(default=False, metadata={"key": True})
+    mode: Mode = field(
+        default="default",
+        metadata=_about(
+            "max-autotune* tries more kernel configurations; reduce-overhead and max-autotune ask for CUDA graphs",
+            key=True,
+        ),
+    )
+    strict: bool = field(
+        default=False,
+        metadata=_about("raise when a graph cannot be compiled, instead of warning and falling back"),
+    )
+    numerics: Numerics = field(
+        default="fast",
+        metadata=_about(
+            "fast keeps fused intermediates in f32; eager rounds where eager rounds; "
+            "strict also forbids contraction and approximations",
+            key=True,
+        ),
+    )
+    wrapper: Wrapper = field(
+        default="python",
+        metadata=_about("what drives the kernels: a Python module, a torch.fx graph, or C++ (CPU)", key=True),
+    )
+    fallback: tuple[str, ...] = field(
+        default=(),
+        metadata=_about(
+            "operators (aten.cumsum) that run as torch's own kernels instead of generated code", key=True
+        ),
+    )
+    fusion: bool = field(
+        default=True, metadata=_about("off, every operation is a kernel of its own; for debugging", key=True)
+    )
+    reuse: bool = field(default=True, metadata=_about("let the memory planner reuse buffers", key=True))
+    verify: bool = field(default=False, metadata=_about("check every IR between stages"))
+    cache: bool = field(default=True, metadata=_about("use the on-disk caches"))
+    cache_dir: str = field(
+        default="", metadata=_about("folder of the caches; empty for the platform's user cache folder")
+    )
+    trace: str = field(default="", metadata=_about("folder to write every stage's text to; empty for none"))
+    workers: int = field(
+        default=0, metadata=_about("processes that build kernels; 0 for one per core, at most 16")
+    )
+    triton_on_cpu: bool = field(
+        default=False,
+        metadata=_about(
+            "run Triton kernels on CPU tensors through Triton's interpreter; for testing", key=True
+        ),
+    )
 
     def key_text(self) -> str:
         """The settings that change what is compiled, as canonical text."""
@@ -83,6 +104,40 @@ def resolve(
         known = _known(name, source="options")
         chosen[known] = _coerce(known, value, source="options")
     return replace(CompileOptions(), **chosen)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptionInfo:
+    """One option as help texts show it."""
+
+    name: str
+    values: str
+    default: str
+    effect: str
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that sets it."""
+        return f"{ENVIRONMENT_PREFIX}{self.name.upper()}"
+
+
+def option_list() -> tuple[OptionInfo, ...]:
+    """Every option, in order."""
+    hints = get_type_hints(CompileOptions)
+    return tuple(
+        OptionInfo(
+            name=f.name, values=_values(hints[f.name]), default=repr(f.default), effect=f.metadata["effect"]
+        )
+        for f in fields(CompileOptions)
+    )
+
+
+def _values(expected: Any) -> str:
+    if get_origin(expected) is Literal:
+        return ", ".join(get_args(expected))
+    if get_origin(expected) is tuple:
+        return "list of str"
+    return str(expected.__name__)
 
 
 def _names() -> tuple[str, ...]:

@@ -1,0 +1,89 @@
+"""The `coilwork` command."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from coilwork.cli import main
+from coilwork.options import CompileOptions
+from coilwork_cache import Bundle, KernelCache, LocalStore
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, list(arguments), env={"COLUMNS": "200"})
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A cache with two kernels."""
+    root = tmp_path / "cache"
+    kernels = KernelCache(LocalStore(root))
+    for name in ("a", "b"):
+        kernels.put(kernels.key(name), Bundle(records={"kernel.so": name.encode() * 100}))
+    return root
+
+
+def test_help_lists_the_commands() -> None:
+    result = run("--help")
+    assert result.exit_code == 0
+    assert all(f"  {command} " in result.output for command in ("info", "options", "cache"))
+
+
+def test_info_shows_versions_and_the_cpu() -> None:
+    result = run("info")
+    assert result.exit_code == 0, result.output
+    assert "coilwork-scheduler" in result.output and "torch" in result.output
+    assert any(name in result.output for name in ("x86-64-avx2", "x86-64-avx512", "aarch64-neon"))
+
+
+def test_options_lists_each_with_its_variable() -> None:
+    result = run("options")
+    assert result.exit_code == 0
+    for field in fields(CompileOptions):
+        assert f"COILWORK_{field.name.upper()}" in result.output
+
+
+def test_options_as_markdown() -> None:
+    lines = run("options", "--markdown").output.splitlines()
+    assert lines[0] == "| option | values | default | environment variable | effect |"
+    assert lines[2].startswith("| mode | default, reduce-overhead, max-autotune")
+    assert len(lines) == 2 + len(fields(CompileOptions))
+
+
+def test_unknown_command() -> None:
+    result = run("optoins")
+    assert result.exit_code == 2
+    assert "optoins" in result.output
+
+
+def test_cache_stats(folder: Path) -> None:
+    result = run("cache", "--dir", str(folder), "stats")
+    assert result.exit_code == 0
+    assert [line for line in result.output.splitlines() if "kernel" in line and " 2 " in line]
+
+
+def test_cache_verify_reports_damage_by_its_exit_status(folder: Path) -> None:
+    assert run("cache", "--dir", str(folder), "verify").exit_code == 0
+    entry = next(LocalStore(folder).entries())
+    path = Path(entry.location)
+    path.write_bytes(path.read_bytes()[:-1])
+    result = run("cache", "--dir", str(folder), "verify")
+    assert result.exit_code == 1
+    assert "1 intact, 1 damaged" in result.output
+
+
+def test_cache_clear(folder: Path) -> None:
+    assert "removed 0 entries" in run("cache", "--dir", str(folder), "clear", "--kind", "graph").output
+    assert "removed 2 entries" in run("cache", "--dir", str(folder), "clear").output
+
+
+def test_cache_export_and_import(folder: Path, tmp_path: Path) -> None:
+    archive = tmp_path / "kernels.archive"
+    assert "exported 2 entries" in run("cache", "--dir", str(folder), "export", str(archive)).output
+    other = tmp_path / "other"
+    assert "imported 2 entries" in run("cache", "--dir", str(other), "import", str(archive)).output
+    assert len(list(LocalStore(other).entries())) == 2

@@ -1,0 +1,133 @@
+"""Settings: where they come from, which wins, and what is said of wrong ones."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+
+from coilwork.errors import OptionError
+from coilwork.options import CompileOptions, option_list, resolve
+
+
+def test_defaults() -> None:
+    assert resolve(environ={}) == CompileOptions()
+
+
+def test_unknown_option_names_the_nearest() -> None:
+    with pytest.raises(OptionError, match="no option 'stricct'") as caught:
+        resolve(options={"stricct": True}, environ={})
+    assert caught.value.code == "unknown-option"
+    assert "did you mean 'strict'?" in str(caught.value)
+
+
+def test_unknown_option_with_nothing_near_lists_all() -> None:
+    with pytest.raises(OptionError, match="known: mode, strict") as caught:
+        resolve(options={"zzz": 1}, environ={})
+    assert all(field.name in str(caught.value) for field in fields(CompileOptions))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("strict", 1),
+        ("strict", "yes"),
+        ("workers", 1.5),
+        ("workers", True),
+        ("fallback", "aten.sin"),
+        ("trace", 3),
+    ],
+)
+def test_wrong_types_are_refused(name: str, value: object) -> None:
+    with pytest.raises(OptionError, match=f"{name}=.*wrong type") as caught:
+        resolve(options={name: value}, environ={})
+    assert caught.value.code == "bad-option"
+    assert "it must be" in str(caught.value)
+
+
+def test_a_choice_outside_the_list_names_the_nearest() -> None:
+    with pytest.raises(OptionError, match="did you mean 'python'") as caught:
+        resolve(options={"wrapper": "pyton"}, environ={})
+    assert caught.value.code == "bad-option"
+
+
+def test_unknown_mode() -> None:
+    with pytest.raises(OptionError, match="did you mean 'max-autotune'") as caught:
+        resolve(mode="max-autotun", environ={})
+    assert caught.value.code == "unknown-mode"
+
+
+def test_lists_become_tuples() -> None:
+    assert resolve(options={"fallback": ["aten.sin"]}, environ={}).fallback == ("aten.sin",)
+
+
+def test_environment_variables_of_each_type() -> None:
+    found = resolve(
+        environ={
+            "COILWORK_STRICT": "1",
+            "COILWORK_REUSE": "off",
+            "COILWORK_WORKERS": "3",
+            "COILWORK_TRACE": "/some/where",
+            "COILWORK_FALLBACK": "aten.sin, aten.cos",
+            "COILWORK_NUMERICS": "strict",
+            "HOME": "/root",
+        }
+    )
+    assert found == CompileOptions(
+        strict=True,
+        reuse=False,
+        workers=3,
+        trace="/some/where",
+        fallback=("aten.sin", "aten.cos"),
+        numerics="strict",
+    )
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "said"),
+    [
+        ("COILWORK_STRICT", "maybe", "not a truth value"),
+        ("COILWORK_WORKERS", "many", "not a number"),
+        ("COILWORK_WRAPPER", "pyton", "did you mean 'python'"),
+        ("COILWORK_TRACEE", "x", "did you mean 'trace'"),
+    ],
+)
+def test_wrong_environment_variables_are_named(variable: str, text: str, said: str) -> None:
+    with pytest.raises(OptionError, match=said) as caught:
+        resolve(environ={variable: text})
+    assert variable in str(caught.value)
+
+
+def test_variables_of_other_parts_are_left_alone() -> None:
+    assert resolve(environ={"COILWORK_REDIS_URL": "redis://x"}) == CompileOptions()
+
+
+def test_arguments_win_over_the_environment() -> None:
+    environ = {"COILWORK_STRICT": "1", "COILWORK_MODE": "reduce-overhead", "COILWORK_WORKERS": "2"}
+    found = resolve(mode="default", options={"strict": False}, environ=environ)
+    assert (found.mode, found.strict, found.workers) == ("default", False, 2)
+
+
+def test_the_key_holds_what_changes_code_and_nothing_else() -> None:
+    plain = CompileOptions()
+    same = CompileOptions(strict=True, verify=True, cache=False, cache_dir="x", trace="y", workers=7)
+    assert plain.key_text() == same.key_text()
+    others = (
+        CompileOptions(mode="max-autotune"),
+        CompileOptions(numerics="strict"),
+        CompileOptions(wrapper="fx"),
+        CompileOptions(fallback=("aten.sin",)),
+        CompileOptions(fusion=False),
+        CompileOptions(reuse=False),
+        CompileOptions(triton_on_cpu=True),
+    )
+    assert len({plain.key_text(), *(o.key_text() for o in others)}) == 1 + len(others)
+
+
+def test_every_option_is_described() -> None:
+    listed = {option.name: option for option in option_list()}
+    assert list(listed) == [field.name for field in fields(CompileOptions)]
+    assert all(option.effect for option in listed.values())
+    assert listed["numerics"].values == "fast, eager, strict"
+    assert listed["fallback"].values == "list of str"
+    assert listed["cache_dir"].variable == "COILWORK_CACHE_DIR"

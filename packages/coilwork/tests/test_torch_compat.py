@@ -1,0 +1,41 @@
+"""The supported range of torch, and what is told of operators and real tensors."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch._subclasses import FakeTensorMode
+
+from coilwork.errors import UnsupportedTorchError
+from coilwork.torch_compat import OperatorCounter, check_torch_version, is_operator, real_tensors
+
+
+@pytest.mark.parametrize("version", ["2.11.0", "2.12.1+cpu", "2.13.0a0+git1234", torch.__version__])
+def test_supported_versions(version: str) -> None:
+    check_torch_version(version)
+
+
+@pytest.mark.parametrize("version", ["2.10.9", "2.14.0", "1.13.1+cu117", "3.0.0", "nonsense"])
+def test_unsupported_versions_say_what_works(version: str) -> None:
+    with pytest.raises(UnsupportedTorchError, match=r"works with torch 2\.11 to 2\.13") as caught:
+        check_torch_version(version)
+    assert caught.value.code == "torch-version"
+    assert "pip install" in str(caught.value)
+
+
+def test_operators() -> None:
+    assert is_operator(torch.ops.aten.add.Tensor)
+    assert is_operator(torch.ops.higher_order.cond)
+    assert not is_operator(torch.add)
+
+
+def test_real_tensors_under_a_fake_mode() -> None:
+    with FakeTensorMode(), real_tensors():
+        assert type(torch.ones(2)) is torch.Tensor
+
+
+def test_counter_leaves_views_out() -> None:
+    x = torch.ones(2, 3)
+    with OperatorCounter() as counter:
+        _ = (x.t() + 1).exp()
+    assert counter.count == 2
