@@ -83,3 +83,42 @@ def checked_kernel() -> TritonKernel:
         checks=("IndexError: index out of range",),
         target="sm_90",
     )
+
+
+def module_text(spec: CppKernel | TritonKernel) -> str:
+    """A generated module around a doubling kernel: input x of 8 floats, plus a constant; output `2 * x + c`."""
+    kind = type(spec).__name__
+    fields = ", ".join(f"{name}={getattr(spec, name)!r}" for name in type(spec).__dataclass_fields__)
+    return f'''"""y = 2 * x + c"""
+import torch
+from coilwork_runtime import generated as rt
+
+KERNELS = (rt.{kind}({fields}),)
+
+
+def make_call(kernels, constants):
+    double_it = kernels["double_it"]
+    c = constants["c"]
+
+    def call(args):
+        (x,) = args
+        args.clear()
+        rt.check_layout(x, "x", torch.float32, "cpu", (8,), (1,))
+        y = rt.empty_strided_cpu((8,), (1,), torch.float32)
+        double_it(x, y, 8)
+        return (y + c,)
+
+    return call
+
+
+def make_inputs():
+    return [rt.random_input((8,), (1,), torch.float32, "cpu")]
+
+
+def make_constants():
+    return {{"c": torch.ones(8)}}
+
+
+if __name__ == "__main__":
+    rt.run_standalone(KERNELS, make_call, make_inputs, make_constants)
+'''

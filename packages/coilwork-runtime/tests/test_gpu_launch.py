@@ -14,7 +14,8 @@ from coilwork_cache import MemoryStore
 from coilwork_runtime import Builder, DeviceError, KernelLaunchError, describe_device
 from coilwork_runtime.generated import TritonKernel
 from coilwork_runtime.triton_kernels import native
-from coilwork_runtime.triton_kernels.driver import present_driver, slow_kernel
+from coilwork_runtime.triton_kernels.binaries import GpuBinary
+from coilwork_runtime.triton_kernels.driver import Kernel, present_driver, slow_kernel
 from coilwork_runtime.triton_kernels.gpu import torch_gpu
 
 pytestmark = [
@@ -42,8 +43,8 @@ def present_target() -> str:
     return str(describe_device("cuda")["name"])
 
 
-def doubling(**changes: object) -> TritonKernel:
-    return dataclasses.replace(triton_kernel(target=present_target()), **changes)
+def doubling() -> TritonKernel:
+    return triton_kernel(target=present_target())
 
 
 def product_kernel(size: int) -> TritonKernel:
@@ -126,11 +127,9 @@ def test_more_shared_memory_than_a_block_gets_unasked() -> None:
 
 def test_a_binary_that_asks_for_too_much_is_refused() -> None:
     gpu = torch_gpu(None)
-    builder = Builder()
-    builder.build([doubling()])
     real = gpu.load
 
-    def greedy(binary: object, device: int, kinds: str) -> object:
+    def greedy(binary: GpuBinary, device: int, kinds: str) -> Kernel:
         return real(dataclasses.replace(binary, shared_bytes=1 << 20), device, kinds)
 
     launch = Builder(gpu=dataclasses.replace(gpu, load=greedy)).build([doubling()])["double_it"]
@@ -142,7 +141,7 @@ def test_a_binary_that_asks_for_too_much_is_refused() -> None:
 def test_the_ctypes_launcher_does_the_same() -> None:
     gpu = torch_gpu(None)
 
-    def load(binary: object, device: int, kinds: str) -> object:
+    def load(binary: GpuBinary, device: int, kinds: str) -> Kernel:
         driver = present_driver()
         return slow_kernel(driver, driver.load(binary, device), binary, kinds)
 

@@ -1,8 +1,10 @@
 """What generated code needs at run time: build, load, launch, check."""
 
+from coilwork_runtime.artifact import LoadedArtifact, load_artifact, save_artifact
 from coilwork_runtime.builder import Builder
 from coilwork_runtime.devices import describe_device
 from coilwork_runtime.errors import (
+    ArtifactError,
     DeviceError,
     KernelBuildError,
     KernelLaunchError,
@@ -13,19 +15,23 @@ from coilwork_runtime.errors import (
     RuntimeFault,
 )
 from coilwork_runtime.loader import load_python
-
-__version__ = "0.1.0"
+from coilwork_runtime.version import __version__
 
 __all__ = [
+    "ArtifactError",
     "Builder",
     "DeviceError",
     "KernelBuildError",
     "KernelLaunchError",
     "LayoutError",
+    "LoadedArtifact",
     "MissingCompilerError",
     "MissingTritonError",
     "ModuleTextError",
     "RuntimeFault",
+    "__version__",
     "describe_device",
+    "load_artifact",
     "load_python",
+    "save_artifact",
 ]

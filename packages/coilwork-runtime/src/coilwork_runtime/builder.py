@@ -11,9 +11,11 @@ from typing import Any
 from coilwork_cache import Store
 from coilwork_runtime.cpp.build import CppBuilder
 from coilwork_runtime.specs import CppKernel, KernelSpec, TritonKernel
+from coilwork_runtime.triton_kernels.binaries import GpuBinary
 from coilwork_runtime.triton_kernels.build import TritonBuilder
 from coilwork_runtime.triton_kernels.gpu import Gpu, torch_gpu
 from coilwork_runtime.triton_kernels.interpreted import interpreting
+from coilwork_runtime.triton_kernels.launch import Built
 from coilwork_runtime.triton_kernels.pool import WorkerPool, shared_pool
 
 MOST_WORKERS = 16
@@ -61,6 +63,39 @@ class Builder:
                 spec.name: task.finish([part.result() for part in task.parts])
                 for spec, task in zip(wanted, tasks, strict=True)
             }
+
+    def binaries(
+        self, specs: Iterable[KernelSpec]
+    ) -> tuple[tuple[tuple[Mapping[str, int], bytes | GpuBinary], ...], ...]:
+        """The machine code of each kernel, by configuration (a C++ kernel has one, which is empty). Raises as `build` does."""
+        with ThreadPoolExecutor(max_workers=self._workers, thread_name_prefix="coilwork-build") as threads:
+            pending = [self._machine_code(spec, threads) for spec in specs]
+            return tuple(finish() for finish in pending)
+
+    def load_library(self, spec: CppKernel, library: bytes) -> Launcher | None:
+        """A launcher of a C++ kernel that was built elsewhere; None if the library does not load here."""
+        return self._cpp.load(spec, library)
+
+    def load_binaries(
+        self, spec: TritonKernel, built: Iterable[tuple[Mapping[str, int], GpuBinary]]
+    ) -> Launcher:
+        """A launcher of a Triton kernel that was built elsewhere."""
+        return self._triton.load(spec, [Built(config=config, binary=binary) for config, binary in built])
+
+    def _machine_code(
+        self, spec: KernelSpec, threads: ThreadPoolExecutor
+    ) -> Callable[[], tuple[tuple[Mapping[str, int], bytes | GpuBinary], ...]]:
+        match spec:
+            case CppKernel():
+                library = threads.submit(self._cpp.library, spec)
+                return lambda: (({}, library.result()),)
+            case TritonKernel():
+                found = self._triton.candidates(spec)
+                parts = [threads.submit(self._triton.compile, spec, candidate) for candidate in found]
+                return lambda: tuple(
+                    (built.config, built.binary)
+                    for built in self._triton.usable(found, [part.result() for part in parts])
+                )
 
     def _start(self, spec: KernelSpec, threads: ThreadPoolExecutor) -> _Task:
         match spec:

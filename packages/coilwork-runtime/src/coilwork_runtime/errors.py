@@ -53,5 +53,9 @@ class DeviceError(RuntimeFault):
     """A device is not there, or is not the one that an artifact was made for."""
 
 
+class ArtifactError(RuntimeFault):
+    """A saved artefact cannot be read or written: it is missing, damaged, or of another format."""
+
+
 class ModuleTextError(RuntimeFault):
     """The text of a generated module is damaged: it does not define what such a module defines."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Final
 
@@ -60,13 +61,13 @@ def reinterpret_dtype(
 
 def ensure_layout(value: torch.Tensor, size: Sizes, stride: Sizes) -> torch.Tensor:
     """`value` in the layout that the program was planned with; copied if an operator chose another one."""
-    if value.stride() == stride:
-        return value
-    if value.shape != torch.Size(size):
+    if value.shape != size:
         raise LayoutError(
             "operator-shape",
             f"an operator returned shape {tuple(value.shape)} where {tuple(size)} was expected",
         )
+    if value.stride() == stride:
+        return value
     if all(e == 1 or a == b for e, a, b in zip(size, value.stride(), stride, strict=True)) or 0 in size:
         return torch.as_strided(value, size, stride)
     return torch.empty_strided(size, stride, dtype=value.dtype, device=value.device).copy_(value)
@@ -82,9 +83,16 @@ def check_layout(
     Raises:
         LayoutError: names the input and every difference.
     """
-    if value.shape == size and value.stride() == stride and value.dtype == dtype:
+    if (
+        value.shape == size
+        and value.stride() == stride
+        and value.dtype is dtype
+        and value.device == known_device(device)
+    ):
         return
     differences: list[str] = []
+    if value.device != known_device(device):
+        differences.append(f"device {value.device}, expected {device}")
     if value.dtype != dtype:
         differences.append(f"element type {value.dtype}, expected {dtype}")
     if tuple(value.shape) != tuple(size):
@@ -96,7 +104,7 @@ def check_layout(
     if differences:
         raise LayoutError(
             "input-layout",
-            f"input {name} ({device}): {'; '.join(differences)}",
+            f"input {name}: {'; '.join(differences)}",
             remedy="call through torch.compile, which compiles again for new layouts, or pass the compiled layout",
         )
 
@@ -109,6 +117,12 @@ def check_aligned_layout(
     if value.data_ptr() % ALIGNMENT_BYTES == 0:
         return value
     return torch.empty_strided(size, stride, dtype=dtype, device=value.device).copy_(value)
+
+
+@functools.cache
+def known_device(name: str) -> torch.device:
+    """`torch.device(name)`, where `cuda` without a number is the first one."""
+    return torch.device("cuda:0" if name == "cuda" else name)
 
 
 def _span(size: Sizes, stride: Sizes) -> int:

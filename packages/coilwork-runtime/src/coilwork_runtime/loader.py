@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import linecache
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from coilwork_runtime.builder import Builder
 from coilwork_runtime.errors import ModuleTextError
+from coilwork_runtime.specs import CppKernel, KernelSpec, TritonKernel
 
 Call = Callable[[list[Any]], Sequence[Any]]
+MakeCall = Callable[[Mapping[str, Any], Mapping[str, torch.Tensor]], Call]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeneratedModule:
+    """What a generated module defines: its kernels, and what makes its `call` of launchers and constants."""
+
+    specs: tuple[KernelSpec, ...]
+    make_call: MakeCall
 
 
 def load_python(text: str, *, builder: Builder, constants: Mapping[str, torch.Tensor], name: str) -> Call:
@@ -24,20 +35,40 @@ def load_python(text: str, *, builder: Builder, constants: Mapping[str, torch.Te
         ModuleTextError: the text is not a generated module.
         KernelBuildError: a kernel does not build.
     """
+    module = execute_module(text, name)
+    return module.make_call(builder.build(module.specs), constants)
+
+
+def execute_module(text: str, name: str) -> GeneratedModule:
+    """Execute the text of a generated module; nothing is built.
+
+    Raises:
+        ModuleTextError: the text is not a generated module.
+    """
     file = f"<coilwork {name}>"
     scope: dict[str, Any] = {"__name__": f"coilwork_generated.{name}", "__file__": file}
     try:
         code = compile(text, file, "exec")
-    except SyntaxError as error:
+    except (SyntaxError, ValueError) as error:
         raise ModuleTextError(
-            "module-syntax", f"generated module {name} is damaged", reason=str(error)
+            "module-syntax",
+            f"generated module {name} is damaged",
+            reason=str(error),
+            remedy="clear the cache that it came from, or generate it again",
         ) from error
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     exec(code, scope)
-    missing = [needed for needed in ("KERNELS", "make_call") if needed not in scope]
-    if missing:
-        raise ModuleTextError(
-            "module-contents", f"generated module {name} does not define {', '.join(missing)}"
-        )
-    call: Call = scope["make_call"](builder.build(scope["KERNELS"]), constants)
-    return call
+    specs, make_call = scope.get("KERNELS"), scope.get("make_call")
+    if not isinstance(specs, tuple) or not all(isinstance(spec, CppKernel | TritonKernel) for spec in specs):
+        raise _incomplete(name, "KERNELS, a tuple of kernels")
+    if not callable(make_call):
+        raise _incomplete(name, "the function make_call")
+    return GeneratedModule(specs=specs, make_call=make_call)
+
+
+def _incomplete(name: str, what: str) -> ModuleTextError:
+    return ModuleTextError(
+        "module-contents",
+        f"generated module {name} does not define {what}",
+        remedy="clear the cache that it came from, or generate it again",
+    )

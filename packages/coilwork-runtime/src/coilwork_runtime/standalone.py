@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 
+from coilwork_runtime.builder import Builder
 from coilwork_runtime.specs import KernelSpec, parse_argument
 
 Sizes = Sequence[int]
-WARM_UP_CALLS = 3
-TIMED_CALLS = 20
+WARM_UP_CALLS: Final = 3
+TIMED_CALLS: Final = 20
 
 
 def random_input(size: Sizes, stride: Sizes, dtype: torch.dtype, device: str) -> torch.Tensor:
@@ -32,65 +33,85 @@ def run_standalone(
     make_inputs: Callable[[], list[Any]],
     make_constants: Callable[[], Mapping[str, torch.Tensor]] = dict,
 ) -> None:
-    """Build the kernels, call on made-up inputs, and print milliseconds and GB/s, per kernel and in total."""
-    from coilwork_runtime.builder import Builder
+    """Build the kernels, call on made-up inputs, and print milliseconds and GB/s, per kernel and in total.
 
+    Each kernel is timed in its place in the program, launched several times in a row; then the whole program is.
+    """
     kernels = tuple(specs)
     launchers = Builder().build(kernels)
-    meters = {spec.name: _Meter(spec, launchers[spec.name]) for spec in kernels}
     constants = make_constants()
-    call = make_call(launchers, constants)
     inputs = make_inputs()
-    for _ in range(WARM_UP_CALLS):
-        call(list(inputs))
-    _synchronize(inputs)
-    start = time.perf_counter()
-    for _ in range(TIMED_CALLS):
-        call(list(inputs))
-    _synchronize(inputs)
-    total = (time.perf_counter() - start) / TIMED_CALLS
+    on_gpu = any(isinstance(v, torch.Tensor) and v.is_cuda for v in (*inputs, *constants.values()))
+    clock = _gpu_milliseconds if on_gpu else _cpu_milliseconds
+    call = make_call(launchers, constants)
+    total = clock(lambda: call(list(inputs)))
+    meters = {spec.name: _Meter(spec, launchers[spec.name], clock) for spec in kernels}
     make_call(meters, constants)(list(inputs))
-    _synchronize(inputs)
     print(f"{'kernel':48} {'calls':>5} {'ms':>10} {'GB/s':>9}")
     for meter in meters.values():
         print(meter.row())
-    print(f"{'one call in total':48} {'':>5} {total * 1e3:10.4f}")
+    inside = sum(meter.milliseconds for meter in meters.values())
+    moved = sum(meter.bytes for meter in meters.values())
+    print(_row("all kernels", sum(meter.calls for meter in meters.values()), inside, moved))
+    print(_row("one call in total", 1, total, moved))
 
 
 class _Meter:
     """A launcher that times itself. Each launch is repeated, so it is only for kernels whose results do not matter."""
 
-    def __init__(self, spec: KernelSpec, launcher: Callable[..., Any]) -> None:
-        self._spec = spec
+    def __init__(
+        self,
+        spec: KernelSpec,
+        launcher: Callable[..., Any],
+        clock: Callable[[Callable[[], Any]], float],
+    ) -> None:
+        self._name = spec.name
         self._launcher = launcher
-        self._calls = 0
-        self._seconds = 0.0
-        self._bytes = 0.0
-        names = [
-            n for n, a in zip(spec.arg_names, spec.args, strict=False) if not parse_argument(a).is_pointer
+        self._clock = clock
+        self._size_names = [
+            name
+            for name, text in zip(spec.arg_names, spec.args, strict=False)
+            if parse_argument(text).role == "size"
         ]
-        self._size_names = names
         self._traffic = compile(spec.bytes, spec.name, "eval") if spec.bytes else None
+        self.calls = 0
+        self.milliseconds = 0.0
+        self.bytes = 0.0
 
     def __call__(self, *args: Any) -> None:
-        tensors = [a for a in args if isinstance(a, torch.Tensor)]
-        self._launcher(*args)
-        _synchronize(tensors)
-        start = time.perf_counter()
-        for _ in range(TIMED_CALLS):
-            self._launcher(*args)
-        _synchronize(tensors)
-        self._seconds += (time.perf_counter() - start) / TIMED_CALLS
-        self._calls += 1
+        self.milliseconds += self._clock(lambda: self._launcher(*args))
+        self.calls += 1
         if self._traffic is not None:
             sizes = args[len(args) - len(self._size_names) :] if self._size_names else ()
-            self._bytes += eval(self._traffic, {}, dict(zip(self._size_names, sizes, strict=True)))
+            scope = dict(zip(self._size_names, sizes, strict=True))
+            self.bytes += eval(self._traffic, {"min": min, "max": max}, scope)
 
     def row(self) -> str:
-        rate = f"{self._bytes / self._seconds / 1e9:9.1f}" if self._bytes and self._seconds else f"{'':>9}"
-        return f"{self._spec.name:48} {self._calls:5} {self._seconds * 1e3:10.4f} {rate}"
+        return _row(self._name, self.calls, self.milliseconds, self.bytes)
 
 
-def _synchronize(values: Sequence[Any]) -> None:
-    if any(isinstance(v, torch.Tensor) and v.is_cuda for v in values):
-        torch.cuda.synchronize()
+def _row(name: str, calls: int, milliseconds: float, moved_bytes: float) -> str:
+    rate = f"{moved_bytes / milliseconds / 1e6:9.1f}" if moved_bytes and milliseconds else f"{'':>9}"
+    return f"{name:48} {calls:5} {milliseconds:10.4f} {rate}"
+
+
+def _cpu_milliseconds(call: Callable[[], Any]) -> float:
+    for _ in range(WARM_UP_CALLS):
+        call()
+    start = time.perf_counter()
+    for _ in range(TIMED_CALLS):
+        call()
+    return (time.perf_counter() - start) / TIMED_CALLS * 1e3
+
+
+def _gpu_milliseconds(call: Callable[[], Any]) -> float:
+    for _ in range(WARM_UP_CALLS):
+        call()
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    for _ in range(TIMED_CALLS):
+        call()
+    end.record()
+    end.synchronize()
+    elapsed_ms: float = start.elapsed_time(end)
+    return elapsed_ms / TIMED_CALLS

@@ -23,8 +23,6 @@ empty_strided_cuda_current = cast(
 reinterpret = cast(
     Callable[[torch.Tensor, Sizes, Sizes, int | torch.SymInt], torch.Tensor], _guards._reinterpret_tensor
 )
-# Raises AssertionError unless sizes and strides are these; strides of dimensions with one element do not matter.
-assert_size_stride = cast(Callable[[torch.Tensor, Sizes, Sizes], None], _guards.assert_size_stride)
 
 
 def current_cuda_device() -> int:

@@ -70,6 +70,20 @@ class TritonBuilder:
         Raises:
             KernelBuildError: none did.
         """
+        return self.load(spec, self.usable(wanted, answers))
+
+    def load(self, spec: TritonKernel, built: Sequence[Built]) -> Launcher:
+        """The launcher of a kernel that is already compiled. Needs no Triton."""
+        return make_launcher(spec, built, self._gpu, store=self._store)
+
+    def usable(
+        self, wanted: Sequence[Candidate], answers: Sequence[GpuBinary | KernelBuildError]
+    ) -> list[Built]:
+        """The candidates that compiled.
+
+        Raises:
+            KernelBuildError: none did.
+        """
         built = [
             Built(config=candidate.config, binary=answer)
             for candidate, answer in zip(wanted, answers, strict=True)
@@ -77,7 +91,7 @@ class TritonBuilder:
         ]
         if not built:
             raise next(answer for answer in answers if isinstance(answer, KernelBuildError))
-        return make_launcher(spec, built, self._gpu, store=self._store, version=triton_version())
+        return built
 
     def interpreted(self, spec: TritonKernel) -> Launcher:
         """A launcher that runs the kernel in Triton's interpreter.

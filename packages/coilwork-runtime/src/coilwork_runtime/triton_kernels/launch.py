@@ -34,24 +34,19 @@ class Built:
     binary: GpuBinary
 
 
-def make_launcher(
-    spec: TritonKernel, built: Sequence[Built], gpu: Gpu, *, store: Store | None, version: str
-) -> Launcher:
+def make_launcher(spec: TritonKernel, built: Sequence[Built], gpu: Gpu, *, store: Store | None) -> Launcher:
     """A callable over tensors, then sizes. Its first call on a device loads the kernel and settles the configuration."""
-    return _Kernel(spec, tuple(built), gpu, store, version).entry
+    return _Kernel(spec, tuple(built), gpu, store).entry
 
 
 class _Kernel:
     """One kernel on all devices. `entry` is what callers hold: it runs on the device of the first call, or asks `first`."""
 
-    def __init__(
-        self, spec: TritonKernel, built: tuple[Built, ...], gpu: Gpu, store: Store | None, version: str
-    ) -> None:
+    def __init__(self, spec: TritonKernel, built: tuple[Built, ...], gpu: Gpu, store: Store | None) -> None:
         self._spec = spec
         self._built = built
         self._gpu = gpu
         self._store = store
-        self._version = version
         self._arguments = run_time_arguments(spec)
         self._kinds = "".join("P" if a.is_pointer else KINDS[a.dtype] for _, a in self._arguments)
         self._lock = threading.RLock()
@@ -106,7 +101,9 @@ class _Kernel:
                 measure=self._gpu.measure,
                 store=self._store,
                 key=tuning_key(
-                    self._spec, self._version, self._gpu.name(device), [a for a in args if isinstance(a, int)]
+                    [candidate.binary for candidate in self._built],
+                    self._gpu.name(device),
+                    [a for a in args if isinstance(a, int)],
                 ),
             )
         config, kernel, size = loaded[index]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -10,24 +11,16 @@ from typing import Any, Final
 import torch
 
 from coilwork_cache import Store, content_key
-from coilwork_runtime.specs import TritonKernel
+from coilwork_runtime.triton_kernels.binaries import GpuBinary, encode_binary
 
 # A later candidate must beat the best guess by this much: below it, timing noise would decide.
 MARGIN: Final = 0.03
 
 
-def tuning_key(spec: TritonKernel, version: str, device_name: str, sizes: Sequence[int]) -> str:
-    """The key of a choice: kernel, candidates, compiler, device, and sizes up to a power of two."""
-    buckets = [size.bit_length() for size in sizes]
-    facts = {
-        "args": spec.args,
-        "configs": [dict(config) for config in spec.configs],
-        "target": spec.target,
-        "version": version,
-        "device": device_name,
-        "buckets": buckets,
-    }
-    return content_key("tuning", spec.source, json.dumps(facts, sort_keys=True))
+def tuning_key(candidates: Sequence[GpuBinary], device_name: str, sizes: Sequence[int]) -> str:
+    """The key of a choice: machine code of the candidates, device, and sizes up to a power of two."""
+    digests = [hashlib.sha256(encode_binary(binary)).hexdigest() for binary in candidates]
+    return content_key("tuning", device_name, *digests, *(str(size.bit_length()) for size in sizes))
 
 
 def choose(

@@ -1,0 +1,173 @@
+"""Reading an artefact: verify, check the device, load the binaries, and run; no compiler needed."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from coilwork_cache import Store
+from coilwork_runtime.artifact.constants import constant_from_bytes
+from coilwork_runtime.artifact.records import Records, read_records
+from coilwork_runtime.builder import Builder, Launcher
+from coilwork_runtime.devices import cpu_features, describe_device
+from coilwork_runtime.errors import (
+    ArtifactError,
+    DeviceError,
+    KernelBuildError,
+    MissingCompilerError,
+    MissingTritonError,
+)
+from coilwork_runtime.loader import Call, execute_module
+from coilwork_runtime.specs import CppKernel, KernelSpec, TritonKernel
+from coilwork_runtime.triton_kernels.binaries import GpuBinary, decode_binary
+from coilwork_runtime.triton_kernels.interpreted import interpreting
+from coilwork_runtime.version import __version__
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedArtifact:
+    """A program that is ready to run: call it with the inputs, get the tuple of outputs.
+
+    Attributes:
+        name: of the graph.
+        targets: what its kernels were generated for, e.g. `("sm_90",)`.
+        call: the boxed form: takes one list, which it empties.
+    """
+
+    name: str
+    targets: tuple[str, ...]
+    call: Call
+
+    def __call__(self, *inputs: Any) -> tuple[Any, ...]:
+        """The outputs for `inputs`.
+
+        Raises:
+            LayoutError: an input has another element type, device, shape or stride than was compiled for.
+        """
+        return tuple(self.call(list(inputs)))
+
+
+def load_artifact(path: str | PathLike[str], *, store: Store | None = None) -> LoadedArtifact:
+    """Load what `save_artifact` wrote. An artefact is a program: load only what you would run.
+
+    Kernels whose binaries do not fit this machine are built again from their sources, where there is a compiler; `store` keeps
+    what is built.
+
+    Raises:
+        ArtifactError: the file is missing, damaged, or from another version.
+        DeviceError: this machine lacks the device that it needs, or what is needed to build for the one it has.
+    """
+    where = Path(path)
+    records = read_records(where)
+    _check_runtime(where, records.runtime)
+    facts = records.facts
+    if "gpu" in facts["devices"] and not torch.cuda.is_available() and not interpreting():
+        raise DeviceError(
+            "missing-device",
+            f"the artefact {where} was made for {', '.join(facts['targets'])}; torch sees no GPU here",
+            remedy="run it on a machine with such a GPU, with a build of torch for it",
+        )
+    module = execute_module(records.contents["module.py"].decode(), facts["name"])
+    builder = Builder(store)
+    launchers = _launchers(where, module.specs, records, builder)
+    try:
+        constants = {
+            key: constant_from_bytes(entry, records.contents[entry["record"]])
+            for key, entry in facts["constants"].items()
+        }
+    except RuntimeError as error:
+        raise DeviceError(
+            "missing-device",
+            f"the artefact {where} has constants on a device that is not here",
+            reason=str(error),
+        ) from error
+    return LoadedArtifact(
+        name=facts["name"], targets=tuple(facts["targets"]), call=module.make_call(launchers, constants)
+    )
+
+
+def _check_runtime(path: Path, written_by: str) -> None:
+    """Before 1.0, a minor version may change what generated modules call."""
+    if written_by.split(".")[:2] != __version__.split(".")[:2]:
+        raise ArtifactError(
+            "runtime-version",
+            f"the artefact {path} was written by coilwork-runtime {written_by}, and this is {__version__}",
+            remedy=f"pip install 'coilwork-runtime=={written_by}', or save the artefact again",
+        )
+
+
+def _launchers(
+    path: Path, specs: Sequence[KernelSpec], records: Records, builder: Builder
+) -> Mapping[str, Launcher]:
+    launchers: dict[str, Launcher] = {}
+    unfit: list[KernelSpec] = []
+    for spec in specs:
+        entries = records.facts["kernels"][spec.name]
+        binaries = [(entry["config"], records.contents[entry["record"]]) for entry in entries]
+        launcher = _launcher(path, spec, binaries, records.facts["machine"], builder)
+        if launcher is None:
+            unfit.append(for_this_machine(spec))
+        else:
+            launchers[spec.name] = launcher
+    try:
+        return launchers | dict(builder.build(unfit))
+    except (KernelBuildError, MissingCompilerError, MissingTritonError) as error:
+        raise DeviceError(
+            "other-device",
+            f"the artefact {path} was made for {', '.join(records.facts['targets'])}, not for this machine, "
+            "and its kernels cannot be built here",
+            reason=str(error),
+            remedy="run it on such a machine, or install what is missing",
+        ) from error
+
+
+def _launcher(
+    path: Path,
+    spec: KernelSpec,
+    binaries: Sequence[tuple[Mapping[str, int], bytes]],
+    machine: str,
+    builder: Builder,
+) -> Launcher | None:
+    """A launcher of the saved machine code, or None if it is not for this machine."""
+    match spec:
+        case CppKernel():
+            if machine != platform.machine() or not cpu_features() >= set(spec.features):
+                return None
+            return builder.load_library(spec, binaries[0][1])
+        case TritonKernel():
+            if interpreting() or not runs_on(spec.target, str(describe_device("cuda")["name"])):
+                return None
+            return builder.load_binaries(spec, [(config, _decode(path, image)) for config, image in binaries])
+
+
+def for_this_machine(spec: KernelSpec) -> KernelSpec:
+    """The kernel as it can be built here: without features that this CPU lacks, or for the present GPU."""
+    match spec:
+        case CppKernel():
+            present = cpu_features()
+            return replace(spec, features=tuple(name for name in spec.features if name in present))
+        case TritonKernel():
+            return spec if interpreting() else replace(spec, target=str(describe_device("cuda")["name"]))
+
+
+def runs_on(target: str, present: str) -> bool:
+    """Whether machine code for `target` runs on the GPU `present`: NVIDIA's runs on later ones of the same major version."""
+    if target.startswith("sm_") and present.startswith("sm_"):
+        made, here = int(target[3:]), int(present[3:])
+        return made // 10 == here // 10 and made <= here and (made == here or made < 90)
+    return target == present
+
+
+def _decode(path: Path, image: bytes) -> GpuBinary:
+    try:
+        return decode_binary(image)
+    except ValueError as error:
+        raise ArtifactError(
+            "damaged-artifact", f"the artefact {path} holds a damaged kernel", reason=str(error)
+        ) from error

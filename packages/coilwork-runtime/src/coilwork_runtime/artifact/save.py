@@ -1,0 +1,65 @@
+"""Writing an artefact: build the kernels, then put module, binaries and constants into one file."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from coilwork_runtime.artifact.constants import constant_bytes, describe_constant
+from coilwork_runtime.artifact.records import Records, write_records
+from coilwork_runtime.builder import Builder
+from coilwork_runtime.loader import execute_module
+from coilwork_runtime.specs import CppKernel
+from coilwork_runtime.triton_kernels.binaries import encode_binary
+from coilwork_runtime.version import __version__
+
+
+def save_artifact(
+    path: str | PathLike[str],
+    *,
+    module_text: str,
+    name: str,
+    builder: Builder,
+    constants: Mapping[str, torch.Tensor],
+) -> None:
+    """Write the generated module `module_text` with all it needs to `path`, for `load_artifact`.
+
+    Kernels are built through `builder`, and so come out of its store where they are there. Constants are copied.
+
+    Raises:
+        ArtifactError: the file cannot be written.
+        ModuleTextError, KernelBuildError, MissingCompilerError, MissingTritonError: as when loading the module.
+    """
+    specs = execute_module(module_text, name).specs
+    contents: dict[str, bytes] = {"module.py": module_text.encode()}
+    kernels: dict[str, list[dict[str, Any]]] = {}
+    for spec, binaries in zip(specs, builder.binaries(specs), strict=True):
+        entries = kernels[spec.name] = []
+        for number, (config, binary) in enumerate(binaries):
+            record = f"kernels/{spec.name}.{number}.bin"
+            contents[record] = binary if isinstance(binary, bytes) else encode_binary(binary)
+            entries.append({"config": dict(config), "record": record})
+    described: dict[str, dict[str, Any]] = {}
+    for number, (key, value) in enumerate(sorted(constants.items())):
+        record = f"constants/{number}.bin"
+        contents[record] = constant_bytes(value)
+        described[key] = describe_constant(value) | {"record": record}
+    facts = {
+        "name": name,
+        "torch": torch.__version__,
+        "machine": platform.machine(),
+        "targets": sorted({spec.target for spec in specs if spec.target}),
+        "devices": sorted({_language(spec) for spec in specs}),
+        "kernels": kernels,
+        "constants": described,
+    }
+    write_records(Path(path), Records(runtime=__version__, facts=facts, contents=contents))
+
+
+def _language(spec: object) -> str:
+    return "cpu" if isinstance(spec, CppKernel) else "gpu"

@@ -1,0 +1,58 @@
+"""Compiled Triton kernels as stored bytes."""
+
+from __future__ import annotations
+
+import pytest
+
+from coilwork_runtime.triton_kernels.binaries import (
+    GpuBinary,
+    binary_from_reply,
+    decode_binary,
+    encode_binary,
+)
+
+BINARY = GpuBinary(image=b"\x7fELF code", name="k", shared_bytes=4096, threads=256, scratch_bytes=16)
+REPLY = {
+    "name": "k",
+    "shared": 4096,
+    "num_warps": 8,
+    "num_ctas": 1,
+    "warp_size": 32,
+    "global_scratch_size": 16,
+    "profile_scratch_size": 0,
+    "launch_cooperative_grid": False,
+    "launch_pdl": False,
+}
+
+
+def test_round_trip() -> None:
+    assert decode_binary(encode_binary(BINARY)) == BINARY
+
+
+def test_from_a_workers_reply() -> None:
+    assert binary_from_reply(REPLY, b"\x7fELF code") == BINARY
+
+
+@pytest.mark.parametrize("cut", [0, 4, 12, 20, len(encode_binary(BINARY)) - len(BINARY.image)])
+def test_cut_short(cut: int) -> None:
+    with pytest.raises(ValueError):
+        decode_binary(encode_binary(BINARY)[:cut])
+
+
+@pytest.mark.parametrize("data", [b"garbage that is long enough to be one", b"COILTRIT" + b"\xff" * 40])
+def test_something_else(data: bytes) -> None:
+    with pytest.raises(ValueError):
+        decode_binary(data)
+
+
+def test_a_header_with_other_types() -> None:
+    with pytest.raises(ValueError):
+        decode_binary(encode_binary(BINARY).replace(b"4096", b'"4k"'))
+
+
+@pytest.mark.parametrize(
+    "wish", [{"num_ctas": 2}, {"launch_cooperative_grid": True}, {"profile_scratch_size": 8}]
+)
+def test_launches_of_another_kind_are_refused(wish: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="not supported"):
+        binary_from_reply(REPLY | wish, b"code")
