@@ -137,7 +137,8 @@ class Builder:
     def rewind(self, mark: int) -> None:
         """Forget the nodes since `mark`, none of which may have overwritten memory; their names stay used."""
         forgotten = {node.output.name for node in self.nodes[mark:] if isinstance(node, View)}
-        self._made = {key: made for key, made in self._made.items() if made.name not in forgotten}
+        if forgotten:
+            self._made = {key: made for key, made in self._made.items() if made.name not in forgotten}
         del self.nodes[mark:]
 
     # memory that was overwritten

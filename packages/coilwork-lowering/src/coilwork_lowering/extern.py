@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-import sympy
 import torch
 
 from coilwork_ir.buffers import Argument, Buffer, DeviceValue, ListValue, Ref, SymbolOutput, TorchValue
@@ -18,6 +17,7 @@ from coilwork_lowering.rules import Call
 from coilwork_lowering.torch_compat import (
     Overload,
     has_kernel,
+    plain_symbol,
     schema_of,
     shape_env_of,
     sympy_of,
@@ -154,7 +154,8 @@ def _out_variant(target: Overload, results: list[Any], call: Call) -> tuple[str,
         return "", ()
     found = packet.out
     device = results[0].device.type if results else "cpu"
-    if not has_kernel(found, device):
+    # compiling for a device that this build of torch lacks: what the CPU writes in place, others do too
+    if not (has_kernel(found, device) or has_kernel(found, "cpu")):
         return "", ()
     ours, theirs = schema_of(target), schema_of(found)
     outs = [a.name for a in theirs.arguments if a.alias_info is not None and a.alias_info.is_write]
@@ -246,9 +247,9 @@ def _undefined(builder: Builder, result: Any) -> list[int]:
     sizes: list[Any] = list(result.shape)
     for axis, size in enumerate(sizes):
         if isinstance(size, torch.SymInt):
-            expression = sympy_of(size)
-            if isinstance(expression, sympy.Symbol) and not builder.sizes.knows(expression):
-                found.setdefault(expression, axis)
+            name = plain_symbol(size)
+            if name is not None and not builder.sizes.knows(name):
+                found.setdefault(name, axis)
     return list(found.values())
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import sympy
 import torch
 
 from coilwork_ir.buffers import Buffer, Constant, GraphInput, GraphOutput, Ref
@@ -26,6 +25,9 @@ from coilwork_lowering.rules import Call, NotLowered
 from coilwork_lowering.symbols import SizeTable
 from coilwork_lowering.torch_compat import Overload, schema_of
 from coilwork_lowering.values import NumberValue, TensorValue, Value, whole
+
+if TYPE_CHECKING:
+    import sympy
 
 DEFAULTS: Final = LoweringOptions()
 _NUMBERS: Final = frozenset(

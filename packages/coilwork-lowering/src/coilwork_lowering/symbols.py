@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-import sympy
 import torch
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from coilwork_ir.index import Expr, as_expr, symbol
-from coilwork_ir.index.sympy_bridge import from_sympy
 from coilwork_lowering.errors import LoweringError
 from coilwork_lowering.torch_compat import integer_bounds, shape_env_of, sympy_of
+
+if TYPE_CHECKING:
+    import sympy
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 
 class SizeTable:
@@ -54,6 +56,9 @@ class SizeTable:
 
     def from_sympy(self, expression: sympy.Basic, env: ShapeEnv) -> Expr:
         """`expression` over torch's symbols as an index expression."""
+        # sympy takes longer to load than this package; whoever has symbolic sizes has loaded it
+        from coilwork_ir.index.sympy_bridge import from_sympy
+
         free = sorted(expression.free_symbols, key=lambda s: s.name)
         mapping = {s.name: self.symbol(s, env) for s in free}
         try:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import sympy
 import torch
-from torch._decomp import core_aten_decompositions, get_decompositions
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+if TYPE_CHECKING:
+    import sympy
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 Overload: TypeAlias = torch._ops.OpOverload
 HigherOrder: TypeAlias = torch._ops.HigherOrderOperator
@@ -27,11 +28,16 @@ def promoted(
 
 def base_decompositions() -> dict[Any, Callable[..., Any]]:
     """A fresh copy of torch's core ATen decompositions."""
+    # loaded on use: the tables take longer to build than this package takes to import
+    from torch._decomp import core_aten_decompositions
+
     return dict(core_aten_decompositions())
 
 
 def more_decompositions(packets: Sequence[Any]) -> dict[Any, Callable[..., Any]]:
     """Decompositions registered for `packets`."""
+    from torch._decomp import get_decompositions
+
     return dict(get_decompositions(packets))
 
 
@@ -70,7 +76,18 @@ def integer_bounds(env: ShapeEnv, symbol: sympy.Symbol) -> tuple[int | None, int
     return (_finite(found.lower), _finite(found.upper))
 
 
-def _finite(bound: sympy.Basic) -> int | None:
+def plain_symbol(value: torch.SymInt) -> sympy.Symbol | None:
+    """torch's symbol if `value` is one and nothing more."""
+    import sympy
+
+    expression = sympy_of(value)
+    return expression if isinstance(expression, sympy.Symbol) else None
+
+
+def _finite(bound: sympy.Basic | int) -> int | None:
+    # sympy takes longer to load than this package; whoever has symbolic sizes has loaded it
+    import sympy
+
     if isinstance(bound, sympy.Integer | int):
         value = int(bound)
         # torch writes "no bound" as infinities or as the largest machine integer
