@@ -53,7 +53,7 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
             "make one range per dimension, with the dimension's size as its extent",
         ),
         "axes": Rule(
-            "a reduction has at least one axis; axes are distinct range symbols that are not ranges of the output",
+            "axes of a reduction are distinct range symbols, and not ranges of the output",
             "name the reduced dimensions after the bar: [i0: n | r0: m]",
         ),
         "scan-axis": Rule("the axis of a scan or sort is one of its ranges", "name one of the ranges"),
@@ -220,8 +220,6 @@ def _check_dtype(dtype: DType, output: Buffer | None, place: Place) -> None:
 
 
 def _check_axes(node: Reduce, place: Place) -> None:
-    if not node.axes:
-        place.fail("axes", "there is no axis")
     for position, axis in enumerate(node.axes):
         if not axis.is_symbol or axis.extent is None:
             place.fail("axes", f"{axis!r} is not a range symbol")
