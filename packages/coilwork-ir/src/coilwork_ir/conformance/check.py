@@ -1,0 +1,138 @@
+"""Running a code generator's output on the cases and comparing with the reference interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from coilwork_ir.codegen import Codegen
+from coilwork_ir.conformance.cases import CASES, Case
+from coilwork_ir.errors import CoilworkIRError, EmitError
+from coilwork_ir.kernel_source import KernelSource
+from coilwork_ir.kernels.interpret import interpret_kernel
+from coilwork_ir.kernels.nodes import Kernel
+from coilwork_ir.kernels.text import parse_kernel
+from coilwork_ir.kernels.verify import verify_kernel
+from coilwork_ir.target import Target
+
+Runner: TypeAlias = Callable[[KernelSource, Mapping[str, Tensor], Mapping[str, int]], None]
+"""Builds a kernel's source and runs it on CPU tensors of one dimension, by argument name, which it overwrites, with
+sizes by name. A kernel check that fails is raised as the IndexError or RuntimeError that it asks for; where a target cannot
+say which, as a RuntimeError."""
+
+Status = Literal["passed", "failed", "refused"]
+
+_TOLERANCES: Final[Mapping[torch.dtype, float]] = MappingProxyType(
+    {torch.float64: 1e-12, torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What became of one case.
+
+    Attributes:
+        case: its name.
+        sizes: values of the kernel's size symbols.
+        status: `refused` if the generator raised EmitError, which a generator may for what its target cannot do.
+        reason: why it failed or was refused, or `""`.
+    """
+
+    case: str
+    sizes: tuple[tuple[str, int], ...]
+    status: Status
+    reason: str = ""
+
+
+def check_codegen(
+    codegen: Codegen,
+    target: Target,
+    run: Runner,
+    *,
+    options: Mapping[str, object] | None = None,
+    cases: Iterable[Case] = CASES,
+) -> list[Result]:
+    """Emit, run and compare every case at every set of sizes.
+
+    Also required: equal text for equal arguments; arguments of the source are those of the kernel, in order.
+    Floats compare with a relative and absolute tolerance that depends on their type; other types exactly.
+    """
+    if not codegen.supports(target):
+        return [Result(case="*", sizes=(), status="refused", reason=f"no support for {target.name}")]
+    results: list[Result] = []
+    for case in cases:
+        kernel = parse_kernel(case.text)
+        verify_kernel(kernel)
+        try:
+            source = codegen.emit(kernel, target, options or {})
+            again = codegen.emit(parse_kernel(case.text), target, options or {})
+        except EmitError as error:
+            results.append(Result(case=case.name, sizes=(), status="refused", reason=str(error)))
+            continue
+        reason = _source_fault(kernel, source, again)
+        for sizes in case.sizes:
+            fault = reason or _run_case(case, kernel, source, sizes, run)
+            results.append(
+                Result(
+                    case=case.name,
+                    sizes=tuple(sizes.items()),
+                    status="failed" if fault else "passed",
+                    reason=fault,
+                )
+            )
+    return results
+
+
+def failures(results: Iterable[Result]) -> str:
+    """Lines for the results that failed; `""` if none did."""
+    return "\n".join(f"{r.case} {dict(r.sizes)}: {r.reason}" for r in results if r.status == "failed")
+
+
+def _source_fault(kernel: Kernel, source: KernelSource, again: KernelSource) -> str:
+    if source != again:
+        return "emitting the same kernel twice gave different sources"
+    wanted = [arg.name for arg in kernel.args]
+    given = [arg.name for arg in source.args if arg.role in ("in", "out", "inout")]
+    if wanted != given:
+        return f"tensor arguments are {given}, the kernel's are {wanted}"
+    if source.language == "triton" and not source.configs:
+        return "a Triton source needs at least one configuration"
+    return ""
+
+
+def _run_case(case: Case, kernel: Kernel, source: KernelSource, sizes: Mapping[str, int], run: Runner) -> str:
+    expected = case.make(sizes)
+    given = {name: value.clone() for name, value in expected.items()}
+    wanted = _outcome(lambda: interpret_kernel(kernel, expected, sizes))
+    found = _outcome(lambda: run(source, given, sizes))
+    if wanted is not None or found is not None:
+        # a target that can only say that a check failed says so with a RuntimeError
+        same = wanted is not None and type(found) in (type(wanted), RuntimeError)
+        return "" if same else f"ended with {found!r}, should end with {wanted!r}"
+    for arg in kernel.args:
+        fault = _difference(arg.name, given[arg.name], expected[arg.name])
+        if fault:
+            return fault
+    return ""
+
+
+def _outcome(action: Callable[[], None]) -> Exception | None:
+    try:
+        action()
+    except (IndexError, RuntimeError, CoilworkIRError) as error:
+        return error
+    return None
+
+
+def _difference(name: str, found: Tensor, wanted: Tensor) -> str:
+    tolerance = _TOLERANCES.get(wanted.dtype, 0.0)
+    try:
+        torch.testing.assert_close(found, wanted, rtol=tolerance, atol=tolerance, equal_nan=True)
+    except AssertionError as error:
+        return f"{name} differs: {' '.join(str(error).split())}"
+    return ""

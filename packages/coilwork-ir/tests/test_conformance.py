@@ -1,0 +1,99 @@
+"""The conformance kit accepts a generator that keeps the contract and names the cases of one that does not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+import torch
+from torch import Tensor
+
+from coilwork_ir.conformance import CASES, check_codegen, failures
+from coilwork_ir.errors import EmitError
+from coilwork_ir.kernel_source import KernelSource, SourceArg
+from coilwork_ir.kernels import Kernel
+from coilwork_ir.kernels.interpret import interpret_kernel
+from coilwork_ir.kernels.text import format_kernel, parse_kernel
+from coilwork_ir.target import Target, target
+
+CPU = target("x86-64-avx2")
+
+
+class TextCodegen:
+    """A generator for the interpreter itself: its source is the kernel's own text."""
+
+    name = "text"
+
+    def __init__(
+        self, replaced: tuple[str, str] = ("", ""), refuses: str = "", drop_arg: bool = False
+    ) -> None:
+        self.replaced = replaced
+        self.refuses = refuses
+        self.drop_arg = drop_arg
+
+    def supports(self, target: Target) -> bool:
+        return target.kind == "cpu"
+
+    def emit(self, kernel: Kernel, target: Target, options: Mapping[str, object]) -> KernelSource:
+        if kernel.name == self.refuses:
+            raise EmitError("no", "not expressible")
+        args = tuple(SourceArg(name=a.name, role=a.role, dtype=a.dtype) for a in kernel.args)
+        text = format_kernel(kernel).replace(*self.replaced) if self.replaced[0] else format_kernel(kernel)
+        return KernelSource(
+            name=kernel.name,
+            language="cpp",
+            text=text,
+            entry=kernel.name,
+            args=args[1:] if self.drop_arg else args,
+            target=target.name,
+        )
+
+
+def run(source: KernelSource, args: Mapping[str, Tensor], sizes: Mapping[str, int]) -> None:
+    interpret_kernel(parse_kernel(source.text), args, sizes)
+
+
+def test_a_right_generator_passes_every_case() -> None:
+    results = check_codegen(TextCodegen(), CPU, run)
+    assert failures(results) == ""
+    assert {r.case for r in results} == {case.name for case in CASES}
+    assert all(r.status == "passed" for r in results)
+    assert len(results) == sum(len(case.sizes) for case in CASES)
+
+
+def test_a_wrong_generator_fails_the_cases_that_show_it() -> None:
+    results = check_codegen(TextCodegen(("reduce sum", "reduce max")), CPU, run)
+    wrong = {r.case for r in results if r.status == "failed"}
+    assert {"row-sum", "softmax"} <= wrong
+    assert "transpose" not in wrong
+    assert "out0 differs" in failures(results)
+
+
+def test_a_missing_check_is_a_failure() -> None:
+    results = check_codegen(TextCodegen(('check t2 RuntimeError "value out of range"', "")), CPU, run)
+    assert [r.case for r in results if r.status == "failed"] == ["failing-check"]
+
+
+def test_what_a_generator_cannot_express_is_refused_not_failed() -> None:
+    results = check_codegen(TextCodegen(refuses="scan"), CPU, run)
+    assert [(r.case, r.status) for r in results if r.status != "passed"] == [("scan", "refused")]
+
+
+def test_arguments_are_compared() -> None:
+    results = check_codegen(TextCodegen(drop_arg=True), CPU, run)
+    assert all(r.status == "failed" and "tensor arguments" in r.reason for r in results)
+
+
+def test_an_unsupported_target_is_refused() -> None:
+    (result,) = check_codegen(TextCodegen(), target("sm_90"), run)
+    assert result.status == "refused"
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_cases_are_canonical_and_their_inputs_repeat(case) -> None:
+    kernel = parse_kernel(case.text)
+    assert parse_kernel(format_kernel(kernel)) == kernel
+    for sizes in case.sizes:
+        first, second = case.make(sizes), case.make(sizes)
+        for name in first:
+            torch.testing.assert_close(first[name], second[name], rtol=0, atol=0, equal_nan=True)
