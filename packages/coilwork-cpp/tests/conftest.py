@@ -26,6 +26,13 @@ FLAGS = {
 }  # fmt: skip
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--refresh-cpp-goldens` rewrites this package's expected texts."""
+    parser.addoption(
+        "--refresh-cpp-goldens", action="store_true", help="rewrite goldens/*.cpp instead of comparing"
+    )
+
+
 def present_target() -> Target:
     """The widest built-in x86-64 target that this machine can run."""
     words = Path("/proc/cpuinfo").read_text().split()

@@ -262,3 +262,28 @@ def test_masked_and_truth(load_kernel: Callable) -> None:
     for row in (0, 2):
         kept = data[row][data[row] > 0].double()
         assert abs(out[5][row].item() - ((kept - kept.mean()) ** 2).sum().item()) < 1e-3
+
+
+def test_store_over_an_input_waits_for_its_last_read(load_kernel: Callable) -> None:
+    """`out1` may be `in0`: the doubled row must not be what the softmax's later passes read."""
+    xr, rr, x, r = rows(7, 500)
+    at = x * 500 + r
+    v = load("in0", [at], F32)
+    shifted = op("sub", v, reduce("max", [v], [r]))
+    total = reduce("sum", [op("mul", shifted, shifted)], [r])
+    kernel = Kernel(
+        name="in_place",
+        ranges=(xr, rr),
+        args=(tensor("in0", F32, 3500), tensor("out0", F32, 3500), tensor("out1", F32, 3500)),
+        stores=(
+            Store(buffer="out1", index=at, value=op("add", v, v)),
+            Store(buffer="out0", index=at, value=op("div", shifted, total)),
+        ),
+        hints=Hints(inplace=(("out1", "in0"),)),
+    )
+    x_in, out = torch.randn(7, 500), torch.empty(7, 500)
+    given = x_in.clone()
+    load_kernel(kernel)(x_in, out, x_in)
+    below = given - given.amax(1, keepdim=True)
+    assert torch.allclose(out, below / (below * below).sum(1, keepdim=True), rtol=1e-5)
+    assert torch.equal(x_in, given + given)

@@ -148,7 +148,7 @@ def _pass(block: Block, region: Region, plan: Plan, step: Pass, columns: Span) -
             start.append(Assign(Element(Name(variable), lane), value))
     for reduce, names in arrays.items():
         if reduce in totals:
-            start.append(Assign(Element(totals[reduce], lane), components(reduce)[0].start))
+            start.append(Assign(Element(totals[reduce], lane), components(reduce)[0].total_start))
         else:
             for name, part in zip(names, components(reduce), strict=True):
                 start.append(Assign(Element(name, lane), part.start))

@@ -27,7 +27,7 @@ from coilwork_cpp.tree import (
 )
 from coilwork_ir.dtypes import DType
 from coilwork_ir.ops import ReduceKind
-from coilwork_ir.scalar import Reduce, Scalar
+from coilwork_ir.scalar import Reduce
 
 _SIMPLE: Final[dict[str, str]] = {
     "sum": "add",
@@ -44,12 +44,13 @@ _NO_POSITION: Final = Literal("9223372036854775807ll")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Component:
-    """One variable of a reduction's state: its C++ type in the lanes and in the total, and its start value."""
+    """One variable of a reduction's state: its C++ type and start value, in the lanes and in the total."""
 
     suffix: str
     type: str
     total_type: str
     start: Code
+    total_start: Code
 
 
 def is_rounded(reduce: Reduce) -> bool:
@@ -96,10 +97,14 @@ def components(reduce: Reduce) -> tuple[Component, ...]:
     dtype = reduce.operands[0].dtype.compute
     lane = "u8" if dtype.is_bool else compute_type(dtype)
     total = "double" if is_rounded(reduce) else lane
-    value = Component(suffix="", type=lane, total_type=total, start=start_value(reduce.kind, dtype))
+    start = start_value(reduce.kind, dtype)
+    total_start = start_value(reduce.kind, DType.F64) if is_rounded(reduce) else start
+    value = Component(suffix="", type=lane, total_type=total, start=start, total_start=total_start)
     if not is_positional(reduce):
         return (value,)
-    return value, Component(suffix="_at", type="i64", total_type="i64", start=_NO_POSITION)
+    return value, Component(
+        suffix="_at", type="i64", total_type="i64", start=_NO_POSITION, total_start=_NO_POSITION
+    )
 
 
 def update(reduce: Reduce, state: tuple[Code, ...], element: Code, position: Code) -> tuple[Statement, ...]:
@@ -169,11 +174,6 @@ def masked_element(reduce: Reduce, element: Code, mask: Code | None) -> Code:
     if mask is None:
         return element
     return Select(mask, element, start_value(reduce.kind, reduce.operands[0].dtype.compute))
-
-
-def element_of(reduce: Reduce) -> Scalar:
-    """The value that is combined."""
-    return reduce.operands[0]
 
 
 def _operator(reduce: Reduce) -> str:

@@ -120,7 +120,7 @@ def _pass(block: Block, region: Region, step: Pass, kept: dict[Scalar, Name]) ->
         stem = block.names.fresh(reduce.kind)
         totals[reduce] = tuple(Name(stem + part.suffix) for part in components(reduce))
         for name, part in zip(totals[reduce], components(reduce), strict=True):
-            block.add(Declare(part.total_type, name.text, part.start))
+            block.add(Declare(part.total_type, name.text, part.total_start))
     if lanes == 1:
         _plain_pass(block, region, step, kept, totals)
     else:

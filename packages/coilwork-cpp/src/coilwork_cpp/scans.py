@@ -34,7 +34,7 @@ def scan_start(scan: Scan, state: Sequence[Name]) -> tuple[tuple[str, str, Code]
         start: Code = literal(float("-inf"), dtype)
     else:
         kind: ReduceKind = kinds.get(scan.kind) or ("sum" if scan.kind == "sum" else _kind(scan))
-        start = start_value(kind, dtype)
+        start = start_value(kind, DType.F64 if _wide(scan) else dtype)
     first = (_running_type(scan), state[0].text, start)
     return (first, ("i64", state[1].text, Literal("0"))) if len(state) > 1 else (first,)
 

@@ -1,0 +1,151 @@
+// softmax for x86-64-avx512
+// Ranges: x0 < n0, r0 < 1000.
+
+using i8 = signed char;
+using i16 = short;
+using i32 = int;
+using i64 = long long;
+using u8 = unsigned char;
+using u16 = unsigned short;
+using u32 = unsigned int;
+using u64 = unsigned long long;
+
+extern "C" {
+  __attribute__((simd("notinbranch"), const)) double exp(double) noexcept;
+}
+
+// Integer power by squaring, wrapping around. Negative exponents as in torch: 0 but for bases 1 and -1.
+template <class T>
+static inline T power(T base, T exponent) {
+  if (exponent < T(0)) return base == T(1) ? T(1) : base == T(-1) ? T(exponent % T(2) == T(0) ? 1 : -1) : T(0);
+  u64 result = 1, square = u64(base);
+  for (u64 rest = u64(exponent); rest; rest >>= 1, square *= square) {
+    if (rest & 1) result *= square;
+  }
+  return T(result);
+}
+
+// exp(x) = 2^n * exp(r), |r| <= ln(2)/2 (Cody and Waite's two-part reduction), with a minimax polynomial for exp(r).
+// Error below 1 ulp. 2^n is applied in two factors, so that subnormal results are right.
+static inline float exp_f32(float x) {
+  const float low = x < -104.0f ? -104.0f : x;
+  const float t = low > 89.0f ? 89.0f : low;
+  const float n = __builtin_rintf(t * 1.44269504f);
+  const float r = (t - n * 0.693145752f) - n * 1.42860677e-06f;
+  float q = 0.00138142204f;
+  q = q * r + 0.00836889911f;
+  q = q * r + 0.0416684039f;
+  q = q * r + 0.166665196f;
+  q = q * r + 0.49999994f;
+  const float y = 1.0f + (r + r * r * q);
+  const i32 power = i32(n), half = power >> 1;
+  const float first = __builtin_bit_cast(float, (half + 127) << 23);
+  const float second = __builtin_bit_cast(float, (power - half + 127) << 23);
+  return y * first * second;
+}
+
+// Adds the lanes pairwise.
+template <i64 N, class T>
+static inline T fold_sum(T* lanes) {
+  for (i64 w = N / 2; w > 0; w /= 2) {
+    for (i64 l = 0; l < w; ++l) lanes[l] += lanes[l + w];
+  }
+  return lanes[0];
+}
+
+// NaN if either is NaN.
+template <class T>
+static inline T max_nan(T a, T b) { return (a > b) | (a != a) ? a : b; }
+
+extern "C" int torch_parallel_for(i64 begin, i64 end, i64 grain, void (*body)(i64, i64, void*), void* context);
+
+// Calls body on all units, on torch's threads if there are more than `grain`.
+static inline void run(void (*body)(i64, i64, void*), i64 units, i64 grain, void* context) {
+  if (units <= grain) {
+    body(0, units, context);
+  } else {
+    torch_parallel_for(0, units, grain, body, context);
+  }
+}
+
+struct Arguments {
+  const float* in0;
+  float* out0;
+  i64 n0;
+};
+
+// Writes out0. A unit of work: x0.
+static void nest_0(i64 begin, i64 end, void* context) {
+  const Arguments& a = *static_cast<const Arguments*>(context);
+  const float* __restrict const in0 = a.in0;
+  float* __restrict const out0 = a.out0;
+  const i64 n0 = a.n0;
+  for (i64 unit = begin; unit < end; ++unit) {
+    const i64 x0 = unit;
+    alignas(64) float row_0[1000];
+    float max_0 = -__builtin_inff();
+    alignas(64) float max_0_lanes[64];
+    #pragma omp simd
+    for (i64 l = 0; l < 64; ++l) {
+      max_0_lanes[l] = -__builtin_inff();
+    }
+    {
+      const i64 r0_rest = 1000 - 0 - ((1000 - 0) % 64);
+      for (i64 r0_first = 0; r0_first < r0_rest; r0_first += 64) {
+        #pragma omp simd
+        for (i64 l = 0; l < 64; ++l) {
+          const i64 r0 = r0_first + l;
+          const float in0_value_0 = in0[r0 + x0 * 1000];
+          max_0_lanes[l] = max_nan<float>(in0_value_0, max_0_lanes[l]);
+        }
+      }
+      #pragma omp simd
+      for (i64 l = 0; l < 1000 - r0_rest; ++l) {
+        const i64 r0 = r0_rest + l;
+        const float in0_value_1 = in0[r0 + x0 * 1000];
+        max_0_lanes[l] = max_nan<float>(in0_value_1, max_0_lanes[l]);
+      }
+    }
+    for (i64 l = 0; l < 64; ++l) {
+      max_0 = max_nan<float>(max_0_lanes[l], max_0);
+    }
+    double sum_0 = 0.0;
+    alignas(64) float sum_0_lanes[64];
+    #pragma omp simd
+    for (i64 l = 0; l < 64; ++l) {
+      sum_0_lanes[l] = 0.0f;
+    }
+    {
+      const i64 r0_rest = 1000 - 0 - ((1000 - 0) % 64);
+      for (i64 r0_first = 0; r0_first < r0_rest; r0_first += 64) {
+        #pragma omp simd
+        for (i64 l = 0; l < 64; ++l) {
+          const i64 r0 = r0_first + l;
+          const float in0_value_2 = in0[r0 + x0 * 1000];
+          const float exp_0 = exp_f32(in0_value_2 - max_0);
+          sum_0_lanes[l] = exp_0 + sum_0_lanes[l];
+          row_0[r0] = exp_0;
+        }
+      }
+      #pragma omp simd
+      for (i64 l = 0; l < 1000 - r0_rest; ++l) {
+        const i64 r0 = r0_rest + l;
+        const float in0_value_3 = in0[r0 + x0 * 1000];
+        const float exp_1 = exp_f32(in0_value_3 - max_0);
+        sum_0_lanes[l] = exp_1 + sum_0_lanes[l];
+        row_0[r0] = exp_1;
+      }
+    }
+    sum_0 += fold_sum<64>(sum_0_lanes);
+    const float sum_result_0 = float(sum_0);
+    #pragma omp simd
+    for (i64 r0 = 0; r0 < 1000; ++r0) {
+      out0[r0 + x0 * 1000] = row_0[r0] / sum_result_0;
+    }
+  }
+}
+
+extern "C" void softmax(const float* in0, float* out0, i64 n0) {
+  Arguments arguments = {in0, out0, n0};
+  run(nest_0, n0, 10, &arguments);
+}
