@@ -67,7 +67,7 @@ def test_index_expressions() -> None:
     shown = {
         "x0 * 8 + 3": i * 8 + 3,
         "x0 / 4": i // 4,
-        "x0 % 4 * n0": (i % 4) * n,
+        "(x0 % 4) * n0": (i % 4) * n,
         "floor_div<i64>(m0, 4)": m // 4,
         "floor_mod<i64>(m0, 4)": m % 4,
         "-m0": -m,

@@ -42,7 +42,9 @@ class Buffer:
     @property
     def span(self) -> Expr:
         """Elements from the first to one past the last in memory, for non-empty, non-negative-stride layouts."""
-        return total((extent - 1) * stride for extent, stride in zip(self.shape, self.strides, strict=True)) + 1
+        return (
+            total((extent - 1) * stride for extent, stride in zip(self.shape, self.strides, strict=True)) + 1
+        )
 
 
 def contiguous_strides(shape: tuple[Expr, ...]) -> tuple[Expr, ...]:

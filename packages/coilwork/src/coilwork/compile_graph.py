@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from coilwork import __version__
+from coilwork.attempts import build_with_retries
+from coilwork.drive import Call, boxed
 from coilwork.errors import CoilworkError, CoilworkFallbackWarning, CompileError
 from coilwork.graph_cache import CachedGraph, Caches, open_caches
-from coilwork.graph_key import UnkeyableGraphError, graph_key_text
+from coilwork.job import Job, Role, open_job
 from coilwork.options import CompileOptions
 from coilwork.report import CompileReport
-from coilwork.stages import Compiled, StageClock, run_stages
+from coilwork.stages import Compiled
 from coilwork.torch_compat import BoxedCallable
-from coilwork.trace import Trace, open_trace
-from coilwork_ir.errors import CoilworkIRError
-from coilwork_ir.loc import Origin
-from coilwork_lowering.errors import LoweringError
-from coilwork_runtime import Builder, KernelBuildError, load_python
-
-Role = Literal["forward", "backward", "inference"]
+from coilwork_runtime import Builder, KernelBuildError, ModuleTextError, load_python
 
 log = logging.getLogger("coilwork")
-
-MOST_RETRIES = 3
-"""How often a graph is lowered again with the operators that failed left to ATen."""
 
 
 class CompiledGraph:
@@ -38,7 +30,7 @@ class CompiledGraph:
 
     _boxed_call = True
 
-    def __init__(self, call: Callable[[list[Any]], Sequence[Any]], report: CompileReport) -> None:
+    def __init__(self, call: Call, report: CompileReport) -> None:
         self._call = call
         self.report = report
 
@@ -54,13 +46,9 @@ def compile_graph(
     Raises:
         CompileError: the graph cannot be compiled and `options.strict` is on.
     """
-    graph_id = f"{role}_{_digest(gm, example_inputs, options)[:10]}"
-    trace = open_trace(options.trace, graph_id)
-    clock = StageClock()
+    job = open_job(gm, example_inputs, role=role, options=options)
     try:
-        return _compile(
-            gm, example_inputs, graph_id=graph_id, role=role, options=options, trace=trace, clock=clock
-        )
+        compiled = _compile(job)
     # Whatever a stage raises is the compiler's fault, not the user's: this is the one place where any failure
     # becomes a warning and the eager graph. Strict mode shows it instead.
     except Exception as error:
@@ -68,174 +56,75 @@ def compile_graph(
             if isinstance(error, CoilworkError):
                 raise
             raise CompileError(
-                "graph-failed", f"graph {graph_id} cannot be compiled", reason=str(error)
+                "graph-failed", f"graph {job.graph_id} cannot be compiled", reason=str(error)
             ) from error
-        report = CompileReport(graph_id=graph_id, role=role, seconds=clock.seconds, fallback=str(error))
-        trace.write("report.json", report.to_json())
-        log.debug("graph %s falls back to eager", graph_id, exc_info=True)
-        warnings.warn(
-            f"graph {graph_id} runs in eager mode: {type(error).__name__}: {error}\n"
-            f'  try     options={{"strict": True}} for the traceback, COILWORK_TRACE=dir for every stage',
-            CoilworkFallbackWarning,
-            stacklevel=2,
-        )
-        return _eager(gm, report)
+        compiled = _eager(job, error)
+    job.trace.write("report.json", compiled.report.to_json())
+    log.info("graph %s: %s", job.graph_id, compiled.report.summary())
+    return compiled
 
 
-def _compile(
-    gm: torch.fx.GraphModule,
-    example_inputs: Sequence[Any],
-    *,
-    graph_id: str,
-    role: Role,
-    options: CompileOptions,
-    trace: Trace,
-    clock: StageClock,
-) -> BoxedCallable:
-    caches = open_caches(options)
-    with clock.stage("cache"):
-        cached = _lookup(gm, example_inputs, options, caches)
-    builder = Builder(store=caches.kernels, workers=options.workers)
-    if cached.entry is not None:
-        constants = {key: _attribute(gm, key) for key in cached.entry.constant_keys}
-        with clock.stage("build"):
-            call = load_python(cached.entry.module, builder=builder, constants=constants, name=graph_id)
-        trace.write("module.py", cached.entry.module)
-        report = replace(cached.entry.report, graph_id=graph_id, cache_hit=True, seconds=clock.seconds)
-    else:
-        compiled, call = _build_with_retries(gm, example_inputs, graph_id, options, builder, trace, clock)
-        report = _report(graph_id, role, compiled, clock)
-        if cached.key is not None:
-            entry = CachedGraph(
-                module=compiled.module, constant_keys=tuple(compiled.constants), report=report
-            )
-            caches.put_graph(cached.key, entry)
-    trace.write("report.json", report.to_json())
-    log.info("graph %s: %s", graph_id, report.to_json())
+def _compile(job: Job) -> CompiledGraph:
+    caches = open_caches(job.options)
+    builder = Builder(store=caches.kernels, workers=job.options.workers)
+    # Only the Python module can be restored from text; other wrappers find their kernels in the cache.
+    text = job.key_text if job.options.cache and job.options.wrapper == "python" else None
+    key = None if text is None else caches.graph_key(text, job.options, torch.__version__, __version__)
+    log.debug("graph %s: %s", job.graph_id, "not cached" if key is None else f"cache key {key}")
+    if key is not None:
+        restored = _restored(job, key, caches, builder)
+        if restored is not None:
+            return restored
+    compiled, call = build_with_retries(job, builder)
+    report = _report(job, compiled)
+    if key is not None:
+        entry = CachedGraph(module=compiled.module, constant_keys=tuple(compiled.constants), report=report)
+        caches.put_graph(key, entry)
     return CompiledGraph(call, report)
 
 
-def _build_with_retries(
-    gm: torch.fx.GraphModule,
-    example_inputs: Sequence[Any],
-    graph_id: str,
-    options: CompileOptions,
-    builder: Builder,
-    trace: Trace,
-    clock: StageClock,
-) -> tuple[Compiled, Callable[[list[Any]], Sequence[Any]]]:
-    """Compile and build; operators whose kernels cannot be generated or built go to ATen, and it is tried again."""
-    fallback = options.fallback
-    for attempt in range(MOST_RETRIES + 1):
-        try:
-            compiled = run_stages(
-                gm,
-                name=graph_id,
-                options=options,
-                fallback=fallback,
-                example_strides=[_strides(value) for value in example_inputs],
-                trace=trace,
-                clock=clock,
-            )
-        except (CoilworkIRError, LoweringError) as error:
-            culprits = _operators(error.origins)
-            failure: Exception = error
-        else:
-            try:
-                with clock.stage("build"):
-                    call = load_python(
-                        compiled.module, builder=builder, constants=compiled.constants, name=graph_id
-                    )
-                return compiled, call
-            except KernelBuildError as error:
-                origins = {kernel.name: kernel.origins for kernel in compiled.program.kernels}
-                culprits = _operators(origins.get(error.kernel, ()))
-                failure = error
-        fresh = tuple(name for name in culprits if name not in fallback)
-        if options.strict or not fresh or attempt == MOST_RETRIES:
-            raise failure
-        warnings.warn(
-            f"{', '.join(fresh)} run as ATen's own kernels in graph {graph_id}: {failure}",
-            CoilworkFallbackWarning,
-            stacklevel=2,
-        )
-        fallback = (*fallback, *fresh)
-    raise AssertionError("the last attempt returns or raises")
-
-
-def _operators(origins: Sequence[Origin]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(origin.op for origin in origins if "." in origin.op))
-
-
-class _Found:
-    """A cache lookup: the key, unless the graph has none, and the entry, if there is one."""
-
-    __slots__ = ("entry", "key")
-
-    def __init__(self, key: str | None, entry: CachedGraph | None) -> None:
-        self.key = key
-        self.entry = entry
-
-
-def _lookup(
-    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: CompileOptions, caches: Caches
-) -> _Found:
-    if not options.cache:
-        return _Found(None, None)
+def _restored(job: Job, key: str, caches: Caches, builder: Builder) -> CompiledGraph | None:
+    """The graph from the cache. An entry that does not load is dropped with a warning, and the graph compiled."""
+    with job.clock.stage("cache"):
+        entry = caches.get_graph(key)
+    if entry is None:
+        return None
     try:
-        text = graph_key_text(gm, example_inputs)
-    except UnkeyableGraphError as error:
-        log.info("not cached: %s", error)
-        return _Found(None, None)
-    key = caches.graph_key(text, options, torch.__version__, __version__)
-    return _Found(key, caches.get_graph(key))
+        constants = {name: job.constant(name) for name in entry.constant_keys}
+        with job.clock.stage("build"):
+            call = load_python(entry.module, builder=builder, constants=constants, name=job.graph_id)
+    except (ModuleTextError, KernelBuildError, KeyError) as error:
+        caches.drop_graph(key, f"its module does not load: {error}")
+        return None
+    job.trace.write("module.py", entry.module)
+    report = replace(
+        entry.report, graph_id=job.graph_id, role=job.role, cache_hit=True, seconds=job.clock.seconds
+    )
+    return CompiledGraph(call, report)
 
 
-def _digest(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: CompileOptions) -> str:
-    """A short name for the graph that is the same in every process."""
-    try:
-        text = graph_key_text(gm, example_inputs)
-    except UnkeyableGraphError:
-        text = gm.code
-    return hashlib.sha256((options.key_text() + text).encode()).hexdigest()
-
-
-def _report(graph_id: str, role: Role, compiled: Compiled, clock: StageClock) -> CompileReport:
+def _report(job: Job, compiled: Compiled) -> CompileReport:
     return CompileReport(
-        graph_id=graph_id,
-        role=role,
+        graph_id=job.graph_id,
+        role=job.role,
         kernels=compiled.launches,
         distinct_kernels=len(compiled.sources),
         extern_calls=compiled.extern_calls,
-        seconds=clock.seconds,
+        seconds=job.clock.seconds,
         peak_bytes_predicted=compiled.peak_bytes,
     )
 
 
-def _strides(value: object) -> tuple[int, ...] | None:
-    """Strides of a static tensor input; `None` leaves what the captured graph says."""
-    if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
-        return None
-    strides = value.stride()
-    return strides if all(type(s) is int for s in strides) else None
-
-
-def _attribute(gm: torch.fx.GraphModule, path: str) -> torch.Tensor:
-    value: object = gm
-    for part in path.split("."):
-        value = getattr(value, part)
-    if not isinstance(value, torch.Tensor):
-        raise CompileError("constant-missing", f"the graph's attribute {path} is not a tensor")
-    return value
-
-
-def _eager(gm: torch.fx.GraphModule, report: CompileReport) -> CompiledGraph:
-    forward = gm.forward
-
-    def call(args: list[Any]) -> Sequence[Any]:
-        values = list(args)
-        args.clear()
-        result: Sequence[Any] = forward(*values)
-        return result
-
-    return CompiledGraph(call, report)
+def _eager(job: Job, error: Exception) -> CompiledGraph:
+    """The captured graph as it is, with a warning that says why."""
+    log.debug("graph %s falls back to eager", job.graph_id, exc_info=True)
+    warnings.warn(
+        f"graph {job.graph_id} runs in eager mode: {type(error).__name__}: {error}\n"
+        f'  try     options={{"strict": True}} for the traceback, COILWORK_TRACE=dir for every stage',
+        CoilworkFallbackWarning,
+        stacklevel=3,
+    )
+    report = CompileReport(
+        graph_id=job.graph_id, role=job.role, seconds=job.clock.seconds, fallback=str(error)
+    )
+    return CompiledGraph(boxed(job.gm), report)

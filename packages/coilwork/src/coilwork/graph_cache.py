@@ -1,14 +1,19 @@
-"""Compiled graphs on disk: the generated module's text and the report, by graph key."""
+"""Compiled graphs on disk: the generated module's text and the report, by graph key.
+
+The kernels' binaries lie beside them, each under a key of its own. Graphs driven by FX or C++ are not kept whole, only
+their kernels and libraries.
+"""
 
 from __future__ import annotations
 
 import json
+import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from coilwork.options import CompileOptions
 from coilwork.report import CompileReport
-from coilwork_cache import Bundle, GraphCache, NullStore, Store, open_local_store
+from coilwork_cache import Bundle, CacheCorruptionWarning, GraphCache, NullStore, Store, open_local_store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,18 +43,23 @@ class Caches:
         return self.graphs.key(graph_text, options.key_text(), torch_version, our_version)
 
     def get_graph(self, key: str) -> CachedGraph | None:
-        """The entry under `key`; one that does not decode counts as a miss."""
+        """The entry under `key`; one that does not decode is dropped with a warning, and counts as a miss."""
         bundle = self.graphs.get(key)
-        if bundle is None or "module.py" not in bundle.records:
+        if bundle is None:
             return None
         try:
             facts = json.loads(bundle.records["report.json"])
             report = replace(CompileReport(graph_id="", role=""), **facts)
             keys = tuple(str(key) for key in json.loads(bundle.records["constants.json"]))
             return CachedGraph(module=bundle.records["module.py"].decode(), constant_keys=keys, report=report)
-        except (KeyError, TypeError, ValueError):
-            self.graphs.delete(key)
+        except (KeyError, TypeError, ValueError) as error:
+            self.drop_graph(key, f"{type(error).__name__}: {error}")
             return None
+
+    def drop_graph(self, key: str, reason: str) -> None:
+        """Remove the entry under `key`, which is damaged, with a warning."""
+        self.graphs.delete(key)
+        warnings.warn(CacheCorruptionWarning(f"graph entry {key}", reason), stacklevel=2)
 
     def put_graph(self, key: str, entry: CachedGraph) -> None:
         """Keep `entry` under `key`."""

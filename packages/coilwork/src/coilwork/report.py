@@ -12,7 +12,7 @@ class CompileReport:
     """One compiled graph.
 
     Attributes:
-        graph_id: unique in the process, e.g. `"003_backward_1f2e3d4c"`.
+        graph_id: role and digest, e.g. `"backward_1f2e3d4c90"`; the same in every process.
         role: `forward`, `backward` or `inference`.
         kernels: number of launches of generated kernels in one call.
         distinct_kernels: number of different kernels.
@@ -36,3 +36,14 @@ class CompileReport:
     def to_json(self) -> str:
         """The report as JSON text."""
         return json.dumps(asdict(self), indent=2, sort_keys=True)
+
+    def summary(self) -> str:
+        """The report in one line."""
+        if self.fallback:
+            return f"eager: {self.fallback}"
+        seconds = ", ".join(f"{stage} {taken:.3f}" for stage, taken in self.seconds.items())
+        kept = "from the cache, " if self.cache_hit else ""
+        return (
+            f"{kept}{self.kernels} launches of {self.distinct_kernels} kernels, "
+            f"{self.extern_calls} operator calls; seconds: {seconds}"
+        )

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
 
 from coilwork.alignment import aligned_inputs
+from coilwork.clock import StageClock
 from coilwork.codegens import codegen_for
+from coilwork.job import Job
 from coilwork.options import CompileOptions
 from coilwork.targets import TargetChoice, choose_targets
 from coilwork.trace import Trace
@@ -35,22 +35,6 @@ from coilwork_scheduler.memory import PlanOptions, plan
 from coilwork_wrapper import emit_python
 
 _T = TypeVar("_T")
-
-
-@dataclass(slots=True)
-class StageClock:
-    """Wall seconds by stage, of one compilation."""
-
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        """Time the body under `name`; times of one name add up."""
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,28 +63,20 @@ class Compiled:
         return None if self.program.peak_bytes is None else as_int(self.program.peak_bytes)
 
 
-def run_stages(
-    gm: torch.fx.GraphModule,
-    *,
-    name: str,
-    options: CompileOptions,
-    fallback: tuple[str, ...],
-    example_strides: Sequence[tuple[int, ...] | None] | None,
-    trace: Trace,
-    clock: StageClock,
-) -> Compiled:
-    """Compile `gm` to a module. `fallback` are operators to leave to ATen.
+def run_stages(job: Job, *, fallback: tuple[str, ...]) -> Compiled:
+    """Compile the job's graph to a module. `fallback` are operators to leave to ATen.
 
     Raises:
         LoweringError, ScheduleError, EmitError, VerifyError: a stage cannot do its part.
     """
+    gm, options, trace, clock = job.gm, job.options, job.trace, job.clock
     if trace.wanted:
         trace.write(
             "aten.txt", gm.print_readable(print_output=False, include_stride=True, include_device=True)
         )
     lowering = LoweringOptions(fallback=fallback, numerics=options.numerics)
     with clock.stage("lower"):
-        lowered = lower(gm, name=name, options=lowering, example_strides=example_strides)
+        lowered = lower(gm, name=job.graph_id, options=lowering, example_strides=job.strides)
     targets = choose_targets(lowered.graph, options)
     aligned = aligned_inputs(lowered.graph, gm)
     program = lower_to_program(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+import os
 import platform
 import tempfile
 import threading
@@ -25,6 +25,7 @@ class CppBuilder:
         self._flights: SingleFlight[Path] = SingleFlight()
         self._folder = tempfile.TemporaryDirectory(prefix="coilwork-kernels-")
         self._stub_made = False
+        self._written: dict[str, Path] = {}
 
     def build(self, spec: CppKernel) -> Launcher:
         """The kernel's launcher.
@@ -58,24 +59,26 @@ class CppBuilder:
 
     def load(self, spec: CppKernel, data: bytes) -> Launcher | None:
         """A launcher of a library that was built elsewhere; None if it does not load here."""
-        library = Path(self._folder.name, f"{hashlib.sha256(data).hexdigest()}.so")
         try:
-            return load_launcher(spec, self._write(library, data))
+            return load_launcher(spec, self._write(data))
         except (OSError, AttributeError):
             return None
 
     def _library(self, spec: CppKernel, key: str, toolchain: Toolchain) -> Path:
-        library = Path(self._folder.name, f"{key}.so")
-        if library.exists():
-            return library
+        known = self._written.get(key)
+        if known is not None:
+            return known
         data = None if self._store is None else self._store.get(key)
-        return self._write(library, self._compile(spec, key, toolchain) if data is None else data)
+        return self._keep(key, self._compile(spec, key, toolchain) if data is None else data)
 
     def _rebuild(self, spec: CppKernel, key: str, toolchain: Toolchain, refused: Path) -> Path:
+        current = self._written.get(key)
+        if current is not None and current != refused:
+            # another thread was here first
+            return current
         if self._store is not None:
             self._store.delete(key)
-        refused.unlink(missing_ok=True)
-        return self._write(refused, self._compile(spec, key, toolchain))
+        return self._keep(key, self._compile(spec, key, toolchain))
 
     def _compile(self, spec: CppKernel, key: str, toolchain: Toolchain) -> bytes:
         with self._lock:
@@ -93,10 +96,16 @@ class CppBuilder:
             self._store.put(key, data)
         return data
 
-    def _write(self, library: Path, data: bytes) -> Path:
-        partial = library.with_suffix(f".{threading.get_ident()}")
-        partial.write_bytes(data)
-        return partial.replace(library)
+    def _keep(self, key: str, data: bytes) -> Path:
+        self._written[key] = library = self._write(data)
+        return library
+
+    def _write(self, data: bytes) -> Path:
+        """A new file each time: the loader takes a path that it knows for the library that it knows."""
+        handle, path = tempfile.mkstemp(suffix=".so", dir=self._folder.name)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        return Path(path)
 
 
 def library_key(spec: CppKernel, toolchain: Toolchain) -> str:

@@ -21,53 +21,44 @@ def load_launcher(spec: CppKernel, library: Path) -> Launcher:
 
     Raises:
         OSError: the library does not load.
+        AttributeError: it does not define the kernel.
     """
-    handle = ctypes.CDLL(str(library))
-    function = getattr(handle, spec.entry)
+    function = ctypes.CDLL(str(library))[spec.entry]
     arguments = [parse_argument(text) for text in spec.args]
     function.argtypes = [ctypes.c_void_p if a.is_pointer else ctypes.c_int64 for a in arguments]
     function.restype = ctypes.c_int64 if spec.checks else None
-    pointers = sum(a.is_pointer and a.role != "scratch" for a in arguments)
-    if any(a.role == "scratch" for a in arguments):
-        return _with_scratch(spec, function, pointers)
-    if spec.checks:
-        return _checked(spec, function, pointers)
-    return _plain(function, pointers, len(arguments) - pointers)
 
+    def report(failed: int) -> None:
+        raise_check(spec.name, spec.checks, failed - 1)
 
-def _plain(function: Any, pointers: int, sizes: int) -> Launcher:
-    """The common case, written out for the number of arguments so that a call makes no list."""
-    tensors = [f"t{k}" for k in range(pointers)]
-    numbers = [f"n{k}" for k in range(sizes)]
-    passed = [f"{t}.data_ptr()" for t in tensors] + numbers
-    text = f"def launch({', '.join(tensors + numbers)}):\n    function({', '.join(passed)})\n"
-    scope: dict[str, Any] = {"function": function}
-    exec(text, scope)
+    scope: dict[str, Any] = {
+        "function": function,
+        "report": report,
+        "empty": _empty,
+        "min": min,
+        "max": max,
+    }
+    exec(compile(launcher_text(spec), f"<coilwork launcher of {spec.name}>", "exec"), scope)
     launch: Launcher = scope["launch"]
     return launch
 
 
-def _checked(spec: CppKernel, function: Any, pointers: int) -> Launcher:
-    def launch(*args: Any) -> None:
-        failed = function(*(t.data_ptr() for t in args[:pointers]), *args[pointers:])
-        if failed:
-            raise_check(spec.name, spec.checks, failed - 1)
-
-    return launch
-
-
-def _with_scratch(spec: CppKernel, function: Any, pointers: int) -> Launcher:
+def launcher_text(spec: CppKernel) -> str:
+    """The launcher's Python, written out for the kernel's arguments so that a call makes no list and no dictionary."""
     arguments = [parse_argument(text) for text in spec.args]
-    names = [name for name, a in zip(spec.arg_names, arguments, strict=True) if a.role == "size"]
-    codes = [(compile(a.elements, spec.name, "eval"), a.dtype) for a in arguments if a.role == "scratch"]
+    names = spec.arg_names or tuple(f"a{position}" for position in range(len(arguments)))
+    named = list(zip(names, arguments, strict=True))
+    given = ", ".join(name for name, a in named if a.role != "scratch")
+    passed = ", ".join(f"{name}.data_ptr()" if a.is_pointer else name for name, a in named)
+    lines = [f"def launch({given}):"]
+    # a scratch tensor needs a name: its memory must outlive the call
+    lines += [f"    {name} = empty({a.elements}, {a.dtype!r})" for name, a in named if a.role == "scratch"]
+    if spec.checks:
+        lines += [f"    failed = function({passed})", "    if failed:", "        report(failed)"]
+    else:
+        lines.append(f"    function({passed})")
+    return "\n".join(lines) + "\n"
 
-    def launch(*args: Any) -> None:
-        sizes = dict(zip(names, args[pointers:], strict=True))
-        scratch = [torch.empty(int(eval(code, {}, sizes)), dtype=torch_dtype(dtype)) for code, dtype in codes]
-        failed = function(
-            *(t.data_ptr() for t in args[:pointers]), *args[pointers:], *(t.data_ptr() for t in scratch)
-        )
-        if spec.checks and failed:
-            raise_check(spec.name, spec.checks, failed - 1)
 
-    return launch
+def _empty(elements: int, dtype: str) -> torch.Tensor:
+    return torch.empty(elements, dtype=torch_dtype(dtype))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import shutil
@@ -28,6 +29,8 @@ BASE_FLAGS: Final = (
 )
 # What a torch wheel exports in libtorch_cpu and kernels call; linked against a stub, because reading the symbol table of
 # the real library takes longer than compiling the kernel.
+STUB: Final = "libtorch_cpu.so"
+LONGEST_COMPLAINT: Final = 4000
 IMPORTED: Final = ("torch_parallel_for", "torch_get_num_threads", "torch_get_thread_idx")
 
 _FEATURE_FLAGS: Final[tuple[tuple[str, str], ...]] = (
@@ -57,9 +60,15 @@ def find_toolchain(environ: Mapping[str, str] | None = None) -> Toolchain:
         MissingCompilerError: there is none.
     """
     variables = os.environ if environ is None else environ
-    names = (variables["CXX"],) if variables.get("CXX") else CANDIDATES
+    return _find(variables.get("CXX", ""), variables.get("PATH", ""))
+
+
+@functools.cache
+def _find(chosen: str, path: str) -> Toolchain:
+    """As `find_toolchain`: asking a compiler for its version starts it. A failed search is not remembered."""
+    names = (chosen,) if chosen else CANDIDATES
     for name in names:
-        command = shutil.which(name, path=variables.get("PATH"))
+        command = shutil.which(name, path=path)
         if command is not None:
             shown = subprocess.run([command, "--version"], capture_output=True, text=True, check=False)
             return Toolchain(command=command, version=shown.stdout.partition("\n")[0])
@@ -94,43 +103,45 @@ def make_stub(toolchain: Toolchain, folder: Path) -> None:
     """Put a stub of libtorch_cpu into `folder`: the names that kernels import, and the real library's SONAME.
 
     At load time the SONAME resolves to the library that torch has already loaded.
+
+    Raises:
+        MissingCompilerError: the compiler cannot build even that.
     """
+    Path(folder, STUB).write_bytes(_stub(toolchain))
+
+
+@functools.cache
+def _stub(toolchain: Toolchain) -> bytes:
     functions = " ".join(f"void {name}() {{}}" for name in IMPORTED)
-    source = folder / "torch_cpu_stub.cpp"
-    source.write_text(f'extern "C" {{ {functions} }}\n', encoding="utf-8")
-    library = folder / "libtorch_cpu.so"
-    run = subprocess.run(
-        [
-            toolchain.command,
-            "-shared",
-            "-fPIC",
-            str(source),
-            "-o",
-            str(library),
-            "-Wl,-soname,libtorch_cpu.so",
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if run.returncode:
+    soname = () if platform.system() == "Darwin" else (f"-Wl,-soname,{STUB}",)
+    data, complaint = _run(toolchain, f'extern "C" {{ {functions} }}\n', ("-shared", "-fPIC"), soname)
+    if data is None:
         raise MissingCompilerError(
             "broken-compiler",
             f"{toolchain.command} cannot build a shared library",
-            reason=run.stderr[-2000:],
+            reason=complaint,
             remedy="install a working C++ tool chain or set CXX",
         )
+    return data
 
 
 def compile_library(
     toolchain: Toolchain, source: str, features: Iterable[str], stub: Path
 ) -> tuple[bytes | None, str]:
     """Compile `source`: the shared library's bytes and an empty text, or `None` and what the compiler said."""
-    with tempfile.TemporaryDirectory(prefix="coilwork-") as scratch:
-        text, library = Path(scratch, "kernel.cpp"), Path(scratch, "kernel.so")
-        text.write_text(source, encoding="utf-8")
-        command = [toolchain.command, *flags_for(features), str(text), "-o", str(library), *link_flags(stub)]
-        run = subprocess.run(command, capture_output=True, text=True, check=False)
+    return _run(toolchain, source, flags_for(features), link_flags(stub))
+
+
+def _run(
+    toolchain: Toolchain, source: str, flags: tuple[str, ...], libraries: tuple[str, ...]
+) -> tuple[bytes | None, str]:
+    """Run the compiler in a folder of its own, so that its messages name no path that changes."""
+    with tempfile.TemporaryDirectory(prefix="coilwork-") as folder:
+        Path(folder, "kernel.cpp").write_text(source, encoding="utf-8")
+        command = [toolchain.command, *flags, "kernel.cpp", "-o", "kernel.so"]
+        run = subprocess.run(
+            [*command, *libraries], capture_output=True, text=True, errors="replace", check=False, cwd=folder
+        )
         if run.returncode:
-            return None, f"{' '.join(command)}\n{run.stderr[-4000:]}"
-        return library.read_bytes(), ""
+            return None, f"{' '.join(command)}\n{run.stderr[:LONGEST_COMPLAINT]}"
+        return Path(folder, "kernel.so").read_bytes(), ""
