@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from coilwork.compile_graph import Role, compile_graph
+from coilwork.compile_graph import compile_graph
+from coilwork.job import Role
 from coilwork.modes import announce_mode
 from coilwork.options import CompileOptions, resolve
 from coilwork.torch_compat import (

@@ -159,9 +159,10 @@ class _Emitter:
                 buffer = self.buffers[instruction.buffer]
                 size, stride = self._layout(buffer)
                 dtype = getattr(torch, buffer.dtype.torch_name)
-                self._function(
-                    functions.check_layout, self.values[buffer.name], buffer.name, dtype, size, stride
-                )
+                check = functions.check_aligned_layout if instruction.aligned else functions.check_layout
+                node = self._function(check, self.values[buffer.name], buffer.name, dtype, size, stride)
+                if instruction.aligned:
+                    self.values[buffer.name] = node
             case Alloc(buffer=buffer):
                 size, stride = self._layout(buffer)
                 dtype = getattr(torch, buffer.dtype.torch_name)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 Sizes = Sequence[int]
+
+ALIGNMENT_BYTES: Final = 16
 
 
 def check_layout(value: torch.Tensor, name: str, dtype: torch.dtype, size: Sizes, stride: Sizes) -> None:
@@ -23,6 +25,16 @@ def check_layout(value: torch.Tensor, name: str, dtype: torch.dtype, size: Sizes
     pairs = zip(value.shape, value.stride(), stride, strict=True)
     if 0 not in value.shape and any(extent != 1 and a != b for extent, a, b in pairs):
         raise ValueError(f"input {name}: strides {value.stride()}, expected {tuple(stride)}")
+
+
+def check_aligned_layout(
+    value: torch.Tensor, name: str, dtype: torch.dtype, size: Sizes, stride: Sizes
+) -> torch.Tensor:
+    """As `check_layout`; an input whose address is no multiple of 16 bytes is replaced by an aligned copy."""
+    check_layout(value, name, dtype, size, stride)
+    if value.data_ptr() % ALIGNMENT_BYTES == 0:
+        return value
+    return torch.empty_strided(size, stride, dtype=dtype, device=value.device).copy_(value)
 
 
 def reinterpret(value: torch.Tensor, size: Sizes, stride: Sizes, offset: int) -> torch.Tensor:

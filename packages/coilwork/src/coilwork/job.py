@@ -1,0 +1,89 @@
+"""What is compiled, and how: the facts that every step of one compilation reads."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+
+from coilwork.clock import StageClock
+from coilwork.graph_key import UnkeyableGraphError, graph_key_text
+from coilwork.options import CompileOptions
+from coilwork.trace import Trace, open_trace
+
+Role = Literal["forward", "backward", "inference"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One graph to compile.
+
+    Attributes:
+        gm: the ATen graph that AOTAutograd made.
+        example_inputs: fake tensors and sizes, one per placeholder.
+        role: which part of the user's function `gm` is.
+        graph_id: a short name, the same in every process.
+        key_text: canonical text for the cache key; `None` if the graph has none and is not cached.
+        options: the settings.
+        trace: where stage dumps go.
+        clock: times of the stages so far.
+    """
+
+    gm: torch.fx.GraphModule
+    example_inputs: Sequence[Any]
+    role: Role
+    graph_id: str
+    key_text: str | None
+    options: CompileOptions
+    trace: Trace
+    clock: StageClock = field(default_factory=StageClock)
+
+    @property
+    def strides(self) -> list[tuple[int, ...] | None]:
+        """Strides of each static tensor input; `None` leaves what the captured graph says."""
+        return [_strides(value) for value in self.example_inputs]
+
+    def constant(self, path: str) -> torch.Tensor:
+        """The tensor attribute of the graph at `path`.
+
+        Raises:
+            KeyError: there is none.
+        """
+        value: object = self.gm
+        for part in path.split("."):
+            value = getattr(value, part, None)
+        if not isinstance(value, torch.Tensor):
+            raise KeyError(path)
+        return value
+
+
+def open_job(
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, role: Role, options: CompileOptions
+) -> Job:
+    """The job of compiling `gm`."""
+    key_text: str | None
+    try:
+        key_text = graph_key_text(gm, example_inputs)
+    except UnkeyableGraphError:
+        key_text = None
+    facts = options.key_text() + (gm.code if key_text is None else key_text)
+    graph_id = f"{role}_{hashlib.sha256(facts.encode()).hexdigest()[:10]}"
+    return Job(
+        gm=gm,
+        example_inputs=example_inputs,
+        role=role,
+        graph_id=graph_id,
+        key_text=key_text,
+        options=options,
+        trace=open_trace(options.trace, graph_id),
+    )
+
+
+def _strides(value: object) -> tuple[int, ...] | None:
+    if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
+        return None
+    strides = value.stride()
+    return strides if all(type(s) is int for s in strides) else None
