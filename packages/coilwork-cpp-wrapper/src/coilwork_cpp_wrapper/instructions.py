@@ -1,0 +1,202 @@
+"""Each instruction of a program as C++ statements. Total: a new instruction has to be added here to be emitted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from coilwork_ir.buffers import Buffer, Ref
+from coilwork_ir.errors import EmitError
+from coilwork_ir.index import Expr, as_expr, substitute
+from coilwork_ir.kernel_source import SourceArg
+from coilwork_ir.program.nodes import (
+    Alloc,
+    AllocPool,
+    BindSymbol,
+    CheckLayout,
+    CheckSize,
+    Comment,
+    CondCall,
+    ExternCall,
+    Free,
+    Instruction,
+    Launch,
+    PoolView,
+    Reinterpret,
+    Return,
+    Reuse,
+    WhileCall,
+)
+from coilwork_cpp_wrapper.calls import emit_call
+from coilwork_cpp_wrapper.control import emit_cond, emit_while
+from coilwork_cpp_wrapper.provenance import error_lines, origin_lines
+from coilwork_cpp_wrapper.scope import Scope, dtype_code
+from coilwork_cpp_wrapper.tree import (
+    Assign,
+    Binary,
+    Braces,
+    Call,
+    Code,
+    Declare,
+    DeclareArray,
+    Do,
+    Element,
+    Name,
+    Number,
+    Remark,
+    Statement,
+    Words,
+)
+
+RELATIONS: Final = {"eq": "==", "ne": "!=", "lt": "<", "le": "<="}
+
+
+def emit_instruction(instruction: Instruction, scope: Scope) -> Iterator[Statement]:
+    """Statements that do what `instruction` says.
+
+    Raises:
+        EmitError: `cpp-unsupported`, torch's C interface cannot do it.
+    """
+    match instruction:
+        case BindSymbol():
+            source = scope.name(instruction.buffer)
+            value = Call(f"{source}.{instruction.what}", (Number(instruction.dim),))
+            yield Declare("const int64_t", scope.symbol(instruction.symbol), value)
+        case CheckLayout():
+            yield from _check_layout(instruction, scope)
+        case Alloc(buffer=buffer):
+            yield _define(buffer, Call("rt::empty", (*scope.layout(buffer), dtype_code(buffer.dtype))), scope)
+        case AllocPool():
+            size = Call("rt::empty_pool", (scope.index(instruction.size_bytes),))
+            yield Declare("rt::Tensor", scope.name(instruction.pool), size)
+        case PoolView(buffer=buffer):
+            pool, offset = Name(scope.name(instruction.pool)), scope.index(instruction.offset_bytes)
+            carved = Call("rt::carve", (pool, offset, *scope.layout(buffer), dtype_code(buffer.dtype)))
+            yield _define(buffer, carved, scope)
+        case Reuse():
+            yield from _reuse(instruction, scope)
+        case Reinterpret(buffer=buffer):
+            yield _define(buffer, _view(buffer, instruction.source, scope.index(instruction.offset), scope), scope)
+        case Launch():
+            yield from _launch(instruction, scope)
+        case CheckSize():
+            yield _step(f"check {instruction.lhs!r} {instruction.relation} {instruction.rhs!r}", instruction)
+            sides = (scope.index(instruction.lhs), scope.index(instruction.rhs))
+            test = Binary(RELATIONS[instruction.relation], *sides)
+            yield Do(Call("rt::require", (test, Words(instruction.message))))
+        case ExternCall() | CondCall() | WhileCall():
+            yield from _call(instruction, scope)
+        case Free(names=names):
+            for name in names:
+                yield Do(Call(f"{scope.name(name)}.reset"))
+        case Comment(text=text):
+            yield Remark(text)
+        case Return():
+            yield from _return(instruction, scope)
+
+
+def _step(what: str, instruction: Launch | ExternCall | CheckSize | CondCall | WhileCall) -> Statement:
+    """Where a failure from here on comes from."""
+    return Do(Call("rt::at", (Words(error_lines(what, instruction.origins)),)))
+
+
+def _define(buffer: Buffer, value: Code, scope: Scope) -> Statement:
+    return Declare("rt::Tensor", scope.name(buffer.name), value)
+
+
+def _check_layout(instruction: CheckLayout, scope: Scope) -> Iterator[Statement]:
+    buffer = scope.buffer(instruction.buffer)
+    name = Name(scope.name(buffer.name))
+    dtype = dtype_code(buffer.dtype)
+    layout = scope.layout(buffer)
+    described = Words(buffer.dtype.torch_name)
+    yield Do(Call("rt::check_layout", (name, Words(buffer.name), *layout, dtype, described)))
+    if instruction.aligned:
+        yield Assign(name, Call("rt::aligned", (Call("rt::move", (name,)), *layout, dtype)))
+
+
+def _view(buffer: Buffer, source_name: str, offset: Code, scope: Scope) -> Code:
+    source = scope.buffer(source_name)
+    old = Name(scope.name(source_name))
+    if buffer.dtype is not source.dtype:
+        return Call("rt::view_bits", (old, *scope.layout(buffer), offset, dtype_code(buffer.dtype)))
+    if (buffer.shape, buffer.strides) == (source.shape, source.strides) and offset == Number(0):
+        return Call(f"{old.text}.alias")
+    return Call("rt::view", (old, *scope.layout(buffer), offset))
+
+
+def _reuse(instruction: Reuse, scope: Scope) -> Iterator[Statement]:
+    buffer, source = instruction.buffer, scope.buffer(instruction.source)
+    old = scope.name(instruction.source)
+    yield Remark(f"{scope.name(buffer.name)} takes over the memory of {old}")
+    if (buffer.dtype, buffer.shape, buffer.strides) == (source.dtype, source.shape, source.strides):
+        yield _define(buffer, Call("rt::move", (Name(old),)), scope)
+        return
+    yield _define(buffer, _view(buffer, instruction.source, Number(0), scope), scope)
+    yield Do(Call(f"{old}.reset"))
+
+
+def _launch(launch: Launch, scope: Scope) -> Iterator[Statement]:
+    source = scope.kernel(launch.kernel)
+    yield from (Remark(line) for line in origin_lines(launch.origins))
+    pointers: list[Code] = [Call(f"{scope.name(a)}.data") for a in launch.args]
+    sizes: list[Code] = [scope.index(s) for s in launch.sizes]
+    scratch: list[Code] = []
+    size_names = [a.name for a in source.args if a.role == "size"]
+    if len(size_names) != len(sizes) or len(source.args) < len(pointers) + len(sizes):
+        raise EmitError(
+            "kernel-arguments",
+            f"kernel {launch.kernel} is launched with {len(pointers)} tensors and {len(sizes)} sizes",
+            origins=launch.origins,
+            reason=f"its source takes {len(source.args)} arguments, {len(size_names)} of them sizes",
+        )
+    passed = dict(zip(size_names, launch.sizes, strict=True))
+    for position, arg in enumerate(a for a in source.args if a.role == "scratch"):
+        name = f"scratch_{scope.number}_{position}"
+        elements = scope.index(_over_sizes(arg, passed))
+        shape = (Braces((elements,)), Braces((Number(1),)))
+        yield Declare("const rt::Tensor", name, Call("rt::empty", (*shape, dtype_code(arg.dtype))))
+        scratch.append(Call(f"{name}.data"))
+    call = Call(scope.entry(launch.kernel), (*pointers, *sizes, *scratch))
+    if not source.checks:
+        yield Do(call)
+        return
+    yield _step(f"launch {launch.kernel}", launch)
+    messages = f"checks_{scope.number}"
+    yield DeclareArray("static const char* const", messages, items=tuple(Words(c) for c in source.checks))
+    yield Do(Call("rt::check_kernel", (call, Name(messages), Words(launch.kernel))))
+
+
+def _over_sizes(arg: SourceArg, passed: Mapping[str, Expr]) -> Expr:
+    """Elements of scratch memory, with the kernel's names of sizes replaced by what this launch passes."""
+    elements = as_expr(0) if arg.elements is None else arg.elements
+    return substitute(elements, {s: passed[s.name] for s in elements.free_symbols if s.name in passed})
+
+
+def _call(instruction: ExternCall | CondCall | WhileCall, scope: Scope) -> Iterator[Statement]:
+    yield from (Remark(line) for line in origin_lines(instruction.origins))
+    match instruction:
+        case ExternCall():
+            yield _step(f"extern {instruction.target}", instruction)
+            yield from emit_call(instruction, scope)
+        case CondCall():
+            yield _step(f"cond %{instruction.predicate}", instruction)
+            yield from emit_cond(instruction, scope)
+        case WhileCall():
+            yield _step("while", instruction)
+            yield from emit_while(instruction, scope)
+
+
+def _return(instruction: Return, scope: Scope) -> Iterator[Statement]:
+    """Results move out at their last mention; constants and repeated results get another handle."""
+    tensors = [v for v in instruction.values if not isinstance(v, Expr)]
+    numbers = [v for v in instruction.values if isinstance(v, Expr)]
+    for position, value in enumerate(tensors):
+        if not isinstance(value, Ref):
+            continue
+        name = scope.name(value.name)
+        last = value not in tensors[position + 1 :] and value.name not in scope.constants
+        moved = Call("rt::move", (Name(name),)) if last else Call(f"{name}.alias")
+        yield Assign(Element("results", position), moved)
+    for position, number in enumerate(numbers):
+        yield Assign(Element("result_sizes", position), scope.index(number))

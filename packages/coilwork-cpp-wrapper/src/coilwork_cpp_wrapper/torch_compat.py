@@ -1,0 +1,48 @@
+"""The private torch API that this package touches; the same in 2.11 to 2.13."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import torch
+
+_new_handles: Final[Callable[[list[torch.Tensor]], list[object]]] = (
+    torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors
+)
+_tensors_of: Final[Callable[[list[object]], list[torch.Tensor]]] = (
+    torch._C._aoti.alloc_tensors_by_stealing_from_void_ptrs
+)
+_capsule_pointer: Final = ctypes.pythonapi.PyCapsule_GetPointer
+_capsule_pointer.restype = ctypes.c_void_p
+_capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+_new_capsule: Final = ctypes.pythonapi.PyCapsule_New
+_new_capsule.restype = ctypes.py_object
+_new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+
+
+def handles_of(tensors: Sequence[torch.Tensor]) -> list[int]:
+    """A new handle, which somebody has to delete, for each tensor: an address as an integer."""
+    return [_capsule_pointer(capsule, None) for capsule in _new_handles(list(tensors))]
+
+
+def tensors_from(handles: Sequence[int]) -> list[torch.Tensor]:
+    """The tensors behind `handles`, which are deleted."""
+    return _tensors_of([_new_capsule(handle, None, None) for handle in handles])
+
+
+def operator_schema(namespace: str, name: str, overload: str) -> Any | None:
+    """The `FunctionSchema` of an operator overload, `None` if torch has no such operator."""
+    wanted = "" if overload == "default" else overload
+    for schema in torch._C._jit_get_schemas_for_operator(f"{namespace}::{name}"):
+        if schema.overload_name == wanted:
+            return schema
+    return None
+
+
+def abi_version() -> int:
+    """The version of torch's C interface as its C functions take it: major, minor and patch in the upper bytes."""
+    major, minor, rest = torch.__version__.split("+")[0].split(".", 2)
+    patch = "".join(c for c in rest if c.isdigit())[:1] or "0"
+    return int(major) << 56 | int(minor) << 48 | int(patch) << 40
