@@ -88,6 +88,25 @@ def launcher(source: KernelSource, library: ctypes.CDLL) -> Runner:
 
 
 @pytest.fixture
+def machine() -> Target:
+    """This machine, as a target."""
+    return present_target()
+
+
+@pytest.fixture
+def build_source(tmp_path: Path) -> Callable[[KernelSource], Runner]:
+    """Build and load a source; equal sources are built once."""
+    done: dict[KernelSource, Runner] = {}
+
+    def get(source: KernelSource) -> Runner:
+        if source not in done:
+            done[source] = launcher(source, build(source, tmp_path))
+        return done[source]
+
+    return get
+
+
+@pytest.fixture
 def load_kernel(tmp_path: Path) -> Callable[..., Runner]:
     """Emit, build and load a kernel."""
 
