@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from coilwork_runtime.errors import DeviceError
 AVX512: Final = frozenset({"avx512f", "avx512dq", "avx512bw", "avx512vl"})
 AVX2: Final = frozenset({"avx2", "fma", "f16c"})
 CPU_INFO: Final = Path("/proc/cpuinfo")
+_TORCH_FEATURES: Final[Mapping[str, frozenset[str]]] = {"AVX2": AVX2, "AVX512": AVX2 | AVX512}
 
 
 def describe_device(device: str) -> dict[str, object]:
@@ -35,14 +36,12 @@ def describe_device(device: str) -> dict[str, object]:
     )
 
 
-def cpu_features(flags: Iterable[str] | None = None) -> frozenset[str]:
-    """Instruction set extensions of this CPU, by their Linux names."""
-    if flags is not None:
-        return frozenset(flags)
+def cpu_features() -> frozenset[str]:
+    """Instruction set extensions of this CPU, by their Linux names; without such a list, those that torch uses."""
     try:
         text = CPU_INFO.read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return frozenset()
+        return _TORCH_FEATURES.get(torch.backends.cpu.get_cpu_capability(), frozenset())
     for line in text.splitlines():
         key, _, values = line.partition(":")
         if key.strip() in ("flags", "Features"):

@@ -44,7 +44,7 @@ def pool_view(
 
 def reinterpret(source: torch.Tensor, size: Sizes, stride: Sizes, offset: int) -> torch.Tensor:
     """The memory of `source` under another layout, `offset` elements after its first."""
-    return reinterpret_tensor(source, size, stride, source.storage_offset() + offset)
+    return reinterpret_tensor(source, size, stride, offset)
 
 
 def reinterpret_dtype(

@@ -18,6 +18,10 @@ TIMED_CALLS: Final = 20
 
 def random_input(size: Sizes, stride: Sizes, dtype: torch.dtype, device: str) -> torch.Tensor:
     """A tensor of this layout: normal values for floats, 0 or 1 for integers and bools (valid as any index)."""
+    if any(step == 0 and extent > 1 for extent, step in zip(size, stride, strict=True)):
+        # made with one element where all are the same one
+        kept = tuple(1 if step == 0 else extent for extent, step in zip(size, stride, strict=True))
+        return random_input(kept, stride, dtype, device).as_strided(tuple(size), tuple(stride))
     value = torch.empty_strided(tuple(size), tuple(stride), dtype=dtype, device=device)
     if dtype.is_floating_point or dtype.is_complex:
         wide = torch.float32 if dtype.itemsize < 4 else dtype

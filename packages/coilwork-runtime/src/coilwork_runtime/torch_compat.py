@@ -20,9 +20,8 @@ empty_strided_cpu = cast(Callable[[Sizes, Sizes, torch.dtype], torch.Tensor], _g
 empty_strided_cuda_current = cast(
     Callable[[Sizes, Sizes, torch.dtype], torch.Tensor], _guards._empty_strided_cuda
 )
-reinterpret = cast(
-    Callable[[torch.Tensor, Sizes, Sizes, int | torch.SymInt], torch.Tensor], _guards._reinterpret_tensor
-)
+# The last argument counts elements after the first of the tensor that is given.
+reinterpret = cast(Callable[[torch.Tensor, Sizes, Sizes, int], torch.Tensor], _guards._reinterpret_tensor)
 
 
 def current_cuda_device() -> int:

@@ -1,0 +1,259 @@
+"""Building: through the store, in parallel, once per source, and what is said when it fails."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from sample_kernels import cpp_kernel, triton_kernel
+
+from coilwork_cache import LocalStore, MemoryStore, Store
+from coilwork_runtime import Builder, KernelBuildError, MissingCompilerError, RuntimeFault
+from coilwork_runtime.triton_kernels.pool import WorkerError, WorkerPool
+
+
+@pytest.fixture
+def compilations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A compiler that notes each compilation of a kernel in this file."""
+    notes, command = tmp_path / "notes", tmp_path / "counting-g++"
+    notes.touch()
+    command.write_text(f'#!/bin/sh\ncase "$*" in *-O3*) echo compiled >> {notes};; esac\nexec g++ "$@"\n')
+    command.chmod(0o755)
+    monkeypatch.setenv("CXX", str(command))
+    return notes
+
+
+def count(notes: Path) -> int:
+    return len(notes.read_text().splitlines())
+
+
+def doubled(builder: Builder, factor: int = 2) -> float:
+    launch = builder.build([cpp_kernel(factor=factor)])["double_it"]
+    x, y = torch.ones(4), torch.zeros(4)
+    launch(x, y, 4)
+    return float(y[3])
+
+
+def entries(store: MemoryStore) -> list[str]:
+    return [entry.key for entry in store.entries()]
+
+
+def test_builds_and_runs() -> None:
+    assert doubled(Builder()) == 2
+
+
+def test_nothing_to_build() -> None:
+    assert Builder().build([]) == {}
+
+
+def test_a_second_builder_with_the_same_store_compiles_nothing(compilations: Path, tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    assert doubled(Builder(LocalStore(root))) == 2
+    assert count(compilations) == 1
+    assert doubled(Builder(LocalStore(root))) == 2
+    assert count(compilations) == 1
+    assert doubled(Builder(LocalStore(root)), factor=3) == 3
+    assert count(compilations) == 2
+
+
+def test_a_builder_without_a_store_remembers_what_it_built(compilations: Path) -> None:
+    builder = Builder()
+    assert doubled(builder) == doubled(builder) == 2
+    assert count(compilations) == 1
+
+
+def test_features_are_part_of_the_key(compilations: Path) -> None:
+    store = MemoryStore()
+    doubled(Builder(store))
+    spec = cpp_kernel()
+    Builder(store).build(
+        [type(spec)(**{f: getattr(spec, f) for f in spec.__slots__} | {"features": ("avx2",)})]
+    )
+    assert count(compilations) == 2
+
+
+def test_equal_sources_are_compiled_once_even_from_several_threads(compilations: Path) -> None:
+    builder = Builder(workers=4)
+    start = threading.Barrier(4)
+
+    def build() -> float:
+        start.wait()
+        return doubled(builder)
+
+    with ThreadPoolExecutor(4) as threads:
+        results = [future.result() for future in [threads.submit(build) for _ in range(4)]]
+    assert results == [2, 2, 2, 2]
+    assert count(compilations) == 1
+
+
+def test_progress_counts_kernels() -> None:
+    seen: list[tuple[int, int]] = []
+    builder = Builder(progress=lambda done, total: seen.append((done, total)))
+    launchers = builder.build([cpp_kernel(f"k{factor}", factor=factor) for factor in range(3)])
+    assert list(launchers) == ["k0", "k1", "k2"]
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+
+
+@pytest.mark.parametrize("junk", [b"", b"this is no library", b"\x7fELF\x02\x01\x01" + b"\0" * 200])
+def test_a_stored_entry_that_does_not_load_is_built_again(junk: bytes) -> None:
+    store = MemoryStore()
+    doubled(Builder(store))
+    (key,) = entries(store)
+    good = store.get(key)
+    store.put(key, junk)
+    assert doubled(Builder(store)) == 2
+    assert store.get(key) == good
+
+
+def test_a_stored_library_without_the_kernel_is_built_again() -> None:
+    store = MemoryStore()
+    other = cpp_kernel(source='extern "C" __attribute__((visibility("default"))) void other() {}')
+    with pytest.raises(KernelBuildError, match="does not load"):
+        Builder(store).build([other])
+    (key,) = entries(store)
+    stranger = store.get(key)
+    assert stranger is not None
+    store.clear()
+    doubled(Builder(store))
+    (key,) = entries(store)
+    store.put(key, stranger)
+    assert doubled(Builder(store)) == 2
+
+
+def test_a_source_that_does_not_compile_names_kernel_message_and_remedy() -> None:
+    broken = cpp_kernel("broken", source="int f() { return undeclared_name; }")
+    texts = set()
+    for _ in range(2):
+        with pytest.raises(KernelBuildError) as caught:
+            Builder().build([cpp_kernel(), broken])
+        assert caught.value.kernel == "broken"
+        texts.add(str(caught.value))
+    (text,) = texts
+    assert "kernel broken does not build" in text
+    assert "undeclared_name" in text and "kernel.cpp:1" in text
+    assert "  try     " in text
+
+
+def test_of_several_failures_the_first_in_order_is_raised() -> None:
+    slow = "#include <algorithm>\n#include <map>\n#include <string>\nint f() { return first_mistake; }"
+    specs = [cpp_kernel("slow", source=slow), cpp_kernel("quick", source="second_mistake")]
+    for _ in range(3):
+        with pytest.raises(KernelBuildError, match="first_mistake"):
+            Builder(workers=2).build(specs)
+
+
+def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(MissingCompilerError, match=r"(?s)no C\+\+ compiler.*try     install g\+\+"):
+        Builder().build([cpp_kernel()])
+
+
+def test_with_a_compiler_that_does_not_work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    command = tmp_path / "broken-g++"
+    command.write_text("#!/bin/sh\necho no good >&2\nexit 1\n")
+    command.chmod(0o755)
+    monkeypatch.setenv("CXX", str(command))
+    with pytest.raises(MissingCompilerError, match=r"(?s)cannot build a shared library.*no good"):
+        Builder().build([cpp_kernel()])
+
+
+def test_without_triton() -> None:
+    """In a process of its own, where the import path holds no triton."""
+    code = """
+        import importlib.abc, sys
+
+        class Absent(importlib.abc.MetaPathFinder):
+            def find_spec(self, name, path=None, target=None):
+                if name.partition(".")[0] == "triton":
+                    raise ModuleNotFoundError(name)
+
+        import importlib.util
+        find = importlib.util.find_spec
+        importlib.util.find_spec = lambda name, *rest: None if name == "triton" else find(name, *rest)
+        sys.meta_path.insert(0, Absent())
+        from sample_kernels import cpp_kernel, triton_kernel
+        from coilwork_runtime import Builder, MissingTritonError
+        Builder().build([cpp_kernel()])
+        try:
+            Builder().build([triton_kernel()])
+        except MissingTritonError as error:
+            print(error)
+    """
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"PYTHONPATH": path},
+    )
+    assert "MissingTritonError[no-triton]" in done.stdout
+    assert "pip install 'coilwork-runtime[triton]'" in done.stdout
+
+
+class BrokenPool(WorkerPool):
+    """Refuses candidates with certain block sizes."""
+
+    def __init__(self, *refused: int) -> None:
+        super().__init__()
+        self.refused = refused
+        self.requests = 0
+
+    def compile(self, request: object) -> tuple[dict[str, object], bytes]:
+        assert isinstance(request, dict)
+        self.requests += 1
+        block = request["constants"]["XBLOCK"]
+        if block in self.refused:
+            raise WorkerError(f"block {block} is too large")
+        metadata = {"name": "double_it", "shared": 0, "num_warps": 4, "num_ctas": 1, "warp_size": 32}
+        rest = {"global_scratch_size": 0, "profile_scratch_size": 0}
+        return metadata | rest | {"launch_cooperative_grid": False, "launch_pdl": False}, b"code"
+
+
+def test_a_candidate_that_does_not_compile_is_left_out() -> None:
+    triton = pytest.importorskip("triton", reason="its version is part of the key")
+    assert triton
+    builder = Builder(pool=BrokenPool(512))
+    ((only,),) = builder.binaries([triton_kernel(blocks=(512, 256))])
+    assert only[0]["XBLOCK"] == 256
+
+
+def test_if_no_candidate_compiles_the_first_ones_message_is_raised() -> None:
+    pytest.importorskip("triton", reason="its version is part of the key")
+    with pytest.raises(KernelBuildError, match=r"(?s)kernel double_it.*XBLOCK=512.*block 512 is too large"):
+        Builder(pool=BrokenPool(512, 256)).build([triton_kernel(blocks=(512, 256))])
+
+
+def test_compiled_triton_kernels_come_from_the_store() -> None:
+    pytest.importorskip("triton", reason="its version is part of the key")
+    store: Store = MemoryStore()
+    pool = BrokenPool()
+    for _ in range(2):
+        Builder(store, pool=pool).build([triton_kernel(blocks=(512, 256))])
+    assert pool.requests == 2
+
+
+def test_a_damaged_triton_entry_is_compiled_again() -> None:
+    pytest.importorskip("triton", reason="its version is part of the key")
+    store = MemoryStore()
+    pool = BrokenPool()
+    Builder(store, pool=pool).build([triton_kernel()])
+    (key,) = entries(store)
+    store.put(key, b"junk")
+    Builder(store, pool=pool).build([triton_kernel()])
+    assert pool.requests == 2
+    assert store.get(key) != b"junk"
+
+
+def test_a_target_that_is_no_gpu() -> None:
+    pytest.importorskip("triton", reason="its version is part of the key")
+    with pytest.raises(RuntimeFault, match="'x86-64-avx2' is not a GPU"):
+        Builder().build([triton_kernel(target="x86-64-avx2")])

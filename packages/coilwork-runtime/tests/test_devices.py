@@ -1,0 +1,61 @@
+"""What devices are, without compiling."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+from coilwork_runtime import DeviceError, describe_device, devices
+from coilwork_runtime.devices import AVX2, AVX512, cpu_features, cpu_target_name
+
+
+def test_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("describing a device starts no process")
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    facts = describe_device("cpu")
+    assert facts["kind"] == "cpu"
+    assert facts["multiprocessors"] == torch.get_num_threads()
+
+
+@pytest.mark.parametrize(
+    ("machine", "features", "name"),
+    [
+        ("x86_64", AVX2 | AVX512, "x86-64-avx512"),
+        ("x86_64", AVX2, "x86-64-avx2"),
+        ("AMD64", AVX2, "x86-64-avx2"),
+        ("x86_64", AVX512 - {"avx512dq"} | AVX2, "x86-64-avx2"),
+        ("aarch64", frozenset({"asimd"}), "aarch64-neon"),
+        ("arm64", frozenset(), "aarch64-neon"),
+    ],
+)
+def test_target_names(machine: str, features: frozenset[str], name: str) -> None:
+    assert cpu_target_name(machine, features) == name
+
+
+@pytest.mark.parametrize("key", ["flags\t\t", "Features\t"])
+def test_features_are_read_from_the_kernel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, key: str) -> None:
+    info = tmp_path / "cpuinfo"
+    info.write_text(f"processor : 0\n{key}: fma avx2\n\nprocessor : 1\n{key}: fma\n")
+    monkeypatch.setattr(devices, "CPU_INFO", info)
+    assert cpu_features() == {"fma", "avx2"}
+
+
+def test_without_a_kernels_list_torch_says_what_the_cpu_has(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(devices, "CPU_INFO", tmp_path / "absent")
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
+    assert cpu_features() == AVX2
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
+    assert cpu_features() == frozenset()
+
+
+@pytest.mark.parametrize("device", ["cuda:63", "abacus", "abacus:0"])
+def test_devices_that_are_not_there(device: str) -> None:
+    with pytest.raises(DeviceError, match=device):
+        describe_device(device)

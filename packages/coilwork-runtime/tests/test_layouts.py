@@ -1,0 +1,110 @@
+"""Tensors as generated modules handle them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from coilwork_runtime import LayoutError
+from coilwork_runtime.generated import (
+    check_aligned_layout,
+    check_layout,
+    empty_pool,
+    empty_strided,
+    empty_strided_cpu,
+    ensure_layout,
+    pool_view,
+    reinterpret,
+    reinterpret_dtype,
+)
+
+F32 = torch.float32
+
+
+def check(value: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...]) -> None:
+    check_layout(value, "x", F32, "cpu", size, stride)
+
+
+def test_the_compiled_layout_passes() -> None:
+    check(torch.ones(2, 3), (2, 3), (3, 1))
+    check(torch.ones(3, 2).t(), (2, 3), (1, 2))
+    check(torch.tensor(1.0), (), ())
+
+
+def test_strides_that_no_element_uses_do_not_matter() -> None:
+    check(torch.ones(1, 3), (1, 3), (99, 1))
+    check(torch.ones(0, 3), (0, 3), (7, 5))
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (torch.ones(2, 4), r"input x: shape \(2, 4\), expected \(2, 3\)"),
+        (torch.ones(6), r"shape \(6,\), expected \(2, 3\)"),
+        (torch.ones(3, 2).t(), r"strides \(1, 2\), expected \(3, 1\)"),
+        (torch.ones(2, 3, dtype=torch.float64), r"element type torch\.float64, expected torch\.float32"),
+        (torch.ones(2, 3, device="meta"), "device meta, expected cpu"),
+        (
+            torch.ones(5, dtype=torch.int64),
+            r"element type torch\.int64, expected torch\.float32; shape \(5,\), expected \(2, 3\)",
+        ),
+    ],
+    ids=["shape", "rank", "strides", "dtype", "device", "several"],
+)
+def test_another_layout_is_refused_with_every_difference(value: torch.Tensor, message: str) -> None:
+    with pytest.raises(LayoutError, match=message) as caught:
+        check(value, (2, 3), (3, 1))
+    assert caught.value.code == "input-layout"
+    assert "try     call through torch.compile" in str(caught.value)
+
+
+def test_an_unaligned_input_is_copied() -> None:
+    base = torch.arange(9.0)
+    aligned = base[:8] if base.data_ptr() % 16 == 0 else base[1:]
+    odd = base[1:] if aligned.data_ptr() == base.data_ptr() else base[:8]
+    assert check_aligned_layout(aligned, "x", F32, "cpu", (8,), (1,)) is aligned
+    copy = check_aligned_layout(odd, "x", F32, "cpu", (8,), (1,))
+    assert copy.data_ptr() % 16 == 0 and torch.equal(copy, odd)
+    with pytest.raises(LayoutError):
+        check_aligned_layout(odd, "x", F32, "cpu", (7,), (1,))
+
+
+def test_allocation() -> None:
+    for made in (empty_strided((2, 3), (1, 2), F32, "cpu"), empty_strided_cpu((2, 3), (1, 2), F32)):
+        assert (made.shape, made.stride(), made.dtype) == ((2, 3), (1, 2), F32)
+
+
+def test_views_of_a_pool_share_its_memory() -> None:
+    pool = empty_pool(64, "cpu")
+    view = pool_view(pool, 16, (2, 3), (3, 1), F32)
+    assert view.data_ptr() == pool.data_ptr() + 16 and view.shape == (2, 3)
+    assert pool_view(pool, 64, (0, 3), (3, 1), F32).numel() == 0
+
+
+def test_reinterpret_counts_from_the_first_element() -> None:
+    base = torch.arange(12.0)
+    view = reinterpret(base[2:], (2, 2), (1, 4), 1)
+    assert view.tolist() == [[3.0, 7.0], [4.0, 8.0]]
+
+
+def test_reinterpret_as_another_type() -> None:
+    base = torch.tensor([0.0, 1.0, -2.0, 3.0])
+    bits = reinterpret_dtype(base[1:], (2,), (1,), torch.int32, 1)
+    assert bits.tolist() == [-1073741824, 1077936128]
+    halves = reinterpret_dtype(base, (4,), (2,), torch.int16, 1)
+    assert halves.tolist() == [0, 0x3F80, 0xC000 - 0x10000, 0x4040]
+
+
+def test_reinterpret_needs_whole_elements() -> None:
+    with pytest.raises(LayoutError, match="misaligned"):
+        reinterpret_dtype(torch.arange(4.0)[1:], (1,), (1,), torch.float64, 0)
+
+
+def test_ensure_layout_copies_only_if_it_must() -> None:
+    value = torch.arange(6.0).view(2, 3)
+    assert ensure_layout(value, (2, 3), (3, 1)) is value
+    assert ensure_layout(value.view(1, 6), (1, 6), (50, 1)).data_ptr() == value.data_ptr()
+    copy = ensure_layout(value, (2, 3), (1, 2))
+    assert copy.stride() == (1, 2) and torch.equal(copy, value)
+    with pytest.raises(LayoutError, match=r"operator returned shape \(2, 3\) where \(3, 2\)"):
+        ensure_layout(value, (3, 2), (3, 1))

@@ -1,0 +1,204 @@
+"""Compiling for GPUs that are not here: the worker process, the pool, and Triton's interpreter."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sample_kernels import checked_kernel, triton_kernel
+
+from coilwork_runtime import Builder, KernelBuildError
+from coilwork_runtime.triton_kernels.binaries import GpuBinary
+from coilwork_runtime.triton_kernels.pool import WorkerError, WorkerPool
+from coilwork_runtime.triton_kernels.requests import GpuTarget, candidates, gpu_target, triton_version
+from coilwork_runtime.triton_kernels.worker import read_frame, serve, write_frame
+
+pytest.importorskip("triton", reason="compiles Triton kernels")
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[WorkerPool]:
+    members = WorkerPool()
+    yield members
+    members.close()
+
+
+@pytest.mark.parametrize(("target", "threads"), [("sm_90", 128), ("sm_80", 128), ("gfx942", 256)])
+def test_machine_code_comes_back(pool: WorkerPool, target: str, threads: int) -> None:
+    ((only,),) = Builder(pool=pool).binaries([triton_kernel(target=target)])
+    binary = only[1]
+    assert isinstance(binary, GpuBinary)
+    assert binary.image.startswith(b"\x7fELF")
+    assert b"double_it" in binary.image
+    assert (binary.name, binary.threads, binary.scratch_bytes) == ("double_it", threads, 0)
+
+
+def test_checks_are_compiled_in(pool: WorkerPool) -> None:
+    ((only,),) = Builder(pool=pool).binaries([checked_kernel()])
+    assert isinstance(only[1], GpuBinary)
+    assert b"index out of range" in only[1].image
+
+
+def test_a_kernel_that_triton_refuses(pool: WorkerPool) -> None:
+    broken = triton_kernel(source=triton_kernel().source.replace("tl.load", "tl.no_such_thing"))
+    with pytest.raises(KernelBuildError, match=r"(?s)kernel double_it.*XBLOCK=512.*no_such_thing.*try"):
+        Builder(pool=pool).build([broken])
+    # and its worker goes on
+    assert Builder(pool=pool).build([triton_kernel()])
+
+
+def test_printing_kernels_do_not_disturb_the_conversation(pool: WorkerPool) -> None:
+    chatty = triton_kernel(source="print('hello from the source')\n" + triton_kernel().source)
+    assert Builder(pool=pool).build([chatty])
+
+
+def test_a_worker_that_dies_is_replaced_once_and_then_reported() -> None:
+    members = WorkerPool()
+    deadly = triton_kernel(source="import os\nos.write(2, b'last words')\nos._exit(7)\n")
+    with pytest.raises(KernelBuildError, match=r"(?s)ended with code (7|-9)"):
+        Builder(pool=members).build([deadly])
+    assert Builder(pool=members).build([triton_kernel()])
+    members.close()
+
+
+def test_idle_workers_that_went_away_are_not_noticed() -> None:
+    members = WorkerPool()
+    members.warm_up(1)
+    for member in members._idle:
+        member._process.kill()
+        member._process.wait()
+    (candidate,) = candidates(triton_kernel(), GpuTarget(backend="cuda", arch=90, warp_size=32), "x")
+    assert members.compile(candidate.request)[1]
+    members.close()
+
+
+def test_workers_do_not_run_the_main_module_again_and_import_no_torch(tmp_path: Path) -> None:
+    """A script without the usual guard compiles a kernel."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            print("main runs")
+            from sample_kernels import triton_kernel
+            from coilwork_runtime import Builder
+            probe = "import sys\\nassert 'torch' not in sys.modules, 'torch is loaded'\\n"
+            Builder(workers=2).build([triton_kernel(f"k{k}", factor=k, source=probe + triton_kernel().source) for k in (2, 3)])
+            print("built")
+            """
+        )
+    )
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": path},
+        check=False,
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("main runs\nbuilt\n", "", 0)
+
+
+def test_interpreted_on_cpu_tensors() -> None:
+    code = """
+        import torch
+        from sample_kernels import checked_kernel, triton_kernel
+        from coilwork_runtime import Builder
+        kernels = Builder().build([triton_kernel(), checked_kernel()])
+        for n in (0, 1, 1000):
+            x = torch.randn(n)
+            y = torch.full_like(x, -1)
+            kernels["double_it"](x, y, n)
+            assert torch.equal(y, 2 * x), n
+        x = torch.arange(8)
+        kernels["checked"](x, 8)
+        assert x.tolist() == list(range(1, 9))
+        try:
+            kernels["checked"](torch.full((3,), 99), 3)
+        except IndexError as error:
+            print(error)
+    """
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": path, "TRITON_INTERPRET": "1"},
+        check=False,
+    )
+    assert (done.stdout, done.returncode) == ("index out of range (in kernel checked)\n", 0), done.stderr
+
+
+def test_requests_differ_by_all_that_matters() -> None:
+    h200, mi300 = (
+        GpuTarget(backend="cuda", arch=90, warp_size=32),
+        GpuTarget(backend="hip", arch="gfx942", warp_size=64),
+    )
+    keys = {
+        found.key
+        for spec in (triton_kernel(blocks=(256, 512)), triton_kernel(blocks=(256,), factor=3))
+        for target in (h200, mi300)
+        for version in ("3.6", "3.7")
+        for found in candidates(spec, target, version)
+    }
+    assert len(keys) == 3 * 2 * 2
+
+
+def test_targets_by_name() -> None:
+    assert gpu_target(triton_kernel(target="sm_90")) == GpuTarget(backend="cuda", arch=90, warp_size=32)
+    assert gpu_target(triton_kernel(target="gfx942")) == GpuTarget(backend="hip", arch="gfx942", warp_size=64)
+    assert gpu_target(triton_kernel(target="gfx1100")).warp_size == 32
+
+
+def test_version_is_the_installed_one() -> None:
+    import triton
+
+    assert triton_version() == triton.__version__
+
+
+def test_frames() -> None:
+    stream = io.BytesIO()
+    write_frame(stream, {"a": 1}, b"blob")
+    write_frame(stream, {})
+    data = stream.getvalue()
+    stream.seek(0)
+    assert read_frame(stream) == ({"a": 1}, b"blob")
+    assert read_frame(stream) == ({}, b"")
+    assert read_frame(stream) is None
+    with pytest.raises(EOFError):
+        read_frame(io.BytesIO(data[:20]))
+    with pytest.raises(EOFError):
+        read_frame(io.BytesIO(data[:5]))
+    with pytest.raises(EOFError, match="no frame"):
+        read_frame(io.BytesIO(b"\xff" * 32))
+
+
+def test_a_failing_request_is_answered(tmp_path: Path) -> None:
+    asked, answered = tmp_path / "asked", tmp_path / "answered"
+    with asked.open("wb") as stream:
+        write_frame(stream, {"n": 1})
+        write_frame(stream, {"n": 0})
+
+    def answer(request: object) -> tuple[dict[str, object], bytes]:
+        assert isinstance(request, dict)
+        return {"inverse": 1 // request["n"]}, b""
+
+    read, write = os.pipe()
+    os.write(write, asked.read_bytes())
+    os.close(write)
+    with os.fdopen(read, "rb", buffering=0) as requests, answered.open("wb") as replies:
+        serve(requests, replies, answer)
+    with answered.open("rb") as got:
+        first, second = read_frame(got), read_frame(got)
+    assert first == ({"metadata": {"inverse": 1}}, b"")
+    assert second is not None and second[0]["error"].startswith("ZeroDivisionError")
+
+
+def test_errors_of_the_pool_say_why(pool: WorkerPool) -> None:
+    with pytest.raises(WorkerError, match="KeyError"):
+        pool.compile({"target": ["cuda", 90, 32], "source": "", "entry": "absent", "types": {}})
