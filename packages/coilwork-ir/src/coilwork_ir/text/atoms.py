@@ -97,7 +97,7 @@ def parse_range(reader: Reader, symbols: Symbols) -> Expr:
     """Read a range symbol and add it to `symbols`."""
     name = reader.name()
     reader.expect(":")
-    value = symbol(name, extent=reader.index(symbols, ",|]) \n"))
+    value = symbol(name, extent=reader.index(symbols, ",|]\n"))
     symbols[name] = value
     return value
 
