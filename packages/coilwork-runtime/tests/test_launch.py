@@ -47,6 +47,7 @@ class Notes:
 
     def gpu(self) -> Gpu:
         return Gpu(
+            prepare=lambda: None,
             current=lambda: self.current,
             stream=lambda device: 100 + device,
             guard=self.guard,

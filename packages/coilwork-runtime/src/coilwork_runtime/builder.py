@@ -44,7 +44,9 @@ class Builder:
         self._workers = workers or min(MOST_WORKERS, usable_cores())
         self._progress = progress
         self._cpp = CppBuilder(store)
-        self._triton = TritonBuilder(store, pool or shared_pool(), gpu or torch_gpu(store))
+        self._pool = pool or shared_pool()
+        self._gpu = gpu or torch_gpu(store)
+        self._triton = TritonBuilder(store, self._pool, self._gpu)
 
     def build(self, specs: Iterable[KernelSpec]) -> Mapping[str, Launcher]:
         """A launcher for each kernel, by name. If several do not build, the error is that of the first in `specs`.
@@ -58,11 +60,17 @@ class Builder:
             return {}
         with ThreadPoolExecutor(max_workers=self._workers, thread_name_prefix="coilwork-build") as threads:
             tasks = [self._start(spec, threads) for spec in wanted]
+            if any(isinstance(spec, TritonKernel) for spec in wanted) and not interpreting():
+                threads.submit(self._gpu.prepare)
             self._report(tasks)
             return {
                 spec.name: task.finish([part.result() for part in task.parts])
                 for spec, task in zip(wanted, tasks, strict=True)
             }
+
+    def warm_up(self) -> None:
+        """Start the processes that compile Triton kernels, so that they are ready when lowering and scheduling are done."""
+        self._pool.warm_up(self._workers)
 
     def binaries(
         self, specs: Iterable[KernelSpec]

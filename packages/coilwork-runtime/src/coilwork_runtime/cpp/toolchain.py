@@ -114,7 +114,7 @@ def make_stub(toolchain: Toolchain, folder: Path) -> None:
 def _stub(toolchain: Toolchain) -> bytes:
     functions = " ".join(f"void {name}() {{}}" for name in IMPORTED)
     soname = () if platform.system() == "Darwin" else (f"-Wl,-soname,{STUB}",)
-    data, complaint = _run(toolchain, f'extern "C" {{ {functions} }}\n', ("-shared", "-fPIC"), soname)
+    data, complaint = run_compiler(toolchain, f'extern "C" {{ {functions} }}\n', ("-shared", "-fPIC"), soname)
     if data is None:
         raise MissingCompilerError(
             "broken-compiler",
@@ -129,13 +129,16 @@ def compile_library(
     toolchain: Toolchain, source: str, features: Iterable[str], stub: Path
 ) -> tuple[bytes | None, str]:
     """Compile `source`: the shared library's bytes and an empty text, or `None` and what the compiler said."""
-    return _run(toolchain, source, flags_for(features), link_flags(stub))
+    return run_compiler(toolchain, source, flags_for(features), link_flags(stub))
 
 
-def _run(
+def run_compiler(
     toolchain: Toolchain, source: str, flags: tuple[str, ...], libraries: tuple[str, ...]
 ) -> tuple[bytes | None, str]:
-    """Run the compiler in a folder of its own, so that its messages name no path that changes."""
+    """Compile one C++ text: the output's bytes and an empty text, or `None` and what the compiler said.
+
+    It runs in a folder of its own, where the text is `kernel.cpp`, so that its messages name no path that changes.
+    """
     with tempfile.TemporaryDirectory(prefix="coilwork-") as folder:
         Path(folder, "kernel.cpp").write_text(source, encoding="utf-8")
         command = [toolchain.command, *flags, "kernel.cpp", "-o", "kernel.so"]

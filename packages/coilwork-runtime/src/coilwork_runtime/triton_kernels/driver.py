@@ -34,7 +34,7 @@ class LoadedFunction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Names:
+class DriverNames:
     """What a vendor calls the driver's functions; their parameters are the same."""
 
     library: str
@@ -44,14 +44,14 @@ class Names:
     error_name: str
 
 
-CUDA: Final = Names(
+CUDA: Final = DriverNames(
     library="libcuda.so.1",
     module_load="cuModuleLoadData",
     module_function="cuModuleGetFunction",
     launch="cuLaunchKernel",
     error_name="cuGetErrorName",
 )
-HIP: Final = Names(
+HIP: Final = DriverNames(
     library="libamdhip64.so",
     module_load="hipModuleLoadData",
     module_function="hipModuleGetFunction",
@@ -67,7 +67,7 @@ class Driver:
         DeviceError: the library is not there.
     """
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: DriverNames) -> None:
         self.names = names
         try:
             self._library = ctypes.CDLL(names.library)

@@ -12,7 +12,7 @@ from coilwork_cache import Store
 from coilwork_runtime.torch_compat import current_cuda_device, raw_cuda_stream
 from coilwork_runtime.triton_kernels.binaries import GpuBinary
 from coilwork_runtime.triton_kernels.driver import Kernel, present_driver
-from coilwork_runtime.triton_kernels.native import make_kernel
+from coilwork_runtime.triton_kernels.native import launcher_extension, make_kernel
 
 WARM_UP_CALLS = 2
 ROUNDS = 3
@@ -27,6 +27,7 @@ class Gpu:
         current: index of this thread's current device.
         stream: handle of the current stream of a device.
         guard: makes a device current for a while.
+        prepare: does beforehand, while kernels are being built, what the first launch needs.
         load: `load(binary, device, kinds)` makes a kernel that can be called; the device must be current.
         capturing: whether launches are being recorded into a graph.
         measure: milliseconds per call of a function that launches, best of a few rounds.
@@ -36,6 +37,7 @@ class Gpu:
     current: Callable[[], int]
     stream: Callable[[int], int]
     guard: Callable[[int], AbstractContextManager[None]]
+    prepare: Callable[[], None]
     load: Callable[[GpuBinary, int, str], Kernel]
     capturing: Callable[[], bool]
     measure: Callable[[Callable[[], None]], float]
@@ -49,7 +51,12 @@ def torch_gpu(store: Store | None) -> Gpu:
         driver = present_driver()
         return make_kernel(driver, driver.load(binary, device), binary, kinds, store)
 
+    def prepare() -> None:
+        if torch.cuda.is_available():
+            launcher_extension(store)
+
     return Gpu(
+        prepare=prepare,
         current=current_cuda_device,
         stream=raw_cuda_stream,
         guard=torch.cuda.device,

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from coilwork_runtime.triton_kernels.binaries import GpuBinary
 from coilwork_runtime.triton_kernels.driver import Driver, Kernel, LoadedFunction, slow_kernel
 
 MODULE: Final = "coilwork_launcher"
+_LOADING: Final = threading.Lock()
 SOURCE: Final = Path(__file__).with_name("launcher.cpp")
 
 
@@ -44,8 +46,9 @@ def make_kernel(
 
 def launcher_extension(store: Store | None) -> Any | None:
     """The extension module, or None where there is neither a stored one nor what it takes to build it."""
-    loaded = sys.modules.get(MODULE)
-    return loaded if loaded is not None else _load(store)
+    with _LOADING:
+        loaded = sys.modules.get(MODULE)
+        return loaded if loaded is not None else _load(store)
 
 
 def _load(store: Store | None) -> Any | None:
