@@ -114,7 +114,7 @@ def _dividing(function: ScalarFunction, exact: Callable[[int, int], int]) -> Sca
         if a.dtype.is_floating_point:
             return function(a, b)
         if a.dtype is torch.uint64:
-            return _elementwise_u64(exact, a, b)
+            return _elementwise_u64(lambda x, y: exact(x, y or 1), a, b)
         safe = torch.where(b == 0, torch.ones_like(b), b)
         return function(bits(a), bits(safe)).to(a.dtype)
 
@@ -123,7 +123,7 @@ def _dividing(function: ScalarFunction, exact: Callable[[int, int], int]) -> Sca
 
 def _elementwise_u64(exact: Callable[[int, int], int], a: Tensor, b: Tensor) -> Tensor:
     a, b = torch.broadcast_tensors(a, b)
-    values = [exact(x, y or 1) for x, y in zip(a.flatten().tolist(), b.flatten().tolist(), strict=True)]
+    values = [exact(x, y) for x, y in zip(a.flatten().tolist(), b.flatten().tolist(), strict=True)]
     wrapped = [v - (1 << 64) if v >= 1 << 63 else v for v in (v % (1 << 64) for v in values)]
     return torch.tensor(wrapped, dtype=torch.int64).view(torch.uint64).reshape(a.shape)
 
@@ -136,10 +136,7 @@ def _pow(a: Tensor, b: Tensor) -> Tensor:
 
 def _rshift(a: Tensor, b: Tensor) -> Tensor:
     if a.dtype is torch.uint64:
-        a, b = torch.broadcast_tensors(a.view(torch.int64), b.view(torch.int64))
-        # an arithmetic shift, with the copies of the sign bit cleared
-        kept = torch.where(b > 0, ~(torch.full_like(a, -1) << (64 - b)), torch.full_like(a, -1))
-        return ((a >> b) & kept).view(torch.uint64)
+        return _elementwise_u64(lambda x, y: x >> y, a, b)
     return unbits(torch.bitwise_right_shift(bits(a), bits(b)), a.dtype)
 
 
@@ -200,6 +197,7 @@ def convert(value: Tensor, dtype: DType) -> Tensor:
 
 
 def _to_u64(value: Tensor) -> Tensor:
+    value = value.double()
     large = value >= 2.0**63
     shifted = torch.where(large, value - 2.0**63, value).to(torch.int64)
     return torch.where(large, shifted ^ _LOW, shifted).view(torch.uint64)

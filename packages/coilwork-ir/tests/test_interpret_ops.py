@@ -1,0 +1,216 @@
+"""Every row of the op table has a meaning, and it is torch's, special values included."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+import torch
+from torch import Tensor
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.interpret_ops import SCALAR_FUNCTIONS, apply_op, convert, literal, torch_dtype
+from coilwork_ir.ops import SCALAR_OPS
+
+SPECIAL = (0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 1e-40, 3e38, -3e38, 88.8, -104.0)
+SPECIAL += (float("nan"), float("inf"), float("-inf"), 0.9999999, 3.14159274)
+FLOATS = torch.tensor(SPECIAL, dtype=torch.float32)
+INTEGERS = (DType.I8, DType.I16, DType.I32, DType.I64, DType.U8, DType.U16, DType.U32, DType.U64)
+
+# torch's own name, where it differs from the op's
+NAMES = {"sub": "subtract", "div": "true_divide", "mod": "remainder", "lshift": "bitwise_left_shift"}
+NAMES |= {"rshift": "bitwise_right_shift"}
+
+
+def edges(dtype: DType) -> Tensor:
+    """Small and extreme values of an integer type."""
+    bits = 8 * dtype.itemsize
+    low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if dtype.is_signed_integer else (0, (1 << bits) - 1)
+    numbers = sorted({low, low + 1, high - 1, high, 0, 1, 2, 3, 7, 13, *([-1, -2, -7] if low else [])})
+    return torch.stack([literal(n, dtype) for n in numbers])
+
+
+def numbers_of(value: Tensor) -> list[int]:
+    return [int(n) for n in value.flatten().tolist()]
+
+
+def test_no_row_is_missing() -> None:
+    assert set(SCALAR_FUNCTIONS) == set(SCALAR_OPS)
+
+
+OF_TORCH = [r.name for r in SCALAR_OPS.values() if r.accepts in ("float", "number")]
+OF_TORCH = [name for name in OF_TORCH if name not in ("floordiv", "truncdiv", "fma")]
+
+
+@pytest.mark.parametrize("name", OF_TORCH)
+def test_float_ops_are_torch_functions(name: str) -> None:
+    row = SCALAR_OPS[name]
+    function = getattr(torch, NAMES.get(name, name))
+    for dtype in (torch.float32, torch.float64):
+        line = FLOATS.to(dtype)
+        operands = [line] if row.arity == 1 else [line[:, None], line[None, :]]
+        result = apply_op(name, operands, DType.F32)
+        expected = function(*operands)
+        torch.testing.assert_close(result, expected, rtol=0, atol=0, equal_nan=True)
+        assert torch.equal(torch.signbit(result), torch.signbit(expected)) or result.dtype is torch.bool
+        assert result.dtype is (torch.bool if row.rule == "test" else dtype)
+
+
+@pytest.mark.parametrize("name", ["eq", "ne", "lt", "le", "gt", "ge"])
+def test_comparisons(name: str) -> None:
+    result = apply_op(name, [FLOATS[:, None], FLOATS[None, :]], DType.BOOL)
+    assert torch.equal(result, getattr(torch, name)(FLOATS[:, None], FLOATS[None, :]))
+    exact = {"eq": int.__eq__, "ne": int.__ne__, "lt": int.__lt__, "le": int.__le__, "gt": int.__gt__}
+    exact["ge"] = int.__ge__
+    for dtype in INTEGERS:
+        line = edges(dtype)
+        given = numbers_of(line)
+        result = apply_op(name, [line[:, None], line[None, :]], DType.BOOL)
+        assert result.tolist() == [[exact[name](a, b) for b in given] for a in given]
+
+
+WRAPPING = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "bitwise_and": lambda a, b: a & b,
+    "bitwise_or": lambda a, b: a | b,
+    "bitwise_xor": lambda a, b: a ^ b,
+    "minimum": min,
+    "maximum": max,
+    "floordiv": lambda a, b: a // b,
+    "mod": lambda a, b: a % b,
+    "truncdiv": lambda a, b: int(Fraction(a, b)),
+    "fmod": lambda a, b: a - b * int(Fraction(a, b)),
+}
+
+
+def wrapped(number: int, dtype: DType) -> int:
+    bits = 8 * dtype.itemsize
+    number %= 1 << bits
+    return number - (1 << bits) if dtype.is_signed_integer and number >= 1 << bits - 1 else number
+
+
+@pytest.mark.parametrize("dtype", INTEGERS, ids=lambda d: d.text)
+@pytest.mark.parametrize("name", WRAPPING)
+def test_integer_ops_wrap_around(name: str, dtype: DType) -> None:
+    line = edges(dtype)
+    dividing = name in ("floordiv", "mod", "truncdiv", "fmod")
+    for a in line:
+        for b in line:
+            x, y = int(a.item()), int(b.item())
+            if dividing and (y == 0 or (y == -1 and x == int(line[0].item()))):
+                continue  # undefined
+            result = apply_op(name, [a, b], dtype)
+            assert result.dtype is torch_dtype(dtype)
+            assert int(result.item()) == wrapped(WRAPPING[name](x, y), dtype), (x, y)
+
+
+@pytest.mark.parametrize("dtype", INTEGERS, ids=lambda d: d.text)
+def test_shifts_and_powers(dtype: DType) -> None:
+    line = edges(dtype)
+    for count in (0, 1, 3, 7):
+        shift = literal(count, dtype)
+        right = apply_op("rshift", [line, shift], dtype)
+        assert numbers_of(right) == [n >> count for n in numbers_of(line)]
+        left = apply_op("lshift", [line, shift], dtype)
+        assert numbers_of(left) == [wrapped(n << count, dtype) for n in numbers_of(line)]
+        power = apply_op("pow", [line, shift], dtype)
+        assert numbers_of(power) == [wrapped(n**count, dtype) for n in numbers_of(line)]
+
+
+@pytest.mark.parametrize("dtype", INTEGERS, ids=lambda d: d.text)
+def test_integer_ops_of_one_operand(dtype: DType) -> None:
+    line = edges(dtype)
+    given = numbers_of(line)
+    assert numbers_of(apply_op("neg", [line], dtype)) == [wrapped(-n, dtype) for n in given]
+    assert numbers_of(apply_op("abs", [line], dtype)) == [wrapped(abs(n), dtype) for n in given]
+    assert numbers_of(apply_op("sign", [line], dtype)) == [(n > 0) - (n < 0) for n in given]
+    assert numbers_of(apply_op("bitwise_not", [line], dtype)) == [wrapped(~n, dtype) for n in given]
+
+
+def test_an_integer_division_by_zero_does_not_trap() -> None:
+    for name in ("floordiv", "truncdiv", "mod", "fmod"):
+        for dtype in INTEGERS:
+            assert apply_op(name, [literal(7, dtype), literal(0, dtype)], dtype).numel() == 1
+
+
+def test_float_division() -> None:
+    a, b = FLOATS[:, None], FLOATS[None, :]
+    for name, mode in (("floordiv", "floor"), ("truncdiv", "trunc")):
+        expected = torch.div(a, b, rounding_mode=mode)
+        torch.testing.assert_close(
+            apply_op(name, [a, b], DType.F32), expected, rtol=0, atol=0, equal_nan=True
+        )
+
+
+def test_fma_rounds_once() -> None:
+    generator = torch.Generator().manual_seed(0)
+    for dtype, torch_type in ((DType.F32, torch.float32), (DType.F64, torch.float64)):
+        a, b = (torch.randn(200, generator=generator, dtype=torch_type) for _ in range(2))
+        c = -(a * b)  # the sum is then the product's rounding error, which two roundings lose
+        result = apply_op("fma", [a, b, c], dtype)
+        exact = [
+            Fraction(x) * Fraction(y) + Fraction(z)
+            for x, y, z in zip(a.tolist(), b.tolist(), c.tolist(), strict=True)
+        ]
+        assert [Fraction(r) for r in result.tolist()] == exact
+        assert any(result != 0)
+    tie = [torch.tensor(v, dtype=torch.float32) for v in (1.0 + 2.0**-12, 1.0 + 2.0**-12, 2.0**-60)]
+    # 1 + 2**-11 + 2**-24 is halfway between two f32; the addend breaks the tie upwards
+    assert float(apply_op("fma", tie, DType.F32)) == 1.0 + 2.0**-11 + 2.0**-23
+    assert torch.isnan(
+        apply_op("fma", [literal(float("inf"), DType.F64)] + [literal(0.0, DType.F64)] * 2, DType.F64)
+    )
+
+
+def test_bool_ops() -> None:
+    line = torch.tensor([False, True])
+    a, b = line[:, None], line[None, :]
+    assert torch.equal(apply_op("bitwise_and", [a, b], DType.BOOL), a & b)
+    assert torch.equal(apply_op("bitwise_xor", [a, b], DType.BOOL), a ^ b)
+    assert torch.equal(apply_op("bitwise_not", [a], DType.BOOL), ~a)
+    assert torch.equal(apply_op("minimum", [a, b], DType.BOOL), a & b)
+    assert torch.equal(apply_op("lt", [a, b], DType.BOOL), ~a & b)
+
+
+@pytest.mark.parametrize("source", [d for d in DType if not d.is_complex], ids=lambda d: d.text)
+def test_casts(source: DType) -> None:
+    numbers = [0, 1, 2, 100] + ([-1, -100] if not source.is_bool and source.category != "uint" else [])
+    line = torch.stack([literal(n, source) for n in numbers])
+    for target in DType:
+        if target.is_complex:
+            continue
+        result = convert(line, target)
+        assert result.dtype is torch_dtype(target)
+        for before, after in zip(line, result, strict=True):
+            number = float(before.item())
+            if target.is_bool:
+                assert bool(after.item()) == (number != 0)
+            elif target.is_integer and (number >= 0 or target.is_signed_integer or source.is_integer):
+                assert int(after.item()) == wrapped(int(number), target)
+            elif target.is_float:
+                assert float(after.item()) == float(torch.tensor(number).to(torch_dtype(target)).item())
+
+
+def test_casts_of_extremes() -> None:
+    high = literal((1 << 64) - 1, DType.U64)
+    assert float(convert(high, DType.F64).item()) == 2.0**64
+    assert int(convert(literal(2.0**63, DType.F64), DType.U64).item()) == 1 << 63
+    assert int(convert(literal(-1, DType.I8), DType.U64).item()) == (1 << 64) - 1
+    assert int(convert(literal(-1.75, DType.F32), DType.I32).item()) == -1
+    assert bool(convert(literal(float("nan"), DType.F32), DType.BOOL).item())
+
+
+def test_bitcast_keeps_the_bits() -> None:
+    bits = apply_op("bitcast", [literal(1.0, DType.F32)], DType.I32)
+    assert int(bits.item()) == 0x3F800000
+    assert float(apply_op("bitcast", [bits], DType.F32).item()) == 1.0
+
+
+@pytest.mark.parametrize("dtype", [d for d in DType if not d.is_complex], ids=lambda d: d.text)
+def test_where_selects_any_type(dtype: DType) -> None:
+    one, zero = literal(1, dtype), literal(0, dtype)
+    result = apply_op("where", [torch.tensor([True, False]), one, zero], dtype)
+    assert result.dtype is torch_dtype(dtype)
+    assert [float(v.item()) for v in result] == [1.0, 0.0]
