@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from coilwork_cpp.columns import column_body
 from coilwork_cpp.elements import memory_type
 from coilwork_cpp.expand import expand
+from coilwork_cpp.facts import facts_of
 from coilwork_cpp.nest import decode_unit, grain, pointwise_body, unit_count
 from coilwork_cpp.options import CppOptions
 from coilwork_cpp.plan import Plan, plan_region
@@ -150,6 +151,10 @@ def _nest(
 ) -> _Nest:
     args = {t.name: t for t in tensors}
     plan = plan_region(region, args)
+    if plan.vector is not None and region.reduction:
+        ranges = (*region.parallel, *region.serial, *region.reduction)
+        columns = frozenset((plan.vector.symbol,))
+        region = replace(region, facts=facts_of(region.roots, ranges, columns=columns))
     sizes: dict[Expr, Code] = {size: Name(size.name) for size in original.sizes}
     taken = {*args, *(s.name for s in original.sizes), *(r.symbol.name for r in kernel.ranges)}
     top = Block(args=args, symbols=sizes, facts=region.facts, names=Names(taken))

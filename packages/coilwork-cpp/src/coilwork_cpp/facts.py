@@ -30,8 +30,14 @@ class Facts:
         return self.stage[value] + (1 if isinstance(value, Reduce) else 0)
 
 
-def facts_of(roots: Sequence[Scalar], ranges: Iterable[Expr]) -> Facts:
-    """The facts about all values below `roots`."""
+def facts_of(
+    roots: Sequence[Scalar], ranges: Iterable[Expr], *, columns: frozenset[Expr] = frozenset()
+) -> Facts:
+    """The facts about all values below `roots`.
+
+    Reductions and scans count as varying along `columns` even where their operands do not: the ranges whose points
+    each have a variable of their own.
+    """
     known = frozenset(ranges)
     varies: dict[Scalar, frozenset[Expr]] = {}
     stage: dict[Scalar, int] = {}
@@ -46,14 +52,16 @@ def facts_of(roots: Sequence[Scalar], ranges: Iterable[Expr]) -> Facts:
             case IndexValue():
                 own = value.expr.free_symbols & known
             case Scan():
-                own = frozenset((value.axis,))
+                own = columns | {value.axis}
+            case Reduce():
+                own = columns
             case _:
                 pass
         for operand in value.operands:
             own |= varies[operand]
             uses[operand] = uses.get(operand, 0) + 1
         if isinstance(value, Reduce):
-            own -= frozenset(value.axes)
+            own -= frozenset(value.axes) - columns
         varies[value] = own
         stage[value] = max(
             (stage[o] + (1 if isinstance(o, Reduce) else 0) for o in value.operands),

@@ -11,9 +11,15 @@ from dataclasses import replace
 
 from coilwork_cpp.rebuild import kernel_roots, with_roots
 from coilwork_ir.index import (
+    Add,
+    Const,
     Expr,
     FloorDiv,
+    Max,
+    Min,
     Mod,
+    Mul,
+    Sym,
     as_expr,
     as_int,
     node,
@@ -119,8 +125,9 @@ def _divisors(expressions: Sequence[Expr], at: Expr) -> list[Expr]:
                 if at in numerator.free_symbols and at not in denominator.free_symbols:
                     found.setdefault(denominator)
                 pending.append(numerator)
-            case other:
-                operands: tuple[Expr, ...] = getattr(other, "operands", ())
+            case Const() | Sym():
+                pass
+            case Add(operands) | Mul(operands) | Min(operands) | Max(operands):
                 pending.extend(o for o in operands if at in o.free_symbols)
     return sorted(found, key=lambda e: e.sort_key)
 

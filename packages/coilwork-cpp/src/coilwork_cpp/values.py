@@ -27,7 +27,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr
 from coilwork_ir.kernels import Store, TensorArg
-from coilwork_ir.scalar import Const, IndexValue, Load, Op, Scalar, placeholder
+from coilwork_ir.scalar import Const, IndexValue, Load, Op, Reduce, Scalar, Scan, placeholder
 
 # An expression with more operators than this is given a name.
 _INLINE_OPERATORS: Final = 4
@@ -176,7 +176,9 @@ class Block:
                 return self._load(node), True
             case Op():
                 return self._op(node)
-        raise EmitError("unplaced-value", f"{type(node).__name__} {getattr(node, 'kind', '')} outside a pass")
+            case Reduce() | Scan():
+                raise EmitError("unplaced-value", f"{type(node).__name__.lower()} {node.kind} outside a pass")
+        raise TypeError(f"not a scalar node: {node!r}")
 
     def _load(self, node: Load) -> Code:
         arg = self.args.get(node.buffer)
