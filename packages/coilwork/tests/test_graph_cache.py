@@ -1,0 +1,196 @@
+"""Compiled graphs on disk: hits in another process, and what damage costs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+import pytest
+import torch
+
+from coilwork.graph_cache import CachedGraph, open_caches
+from coilwork.options import CompileOptions
+from coilwork.report import CompileReport
+from coilwork_cache import Bundle, CacheCorruptionWarning, GraphCache, LocalStore, NullStore
+
+Compile = Callable[..., Callable[..., Any]]
+
+PROGRAM = """
+import sys
+
+import torch
+from coilwork.backend import backend
+
+torch.manual_seed(0)
+table = torch.tensor([1.0, 2.0, 4.0, 8.0])
+layer = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.GELU(), torch.nn.LayerNorm(8), torch.nn.Linear(8, 2))
+
+
+def loss(x):
+    return layer(x * table).square().mean()
+
+
+compiled = torch.compile(loss, backend=backend, options={"strict": True})
+kept = []
+for rows in (5, 9):
+    x = torch.randn(rows, 4, requires_grad=True)
+    torch._dynamo.mark_dynamic(x, 0)
+    value = compiled(x)
+    value.backward()
+    kept += [value.detach(), x.grad]
+kept += [p.grad for p in layer.parameters()]
+torch.save(kept, sys.argv[1])
+"""
+
+
+def reports(trace: Path) -> dict[str, dict[str, Any]]:
+    return {path.parent.name: json.loads(path.read_text()) for path in trace.glob("*/report.json")}
+
+
+def test_second_process_restores_the_same_code(
+    tmp_path: Path, run_python: Callable[..., CompletedProcess[str]]
+) -> None:
+    """Keys do not depend on the order of hashes, results are the same bit for bit, and no stage runs again."""
+    for seed in ("1", "2"):
+        environ = {
+            "PYTHONHASHSEED": seed,
+            "COILWORK_CACHE_DIR": str(tmp_path / "cache"),
+            "COILWORK_TRACE": str(tmp_path / f"trace-{seed}"),
+        }
+        run_python("-c", PROGRAM, str(tmp_path / f"{seed}.pt"), environ=environ)
+    first, second = reports(tmp_path / "trace-1"), reports(tmp_path / "trace-2")
+    assert sorted(report["role"] for report in first.values()) == ["backward", "forward"]
+    assert first.keys() == second.keys()
+    assert [report["cache_hit"] for report in first.values()] == [False, False]
+    assert [report["cache_hit"] for report in second.values()] == [True, True]
+    for name, report in second.items():
+        assert set(report["seconds"]) == {"cache", "build"}
+        assert report["kernels"] == first[name]["kernels"]
+        modules = [tmp_path / f"trace-{seed}" / name / "module.py" for seed in ("1", "2")]
+        assert modules[0].read_bytes() == modules[1].read_bytes()
+    results = [torch.load(tmp_path / f"{seed}.pt") for seed in ("1", "2")]
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+def scaled(x: torch.Tensor) -> torch.Tensor:
+    return torch.exp(x) * 0.5 + 1.0
+
+
+def compile_again(strictly: Compile, folder: Path, trace: Path, **options: object) -> dict[str, Any]:
+    """Compile `scaled` as a new process would, check its result, and return the report."""
+    torch._dynamo.reset()
+    x = torch.randn(6)
+    compiled = strictly(scaled, cache_dir=str(folder), trace=str(trace), **options)
+    torch.testing.assert_close(compiled(x), scaled(x))
+    (report,) = reports(trace).values()
+    return report
+
+
+def test_hit_and_miss_in_one_process(strictly: Compile, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    assert [compile_again(strictly, cache, tmp_path / "t")["cache_hit"] for _ in range(2)] == [False, True]
+    assert compile_again(strictly, cache, tmp_path / "u", numerics="eager")["cache_hit"] is False
+
+
+def test_without_the_cache_nothing_is_read_or_written(strictly: Compile, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    assert compile_again(strictly, cache, tmp_path / "t", cache=False)["cache_hit"] is False
+    assert not cache.exists()
+
+
+def damage_by_truncation(store: LocalStore) -> None:
+    for entry in store.entries():
+        path = Path(entry.location)
+        path.write_bytes(path.read_bytes()[:-7])
+
+
+def damage_by_a_flipped_bit(store: LocalStore) -> None:
+    for entry in store.entries():
+        path = Path(entry.location)
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+
+
+def damage_by_emptying(store: LocalStore) -> None:
+    for entry in store.entries():
+        Path(entry.location).write_bytes(b"")
+
+
+def replace_graphs(store: LocalStore, records: dict[str, bytes]) -> None:
+    """Well-formed entries with other contents, as another program might write."""
+    graphs = GraphCache(store)
+    for entry in list(store.entries()):
+        if entry.kind == "graph":
+            old = graphs.get(entry.key)
+            assert old is not None
+            graphs.put(entry.key, Bundle(records={**old.records, **records}))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        damage_by_truncation,
+        damage_by_a_flipped_bit,
+        damage_by_emptying,
+        lambda store: replace_graphs(store, {"report.json": b"[]"}),
+        lambda store: replace_graphs(store, {"constants.json": b"{"}),
+        lambda store: replace_graphs(store, {"constants.json": b'["missing"]'}),
+        lambda store: replace_graphs(store, {"module.py": b"def make_call(:"}),
+        lambda store: replace_graphs(store, {"module.py": b"KERNELS = ()"}),
+        lambda store: replace_graphs(store, {"module.py": b"\xff\xfe"}),
+    ],
+    ids=["truncated", "flipped", "empty", "report", "json", "constant", "syntax", "contents", "encoding"],
+)
+def test_damage_is_a_warning_and_a_recompile(
+    damage: Callable[[LocalStore], None], strictly: Compile, tmp_path: Path
+) -> None:
+    cache = tmp_path / "cache"
+    compile_again(strictly, cache, tmp_path / "t")
+    damage(LocalStore(cache))
+    with pytest.warns(CacheCorruptionWarning):
+        report = compile_again(strictly, cache, tmp_path / "t")
+    assert report["cache_hit"] is False
+    assert compile_again(strictly, cache, tmp_path / "t")["cache_hit"] is True
+
+
+def test_entries_come_back_as_they_went(tmp_path: Path) -> None:
+    caches = open_caches(CompileOptions(cache_dir=str(tmp_path / "cache")))
+    entry = CachedGraph(
+        module="x = 1\n",
+        constant_keys=("a.b",),
+        report=CompileReport(graph_id="g", role="forward", kernels=2),
+    )
+    key = caches.graph_key("text", CompileOptions(), "2.13", "0.1")
+    assert caches.get_graph(key) is None
+    caches.put_graph(key, entry)
+    assert caches.get_graph(key) == entry
+
+
+def test_versions_and_options_are_in_the_key(tmp_path: Path) -> None:
+    caches = open_caches(CompileOptions(cache_dir=str(tmp_path / "cache")))
+    plain = CompileOptions()
+    keys = {
+        caches.graph_key("text", plain, "2.13", "0.1"),
+        caches.graph_key("other", plain, "2.13", "0.1"),
+        caches.graph_key("text", CompileOptions(fusion=False), "2.13", "0.1"),
+        caches.graph_key("text", plain, "2.12", "0.1"),
+        caches.graph_key("text", plain, "2.13", "0.2"),
+    }
+    assert len(keys) == 5
+
+
+def test_cache_off_opens_nothing() -> None:
+    assert isinstance(open_caches(CompileOptions(cache=False)).kernels, NullStore)
+
+
+def test_unusable_folder_is_a_warning(tmp_path: Path, leniently: Compile) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    x = torch.randn(3)
+    with pytest.warns(UserWarning, match="file"):
+        result = leniently(scaled, cache_dir=str(blocked / "cache"))(x)
+    torch.testing.assert_close(result, scaled(x))
