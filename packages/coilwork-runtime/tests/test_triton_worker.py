@@ -53,6 +53,11 @@ def test_a_kernel_that_triton_refuses(pool: WorkerPool) -> None:
     assert Builder(pool=pool).build([triton_kernel()])
 
 
+def test_a_source_longer_than_a_pipe_holds(pool: WorkerPool) -> None:
+    long = triton_kernel(source=f"# {'x' * 300_000}\n" + triton_kernel().source)
+    assert Builder(pool=pool).build([long])
+
+
 def test_printing_kernels_do_not_disturb_the_conversation(pool: WorkerPool) -> None:
     chatty = triton_kernel(source="print('hello from the source')\n" + triton_kernel().source)
     assert Builder(pool=pool).build([chatty])

@@ -6,7 +6,6 @@
 // (or an address), i for int32, l for int64. Two pointers follow the arguments: scratch memory, and one that is never used.
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
-#include <structmember.h>
 
 #include <cstddef>
 #include <cstdint>

@@ -49,7 +49,7 @@ def read_frame(stream: BinaryIO) -> tuple[dict[str, Any], bytes] | None:
     Raises:
         EOFError: the stream ends within a frame.
     """
-    lengths = stream.read(_LENGTHS.size)
+    lengths = _read(stream, _LENGTHS.size)
     if not lengths:
         return None
     if len(lengths) < _LENGTHS.size:
@@ -57,11 +57,23 @@ def read_frame(stream: BinaryIO) -> tuple[dict[str, Any], bytes] | None:
     header_bytes, blob_bytes = _LENGTHS.unpack(lengths)
     if header_bytes + blob_bytes > LONGEST_FRAME:
         raise EOFError("the stream holds no frame")
-    body = stream.read(header_bytes + blob_bytes)
+    body = _read(stream, header_bytes + blob_bytes)
     if len(body) < header_bytes + blob_bytes:
         raise EOFError("the stream ends within a frame")
     header: dict[str, Any] = json.loads(body[:header_bytes])
     return header, body[header_bytes:]
+
+
+def _read(stream: BinaryIO, count: int) -> bytes:
+    """`count` bytes, or fewer at the end. The worker's stream is unbuffered, so that `select` sees all there is; it reads in parts."""
+    parts: list[bytes] = []
+    while count:
+        part = stream.read(count)
+        if not part:
+            break
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)
 
 
 def compile_kernel(request: Mapping[str, Any], folder: Path) -> tuple[dict[str, Any], bytes]:
