@@ -118,7 +118,7 @@ def random_kernel(seed: int) -> Kernel:
     )
 
 
-@pytest.mark.parametrize("seed", [*range(40), 101, 107, 256])
+@pytest.mark.parametrize("seed", [*range(40), 101, 107, 256, 519])
 def test_random_kernels(
     load_kernel: Callable[..., Callable[..., int]], torch_dtype: Callable, seed: int
 ) -> None:

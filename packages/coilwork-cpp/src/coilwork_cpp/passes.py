@@ -9,6 +9,7 @@ from coilwork_cpp.facts import Facts, recompute_cost
 from coilwork_cpp.rebuild import store_roots
 from coilwork_cpp.regions import Region
 from coilwork_ir.errors import EmitError
+from coilwork_ir.index import Expr
 from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.scalar import Const, IndexValue, Load, Reduce, Scalar, Scan, postorder
 
@@ -115,7 +116,8 @@ def _with_kept(passes: list[Pass], facts: Facts, region: Region) -> list[Pass]:
     inner = frozenset(region.reduction)
     result = list(passes)
     for first in range(len(passes)):
-        have = {v for v in evaluated(result[first]) if facts.varies[v] & inner}
+        # What does not vary along the innermost range is computed outside of its loop, before anything is recalled.
+        have = {v for v in evaluated(result[first]) if region.reduction[-1] in facts.varies[v]}
         for later in range(first + 1, len(passes)):
             for value in _shared_tops(result[later], have, facts, inner):
                 if value not in result[first].keeps and value not in result[first].recalls:
@@ -124,9 +126,8 @@ def _with_kept(passes: list[Pass], facts: Facts, region: Region) -> list[Pass]:
     return result
 
 
-def _shared_tops(step: Pass, have: set[Scalar], facts: Facts, inner: frozenset[object]) -> list[Scalar]:
+def _shared_tops(step: Pass, have: set[Scalar], facts: Facts, inner: frozenset[Expr]) -> list[Scalar]:
     """The values in `have` that `step` reaches first from its roots and that cost much to compute again."""
-    ranges = frozenset(s for value in have for s in facts.varies[value])
     tops: list[Scalar] = []
     seen: set[Scalar] = set(step.recalls)
     stack = list(step.roots)
@@ -136,7 +137,7 @@ def _shared_tops(step: Pass, have: set[Scalar], facts: Facts, inner: frozenset[o
             continue
         seen.add(value)
         plain = isinstance(value, Const | Load | IndexValue)
-        if value in have and not plain and recompute_cost(value, ranges, facts) >= _KEEP_FROM:
+        if value in have and not plain and recompute_cost(value, inner, facts) >= _KEEP_FROM:
             tops.append(value)
         else:
             stack.extend(value.operands)
