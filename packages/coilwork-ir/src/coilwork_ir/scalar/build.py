@@ -41,7 +41,7 @@ def const(value: Literal_, dtype: DType) -> Const:
         try:
             literal = float(value)
         except OverflowError:
-            literal = math.copysign(math.inf, value)
+            literal = math.inf if value > 0 else -math.inf  # an integer beyond every float
         # -0.0 == 0.0 and nan != nan, so bits identify a float
         identity = struct.pack("<d", literal)
     else:

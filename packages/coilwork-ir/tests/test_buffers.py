@@ -1,0 +1,37 @@
+"""Buffers: layouts, offsets, references of arguments."""
+
+from __future__ import annotations
+
+from coilwork_ir.buffers import Buffer, ListValue, Ref, TorchValue, contiguous_strides, references
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import as_expr, symbol
+
+N = symbol("n", lo=2)
+
+
+def test_contiguous_strides() -> None:
+    assert contiguous_strides((N, as_expr(4), as_expr(3))) == (as_expr(12), as_expr(3), as_expr(1))
+    assert contiguous_strides(()) == ()
+
+
+def test_a_buffer_knows_its_size() -> None:
+    shape = (N, as_expr(4))
+    buffer = Buffer(name="b", dtype=DType.F32, shape=shape, strides=(as_expr(1), N))
+    assert buffer.numel is N * 4
+    assert buffer.span is 4 * N
+    i, j = symbol("i0", extent=N), symbol("i1", extent=4)
+    assert buffer.offset_of((i, j)) is i + N * j
+    assert buffer.device == "cpu"
+
+
+def test_expanded_dimensions_take_no_memory() -> None:
+    buffer = Buffer(name="b", dtype=DType.F32, shape=(N, as_expr(4)), strides=(as_expr(0), as_expr(1)))
+    assert buffer.span is as_expr(4)
+    assert buffer.numel is N * 4
+
+
+def test_references_of_arguments() -> None:
+    nested = ListValue((Ref("a"), ListValue((Ref("b"), None)), 3))
+    assert references(nested) == ("a", "b")
+    assert references(Ref("x")) == ("x",)
+    assert references(TorchValue("strided")) == references("x") == references(N) == ()

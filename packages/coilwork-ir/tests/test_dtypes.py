@@ -1,0 +1,41 @@
+"""Element types: names, sizes, classes."""
+
+from __future__ import annotations
+
+import pytest
+
+from coilwork_ir.dtypes import DType, from_torch_name, parse_dtype
+
+
+@pytest.mark.parametrize("dtype", list(DType))
+def test_names_lead_back(dtype: DType) -> None:
+    assert parse_dtype(dtype.text) is dtype
+    assert from_torch_name(dtype.torch_name) is dtype
+    assert from_torch_name("torch." + dtype.torch_name) is dtype
+    assert repr(dtype) == f"DType.{dtype.name}"
+
+
+def test_sizes_and_classes_agree_with_torch() -> None:
+    torch = pytest.importorskip("torch")
+    for dtype in DType:
+        of_torch = getattr(torch, dtype.torch_name)
+        assert of_torch.itemsize == dtype.itemsize
+        assert of_torch.is_floating_point == dtype.is_float
+        assert of_torch.is_complex == dtype.is_complex
+        if dtype.is_integer:
+            assert of_torch.is_signed == dtype.is_signed_integer
+
+
+def test_compute_types() -> None:
+    low = {d for d in DType if d.is_low_precision}
+    assert low == {DType.F16, DType.BF16, DType.F8E4M3, DType.F8E5M2}
+    assert all(d.compute is DType.F32 for d in low)
+    assert all(d.compute is d for d in DType if d not in low)
+    assert DType.BOOL.is_bool and not DType.BOOL.is_integer
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"unknown element type 'f33'; known: f64, f32"):
+        parse_dtype("f33")
+    with pytest.raises(ValueError, match="qint8"):
+        from_torch_name("torch.qint8")

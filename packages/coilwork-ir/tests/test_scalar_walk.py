@@ -1,0 +1,89 @@
+"""Walking and rewriting scalar graphs, deep ones too."""
+
+from __future__ import annotations
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import symbol
+from coilwork_ir.scalar import (
+    Const,
+    Scalar,
+    const,
+    index_value,
+    load,
+    loads,
+    op,
+    placeholder,
+    postorder,
+    range_symbols,
+    reduce,
+    rewrite,
+    scan,
+    substitute_ranges,
+    with_operands,
+)
+
+N = symbol("n", lo=1)
+I, J, R, S = (symbol(name, extent=N) for name in ("i0", "i1", "r0", "r1"))
+X = load("x", [I], DType.F32)
+AT = index_value(I)
+Y = load("y", [placeholder(0) + J], DType.F32, indirect=[AT], mask=op("isnan", X), other=1.0)
+
+
+def test_postorder_visits_operands_first_and_once() -> None:
+    root = op("add", op("mul", X, X), Y)
+    order = list(postorder([root, X]))
+    assert len(order) == len(set(order))
+    for node in order:
+        assert all(order.index(o) < order.index(node) for o in node.operands)
+    assert order[-1] is root and order == list(postorder([root, X]))
+
+
+def test_a_graph_of_20000_levels_is_walked_and_rewritten() -> None:
+    value: Scalar = X
+    one = const(1.0, DType.F32)
+    for _ in range(20_000):
+        value = op("add", value, one)
+    assert sum(1 for _ in postorder([value])) == 20_002
+    (changed,) = rewrite([value], lambda n: const(2.0, DType.F32) if n is one else n)
+    assert changed is not value and sum(1 for _ in postorder([changed])) == 20_002
+    (moved,) = substitute_ranges([value], {I: J})
+    assert [access.index for access in loads([moved])] == [(J,)]
+
+
+def test_rewrite_sees_rewritten_operands() -> None:
+    def fold(node: Scalar) -> Scalar:
+        if node.dtype is DType.F32 and node.operands and all(isinstance(o, Const) for o in node.operands):
+            return const(5.0, DType.F32)
+        return node
+
+    three = op("add", const(1.0, DType.F32), const(2.0, DType.F32))
+    (result,) = rewrite([op("mul", op("neg", three), op("exp", three))], fold)
+    assert result is const(5.0, DType.F32)
+
+
+def test_with_operands_keeps_the_rest() -> None:
+    other = op("neg", X)
+    assert with_operands(Y, Y.operands) is Y
+    moved = with_operands(Y, [index_value(J), Y.operands[1]])
+    assert moved.operands[0] is index_value(J) and moved.other == 1.0
+    total = reduce("welford", [X], [R], output=1)
+    assert with_operands(total, [other]) is reduce("welford", [other], [R], output=1)
+    running = scan("max", X, R, output=1, reverse=True)
+    assert with_operands(running, [other]) is scan("max", other, R, output=1, reverse=True)
+    narrow = op("cast", X, dtype=DType.BF16)
+    assert with_operands(narrow, [other]).dtype is DType.BF16
+
+
+def test_ranges_are_substituted_everywhere() -> None:
+    root = op("add", Y, reduce("sum", [load("z", [R, I], DType.F32)], [R]))
+    (moved,) = substitute_ranges([root], {I: J, J: I, R: S})
+    assert range_symbols([moved]) == {I, J, S}
+    (back,) = substitute_ranges([moved], {I: J, J: I, S: R})
+    assert back is root
+    running = scan("sum", X, R)
+    assert substitute_ranges([running], {R: S})[0].axis is S
+
+
+def test_loads_and_symbols() -> None:
+    assert loads([Y]) == (X, Y)
+    assert range_symbols([Y, index_value(N + 1)]) == {I, J, N}

@@ -1,0 +1,43 @@
+"""The table of built-in targets."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError
+
+import pytest
+
+from coilwork_ir.target import TARGETS, target
+
+
+def test_the_promised_targets_are_there() -> None:
+    wanted = {"sm_80", "sm_90", "gfx942", "x86-64-avx2", "x86-64-avx512", "aarch64-neon"}
+    assert wanted <= set(TARGETS)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_descriptions_are_plausible(name: str) -> None:
+    found = target(name)
+    assert found.name == name
+    assert found.is_gpu == (found.kind != "cpu")
+    assert (
+        found.multiprocessors > 0 and found.l2_bytes > 0 and found.bandwidth_gb_s > 0 and found.launch_us > 0
+    )
+    assert found.vector_bytes in (16, 32, 64)
+    if found.is_gpu:
+        assert found.warp_size in (32, 64)
+        assert found.max_threads_per_block % found.warp_size == 0
+        assert found.registers_per_multiprocessor > 0
+    else:
+        assert found.warp_size == found.max_threads_per_block == 1
+        assert found.registers_per_multiprocessor == 0
+
+
+def test_an_unknown_target_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ValueError, match=r"unknown target 'sm_10'; built in: sm_80, sm_90"):
+        target("sm_10")
+
+
+def test_descriptions_are_values() -> None:
+    with pytest.raises(FrozenInstanceError):
+        target("sm_90").warp_size = 64
+    assert hash(target("sm_90")) == hash(target("sm_90"))
