@@ -1,0 +1,52 @@
+"""Use coilwork-ir and coilwork-scheduler without torch and without a GPU: what would run on an H200, and on a CPU."""
+
+from __future__ import annotations
+
+from coilwork_ir.kernels.text import format_schedule
+from coilwork_ir.loops.text import parse_graph
+from coilwork_ir.program.text import format_program
+from coilwork_ir.target import target
+from coilwork_scheduler import explain, schedule
+from coilwork_scheduler.memory import plan
+
+SOFTMAX = """
+graph @softmax {
+  input %x: f32[4096, 1024]
+  (%largest: f32[4096]) = reduce max [i0: 4096 | r0: 1024] {
+    t0 = load %x[i0, r0] : f32
+    yield t0
+  }
+  %powers: f32[4096, 1024] = pointwise [i0: 4096, i1: 1024] {
+    t0 = load %x[i0, i1] : f32
+    t1 = load %largest[i0] : f32
+    t2 = sub(t0, t1)
+    t3 = exp(t2)
+    yield t3
+  }
+  (%total: f32[4096]) = reduce sum [i0: 4096 | r0: 1024] {
+    t0 = load %powers[i0, r0] : f32
+    yield t0
+  }
+  %y: f32[4096, 1024] = pointwise [i0: 4096, i1: 1024] {
+    t0 = load %powers[i0, i1] : f32
+    t1 = load %total[i0] : f32
+    t2 = div(t0, t1)
+    yield t2
+  }
+  return (%y)
+}
+"""
+
+
+def main() -> None:
+    graph = parse_graph(SOFTMAX)
+    for name in ("sm_90", "x86-64-avx512"):
+        scheduled = schedule(graph, target(name))
+        print(f"== {name}: {len(graph.nodes)} operations in {len(scheduled.kernels)} kernel")
+        print(format_schedule(scheduled, decisions=False))
+        print(explain(scheduled.decisions))
+    print("== memory")
+    print(format_program(plan(schedule(graph, target("sm_90")))))
+
+
+main()
