@@ -28,7 +28,7 @@ from coilwork_ir.scalar import Scalar, cast, const, load, op, reduce
 from coilwork_ir.target import target
 
 F32, BF16 = DType.F32, DType.BF16
-FLAGS = "-O3 -shared -fPIC -fopenmp-simd -fno-math-errno -fno-trapping-math".split()
+FLAGS = "-O3 -shared -fPIC -fopenmp-simd -fno-math-errno -fno-trapping-math -ffp-contract=off".split()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

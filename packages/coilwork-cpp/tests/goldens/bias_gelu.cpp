@@ -18,23 +18,32 @@ extern "C" {
 
 static inline float bf16_to_f32(u16 x) { return __builtin_bit_cast(float, u32(x) << 16); }
 
+// a * b + c, fused where the processor can, whatever the compiler's settings for other code are.
+static inline float multiply_add(float a, float b, float c) {
+#ifdef __FP_FAST_FMAF
+  return __builtin_fmaf(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
 // erf(x) = x * P(x^2) / Q(x^2), a minimax fit on |x| <= 3.95, where erf rounds to 1. Error below 3 ulp.
 static inline float erf_f32(float x) {
   const float low = x < -3.95f ? -3.95f : x;
   const float t = low > 3.95f ? 3.95f : low;
   const float s = t * t;
   float p = 2.02585898e-06f;
-  p = p * s + 0.000284666632f;
-  p = p * s + 0.00380766345f;
-  p = p * s + 0.0528738759f;
-  p = p * s + 0.191540137f;
-  p = p * s + 1.12837911f;
+  p = multiply_add(p, s, 0.000284666632f);
+  p = multiply_add(p, s, 0.00380766345f);
+  p = multiply_add(p, s, 0.0528738759f);
+  p = multiply_add(p, s, 0.191540137f);
+  p = multiply_add(p, s, 1.12837911f);
   float q = 3.78301811e-05f;
-  q = q * s + 0.00117058645f;
-  q = q * s + 0.0150541002f;
-  q = q * s + 0.114555217f;
-  q = q * s + 0.503080726f;
-  q = q * s + 1.0f;
+  q = multiply_add(q, s, 0.00117058645f);
+  q = multiply_add(q, s, 0.0150541002f);
+  q = multiply_add(q, s, 0.114555217f);
+  q = multiply_add(q, s, 0.503080726f);
+  q = multiply_add(q, s, 1.0f);
   const float y = t * p / q;
   const float above = y < -1.0f ? -1.0f : y;
   return above > 1.0f ? 1.0f : above;

@@ -14,6 +14,15 @@ extern "C" {
   __attribute__((simd("notinbranch"), const)) double exp(double) noexcept;
 }
 
+// a * b + c, fused where the processor can, whatever the compiler's settings for other code are.
+static inline float multiply_add(float a, float b, float c) {
+#ifdef __FP_FAST_FMAF
+  return __builtin_fmaf(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
 // Integer power by squaring, wrapping around. Negative exponents as in torch: 0 but for bases 1 and -1.
 template <class T>
 static inline T power(T base, T exponent) {
@@ -31,13 +40,13 @@ static inline float exp_f32(float x) {
   const float low = x < -104.0f ? -104.0f : x;
   const float t = low > 89.0f ? 89.0f : low;
   const float n = __builtin_rintf(t * 1.44269504f);
-  const float r = (t - n * 0.693145752f) - n * 1.42860677e-06f;
+  const float r = multiply_add(n, -1.42860677e-06f, multiply_add(n, -0.693145752f, t));
   float q = 0.00138142204f;
-  q = q * r + 0.00836889911f;
-  q = q * r + 0.0416684039f;
-  q = q * r + 0.166665196f;
-  q = q * r + 0.49999994f;
-  const float y = 1.0f + (r + r * r * q);
+  q = multiply_add(q, r, 0.00836889911f);
+  q = multiply_add(q, r, 0.0416684039f);
+  q = multiply_add(q, r, 0.166665196f);
+  q = multiply_add(q, r, 0.49999994f);
+  const float y = 1.0f + multiply_add(r * r, q, r);
   const i32 power = i32(n), half = power >> 1;
   const float first = __builtin_bit_cast(float, (half + 127) << 23);
   const float second = __builtin_bit_cast(float, (power - half + 127) << 23);
