@@ -27,10 +27,10 @@ BASE_FLAGS: Final = (
     "-ffp-contract=off",
     "-w",
 )
+LONGEST_COMPLAINT: Final = 4000
+STUB: Final = "libtorch_cpu.so"
 # What a torch wheel exports in libtorch_cpu and kernels call; linked against a stub, because reading the symbol table of
 # the real library takes longer than compiling the kernel.
-STUB: Final = "libtorch_cpu.so"
-LONGEST_COMPLAINT: Final = 4000
 IMPORTED: Final = ("torch_parallel_for", "torch_get_num_threads", "torch_get_thread_idx")
 
 _FEATURE_FLAGS: Final[tuple[tuple[str, str], ...]] = (
@@ -143,7 +143,14 @@ def run_compiler(
         Path(folder, "kernel.cpp").write_text(source, encoding="utf-8")
         command = [toolchain.command, *flags, "kernel.cpp", "-o", "kernel.so"]
         run = subprocess.run(
-            [*command, *libraries], capture_output=True, text=True, errors="replace", check=False, cwd=folder
+            [*command, *libraries],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            cwd=folder,
+            # messages that are the same everywhere, as they travel in errors
+            env=os.environ | {"LC_ALL": "C"},
         )
         if run.returncode:
             return None, f"{' '.join(command)}\n{run.stderr[:LONGEST_COMPLAINT]}"
