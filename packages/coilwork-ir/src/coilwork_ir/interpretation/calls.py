@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -23,20 +23,20 @@ from coilwork_ir.interpret_ops import torch_dtype
 from coilwork_ir.interpretation.memory import Memory
 
 
-def find_operator(target: str) -> torch._ops.OpOverload:
+def find_operator(target: str) -> Callable[..., object]:
     """The operator overload that `target`, e.g. `"aten.mm.default"`, names.
 
     Raises:
         InterpretError: torch knows no such operator.
     """
-    parts = target.split(".")
-    if len(parts) == 3:
-        try:
-            found = getattr(getattr(getattr(torch.ops, parts[0]), parts[1]), parts[2])
-        except AttributeError:
-            found = None
-        if isinstance(found, torch._ops.OpOverload):
-            return found
+    found: object = torch.ops
+    try:
+        for part in target.split("."):
+            found = getattr(found, part)
+    except AttributeError:
+        found = None
+    if target.count(".") == 2 and callable(found):
+        return found
     raise InterpretError(
         "unknown-operator",
         f"torch has no operator {target!r}",
