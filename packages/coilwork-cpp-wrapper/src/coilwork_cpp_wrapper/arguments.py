@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
+from coilwork_cpp_wrapper.schemas import Parameter, Schema, Type
+from coilwork_cpp_wrapper.scope import Scope, dtype_code
+from coilwork_cpp_wrapper.tree import Braces, Call, Code, Member, Name, Number, Real, Words
 from coilwork_ir.buffers import Argument, DeviceValue, ListValue, Ref, TorchValue
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr
 from coilwork_ir.program.nodes import ExternCall
-from coilwork_cpp_wrapper.schemas import Parameter, Schema, Type
-from coilwork_cpp_wrapper.scope import Scope, dtype_code
-from coilwork_cpp_wrapper.tree import Braces, Call, Code, Member, Name, Number, Real, Words
 
 Bound = tuple[Parameter, Argument]
 ATTRIBUTES: Final[Mapping[str, str]] = MappingProxyType(
@@ -39,7 +39,9 @@ def bind_arguments(call: ExternCall, schema: Schema) -> tuple[Bound, ...]:
         UnsupportedArgument: the call does not fit the schema.
     """
     if len(call.args) > len(schema.parameters):
-        raise UnsupportedArgument(f"it takes {len(schema.parameters)} arguments and is given {len(call.args)}")
+        raise UnsupportedArgument(
+            f"it takes {len(schema.parameters)} arguments and is given {len(call.args)}"
+        )
     given: dict[str, Argument] = {
         p.name: a for p, a in zip(schema.parameters[: len(call.args)], call.args, strict=True)
     }
@@ -89,7 +91,11 @@ def _repeated(parameter: Parameter, value: Argument) -> Argument:
 
 def _dispatch(kind: Type, value: Argument, scope: Scope) -> Code:
     if kind.element is not None and kind.name == "Optional":
-        return Call("rt::none") if value is None else Call("rt::optional", (_dispatch(kind.element, value, scope),))
+        return (
+            Call("rt::none")
+            if value is None
+            else Call("rt::optional", (_dispatch(kind.element, value, scope),))
+        )
     if kind.element is not None and kind.name == "List" and isinstance(value, ListValue):
         element = kind.element
         return Call("rt::list", (Braces(tuple(_dispatch(element, item, scope) for item in value.items)),))

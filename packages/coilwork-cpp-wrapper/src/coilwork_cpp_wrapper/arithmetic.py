@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import reduce
 
+from coilwork_cpp_wrapper.tree import Binary, Braces, Call, Code, Name, Number
 from coilwork_ir.index import (
     Add,
     Const,
@@ -20,7 +21,6 @@ from coilwork_ir.index import (
     provably_nonneg,
     provably_positive,
 )
-from coilwork_cpp_wrapper.tree import Binary, Braces, Call, Code, Name, Number
 
 
 def index_code(expr: Expr, name_of: Callable[[Expr], str]) -> Code:
@@ -69,9 +69,7 @@ def _is_negative(term: Expr) -> bool:
     return value < 0 if value is not None else term.terms[0][0] < 0
 
 
-def _quotient(
-    operator: str, function: str, left: Expr, right: Expr, name_of: Callable[[Expr], str]
-) -> Code:
+def _quotient(operator: str, function: str, left: Expr, right: Expr, name_of: Callable[[Expr], str]) -> Code:
     operands = (index_code(left, name_of), index_code(right, name_of))
     if provably_nonneg(left) and provably_positive(right):
         return Binary(operator, *operands)

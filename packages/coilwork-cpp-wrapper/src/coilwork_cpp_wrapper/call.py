@@ -36,7 +36,9 @@ class CompiledProgram:
             instruction and the source lines it implements.
     """
 
-    def __init__(self, program: CppProgram, library: ctypes.CDLL, constants: Mapping[str, torch.Tensor]) -> None:
+    def __init__(
+        self, program: CppProgram, library: ctypes.CDLL, constants: Mapping[str, torch.Tensor]
+    ) -> None:
         self.program = program
         self._run = library.coilwork_run
         self._run.argtypes = [ctypes.c_void_p] * 5
@@ -79,7 +81,9 @@ class CompiledProgram:
             wanted = ", ".join(port.name for port in self.program.inputs)
             given = ", ".join(type(arg).__name__ for arg in args)
             raise LayoutError(
-                "input-count", f"program {self.program.name} takes ({wanted})", reason=f"it is given ({given})"
+                "input-count",
+                f"program {self.program.name} takes ({wanted})",
+                reason=f"it is given ({given})",
             )
         tensors = [arg for arg, tensor in zip(args, expected, strict=True) if tensor]
         numbers = [int(arg) for arg, tensor in zip(args, expected, strict=True) if not tensor]
@@ -95,7 +99,9 @@ class CompiledProgram:
         raise RuntimeError(message)
 
 
-def load_program(program: CppProgram, library: bytes, constants: Mapping[str, torch.Tensor]) -> CompiledProgram:
+def load_program(
+    program: CppProgram, library: bytes, constants: Mapping[str, torch.Tensor]
+) -> CompiledProgram:
     """Load the bytes of a shared library.
 
     Raises:

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from coilwork_ir.buffers import Argument, Buffer, ListValue, Ref, SymbolOutput
-from coilwork_ir.dtypes import DType
-from coilwork_ir.program.nodes import ExternCall
 from coilwork_cpp_wrapper.arguments import (
     Bound,
     UnsupportedArgument,
@@ -33,6 +30,9 @@ from coilwork_cpp_wrapper.tree import (
     Statement,
     Words,
 )
+from coilwork_ir.buffers import Argument, Buffer, ListValue, Ref, SymbolOutput
+from coilwork_ir.dtypes import DType
+from coilwork_ir.program.nodes import ExternCall
 
 ITEMS: Final = ("aten._local_scalar_dense.default", "aten.item.default")
 MOST_ARGUMENTS: Final = 64
@@ -51,7 +51,9 @@ def emit_call(call: ExternCall, scope: Scope) -> Iterator[Statement]:
         return
     schema = find_schema(call.target)
     if schema is None:
-        refuse(f"operator {call.target} is not known to torch", call.origins, "it has no schema to call it by")
+        refuse(
+            f"operator {call.target} is not known to torch", call.origins, "it has no schema to call it by"
+        )
     try:
         bound = bind_arguments(call, schema)
         shim = SHIMS.get(call.target)
@@ -116,7 +118,11 @@ def _item(call: ExternCall, scope: Scope) -> Iterator[Statement]:
             value = Call("rt::item", (Name(scope.name(name)),))
             yield Declare("const int64_t", scope.symbol(symbol), value)
         case _:
-            refuse(f"{call.target} in this form", call.origins, "only an integer read from one tensor is supported")
+            refuse(
+                f"{call.target} in this form",
+                call.origins,
+                "only an integer read from one tensor is supported",
+            )
 
 
 def _through_shim(

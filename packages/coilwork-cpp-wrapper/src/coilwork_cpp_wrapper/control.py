@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from coilwork_ir.buffers import Argument, Ref
-from coilwork_ir.index import Expr
-from coilwork_ir.loc import Origin
-from coilwork_ir.program.nodes import CondCall, Program, Return, WhileCall
-from coilwork_cpp_wrapper.scope import Scope, refuse
+from coilwork_cpp_wrapper.scope import Scope, dtype_code, refuse
 from coilwork_cpp_wrapper.tree import (
     Assign,
     Binary,
@@ -25,6 +21,10 @@ from coilwork_cpp_wrapper.tree import (
     Number,
     Statement,
 )
+from coilwork_ir.buffers import Argument, Buffer, Ref
+from coilwork_ir.index import Expr
+from coilwork_ir.loc import Origin
+from coilwork_ir.program.nodes import CondCall, Program, Return, WhileCall
 
 
 def emit_cond(call: CondCall, scope: Scope) -> Iterator[Statement]:
@@ -38,8 +38,9 @@ def emit_cond(call: CondCall, scope: Scope) -> Iterator[Statement]:
         tuple(_run(call.otherwise, call.operands, results, call.origins, scope)),
     )
     for position, output in enumerate(call.outputs):
-        moved = Call("rt::move", (Element(results, position),))
-        yield Declare("rt::Tensor", scope.name(output.name), moved)
+        yield Declare(
+            "rt::Tensor", scope.name(output.name), _settled(Element(results, position), output, scope)
+        )
 
 
 def emit_while(call: WhileCall, scope: Scope) -> Iterator[Statement]:
@@ -47,7 +48,9 @@ def emit_while(call: WhileCall, scope: Scope) -> Iterator[Statement]:
     names = [scope.name(output.name) for output in call.outputs]
     for name, start in zip(names, call.carried, strict=True):
         if not isinstance(start, Ref):
-            refuse("a loop that carries a number", call.origins, "only tensors are carried between iterations")
+            refuse(
+                "a loop that carries a number", call.origins, "only tensors are carried between iterations"
+            )
         yield Declare("rt::Tensor", name, Call(f"{scope.name(start.name)}.alias"))
     carried: tuple[Argument, ...] = tuple(Ref(output.name) for output in call.outputs)
     operands = (*carried, *call.extra)
@@ -62,6 +65,13 @@ def emit_while(call: WhileCall, scope: Scope) -> Iterator[Statement]:
     for position, name in enumerate(names):
         body.append(Assign(Name(name), Call("rt::move", (Element(results, position),))))
     yield Block("while (true)", tuple(body))
+    for name, output in zip(names, call.outputs, strict=True):
+        yield Assign(Name(name), _settled(Name(name), output, scope))
+
+
+def _settled(value: Code, output: Buffer, scope: Scope) -> Code:
+    """A result in memory of its own, whatever the nested program returned: its operand, or another layout."""
+    return Call("rt::copied", (value, *scope.layout(output), dtype_code(output.dtype)))
 
 
 def _run(
@@ -74,7 +84,11 @@ def _run(
     """Call the function of `program`, which empties the array of its operands."""
     last = program.instructions[-1]
     if not isinstance(last, Return) or not all(isinstance(v, Ref) for v in last.values):
-        refuse("a branch or loop that returns a number", origins, "only tensors are returned from nested programs")
+        refuse(
+            "a branch or loop that returns a number",
+            origins,
+            "only tensors are returned from nested programs",
+        )
     tensors: list[Code] = []
     numbers: list[Code] = []
     for operand in operands:
@@ -87,8 +101,11 @@ def _run(
                 numbers.append(Number(int(operand)))
             case _:
                 refuse(
-                    f"operand {operand!r} of a branch or loop", origins, "only tensors and integers are passed on"
+                    f"operand {operand!r} of a branch or loop",
+                    origins,
+                    "only tensors and integers are passed on",
                 )
+    numbers += [scope.index(symbol) for symbol in scope.outer_symbols(program)]
     given = f"operands_{scope.function(program)}"
     extents = f"extents_{scope.function(program)}"
     yield _array("rt::Tensor", given, tensors)

@@ -5,6 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from coilwork_cpp_wrapper.calls import emit_call
+from coilwork_cpp_wrapper.control import emit_cond, emit_while
+from coilwork_cpp_wrapper.provenance import error_lines, origin_lines
+from coilwork_cpp_wrapper.scope import Scope, dtype_code
+from coilwork_cpp_wrapper.tree import (
+    Assign,
+    Binary,
+    Braces,
+    Call,
+    Code,
+    Declare,
+    DeclareArray,
+    Do,
+    Element,
+    Name,
+    Number,
+    Remark,
+    Statement,
+    Words,
+)
 from coilwork_ir.buffers import Buffer, Ref
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_expr, substitute
@@ -26,26 +46,6 @@ from coilwork_ir.program.nodes import (
     Return,
     Reuse,
     WhileCall,
-)
-from coilwork_cpp_wrapper.calls import emit_call
-from coilwork_cpp_wrapper.control import emit_cond, emit_while
-from coilwork_cpp_wrapper.provenance import error_lines, origin_lines
-from coilwork_cpp_wrapper.scope import Scope, dtype_code
-from coilwork_cpp_wrapper.tree import (
-    Assign,
-    Binary,
-    Braces,
-    Call,
-    Code,
-    Declare,
-    DeclareArray,
-    Do,
-    Element,
-    Name,
-    Number,
-    Remark,
-    Statement,
-    Words,
 )
 
 RELATIONS: Final = {"eq": "==", "ne": "!=", "lt": "<", "le": "<="}
@@ -76,7 +76,9 @@ def emit_instruction(instruction: Instruction, scope: Scope) -> Iterator[Stateme
         case Reuse():
             yield from _reuse(instruction, scope)
         case Reinterpret(buffer=buffer):
-            yield _define(buffer, _view(buffer, instruction.source, scope.index(instruction.offset), scope), scope)
+            yield _define(
+                buffer, _view(buffer, instruction.source, scope.index(instruction.offset), scope), scope
+            )
         case Launch():
             yield from _launch(instruction, scope)
         case CheckSize():

@@ -7,15 +7,10 @@ from dataclasses import replace
 from importlib.resources import files
 from typing import Final
 
-from coilwork_ir.buffers import Argument, Buffer, DeviceValue, GraphInput, GraphOutput, ListValue, Ref, SymbolOutput
-from coilwork_ir.errors import EmitError
-from coilwork_ir.index import Expr, format_expr
-from coilwork_ir.kernel_source import KernelSource
-from coilwork_ir.program.nodes import AllocPool, BindSymbol, ExternCall, Launch, Program, Return
-from coilwork_ir.program.walk import all_kernels, buffers, walk
 from coilwork_cpp_wrapper.calls import shim_prototype, used_shim
 from coilwork_cpp_wrapper.instructions import emit_instruction
 from coilwork_cpp_wrapper.names import identifiers
+from coilwork_cpp_wrapper.printer import print_unit, string_text
 from coilwork_cpp_wrapper.program import CppProgram, KernelUnit, Port
 from coilwork_cpp_wrapper.scope import PYTHON_REMEDY, Scope
 from coilwork_cpp_wrapper.torch_compat import abi_version
@@ -28,7 +23,21 @@ from coilwork_cpp_wrapper.tree import (
     Statement,
     Verbatim,
 )
-from coilwork_cpp_wrapper.printer import print_unit, string_text
+from coilwork_ir.buffers import (
+    Argument,
+    Buffer,
+    DeviceValue,
+    GraphInput,
+    GraphOutput,
+    ListValue,
+    Ref,
+    SymbolOutput,
+)
+from coilwork_ir.errors import EmitError
+from coilwork_ir.index import Expr, format_expr
+from coilwork_ir.kernel_source import KernelSource
+from coilwork_ir.program.nodes import AllocPool, BindSymbol, ExternCall, Launch, Program, Return
+from coilwork_ir.program.walk import all_kernels, buffers, walk
 
 PARAMETERS: Final = (
     "const AtenTensorHandle* constants",
@@ -59,8 +68,14 @@ def emit_cpp(program: Program, sources: Mapping[str, KernelSource]) -> CppProgra
     declarations = [*_entries(program, sources, kernels), *_prototypes(parts)]
     if declarations:
         items.append(Verbatim("\n".join(['extern "C" {', *declarations, "}"])))
-    for part in reversed(parts):
-        items.append(_function(part, functions, keys, sources, kernels))
+    outer: dict[int, tuple[Expr, ...]] = {}
+    for part in reversed(parts):  # nested programs first, because callers pass on the sizes that these use
+        emission = _Emission(part, functions, keys, sources, kernels, outer)
+        items.append(emission.function())
+        outer[id(part)] = emission.outer_symbols()
+    if outer[id(program)]:
+        unbound = outer[id(program)][0].name
+        raise EmitError("unbound-symbol", f"size {unbound} is not bound in program @{program.name}")
     inputs = tuple(_input_port(entry, number) for number, entry in enumerate(program.inputs))
     outputs = _output_ports(program)
     items.append(_entry(inputs, outputs, functions[id(program)]))
@@ -165,44 +180,71 @@ def _prototypes(parts: tuple[Program, ...]) -> Iterator[str]:
                 yield shim_prototype(*found)
 
 
-def _function(
-    program: Program,
-    functions: Mapping[int, str],
-    keys: tuple[str, ...],
-    sources: Mapping[str, KernelSource],
-    kernels: tuple[KernelUnit, ...],
-) -> Function:
-    symbols = dict.fromkeys(_bound_symbols(program))
-    symbol_names = identifiers(symbols)
-    names = identifiers(_names(program), taken=symbol_names.values())
-    known = buffers(program)
-    entries = {unit.name: unit.symbol for unit in kernels}
+class _Emission:
+    """One program becoming one function."""
 
-    def symbol_name(symbol: Expr) -> str:
-        if symbol.name not in symbol_names:
-            raise EmitError("unbound-symbol", f"size {symbol.name} is not bound in program @{program.name}")
-        return symbol_names[symbol.name]
+    def __init__(
+        self,
+        program: Program,
+        functions: Mapping[int, str],
+        keys: tuple[str, ...],
+        sources: Mapping[str, KernelSource],
+        kernels: tuple[KernelUnit, ...],
+        outer: Mapping[int, tuple[Expr, ...]],
+    ) -> None:
+        self._program = program
+        self._functions = functions
+        self._keys = keys
+        self._bound = frozenset(_bound_symbols(program))
+        self._outer: dict[str, Expr] = {}
+        self._symbol_names = dict(identifiers(_bound_symbols(program)))
+        names = identifiers(_names(program), taken=self._symbol_names.values())
+        self._taken = frozenset(names.values())
+        self._scope = Scope(
+            name=names.__getitem__,
+            buffer=buffers(program).__getitem__,
+            symbol=self._symbol,
+            kernel=sources.__getitem__,
+            entry={unit.name: unit.symbol for unit in kernels}.__getitem__,
+            function=lambda nested: functions[id(nested)],
+            outer_symbols=lambda nested: outer[id(nested)],
+            constants=frozenset(c.buffer.name for c in program.constants),
+            number=0,
+        )
 
-    scope = Scope(
-        name=names.__getitem__,
-        buffer=known.__getitem__,
-        symbol=symbol_name,
-        kernel=sources.__getitem__,
-        entry=entries.__getitem__,
-        function=lambda nested: functions[id(nested)],
-        constants=frozenset(c.buffer.name for c in program.constants),
-        number=0,
-    )
-    body = [*_parameters(program, keys, scope)]
-    bound = {e.name for e in program.inputs if isinstance(e, Expr) and e.is_symbol}
-    for number, instruction in enumerate(program.instructions):
-        if isinstance(instruction, BindSymbol):
-            # an input may carry a size that a tensor's shape gives as well
-            if instruction.symbol.name in bound:
-                continue
-            bound.add(instruction.symbol.name)
-        body.extend(emit_instruction(instruction, replace(scope, number=number)))
-    return Function(f"static void {functions[id(program)]}", PARAMETERS, tuple(body), f"Program {program.name}.")
+    def outer_symbols(self) -> tuple[Expr, ...]:
+        """Symbols that the program uses and does not bind, in the order they are passed in; known once it is emitted."""
+        return tuple(self._outer.values())
+
+    def function(self) -> Function:
+        """The function."""
+        program, scope = self._program, self._scope
+        parameters = tuple(_parameters(program, self._keys, scope))
+        bound = {e.name for e in program.inputs if isinstance(e, Expr) and e.is_symbol}
+        body: list[Statement] = []
+        for number, instruction in enumerate(program.instructions):
+            if isinstance(instruction, BindSymbol):
+                # an input may carry a size that a tensor's shape gives as well
+                if instruction.symbol.name in bound:
+                    continue
+                bound.add(instruction.symbol.name)
+            body.extend(emit_instruction(instruction, replace(scope, number=number)))
+        first = sum(isinstance(entry, Expr) for entry in program.inputs)
+        passed = tuple(
+            Declare("const int64_t", self._symbol_names[symbol], Element("sizes", first + position))
+            for position, symbol in enumerate(self._outer)
+        )
+        name = self._functions[id(program)]
+        return Function(
+            f"static void {name}", PARAMETERS, (*parameters, *passed, *body), f"Program {program.name}."
+        )
+
+    def _symbol(self, symbol: Expr) -> str:
+        if symbol.name not in self._bound and symbol.name not in self._outer:
+            taken = {*self._taken, *self._symbol_names.values()}
+            self._symbol_names.update(identifiers([symbol.name], taken=taken))
+            self._outer[symbol.name] = symbol
+        return self._symbol_names[symbol.name]
 
 
 def _parameters(program: Program, keys: tuple[str, ...], scope: Scope) -> Iterator[Statement]:
@@ -270,7 +312,10 @@ def _type_text(buffer: Buffer) -> str:
 
 
 def _signature(inputs: tuple[Port, ...], outputs: tuple[Port, ...]) -> str:
-    shown = [", ".join(f"{p.name}: {p.type}" if p.type else p.name or "none" for p in ps) for ps in (inputs, outputs)]
+    shown = [
+        ", ".join(f"{p.name}: {p.type}" if p.type else p.name or "none" for p in ps)
+        for ps in (inputs, outputs)
+    ]
     return f"({shown[0]}) -> ({shown[1]})"
 
 

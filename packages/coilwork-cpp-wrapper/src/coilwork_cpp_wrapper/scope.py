@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NoReturn
 
+from coilwork_cpp_wrapper.arithmetic import braces_code, index_code
+from coilwork_cpp_wrapper.tree import Call, Code
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
@@ -13,8 +15,6 @@ from coilwork_ir.index import Expr
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.loc import Origin
 from coilwork_ir.program.nodes import Program
-from coilwork_cpp_wrapper.arithmetic import braces_code, index_code
-from coilwork_cpp_wrapper.tree import Call, Code
 
 PYTHON_REMEDY = 'options={"wrapper": "python"}'
 
@@ -30,6 +30,7 @@ class Scope:
         kernel: source of a kernel.
         entry: name under which a kernel's entry is linked.
         function: identifier of the function that a nested program becomes.
+        outer_symbols: size symbols that a nested program uses and its surroundings bind.
         constants: names of the buffers that are constants.
         number: a number no other instruction has, for the names of temporaries.
     """
@@ -40,6 +41,7 @@ class Scope:
     kernel: Callable[[str], KernelSource]
     entry: Callable[[str], str]
     function: Callable[[Program], str]
+    outer_symbols: Callable[[Program], tuple[Expr, ...]]
     constants: frozenset[str]
     number: int
 
@@ -63,6 +65,4 @@ def dtype_code(dtype: DType) -> Code:
 
 def refuse(what: str, origins: tuple[Origin, ...], reason: str, *, node: str = "") -> NoReturn:
     """Raise the error for what the C interface of torch cannot call yet."""
-    raise EmitError(
-        "cpp-unsupported", what, node=node, origins=origins, reason=reason, remedy=PYTHON_REMEDY
-    )
+    raise EmitError("cpp-unsupported", what, node=node, origins=origins, reason=reason, remedy=PYTHON_REMEDY)

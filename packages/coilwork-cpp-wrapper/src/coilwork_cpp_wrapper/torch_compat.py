@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
 
-_new_handles: Final[Callable[[list[torch.Tensor]], list[object]]] = (
-    torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors
-)
-_tensors_of: Final[Callable[[list[object]], list[torch.Tensor]]] = (
-    torch._C._aoti.alloc_tensors_by_stealing_from_void_ptrs
-)
+_new_handles: Final = torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors
+_tensors_of: Final = torch._C._aoti.alloc_tensors_by_stealing_from_void_ptrs
 _capsule_pointer: Final = ctypes.pythonapi.PyCapsule_GetPointer
 _capsule_pointer.restype = ctypes.c_void_p
 _capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]

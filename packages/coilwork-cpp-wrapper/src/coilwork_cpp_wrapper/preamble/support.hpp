@@ -204,19 +204,28 @@ static void show(char* text, size_t room, const int64_t* values, int64_t count) 
   if (used < room) snprintf(text + used, room - used, count == 1 ? ",)" : ")");
 }
 
-// The result of an operator in the layout that the program was planned with; copied if the operator chose another one.
-static Tensor with_layout(Tensor&& value, Ints shape, Ints strides, int32_t dtype) {
-  if (!same_shape(value, shape)) {
-    char found[256], wanted[256];
-    show(found, sizeof found, value.sizes(), value.rank());
-    show(wanted, sizeof wanted, shape.data, shape.count);
-    fail(LAYOUT_FAILED, "an operator returned shape %s where %s was expected", found, wanted);
-  }
-  if (shape.count == 0 || memcmp(value.strides(), strides.data, shape.count * 8) == 0) return move(value);
-  if (same_strides(value, shape, strides)) return view(value, shape, strides, 0);
+static void check_shape(const Tensor& value, Ints shape) {
+  if (same_shape(value, shape)) return;
+  char found[256], wanted[256];
+  show(found, sizeof found, value.sizes(), value.rank());
+  show(wanted, sizeof wanted, shape.data, shape.count);
+  fail(LAYOUT_FAILED, "an operator returned shape %s where %s was expected", found, wanted);
+}
+
+// The elements of `value` in fresh memory of this layout.
+static Tensor copied(const Tensor& value, Ints shape, Ints strides, int32_t dtype) {
+  check_shape(value, shape);
   Tensor copy = empty(shape, strides, dtype);
   check(aoti_torch_copy_(copy.get(), value.get(), 0));
   return copy;
+}
+
+// The result of an operator in the layout that the program was planned with; copied if the operator chose another one.
+static Tensor with_layout(Tensor&& value, Ints shape, Ints strides, int32_t dtype) {
+  check_shape(value, shape);
+  if (shape.count == 0 || memcmp(value.strides(), strides.data, shape.count * 8) == 0) return move(value);
+  if (same_strides(value, shape, strides)) return view(value, shape, strides, 0);
+  return copied(value, shape, strides, dtype);
 }
 
 // Refuses an input that differs from what the program was compiled for. Strides of dimensions with one element, and of
@@ -242,10 +251,7 @@ static void check_layout(const Tensor& value, const char* name, Ints shape, Ints
 
 // `value`, or a copy of it if its address is no multiple of 16 bytes.
 static Tensor aligned(Tensor&& value, Ints shape, Ints strides, int32_t dtype) {
-  if ((uintptr_t)value.data() % 16 == 0) return move(value);
-  Tensor copy = empty(shape, strides, dtype);
-  check(aoti_torch_copy_(copy.get(), value.get(), 0));
-  return copy;
+  return (uintptr_t)value.data() % 16 == 0 ? move(value) : copied(value, shape, strides, dtype);
 }
 
 // A kernel with run-time checks returns 0, or 1 + the number of the one that failed.

@@ -1,0 +1,259 @@
+"""Every instruction, against the interpreter."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hand_programs import SOURCES, check_against_interpreter, compiled, program_of
+
+from coilwork_cpp_wrapper import emit_cpp
+from coilwork_ir.errors import EmitError
+from coilwork_runtime import LayoutError
+
+
+def test_static_shapes() -> None:
+    check_against_interpreter(
+        """program @p {
+          input %x: f32[3, 4]
+          input %y: f32[3, 4]
+          RELU_ADD
+          check %x
+          check %y
+          alloc %z: f32[3, 4]
+          launch @relu_add (%x, %y, %z) sizes [12]
+          return (%z)
+        }""",
+        [torch.randn(3, 4), torch.randn(3, 4)],
+    )
+
+
+DYNAMIC = """program @p {
+  symbol s0 in [0, inf]
+  input %x: f32[s0, 4]
+  input %y: f32[s0, 4]
+  RELU_ADD
+  bind s0 in [0, inf] size %x 0
+  check %x
+  check %y
+  alloc %z: f32[4, s0]
+  comment "all elements alike"
+  launch @relu_add (%x, %y, %z) sizes [4*s0] loc("relu" "aten.relu.default" "m.py":3 "relu(x) + y" "block")
+  free (%x, %y)
+  return (%z, `s0 // 3`, `(s0 - 7) // 2`, `(s0 - 7) % 3`, `min(s0, 5) + 2*max(s0, 3)`, none, `-s0`)
+}"""
+
+
+def test_dynamic_shapes_and_size_arithmetic() -> None:
+    check_against_interpreter(DYNAMIC, *([torch.randn(n, 4), torch.randn(n, 4)] for n in (1, 2, 7, 8, 64, 0)))
+
+
+def test_text_shows_provenance_and_frees() -> None:
+    text = emit_cpp(program_of(DYNAMIC), SOURCES).text
+    assert "// aten.relu.default  m.py:3  [block]  relu(x) + y" in text
+    assert "// all elements alike" in text
+    assert text.index("coilwork_kernel_relu_add(x.data()") < text.index("x.reset()")
+
+
+def test_equal_programs_give_equal_text() -> None:
+    assert emit_cpp(program_of(DYNAMIC), SOURCES) == emit_cpp(program_of(DYNAMIC), SOURCES)
+
+
+def test_integer_inputs_and_strides() -> None:
+    check_against_interpreter(
+        """program @p {
+          symbol s0 in [1, inf]
+          symbol t0 in [1, inf]
+          input size `s0`
+          input %x: f32[s0, 4]{t0, 1}
+          bind t0 in [1, inf] stride %x 0
+          check %x
+          return (`s0 + t0`, %x)
+        }""",
+        [3, torch.randn(3, 8)[:, :4]],
+    )
+
+
+def test_mutated_inputs() -> None:
+    check_against_interpreter(
+        """program @p {
+          input %x: f32[6]
+          DOUBLE
+          launch @double (%x) sizes [6]
+          return ()
+        }""",
+        [torch.randn(6)],
+    )
+
+
+def test_reuse_in_the_same_layout_and_another() -> None:
+    check_against_interpreter(
+        """program @p {
+          input %x: f32[4, 6]
+          input %y: f32[4, 6]
+          RELU_ADD
+          alloc %a: f32[4, 6]
+          launch @relu_add (%x, %y, %a) sizes [24]
+          reuse %b: f32[4, 6] of %a
+          launch @relu_add (%b, %y, %b) sizes [24]
+          reuse %c: f32[24] of %b
+          launch @relu_add (%c, %x, %c) sizes [24]
+          return (%c)
+        }""",
+        [torch.randn(4, 6), torch.randn(4, 6)],
+    )
+
+
+def test_views_of_memory() -> None:
+    check_against_interpreter(
+        """program @p {
+          input %x: f32[4, 6]
+          view %t: f32[6, 3]{1, 6} of %x offset `6`
+          view %same: f32[4, 6] of %x offset `0`
+          return (%t, %same)
+        }""",
+        [torch.randn(4, 6)],
+    )
+
+
+def test_views_with_another_element_type() -> None:
+    text = """program @p {
+      input %x: f32[8]
+      view %bits: i32[2, 2] of %x offset `3`
+      return (%bits)
+    }"""
+    call = compiled(text)
+    x = torch.randn(16)
+    for part in (x[:8], x[5:13]):  # the second starts inside of its storage
+        (bits,) = call([part])
+        assert torch.equal(torch.as_tensor(bits), part[3:7].view(torch.int32).reshape(2, 2))
+
+
+def test_pools() -> None:
+    check_against_interpreter(
+        """program @p {
+          symbol s0 in [1, inf]
+          input %x: f32[s0]
+          input %y: f32[s0]
+          RELU_ADD
+          bind s0 in [1, inf] size %x 0
+          pool %memory `64*((s0 + 15)//16)*2` "cpu"
+          carve %a: f32[s0] of %memory at `0`
+          carve %b: f32[s0] of %memory at `64*((s0 + 15)//16)`
+          launch @relu_add (%x, %y, %a) sizes [s0]
+          launch @relu_add (%a, %x, %b) sizes [s0]
+          free (%memory)
+          return (%a, %b)
+        }""",
+        [torch.randn(5), torch.randn(5)],
+        [torch.randn(17), torch.randn(17)],
+    )
+
+
+def test_constants_are_borrowed() -> None:
+    text = """program @p {
+      input %x: f32[4]
+      constant "weight" %c: f32[4]
+      RELU_ADD
+      alloc %z: f32[4]
+      launch @relu_add (%x, %c, %z) sizes [4]
+      return (%z, %c)
+    }"""
+    weight = torch.randn(4)
+    call = compiled(text, {"weight": weight})
+    x = torch.randn(4)
+    for _ in range(3):
+        z, c = call([x])
+        assert torch.equal(torch.as_tensor(z), torch.relu(x) + weight)
+        assert c is weight
+    with pytest.raises(KeyError):
+        compiled(text, {})
+
+
+def test_scratch_memory_and_kernels_with_the_same_entry() -> None:
+    check_against_interpreter(
+        """program @p {
+          input %x: f32[6]
+          RELU_ADD
+          DOUBLE
+          alloc %z: f32[6]
+          launch @relu_add (%x, %x, %z) sizes [6]
+          launch @double (%z) sizes [6]
+          return (%z)
+        }""",
+        [torch.randn(6)],
+    )
+
+
+ASSERTION = """program @p {
+  symbol s0 in [1, inf]
+  input %x: f32[s0]
+  bind s0 in [1, inf] size %x 0
+  assert `s0 % 2` eq `0` "the batch must be even" loc("check" "aten._assert" "m.py":9 "assert n % 2 == 0" "")
+  return (%x)
+}"""
+
+
+def test_size_checks() -> None:
+    call = compiled(ASSERTION)
+    call([torch.randn(4)])
+    with pytest.raises(RuntimeError, match=r"(?s)the batch must be even.*m.py:9   assert n % 2 == 0"):
+        call([torch.randn(5)])
+
+
+def test_aligned_inputs_are_copied_if_need_be() -> None:
+    text = """program @p {
+      input %x: f32[8]
+      check %x aligned
+      view %v: f32[8] of %x offset `0`
+      return (%v)
+    }"""
+    call = compiled(text)
+    x = torch.randn(12)
+    for part, same in ((x[4:], True), (x[3:11], False)):
+        (result,) = call([part])
+        assert isinstance(result, torch.Tensor)
+        assert torch.equal(result, part)
+        assert result.data_ptr() % 16 == 0
+        assert (result.data_ptr() == part.data_ptr()) == same
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        (torch.randn(4, 3), r"input x has shape \(4, 3\), expected \(3, 4\)"),
+        (torch.randn(12), r"rank|shape \(12,\)"),
+        (torch.randn(4, 3).t(), r"input x has strides \(1, 3\), expected \(4, 1\)"),
+        (torch.randn(3, 4, dtype=torch.float64), r"input x has another element type, expected float32"),
+        (torch.empty(3, 4, device="meta"), r"input x is not on the CPU"),
+    ],
+)
+def test_wrong_layouts(bad: torch.Tensor, words: str) -> None:
+    call = compiled("program @p {\n input %x: f32[3, 4]\n check %x\n return (%x)\n}")
+    with pytest.raises(LayoutError, match=words):
+        call([bad])
+
+
+def test_strides_that_do_not_matter_are_accepted() -> None:
+    call = compiled("program @p {\n input %x: f32[1, 4]\n check %x\n return (%x)\n}")
+    (result,) = call([torch.randn(4, 1).t()])
+    assert isinstance(result, torch.Tensor)
+
+
+def test_other_devices_are_refused_by_name() -> None:
+    program = program_of("program @p {\n input %x: f32[4] @cuda:0\n return (%x)\n}")
+    with pytest.raises(EmitError, match=r"EmitError\[cpp-unsupported\]: %x is on device cuda:0"):
+        emit_cpp(program, {})
+
+
+def test_a_kernel_without_source_is_refused() -> None:
+    program = program_of(
+        "program @p {\n input %x: f32[6]\n DOUBLE\n launch @double (%x) sizes [6]\n return ()\n}"
+    )
+    with pytest.raises(EmitError, match="no source for kernel double"):
+        emit_cpp(program, {})
+
+
+def test_unbound_sizes_are_refused() -> None:
+    program = program_of("program @p {\n symbol s0 in [1, inf]\n return (`s0`)\n}")
+    with pytest.raises(EmitError, match="size s0 is not bound"):
+        emit_cpp(program, {})
