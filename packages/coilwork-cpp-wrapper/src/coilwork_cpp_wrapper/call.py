@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import tempfile
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -50,45 +50,57 @@ class CompiledProgram:
         self._constants = (ctypes.c_void_p * len(handles))(*handles)
         # turning handles into tensors deletes them; at exit the process does that
         weakref.finalize(self, tensors_from, handles).atexit = False
+        # Array types are made once: looking one up costs as much as a small allocation.
         self._is_tensor = tuple(port.kind == "tensor" for port in program.inputs)
+        self._inputs = ctypes.c_void_p * sum(self._is_tensor)
+        self._numbers = ctypes.c_int64 * (len(self._is_tensor) - sum(self._is_tensor))
         kinds = [port.kind for port in program.outputs]
         self._kinds = tuple(kinds)
+        self._only_tensors = all(kind == "tensor" for kind in kinds)
         self._outputs = ctypes.c_void_p * sum(kind != "size" for kind in kinds)
         self._sizes = ctypes.c_int64 * sum(kind == "size" for kind in kinds)
 
     def __call__(self, args: list[Any]) -> tuple[Result, ...]:
-        handles, numbers = self._take(args)
-        inputs = (ctypes.c_void_p * len(handles))(*handles)
-        sizes = (ctypes.c_int64 * len(numbers))(*numbers)
+        tensors: list[torch.Tensor] = []
+        numbers: list[int] = []
+        expected = self._is_tensor
+        if len(args) != len(expected):
+            raise self._misfit(args)
+        for arg, is_tensor in zip(args, expected, strict=True):
+            if isinstance(arg, torch.Tensor) is not is_tensor:
+                raise self._misfit(args)
+            if is_tensor:
+                tensors.append(arg)
+            else:
+                numbers.append(int(arg))
+        sizes = self._numbers(*numbers)
+        inputs = self._inputs(*handles_of(tensors))
+        # from here on only the handles keep the inputs' memory
+        args.clear()
+        tensors.clear()
+        arg = None
         outputs, output_sizes = self._outputs(), self._sizes()
         kind = self._run(self._constants, inputs, sizes, outputs, output_sizes)
         if kind:
             self._raise(kind)
-        tensors = iter(tensors_from([handle for handle in outputs if handle]))
-        extents = iter(output_sizes)
+        return self._results(outputs, output_sizes)
+
+    def _results(self, outputs: Iterable[int | None], output_sizes: Iterable[int]) -> tuple[Result, ...]:
+        tensors = tensors_from([handle for handle in outputs if handle])
+        if self._only_tensors:
+            return tuple(tensors)
+        found, extents = iter(tensors), iter(output_sizes)
         results: list[Result] = []
-        for port in self._kinds:
-            results.append(next(tensors) if port == "tensor" else next(extents) if port == "size" else None)
+        for kind in self._kinds:
+            results.append(next(found) if kind == "tensor" else next(extents) if kind == "size" else None)
         return tuple(results)
 
-    def _take(self, args: list[Any]) -> tuple[list[int], list[int]]:
-        """Handles of the tensors and the integers of `args`, which is emptied so that only the handles keep memory."""
-        expected = self._is_tensor
-        fits = len(args) == len(expected) and all(
-            isinstance(arg, torch.Tensor) == tensor for arg, tensor in zip(args, expected, strict=True)
+    def _misfit(self, args: list[Any]) -> LayoutError:
+        wanted = ", ".join(port.name for port in self.program.inputs)
+        given = ", ".join(type(arg).__name__ for arg in args)
+        return LayoutError(
+            "input-count", f"program {self.program.name} takes ({wanted})", reason=f"it is given ({given})"
         )
-        if not fits:
-            wanted = ", ".join(port.name for port in self.program.inputs)
-            given = ", ".join(type(arg).__name__ for arg in args)
-            raise LayoutError(
-                "input-count",
-                f"program {self.program.name} takes ({wanted})",
-                reason=f"it is given ({given})",
-            )
-        tensors = [arg for arg, tensor in zip(args, expected, strict=True) if tensor]
-        numbers = [int(arg) for arg, tensor in zip(args, expected, strict=True) if not tensor]
-        args.clear()
-        return handles_of(tensors), numbers
 
     def _raise(self, kind: int) -> None:
         message = self._last_error().decode("utf-8", "replace")

@@ -249,13 +249,15 @@ class _Emission:
 
 def _parameters(program: Program, keys: tuple[str, ...], scope: Scope) -> Iterator[Statement]:
     tensors, numbers = 0, 0
+    declared: set[str] = set()
     for entry in program.inputs:
         if isinstance(entry, Buffer):
             moved = Call("rt::move", (Element("args", tensors),))
             yield Declare("rt::Tensor", scope.name(entry.name), moved)
             tensors += 1
             continue
-        if entry.is_symbol:
+        if entry.is_symbol and entry.name not in declared:  # one size may be handed over twice
+            declared.add(entry.name)
             yield Declare("const int64_t", scope.symbol(entry), Element("sizes", numbers))
         numbers += 1
     for constant in program.constants:

@@ -18,9 +18,9 @@ _new_capsule.restype = ctypes.py_object
 _new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 
 
-def handles_of(tensors: Sequence[torch.Tensor]) -> list[int]:
+def handles_of(tensors: list[torch.Tensor]) -> list[int]:
     """A new handle, which somebody has to delete, for each tensor: an address as an integer."""
-    return [_capsule_pointer(capsule, None) for capsule in _new_handles(list(tensors))]
+    return [_capsule_pointer(capsule, None) for capsule in _new_handles(tensors)]
 
 
 def tensors_from(handles: Sequence[int]) -> list[torch.Tensor]:
