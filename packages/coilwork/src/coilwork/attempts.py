@@ -10,6 +10,7 @@ from coilwork.drive import Call, make_call
 from coilwork.errors import CoilworkFallbackWarning
 from coilwork.job import Job
 from coilwork.stages import Compiled, run_stages
+from coilwork_cache import Store
 from coilwork_ir.errors import CoilworkIRError
 from coilwork_ir.loc import Origin
 from coilwork_runtime import Builder, KernelBuildError
@@ -17,8 +18,8 @@ from coilwork_runtime import Builder, KernelBuildError
 MOST_RETRIES: Final = 3
 
 
-def build_with_retries(job: Job, builder: Builder) -> tuple[Compiled, Call]:
-    """What the stages make of the job, and its callable.
+def build_with_retries(job: Job, builder: Builder, store: Store) -> tuple[Compiled, Call]:
+    """What the stages make of the job, and its callable; `store` keeps what is built.
 
     An error that names operators is a warning, and the graph is lowered again with them as calls of ATen; not with
     `strict`, not when it names none that is new, and not more than `MOST_RETRIES` times.
@@ -32,7 +33,7 @@ def build_with_retries(job: Job, builder: Builder) -> tuple[Compiled, Call]:
         try:
             compiled = run_stages(job, fallback=fallback)
             with job.clock.stage("build"):
-                return compiled, make_call(compiled, job, builder)
+                return compiled, make_call(compiled, job, builder, store)
         except (CoilworkIRError, KernelBuildError) as error:
             fresh = tuple(name for name in _culprits(error, compiled) if name not in fallback)
             if job.options.strict or not fresh or attempt == MOST_RETRIES:

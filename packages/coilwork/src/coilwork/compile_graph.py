@@ -75,7 +75,7 @@ def _compile(job: Job) -> CompiledGraph:
         restored = _restored(job, key, caches, builder)
         if restored is not None:
             return restored
-    compiled, call = build_with_retries(job, builder)
+    compiled, call = build_with_retries(job, builder, caches.kernels)
     report = _report(job, compiled)
     if key is not None:
         entry = CachedGraph(module=compiled.module, constant_keys=tuple(compiled.constants), report=report)

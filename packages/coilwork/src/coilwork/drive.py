@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from coilwork.errors import CoilworkFallbackWarning
 from coilwork.job import Job
 from coilwork.stages import Compiled
+from coilwork_cache import Store
+from coilwork_cpp_wrapper import build_cpp, emit_cpp
+from coilwork_ir.errors import EmitError
 from coilwork_runtime import Builder, load_python
 from coilwork_runtime.loader import execute_module
 from coilwork_wrapper import emit_fx
@@ -16,19 +21,32 @@ from coilwork_wrapper import emit_fx
 Call = Callable[[list[Any]], Sequence[Any]]
 
 
-def make_call(compiled: Compiled, job: Job, builder: Builder) -> Call:
+def make_call(compiled: Compiled, job: Job, builder: Builder, store: Store) -> Call:
     """Build the kernels and return what calls them, by the boxed convention: one list of inputs, which is emptied.
+
+    `store` keeps what a C++ wrapper builds. A program that C++ cannot drive yet is driven by Python, with a warning.
 
     Raises:
         KernelBuildError: a kernel does not build.
+        EmitError: C++ cannot drive this program, and `strict` is on.
     """
     match job.options.wrapper:
         case "fx":
             return _fx_call(compiled, job, builder)
-        case _:
-            return load_python(
-                compiled.module, builder=builder, constants=compiled.constants, name=job.graph_id
-            )
+        case "cpp":
+            try:
+                return _cpp_call(compiled, job, store)
+            except EmitError as error:
+                if job.options.strict:
+                    raise
+                warnings.warn(
+                    f"graph {job.graph_id} is driven by Python instead of C++: {error}",
+                    CoilworkFallbackWarning,
+                    stacklevel=2,
+                )
+        case "python":
+            pass
+    return load_python(compiled.module, builder=builder, constants=compiled.constants, name=job.graph_id)
 
 
 def _fx_call(compiled: Compiled, job: Job, builder: Builder) -> Call:
@@ -36,6 +54,12 @@ def _fx_call(compiled: Compiled, job: Job, builder: Builder) -> Call:
     graph = emit_fx(compiled.program, launchers, compiled.constants)
     job.trace.write("fx.py", graph.code)
     return boxed(graph)
+
+
+def _cpp_call(compiled: Compiled, job: Job, store: Store) -> Call:
+    program = emit_cpp(compiled.program, compiled.sources)
+    job.trace.write("program.cpp", program.text)
+    return build_cpp(program, constants=compiled.constants, store=store, workers=job.options.workers)
 
 
 def boxed(graph: torch.fx.GraphModule) -> Call:

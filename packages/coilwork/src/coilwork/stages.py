@@ -39,8 +39,9 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled:
-    """What the stages produce: a program, its kernels' sources, and the Python module that drives them."""
+    """What the stages produce: a graph, its program, the kernels' sources, and the Python module that drives them."""
 
+    graph: Graph
     program: Program
     sources: Mapping[str, KernelSource]
     module: str
@@ -88,6 +89,7 @@ def run_stages(job: Job, *, fallback: tuple[str, ...]) -> Compiled:
         module = emit_python(program, sources, target=targets.main.name)
     trace.write("module.py", module)
     return Compiled(
+        graph=lowered.graph,
         program=program,
         sources=sources,
         module=module,

@@ -78,8 +78,10 @@ class _Emitter:
             if isinstance(entry, Buffer):
                 self._define(entry, self.graph.placeholder(entry.name))
             else:
-                node = self.graph.placeholder(entry.name if entry.is_symbol else f"size_{number}")
-                if entry.is_symbol:
+                # AOTAutograd may hand over one size twice; the inputs of a function have different names
+                named = entry.is_symbol and entry.name not in self.symbols
+                node = self.graph.placeholder(entry.name if named else f"size_{number}")
+                if named:
                     self.symbols[entry.name] = node
         for number, constant in enumerate(self.program.constants):
             tensor = self.constants.get(constant.key)

@@ -1,0 +1,160 @@
+"""A torch.compile backend that runs every graph at every level of the compiler and compares them on each call.
+
+eager == interpret(graph) == interpret(schedule) == interpret(program) == Python == FX == C++, results and overwritten inputs alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coilwork.clock import StageClock
+from coilwork.drive import boxed, make_call
+from coilwork.job import Job, Role, open_job
+from coilwork.options import CompileOptions, Wrapper
+from coilwork.stages import Compiled, run_stages
+from coilwork.torch_compat import compile_with_aot_autograd
+from coilwork_cache import Store
+from coilwork_ir.errors import EmitError
+from coilwork_ir.kernels.interpret import interpret_schedule
+from coilwork_ir.loops.interpret import interpret_graph
+from coilwork_ir.program.interpret import interpret_program
+from coilwork_ir.target import TARGETS
+from coilwork_lowering import LoweringOptions, decompositions, partition
+from coilwork_runtime import Builder
+from coilwork_scheduler import ScheduleOptions, schedule
+
+Call = Callable[[list[Any]], Sequence[Any]]
+WRAPPERS: tuple[Wrapper, ...] = ("python", "fx", "cpp")
+
+
+class LevelError(AssertionError):
+    """A level disagrees with the graph as captured; the message names the level and the graph."""
+
+
+@dataclass(slots=True, kw_only=True)
+class AllLevels:
+    """Use as `torch.compile(..., backend=AllLevels(store=...))`.
+
+    Attributes:
+        store: keeps built kernels.
+        graphs: the roles of the graphs that were compiled.
+        calls: how often every level was run and compared.
+        refused: what C++ could not drive, by name.
+    """
+
+    store: Store
+    graphs: list[str] = field(default_factory=list)
+    calls: int = 0
+    refused: list[str] = field(default_factory=list)
+
+    def __call__(
+        self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **_: Any
+    ) -> Callable[..., Any]:
+        return compile_with_aot_autograd(
+            gm,
+            example_inputs,
+            forward=partial(self._compile, role="forward"),
+            backward=partial(self._compile, role="backward"),
+            inference=partial(self._compile, role="inference"),
+            decompositions=decompositions(LoweringOptions()),
+            partition=partition,
+        )
+
+    def _compile(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, role: Role) -> Call:
+        options = CompileOptions(strict=True, verify=True)
+        job = open_job(gm, example_inputs, role=role, options=options)
+        compiled = run_stages(job, fallback=())
+        levels = self._levels(job, compiled)
+        self.graphs.append(role)
+        eager = boxed(gm)
+
+        def call(args: list[Any]) -> Sequence[Any]:
+            given = list(args)
+            args.clear()
+            outcomes = {name: run(level, given) for name, level in levels.items()}
+            expected = run(eager, given, keep=True)
+            for name, outcome in outcomes.items():
+                _check(f"{name} of {job.graph_id}", outcome, Outcome(results=expected.results, inputs=given))
+            first = outcomes["python"]
+            for name in ("fx", "cpp"):
+                if name in outcomes:
+                    _check(f"{name} against python, of {job.graph_id}", outcomes[name], first, exact=True)
+            self.calls += 1
+            return expected.results
+
+        call._boxed_call = True
+        return call
+
+    def _levels(self, job: Job, compiled: Compiled) -> Mapping[str, Call]:
+        constants = compiled.constants
+        scheduled = schedule(compiled.graph, TARGETS[compiled.target], ScheduleOptions())
+        levels: dict[str, Call] = {
+            "graph": lambda args: interpret_graph(compiled.graph, args, constants),
+            "schedule": lambda args: interpret_schedule(scheduled, args, constants),
+            "program": lambda args: interpret_program(compiled.program, args, constants),
+        }
+        builder = Builder(self.store)
+        for wrapper in WRAPPERS:
+            driven = replace(job, options=replace(job.options, wrapper=wrapper), clock=StageClock())
+            try:
+                levels[wrapper] = make_call(compiled, driven, builder, self.store)
+            except EmitError as error:
+                if wrapper != "cpp":
+                    raise
+                self.refused.append(error.what)
+        return levels
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a call returned, and its inputs afterwards."""
+
+    results: Sequence[Any]
+    inputs: Sequence[Any]
+
+
+def run(call: Call, given: Sequence[Any], *, keep: bool = False) -> Outcome:
+    """Call on copies of `given` (on itself with `keep`), from a fixed seed."""
+    inputs = list(given) if keep else [clone(value) for value in given]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        results = call(list(inputs))
+    return Outcome(results=results, inputs=inputs)
+
+
+def clone(value: Any) -> Any:
+    """A copy in the same layout."""
+    if not isinstance(value, Tensor):
+        return value
+    span = (
+        sum((n - 1) * s for n, s in zip(value.shape, value.stride(), strict=True)) + 1 if value.numel() else 0
+    )
+    storage = torch.empty(span, dtype=value.dtype)
+    if span:
+        storage.copy_(value.detach().as_strided((span,), (1,)))
+    return storage.as_strided(value.shape, value.stride())
+
+
+def _check(what: str, ours: Outcome, expected: Outcome, *, exact: bool = False) -> None:
+    if len(ours.results) != len(expected.results):
+        raise LevelError(f"{what}: {len(ours.results)} results, expected {len(expected.results)}")
+    pairs = [("result", *pair) for pair in zip(ours.results, expected.results, strict=True)]
+    pairs += [("input", *pair) for pair in zip(ours.inputs, expected.inputs, strict=True)]
+    for kind, one, other in pairs:
+        if not isinstance(other, Tensor):
+            if one != other:
+                raise LevelError(f"{what}: {kind} {one!r}, expected {other!r}")
+            continue
+        limits: dict[str, Any] = {"rtol": 0, "atol": 0} if exact else {}
+        try:
+            torch.testing.assert_close(
+                one, other.detach(), equal_nan=True, check_stride=other.numel() > 0, **limits
+            )
+        except AssertionError as error:
+            raise LevelError(f"{what}: {kind} differs: {error}") from error

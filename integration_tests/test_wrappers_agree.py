@@ -1,0 +1,226 @@
+"""Interpreters of all three IRs, Python, FX and C++ agree with eager on the same programs, forward and backward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from coilwork_cache import MemoryStore
+from coilwork_ir.program.interpret import interpret_program
+from coilwork_ir.program.nodes import Program
+from integration_tests import all_levels
+from integration_tests.all_levels import AllLevels
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A function or module and the inputs of each call.
+
+    Attributes:
+        name: of the test.
+        make: the function, from a fixed seed.
+        calls: makers of inputs, one per call; later ones have other sizes if `dynamic`.
+        dynamic: dimensions of each tensor input that are marked dynamic.
+        graphs: roles of the graphs that must be compiled, once each.
+        refused: the operators that C++ cannot call yet.
+    """
+
+    name: str
+    make: Callable[[], Callable[..., Any]]
+    calls: Sequence[Callable[[], Sequence[Tensor]]]
+    dynamic: tuple[int, ...] = ()
+    graphs: tuple[str, ...] = ("inference",)
+    refused: tuple[str, ...] = ()
+
+
+def rms_norm(x: Tensor, w: Tensor) -> Tensor:
+    return F.gelu(x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * w)
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
+    mask = torch.ones(q.shape[-2], q.shape[-2], dtype=torch.bool).tril()
+    return torch.softmax(scores.masked_fill(~mask, float("-inf")), -1) @ v
+
+
+def update(x: Tensor, y: Tensor) -> Tensor:
+    x.mul_(2).add_(y[:, None])
+    y[1:].copy_(x[:-1, 0].exp())
+    return x.sum(-1)
+
+
+def rearranged(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    joined = torch.cat([x.transpose(0, 1), y, y[:, ::2].repeat(1, 2)], 1)
+    return F.pad(joined, (1, 2)), torch.stack([x, x.flip(0)]).permute(2, 0, 1).contiguous(), joined.t()
+
+
+def lookup(table: Tensor, rows: Tensor, picks: Tensor) -> tuple[Tensor, ...]:
+    found = F.embedding(rows, table)
+    return (
+        found.gather(1, picks),
+        table.index_select(0, rows[0]),
+        torch.zeros_like(table).index_add(0, rows[0], found[0]),
+    )
+
+
+def ranked(x: Tensor) -> tuple[Any, ...]:
+    return x.argmax(-1), x.max(0), x.sort(-1), x.topk(2), x.cumsum(0), x.var(-1), x.amin((0, 1))
+
+
+def integers(x: Tensor) -> tuple[Tensor, ...]:
+    return x // 3, x % 5, (x > 2) & (x != 7), x.sum(), torch.where(x > 0, x << 1, -x), (x > 0).any(0)
+
+
+def branches(x: Tensor) -> Tensor:
+    result: Tensor = torch.cond(x.sum() > 0, lambda y: y.sin() * 2, lambda y: y.cos() + 1, (x,))
+    return result
+
+
+def sizes(x: Tensor) -> tuple[Any, ...]:
+    return x.sum(0) / x.shape[0], x.shape[0] * 2, None, x.reshape(-1)
+
+
+def selected(x: Tensor) -> Tensor:
+    return x.nonzero().sum(1) + 1
+
+
+def perceptron() -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Dropout(0.25), nn.Linear(16, 4))
+
+
+def convolution() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(128, 5),
+    )
+
+
+def recurrent() -> Callable[[Tensor], Tensor]:
+    cell = nn.LSTMCell(6, 8)
+
+    def run(x: Tensor) -> Tensor:
+        hidden = torch.zeros(x.shape[1], 8), torch.zeros(x.shape[1], 8)
+        for step in x.unbind(0):
+            hidden = cell(step, hidden)
+        return torch.cat(hidden, -1)
+
+    return run
+
+
+def literal() -> Callable[[Tensor], Tensor]:
+    table = torch.tensor([1.0, 2.0, 3.0])
+    return lambda x: x * table + torch.tensor([4.0, 5.0, 6.0])
+
+
+def normal(*shape: int, gradient: bool = False) -> Tensor:
+    return torch.randn(shape, requires_grad=gradient)
+
+
+TRAINING = ("forward", "backward")
+CASES: Sequence[Case] = (
+    Case(name="pointwise and reduction", make=lambda: rms_norm, calls=[lambda: (normal(5, 16), normal(16))]),
+    Case(
+        name="dynamic rows",
+        make=lambda: lambda x: torch.softmax(x * 2, -1).sum(0),
+        calls=[lambda n=n: (normal(n, 24),) for n in (5, 33, 128)],
+        dynamic=(0,),
+    ),
+    Case(
+        name="dynamic attention",
+        make=lambda: attention,
+        calls=[
+            lambda n=n, b=b: tuple(normal(b, n, 8) for _ in range(3)) for n, b in ((5, 2), (17, 3), (64, 2))
+        ],
+        dynamic=(0, 1),
+    ),
+    Case(name="inputs are overwritten", make=lambda: update, calls=[lambda: (normal(4, 5), normal(4))]),
+    Case(name="views and copies", make=lambda: rearranged, calls=[lambda: (normal(4, 6), normal(6, 4))]),
+    Case(
+        name="indexing",
+        make=lambda: lookup,
+        calls=[lambda: (normal(9, 5), torch.randint(0, 9, (3, 4)), torch.randint(0, 4, (3, 2, 5)))],
+    ),
+    Case(name="ranking", make=lambda: ranked, calls=[lambda: (normal(6, 7),)]),
+    Case(name="integers", make=lambda: integers, calls=[lambda: (torch.randint(-9, 9, (6, 7)),)]),
+    Case(
+        name="branches",
+        make=lambda: branches,
+        calls=[lambda: (torch.ones(3, 4),), lambda: (-torch.ones(3, 4),)],
+    ),
+    Case(
+        name="sizes as results",
+        make=lambda: sizes,
+        calls=[lambda n=n: (normal(n, 6).t()[:4].t(),) for n in (5, 8)],
+        dynamic=(0,),
+    ),
+    Case(name="sizes from data", make=lambda: selected, calls=[lambda: ((normal(8, 8) > 0).float(),)]),
+    Case(name="literals", make=literal, calls=[lambda: (normal(2, 3),)]),
+    Case(
+        name="training a perceptron",
+        make=perceptron,
+        calls=[lambda n=n: (normal(n, 8, gradient=True),) for n in (5, 12)],
+        dynamic=(0,),
+        graphs=TRAINING,
+    ),
+    Case(
+        name="training a convolution",
+        make=convolution,
+        calls=[lambda: (normal(2, 3, 8, 8).to(memory_format=torch.channels_last).requires_grad_(),)],
+        graphs=TRAINING,
+    ),
+    Case(
+        name="training an LSTM",
+        make=recurrent,
+        calls=[lambda: (normal(3, 2, 6, gradient=True),)],
+        graphs=TRAINING,
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def store() -> MemoryStore:
+    """Keeps kernels that several cases need."""
+    return MemoryStore()
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_levels_agree(case: Case, store: MemoryStore) -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    levels = AllLevels(store=store)
+    function = case.make()
+    compiled = torch.compile(function, backend=levels)
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        for inputs_of_call in case.calls:
+            inputs = inputs_of_call()
+            for value in inputs:
+                for dim in case.dynamic:
+                    torch._dynamo.mark_dynamic(value, dim)
+            results = compiled(*inputs)
+            if "backward" in case.graphs:
+                results.square().sum().backward()
+    assert tuple(levels.graphs) == case.graphs
+    assert levels.calls == len(case.calls) * len(case.graphs)
+    assert len(levels.refused) == len(case.refused)
+    assert all(name in said for name, said in zip(case.refused, levels.refused, strict=True))
+
+
+def test_a_level_that_differs_is_named(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch._dynamo.reset()
+
+    def wrong(program: Program, inputs: Sequence[Any], constants: Mapping[str, Tensor]) -> list[Any]:
+        return [value * 1.001 for value in interpret_program(program, inputs, constants)]
+
+    monkeypatch.setattr(all_levels, "interpret_program", wrong)
+    with pytest.raises(all_levels.LevelError, match=r"program of inference_\w+: result differs"):
+        torch.compile(lambda x: x.exp() + 1, backend=AllLevels(store=store))(torch.ones(3))
