@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Mapping
 from typing import Final
 
 from coilwork_cpp.tree import ZERO, Binary, Call, Code, Literal, Unary
@@ -11,7 +12,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 
 # Low precision floats and bools travel in memory as bit patterns.
-_MEMORY: Final = {
+_MEMORY: Final[Mapping[DType, str]] = {
     DType.F64: "double",
     DType.F32: "float",
     DType.F16: "u16",

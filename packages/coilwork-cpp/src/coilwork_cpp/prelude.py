@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 ALIASES: Final = """
@@ -18,7 +18,7 @@ using u64 = unsigned long long;
 """
 
 # Written as straight-line code so that the loops which use them vectorise.
-FUNCTIONS: Final = {
+FUNCTIONS: Final[Mapping[str, str]] = {
     "multiply_add": """
 // a * b + c, fused where the processor can, whatever the compiler's settings for other code are.
 static inline float multiply_add(float a, float b, float c) {
@@ -313,14 +313,14 @@ static inline void run(void (*body)(i64, i64, void*), i64 units, i64 grain, void
 }
 
 # Functions of the C library by arity, with vector versions in libmvec (glibc 2.35).
-_VECTOR: Final = {
+_VECTOR: Final[Mapping[str, int]] = {
     **dict.fromkeys(
         ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan",
          "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc"), 1,
     ),
     **dict.fromkeys(("pow", "atan2", "hypot"), 2),
 }  # fmt: skip
-_SCALAR: Final = {"lgamma": 1, "fmod": 2}
+_SCALAR: Final[Mapping[str, int]] = {"lgamma": 1, "fmod": 2}
 _WORD: Final = re.compile(r"[A-Za-z_]\w*")
 
 

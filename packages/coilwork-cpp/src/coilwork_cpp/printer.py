@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from coilwork_cpp.tree import (
@@ -30,7 +30,7 @@ from coilwork_cpp.tree import (
 )
 
 # Higher binds tighter; C++ [expr].
-_PRECEDENCE: Final = {
+_PRECEDENCE: Final[Mapping[str, int]] = {
     "*": 13, "/": 13, "%": 13, "+": 12, "-": 12, "<<": 11, ">>": 11, "<": 10, "<=": 10, ">": 10, ">=": 10,
     "==": 9, "!=": 9, "&": 8, "^": 7, "|": 6, "&&": 5, "||": 4,
 }  # fmt: skip

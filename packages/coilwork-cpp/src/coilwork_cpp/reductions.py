@@ -7,6 +7,7 @@ are folded, always in the same order, into the total, so results depend on neith
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -29,7 +30,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.ops import ReduceKind
 from coilwork_ir.scalar import Reduce
 
-_SIMPLE: Final[dict[str, str]] = {
+_SIMPLE: Final[Mapping[str, str]] = {
     "sum": "add",
     "prod": "mul",
     "min": "minimum",

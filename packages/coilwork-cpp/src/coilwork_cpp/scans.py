@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from coilwork_cpp.elements import compute_type, convert, literal
 from coilwork_cpp.ops import apply
@@ -13,7 +14,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.ops import ReduceKind
 from coilwork_ir.scalar import Scalar, Scan
 
-_COMBINE = {"sum": "add", "prod": "mul", "min": "minimum", "max": "maximum"}
+_COMBINE: Final[Mapping[str, str]] = {"sum": "add", "prod": "mul", "min": "minimum", "max": "maximum"}
 
 
 def scan_state(scan: Scan, names: Names) -> tuple[Name, ...]:

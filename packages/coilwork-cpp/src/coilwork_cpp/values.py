@@ -31,7 +31,7 @@ from coilwork_ir.scalar import Const, IndexValue, Load, Op, Reduce, Scalar, Scan
 
 # An expression with more operators than this is given a name.
 _INLINE_OPERATORS: Final = 4
-_COMBINE: Final = {"add": "add", "mul": "mul", "min": "minimum", "max": "maximum"}
+_COMBINE: Final[Mapping[str, str]] = {"add": "add", "mul": "mul", "min": "minimum", "max": "maximum"}
 
 
 class Names:

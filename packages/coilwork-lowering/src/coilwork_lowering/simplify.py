@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
 from coilwork_ir.dtypes import DType
 from coilwork_ir.scalar import Const, Load, Op, Scalar, cast, const, op, rewrite
 
-_FLOAT_BITS = {DType.F64: 52, DType.F32: 23, DType.F16: 10, DType.BF16: 7}
-_EXPONENT = {DType.F64: 11, DType.F32: 8, DType.F16: 5, DType.BF16: 8}
+_FLOAT_BITS: Final[Mapping[DType, int]] = {DType.F64: 52, DType.F32: 23, DType.F16: 10, DType.BF16: 7}
+_EXPONENT: Final[Mapping[DType, int]] = {DType.F64: 11, DType.F32: 8, DType.F16: 5, DType.BF16: 8}
 
 
 def simplified(root: Scalar) -> Scalar:

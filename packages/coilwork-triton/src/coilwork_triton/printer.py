@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, assert_never
 
 from coilwork_triton.tree import (
@@ -28,7 +29,7 @@ from coilwork_triton.tree import (
 )
 
 # Python's binding strength of the operators that occur. Comparisons do not chain here.
-_PRECEDENCE: Final = {
+_PRECEDENCE: Final[Mapping[str, int]] = {
     "<": 1, "<=": 1, ">": 1, ">=": 1, "==": 1, "!=": 1,
     "|": 2, "^": 3, "&": 4, "<<": 5, ">>": 5,
     "+": 6, "-": 6, "*": 7, "/": 7, "//": 7, "%": 7,

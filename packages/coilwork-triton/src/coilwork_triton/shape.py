@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -30,7 +30,7 @@ from coilwork_triton.configs import UNKNOWN_EXTENT, Facts, Walk, next_power_of_t
 from coilwork_triton.options import TritonOptions
 
 Letter = Literal["x", "y", "z", "r"]
-_BLOCKS: Final = {"x": "XBLOCK", "y": "YBLOCK", "z": "ZBLOCK", "r": "R0_BLOCK"}
+_BLOCKS: Final[Mapping[str, str]] = {"x": "XBLOCK", "y": "YBLOCK", "z": "ZBLOCK", "r": "R0_BLOCK"}
 _INT32_MAX: Final = 2**31 - 1
 # Offsets of masked-off lanes run past the end by up to a block.
 _BLOCK_SLACK: Final = 1 << 20
