@@ -8,6 +8,7 @@ from hand_programs import check_against_interpreter, compiled, program_of
 
 from coilwork_cpp_wrapper import emit_cpp
 from coilwork_ir.errors import EmitError
+from coilwork_runtime import LayoutError
 
 
 def text_of(target: str) -> str:
@@ -183,6 +184,20 @@ def test_scalars_through_c_functions_keep_promotion() -> None:
         }""",
         [torch.randn(4), torch.arange(4)],
     )
+
+
+def test_results_of_another_shape_than_declared() -> None:
+    call = compiled(
+        """program @p {
+          input %x: f32[3, 4]
+          extern "aten.t.default" (%x) defines (%y: f32[3, 4])
+          return (%y)
+        }"""
+    )
+    with pytest.raises(
+        LayoutError, match=r"(?s)returned shape \(4, 3\) where \(3, 4\).*extern aten\.t\.default"
+    ):
+        call([torch.randn(3, 4)])
 
 
 REFUSED = [

@@ -17,6 +17,7 @@ from coilwork_runtime import KernelBuildError, LayoutError
 
 INDEX_FAILED: Final = 3
 LAYOUT_FAILED: Final = 4
+RESULT_FAILED: Final = 5
 LAYOUT_REMEDY: Final = (
     "call through torch.compile, which compiles again for new layouts, or pass the compiled layout"
 )
@@ -31,7 +32,7 @@ class CompiledProgram:
     call, and calls from several threads may overlap.
 
     Raises, when called:
-        LayoutError: an input is not what the program was compiled for.
+        LayoutError: an input is not what the program was compiled for, or an operator's result is not what was planned.
         IndexError: an index was out of range. RuntimeError: another check, or an operator, failed. The message names the
             instruction and the source lines it implements.
     """
@@ -106,6 +107,8 @@ class CompiledProgram:
         message = self._last_error().decode("utf-8", "replace")
         if kind == LAYOUT_FAILED:
             raise LayoutError("input-layout", message, remedy=LAYOUT_REMEDY)
+        if kind == RESULT_FAILED:
+            raise LayoutError("operator-shape", message)
         if kind == INDEX_FAILED:
             raise IndexError(message)
         raise RuntimeError(message)

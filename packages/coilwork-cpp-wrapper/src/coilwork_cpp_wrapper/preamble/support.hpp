@@ -1,6 +1,6 @@
 namespace rt {
 
-enum Kind { OPERATOR_FAILED = 1, CHECK_FAILED = 2, INDEX_FAILED = 3, LAYOUT_FAILED = 4 };
+enum Kind { OPERATOR_FAILED = 1, CHECK_FAILED = 2, INDEX_FAILED = 3, LAYOUT_FAILED = 4, RESULT_FAILED = 5 };
 
 // Thrown inside a program, caught by `coilwork_run`; the words are in `last_error`.
 struct Failure {
@@ -177,7 +177,7 @@ static Tensor view_bits(const Tensor& source, Ints shape, Ints strides, int64_t 
   const int64_t bytes = start * (int64_t)aoti_torch_dtype_element_size(source.dtype());
   const int64_t width = (int64_t)aoti_torch_dtype_element_size(dtype);
   if (bytes % width)
-    fail(LAYOUT_FAILED, "memory at byte %lld of its storage cannot be read as elements of %lld bytes", (long long)bytes,
+    fail(RESULT_FAILED, "memory at byte %lld of its storage cannot be read as elements of %lld bytes", (long long)bytes,
          (long long)width);
   const Tensor whole = view(source, {0}, {1}, -start);
   return carve(whole, bytes + offset * width, shape, strides, dtype);
@@ -209,7 +209,7 @@ static void check_shape(const Tensor& value, Ints shape) {
   char found[256], wanted[256];
   show(found, sizeof found, value.sizes(), value.rank());
   show(wanted, sizeof wanted, shape.data, shape.count);
-  fail(LAYOUT_FAILED, "an operator returned shape %s where %s was expected", found, wanted);
+  fail(RESULT_FAILED, "an operator returned shape %s where %s was expected", found, wanted);
 }
 
 // The elements of `value` in fresh memory of this layout.
