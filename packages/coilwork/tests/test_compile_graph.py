@@ -181,7 +181,7 @@ class BrokenFor:
         if all(origin.op != self.operator for origin in kernel.origins):
             return source
         if not self.emits:
-            raise EmitError("no-printer", "cannot be expressed", origins=kernel.origins)
+            raise EmitError("no-printer", "cannot be expressed")
         return replace(source, text=source.text + "\nthis is not C++;\n")
 
 

@@ -30,8 +30,8 @@ class TritonCodegen:
         return "triton"
 
     def supports(self, target: Target) -> bool:
-        """True for GPUs."""
-        return target.is_gpu
+        """True for GPUs that Triton compiles for."""
+        return target.kind in ("cuda", "hip")
 
     def emit(self, kernel: Kernel, target: Target, options: Mapping[str, object]) -> KernelSource:
         """The Triton source of `kernel` for `target`; `options` are the fields of `TritonOptions` by name.

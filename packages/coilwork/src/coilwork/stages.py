@@ -15,9 +15,10 @@ from coilwork.job import Job
 from coilwork.options import CompileOptions
 from coilwork.targets import TargetChoice, choose_targets
 from coilwork.trace import Trace
+from coilwork_ir.errors import EmitError
 from coilwork_ir.index import as_int
 from coilwork_ir.kernel_source import KernelSource
-from coilwork_ir.kernels.nodes import Schedule
+from coilwork_ir.kernels.nodes import Kernel, Schedule
 from coilwork_ir.kernels.text import format_kernel, format_schedule
 from coilwork_ir.kernels.verify import verify_schedule
 from coilwork_ir.loops.nodes import Graph
@@ -140,13 +141,25 @@ def emit_kernels(
     sources: dict[str, KernelSource] = {}
     for kernel in all_kernels(program):
         target = targets.for_device(devices[kernel.name])
-        source = codegen_for(target, options).emit(kernel, target, {})
+        source = _emit(kernel, target, options)
         sources[kernel.name] = source
         suffix = "cpp" if source.language == "cpp" else "py"
         trace.write(f"kernels/{kernel.name}.{suffix}", source.text)
         if trace.wanted:
             trace.write(f"kernels/{kernel.name}.kernel.txt", format_kernel(kernel))
     return sources
+
+
+def _emit(kernel: Kernel, target: Target, options: CompileOptions) -> KernelSource:
+    """The kernel's source; an error that does not say whose fault it is names the kernel's operators."""
+    try:
+        return codegen_for(target, options).emit(kernel, target, {})
+    except EmitError as error:
+        if error.origins:
+            raise
+        raise EmitError(
+            error.code, error.what, node=f"kernel @{kernel.name}", origins=kernel.origins
+        ) from error
 
 
 def _kernel_devices(program: Program) -> dict[str, str]:
