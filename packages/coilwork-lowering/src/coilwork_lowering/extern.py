@@ -56,8 +56,8 @@ CONTRACTIONS: Final = frozenset(
 _COLLECTIVES: Final = frozenset({"_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "c10d"})
 
 
-def call_extern(builder: Builder, call: Call, target: Overload) -> Value:
-    """Append a call of `target` and return its results.
+def call_extern(builder: Builder, call: Call, target: Overload, *, effect: bool = False) -> Value:
+    """Append a call of `target` and return its results. With `effect`, it is kept although nobody may need them.
 
     Tensor operands are laid out as eager's are, because results' strides depend on them; only calls that write into
     given memory take whatever strided layout an operand has.
@@ -105,7 +105,7 @@ def call_extern(builder: Builder, call: Call, target: Overload) -> Value:
             binds=binds,
             family=_family(target, call),
             random=torch.Tag.nondeterministic_seeded in target.tags,
-            effect=_has_effect(target, results, mutated),
+            effect=effect or _has_effect(target, results, mutated),
             origins=builder.origins,
         )
     )

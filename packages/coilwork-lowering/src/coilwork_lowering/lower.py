@@ -39,6 +39,10 @@ _PROMISES: Final = frozenset(
 )
 
 
+# what orders calls with effects in torch's graphs; ours keeps them in order by itself
+_TOKENS: Final = frozenset({"prims._make_token.default", "prims._sink_tokens.default"})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lowered:
     """A lowered graph and what travels beside it.
@@ -209,6 +213,8 @@ class _Lowering:
                 return compute(target, tuple(self.value(a) for a in node.args))
             except NotLowered as cause:
                 return self.symbolic_result(node, cause)
+        if operator_name(node) == "with_effects":
+            return self.effectful(node)
         if operator_name(node) in ("cond", "while_loop"):
             region = lower_cond if operator_name(node) == "cond" else lower_while
             return region(self.builder, node, tuple(self.value(a) for a in node.args), self.nested)
@@ -251,14 +257,14 @@ class _Lowering:
         name = operator_name(node)
         if name in _NUMBERS:
             return self.plain_number(node)
-        if name in _PROMISES:
+        if name in _PROMISES or name in _TOKENS:
             return None
         if name == "aten._assert_scalar.default":
             lower_assertion(self.builder, self.value(node.args[0]), str(node.args[1]), node)
             return None
         if torch.Tag.inplace_view in target.tags:
             raise self.refuse(node, "no-lowering", f"{name} changes the shape of an existing tensor")
-        call = self.bind(node, target, name)
+        call = self.bind(node, target, name, args=node.args, result=node.meta.get("val"))
         rule = RULES.get(name)
         if rule is not None and not self.options.falls_back(name) and not _touches_complex(call):
             kept = self.builder.mark()
@@ -269,6 +275,17 @@ class _Lowering:
         if name == "aten._local_scalar_dense.default" and not isinstance(node.meta.get("val"), torch.SymInt):
             return self.float_item(call)
         return call_extern(self.builder, call, target)
+
+    def effectful(self, node: torch.fx.Node) -> Value:
+        """`with_effects(token, operator, *args)`: a call that stays where it is; the token it gets is the one it gives."""
+        token, target, *args = node.args
+        if not isinstance(target, Overload):
+            raise self.refuse(node, "no-lowering", f"with_effects of {target} has no lowering")
+        _, *results = node.meta["val"]
+        result = results[0] if len(results) == 1 else tuple(results) or None
+        call = self.bind(node, target, str(target), args=args, result=result)
+        values = call_extern(self.builder, call, target, effect=True)
+        return (self.value(token), *(values if isinstance(values, tuple) else (values,)))
 
     def float_item(self, call: Call) -> Value:
         """The number that a one-element tensor holds stays in that tensor until somebody computes with it."""
@@ -282,20 +299,22 @@ class _Lowering:
             return self.sizes.expr(fake)
         raise self.refuse(node, "graph-form", f"{operator_name(node)} without a value in its metadata")
 
-    def bind(self, node: torch.fx.Node, target: Overload, name: str) -> Call:
+    def bind(
+        self, node: torch.fx.Node, target: Overload, name: str, *, args: Sequence[Any], result: Any
+    ) -> Call:
         """Arguments by the schema's names, with defaults."""
         arguments: dict[str, Value] = {}
         fakes: dict[str, Any] = {}
         for position, formal in enumerate(schema_of(target).arguments):
-            if position < len(node.args) and not formal.kwarg_only:
-                given = node.args[position]
+            if position < len(args) and not formal.kwarg_only:
+                given = args[position]
             elif formal.name in node.kwargs:
                 given = node.kwargs[formal.name]
             else:
                 given = formal.default_value if formal.has_default_value() else None
             arguments[formal.name] = self.value(given)
             fakes[formal.name] = _fake(given)
-        return Call(node=node, target=name, arguments=arguments, fakes=fakes, result=node.meta.get("val"))
+        return Call(node=node, target=name, arguments=arguments, fakes=fakes, result=result)
 
     def value(self, given: Any) -> Value:
         """An FX argument as a lowered value."""

@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 
 import torch
 from torch._dynamo.utils import counters, flatten_graph_inputs
+from torch._functorch import config as functorch_config
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch._guards import TracingContext
 from torch._ops import HigherOrderOperator, OpOverload
@@ -65,16 +66,18 @@ def compile_with_aot_autograd(
 ) -> Callable[..., Any]:
     """Run AOTAutograd over a Dynamo graph with our compilers."""
     counters["aot_autograd"]["total"] += 1
-    compiled = aot_module_simplified(
-        gm,
-        example_inputs,
-        fw_compiler=forward,
-        bw_compiler=torch._dynamo.disable(backward),
-        inference_compiler=inference,
-        decompositions=decompositions,
-        partition_fn=partition,
-        keep_inference_input_mutations=True,
-    )
+    # Otherwise the tokens that order calls with effects are inputs and outputs of the graph, and None at run time.
+    with functorch_config.patch(unlift_effect_tokens=True):
+        compiled = aot_module_simplified(
+            gm,
+            example_inputs,
+            fw_compiler=forward,
+            bw_compiler=torch._dynamo.disable(backward),
+            inference_compiler=inference,
+            decompositions=decompositions,
+            partition_fn=partition,
+            keep_inference_input_mutations=True,
+        )
     wrapped: Callable[..., Any] = torch._dynamo.disable(compiled)
     return wrapped
 
