@@ -1,7 +1,7 @@
 """Every job of this repository. `nox -l` lists them; the README names the two that a newcomer needs.
 
 Environments are made from wheels, never from the source folders, so that what is tested is what would be released. The
-environment variable COILWORK_WHEELHOUSE names a folder of wheels built before (`nox -s build` fills `dist/`); without it
+environment variable NOX_WHEELHOUSE names a folder of wheels built before (`nox -s build` fills `dist/`); without it
 a session builds those that it needs.
 """
 
@@ -88,7 +88,7 @@ def third_party(*, extras: tuple[str, ...]) -> list[str]:
 
 def wheelhouse(session: nox.Session, names: list[str], *, python: str = "python") -> Path:
     """A folder that holds one wheel of each named package: the prepared one, else built here."""
-    prepared = os.environ.get("COILWORK_WHEELHOUSE")
+    prepared = os.environ.get("NOX_WHEELHOUSE")
     if prepared:
         return Path(prepared).resolve()
     folder = Path(session.create_tmp()) / "wheels"
@@ -215,7 +215,7 @@ def consumers(session: nox.Session) -> None:
     """Small projects that use single packages, and the full stack, each in an environment of its own."""
     session.install("-q", "pytest", *CONSTRAINTS)
     folder = wheelhouse(session, list(PACKAGES))
-    environment = {"COILWORK_WHEELHOUSE": str(folder)}
+    environment = {"NOX_WHEELHOUSE": str(folder)}
     session.run(
         "pytest", "integration_tests/consumers", "-q", *report(session), *session.posargs, env=environment
     )

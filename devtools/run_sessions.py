@@ -71,7 +71,7 @@ def run_session(session: str, reports: Path, running: set[int]) -> Outcome:
 
     While it runs, its process group is in `running`.
     """
-    environment = {**os.environ, "COILWORK_WHEELHOUSE": str(ROOT / "dist"), "PYTHONUNBUFFERED": "1"}
+    environment = {**os.environ, "NOX_WHEELHOUSE": str(ROOT / "dist"), "PYTHONUNBUFFERED": "1"}
     if session.startswith("package("):
         # Two sessions share two cores.
         environment.setdefault("OMP_NUM_THREADS", "1")

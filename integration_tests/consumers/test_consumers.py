@@ -9,7 +9,7 @@ A consumer is a folder with:
   of its own says that torch must not be there;
 - `prepare.py`, if it needs something made beforehand: runs in the full stack's environment and writes into the copy.
 
-`nox -s consumers` builds the wheels and names their folder in COILWORK_WHEELHOUSE.
+`nox -s consumers` builds the wheels and names their folder in NOX_WHEELHOUSE.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ class Environment:
 @pytest.fixture(scope="session")
 def constraints(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     """pip options: our packages from the wheels' folder, in its versions; the rest as the repository pins it."""
-    wheelhouse = os.environ.get("COILWORK_WHEELHOUSE")
+    wheelhouse = os.environ.get("NOX_WHEELHOUSE")
     if not wheelhouse:
-        pytest.skip("needs a folder of wheels in COILWORK_WHEELHOUSE; `nox -s consumers` makes one")
+        pytest.skip("needs a folder of wheels in NOX_WHEELHOUSE; `nox -s consumers` makes one")
     folder = Path(wheelhouse).resolve()
     wheels = [wheel.name.split("-") for wheel in sorted(folder.glob("coilwork*.whl"))]
     assert len(wheels) == 10, wheels
