@@ -31,6 +31,20 @@ def read_tree(root: Path) -> Tree:
     return Tree(root=root, sources=read_sources(root), others=read_other_files(root))
 
 
+def check_names_beside_tests(root: Path) -> list[Violation]:
+    """Modules that tests share are imported by bare name, so two packages' cannot be called the same in one process."""
+    first: dict[str, str] = {}
+    found = []
+    for path in sorted(root.glob("packages/*/tests/*.py")):
+        if path.name == "conftest.py" or path.name.startswith("test_"):
+            continue
+        here = path.relative_to(root).as_posix()
+        other = first.setdefault(path.name, here)
+        if other != here:
+            found.append(Violation(path=here, line=1, message=f"{other} has the same name"))
+    return found
+
+
 Check = Callable[[Tree], list[Violation]]
 
 CHECKS: Mapping[str, Check] = {
@@ -48,6 +62,7 @@ CHECKS: Mapping[str, Check] = {
     "no global statements": lambda t: module_state.check_no_global_statements(t.sources),
     "no silenced types": lambda t: suppressions.check_no_silenced_types(t.everything),
     "no parked work": lambda t: suppressions.check_no_parked_work(t.everything),
+    "names beside tests": lambda t: check_names_beside_tests(t.root),
     "file names": lambda t: suppressions.check_file_names(t.everything),
 }
 
@@ -257,3 +272,12 @@ def test_second_file_with_output_code_is_caught(tmp_path: Path) -> None:
     tree = plant(tmp_path, {"coilwork/src/coilwork/a.py": text, "coilwork/src/coilwork/b.py": text})
     (violation,) = torch_border.check_output_code(tree.sources)
     assert violation.path.endswith("/b.py")
+
+
+def test_second_module_beside_tests_with_the_same_name_is_caught(tmp_path: Path) -> None:
+    names = ("conftest.py", "sample_graphs.py", "test_errors.py")
+    tree = plant(
+        tmp_path, {f"{package}/tests/{n}": "" for package in ("coilwork-cpp", "coilwork-ir") for n in names}
+    )
+    (violation,) = check_names_beside_tests(tree.root)
+    assert violation.path == "packages/coilwork-ir/tests/sample_graphs.py"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from sample_kernels import cpp_kernel, module_text, triton_kernel
+from runtime_sample_kernels import cpp_kernel, module_text, triton_kernel
 
 from coilwork_runtime import (
     ArtifactError,

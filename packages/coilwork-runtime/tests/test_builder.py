@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from sample_kernels import cpp_kernel, triton_kernel
+from runtime_sample_kernels import cpp_kernel, triton_kernel
 
 from coilwork_cache import LocalStore, MemoryStore, Store
 from coilwork_runtime import Builder, KernelBuildError, MissingCompilerError, RuntimeFault
@@ -179,7 +179,7 @@ def test_without_triton() -> None:
         find = importlib.util.find_spec
         importlib.util.find_spec = lambda name, *rest: None if name == "triton" else find(name, *rest)
         sys.meta_path.insert(0, Absent())
-        from sample_kernels import cpp_kernel, triton_kernel
+        from runtime_sample_kernels import cpp_kernel, triton_kernel
         from coilwork_runtime import Builder, MissingTritonError
         Builder().build([cpp_kernel()])
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from sample_kernels import cpp_kernel
+from runtime_sample_kernels import cpp_kernel
 
 from coilwork_runtime import Builder
 from coilwork_runtime.checks import raise_check

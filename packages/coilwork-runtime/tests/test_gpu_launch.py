@@ -8,7 +8,7 @@ import threading
 
 import pytest
 import torch
-from sample_kernels import checked_kernel, triton_kernel
+from runtime_sample_kernels import checked_kernel, triton_kernel
 
 from coilwork_cache import MemoryStore
 from coilwork_runtime import Builder, DeviceError, KernelLaunchError, describe_device

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from sample_kernels import triton_kernel
+from runtime_sample_kernels import triton_kernel
 
 from coilwork_cache import MemoryStore
 from coilwork_runtime import DeviceError, KernelLaunchError

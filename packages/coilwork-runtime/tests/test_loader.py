@@ -6,7 +6,7 @@ import traceback
 
 import pytest
 import torch
-from sample_kernels import cpp_kernel, module_text
+from runtime_sample_kernels import cpp_kernel, module_text
 
 from coilwork_runtime import Builder, ModuleTextError, load_python
 from coilwork_runtime.loader import Call

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from sample_kernels import cpp_kernel, module_text
+from runtime_sample_kernels import cpp_kernel, module_text
 
 from coilwork_runtime.generated import random_input
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sample_kernels import checked_kernel, triton_kernel
+from runtime_sample_kernels import checked_kernel, triton_kernel
 
 from coilwork_runtime import Builder, KernelBuildError
 from coilwork_runtime.triton_kernels.binaries import GpuBinary
@@ -90,7 +90,7 @@ def test_workers_do_not_run_the_main_module_again_and_import_no_torch(tmp_path: 
         textwrap.dedent(
             """
             print("main runs")
-            from sample_kernels import triton_kernel
+            from runtime_sample_kernels import triton_kernel
             from coilwork_runtime import Builder
             probe = "import sys\\nassert 'torch' not in sys.modules, 'torch is loaded'\\n"
             Builder(workers=2).build([triton_kernel(f"k{k}", factor=k, source=probe + triton_kernel().source) for k in (2, 3)])
@@ -112,7 +112,7 @@ def test_workers_do_not_run_the_main_module_again_and_import_no_torch(tmp_path: 
 def test_interpreted_on_cpu_tensors() -> None:
     code = """
         import torch
-        from sample_kernels import checked_kernel, triton_kernel
+        from runtime_sample_kernels import checked_kernel, triton_kernel
         from coilwork_runtime import Builder
         kernels = Builder().build([triton_kernel(), checked_kernel()])
         for n in (0, 1, 1000):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from kernel_bench import TARGETS, TritonProcess, compile_source
-from sample_kernels import SAMPLES, converted, copy, every_op
+from triton_sample_kernels import SAMPLES, converted, copy, every_op
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.kernels import Kernel

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from sample_kernels import SAMPLES
+from triton_sample_kernels import SAMPLES
 
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
