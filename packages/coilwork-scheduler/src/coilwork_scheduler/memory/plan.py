@@ -15,18 +15,8 @@ from typing import Final
 
 from coilwork_ir.buffers import Buffer, SymbolOutput
 from coilwork_ir.index import Expr, as_expr
-from coilwork_ir.kernels.nodes import (
-    AssertSize,
-    Cond,
-    Extern,
-    Kernel,
-    KernelCall,
-    Schedule,
-    Step,
-    View,
-    While,
-)
-from coilwork_ir.loops.nodes import Graph
+from coilwork_ir.kernels.nodes import Kernel, KernelCall, Schedule, Step
+from coilwork_ir.loops.nodes import AssertSize, Cond, Extern, Graph, View, While
 from coilwork_ir.program.nodes import (
     Alloc,
     BindSymbol,

@@ -12,7 +12,8 @@ from typing import Literal
 
 from coilwork_ir.buffers import Buffer, Ref, SymbolOutput, references
 from coilwork_ir.index import Expr
-from coilwork_ir.kernels.nodes import AssertSize, Cond, Extern, KernelCall, Schedule, Step, View, While
+from coilwork_ir.kernels.nodes import KernelCall, Schedule, Step
+from coilwork_ir.loops.nodes import AssertSize, Cond, Extern, View, While
 
 Owner = Literal["input", "constant", "planned", "callee"]
 
