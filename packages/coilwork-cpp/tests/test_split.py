@@ -7,10 +7,12 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from coilwork_cpp import CppCodegen
+from coilwork_cpp import CppCodegen, CppOptions
+from coilwork_cpp.split import split
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, symbol
 from coilwork_ir.kernels import Kernel, Range, Store, TensorArg
+from coilwork_ir.kernels.text import parse_kernel
 from coilwork_ir.scalar import load, op, reduce
 from coilwork_ir.target import target
 
@@ -102,3 +104,51 @@ def test_scratch_memory_is_declared() -> None:
     assert not [
         a for a in CppCodegen().emit(whole(1000, 1), target("x86-64-avx512"), {}).args if a.role == "scratch"
     ]
+
+
+BATCH_NORM_TRAINING = """
+kernel @norm fast {
+  range x0: `32` parallel x 1.0
+  range r0: `8192` reduction r 0.0
+  arg in0: f32 in span `262144`
+  arg io0: f32 inout span `32`
+  arg out0: f32 out span `262144`
+  hints looped split 1 inplace (out0 of in0)
+  body {
+    t0 = load %in0[32*r0 + x0] : f32
+    t1 = reduce welford 0 (t0) over (r0)
+    t2 = load %io0[x0] : f32
+    t3 = sub(t0, t1)
+    t4 = add(t3, t2)
+    t5 = const 0.1 : f32
+    t6 = mul(t1, t5)
+    t7 = const 0.9 : f32
+    t8 = mul(t2, t7)
+    t9 = add(t6, t8)
+    store %io0[x0] = t9
+    store %out0[32*r0 + x0] = t4
+  }
+}
+"""
+
+
+def test_updates_in_place_happen_once_and_after_every_read(load_kernel: Callable, threads: Callable) -> None:
+    """A running statistic is one element per column: its old value serves all points, its new one is written once."""
+    kernel = parse_kernel(BATCH_NORM_TRAINING)
+    assert len(split(kernel, CppOptions())) > 1, (
+        "the kernel should have been split for this test to mean anything"
+    )
+    run = load_kernel(kernel)
+    torch.manual_seed(0)
+    x, running = torch.randn(8192, 32), torch.randn(32)
+
+    def compute() -> list[torch.Tensor]:
+        statistic, result = running.clone(), torch.empty_like(x)
+        run(x, statistic, result)
+        return [statistic, result]
+
+    threads(compute)
+    statistic, result = compute()
+    mean = x.double().mean(0)
+    assert torch.allclose(statistic.double(), 0.1 * mean + 0.9 * running, atol=1e-6)
+    assert torch.allclose(result.double(), x - mean + running, atol=1e-5)

@@ -11,7 +11,7 @@ from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_int, bounds, const, stride_of, total
 from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.loops.nodes import Check
-from coilwork_ir.scalar import Reduce, Scalar, Scan, postorder
+from coilwork_ir.scalar import Load, Reduce, Scalar, Scan, postorder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,17 +53,54 @@ def regions_of(kernel: Kernel) -> tuple[Region, ...]:
     """Checks first, each in a nest of its own, so that a failing one keeps every access it guards from happening.
 
     Raises:
-        EmitError: a check's condition reduces or scans.
+        EmitError: a check's condition reduces or scans, or groups of stores overwrite what the others read.
     """
     ranges = tuple(r.symbol for r in kernel.ranges)
     found = [_check_region(number, check, ranges) for number, check in enumerate(kernel.checks)]
-    groups: dict[frozenset[Expr], list[Store]] = {}
+    groups: dict[tuple[frozenset[Expr], frozenset[Expr]], list[Store]] = {}
     parallel = frozenset(r.symbol for r in kernel.ranges if r.kind == "parallel")
+    combining = {_domain(store, ranges) & parallel for store in kernel.stores if _combines((store,))}
     for store in kernel.stores:
-        groups.setdefault(_domain(store, ranges) & parallel, []).append(store)
-    for domain, stores in groups.items():
-        found.append(_store_region(kernel, domain, tuple(stores)))
-    return tuple(found)
+        domain = _domain(store, ranges)
+        # Around a reduction its nest does what comes once per result after what comes at every point. Where nothing
+        # is reduced there is no such place, and a point of fewer ranges is a nest of its own.
+        inner = frozenset() if domain & parallel in combining else domain - parallel
+        groups.setdefault((domain & parallel, inner), []).append(store)
+    regions = [_store_region(kernel, domain, tuple(stores)) for (domain, _), stores in groups.items()]
+    return (*found, *_readers_first(regions, kernel))
+
+
+def _combines(stores: tuple[Store, ...]) -> bool:
+    roots = tuple(root for store in stores for root in store_roots(store))
+    return any(isinstance(value, Reduce | Scan) for value in postorder(roots))
+
+
+def _readers_first(regions: list[Region], kernel: Kernel) -> list[Region]:
+    """The regions in an order in which none writes memory that a later one still has to read.
+
+    Raises:
+        EmitError: two regions each write what the other one reads.
+    """
+    shares: dict[str, set[str]] = {}
+    for out, source in kernel.hints.inplace:
+        shares.setdefault(out, set()).add(source)
+    reads = [{v.buffer for v in postorder(region.roots) if isinstance(v, Load)} for region in regions]
+    writes = [
+        {name for store in region.stores for name in (store.buffer, *shares.get(store.buffer, ()))}
+        for region in regions
+    ]
+    waiting = list(range(len(regions)))
+    ordered: list[Region] = []
+    while waiting:
+        ready = next(
+            (at for at in waiting if all(writes[at].isdisjoint(reads[by]) for by in waiting if by != at)),
+            None,
+        )
+        if ready is None:
+            raise EmitError("region-order", f"groups of stores of {kernel.name} overwrite what others read")
+        waiting.remove(ready)
+        ordered.append(regions[ready])
+    return ordered
 
 
 def _domain(store: Store, ranges: tuple[Expr, ...]) -> frozenset[Expr]:
@@ -97,7 +134,7 @@ def _store_region(kernel: Kernel, domain: frozenset[Expr], stores: tuple[Store, 
     reduced = tuple(r.symbol for r in kernel.ranges if r.kind == "reduction")
     roots = tuple(root for store in stores for root in store_roots(store))
     facts = facts_of(roots, ranges)
-    combines = any(isinstance(value, Reduce | Scan) for value in postorder(roots))
+    combines = _combines(stores)
     along_reduced = any(not _domain(store, ranges).isdisjoint(reduced) for store in stores)
     inner = reduced if combines else ()
     outer = [r for r in ranges if r in domain]
