@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from benchmarks.models.case import Instance
 
@@ -19,6 +19,24 @@ Step = Callable[..., Tensor]
 LEARNING_RATE, EPSILON = 1e-3, 1e-4
 
 
+def adamw(module: nn.Module) -> torch.optim.Optimizer:
+    """The optimizer of every benchmark model."""
+    return torch.optim.AdamW(module.parameters(), lr=LEARNING_RATE, eps=EPSILON)
+
+
+def updated_by(module: nn.Module, gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The parameters of `module` (changed in place) after one eager step from given gradients, by name.
+
+    Judging an optimizer's step from the gradients that it really got keeps its rounding apart from the gradients',
+    which a division by their own magnitude enlarges at will.
+    """
+    for name, parameter in module.named_parameters():
+        found = gradients.get(name)
+        parameter.grad = None if found is None else found.to(parameter.dtype)
+    adamw(module).step()
+    return {name: parameter.detach() for name, parameter in module.named_parameters()}
+
+
 def training_step(instance: Instance, compile_function: Compile = lambda function: function) -> Step:
     """A function of the model's inputs that does one step and returns the loss (scalar, detached).
 
@@ -29,7 +47,7 @@ def training_step(instance: Instance, compile_function: Compile = lambda functio
     reduce_to_loss = case.loss
     if reduce_to_loss is None:
         raise ValueError(f"{case.name} has no training step")
-    optimizer = torch.optim.AdamW(module.parameters(), lr=LEARNING_RATE, eps=EPSILON)
+    optimizer = adamw(module)
 
     def forward(*inputs: Tensor) -> Tensor:
         return reduce_to_loss(module(*inputs), inputs)

@@ -164,7 +164,7 @@ def test_entries_come_back_as_they_went(tmp_path: Path) -> None:
         constant_keys=("a.b",),
         report=CompileReport(graph_id="g", role="forward", kernels=2),
     )
-    key = caches.graph_key("text", CompileOptions(), "2.13", "0.1")
+    key = caches.graph_key("text", "cpu", CompileOptions(), "2.13", "0.1")
     assert caches.get_graph(key) is None
     caches.put_graph(key, entry)
     assert caches.get_graph(key) == entry
@@ -174,13 +174,14 @@ def test_versions_and_options_are_in_the_key(tmp_path: Path) -> None:
     caches = open_caches(CompileOptions(cache_dir=str(tmp_path / "cache")))
     plain = CompileOptions()
     keys = {
-        caches.graph_key("text", plain, "2.13", "0.1"),
-        caches.graph_key("other", plain, "2.13", "0.1"),
-        caches.graph_key("text", CompileOptions(fusion=False), "2.13", "0.1"),
-        caches.graph_key("text", plain, "2.12", "0.1"),
-        caches.graph_key("text", plain, "2.13", "0.2"),
+        caches.graph_key("text", "cpu", plain, "2.13", "0.1"),
+        caches.graph_key("other", "cpu", plain, "2.13", "0.1"),
+        caches.graph_key("text", "cpu", CompileOptions(fusion=False), "2.13", "0.1"),
+        caches.graph_key("text", "sm_90", plain, "2.13", "0.1"),
+        caches.graph_key("text", "cpu", plain, "2.12", "0.1"),
+        caches.graph_key("text", "cpu", plain, "2.13", "0.2"),
     }
-    assert len(keys) == 5
+    assert len(keys) == 6
 
 
 def test_cache_off_opens_nothing() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
+from typing import Final
 
 from coilwork.errors import CompileError
 from coilwork.options import CompileOptions
@@ -12,6 +13,8 @@ from coilwork_ir.target import Target
 from coilwork_triton import TritonCodegen
 
 ENTRY_POINT_GROUP = "coilwork.codegens"
+# Candidates of each Triton kernel that the max-autotune modes measure.
+WIDE_SEARCH: Final = 12
 
 
 def codegen_for(target: Target, options: CompileOptions) -> Codegen:
@@ -23,8 +26,8 @@ def codegen_for(target: Target, options: CompileOptions) -> Codegen:
     for codegen in (CppCodegen(), TritonCodegen()):
         if codegen.supports(target):
             return codegen
-    for entry in entry_points(group=ENTRY_POINT_GROUP):
-        plugin = entry.load()()
+    for point in plugged_codegens():
+        plugin = point.load()()
         if isinstance(plugin, Codegen) and plugin.supports(target):
             return plugin
     raise CompileError(
@@ -32,3 +35,15 @@ def codegen_for(target: Target, options: CompileOptions) -> Codegen:
         f"no code generator supports target {target.name}",
         remedy=f"install a package that registers one under the entry point group {ENTRY_POINT_GROUP!r}",
     )
+
+
+def codegen_settings(codegen: Codegen, options: CompileOptions) -> dict[str, object]:
+    """What `options` ask of `codegen`, in its own terms."""
+    if isinstance(codegen, TritonCodegen) and options.mode.startswith("max-autotune"):
+        return {"max_configs": WIDE_SEARCH}
+    return {}
+
+
+def plugged_codegens() -> tuple[EntryPoint, ...]:
+    """What other packages register, in the order of their names."""
+    return tuple(sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda point: (point.name, point.value)))

@@ -10,15 +10,16 @@ from typing import Any
 
 import torch
 
-from coilwork import __version__
 from coilwork.attempts import build_with_retries
 from coilwork.drive import Call, boxed
 from coilwork.errors import CoilworkError, CoilworkFallbackWarning, CompileError
 from coilwork.graph_cache import CachedGraph, Caches, open_caches
+from coilwork.identity import compiler_identity
 from coilwork.job import Job, Role, open_job
 from coilwork.options import CompileOptions
 from coilwork.report import CompileReport
 from coilwork.stages import Compiled
+from coilwork.targets import targets_text
 from coilwork.torch_compat import BoxedCallable
 from coilwork_runtime import Builder, KernelBuildError, ModuleTextError, load_python
 
@@ -67,9 +68,7 @@ def compile_graph(
 def _compile(job: Job) -> CompiledGraph:
     caches = open_caches(job.options)
     builder = Builder(store=caches.kernels, workers=job.options.workers)
-    # Only the Python module can be restored from text; other wrappers find their kernels in the cache.
-    text = job.key_text if job.options.cache and job.options.wrapper == "python" else None
-    key = None if text is None else caches.graph_key(text, job.options, torch.__version__, __version__)
+    key = _cache_key(job, caches)
     log.debug("graph %s: %s", job.graph_id, "not cached" if key is None else f"cache key {key}")
     if key is not None:
         restored = _restored(job, key, caches, builder)
@@ -81,6 +80,15 @@ def _compile(job: Job) -> CompiledGraph:
         entry = CachedGraph(module=compiled.module, constant_keys=tuple(compiled.constants), report=report)
         caches.put_graph(key, entry)
     return CompiledGraph(call, report)
+
+
+def _cache_key(job: Job, caches: Caches) -> str | None:
+    """The job's key in the graph cache; `None` if it is not cached whole."""
+    # Only the Python module can be restored from text; other wrappers find their kernels in the cache.
+    if job.key_text is None or not job.options.cache or job.options.wrapper != "python":
+        return None
+    targets = targets_text(job.gm, job.options)
+    return caches.graph_key(job.key_text, targets, job.options, torch.__version__, compiler_identity())
 
 
 def _restored(job: Job, key: str, caches: Caches, builder: Builder) -> CompiledGraph | None:

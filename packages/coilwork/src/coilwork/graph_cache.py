@@ -37,10 +37,14 @@ class Caches:
     graphs: GraphCache
 
     def graph_key(
-        self, graph_text: str, options: CompileOptions, torch_version: str, our_version: str
+        self, graph_text: str, targets_text: str, options: CompileOptions, torch_version: str, identity: str
     ) -> str:
-        """The key of a graph; versions are part of it, so an upgrade never meets old entries."""
-        return self.graphs.key(graph_text, options.key_text(), torch_version, our_version)
+        """The key of a graph.
+
+        Targets are part of it, for caches that machines share, and versions and the compiler's identity, so that an
+        upgrade never meets old entries.
+        """
+        return self.graphs.key(graph_text, targets_text, options.key_text(), torch_version, identity)
 
     def get_graph(self, key: str) -> CachedGraph | None:
         """The entry under `key`; one that does not decode is dropped with a warning, and counts as a miss."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
 from coilwork.options import CompileOptions
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.loops.access import defined
@@ -67,3 +69,15 @@ def target_of_device(device: str, options: CompileOptions) -> Target:
 
 def _number(value: object, default: int) -> int:
     return value if isinstance(value, int) and value > 0 else default
+
+
+def targets_text(gm: torch.fx.GraphModule, options: CompileOptions) -> str:
+    """The descriptions of the devices that `gm` has tensors on, for its cache key.
+
+    Devices of one name differ between machines, and a cache may be shared: code for AVX-512 must not come back on a
+    CPU without it.
+    """
+    values = [node.meta.get("val") for node in gm.graph.nodes]
+    devices = {str(value.device) for value in values if isinstance(value, torch.Tensor)}
+    described = (target_of_device(device, options) for device in sorted(devices - {"meta"}))
+    return "\n".join(repr(target) for target in described)

@@ -1,0 +1,65 @@
+"""What tells one state of the compiler from another: part of every graph's cache key.
+
+The packages are published separately, so one of them may be upgraded alone, and whoever works on the compiler changes
+it without changing a version. So the sources themselves are hashed; that takes a few milliseconds, once per process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Final
+
+import coilwork
+import coilwork_cpp
+import coilwork_cpp_wrapper
+import coilwork_ir
+import coilwork_lowering
+import coilwork_runtime
+import coilwork_scheduler
+import coilwork_triton
+import coilwork_wrapper
+from coilwork.codegens import plugged_codegens
+
+# The cache is not among them: it checks by itself what it reads.
+_STAGES: Final = (
+    coilwork,
+    coilwork_cpp,
+    coilwork_cpp_wrapper,
+    coilwork_ir,
+    coilwork_lowering,
+    coilwork_runtime,
+    coilwork_scheduler,
+    coilwork_triton,
+    coilwork_wrapper,
+)
+
+
+@cache
+def compiler_identity() -> str:
+    """A hash of the sources of all stages, and the versions of code generators that other projects plug in."""
+    digest = hashlib.sha256()
+    for package in _STAGES:
+        for folder in package.__path__:
+            digest.update(f"\n{package.__name__}\n".encode())
+            digest.update(sources_digest(Path(folder)))
+    for point in plugged_codegens():
+        digest.update(f"\n{_plugin(point)}".encode())
+    return digest.hexdigest()
+
+
+def sources_digest(folder: Path) -> bytes:
+    """A hash of every Python file below `folder`, names and contents."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(folder).as_posix()} {len(content)}\n".encode())
+        digest.update(content)
+    return digest.digest()
+
+
+def _plugin(point: EntryPoint) -> str:
+    project = "" if point.dist is None else f"{point.dist.name} {point.dist.version}"
+    return f"{point.name} = {point.value} {project}"

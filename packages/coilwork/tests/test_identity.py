@@ -1,0 +1,27 @@
+"""The compiler's identity follows its sources."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from coilwork.identity import compiler_identity, sources_digest
+
+
+def test_identity_is_stable() -> None:
+    assert compiler_identity() == compiler_identity()
+
+
+def test_every_change_of_a_source_file_counts(tmp_path: Path) -> None:
+    (tmp_path / "ops").mkdir()
+    source = tmp_path / "ops" / "sums.py"
+    source.write_text("FACTOR = 1\n")
+    seen = [sources_digest(tmp_path)]
+    source.write_text("FACTOR = 2\n")
+    seen.append(sources_digest(tmp_path))
+    source.rename(tmp_path / "ops" / "means.py")
+    seen.append(sources_digest(tmp_path))
+    (tmp_path / "empty.py").touch()
+    seen.append(sources_digest(tmp_path))
+    assert len(set(seen)) == len(seen)
+    (tmp_path / "notes.txt").write_text("not code")
+    assert sources_digest(tmp_path) == seen[-1]
