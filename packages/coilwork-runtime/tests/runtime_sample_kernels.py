@@ -35,6 +35,20 @@ def checked(a, n0, XBLOCK: tl.constexpr):
     tl.store(a + i, x + 1, i < n0)
 """
 
+POSITIVE_TRITON = """
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def positive(a, limit, b, n0, XBLOCK: tl.constexpr):
+    low = tl.load(limit)
+    for start in range(0, n0, XBLOCK):
+        i = start + tl.arange(0, XBLOCK)
+        x = tl.load(a + i, i < n0, other=0.0)
+        tl.store(b + i, ((low < 0.0) & (x > 0.0)).to(tl.float32), i < n0)
+"""
+
 
 def cpp_kernel(name: str = "double_it", *, factor: int = 2, source: str = DOUBLE_CPP) -> CppKernel:
     """`b = factor * a` over `n0` floats."""
@@ -81,6 +95,20 @@ def checked_kernel() -> TritonKernel:
         grid=("1",),
         configs=({"XBLOCK": 64, "num_warps": 1, "num_stages": 1},),
         checks=("IndexError: index out of range",),
+        target="sm_90",
+    )
+
+
+def positive_kernel() -> TritonKernel:
+    """`b = (limit < 0) & (a > 0)` over `n0` floats, in one program that loops; `limit` is a single float."""
+    return TritonKernel(
+        name="positive",
+        source=POSITIVE_TRITON,
+        entry="positive",
+        args=("*in:f32:16", "*in:f32", "*out:f32:16", "size:i64"),
+        arg_names=("a", "limit", "b", "n0"),
+        grid=("1",),
+        configs=({"XBLOCK": 64, "num_warps": 1, "num_stages": 1},),
         target="sm_90",
     )
 

@@ -112,14 +112,17 @@ def test_workers_do_not_run_the_main_module_again_and_import_no_torch(tmp_path: 
 def test_interpreted_on_cpu_tensors() -> None:
     code = """
         import torch
-        from runtime_sample_kernels import checked_kernel, triton_kernel
+        from runtime_sample_kernels import checked_kernel, positive_kernel, triton_kernel
         from coilwork_runtime import Builder
-        kernels = Builder().build([triton_kernel(), checked_kernel()])
+        kernels = Builder().build([triton_kernel(), checked_kernel(), positive_kernel()])
         for n in (0, 1, 1000):
             x = torch.randn(n)
             y = torch.full_like(x, -1)
             kernels["double_it"](x, y, n)
             assert torch.equal(y, 2 * x), n
+            for limit in (-1.0, 1.0):
+                kernels["positive"](x, torch.tensor(limit), y, n)
+                assert torch.equal(y, ((limit < 0) & (x > 0)).float()), n
         x = torch.arange(8)
         kernels["checked"](x, 8)
         assert x.tolist() == list(range(1, 9))

@@ -30,11 +30,25 @@ def load(text: str) -> dict[str, Any]:
 def run(request: dict[str, Any]) -> Any:
     """Launch, on the GPU unless interpreted; returns the tensors, which the kernel may have changed."""
     kernel = load(request["text"])[request["entry"]]
-    device = "cpu" if os.environ["TRITON_INTERPRET"] == "1" else "cuda"
-    tensors = [t.to(device) for t in request["tensors"]]
+    interpreted = os.environ["TRITON_INTERPRET"] == "1"
+    tensors = [t.to("cpu" if interpreted else "cuda") for t in request["tensors"]]
+    sizes = [interpreted_size(n) for n in request["sizes"]] if interpreted else request["sizes"]
     if all(extent > 0 for extent in request["grid"]):
-        kernel[tuple(request["grid"])](*tensors, *request["sizes"], **request["meta"], **request["options"])
+        kernel[tuple(request["grid"])](*tensors, *sizes, **request["meta"], **request["options"])
     return [t.cpu() for t in tensors]
+
+
+def interpreted_size(value: int) -> Any:
+    """`value` as Triton's interpreter holds it.
+
+    Of an int it makes an array of one element, which is no bound of a `range` in Triton 3.6 with NumPy 2.4.
+    """
+    import numpy
+    import triton.language as tl
+    from triton.runtime.interpreter import TensorHandle
+
+    dtype = tl.int32 if value < 2**31 else tl.int64
+    return tl.tensor(TensorHandle(numpy.array(value, dtype=dtype.name), dtype), dtype)
 
 
 def compile_(request: dict[str, Any]) -> Any:

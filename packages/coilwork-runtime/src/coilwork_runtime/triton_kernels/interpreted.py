@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,7 +35,7 @@ def make_interpreted(spec: TritonKernel, folder: tempfile.TemporaryDirectory[str
     """
     # Only here: what is compiled ahead needs no Triton in this process.
     from triton.runtime.errors import InterpreterError
-    from triton.runtime.interpreter import InterpreterOptions, interpreter_builder
+    from triton.runtime.interpreter import InterpreterOptions
 
     function = load_function(spec.source, spec.entry, Path(folder.name))
     arguments = run_time_arguments(spec)
@@ -47,32 +48,73 @@ def make_interpreted(spec: TritonKernel, folder: tempfile.TemporaryDirectory[str
         for _, a in arguments
         if a.role == "scratch"
     ]
-    names = [name for name, a in arguments if a.role != "scratch"]
-    size_names = [name for name, a in arguments if a.role == "size"]
+    pointers = [name for name, a in arguments if a.is_pointer]
+    sizes = {name: a.dtype for name, a in arguments if a.role == "size"}
 
     def launch(*args: Any) -> None:
-        scope = constants | dict(zip(size_names, args[len(args) - len(size_names) :], strict=True))
+        tensors, numbers = args[: len(args) - len(sizes)], args[len(args) - len(sizes) :]
+        scope = constants | dict(zip(sizes, numbers, strict=True))
         extents = tuple(int(eval(code, {}, scope)) for code in grid)
         if 0 in extents:
             return
-        device = args[0].device
-        extra = [torch.empty(int(eval(code, {}, scope)), dtype=d, device=device) for code, d in scratch]
-        by_position = [*args[: len(names)], *extra]
-        # the interpreter patches triton.language while it runs, and has one set of options
-        with _ONE_AT_A_TIME:
-            before = interpreter_builder.options
-            interpreter_builder.options = options
+        extra = [
+            torch.empty(int(eval(code, {}, scope)), dtype=d, device=tensors[0].device) for code, d in scratch
+        ]
+        given = dict(zip(pointers, (*tensors, *extra), strict=True))
+        given |= {name: _scalar(scope[name], dtype) for name, dtype in sizes.items()}
+        # the interpreter patches triton.language while it runs, and has one builder
+        with _ONE_AT_A_TIME, _mended(options):
             try:
-                function[extents](*by_position, **constants)
+                function[extents](**given, **constants)
             except InterpreterError as error:
                 _raise_failed_check(spec, error)
                 raise
-            finally:
-                interpreter_builder.options = before
         # keeps the source's file
         assert folder.name
 
     return launch
+
+
+def _scalar(value: int, dtype: str) -> Any:
+    """A size as the interpreter's own value of its declared type.
+
+    Left to itself, Triton takes an int for an array of one element, which is no bound of a `range` in Triton 3.6 with
+    NumPy 2.4.
+    """
+    import numpy
+    import triton.language
+    from triton.runtime.interpreter import TensorHandle
+
+    kind = {"i32": triton.language.int32, "i64": triton.language.int64}[dtype]
+    return triton.language.tensor(
+        TensorHandle(numpy.array(value, dtype=dtype.replace("i", "int")), kind), kind
+    )
+
+
+@contextmanager
+def _mended(options: Any) -> Iterator[None]:
+    """Triton's interpreter with `options`, and with comparisons that give truth values.
+
+    It labels a comparison's result with the operands' type and, where a single result meets a block of them, converts
+    it to that type; `&` then refuses the floats.
+    """
+    import triton.language
+    from triton.runtime.interpreter import TensorHandle, interpreter_builder
+
+    compute = interpreter_builder.binary_op
+
+    def binary_op(lhs: Any, rhs: Any, op: Callable[..., Any]) -> Any:
+        result = compute(lhs, rhs, op)
+        return TensorHandle(result.data, triton.language.int1) if result.data.dtype == bool else result
+
+    before = interpreter_builder.options
+    interpreter_builder.options = options
+    interpreter_builder.binary_op = binary_op
+    try:
+        yield
+    finally:
+        interpreter_builder.options = before
+        interpreter_builder.binary_op = compute
 
 
 def _raise_failed_check(spec: TritonKernel, error: BaseException) -> None:
