@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import symbol
 from coilwork_ir.kernels import KernelCall
-from coilwork_ir.loops import Mutation
-from coilwork_ir.scalar import const, op
+from coilwork_ir.loops import Check, Mutation
+from coilwork_ir.scalar import Reduce, const, op, postorder
 
 F64 = DType.F64
 
@@ -193,6 +195,36 @@ def test_a_transposed_update_in_place_gets_a_temporary(build, compare):
     build.input("x", 4, 4)
     build.pointwise("y", [4, 4], lambda i, j: build.at("x", j, i), into="x")
     assert len(calls(compare(build.graph()))) == 2
+
+
+def checked(build, name, condition):
+    """Give the last node a check of `condition`."""
+    build.nodes[-1] = replace(build.nodes[-1], checks=(Check(condition=condition, message=name),))
+
+
+def test_a_check_of_a_reduction_runs_in_a_kernel_after_it(build, compare):
+    at = build.at
+    build.input("x", 4, 6)
+    build.reduce("most", "max", [4], [6], lambda i, r: at("x", i, r))
+    build.pointwise("twice", [4], lambda i: op("add", at("most", i), at("most", i)))
+    build.pointwise("y", [4], lambda i: op("exp", at("most", i)))
+    checked(build, "positive", op("ge", at("twice", *build.ranges(4)), c(0.0)))
+    made = compare(build.graph("y", "twice"), inline=False)
+    (with_check,) = [k for k in made.kernels if k.checks]
+    assert not any(isinstance(v, Reduce) for v in postorder([check.condition for check in with_check.checks]))
+    assert len(calls(made)) == 2
+    (refused,) = [d for d in made.decisions if d.rule == "reject-check"]
+    assert not refused.accepted and "%twice" in refused.reason
+
+
+def test_a_check_of_an_input_shares_a_kernel_with_a_reduction(build, compare):
+    at = build.at
+    build.input("x", 4, 6)
+    build.reduce("most", "max", [4], [6], lambda i, r: at("x", i, r))
+    build.pointwise("y", [4, 6], lambda i, j: op("sub", at("x", i, j), at("most", i)))
+    checked(build, "positive", op("ge", at("x", *build.ranges(4, 6)), c(0.0)))
+    made = compare(build.graph("y"))
+    assert len(calls(made)) == 1
 
 
 def test_random_calls_keep_their_order_and_are_not_removed(build, compare):

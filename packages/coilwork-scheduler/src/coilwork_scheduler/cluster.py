@@ -8,7 +8,7 @@ from typing import Final
 
 from coilwork_ir.index import Expr, substitute
 from coilwork_ir.ops import SCALAR_OPS
-from coilwork_ir.scalar import Load, Op, Reduce, postorder
+from coilwork_ir.scalar import Load, Op, Reduce, loads, postorder
 from coilwork_scheduler.group import Group, Member
 from coilwork_scheduler.space import Alignment
 from coilwork_scheduler.stage import Stage
@@ -27,12 +27,13 @@ class Touch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One stage of a cluster with its accesses in the cluster's space."""
+    """One stage of a cluster with its accesses in the cluster's space; `checked` are buffers its checks read."""
 
     stage: Stage
     mapping: Mapping[Expr, Expr]
     reads: tuple[Touch, ...]
     writes: tuple[Touch, ...]
+    checked: frozenset[str]
     ops: int
     cost: int
     reductions: int
@@ -115,6 +116,7 @@ def cluster_of(stage: Stage, device: str) -> Cluster:
         mapping={s: s for s in (*stage.parallel, *stage.reduced)},
         reads=tuple(reads),
         writes=writes,
+        checked=frozenset(access.buffer for access in loads(check.condition for check in stage.checks)),
         ops=ops,
         cost=cost,
         reductions=reductions,
@@ -152,6 +154,7 @@ def _moved(cluster: Cluster, mapping: Mapping[Expr, Expr]) -> tuple[Part, ...]:
             mapping={s: substitute(e, mapping) for s, e in part.mapping.items()},
             reads=tuple(move(touch) for touch in part.reads),
             writes=tuple(move(touch) for touch in part.writes),
+            checked=part.checked,
             ops=part.ops,
             cost=part.cost,
             reductions=part.reductions,
@@ -190,6 +193,19 @@ def overwriting_hazard(cluster: Cluster, root: Mapping[str, str]) -> str | None:
         if touch.buffer not in (new, old) or not same_element:
             return touch.buffer
     return None
+
+
+def check_behind_reduction(cluster: Cluster) -> str | None:
+    """A buffer that a check reads and that holds, or is made from, a reduction of the same cluster.
+
+    Code generators perform checks before anything is written, and so before the first reduction is complete.
+    """
+    if not cluster.reductions or not any(part.checked for part in cluster.parts):
+        return None
+    made: dict[str, int] = {}
+    for part, depth in zip(cluster.parts, depths(cluster), strict=True):
+        made.update(dict.fromkeys((touch.buffer for touch in part.writes), depth + bool(part.reductions)))
+    return next((name for part in cluster.parts for name in sorted(part.checked) if made.get(name)), None)
 
 
 def depths(cluster: Cluster) -> tuple[int, ...]:

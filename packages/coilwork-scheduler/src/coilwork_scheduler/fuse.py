@@ -19,6 +19,7 @@ from coilwork_scheduler.assemble import readers_of
 from coilwork_scheduler.cluster import (
     MOST_STAGES,
     Cluster,
+    check_behind_reduction,
     cluster_of,
     depths,
     fusable,
@@ -217,6 +218,11 @@ class Fuser:
         if torn is not None:
             return _Verdict(
                 None, "reject-order", f"%{torn} is read at other points than those that compute it"
+            )
+        checked = check_behind_reduction(both)
+        if checked is not None:
+            return _Verdict(
+                None, "reject-check", f"a check reads %{checked}, which comes of a reduction in the kernel"
             )
         hazard = overwriting_hazard(both, facts.root)
         if hazard is not None or not self._overwrites_in_time(both):
