@@ -132,6 +132,18 @@ leaves = st.one_of(
 )
 trees = st.recursive(leaves, _nodes, max_leaves=9)
 
+# Without divisions, minima and maxima: what a view's coordinates are made of.
+polynomials = st.recursive(
+    leaves,
+    lambda children: st.one_of(
+        st.tuples(st.sampled_from(["+", "-"]), children, children).map(lambda p: Tree(p[0], p[1:])),
+        st.tuples(children, st.sampled_from([-8, -1, 2, 8, 64, "s0", "s1"]).map(leaf)).map(
+            lambda p: Tree("*", p)
+        ),
+    ),
+    max_leaves=9,
+)
+
 _BUILD: dict[str, Callable[[Expr, Expr], Expr]] = {
     "+": lambda a, b: a + b,
     "-": lambda a, b: a - b,
@@ -342,19 +354,29 @@ def test_sums_do_not_depend_on_order(tree: Tree, order: list[int], others: list[
     assert provably_eq(total([known[k] for k in order]), total(known))
 
 
-@few
-@given(trees)
-def test_range_symbols_with_symbolic_extents(tree: Tree) -> None:
+@fast
+@given(trees, three_envs)
+def test_quotient_and_remainder_by_a_size(tree: Tree, some: list[Env]) -> None:
     e = build(tree)
     assume(e is not None)
     assert e is not None
-    try:
-        quotient, remainder = e // S0, e % S0
-    except IndexArithmeticError:
-        return
-    assert provably_lt(remainder, S0) and provably_nonneg(remainder)
-    assert provably_eq(S0 * quotient + remainder, e)
+    quotient, remainder = e // S0, e % S0
+    for env in some:
+        expected = compute(tree, env)
+        if expected is not None:
+            found = evaluate(quotient, env), evaluate(remainder, env)
+            assert found == divmod(expected, env["s0"])
     fresh, small = symbol("fresh", extent=S0), symbol("small", lo=0, hi=7)
     assert (S0 * e + fresh) // S0 is e and (S0 * e + fresh) % S0 is fresh
     assert (e * 8 + small) // 8 is e and (e * 8 + small) % 8 is small
     assert (e * S0 * 2 + fresh) % (2 * S0) is fresh
+
+
+# Not for every tree: a modulo of a modulo by an unrelated divisor, `(c % (s0*s1)) % (2*s0)`, takes a case distinction.
+@fast
+@given(polynomials)
+def test_what_a_quotient_and_a_remainder_are_is_provable(tree: Tree) -> None:
+    e = _build(tree)
+    quotient, remainder = e // S0, e % S0
+    assert provably_nonneg(remainder) and provably_lt(remainder, S0)
+    assert provably_eq(S0 * quotient + remainder, e)

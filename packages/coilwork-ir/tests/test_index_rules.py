@@ -295,3 +295,26 @@ def test_threads_get_identical_objects() -> None:
             results = list(pool.map(_build, [barrier] * workers, [number] * workers))
             for other in results[1:]:
                 assert all(x is y for x, y in zip(results[0], other, strict=True))
+
+
+def test_a_remainder_folds_by_the_proof_that_folds_its_quotient() -> None:
+    s0, s1, r0 = symbol("s0", lo=1), symbol("s1", lo=2), symbol("r0", extent=symbol("s0", lo=1))
+    i, j = symbol("i", lo=0, hi=7), symbol("j", lo=0, hi=7)
+    for x, n in (
+        ((s1 % (s0 + 1)) // s1, s0),
+        ((2 % (2 * s0)) // s1, s0),
+        (r0 // s1, s0),
+        ((s0 - r0) // 2, s0),
+        ((i - j) // 8 + j, const(8)),
+    ):
+        assert as_int(x // n) == 0
+        assert x % n is x
+        if n is s0:
+            assert provably_nonneg(x) and provably_lt(x, n)
+
+
+def test_multiples_of_the_divisors_monomial_are_reduced_like_constants() -> None:
+    s0, c = symbol("s0", lo=1), symbol("c", extent=16)
+    assert (c - s0) % (2 * s0) is (c + s0) % (2 * s0)
+    assert (c - s0) // (2 * s0) is (c + s0) // (2 * s0) - 1
+    assert (2 * s0) % (3 * s0) is 2 * s0

@@ -141,7 +141,9 @@ def _mod_int(a: Expr, divisor: Expr) -> Expr:
         if reduced is not None:
             g, high, low = reduced
             return add(scale(mod(high, const(d // g)), g), low)
-    return make_atom(MOD, (a, divisor))
+    # What proves a number for the quotient (merging quotients sees more) settles the remainder as well.
+    whole = floordiv(a, divisor)
+    return make_atom(MOD, (a, divisor)) if whole._monos else add_int(a, -whole._constant * d)
 
 
 def _take_out_multiples(a: Expr, divisor: Expr, d: int) -> Expr:

@@ -50,9 +50,22 @@ def provably_nonneg(e: Expr | int) -> bool:
         return e._nonneg
     except AttributeError:
         pass
-    result = _prove(e, _FUEL)
+    result = _prove(e, _FUEL) or _quotient_nonneg(e)
     e._nonneg = result
     return result
+
+
+def _quotient_nonneg(e: Expr) -> bool:
+    """Whether `c*(x//d) + k >= 0`, d > 0: it is just when `x//d >= m` (or `<= m`), hence when `x >= d*m`."""
+    if len(e._monos) != 1 or e._monos[0]._tag != FLOORDIV:
+        return False
+    c, k = e._coeffs[0], e._constant
+    num, den = e._monos[0]._args
+    if not provably_positive(den):
+        return False
+    if c > 0:
+        return provably_nonneg(subtract(num, scale(den, -(k // c))))
+    return provably_nonneg(add_int(subtract(scale(den, k // -c + 1), num), -1))
 
 
 def provably_positive(e: Expr | int) -> bool:
@@ -93,8 +106,18 @@ def provably_lt(a: Expr | int, b: Expr | int) -> bool:
         if below:
             return True
         if _independent(a, b):
-            return False  # the terms reach their extremes together: no other proof can do better
-    return provably_nonneg(add_int(subtract(b, a), -1))
+            # The terms reach their extremes together: of the other proofs, only one that takes quotients apart
+            # can do better.
+            return _quotient_below(a, b)
+    return provably_nonneg(add_int(subtract(b, a), -1)) or _quotient_below(a, b)
+
+
+def _quotient_below(a: Expr, b: Expr) -> bool:
+    """Whether `a < b` for `a = x//d + k`: it is just when `x < d*(b - k)`, which keeps x whole."""
+    if len(a._monos) != 1 or a._coeffs[0] != 1 or a._monos[0]._tag != FLOORDIV:
+        return False
+    num, den = a._monos[0]._args
+    return provably_positive(den) and provably_lt(num, multiply(den, add_int(b, -a._constant)))
 
 
 def _independent(a: Expr, b: Expr) -> bool:

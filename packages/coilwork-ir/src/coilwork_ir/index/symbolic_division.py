@@ -80,7 +80,9 @@ def mod_symbolic(a: Expr, b: Expr) -> Expr:
     if factored is not None:
         factor, high, divisor, low = factored
         return add(multiply(factor, RULES.mod(high, divisor)), low)
-    return make_atom(MOD, (a, b))
+    # What proves a number for the quotient (flattening sees more) settles the remainder as well.
+    whole = RULES.floordiv(a, b)
+    return make_atom(MOD, (a, b)) if whole._monos else subtract(a, scale(b, whole._constant))
 
 
 def exact_quotient(a: Expr, b: Expr) -> Expr | None:
@@ -109,7 +111,10 @@ def _divide(a: Expr, b: Expr) -> tuple[Expr, Expr]:
     while progress:
         progress = False
         for mono, coeff in zip(rest._monos, rest._coeffs, strict=True):
-            q = coeff // lead_coeff if coeff * lead_coeff > 0 else -(-coeff // lead_coeff)
+            # Coefficients shrink towards zero; that of the divisor's own monomial, which is the constant term of the
+            # division, becomes 0..lead_coeff-1, so that equal remainders look alike.
+            down = coeff * lead_coeff > 0 or (single and mono is lead)
+            q = coeff // lead_coeff if down else -(-coeff // lead_coeff)
             if q == 0:
                 continue
             others = _without_factors(mono, lead_atoms)
@@ -175,7 +180,7 @@ def _split_by(a: Expr, b: Expr, atom: Expr, content: int) -> tuple[Expr, Expr, E
                 low[mono] = coeff
             else:
                 high_constant += accumulate(high, others, coeff)
-    if not high:
+    if not high and not high_constant:
         return None
     rest = from_terms(low, low_constant)
     if not (provably_nonneg(rest) and provably_lt(rest, factor)):
