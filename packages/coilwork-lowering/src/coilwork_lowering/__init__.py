@@ -2,18 +2,22 @@
 
 from coilwork_lowering.decompositions import decompositions
 from coilwork_lowering.errors import LoweringError
+from coilwork_lowering.layout import LayoutDecision, lay_out_convolutions
 from coilwork_lowering.lower import Lowered, lower
-from coilwork_lowering.options import LoweringOptions
+from coilwork_lowering.options import LayoutOptions, LoweringOptions
 from coilwork_lowering.partition import partition
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "LayoutDecision",
+    "LayoutOptions",
     "Lowered",
     "LoweringError",
     "LoweringOptions",
     "__version__",
     "decompositions",
+    "lay_out_convolutions",
     "lower",
     "partition",
 ]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Numerics = Literal["fast", "eager", "strict"]
+ConvolutionLayout = Literal["auto", "captured", "channels_last"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +37,21 @@ class LoweringOptions:
     def falls_back(self, target: str) -> bool:
         """Whether `target`, e.g. `"aten.cumsum.default"`, is named by `fallback`."""
         return names(self.fallback, target)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutOptions:
+    """What decides the memory layout of convolutions. Both fields change the result, so both belong in a cache key.
+
+    Attributes:
+        layout: `auto` takes channels-last on GPUs where that saves memory traffic, `captured` never, `channels_last`
+            on every device and whatever it costs. Default: `auto`.
+        tf32_convolutions: whether convolutions in `f32` may round their operands to TF32, as
+            `torch.backends.cudnn` says; only then do their kernels prefer channels-last. Default: True, as in torch.
+    """
+
+    layout: ConvolutionLayout = "auto"
+    tf32_convolutions: bool = True
 
 
 def names(listed: tuple[str, ...], target: str) -> bool:

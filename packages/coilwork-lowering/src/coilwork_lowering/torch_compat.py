@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -66,6 +67,39 @@ def shape_env_of(value: torch.SymInt | torch.SymFloat | torch.SymBool) -> ShapeE
     """The shape environment that `value` belongs to."""
     env: ShapeEnv = value.node.shape_env
     return env
+
+
+def hint_of(value: int | torch.SymInt) -> int | None:
+    """The number that a size was traced with; None if it depends on data. Adds no guard."""
+    if isinstance(value, int):
+        return int(value)
+    hint: int | None = value.node.hint
+    return hint
+
+
+def fake_mode_of(gm: torch.fx.GraphModule) -> AbstractContextManager[object] | None:
+    """The fake tensor mode, to be entered, that the tensors in the graph's metadata belong to."""
+    from torch._guards import detect_fake_mode
+
+    values = [node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder"]
+    found: AbstractContextManager[object] | None = detect_fake_mode(
+        [v for v in values if isinstance(v, torch.Tensor)]
+    )
+    return found
+
+
+def copied_graph(graph: torch.fx.Graph) -> torch.fx.Graph:
+    """A copy of `graph`, node for node, with metadata of its own; it calls and returns as `graph` does.
+
+    `copy.deepcopy` does the same, but warns about how torch copies tree specifications.
+    """
+    made = torch.fx.Graph(tracer_cls=graph._tracer_cls)
+    copies: dict[torch.fx.Node, torch.fx.Node] = {}
+    made.graph_copy(graph, copies)
+    old = graph.output_node()
+    made.output(torch.fx.map_arg(old.args[0], copies.__getitem__), old.type).meta.update(old.meta)
+    made.set_codegen(graph._codegen)
+    return made
 
 
 def integer_bounds(env: ShapeEnv, symbol: sympy.Symbol) -> tuple[int | None, int | None]:

@@ -1,0 +1,103 @@
+"""Which nodes depend on the strides that their operands were captured with, and which values share memory."""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from typing import Any, Final
+
+import torch
+
+from coilwork_lowering.torch_compat import Overload, schema_of
+
+# Strides are part of what these compute, or decide which kernel can run.
+_BY_STRIDE: Final = frozenset(
+    {
+        "as_strided",
+        "as_strided_copy",
+        "as_strided_scatter",
+        "sym_stride",
+        "sym_storage_offset",
+    }
+)
+_BY_STRIDE_PREFIXES: Final = ("_scaled_dot_product_", "_flash_attention_", "_efficient_attention_", "_cudnn_")
+
+
+def keeps_captured_operands(target: Any) -> bool:
+    """Whether calls of `target` must get operands with the strides of capture.
+
+    So do higher-order operators, whose nested graphs were traced with them; operators of other libraries, which may
+    read memory as they like; attention kernels, chosen for the layout they were traced with; and what asks for strides.
+    """
+    if target is operator.getitem:
+        return False
+    if not isinstance(target, Overload) or target.namespace not in ("aten", "prims"):
+        return True
+    name = schema_of(target).name.split("::")[-1]
+    return name in _BY_STRIDE or name.startswith(_BY_STRIDE_PREFIXES)
+
+
+def has_fresh_sizes(target: Any) -> bool:
+    """Whether results depend on data: calling `target` again would make new symbols for the same sizes."""
+    return isinstance(target, Overload) and (
+        torch.Tag.dynamic_output_shape in target.tags or torch.Tag.data_dependent_output in target.tags
+    )
+
+
+def is_random(target: Any) -> bool:
+    """Whether `target` draws random numbers, which it deals out in order of memory."""
+    return isinstance(target, Overload) and torch.Tag.nondeterministic_seeded in target.tags
+
+
+def takes_memory_format(target: Any) -> bool:
+    """Whether `target` can be told the layout of its result."""
+    return isinstance(target, Overload) and any(
+        a.name == "memory_format" for a in schema_of(target).arguments
+    )
+
+
+def written_operands(node: torch.fx.Node) -> tuple[torch.fx.Node, ...]:
+    """The operands that a call writes into."""
+    if not isinstance(node.target, Overload):
+        return ()
+    found: list[torch.fx.Node] = []
+    for position, formal in enumerate(schema_of(node.target).arguments):
+        if formal.alias_info is None or not formal.alias_info.is_write:
+            continue
+        given = node.kwargs.get(formal.name, node.args[position] if position < len(node.args) else None)
+        items = given if isinstance(given, list | tuple) else (given,)
+        found.extend(item for item in items if isinstance(item, torch.fx.Node))
+    return tuple(found)
+
+
+def output_memory(graph: torch.fx.Graph) -> Counter[torch.fx.Node]:
+    """Nodes that made the memory of outputs, and how many different outputs each.
+
+    Where these are two or more, a copy for each of them would part what shares memory.
+    """
+    return Counter(_owner(item) for item in dict.fromkeys(graph.output_node().all_input_nodes))
+
+
+def _owner(node: torch.fx.Node) -> torch.fx.Node:
+    """The node that made the memory that `node` views."""
+    while node.op == "call_function":
+        source = _viewed(node)
+        if source is None:
+            return node
+        node = source
+    return node
+
+
+def _viewed(node: torch.fx.Node) -> torch.fx.Node | None:
+    target, maker = node.target, node
+    if target is operator.getitem:
+        maker = node.all_input_nodes[0]
+        target = maker.target
+    if not isinstance(target, Overload):
+        return None
+    schema = schema_of(target)
+    for position, formal in enumerate(schema.arguments):
+        if formal.alias_info is not None and not formal.alias_info.is_write and position < len(maker.args):
+            source = maker.args[position]
+            return source if isinstance(source, torch.fx.Node) else None
+    return None

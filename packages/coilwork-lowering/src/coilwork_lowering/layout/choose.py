@@ -1,0 +1,54 @@
+"""The entry: one graph, rewritten or as it was, and the decision."""
+
+from __future__ import annotations
+
+import torch
+
+from coilwork_lowering.layout.cost import LayoutDecision, captured_cost, find_convolutions, judge
+from coilwork_lowering.layout.rewrite import CannotRewriteError, rewrite_to_channels_last
+from coilwork_lowering.options import LayoutOptions
+from coilwork_lowering.torch_compat import copied_graph, fake_mode_of
+
+
+def lay_out_convolutions(
+    gm: torch.fx.GraphModule, options: LayoutOptions
+) -> tuple[torch.fx.GraphModule, LayoutDecision]:
+    """`gm` with its convolutions in channels-last, if that saves memory traffic; else `gm` itself.
+
+    Kernels for matrix units compute convolutions in channels-last, and convert operands and results of others, each
+    time. Here operands become channels-last once, by copies in the graph; every later value has the strides that
+    torch's meta functions give it. Values and shapes stay, and so do the strides of the graph's outputs, of inputs
+    that are written to, and of what operators outside ATen get. Works on inference graphs and joint graphs.
+
+    `gm` is never changed. Nodes keep their names and metadata except `val` (and `tensor_meta`, which is dropped
+    where `val` changed); copies carry the metadata of the node that they were made for.
+    """
+    if options.layout == "captured":
+        return gm, LayoutDecision(channels_last=False, reason="layouts as captured: asked for")
+    convolutions = find_convolutions(gm, options)
+    if not convolutions:
+        return gm, LayoutDecision(
+            channels_last=False, reason="no convolution whose kernels prefer channels-last"
+        )
+    if options.layout == "auto" and captured_cost(convolutions) == 0:
+        return gm, judge(convolutions, copies=0, copied_bytes=0, options=options)
+    mode = fake_mode_of(gm)
+    if mode is None:
+        return gm, LayoutDecision(
+            channels_last=False, reason="nodes carry no fake tensors", convolutions=len(convolutions)
+        )
+    graph = copied_graph(gm.graph)
+    try:
+        made = rewrite_to_channels_last(
+            graph, operands={call.node.name: call.operands for call in convolutions}, fake_mode=mode
+        )
+    except CannotRewriteError as reason:
+        return gm, LayoutDecision(
+            channels_last=False, reason=f"as captured: {reason}", convolutions=len(convolutions)
+        )
+    decision = judge(convolutions, copies=made.copies, copied_bytes=made.copied_bytes, options=options)
+    if not decision.channels_last or made.copies == 0:
+        return gm, decision
+    result = torch.fx.GraphModule(gm, graph, class_name=type(gm).__name__)
+    result.meta.update(gm.meta)
+    return result, decision

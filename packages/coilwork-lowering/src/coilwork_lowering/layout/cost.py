@@ -1,0 +1,173 @@
+"""When channels-last is worth it: bytes that change layout, before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+from coilwork_lowering.layout.formats import hinted_bytes, hinted_sizes, is_channels_last, tensors_of
+from coilwork_lowering.options import LayoutOptions
+
+_FORWARD: Final = "aten.convolution.default"
+_BACKWARD: Final = "aten.convolution_backward.default"
+# Kernels for fewer channels do not use the matrix units' layout, so nothing is converted around them.
+_FEWEST_CHANNELS: Final = 8
+# Grouped kernels run in the captured layout without conversion, and some are slower in channels-last: what they read
+# and write counts once, as if it had to be moved.
+_GROUPED_WEIGHT: Final = 1.0
+# Copies of ours must be this much cheaper than the conversions that they replace.
+_WORTHWHILE: Final = 0.75
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Convolution:
+    """One call of `convolution` or `convolution_backward` that may be laid out.
+
+    Attributes:
+        node: the call.
+        operands: positions of the tensors to lay out among its arguments: input and weight; of the backward call
+            the gradient of the output, too.
+        groups: the convolution's groups.
+        transposed: whether the weight's first dimension counts input channels.
+    """
+
+    node: torch.fx.Node
+    operands: tuple[int, ...]
+    groups: int
+    transposed: bool
+
+    @property
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """Operands as captured, weight last."""
+        found: list[torch.Tensor] = []
+        for position in self.operands:
+            operand = self.node.args[position]
+            assert isinstance(operand, torch.fx.Node)
+            found.append(operand.meta["val"])
+        return tuple(found)
+
+    @property
+    def results(self) -> tuple[torch.Tensor, ...]:
+        """Results that have a layout: all but the bias's gradient."""
+        return tuple(t for t in tensors_of(self.node.meta["val"]) if t.dim() > 1)
+
+    @property
+    def channels(self) -> int:
+        """The smaller of input channels in a group and output channels."""
+        *_, weight = self.tensors
+        first, second, *_ = hinted_sizes(weight) or (0, 0)
+        return min(first // self.groups, second) if self.transposed else min(first, second)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutDecision:
+    """What was decided for a graph, and why.
+
+    Attributes:
+        channels_last: whether the graph was rewritten.
+        reason: one sentence for a reader of traces.
+        convolutions: calls that could be laid out.
+        copies: copies inserted, of a rewrite that was tried.
+        captured_bytes: what conversions around convolutions read and write if the graph stays as captured.
+        rewritten_bytes: what copies read and write after the rewrite, grouped convolutions' penalty included.
+    """
+
+    channels_last: bool
+    reason: str
+    convolutions: int = 0
+    copies: int = 0
+    captured_bytes: int = 0
+    rewritten_bytes: int = 0
+
+
+def find_convolutions(gm: torch.fx.GraphModule, options: LayoutOptions) -> tuple[Convolution, ...]:
+    """Convolutions over two and three spatial dimensions whose kernels prefer channels-last.
+
+    Without `options.layout == "channels_last"` these are the ones on GPUs in 16 bit floats, and in `f32` if its
+    convolutions may round to TF32; kernels of full `f32` and `f64` want the captured layout.
+    """
+    found: list[Convolution] = []
+    for node in gm.graph.nodes:
+        if node.op != "call_function" or str(node.target) not in (_FORWARD, _BACKWARD):
+            continue
+        found.extend(_convolution(node, options))
+    return tuple(found)
+
+
+def _convolution(node: torch.fx.Node, options: LayoutOptions) -> Sequence[Convolution]:
+    arguments: dict[str, Any] = {}
+    operands: tuple[int, ...]
+    if str(node.target) == _FORWARD:
+        operands, flags = (0, 1), (6, 8)
+    else:
+        operands, flags = (0, 1, 2), (7, 9)
+    if len(node.args) <= flags[1]:
+        return ()
+    arguments["transposed"], arguments["groups"] = (node.args[position] for position in flags)
+    call = Convolution(
+        node=node,
+        operands=operands,
+        groups=int(arguments["groups"]),
+        transposed=bool(arguments["transposed"]),
+    )
+    given = [node.args[position] for position in operands]
+    if not all(isinstance(g, torch.fx.Node) and isinstance(g.meta.get("val"), torch.Tensor) for g in given):
+        return ()
+    tensors = call.tensors
+    if any(t.dim() not in (4, 5) or t.layout != torch.strided or hinted_sizes(t) is None for t in tensors):
+        # what kernel runs on sizes that depend on data, and with it the result's layout, is not known
+        return ()
+    return (call,) if options.layout == "channels_last" or _profits(tensors[0], options) else ()
+
+
+def _profits(tensor: torch.Tensor, options: LayoutOptions) -> bool:
+    if tensor.device.type != "cuda":
+        return False
+    return tensor.dtype in (torch.float16, torch.bfloat16) or (
+        tensor.dtype is torch.float32 and options.tf32_convolutions
+    )
+
+
+def captured_cost(convolutions: Sequence[Convolution]) -> int:
+    """Bytes read and written by the conversions that kernels make around dense convolutions as captured."""
+    total = 0
+    for call in convolutions:
+        if call.groups == 1 and call.channels >= _FEWEST_CHANNELS:
+            total += sum(
+                2 * hinted_bytes(t) for t in (*call.tensors, *call.results) if not is_channels_last(t)
+            )
+    return total
+
+
+def grouped_cost(convolutions: Sequence[Convolution]) -> int:
+    """The penalty, in bytes, of grouped convolutions that were not captured in channels-last."""
+    total = 0
+    for call in convolutions:
+        if call.groups > 1:
+            moved = [t for t in (*call.tensors, *call.results) if not is_channels_last(t)]
+            total += sum(hinted_bytes(t) for t in moved)
+    return int(_GROUPED_WEIGHT * total)
+
+
+def judge(
+    convolutions: Sequence[Convolution], *, copies: int, copied_bytes: int, options: LayoutOptions
+) -> LayoutDecision:
+    """The decision about a graph for which `copies` would have to read and write `copied_bytes`."""
+    before = captured_cost(convolutions)
+    after = copied_bytes + grouped_cost(convolutions)
+    if options.layout == "channels_last":
+        chosen, why = True, "asked for"
+    else:
+        chosen = after <= _WORTHWHILE * before and before > 0
+        why = f"{after} bytes change layout in channels-last, {before} as captured"
+    return LayoutDecision(
+        channels_last=chosen,
+        reason=f"{len(convolutions)} convolutions {'in channels-last' if chosen else 'as captured'}: {why}",
+        convolutions=len(convolutions),
+        copies=copies,
+        captured_bytes=before,
+        rewritten_bytes=after,
+    )

@@ -1,0 +1,111 @@
+"""Questions about strides of fake tensors, answered without adding guards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import torch
+
+from coilwork_lowering.torch_compat import hint_of, sympy_of
+
+Size = int | torch.SymInt
+
+_CHANNELS_LAST: Final = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+def channels_last_format(tensor: torch.Tensor) -> torch.memory_format | None:
+    """The memory format of the rank of `tensor` that keeps a pixel's channels together, if torch has one."""
+    return _CHANNELS_LAST.get(tensor.dim())
+
+
+def channels_last_order(rank: int) -> tuple[int, ...]:
+    """Dimensions from the widest stride to the narrowest: `(0, 2, 3, 1)` of four."""
+    return (0, *range(2, rank), 1)
+
+
+def is_dense_in_order(tensor: torch.Tensor, order: Sequence[int]) -> bool:
+    """Whether `tensor` fills its memory with its dimensions nested in `order`, the outermost first.
+
+    Dimensions of one element do not matter. False where symbolic strides are not known to be equal.
+    """
+    below: Size = 1
+    for position in reversed(order):
+        size = tensor.shape[position]
+        if type(size) is int and size == 1:
+            continue
+        if not same_size(tensor.stride()[position], below):
+            return False
+        below = size * below
+    return True
+
+
+def is_channels_last(tensor: torch.Tensor) -> bool:
+    """Whether a convolution that wants channels-last takes `tensor` without a copy."""
+    return is_dense_in_order(tensor, channels_last_order(tensor.dim()))
+
+
+def same_size(a: Size, b: Size) -> bool:
+    """Whether two sizes are the same number or the same expression."""
+    if isinstance(a, torch.SymInt) or isinstance(b, torch.SymInt):
+        left = sympy_of(a) if isinstance(a, torch.SymInt) else a
+        right = sympy_of(b) if isinstance(b, torch.SymInt) else b
+        return bool(left == right)
+    return a == b
+
+
+def same_sizes(a: Sequence[Size], b: Sequence[Size]) -> bool:
+    """`same_size` of every pair."""
+    return len(a) == len(b) and all(same_size(x, y) for x, y in zip(a, b, strict=True))
+
+
+def same_placement(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether tensors of one shape place their elements alike: strides of one-element dimensions do not matter."""
+    return all(
+        (type(extent) is int and extent == 1) or same_size(x, y)
+        for extent, x, y in zip(a.shape, a.stride(), b.stride(), strict=True)
+    )
+
+
+def tensors_of(value: Any) -> Iterator[torch.Tensor]:
+    """The strided tensors in a node's value, in order."""
+    if isinstance(value, torch.Tensor):
+        if value.layout == torch.strided:
+            yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from tensors_of(item)
+
+
+def same_layout(a: Any, b: Any) -> bool:
+    """Whether two values hold tensors of equal strides, to the last dimension."""
+    return all(same_sizes(x.stride(), y.stride()) for x, y in zip(tensors_of(a), tensors_of(b), strict=True))
+
+
+def same_shape(a: Any, b: Any) -> bool:
+    """Whether two values hold as many tensors, of equal shapes and element types."""
+    left, right = tuple(tensors_of(a)), tuple(tensors_of(b))
+    return len(left) == len(right) and all(
+        x.dtype == y.dtype and same_sizes(x.shape, y.shape) for x, y in zip(left, right, strict=True)
+    )
+
+
+def hinted_sizes(tensor: torch.Tensor) -> tuple[int, ...] | None:
+    """The shape, symbols replaced by the sizes they were traced with; None if one has no such size."""
+    found = [hint_of(size) for size in tensor.shape]
+    return None if any(size is None for size in found) else tuple(size for size in found if size is not None)
+
+
+def hinted_bytes(tensor: torch.Tensor) -> int:
+    """Size of the elements in bytes, by hints; dimensions without one count as one element."""
+    count = tensor.element_size()
+    for size in tensor.shape:
+        hint = hint_of(size)
+        count *= 1 if hint is None else hint
+    return count
+
+
+def stride_order(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Dimensions from the widest stride to the narrowest, by hints."""
+    hints = [hint_of(stride) or 0 for stride in tensor.stride()]
+    return tuple(sorted(range(tensor.dim()), key=lambda position: -hints[position]))

@@ -1,0 +1,293 @@
+"""The rewrite: copies of convolutions' operands in channels-last, and metadata anew for everything after them."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+from coilwork_lowering.layout.captured import (
+    has_fresh_sizes,
+    is_random,
+    keeps_captured_operands,
+    output_memory,
+    takes_memory_format,
+    written_operands,
+)
+from coilwork_lowering.layout.formats import (
+    channels_last_format,
+    hinted_bytes,
+    is_channels_last,
+    is_dense_in_order,
+    same_layout,
+    same_placement,
+    same_shape,
+    stride_order,
+    tensors_of,
+)
+
+_aten: Final = torch.ops.aten
+# What a copy has in common with the node that it is made for: where it comes from, and which part of the joint graph
+# it belongs to.
+_INHERITED: Final = (
+    "stack_trace",
+    "nn_module_stack",
+    "source_fn_stack",
+    "seq_nr",
+    "from_node",
+    "partitioner_tag",
+    "recompute",
+    "ac_graph_id",
+)
+
+
+class CannotRewriteError(Exception):
+    """A value whose captured layout is needed, but cannot be had by a copy. The graph is left as captured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewritten:
+    """What a rewrite did: calls of convolutions laid out, copies inserted, bytes that these read and write."""
+
+    laid_out: int
+    copies: int
+    copied_bytes: int
+
+
+def rewrite_to_channels_last(
+    graph: torch.fx.Graph,
+    *,
+    operands: Mapping[str, tuple[int, ...]],
+    fake_mode: AbstractContextManager[object],
+) -> Rewritten:
+    """Change `graph`: operands of the calls named in `operands`, at those positions, become channels-last.
+
+    Raises:
+        CannotRewriteError: `graph` is then half rewritten, and of no use.
+    """
+    return _Rewrite(graph, operands, fake_mode).run()
+
+
+class _Rewrite:
+    """One walk over a graph, in order.
+
+    A node is *touched* if it was computed anew, *moved* if its strides differ from the captured ones since then.
+    """
+
+    def __init__(
+        self,
+        graph: torch.fx.Graph,
+        operands: Mapping[str, tuple[int, ...]],
+        fake_mode: AbstractContextManager[object],
+    ) -> None:
+        self.graph = graph
+        self.operands = operands
+        self.fake_mode = fake_mode
+        self.output_memory = output_memory(graph)
+        self.touched: set[torch.fx.Node] = set()
+        self.captured: dict[torch.fx.Node, Any] = {}  # of moved nodes
+        self.restored: dict[torch.fx.Node, torch.fx.Node] = {}
+        self.channels_last: dict[torch.fx.Node, torch.fx.Node] = {}
+        self.laid_out = 0
+        self.copies: list[torch.Tensor] = []
+
+    def run(self) -> Rewritten:
+        for node in list(self.graph.nodes):
+            if node.op == "output":
+                self.keep_outputs(node)
+            elif node.op == "call_function":
+                self.visit(node)
+                if self.output_memory[node] > 1 and node in self.captured:
+                    self.restore_for_all(node)
+        return Rewritten(
+            laid_out=self.laid_out,
+            copies=len(self.copies),
+            copied_bytes=sum(2 * hinted_bytes(copied) for copied in self.copies),
+        )
+
+    def visit(self, node: torch.fx.Node) -> None:
+        if node.name in self.operands:
+            self.lay_out(node)
+        elif not self.touched.intersection(node.all_input_nodes):
+            return
+        if self.touched.intersection(written_operands(node)):
+            raise CannotRewriteError(f"{node.name} writes into a value whose layout changes")
+        moved = [operand for operand in node.all_input_nodes if operand in self.captured]
+        if has_fresh_sizes(node.target):
+            return
+        if keeps_captured_operands(node.target):
+            self.keep_captured(node, moved)
+            if node.target is not _aten.as_strided.default:
+                return
+        elif moved and is_random(node.target):
+            self.keep_order_of_draws(node, moved)
+        elif self.is_idle_copy(node):
+            node.replace_all_uses_with(node.all_input_nodes[0])
+            self.graph.erase_node(node)
+            return
+        if next(tensors_of(node.meta.get("val")), None) is not None:
+            self.compute(node, moved)
+
+    def lay_out(self, node: torch.fx.Node) -> None:
+        """Let a convolution read channels-last."""
+        args = list(node.args)
+        for position in self.operands[node.name]:
+            operand = args[position]
+            assert isinstance(operand, torch.fx.Node)
+            args[position] = self.in_channels_last(operand, before=node)
+        node.args = tuple(args)
+        self.laid_out += 1
+
+    def in_channels_last(self, node: torch.fx.Node, *, before: torch.fx.Node) -> torch.fx.Node:
+        """`node`, or its one copy in channels-last."""
+        value = node.meta["val"]
+        if is_channels_last(value):
+            return node
+        if node not in self.channels_last:
+            wanted = {"memory_format": channels_last_format(value)}
+            self.channels_last[node] = self.insert(
+                before, before, _aten.clone.default, node, kwargs=wanted, copies=True
+            )
+        return self.channels_last[node]
+
+    def compute(self, node: torch.fx.Node, moved: list[torch.fx.Node]) -> None:
+        """Metadata of `node` from its operands' present metadata; operands as captured if it refuses these."""
+        before = node.meta["val"]
+        after = self.evaluate(node)
+        if after is None or not same_shape(before, after):
+            if not moved:
+                raise CannotRewriteError(f"{node.name} cannot be evaluated again")
+            self.keep_captured(node, moved)
+            after = self.evaluate(node)
+            if after is None or not same_shape(before, after):
+                raise CannotRewriteError(f"{node.name} cannot be evaluated again")
+        node.meta["val"] = after
+        node.meta.pop("tensor_meta", None)
+        self.touched.add(node)
+        if not same_layout(before, after):
+            self.captured[node] = before
+
+    def evaluate(self, node: torch.fx.Node) -> Any:
+        """The value of `node` on fake tensors; None if its meta function refuses them, as a view of strides may."""
+        assert callable(node.target)
+        args: Any = torch.fx.map_arg(node.args, _value)
+        kwargs: Any = torch.fx.map_arg(node.kwargs, _value)
+        if node.target is operator.getitem:
+            return args[0][args[1]]
+        try:
+            with torch.no_grad(), self.fake_mode:
+                return node.target(*args, **kwargs)
+        except (RuntimeError, ValueError):
+            return None
+
+    def keep_order_of_draws(self, node: torch.fx.Node, moved: list[torch.fx.Node]) -> None:
+        """Let random numbers fall on the elements that they fell on as captured."""
+        captured = node.meta["val"]
+        if (
+            takes_memory_format(node.target)
+            and isinstance(captured, torch.Tensor)
+            and is_dense_in_order(captured, range(captured.dim()))
+        ):
+            node.kwargs = {**node.kwargs, "memory_format": torch.contiguous_format}
+        else:
+            self.keep_captured(node, moved)
+
+    def is_idle_copy(self, node: torch.fx.Node) -> bool:
+        """Whether a copy made for the layout's sake now finds that layout. Memory of outputs stays a copy."""
+        if node.target is not _aten.clone.default or self.output_memory[node]:
+            return False
+        source = node.all_input_nodes[0]
+        return (
+            node.kwargs.get("memory_format") not in (None, torch.preserve_format)
+            and source in self.captured
+            and same_layout(source.meta["val"], node.meta["val"])
+        )
+
+    # back to the captured layout
+
+    def keep_captured(self, user: torch.fx.Node, operands: Iterable[torch.fx.Node]) -> None:
+        """Let `user` read `operands` with their captured strides."""
+        for operand in operands:
+            if operand in self.captured:
+                user.replace_input_with(operand, self.as_captured(operand, before=user))
+
+    def keep_outputs(self, output: torch.fx.Node) -> None:
+        """Let outputs have their captured strides; copies stand behind what they copy, whose memory then ends."""
+        for item in output.all_input_nodes:
+            if item in self.captured:
+                output.replace_input_with(item, self.as_captured(item, before=item.next))
+
+    def restore_for_all(self, node: torch.fx.Node) -> None:
+        """Let every user of `node` read it with its captured strides."""
+        users = list(node.users)
+        restored = self.as_captured(node, before=node.next)
+        for user in users:
+            user.replace_input_with(node, restored)
+
+    def as_captured(self, node: torch.fx.Node, *, before: torch.fx.Node) -> torch.fx.Node:
+        """`node` with its captured strides, by one copy for all who ask."""
+        if node not in self.restored:
+            self.restored[node] = self.copy_as_captured(node, before)
+        return self.restored[node]
+
+    def copy_as_captured(self, node: torch.fx.Node, before: torch.fx.Node) -> torch.fx.Node:
+        wanted = self.captured[node]
+        if not isinstance(wanted, torch.Tensor):
+            raise CannotRewriteError(f"{node.name} is a list of tensors, needed as captured")
+        present = node.meta["val"]
+        strides = wanted.stride()
+        if same_placement(wanted, present) and all(type(n) is int for n in (*wanted.shape, *strides)):
+            made = self.insert(
+                before, node, _aten.as_strided.default, node, list(wanted.shape), list(strides)
+            )
+        else:
+            row_major = tuple(range(wanted.dim()))
+            order = row_major if is_dense_in_order(wanted, row_major) else stride_order(wanted)
+            made = self.copy_in_order(node, order, before)
+        if not same_placement(wanted, made.meta["val"]):
+            raise CannotRewriteError(f"no copy gives {node.name} its captured strides")
+        return made
+
+    def copy_in_order(
+        self, node: torch.fx.Node, order: tuple[int, ...], before: torch.fx.Node
+    ) -> torch.fx.Node:
+        """A dense copy of `node` whose dimensions nest in `order`, the outermost first."""
+        plain = {"memory_format": torch.contiguous_format}
+        row_major = tuple(range(len(order)))
+        if order == row_major:
+            return self.insert(before, node, _aten.clone.default, node, kwargs=plain, copies=True)
+        turned = self.insert(before, node, _aten.permute.default, node, list(order))
+        copied = self.insert(before, node, _aten.clone.default, turned, kwargs=plain, copies=True)
+        back = sorted(row_major, key=lambda position: order[position])
+        return self.insert(before, node, _aten.permute.default, copied, back)
+
+    def insert(
+        self,
+        before: torch.fx.Node,
+        like: torch.fx.Node,
+        target: Any,
+        *args: Any,
+        kwargs: dict[str, Any] | None = None,
+        copies: bool = False,
+    ) -> torch.fx.Node:
+        """A call of `target` in front of `before`, with the origin of `like`."""
+        with self.graph.inserting_before(before):
+            made = self.graph.call_function(target, args, kwargs or {})
+        made.meta.update({key: like.meta[key] for key in _INHERITED if key in like.meta})
+        made.meta["val"] = self.evaluate(made)
+        if made.meta["val"] is None:
+            raise CannotRewriteError(f"no copy of {args[0]}")
+        self.touched.add(made)
+        if copies:
+            self.copies.append(made.meta["val"])
+        return made
+
+
+def _value(node: torch.fx.Node) -> Any:
+    if "val" not in node.meta:
+        raise CannotRewriteError(f"{node.name} has no fake tensor")
+    return node.meta["val"]
