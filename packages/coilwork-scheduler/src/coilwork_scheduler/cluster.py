@@ -50,6 +50,7 @@ class Cluster:
         written: where each of its buffers is written.
         read: distinct reads, in order, those of its own buffers included.
         into: new buffer to old buffer for memory that it overwrites.
+        read_names: buffers that it reads.
         names: buffers that it touches.
         ops, reductions: sums over the parts.
     """
@@ -61,6 +62,7 @@ class Cluster:
     written: Mapping[str, Touch]
     read: tuple[Touch, ...]
     into: Mapping[str, str]
+    read_names: frozenset[str]
     names: frozenset[str]
     ops: int
     reductions: int
@@ -77,6 +79,7 @@ def _cluster(
 ) -> Cluster:
     written = {touch.buffer: touch for part in parts for touch in part.writes}
     read = tuple(dict.fromkeys(touch for part in parts for touch in part.reads))
+    read_names = frozenset(touch.buffer for touch in read)
     return Cluster(
         parts=parts,
         parallel=parallel,
@@ -85,7 +88,8 @@ def _cluster(
         written=written,
         read=read,
         into=dict(pair for part in parts for pair in part.stage.into),
-        names=frozenset(written).union(touch.buffer for touch in read),
+        read_names=read_names,
+        names=read_names.union(written),
         ops=sum(part.ops for part in parts),
         reductions=sum(part.reductions for part in parts),
     )

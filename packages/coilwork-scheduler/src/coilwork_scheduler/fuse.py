@@ -8,7 +8,8 @@ Every pair of states is looked at once and the neighbours per buffer are bounded
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
@@ -19,6 +20,7 @@ from coilwork_scheduler.assemble import readers_of
 from coilwork_scheduler.cluster import (
     MOST_STAGES,
     Cluster,
+    Touch,
     check_behind_reduction,
     cluster_of,
     depths,
@@ -60,6 +62,7 @@ class _Verdict:
     rule: str
     reason: str
     numbers: tuple[tuple[str, float], ...] = ()
+    work: KernelWork | None = None
 
 
 class Fuser:
@@ -77,12 +80,17 @@ class Fuser:
                 self._clusters[stage.position] = cluster_of(stage, device)
         self._dag = GroupDag(facts.before, around.options.search_limit)
         self._readers = readers_of(around.graph, facts)
-        # the reader that stands for the graph's results
-        self._outside = len(around.graph.nodes)
+        # readers among the clusters only: neighbours to fuse with
+        self._partners = {
+            name: [r for r in readers if r in self._clusters] for name, readers in self._readers.items()
+        }
+        self._fusable = frozenset(self._clusters)
         self._version = dict.fromkeys(self._clusters, 0)
-        self._works: dict[tuple[int, int], KernelWork] = {}
+        self._works: dict[int, KernelWork] = {}
+        self._bytes: dict[str, int] = {}
+        self._points: dict[tuple[Expr, ...], int] = {}
         self._tried: set[tuple[int, int, int, int]] = set()
-        self._heap: list[tuple[float, int, int, int, int]] = []
+        self._heap: list[tuple[int, int, int, int, int]] = []
         self._serial = 0
 
     def run(self) -> tuple[Group, ...]:
@@ -103,18 +111,13 @@ class Fuser:
     def _consider_neighbours(self, position: int, *, later_only: bool) -> None:
         cluster = self._clusters[position]
         places = {part.stage.position for part in cluster.parts}
-        buffers = dict.fromkeys(
-            touch.buffer for part in cluster.parts for touch in (*part.reads, *part.writes)
-        )
-        found: dict[int, float] = {}
-        for name in buffers:
-            size = self._around.sizes.size_bytes(self._around.facts.buffers[name])
+        found: dict[int, int] = {}
+        for name in cluster.names:
+            size = self._size(name)
             for other in self._users_near(name, places, later_only):
-                if other == self._outside:
-                    continue
                 group = self._dag.find(other)
-                if group != position and group in self._clusters:
-                    found[group] = found.get(group, 0.0) + size
+                if group != position:
+                    found[group] = found.get(group, 0) + size
         for other, saved in found.items():
             first, second = min(position, other), max(position, other)
             key = (first, second, self._version[first], self._version[second])
@@ -122,22 +125,23 @@ class Fuser:
                 self._tried.add(key)
                 heappush(self._heap, (-saved, *key))
 
-    def _users_near(self, name: str, places: set[int], later_only: bool) -> Iterator[int]:
-        """Stages that define or read `name`, nearest to `places` first, a bounded number each way."""
+    def _users_near(self, name: str, places: set[int], later_only: bool) -> list[int]:
+        """Clusters' stages that define or read `name`, nearest to `places`, a bounded number each way."""
         window = self._around.options.fusion_window
-        definer = self._around.facts.definer.get(name)
-        if definer is not None and definer not in places and not later_only:
-            yield definer
-        readers = self._readers.get(name, [])
-        low, high = min(places), max(places)
+        readers = self._partners.get(name, [])
         if len(readers) <= 2 * window:
-            yield from (r for r in readers if r not in places and (r > low or not later_only))
-            return
-        start = _first_above(readers, high)
-        yield from readers[start : start + window]
-        if not later_only:
-            start = _first_above(readers, low - 1)
-            yield from readers[max(0, start - window) : start]
+            low = min(places) if later_only else -1
+            found = [r for r in readers if r > low and r not in places]
+        else:
+            start = bisect_right(readers, max(places))
+            found = readers[start : start + window]
+            if not later_only:
+                start = bisect_left(readers, min(places))
+                found += readers[max(0, start - window) : start]
+        definer = self._around.facts.definer.get(name)
+        if definer is not None and not later_only and definer not in places and definer in self._fusable:
+            found.append(definer)
+        return found
 
     # one pair
 
@@ -153,6 +157,10 @@ class Fuser:
                 gone = second if kept == first else first
                 del self._clusters[gone]
                 del self._version[gone]
+                self._works.pop(gone, None)
+                self._works.pop(kept, None)
+                if verdict.work is not None:
+                    self._works[kept] = verdict.work
                 self._clusters[kept] = fused
                 self._serial += 1
                 self._version[kept] = self._serial
@@ -172,9 +180,9 @@ class Fuser:
         limit = self._limits(one, two)
         if limit is not None:
             return limit
-        flows = not set(one.written).isdisjoint(t.buffer for t in two.read) or not set(
-            two.written
-        ).isdisjoint(t.buffer for t in one.read)
+        flows = not (
+            two.read_names.isdisjoint(one.written.keys()) and one.read_names.isdisjoint(two.written.keys())
+        )
         if not flows and not self._around.options.horizontal:
             return _Verdict(None, "", "")
         best = _Verdict(None, "reject-space", "no common iteration space")
@@ -229,15 +237,14 @@ class Fuser:
             return _Verdict(
                 None, "reject-overwrite", f"memory of %{hazard} is overwritten while it is needed"
             )
-        outside = both.names - set(both.written)
         if both.reduced:
-            reduced = set(both.reduced)
-            rows = {
+            reduced = frozenset(both.reduced)
+            rows = [
                 touch
                 for touch in both.read
-                if touch.buffer in outside
+                if touch.buffer not in both.written
                 and any(not reduced.isdisjoint(e.free_symbols) for e in touch.index)
-            }
+            ]
             if len(rows) > options.max_row_reads:
                 return _Verdict(
                     None, "reject-registers", "too many values per row to keep", (("values", len(rows)),)
@@ -248,7 +255,8 @@ class Fuser:
             return _Verdict(None, "", "")
         model = self._around.model
         apart = sum(model.kernel_us(work) for work in works)
-        together = model.kernel_us(self._work(both))
+        work = self._work(both)
+        together = model.kernel_us(work)
         numbers = (
             ("apart_us", round(apart, 3)),
             ("fused_us", round(together, 3)),
@@ -262,6 +270,7 @@ class Fuser:
             "fuse-vertical" if flows else "fuse-horizontal",
             "fused moves fewer bytes in less time",
             numbers,
+            work,
         )
 
     def _overwrites_in_time(self, both: Cluster) -> bool:
@@ -282,10 +291,17 @@ class Fuser:
     # costs
 
     def _known_work(self, position: int) -> KernelWork:
-        key = (position, self._version[position])
-        found = self._works.get(key)
+        found = self._works.get(position)
         if found is None:
-            found = self._works[key] = self._work(self._clusters[position])
+            found = self._works[position] = self._work(self._clusters[position])
+        return found
+
+    def _size(self, name: str) -> int:
+        """Likely bytes of buffer `name`."""
+        found = self._bytes.get(name)
+        if found is None:
+            found = self._around.sizes.size_bytes(self._around.facts.buffers[name])
+            self._bytes[name] = found
         return found
 
     def _stored(self, cluster: Cluster) -> set[str]:
@@ -294,60 +310,63 @@ class Fuser:
     def _stored_of(self, clusters: tuple[Cluster, ...]) -> set[str]:
         """Buffers of the clusters, taken as one kernel, that must be in memory afterwards."""
         inside = {part.stage.position for cluster in clusters for part in cluster.parts}
+        readers = self._readers
+        # readers are distinct: of more than the stages inside, one is outside
         return {
             name
             for cluster in clusters
             for name in cluster.written
-            if name in cluster.into or any(reader not in inside for reader in self._nearest(name, inside))
+            if name in cluster.into
+            or len(readers.get(name, ())) > len(inside)
+            or not inside.issuperset(readers.get(name, ()))
         }
 
-    def _nearest(self, name: str, inside: set[int]) -> Sequence[int]:
-        readers = self._readers.get(name, [])
-        # one more than the stages inside: enough to meet one that is outside
-        return readers[: len(inside) + 1]
-
-    def _touched(self, cluster: Cluster, index: tuple[Expr, ...], name: str) -> int:
-        sizes = self._around.sizes
-        buffer = self._around.facts.buffers[name]
-        free = frozenset().union(*(e.free_symbols for e in index)) if index else frozenset()
-        points = buffer.dtype.itemsize
-        for symbol in (*cluster.parallel, *cluster.reduced):
-            if symbol in free:
-                points *= max(sizes.value(extent_of(symbol)), 1)
-        return min(points, sizes.size_bytes(buffer))
+    def _touched(self, touch: Touch) -> int:
+        """Likely bytes that a kernel moves for `touch`."""
+        points = self._points.get(touch.index)
+        if points is None:
+            free = frozenset().union(*(e.free_symbols for e in touch.index))
+            points = self._around.sizes.numel(tuple(s.extent for s in free if s.extent is not None))
+            self._points[touch.index] = points = max(points, 1)
+        itemsize = self._around.facts.buffers[touch.buffer].dtype.itemsize
+        return min(points * itemsize, self._size(touch.buffer))
 
     def _shared_bytes(self, one: Cluster, two: Cluster) -> int:
-        names = {touch.buffer for touch in one.read}.intersection(touch.buffer for touch in two.read)
-        return sum(self._around.sizes.size_bytes(self._around.facts.buffers[n]) for n in sorted(names))
+        return sum(self._size(name) for name in one.read_names & two.read_names)
 
     def _work(self, cluster: Cluster) -> KernelWork:
         sizes, options, target = self._around.sizes, self._around.options, self._around.target
         rows = max(sizes.numel(tuple(extent_of(s) for s in cluster.parallel)), 1)
         length = max(sizes.numel(tuple(extent_of(s) for s in cluster.reduced)), 1)
         on_chip = options.persistent_bytes if target.is_gpu else target.l2_bytes // target.multiprocessors
-        resident = length * 4 <= on_chip
-        reduced = frozenset(cluster.reduced)
         written = cluster.written
-        read_bytes = operations = 0
-        counted: set[tuple[object, int]] = set()
-        for part, depth in zip(cluster.parts, depths(cluster), strict=True):
-            walks = any(not reduced.isdisjoint(e.free_symbols) for e in part.mapping.values())
-            operations += part.cost * rows * (length if walks else 1)
-            for touch in part.reads:
-                if touch.buffer in written:
-                    continue
-                again = 0 if resident or not walks else depth
-                if (touch, again) not in counted:
-                    counted.add((touch, again))
-                    read_bytes += self._touched(cluster, touch.index, touch.buffer)
-        write_bytes = sum(self._touched(cluster, written[n].index, n) for n in sorted(self._stored(cluster)))
+        if cluster.reduced:
+            operations, reads = self._row_work(cluster, rows, length, resident=length * 4 <= on_chip)
+        else:
+            operations = rows * sum(part.cost for part in cluster.parts)
+            reads = sum(self._touched(touch) for touch in cluster.read if touch.buffer not in written)
         return KernelWork(
-            read_bytes=read_bytes,
-            write_bytes=write_bytes,
+            read_bytes=reads,
+            write_bytes=sum(self._touched(written[name]) for name in self._stored(cluster)),
             operations=operations,
             rows=rows,
             row_length=length if cluster.reduced else 1,
         )
+
+    def _row_work(self, cluster: Cluster, rows: int, length: int, *, resident: bool) -> tuple[int, int]:
+        """Operations and bytes read by a kernel with reductions: once per pass where a row does not stay on chip."""
+        reduced = frozenset(cluster.reduced)
+        operations = reads = 0
+        counted: set[tuple[Touch, int]] = set()
+        for part, depth in zip(cluster.parts, depths(cluster), strict=True):
+            walks = any(not reduced.isdisjoint(e.free_symbols) for e in part.mapping.values())
+            operations += part.cost * rows * (length if walks else 1)
+            again = 0 if resident or not walks else depth
+            for touch in part.reads:
+                if touch.buffer not in cluster.written and (touch, again) not in counted:
+                    counted.add((touch, again))
+                    reads += self._touched(touch)
+        return operations, reads
 
 
 def _shared(one: Cluster, two: Cluster) -> list[tuple[tuple[Expr, ...], tuple[Expr, ...]]]:
@@ -367,14 +386,3 @@ def _shared(one: Cluster, two: Cluster) -> list[tuple[tuple[Expr, ...], tuple[Ex
                 if (touch.index, index) not in pairs:
                     pairs.append((touch.index, index))
     return [*flowing, *common][:4]
-
-
-def _first_above(values: Sequence[int], bound: int) -> int:
-    low, high = 0, len(values)
-    while low < high:
-        middle = (low + high) // 2
-        if values[middle] <= bound:
-            low = middle + 1
-        else:
-            high = middle
-    return low
