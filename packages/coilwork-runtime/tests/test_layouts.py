@@ -9,6 +9,7 @@ from coilwork_runtime import LayoutError
 from coilwork_runtime.generated import (
     check_aligned_layout,
     check_layout,
+    check_rank,
     empty_pool,
     empty_strided,
     empty_strided_cpu,
@@ -108,3 +109,17 @@ def test_ensure_layout_copies_only_if_it_must() -> None:
     assert copy.stride() == (1, 2) and torch.equal(copy, value)
     with pytest.raises(LayoutError, match=r"operator returned shape \(2, 3\) where \(3, 2\)"):
         ensure_layout(value, (3, 2), (3, 1))
+
+
+def test_another_element_type_of_an_operator_is_refused() -> None:
+    flags = torch.zeros(2, 3, dtype=torch.bool)
+    with pytest.raises(LayoutError, match=r"operator returned element type torch\.bool where torch\.float32"):
+        ensure_layout(flags, (2, 3), (3, 1), F32)
+    assert ensure_layout(flags, (2, 3), (3, 1), torch.bool) is flags
+
+
+def test_another_rank_is_refused_before_sizes_are_read() -> None:
+    check_rank(torch.ones(2, 3), "x", 2)
+    with pytest.raises(LayoutError, match=r"input x: shape \(2,\), expected 2 dimensions") as caught:
+        check_rank(torch.ones(2), "x", 2)
+    assert caught.value.code == "input-layout"

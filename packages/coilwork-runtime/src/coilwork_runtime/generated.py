@@ -3,6 +3,7 @@
 from coilwork_runtime.layouts import (
     check_aligned_layout,
     check_layout,
+    check_rank,
     empty_pool,
     empty_strided,
     empty_strided_cpu,
@@ -20,6 +21,7 @@ __all__ = [
     "TritonKernel",
     "check_aligned_layout",
     "check_layout",
+    "check_rank",
     "empty_pool",
     "empty_strided",
     "empty_strided_cpu",

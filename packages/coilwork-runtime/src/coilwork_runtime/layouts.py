@@ -15,6 +15,9 @@ from coilwork_runtime.torch_compat import reinterpret as reinterpret_tensor
 Sizes = Sequence[int]
 
 ALIGNMENT_BYTES: Final = 16
+INPUT_REMEDY: Final = (
+    "call through torch.compile, which compiles again for new layouts, or pass the compiled layout"
+)
 
 
 def empty_strided(size: Sizes, stride: Sizes, dtype: torch.dtype, device: str) -> torch.Tensor:
@@ -59,18 +62,42 @@ def reinterpret_dtype(
     return flat.set_(source.untyped_storage(), first + offset, tuple(size), tuple(stride))
 
 
-def ensure_layout(value: torch.Tensor, size: Sizes, stride: Sizes) -> torch.Tensor:
-    """`value` in the layout that the program was planned with; copied if an operator chose another one."""
+def ensure_layout(
+    value: torch.Tensor, size: Sizes, stride: Sizes, dtype: torch.dtype | None = None
+) -> torch.Tensor:
+    """`value` in the layout that the program was planned with; copied if an operator chose another one.
+
+    Raises:
+        LayoutError: it has another shape or element type (where `dtype` is given), which no copy mends.
+    """
     if value.shape != size:
         raise LayoutError(
             "operator-shape",
             f"an operator returned shape {tuple(value.shape)} where {tuple(size)} was expected",
+        )
+    if dtype is not None and value.dtype is not dtype:
+        raise LayoutError(
+            "operator-dtype", f"an operator returned element type {value.dtype} where {dtype} was expected"
         )
     if value.stride() == stride:
         return value
     if all(e == 1 or a == b for e, a, b in zip(size, value.stride(), stride, strict=True)) or 0 in size:
         return torch.as_strided(value, size, stride)
     return torch.empty_strided(size, stride, dtype=value.dtype, device=value.device).copy_(value)
+
+
+def check_rank(value: torch.Tensor, name: str, rank: int) -> None:
+    """Refuse an input with another number of dimensions, before sizes are read off it.
+
+    Raises:
+        LayoutError: names the input.
+    """
+    if value.dim() != rank:
+        raise LayoutError(
+            "input-layout",
+            f"input {name}: shape {tuple(value.shape)}, expected {rank} dimensions",
+            remedy=INPUT_REMEDY,
+        )
 
 
 def check_layout(
@@ -105,7 +132,7 @@ def check_layout(
         raise LayoutError(
             "input-layout",
             f"input {name}: {'; '.join(differences)}",
-            remedy="call through torch.compile, which compiles again for new layouts, or pass the compiled layout",
+            remedy=INPUT_REMEDY,
         )
 
 
@@ -134,6 +161,7 @@ def _span(size: Sizes, stride: Sizes) -> int:
 __all__ = [
     "check_aligned_layout",
     "check_layout",
+    "check_rank",
     "empty_pool",
     "empty_strided",
     "empty_strided_cpu",

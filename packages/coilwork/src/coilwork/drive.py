@@ -14,7 +14,7 @@ from coilwork.stages import Compiled
 from coilwork_cache import Store
 from coilwork_cpp_wrapper import build_cpp, emit_cpp
 from coilwork_ir.errors import EmitError
-from coilwork_runtime import Builder, load_python
+from coilwork_runtime import Builder, generated, load_python
 from coilwork_runtime.loader import execute_module
 from coilwork_wrapper import emit_fx
 
@@ -51,7 +51,7 @@ def make_call(compiled: Compiled, job: Job, builder: Builder, store: Store) -> C
 
 def _fx_call(compiled: Compiled, job: Job, builder: Builder) -> Call:
     launchers = builder.build(execute_module(compiled.module, job.graph_id).specs)
-    graph = emit_fx(compiled.program, launchers, compiled.constants)
+    graph = emit_fx(compiled.program, launchers, compiled.constants, runtime=generated)
     job.trace.write("fx.py", graph.code)
     return boxed(graph)
 

@@ -36,8 +36,12 @@ from coilwork_ir.program.nodes import (
     Reuse,
     WhileCall,
 )
-from coilwork_wrapper.fx import functions
+from coilwork_wrapper import layouts
+from coilwork_wrapper.fx import control
+from coilwork_wrapper.outer_symbols import outer_symbols
 from coilwork_wrapper.provenance import origin_lines
+from coilwork_wrapper.python.names import identifiers
+from coilwork_wrapper.surface import Surface
 
 Launcher = Callable[..., Any]
 
@@ -46,25 +50,36 @@ def emit_fx(
     program: Program,
     launchers: Mapping[str, Launcher],
     constants: Mapping[str, torch.Tensor] | None = None,
+    *,
+    runtime: Surface = layouts,
 ) -> torch.fx.GraphModule:
     """The graph module that runs `program`; call it with the program's inputs.
 
     `launchers` are the built kernels by name, called with tensors, then sizes. `constants` are the tensors that
-    `program.constants` name.
+    `program.constants` name. `runtime` provides the functions that check and view tensors, and its errors are what wrong
+    inputs raise; `coilwork_runtime.generated` fits.
 
     Raises:
-        EmitError: a kernel has no launcher, or a constant no tensor.
+        EmitError: a kernel has no launcher, a constant no tensor, or a size symbol no value.
     """
-    return _Emitter(program=program, launchers=launchers, constants=constants or {}).run()
+    unbound = outer_symbols(program)
+    if unbound:
+        raise EmitError("unbound-symbol", f"size {unbound[0].name} is not bound in program @{program.name}")
+    return _Emitter(program=program, launchers=launchers, constants=constants or {}, runtime=runtime).run()
 
 
 @dataclass(slots=True, kw_only=True)
 class _Emitter:
-    """The state of one emission: the graph so far and the node of each name."""
+    """The state of one emission: the graph so far and the node of each name.
+
+    `outer` are the symbols that a nested program is given after its inputs.
+    """
 
     program: Program
     launchers: Mapping[str, Launcher]
     constants: Mapping[str, torch.Tensor]
+    runtime: Surface
+    outer: tuple[Expr, ...] = ()
     root: torch.nn.Module = field(default_factory=torch.nn.Module)
     graph: torch.fx.Graph = field(default_factory=torch.fx.Graph)
     values: dict[str, Any] = field(default_factory=dict)
@@ -74,15 +89,7 @@ class _Emitter:
     nested: int = 0
 
     def run(self) -> torch.fx.GraphModule:
-        for number, entry in enumerate(self.program.inputs):
-            if isinstance(entry, Buffer):
-                self._define(entry, self.graph.placeholder(entry.name))
-            else:
-                # AOTAutograd may hand over one size twice; the inputs of a function have different names
-                named = entry.is_symbol and entry.name not in self.symbols
-                node = self.graph.placeholder(entry.name if named else f"size_{number}")
-                if named:
-                    self.symbols[entry.name] = node
+        self._enter()
         for number, constant in enumerate(self.program.constants):
             tensor = self.constants.get(constant.key)
             if tensor is None:
@@ -93,6 +100,21 @@ class _Emitter:
             self._emit(instruction)
         self.graph.lint()
         return torch.fx.GraphModule(self.root, self.graph, class_name=self.program.name)
+
+    def _enter(self) -> None:
+        """Make the parameters: one per input, then one per symbol of the surroundings."""
+        entries = (*self.program.inputs, *self.outer)
+        # a parameter's target is printed as its name, so it has to be an identifier that no other one has
+        wanted = [e.name if isinstance(e, Buffer) or e.is_symbol else "size" for e in entries]
+        numbered = [f"{name} {k}" if name in wanted[:k] else name for k, name in enumerate(wanted)]
+        names = identifiers(numbered)
+        for entry, name in zip(entries, numbered, strict=True):
+            node = self.graph.placeholder(names[name])
+            if isinstance(entry, Buffer):
+                self._define(entry, node)
+            elif entry.is_symbol:
+                # AOTAutograd may hand over one size twice
+                self.symbols.setdefault(entry.name, node)
 
     # Values
 
@@ -153,34 +175,29 @@ class _Emitter:
     def _emit(self, instruction: Instruction) -> None:
         match instruction:
             case BindSymbol():
-                node = self.graph.call_method(
-                    instruction.what, (self.values[instruction.buffer], instruction.dim)
-                )
-                self.symbols[instruction.symbol.name] = node
+                self._bind(instruction)
             case CheckLayout():
                 buffer = self.buffers[instruction.buffer]
                 size, stride = self._layout(buffer)
-                dtype = getattr(torch, buffer.dtype.torch_name)
-                check = functions.check_aligned_layout if instruction.aligned else functions.check_layout
-                node = self._function(check, self.values[buffer.name], buffer.name, dtype, size, stride)
+                arguments = (buffer.name, _dtype(buffer), buffer.device, size, stride)
+                rt = self.runtime
+                check = rt.check_aligned_layout if instruction.aligned else rt.check_layout
+                node = self._function(check, self.values[buffer.name], *arguments)
                 if instruction.aligned:
                     self.values[buffer.name] = node
             case Alloc(buffer=buffer):
                 size, stride = self._layout(buffer)
-                dtype = getattr(torch, buffer.dtype.torch_name)
-                node = self._function(torch.empty_strided, size, stride, dtype=dtype, device=buffer.device)
-                self._define(buffer, node)
+                empty = self.runtime.empty_strided
+                self._define(buffer, self._function(empty, size, stride, _dtype(buffer), buffer.device))
             case AllocPool():
                 size_bytes = self._size(instruction.size_bytes)
-                node = self._function(
-                    torch.empty, (size_bytes,), dtype=torch.uint8, device=instruction.device
-                )
+                node = self._function(self.runtime.empty_pool, size_bytes, instruction.device)
                 self.values[instruction.pool] = node
             case PoolView(buffer=buffer):
                 size, stride = self._layout(buffer)
                 pool, offset = self.values[instruction.pool], self._size(instruction.offset_bytes)
-                dtype = getattr(torch, buffer.dtype.torch_name)
-                self._define(buffer, self._function(functions.pool_view, pool, offset, size, stride, dtype))
+                view = self.runtime.pool_view
+                self._define(buffer, self._function(view, pool, offset, size, stride, _dtype(buffer)))
             case Reuse(buffer=buffer):
                 self._define(buffer, self._view(buffer, instruction.source, 0))
             case Reinterpret(buffer=buffer):
@@ -195,21 +212,36 @@ class _Emitter:
                 self._extern(instruction)
             case CheckSize():
                 lhs, rhs = self._size(instruction.lhs), self._size(instruction.rhs)
-                self._function(functions.check_size, lhs, instruction.relation, rhs, instruction.message)
+                self._function(control.check_size, lhs, instruction.relation, rhs, instruction.message)
             case CondCall():
-                branches = [self._nested(instruction.then), self._nested(instruction.otherwise)]
-                operands = [self._argument(a) for a in instruction.operands]
-                predicate = self.values[instruction.predicate]
-                self._results(
-                    self._function(functions.run_branch, predicate, *branches, operands), instruction.outputs
-                )
+                self._cond(instruction)
             case WhileCall():
-                graphs = [self._nested(instruction.condition), self._nested(instruction.body)]
-                carried = [self._argument(a) for a in instruction.carried]
-                extra = [self._argument(a) for a in instruction.extra]
-                self._results(
-                    self._function(functions.run_loop, *graphs, carried, extra), instruction.outputs
-                )
+                self._while(instruction)
+
+    def _bind(self, bind: BindSymbol) -> None:
+        # an input may carry a size that a tensor's shape gives as well
+        if bind.symbol.name in self.symbols:
+            return
+        source = self.values[bind.buffer]
+        if source.op == "placeholder":
+            rank = len(self.buffers[bind.buffer].shape)
+            self._function(self.runtime.check_rank, source, bind.buffer, rank)
+        self.symbols[bind.symbol.name] = self.graph.call_method(bind.what, (source, bind.dim))
+
+    def _cond(self, call: CondCall) -> None:
+        outer = merged(outer_symbols(call.then), outer_symbols(call.otherwise))
+        branches = [self._nested(part, outer) for part in (call.then, call.otherwise)]
+        operands = [self._argument(a) for a in call.operands]
+        predicate, sizes = self.values[call.predicate], [self._size(symbol) for symbol in outer]
+        node = self._function(control.run_branch, predicate, *branches, operands, sizes)
+        self._results(node, call)
+
+    def _while(self, call: WhileCall) -> None:
+        outer = merged(outer_symbols(call.condition), outer_symbols(call.body))
+        graphs = [self._nested(part, outer) for part in (call.condition, call.body)]
+        carried = [self._argument(a) for a in call.carried]
+        extra = [self._argument(a) for a in call.extra] + [self._size(symbol) for symbol in outer]
+        self._results(self._function(control.run_loop, *graphs, carried, extra), call)
 
     def _view(self, buffer: Buffer, source: str, offset: Any) -> Any:
         old, value = self.buffers[source], self.values[source]
@@ -221,9 +253,9 @@ class _Emitter:
             return value
         size, stride = self._layout(buffer)
         if old.dtype is buffer.dtype:
-            return self._function(functions.reinterpret, value, size, stride, offset)
-        dtype = getattr(torch, buffer.dtype.torch_name)
-        return self._function(functions.reinterpret_dtype, value, size, stride, offset, dtype)
+            return self._function(self.runtime.reinterpret, value, size, stride, offset)
+        bits = self.runtime.reinterpret_dtype
+        return self._function(bits, value, size, stride, _dtype(buffer), offset)
 
     def _launch(self, launch: Launch) -> None:
         launcher = self.launchers.get(launch.kernel)
@@ -255,19 +287,31 @@ class _Emitter:
             for symbol, position, dim in call.binds:
                 if position == number:
                     self.symbols[symbol.name] = self.graph.call_method("size", (value, dim))
-            size, stride = self._layout(output)
-            self._define(output, self._function(functions.ensure_layout, value, size, stride))
+            self._define(output, self._ensured(value, output))
 
-    def _nested(self, program: Program) -> Any:
+    def _ensured(self, value: Any, output: Buffer) -> torch.fx.Node:
+        size, stride = self._layout(output)
+        return self._function(self.runtime.ensure_layout, value, size, stride, _dtype(output))
+
+    def _nested(self, program: Program, outer: tuple[Expr, ...]) -> Any:
         name = f"nested_{self.nested}"
         self.nested += 1
-        module = emit_fx(program, self.launchers, self.constants)
-        self.root.add_module(name, module)
+        inner = _Emitter(
+            program=program,
+            launchers=self.launchers,
+            constants=self.constants,
+            runtime=self.runtime,
+            outer=outer,
+        )
+        self.root.add_module(name, inner.run())
         return self.graph.get_attr(name)
 
-    def _results(self, node: torch.fx.Node, outputs: Sequence[Buffer]) -> None:
-        for number, output in enumerate(outputs):
-            self._define(output, self._function(operator.getitem, node, number))
+    def _results(self, node: torch.fx.Node, call: CondCall | WhileCall) -> None:
+        node.meta["stack_trace"] = "\n".join(origin_lines(call.origins))
+        for number, output in enumerate(call.outputs):
+            # a nested program may return its operand or one tensor twice; results have memory of their own
+            value = self.graph.call_method("clone", (self._function(operator.getitem, node, number),))
+            self._define(output, self._ensured(value, output))
 
 
 class _Kernel(torch.nn.Module):
@@ -282,6 +326,16 @@ class _Kernel(torch.nn.Module):
 
     def forward(self, *args: Any) -> None:
         self._launcher(*args)
+
+
+def merged(*groups: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    """Symbols of all groups, each once, in order."""
+    return tuple(dict.fromkeys(symbol for group in groups for symbol in group))
+
+
+def _dtype(buffer: Buffer) -> torch.dtype:
+    found: torch.dtype = getattr(torch, buffer.dtype.torch_name)
+    return found
 
 
 def _operator(target: str) -> Callable[..., Any]:

@@ -4,31 +4,34 @@ from __future__ import annotations
 
 from coilwork_ir.index import format_expr
 from coilwork_ir.kernel_source import Config, KernelSource, SourceArg
-from coilwork_wrapper.python.expressions import tuple_text
-from coilwork_wrapper.python.tree import Rows
+from coilwork_wrapper.python.tree import Listing, Rows
 
 
 def spec_rows(source: KernelSource, text_name: str) -> Rows:
     """`rt.CppKernel(...)` or `rt.TritonKernel(...)`; the text itself is the constant `text_name`."""
     kind = "CppKernel" if source.language == "cpp" else "TritonKernel"
-    rows = [
+    rows: list[str | Listing | Rows] = [
         f"name={source.name!r},",
         f"source={text_name},",
         f"entry={source.entry!r},",
-        f"args={tuple_text([repr(argument_spec(a)) for a in source.args]) if source.args else '()'},",
-        f"arg_names={tuple_text([repr(a.name) for a in source.args]) if source.args else '()'},",
+        _tuple("args", [repr(argument_spec(a)) for a in source.args]),
+        _tuple("arg_names", [repr(a.name) for a in source.args]),
     ]
     if source.language == "triton":
-        rows.append(f"grid={tuple_text([repr(format_expr(g)) for g in source.grid])},")
-        rows.append(f"configs={tuple_text([config_text(c) for c in source.configs])},")
+        rows.append(_tuple("grid", [repr(format_expr(g)) for g in source.grid]))
+        rows.append(_tuple("configs", [config_text(c) for c in source.configs]))
     if source.checks:
-        rows.append(f"checks={tuple_text([repr(c) for c in source.checks])},")
+        rows.append(_tuple("checks", [repr(c) for c in source.checks]))
     if source.features:
-        rows.append(f"features={tuple_text([repr(f) for f in source.features])},")
+        rows.append(_tuple("features", [repr(f) for f in source.features]))
     if source.read_bytes is not None and source.write_bytes is not None:
         rows.append(f"bytes={format_expr(source.read_bytes + source.write_bytes)!r},")
     rows.append(f"target={source.target!r},")
     return Rows(f"rt.{kind}(", tuple(rows), "),")
+
+
+def _tuple(field: str, items: list[str]) -> Listing:
+    return Listing(f"{field}=(", tuple(items), "),", single=True)
 
 
 def argument_spec(arg: SourceArg) -> str:

@@ -4,187 +4,137 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from coilwork_ir.buffers import Buffer
+from coilwork_ir.buffers import Constant
 from coilwork_ir.errors import EmitError
-from coilwork_ir.index import Expr, as_int
 from coilwork_ir.kernel_source import KernelSource
-from coilwork_ir.program.nodes import AllocPool, ExternCall, Launch, Program
-from coilwork_ir.program.walk import all_kernels, buffers, walk
-from coilwork_wrapper.python.expressions import dtype_text, shape_text, tuple_text
-from coilwork_wrapper.python.instructions import Scope, bound_symbol_names, emit_instruction
+from coilwork_ir.program.nodes import ExternCall, Launch, Program
+from coilwork_ir.program.walk import all_kernels, walk
+from coilwork_wrapper.outer_symbols import outer_symbols
+from coilwork_wrapper.python.functions import functions
+from coilwork_wrapper.python.inputs import make_constants, make_inputs
 from coilwork_wrapper.python.kernels import spec_rows
 from coilwork_wrapper.python.names import identifiers
 from coilwork_wrapper.python.tree import (
-    INDENT,
     Blank,
     Docstring,
     Line,
+    Listing,
     Rows,
     SourceText,
     Statement,
     Suite,
     print_module,
 )
+from coilwork_wrapper.surface import RUNTIME_MODULE
 
-DEFAULT_SIZE = 16
-"""What a size symbol is taken to be when a module runs by itself, if its bounds allow."""
+MAKE_CALL = "make_call(kernels, constants)"
 
 
-def emit_python(program: Program, sources: Mapping[str, KernelSource], *, target: str = "") -> str:
+def emit_python(
+    program: Program,
+    sources: Mapping[str, KernelSource],
+    *,
+    target: str = "",
+    runtime: str = RUNTIME_MODULE,
+) -> str:
     """Text of the module that runs `program`.
 
-    The module defines `KERNELS`, `make_call(kernels, constants)`, which returns the boxed `call(args)`, and
-    `make_inputs()`; run as a script it builds the kernels, calls itself on made-up inputs and prints times.
+    The module defines `KERNELS`; `make_call(kernels, constants)`, which takes built kernels by name and constants by key,
+    and returns the boxed `call(args)`; and `make_inputs()`. Run as a script it builds the kernels, calls itself on made-up
+    inputs and prints times. `runtime` names the module that provides what `coilwork_wrapper.surface` lists.
 
     Raises:
-        EmitError: a kernel has no source.
+        EmitError: a kernel has no source, or a size symbol no value.
     """
     kernels = all_kernels(program)
     missing = [kernel.name for kernel in kernels if kernel.name not in sources]
     if missing:
         raise EmitError("missing-source", f"no source for kernel {missing[0]} of @{program.name}")
+    unbound = outer_symbols(program)
+    if unbound:
+        raise EmitError("unbound-symbol", f"size {unbound[0].name} is not bound in program @{program.name}")
     text_names = identifiers([f"{kernel.name}_source".upper() for kernel in kernels])
     statements: list[Statement] = [
         Docstring(_heading(program, target)),
         Blank(),
         Line("import torch"),
-        Line("from coilwork_runtime import generated as rt"),
+        _import_runtime(runtime),
         Blank(),
     ]
-    rows: list[str] = []
+    specs: list[str | Listing | Rows] = []
     for kernel in kernels:
         text_name = text_names[f"{kernel.name}_source".upper()]
         statements += [SourceText(text_name, "\n" + sources[kernel.name].text), Blank()]
-        spec = spec_rows(sources[kernel.name], text_name)
-        rows += [spec.opening, *(INDENT + row for row in spec.rows), spec.closing]
-    statements.append(Rows("KERNELS = (", tuple(rows), ")") if rows else Line("KERNELS = ()"))
-    functions = [_make_call(program), _make_inputs(program)]
-    if program.constants:
-        functions.append(_make_constants(program))
-    for function in functions:
-        statements += [Blank(), Blank(), function]
-    statements += [Blank(), Blank()]
-    statements.append(
-        Suite(
-            'if __name__ == "__main__"',
-            (Line(f"rt.run_standalone(KERNELS, make_call, make_inputs{_made(program)})"),),
-        )
-    )
+        specs.append(spec_rows(sources[kernel.name], text_name))
+    statements.append(Rows("KERNELS = (", tuple(specs), ")") if specs else Line("KERNELS = ()"))
+    constants = _constants(program)
+    definitions = [_make_call(program, tuple(constants)), make_inputs(program)]
+    if constants:
+        definitions.append(make_constants(constants.values()))
+    for definition in definitions:
+        statements += [Blank(), Blank(), definition]
+    made = ", make_constants=make_constants" if constants else ""
+    run = Line(f"rt.run_standalone(KERNELS, make_call, make_inputs{made})")
+    statements += [Blank(), Blank(), Suite('if __name__ == "__main__"', (run,))]
     return print_module(statements)
 
 
-def _made(program: Program) -> str:
-    return ", make_constants=make_constants" if program.constants else ""
+def _import_runtime(runtime: str) -> Statement:
+    package, _, module = runtime.rpartition(".")
+    return Line(f"from {package} import {module} as rt" if package else f"import {module} as rt")
 
 
 def _heading(program: Program, target: str) -> str:
-    launches = sum(isinstance(i, Launch) for i in program.instructions)
-    calls = sum(isinstance(i, ExternCall) for i in program.instructions)
+    parts = tuple(walk(program))
+    launches = sum(isinstance(i, Launch) for part in parts for i in part.instructions)
+    calls = sum(isinstance(i, ExternCall) for part in parts for i in part.instructions)
     where = f" for {target}" if target else ""
     return (
         f"Graph {program.name}{where}, generated by Coilwork.\n\n"
-        f"One call launches {launches} kernels ({len(program.kernels)} distinct) and calls {calls} torch operators.\n"
+        f"Kernel launches: {launches}, of {len(all_kernels(program))} distinct kernels. Calls of torch operators: {calls}.\n"
         "Run this file to build it, call it on made-up inputs, and see its time and bandwidth.\n"
     )
 
 
-def _make_call(program: Program) -> Statement:
-    parts = tuple(walk(program))
-    operators = identifiers(_operators(parts))
-    functions = {id(part): f"call_{number}" for number, part in enumerate(parts)}
-    functions[id(program)] = "call"
+def _constants(program: Program) -> Mapping[str, Constant]:
+    """Constants of the program and of those nested in it, by key."""
+    found: dict[str, Constant] = {}
+    for part in walk(program):
+        for constant in part.constants:
+            found.setdefault(constant.key, constant)
+    return found
+
+
+def _make_call(program: Program, keys: tuple[str, ...]) -> Statement:
+    operators = identifiers(_operators(program))
     kernel_names = identifiers([k.name for k in all_kernels(program)], taken=operators.values())
-    constant_names = {c.key: c.buffer.name for part in parts for c in part.constants}
-    taken = {*operators.values(), *kernel_names.values(), *functions.values(), "results"}
-
-    body: list[Statement] = []
-    for operator, name in operators.items():
-        body.append(Line(f"{name} = torch.ops.{operator}"))
-    for kernel, name in kernel_names.items():
-        body.append(Line(f"{name} = kernels[{kernel!r}]"))
-    # Constants keep their identifiers in every nested function, so these are chosen once.
-    constants = identifiers(constant_names.values(), taken=taken)
-    for key, buffer_name in constant_names.items():
-        body.append(Line(f"{constants[buffer_name]} = constants[{key!r}]"))
-    for part in reversed(parts):
-        names = dict(constants)
-        names.update(
-            identifiers(
-                (n for n in _names(part) if n not in constants),
-                taken={*taken, *constants.values(), *bound_symbol_names(part)},
-            )
-        )
-        known = buffers(part)
-        scope = Scope(
-            name=names.__getitem__,
-            buffer=known.__getitem__,
-            operator=operators.__getitem__,
-            kernel=kernel_names.__getitem__,
-            function=lambda nested: functions[id(nested)],
-        )
-        body += [Blank(), _function(part, functions[id(part)], scope)]
+    taken = (*operators.values(), *kernel_names.values())
+    constants = identifiers(keys, taken=taken)
+    used: dict[str, str] = {}
+    definitions = functions(
+        program,
+        operators=operators,
+        kernels=kernel_names,
+        constants=constants,
+        used=used,
+    )
+    body: list[Statement] = [
+        Docstring(
+            "The function that runs the graph on the list `args`, which it empties, so that inputs are freed early."
+        ),
+        *(Line(f"{name} = {value}") for name, value in sorted(used.items(), key=lambda pair: pair[1])),
+        *(Line(f"{name} = torch.ops.{operator}") for operator, name in operators.items()),
+        *(Line(f"{name} = kernels[{kernel!r}]") for kernel, name in kernel_names.items()),
+        *(Line(f"{name} = constants[{key!r}]") for key, name in constants.items()),
+    ]
+    for definition in definitions:
+        body += [Blank(), definition]
     body += [Blank(), Line("return call")]
-    return Suite("def make_call(kernels, constants)", tuple(body))
+    return Suite(f"def {MAKE_CALL}", tuple(body))
 
 
-def _function(program: Program, name: str, scope: Scope) -> Statement:
-    body: list[Statement] = []
-    params = [_parameter(entry, number, scope) for number, entry in enumerate(program.inputs)]
-    if params:
-        body.append(Line(f"{tuple_text(params)[1:-1] if len(params) > 1 else params[0] + ','} = args"))
-    body.append(Line("args.clear()"))
-    for instruction in program.instructions:
-        body.extend(emit_instruction(instruction, scope))
-    return Suite(f"def {name}(args)", tuple(body))
-
-
-def _parameter(entry: Buffer | Expr, number: int, scope: Scope) -> str:
-    if isinstance(entry, Buffer):
-        return scope.name(entry.name)
-    return entry.name if entry.is_symbol else f"_size_{number}"
-
-
-def _names(program: Program) -> Iterator[str]:
-    yield from buffers(program)
-    for instruction in program.instructions:
-        if isinstance(instruction, AllocPool):
-            yield instruction.pool
-
-
-def _operators(parts: tuple[Program, ...]) -> tuple[str, ...]:
-    found: dict[str, None] = {}
-    for part in parts:
+def _operators(program: Program) -> Iterator[str]:
+    for part in walk(program):
         for instruction in part.instructions:
             if isinstance(instruction, ExternCall):
-                found.setdefault(instruction.target)
-    return tuple(found)
-
-
-def _make_inputs(program: Program) -> Statement:
-    body: list[Statement] = []
-    for symbol in program.symbols:
-        body.append(Line(f"{symbol.name} = {_sample(symbol)}"))
-    rows: list[str] = []
-    for entry in program.inputs:
-        if isinstance(entry, Buffer):
-            rows.append(_random(entry) + ",")
-        else:
-            rows.append(f"{entry.name if entry.is_symbol else as_int(entry) or 0},")
-    body.append(Rows("return [", tuple(rows), "]") if rows else Line("return []"))
-    return Suite("def make_inputs()", tuple(body))
-
-
-def _make_constants(program: Program) -> Statement:
-    pairs = tuple(f"{c.key!r}: {_random(c.buffer)}," for c in program.constants)
-    return Suite("def make_constants()", (Rows("return {", pairs, "}"),))
-
-
-def _sample(symbol: Expr) -> int:
-    low = symbol.lo if symbol.lo is not None else DEFAULT_SIZE
-    high = symbol.hi if symbol.hi is not None else max(low, DEFAULT_SIZE)
-    return min(max(low, DEFAULT_SIZE), high)
-
-
-def _random(buffer: Buffer) -> str:
-    layout = f"{shape_text(buffer.shape)}, {shape_text(buffer.strides)}"
-    return f"rt.random_input({layout}, {dtype_text(buffer.dtype)}, {buffer.device!r})"
+                yield instruction.target

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import builtins
 import keyword
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from coilwork_ir.dtypes import DType
+from coilwork_wrapper.surface import FUNCTIONS
+
+DTYPE_NAMES: Final = tuple(dtype.torch_name for dtype in DType)
 RESERVED: Final = frozenset(
-    {"args", "torch", "rt", "call", "kernels", "constants", "make_call", "make_inputs"}
+    {
+        *("_", "args", "torch", "rt", "call", "kernels", "constants", "results"),
+        *("make_call", "make_inputs", "make_constants", "KERNELS"),
+        *FUNCTIONS,
+        *DTYPE_NAMES,
+        *dir(builtins),
+    }
 )
+"""Names that generated modules use themselves."""
 
 
 def identifiers(names: Iterable[str], taken: Iterable[str] = ()) -> Mapping[str, str]:
@@ -18,7 +30,7 @@ def identifiers(names: Iterable[str], taken: Iterable[str] = ()) -> Mapping[str,
     for name in names:
         if name in chosen:
             continue
-        base = "".join(c if c.isalnum() or c == "_" else "_" for c in name)
+        base = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name)
         if not base or base[0].isdigit() or keyword.iskeyword(base):
             base = f"_{base}"
         candidate, number = base, 1

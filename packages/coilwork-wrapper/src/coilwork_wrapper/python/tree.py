@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Final, TypeAlias
 
 INDENT: Final = "    "
@@ -15,6 +17,26 @@ class Line:
     """One simple statement."""
 
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """One simple statement with a list in brackets: `opening item, item closing`, on as many lines as it takes.
+
+    `opening` ends and `closing` starts with a bracket. `single` items are followed by a comma, as a tuple of one is.
+    """
+
+    opening: str
+    items: tuple[str, ...]
+    closing: str
+    single: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """`del name, …`. Neighbours are printed as one."""
+
+    names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,37 +76,52 @@ class SourceText:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """`name = (` one row per line `)`: a tuple too long for one line; `opening` and `closing` surround the rows."""
+    """`opening`, one row per line, `closing`: a tuple too long for one line; the rows are statements' texts or listings."""
 
     opening: str
-    rows: tuple[str, ...]
+    rows: tuple[str | Listing | Rows, ...]
     closing: str
 
 
-Statement: TypeAlias = Line | Remark | Blank | Suite | Docstring | SourceText | Rows
+Statement: TypeAlias = Line | Listing | Delete | Remark | Blank | Suite | Docstring | SourceText | Rows
 
 
-def print_module(statements: Iterable[Statement]) -> str:
+def print_module(statements: Sequence[Statement]) -> str:
     """Text of a module."""
-    return "\n".join(line for statement in statements for line in _lines(statement, "")) + "\n"
+    return "\n".join(_block(statements, "")) + "\n"
+
+
+def _block(statements: Sequence[Statement], indent: str) -> Iterator[str]:
+    for kind, group in groupby(statements, key=type):
+        if kind is Delete:
+            names = [name for one in group if isinstance(one, Delete) for name in one.names]
+            yield from _delete(names, indent)
+        else:
+            for statement in group:
+                yield from _lines(statement, indent)
 
 
 def _lines(statement: Statement, indent: str) -> Iterator[str]:
     match statement:
         case Line(text):
             yield indent + text
+        case Listing():
+            yield from _listing(statement, indent)
+        case Delete(names):
+            yield from _delete(names, indent)
         case Remark(text):
-            for line in text.splitlines():
-                yield f"{indent}# {line}".rstrip()
+            yield from _remark(text, indent)
         case Blank():
             yield ""
         case Suite(header, body):
             yield f"{indent}{header}:"
-            for inner in body:
-                yield from _lines(inner, indent + INDENT)
+            yield from _block(body, indent + INDENT)
         case Docstring(text):
             escaped = text.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
-            first, *rest = escaped.splitlines()
+            first, *rest = escaped.splitlines() or [""]
+            if not rest:
+                yield f'{indent}"""{first}"""'
+                return
             yield f'{indent}"""{first}'
             for line in rest:
                 yield f"{indent}{line}".rstrip()
@@ -94,12 +131,62 @@ def _lines(statement: Statement, indent: str) -> Iterator[str]:
         case Rows(opening, rows, closing):
             yield indent + opening
             for row in rows:
-                yield indent + INDENT + row
+                if isinstance(row, str):
+                    yield indent + INDENT + row
+                else:
+                    yield from _lines(row, indent + INDENT)
             yield indent + closing
 
 
+def _listing(listing: Listing, indent: str) -> Iterator[str]:
+    comma = "," if listing.single and len(listing.items) == 1 else ""
+    whole = f"{indent}{listing.opening}{', '.join(listing.items)}{comma}{listing.closing}"
+    if len(whole) <= WIDTH or not listing.items:
+        yield whole
+        return
+    yield indent + listing.opening
+    yield from _filled(listing.items, indent + INDENT)
+    yield indent + listing.closing
+
+
+def _filled(items: Iterable[str], indent: str) -> Iterator[str]:
+    line = ""
+    for item in items:
+        if line and len(indent) + len(line) + len(item) + 2 > WIDTH:
+            yield indent + line
+            line = ""
+        line += f"{' ' if line else ''}{item},"
+    yield indent + line
+
+
+def _delete(names: Sequence[str], indent: str) -> Iterator[str]:
+    line = ""
+    for name in names:
+        if line and len(indent) + len(line) + len(name) + 2 > WIDTH:
+            yield indent + line
+            line = ""
+        line += f", {name}" if line else f"del {name}"
+    if line:
+        yield indent + line
+
+
+def _remark(text: str, indent: str) -> Iterator[str]:
+    for line in text.splitlines():
+        shown = "".join(c if c.isprintable() else " " for c in line).rstrip()
+        room = max(WIDTH - len(indent) - 2, len(INDENT) + 1)
+        pieces = textwrap.wrap(
+            shown, room, subsequent_indent=INDENT, break_long_words=False, break_on_hyphens=False
+        )
+        for piece in pieces or [""]:
+            yield f"{indent}# {piece}".rstrip()
+
+
 def _verbatim(text: str) -> str:
-    """A raw string literal, unless its quotes would end it early."""
-    if "'''" in text or text.endswith(("\\", "'")):
+    """A raw string literal, unless it would not spell `text`: Python ends it early or reads line ends as newlines."""
+    if "'''" in text or text.endswith(("\\", "'")) or not _plain(text):
         return repr(text)
     return f"r'''{text}'''"
+
+
+def _plain(text: str) -> bool:
+    return all(c.isprintable() or c in "\n\t" for c in text)

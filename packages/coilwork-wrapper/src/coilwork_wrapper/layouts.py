@@ -1,0 +1,142 @@
+"""What emitted code does with tensors, in plain torch: the default `Surface` of FX graphs.
+
+The messages and codes are those of `coilwork_runtime.generated`, which does the same faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import torch
+
+from coilwork_wrapper.errors import LayoutError
+
+Sizes = Sequence[int]
+
+ALIGNMENT_BYTES: Final = 16
+INPUT_REMEDY: Final = (
+    "call through torch.compile, which compiles again for new layouts, or pass the compiled layout"
+)
+
+
+def check_rank(value: torch.Tensor, name: str, rank: int) -> None:
+    """Refuse an input with another number of dimensions than declared, before sizes are read off it.
+
+    Raises:
+        LayoutError: names the input.
+    """
+    if value.dim() != rank:
+        raise LayoutError(
+            "input-layout",
+            f"input {name}: shape {tuple(value.shape)}, expected {rank} dimensions",
+            remedy=INPUT_REMEDY,
+        )
+
+
+def check_layout(
+    value: torch.Tensor, name: str, dtype: torch.dtype, device: str, size: Sizes, stride: Sizes
+) -> None:
+    """Refuse an input that differs from what the program was planned for.
+
+    Strides of dimensions with one element, and of empty tensors, do not matter.
+
+    Raises:
+        LayoutError: names the input and every difference.
+    """
+    differences: list[str] = []
+    if value.device != torch.device("cuda:0" if device == "cuda" else device):
+        differences.append(f"device {value.device}, expected {device}")
+    if value.dtype != dtype:
+        differences.append(f"element type {value.dtype}, expected {dtype}")
+    if tuple(value.shape) != tuple(size):
+        differences.append(f"shape {tuple(value.shape)}, expected {tuple(size)}")
+    elif not _same_strides(value, stride):
+        differences.append(f"strides {value.stride()}, expected {tuple(stride)}")
+    if differences:
+        raise LayoutError("input-layout", f"input {name}: {'; '.join(differences)}", remedy=INPUT_REMEDY)
+
+
+def check_aligned_layout(
+    value: torch.Tensor, name: str, dtype: torch.dtype, device: str, size: Sizes, stride: Sizes
+) -> torch.Tensor:
+    """As `check_layout`; an input whose address is no multiple of 16 bytes is replaced by an aligned copy."""
+    check_layout(value, name, dtype, device, size, stride)
+    if value.data_ptr() % ALIGNMENT_BYTES == 0:
+        return value
+    return torch.empty_strided(size, stride, dtype=dtype, device=value.device).copy_(value)
+
+
+def empty_strided(size: Sizes, stride: Sizes, dtype: torch.dtype, device: str) -> torch.Tensor:
+    """Uninitialised memory for a tensor of this layout."""
+    return torch.empty_strided(size, stride, dtype=dtype, device=device)
+
+
+def empty_strided_cpu(size: Sizes, stride: Sizes, dtype: torch.dtype) -> torch.Tensor:
+    """Uninitialised memory on the CPU."""
+    return torch.empty_strided(size, stride, dtype=dtype)
+
+
+def empty_strided_cuda(size: Sizes, stride: Sizes, dtype: torch.dtype, index: int) -> torch.Tensor:
+    """Uninitialised memory on CUDA device `index`."""
+    return torch.empty_strided(size, stride, dtype=dtype, device=f"cuda:{index}")
+
+
+def empty_pool(size_bytes: int, device: str) -> torch.Tensor:
+    """One block of memory to be carved up by `pool_view`."""
+    return torch.empty((size_bytes,), dtype=torch.uint8, device=device)
+
+
+def pool_view(
+    pool: torch.Tensor, offset_bytes: int, size: Sizes, stride: Sizes, dtype: torch.dtype
+) -> torch.Tensor:
+    """A tensor that lives in `pool`, `offset_bytes` after its start."""
+    return reinterpret_dtype(pool, size, stride, dtype, offset_bytes // dtype.itemsize)
+
+
+def reinterpret(source: torch.Tensor, size: Sizes, stride: Sizes, offset: int) -> torch.Tensor:
+    """The memory of `source` under another layout, `offset` elements after its first."""
+    return torch.as_strided(source, size, stride, source.storage_offset() + offset)
+
+
+def reinterpret_dtype(
+    source: torch.Tensor, size: Sizes, stride: Sizes, dtype: torch.dtype, offset: int
+) -> torch.Tensor:
+    """As `reinterpret`, with the bits read as `dtype`; `offset` counts elements of `dtype`.
+
+    Raises:
+        LayoutError: the memory starts between two elements of `dtype`.
+    """
+    start = int(source.storage_offset()) * source.element_size()
+    first, rest = divmod(start, dtype.itemsize)
+    if rest:
+        raise LayoutError("misaligned", f"memory at byte {start} of its storage cannot be read as {dtype}")
+    empty = torch.empty(0, dtype=dtype, device=source.device)
+    return empty.set_(source.untyped_storage(), first + offset, tuple(size), tuple(stride))
+
+
+def ensure_layout(value: torch.Tensor, size: Sizes, stride: Sizes, dtype: torch.dtype) -> torch.Tensor:
+    """The result of an operator in the layout the program was planned with; copied if the operator chose another one.
+
+    Raises:
+        LayoutError: it has another shape or element type, which no copy mends.
+    """
+    if tuple(value.shape) != tuple(size):
+        raise LayoutError(
+            "operator-shape",
+            f"an operator returned shape {tuple(value.shape)} where {tuple(size)} was expected",
+        )
+    if value.dtype != dtype:
+        raise LayoutError(
+            "operator-dtype", f"an operator returned element type {value.dtype} where {dtype} was expected"
+        )
+    if tuple(value.stride()) == tuple(stride):
+        return value
+    if _same_strides(value, stride):
+        return torch.as_strided(value, size, stride)
+    return torch.empty_strided(size, stride, dtype=dtype, device=value.device).copy_(value)
+
+
+def _same_strides(value: torch.Tensor, stride: Sizes) -> bool:
+    pairs = zip(value.shape, value.stride(), stride, strict=True)
+    return value.numel() == 0 or all(extent == 1 or a == b for extent, a, b in pairs)

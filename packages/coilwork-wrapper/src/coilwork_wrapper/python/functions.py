@@ -1,0 +1,116 @@
+"""The functions of a generated module: `call`, and one for each nested program, before those that call it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from coilwork_ir.buffers import Buffer
+from coilwork_ir.program.nodes import AllocPool, BindSymbol, Program
+from coilwork_ir.program.walk import buffers, walk
+from coilwork_wrapper.outer_symbols import bound_symbols, outer_symbols
+from coilwork_wrapper.python.instructions import emit_instruction
+from coilwork_wrapper.python.names import identifiers
+from coilwork_wrapper.python.scope import Scope
+from coilwork_wrapper.python.tree import Docstring, Line, Listing, Statement, Suite
+
+
+def functions(
+    program: Program,
+    *,
+    operators: Mapping[str, str],
+    kernels: Mapping[str, str],
+    constants: Mapping[str, str],
+    used: dict[str, str],
+) -> tuple[Suite, ...]:
+    """Function definitions, `call` last.
+
+    `operators`, `kernels` and `constants` (by key) are identifiers of what all functions share; what else they use of
+    torch and the runtime is entered into `used`.
+    """
+    # a program that two instructions share becomes one function
+    nested = {id(part): part for part in walk(program) if part is not program}
+    shared = {*operators.values(), *kernels.values(), *constants.values()}
+    named = identifiers(
+        (f"{part.name} {number}" for number, part in enumerate(nested.values())), taken=shared
+    )
+    names = dict(zip(nested, named.values(), strict=True))
+    names[id(program)] = "call"
+    taken = {*shared, *names.values()}
+    suites: list[Suite] = []
+    for part in (*reversed(nested.values()), program):
+        scope = _scope(part, taken, operators, kernels, constants, names, used)
+        suites.append(_function(part, scope))
+    return tuple(suites)
+
+
+def _scope(
+    part: Program,
+    taken: set[str],
+    operators: Mapping[str, str],
+    kernels: Mapping[str, str],
+    constants: Mapping[str, str],
+    names: Mapping[int, str],
+    used: dict[str, str],
+) -> Scope:
+    # Symbols come first: they keep their names, which comments and error messages mention.
+    symbols = identifiers(
+        (symbol.name for symbol in (*bound_symbols(part), *outer_symbols(part), *part.symbols)), taken=taken
+    )
+    own = {constant.buffer.name: constants[constant.key] for constant in part.constants}
+    local = identifiers((name for name in _names(part) if name not in own), taken={*taken, *symbols.values()})
+    known = buffers(part)
+    return Scope(
+        name={**local, **own}.__getitem__,
+        symbols=symbols,
+        buffer=known.__getitem__,
+        inputs=frozenset(entry.name for entry in part.inputs if isinstance(entry, Buffer)),
+        constants=frozenset(own),
+        operator=operators.__getitem__,
+        kernel=kernels.__getitem__,
+        function=lambda nested: names[id(nested)],
+        outer=outer_symbols,
+        used=used,
+    )
+
+
+def _function(part: Program, scope: Scope) -> Suite:
+    name = scope.function(part)
+    body: list[Statement] = []
+    if name != "call":
+        body.append(Docstring(f"Nested program {part.name}."))
+    bound: set[str] = set()
+    params: list[str] = []
+    for entry in part.inputs:
+        if isinstance(entry, Buffer):
+            params.append(scope.name(entry.name))
+        elif entry.is_symbol and entry.name not in bound:
+            bound.add(entry.name)
+            params.append(scope.symbols[entry.name])
+        else:
+            # a size that is known already
+            params.append("_")
+    if params:
+        body.append(Listing("(", tuple(params), ") = args", single=True))
+    body.append(Line("args.clear()"))
+    ranked: set[str] = set()
+    for instruction in part.instructions:
+        if isinstance(instruction, BindSymbol):
+            # an input may carry a size that a tensor's shape gives as well
+            if instruction.symbol.name in bound:
+                continue
+            bound.add(instruction.symbol.name)
+            source = instruction.buffer
+            if source in scope.inputs and source not in ranked:
+                ranked.add(source)
+                rank = len(scope.buffer(source).shape)
+                body.append(Line(f"{scope.runtime('check_rank')}({scope.name(source)}, {source!r}, {rank})"))
+        body.extend(emit_instruction(instruction, scope))
+    sizes = "".join(f", {scope.symbols[symbol.name]}" for symbol in scope.outer(part))
+    return Suite(f"def {name}(args{sizes})", tuple(body))
+
+
+def _names(program: Program) -> Iterator[str]:
+    yield from buffers(program)
+    for instruction in program.instructions:
+        if isinstance(instruction, AllocPool):
+            yield instruction.pool

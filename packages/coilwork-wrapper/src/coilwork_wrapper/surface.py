@@ -1,0 +1,80 @@
+"""What emitted code needs of a runtime besides built kernels: the functions it calls by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+import torch
+
+Sizes = Sequence[int]
+
+RUNTIME_MODULE: Final = "coilwork_runtime.generated"
+"""Where a Python module finds them, unless told otherwise."""
+
+FUNCTIONS: Final = (
+    "check_rank",
+    "check_layout",
+    "check_aligned_layout",
+    "empty_strided",
+    "empty_strided_cpu",
+    "empty_strided_cuda",
+    "empty_pool",
+    "pool_view",
+    "reinterpret",
+    "reinterpret_dtype",
+    "ensure_layout",
+)
+"""Those that the function `call` of a Python module uses. The rest of a module also uses `CppKernel`, `TritonKernel`,
+`random_input` and `run_standalone`."""
+
+
+class Surface(Protocol):
+    """The functions that the nodes of an FX graph call. A module may be one: `coilwork_wrapper.layouts` is.
+
+    Shapes and strides count elements. `stride` may differ from a tensor's along dimensions with fewer than two elements.
+    """
+
+    def check_rank(self, value: torch.Tensor, name: str, rank: int) -> None:
+        """Refuse an input with another number of dimensions."""
+
+    def check_layout(
+        self, value: torch.Tensor, name: str, dtype: torch.dtype, device: str, size: Sizes, stride: Sizes
+    ) -> None:
+        """Refuse an input of another type, device, shape or strides."""
+
+    def check_aligned_layout(
+        self, value: torch.Tensor, name: str, dtype: torch.dtype, device: str, size: Sizes, stride: Sizes
+    ) -> torch.Tensor:
+        """The same, and a copy if the address is no multiple of 16 bytes."""
+        ...
+
+    def empty_strided(self, size: Sizes, stride: Sizes, dtype: torch.dtype, device: str) -> torch.Tensor:
+        """Uninitialised memory."""
+        ...
+
+    def empty_pool(self, size_bytes: int, device: str) -> torch.Tensor:
+        """Uninitialised bytes."""
+        ...
+
+    def pool_view(
+        self, pool: torch.Tensor, offset_bytes: int, size: Sizes, stride: Sizes, dtype: torch.dtype
+    ) -> torch.Tensor:
+        """A tensor inside of a pool."""
+        ...
+
+    def reinterpret(self, source: torch.Tensor, size: Sizes, stride: Sizes, offset: int) -> torch.Tensor:
+        """The same memory under another layout."""
+        ...
+
+    def reinterpret_dtype(
+        self, source: torch.Tensor, size: Sizes, stride: Sizes, dtype: torch.dtype, offset: int
+    ) -> torch.Tensor:
+        """The same memory as elements of another type."""
+        ...
+
+    def ensure_layout(
+        self, value: torch.Tensor, size: Sizes, stride: Sizes, dtype: torch.dtype
+    ) -> torch.Tensor:
+        """An operator's result in the declared layout."""
+        ...

@@ -1,0 +1,114 @@
+"""A runtime for generated modules whose kernels are written in kernel IR and run by the reference interpreter.
+
+`emit_python(..., runtime="wrapper_stand_in")` makes modules import it under the name `rt`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from coilwork_ir.interpretation.memory import flat
+from coilwork_ir.kernels.interpret import interpret_kernel
+from coilwork_ir.kernels.text import parse_kernel
+from coilwork_wrapper.layouts import (
+    check_aligned_layout,
+    check_layout,
+    check_rank,
+    empty_pool,
+    empty_strided,
+    empty_strided_cpu,
+    empty_strided_cuda,
+    ensure_layout,
+    pool_view,
+    reinterpret,
+    reinterpret_dtype,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CppKernel:
+    """What a module says of a kernel; `source` is kernel IR here."""
+
+    name: str
+    source: str
+    entry: str
+    args: tuple[str, ...]
+    arg_names: tuple[str, ...] = ()
+    checks: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
+    bytes: str = ""
+    target: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TritonKernel:
+    """What a module says of a GPU kernel."""
+
+    name: str
+    source: str
+    entry: str
+    args: tuple[str, ...]
+    arg_names: tuple[str, ...]
+    grid: tuple[str, ...]
+    configs: tuple[Mapping[str, int], ...]
+    checks: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
+    bytes: str = ""
+    target: str = ""
+
+
+def build(kernels: Iterable[CppKernel]) -> dict[str, Callable[..., None]]:
+    """A launcher per kernel, called with tensors, then sizes."""
+    return {kernel.name: _launcher(kernel.source) for kernel in kernels}
+
+
+def _launcher(text: str) -> Callable[..., None]:
+    kernel = parse_kernel(text)
+
+    def launch(*values: Any) -> None:
+        count = len(kernel.args)
+        lines = [flat(value) for value in values[:count]]
+        names = [arg.name for arg in kernel.args]
+        interpret_kernel(kernel, dict(zip(names, lines, strict=True)), list(values[count:]))
+
+    return launch
+
+
+def random_input(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype, device: str) -> torch.Tensor:
+    """Ones of this layout."""
+    return torch.empty_strided(tuple(size), tuple(stride), dtype=dtype, device=device).fill_(1)
+
+
+def run_standalone(
+    kernels: Iterable[CppKernel],
+    make_call: Callable[..., Callable[[list[Any]], Sequence[Any]]],
+    make_inputs: Callable[[], list[Any]],
+    make_constants: Callable[[], Mapping[str, torch.Tensor]] = dict,
+) -> None:
+    """Call once and print shapes and sums of the results."""
+    for result in make_call(build(kernels), make_constants())(make_inputs()):
+        print(list(result.shape), float(result.sum()))
+
+
+__all__ = [
+    "CppKernel",
+    "TritonKernel",
+    "build",
+    "check_aligned_layout",
+    "check_layout",
+    "check_rank",
+    "empty_pool",
+    "empty_strided",
+    "empty_strided_cpu",
+    "empty_strided_cuda",
+    "ensure_layout",
+    "pool_view",
+    "random_input",
+    "reinterpret",
+    "reinterpret_dtype",
+    "run_standalone",
+]
