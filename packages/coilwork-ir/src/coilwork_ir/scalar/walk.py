@@ -13,15 +13,24 @@ def postorder(roots: Iterable[Scalar]) -> Iterator[Scalar]:
     """Every node reachable from `roots`, once, operands before users, in a deterministic order."""
     seen: set[Scalar] = set()
     for root in roots:
-        stack: list[tuple[Scalar, bool]] = [(root, False)]
-        while stack:
-            node, expanded = stack.pop()
-            if expanded:
-                yield node
-            elif node not in seen:
-                seen.add(node)
-                stack.append((node, True))
-                stack.extend((operand, False) for operand in reversed(node.operands) if operand not in seen)
+        if root in seen:
+            continue
+        seen.add(root)
+        path = [root]
+        pending = [iter(root.operands)]
+        while path:
+            for operand in pending[-1]:
+                if operand in seen:
+                    continue
+                seen.add(operand)
+                if operand.operands:
+                    path.append(operand)
+                    pending.append(iter(operand.operands))
+                    break
+                yield operand
+            else:
+                pending.pop()
+                yield path.pop()
 
 
 def with_operands(node: Scalar, operands: Sequence[Scalar]) -> Scalar:
