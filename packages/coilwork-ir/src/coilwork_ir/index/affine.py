@@ -29,21 +29,26 @@ def coefficients(e: Expr, symbols: Sequence[Expr]) -> tuple[tuple[Expr, ...], Ex
             else:
                 numbers[at] = c
             continue
-        if m.free_symbols.isdisjoint(position):
+        factors = atoms_of(m)
+        inside = []
+        outside = []
+        for f in factors:
+            if f in position:
+                inside.append(f)
+            elif f._tag == SYMBOL or f.free_symbols.isdisjoint(position):
+                outside.append(f)
+            else:
+                return None
+        if not inside:
             rest[m] = c
             continue
-        factors = atoms_of(m)
-        inside = [f for f in factors if f in position]
         if len(inside) != 1:
-            return None
-        others = tuple([f for f in factors if f is not inside[0]])
-        if not others or not all(f.free_symbols.isdisjoint(position) for f in others):
             return None
         at = position[inside[0]]
         terms = symbolic[at]
         if terms is None:
             terms = symbolic[at] = {}
-        accumulate(terms, mono_from_atoms(others), c)
+        accumulate(terms, mono_from_atoms(tuple(outside)), c)
     found = tuple(
         [add_int(ZERO, n) if t is None else from_terms(t, n) for t, n in zip(symbolic, numbers, strict=True)]
     )

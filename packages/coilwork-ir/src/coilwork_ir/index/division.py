@@ -141,9 +141,12 @@ def _mod_int(a: Expr, divisor: Expr) -> Expr:
         if reduced is not None:
             g, high, low = reduced
             return add(scale(mod(high, const(d // g)), g), low)
-    # What proves a number for the quotient (merging quotients sees more) settles the remainder as well.
-    whole = floordiv(a, divisor)
-    return make_atom(MOD, (a, divisor)) if whole._monos else add_int(a, -whole._constant * d)
+    for m in monos:
+        if m._tag == FLOORDIV:
+            # What proves a number for the quotient (merging quotients sees more) settles the remainder as well.
+            whole = floordiv(a, divisor)
+            return make_atom(MOD, (a, divisor)) if whole._monos else add_int(a, -whole._constant * d)
+    return make_atom(MOD, (a, divisor))
 
 
 def _take_out_multiples(a: Expr, divisor: Expr, d: int) -> Expr:

@@ -335,7 +335,11 @@ def make_atom(tag: int, args: tuple[Expr, ...]) -> Expr:
     e._constant = 0
     e._args = args
     if tag == PRODUCT:
-        e._has_mod = any(a._tag == MOD for a in args)
+        e._has_mod = False
+        for a in args:
+            if a._tag == MOD:
+                e._has_mod = True
+                break
         e._key = (-len(args), *[a._key for a in args])
     else:
         e._has_mod = tag == MOD

@@ -84,7 +84,14 @@ def add(a: Expr, b: Expr) -> Expr:
 
 def subtract(a: Expr, b: Expr) -> Expr:
     """`a - b`."""
-    return add(a, scale(b, -1))
+    if a is b:
+        return const(0)
+    if not b._monos:
+        return add_int(a, -b._constant)
+    terms = dict(zip(a._monos, a._coeffs, strict=True))
+    for m, c in zip(b._monos, b._coeffs, strict=True):
+        terms[m] = terms.get(m, 0) - c
+    return from_terms(terms, a._constant - b._constant)
 
 
 def multiply_monos(x: Expr, y: Expr) -> Expr:
@@ -93,6 +100,8 @@ def multiply_monos(x: Expr, y: Expr) -> Expr:
     found = _PRODUCTS.get(key)
     if found is not None:
         return found
+    if x._tag != PRODUCT != y._tag:
+        return _PRODUCTS.put(key, make_atom(PRODUCT, key if x._key <= y._key else (y, x)))
     factors = sorted(atoms_of(x) + atoms_of(y), key=_key_of)
     return _PRODUCTS.put(key, make_atom(PRODUCT, tuple(factors)))
 
@@ -119,7 +128,8 @@ def multiply(a: Expr, b: Expr) -> Expr:
         return scale(b, a._constant)
     if len(a._monos) == 1 == len(b._monos) and not a._constant and not b._constant:
         m = multiply_monos(a._monos[0], b._monos[0])
-        return make_sum((m,), (a._coeffs[0] * b._coeffs[0],), 0, m._has_mod)
+        c = a._coeffs[0] * b._coeffs[0]
+        return m if c == 1 else make_sum((m,), (c,), 0, m._has_mod)
     terms: dict[Expr, int] = {}
     for ma, ca in zip(a._monos, a._coeffs, strict=True):
         for mb, cb in zip(b._monos, b._coeffs, strict=True):

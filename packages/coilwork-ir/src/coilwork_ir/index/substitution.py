@@ -10,6 +10,7 @@ from coilwork_ir.index.expression import (
     FLOORDIV,
     MIN,
     MOD,
+    ONE,
     PRODUCT,
     SYMBOL,
     Expr,
@@ -43,10 +44,14 @@ def _substitute(e: Expr, mapping: Mapping[Expr, Expr], done: dict[Expr, Expr]) -
     terms: dict[Expr, int] = {}
     constant = e._constant
     for m, c in zip(monos, e._coeffs, strict=True):
-        if m.free_symbols.isdisjoint(mapping):
+        if m not in mapping if m._tag == SYMBOL else m.free_symbols.isdisjoint(mapping):
             terms[m] = terms.get(m, 0) + c
         else:
-            constant += accumulate(terms, _substitute_mono(m, mapping, done), c)
+            new = _substitute_mono(m, mapping, done)
+            if new._tag == SYMBOL:
+                terms[new] = terms.get(new, 0) + c
+            else:
+                constant += accumulate(terms, new, c)
     return from_terms(terms, constant)
 
 
@@ -58,15 +63,22 @@ def _substitute_mono(m: Expr, mapping: Mapping[Expr, Expr], done: dict[Expr, Exp
     found = done.get(m)
     if found is not None:
         return found
+    if tag == PRODUCT:
+        result = ONE
+        for atom in m._args:
+            if atom._tag == SYMBOL:
+                new = mapping.get(atom, atom)
+            elif atom.free_symbols.isdisjoint(mapping):
+                new = atom
+            else:
+                new = _substitute_mono(atom, mapping, done)
+            result = multiply(result, new)
+        return done.setdefault(m, result)
     args = [a if a.free_symbols.isdisjoint(mapping) else _substitute(a, mapping, done) for a in m._args]
     if tag == FLOORDIV:
         result = floordiv(args[0], args[1])
     elif tag == MOD:
         result = mod(args[0], args[1])
-    elif tag == PRODUCT:
-        result = args[0]
-        for a in args[1:]:
-            result = multiply(result, a)
     else:
         result = minimum(*args) if tag == MIN else maximum(*args)
     done[m] = result

@@ -80,9 +80,12 @@ def mod_symbolic(a: Expr, b: Expr) -> Expr:
     if factored is not None:
         factor, high, divisor, low = factored
         return add(multiply(factor, RULES.mod(high, divisor)), low)
-    # What proves a number for the quotient (flattening sees more) settles the remainder as well.
-    whole = RULES.floordiv(a, b)
-    return make_atom(MOD, (a, b)) if whole._monos else subtract(a, scale(b, whole._constant))
+    if a._tag == FLOORDIV or a._tag == MOD:
+        # What proves a number for the quotient (flattening sees more) settles the remainder as well.
+        whole = RULES.floordiv(a, b)
+        if not whole._monos:
+            return subtract(a, scale(b, whole._constant))
+    return make_atom(MOD, (a, b))
 
 
 def exact_quotient(a: Expr, b: Expr) -> Expr | None:
