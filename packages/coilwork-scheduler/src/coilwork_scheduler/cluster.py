@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from coilwork_ir.index import Expr, substitute
@@ -74,27 +74,6 @@ class Cluster:
         return Group(members=members, parallel=self.parallel, reduced=self.reduced)
 
 
-def _cluster(
-    parts: tuple[Part, ...], parallel: tuple[Expr, ...], reduced: tuple[Expr, ...], device: str
-) -> Cluster:
-    written = {touch.buffer: touch for part in parts for touch in part.writes}
-    read = tuple(dict.fromkeys(touch for part in parts for touch in part.reads))
-    read_names = frozenset(touch.buffer for touch in read)
-    return Cluster(
-        parts=parts,
-        parallel=parallel,
-        reduced=reduced,
-        device=device,
-        written=written,
-        read=read,
-        into=dict(pair for part in parts for pair in part.stage.into),
-        read_names=read_names,
-        names=read_names.union(written),
-        ops=sum(part.ops for part in parts),
-        reductions=sum(part.reductions for part in parts),
-    )
-
-
 def cluster_of(stage: Stage, device: str) -> Cluster:
     """The cluster of `stage` alone."""
     reads: dict[Touch, None] = {}
@@ -125,7 +104,20 @@ def cluster_of(stage: Stage, device: str) -> Cluster:
         cost=cost,
         reductions=reductions,
     )
-    return _cluster((part,), stage.parallel, stage.reduced, device)
+    names = frozenset(touch.buffer for touch in reads)
+    return Cluster(
+        parts=(part,),
+        parallel=stage.parallel,
+        reduced=stage.reduced,
+        device=device,
+        written={touch.buffer: touch for touch in writes},
+        read=part.reads,
+        into=dict(stage.into),
+        read_names=names,
+        names=names.union(touch.buffer for touch in writes),
+        ops=ops,
+        reductions=reductions,
+    )
 
 
 def fusable(stage: Stage) -> bool:
@@ -135,35 +127,52 @@ def fusable(stage: Stage) -> bool:
 
 def merged(first: Cluster, second: Cluster, alignment: Alignment) -> Cluster:
     """Both clusters in the space of `alignment`."""
-    parts = [*_moved(first, alignment.first), *_moved(second, alignment.second)]
-    parts.sort(key=lambda part: part.stage.position)
-    return _cluster(tuple(parts), alignment.parallel, alignment.reduced, first.device)
+    one, two = _moved(first, alignment.first), _moved(second, alignment.second)
+    return Cluster(
+        parts=tuple(sorted((*one.parts, *two.parts), key=_position)),
+        parallel=alignment.parallel,
+        reduced=alignment.reduced,
+        device=one.device,
+        written={**one.written, **two.written},
+        read=tuple(dict.fromkeys((*one.read, *two.read))),
+        into={**one.into, **two.into},
+        read_names=one.read_names | two.read_names,
+        names=one.names | two.names,
+        ops=one.ops + two.ops,
+        reductions=one.reductions + two.reductions,
+    )
 
 
-def _moved(cluster: Cluster, mapping: Mapping[Expr, Expr]) -> tuple[Part, ...]:
+def _position(part: Part) -> int:
+    return part.stage.position
+
+
+def _moved(cluster: Cluster, mapping: Mapping[Expr, Expr]) -> Cluster:
+    """`cluster` with its ranges over other ones; its own `parallel` and `reduced` are left as they were."""
     if not mapping:
-        return cluster.parts
-    known: dict[Touch, Touch] = {}
+        return cluster
+    known: dict[tuple[Expr, ...], tuple[Expr, ...]] = {}
 
     def move(touch: Touch) -> Touch:
-        found = known.get(touch)
-        if found is None:
-            index = tuple(substitute(e, mapping) for e in touch.index)
-            found = known[touch] = Touch(buffer=touch.buffer, index=index, direct=touch.direct)
-        return found
+        index = known.get(touch.index)
+        if index is None:
+            index = known[touch.index] = tuple(substitute(e, mapping) for e in touch.index)
+        return Touch(buffer=touch.buffer, index=index, direct=touch.direct)
 
-    return tuple(
-        Part(
-            stage=part.stage,
+    parts = tuple(
+        replace(
+            part,
             mapping={s: substitute(e, mapping) for s, e in part.mapping.items()},
             reads=tuple(move(touch) for touch in part.reads),
             writes=tuple(move(touch) for touch in part.writes),
-            checked=part.checked,
-            ops=part.ops,
-            cost=part.cost,
-            reductions=part.reductions,
         )
         for part in cluster.parts
+    )
+    return replace(
+        cluster,
+        parts=parts,
+        written={touch.buffer: touch for part in parts for touch in part.writes},
+        read=tuple(dict.fromkeys(touch for part in parts for touch in part.reads)),
     )
 
 

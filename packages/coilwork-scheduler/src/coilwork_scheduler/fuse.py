@@ -12,6 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from typing import Final
 
 from coilwork_ir.index import Expr
 from coilwork_ir.loops import Graph
@@ -65,6 +66,9 @@ class _Verdict:
     work: KernelWork | None = None
 
 
+_CYCLE: Final = _Verdict(None, "reject-cycle", "a third kernel lies between the two, or might")
+
+
 class Fuser:
     """Fuses the stages of one graph."""
 
@@ -84,6 +88,16 @@ class Fuser:
         self._partners = {
             name: [r for r in readers if r in self._clusters] for name, readers in self._readers.items()
         }
+        # buffers that some other step, or the caller, needs in memory
+        self._wanted = frozenset(
+            n for n, readers in self._readers.items() if len(self._partners[n]) < len(readers)
+        )
+        # buffers that link at least two stages: the others lead to no neighbour
+        self._links = frozenset(
+            name
+            for name, readers in self._partners.items()
+            if len(readers) > 1 or (readers and facts.definer.get(name) in self._clusters)
+        )
         self._fusable = frozenset(self._clusters)
         self._version = dict.fromkeys(self._clusters, 0)
         self._works: dict[int, KernelWork] = {}
@@ -112,7 +126,7 @@ class Fuser:
         cluster = self._clusters[position]
         places = {part.stage.position for part in cluster.parts}
         found: dict[int, int] = {}
-        for name in cluster.names:
+        for name in cluster.names & self._links:
             size = self._size(name)
             for other in self._users_near(name, places, later_only):
                 group = self._dag.find(other)
@@ -128,7 +142,7 @@ class Fuser:
     def _users_near(self, name: str, places: set[int], later_only: bool) -> list[int]:
         """Clusters' stages that define or read `name`, nearest to `places`, a bounded number each way."""
         window = self._around.options.fusion_window
-        readers = self._partners.get(name, [])
+        readers = self._partners[name]
         if len(readers) <= 2 * window:
             low = min(places) if later_only else -1
             found = [r for r in readers if r > low and r not in places]
@@ -152,7 +166,7 @@ class Fuser:
         if fused is not None:
             kept = self._dag.merge(first, second)
             if kept is None:
-                verdict = _Verdict(None, "reject-cycle", "a third kernel lies between the two, or might")
+                verdict = _CYCLE
             else:
                 gone = second if kept == first else first
                 del self._clusters[gone]
@@ -185,6 +199,8 @@ class Fuser:
         )
         if not flows and not self._around.options.horizontal:
             return _Verdict(None, "", "")
+        if flows and not self._dag.mergeable(first, second):
+            return _CYCLE
         best = _Verdict(None, "reject-space", "no common iteration space")
         for alignment in alignments(one.group, two.group, _shared(one, two), str(self._serial)):
             candidate = merged(one, two, alignment)
@@ -310,16 +326,16 @@ class Fuser:
     def _stored_of(self, clusters: tuple[Cluster, ...]) -> set[str]:
         """Buffers of the clusters, taken as one kernel, that must be in memory afterwards."""
         inside = {part.stage.position for cluster in clusters for part in cluster.parts}
-        readers = self._readers
-        # readers are distinct: of more than the stages inside, one is outside
-        return {
-            name
-            for cluster in clusters
-            for name in cluster.written
-            if name in cluster.into
-            or len(readers.get(name, ())) > len(inside)
-            or not inside.issuperset(readers.get(name, ()))
-        }
+        stored: set[str] = set()
+        for cluster in clusters:
+            stored |= self._wanted.intersection(cluster.written)
+            stored |= cluster.into.keys()
+            for name in self._links.intersection(cluster.written):
+                readers = self._partners[name]
+                # readers are distinct: of more than the stages inside, one is outside
+                if len(readers) > len(inside) or not inside.issuperset(readers):
+                    stored.add(name)
+        return stored
 
     def _touched(self, touch: Touch) -> int:
         """Likely bytes that a kernel moves for `touch`."""

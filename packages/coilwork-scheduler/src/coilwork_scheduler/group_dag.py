@@ -35,15 +35,18 @@ class GroupDag:
         """Its place in the order kept."""
         return self._order[group]
 
+    def mergeable(self, one: int, other: int) -> bool:
+        """False if merging the two would make a cycle, or might."""
+        first, second = sorted((one, other), key=self._order.__getitem__)
+        return self._between(first, second) is not None
+
     def merge(self, one: int, other: int) -> int | None:
         """Merge two groups and return the number of the result; `None` if that makes a cycle, or might."""
         first, second = sorted((one, other), key=self._order.__getitem__)
-        later = self._reach(first, second, self._after, forward=True)
-        if later is None:
+        between = self._between(first, second)
+        if between is None:
             return None
-        earlier = self._reach(second, first, self._before, forward=False)
-        if earlier is None:
-            return None
+        later, earlier = between
         slots = sorted(self._order[n] for n in (first, second, *later, *earlier))
         sequence = [*sorted(earlier, key=self._order.__getitem__), min(first, second)]
         sequence += sorted(later, key=self._order.__getitem__)
@@ -58,6 +61,14 @@ class GroupDag:
             table[gone] = set()
             table[kept] -= {kept, gone}
         return kept
+
+    def _between(self, first: int, second: int) -> tuple[set[int], set[int]] | None:
+        """Groups that must move behind and before the merged one; `None` if there is a path through a third group."""
+        later = self._reach(first, second, self._after, forward=True)
+        if later is None:
+            return None
+        earlier = self._reach(second, first, self._before, forward=False)
+        return None if earlier is None else (later, earlier)
 
     def _reach(self, start: int, goal: int, edges: list[set[int]], *, forward: bool) -> set[int] | None:
         """Groups between `start` and `goal` that a path from `start` leads to; `None` if one leads on to `goal`."""
