@@ -299,9 +299,7 @@ class Fuser:
         )
         when = timing(draft)
         return all(
-            overwrites_safely(draft, when, store.buffer, store)
-            for store in draft.stores
-            if store.buffer in into
+            overwrites_safely(when, store.buffer, store) for store in draft.stores if store.buffer in into
         )
 
     # costs

@@ -29,10 +29,10 @@ class Moment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """Moments at which a draft's buffers are loaded and at which its stores happen."""
+    """Moments at which a draft's buffers are loaded, by buffer and load, and at which its stores happen."""
 
-    loads: Mapping[Load, tuple[Moment, ...]]
-    stores: tuple[Moment, ...]
+    loads: Mapping[str, Mapping[Load, tuple[Moment, ...]]]
+    stores: Mapping[Store, Moment]
 
 
 def timing(draft: Draft) -> Timing:
@@ -49,22 +49,24 @@ def timing(draft: Draft) -> Timing:
         walks[node] = not isinstance(node, Reduce) and (
             _varies(node, reduced) or any(walks[o] for o in node.operands)
         )
-    stores: list[Moment] = []
+    stores: dict[Store, Moment] = {}
     for store in draft.stores:
         parts = _parts(store)
         moment = Moment(
             max(depth[p] for p in parts),
             any(walks[p] for p in parts) or not reduced.isdisjoint(store.index.free_symbols),
         )
-        stores.append(moment)
+        stores[store] = moment
         roots.append((parts, moment))
     for check in draft.checks:
         roots.append(((check.condition,), Moment(depth[check.condition], walks[check.condition])))
-    loads: dict[Load, dict[Moment, None]] = {}
+    loads: dict[str, dict[Load, tuple[Moment, ...]]] = {}
     for operands, moment in roots:
         for found in _loads_above_reductions(operands):
-            loads.setdefault(found, {}).setdefault(moment)
-    return Timing(loads={found: tuple(moments) for found, moments in loads.items()}, stores=tuple(stores))
+            moments = loads.setdefault(found.buffer, {})
+            if moment not in moments.get(found, ()):
+                moments[found] = (*moments.get(found, ()), moment)
+    return Timing(loads=loads, stores=stores)
 
 
 def _varies(node: Scalar, reduced: Collection[Expr]) -> bool:
@@ -100,17 +102,15 @@ def _loads_above_reductions(roots: tuple[Scalar, ...]) -> list[Load]:
     return found
 
 
-def overwrites_safely(draft: Draft, when: Timing, read: str, store: Store) -> bool:
+def overwrites_safely(when: Timing, read: str, store: Store) -> bool:
     """True if `store` may write the memory that loads of `read` read.
 
     That is: every such load is of the very element that its point writes, and comes before the write.
     """
     if store.indirect or store.mode != "store":
         return False
-    write = when.stores[draft.stores.index(store)]
-    for load, moments in when.loads.items():
-        if load.buffer != read:
-            continue
+    write = when.stores[store]
+    for load, moments in when.loads.get(read, {}).items():
         if load.index[0] is not store.index or not all(moment.reads_before(write) for moment in moments):
             return False
     return True
@@ -120,20 +120,20 @@ def inplace_pairs(draft: Draft, buffers: Mapping[str, Buffer]) -> tuple[tuple[st
     """Pairs (output, input) of equal size where the output may be written over the input."""
     when = timing(draft)
     written = {store.buffer for store in draft.stores}
-    candidates = dict.fromkeys(load.buffer for load in when.loads if load.buffer not in written)
+    candidates = [(name, buffers[name], buffers[name].span) for name in when.loads if name not in written]
     taken_over = {new for new, _ in draft.into}
     pairs: list[tuple[str, str]] = []
     for store in draft.stores:
-        if store.buffer in taken_over or store.mask is not None:
+        if store.buffer in taken_over or store.mask is not None or not candidates:
             continue
         out = buffers[store.buffer]
-        for name in candidates:
-            source = buffers[name]
+        span = out.span
+        for name, source, source_span in candidates:
             if (
                 source.dtype.itemsize == out.dtype.itemsize
-                and source.span is out.span
+                and source_span is span
                 and source.device == out.device
-                and overwrites_safely(draft, when, name, store)
+                and overwrites_safely(when, name, store)
             ):
                 pairs.append((store.buffer, name))
     return tuple(pairs)
