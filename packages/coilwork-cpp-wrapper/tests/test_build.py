@@ -50,7 +50,7 @@ def test_a_stored_library_needs_no_compiler(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(store.kept) == 2  # the kernel's object and the library
     assert all(len(key) == 64 for key in store.kept)
     compiled: list[object] = []
-    monkeypatch.setattr("coilwork_cpp_wrapper.build._run", lambda *given: compiled.append(given))
+    monkeypatch.setattr("coilwork_cpp_wrapper.build.run_compiler", lambda *given: compiled.append(given))
     call = build_cpp(program, store=store, workers=1)
     assert compiled == []
     assert store.hits == 1

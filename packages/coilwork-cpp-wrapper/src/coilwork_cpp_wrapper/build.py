@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +15,14 @@ import torch
 from coilwork_cpp_wrapper.call import CompiledProgram, load_program
 from coilwork_cpp_wrapper.program import CppProgram, KernelUnit
 from coilwork_runtime import KernelBuildError
-from coilwork_runtime.cpp.toolchain import Toolchain, find_toolchain, flags_for, link_flags, make_stub
+from coilwork_runtime.cpp.toolchain import (
+    Toolchain,
+    find_toolchain,
+    flags_for,
+    link_flags,
+    make_stub,
+    run_compiler,
+)
 
 MOST_WORKERS: Final = 16
 # The program is glue: what runs long is in kernels and operators, so it is compiled quickly instead.
@@ -118,11 +124,11 @@ def _build_library(program: CppProgram, toolchain: Toolchain, store: Store | Non
             make_stub(toolchain, folder)
             for future in pending:
                 future.result()
-        script, library = folder / "exports.map", folder / "program.so"
+        script = folder / "exports.map"
         script.write_text(_version_script(), encoding="utf-8")
-        command = [toolchain.command, "-shared", *map(str, objects), "-o", str(library)]
-        _run(program.name, [*command, f"-Wl,--version-script={script}", *link_flags(folder)])
-        return library.read_bytes()
+        parts = (*map(str, objects), f"-Wl,--version-script={script}", *link_flags(folder))
+        # The compiler is run on one text; all that is linked was compiled before, so this one is empty.
+        return _output(program.name, toolchain, "", ("-shared", "-fPIC"), parts)
 
 
 def _version_script() -> str:
@@ -142,15 +148,14 @@ def _compile_kernel(unit: KernelUnit, target: Path, toolchain: Toolchain, store:
         store.put(key, target.read_bytes())
 
 
-def _compile(name: str, text: str, flags: Sequence[str], target: Path, toolchain: Toolchain) -> None:
-    source = target.with_suffix(".cpp")
-    source.write_text(text, encoding="utf-8")
-    _run(name, [toolchain.command, *flags, "-c", str(source), "-o", str(target)])
+def _compile(name: str, text: str, flags: tuple[str, ...], target: Path, toolchain: Toolchain) -> None:
+    target.write_bytes(_output(name, toolchain, text, (*flags, "-c"), ()))
 
 
-def _run(name: str, command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise KernelBuildError(
-            name, reason=f"{' '.join(command)}\n{done.stderr[-4000:]}", remedy="please report this program"
-        )
+def _output(
+    name: str, toolchain: Toolchain, text: str, flags: tuple[str, ...], parts: tuple[str, ...]
+) -> bytes:
+    data, complaint = run_compiler(toolchain, text, flags, parts)
+    if data is None:
+        raise KernelBuildError(name, reason=complaint, remedy="please report this program")
+    return data

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from coilwork_cpp_wrapper.calls import emit_call
@@ -48,7 +49,7 @@ from coilwork_ir.program.nodes import (
     WhileCall,
 )
 
-RELATIONS: Final = {"eq": "==", "ne": "!=", "lt": "<", "le": "<="}
+RELATIONS: Final[Mapping[str, str]] = MappingProxyType({"eq": "==", "ne": "!=", "lt": "<", "le": "<="})
 
 
 def emit_instruction(instruction: Instruction, scope: Scope) -> Iterator[Statement]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from coilwork_cpp_wrapper.tree import (
@@ -33,12 +33,19 @@ from coilwork_cpp_wrapper.tree import (
 
 WIDTH: Final = 110
 # Higher binds tighter; C++ [expr].
-_PRECEDENCE: Final = {
+_PRECEDENCE: Final[Mapping[str, int]] = {
     "*": 7, "/": 7, "%": 7, "+": 6, "-": 6, "<": 5, "<=": 5, "==": 4, "!=": 4, "&&": 3, "||": 2,
 }  # fmt: skip
 _PRIMARY: Final = 9
 _PREFIX: Final = 8
-_ESCAPES: Final = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r", "?": "\\?"}
+_ESCAPES: Final[Mapping[str, str]] = {
+    "\\": "\\\\",
+    '"': '\\"',
+    "\n": "\\n",
+    "\t": "\\t",
+    "\r": "\\r",
+    "?": "\\?",
+}
 
 
 def code_text(code: Code) -> str:

@@ -26,7 +26,7 @@ class Shim:
     scalars: Literal["promote", "cast"] = "promote"
 
 
-_FUNCTIONS: Final = {
+_FUNCTIONS: Final[Mapping[str, str]] = {
     # matrix products, into a given tensor
     "aten.mm.out": "mm_out",
     "aten.bmm.out": "bmm_out",
@@ -58,7 +58,7 @@ _FUNCTIONS: Final = {
     "aten.nonzero.default": "nonzero",
     "aten.native_dropout.default": "native_dropout",
 }
-_CASTING: Final = {
+_CASTING: Final[Mapping[str, str]] = {
     "aten.fill_.Scalar": "fill__Scalar",
     "aten.scatter.value_out": "scatter_value_out",
 }

@@ -12,10 +12,10 @@ _new_handles: Final = torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors
 _tensors_of: Final = torch._C._aoti.alloc_tensors_by_stealing_from_void_ptrs
 _capsule_pointer: Final = ctypes.pythonapi.PyCapsule_GetPointer
 _capsule_pointer.restype = ctypes.c_void_p
-_capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+_capsule_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
 _new_capsule: Final = ctypes.pythonapi.PyCapsule_New
 _new_capsule.restype = ctypes.py_object
-_new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+_new_capsule.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
 
 
 def handles_of(tensors: list[torch.Tensor]) -> list[int]:

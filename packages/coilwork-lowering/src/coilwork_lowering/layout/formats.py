@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -11,7 +11,7 @@ from coilwork_lowering.torch_compat import hint_of, sympy_of
 
 Size = int | torch.SymInt
 
-_CHANNELS_LAST: Final = {4: torch.channels_last, 5: torch.channels_last_3d}
+_CHANNELS_LAST: Final[Mapping[int, torch.memory_format]] = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def channels_last_format(tensor: torch.Tensor) -> torch.memory_format | None:
