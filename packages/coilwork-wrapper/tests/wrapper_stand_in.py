@@ -15,6 +15,7 @@ from coilwork_ir.interpretation.memory import flat
 from coilwork_ir.kernels.interpret import interpret_kernel
 from coilwork_ir.kernels.text import parse_kernel
 from coilwork_wrapper.layouts import (
+    aligned,
     check_aligned_layout,
     check_layout,
     check_rank,
@@ -61,6 +62,25 @@ class TritonKernel:
     target: str = ""
 
 
+class LayoutMemory:
+    """Remembers the layouts of one call's inputs."""
+
+    def __init__(self) -> None:
+        self._known: list[tuple[object, ...]] | None = None
+
+    def match(self, *tensors: torch.Tensor) -> bool:
+        """True if all are as those that were learnt."""
+        return self._known == [_layout(tensor) for tensor in tensors]
+
+    def learn(self, *tensors: torch.Tensor) -> None:
+        """Recognise tensors like these."""
+        self._known = [_layout(tensor) for tensor in tensors]
+
+
+def _layout(tensor: torch.Tensor) -> tuple[object, ...]:
+    return tensor.dtype, tensor.device, tensor.shape, tensor.stride()
+
+
 def build(kernels: Iterable[CppKernel]) -> dict[str, Callable[..., None]]:
     """A launcher per kernel, called with tensors, then sizes."""
     return {kernel.name: _launcher(kernel.source) for kernel in kernels}
@@ -96,7 +116,9 @@ def run_standalone(
 
 __all__ = [
     "CppKernel",
+    "LayoutMemory",
     "TritonKernel",
+    "aligned",
     "build",
     "check_aligned_layout",
     "check_layout",

@@ -1,6 +1,8 @@
 """What generated modules use, under the name `rt`. This is the stable surface of the runtime."""
 
+from coilwork_runtime.layout_memory import LayoutMemory
 from coilwork_runtime.layouts import (
+    aligned,
     check_aligned_layout,
     check_layout,
     check_rank,
@@ -18,7 +20,9 @@ from coilwork_runtime.standalone import random_input, run_standalone
 
 __all__ = [
     "CppKernel",
+    "LayoutMemory",
     "TritonKernel",
+    "aligned",
     "check_aligned_layout",
     "check_layout",
     "check_rank",

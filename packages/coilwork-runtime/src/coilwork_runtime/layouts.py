@@ -146,6 +146,19 @@ def check_aligned_layout(
     return torch.empty_strided(size, stride, dtype=dtype, device=value.device).copy_(value)
 
 
+def aligned(*values: torch.Tensor) -> Sequence[torch.Tensor]:
+    """`values`; any whose address is no multiple of 16 bytes is replaced by an aligned copy."""
+    for value in values:
+        if value.data_ptr() % ALIGNMENT_BYTES:
+            return [_aligned_copy(one) if one.data_ptr() % ALIGNMENT_BYTES else one for one in values]
+    return values
+
+
+def _aligned_copy(value: torch.Tensor) -> torch.Tensor:
+    copy = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+    return copy.copy_(value)
+
+
 @functools.cache
 def known_device(name: str) -> torch.device:
     """`torch.device(name)`, where `cuda` without a number is the first one."""
@@ -159,6 +172,7 @@ def _span(size: Sizes, stride: Sizes) -> int:
 
 
 __all__ = [
+    "aligned",
     "check_aligned_layout",
     "check_layout",
     "check_rank",

@@ -24,6 +24,17 @@ empty_strided_cuda_current = cast(
 reinterpret = cast(Callable[[torch.Tensor, Sizes, Sizes, int], torch.Tensor], _guards._reinterpret_tensor)
 
 
+def same_layouts(*tensors: torch.Tensor) -> Callable[..., bool]:
+    """A predicate in C++: as many tensors have the types, devices, shapes and strides of `tensors`, which it does not keep."""
+    guards = _guards.TensorGuards(
+        *tensors,
+        dynamic_dims_sizes=[list(value.shape) for value in tensors],
+        dynamic_dims_strides=[list(value.stride()) for value in tensors],
+    )
+    check: Callable[..., bool] = guards.check
+    return check
+
+
 def current_cuda_device() -> int:
     """Index of the current CUDA device, when CUDA is known to be initialised."""
     return torch._C._cuda_getDevice()

@@ -64,7 +64,20 @@ def check_aligned_layout(
     check_layout(value, name, dtype, device, size, stride)
     if value.data_ptr() % ALIGNMENT_BYTES == 0:
         return value
-    return torch.empty_strided(size, stride, dtype=dtype, device=value.device).copy_(value)
+    (value,) = aligned(value)
+    return value
+
+
+def aligned(*values: torch.Tensor) -> Sequence[torch.Tensor]:
+    """`values`; any whose address is no multiple of 16 bytes is replaced by an aligned copy."""
+    return [
+        value
+        if value.data_ptr() % ALIGNMENT_BYTES == 0
+        else torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device).copy_(
+            value
+        )
+        for value in values
+    ]
 
 
 def empty_strided(size: Sizes, stride: Sizes, dtype: torch.dtype, device: str) -> torch.Tensor:

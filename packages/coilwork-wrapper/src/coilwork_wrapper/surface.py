@@ -16,6 +16,7 @@ FUNCTIONS: Final = (
     "check_rank",
     "check_layout",
     "check_aligned_layout",
+    "aligned",
     "empty_strided",
     "empty_strided_cpu",
     "empty_strided_cuda",
@@ -25,8 +26,8 @@ FUNCTIONS: Final = (
     "reinterpret_dtype",
     "ensure_layout",
 )
-"""Those that the function `call` of a Python module uses. The rest of a module also uses `CppKernel`, `TritonKernel`,
-`random_input` and `run_standalone`."""
+"""Those that the function `call` of a Python module uses. The rest of a module also uses `LayoutMemory`, `CppKernel`,
+`TritonKernel`, `random_input` and `run_standalone`."""
 
 
 class Surface(Protocol):

@@ -8,6 +8,7 @@ from coilwork_ir.buffers import Buffer
 from coilwork_ir.program.nodes import AllocPool, BindSymbol, Program
 from coilwork_ir.program.walk import buffers, walk
 from coilwork_wrapper.outer_symbols import bound_symbols, outer_symbols
+from coilwork_wrapper.python.checks import emit_fixed_checks, fixed_checks
 from coilwork_wrapper.python.instructions import emit_instruction
 from coilwork_wrapper.python.names import identifiers
 from coilwork_wrapper.python.scope import Scope
@@ -93,7 +94,13 @@ def _function(part: Program, scope: Scope) -> Suite:
         body.append(Listing("(", tuple(params), ") = args", single=True))
     body.append(Line("args.clear()"))
     ranked: set[str] = set()
+    # Sizes that depend on symbols are checked on every call; the others are recognised, all in one go.
+    fixed = fixed_checks(part, scope) if name == "call" else ()
+    if fixed:
+        body.extend(emit_fixed_checks(fixed, scope))
     for instruction in part.instructions:
+        if instruction in fixed:
+            continue
         if isinstance(instruction, BindSymbol):
             # an input may carry a size that a tensor's shape gives as well
             if instruction.symbol.name in bound:

@@ -25,6 +25,7 @@ from coilwork_ir.program.nodes import (
     WhileCall,
 )
 from coilwork_wrapper.provenance import origin_lines
+from coilwork_wrapper.python.checks import emit_check
 from coilwork_wrapper.python.expressions import tuple_text
 from coilwork_wrapper.python.scope import Scope
 from coilwork_wrapper.python.tree import Delete, Line, Listing, Remark, Statement, Suite
@@ -39,7 +40,7 @@ def emit_instruction(instruction: Instruction, scope: Scope) -> Iterator[Stateme
             symbol, source = scope.symbols[instruction.symbol.name], scope.name(instruction.buffer)
             yield Line(f"{symbol} = {source}.{instruction.what}({instruction.dim})")
         case CheckLayout():
-            yield _check_layout(instruction, scope)
+            yield emit_check(instruction, scope)
         case Alloc() | AllocPool() | PoolView() | Reuse() | Reinterpret() | Free():
             yield from _memory(instruction, scope)
         case Launch():
@@ -120,18 +121,6 @@ def _view(buffer: Buffer, source: Buffer, source_name: str, offset: str, scope: 
         return source_name
     shape, strides = scope.shape(buffer.shape), scope.shape(buffer.strides)
     return f"{scope.runtime('reinterpret')}({source_name}, {shape}, {strides}, {offset})"
-
-
-def _check_layout(instruction: CheckLayout, scope: Scope) -> Statement:
-    buffer = scope.buffer(instruction.buffer)
-    name = scope.name(buffer.name)
-    items = (
-        *(name, repr(buffer.name), scope.dtype(buffer.dtype), repr(buffer.device)),
-        *(scope.shape(buffer.shape), scope.shape(buffer.strides)),
-    )
-    if instruction.aligned:
-        return Listing(f"{name} = {scope.runtime('check_aligned_layout')}(", items, ")")
-    return Listing(f"{scope.runtime('check_layout')}(", items, ")")
 
 
 def _extern(call: ExternCall, scope: Scope) -> Iterator[Statement]:

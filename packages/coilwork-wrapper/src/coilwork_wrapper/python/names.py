@@ -13,7 +13,7 @@ from coilwork_wrapper.surface import FUNCTIONS
 DTYPE_NAMES: Final = tuple(dtype.torch_name for dtype in DType)
 RESERVED: Final = frozenset(
     {
-        *("_", "args", "torch", "rt", "call", "kernels", "constants", "results"),
+        *("_", "args", "torch", "rt", "call", "known_inputs", "kernels", "constants", "results"),
         *("make_call", "make_inputs", "make_constants", "KERNELS"),
         *FUNCTIONS,
         *DTYPE_NAMES,

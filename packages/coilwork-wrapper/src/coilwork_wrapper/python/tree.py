@@ -53,9 +53,9 @@ class Blank:
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """A compound statement: `header:` and an indented body."""
+    """A compound statement: `header:` and an indented body. A header that is a listing closes with `):`."""
 
-    header: str
+    header: str | Listing
     body: tuple[Statement, ...]
 
 
@@ -114,7 +114,7 @@ def _lines(statement: Statement, indent: str) -> Iterator[str]:
         case Blank():
             yield ""
         case Suite(header, body):
-            yield f"{indent}{header}:"
+            yield from _lines(header, indent) if isinstance(header, Listing) else (f"{indent}{header}:",)
             yield from _block(body, indent + INDENT)
         case Docstring(text):
             escaped = text.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
