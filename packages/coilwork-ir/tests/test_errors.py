@@ -26,6 +26,12 @@ def test_a_full_message() -> None:
     assert (error.code, error.what, error.reason) == ("rule", "what", "because")
 
 
+def test_a_source_line_is_said_once() -> None:
+    again = Origin(node="again", op="aten.add.Tensor", file="m.py", line=1, code="line 1")
+    lines = str(VerifyError("rule", "what", origins=(ORIGINS[0], again, again, *ORIGINS[1:]))).splitlines()
+    assert lines[1:] == [f"  source  m.py:{k}   line {k}" for k in (1, 2, 3)]
+
+
 def test_unknown_facts_are_left_out() -> None:
     assert str(InterpretError("a", "b")) == "InterpretError[a]: b"
     nowhere = EmitError("a", "b", origins=(Origin(node="n", op="aten.neg.default"),))

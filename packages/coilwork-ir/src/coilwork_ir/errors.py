@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from coilwork_ir.loc import Origin
+
+_MOST_SOURCES: Final = 3
+
+
+def _source_line(origin: Origin) -> str:
+    where = f"{origin.file}:{origin.line}" if origin.file else "unknown"
+    return f"  source  {where}   {origin.code or origin.op}"
 
 
 class CoilworkIRError(Exception):
@@ -34,9 +43,9 @@ class CoilworkIRError(Exception):
         lines = [f"{type(self).__name__}[{self.code}]: {self.what}"]
         if self.node:
             lines.append(f"  node    {self.node}")
-        for origin in self.origins[:3]:
-            where = f"{origin.file}:{origin.line}" if origin.file else "unknown"
-            lines.append(f"  source  {where}   {origin.code or origin.op}")
+        # Several ops of one source line say it once.
+        sources = dict.fromkeys(_source_line(origin) for origin in self.origins)
+        lines += list(sources)[:_MOST_SOURCES]
         if self.reason:
             lines.append(f"  reason  {self.reason}")
         if self.remedy:

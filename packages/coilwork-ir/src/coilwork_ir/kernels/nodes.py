@@ -61,9 +61,11 @@ class TensorArg:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Store:
-    """`buffer[index] <mode>= value` at each point of the ranges that `index`, `value` and `mask` vary along.
+    """`buffer[index] = value`, or combined with what is there by `mode`: after the reductions that it needs.
 
-    A store all of whose symbols are parallel happens once per parallel point, after the reductions it needs.
+    A plain store happens at each point of the ranges that `index`, `value` and `mask` vary along. A combining one
+    happens once per point of the parallel ranges, whether or not its operands vary along them (adding 1 under a
+    range of 8 adds 8), and of the reduced ranges that they vary along.
     `index` is one flat offset in elements; `indirect[k]` stands for `placeholder(k)` in it.
     """
 

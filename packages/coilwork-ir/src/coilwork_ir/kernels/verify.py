@@ -15,7 +15,8 @@ from coilwork_ir.index import Expr
 from coilwork_ir.kernels.nodes import Kernel, KernelCall, Schedule, Store, TensorArg
 from coilwork_ir.loops.access import defined
 from coilwork_ir.loops.verify import RULES as LOOP_RULES
-from coilwork_ir.loops.verify import check_same_layout, verify_node, verify_results
+from coilwork_ir.loops.verify import verify_node, verify_results
+from coilwork_ir.loops.verify_computed import check_same_layout
 from coilwork_ir.scalar import IndexValue, Load, Reduce, Scalar, Scan, postorder
 from coilwork_ir.verification.rules import Place, Rule
 from coilwork_ir.verification.scalars import (

@@ -11,12 +11,10 @@ from types import MappingProxyType
 from typing import Final
 
 from coilwork_ir.buffers import Argument, Buffer, GraphInput, GraphOutput, Ref, SymbolOutput
-from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_int, provably_eq
-from coilwork_ir.loops.access import bodies, overwritten
+from coilwork_ir.index import Expr, as_int
+from coilwork_ir.loops.access import overwritten
 from coilwork_ir.loops.nodes import (
     AssertSize,
-    Check,
     Cond,
     Extern,
     Graph,
@@ -30,18 +28,19 @@ from coilwork_ir.loops.nodes import (
     While,
 )
 from coilwork_ir.loops.printing import format_node
-from coilwork_ir.ops import REDUCE_OPS
-from coilwork_ir.scalar import Load, Scalar, postorder
-from coilwork_ir.scalar import Reduce as ScalarReduce
-from coilwork_ir.scalar import Scan as ScalarScan
-from coilwork_ir.verification.rules import Place, Rule, first_line
-from coilwork_ir.verification.scalars import (
-    SCALAR_RULES,
-    check_index,
-    check_load,
-    check_mask,
-    check_symbols_of,
+from coilwork_ir.loops.verify_computed import (
+    check_axes,
+    check_bodies,
+    check_domain,
+    check_dtype,
+    check_positions,
+    check_reduce,
+    check_same_layout,
+    check_scatter,
+    define_computed,
 )
+from coilwork_ir.verification.rules import Place, Rule, first_line
+from coilwork_ir.verification.scalars import SCALAR_RULES
 from coilwork_ir.verification.scope import SCOPE_RULES, Scope, buffer_of, open_scope
 
 RULES: Final[Mapping[str, Rule]] = MappingProxyType(
@@ -118,27 +117,27 @@ def verify_node(node: Node, scope: Scope) -> None:
     )
     match node:
         case Pointwise():
-            _check_domain((node.output,), node.ranges, (), scope, place)
-            _check_bodies(node, (*node.ranges,), node.checks, scope, place)
-            _check_dtype(node.body.dtype, node.output, place)
-            _define_computed((node.output,), node, scope, place)
+            check_domain((node.output,), node.ranges, (), scope, place)
+            check_bodies(node, (*node.ranges,), node.checks, scope, place)
+            check_dtype(node.body.dtype, node.output, place)
+            define_computed((node.output,), node, scope, place)
         case Reduce():
-            _check_axes(node, place)
-            _check_domain(node.outputs, node.ranges, node.axes, scope, place)
-            _check_bodies(node, (*node.ranges, *node.axes), node.checks, scope, place)
-            _check_reduce(node, place)
-            _define_computed(node.outputs, node, scope, place)
+            check_axes(node, place)
+            check_domain(node.outputs, node.ranges, node.axes, scope, place)
+            check_bodies(node, (*node.ranges, *node.axes), node.checks, scope, place)
+            check_reduce(node, place)
+            define_computed(node.outputs, node, scope, place)
         case Scan() | Sort():
             if not any(node.axis is r for r in node.ranges):
                 place.fail("scan-axis", f"{node.axis!r} is not one of the ranges")
-            _check_domain(node.outputs, node.ranges, (), scope, place)
+            check_domain(node.outputs, node.ranges, (), scope, place)
             checks = node.checks if isinstance(node, Scan) else ()
-            _check_bodies(node, node.ranges, checks, scope, place)
-            _check_positions(node, place)
-            _define_computed(node.outputs, node, scope, place)
+            check_bodies(node, node.ranges, checks, scope, place)
+            check_positions(node, place)
+            define_computed(node.outputs, node, scope, place)
         case Scatter():
-            _check_scatter(node, scope, place)
-            _define_computed((node.output,), node, scope, place)
+            check_scatter(node, scope, place)
+            define_computed((node.output,), node, scope, place)
         case View():
             scope.use(node.source, place)
             scope.check_symbols(node.offset, (), place)
@@ -152,153 +151,6 @@ def verify_node(node: Node, scope: Scope) -> None:
         case AssertSize():
             scope.check_symbols(node.lhs, (), place)
             scope.check_symbols(node.rhs, (), place)
-
-
-# Computed nodes
-
-
-def _check_domain(
-    outputs: Sequence[Buffer | None], ranges: Sequence[Expr], axes: Sequence[Expr], scope: Scope, place: Place
-) -> None:
-    whole = (*ranges, *axes)
-    names: set[str] = set()
-    for value in whole:
-        if not value.is_symbol or value.extent is None:
-            place.fail("range-extents", f"{value!r} is not a range symbol")
-        if value.name in names:
-            place.fail("range-extents", f"range {value.name} occurs twice")
-        if value.name in scope.symbols:
-            place.fail("unique-symbol", f"range {value.name} has the name of a declared symbol")
-        names.add(value.name)
-        scope.check_symbols(value.extent, (), place)
-    for output in outputs:
-        if output is None:
-            continue
-        if len(output.shape) != len(ranges):
-            place.fail(
-                "range-extents",
-                f"%{output.name} has {len(output.shape)} dimensions, not {len(ranges)} ranges",
-            )
-        for position, (value, size) in enumerate(zip(ranges, output.shape, strict=True)):
-            extent = value.extent
-            if extent is not None and extent is not size and not provably_eq(extent, size):
-                place.fail(
-                    "range-extents",
-                    f"dimension {position} of %{output.name} is {size!r}, range {value.name} has extent {extent!r}",
-                )
-
-
-def _check_bodies(
-    node: Pointwise | Reduce | Scan | Sort | Scatter,
-    local: Sequence[Expr],
-    checks: Sequence[Check],
-    scope: Scope,
-    place: Place,
-) -> None:
-    known = frozenset(local)
-    for check in checks:
-        check_mask(check.condition, "the condition of a check", place)
-    for value in postorder(bodies(node)):
-        _check_scalar(value, known, scope, place)
-
-
-def _check_scalar(value: Scalar, local: frozenset[Expr], scope: Scope, place: Place) -> None:
-    match value:
-        case Load():
-            buffer = scope.use(value.buffer, place)
-            check_load(value, buffer.dtype, len(buffer.shape), place)
-        case ScalarReduce() | ScalarScan():
-            place.fail("loop-scalar", f"the body holds a {type(value).__name__.lower()} of kind {value.kind}")
-        case _:
-            pass
-    check_symbols_of(value, local, scope, place)
-
-
-def _check_dtype(dtype: DType, output: Buffer | None, place: Place) -> None:
-    if output is not None and output.dtype is not dtype:
-        place.fail("body-dtype", f"the value is {dtype.text}, %{output.name} is {output.dtype.text}")
-
-
-def _check_axes(node: Reduce, place: Place) -> None:
-    for position, axis in enumerate(node.axes):
-        if not axis.is_symbol or axis.extent is None:
-            place.fail("axes", f"{axis!r} is not a range symbol")
-        if axis in node.axes[:position] or axis in node.ranges:
-            place.fail("axes", f"{axis.name} occurs twice")
-
-
-def _check_reduce(node: Reduce, place: Place) -> None:
-    row = REDUCE_OPS.get(node.kind)
-    wanted = 0 if row is None else row.outputs
-    if len(node.outputs) != wanted or all(o is None for o in node.outputs):
-        place.fail("output-count", f"{node.kind} has {wanted} results, the node {len(node.outputs)} outputs")
-    source = node.body.dtype
-    if node.kind in ("any", "all") and not source.is_bool:
-        place.fail("body-dtype", f"{node.kind} combines bool, the value is {source.text}")
-    if node.kind in ("welford", "online_softmax") and not source.is_float:
-        place.fail("body-dtype", f"{node.kind} combines floats, the value is {source.text}")
-    result = DType.I64 if node.kind in ("argmin", "argmax") else source
-    for output in node.outputs:
-        _check_dtype(result, output, place)
-
-
-def _check_positions(node: Scan | Sort, place: Place) -> None:
-    if isinstance(node, Sort):
-        most, first = 2, node.body.dtype
-    else:
-        most = 2 if node.kind in ("min", "max") else 1
-        first = DType.I64 if node.kind in ("argmin", "argmax") else node.body.dtype
-    if not 1 <= len(node.outputs) <= most or all(o is None for o in node.outputs):
-        place.fail(
-            "output-count", f"there are at most {most} results, the node has {len(node.outputs)} outputs"
-        )
-    _check_dtype(first, node.outputs[0], place)
-    for output in node.outputs[1:]:
-        _check_dtype(DType.I64, output, place)
-
-
-def _check_scatter(node: Scatter, scope: Scope, place: Place) -> None:
-    _check_domain((), node.ranges, (), scope, place)
-    _check_bodies(node, node.ranges, node.checks, scope, place)
-    check_mask(node.mask, "the mask", place)
-    _check_dtype(node.value.dtype, node.output, place)
-    if len(node.index) != len(node.output.shape):
-        place.fail(
-            "index-rank",
-            f"%{node.output.name} has {len(node.output.shape)} dimensions, got {len(node.index)} index expressions",
-        )
-    check_index(node.index, node.indirect, frozenset(node.ranges), scope, place)
-    scope.use(node.into, place)
-
-
-def _define_computed(outputs: Sequence[Buffer | None], node: Node, scope: Scope, place: Place) -> None:
-    taken = overwritten(node)
-    if not taken:
-        for output in outputs:
-            if output is not None:
-                scope.define(output, place)
-        return
-    for (old, _), output in zip(taken, outputs, strict=True):
-        assert output is not None
-        check_same_layout(output, scope.use(old, place), place)
-    scope.overwrite([old for old, _ in taken], [o for o in outputs if o is not None], place)
-
-
-def check_same_layout(new: Buffer, old: Buffer, place: Place) -> None:
-    """`new` has the layout of `old`, whose memory it takes over."""
-    for what, mine, theirs in (
-        ("element type", new.dtype.text, old.dtype.text),
-        ("device", new.device, old.device),
-        ("number of dimensions", len(new.shape), len(old.shape)),
-    ):
-        if mine != theirs:
-            place.fail("into-layout", f"{what} of %{new.name} is {mine}, of %{old.name} {theirs}")
-    for mine_, theirs_ in zip((*new.shape, *new.strides), (*old.shape, *old.strides), strict=True):
-        if mine_ is not theirs_ and not provably_eq(mine_, theirs_):
-            place.fail("into-layout", f"%{new.name} has {mine_!r} where %{old.name} has {theirs_!r}")
-
-
-# Calls and regions
 
 
 def _check_extern(node: Extern, scope: Scope, place: Place) -> None:
