@@ -405,6 +405,7 @@ def compare() -> Callable[..., Schedule]:
     """Schedules a graph, runs both on made-up inputs, and compares everything."""
     from random import Random
 
+    from coilwork_ir.loops.verify import verify_graph
     from coilwork_ir.target import target
     from coilwork_scheduler import ScheduleOptions, schedule
 
@@ -420,7 +421,9 @@ def compare() -> Callable[..., Schedule]:
                     given[entry.name] = [rng.randrange(4) for _ in range(count)]
                 else:
                     given[entry.name] = [round(rng.uniform(0.1, 2), 3) for _ in range(count)]
-        made = schedule(graph, target(name), ScheduleOptions(**settings))
+        made = schedule(
+            graph, target(name), ScheduleOptions(**settings), observe=lambda _, passed: verify_graph(passed)
+        )
         for kernel in made.kernels:
             well_formed(kernel)
         expected = evaluate_graph(graph, given, sizes)

@@ -8,16 +8,15 @@ from coilwork_ir.buffers import Buffer, Ref
 from coilwork_ir.index import Expr
 from coilwork_ir.loops import Extern, Graph, Node, Pointwise, Reduce, Scan, Scatter
 from coilwork_ir.loops.access import overwritten, read
-from coilwork_scheduler.dependence import Dependence, analyse, is_effect, symbols_used
+from coilwork_scheduler.dependence import Dependence, is_effect, symbols_used
 
 
-def remove_dead(graph: Graph) -> Graph:
-    """`graph` without the nodes whose results nobody uses.
+def remove_dead(graph: Graph, facts: Dependence) -> Graph:
+    """`graph`, of which `facts` are known, without the nodes whose results nobody uses.
 
     Kept whatever their use: effects, random calls (each one advances the generator), run-time checks, and what
     overwrites memory of an input or constant.
     """
-    facts = analyse(graph)
     needed = [must_run(node, facts) for node in graph.nodes]
 
     def need_symbols(symbols: frozenset[Expr]) -> None:

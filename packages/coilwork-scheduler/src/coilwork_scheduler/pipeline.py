@@ -1,17 +1,13 @@
 """`schedule`: a graph of loops becomes kernels and steps in order.
 
-The passes, in order:
-    externalize   sorts become operator calls, because kernels have none; first, so that their operands are like any other
-    separate      what overwrites memory that it reads elsewhere gets a temporary; before inlining, which keeps it apart
-    dead          before inlining, so that unused consumers do not keep producers alive
-    inline        pointwise producers into their consumers; before fusion, which then has fewer and larger stages
-    dead          producers that nobody reads any more
-    fuse          stages into groups
-    assemble      order, tiling, canonical kernels
+First passes from graph to graph, then stages into groups, then groups into a schedule. Why in this order:
+`sequence.ORDER`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from coilwork_ir.kernels import Schedule
@@ -20,50 +16,113 @@ from coilwork_ir.target import Target
 from coilwork_scheduler.assemble import Context, assemble
 from coilwork_scheduler.cost import CostModel, RooflineCost
 from coilwork_scheduler.dead import remove_dead
-from coilwork_scheduler.dependence import analyse
+from coilwork_scheduler.dependence import Dependence, analyse
 from coilwork_scheduler.errors import ScheduleError
 from coilwork_scheduler.externalize import externalize_sorts
 from coilwork_scheduler.fuse import Fuser, Surroundings
-from coilwork_scheduler.group import group_of
+from coilwork_scheduler.group import Group, group_of
 from coilwork_scheduler.inline import Inliner
 from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.separate import separate_overlaps
-from coilwork_scheduler.sizes import hints_of
+from coilwork_scheduler.sizes import SizeHints, hints_of
 from coilwork_scheduler.stage import Stage, stage_of
 
 DEFAULT: Final = ScheduleOptions()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What every pass may ask for; `journal` is the one place that decisions go to."""
+
+    target: Target
+    options: ScheduleOptions
+    model: CostModel
+    sizes: SizeHints
+    journal: Journal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphPass:
+    """A pass from graph to graph. `run` gets the facts about the graph too, which are analysed once per change."""
+
+    name: str
+    run: Callable[[Graph, Dependence, Settings], Graph]
+
+
+GRAPH_PASSES: Final = (
+    GraphPass(name="externalize", run=lambda graph, facts, settings: externalize_sorts(graph)),
+    GraphPass(name="separate", run=lambda graph, facts, settings: separate_overlaps(graph)),
+    GraphPass(name="dead", run=lambda graph, facts, settings: remove_dead(graph, facts)),
+    GraphPass(name="inline", run=lambda graph, facts, settings: _inline(graph, facts, settings)),
+    GraphPass(name="dead-after-inline", run=lambda graph, facts, settings: remove_dead(graph, facts)),
+)
+PASS_NAMES: Final = (*(graph_pass.name for graph_pass in GRAPH_PASSES), "fuse", "assemble")
+
+
 def schedule(
-    graph: Graph, target: Target, options: ScheduleOptions = DEFAULT, *, model: CostModel | None = None
+    graph: Graph,
+    target: Target,
+    options: ScheduleOptions = DEFAULT,
+    *,
+    model: CostModel | None = None,
+    observe: Callable[[str, Graph], None] | None = None,
 ) -> Schedule:
     """Kernels and steps that compute `graph` on `target`.
 
     Deterministic: equal arguments give equal results. Time grows as n log n in the number of nodes. `model` estimates
-    what kernels cost; without one it is `RooflineCost(target)`.
+    what kernels cost; without one it is `RooflineCost(target)`. `observe` is called with the name and the result of
+    each pass from graph to graph: to print the graph, or to verify it.
 
     Raises:
         ScheduleError: the graph breaks a rule of the loop IR, or needs what the target does not have.
     """
-    sizes = hints_of(options)
-    journal = Journal(options.max_decisions)
-    if model is None:
-        model = RooflineCost(target=target)
-    graph = remove_dead(separate_overlaps(externalize_sorts(graph)))
-    if options.inline:
-        inliner = Inliner(graph, analyse(graph), model=model, sizes=sizes, options=options, journal=journal)
-        graph = remove_dead(inliner.run())
+    settings = Settings(
+        target=target,
+        options=options,
+        model=RooflineCost(target=target) if model is None else model,
+        sizes=hints_of(options),
+        journal=Journal(options.max_decisions),
+    )
     facts = analyse(graph)
-    stages = _stages(graph, target)
-    groups = tuple(group_of(stage) for stage in stages)
-    if options.fuse:
-        around = Surroundings(
-            graph=graph, facts=facts, target=target, model=model, sizes=sizes, options=options
-        )
-        groups = Fuser(around, stages, journal).run()
-    context = Context(graph=graph, facts=facts, target=target, options=options, sizes=sizes)
-    return assemble(context, groups, journal)
+    for graph_pass in GRAPH_PASSES:
+        changed = graph_pass.run(graph, facts, settings)
+        if changed is not graph:
+            graph, facts = changed, analyse(changed)
+        if observe is not None:
+            observe(graph_pass.name, graph)
+    groups = _fuse(graph, facts, settings)
+    context = Context(graph=graph, facts=facts, target=target, options=options, sizes=settings.sizes)
+    return assemble(context, groups, settings.journal)
+
+
+def _inline(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
+    if not settings.options.inline:
+        return graph
+    inliner = Inliner(
+        graph,
+        facts,
+        model=settings.model,
+        sizes=settings.sizes,
+        options=settings.options,
+        journal=settings.journal,
+    )
+    return inliner.run()
+
+
+def _fuse(graph: Graph, facts: Dependence, settings: Settings) -> tuple[Group, ...]:
+    stages = _stages(graph, settings.target)
+    if not settings.options.fuse:
+        return tuple(group_of(stage) for stage in stages)
+    around = Surroundings(
+        graph=graph,
+        facts=facts,
+        target=settings.target,
+        model=settings.model,
+        sizes=settings.sizes,
+        options=settings.options,
+    )
+    return Fuser(around, stages, settings.journal).run()
 
 
 def _stages(graph: Graph, target: Target) -> list[Stage]:

@@ -1,0 +1,69 @@
+"""The order of the scheduler's passes, with a reason for each place.
+
+`pipeline.py` runs the passes; `ORDER` says what must come before what, and `violations` shows whether a sequence of
+passes agrees. A test holds the pipeline to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """Pass `first` runs before pass `second`, because of `why`."""
+
+    first: str
+    second: str
+    why: str
+
+
+ORDER: Final = (
+    Before(
+        "externalize",
+        "separate",
+        "a sort that becomes a call may need its operand in memory: a node like others",
+    ),
+    Before("separate", "dead", "a temporary for a value that nobody needs goes with what reads it"),
+    Before(
+        "separate",
+        "inline",
+        "a value read before its memory is overwritten must not move into the overwriter",
+    ),
+    Before("dead", "inline", "a consumer that nobody needs would count against inlining into the others"),
+    Before(
+        "inline",
+        "dead-after-inline",
+        "a producer that all of its consumers inline is read by nobody any more",
+    ),
+    Before("inline", "fuse", "fusion weighs what stages read and compute, which inlining changes"),
+    Before(
+        "dead-after-inline",
+        "fuse",
+        "a producer that is gone must take no place in a kernel, and link no others",
+    ),
+    Before("fuse", "assemble", "order, tiles and names are those of whole kernels"),
+)
+
+
+def violations(sequence: Sequence[str], order: Sequence[Before] = ORDER) -> tuple[str, ...]:
+    """What is wrong with `sequence`: rows of `order` that it breaks, and places that no row gives a reason for."""
+    place = {name: position for position, name in enumerate(sequence)}
+    found = [f"{name} runs twice" for name in place if sequence.count(name) > 1]
+    pairs: set[tuple[str, str]] = set()
+    for row in order:
+        unknown = [name for name in (row.first, row.second) if name not in place]
+        if unknown:
+            found.append(f"there is no pass {unknown[0]}")
+        elif place[row.first] > place[row.second]:
+            found.append(f"{row.first} must run before {row.second}: {row.why}")
+        pairs.add((row.first, row.second))
+    found += [
+        f"nothing says why {first} runs before {second}"
+        for first, second in pairwise(sequence)
+        if (first, second) not in pairs
+    ]
+    return tuple(found)
