@@ -487,6 +487,21 @@ def test_low_precision_memory(engine: TritonProcess, dtype: DType) -> None:
         torch.testing.assert_close(got, stored.float(), equal_nan=True)
 
 
+@pytest.mark.parametrize("dtype", [DType.F64, F32, DType.F16, DType.BF16])
+def test_constants_of_every_float_type(engine: TritonProcess, dtype: DType) -> None:
+    x = along("x0", 5)
+    chosen = where(load("in0", [x.symbol], DType.BOOL), const(1.5, dtype), const(-math.inf, dtype))
+    kernel = kernel_of(
+        (x,),
+        (arg("in0", DType.BOOL, 5), arg("out0", dtype, 5)),
+        Store(buffer="out0", index=x.symbol, value=chosen),
+    )
+    kind = getattr(torch, dtype.torch_name)
+    data = torch.tensor([True, False, False, True, True])
+    want = torch.where(data, 1.5, -math.inf).to(kind)
+    assert torch.equal(run(engine, kernel, data, torch.zeros(5, dtype=kind)), want)
+
+
 @pytest.mark.parametrize(
     "mode,dtype", [("mul", F32), ("add", DType.BF16), ("add", DType.I8), ("max", DType.F16)]
 )

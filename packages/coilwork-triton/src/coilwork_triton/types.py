@@ -11,7 +11,7 @@ from typing import Final
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.scalar import Literal_
-from coilwork_triton.tree import Attribute, Expression, List, Name, Number, number, tl, tl_name
+from coilwork_triton.tree import Attribute, Expression, List, Name, Number, method, number, tl, tl_name
 
 TRITON_TYPES: Final[Mapping[DType, str]] = MappingProxyType(
     {
@@ -47,7 +47,7 @@ def triton_type(dtype: DType) -> Expression:
 
 def typed_constant(value: Literal_, dtype: DType) -> Expression:
     """A scalar of exactly `dtype`."""
-    return tl("full", List(()), _literal(value, dtype), triton_type(dtype))
+    return _filled(List(()), value, dtype)
 
 
 def plain_constant(value: Literal_, dtype: DType) -> Expression:
@@ -65,7 +65,14 @@ def free_constant(value: Literal_, dtype: DType) -> Expression:
 def zeros_of(shape: tuple[str, ...], value: Literal_, dtype: DType) -> Expression:
     """A block of `shape` (names of constexpr sizes, or "1") filled with `value`."""
     extents = tuple(Number(1) if s == "1" else Name(s) for s in shape)
-    return tl("full", List(extents), _literal(value, dtype), triton_type(dtype))
+    return _filled(List(extents), value, dtype)
+
+
+def _filled(extents: List, value: Literal_, dtype: DType) -> Expression:
+    if dtype is DType.BF16:
+        # Triton's interpreter makes no bf16 constants; compiled, both forms are one
+        return method(_filled(extents, value, DType.F32), "to", triton_type(dtype))
+    return tl("full", extents, _literal(value, dtype), triton_type(dtype))
 
 
 def smallest(dtype: DType) -> Literal_:
