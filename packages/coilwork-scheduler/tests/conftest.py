@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +24,9 @@ from coilwork_ir.loops import Extern, Graph, Node, Pointwise, Reduce, Scan, Scat
 from coilwork_ir.scalar import Const, IndexValue, Load, Op, Scalar, cast, load, postorder
 from coilwork_ir.scalar import Reduce as ReduceValue
 from coilwork_ir.scalar import Scan as ScanValue
+
+# pytest's importlib mode puts no test folder on the path, and these tests share an allocator.
+sys.path.insert(0, str(Path(__file__).parent))
 
 Number = float | int | bool
 OPS: Mapping[str, Callable[..., Number]] = {
@@ -273,8 +278,29 @@ def run_kernel(memory: Memory, kernel: Kernel, call: KernelCall, buffers: Mappin
         own = any(not e.free_symbols.isdisjoint(reduced) for e in exprs) or isinstance(node, ScanValue)
         walks[node] = not isinstance(node, ReduceValue) and (own or any(walks[o] for o in node.operands))
     launch = _Launch(kernel.stores, reduced, depth, walks, read, cell)
+    kept = _hand_over(memory, kernel, call, actual)
     for row in points(parallel, sizes):
         launch.run(row)
+    memory.cells.update(kept)
+
+
+def _hand_over(
+    memory: Memory, kernel: Kernel, call: KernelCall, actual: Mapping[str, str]
+) -> dict[str, tuple[list[Number], int, Buffer]]:
+    """Let outputs be written over inputs as the kernel says they may; returns those inputs as they were."""
+    kept: dict[str, tuple[list[Number], int, Buffer]] = {}
+    done: set[str] = set()
+    for out_arg, in_arg in kernel.hints.inplace:
+        out, source = actual[out_arg], actual[in_arg]
+        if out in done or source in kept or call.args.count(source) > 1:
+            continue
+        cells, first, buffer = memory.cells[source]
+        made = memory.cells[out][2]
+        shared = cells[first : first + evaluate(buffer.span, memory.sizes)]
+        kept[source] = memory.cells[source]
+        done.add(out)
+        memory.cells[source], memory.cells[out] = (shared, 0, buffer), (shared, 0, made)
+    return kept
 
 
 @dataclass

@@ -5,20 +5,17 @@ from __future__ import annotations
 import random
 
 import pytest
+from allocator_simulation import measured_peak
 
-from coilwork_ir.buffers import Buffer, Ref
 from coilwork_ir.index import as_int
 from coilwork_ir.loops.text import parse_graph
 from coilwork_ir.program.nodes import (
     Alloc,
     BindSymbol,
-    ExternCall,
-    Free,
     Instruction,
     Launch,
     Program,
     Reinterpret,
-    Return,
     Reuse,
 )
 from coilwork_ir.target import target
@@ -42,85 +39,6 @@ def chain(length: int) -> str:
             'out "aten.mm.out" ("out")'
         )
     return "\n".join([*lines, f"  return (%b{length})", "}"])
-
-
-def measured_peak(program: Program) -> int:
-    """Walk the program as an allocator would see it; every rule about names is asserted on the way."""
-    owner: dict[str, int] = {}
-    size: dict[int, int] = {}
-    holders: dict[int, set[str]] = {}
-    freed: set[str] = set()
-    live = peak = 0
-
-    def size_of(buffer: Buffer) -> int:
-        found = as_int(buffer.span)
-        assert found is not None
-        return found * buffer.dtype.itemsize
-
-    def define(name: str, storage: int) -> None:
-        assert name not in owner, f"{name} defined twice"
-        owner[name] = storage
-        holders.setdefault(storage, set()).add(name)
-
-    def use(name: str) -> None:
-        assert name in owner and name not in freed, f"{name} used while not alive"
-
-    def fresh(buffer: Buffer, counted: bool) -> None:
-        nonlocal live, peak
-        storage = len(size)
-        size[storage] = size_of(buffer) if counted else 0
-        live += size[storage]
-        peak = max(peak, live)
-        define(buffer.name, storage)
-
-    def drop(name: str) -> None:
-        nonlocal live
-        use(name)
-        freed.add(name)
-        storage = owner[name]
-        holders[storage].discard(name)
-        if not holders[storage]:
-            live -= size[storage]
-
-    for entry in program.inputs:
-        if isinstance(entry, Buffer):
-            fresh(entry, counted=False)
-    for instruction in program.instructions:
-        match instruction:
-            case Alloc():
-                fresh(instruction.buffer, counted=True)
-            case Reuse():
-                use(instruction.source)
-                storage = owner[instruction.source]
-                assert size[storage] == size_of(instruction.buffer)
-                define(instruction.buffer.name, storage)
-                freed.add(instruction.source)
-                holders[storage].discard(instruction.source)
-            case Reinterpret():
-                use(instruction.source)
-                define(instruction.buffer.name, owner[instruction.source])
-            case Launch():
-                for name in instruction.args:
-                    use(name)
-            case ExternCall():
-                for value in instruction.args:
-                    if isinstance(value, Ref):
-                        use(value.name)
-                for _, name in instruction.out:
-                    use(name)
-                for output in instruction.outputs:
-                    if isinstance(output, Buffer):
-                        fresh(output, counted=True)
-            case Free():
-                for name in instruction.names:
-                    drop(name)
-            case Return():
-                for result in instruction.values:
-                    if isinstance(result, Ref):
-                        use(result.name)
-            case _:
-                pass
-    return peak
 
 
 def count(program: Program, kind: type[Instruction]) -> int:

@@ -159,6 +159,7 @@ class _Planner:
                     wanted.append(storage)
         inplace = self._inplace_candidates(step) if self.options.reuse else {}
         instructions: list[Instruction] = []
+        fresh: list[Storage] = []
         for storage in wanted:
             source = self._take_inplace(storage, inplace, number)
             if source is not None:
@@ -171,8 +172,11 @@ class _Planner:
                 instructions.append(Reuse(buffer=storage.root, source=source))
             else:
                 instructions.append(Alloc(buffer=storage.root))
-                self.meter.grow(storage.size_bytes)
+                fresh.append(storage)
         self._release()
+        # what died is given back first, so it does not count beside what is new
+        for storage in fresh:
+            self.meter.grow(storage.size_bytes)
         self.out.extend(instructions)
 
     def _release(self) -> None:
