@@ -86,6 +86,7 @@ class _Emitter:
     buffers: dict[str, Buffer] = field(default_factory=dict)
     symbols: dict[str, Any] = field(default_factory=dict)
     sizes: dict[Expr, Any] = field(default_factory=dict)
+    effects: set[str] = field(default_factory=set)
     nested: int = 0
 
     def run(self) -> torch.fx.GraphModule:
@@ -153,6 +154,13 @@ class _Emitter:
     def _function(self, target: Callable[..., Any], *args: Any, **kwargs: Any) -> torch.fx.Node:
         return self.graph.call_function(target, args, kwargs)
 
+    def _effect(self, name: str, function: Callable[..., Any], *args: Any) -> torch.fx.Node:
+        """Call `function` for what it does rather than returns: as the submodule `name`, which is never dead code."""
+        if name not in self.effects:
+            self.effects.add(name)
+            self.root.add_module(name, _Effect(function))
+        return self.graph.call_module(name, args)
+
     def _argument(self, value: Argument) -> Any:
         match value:
             case Ref(name):
@@ -180,11 +188,12 @@ class _Emitter:
                 buffer = self.buffers[instruction.buffer]
                 size, stride = self._layout(buffer)
                 arguments = (buffer.name, _dtype(buffer), buffer.device, size, stride)
-                rt = self.runtime
-                check = rt.check_aligned_layout if instruction.aligned else rt.check_layout
-                node = self._function(check, self.values[buffer.name], *arguments)
+                value = self.values[buffer.name]
                 if instruction.aligned:
-                    self.values[buffer.name] = node
+                    check = self.runtime.check_aligned_layout
+                    self.values[buffer.name] = self._effect("check_aligned_layout", check, value, *arguments)
+                else:
+                    self._effect("check_layout", self.runtime.check_layout, value, *arguments)
             case Alloc(buffer=buffer):
                 size, stride = self._layout(buffer)
                 empty = self.runtime.empty_strided
@@ -212,7 +221,9 @@ class _Emitter:
                 self._extern(instruction)
             case CheckSize():
                 lhs, rhs = self._size(instruction.lhs), self._size(instruction.rhs)
-                self._function(control.check_size, lhs, instruction.relation, rhs, instruction.message)
+                self._effect(
+                    "check_size", control.check_size, lhs, instruction.relation, rhs, instruction.message
+                )
             case CondCall():
                 self._cond(instruction)
             case WhileCall():
@@ -225,7 +236,7 @@ class _Emitter:
         source = self.values[bind.buffer]
         if source.op == "placeholder":
             rank = len(self.buffers[bind.buffer].shape)
-            self._function(self.runtime.check_rank, source, bind.buffer, rank)
+            self._effect("check_rank", self.runtime.check_rank, source, bind.buffer, rank)
         self.symbols[bind.symbol.name] = self.graph.call_method(bind.what, (source, bind.dim))
 
     def _cond(self, call: CondCall) -> None:
@@ -264,11 +275,8 @@ class _Emitter:
                 "missing-source", f"no launcher for kernel {launch.kernel}", origins=launch.origins
             )
         args = [self.values[name] for name in launch.args] + [self._size(s) for s in launch.sizes]
-        # FX prints a call by the function's qualified name; a launcher is an object, so it becomes a submodule.
         name = f"kernel_{launch.kernel}"
-        if not hasattr(self.root, name):
-            self.root.add_module(name, _Kernel(launcher))
-        node = self.graph.call_module(name, tuple(args))
+        node = self._effect(name, launcher, *args)
         node.meta["stack_trace"] = "\n".join(origin_lines(launch.origins))
 
     def _extern(self, call: ExternCall) -> None:
@@ -314,18 +322,18 @@ class _Emitter:
             self._define(output, self._ensured(value, output))
 
 
-class _Kernel(torch.nn.Module):
-    """A kernel's launcher as a module, so that FX can name it."""
+class _Effect(torch.nn.Module):
+    """A launcher or check as a module, so that FX can name it."""
 
-    # launches have effects: FX must not remove them for want of users
+    # FX must not remove it for want of users
     _is_impure = True
 
-    def __init__(self, launcher: Launcher) -> None:
+    def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
-        self._launcher = launcher
+        self._function = function
 
-    def forward(self, *args: Any) -> None:
-        self._launcher(*args)
+    def forward(self, *args: Any) -> Any:
+        return self._function(*args)
 
 
 def merged(*groups: tuple[Expr, ...]) -> tuple[Expr, ...]:

@@ -10,7 +10,7 @@ from coilwork_ir.program.nodes import BindSymbol, CheckLayout, CheckSize, Commen
 from coilwork_wrapper.python.scope import Scope
 from coilwork_wrapper.python.tree import Line, Listing, Statement, Suite
 
-ALIGNED_AT_ONCE = 4
+HALF_A_LINE = 42
 
 
 def fixed_checks(program: Program, scope: Scope) -> tuple[CheckLayout, ...]:
@@ -29,10 +29,9 @@ def emit_fixed_checks(checks: Sequence[CheckLayout], scope: Scope) -> Iterator[S
     details = [_check(check, scope) for check in checks]
     learn = Listing("known_inputs.learn(", names, ")")
     yield Suite(Listing("if not known_inputs.match(", names, "):"), (*details, learn))
-    moved = [scope.name(check.buffer) for check in checks if check.aligned]
-    for first in range(0, len(moved), ALIGNED_AT_ONCE):
-        some = ", ".join(moved[first : first + ALIGNED_AT_ONCE])
-        target = some if ", " in some else f"{some},"
+    for group in _short_groups([scope.name(check.buffer) for check in checks if check.aligned]):
+        some = ", ".join(group)
+        target = some if len(group) > 1 else f"({some},)"
         yield Line(f"{target} = {scope.runtime('aligned')}({some})")
 
 
@@ -42,6 +41,18 @@ def emit_check(check: CheckLayout, scope: Scope) -> Statement:
         return _check(check, scope)
     name = scope.name(check.buffer)
     return Listing(f"{name} = {scope.runtime('check_aligned_layout')}(", _expected(check, scope), ")")
+
+
+def _short_groups(names: Sequence[str]) -> Iterator[list[str]]:
+    """`names` in runs that fit on a line twice, as results and as arguments."""
+    group: list[str] = []
+    for name in names:
+        if group and len(", ".join([*group, name])) > HALF_A_LINE:
+            yield group
+            group = []
+        group.append(name)
+    if group:
+        yield group
 
 
 def _check(check: CheckLayout, scope: Scope) -> Statement:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from coilwork_ir.buffers import Argument, Buffer, Ref, SymbolOutput
+from coilwork_ir.buffers import Argument, Buffer, ListValue, Ref, SymbolOutput
 from coilwork_ir.program.nodes import (
     Alloc,
     AllocPool,
@@ -124,7 +124,7 @@ def _view(buffer: Buffer, source: Buffer, source_name: str, offset: str, scope: 
 
 
 def _extern(call: ExternCall, scope: Scope) -> Iterator[Statement]:
-    args = [scope.argument(a) for a in call.args]
+    args = [piece for a in call.args for piece in _pieces(a, scope)]
     args += [f"{key}={scope.argument(value)}" for key, value in call.kwargs]
     args += [f"{key}={scope.name(name)}" for key, name in call.out]
     wanted = [(k, o) for k, o in enumerate(call.outputs) if o is not None]
@@ -141,6 +141,16 @@ def _extern(call: ExternCall, scope: Scope) -> Iterator[Statement]:
             yield Line(f"{_result_name(output, scope)} = results[{number}]")
             yield from _settle(output, call, number, scope)
         yield Delete(("results",))
+
+
+def _pieces(argument: Argument, scope: Scope) -> Sequence[str]:
+    """Texts that give `argument` when joined by commas: the items of a long list may stand on several lines."""
+    if not isinstance(argument, ListValue) or not argument.items:
+        return [scope.argument(argument)]
+    pieces = [scope.argument(item) for item in argument.items]
+    pieces[0] = f"[{pieces[0]}"
+    pieces[-1] = f"{pieces[-1]}]"
+    return pieces
 
 
 def _result_name(output: Buffer | SymbolOutput, scope: Scope) -> str:

@@ -120,7 +120,7 @@ def _make_call(program: Program, keys: tuple[str, ...]) -> Statement:
     )
     body: list[Statement] = [
         Docstring(
-            "The function that runs the graph on the list `args`, which it empties, so that inputs are freed early."
+            "`call(args)`, which runs the graph on the inputs in the list `args`, and empties it first."
         ),
         *(Line(f"{name} = {value}") for name, value in sorted(used.items(), key=lambda pair: pair[1])),
         *(Line(f"{name} = torch.ops.{operator}") for operator, name in operators.items()),

@@ -1,0 +1,69 @@
+"""What is particular to graph modules: parameters, source lines, what may be removed, other runtimes, errors."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from wrapper_programs import fx_module, program_of
+
+from coilwork_ir.errors import EmitError
+from coilwork_wrapper import emit_fx, layouts
+
+LAUNCH = """program @relu {
+  input %x: f32[4]
+  DOUBLE
+  check %x
+  launch @double (%x) sizes [4] loc("mul" "aten.mul.Tensor" "model.py":3 "x *= 2" "")
+  return (%x)
+}"""
+
+
+def test_parameters_have_valid_distinct_names() -> None:
+    text = """program @p {
+      symbol lambda in [0, inf]
+      input size `lambda`
+      input %size_0: f32[lambda]
+      input size `lambda`
+      input size `2`
+      return (%size_0)
+    }"""
+    x = torch.ones(3)
+    assert fx_module(text)(3, x, 3, 2)[0] is x
+
+
+def test_launches_remember_their_source_lines() -> None:
+    graph = fx_module(LAUNCH)
+    (launch,) = [node for node in graph.graph.nodes if node.target == "kernel_double"]
+    assert launch.meta["stack_trace"] == "model.py:3  x *= 2  [mul]"
+    assert type(graph).__name__ == "relu"
+
+
+def test_launches_and_checks_are_never_dead_code() -> None:
+    graph = fx_module(LAUNCH)
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+    assert graph(torch.ones(4))[0].tolist() == [2.0] * 4
+    with pytest.raises(layouts.LayoutError, match="input x"):
+        graph(torch.ones(5))
+
+
+def test_what_is_missing_is_named() -> None:
+    with pytest.raises(EmitError, match="no launcher for kernel double"):
+        emit_fx(program_of(LAUNCH), {})
+    with pytest.raises(EmitError, match="no tensor for constant 'k'"):
+        emit_fx(program_of('program @p {\n constant "k" %w: f32[4]\n return (%w)\n}'), {})
+
+
+def test_memory_of_a_graph_lives_as_long_as_its_last_use() -> None:
+    graph = fx_module(
+        """program @p {
+          input %x: f32[4]
+          extern "aten.neg.default" (%x) defines (%y: f32[4])
+          extern "aten.exp.default" (%y) defines (%z: f32[4])
+          free (%y)
+          extern "aten.sin.default" (%z) defines (%w: f32[4])
+          return (%w)
+        }"""
+    )
+    before_sin = graph.code.partition("aten.sin")[0]
+    assert "ensure_layout = None" in before_sin

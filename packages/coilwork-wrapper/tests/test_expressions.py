@@ -1,0 +1,46 @@
+"""Arguments of operator calls as Python text."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from coilwork_ir.buffers import Argument, DeviceValue, ListValue, Ref, TorchValue
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import symbol
+from coilwork_wrapper.python.expressions import argument_text, tuple_text
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        (True, True),
+        (None, None),
+        (-3, -3),
+        (0.1, 0.1),
+        (-0.0, -0.0),
+        (math.inf, math.inf),
+        (-math.inf, -math.inf),
+        (complex(1, -math.inf), complex(1, -math.inf)),
+        ('"quo\'te"\n', '"quo\'te"\n'),
+        (DType.BF16, torch.bfloat16),
+        (TorchValue("channels_last"), torch.channels_last),
+        (DeviceValue("cuda:1"), torch.device("cuda:1")),
+        (ListValue((Ref("x"), 2 * symbol("s0"), None)), ["X", 6, None]),
+    ],
+    ids=str,
+)
+def test_arguments(argument: Argument, value: object) -> None:
+    text = argument_text(argument, str.upper, repr)
+    assert eval(text, {"torch": torch, "X": "X", "s0": 3}) == value
+
+
+def test_nan() -> None:
+    assert math.isnan(eval(argument_text(math.nan, str, repr)))
+    assert math.isnan(eval(argument_text(complex(math.nan, 1), str, repr)).real)
+
+
+def test_tuples() -> None:
+    assert [tuple_text(items) for items in ([], ["a"], ["a", "b"])] == ["()", "(a,)", "(a, b)"]
