@@ -1,0 +1,99 @@
+"""A torch.compile backend that emits the kernels a GPU would run, from models on the CPU, and runs none of them.
+
+Use as `torch.compile(..., backend=KernelsFor(("sm_90", "gfx942")))`; afterwards `specs` holds what the wrapper's Python module
+would hand to the runtime, each kernel once however many graphs it occurs in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coilwork.clock import StageClock
+from coilwork.job import Role, open_job
+from coilwork.options import CompileOptions
+from coilwork.stages import emit_kernels, lower_to_program
+from coilwork.targets import TargetChoice
+from coilwork.torch_compat import compile_with_aot_autograd
+from coilwork.trace import Trace
+from coilwork_ir.target import TARGETS
+from coilwork_lowering import LoweringOptions, decompositions, lower, partition
+from coilwork_runtime.loader import execute_module
+from coilwork_runtime.specs import TritonKernel
+from coilwork_wrapper import emit_python
+
+Call = Callable[[list[Any]], Sequence[Any]]
+
+
+@dataclass(slots=True, kw_only=True)
+class KernelsFor:
+    """Attributes:
+
+    targets: names of GPUs.
+    specs: the kernels, by target, and what makes them differ.
+    graphs: the roles of the graphs that were lowered.
+    """
+
+    targets: tuple[str, ...]
+    specs: dict[tuple[str, ...], TritonKernel] = field(default_factory=dict)
+    graphs: list[Role] = field(default_factory=list)
+
+    def __call__(
+        self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **_: Any
+    ) -> Callable[..., Any]:
+        return compile_with_aot_autograd(
+            gm,
+            example_inputs,
+            forward=partial(self._compile, role="forward"),
+            backward=partial(self._compile, role="backward"),
+            inference=partial(self._compile, role="inference"),
+            decompositions=decompositions(LoweringOptions()),
+            partition=partition,
+        )
+
+    def _compile(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, role: Role) -> Call:
+        options = CompileOptions(strict=True, verify=True)
+        job = open_job(gm, example_inputs, role=role, options=options)
+        lowered = lower(gm, name=job.graph_id, example_strides=job.strides)
+        for name in self.targets:
+            target = TARGETS[name]
+            quiet = Trace(None)
+            program = lower_to_program(lowered.graph, target, options, trace=quiet, clock=StageClock())
+            choice = TargetChoice(main=target, by_device=())
+            sources = emit_kernels(program, choice, options, trace=quiet)
+            module = emit_python(program, sources, target=name)
+            for spec in execute_module(module, job.graph_id).specs:
+                if not isinstance(spec, TritonKernel):
+                    raise AssertionError(f"{spec.name} is no Triton kernel")
+                self.specs.setdefault((name, *identity(spec)), spec)
+        self.graphs.append(role)
+        return _blank_results(gm)
+
+
+def identity(spec: TritonKernel) -> tuple[str, ...]:
+    """What the compiler sees of a kernel: its text without the heading, which names lines of the model."""
+    _heading, separator, code = spec.source.partition("\nimport triton\n")
+    if not separator:
+        raise AssertionError(f"{spec.name} does not import triton")
+    return (code, repr(spec.args), repr(spec.configs))
+
+
+def _blank_results(gm: torch.fx.GraphModule) -> Call:
+    """A stand-in for the compiled graph that returns zeros of the right shapes: nothing here is about values."""
+    (output,) = gm.graph.find_nodes(op="output")
+    results = [node.meta["val"] if isinstance(node, torch.fx.Node) else node for node in output.args[0]]
+
+    def call(args: list[Any]) -> Sequence[Any]:
+        args.clear()
+        return [
+            torch.empty_strided(r.shape, r.stride(), dtype=r.dtype).zero_() if isinstance(r, Tensor) else r
+            for r in results
+        ]
+
+    call._boxed_call = True
+    return call
