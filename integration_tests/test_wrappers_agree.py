@@ -11,9 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import coilwork_wrapper
 from coilwork_cache import MemoryStore
 from coilwork_ir.program.interpret import interpret_program
 from coilwork_ir.program.nodes import Program
+from coilwork_ir.program.text import parse_program
+from coilwork_runtime import Builder, LayoutError, generated, load_python
+from coilwork_wrapper import emit_fx, emit_python
+from coilwork_wrapper.surface import FUNCTIONS
 from integration_tests import all_levels
 from integration_tests.all_levels import AllLevels
 
@@ -79,6 +84,17 @@ def integers(x: Tensor) -> tuple[Tensor, ...]:
 
 def branches(x: Tensor) -> Tensor:
     result: Tensor = torch.cond(x.sum() > 0, lambda y: y.sin() * 2, lambda y: y.cos() + 1, (x,))
+    return result
+
+
+def sized_branches(x: Tensor) -> Tensor:
+    rows = x.shape[0]
+    result: Tensor = torch.cond(x.sum() > 0, lambda y: y.sin() * rows, lambda y: y.flip(0) + rows, (x,))
+    return result * 2
+
+
+def countdown(n: Tensor, x: Tensor) -> tuple[Any, ...]:
+    result: tuple[Any, ...] = torch.while_loop(lambda k, y: k > 0, lambda k, y: (k - 1, y * 2 + 1), (n, x))
     return result
 
 
@@ -158,6 +174,17 @@ CASES: Sequence[Case] = (
         calls=[lambda: (torch.ones(3, 4),), lambda: (-torch.ones(3, 4),)],
     ),
     Case(
+        name="branches of dynamic sizes",
+        make=lambda: sized_branches,
+        calls=[lambda: (torch.ones(3, 4),), lambda: (-torch.ones(7, 4),)],
+        dynamic=(0,),
+    ),
+    Case(
+        name="a loop",
+        make=lambda: countdown,
+        calls=[lambda n=n: (torch.tensor(n), normal(5)) for n in (3, 0)],
+    ),
+    Case(
         name="sizes as results",
         make=lambda: sizes,
         calls=[lambda n=n: (normal(n, 6).t()[:4].t(),) for n in (5, 8)],
@@ -213,6 +240,54 @@ def test_levels_agree(case: Case, store: MemoryStore) -> None:
     assert levels.calls == len(case.calls) * len(case.graphs)
     assert len(levels.refused) == len(case.refused)
     assert all(name in said for name, said in zip(case.refused, levels.refused, strict=True))
+
+
+PROGRAM = """program @p {
+  symbol s0 in [0, inf]
+  input %x: f32[2, 3]
+  input %y: f32[2, s0]
+  bind s0 in [0, inf] size %y 1
+  check %x
+  check %y aligned
+  extern "aten.isfinite.default" (%x) defines (%z: f32[2, 3])
+  return (%z)
+}"""
+
+
+@pytest.mark.parametrize(
+    ("inputs", "code"),
+    [
+        ((torch.ones(2, 4), torch.ones(2, 5)), "input-layout"),
+        ((torch.ones(3, 2).t(), torch.ones(2, 5)), "input-layout"),
+        ((torch.ones(2, 3).double(), torch.ones(2, 5)), "input-layout"),
+        ((torch.ones(2, 3, device="meta"), torch.ones(2, 5)), "input-layout"),
+        ((torch.ones(2, 3), torch.ones(4)), "input-layout"),
+        ((torch.ones(2, 3), torch.ones(4, 5)), "input-layout"),
+        ((torch.ones(2, 3), torch.ones(2, 5)), "operator-dtype"),
+    ],
+    ids=["shape", "strides", "dtype", "device", "rank", "dynamic shape", "operator"],
+)
+def test_wrong_tensors_are_refused_in_the_same_words(inputs: Sequence[Tensor], code: str) -> None:
+    program = parse_program(PROGRAM)
+    builder = Builder(MemoryStore())
+    python = load_python(emit_python(program, {}), builder=builder, constants={}, name="p")
+    messages: list[str] = []
+    for call in (
+        lambda: python(list(inputs)),
+        lambda: emit_fx(program, {}, runtime=generated)(*inputs),
+    ):
+        with pytest.raises(LayoutError) as caught:
+            call()
+        assert caught.value.code == code
+        messages.append(str(caught.value))
+    with pytest.raises(coilwork_wrapper.LayoutError) as alone:
+        emit_fx(program, {})(*inputs)
+    assert {*messages, str(alone.value)} == {messages[0]}
+
+
+def test_the_runtime_has_all_that_generated_modules_use() -> None:
+    for name in (*FUNCTIONS, "LayoutMemory", "CppKernel", "TritonKernel", "random_input", "run_standalone"):
+        assert name in generated.__all__
 
 
 def test_a_level_that_differs_is_named(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:

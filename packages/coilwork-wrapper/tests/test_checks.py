@@ -109,3 +109,26 @@ def test_a_check_after_work_stays_after_it() -> None:
     }"""
     assert "known_inputs" not in module_text(text)
     check_agreement(text, [torch.ones(2)])
+
+
+def test_nested_programs_check_their_own_inputs() -> None:
+    text = """program @p {
+      input %flag: bool[]
+      input %x: f32[2]
+      check %flag
+      check %x
+      cond %flag (%x) defines (%y: f32[2]) {
+        program @then {
+          input %a: f32[2]
+          check %a aligned
+          return (%a)
+        }
+        program @otherwise {
+          input %a: f32[2]
+          check %a
+          return (%a)
+        }
+      }
+      return (%y)
+    }"""
+    check_agreement(text, *([torch.tensor(flag), torch.randn(2)] for flag in (True, False, True)))

@@ -7,7 +7,7 @@ import torch
 from wrapper_programs import fx_module, program_of
 
 from coilwork_ir.errors import EmitError
-from coilwork_wrapper import emit_fx, layouts
+from coilwork_wrapper import LayoutError, emit_fx
 
 LAUNCH = """program @relu {
   input %x: f32[4]
@@ -43,7 +43,7 @@ def test_launches_and_checks_are_never_dead_code() -> None:
     graph.graph.eliminate_dead_code()
     graph.recompile()
     assert graph(torch.ones(4))[0].tolist() == [2.0] * 4
-    with pytest.raises(layouts.LayoutError, match="input x"):
+    with pytest.raises(LayoutError, match="input x"):
         graph(torch.ones(5))
 
 

@@ -18,6 +18,7 @@ from coilwork_wrapper.python.tree import (
     Listing,
     Remark,
     SourceText,
+    Statement,
     Suite,
     print_module,
 )
@@ -50,7 +51,7 @@ def test_long_listings_are_broken_and_keep_their_items(numbers: list[int]) -> No
 
 
 def test_neighbouring_deletes_are_one_and_empty_ones_none() -> None:
-    body = [Delete(("a",)), Delete(()), Delete(("b", "c")), Blank(), Delete(())]
+    body: list[Statement] = [Delete(("a",)), Delete(()), Delete(("b", "c")), Blank(), Delete(())]
     assert print_module(body) == "del a, b, c\n\n"
     many = print_module([Delete(tuple(f"a_long_name_{k}" for k in range(30)))])
     assert len(many.splitlines()) > 1 and max(map(len, many.splitlines())) <= WIDTH
