@@ -106,8 +106,12 @@ class _Emitter:
         """Make the parameters: one per input, then one per symbol of the surroundings."""
         entries = (*self.program.inputs, *self.outer)
         # a parameter's target is printed as its name, so it has to be an identifier that no other one has
-        wanted = [e.name if isinstance(e, Buffer) or e.is_symbol else "size" for e in entries]
-        numbered = [f"{name} {k}" if name in wanted[:k] else name for k, name in enumerate(wanted)]
+        seen: set[str] = set()
+        numbered: list[str] = []
+        for position, entry in enumerate(entries):
+            name = entry.name if isinstance(entry, Buffer) or entry.is_symbol else "size"
+            numbered.append(f"{name} {position}" if name in seen else name)
+            seen.add(name)
         names = identifiers(numbered)
         for entry, name in zip(entries, numbered, strict=True):
             node = self.graph.placeholder(names[name])

@@ -98,8 +98,9 @@ def _function(part: Program, scope: Scope) -> Suite:
     fixed = fixed_checks(part, scope) if name == "call" else ()
     if fixed:
         body.extend(emit_fixed_checks(fixed, scope))
+    done = {id(check) for check in fixed}
     for instruction in part.instructions:
-        if instruction in fixed:
+        if id(instruction) in done:
             continue
         if isinstance(instruction, BindSymbol):
             # an input may carry a size that a tensor's shape gives as well

@@ -119,7 +119,7 @@ def _lines(statement: Statement, indent: str) -> Iterator[str]:
         case Docstring(text):
             escaped = text.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
             first, *rest = escaped.splitlines() or [""]
-            if not rest:
+            if not rest and not first.endswith('"'):
                 yield f'{indent}"""{first}"""'
                 return
             yield f'{indent}"""{first}'
