@@ -34,6 +34,12 @@ def count(notes: Path) -> int:
     return len(notes.read_text().splitlines())
 
 
+def stored_library(store: MemoryStore) -> str:
+    """The key of the one library in the store; beside it lies a record that names it."""
+    (key,) = [key for key in entries(store) if (store.get(key) or b"").startswith(b"\x7fELF")]
+    return key
+
+
 def doubled(builder: Builder, factor: int = 2) -> float:
     launch = builder.build([cpp_kernel(factor=factor)])["double_it"]
     x, y = torch.ones(4), torch.zeros(4)
@@ -105,7 +111,7 @@ def test_progress_counts_kernels() -> None:
 def test_a_stored_entry_that_does_not_load_is_built_again(junk: bytes) -> None:
     store = MemoryStore()
     doubled(Builder(store))
-    (key,) = entries(store)
+    key = stored_library(store)
     good = store.get(key)
     store.put(key, junk)
     assert doubled(Builder(store)) == 2
@@ -117,12 +123,12 @@ def test_a_stored_library_without_the_kernel_is_built_again() -> None:
     other = cpp_kernel(source='extern "C" __attribute__((visibility("default"))) void other() {}')
     with pytest.raises(KernelBuildError, match="does not load"):
         Builder(store).build([other])
-    (key,) = entries(store)
+    key = stored_library(store)
     stranger = store.get(key)
     assert stranger is not None
     store.clear()
     doubled(Builder(store))
-    (key,) = entries(store)
+    key = stored_library(store)
     store.put(key, stranger)
     assert doubled(Builder(store)) == 2
 
@@ -154,6 +160,57 @@ def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(MissingCompilerError, match=r"(?s)no C\+\+ compiler.*try     install g\+\+"):
         Builder().build([cpp_kernel()])
+
+
+def test_stored_kernels_need_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    store = MemoryStore()
+    assert doubled(Builder(store)) == 2
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert doubled(Builder(store)) == 2
+    with pytest.raises(MissingCompilerError):
+        doubled(Builder(store), factor=3)
+    for key in entries(store):
+        store.put(key, b"\xff junk")
+    with pytest.raises(MissingCompilerError):
+        doubled(Builder(store))
+
+
+def test_files_that_kernels_were_loaded_from_go_with_the_process(tmp_path: Path) -> None:
+    """Also of a process whose forked child ends first, and without a word of Python's about what was left behind."""
+    code = """
+        import os, sys
+        from runtime_sample_kernels import cpp_kernel
+        from coilwork_runtime import Builder
+        Builder().build([cpp_kernel()])
+        if (child := os.fork()) == 0:
+            sys.exit(0)
+        os.waitpid(child, 0)
+        assert any(files for _, _, files in os.walk(os.environ["TMPDIR"])), "the files are there while the process is"
+    """
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(code)],
+        env={**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "ResourceWarning" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_workers_start_in_the_background() -> None:
+    started, release = threading.Event(), threading.Event()
+
+    class SlowPool(WorkerPool):
+        def warm_up(self, count: int) -> None:
+            release.wait(30)
+            started.set()
+
+    Builder(pool=SlowPool(), workers=3).warm_up()
+    assert not started.is_set()
+    release.set()
+    assert started.wait(30)
 
 
 def test_with_a_compiler_that_does_not_work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

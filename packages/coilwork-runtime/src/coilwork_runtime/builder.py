@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from typing import Any
@@ -69,8 +70,13 @@ class Builder:
             }
 
     def warm_up(self) -> None:
-        """Start the processes that compile Triton kernels, so that they are ready when lowering and scheduling are done."""
-        self._pool.warm_up(self._workers)
+        """Start the processes that compile Triton kernels, so that they are ready when lowering and scheduling are done.
+
+        Returns at once; a thread starts them one after the other.
+        """
+        threading.Thread(
+            target=self._pool.warm_up, args=(self._workers,), name="coilwork-warm-up", daemon=True
+        ).start()
 
     def binaries(
         self, specs: Iterable[KernelSpec]

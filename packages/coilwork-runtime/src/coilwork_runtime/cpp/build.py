@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
+import re
 import tempfile
 import threading
 from pathlib import Path
+from typing import Final
 
 from coilwork_cache import Store, content_key
 from coilwork_runtime.cpp.launch import Launcher, load_launcher
 from coilwork_runtime.cpp.toolchain import Toolchain, compile_library, find_toolchain, flags_for, make_stub
-from coilwork_runtime.errors import KernelBuildError
+from coilwork_runtime.errors import KernelBuildError, MissingCompilerError
+from coilwork_runtime.folders import new_folder
 from coilwork_runtime.single_flight import SingleFlight
 from coilwork_runtime.specs import CppKernel
 
+_KEY: Final = re.compile("[0-9a-f]+")
+
 
 class CppBuilder:
-    """Builds C++ kernels. The libraries it has loaded lie in a folder that goes with it."""
+    """Builds C++ kernels. The libraries that it loads lie in a folder that goes with the process."""
 
     def __init__(self, store: Store | None) -> None:
         self._store = store
         self._lock = threading.Lock()
         self._flights: SingleFlight[Path] = SingleFlight()
-        self._folder = tempfile.TemporaryDirectory(prefix="coilwork-kernels-")
+        self._folder = functools.cache(lambda: new_folder("cpp"))
         self._stub_made = False
         self._written: dict[str, Path] = {}
 
@@ -32,9 +38,15 @@ class CppBuilder:
 
         Raises:
             KernelBuildError: the compiler refuses the source, or the result does not load.
-            MissingCompilerError: there is no compiler.
+            MissingCompilerError: there is no compiler, and the store has not got the kernel from when there was one.
         """
-        toolchain = find_toolchain()
+        try:
+            toolchain = find_toolchain()
+        except MissingCompilerError:
+            launcher = self._stored_launcher(spec)
+            if launcher is None:
+                raise
+            return launcher
         key = library_key(spec, toolchain)
         library = self._flights.run(key, lambda: self._library(spec, key, toolchain))
         try:
@@ -56,6 +68,14 @@ class CppBuilder:
         toolchain = find_toolchain()
         key = library_key(spec, toolchain)
         return self._flights.run(key, lambda: self._library(spec, key, toolchain)).read_bytes()
+
+    def _stored_launcher(self, spec: CppKernel) -> Launcher | None:
+        """The launcher of what any compiler made of the kernel before; None if the store has nothing that loads."""
+        if self._store is None:
+            return None
+        named = (self._store.get(latest_key(spec)) or b"").decode(errors="replace")
+        data = self._store.get(named) if _KEY.fullmatch(named) else None
+        return None if data is None else self.load(spec, data)
 
     def load(self, spec: CppKernel, data: bytes) -> Launcher | None:
         """A launcher of a library that was built elsewhere; None if it does not load here."""
@@ -83,9 +103,9 @@ class CppBuilder:
     def _compile(self, spec: CppKernel, key: str, toolchain: Toolchain) -> bytes:
         with self._lock:
             if not self._stub_made:
-                make_stub(toolchain, Path(self._folder.name))
+                make_stub(toolchain, self._folder())
                 self._stub_made = True
-        data, complaint = compile_library(toolchain, spec.source, spec.features, Path(self._folder.name))
+        data, complaint = compile_library(toolchain, spec.source, spec.features, self._folder())
         if data is None:
             raise KernelBuildError(
                 spec.name,
@@ -94,6 +114,7 @@ class CppBuilder:
             )
         if self._store is not None:
             self._store.put(key, data)
+            self._store.put(latest_key(spec), key.encode())
         return data
 
     def _keep(self, key: str, data: bytes) -> Path:
@@ -102,10 +123,20 @@ class CppBuilder:
 
     def _write(self, data: bytes) -> Path:
         """A new file each time: the loader takes a path that it knows for the library that it knows."""
-        handle, path = tempfile.mkstemp(suffix=".so", dir=self._folder.name)
+        handle, path = tempfile.mkstemp(suffix=".so", dir=self._folder())
         with os.fdopen(handle, "wb") as file:
             file.write(data)
         return Path(path)
+
+
+def latest_key(spec: CppKernel) -> str:
+    """The store's key of the key of the library that was built last, whatever the compiler.
+
+    It serves machines without a compiler, which cannot know the version that a library's own key contains.
+    """
+    return content_key(
+        "cpp-kernel-latest", spec.source, " ".join(flags_for(spec.features)), platform.machine()
+    )
 
 
 def library_key(spec: CppKernel, toolchain: Toolchain) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import threading
 from collections.abc import Sequence
 
@@ -33,7 +32,6 @@ class TritonBuilder:
         self._lock = threading.Lock()
         self._built: dict[str, GpuBinary] = {}
         self._flights: SingleFlight[GpuBinary] = SingleFlight()
-        self._folder = tempfile.TemporaryDirectory(prefix="coilwork-triton-")
 
     def candidates(self, spec: TritonKernel) -> tuple[Candidate, ...]:
         """What has to be compiled for `spec`.
@@ -100,7 +98,7 @@ class TritonBuilder:
             MissingTritonError: Triton is not installed.
         """
         triton_version()
-        return make_interpreted(spec, self._folder)
+        return make_interpreted(spec)
 
     def _binary(self, candidate: Candidate) -> GpuBinary:
         with self._lock:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Final
 
 import torch
 
 from coilwork_runtime.checks import raise_check
 from coilwork_runtime.dtypes import torch_dtype
+from coilwork_runtime.folders import new_folder
 from coilwork_runtime.specs import TritonKernel
 from coilwork_runtime.triton_kernels.requests import constants_of, run_time_arguments
 from coilwork_runtime.triton_kernels.worker import load_function
@@ -28,16 +27,13 @@ def interpreting(environ: Mapping[str, str] = os.environ) -> bool:
     return environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "yes", "on", "y")
 
 
-def make_interpreted(spec: TritonKernel, folder: tempfile.TemporaryDirectory[str]) -> Launcher:
-    """A callable over tensors, then sizes, that interprets the kernel in its first configuration.
-
-    Triton reads the source's file when the kernel first runs, so `folder` stays as long as the callable.
-    """
+def make_interpreted(spec: TritonKernel) -> Launcher:
+    """A callable over tensors, then sizes, that interprets the kernel in its first configuration."""
     # Only here: what is compiled ahead needs no Triton in this process.
     from triton.runtime.errors import InterpreterError
     from triton.runtime.interpreter import InterpreterOptions
 
-    function = load_function(spec.source, spec.entry, Path(folder.name))
+    function = load_function(spec.source, spec.entry, new_folder("triton"))
     arguments = run_time_arguments(spec)
     constants = constants_of(spec.configs[0])
     # device assertions run in debug mode only; the overflow checks that come with it are not wanted
@@ -69,8 +65,6 @@ def make_interpreted(spec: TritonKernel, folder: tempfile.TemporaryDirectory[str
             except InterpreterError as error:
                 _raise_failed_check(spec, error)
                 raise
-        # keeps the source's file
-        assert folder.name
 
     return launch
 
