@@ -141,6 +141,23 @@ def test_column_sums_of_one_buffer_share_a_kernel(build, compare):
     assert len(calls(compare(build.graph("db", "dw"), horizontal=False))) == 2
 
 
+def test_a_copy_and_a_transposed_copy_of_other_elements_stay_apart(build, compare):
+    at = build.at
+    build.input("x", 8, 8)
+    build.pointwise("q", [8, 4], lambda t, d: at("x", t, d))
+    build.pointwise("k", [4, 8], lambda d, t: at("x", t, d + 4))
+    made = compare(build.graph("q", "k"))
+    assert [[r.symbol.extent.value for r in k.ranges] for k in made.kernels] == [[8, 4], [4, 8]]
+
+
+def test_two_views_of_the_same_elements_share_a_kernel_in_a_crossed_space(build, compare):
+    at = build.at
+    build.input("x", 48)
+    build.pointwise("rows", [2, 24], lambda i, j: op("exp", at("x", 24 * i + j)))
+    build.pointwise("columns", [12, 4], lambda i, j: op("tanh", at("x", 4 * i + j)))
+    assert len(calls(compare(build.graph("rows", "columns")))) == 1
+
+
 def test_a_long_single_row_does_not_swallow_what_follows_it(build, compare):
     at = build.at
     n = 1 << 22

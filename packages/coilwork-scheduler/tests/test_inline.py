@@ -158,3 +158,15 @@ def test_values_on_another_device_are_not_inlined(build):
     moved = replace(last, output=replace(last.output, device="cuda:0"))
     made = schedule(replace(graph, nodes=(graph.nodes[0], moved), outputs=(Ref("b"),)), target("sm_90"))
     assert len(calls(made)) == 2
+
+
+def test_a_cheap_mask_is_recomputed_in_every_row_that_needs_it(build, compare):
+    at = build.at
+    build.input("mask", 4)
+    build.input("x", 32, 4)
+    build.input("y", 64, 4)
+    build.pointwise("other", [4], lambda j: op("sub", c(1.0), at("mask", j)))
+    build.pointwise("a", [32, 4], lambda i, j: op("mul", at("x", i, j), at("other", j)))
+    build.pointwise("b", [64, 4], lambda i, j: op("mul", at("y", i, j), at("other", j)))
+    made = compare(build.graph("a", "b"))
+    assert sorted(call.args for call in calls(made)) == [("x", "mask", "a"), ("y", "mask", "b")]

@@ -43,3 +43,18 @@ def test_common_refinement(first, second, pieces):
 )
 def test_no_common_refinement(first, second):
     assert refine(first, second) is None
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "crossed"),
+    [
+        (sizes(128, 64), sizes(64, 128), True),
+        (sizes(2, 24), sizes(12, 4), True),
+        (sizes(6, 4), sizes(2, 3, 4), False),
+        (sizes(6, 4), sizes(24), False),
+        (sizes(6, 2, 4), sizes(2, 3, 8), False),
+    ],
+)
+def test_spaces_in_which_ranges_of_both_are_cut_across(first, second, crossed):
+    found = refine(first, second)
+    assert found is not None and found.crossed == crossed

@@ -204,6 +204,9 @@ class Fuser:
         best = _Verdict(None, "reject-space", "no common iteration space")
         for alignment in alignments(one.group, two.group, _shared(one, two), str(self._serial)):
             candidate = merged(one, two, alignment)
+            if alignment.crossed and not flows and len(candidate.read) == len(one.read) + len(two.read):
+                # nothing is read alike: all that this space does is to scatter one of the two's accesses
+                continue
             verdict = self._weigh(one, two, candidate, flows, (first, second))
             if verdict.cluster is not None:
                 return verdict

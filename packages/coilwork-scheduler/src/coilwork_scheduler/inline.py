@@ -190,10 +190,12 @@ class Inliner:
         }
         once = sum(operands.values())
         again = sum(sum(b for n, b in operands.items() if n not in self._load_counts[c]) for c in consumers)
+        # a few operations per point hide behind the memory traffic of the consumers
+        cost = 0 if cheap else facts.cost
         kept_us = self._us(
-            size * len(consumers) + (0 if needed else once), 0 if needed else size, points * facts.cost
+            size * len(consumers) + (0 if needed else once), 0 if needed else size, points * cost
         )
-        inlined_us = self._us(again, 0, evaluations * facts.cost)
+        inlined_us = self._us(again, 0, evaluations * cost)
         if needed:
             wanted = cheap and inlined_us <= kept_us
         else:

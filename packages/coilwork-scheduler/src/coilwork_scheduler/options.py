@@ -22,8 +22,8 @@ class ScheduleOptions:
         max_reductions: separate reductions in one kernel.
         max_row_reads: distinct values per element that a kernel with reductions reads along the reduced dimensions:
             a persistent reduction keeps them all in registers.
-        recompute_ops: a producer of at most this cost (as in the op table) that reads at most one element is always
-            inlined, whoever reads it.
+        recompute_ops: a producer of at most this cost (as in the op table) that reads at most one element is recomputed
+            as often as its consumers like, unless that reads more bytes than storing it moves.
         max_evaluations: evaluations per element, over all consumers, up to which a costlier producer may be inlined.
         persistent_bytes: longest row, in bytes of f32 values, that a GPU kernel keeps on chip.
         fusion_window: neighbours per shared buffer that are considered as partners.

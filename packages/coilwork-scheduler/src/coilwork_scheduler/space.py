@@ -23,12 +23,18 @@ _ONE: Final = as_expr(1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alignment:
-    """A common space; `first` and `second` give the two groups' ranges over it, and are empty where nothing changes."""
+    """A common space; `first` and `second` give the two groups' ranges over it, and are empty where nothing changes.
+
+    In a space that is `crossed`, a piece belongs with its left neighbour to a range of one group and with its right
+    neighbour to a range of the other, as where `[128, 64]` and `[64, 128]` meet in `[64, 2, 64]`. Right where one
+    is the other reshaped; otherwise it scatters what one of them touches.
+    """
 
     parallel: tuple[Expr, ...]
     reduced: tuple[Expr, ...]
     first: Mapping[Expr, Expr]
     second: Mapping[Expr, Expr]
+    crossed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +44,18 @@ class Refinement:
     pieces: tuple[Expr, ...]
     first: tuple[tuple[int, ...], ...]
     second: tuple[tuple[int, ...], ...]
+
+    @property
+    def crossed(self) -> bool:
+        """True if a range of one list and a range of the other overlap without one holding the other."""
+        # `first` and `second` list neighbouring pieces, so two ranges overlap where one starts inside the other
+        return _starts_inside(self.first, self.second) or _starts_inside(self.second, self.first)
+
+
+def _starts_inside(ours: Sequence[tuple[int, ...]], theirs: Sequence[tuple[int, ...]]) -> bool:
+    """True if a range of `ours` starts inside a range of `theirs` and ends behind it."""
+    last = {piece: pieces[-1] for pieces in theirs for piece in pieces[1:]}
+    return any(pieces[0] in last and pieces[-1] > last[pieces[0]] for pieces in ours if pieces)
 
 
 def refine(first: Sequence[Expr], second: Sequence[Expr]) -> Refinement | None:
@@ -93,7 +111,11 @@ def alignments(
     if second.reduced and not first.reduced:
         for found in alignments(second, first, [(b, a) for a, b in shared], tag):
             yield Alignment(
-                parallel=found.parallel, reduced=found.reduced, first=found.second, second=found.first
+                parallel=found.parallel,
+                reduced=found.reduced,
+                first=found.second,
+                second=found.first,
+                crossed=found.crossed,
             )
         return
     seen: set[tuple[tuple[Expr, Expr], ...]] = set()
@@ -176,6 +198,7 @@ def _refined(
         reduced=spaces[1],
         first=_without_identity(maps[0]),
         second=_without_identity(maps[1]),
+        crossed=any(part.crossed for part in parts),
     )
 
 
@@ -189,6 +212,7 @@ def _cut(first: Group, second: Group, whole: Refinement, tag: str) -> Alignment:
         reduced=symbols[count:],
         first=_without_identity(_split(ours, whole.first, symbols)),
         second=_without_identity(_split(second.parallel, whole.second, symbols)),
+        crossed=whole.crossed,
     )
 
 
