@@ -21,10 +21,8 @@ from coilwork_scheduler.assemble import readers_of
 from coilwork_scheduler.cluster import (
     MOST_STAGES,
     Cluster,
-    Touch,
     check_behind_reduction,
     cluster_of,
-    depths,
     fusable,
     merged,
     overwriting_hazard,
@@ -40,7 +38,8 @@ from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.passes import overwrites_safely, timing
 from coilwork_scheduler.sizes import SizeHints
 from coilwork_scheduler.space import alignments
-from coilwork_scheduler.stage import Stage, extent_of
+from coilwork_scheduler.stage import Stage
+from coilwork_scheduler.traffic import Traffic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,8 +100,9 @@ class Fuser:
         self._fusable = frozenset(self._clusters)
         self._version = dict.fromkeys(self._clusters, 0)
         self._works: dict[int, KernelWork] = {}
-        self._bytes: dict[str, int] = {}
-        self._points: dict[tuple[Expr, ...], int] = {}
+        self._traffic = Traffic(
+            buffers=facts.buffers, sizes=around.sizes, target=around.target, options=around.options
+        )
         self._tried: set[tuple[int, int, int, int]] = set()
         self._heap: list[tuple[int, int, int, int, int]] = []
         self._serial = 0
@@ -127,7 +127,7 @@ class Fuser:
         places = {part.stage.position for part in cluster.parts}
         found: dict[int, int] = {}
         for name in cluster.names & self._links:
-            size = self._size(name)
+            size = self._traffic.size(name)
             for other in self._users_near(name, places, later_only):
                 group = self._dag.find(other)
                 if group != position:
@@ -268,7 +268,7 @@ class Fuser:
                 return _Verdict(
                     None, "reject-registers", "too many values per row to keep", (("values", len(rows)),)
                 )
-        shared = self._shared_bytes(one, two)
+        shared = self._traffic.shared_bytes(one, two)
         works = [self._known_work(position) for position in key]
         if not flows and shared * 5 < min(work.read_bytes + work.write_bytes for work in works):
             return _Verdict(None, "", "")
@@ -313,14 +313,6 @@ class Fuser:
             found = self._works[position] = self._work(self._clusters[position])
         return found
 
-    def _size(self, name: str) -> int:
-        """Likely bytes of buffer `name`."""
-        found = self._bytes.get(name)
-        if found is None:
-            found = self._around.sizes.size_bytes(self._around.facts.buffers[name])
-            self._bytes[name] = found
-        return found
-
     def _stored(self, cluster: Cluster) -> set[str]:
         return self._stored_of((cluster,))
 
@@ -338,52 +330,8 @@ class Fuser:
                     stored.add(name)
         return stored
 
-    def _touched(self, touch: Touch) -> int:
-        """Likely bytes that a kernel moves for `touch`."""
-        points = self._points.get(touch.index)
-        if points is None:
-            free = frozenset().union(*(e.free_symbols for e in touch.index))
-            points = self._around.sizes.numel(tuple(s.extent for s in free if s.extent is not None))
-            self._points[touch.index] = points = max(points, 1)
-        itemsize = self._around.facts.buffers[touch.buffer].dtype.itemsize
-        return min(points * itemsize, self._size(touch.buffer))
-
-    def _shared_bytes(self, one: Cluster, two: Cluster) -> int:
-        return sum(self._size(name) for name in one.read_names & two.read_names)
-
     def _work(self, cluster: Cluster) -> KernelWork:
-        sizes, options, target = self._around.sizes, self._around.options, self._around.target
-        rows = max(sizes.numel(tuple(extent_of(s) for s in cluster.parallel)), 1)
-        length = max(sizes.numel(tuple(extent_of(s) for s in cluster.reduced)), 1)
-        on_chip = options.persistent_bytes if target.is_gpu else target.l2_bytes // target.multiprocessors
-        written = cluster.written
-        if cluster.reduced:
-            operations, reads = self._row_work(cluster, rows, length, resident=length * 4 <= on_chip)
-        else:
-            operations = rows * sum(part.cost for part in cluster.parts)
-            reads = sum(self._touched(touch) for touch in cluster.read if touch.buffer not in written)
-        return KernelWork(
-            read_bytes=reads,
-            write_bytes=sum(self._touched(written[name]) for name in self._stored(cluster)),
-            operations=operations,
-            rows=rows,
-            row_length=length if cluster.reduced else 1,
-        )
-
-    def _row_work(self, cluster: Cluster, rows: int, length: int, *, resident: bool) -> tuple[int, int]:
-        """Operations and bytes read by a kernel with reductions: once per pass where a row does not stay on chip."""
-        reduced = frozenset(cluster.reduced)
-        operations = reads = 0
-        counted: set[tuple[Touch, int]] = set()
-        for part, depth in zip(cluster.parts, depths(cluster), strict=True):
-            walks = any(not reduced.isdisjoint(e.free_symbols) for e in part.mapping.values())
-            operations += part.cost * rows * (length if walks else 1)
-            again = 0 if resident or not walks else depth
-            for touch in part.reads:
-                if touch.buffer not in cluster.written and (touch, again) not in counted:
-                    counted.add((touch, again))
-                    reads += self._touched(touch)
-        return operations, reads
+        return self._traffic.work(cluster, self._stored(cluster))
 
 
 def _shared(one: Cluster, two: Cluster) -> list[tuple[tuple[Expr, ...], tuple[Expr, ...]]]:

@@ -1,0 +1,84 @@
+"""What a kernel made of a cluster would read, write and compute: the figures that cost models judge by."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from coilwork_ir.buffers import Buffer
+from coilwork_ir.index import Expr
+from coilwork_ir.target import Target
+from coilwork_scheduler.cluster import Cluster, Touch, depths
+from coilwork_scheduler.cost import KernelWork
+from coilwork_scheduler.options import ScheduleOptions
+from coilwork_scheduler.sizes import SizeHints
+from coilwork_scheduler.stage import extent_of
+
+
+@dataclass(slots=True, kw_only=True)
+class Traffic:
+    """Estimates work; remembers sizes it has estimated. Lives for one fusion of one graph."""
+
+    buffers: Mapping[str, Buffer]
+    sizes: SizeHints
+    target: Target
+    options: ScheduleOptions
+    _bytes: dict[str, int] = field(default_factory=dict)
+    _points: dict[tuple[Expr, ...], int] = field(default_factory=dict)
+
+    def size(self, name: str) -> int:
+        """Likely bytes of buffer `name`."""
+        found = self._bytes.get(name)
+        if found is None:
+            found = self._bytes[name] = self.sizes.size_bytes(self.buffers[name])
+        return found
+
+    def shared_bytes(self, one: Cluster, two: Cluster) -> int:
+        """Likely bytes of the buffers that both read."""
+        return sum(self.size(name) for name in one.read_names & two.read_names)
+
+    def work(self, cluster: Cluster, stored: Collection[str]) -> KernelWork:
+        """The work of a kernel that computes `cluster` and leaves its buffers `stored` in memory."""
+        sizes, target = self.sizes, self.target
+        rows = max(sizes.numel(tuple(extent_of(s) for s in cluster.parallel)), 1)
+        length = max(sizes.numel(tuple(extent_of(s) for s in cluster.reduced)), 1)
+        on_chip = (
+            self.options.persistent_bytes if target.is_gpu else target.l2_bytes // target.multiprocessors
+        )
+        written = cluster.written
+        if cluster.reduced:
+            operations, reads = self._row_work(cluster, rows, length, resident=length * 4 <= on_chip)
+        else:
+            operations = rows * sum(part.cost for part in cluster.parts)
+            reads = sum(self._touched(touch) for touch in cluster.read if touch.buffer not in written)
+        return KernelWork(
+            read_bytes=reads,
+            write_bytes=sum(self._touched(written[name]) for name in stored),
+            operations=operations,
+            rows=rows,
+            row_length=length if cluster.reduced else 1,
+        )
+
+    def _row_work(self, cluster: Cluster, rows: int, length: int, *, resident: bool) -> tuple[int, int]:
+        """Operations and bytes read by a kernel with reductions: once per pass where a row does not stay on chip."""
+        reduced = frozenset(cluster.reduced)
+        operations = reads = 0
+        counted: set[tuple[Touch, int]] = set()
+        for part, depth in zip(cluster.parts, depths(cluster), strict=True):
+            walks = any(not reduced.isdisjoint(e.free_symbols) for e in part.mapping.values())
+            operations += part.cost * rows * (length if walks else 1)
+            again = 0 if resident or not walks else depth
+            for touch in part.reads:
+                if touch.buffer not in cluster.written and (touch, again) not in counted:
+                    counted.add((touch, again))
+                    reads += self._touched(touch)
+        return operations, reads
+
+    def _touched(self, touch: Touch) -> int:
+        """Likely bytes that a kernel moves for `touch`: its points, but each element of the buffer once."""
+        points = self._points.get(touch.index)
+        if points is None:
+            free = frozenset().union(*(e.free_symbols for e in touch.index))
+            extents = tuple(s.extent for s in free if s.extent is not None)
+            points = self._points[touch.index] = max(self.sizes.numel(extents), 1)
+        return min(points * self.buffers[touch.buffer].dtype.itemsize, self.size(touch.buffer))
