@@ -49,6 +49,18 @@ def positive(a, limit, b, n0, XBLOCK: tl.constexpr):
         tl.store(b + i, ((low < 0.0) & (x > 0.0)).to(tl.float32), i < n0)
 """
 
+ROUND_TRITON = """
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def rounded(a, n, b, c, XBLOCK: tl.constexpr):
+    i = tl.arange(0, XBLOCK)
+    tl.store(b + i, tl.load(a + i).to(tl.bfloat16))
+    tl.store(c + i, tl.load(n + i).to(tl.bfloat16).to(tl.float64))
+"""
+
 
 def cpp_kernel(name: str = "double_it", *, factor: int = 2, source: str = DOUBLE_CPP) -> CppKernel:
     """`b = factor * a` over `n0` floats."""
@@ -109,6 +121,20 @@ def positive_kernel() -> TritonKernel:
         arg_names=("a", "limit", "b", "n0"),
         grid=("1",),
         configs=({"XBLOCK": 64, "num_warps": 1, "num_stages": 1},),
+        target="sm_90",
+    )
+
+
+def rounding_kernel() -> TritonKernel:
+    """`b = bf16(a)` of 8 floats and `c = f64(bf16(n))` of 8 integers."""
+    return TritonKernel(
+        name="rounded",
+        source=ROUND_TRITON,
+        entry="rounded",
+        args=("*in:f32", "*in:i64", "*out:bf16", "*out:f64"),
+        arg_names=("a", "n", "b", "c"),
+        grid=("1",),
+        configs=({"XBLOCK": 8, "num_warps": 1, "num_stages": 1},),
         target="sm_90",
     )
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import torch
@@ -14,6 +13,7 @@ from coilwork_runtime.checks import raise_check
 from coilwork_runtime.dtypes import torch_dtype
 from coilwork_runtime.folders import new_folder
 from coilwork_runtime.specs import TritonKernel
+from coilwork_runtime.triton_kernels.interpreter_repairs import repaired_interpreter, scalar_argument
 from coilwork_runtime.triton_kernels.requests import constants_of, run_time_arguments
 from coilwork_runtime.triton_kernels.worker import load_function
 
@@ -57,9 +57,9 @@ def make_interpreted(spec: TritonKernel) -> Launcher:
             torch.empty(int(eval(code, {}, scope)), dtype=d, device=tensors[0].device) for code, d in scratch
         ]
         given = dict(zip(pointers, (*tensors, *extra), strict=True))
-        given |= {name: _scalar(scope[name], dtype) for name, dtype in sizes.items()}
+        given |= {name: scalar_argument(scope[name], dtype) for name, dtype in sizes.items()}
         # the interpreter patches triton.language while it runs, and has one builder
-        with _ONE_AT_A_TIME, _mended(options):
+        with _ONE_AT_A_TIME, repaired_interpreter(options):
             try:
                 function[extents](**given, **constants)
             except InterpreterError as error:
@@ -67,48 +67,6 @@ def make_interpreted(spec: TritonKernel) -> Launcher:
                 raise
 
     return launch
-
-
-def _scalar(value: int, dtype: str) -> Any:
-    """A size as the interpreter's own value of its declared type.
-
-    Left to itself, Triton takes an int for an array of one element, which is no bound of a `range` in Triton 3.6 with
-    NumPy 2.4.
-    """
-    import numpy
-    import triton.language
-    from triton.runtime.interpreter import TensorHandle
-
-    kind = {"i32": triton.language.int32, "i64": triton.language.int64}[dtype]
-    return triton.language.tensor(
-        TensorHandle(numpy.array(value, dtype=dtype.replace("i", "int")), kind), kind
-    )
-
-
-@contextmanager
-def _mended(options: Any) -> Iterator[None]:
-    """Triton's interpreter with `options`, and with comparisons that give truth values.
-
-    It labels a comparison's result with the operands' type and, where a single result meets a block of them, converts
-    it to that type; `&` then refuses the floats.
-    """
-    import triton.language
-    from triton.runtime.interpreter import TensorHandle, interpreter_builder
-
-    compute = interpreter_builder.binary_op
-
-    def binary_op(lhs: Any, rhs: Any, op: Callable[..., Any]) -> Any:
-        result = compute(lhs, rhs, op)
-        return TensorHandle(result.data, triton.language.int1) if result.data.dtype == bool else result
-
-    before = interpreter_builder.options
-    interpreter_builder.options = options
-    interpreter_builder.binary_op = binary_op
-    try:
-        yield
-    finally:
-        interpreter_builder.options = before
-        interpreter_builder.binary_op = compute
 
 
 def _raise_failed_check(spec: TritonKernel, error: BaseException) -> None:

@@ -1,0 +1,71 @@
+"""What Triton's interpreter does otherwise than Triton's compiler, put right while a kernel of ours runs in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+
+@contextmanager
+def repaired_interpreter(options: Any) -> Iterator[None]:
+    """Triton's interpreter with `options` (an `InterpreterOptions`) and these repairs, in Triton 3.6 to 3.7:
+
+    - A comparison gives truth values. As it comes, the result is labelled with the operands' type and, where a single one
+      meets a block of them, converted to that type; `&` then refuses the floats.
+    - Conversions to bf16 round to nearest, as GPUs do, instead of to zero, and those between bf16 and any type but f32
+      convert numbers instead of bits.
+
+    The interpreter has one builder per process: not for two threads at once.
+    """
+    # Only where kernels are interpreted: what is compiled ahead needs no Triton in this process.
+    import triton.language as tl
+    from triton.runtime.interpreter import TensorHandle, interpreter_builder
+
+    compute, convert = interpreter_builder.binary_op, interpreter_builder.cast_impl
+
+    def binary_op(lhs: Any, rhs: Any, op: Callable[..., Any]) -> Any:
+        result = compute(lhs, rhs, op)
+        return TensorHandle(result.data, tl.int1) if result.data.dtype == bool else result
+
+    def cast_impl(source: Any, dtype: Any) -> Any:
+        if (source.dtype.scalar == tl.bfloat16) == (dtype.scalar == tl.bfloat16):
+            return convert(source, dtype)
+        if source.dtype.scalar == tl.bfloat16:
+            return convert(TensorHandle(_float32_of_bits(source.data), tl.float32), dtype)
+        return TensorHandle(_bfloat16_bits(convert(source, tl.float32).data), tl.bfloat16)
+
+    before = interpreter_builder.options
+    interpreter_builder.options = options
+    interpreter_builder.binary_op, interpreter_builder.cast_impl = binary_op, cast_impl
+    try:
+        yield
+    finally:
+        interpreter_builder.options = before
+        interpreter_builder.binary_op, interpreter_builder.cast_impl = compute, convert
+
+
+def scalar_argument(value: int, dtype: str) -> Any:
+    """A size as the interpreter's own value of its declared type, `"i32"` or `"i64"`.
+
+    Left to itself, Triton takes an int for an array of one element, which is no bound of a `range` in Triton 3.6 with
+    NumPy 2.4.
+    """
+    import numpy
+    import triton.language as tl
+    from triton.runtime.interpreter import TensorHandle
+
+    kind = {"i32": tl.int32, "i64": tl.int64}[dtype]
+    return tl.tensor(TensorHandle(numpy.array(value, dtype=kind.name), kind), kind)
+
+
+def _float32_of_bits(bits: Any) -> Any:
+    """A NumPy array of bf16 as the interpreter keeps it, uint16, as float32."""
+    return torch.from_numpy(bits.view("int16").copy()).view(torch.bfloat16).float().numpy()
+
+
+def _bfloat16_bits(values: Any) -> Any:
+    """A float32 NumPy array rounded to bf16, as uint16."""
+    return torch.from_numpy(values.copy()).bfloat16().view(torch.int16).numpy().view("uint16")
