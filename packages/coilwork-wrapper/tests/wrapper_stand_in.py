@@ -69,7 +69,13 @@ class LayoutMemory:
         self._known: list[tuple[object, ...]] | None = None
 
     def match(self, *tensors: torch.Tensor) -> bool:
-        """True if all are as those that were learnt."""
+        """True if all are as those that were learnt.
+
+        Raises:
+            TypeError: another number of tensors than were learnt.
+        """
+        if self._known is not None and len(self._known) != len(tensors):
+            raise TypeError("wrong length")
         return self._known == [_layout(tensor) for tensor in tensors]
 
     def learn(self, *tensors: torch.Tensor) -> None:
