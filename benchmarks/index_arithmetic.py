@@ -310,7 +310,7 @@ def measure(*, rounds: int, repeat: int) -> list[Row]:
         for static in (True, False):
             check(operation, ours, theirs, static)
             kind = "static" if static else "symbolic"
-            tag = f"{operation.name[:4]}{kind[0]}"
+            tag = f"{operation.name}_{kind}_"
             a: Exprs = (8, 128) if static else tuple(ours.sizes.values())
             b: Exprs = (8, 128) if static else tuple(theirs.sizes.values())
             x = time_us(operation, ours, a, rounds=rounds, repeat=repeat, tag=tag)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from coilwork_ir.index.errors import IndexArithmeticError
-from coilwork_ir.index.expression import ONE, SYMBOL, ZERO, Expr, atoms_of
-from coilwork_ir.index.ring import accumulate, add, add_int, from_terms, mono_from_atoms, subtract
+from coilwork_ir.index.expression import ONE, SYMBOL, ZERO, Expr, atoms_of, const
+from coilwork_ir.index.ring import accumulate, add, from_terms, mono_from_atoms, subtract
 from coilwork_ir.index.substitution import substitute
 
 
@@ -16,8 +16,9 @@ def coefficients(e: Expr, symbols: Sequence[Expr]) -> tuple[tuple[Expr, ...], Ex
     None when `e` is not affine in them. `symbols` must be distinct symbols (IndexArithmeticError).
     """
     position = {s: i for i, s in enumerate(symbols)}
-    if len(position) != len(symbols) or any(s._tag != SYMBOL for s in symbols):
-        raise IndexArithmeticError(f"not distinct symbols: {list(symbols)!r}")
+    for s in symbols:
+        if s._tag != SYMBOL or len(position) != len(symbols):
+            raise IndexArithmeticError(f"not distinct symbols: {list(symbols)!r}")
     numbers = [0] * len(position)
     symbolic: list[dict[Expr, int] | None] = [None] * len(position)
     rest: dict[Expr, int] = {}
@@ -30,8 +31,8 @@ def coefficients(e: Expr, symbols: Sequence[Expr]) -> tuple[tuple[Expr, ...], Ex
                 numbers[at] = c
             continue
         factors = atoms_of(m)
-        inside = []
-        outside = []
+        inside: list[Expr] = []
+        outside: list[Expr] = []
         for f in factors:
             if f in position:
                 inside.append(f)
@@ -50,9 +51,9 @@ def coefficients(e: Expr, symbols: Sequence[Expr]) -> tuple[tuple[Expr, ...], Ex
             terms = symbolic[at] = {}
         accumulate(terms, mono_from_atoms(tuple(outside)), c)
     found = tuple(
-        [add_int(ZERO, n) if t is None else from_terms(t, n) for t, n in zip(symbolic, numbers, strict=True)]
+        [const(n) if t is None else from_terms(t, n) for t, n in zip(symbolic, numbers, strict=True)]
     )
-    return found, from_terms(rest, e._constant)
+    return found, from_terms(rest, e._constant) if rest else const(e._constant)
 
 
 def stride_of(e: Expr, sym: Expr) -> Expr | None:

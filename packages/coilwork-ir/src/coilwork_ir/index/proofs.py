@@ -12,6 +12,7 @@ from coilwork_ir.index.expression import (
     FLOORDIV,
     MOD,
     ONE,
+    PRODUCT,
     RULES,
     SYMBOL,
     ZERO,
@@ -35,6 +36,7 @@ from coilwork_ir.interning import MemoTable
 _FUEL = 12  # eliminations per proof: real proofs need about one per range symbol
 
 
+_LESS: MemoTable[tuple[Expr, Expr], bool] = MemoTable(1 << 12)
 _BELOW: MemoTable[tuple[Expr, Expr], bool] = MemoTable(1 << 12)
 
 
@@ -96,6 +98,19 @@ def provably_lt(a: Expr | int, b: Expr | int) -> bool:
     top, bottom = limits(a)[1], limits(b)[0]
     if top is not None and bottom is not None and top < bottom:
         return True
+    key = (a, b)
+    known = _LESS.get(key)
+    return _LESS.put(key, _prove_lt(a, b)) if known is None else known
+
+
+def _prove_lt(a: Expr, b: Expr) -> bool:
+    if len(a._monos) == 1 and a._coeffs[0] == 1 and a._monos[0]._tag == FLOORDIV:
+        # `x//d + k < b` just when `x < d*(b - k)`, d > 0: that keeps x whole.
+        num, den = a._monos[0]._args
+        if provably_positive(den) and provably_lt(num, multiply(den, add_int(b, -a._constant))):
+            return True
+        if _independent(a, b):
+            return False
     # In sizes only first: that proof is cached, and shared by all range symbols over the same extents.
     most = _upper_of_sum(a)
     if most is not None and most is not a:
@@ -106,18 +121,8 @@ def provably_lt(a: Expr | int, b: Expr | int) -> bool:
         if below:
             return True
         if _independent(a, b):
-            # The terms reach their extremes together: of the other proofs, only one that takes quotients apart
-            # can do better.
-            return _quotient_below(a, b)
-    return provably_nonneg(add_int(subtract(b, a), -1)) or _quotient_below(a, b)
-
-
-def _quotient_below(a: Expr, b: Expr) -> bool:
-    """Whether `a < b` for `a = x//d + k`: it is just when `x < d*(b - k)`, which keeps x whole."""
-    if len(a._monos) != 1 or a._coeffs[0] != 1 or a._monos[0]._tag != FLOORDIV:
-        return False
-    num, den = a._monos[0]._args
-    return provably_positive(den) and provably_lt(num, multiply(den, add_int(b, -a._constant)))
+            return False  # the terms reach their extremes together: no other proof can do better
+    return provably_nonneg(add_int(subtract(b, a), -1))
 
 
 def _independent(a: Expr, b: Expr) -> bool:
@@ -304,16 +309,15 @@ def _upper_of_sum(e: Expr) -> Expr | None:
     terms: dict[Expr, int] = {}
     constant = e._constant
     for mono, coeff in zip(e._monos, e._coeffs, strict=True):
-        factors = atoms_of(mono)
-        if len(factors) > 1 and all(f._tag == SYMBOL and f._data[3] is None for f in factors):
-            bound: Expr | None = mono
-        elif len(factors) > 1 and coeff > 0 and all(_numerically_nonneg(f) for f in factors):
+        if mono._tag != PRODUCT:
+            bound = _upper(mono) if coeff > 0 else _lower(mono)
+        elif all(f._tag == SYMBOL and f._data[3] is None for f in mono._args):
+            bound = mono
+        elif coeff > 0 and all(_numerically_nonneg(f) for f in mono._args):
             bound = ONE
-            for factor in factors:
+            for factor in mono._args:
                 top = _upper(factor)
                 bound = None if bound is None or top is None else multiply(bound, top)
-        elif len(factors) == 1:
-            bound = _upper(mono) if coeff > 0 else _lower(mono)
         else:
             bound = None
         if bound is None:

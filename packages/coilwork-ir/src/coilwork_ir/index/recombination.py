@@ -55,7 +55,7 @@ def _whole(terms: dict[Expr, int], remainder: Expr, others: Expr, coeff: int) ->
 def _partial(terms: dict[Expr, int], mono: Expr, remainder: Expr, others: Expr, coeff: int) -> Expr | None:
     """`coeff*others*(x % (d*k))` when there is a term `coeff*others*d*(p % k)` with x//d in p; it is removed."""
     num, den = remainder._args
-    if not provably_positive(den):
+    if len(terms) < 2 or not provably_positive(den):
         return None
     wanted = scale(multiply(others, den), coeff)
     for other_mono, other_coeff in terms.items():

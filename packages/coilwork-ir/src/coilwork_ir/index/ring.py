@@ -32,6 +32,9 @@ def finish(monos: tuple[Expr, ...], coeffs: tuple[int, ...], constant: int, has_
 
 def from_terms(terms: dict[Expr, int], constant: int) -> Expr:
     """`sum(coeff * mono) + constant`; zero coefficients are allowed."""
+    if len(terms) == 1:
+        ((m, c),) = terms.items()
+        return make_sum((m,), (c,), constant, m._has_mod) if c else const(constant)
     monos = [m for m, c in terms.items() if c]
     if len(monos) > 1:
         monos.sort(key=_key_of)

@@ -11,6 +11,7 @@ from coilwork_ir.index.expression import (
     FLOORDIV,
     MINUS_ONE,
     MOD,
+    PRODUCT,
     RULES,
     ZERO,
     Expr,
@@ -155,12 +156,20 @@ def _common_factor(a: Expr, b: Expr) -> tuple[Expr, Expr, Expr, Expr] | None:
         found = _split_by(a, b, ZERO, content)
         if found is not None:
             return found
+    if b._constant:
+        return None
     for atom in dict.fromkeys(atoms_of(b._monos[0])):
-        if b._constant == 0 and all(atom in atoms_of(m) for m in b._monos) and provably_positive(atom):
+        everywhere = len(b._monos) == 1 or all(atom in atoms_of(m) for m in b._monos)
+        if everywhere and _may_split(a, atom) and provably_positive(atom):
             found = _split_by(a, b, atom, 1)
             if found is not None:
                 return found
     return None
+
+
+def _may_split(a: Expr, atom: Expr) -> bool:
+    """Whether some term of `a` has the factor `atom`."""
+    return any(mono is atom or (mono._tag == PRODUCT and atom in mono._args) for mono in a._monos)
 
 
 def _split_by(a: Expr, b: Expr, atom: Expr, content: int) -> tuple[Expr, Expr, Expr, Expr] | None:
