@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 
+from coilwork_ir.dtypes import DType
 from coilwork_ir.kernels.text import format_schedule
 from coilwork_ir.loops.verify import verify_graph
-from coilwork_ir.scalar import op
+from coilwork_ir.scalar import const, op
 from coilwork_ir.target import target
-from coilwork_scheduler import ScheduleError, ScheduleOptions, schedule
+from coilwork_scheduler import KernelWork, RooflineCost, ScheduleError, ScheduleOptions, schedule
 from coilwork_scheduler.pipeline import GRAPH_PASSES
 
 H200 = target("sm_90")
@@ -61,3 +64,52 @@ def test_reading_what_was_overwritten_is_refused(build):
     build.pointwise("z", [4], lambda i: op("exp", at("x", i)))
     with pytest.raises(ScheduleError, match="overwritten"):
         schedule(build.graph("y", "z"), H200)
+
+
+@dataclass
+class Counting:
+    """A cost model that counts how often it is asked."""
+
+    inner: RooflineCost
+    asked: int = 0
+
+    def kernel_us(self, work: KernelWork) -> float:
+        self.asked += 1
+        return self.inner.kernel_us(work)
+
+
+def chain(build, count):
+    last = "x"
+    for k in range(count):
+        build.pointwise(f"c{k}", [64], lambda i, s=last: op("mul", build.at(s, i), build.at("x", i)))
+        last = f"c{k}"
+    return build.graph(last)
+
+
+def wide(build, count):
+    for k in range(count):
+        build.pointwise(f"w{k}", [64], lambda i, k=k: op("mul", build.at("x", i), const(float(k), DType.F64)))
+    return build.graph(*(f"w{k}" for k in range(count)))
+
+
+def layers(build, count):
+    last = "x"
+    for k in range(count // 4):
+        build.reduce(f"s{k}", "sum", [], [64], lambda r, s=last: build.at(s, r))
+        build.pointwise(f"n{k}", [64], lambda i, s=last, k=k: op("div", build.at(s, i), build.at(f"s{k}")))
+        build.extern("test.neg", [f"n{k}"], [build.buffer(f"e{k}", 64)])
+        build.pointwise(f"o{k}", [64], lambda i, s=last, k=k: op("add", build.at(f"e{k}", i), build.at(s, i)))
+        last = f"o{k}"
+    return build.graph(last)
+
+
+@pytest.mark.parametrize("shape", [chain, wide, layers])
+def test_four_times_the_nodes_are_four_times_the_questions(build, shape):
+    asked = []
+    for count in (200, 800):
+        fresh = type(build)()
+        fresh.input("x", 64)
+        model = Counting(RooflineCost(target=H200))
+        schedule(shape(fresh, count), H200, model=model)
+        asked.append(model.asked)
+    assert asked[0] >= 200 and asked[1] <= 4.5 * asked[0]

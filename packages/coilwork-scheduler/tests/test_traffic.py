@@ -1,0 +1,77 @@
+"""Bytes and operations of a kernel to be, as cost models get to see them."""
+
+from __future__ import annotations
+
+import pytest
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.scalar import const, op
+from coilwork_ir.target import target
+from coilwork_scheduler import ScheduleOptions
+from coilwork_scheduler.cluster import cluster_of, merged
+from coilwork_scheduler.group import group_of
+from coilwork_scheduler.sizes import hints_of
+from coilwork_scheduler.space import alignments
+from coilwork_scheduler.stage import stage_of
+from coilwork_scheduler.traffic import Traffic
+
+
+def traffic(build, name="sm_90", **settings):
+    options = ScheduleOptions(**settings)
+    return Traffic(buffers=build.buffers, sizes=hints_of(options), target=target(name), options=options)
+
+
+def clusters(build):
+    return [cluster_of(stage_of(k, node), "cuda:0") for k, node in enumerate(build.nodes)]
+
+
+def test_a_broadcast_operand_is_read_once(build):
+    build.input("x", 32, 64, dtype=DType.F32)
+    build.input("w", 64, dtype=DType.F32)
+    build.pointwise(
+        "y", [32, 64], lambda i, j: op("mul", build.at("x", i, j), build.at("w", j)), dtype=DType.F32
+    )
+    (only,) = clusters(build)
+    work = traffic(build).work(only, {"y"})
+    assert (work.read_bytes, work.write_bytes) == (4 * 32 * 64 + 4 * 64, 4 * 32 * 64)
+    assert (work.rows, work.row_length, work.operations) == (32 * 64, 1, 32 * 64)
+
+
+def test_what_nobody_wants_is_not_written(build):
+    build.input("x", 8)
+    build.pointwise("y", [8], lambda i: op("exp", build.at("x", i)))
+    (only,) = clusters(build)
+    assert traffic(build).work(only, ()).write_bytes == 0
+
+
+def test_a_slice_counts_with_the_points_that_are_read(build):
+    build.input("x", 1000)
+    build.pointwise("y", [10], lambda i: op("exp", build.at("x", i + 5)))
+    (only,) = clusters(build)
+    assert traffic(build).work(only, {"y"}).read_bytes == 80
+
+
+@pytest.mark.parametrize(("persistent_bytes", "passes"), [(1 << 16, 1), (64, 2)])
+def test_a_row_that_does_not_stay_on_chip_is_read_again(build, persistent_bytes, passes):
+    build.input("x", 6, 100)
+    build.reduce("s", "sum", [6], [100], lambda i, r: build.at("x", i, r))
+    build.pointwise("y", [6, 100], lambda i, j: op("sub", build.at("x", i, j), build.at("s", i)))
+    one, two = clusters(build)
+    stages = [part.stage for cluster in (one, two) for part in cluster.parts]
+    rows, columns = stages[0].stores[0].index, stages[1].stores[0].index
+    shared = [((rows[0], *stages[0].reduced), columns)]
+    both = merged(one, two, next(alignments(group_of(stages[0]), group_of(stages[1]), shared, "t")))
+    work = traffic(build, persistent_bytes=persistent_bytes).work(both, {"y"})
+    assert work.read_bytes == passes * 8 * 600
+    assert (work.rows, work.row_length) == (6, 100)
+
+
+def test_shared_bytes_are_those_that_both_read(build):
+    build.input("x", 16)
+    build.input("z", 4)
+    build.pointwise("a", [16], lambda i: op("exp", build.at("x", i)))
+    build.pointwise("b", [16], lambda i: op("mul", build.at("x", i), const(2.0, DType.F64)))
+    build.pointwise("c", [4], lambda i: op("exp", build.at("z", i)))
+    a, b, c = clusters(build)
+    found = traffic(build)
+    assert found.shared_bytes(a, b) == 128 and found.shared_bytes(a, c) == 0
