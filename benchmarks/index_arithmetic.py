@@ -7,7 +7,8 @@ has; making them is not timed), both libraries keep their caches as they are, an
 best form: integer, non-negative symbols, and torch's own FloorDiv and ModularIndexing where torch is installed
 (they simplify), else `floor` and `Mod`. Both must end in the normal form in which equal indices compare equal, as
 a compiler needs to tell whether two reads are one: sympy by `expand`, ours has it. (Ours also cancels quotients and
-remainders that sympy leaves, notably with symbolic sizes; nothing is deducted for that.) What is timed is the median over `--repeat` runs of `--rounds` rounds.
+remainders that sympy leaves, notably with symbolic sizes; nothing is deducted for that.) What is timed is the processor time of this
+process, which has one thread; the median over `--repeat` runs of `--rounds` rounds.
 """
 
 from __future__ import annotations
@@ -292,14 +293,14 @@ def check(operation: Operation, ours: Any, theirs: Any, static: bool) -> None:
 
 
 def time_us(operation: Operation, lang: Any, sizes: Exprs, *, rounds: int, repeat: int, tag: str) -> float:
-    """Median microseconds of one call, fresh symbol names each."""
+    """Median microseconds of processor time of one call, fresh symbol names each."""
     samples = []
     for k in range(repeat):
         fresh = [operation.ranges(lang, sizes[0], sizes[1], f"{tag}{k}x{n}i") for n in range(rounds)]
-        start = time.perf_counter()
+        start = time.process_time()
         for ranges in fresh:
             lang.normal(operation.run(lang, sizes[0], sizes[1], *ranges))
-        samples.append((time.perf_counter() - start) / rounds * 1e6)
+        samples.append((time.process_time() - start) / rounds * 1e6)
     return statistics.median(samples)
 
 
@@ -325,7 +326,7 @@ def geomean(rows: Sequence[Row]) -> float:
 
 def markdown(rows: Sequence[Row]) -> str:
     lines = [
-        f"sympy {sympy.__version__}, divisions by {SYMPY_DIVISIONS}; microseconds per call, fresh symbols",
+        f"sympy {sympy.__version__}, divisions by {SYMPY_DIVISIONS}; processor microseconds per call, fresh symbols",
         "",
         "| operation | sizes | Coilwork us | sympy us | ratio |",
         "|---|---|---:|---:|---:|",
