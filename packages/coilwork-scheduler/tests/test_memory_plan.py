@@ -12,6 +12,7 @@ from coilwork_ir.loops.text import parse_graph
 from coilwork_ir.program.nodes import (
     Alloc,
     BindSymbol,
+    CheckLayout,
     Instruction,
     Launch,
     Program,
@@ -178,3 +179,28 @@ def test_random_graphs_predict_their_peak_and_reuse_never_raises_it(seed: int) -
     assert measured_peak(with_reuse) <= measured_peak(without)
     assert with_reuse.peak_bytes is not None
     assert as_int(with_reuse.peak_bytes) == measured_peak(with_reuse)
+
+
+def test_generator_states_are_passed_on_unchecked() -> None:
+    """Attention's forward returns its random state on the CPU where torch says it is on the GPU."""
+    program = planned(
+        """
+        graph @backward {
+          input %grad: f32[8, 8]
+          input %seed: i64[]
+          input %offset: i64[2]
+          input %tokens: i64[]
+          extern "my.attention_backward.default" (%grad, %seed, %offset, %tokens) defines (%out: f32[8, 8])
+          %scaled: f32[8, 8] = pointwise [i0: 8, i1: 8] {
+            t0 = load %out[i0, i1] : f32
+            t1 = load %tokens[] : i64
+            t2 = cast(t1) : f32
+            t3 = mul(t0, t2)
+            yield t3
+          }
+          return (%scaled)
+        }
+        """
+    )
+    checked = [i.buffer for i in program.instructions if isinstance(i, CheckLayout)]
+    assert checked == ["grad", "tokens"]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from coilwork_ir.buffers import Buffer, SymbolOutput
-from coilwork_ir.index import Expr, as_expr
+from coilwork_ir.index import Expr, as_expr, as_int, product
 from coilwork_ir.kernels.nodes import Kernel, KernelCall, Schedule, Step
 from coilwork_ir.loops.nodes import AssertSize, Cond, Extern, Graph, View, While
 from coilwork_ir.program.nodes import (
@@ -35,7 +35,14 @@ from coilwork_ir.program.nodes import (
 )
 from coilwork_scheduler.errors import ScheduleError
 from coilwork_scheduler.memory.peak import PeakMeter
-from coilwork_scheduler.memory.storage import Storage, StorageTable, analyse, step_defines, takes_out
+from coilwork_scheduler.memory.storage import (
+    Storage,
+    StorageTable,
+    analyse,
+    step_defines,
+    step_touches,
+    takes_out,
+)
 
 _ZERO: Final = as_expr(0)
 
@@ -132,9 +139,33 @@ class _Planner:
                     remedy="pass it as an integer input",
                 )
         aligned = frozenset(self.options.aligned_inputs)
+        unchecked = frozenset[str]() if self.options.check_inputs else frozenset(self.table.buffers)
+        unchecked |= self._generator_states()
         for entry in self.schedule.inputs:
-            if isinstance(entry, Buffer) and (self.options.check_inputs or entry.name in aligned):
+            if isinstance(entry, Buffer) and (entry.name not in unchecked or entry.name in aligned):
                 self.out.append(CheckLayout(buffer=entry.name, aligned=entry.name in aligned))
+
+    def _generator_states(self) -> frozenset[str]:
+        """Inputs that look like the state of a random generator: one or two integers that only operators read.
+
+        Attention hands such a state from its forward to its backward operator. Torch describes it as being on the GPU,
+        where its kernels have put it only under CUDA graphs; the operators take it from anywhere, so it is not checked.
+        """
+        passed_on = {
+            entry.name
+            for entry in self.schedule.inputs
+            if isinstance(entry, Buffer)
+            and entry.dtype.is_integer
+            and len(entry.shape) <= 1
+            and as_int(product(entry.shape)) in (1, 2)
+        }
+        by_operators: set[str] = set()
+        for step in self.schedule.steps:
+            if isinstance(step, Extern):
+                by_operators.update(step_touches(step))
+            else:
+                passed_on.difference_update(step_touches(step))
+        return frozenset(passed_on & by_operators)
 
     def _bind(self, buffer: Buffer, bound: set[Expr]) -> None:
         wanted = self.schedule.symbols
