@@ -190,7 +190,7 @@ def test_generator_states_are_passed_on_unchecked() -> None:
           input %seed: i64[]
           input %offset: i64[2]
           input %tokens: i64[]
-          extern "my.attention_backward.default" (%grad, %seed, %offset, %tokens) defines (%out: f32[8, 8])
+          extern "my.attention_backward.default" (%grad, %seed, %offset, %tokens) custom defines (%out: f32[8, 8])
           %scaled: f32[8, 8] = pointwise [i0: 8, i1: 8] {
             t0 = load %out[i0, i1] : f32
             t1 = load %tokens[] : i64
