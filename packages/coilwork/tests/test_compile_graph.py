@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -302,3 +303,12 @@ def test_a_good_compile_warns_of_nothing(strictly: Compile) -> None:
         for torchs_own in (DeprecationWarning, ResourceWarning):
             warnings.filterwarnings("ignore", category=torchs_own)
         torch.testing.assert_close(strictly(waves)(inputs()), waves(inputs()))
+
+
+def test_progress_of_kernels_is_logged(strictly: Compile, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, logger="coilwork"):
+        strictly(waves)(inputs())
+    said = [record.getMessage() for record in caplog.records if "kernels ready" in record.getMessage()]
+    assert said, "a graph with kernels tells how many are ready"
+    last = said[-1].rpartition(": ")[2].split()
+    assert last[0] == last[2] == str(len(said))

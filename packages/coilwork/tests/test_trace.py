@@ -42,6 +42,7 @@ def test_every_stage_is_written(softmax_trace: Path) -> None:
     written = {path.name for path in softmax_trace.iterdir()}
     assert written == {
         "aten.txt",
+        "layout.txt",
         f"{name}.loops.txt",
         f"{name}.schedule.txt",
         f"{name}.decisions.txt",

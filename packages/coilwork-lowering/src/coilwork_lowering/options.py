@@ -41,16 +41,19 @@ class LoweringOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutOptions:
-    """What decides the memory layout of convolutions. Both fields change the result, so both belong in a cache key.
+    """What decides the memory layout of convolutions. All fields change the result, so all belong in a cache key.
 
     Attributes:
-        layout: `auto` takes channels-last on GPUs where that saves memory traffic, `captured` never, `channels_last`
-            on every device and whatever it costs. Default: `auto`.
+        layout: `auto` takes channels-last on `devices` where that saves memory traffic, `captured` never,
+            `channels_last` on every device and whatever it costs. Default: `auto`.
+        devices: types of devices whose kernels compute in channels-last and convert other layouts, each time. A CPU's
+            have blocked layouts of their own. Default: `cuda`.
         tf32_convolutions: whether convolutions in `f32` may round their operands to TF32, as
             `torch.backends.cudnn` says; only then do their kernels prefer channels-last. Default: True, as in torch.
     """
 
     layout: ConvolutionLayout = "auto"
+    devices: tuple[str, ...] = ("cuda",)
     tf32_convolutions: bool = True
 
 

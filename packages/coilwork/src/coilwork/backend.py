@@ -8,8 +8,10 @@ from typing import Any
 
 import torch
 
+from coilwork.collector import collector_paused
 from coilwork.compile_graph import compile_graph
 from coilwork.job import Role
+from coilwork.layout import layout_options
 from coilwork.modes import announce_mode
 from coilwork.options import CompileOptions, resolve
 from coilwork.torch_compat import (
@@ -49,18 +51,21 @@ def compile_dynamo_graph(
     if has_nested_inputs(example_inputs):
         return flattened(gm, example_inputs, lambda g, i: compile_dynamo_graph(g, i, options))
     lowering = LoweringOptions(fallback=options.fallback, numerics=options.numerics)
-    return compile_with_aot_autograd(
-        gm,
-        example_inputs,
-        forward=partial(_compile, role="forward", options=options),
-        backward=partial(_compile, role="backward", options=options),
-        inference=partial(_compile, role="inference", options=options),
-        decompositions=decompositions(lowering),
-        partition=partition,
-    )
+    with collector_paused():
+        return compile_with_aot_autograd(
+            gm,
+            example_inputs,
+            forward=partial(_compile, role="forward", options=options),
+            backward=partial(_compile, role="backward", options=options),
+            inference=partial(_compile, role="inference", options=options),
+            decompositions=decompositions(lowering),
+            partition=partial(partition, layout=layout_options(options)),
+        )
 
 
 def _compile(
     gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, role: Role, options: CompileOptions
 ) -> BoxedCallable:
-    return compile_graph(gm, example_inputs, role=role, options=options)
+    # The backward graph is often compiled at its first call, outside of the pause around AOTAutograd.
+    with collector_paused():
+        return compile_graph(gm, example_inputs, role=role, options=options)

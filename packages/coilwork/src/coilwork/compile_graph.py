@@ -6,6 +6,7 @@ import logging
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from coilwork.job import Job, Role, open_job
 from coilwork.options import CompileOptions
 from coilwork.report import CompileReport
 from coilwork.stages import Compiled
-from coilwork.targets import targets_text
+from coilwork.targets import devices_of, targets_text
 from coilwork.torch_compat import BoxedCallable
 from coilwork_runtime import Builder, KernelBuildError, ModuleTextError, load_python
 
@@ -67,19 +68,27 @@ def compile_graph(
 
 def _compile(job: Job) -> CompiledGraph:
     caches = open_caches(job.options)
-    builder = Builder(store=caches.kernels, workers=job.options.workers)
+    builder = Builder(
+        store=caches.kernels, workers=job.options.workers, progress=partial(_log_progress, job.graph_id)
+    )
     key = _cache_key(job, caches)
     log.debug("graph %s: %s", job.graph_id, "not cached" if key is None else f"cache key {key}")
     if key is not None:
         restored = _restored(job, key, caches, builder)
         if restored is not None:
             return restored
+    if any(device.startswith("cuda") for device in devices_of(job.gm)):
+        builder.warm_up()
     compiled, call = build_with_retries(job, builder, caches.kernels)
     report = _report(job, compiled)
     if key is not None:
         entry = CachedGraph(module=compiled.module, constant_keys=tuple(compiled.constants), report=report)
         caches.put_graph(key, entry)
     return CompiledGraph(call, report)
+
+
+def _log_progress(graph_id: str, done: int, total: int) -> None:
+    log.debug("graph %s: %d of %d kernels ready", graph_id, done, total)
 
 
 def _cache_key(job: Job, caches: Caches) -> str | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import gc
 import json
+import logging
 import os
 import re
 import statistics
@@ -69,6 +70,21 @@ class Findings:
 def say(text: str) -> None:
     """One line of progress for the parent."""
     print(text, flush=True)
+
+
+class CompilerProgress(logging.Handler):
+    """Passes on what the compiler tells of its kernels."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "kernels ready" in record.msg:
+            say(f"compiling: {record.getMessage().partition(': ')[2]}")
+
+
+def show_compiler_progress() -> None:
+    """From now on the compiler's progress is this process's."""
+    logger = logging.getLogger("coilwork")
+    logger.setLevel(logging.DEBUG)
+    logger.addHandler(CompilerProgress())
 
 
 def build_model(device: str) -> torch.nn.Module:
@@ -301,6 +317,7 @@ def train(backend: str, device: str) -> Findings:
 
 def main() -> None:
     task, backend, device, folder = sys.argv[1], sys.argv[2], sys.argv[3], Path(sys.argv[4])
+    show_compiler_progress()
     if task == "train":
         found = train(backend, device)
     else:

@@ -11,8 +11,10 @@ import torch
 
 from coilwork.clock import StageClock
 from coilwork.graph_key import UnkeyableGraphError, graph_key_text
+from coilwork.layout import layout_options
 from coilwork.options import CompileOptions
 from coilwork.trace import Trace, open_trace
+from coilwork_lowering import LayoutOptions
 
 Role = Literal["forward", "backward", "inference"]
 
@@ -28,6 +30,7 @@ class Job:
         graph_id: a short name, the same in every process.
         key_text: canonical text for the cache key; `None` if the graph has none and is not cached.
         options: the settings.
+        layout: what decides the layout of convolutions; the graphs of a training step come with it decided.
         trace: where stage dumps go.
         clock: times of the stages so far.
     """
@@ -38,6 +41,7 @@ class Job:
     graph_id: str
     key_text: str | None
     options: CompileOptions
+    layout: LayoutOptions
     trace: Trace
     clock: StageClock = field(default_factory=StageClock)
 
@@ -65,8 +69,9 @@ def open_job(
 ) -> Job:
     """The job of compiling `gm`."""
     key_text: str | None
+    layout = layout_options(options) if role == "inference" else LayoutOptions(layout="captured")
     try:
-        key_text = graph_key_text(gm, example_inputs)
+        key_text = f"{graph_key_text(gm, example_inputs)}\n{layout}"
     except UnkeyableGraphError:
         key_text = None
     facts = options.key_text() + (gm.code if key_text is None else key_text)
@@ -78,6 +83,7 @@ def open_job(
         graph_id=graph_id,
         key_text=key_text,
         options=options,
+        layout=layout,
         trace=open_trace(options.trace, graph_id),
     )
 

@@ -18,6 +18,7 @@ Mode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cu
 MODES: Final[tuple[str, ...]] = get_args(Mode)
 Wrapper = Literal["python", "fx", "cpp"]
 Numerics = Literal["fast", "eager", "strict"]
+ConvolutionLayout = Literal["auto", "captured", "channels_last"]
 
 ENVIRONMENT_PREFIX: Final = "COILWORK_"
 
@@ -58,6 +59,14 @@ class CompileOptions:
         default=(),
         metadata=_about(
             "operators (aten.cumsum) that run as torch's own kernels instead of generated code", key=True
+        ),
+    )
+    conv_layout: ConvolutionLayout = field(
+        default="auto",
+        metadata=_about(
+            "auto runs convolutions in channels-last on GPUs where that saves memory traffic; captured never "
+            "(nor does auto with numerics=strict), channels_last always",
+            key=True,
         ),
     )
     fusion: bool = field(

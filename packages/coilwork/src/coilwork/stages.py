@@ -29,7 +29,7 @@ from coilwork_ir.program.text import format_program
 from coilwork_ir.program.verify import verify_program
 from coilwork_ir.program.walk import all_kernels, buffers, walk
 from coilwork_ir.target import Target
-from coilwork_lowering import LoweringOptions, lower
+from coilwork_lowering import LoweringOptions, lay_out_convolutions, lower
 from coilwork_scheduler import ScheduleOptions, schedule
 from coilwork_scheduler.explain import explain
 from coilwork_scheduler.memory import PlanOptions, plan
@@ -73,9 +73,13 @@ def run_stages(job: Job, *, fallback: tuple[str, ...]) -> Compiled:
     """
     gm, options, trace, clock = job.gm, job.options, job.trace, job.clock
     if trace.wanted:
-        trace.write(
-            "aten.txt", gm.print_readable(print_output=False, include_stride=True, include_device=True)
-        )
+        trace.write("aten.txt", _readable(gm))
+    with clock.stage("layout"):
+        gm, decision = lay_out_convolutions(gm, job.layout)
+    if trace.wanted:
+        trace.write("layout.txt", decision.reason + "\n")
+        if decision.channels_last:
+            trace.write("aten.channels_last.txt", _readable(gm))
     lowering = LoweringOptions(fallback=fallback, numerics=options.numerics)
     with clock.stage("lower"):
         lowered = lower(gm, name=job.graph_id, options=lowering, example_strides=job.strides)
@@ -97,6 +101,10 @@ def run_stages(job: Job, *, fallback: tuple[str, ...]) -> Compiled:
         constants=lowered.constants,
         target=targets.main.name,
     )
+
+
+def _readable(gm: torch.fx.GraphModule) -> str:
+    return str(gm.print_readable(print_output=False, include_stride=True, include_device=True))
 
 
 def lower_to_program(

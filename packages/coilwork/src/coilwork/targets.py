@@ -71,13 +71,17 @@ def _number(value: object, default: int) -> int:
     return value if isinstance(value, int) and value > 0 else default
 
 
+def devices_of(gm: torch.fx.GraphModule) -> tuple[str, ...]:
+    """The devices that a captured graph has tensors on, sorted."""
+    values = [node.meta.get("val") for node in gm.graph.nodes]
+    devices = {str(value.device) for value in values if isinstance(value, torch.Tensor)}
+    return tuple(sorted(devices - {"meta"}))
+
+
 def targets_text(gm: torch.fx.GraphModule, options: CompileOptions) -> str:
-    """The descriptions of the devices that `gm` has tensors on, for its cache key.
+    """The descriptions of the devices of `gm`, for its cache key.
 
     Devices of one name differ between machines, and a cache may be shared: code for AVX-512 must not come back on a
     CPU without it.
     """
-    values = [node.meta.get("val") for node in gm.graph.nodes]
-    devices = {str(value.device) for value in values if isinstance(value, torch.Tensor)}
-    described = (target_of_device(device, options) for device in sorted(devices - {"meta"}))
-    return "\n".join(repr(target) for target in described)
+    return "\n".join(repr(target_of_device(device, options)) for device in devices_of(gm))

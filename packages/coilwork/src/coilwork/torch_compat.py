@@ -104,6 +104,14 @@ def static_input_positions() -> tuple[int, ...]:
     return tuple(metadata.static_input_indices)
 
 
+def convolutions_use_tf32() -> bool:
+    """Whether cuDNN may round `f32` operands of convolutions to TF32.
+
+    `torch.backends.cudnn.allow_tf32` raises where recurrent layers are set otherwise than convolutions.
+    """
+    return bool(torch._C._get_fp32_precision_getter("cuda", "conv") == "tf32")
+
+
 def is_operator(value: object) -> bool:
     """Whether `value` is an operator overload or a higher-order operator; both print as their full name."""
     return isinstance(value, OpOverload | HigherOrderOperator)

@@ -46,7 +46,8 @@ def lay_out_convolutions(
         return gm, LayoutDecision(
             channels_last=False, reason=f"as captured: {reason}", convolutions=len(convolutions)
         )
-    decision = judge(convolutions, copies=made.copies, copied_bytes=made.copied_bytes, options=options)
+    following = [call for call in convolutions if call.node.name in made.laid_out]
+    decision = judge(following, copies=made.copies, copied_bytes=made.copied_bytes, options=options)
     if not decision.channels_last or made.copies == 0:
         return gm, decision
     result = torch.fx.GraphModule(gm, graph, class_name=type(gm).__name__)

@@ -20,6 +20,9 @@ _FEWEST_CHANNELS: Final = 8
 _GROUPED_WEIGHT: Final = 1.0
 # Copies of ours must be this much cheaper than the conversions that they replace.
 _WORTHWHILE: Final = 0.75
+# What the start of a kernel costs, in bytes that a GPU moves meanwhile (some 3 us at 2 to 4 TB/s). Copies of ours are
+# launches of their own; small graphs stay as captured, and with them the rounding of their kernels.
+_LAUNCH_BYTES: Final = 8_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +72,7 @@ class LayoutDecision:
     Attributes:
         channels_last: whether the graph was rewritten.
         reason: one sentence for a reader of traces.
-        convolutions: calls that could be laid out.
+        convolutions: calls that can be laid out.
         copies: copies inserted, of a rewrite that was tried.
         captured_bytes: what conversions around convolutions read and write if the graph stays as captured.
         rewritten_bytes: what copies read and write after the rewrite, grouped convolutions' penalty included.
@@ -86,8 +89,8 @@ class LayoutDecision:
 def find_convolutions(gm: torch.fx.GraphModule, options: LayoutOptions) -> tuple[Convolution, ...]:
     """Convolutions over two and three spatial dimensions whose kernels prefer channels-last.
 
-    Without `options.layout == "channels_last"` these are the ones on GPUs in 16 bit floats, and in `f32` if its
-    convolutions may round to TF32; kernels of full `f32` and `f64` want the captured layout.
+    Without `options.layout == "channels_last"` these are the ones on `options.devices` in 16 bit floats, and in `f32`
+    if its convolutions may round to TF32; kernels of full `f32` and `f64` want the captured layout.
     """
     found: list[Convolution] = []
     for node in gm.graph.nodes:
@@ -124,7 +127,7 @@ def _convolution(node: torch.fx.Node, options: LayoutOptions) -> Sequence[Convol
 
 
 def _profits(tensor: torch.Tensor, options: LayoutOptions) -> bool:
-    if tensor.device.type != "cuda":
+    if tensor.device.type not in options.devices:
         return False
     return tensor.dtype in (torch.float16, torch.bfloat16) or (
         tensor.dtype is torch.float32 and options.tf32_convolutions
@@ -155,17 +158,21 @@ def grouped_cost(convolutions: Sequence[Convolution]) -> int:
 def judge(
     convolutions: Sequence[Convolution], *, copies: int, copied_bytes: int, options: LayoutOptions
 ) -> LayoutDecision:
-    """The decision about a graph for which `copies` would have to read and write `copied_bytes`."""
+    """The decision about a graph where `copies` that read and write `copied_bytes` give `convolutions` channels-last."""
     before = captured_cost(convolutions)
     after = copied_bytes + grouped_cost(convolutions)
-    if options.layout == "channels_last":
-        chosen, why = True, "asked for"
+    launched = copies * _LAUNCH_BYTES
+    what = f"{after} bytes change layout in channels-last, {before} as captured"
+    if not convolutions:
+        chosen, what = False, "no kernel returns channels-last"
+    elif options.layout == "channels_last":
+        chosen, what = True, f"asked for; {what}"
     else:
-        chosen = after <= _WORTHWHILE * before and before > 0
-        why = f"{after} bytes change layout in channels-last, {before} as captured"
+        chosen = before > 0 and after + launched <= _WORTHWHILE * before
+        what += f", and {copies} copies are launched, each worth {_LAUNCH_BYTES} bytes"
     return LayoutDecision(
         channels_last=chosen,
-        reason=f"{len(convolutions)} convolutions {'in channels-last' if chosen else 'as captured'}: {why}",
+        reason=f"{len(convolutions)} convolutions {'in channels-last' if chosen else 'as captured'}: {what}",
         convolutions=len(convolutions),
         copies=copies,
         captured_bytes=before,

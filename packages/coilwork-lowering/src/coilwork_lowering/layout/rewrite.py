@@ -51,9 +51,15 @@ class CannotRewriteError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewritten:
-    """What a rewrite did: calls of convolutions laid out, copies inserted, bytes that these read and write."""
+    """What a rewrite did.
 
-    laid_out: int
+    Attributes:
+        laid_out: names of the calls that read and return channels-last.
+        copies: copies inserted.
+        copied_bytes: what these read and write.
+    """
+
+    laid_out: frozenset[str]
     copies: int
     copied_bytes: int
 
@@ -92,8 +98,8 @@ class _Rewrite:
         self.captured: dict[torch.fx.Node, Any] = {}  # of moved nodes
         self.restored: dict[torch.fx.Node, torch.fx.Node] = {}
         self.channels_last: dict[torch.fx.Node, torch.fx.Node] = {}
-        self.laid_out = 0
-        self.copies: list[torch.Tensor] = []
+        self.laid_out: set[str] = set()
+        self.copies: dict[torch.fx.Node, torch.Tensor] = {}
 
     def run(self) -> Rewritten:
         for node in list(self.graph.nodes):
@@ -104,15 +110,15 @@ class _Rewrite:
                 if self.output_memory[node] > 1 and node in self.captured:
                     self.restore_for_all(node)
         return Rewritten(
-            laid_out=self.laid_out,
+            laid_out=frozenset(self.laid_out),
             copies=len(self.copies),
-            copied_bytes=sum(2 * hinted_bytes(copied) for copied in self.copies),
+            copied_bytes=sum(2 * hinted_bytes(copied) for copied in self.copies.values()),
         )
 
     def visit(self, node: torch.fx.Node) -> None:
         if node.name in self.operands:
             self.lay_out(node)
-        elif not self.touched.intersection(node.all_input_nodes):
+        if not self.touched.intersection(node.all_input_nodes):
             return
         if self.touched.intersection(written_operands(node)):
             raise CannotRewriteError(f"{node.name} writes into a value whose layout changes")
@@ -133,14 +139,23 @@ class _Rewrite:
             self.compute(node, moved)
 
     def lay_out(self, node: torch.fx.Node) -> None:
-        """Let a convolution read channels-last."""
-        args = list(node.args)
+        """Let a convolution read channels-last, if its kernel returns it then."""
+        captured = node.args
+        args = list(captured)
         for position in self.operands[node.name]:
             operand = args[position]
             assert isinstance(operand, torch.fx.Node)
             args[position] = self.in_channels_last(operand, before=node)
         node.args = tuple(args)
-        self.laid_out += 1
+        result = self.evaluate(node)
+        if result is not None and all(is_channels_last(t) for t in tensors_of(result) if t.dim() > 1):
+            self.laid_out.add(node.name)
+            return
+        node.args = captured
+        for source, copied in list(self.channels_last.items()):
+            if not copied.users:
+                del self.channels_last[source], self.copies[copied]
+                self.graph.erase_node(copied)
 
     def in_channels_last(self, node: torch.fx.Node, *, before: torch.fx.Node) -> torch.fx.Node:
         """`node`, or its one copy in channels-last."""
@@ -283,7 +298,7 @@ class _Rewrite:
             raise CannotRewriteError(f"no copy of {args[0]}")
         self.touched.add(made)
         if copies:
-            self.copies.append(made.meta["val"])
+            self.copies[made] = made.meta["val"]
         return made
 
 
