@@ -170,3 +170,48 @@ def test_a_cheap_mask_is_recomputed_in_every_row_that_needs_it(build, compare):
     build.pointwise("b", [64, 4], lambda i, j: op("mul", at("y", i, j), at("other", j)))
     made = compare(build.graph("a", "b"))
     assert sorted(call.args for call in calls(made)) == [("x", "mask", "a"), ("y", "mask", "b")]
+
+
+def normalise(build, rows):
+    """Inference of batch normalisation and relu, channels innermost."""
+    at = build.at
+    build.input("x", rows, 64, dtype=DType.BF16)
+    for name in ("mean", "var", "w", "b"):
+        build.input(name, 64, dtype=DType.F32)
+    f32 = dict(dtype=DType.F32)
+    build.pointwise("shifted", [64], lambda i: op("add", at("var", i), c(1e-5, DType.F32)), **f32)
+    build.pointwise("root", [64], lambda i: op("sqrt", at("shifted", i)), **f32)
+    build.pointwise("scale", [64], lambda i: op("div", at("w", i), at("root", i)), **f32)
+    build.pointwise(
+        "y",
+        [rows, 64],
+        lambda i, j: op(
+            "maximum",
+            op("add", op("mul", op("sub", at("x", i, j), at("mean", j)), at("scale", j)), at("b", j)),
+            c(0.0, DType.F32),
+        ),
+        dtype=DType.BF16,
+    )
+    return build.graph("y")
+
+
+def test_small_tensors_are_computed_where_a_gpu_reads_them(build):
+    """A launch costs more than arithmetic that hides behind the traffic of a kernel over 2^18 elements."""
+    made = schedule(normalise(build, 4096), target("sm_90"))
+    assert len(calls(made)) == 1
+    assert any(d.accepted and "hides behind" in d.reason and d.subjects == ("scale",) for d in made.decisions)
+
+
+def test_arithmetic_that_takes_longer_than_a_launch_is_done_once(build):
+    at = build.at
+    build.input("w", 64, dtype=DType.F32)
+    build.input("x", 1 << 20, 64, dtype=DType.BF16)
+    build.pointwise("scale", [64], lambda i: op("lgamma", op("tan", at("w", i))), dtype=DType.F32)
+    build.pointwise(
+        "y", [1 << 20, 64], lambda i, j: op("mul", at("x", i, j), at("scale", j)), dtype=DType.BF16
+    )
+    assert len(calls(schedule(build.graph("y"), target("sm_90")))) == 2
+
+
+def test_on_a_cpu_small_tensors_that_cost_something_are_computed_once(build):
+    assert len(calls(schedule(normalise(build, 4096), target("x86-64-avx2")))) == 2

@@ -16,6 +16,7 @@ from coilwork_ir.loops import Check, Graph, Node, Pointwise, Reduce, Scan, Scatt
 from coilwork_ir.loops.access import bodies, defined
 from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.scalar import Load, Op, Scalar, postorder
+from coilwork_ir.target import Target
 from coilwork_scheduler.assemble import readers_of
 from coilwork_scheduler.cost import CostModel, KernelWork
 from coilwork_scheduler.dependence import Dependence
@@ -60,6 +61,7 @@ class Inliner:
         graph: Graph,
         facts: Dependence,
         *,
+        target: Target,
         model: CostModel,
         sizes: SizeHints,
         options: ScheduleOptions,
@@ -67,6 +69,7 @@ class Inliner:
     ) -> None:
         self._graph = graph
         self._deps = facts
+        self._target = target
         self._model = model
         self._sizes = sizes
         self._options = options
@@ -76,6 +79,8 @@ class Inliner:
         self._load_counts: dict[int, dict[str, int]] = {}
         self._facts: dict[int, _Facts] = {}
         self._candidates: dict[str, int] = {}
+        # weighted operations per point that hiding producers have added to a consumer
+        self._added: dict[int, int] = {}
 
     def run(self) -> Graph:
         """The graph after inlining; producers that nobody reads any more are left for dead code removal."""
@@ -203,16 +208,49 @@ class Inliner:
             reread, saved = again - once, size * (len(consumers) + 1)
             worth = cheap or len(consumers) == 1 or reread <= CLEAR_WIN * saved
             wanted = inlined_us <= kept_us and worth and (cheap or factor <= options.max_evaluations)
+        reason = "computed inside its consumers" if wanted else "stored once: recomputing or rereading costs more"
+        if not wanted and not needed and self._hides(position, consumers, node):
+            wanted, reason = True, "computed inside its consumers: hides behind their memory traffic, saves a launch"
         self._journal.note(
             "inline",
             (name,),
             wanted,
-            "computed inside its consumers" if wanted else "stored once: recomputing or rereading costs more",
+            reason,
             bytes_saved=size * (len(consumers) + (0 if needed else 1)),
             bytes_reread=again - (0 if needed else once),
             evaluations_per_element=factor,
         )
         return wanted
+
+    def _hides(self, position: int, consumers: list[int], node: Pointwise) -> bool:
+        """True if a GPU computes `node` again at every point of its consumers in less time than its own launch takes.
+
+        Arithmetic is free up to what a consumer's memory traffic leaves room for; a special function's weight in the op
+        table is its rate. Where a value the producer reads is computed in this graph, it has no launch to save: it
+        can share that kernel.
+        """
+        facts = self._facts[position]
+        if not self._target.is_gpu or any(
+            self._deps.definer.get(leaf) in self._load_counts for leaf in facts.leaves
+        ):
+            return False
+        operands = sum(self._sizes.size_bytes(self._deps.buffers[leaf]) for leaf in facts.leaves)
+        size = self._sizes.size_bytes(node.output)
+        saved_us = self._us(operands, size, 0)
+        added: dict[int, int] = {}
+        for consumer in consumers:
+            points = self._points(consumer)
+            # of a chain of pointwise nodes a kernel keeps one read and one write: about this node's result
+            moved = points * defined(self._graph.nodes[consumer])[0].dtype.itemsize
+            cost = self._own_ops[consumer][1] + self._added.get(consumer, 0)
+            added[consumer] = facts.cost * self._load_counts[consumer].get(node.output.name, 1)
+            before_us = self._us(moved + size, 0, points * cost)
+            saved_us -= self._us(moved + operands, 0, points * (cost + added[consumer])) - before_us
+        if saved_us <= 0:
+            return False
+        for consumer, more in added.items():
+            self._added[consumer] = self._added.get(consumer, 0) + more
+        return True
 
     def _us(self, read_bytes: float, write_bytes: float, operations: float) -> float:
         return self._model.kernel_us(

@@ -102,6 +102,7 @@ def _inline(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
     inliner = Inliner(
         graph,
         facts,
+        target=settings.target,
         model=settings.model,
         sizes=settings.sizes,
         options=settings.options,
