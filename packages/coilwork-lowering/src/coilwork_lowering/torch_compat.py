@@ -88,6 +88,13 @@ def fake_mode_of(gm: torch.fx.GraphModule) -> AbstractContextManager[object] | N
     return found
 
 
+def is_fake(tensor: torch.Tensor) -> bool:
+    """Whether `tensor` has no contents."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    return isinstance(tensor, FakeTensor)
+
+
 def copied_graph(graph: torch.fx.Graph) -> torch.fx.Graph:
     """A copy of `graph`, node for node, with metadata of its own; it calls and returns as `graph` does.
 

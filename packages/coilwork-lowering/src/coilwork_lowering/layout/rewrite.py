@@ -29,6 +29,7 @@ from coilwork_lowering.layout.formats import (
     stride_order,
     tensors_of,
 )
+from coilwork_lowering.torch_compat import is_fake
 
 _aten: Final = torch.ops.aten
 # What a copy has in common with the node that it is made for: where it comes from, and which part of the joint graph
@@ -303,6 +304,7 @@ class _Rewrite:
 
 
 def _value(node: torch.fx.Node) -> Any:
-    if "val" not in node.meta:
+    value = node.meta.get("val")
+    if value is None or not all(is_fake(t) for t in tensors_of(value)):
         raise CannotRewriteError(f"{node.name} has no fake tensor")
-    return node.meta["val"]
+    return value

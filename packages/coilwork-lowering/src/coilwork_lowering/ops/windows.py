@@ -1,0 +1,224 @@
+"""The geometry of pooling: which elements of a source belong to a point of the target, one dimension at a time.
+
+Forwards the source is the input and a point's taps are its window. Backwards the source is the gradient of the
+output and a point's taps are the windows that cover it: a gather, so that no two points write one element.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import (
+    Expr,
+    as_expr,
+    as_int,
+    ceildiv,
+    maximum,
+    minimum,
+    mod,
+    product,
+    provably_divisible,
+    provably_le,
+    provably_lt,
+    provably_nonneg,
+)
+from coilwork_ir.scalar import Scalar, const
+from coilwork_lowering.scalar_math import both, ge, index, lt
+from coilwork_lowering.simplify import simplified
+
+Along = Callable[[Expr], Expr]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taps:
+    """The taps of one dimension, in ascending order of their source coordinates.
+
+    Attributes:
+        count: taps of one point, those that are not valid included.
+        position: source coordinate of a tap, from the target coordinate and the tap's number.
+        valid: whether the tap takes part, of type bool; constant where that is known. A valid tap lies in the source.
+    """
+
+    count: Expr
+    position: Callable[[Expr, Expr], Expr]
+    valid: Callable[[Expr, Expr], Scalar]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PooledDim:
+    """One dimension of a pooling.
+
+    Attributes:
+        window: taps of an output element in the input.
+        cover: taps of an input element in the output: the windows that may cover it.
+        first: smallest valid input coordinate of an output element's window.
+        elements: by how many elements a mean divides, from the output coordinate; None: always `window.count`.
+        exact_cover: the tests that `cover.valid` leaves out, and only a comparison of positions would make: none.
+    """
+
+    window: Taps
+    cover: Taps
+    first: Along
+    elements: Along | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strides:
+    """A window's size, step, padding and dilation along one dimension, as the operator was given them."""
+
+    kernel: int
+    step: int
+    padding: int
+    dilation: int
+    ceil_mode: bool
+    count_include_pad: bool
+
+
+def _known(condition: bool, test: Callable[[], Scalar]) -> Scalar:
+    return const(True, DType.BOOL) if condition else test()
+
+
+def within(at: Expr, size: Expr, *, starts_in: bool = False, ends_in: bool = False) -> Scalar:
+    """`0 <= at < size`, without the halves that hold for sure."""
+    low = _known(starts_in or provably_nonneg(at), lambda: ge(index(at), index(as_expr(0))))
+    high = _known(ends_in or provably_lt(at, size), lambda: lt(index(at), index(size)))
+    return simplified(both(low, high))
+
+
+def strided(size: Expr, count: Expr, s: Strides) -> PooledDim:
+    """Windows of one size at regular distances: `count` of them over an input of `size` elements."""
+    span = s.dilation * (s.kernel - 1) + 1
+
+    def position(o: Expr, tap: Expr) -> Expr:
+        return o * s.step - s.padding + tap * s.dilation
+
+    def valid(o: Expr, tap: Expr) -> Scalar:
+        # without ceil_mode the last window ends inside the padding at the latest
+        room = (s.kernel - 1 - tap) * s.dilation - s.padding
+        return within(position(o, tap), size, ends_in=not s.ceil_mode and provably_nonneg(room))
+
+    def first(o: Expr) -> Expr:
+        start = position(o, as_expr(0))
+        return start if s.padding == 0 else maximum(start, mod(start, as_expr(s.dilation)))
+
+    covers = as_expr(-(-span // s.step))
+
+    def covering(i: Expr, tap: Expr) -> Expr:
+        return (i + s.padding) // s.step - (covers - 1 - tap)
+
+    def covered(i: Expr, tap: Expr) -> Scalar:
+        # dilation is left to the comparison of positions: a mean has none
+        inside = within(covering(i, tap), count)
+        offset = mod(i + s.padding, as_expr(s.step)) + (covers - 1 - tap) * s.step
+        reached = _known(provably_lt(offset, as_expr(span)), lambda: lt(index(offset), index(as_expr(span))))
+        return simplified(both(inside, reached))
+
+    return PooledDim(
+        window=Taps(count=as_expr(s.kernel), position=position, valid=valid),
+        cover=Taps(count=covers, position=covering, valid=covered),
+        first=first,
+        elements=_counted(size, s),
+    )
+
+
+def _counted(size: Expr, s: Strides) -> Along | None:
+    """How many elements a mean divides by: padding counts if asked for, what `ceil_mode` adds beyond it never."""
+    if not s.ceil_mode and (s.padding == 0 or s.count_include_pad):
+        return None
+
+    def elements(o: Expr) -> Expr:
+        start = o * s.step - s.padding
+        end = minimum(start + s.kernel, size + s.padding)
+        if s.count_include_pad:
+            return end - start
+        return minimum(end, size) - maximum(start, as_expr(0))
+
+    return elements
+
+
+def adaptive(size: Expr, count: Expr) -> PooledDim:
+    """`count` windows that share an input of `size` elements as evenly as possible, overlapping where they must."""
+    window, cover = _shared(size, count), _shared(count, size)
+    even = provably_divisible(size, count)
+
+    def first(o: Expr) -> Expr:
+        return window.position(o, as_expr(0))
+
+    def elements(o: Expr) -> Expr:
+        return ceildiv((o + 1) * size, count) - first(o)
+
+    return PooledDim(window=window, cover=cover, first=first, elements=None if even else elements)
+
+
+def _shared(size: Expr, count: Expr) -> Taps:
+    """Window `o` of `count` reaches from `floor(o * size / count)` to `ceil((o + 1) * size / count)`, exclusive.
+
+    Element `i` lies in window `o` exactly if `o` lies in window `i` of the windows with both roles exchanged.
+    """
+    if provably_divisible(size, count):
+        each = size // count
+        return Taps(
+            count=each,
+            position=lambda o, tap: o * each + tap,
+            valid=lambda o, tap: const(True, DType.BOOL),
+        )
+
+    def position(o: Expr, tap: Expr) -> Expr:
+        return (o * size) // count + tap
+
+    def valid(o: Expr, tap: Expr) -> Scalar:
+        end = ceildiv((o + 1) * size, count)
+        at = position(o, tap)
+        return _known(provably_lt(at, end), lambda: lt(index(at), index(end)))
+
+    return Taps(count=_widest(size, count), position=position, valid=valid)
+
+
+def _widest(size: Expr, count: Expr) -> Expr:
+    """An upper bound of the windows' sizes, attained if both numbers are known."""
+    n, windows = as_int(size), as_int(count)
+    if n is None or windows is None or windows > 4096:
+        return ceildiv(size, count) + 1
+    return as_expr(max(-(-(o + 1) * n // windows) - o * n // windows for o in range(windows)))
+
+
+def is_small(taps: Sequence[Taps], limit: int) -> bool:
+    """Whether there are at most `limit` taps in all, and how many is known."""
+    total = as_int(product(t.count for t in taps))
+    return total is not None and total <= limit
+
+
+def each_tap(
+    taps: Sequence[Taps], point: Sequence[Expr]
+) -> Iterator[tuple[tuple[Expr, ...], tuple[Expr, ...], Scalar]]:
+    """Numbers, source coordinates and validity of every tap of `point`, row-major. The counts must be known."""
+    for numbers in itertools.product(*(range(as_int(t.count) or 0) for t in taps)):
+        chosen = tuple(as_expr(k) for k in numbers)
+        yield chosen, *one_tap(taps, point, chosen)
+
+
+def one_tap(
+    taps: Sequence[Taps], point: Sequence[Expr], numbers: Sequence[Expr]
+) -> tuple[tuple[Expr, ...], Scalar]:
+    """Source coordinates and validity of the tap with these numbers."""
+    at = tuple(t.position(o, k) for t, o, k in zip(taps, point, numbers, strict=True))
+    mask: Scalar = const(True, DType.BOOL)
+    for t, o, k in zip(taps, point, numbers, strict=True):
+        mask = both(mask, t.valid(o, k))
+    return at, simplified(mask)
+
+
+def flat_position(at: Sequence[Expr], sizes: Sequence[Expr]) -> Expr:
+    """The row-major number of the element `at` in a tensor of `sizes`."""
+    flat = as_expr(0)
+    for coordinate, size in zip(at, sizes, strict=True):
+        flat = flat * size + coordinate
+    return flat
+
+
+def fits_32_bits(largest: Expr) -> bool:
+    """Whether numbers from 0 to `largest` can be computed in `i32`."""
+    return provably_le(largest, as_expr(2**31 - 1))

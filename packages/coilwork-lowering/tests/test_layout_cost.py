@@ -1,0 +1,135 @@
+"""When a graph is laid out, and what is said of it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from layout_graphs import ALWAYS, ON_CPU, residual_net, traced
+from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from coilwork_lowering import LayoutOptions, lay_out_convolutions
+from coilwork_lowering.layout.cost import captured_cost, find_convolutions, grouped_cost
+
+
+def two(dtype: torch.dtype = torch.float32) -> torch.fx.GraphModule:
+    """A chain of two convolutions whose values are much larger than their weights. Nothing here is computed."""
+    net = nn.Sequential(nn.Conv2d(16, 16, 3), nn.ReLU(), nn.Conv2d(16, 16, 3)).to(dtype)
+    return traced(net, torch.empty(256, 16, 130, 130, dtype=dtype))
+
+
+def test_a_chain_is_worth_it() -> None:
+    gm = traced(residual_net().eval(), torch.empty(64, 3, 224, 224))
+    made, decision = lay_out_convolutions(gm, ON_CPU)
+    assert decision.channels_last and made is not gm
+    assert decision.rewritten_bytes < decision.captured_bytes
+    assert decision.convolutions == 5
+    assert decision.reason.startswith(
+        f"5 convolutions in channels-last: {decision.rewritten_bytes} bytes change layout in channels-last, "
+        f"{decision.captured_bytes} as captured"
+    )
+
+
+def test_a_small_graph_is_not_worth_the_launches() -> None:
+    gm = traced(residual_net().eval(), torch.empty(4, 3, 64, 64))
+    made, decision = lay_out_convolutions(gm, ON_CPU)
+    assert decision.rewritten_bytes < decision.captured_bytes / 2
+    assert made is gm and not decision.channels_last
+    assert "4 copies are launched" in decision.reason
+
+
+def test_one_convolution_between_captured_layouts_gains_nothing() -> None:
+    gm = traced(nn.Conv2d(16, 16, 3), torch.empty(256, 16, 130, 130))
+    made, decision = lay_out_convolutions(gm, ON_CPU)
+    assert made is gm
+    assert not decision.channels_last
+    assert decision.rewritten_bytes == decision.captured_bytes > 0
+
+
+def test_bytes_are_counted_per_conversion() -> None:
+    gm = two()
+    element, x, w = 4, 256 * 16 * 130 * 130, 16 * 16 * 9
+    first, second = 256 * 16 * 128 * 128, 256 * 16 * 126 * 126
+    found = find_convolutions(gm, ON_CPU)
+    assert captured_cost(found) == 2 * element * (x + w + first + first + w + second)
+    _, decision = lay_out_convolutions(gm, ON_CPU)
+    assert decision.rewritten_bytes == 2 * element * (x + w + w + second)
+
+
+def test_depthwise_convolutions_count_against_it() -> None:
+    layers = [nn.Conv2d(64, 64, 3, padding=1, groups=64) for _ in range(3)]
+    gm = traced(nn.Sequential(nn.Conv2d(16, 64, 1), *layers), torch.empty(256, 16, 64, 64))
+    made, decision = lay_out_convolutions(gm, ON_CPU)
+    assert grouped_cost(find_convolutions(gm, ON_CPU)) > captured_cost(find_convolutions(gm, ON_CPU))
+    assert made is gm and not decision.channels_last
+
+
+def test_few_channels_gain_nothing() -> None:
+    gm = traced(nn.Sequential(nn.Conv2d(4, 4, 3), nn.Conv2d(4, 4, 3)), torch.empty(256, 4, 130, 130))
+    assert captured_cost(find_convolutions(gm, ON_CPU)) == 0
+    assert lay_out_convolutions(gm, ON_CPU)[0] is gm
+
+
+def test_what_is_channels_last_already_stays() -> None:
+    net = nn.Sequential(nn.Conv2d(16, 16, 3), nn.Conv2d(16, 16, 3)).to(memory_format=torch.channels_last)
+    x = torch.randn(4, 16, 16, 16).contiguous(memory_format=torch.channels_last)
+    gm = traced(net, x)
+    assert captured_cost(find_convolutions(gm, ON_CPU)) == 0
+    assert lay_out_convolutions(gm, ON_CPU)[0] is gm
+    assert lay_out_convolutions(gm, ALWAYS)[0] is gm
+
+
+@pytest.mark.parametrize(
+    ("dtype", "options", "found"),
+    [
+        (torch.float32, ON_CPU, 2),
+        (torch.float32, LayoutOptions(devices=("cpu",), tf32_convolutions=False), 0),
+        (torch.bfloat16, LayoutOptions(devices=("cpu",), tf32_convolutions=False), 2),
+        (torch.float64, ON_CPU, 0),
+        (torch.float64, ALWAYS, 2),
+        (torch.bfloat16, LayoutOptions(), 0),
+    ],
+)
+def test_which_convolutions_profit(dtype: torch.dtype, options: LayoutOptions, found: int) -> None:
+    gm = two(dtype)
+    assert len(find_convolutions(gm, options)) == found
+    assert (lay_out_convolutions(gm, options)[0] is gm) == (found == 0)
+
+
+def test_captured_is_captured() -> None:
+    gm = two()
+    made, decision = lay_out_convolutions(gm, LayoutOptions(layout="captured", devices=("cpu",)))
+    assert made is gm
+    assert decision.reason == "layouts as captured: asked for"
+
+
+def test_graphs_without_convolutions_are_untouched() -> None:
+    gm = traced(lambda x: x.sin() @ x, torch.randn(3, 3))
+    made, decision = lay_out_convolutions(gm, ALWAYS)
+    assert made is gm
+    assert decision.reason == "no convolution whose kernels prefer channels-last"
+
+
+def test_convolutions_of_one_dimension_are_untouched() -> None:
+    gm = traced(nn.Conv1d(16, 16, 3), torch.randn(2, 16, 20))
+    assert lay_out_convolutions(gm, ALWAYS)[0] is gm
+
+
+def test_graphs_without_fake_tensors_are_untouched() -> None:
+    gm = make_fx(lambda x, w: torch.conv2d(x, w))(torch.randn(1, 4, 5, 5), torch.randn(4, 4, 3, 3))
+    for node in gm.graph.nodes:
+        if isinstance(node.meta.get("val"), Tensor):
+            node.meta["val"] = torch.empty_strided(node.meta["val"].shape, node.meta["val"].stride())
+    made, decision = lay_out_convolutions(gm, ALWAYS)
+    assert made is gm
+    assert decision.reason == "nodes carry no fake tensors"
+
+
+def test_kernels_that_do_not_return_channels_last_are_left_alone() -> None:
+    # oneDNN does not compute f64; the plain kernel returns channels-last only in two dimensions
+    net = nn.Sequential(nn.Conv3d(8, 8, 3), nn.Conv3d(8, 8, 3)).double()
+    gm = traced(net, torch.randn(1, 8, 8, 8, 8, dtype=torch.float64))
+    made, decision = lay_out_convolutions(gm, ALWAYS)
+    assert made is gm
+    assert decision.reason == "0 convolutions as captured: no kernel returns channels-last"
+    assert decision.copies == 0
