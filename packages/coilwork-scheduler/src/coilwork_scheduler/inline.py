@@ -208,9 +208,14 @@ class Inliner:
             reread, saved = again - once, size * (len(consumers) + 1)
             worth = cheap or len(consumers) == 1 or reread <= CLEAR_WIN * saved
             wanted = inlined_us <= kept_us and worth and (cheap or factor <= options.max_evaluations)
-        reason = "computed inside its consumers" if wanted else "stored once: recomputing or rereading costs more"
+        reason = (
+            "computed inside its consumers" if wanted else "stored once: recomputing or rereading costs more"
+        )
         if not wanted and not needed and self._hides(position, consumers, node):
-            wanted, reason = True, "computed inside its consumers: hides behind their memory traffic, saves a launch"
+            wanted, reason = (
+                True,
+                "computed inside its consumers: hides behind their memory traffic, saves a launch",
+            )
         self._journal.note(
             "inline",
             (name,),
