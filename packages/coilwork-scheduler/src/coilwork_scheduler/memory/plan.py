@@ -139,10 +139,11 @@ class _Planner:
                     remedy="pass it as an integer input",
                 )
         aligned = frozenset(self.options.aligned_inputs)
-        unchecked = frozenset[str]() if self.options.check_inputs else frozenset(self.table.buffers)
-        unchecked |= self._generator_states()
+        states = self._generator_states()
         for entry in self.schedule.inputs:
-            if isinstance(entry, Buffer) and (entry.name not in unchecked or entry.name in aligned):
+            if not isinstance(entry, Buffer) or entry.name in states:
+                continue
+            if self.options.check_inputs or entry.name in aligned:
                 self.out.append(CheckLayout(buffer=entry.name, aligned=entry.name in aligned))
 
     def _generator_states(self) -> frozenset[str]:
