@@ -8,12 +8,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from coilwork_ir.conformance import CASES, check_codegen, failures
+from coilwork_ir.conformance import CASES, check_codegen, coverage, failures, op_case
+from coilwork_ir.conformance.combining_cases import reduced_types, scanned_types
+from coilwork_ir.conformance.edges import edge_count, edge_values
+from coilwork_ir.conformance.op_cases import KIT_DTYPES, OPERANDS, takes
+from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernel_source import KernelSource, SourceArg
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.interpret import interpret_kernel
 from coilwork_ir.kernels.text import format_kernel, parse_kernel
+from coilwork_ir.ops import REDUCE_OPS, SCALAR_OPS, SCAN_KINDS, STORE_MODES
 from coilwork_ir.target import Target, target
 
 CPU = target("x86-64-avx2")
@@ -97,3 +102,70 @@ def test_cases_are_canonical_and_their_inputs_repeat(case) -> None:
         first, second = case.make(sizes), case.make(sizes)
         for name in first:
             torch.testing.assert_close(first[name], second[name], rtol=0, atol=0, equal_nan=True)
+
+
+def test_no_scalar_op_is_without_a_case() -> None:
+    visited = coverage()
+    missing = [
+        f"{name} {dtype.text}"
+        for name, row in SCALAR_OPS.items()
+        for dtype in KIT_DTYPES
+        if takes(row, dtype)
+        and (name, dtype) not in visited.ops
+        and (name, dtype) != ("bitcast", DType.BOOL)
+    ]
+    assert not missing, f"add rows to coilwork_ir.conformance.op_cases.OPERANDS: {missing}"
+
+
+def test_an_op_without_a_row_of_operands_is_noticed() -> None:
+    fewer = [op_case(dtype, [name for name in OPERANDS if name != "tanh"]) for dtype in KIT_DTYPES]
+    assert ("tanh", DType.F32) not in coverage(fewer).ops
+    assert ("erf", DType.F32) in coverage(fewer).ops
+    assert set(OPERANDS) | {"cast", "bitcast"} == set(SCALAR_OPS)
+
+
+def test_every_reduction_scan_and_store_mode_has_cases_on_its_types() -> None:
+    visited = coverage()
+    for kind in REDUCE_OPS:
+        assert {(kind, dtype) for dtype in reduced_types(kind)} <= visited.reductions
+    for kind in SCAN_KINDS:
+        assert {(kind, dtype) for dtype in scanned_types(kind)} <= visited.scans
+    for mode in STORE_MODES:
+        assert {(mode, dtype) for dtype in KIT_DTYPES} <= visited.stores
+
+
+@pytest.mark.parametrize("dtype", KIT_DTYPES)
+def test_edges_hold_what_goes_wrong(dtype: DType) -> None:
+    count = edge_count(dtype)
+    left, divisor = edge_values("left", dtype, count), edge_values("divisor", dtype, count)
+    if dtype.is_float:
+        assert left.isnan().any() and left.isposinf().any() and left.isneginf().any()
+        assert (torch.signbit(left) & (left == 0)).any() and (divisor == 0).any()
+        assert ((left != 0) & (left.abs() < torch.finfo(left.dtype).tiny)).any()
+    elif dtype.is_integer:
+        info = torch.iinfo(left.dtype)
+        assert {info.min, info.max} <= set(left.tolist())
+        assert 0 not in divisor.tolist()
+        assert not ((left == info.min) & (divisor == -1)).any() or not dtype.is_signed_integer
+
+
+def test_a_wrong_op_is_named_and_may_be_excused() -> None:
+    case = op_case(DType.I32, ["add", "sub"])
+    wrong = TextCodegen(("add(", "sub("))
+    results = check_codegen(wrong, CPU, run, cases=[case])
+    assert "out0 (add i32) differs at" in failures(results) and "sub i32" not in failures(results)
+    assert not failures(check_codegen(wrong, CPU, run, cases=[case], excused={"add i32": "for a test"}))
+    with pytest.raises(ValueError, match="labelled ad i32"):
+        check_codegen(wrong, CPU, run, cases=[case], excused={"ad i32": "a slip"})
+
+
+def test_kernels_ask_for_the_numerics_wanted() -> None:
+    asked: list[str] = []
+
+    class Asking(TextCodegen):
+        def emit(self, kernel: Kernel, target: Target, options: Mapping[str, object]) -> KernelSource:
+            asked.append(kernel.numerics)
+            return super().emit(kernel, target, options)
+
+    check_codegen(Asking(), CPU, run, cases=CASES[:1], numerics="strict")
+    assert set(asked) == {"strict"}

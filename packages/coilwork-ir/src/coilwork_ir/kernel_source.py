@@ -34,11 +34,15 @@ class SourceArg:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """One candidate way to launch: compile-time parameters, and a GPU's warps and pipeline stages."""
+    """One candidate way to launch: compile-time parameters, and a GPU's warps and pipeline stages.
+
+    `fp_fusion`: the device's compiler may contract `a * b + c` to one rounding.
+    """
 
     meta: tuple[tuple[str, int], ...] = ()
     num_warps: int = 4
     num_stages: int = 1
+    fp_fusion: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,19 @@
 A package that adds a target runs `check_codegen` in its tests. Needs torch (`pip install coilwork-ir[interpreter]`).
 """
 
-from coilwork_ir.conformance.cases import CASES, Case
+from coilwork_ir.conformance.case import Case
 from coilwork_ir.conformance.check import Result, Runner, check_codegen, failures
+from coilwork_ir.conformance.coverage import CASES, Coverage, coverage
+from coilwork_ir.conformance.op_cases import op_case
 
-__all__ = ["CASES", "Case", "Result", "Runner", "check_codegen", "failures"]
+__all__ = [
+    "CASES",
+    "Case",
+    "Coverage",
+    "Result",
+    "Runner",
+    "check_codegen",
+    "coverage",
+    "failures",
+    "op_case",
+]

@@ -1,76 +1,11 @@
-"""The kernels of the conformance kit, as text, with makers of their arguments."""
+"""The kernels of the conformance kit that are written by hand: one per way in which values move through a kernel."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, Literal
+from collections.abc import Sequence
+from typing import Final
 
-import torch
-from torch import Tensor
-
-from coilwork_ir.index import evaluate
-from coilwork_ir.interpret_ops import torch_dtype
-from coilwork_ir.kernels.text import parse_kernel
-
-Fill = Literal["normal", "positive", "special", "index", "bad-index", "bool", "range"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """A kernel and how to make arguments for it.
-
-    Attributes:
-        name: unique in the kit.
-        text: the kernel.
-        sizes: sets of values for its size symbols, to be run one after the other.
-        fills: how to fill arguments, by name; others hold numbers of a normal distribution, outputs a pattern.
-        limit: exclusive bound of `index` fills.
-    """
-
-    name: str
-    text: str
-    sizes: tuple[Mapping[str, int], ...] = ({},)
-    fills: tuple[tuple[str, Fill], ...] = ()
-    limit: int = 1
-
-    def make(self, sizes: Mapping[str, int]) -> dict[str, Tensor]:
-        """Fresh arguments, always the same ones for the same sizes: flat memory by argument name."""
-        kernel = parse_kernel(self.text)
-        fills = dict(self.fills)
-        generator = torch.Generator().manual_seed(len(self.name) + sum(sizes.values()))
-        made: dict[str, Tensor] = {}
-        for arg in kernel.args:
-            count = max(evaluate(arg.span, sizes), 0)
-            dtype = torch_dtype(arg.dtype)
-            if arg.role == "out":
-                made[arg.name] = torch.full((count,), 3, dtype=torch.float64).to(dtype)
-            else:
-                fill: Fill = fills.get(arg.name, "normal")
-                made[arg.name] = _fill(fill, count, self.limit, generator).to(dtype)
-        return made
-
-
-def _fill(fill: Fill, count: int, limit: int, generator: torch.Generator) -> Tensor:
-    match fill:
-        case "normal":
-            return torch.randn(count, generator=generator, dtype=torch.float64)
-        case "positive":
-            return torch.rand(count, generator=generator, dtype=torch.float64) + 0.5
-        case "special":
-            values = torch.randn(count, generator=generator, dtype=torch.float64)
-            for place, value in enumerate((float("nan"), float("inf"), float("-inf"), -0.0, 0.0)):
-                values[place::17] = value
-            return values
-        case "index" | "bad-index":
-            values = torch.randint(0, limit, (count,), generator=generator)
-            if fill == "bad-index":
-                values[-1:] = limit
-            return values
-        case "bool":
-            return torch.randint(0, 2, (count,), generator=generator) > 0
-        case "range":
-            return torch.arange(count) * 97 - (1 << 40)
+from coilwork_ir.conformance.case import Case
 
 
 def _kernel(
@@ -94,7 +29,7 @@ _ROWS_IN: Final = "in0: f32 in span `6*n0`"
 _ROW_SIZES: Final = ({"n0": 8}, {"n0": 33}, {"n0": 1000})
 _LINE_SIZES: Final = ({"n0": 0}, {"n0": 1}, {"n0": 37}, {"n0": 1024})
 
-CASES: Final[tuple[Case, ...]] = (
+WRITTEN_CASES: Final[tuple[Case, ...]] = (
     Case(
         name="broadcast",
         text=_kernel(

@@ -1,0 +1,215 @@
+"""Cases for what combines values: every kind of reduction and scan, and every mode of a store, on the types they take.
+
+Kinds share kernels, so that a generator whose sources take long to build needs few builds; those that a target may have
+no instruction for stand apart, because a kernel is refused as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from coilwork_ir.conformance.case import Case, Fill
+from coilwork_ir.conformance.op_cases import KIT_DTYPES
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import Expr, as_expr, symbol
+from coilwork_ir.kernels.nodes import Hints, Kernel, Range, ReductionStrategy, Store, TensorArg
+from coilwork_ir.kernels.text import format_kernel
+from coilwork_ir.ops import REDUCE_OPS, SCAN_KINDS, STORE_MODES, ReduceKind, ScanKind, StoreMode
+from coilwork_ir.scalar import Scalar, cast, load, placeholder, reduce, scan
+
+_FLOATS: Final = tuple(d for d in KIT_DTYPES if d.is_float)
+_WHOLE: Final = tuple(d for d in KIT_DTYPES if not d.is_float)
+_ROWS: Final = 6
+
+
+def reduced_types(kind: ReduceKind) -> tuple[DType, ...]:
+    """The types that `kind` combines, among those of the kit."""
+    match kind:
+        case "any" | "all":
+            return (DType.BOOL,)
+        case "welford" | "online_softmax":
+            return _FLOATS
+        case "xor_sum":
+            return tuple(d for d in KIT_DTYPES if d.is_integer)
+        case "sum" | "prod":
+            return tuple(d for d in KIT_DTYPES if not d.is_bool)
+        case "min" | "max" | "argmin" | "argmax":
+            return KIT_DTYPES
+
+
+def scanned_types(kind: ScanKind) -> tuple[DType, ...]:
+    """The types that `kind` runs over, among those of the kit."""
+    if kind == "logcumsumexp":
+        return _FLOATS
+    return tuple(d for d in KIT_DTYPES if not d.is_bool)
+
+
+def _fill_of(kind: str, dtype: DType) -> Fill:
+    """What `kind` combines: numbers whose sums and products stay in range, or edges where any will do."""
+    if dtype.is_bool:
+        return "bool"
+    if kind in ("min", "max", "argmin", "argmax"):
+        return "ties" if dtype.is_float else "left"
+    if not dtype.is_float:
+        return "range"
+    if kind in ("online_softmax", "logcumsumexp"):
+        return "lows"
+    return "near-one" if kind == "prod" else "normal"
+
+
+def _scan_fill(kind: ScanKind, dtype: DType) -> Fill:
+    """As `_fill_of`, with ties for extremes; a running sum that comes near 0 would lose all its digits."""
+    if kind in ("min", "max", "argmin", "argmax"):
+        return "ties"
+    return "near-one" if kind == "sum" and dtype.is_float else _fill_of(kind, dtype)
+
+
+class _Rows:
+    """A kernel over rows, under construction."""
+
+    def __init__(self, length: int | None) -> None:
+        self.size = symbol("n0", lo=0) if length is None else as_expr(length)
+        self.x = symbol("x0", extent=_ROWS)
+        self.r = symbol("r0", extent=self.size)
+        self.flat = self.size * self.x + self.r
+        self.inputs: dict[tuple[Fill, DType], str] = {}
+        self.outputs: list[tuple[str, Scalar, Expr]] = []
+
+    def value(self, fill: Fill, dtype: DType) -> Scalar:
+        """An element of the row, of the type that arithmetic on `dtype` is carried out in."""
+        name = self.inputs.setdefault((fill, dtype), f"in{len(self.inputs)}")
+        return cast(load(name, [self.flat], dtype), dtype.compute)
+
+    def add(self, label: str, value: Scalar, dtype: DType, at: Expr) -> None:
+        """Store `value`, rounded to `dtype` if that is a narrow float."""
+        rounded = cast(value, dtype) if dtype.is_low_precision and value.dtype.is_float else value
+        self.outputs.append((label, rounded, at))
+
+    def case(self, name: str, lengths: Iterable[int], hint: ReductionStrategy) -> Case:
+        args = [
+            TensorArg(name=buffer, dtype=dtype, role="in", span=self.size * _ROWS)
+            for (_, dtype), buffer in self.inputs.items()
+        ]
+        for k, (_, value, at) in enumerate(self.outputs):
+            span = as_expr(_ROWS) if at is self.x else self.size * _ROWS
+            args.append(TensorArg(name=f"out{k}", dtype=value.dtype, role="out", span=span))
+        kernel = Kernel(
+            name=name.replace("-", "_"),
+            ranges=(
+                Range(symbol=self.x, kind="parallel", tile="x"),
+                Range(symbol=self.r, kind="reduction", tile="r"),
+            ),
+            args=tuple(args),
+            sizes=() if self.size.is_const else (self.size,),
+            stores=tuple(
+                Store(buffer=f"out{k}", index=at, value=v) for k, (_, v, at) in enumerate(self.outputs)
+            ),
+            hints=Hints(reduction=hint),
+        )
+        return Case(
+            name=name,
+            text=format_kernel(kernel),
+            sizes=({},) if self.size.is_const else tuple({"n0": length} for length in lengths),
+            fills=tuple((buffer, fill) for (fill, _), buffer in self.inputs.items()),
+            labels=tuple((f"out{k}", label) for k, (label, _, _) in enumerate(self.outputs)),
+        )
+
+
+def reduce_case(
+    name: str, dtypes: Sequence[DType], *, masked: bool = False, length: int | None = None
+) -> Case:
+    """Every kind of reduction on each of `dtypes`: of rows of unknown length, or of `length` in registers."""
+    rows = _Rows(length)
+    for row in REDUCE_OPS.values():
+        for dtype in reduced_types(row.name):
+            if dtype not in dtypes:
+                continue
+            element = rows.value(_fill_of(row.name, dtype), dtype)
+            mask = (rows.value("choice", DType.BOOL),) if masked else ()
+            for output, result in enumerate(row.output_names):
+                found = reduce(row.name, (element, *mask), (rows.r,), output=output)
+                rows.add(f"reduce {row.name} {result} {dtype.text}", found, dtype, rows.x)
+    return rows.case(name, (5, 1000), "looped" if length is None else "persistent")
+
+
+def scan_case(name: str, dtypes: Sequence[DType], *, reverse: bool) -> Case:
+    """Every kind of scan on each of `dtypes`."""
+    rows = _Rows(None)
+    for kind in SCAN_KINDS:
+        for dtype in scanned_types(kind):
+            if dtype not in dtypes:
+                continue
+            element = rows.value(_scan_fill(kind, dtype), dtype)
+            for output in (0, 1) if kind in ("min", "max") else (0,):
+                found = scan(kind, element, rows.r, output=output, reverse=reverse)
+                rows.add(f"scan {kind} {output} {dtype.text}", found, dtype, rows.flat)
+    return rows.case(name, (5, 1100), "looped")
+
+
+def store_case(name: str, modes: Sequence[StoreMode], dtypes: Sequence[DType]) -> Case:
+    """Stores in each of `modes` to elements that several points hit, on each of `dtypes`."""
+    size = symbol("n0", lo=0)
+    x = symbol("x0", extent=size)
+    where = load("in0", [x], DType.I64)
+    args = [TensorArg(name="in0", dtype=DType.I64, role="in", span=size)]
+    fills: list[tuple[str, Fill]] = [("in0", "index")]
+    stores: list[Store] = []
+    labels: list[tuple[str, str]] = []
+    for number, dtype in enumerate(dtypes, 1):
+        source = f"in{number}"
+        fills.append((source, "bool" if dtype.is_bool else "near-one" if dtype.is_float else "left"))
+        args.append(TensorArg(name=source, dtype=dtype, role="in", span=size))
+        for mode in modes:
+            target = f"io{len(stores)}"
+            args.append(TensorArg(name=target, dtype=dtype, role="inout", span=as_expr(7)))
+            stores.append(
+                Store(
+                    buffer=target,
+                    index=placeholder(0),
+                    indirect=(where,),
+                    value=load(source, [x], dtype),
+                    mode=mode,
+                )
+            )
+            labels.append((target, f"store {mode} {dtype.text}"))
+            fills.append((target, "bool" if dtype.is_bool else "near-one" if dtype.is_float else "byte"))
+    kernel = Kernel(
+        name=name.replace("-", "_"),
+        ranges=(Range(symbol=x, kind="parallel", tile="x"),),
+        args=tuple(args),
+        sizes=(size,),
+        stores=tuple(stores),
+        hints=Hints(atomic=True),
+    )
+    return Case(
+        name=name,
+        text=format_kernel(kernel),
+        sizes=({"n0": 0}, {"n0": 1}, {"n0": 40}),
+        fills=tuple(fills),
+        limit=7,
+        labels=tuple(labels),
+    )
+
+
+# Types with atomic instructions on today's GPUs, and the others.
+_ATOMIC: Final = (DType.F64, DType.F32, DType.I64, DType.I32)
+_OTHERS: Final = tuple(d for d in KIT_DTYPES if d not in _ATOMIC)
+_ORDERED: Final[tuple[StoreMode, ...]] = tuple(m for m in STORE_MODES if m in ("min", "max"))
+
+COMBINING_CASES: Final[tuple[Case, ...]] = (
+    reduce_case("reduce-floats", _FLOATS),
+    reduce_case("reduce-whole", _WHOLE),
+    reduce_case("reduce-floats-masked", _FLOATS, masked=True),
+    reduce_case("reduce-whole-masked", _WHOLE, masked=True),
+    reduce_case("reduce-in-registers", (DType.F32, DType.I64, DType.BOOL), length=100),
+    scan_case("scan-floats", _FLOATS, reverse=False),
+    scan_case("scan-whole", _WHOLE, reverse=False),
+    scan_case("scan-floats-reverse", _FLOATS, reverse=True),
+    scan_case("scan-whole-reverse", _WHOLE, reverse=True),
+    store_case("store-add", ("add",), _ATOMIC),
+    store_case("store-add-other-types", ("add",), _OTHERS),
+    store_case("store-extremes", _ORDERED, _ATOMIC),
+    store_case("store-extremes-other-types", _ORDERED, _OTHERS),
+    store_case("store-mul", ("mul",), KIT_DTYPES),
+)

@@ -1,0 +1,70 @@
+"""What `numerics=strict` means for functions that no processor computes exactly: in f64, rounded once.
+
+A generator for which f64 functions are right to a few units in their last place gives f32 results that are the nearest
+numbers to the exact ones, but for one in some million, whatever the device. Division, square root and the operations that
+round once by IEEE 754 are left as they are: a generator writes their exact forms.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.kernels.nodes import Kernel, Store
+from coilwork_ir.scalar import Op, Reduce, Scalar, Scan, cast, op, reduce, rewrite, scan
+
+FUNCTIONS: Final = frozenset(
+    {
+        *("pow", "rsqrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p"),
+        *("sin", "cos", "tan", "asin", "acos", "atan", "atan2"),
+        *("sinh", "cosh", "tanh", "asinh", "acosh", "atanh"),
+        *("sigmoid", "erf", "erfc", "lgamma", "hypot"),
+    }
+)
+
+
+def with_strict_functions(kernel: Kernel) -> Kernel:
+    """`kernel`, if it is `strict` with every function of f32 or narrower floats computed in f64.
+
+    The same for reductions and scans that divide or take exponentials at each step. Types of stores and of all other values
+    stay as they are.
+    """
+    if kernel.numerics != "strict":
+        return kernel
+    roots = rewrite(_roots(kernel), _visit)
+    rest = iter(roots)
+    stores = tuple(_with_roots(store, [next(rest) for _ in _store_roots(store)]) for store in kernel.stores)
+    checks = tuple(replace(check, condition=next(rest)) for check in kernel.checks)
+    return replace(kernel, stores=stores, checks=checks)
+
+
+def _visit(node: Scalar) -> Scalar:
+    if not node.operands or not node.operands[0].dtype.is_float or node.operands[0].dtype is DType.F64:
+        return node
+    match node:
+        case Op() if node.op in FUNCTIONS:
+            return cast(op(node.op, *(cast(value, DType.F64) for value in node.operands)), node.dtype)
+        case Reduce() if node.kind in ("welford", "online_softmax"):
+            wide = (cast(node.operands[0], DType.F64), *node.operands[1:])
+            return cast(reduce(node.kind, wide, node.axes, output=node.output), node.dtype)
+        case Scan() if node.kind == "logcumsumexp":
+            wide_source = cast(node.operands[0], DType.F64)
+            running = scan(node.kind, wide_source, node.axis, output=node.output, reverse=node.reverse)
+            return cast(running, node.dtype)
+        case _:
+            return node
+
+
+def _store_roots(store: Store) -> tuple[Scalar, ...]:
+    return (store.value, *store.indirect, *(() if store.mask is None else (store.mask,)))
+
+
+def _roots(kernel: Kernel) -> tuple[Scalar, ...]:
+    stored = tuple(root for store in kernel.stores for root in _store_roots(store))
+    return stored + tuple(check.condition for check in kernel.checks)
+
+
+def _with_roots(store: Store, roots: list[Scalar]) -> Store:
+    last = None if store.mask is None else roots[-1]
+    return replace(store, value=roots[0], indirect=tuple(roots[1 : 1 + len(store.indirect)]), mask=last)

@@ -1,0 +1,114 @@
+"""Strict kernels compute functions of f32 in f64 and round once; other kernels stay as they are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.interpret_ops import SCALAR_FUNCTIONS
+from coilwork_ir.kernels.interpret import interpret_kernel
+from coilwork_ir.kernels.nodes import Kernel
+from coilwork_ir.kernels.strict import FUNCTIONS, with_strict_functions
+from coilwork_ir.kernels.text import parse_kernel
+from coilwork_ir.kernels.verify import verify_kernel
+from coilwork_ir.ops import SCALAR_OPS
+from coilwork_ir.scalar import Op, postorder
+
+TEXT = """
+kernel @chain strict {
+range x0: `64` parallel x 0.0
+arg in0: f32 in span `64`
+arg in1: f32 in span `64`
+arg out0: f32 out span `64`
+hints none split 1
+body {
+t0 = load %in0[x0] : f32
+t1 = exp(t0)
+t2 = load %in1[x0] : f32
+t3 = div(t1, t2)
+t4 = tanh(t3)
+store %out0[x0] = t4
+}
+}
+"""
+
+
+@pytest.fixture
+def kernel() -> Kernel:
+    return parse_kernel(TEXT)
+
+
+def test_functions_are_wide_and_arithmetic_is_not(kernel: Kernel) -> None:
+    strict = with_strict_functions(kernel)
+    verify_kernel(strict)
+    types = {n.op: n.dtype for n in postorder([s.value for s in strict.stores]) if isinstance(n, Op)}
+    assert types["exp"] is types["tanh"] is DType.F64
+    assert types["div"] is DType.F32
+    assert with_strict_functions(strict) == strict
+
+
+@pytest.mark.parametrize("numerics", ["fast", "eager"])
+def test_other_levels_are_left_alone(kernel: Kernel, numerics: str) -> None:
+    other = replace(kernel, numerics=numerics)
+    assert with_strict_functions(other) is other
+
+
+def test_results_are_those_of_f64_rounded_once(kernel: Kernel) -> None:
+    a, b = torch.randn(64), torch.rand(64) + 1
+    args = {"in0": a, "in1": b, "out0": torch.zeros(64)}
+    interpret_kernel(with_strict_functions(kernel), args, {})
+    quotient = a.double().exp().float() / b
+    assert torch.equal(args["out0"], quotient.double().tanh().float())
+
+
+def test_reductions_with_a_function_in_each_step_are_wide() -> None:
+    text = """
+kernel @rows strict {
+range x0: `4` parallel x 0.0
+range r0: `50` reduction r 0.0
+arg in0: bf16 in span `200`
+arg out0: bf16 out span `4`
+arg out1: i64 out span `4`
+arg out2: f32 out span `200`
+hints persistent split 1
+body {
+t0 = load %in0[50*x0 + r0] : bf16
+t1 = reduce welford 1 (t0) over (r0)
+t2 = reduce argmax 0 (t0) over (r0)
+t3 = cast(t0) : f32
+t4 = scan logcumsumexp 0 (t3) along r0
+store %out0[x0] = t1
+store %out1[x0] = t2
+store %out2[50*x0 + r0] = t4
+}
+}
+"""
+    strict = with_strict_functions(parse_kernel(text))
+    verify_kernel(strict)
+    welford, argmax, running = (store.value for store in strict.stores)
+    assert welford.operands[0].dtype is running.operands[0].dtype is DType.F64
+    assert argmax == parse_kernel(text).stores[1].value
+
+
+def test_what_rounds_exactly_is_no_function() -> None:
+    assert set(SCALAR_OPS) >= FUNCTIONS
+    assert not FUNCTIONS & {
+        "add",
+        "sub",
+        "mul",
+        "div",
+        "fma",
+        "sqrt",
+        "floor",
+        "mod",
+        "fmod",
+        "cast",
+        "where",
+    }
+    value = torch.tensor([0.3, 2.7])
+    for name in sorted(FUNCTIONS - {"pow", "atan2", "hypot"}):
+        wide = SCALAR_FUNCTIONS[name](value.double())
+        assert wide.dtype is torch.float64
