@@ -180,6 +180,9 @@ def test_kernels_of_both_languages() -> None:
     text = emit_python(program_of(DYNAMIC), {"relu_add": triton}, target="sm_90")
     assert "rt.TritonKernel(" in text and "grid=('n0 + 1',)," in text
     assert 'configs=({"BLOCK": 128, "num_warps": 8, "num_stages": 2},),' in text
+    exact = replace(triton, configs=(Config(meta=(("BLOCK", 128),), fp_fusion=False),))
+    exact_text = emit_python(program_of(DYNAMIC), {"relu_add": exact}, target="sm_90")
+    assert '"num_warps": 4, "num_stages": 1, "enable_fp_fusion": False},' in exact_text
     assert "checks=('IndexError: out of bounds',)," in text and "bytes='12*n0'," in text
     assert text.startswith('"""Graph scores for sm_90')
     cpp = emit_python(program_of(DYNAMIC), {"relu_add": replace(source, features=("avx2",))})

@@ -46,4 +46,6 @@ def config_text(config: Config) -> str:
     """A dictionary display: compile-time parameters, then warps and stages."""
     entries = [f'"{name}": {value}' for name, value in config.meta]
     entries += [f'"num_warps": {config.num_warps}', f'"num_stages": {config.num_stages}']
+    if not config.fp_fusion:
+        entries.append('"enable_fp_fusion": False')
     return "{" + ", ".join(entries) + "}"
