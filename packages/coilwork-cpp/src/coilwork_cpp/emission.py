@@ -42,6 +42,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, total
 from coilwork_ir.kernel_source import KernelSource, SourceArg
 from coilwork_ir.kernels import Kernel, TensorArg
+from coilwork_ir.kernels.strict import with_strict_functions
 from coilwork_ir.scalar import Load
 from coilwork_ir.target import Target
 
@@ -58,7 +59,7 @@ class _Nest:
 
 def emit_kernel(kernel: Kernel, target: Target, options: CppOptions) -> KernelSource:
     """The source of `kernel`."""
-    phases = split(normalise(expand(kernel)), options)
+    phases = split(normalise(expand(with_strict_functions(kernel))), options)
     scratch = tuple(s for phase in phases for s in phase.scratch)
     tensors = (
         *kernel.args,
@@ -76,7 +77,8 @@ def emit_kernel(kernel: Kernel, target: Target, options: CppOptions) -> KernelSo
         _entry(kernel, tensors, nests),
     )
     names = called(items)
-    vector_math = options.vector_math and not any(f == "neon" for f in target.features)
+    # libmvec's functions are off by up to 4 units in the last place, libm's of f64 by less than one
+    vector_math = options.vector_math and kernel.numerics != "strict" and "neon" not in target.features
     contraction = () if kernel.numerics == "fast" else ('#pragma GCC optimize("fp-contract=off")',)
     text = source_text(
         Source(

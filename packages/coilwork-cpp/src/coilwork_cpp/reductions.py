@@ -177,6 +177,11 @@ def masked_element(reduce: Reduce, element: Code, mask: Code | None) -> Code:
     return Select(mask, element, start_value(reduce.kind, reduce.operands[0].dtype.compute))
 
 
+def masked_position(position: Code, mask: Code) -> Code:
+    """`position`, or one that no element has where `mask` is false: a masked element never comes first."""
+    return Select(mask, position, _NO_POSITION)
+
+
 def _operator(reduce: Reduce) -> str:
     return "+=" if reduce.kind == "sum" else "*="
 

@@ -27,6 +27,7 @@ from coilwork_cpp.reductions import (
     is_positional,
     is_rounded,
     masked_element,
+    masked_position,
     merge,
     update,
 )
@@ -48,6 +49,7 @@ from coilwork_cpp.tree import (
     is_atomic,
 )
 from coilwork_cpp.values import Block
+from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_int, bounds, product
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.scalar import Reduce, Scalar
@@ -175,8 +177,10 @@ def combine_point(point: Block, reduce: Reduce, state: tuple[Code, ...], positio
     if not is_atomic(element):
         element = point.declare(source.dtype.compute, "element", element)
     if len(reduce.operands) > 1:
-        element = masked_element(reduce, element, point.named(reduce.operands[1]))
-        element = point.declare(source.dtype.compute, "element", element)
+        mask = point.named(reduce.operands[1])
+        element = point.declare(source.dtype.compute, "element", masked_element(reduce, element, mask))
+        if is_positional(reduce):
+            position = point.declare(DType.I64, "position", masked_position(position, mask))
     statements = update(reduce, state, element, position)
     point.add(Scope(statements) if len(statements) > 1 else statements[0])
 

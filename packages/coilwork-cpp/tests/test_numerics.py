@@ -1,0 +1,109 @@
+"""The three levels of numerics: what each promises of f32 functions, and of contraction."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from coilwork_cpp import CppCodegen
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import as_expr, symbol
+from coilwork_ir.kernels import Kernel, Range, Store, TensorArg
+from coilwork_ir.kernels.nodes import Numerics
+from coilwork_ir.kernels.strict import FUNCTIONS
+from coilwork_ir.ops import SCALAR_OPS
+from coilwork_ir.scalar import Scalar, load, op
+from coilwork_ir.target import target
+
+COUNT = 4096
+X = symbol("x0", extent=COUNT)
+F32 = DType.F32
+
+
+def kernel_of(values: list[Scalar], numerics: Numerics) -> Kernel:
+    names = ("in0", "in1", *(f"out{k}" for k in range(len(values))))
+    return Kernel(
+        name="levels",
+        ranges=(Range(symbol=X, kind="parallel", tile="x"),),
+        args=tuple(
+            TensorArg(name=n, dtype=F32, role="in" if n[0] == "i" else "out", span=as_expr(COUNT))
+            for n in names
+        ),
+        stores=tuple(Store(buffer=f"out{k}", index=X, value=v) for k, v in enumerate(values)),
+        numerics=numerics,
+    )
+
+
+def inputs() -> tuple[Scalar, Scalar]:
+    return load("in0", [X], F32), load("in1", [X], F32)
+
+
+def functions() -> dict[str, Scalar]:
+    a, b = inputs()
+    return {name: op(name, *(a, b)[: SCALAR_OPS[name].arity]) for name in sorted(FUNCTIONS)}
+
+
+def ulps(got: torch.Tensor, wanted: torch.Tensor) -> int:
+    """The largest distance in representable numbers of one sign."""
+    return int((got.view(torch.int32).long() - wanted.view(torch.int32).long()).abs().max())
+
+
+def test_strict_functions_are_the_nearest_numbers(load_kernel: Callable) -> None:
+    torch.manual_seed(0)
+    a, b = torch.rand(COUNT) * 0.98 + 0.01, torch.rand(COUNT) * 2 + 0.5
+    a[: COUNT // 2] += 1.0
+    wanted = functions()
+    outputs = [torch.empty(COUNT) for _ in wanted]
+    load_kernel(kernel_of(list(wanted.values()), "strict"))(a, b, *outputs)
+    for name, got in zip(wanted, outputs, strict=True):
+        operands = (a.double(), b.double())[: SCALAR_OPS[name].arity]
+        exact = getattr(torch, name)(*operands).float()
+        assert torch.equal(got.isnan(), exact.isnan()), name
+        assert ulps(got.nan_to_num(), exact.nan_to_num()) <= 1, name
+        assert (got == exact).sum() + got.isnan().sum() >= 0.999 * COUNT, name
+
+
+def test_a_strict_chain_is_within_an_ulp_of_eager(load_kernel: Callable) -> None:
+    a, b = inputs()
+    chain = {
+        "exp": (op("exp", a), torch.exp),
+        "erf": (op("erf", a), torch.erf),
+        "tanh": (op("tanh", a), torch.tanh),
+        "sqrt": (op("sqrt", op("abs", a)), lambda x: x.abs().sqrt()),
+    }
+    torch.manual_seed(1)
+    x, y = torch.randn(COUNT) * 3, torch.rand(COUNT) + 0.5
+    outputs = [torch.empty(COUNT) for _ in range(5)]
+    quotient = op("div", op("sqrt", op("exp", op("tanh", op("erf", a)))), b)
+    load_kernel(kernel_of([value for value, _ in chain.values()] + [quotient], "strict"))(x, y, *outputs)
+    for (name, (_, eager)), got in zip(chain.items(), outputs, strict=False):
+        assert ulps(got, eager(x)) <= 1, name
+    # torch's own square root of f32 vectors is not always the nearest number; that of f64, rounded, is
+    assert torch.equal(outputs[3], x.abs().double().sqrt().float())
+    steps = x
+    for function in (torch.erf, torch.tanh, torch.exp):
+        steps = function(steps.double()).float()
+    assert torch.equal(outputs[4], steps.double().sqrt().float() / y)
+
+
+def test_strict_text_holds_no_approximate_function() -> None:
+    text = (
+        CppCodegen().emit(kernel_of(list(functions().values()), "strict"), target("x86-64-avx512"), {}).text
+    )
+    assert "exp_f32" not in text and "erf_f32" not in text
+    assert "simd(" not in text and "fp-contract=off" in text
+    names = "|".join(sorted(FUNCTIONS - {"rsqrt", "sigmoid"}))
+    assert not re.search(rf"\b(?:{names})f\(", text)
+    assert re.search(r"\bexp\(", text) and "double erf(double)" in text
+
+
+@pytest.mark.parametrize("numerics", ["fast", "eager"])
+def test_other_levels_use_vector_functions(numerics: Numerics) -> None:
+    text = (
+        CppCodegen().emit(kernel_of(list(functions().values()), numerics), target("x86-64-avx512"), {}).text
+    )
+    assert "exp_f32" in text and "erf_f32" in text and "simd(" in text
+    assert ("fp-contract=off" in text) == (numerics == "eager")
