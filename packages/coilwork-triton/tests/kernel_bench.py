@@ -45,6 +45,7 @@ class TritonProcess:
     """A worker process with Triton in it; one request at a time."""
 
     def __init__(self, *, interpret: bool, cache: Path) -> None:
+        self.interprets = interpret
         env = dict(os.environ, TRITON_CACHE_DIR=str(cache), TRITON_INTERPRET="1" if interpret else "0")
         script = Path(__file__).with_name("triton_worker.py")
         self._process = subprocess.Popen(
@@ -68,6 +69,15 @@ class TritonProcess:
         if status != "ok":
             raise RuntimeError(f"{reply}\n{request['text']}")
         return reply
+
+
+def build_options(config: Config) -> dict[str, int]:
+    """What of `config` is for Triton's compiler."""
+    return {
+        "num_warps": config.num_warps,
+        "num_stages": config.num_stages,
+        "enable_fp_fusion": config.fp_fusion,
+    }
 
 
 def grid_of(source: KernelSource, config: Config, sizes: Sequence[int]) -> list[int]:
@@ -95,7 +105,7 @@ def run_source(
             "sizes": list(sizes),
             "meta": dict(chosen.meta),
             "grid": grid_of(source, chosen, sizes),
-            "options": {"num_warps": chosen.num_warps, "num_stages": chosen.num_stages},
+            "options": build_options(chosen),
         }
     )
     return found
@@ -119,7 +129,7 @@ def compile_source(
             "constexprs": dict(chosen.meta),
             "attrs": aligned,
             "target": TARGETS[target],
-            "options": {"num_warps": chosen.num_warps, "num_stages": chosen.num_stages, "debug": debug},
+            "options": {**build_options(chosen), "debug": debug},
         }
     )
     return found

@@ -38,6 +38,29 @@ def run(request: dict[str, Any]) -> Any:
     return [t.cpu() for t in tensors]
 
 
+def round_as_gpus_do() -> None:
+    """Conversions to and from bf16 in Triton's interpreter: to nearest, and of numbers, also of subnormal ones.
+
+    As it comes (Triton 3.6, 3.7) it cuts bits off, takes subnormal numbers for 0, and for types other than f32 converts the bits.
+    """
+    import torch
+    import triton.language as tl
+    from triton.runtime.interpreter import TensorHandle, interpreter_builder
+
+    convert = interpreter_builder.cast_impl
+
+    def cast_impl(source: Any, dtype: Any) -> Any:
+        if (source.dtype.scalar == tl.bfloat16) == (dtype.scalar == tl.bfloat16):
+            return convert(source, dtype)
+        if source.dtype.scalar == tl.bfloat16:
+            wide = torch.from_numpy(source.data.view("int16").copy()).view(torch.bfloat16).float().numpy()
+            return convert(TensorHandle(wide, tl.float32), dtype)
+        wide = torch.from_numpy(convert(source, tl.float32).data.copy())
+        return TensorHandle(wide.bfloat16().view(torch.int16).numpy().view("uint16"), tl.bfloat16)
+
+    interpreter_builder.cast_impl = cast_impl
+
+
 def interpreted_size(value: int) -> Any:
     """`value` as Triton's interpreter holds it.
 
@@ -69,6 +92,8 @@ def compile_(request: dict[str, Any]) -> Any:
 
 def main(requests: BinaryIO, replies: BinaryIO) -> None:
     """Answer until stdin ends."""
+    if os.environ["TRITON_INTERPRET"] == "1":
+        round_as_gpus_do()
     while header := requests.read(8):
         request = pickle.loads(requests.read(struct.unpack("<Q", header)[0]))
         try:

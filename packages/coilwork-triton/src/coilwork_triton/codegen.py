@@ -8,6 +8,7 @@ from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, provably_divisible, total
 from coilwork_ir.kernel_source import KernelSource, Role, SourceArg
 from coilwork_ir.kernels import Kernel
+from coilwork_ir.kernels.strict import with_strict_functions
 from coilwork_ir.kernels.text import format_kernel
 from coilwork_ir.target import Target
 from coilwork_triton.actions import action_roots, actions_of
@@ -44,6 +45,7 @@ class TritonCodegen:
         settings = parse_options(options)
         for arg in kernel.args:
             triton_type(arg.dtype)
+        kernel = with_strict_functions(kernel)
         roots = tuple(root for what in actions_of(kernel) for root in action_roots(what))
         if not roots:
             raise EmitError("empty-kernel", f"kernel {kernel.name} stores nothing")

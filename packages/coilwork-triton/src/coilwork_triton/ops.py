@@ -36,7 +36,8 @@ class OpContext:
     Attributes:
         operand: type of the operands (of the values, for `where`).
         result: type of the result.
-        numerics: `fast` may use the hardware's approximate exponential and division.
+        numerics: `fast` may use the hardware's approximate exponential and division. Of `strict` kernels f32 functions
+            arrive here as f64 ones.
         library: names of device functions used so far; builders add to it.
     """
 
@@ -87,8 +88,10 @@ def _extremum(name: str, on_bool: str) -> Builder:
 
 
 def _exact_unless_fast(approximate: Builder, exact: str) -> Builder:
+    """The exponential of f32 has the hardware's form and an accurate one; that of f64 is always accurate."""
+
     def build(context: OpContext, a: tuple[Expression, ...]) -> Expression:
-        if context.numerics == "fast":
+        if context.numerics == "fast" or context.operand is DType.F64:
             return approximate(context, a)
         return context.device(exact, *a)
 
@@ -104,6 +107,11 @@ def _rounded_unless_fast(approximate: Builder, rounded: str) -> Builder:
         return tl(rounded, *a)
 
     return build
+
+
+def _rounded_quotient(context: OpContext, a: tuple[Expression, ...]) -> Expression:
+    # at every level: truncating the approximate quotient of 6 and 3 may give 1
+    return Binary("/", *a) if context.operand is DType.F64 else tl("div_rn", *a)
 
 
 def _rsqrt(context: OpContext, a: tuple[Expression, ...]) -> Expression:
@@ -165,7 +173,8 @@ SCALAR_BUILDERS: Final[Mapping[str, Builder]] = MappingProxyType(
             floats=_device("floordiv_float"), ints=_device("floordiv_int"), uints=_operator("//")
         ),
         "truncdiv": _by_class(
-            floats=lambda context, a: context.device("trunc", Binary("/", *a)), ints=_operator("//")
+            floats=lambda context, a: context.device("trunc", _rounded_quotient(context, a)),
+            ints=_operator("//"),
         ),
         "mod": _by_class(floats=_device("mod_float"), ints=_device("mod_int"), uints=_operator("%")),
         "fmod": _by_class(floats=_device("fmod_float"), ints=_operator("%")),

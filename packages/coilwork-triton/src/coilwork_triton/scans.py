@@ -130,17 +130,17 @@ def carried_scan(
         merged = Call(writer.device(_COMBINE[site.kind]), (*carry, *local))
         stems = ("running", "position")[: len(local)]
         found = writer.bind_all(stems, merged) if len(local) > 1 else (writer.bind(stems[0], merged),)
-    for old, new in zip(carry, found):
-        writer.assign((old,), _picked(site, new, edge))
+    for old, new, dtype in zip(carry, found, (site.dtype, site.index_dtype)):
+        writer.assign((old,), _picked(site, new, edge, dtype))
     return found
 
 
-def _picked(site: ScanSite, value: Expression, edge: Expression) -> Expression:
+def _picked(site: ScanSite, value: Expression, edge: Expression, dtype: DType) -> Expression:
     # one lane survives, so a maximum against the smallest value would do; a sum of zeros keeps NaN and infinity too
     zero = tl("zeros_like", value)
     args = (tl("where", edge, value, zero), Number(site.axis))
     kwargs = (("keep_dims", Number(True)),) if len(site.shape) > 1 else ()
     total: Expression = Call(tl_name("sum"), args, kwargs)
-    if site.dtype.is_integer and site.dtype.itemsize < 4:
-        total = method(total, "to", triton_type(site.dtype))
+    if dtype.is_integer and dtype.itemsize < 4:
+        total = method(total, "to", triton_type(dtype))
     return total

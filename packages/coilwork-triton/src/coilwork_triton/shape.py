@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from coilwork_ir.dtypes import DType
@@ -143,7 +143,8 @@ def plan(kernel: Kernel, values: tuple[Scalar, ...], target: Target, options: Tr
         tensors=len(kernel.args),
         scans=any(isinstance(v, Scan) for v in postorder(values)),
     )
-    configs = propose(facts, target, options.max_configs)
+    proposed = propose(facts, target, options.max_configs)
+    configs = tuple(replace(c, fp_fusion=kernel.numerics == "fast") for c in proposed)
     tiles: list[Tile] = []
     rank = 0
     for letter in ("z", "y", "x", "r"):

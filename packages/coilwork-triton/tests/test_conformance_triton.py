@@ -1,0 +1,68 @@
+"""The IR's conformance kit: every op, reduction, scan and store mode, in Triton's interpreter and on a GPU if there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+import torch
+from kernel_bench import TritonProcess, run_source
+
+from coilwork_ir.conformance import CASES, Case, check_codegen, failures
+from coilwork_ir.kernel_source import KernelSource
+from coilwork_ir.kernels.nodes import Numerics
+from coilwork_ir.target import target
+from coilwork_triton import TritonCodegen
+
+# What GPUs have no instruction for, and so is refused, with the reason that the error gives.
+REFUSED = {
+    "store-add-other-types": "no atomic add on bf16",
+    "store-extremes-other-types": "no atomic min on f16",
+    "store-mul": "no atomic mul on f64",
+}
+# What Triton's interpreter does not do as compiled kernels do.
+NOT_INTERPRETED = {
+    "failing-check": "assertions are looked at only with TRITON_DEBUG; test_compile shows that compiled kernels trap",
+}
+_TWO_ROUNDINGS = "the interpreter multiplies and adds in two steps, where the remainder of f64 needs one"
+EXCUSED = {f"{name} f64": _TWO_ROUNDINGS for name in ("floordiv", "mod", "fmod")}
+# The interpreter combines lanes one by one: short blocks make it bearable, and rows of several of them.
+SHORT_BLOCK = 16
+SHORT_ROWS = ({"n0": 5}, {"n0": 40})
+
+
+def check(engine: TritonProcess, case: Case, numerics: Numerics) -> None:
+    def run(source: KernelSource, args: Mapping[str, torch.Tensor], sizes: Mapping[str, int]) -> None:
+        if engine.interprets and "R0_BLOCK" in dict(source.configs[0].meta) and sizes:
+            meta = tuple((n, SHORT_BLOCK if n == "R0_BLOCK" else v) for n, v in source.configs[0].meta)
+            source = replace(source, configs=(replace(source.configs[0], meta=meta),))
+        tensors = [args[a.name] for a in source.args if a.role != "size"]
+        given = [sizes[a.name] for a in source.args if a.role == "size"]
+        for mine, changed in zip(tensors, run_source(engine, source, tensors, given), strict=True):
+            mine.copy_(changed)
+
+    excused = (
+        {label: EXCUSED[label] for _, label in case.labels if label in EXCUSED} if engine.interprets else {}
+    )
+    if engine.interprets and case.name.startswith(("reduce", "scan")):
+        case = replace(case, sizes=SHORT_ROWS if case.sizes != ({},) else case.sizes)
+    codegen, device = TritonCodegen(), target("sm_90")
+    results = check_codegen(codegen, device, run, cases=(case,), numerics=numerics, excused=excused)
+    assert not failures(results), failures(results)
+    refused = [r.reason for r in results if r.status == "refused"]
+    assert bool(refused) == (case.name in REFUSED)
+    assert all(REFUSED[case.name] in reason for reason in refused)
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_conformance_kit(engine: TritonProcess, case: Case) -> None:
+    if engine.interprets and case.name in NOT_INTERPRETED:
+        pytest.skip(NOT_INTERPRETED[case.name])
+    check(engine, case, "fast")
+
+
+@pytest.mark.parametrize("numerics", ["eager", "strict"])
+@pytest.mark.parametrize("name", ["ops-f32", "ops-bf16", "softmax", "layer-norm"])
+def test_exact_numerics_pass_too(engine: TritonProcess, name: str, numerics: Numerics) -> None:
+    check(engine, next(case for case in CASES if case.name == name), numerics)
