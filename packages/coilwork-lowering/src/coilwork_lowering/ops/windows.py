@@ -53,10 +53,10 @@ class PooledDim:
 
     Attributes:
         window: taps of an output element in the input.
-        cover: taps of an input element in the output: the windows that may cover it.
+        cover: taps of an input element in the output: the windows that reach over it. Those that skip it by dilation
+            are among them.
         first: smallest valid input coordinate of an output element's window.
         elements: by how many elements a mean divides, from the output coordinate; None: always `window.count`.
-        exact_cover: the tests that `cover.valid` leaves out, and only a comparison of positions would make: none.
     """
 
     window: Taps
@@ -66,7 +66,7 @@ class PooledDim:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Strides:
+class WindowShape:
     """A window's size, step, padding and dilation along one dimension, as the operator was given them."""
 
     kernel: int
@@ -75,6 +75,10 @@ class Strides:
     dilation: int
     ceil_mode: bool
     count_include_pad: bool
+
+
+def _always(o: Expr, tap: Expr) -> Scalar:
+    return const(True, DType.BOOL)
 
 
 def _known(condition: bool, test: Callable[[], Scalar]) -> Scalar:
@@ -88,7 +92,7 @@ def within(at: Expr, size: Expr, *, starts_in: bool = False, ends_in: bool = Fal
     return simplified(both(low, high))
 
 
-def strided(size: Expr, count: Expr, s: Strides) -> PooledDim:
+def strided(size: Expr, count: Expr, s: WindowShape) -> PooledDim:
     """Windows of one size at regular distances: `count` of them over an input of `size` elements."""
     span = s.dilation * (s.kernel - 1) + 1
 
@@ -110,7 +114,6 @@ def strided(size: Expr, count: Expr, s: Strides) -> PooledDim:
         return (i + s.padding) // s.step - (covers - 1 - tap)
 
     def covered(i: Expr, tap: Expr) -> Scalar:
-        # dilation is left to the comparison of positions: a mean has none
         inside = within(covering(i, tap), count)
         offset = mod(i + s.padding, as_expr(s.step)) + (covers - 1 - tap) * s.step
         reached = _known(provably_lt(offset, as_expr(span)), lambda: lt(index(offset), index(as_expr(span))))
@@ -124,7 +127,7 @@ def strided(size: Expr, count: Expr, s: Strides) -> PooledDim:
     )
 
 
-def _counted(size: Expr, s: Strides) -> Along | None:
+def _counted(size: Expr, s: WindowShape) -> Along | None:
     """How many elements a mean divides by: padding counts if asked for, what `ceil_mode` adds beyond it never."""
     if not s.ceil_mode and (s.padding == 0 or s.count_include_pad):
         return None
@@ -143,6 +146,9 @@ def adaptive(size: Expr, count: Expr) -> PooledDim:
     """`count` windows that share an input of `size` elements as evenly as possible, overlapping where they must."""
     window, cover = _shared(size, count), _shared(count, size)
     even = provably_divisible(size, count)
+    if even:
+        each = size // count
+        cover = Taps(count=as_expr(1), position=lambda i, tap: i // each, valid=_always)
 
     def first(o: Expr) -> Expr:
         return window.position(o, as_expr(0))
@@ -160,11 +166,7 @@ def _shared(size: Expr, count: Expr) -> Taps:
     """
     if provably_divisible(size, count):
         each = size // count
-        return Taps(
-            count=each,
-            position=lambda o, tap: o * each + tap,
-            valid=lambda o, tap: const(True, DType.BOOL),
-        )
+        return Taps(count=each, position=lambda o, tap: o * each + tap, valid=_always)
 
     def position(o: Expr, tap: Expr) -> Expr:
         return (o * size) // count + tap

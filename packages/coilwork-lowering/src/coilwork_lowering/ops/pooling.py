@@ -1,0 +1,329 @@
+"""Pooling: maxima and means over windows, the position of a maximum, and their derivatives.
+
+A window of at most `UNROLLED` elements is written out in a pointwise node, so that it fuses with what is before and
+after it; a larger one is a reduction over its taps. NaN wins as in ATen: it is the maximum, and of several the last
+one gives the position, while of equal numbers it is the first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import torch
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import Expr, as_int, product
+from coilwork_ir.scalar import Const, Literal_, Scalar, cast, const, op
+from coilwork_lowering.builder import Builder, device_text, dtype_of
+from coilwork_lowering.ops.elementwise import overloads
+from coilwork_lowering.ops.windows import (
+    PooledDim,
+    Taps,
+    WindowShape,
+    adaptive,
+    each_tap,
+    fits_32_bits,
+    flat_position,
+    is_small,
+    one_tap,
+    strided,
+)
+from coilwork_lowering.rules import Call, NotLowered, Rule
+from coilwork_lowering.scalar_math import add, both, either, gt, index, like, maximum, select
+from coilwork_lowering.values import Shape, TensorValue, Value
+
+UNROLLED: Final = 32
+
+Point = tuple[Expr, ...]
+Term = Callable[[Point, Point, Scalar], Scalar]  # from the target's point, the source's point and the mask
+Combine = Callable[[Scalar, Scalar], Scalar]
+
+
+def lowest(dtype: DType) -> Literal_:
+    """The identity of `maximum`, which stands for the elements beyond the border."""
+    if not dtype.is_integer:
+        return -math.inf
+    return -(1 << (8 * dtype.itemsize - 1)) if dtype.is_signed_integer else 0
+
+
+def _window_shapes(call: Call, rank: int) -> list[WindowShape]:
+    kernel = _per_dim(call, "kernel_size", rank)
+    # a mean has no dilation; without a step windows lie side by side
+    return [
+        WindowShape(
+            kernel=k,
+            step=s,
+            padding=p,
+            dilation=d,
+            ceil_mode=bool(call["ceil_mode"]),
+            count_include_pad=bool(call.arguments.get("count_include_pad", True)),
+        )
+        for k, s, p, d in zip(
+            kernel,
+            _per_dim(call, "stride", rank, kernel),
+            _per_dim(call, "padding", rank),
+            _per_dim(call, "dilation", rank, (1,) * rank),
+            strict=True,
+        )
+    ]
+
+
+def _per_dim(call: Call, name: str, rank: int, default: tuple[int, ...] = ()) -> tuple[int, ...]:
+    given = call.integers(name) if name in call.arguments else ()
+    given = given or default
+    return given * rank if len(given) == 1 else given
+
+
+def _rank(call: Call) -> int:
+    """How many dimensions are pooled: the digit in `aten.avg_pool2d.default`."""
+    return int(call.target.partition("pool")[2][0])
+
+
+def _dims(call: Call, source: Shape, result: Shape) -> list[PooledDim]:
+    """The pooled dimensions of the operator, from the shapes of its input and its output."""
+    rank = _rank(call)
+    sizes, counts = source[-rank:], result[-rank:]
+    if any(as_int(n) == 0 for n in (*sizes, *counts)):
+        raise NotLowered("pooling of an empty dimension")
+    pairs = list(zip(sizes, counts, strict=True))
+    if "adaptive" in call.target:
+        return [adaptive(size, count) for size, count in pairs]
+    return [
+        strided(size, count, s) for (size, count), s in zip(pairs, _window_shapes(call, rank), strict=True)
+    ]
+
+
+def _over(
+    builder: Builder,
+    fake: torch.Tensor,
+    taps: Sequence[Taps],
+    term: Term,
+    wide: DType,
+    *,
+    greatest: bool = False,
+    finish: Callable[[Point, Scalar], Scalar] | None = None,
+) -> TensorValue:
+    """The sum or maximum of `term` over the taps of each element of `fake`, computed in `wide`, after `finish`."""
+    shape, rank = builder.sizes.exprs(fake.shape), len(taps)
+    dtype, device = dtype_of(fake.dtype), device_text(fake.device)
+    strides = builder.result_strides(fake)
+
+    def finished(point: Point, total: Scalar) -> Scalar:
+        return cast(total if finish is None else finish(point, total), dtype)
+
+    def small(point: Point) -> Scalar:
+        total: Scalar | None = None
+        for _, at, mask in each_tap(taps, point[-rank:]):
+            element = term(point, (*point[:-rank], *at), mask)
+            if not isinstance(mask, Const) or mask.value is True:
+                total = element if total is None else _combined(total, element, greatest)
+        return finished(point, const(lowest(wide) if greatest else 0, wide) if total is None else total)
+
+    if is_small(taps, UNROLLED):
+        return builder.pointwise(shape, dtype, device, small, strides=strides)
+
+    def large(point: Point, numbers: Point) -> Scalar:
+        at, mask = one_tap(taps, point[-rank:], numbers)
+        return term(point, (*point[:-rank], *at), mask)
+
+    axes = tuple(t.count for t in taps)
+    (total,) = builder.reduce(
+        "max" if greatest else "sum", shape, axes, device, large, [wide], strides=strides
+    )
+    assert total is not None
+    if finish is None and dtype is wide:
+        return total
+    made = total
+    return builder.pointwise(
+        shape, dtype, device, lambda point: finished(point, builder.read(made, point)), strides=strides
+    )
+
+
+def _combined(total: Scalar, element: Scalar, greatest: bool) -> Scalar:
+    return maximum(total, element) if greatest else add(total, element)
+
+
+# means
+
+
+def _mean(builder: Builder, call: Call) -> Value:
+    value = call.tensor("self")
+    if not value.dtype.is_float:
+        raise NotLowered("a mean of integers")
+    wide = value.dtype.compute
+    dims = _dims(call, value.shape, call.shape(builder))
+
+    def term(point: Point, at: Point, mask: Scalar) -> Scalar:
+        return cast(builder.read(value, at, mask=mask), wide)
+
+    def finish(point: Point, total: Scalar) -> Scalar:
+        return op("div", total, _divisor(call, dims, point[-len(dims) :], wide))
+
+    return _over(builder, call.fake, [d.window for d in dims], term, wide, finish=finish)
+
+
+def _divisor(call: Call, dims: Sequence[PooledDim], point: Sequence[Expr], wide: DType) -> Scalar:
+    """By what the sum over the window of the output element `point` is divided."""
+    override = call.arguments.get("divisor_override")
+    if override is not None:
+        return const(call.integer("divisor_override"), wide)
+    counts = [
+        d.window.count if d.elements is None else d.elements(o) for d, o in zip(dims, point, strict=True)
+    ]
+    elements = product(counts)
+    known = as_int(elements)
+    return cast(index(elements), wide) if known is None else const(known, wide)
+
+
+def _mean_backward(builder: Builder, call: Call) -> Value:
+    grad = call.tensor("grad_output")
+    wide = grad.dtype.compute
+    dims = _dims(call, call.shape(builder), grad.shape)
+    rank = len(dims)
+
+    def term(point: Point, at: Point, mask: Scalar) -> Scalar:
+        share = op(
+            "div", cast(builder.read(grad, at, mask=mask), wide), _divisor(call, dims, at[-rank:], wide)
+        )
+        # windows beyond the border may have no elements to divide by
+        fixed = call.arguments.get("divisor_override") is not None or all(d.elements is None for d in dims)
+        return share if fixed else select(mask, share, like(0, share))
+
+    return _over(builder, call.fake, [d.cover for d in dims], term, wide)
+
+
+# maxima
+
+
+def _max(builder: Builder, call: Call) -> Value:
+    value = call.tensor("self")
+    values, positions = call.result
+    if value.dtype.is_bool:
+        raise NotLowered("a maximum of truth values")
+    dims = _dims(call, value.shape, builder.sizes.exprs(values.shape))
+    wide = value.dtype.compute
+    taps = [d.window for d in dims]
+
+    def element(point: Point, at: Point, mask: Scalar) -> Scalar:
+        return cast(builder.read(value, at, mask=mask, other=lowest(value.dtype)), wide)
+
+    greatest = _over(builder, values, taps, element, wide, greatest=True)
+    if not _is_read(call.node, 1):
+        return (greatest, None)
+    if is_small(taps, UNROLLED):
+        return (greatest, _small_position(builder, value, dims, element, positions))
+    return (greatest, _large_position(builder, value, dims, element, positions, greatest))
+
+
+def _is_read(node: torch.fx.Node, item: int) -> bool:
+    """Whether result `item` of the call is used, or may be."""
+    items = [user for user in node.users if user.args[1:] == (item,)]
+    others = [user for user in node.users if len(user.args) != 2 or not isinstance(user.args[1], int)]
+    return bool(others) or any(user.users for user in items)
+
+
+def _small_position(
+    builder: Builder, value: TensorValue, dims: Sequence[PooledDim], element: Term, fake: torch.Tensor
+) -> TensorValue:
+    """The flat position of the maximum, by the comparisons that find the maximum itself."""
+    rank, taps = len(dims), [d.window for d in dims]
+    sizes = value.shape[-rank:]
+
+    def body(point: Point) -> Scalar:
+        outer, inner = point[:-rank], point[-rank:]
+        found = list(each_tap(taps, inner))
+        origin = flat_position(found[0][1], sizes)
+        furthest = flat_position(found[-1][1], sizes) - origin
+        # distances from the window's corner are small: half as many bits to carry along
+        narrow = DType.I32 if fits_32_bits(furthest) else DType.I64
+        start = tuple(d.first(o) for d, o in zip(dims, inner, strict=True))
+        best = element(point, (*outer, *found[0][1]), found[0][2])
+        distance = cast(index(flat_position(start, sizes) - origin), narrow)
+        for _, at, mask in found[1:]:
+            new = element(point, (*outer, *at), mask)
+            taken = _wins(new, best)
+            distance = select(taken, cast(index(flat_position(at, sizes) - origin), narrow), distance)
+            best = maximum(best, new)
+        return add(index(origin), cast(distance, DType.I64))
+
+    return builder.pointwise(
+        builder.sizes.exprs(fake.shape),
+        DType.I64,
+        device_text(fake.device),
+        body,
+        strides=builder.result_strides(fake),
+    )
+
+
+def _wins(new: Scalar, best: Scalar) -> Scalar:
+    larger = gt(new, best)
+    return either(larger, op("isnan", new)) if new.dtype.is_float else larger
+
+
+def _large_position(
+    builder: Builder,
+    value: TensorValue,
+    dims: Sequence[PooledDim],
+    element: Term,
+    fake: torch.Tensor,
+    greatest: TensorValue,
+) -> TensorValue:
+    """The flat position of the maximum, by a search for it: the smallest that has it, or the largest that is NaN."""
+    rank, taps = len(dims), [d.window for d in dims]
+    sizes = value.shape[-rank:]
+    shape, device = builder.sizes.exprs(fake.shape), device_text(fake.device)
+    strides, axes = builder.result_strides(fake), tuple(t.count for t in taps)
+
+    def search(hit: Callable[[Scalar, Scalar], Scalar], *, last: bool) -> TensorValue:
+        def body(point: Point, numbers: Point) -> Scalar:
+            at, mask = one_tap(taps, point[-rank:], numbers)
+            new = element(point, (*point[:-rank], *at), mask)
+            best = cast(builder.read(greatest, point), new.dtype)
+            miss = const(-1 if last else 2**62, DType.I64)
+            return select(both(mask, hit(new, best)), index(flat_position(at, sizes)), miss)
+
+        (found,) = builder.reduce(
+            "max" if last else "min", shape, axes, device, body, [DType.I64], strides=strides
+        )
+        assert found is not None
+        return found
+
+    equal = search(lambda new, best: op("eq", new, best), last=False)
+    if not value.dtype.is_float:
+        return equal
+    unordered = search(lambda new, best: op("isnan", new), last=True)
+
+    def chosen(point: Point) -> Scalar:
+        nan = builder.read(unordered, point)
+        return select(op("lt", nan, like(0, nan)), builder.read(equal, point), nan)
+
+    return builder.pointwise(shape, DType.I64, device, chosen, strides=strides)
+
+
+def _max_backward(builder: Builder, call: Call) -> Value:
+    grad, positions = call.tensor("grad_output"), call.tensor("indices")
+    value = call.tensor("self")
+    dims = _dims(call, value.shape, grad.shape)
+    rank, wide = len(dims), grad.dtype.compute
+    sizes = value.shape[-rank:]
+
+    def term(point: Point, at: Point, mask: Scalar) -> Scalar:
+        chosen = builder.read(positions, at, mask=mask, other=-1)
+        share = cast(builder.read(grad, at, mask=mask), wide)
+        return select(op("eq", chosen, index(flat_position(point[-rank:], sizes))), share, like(0, share))
+
+    return _over(builder, call.fake, [d.cover for d in dims], term, wide)
+
+
+RULES: Final[tuple[Rule, ...]] = (
+    Rule(overloads("max_pool2d_with_indices max_pool3d_with_indices"), _max),
+    Rule(overloads("adaptive_max_pool2d adaptive_max_pool3d"), _max),
+    Rule(overloads("max_pool2d_with_indices_backward max_pool3d_with_indices_backward"), _max_backward),
+    Rule(overloads("adaptive_max_pool2d_backward adaptive_max_pool3d_backward"), _max_backward),
+    Rule(overloads("avg_pool1d avg_pool2d avg_pool3d"), _mean),
+    Rule(overloads("_adaptive_avg_pool2d _adaptive_avg_pool3d"), _mean),
+    Rule(overloads("avg_pool2d_backward avg_pool3d_backward"), _mean_backward),
+    Rule(overloads("_adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward"), _mean_backward),
+)
