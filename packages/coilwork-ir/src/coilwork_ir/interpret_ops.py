@@ -115,8 +115,9 @@ def _dividing(function: ScalarFunction, exact: Callable[[int, int], int]) -> Sca
             return function(a, b)
         if a.dtype is torch.uint64:
             return _elementwise_u64(lambda x, y: exact(x, y or 1), a, b)
-        safe = torch.where(b == 0, torch.ones_like(b), b)
-        return function(bits(a), bits(safe)).to(a.dtype)
+        divisor = bits(b)
+        safe = torch.where(divisor == 0, torch.ones_like(divisor), divisor)
+        return function(bits(a), safe).to(a.dtype)
 
     return apply
 
