@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from runtime_sample_kernels import cpp_kernel, triton_kernel
 
 from coilwork_cache import LocalStore, MemoryStore, Store
 from coilwork_runtime import Builder, KernelBuildError, MissingCompilerError, RuntimeFault
+from coilwork_runtime.folders import new_folder
 from coilwork_runtime.triton_kernels.pool import WorkerError, WorkerPool
 
 
@@ -97,6 +99,24 @@ def test_equal_sources_are_compiled_once_even_from_several_threads(compilations:
         results = [future.result() for future in [threads.submit(build) for _ in range(4)]]
     assert results == [2, 2, 2, 2]
     assert count(compilations) == 1
+
+
+def test_threads_that_write_and_compile_share_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One kernel comes from the store while the other is linked against what lies in the folder."""
+    made: list[Path] = []
+
+    def slow_folder(purpose: str) -> Path:
+        time.sleep(0.2)
+        made.append(new_folder(purpose))
+        return made[-1]
+
+    store = MemoryStore()
+    Builder(store).build([cpp_kernel(factor=3)])
+    monkeypatch.setattr("coilwork_runtime.cpp.build.new_folder", slow_folder)
+    builder = Builder(store)
+    with ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(lambda factor: doubled(builder, factor), (3, 4))) == [3, 4]
+    assert len(made) == 1
 
 
 def test_progress_counts_kernels() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import platform
 import re
@@ -29,7 +28,7 @@ class CppBuilder:
         self._store = store
         self._lock = threading.Lock()
         self._flights: SingleFlight[Path] = SingleFlight()
-        self._folder = functools.cache(lambda: new_folder("cpp"))
+        self._made_folder: Path | None = None
         self._stub_made = False
         self._written: dict[str, Path] = {}
 
@@ -101,11 +100,12 @@ class CppBuilder:
         return self._keep(key, self._compile(spec, key, toolchain))
 
     def _compile(self, spec: CppKernel, key: str, toolchain: Toolchain) -> bytes:
+        folder = self._folder()
         with self._lock:
             if not self._stub_made:
-                make_stub(toolchain, self._folder())
+                make_stub(toolchain, folder)
                 self._stub_made = True
-        data, complaint = compile_library(toolchain, spec.source, spec.features, self._folder())
+        data, complaint = compile_library(toolchain, spec.source, spec.features, folder)
         if data is None:
             raise KernelBuildError(
                 spec.name,
@@ -120,6 +120,13 @@ class CppBuilder:
     def _keep(self, key: str, data: bytes) -> Path:
         self._written[key] = library = self._write(data)
         return library
+
+    def _folder(self) -> Path:
+        # functools.cache would let two threads make a folder each, and the stub lies in one only
+        with self._lock:
+            if self._made_folder is None:
+                self._made_folder = new_folder("cpp")
+            return self._made_folder
 
     def _write(self, data: bytes) -> Path:
         """A new file each time: the loader takes a path that it knows for the library that it knows."""
