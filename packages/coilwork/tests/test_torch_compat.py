@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch._higher_order_ops.effects import has_effects
 from torch._subclasses import FakeTensorMode
 
 from coilwork.errors import UnsupportedTorchError
-from coilwork.torch_compat import OperatorCounter, check_torch_version, is_operator, real_tensors
+from coilwork.torch_compat import (
+    OperatorCounter,
+    check_torch_version,
+    checks_have_effects,
+    is_operator,
+    real_tensors,
+)
 
 
 @pytest.mark.parametrize("version", ["2.11.0", "2.12.1+cpu", "2.13.0a0+git1234", torch.__version__])
@@ -39,3 +46,14 @@ def test_counter_leaves_views_out() -> None:
     with OperatorCounter() as counter:
         _ = (x.t() + 1).exp()
     assert counter.count == 2
+
+
+def test_checks_are_in_graphs_whatever_torch_registers() -> None:
+    check = torch.ops.aten._linalg_check_errors.default
+    before = has_effects(check)
+    with checks_have_effects():
+        assert has_effects(check)
+        with checks_have_effects():
+            assert has_effects(check)
+        assert has_effects(check)
+    assert has_effects(check) == before

@@ -1,13 +1,14 @@
 """The private torch API that the meta-package touches, and the supported range of torch.
 
 Facts about 2.11 to 2.13 that matter here: `aot_module_simplified` takes different keyword sets, so only those common to
-all are passed; DDP's optimizer decides whether to run a bucket on fake tensors by a counter that a back end must bump.
+all are passed; DDP's optimizer decides whether to run a bucket on fake tensors by a counter that a back end must bump;
+before 2.13 nothing says that checks of linear algebra have effects.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final, Protocol
 
 import torch
@@ -15,6 +16,7 @@ from torch._dynamo.utils import counters, flatten_graph_inputs
 from torch._functorch import config as functorch_config
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch._guards import TracingContext
+from torch._higher_order_ops.effects import _EffectType, _get_effect, _register_effectful_op
 from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -67,7 +69,7 @@ def compile_with_aot_autograd(
     """Run AOTAutograd over a Dynamo graph with our compilers."""
     counters["aot_autograd"]["total"] += 1
     # Otherwise the tokens that order calls with effects are inputs and outputs of the graph, and None at run time.
-    with functorch_config.patch(unlift_effect_tokens=True):
+    with functorch_config.patch(unlift_effect_tokens=True), checks_have_effects():
         compiled = aot_module_simplified(
             gm,
             example_inputs,
@@ -80,6 +82,24 @@ def compile_with_aot_autograd(
         )
     wrapped: Callable[..., Any] = torch._dynamo.disable(compiled)
     return wrapped
+
+
+@contextmanager
+def checks_have_effects() -> Iterator[None]:
+    """While it is entered, AOTAutograd keeps the checks of linear algebra, whose results nobody uses.
+
+    torch 2.13 registers them for good. Before, it drops them as dead code, and a singular matrix goes unnoticed. The
+    registration is undone because other back ends of those versions do not expect it.
+    """
+    check = torch.ops.aten._linalg_check_errors.default
+    if _get_effect(check) is not None:
+        yield
+        return
+    registration = _register_effectful_op(check, _EffectType.ORDERED)
+    try:
+        yield
+    finally:
+        registration.destroy()
 
 
 def has_nested_inputs(example_inputs: Sequence[Any]) -> bool:
