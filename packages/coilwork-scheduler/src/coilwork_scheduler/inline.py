@@ -265,6 +265,7 @@ class Inliner:
                 operations=operations,
                 rows=1 << 30,
                 row_length=1,
+                programs=1 << 30,
             )
         )
 

@@ -10,6 +10,7 @@ from coilwork_ir.index import Expr
 from coilwork_ir.target import Target
 from coilwork_scheduler.cluster import Cluster, Touch, depths
 from coilwork_scheduler.cost import KernelWork
+from coilwork_scheduler.occupancy import programs_of, unit_stride
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.sizes import SizeHints
 from coilwork_scheduler.stage import extent_of
@@ -24,6 +25,7 @@ class Traffic:
     target: Target
     options: ScheduleOptions
     _bytes: dict[str, int] = field(default_factory=dict)
+    _unit: dict[Touch, frozenset[Expr]] = field(default_factory=dict)
     _points: dict[tuple[Expr, ...], int] = field(default_factory=dict)
 
     def size(self, name: str) -> int:
@@ -57,7 +59,27 @@ class Traffic:
             operations=operations,
             rows=rows,
             row_length=length if cluster.reduced else 1,
+            programs=self._programs(cluster, rows),
         )
+
+    def _programs(self, cluster: Cluster, rows: int) -> int:
+        if not cluster.reduced or not self.target.is_gpu:
+            return rows
+        return programs_of(rows, across=self._across(cluster))
+
+    def _across(self, cluster: Cluster) -> bool:
+        """True if most of what a kernel with reductions reads is contiguous along its parallel ranges."""
+        parallel, reduced = frozenset(cluster.parallel), frozenset(cluster.reduced)
+        balance = 0
+        for touch in cluster.read:
+            if touch.buffer in cluster.written:
+                continue
+            unit = self._unit.get(touch)
+            if unit is None:
+                offset = self.buffers[touch.buffer].offset_of(touch.index)
+                unit = self._unit[touch] = unit_stride(offset)
+            balance += self._touched(touch) * (bool(unit & parallel) - bool(unit & reduced))
+        return balance > 0
 
     def _row_work(self, cluster: Cluster, rows: int, length: int, *, resident: bool) -> tuple[int, int]:
         """Operations and bytes read by a kernel with reductions: once per pass where a row does not stay on chip."""
