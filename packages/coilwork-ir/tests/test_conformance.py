@@ -110,9 +110,7 @@ def test_no_scalar_op_is_without_a_case() -> None:
         f"{name} {dtype.text}"
         for name, row in SCALAR_OPS.items()
         for dtype in KIT_DTYPES
-        if takes(row, dtype)
-        and (name, dtype) not in visited.ops
-        and (name, dtype) != ("bitcast", DType.BOOL)
+        if takes(row, dtype) and (name, dtype) not in visited.ops and (name, dtype) != ("bitcast", DType.BOOL)
     ]
     assert not missing, f"add rows to coilwork_ir.conformance.op_cases.OPERANDS: {missing}"
 

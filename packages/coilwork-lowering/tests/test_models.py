@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from coilwork_ir.buffers import Ref
 from coilwork_ir.loops import Extern, Graph, Pointwise
+from coilwork_lowering.lower import only_read
 
 
 @pytest.fixture(autouse=True)
@@ -225,6 +226,29 @@ def test_constants_travel_beside_the_graph() -> None:
     x = torch.randn(3)
     found, _ = run_compiled(function, x)
     torch.testing.assert_close(found, function(x))
+
+
+def test_numbers_written_as_tensors_are_constants_of_the_code() -> None:
+    def function(x: Tensor) -> Tensor:
+        return torch.where(x > torch.tensor(0.5), x, torch.tensor(float("-inf"))) * torch.tensor(
+            3, dtype=torch.int64
+        )
+
+    x = torch.randn(7)
+    found, graph = run_compiled(function, x)
+    torch.testing.assert_close(found, function(x))
+    assert graph.constants == ()
+
+
+def test_tensors_that_are_written_or_viewed_are_not_only_read() -> None:
+    graph = torch.fx.Graph()
+    x, written, viewed = (graph.placeholder(name) for name in ("x", "written", "viewed"))
+    graph.call_function(torch.ops.aten.add_.Tensor, (written, 1.0))
+    view = graph.call_function(torch.ops.aten.view.default, (viewed, [1]))
+    graph.output((graph.call_function(torch.ops.aten.add.Tensor, (x, view)),))
+    assert only_read(x)
+    assert not only_read(written)
+    assert not only_read(viewed)
 
 
 def test_random_calls_are_marked() -> None:

@@ -262,7 +262,9 @@ EXTERNS: dict[str, Function] = {
     "erfinv": lambda x: torch.erfinv(x.clamp(-0.9, 0.9)),
     "linalg": lambda x: torch.linalg.inv(x @ x.t() + 10 * torch.eye(4)),
     "unsorted split": lambda x: aten.cat([x] * 12, 0),
-    "max_pool": lambda x: aten.max_pool2d_with_indices(x[None], [2, 2])[0],
+    "fractional pool": lambda x: aten.fractional_max_pool2d(
+        x[None, None], [2, 2], [2, 3], torch.full((1, 1, 2), 0.5)
+    )[0],
 }
 
 

@@ -12,6 +12,7 @@ import torch
 from coilwork_ir.buffers import Buffer, Constant, GraphInput, GraphOutput, Ref
 from coilwork_ir.index import Expr, as_expr, symbol
 from coilwork_ir.loops import Graph
+from coilwork_ir.scalar import const
 from coilwork_lowering.assertions import lower_assertion
 from coilwork_lowering.builder import Builder, device_text, dtype_of
 from coilwork_lowering.errors import LoweringError
@@ -23,7 +24,7 @@ from coilwork_lowering.regions import lower_cond, lower_while
 from coilwork_lowering.registry import RULES
 from coilwork_lowering.rules import Call, NotLowered
 from coilwork_lowering.symbols import SizeTable
-from coilwork_lowering.torch_compat import Overload, schema_of
+from coilwork_lowering.torch_compat import Overload, is_fake, number_in, schema_of
 from coilwork_lowering.values import NumberValue, TensorValue, Value, whole
 
 if TYPE_CHECKING:
@@ -187,17 +188,22 @@ class _Lowering:
         if not isinstance(found, torch.Tensor):
             raise self.refuse(node, "graph-form", f"attribute {node.target} is a {type(found).__name__}")
         fake = node.meta.get("val", found)
+        device = device_text(fake.device)
+        if found.dim() == 0 and not found.is_complex() and not is_fake(found) and only_read(node):
+            # A number written as a tensor. As a constant of the code it costs no load, nor a copy between devices.
+            value = const(number_in(found), dtype_of(found.dtype))
+            return self.builder.pointwise((), value.dtype, device, lambda point: value, name=node.name)
         key = str(node.target)
         buffer = self.builder.declare(
             self.sizes.exprs(fake.shape),
             dtype_of(fake.dtype),
-            device_text(fake.device),
+            device_text(found.device),
             strides=self.sizes.exprs(fake.stride()),
             name=node.name,
         )
         self.constants.append(Constant(buffer=buffer, key=key))
         self.tensors[key] = found
-        return whole(buffer)
+        return self.builder.moved(whole(buffer), device)
 
     def call(self, node: torch.fx.Node) -> Value:
         target = node.target
@@ -408,3 +414,11 @@ def _touches_complex(call: Call) -> bool:
         ):
             return True
     return False
+
+
+def only_read(node: torch.fx.Node) -> bool:
+    """Whether no user of `node` writes into it or returns a view of it."""
+    return all(
+        isinstance(user.target, Overload) and not any(a.alias_info for a in schema_of(user.target).arguments)
+        for user in node.users
+    )

@@ -95,6 +95,15 @@ def is_fake(tensor: torch.Tensor) -> bool:
     return isinstance(tensor, FakeTensor)
 
 
+def number_in(tensor: torch.Tensor) -> int | float | bool:
+    """The value of a real tensor of one element, also where operators are being traced on fake ones."""
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+    with unset_fake_temporarily():
+        found: int | float | bool = tensor.item()
+    return found
+
+
 def copied_graph(graph: torch.fx.Graph) -> torch.fx.Graph:
     """A copy of `graph`, node for node, with metadata of its own; it calls and returns as `graph` does.
 

@@ -6,7 +6,6 @@ from typing import Final
 
 from coilwork_ir.index import Expr, stride_of
 
-
 # Neighbouring results that one program of a column reduction computes: whole sectors of memory.
 COLUMNS: Final = 32
 

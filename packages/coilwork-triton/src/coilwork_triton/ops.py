@@ -109,6 +109,17 @@ def _rounded_unless_fast(approximate: Builder, rounded: str) -> Builder:
     return build
 
 
+def _keeping_subnormals(name: str) -> Builder:
+    """NVIDIA's functions of f32, as Triton links them, take subnormal numbers for 0; those of f64 do not."""
+
+    def build(context: OpContext, a: tuple[Expression, ...]) -> Expression:
+        if context.numerics != "strict" or context.operand is not DType.F32:
+            return tl(name, *a)
+        return method(tl(name, method(a[0], "to", tl_name("float64"))), "to", tl_name("float32"))
+
+    return build
+
+
 def _rounded_quotient(context: OpContext, a: tuple[Expression, ...]) -> Expression:
     # at every level: truncating the approximate quotient of 6 and 3 may give 1
     return Binary("/", *a) if context.operand is DType.F64 else tl("div_rn", *a)
@@ -187,8 +198,8 @@ SCALAR_BUILDERS: Final[Mapping[str, Builder]] = MappingProxyType(
         "pow": _by_class(floats=_device("power"), ints=_device("power_int")),
         "sqrt": _rounded_unless_fast(_function("sqrt"), "sqrt_rn"),
         "rsqrt": _rsqrt,
-        "floor": _function("floor"),
-        "ceil": _function("ceil"),
+        "floor": _keeping_subnormals("floor"),
+        "ceil": _keeping_subnormals("ceil"),
         "trunc": _device("trunc"),
         "round": _device("round_half_even"),
         "exp": _exact_unless_fast(_function("exp"), "exp_exact"),
