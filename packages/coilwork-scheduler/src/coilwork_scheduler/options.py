@@ -16,6 +16,7 @@ class ScheduleOptions:
             `eager` and `strict` round them to their buffers' types.
         inline: substitute cheap or singly used pointwise producers into their consumers.
         fuse: put several stages into one kernel.
+        split: on GPUs, reduce long rows with few results in pieces, then the results of the pieces.
         horizontal: also fuse stages that only share what they read.
         max_ops: scalar operations that inlining may gather in one stage; fused kernels hold at most twice as many.
         max_args: tensor arguments of one kernel.
@@ -37,6 +38,7 @@ class ScheduleOptions:
     numerics: Numerics = "fast"
     inline: bool = True
     fuse: bool = True
+    split: bool = True
     horizontal: bool = True
     max_ops: int = 256
     max_args: int = 32

@@ -39,6 +39,17 @@ ORDER: Final = (
         "dead-after-inline",
         "a producer that all of its consumers inline is read by nobody any more",
     ),
+    Before(
+        "dead-after-inline",
+        "split",
+        "a reduction that nobody needs would count as a sibling of others",
+    ),
+    Before(
+        "inline",
+        "split",
+        "what is inlined into a reduction is cut in pieces with it, and tells how its memory lies",
+    ),
+    Before("split", "fuse", "reductions of pieces, and of their results, find kernels like any others"),
     Before("inline", "fuse", "fusion weighs what stages read and compute, which inlining changes"),
     Before(
         "dead-after-inline",

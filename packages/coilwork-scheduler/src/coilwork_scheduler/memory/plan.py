@@ -121,7 +121,7 @@ class _Planner:
             symbols=schedule.symbols,
             inputs=schedule.inputs,
             constants=schedule.constants,
-            kernels=schedule.kernels,
+            kernels=tuple(kernel for kernel in schedule.kernels if not _has_no_points(kernel)),
             instructions=tuple(self.out),
             peak_bytes=self.meter.peak(),
         )
@@ -275,7 +275,9 @@ class _Planner:
     def _perform(self, step: Step) -> None:
         match step:
             case KernelCall():
-                self.out.append(_launch(step))
+                # its outputs have no elements; their memory is none, so nothing may be written to it
+                if not _has_no_points(self.kernels[step.kernel]):
+                    self.out.append(_launch(step))
                 if self.taken_over:
                     self.out.append(Free(names=tuple(self.taken_over)))
                     self.taken_over = []
@@ -376,6 +378,10 @@ def _launch(step: KernelCall) -> Launch:
     into = dict(step.into)
     args = tuple(into.get(name, name) for name in step.args)
     return Launch(kernel=step.kernel, args=args, sizes=step.sizes, origins=step.origins)
+
+
+def _has_no_points(kernel: Kernel) -> bool:
+    return any(r.kind == "parallel" and r.symbol.extent is _ZERO for r in kernel.ranges)
 
 
 def _same_size(dead: Storage, wanted: Storage) -> bool:

@@ -1,0 +1,177 @@
+"""How the axes of a reduction are cut into pieces: index arithmetic, no nodes.
+
+Axes are cut from the outside inwards, in the order of memory: whole outer axes become ranges of pieces, then one more
+axis is divided, evenly where it has a fitting divisor. A program then walks memory that lies together. Pieces depend on
+extents and on the device, never on what runs when, so that results are the same from run to run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import log
+from typing import Final
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import Expr, as_expr, as_int, ceildiv, floordiv, product, provably_divisible, symbol
+from coilwork_ir.scalar import Scalar, cast, const, index_value, op
+from coilwork_scheduler.stage import extent_of
+
+# A whole axis may give this many times the pieces asked for.
+_EXCESS: Final = 1.5
+# A divisor may miss the number asked for by this factor, before pieces of unequal size are better.
+_MISS: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """`axis` in `count` pieces of `length` points; the last ones have fewer, or none, unless the cut is `even`."""
+
+    axis: Expr
+    count: Expr
+    length: Expr
+    even: bool
+
+    @property
+    def outer(self) -> Expr:
+        """The range of pieces."""
+        return symbol(f"{self.axis.name}_piece", extent=self.count)
+
+    @property
+    def inner(self) -> Expr:
+        """The points of a piece."""
+        return symbol(f"{self.axis.name}_point", extent=self.length)
+
+    @property
+    def whole(self) -> bool:
+        """Every point is a piece."""
+        return as_int(self.length) == 1
+
+    @property
+    def position(self) -> Expr:
+        """The point of `axis` that `outer` and `inner` say."""
+        return self.outer if self.whole else self.outer * self.length + self.inner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pieces:
+    """The axes of a reduction in pieces: `cuts` are of different `axes`, in their order; at most one is uneven."""
+
+    axes: tuple[Expr, ...]
+    cuts: tuple[Cut, ...]
+
+    @property
+    def outer(self) -> tuple[Expr, ...]:
+        """Ranges of pieces."""
+        return tuple(cut.outer for cut in self.cuts)
+
+    @property
+    def inner(self) -> tuple[Expr, ...]:
+        """Axes of one piece, in the order of the axes."""
+        cuts = {cut.axis: cut for cut in self.cuts}
+        found = (cuts[axis].inner if axis in cuts else axis for axis in self.axes)
+        return tuple(axis for axis in found if as_int(extent_of(axis)) != 1)
+
+    @property
+    def count(self) -> Expr:
+        """Pieces per result."""
+        return product(cut.count for cut in self.cuts)
+
+    @property
+    def mapping(self) -> Mapping[Expr, Expr]:
+        """The axes over `outer` and `inner`."""
+        ones = {axis: as_expr(0) for axis in self.axes if as_int(extent_of(axis)) == 1}
+        return ones | {cut.axis: cut.position for cut in self.cuts}
+
+    @property
+    def uneven(self) -> Cut | None:
+        """The cut whose last pieces are short."""
+        return next((cut for cut in self.cuts if not cut.even), None)
+
+    @property
+    def valid(self) -> Scalar | None:
+        """True at the points of a piece that exist; `None` where all of them do."""
+        cut = self.uneven
+        if cut is None:
+            return None
+        return op("lt", index_value(cut.position), index_value(extent_of(cut.axis)))
+
+    def points_in(self, dtype: DType) -> Scalar:
+        """The number of points of the piece at `outer`."""
+        cut = self.uneven
+        if cut is None:
+            return cast(index_value(product(extent_of(axis) for axis in self.inner)), dtype)
+        others = product(extent_of(axis) for axis in self.inner if axis is not cut.inner)
+        left = index_value(extent_of(cut.axis) - cut.outer * cut.length)
+        inside = op("maximum", op("minimum", left, index_value(cut.length)), const(0, DType.I64))
+        return cast(op("mul", inside, index_value(others)), dtype)
+
+
+def cut_axes(
+    axes: Sequence[Expr],
+    order: Sequence[Expr],
+    sizes: Mapping[Expr, int],
+    *,
+    wanted: float,
+    skip: bool = True,
+) -> Pieces | None:
+    """About `wanted` pieces of `axes`; `None` if that leaves nothing to cut, or nothing inside the pieces.
+
+    Args:
+        axes: the axes of a reduction.
+        order: the same ones, outermost in memory first.
+        sizes: their likely extents.
+        wanted: likely number of pieces.
+        skip: an axis of unknown size may stay whole in each piece if the axes inside it have enough points. Without
+            it the cut axes are the first ones of `order`.
+    """
+    cuts: dict[Expr, Cut] = {}
+    need = wanted
+    for place, axis in enumerate(order):
+        if need < _EXCESS:
+            break
+        extent, size = extent_of(axis), sizes[axis]
+        if as_int(extent) == 1:
+            continue
+        if size <= need * _EXCESS:
+            cuts[axis] = Cut(axis=axis, count=extent, length=as_expr(1), even=True)
+            need /= max(size, 1)
+            continue
+        known = as_int(extent)
+        if known is None and skip and _static(order[place + 1 :]) >= need:
+            continue
+        cuts[axis] = _divided(axis, known, need)
+        break
+    pieces = Pieces(axes=tuple(axes), cuts=tuple(cuts[axis] for axis in axes if axis in cuts))
+    return pieces if cuts and pieces.inner else None
+
+
+def _static(axes: Sequence[Expr]) -> int:
+    """Points of the innermost axes whose extents are known."""
+    count = 1
+    for axis in axes:
+        count *= as_int(extent_of(axis)) or 1
+    return count
+
+
+def _divided(axis: Expr, known: int | None, need: float) -> Cut:
+    """`axis` in about `need` pieces, two at least."""
+    extent = extent_of(axis)
+    count = max(2, round(need))
+    if known is None:
+        rounded = 1 << round(log(count, 2))
+        if provably_divisible(extent, rounded):
+            return Cut(
+                axis=axis, count=as_expr(rounded), length=floordiv(extent, as_expr(rounded)), even=True
+            )
+        return Cut(axis=axis, count=as_expr(count), length=ceildiv(extent, as_expr(count)), even=False)
+    best = min(_divisors(known), key=lambda d: (abs(log(d / need)), d))
+    if 1 < best < known and need / _MISS <= best <= need * _MISS:
+        return Cut(axis=axis, count=as_expr(best), length=as_expr(known // best), even=True)
+    length = -(-known // count)
+    return Cut(axis=axis, count=as_expr(-(-known // length)), length=as_expr(length), even=False)
+
+
+def _divisors(n: int) -> list[int]:
+    small = [d for d in range(1, int(n**0.5) + 1) if n % d == 0]
+    return sorted({*small, *(n // d for d in small)})
