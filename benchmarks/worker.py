@@ -26,10 +26,7 @@ import torch
 from torch import Tensor
 
 from benchmarks import measure
-from benchmarks.backends import compile_with
-from benchmarks.models import Instance, Setting, Size, find_case, instantiate
-from benchmarks.training import training_step
-from integration_tests.accuracy import (
+from benchmarks.accuracy import (
     Comparison,
     compare,
     compare_group,
@@ -37,6 +34,9 @@ from integration_tests.accuracy import (
     tensors_of,
     to_float64,
 )
+from benchmarks.backends import compile_with
+from benchmarks.models import Instance, Setting, Size, find_case, instantiate
+from benchmarks.training import training_step
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 Answer = dict[str, Any]

@@ -13,10 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.backends import resolve_backend
-from benchmarks.models import Instance, ModelCase, Setting, instantiate
-from benchmarks.training import training_step, updated_by
-from integration_tests.accuracy import (
+from benchmarks.accuracy import (
     Comparison,
     check_all,
     compare,
@@ -25,6 +22,9 @@ from integration_tests.accuracy import (
     tensors_of,
     to_float64,
 )
+from benchmarks.backends import resolve_backend
+from benchmarks.models import Instance, ModelCase, Setting, instantiate
+from benchmarks.training import training_step, updated_by
 
 # Another backend's name here runs the same checks on it: the way to find out whether a failure is ours or the model's.
 BACKEND = os.environ.get("TEST_BACKEND", "coilwork")

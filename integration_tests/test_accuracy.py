@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from integration_tests.accuracy import AccuracyError, check_all, compare, compare_group, distance
+from benchmarks.accuracy import AccuracyError, check_all, compare, compare_group, distance
 
 GENERATOR_SEED = 3
 
