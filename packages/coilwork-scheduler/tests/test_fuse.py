@@ -165,12 +165,15 @@ def test_a_long_single_row_does_not_swallow_what_follows_it(build, compare):
     build.reduce("s", "sum", [], [n], lambda r: at("x", r))
     build.pointwise("y", [n], lambda i: op("mul", at("x", i), at("s")))
     from coilwork_ir.target import target
-    from coilwork_scheduler import schedule
+    from coilwork_scheduler import ScheduleOptions, schedule
 
-    made = schedule(build.graph("y"), target("sm_90"))
+    made = schedule(build.graph("y"), target("sm_90"), ScheduleOptions(split=False))
     assert len(calls(made)) == 2
     refused = [d for d in made.decisions if d.rule == "reject-bytes"]
     assert refused and dict(refused[0].numbers)["fused_us"] > dict(refused[0].numbers)["apart_us"]
+    # nor does the reduction of its pieces' results
+    made = schedule(build.graph("y"), target("sm_90"))
+    assert [call.args for call in calls(made)] == [("x", "s_part"), ("s_part", "s"), ("x", "s", "y")]
 
 
 def test_no_fusion_around_an_external_call_in_between(build, compare):

@@ -79,6 +79,21 @@ graph @inplace {
 """
 
 
+def test_what_has_no_elements_is_not_launched() -> None:
+    # A store whose range has no points, through strides of 0 (eye(0) has them), must not write to memory of no bytes.
+    text = """graph @empty {
+  %a: f32[0, 0] strides [0, 1] = pointwise [i0: 0, i1: 0] {
+    t0 = const 1.0 : f32
+    yield t0
+  }
+  return (%a)
+}"""
+    program = planned(text)
+    assert count(program, Launch) == 0
+    assert count(program, Alloc) == 1
+    assert program.kernels == ()
+
+
 def test_a_pointwise_result_takes_over_its_dying_input() -> None:
     program = planned(POINTWISE)
     assert count(program, Alloc) == 1

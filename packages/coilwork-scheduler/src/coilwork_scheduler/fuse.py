@@ -41,6 +41,9 @@ from coilwork_scheduler.space import alignments
 from coilwork_scheduler.stage import Stage
 from coilwork_scheduler.traffic import Traffic
 
+# Times its launch that a kernel takes at most, to share another's though the two read nothing alike.
+LAUNCH_BOUND: Final = 1.5
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
@@ -132,6 +135,9 @@ class Fuser:
                 group = self._dag.find(other)
                 if group != position:
                     found[group] = found.get(group, 0) + size
+        for other in self._siblings(cluster):
+            if other != position:
+                found.setdefault(other, 0)
         for other, saved in found.items():
             first, second = min(position, other), max(position, other)
             key = (first, second, self._version[first], self._version[second])
@@ -156,6 +162,37 @@ class Fuser:
         if definer is not None and not later_only and definer not in places and definer in self._fusable:
             found.append(definer)
         return found
+
+    def _consider_readers(self, position: int) -> None:
+        """What reduces results of a reduction that just grew may have got siblings by that."""
+        cluster = self._clusters[position]
+        if not cluster.reduced or not self._around.target.is_gpu:
+            return
+        window = self._around.options.fusion_window
+        for name in sorted(self._links.intersection(cluster.written)):
+            for reader in self._partners[name][:window]:
+                group = self._dag.find(reader)
+                if group != position and self._clusters[group].reduced:
+                    self._consider_neighbours(group, later_only=False)
+
+    def _siblings(self, cluster: Cluster) -> set[int]:
+        """Reductions of results of the same kernels that `cluster`, a reduction on a GPU, reduces results of.
+
+        So the sums of several results' pieces share a kernel too, though they read nothing alike.
+        """
+        if not cluster.reduced or not self._around.target.is_gpu:
+            return set()
+        definer = self._around.facts.definer
+        makers = {self._dag.find(definer[n]) for n in cluster.read_names & self._links if n in definer}
+        window = self._around.options.fusion_window
+        return {
+            self._dag.find(reader)
+            for maker in makers
+            if maker in self._clusters and self._clusters[maker].reduced
+            for name in self._links.intersection(self._clusters[maker].written)
+            for reader in self._partners[name][:window]
+            if self._clusters[self._dag.find(reader)].reduced
+        }
 
     # one pair
 
@@ -183,7 +220,9 @@ class Fuser:
                 verdict.rule, subjects, verdict.cluster is not None, verdict.reason, **dict(verdict.numbers)
             )
         if verdict.cluster is not None:
-            self._consider_neighbours(min(first, second), later_only=False)
+            grown = min(first, second)
+            self._consider_neighbours(grown, later_only=False)
+            self._consider_readers(grown)
 
     def _label(self, position: int) -> str:
         parts = self._clusters[position].parts
@@ -271,7 +310,8 @@ class Fuser:
         shared = self._traffic.shared_bytes(one, two)
         works = [self._known_work(position) for position in key]
         if not flows and shared * 5 < min(work.read_bytes + work.write_bytes for work in works):
-            return _Verdict(None, "", "")
+            if not (one.reduced and two.reduced and all(self._launch_bound(work) for work in works)):
+                return _Verdict(None, "", "")
         model = self._around.model
         apart = sum(model.kernel_us(work) for work in works)
         work = self._work(both)
@@ -291,6 +331,11 @@ class Fuser:
             numbers,
             work,
         )
+
+    def _launch_bound(self, work: KernelWork) -> bool:
+        """True if a GPU kernel that does `work` hardly takes longer than its launch."""
+        target = self._around.target
+        return target.is_gpu and self._around.model.kernel_us(work) < LAUNCH_BOUND * target.launch_us
 
     def _overwrites_in_time(self, both: Cluster) -> bool:
         """With several passes over a row, nothing may be overwritten before the pass that reads it last."""

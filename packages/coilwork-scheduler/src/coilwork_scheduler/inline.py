@@ -31,6 +31,8 @@ Computation: TypeAlias = Pointwise | Reduce | Scan | Scatter
 _SPARE_ARGS: Final = 4
 # bytes read again per byte saved, up to which a producer is inlined into several consumers
 CLEAR_WIN: Final = 0.75
+# a consumer that pads or extends its operand has some more points than it; computing there, too, loses nothing
+_EDGES: Final = 1.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +209,7 @@ class Inliner:
             # several consumers that reread much keep the operands alive for long: a clear win is asked for
             reread, saved = again - once, size * (len(consumers) + 1)
             worth = cheap or len(consumers) == 1 or reread <= CLEAR_WIN * saved
-            wanted = inlined_us <= kept_us and worth and (cheap or factor <= options.max_evaluations)
+            wanted = inlined_us <= _EDGES * kept_us and worth and (cheap or factor <= options.max_evaluations)
         reason = (
             "computed inside its consumers" if wanted else "stored once: recomputing or rereading costs more"
         )

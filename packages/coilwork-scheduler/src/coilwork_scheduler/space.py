@@ -2,7 +2,8 @@
 
 Two ways, in this order:
     by access     both touch one buffer, at plain range symbols per dimension: ranges at the same dimension are the same
-                  range, in whatever order each group has them;
+                  range, in whatever order each group has them; a reduction of pieces goes through a dimension with
+                  two of its ranges, and a group without reductions follows it;
     by row order  both lists of extents, read row-major, have a common refinement: `[B*T, C]` and `[B, T, C]`. Found by
                   matching products from the outermost dimension inwards; sizes may be symbolic if the quotients are
                   provably exact.
@@ -136,14 +137,16 @@ def _paired(
     if len(ours) != len(theirs):
         return None
     pairs: dict[Expr, Expr] = {}
+    covered: set[Expr] = set()
     for a, b in zip(ours, theirs, strict=True):
         if a.is_const and a is b:
             continue
-        if not (a.is_symbol and b.is_symbol) or a.extent is None or a.extent is not b.extent or b in pairs:
+        through = _through(a, b)
+        if not through or b in pairs or not covered.isdisjoint(through):
             return None
         pairs[b] = a
-    covered = set(pairs.values())
-    if len(covered) != len(pairs) or set(pairs) != {*second.parallel, *second.reduced}:
+        covered |= through
+    if set(pairs) != {*second.parallel, *second.reduced}:
         return None
     if second.reduced:
         # reductions must run along the same ranges in the same order
@@ -152,6 +155,25 @@ def _paired(
         return pairs if covered == {*first.parallel, *first.reduced} else None
     whole = covered == {*first.parallel, *first.reduced}
     return pairs if whole or covered == set(first.parallel) else None
+
+
+def _through(a: Expr, b: Expr) -> frozenset[Expr]:
+    """The ranges with which `a` goes once through the extent of the range symbol `b`; none if it does not.
+
+    That is one range, or an outer and an inner one: `outer * extent(inner) + inner`.
+    """
+    if not b.is_symbol or b.extent is None:
+        return frozenset()
+    if a.is_symbol:
+        return frozenset((a,)) if a.extent is b.extent else frozenset()
+    ranges = [s for s in a.free_symbols if s.extent is not None]
+    if len(ranges) != 2:
+        return frozenset()
+    for outer, inner in (ranges, ranges[::-1]):
+        size = extent_of(inner)
+        if outer * size + inner is a and extent_of(outer) * size is b.extent:
+            return frozenset(ranges)
+    return frozenset()
 
 
 def _row_major(first: Group, second: Group, tag: str) -> Iterator[Alignment]:

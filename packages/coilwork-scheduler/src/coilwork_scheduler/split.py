@@ -32,6 +32,8 @@ from coilwork_scheduler.stage import extent_of
 
 # Programs per multiprocessor to aim at: looped ones have a few kilobytes of loads in flight each.
 PROGRAMS: Final = 8
+# Neighbouring results that a program of a column reduction computes where there are enough of them.
+BLOCK: Final = 64
 # Points of a piece, at least: along memory, and across it where each point is a block of neighbours.
 LEAST_ALONG: Final = 2048
 LEAST_ACROSS: Final = 64
@@ -233,7 +235,8 @@ class _Judge:
 
     def _wanted(self, family: _Family, shape: _Shape) -> float:
         """Pieces per result that fill the device, none of them too short to be worth a program."""
-        wanted = self.target.multiprocessors * PROGRAMS / shape.programs
+        blocks = max(shape.results / BLOCK, 1) if shape.across else shape.results
+        wanted = self.target.multiprocessors * PROGRAMS / blocks
         if any(member.kind == "welford" for member in family.members):
             resident = RESIDENT_ACROSS if shape.across else RESIDENT_ALONG
             wanted = max(wanted, shape.length / resident)
