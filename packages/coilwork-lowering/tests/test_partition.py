@@ -42,6 +42,14 @@ def test_what_is_decomposed() -> None:
     assert aten._softmax.default not in decompositions(LoweringOptions(fallback=("aten._softmax.default",)))
 
 
+def test_take_never_reads_its_index_on_the_host() -> None:
+    table = decompositions()
+    for index in (torch.tensor(-2), torch.tensor([[3, 0], [-1, 5]])):
+        gm = make_fx(torch.take, decomposition_table=table, tracing_mode="fake")(torch.ones(3, 2).t(), index)
+        x = torch.randn(3, 2).t()
+        assert torch.equal(gm(x, index), torch.take(x, index))
+
+
 def test_partitioning_does_not_load_inductors_lowering() -> None:
     code = """
 import sys, torch

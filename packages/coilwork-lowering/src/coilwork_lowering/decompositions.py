@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 import torch
@@ -110,7 +111,16 @@ def decompositions(options: LoweringOptions = LoweringOptions()) -> dict[Any, Ca
         getattr(torch.ops.aten, name) for name in _EXTRA if name in dir(torch.ops.aten) or _exists(name)
     ]
     table.update(more_decompositions(packets))
+    table.update(OWN)
     return {op: function for op, function in table.items() if not _is_kept(op, options)}
+
+
+def _take(value: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """`take` as indexing of the flattened tensor. Torch's own reads the value of a 0-dimensional `index` on the host."""
+    return torch.ops.aten.index.Tensor(value.reshape(-1), [index])
+
+
+OWN: Final[Mapping[Any, Callable[..., Any]]] = MappingProxyType({torch.ops.aten.take.default: _take})
 
 
 def _exists(name: str) -> bool:

@@ -1,0 +1,163 @@
+"""Torch's own operator database: which operators there are, and inputs on which torch's tests try them.
+
+The database lives in torch.testing._internal, whose import asks for `expecttest` though nothing here uses it. Where
+that package is missing, its one name that is needed at import, a test case class, is put in its place.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import sys
+import types
+import unittest
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+MOST_SAMPLES_SEEN = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """Arguments of one call. Tensors are detached leaves; `differentiable` are positions among them, in pytree order."""
+
+    arguments: tuple[Any, ...]
+    keywords: dict[str, Any]
+    differentiable: tuple[int, ...] = ()
+
+    def fresh(self, *, requires_grad: bool = False) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Copies of the arguments with their strides, for a call that may write to them."""
+        arguments, keywords = copy.deepcopy((self.arguments, self.keywords))
+        if requires_grad:
+            tensors = tensors_of((arguments, keywords))
+            for position in self.differentiable:
+                tensors[position].requires_grad_()
+        return arguments, keywords
+
+    def in_float64(self) -> Sample:
+        """The same call in double precision (complex numbers likewise)."""
+        arguments, keywords = pytree.tree_map(_widened, (self.arguments, self.keywords))
+        return Sample(arguments=arguments, keywords=keywords, differentiable=self.differentiable)
+
+    def describe(self) -> str:
+        """Short text of the arguments, for a report."""
+        return ", ".join(
+            [
+                *map(_text, self.arguments),
+                *(f"{name}={_text(value)}" for name, value in self.keywords.items()),
+            ]
+        )
+
+
+def tensors_of(value: object) -> list[Tensor]:
+    """Every tensor in a nested value, in pytree order."""
+    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor)]
+
+
+def operators() -> dict[str, Any]:
+    """Every OpInfo, by `name` or `name.variant`."""
+    if importlib.util.find_spec("expecttest") is None and "expecttest" not in sys.modules:
+        stand_in = types.ModuleType("expecttest")
+        vars(stand_in)["TestCase"] = unittest.TestCase
+        sys.modules["expecttest"] = stand_in
+    from torch.testing._internal import common_methods_invocations as database
+
+    # Random operators are wrapped in a function that sets a seed, which Dynamo does not trace; callers set seeds.
+    vars(database)["wrapper_set_seed"] = _call
+    return {f"{op.name}.{op.variant_test_name}".rstrip("."): op for op in database.op_db}
+
+
+def _call(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+    return function(*arguments, **keywords)
+
+
+def samples(op: Any, device: str, dtype: torch.dtype, *, requires_grad: bool, most: int) -> list[Sample]:
+    """Up to `most` samples that differ in kind: the first, a 0-d one, an empty one, strided inputs, then others."""
+    seen: list[Sample] = []
+    for given in op.sample_inputs(device, dtype, requires_grad=requires_grad):
+        seen.append(_sample(given.input, given.args, given.kwargs))
+        if len(seen) == MOST_SAMPLES_SEEN:
+            break
+    if not seen:
+        return []
+    chosen: dict[int, Sample] = {0: seen[0]}
+    kinds = (_has_scalar_tensor, _is_empty, _is_strided)
+    for kind in kinds:
+        found = next((i for i, sample in enumerate(seen) if kind(sample)), None)
+        if found is not None:
+            chosen[found] = seen[found]
+    for index in (len(seen) - 1, *range(len(seen) // 2, len(seen)), *range(len(seen))):
+        if len(chosen) >= most:
+            break
+        chosen[index] = seen[index]
+    result = [chosen[index] for index in sorted(chosen)][:most]
+    if not any(map(_is_strided, result)):
+        result.append(_strided(seen[0]))
+    return result
+
+
+def _sample(first: object, rest: Sequence[object], keywords: dict[str, Any]) -> Sample:
+    arguments = (first, *rest)
+    differentiable = tuple(
+        position for position, tensor in enumerate(tensors_of((arguments, keywords))) if tensor.requires_grad
+    )
+    detached, detached_keywords = pytree.tree_map(
+        lambda leaf: leaf.detach() if isinstance(leaf, Tensor) else leaf, (arguments, keywords)
+    )
+    return Sample(arguments=detached, keywords=detached_keywords, differentiable=differentiable)
+
+
+def _tensors(sample: Sample) -> Iterator[Tensor]:
+    yield from tensors_of((sample.arguments, sample.keywords))
+
+
+def _has_scalar_tensor(sample: Sample) -> bool:
+    return any(tensor.dim() == 0 for tensor in _tensors(sample))
+
+
+def _is_empty(sample: Sample) -> bool:
+    return any(tensor.numel() == 0 for tensor in _tensors(sample))
+
+
+def _is_strided(sample: Sample) -> bool:
+    return any(not tensor.is_contiguous() for tensor in _tensors(sample))
+
+
+def _strided(sample: Sample) -> Sample:
+    """The sample with every tensor of two or more elements spread over twice the memory."""
+
+    def spread(leaf: object) -> object:
+        if not isinstance(leaf, Tensor) or leaf.layout is not torch.strided or leaf.numel() < 2:
+            return leaf
+        wide = torch.empty([*leaf.shape, 2], dtype=leaf.dtype, device=leaf.device)
+        wide.copy_(leaf.unsqueeze(-1).expand(wide.shape))
+        return wide[..., 0]
+
+    arguments, keywords = pytree.tree_map(spread, (sample.arguments, sample.keywords))
+    return Sample(arguments=arguments, keywords=keywords, differentiable=sample.differentiable)
+
+
+def _widened(leaf: object) -> object:
+    wider = {torch.float32: torch.float64, torch.bfloat16: torch.float64, torch.complex64: torch.complex128}
+    if isinstance(leaf, Tensor):
+        return leaf.to(wider.get(leaf.dtype, leaf.dtype))
+    if isinstance(leaf, torch.dtype):
+        return wider.get(leaf, leaf)
+    return leaf
+
+
+def _text(value: object) -> str:
+    if isinstance(value, Tensor):
+        kind = str(value.dtype).removeprefix("torch.")
+        strides = (
+            "" if value.layout is not torch.strided or value.is_contiguous() else f" strides {value.stride()}"
+        )
+        return f"{kind}{list(value.shape)}{strides}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_text, value))}]"
+    return repr(value)[:40]

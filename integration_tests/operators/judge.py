@@ -1,0 +1,127 @@
+"""Is a compiled result the same as eager's: structure, dtype, shape, strides, and values within rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+Verdict = Literal["ok", "marginal", "wrong", "dtype", "shape", "strides"]
+# Worst last.
+ORDER: tuple[Verdict, ...] = ("ok", "marginal", "strides", "shape", "dtype", "wrong")
+
+FACTOR = 2.0
+MARGINAL_FACTOR = 10.0
+FLOOR_ULPS = 16.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """A verdict and, unless it is "ok", what differs."""
+
+    verdict: Verdict
+    detail: str = ""
+
+
+def judge(compiled: Any, eager: Any, reference: Callable[[], Any], *, values: bool = True) -> Judgement:
+    """The worst verdict over all leaves of two nested results.
+
+    `reference` computes the same in float64, or raises where that is impossible; it is asked only where the two
+    differ by more than rounding usually does. `values=False` leaves out values, for random results.
+    """
+    ours, ours_spec = pytree.tree_flatten(compiled)
+    theirs, theirs_spec = pytree.tree_flatten(eager)
+    if len(ours) != len(theirs):
+        return Judgement(verdict="wrong", detail=f"structure {ours_spec} instead of {theirs_spec}")
+    wide: list[Any] | None = None
+    worst = Judgement(verdict="ok")
+    for position, (one, other) in enumerate(zip(ours, theirs)):
+        found = _leaf(one, other, values=values)
+        if found.verdict == "wrong" and isinstance(other, Tensor) and _rounds(other):
+            if wide is None:
+                wide = _reference_leaves(reference, len(theirs))
+            if wide:
+                found = _against_reference(one, other, wide[position], found.detail)
+        if ORDER.index(found.verdict) > ORDER.index(worst.verdict):
+            worst = Judgement(verdict=found.verdict, detail=f"result {position}: {found.detail}")
+    return worst
+
+
+def _reference_leaves(reference: Callable[[], Any], count: int) -> list[Any]:
+    try:
+        leaves = pytree.tree_leaves(reference())
+    except (RuntimeError, ValueError, TypeError, NotImplementedError, IndexError):
+        return []
+    return leaves if len(leaves) == count else []
+
+
+def _rounds(value: Tensor) -> bool:
+    return value.is_floating_point() or value.is_complex()
+
+
+def _leaf(one: Any, other: Any, *, values: bool) -> Judgement:
+    if not isinstance(other, Tensor):
+        same = type(one) is type(other) and (not values or one == other or (one != one and other != other))
+        return Judgement(verdict="ok" if same else "wrong", detail=f"{one!r} instead of {other!r}")
+    if not isinstance(one, Tensor):
+        return Judgement(verdict="wrong", detail=f"{one!r} instead of a tensor")
+    if one.dtype != other.dtype:
+        return Judgement(verdict="dtype", detail=f"{one.dtype} instead of {other.dtype}")
+    if one.shape != other.shape:
+        return Judgement(verdict="shape", detail=f"{tuple(one.shape)} instead of {tuple(other.shape)}")
+    if one.device != other.device or one.layout != other.layout:
+        return Judgement(
+            verdict="wrong", detail=f"{one.device} {one.layout} instead of {other.device} {other.layout}"
+        )
+    if values:
+        try:
+            torch.testing.assert_close(one, other, equal_nan=True, check_stride=False)
+        except AssertionError as error:
+            return Judgement(verdict="wrong", detail=" ".join(str(error).split())[:400])
+    if other.layout is torch.strided and _strides(one) != _strides(other):
+        return Judgement(
+            verdict="strides", detail=f"{one.stride()} instead of {other.stride()} of {tuple(other.shape)}"
+        )
+    return Judgement(verdict="ok")
+
+
+def _strides(value: Tensor) -> tuple[int, ...]:
+    """Strides that matter: of dimensions of more than one element, in tensors that have elements."""
+    if value.numel() == 0:
+        return ()
+    return tuple(stride for stride, size in zip(value.stride(), value.shape) if size > 1)
+
+
+def _against_reference(one: Tensor, other: Tensor, wide: Any, detail: str) -> Judgement:
+    if not isinstance(wide, Tensor) or wide.shape != other.shape or wide.layout is not torch.strided:
+        return Judgement(verdict="wrong", detail=detail)
+    dtype = torch.complex128 if other.is_complex() else torch.float64
+    wide = wide.to(dtype)
+    rounded = wide.to(other.dtype)
+    finite = torch.isfinite(other) & torch.isfinite(wide)
+    # Where rounding itself overflows, eager and the reference differ: eager decides.
+    if not torch.equal(_special(one)[~finite], _special(other)[~finite]) and not torch.equal(
+        _special(one)[~finite], _special(rounded)[~finite]
+    ):
+        return Judgement(verdict="wrong", detail=f"infinities or NaN: {detail}")
+    if not finite.any():
+        return Judgement(verdict="ok")
+    ours = (one.to(dtype) - wide)[finite].abs()
+    theirs = (other.to(dtype) - wide)[finite].abs()
+    floor = FLOOR_ULPS * torch.finfo(other.dtype).eps * wide[finite].abs().max().item()
+    text = f"error {ours.max().item():.3g}, eager's {theirs.max().item():.3g}; {detail}"
+    for verdict, factor in (("ok", FACTOR), ("marginal", MARGINAL_FACTOR)):
+        if ours.max().item() <= factor * theirs.max().item() + floor:
+            return Judgement(verdict=verdict, detail=text)
+    return Judgement(verdict="wrong", detail=text)
+
+
+def _special(value: Tensor) -> Tensor:
+    """0 for numbers, else 1, 2, 3 for NaN and the two infinities."""
+    if value.is_complex():
+        return _special(torch.view_as_real(value)).sum(-1)
+    return value.isnan().int() + 2 * value.isposinf().int() + 3 * value.isneginf().int()
