@@ -82,7 +82,7 @@ graph @inplace {
 def test_what_has_no_elements_is_not_launched() -> None:
     # A store whose range has no points, through strides of 0 (eye(0) has them), must not write to memory of no bytes.
     text = """graph @empty {
-  %a: f32[0, 0] strides [0, 1] = pointwise [i0: 0, i1: 0] {
+  %a: f32[0, 0]{0, 1} = pointwise [i0: 0, i1: 0] {
     t0 = const 1.0 : f32
     yield t0
   }
