@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import loop_evaluator
 import pytest
 import torch
 from lowering_against_eager import assert_as_eager, externs, trace_and_lower
 from torch import Tensor
 
-from coilwork_ir.loops import View
+from coilwork_ir.loops import Scatter, View
+from coilwork_lowering import Lowered
 
 aten = torch.ops.aten
 Function = Callable[[Tensor], Tensor]
@@ -216,6 +218,41 @@ def test_positions_out_of_range_raise(what: str) -> None:
 
     with pytest.raises(IndexError, match="index out of range in aten"):
         loop_evaluator.run(lowered.graph, lowered.constants, [torch.randn(7, 1), bad])
+
+
+def scatters(lowered: Lowered) -> int:
+    return sum(isinstance(node, Scatter) for node in lowered.graph.nodes)
+
+
+def test_one_element_per_row_of_a_constant_is_no_scatter() -> None:
+    x, k = torch.zeros(4, 6), torch.randint(0, 6, (4, 1))
+    src = torch.randn(4, 3)
+    for found in (
+        assert_as_eager(lambda a, k: torch.zeros_like(a).scatter(1, k, -1.0), x, k),
+        assert_as_eager(lambda a, k: torch.full((4, 6), 7).scatter(-1, k, 3), x, k),
+        assert_as_eager(lambda a, k, s: torch.ones_like(a).scatter(1, k, s), x, k, src),
+        assert_as_eager(
+            lambda a, k: torch.zeros_like(a).scatter(0, k.view(1, 4)[:, :], 2.0), x[:, :4], k % 4
+        ),
+        assert_as_eager(lambda a, k: torch.zeros_like(a[0]).scatter(0, k[0], 2.0), x, k),
+    ):
+        assert scatters(found) == 0
+    two = torch.tensor([[0, 1]] * 4)
+    for found in (
+        assert_as_eager(lambda a, k: (a + 1).scatter(1, k, -1.0), x, k),
+        assert_as_eager(lambda a, k: torch.zeros_like(a).scatter(1, k, -1.0), x, two),
+        assert_as_eager(lambda a, k: torch.zeros_like(a).scatter(1, k, -1.0), x, k[:3]),
+        assert_as_eager(lambda a, k: torch.zeros_like(a).scatter_(1, k, -1.0), x, k),
+    ):
+        assert scatters(found) == 1
+
+
+def test_an_index_out_of_range_of_a_constant_is_found() -> None:
+    lowered = trace_and_lower(
+        lambda k: torch.zeros(4, 6).scatter(1, k, 1.0), (torch.zeros(4, 1, dtype=torch.int64),)
+    )
+    with pytest.raises(IndexError, match="scatter"):
+        loop_evaluator.run(lowered.graph, lowered.constants, [torch.full((4, 1), 6)])
 
 
 def test_scatters() -> None:

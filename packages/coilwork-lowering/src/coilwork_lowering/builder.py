@@ -15,7 +15,7 @@ from coilwork_ir.loc import Origin
 from coilwork_ir.loops import Check, Extern, Node, Pointwise, View
 from coilwork_ir.loops import Reduce as ReduceNode
 from coilwork_ir.ops import ReduceKind
-from coilwork_ir.scalar import Literal_, Scalar, const, load
+from coilwork_ir.scalar import Const, Literal_, Scalar, const, load
 from coilwork_lowering.errors import LoweringError
 from coilwork_lowering.options import LoweringOptions
 from coilwork_lowering.simplify import simplified
@@ -78,6 +78,8 @@ class Builder:
         self._buffers: dict[str, Buffer] = {}
         self._successor: dict[str, str] = {}
         self._views: dict[str, _Alias] = {}
+        # buffers that hold one number everywhere
+        self._filled: dict[str, Const] = {}
         self._made: dict[tuple[str, Shape, tuple[Expr, ...], DType, Expr], Buffer] = {}
 
     # names and declarations
@@ -182,6 +184,10 @@ class Builder:
 
     # reads
 
+    def number_everywhere(self, value: TensorValue) -> Const | None:
+        """The number that every element of `value` is, where a node of this graph filled its memory with one."""
+        return self._filled.get(self.current(value).buffer.name)
+
     def read(
         self,
         value: TensorValue,
@@ -228,6 +234,8 @@ class Builder:
         made = const(0, dtype) if empty else simplified(body(point))
         found = tuple(checks(point)) if checks is not None and self.options.checks and not empty else ()
         output = self.declare(shape, dtype, device, strides=target_strides, name=name)
+        if isinstance(made, Const):
+            self._filled[output.name] = made
         self.add(
             Pointwise(
                 output=output,

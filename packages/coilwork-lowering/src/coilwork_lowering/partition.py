@@ -9,8 +9,10 @@ from typing import Any, Final
 import torch
 
 from coilwork_lowering.cse import merge_common_subexpressions
+from coilwork_lowering.identities import drop_identities
 from coilwork_lowering.layout import lay_out_convolutions
 from coilwork_lowering.options import LayoutOptions
+from coilwork_lowering.recompute import recompute_from_memory
 from coilwork_lowering.torch_compat import min_cut
 
 DEFAULT_LAYOUT: Final = LayoutOptions()
@@ -21,17 +23,22 @@ def partition(
     joint_gm: torch.fx.GraphModule,
     joint_inputs: Sequence[Any],
     *,
+    num_fwd_outputs: int,
     layout: LayoutOptions = DEFAULT_LAYOUT,
     **kw: Any,
 ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
-    """AOTAutograd's `partition_fn`: our common subexpression pass, layouts, then torch's min-cut rematerialisation.
+    """AOTAutograd's `partition_fn`: our clean-up, layouts and marks, then torch's min-cut rematerialisation.
 
     Layouts are chosen here, where forward and backward are still one graph, so that what is saved for the backward
-    stays in the layout that its convolutions want.
+    stays in the layout that its convolutions want. Marks are of values that the backward computes again from what is in
+    memory anyway, where the minimum cut would save them.
 
-    torch's own pass of that kind is switched off, because it would load TorchInductor.
+    torch's own pass for common subexpressions is switched off, because it would load TorchInductor.
     """
+    drop_identities(joint_gm)
     merge_common_subexpressions(joint_gm)
     laid_out, decision = lay_out_convolutions(joint_gm, layout)
     log.debug("joint graph: %s", decision.reason)
-    return min_cut(laid_out, joint_inputs, **kw)
+    marked = recompute_from_memory(laid_out, num_fwd_outputs=num_fwd_outputs)
+    log.debug("computed again in the backward: %s", ", ".join(item.node.name for item in marked) or "nothing")
+    return min_cut(laid_out, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kw)

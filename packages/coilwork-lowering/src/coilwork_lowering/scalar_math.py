@@ -37,6 +37,11 @@ def neg(a: Scalar) -> Scalar:
     return op("neg", a)
 
 
+def eq(a: Scalar, b: Scalar) -> Scalar:
+    """`a == b`."""
+    return op("eq", a, b)
+
+
 def lt(a: Scalar, b: Scalar) -> Scalar:
     """`a < b`."""
     return op("lt", a, b)

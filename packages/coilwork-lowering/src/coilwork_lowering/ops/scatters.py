@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from coilwork_ir.index import Expr, as_int
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import Expr, as_expr, as_int
 from coilwork_ir.loops import Check, Scatter
 from coilwork_ir.ops import StoreMode
 from coilwork_ir.scalar import Scalar, placeholder
@@ -13,7 +14,7 @@ from coilwork_lowering.builder import Builder, node_ranges
 from coilwork_lowering.ops.elementwise import on_device, overloads, scalar_operand
 from coilwork_lowering.ops.indexing import AdvancedIndex, in_range, position_of
 from coilwork_lowering.rules import Call, NotLowered, Rule, wrap_dim
-from coilwork_lowering.scalar_math import mul
+from coilwork_lowering.scalar_math import eq, index, mul, select
 from coilwork_lowering.simplify import simplified
 from coilwork_lowering.values import Shape, TensorValue, Value, coordinate_symbols, is_whole, whole
 
@@ -89,12 +90,55 @@ def _index_put(builder: Builder, call: Call) -> Value:
 
 def _destination(builder: Builder, call: Call, value: TensorValue) -> TensorValue:
     """A copy to scatter into, or the argument's own memory for the in-place operators."""
-    if not call.target.split(".")[1].endswith("_"):
+    if not _in_place(call):
         return builder.copy(value, strides=call.strides(builder))
     current = builder.current(value)
     if not is_whole(current):
         raise NotLowered("a scatter into part of a buffer")
     return current
+
+
+def _in_place(call: Call) -> bool:
+    return call.target.split(".")[1].endswith("_")
+
+
+def _one_hot(
+    builder: Builder, call: Call, value: TensorValue, positions: TensorValue, source: Value, dim: int
+) -> TensorValue | None:
+    """A scatter of one element per row into a constant, as the gradient of a loss by labels begins: pointwise code.
+
+    Its readers then compute it where they need it, while a tensor to scatter into would lie in memory. None if the
+    scatter is another one. An index out of range is a check on the index alone, in a copy of it.
+    """
+    filled = builder.number_everywhere(value)
+    rows = [
+        as_int(extent) == 1 if k == dim else extent == value.shape[k]
+        for k, extent in enumerate(positions.shape)
+    ]
+    if filled is None or not all(rows):
+        return None
+    size = value.shape[dim]
+
+    def found(point: tuple[Expr, ...]) -> Scalar:
+        return position_of(builder, positions, point, size, wraps=False)
+
+    checked = builder.pointwise(
+        positions.shape,
+        DType.I64,
+        call.device,
+        found,
+        checks=lambda point: (in_range(found(point), size, call.target),),
+        name=f"{call.node.name}_index",
+    )
+
+    def body(point: tuple[Expr, ...]) -> Scalar:
+        row = (*point[:dim], as_expr(0), *point[dim + 1 :])
+        element = scalar_operand(builder, source, row, value.dtype)
+        return select(eq(index(point[dim]), builder.read(checked, row)), element, filled)
+
+    return builder.pointwise(
+        value.shape, value.dtype, call.device, body, strides=call.strides(builder), name=call.node.name
+    )
 
 
 def _scatter(mode: StoreMode | None) -> Callable[[Builder, Call], Value]:
@@ -107,6 +151,10 @@ def _scatter(mode: StoreMode | None) -> Callable[[Builder, Call], Value]:
         if chosen != "store" and (value.dtype.is_bool or value.dtype.is_low_precision):
             raise NotLowered("accumulation into a type that is added in another")
         source = call.arguments["src"] if "src" in call.arguments else call["value"]
+        if chosen == "store" and not _in_place(call):
+            hot = _one_hot(builder, call, value, positions, source, dim)
+            if hot is not None:
+                return hot
         target = _destination(builder, call, value)
         size = value.shape[dim]
 
