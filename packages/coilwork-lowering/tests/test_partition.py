@@ -50,6 +50,14 @@ def test_take_never_reads_its_index_on_the_host() -> None:
         assert torch.equal(gm(x, index), torch.take(x, index))
 
 
+def test_unpooling_keeps_channels_last() -> None:
+    x = torch.randn(1, 2, 3, 4).contiguous(memory_format=torch.channels_last)
+    index = torch.arange(12).view(3, 4).expand(1, 2, 3, 4).contiguous(memory_format=torch.channels_last)
+    gm = make_fx(lambda a, k: aten.max_unpool2d(a, k, [6, 8]), decomposition_table=decompositions())(x, index)
+    assert aten.max_unpool2d.default not in {node.target for node in gm.graph.nodes}
+    assert gm(x, index).stride() == aten.max_unpool2d(x, index, [6, 8]).stride() == (96, 1, 16, 2)
+
+
 def test_partitioning_does_not_load_inductors_lowering() -> None:
     code = """
 import sys, torch

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any, Final
 
 import torch
@@ -111,16 +110,26 @@ def decompositions(options: LoweringOptions = LoweringOptions()) -> dict[Any, Ca
         getattr(torch.ops.aten, name) for name in _EXTRA if name in dir(torch.ops.aten) or _exists(name)
     ]
     table.update(more_decompositions(packets))
-    table.update(OWN)
+    table.update(_own(table))
     return {op: function for op, function in table.items() if not _is_kept(op, options)}
 
 
-def _take(value: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """`take` as indexing of the flattened tensor. Torch's own reads the value of a 0-dimensional `index` on the host."""
-    return torch.ops.aten.index.Tensor(value.reshape(-1), [index])
+def _own(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
+    """Our decompositions, where those in `table` differ from eager."""
+    unpool = table[torch.ops.aten.max_unpool2d.default]
 
+    def max_unpool2d(value: torch.Tensor, indices: torch.Tensor, output_size: Any) -> torch.Tensor:
+        """In channels-last where the input is, as eager's kernel."""
+        result: torch.Tensor = unpool(value, indices, output_size)
+        channels_last = not value.is_contiguous() and value.is_contiguous(memory_format=torch.channels_last)
+        return result.contiguous(memory_format=torch.channels_last) if channels_last else result
 
-OWN: Final[Mapping[Any, Callable[..., Any]]] = MappingProxyType({torch.ops.aten.take.default: _take})
+    def take(value: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        """Indexing of the flattened tensor. Torch's own reads the value of a 0-dimensional `index` on the host."""
+        found: torch.Tensor = torch.ops.aten.index.Tensor(value.reshape(-1), [index])
+        return found
+
+    return {torch.ops.aten.max_unpool2d.default: max_unpool2d, torch.ops.aten.take.default: take}
 
 
 def _exists(name: str) -> bool:
