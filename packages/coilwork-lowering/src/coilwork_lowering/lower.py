@@ -17,6 +17,7 @@ from coilwork_lowering.assertions import lower_assertion
 from coilwork_lowering.builder import Builder, device_text, dtype_of
 from coilwork_lowering.errors import LoweringError
 from coilwork_lowering.extern import call_extern
+from coilwork_lowering.functionalized import with_calls_written_out
 from coilwork_lowering.numbers import compute, is_number_function
 from coilwork_lowering.options import LoweringOptions
 from coilwork_lowering.origins import operator_name, origin_of
@@ -76,6 +77,7 @@ def lower(
     Raises:
         LoweringError: the graph holds something that no node of the loop IR, extern calls included, can say.
     """
+    gm = with_calls_written_out(gm)
     return _Lowering(gm, name=name, options=options, example_strides=example_strides).run()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -116,6 +116,31 @@ def copied_graph(graph: torch.fx.Graph) -> torch.fx.Graph:
     made.output(torch.fx.map_arg(old.args[0], copies.__getitem__), old.type).meta.update(old.meta)
     made.set_codegen(graph._codegen)
     return made
+
+
+def functionalized_calls() -> dict[Any, Callable[..., Any]]:
+    """The wrappers of operators that write into their arguments, and functions that say what each does."""
+    from torch._higher_order_ops.auto_functionalize import (
+        auto_functionalized,
+        auto_functionalized_dense,
+        auto_functionalized_v2,
+        auto_functionalized_v2_dense,
+    )
+
+    return {
+        auto_functionalized: auto_functionalized_dense,
+        auto_functionalized_v2: auto_functionalized_v2_dense,
+    }
+
+
+def traced_call(
+    function: Callable[..., Any], values: Sequence[Any], mode: AbstractContextManager[object] | None
+) -> torch.fx.Graph:
+    """The ATen graph of one call with fake tensors and numbers of `mode`, a placeholder for each of `values`."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    with nullcontext() if mode is None else mode:
+        return make_fx(function)(*values).graph
 
 
 def integer_bounds(env: ShapeEnv, symbol: sympy.Symbol) -> tuple[int | None, int | None]:
