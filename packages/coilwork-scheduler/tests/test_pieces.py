@@ -1,0 +1,92 @@
+"""Axes in pieces: every point of the axes is in one piece, and pieces are about as many as asked for."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coilwork_ir.index import as_expr, as_int, evaluate, symbol
+from coilwork_scheduler.pieces import cut_axes
+from coilwork_scheduler.stage import extent_of
+
+S0 = symbol("s0", lo=1)
+
+
+def cut(extents, wanted, *, order=None, hint=64, skip=True):
+    axes = tuple(symbol(f"r{k}", extent=as_expr(e)) for k, e in enumerate(extents))
+    sizes = {axis: evaluate(extent_of(axis), {"s0": hint}) for axis in axes}
+    ordered = axes if order is None else tuple(axes[k] for k in order)
+    return axes, cut_axes(axes, ordered, sizes, wanted=wanted, skip=skip)
+
+
+def shape(symbols, s0=1):
+    return [evaluate(extent_of(s), {"s0": s0}) for s in symbols]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.one_of(st.integers(1, 13), st.just("s0"), st.just("8*s0")), min_size=1, max_size=3),
+    st.floats(1, 40),
+    st.integers(1, 20),
+    st.integers(1, 6),
+    st.booleans(),
+    st.booleans(),
+)
+def test_every_point_is_in_one_piece(given_extents, wanted, hint, s0, backwards, skip):
+    named = {"s0": S0, "8*s0": S0 * 8}
+    extents = [named.get(e, e) for e in given_extents]
+    order = range(len(extents))[::-1] if backwards else None
+    axes, pieces = cut(extents, wanted, order=order, hint=hint, skip=skip)
+    if pieces is None:
+        return
+    assert sum(not c.even for c in pieces.cuts) <= 1
+    uneven = pieces.uneven
+    found = []
+    for point in product(*(range(n) for n in shape((*pieces.outer, *pieces.inner), s0))):
+        env = {s.name: p for s, p in zip((*pieces.outer, *pieces.inner), point, strict=True)} | {"s0": s0}
+        if uneven is None or evaluate(uneven.position, env) < evaluate(extent_of(uneven.axis), env):
+            found.append(tuple(evaluate(pieces.mapping.get(axis, axis), env) for axis in axes))
+    assert sorted(found) == list(product(*(range(n) for n in shape(axes, s0))))
+
+
+@pytest.mark.parametrize(
+    ("extents", "wanted", "outer", "inner"),
+    [
+        ((256, 56, 56), 16, [16], [16, 56, 56]),
+        ((4, 56, 56), 16, [4, 4], [14, 56]),
+        ((1, 512, 512), 100, [128], [4, 512]),
+        ((1 << 26,), 1056, [1024], [65536]),
+        # no divisor fits a prime: the last piece is short
+        ((509,), 16, [16], [32]),
+    ],
+)
+def test_outer_axes_first_then_a_divisor(extents, wanted, outer, inner):
+    _, pieces = cut(extents, wanted)
+    assert (shape(pieces.outer), shape(pieces.inner)) == (outer, inner)
+
+
+def test_an_axis_of_unknown_size_stays_whole_where_the_others_have_enough_points():
+    _, pieces = cut((S0, 56, 56), 14)
+    assert pieces.uneven is None and shape(pieces.inner, 3) == [3, 4, 56]
+    _, pieces = cut((S0, 56, 56), 14, skip=False)
+    assert pieces.uneven is not None and pieces.outer[0].name == "r0_piece"
+
+
+def test_a_multiple_of_the_number_of_pieces_is_cut_evenly_though_its_size_is_unknown():
+    _, pieces = cut((S0 * 16,), 15, hint=100)
+    assert pieces.uneven is None and as_int(pieces.count) == 16
+
+
+def test_nothing_to_cut_is_no_pieces():
+    assert cut((1, 1), 8)[1] is None
+    assert cut((64,), 1)[1] is None
+    # every point a piece leaves nothing to reduce in one
+    assert cut((4, 2), 8)[1] is None
+
+
+def test_the_order_of_memory_says_which_axis_is_cut():
+    axes, pieces = cut((64, 64), 8, order=(1, 0))
+    assert [c.axis for c in pieces.cuts] == [axes[1]]

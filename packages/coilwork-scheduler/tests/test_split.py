@@ -1,0 +1,355 @@
+"""Which reductions are split on a GPU, into what kernels, and that the numbers stay the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from coilwork_ir.buffers import Buffer
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import evaluate, symbol
+from coilwork_ir.kernels import KernelCall
+from coilwork_ir.kernels.interpret import interpret_schedule
+from coilwork_ir.kernels.text import format_schedule
+from coilwork_ir.kernels.verify import verify_schedule
+from coilwork_ir.loops import Check
+from coilwork_ir.loops.interpret import interpret_graph
+from coilwork_ir.loops.verify import verify_graph
+from coilwork_ir.ops import REDUCE_OPS
+from coilwork_ir.scalar import cast, const, op
+from coilwork_ir.target import target
+from coilwork_scheduler import RooflineCost, ScheduleOptions, schedule
+
+BF16, F32 = DType.BF16, DType.F32
+H200 = target("sm_90")
+# launches cost nothing and memory is slow: whatever may be split is
+EAGER = replace(H200, launch_us=1e-6, bandwidth_gb_s=1.0)
+
+
+def args_of(made):
+    return [step.args for step in made.steps if isinstance(step, KernelCall)]
+
+
+def splits(made):
+    return [d for d in made.decisions if d.rule == "split"]
+
+
+def ranges_of(made, step):
+    """Extents of the kernel's parallel and reduction ranges."""
+    kernel = next(k for k in made.kernels if k.name == made.steps[step].kernel)
+    sizes = {
+        kind: [evaluate(r.symbol.extent, {}) for r in kernel.ranges if r.kind == kind]
+        for kind in ("parallel", "reduction")
+    }
+    return sizes["parallel"], sizes["reduction"]
+
+
+def image_strides(n, c, h, w, *, channels_last):
+    return (h * w * c, 1, w * c, c) if channels_last else (c * h * w, h * w, w, 1)
+
+
+def batch_norm_forward(build, n, c, h, w, *, channels_last):
+    """As lowered: moments of f32 values, an update of the running mean, and the normalised image."""
+    at, shape = build.at, [n, c, h, w]
+    strides = image_strides(n, c, h, w, channels_last=channels_last)
+    build.input("x", *shape, dtype=BF16, strides=strides)
+    build.input("weight", c, dtype=F32)
+    build.input("running", c, dtype=F32)
+    build.reduce(["mean", "m2"], "welford", [c], [n, h, w], lambda i, a, b, d: at("x", a, i, b, d), dtype=F32)
+    epsilon, count = const(1e-5, F32), const(float(n * h * w), F32)
+    build.pointwise(
+        "rstd", [c], lambda i: op("rsqrt", op("add", op("div", at("m2", i), count), epsilon)), dtype=F32
+    )
+    build.pointwise("updated", [c], lambda i: op("add", at("running", i), at("mean", i)), dtype=F32)
+    build.pointwise(
+        "y",
+        shape,
+        lambda a, i, b, d: op(
+            "mul",
+            op("mul", op("sub", at("x", a, i, b, d), at("mean", i)), at("rstd", i)),
+            at("weight", i),
+        ),
+        dtype=BF16,
+        strides=strides,
+    )
+    return build.graph("y", "updated")
+
+
+def batch_norm_backward(build, n, c, h, w, *, channels_last):
+    """The gradient passes a relu first; both sums read it, and so does the gradient of the image."""
+    at, shape = build.at, [n, c, h, w]
+    strides = image_strides(n, c, h, w, channels_last=channels_last)
+    for name in ("x", "dy", "out"):
+        build.input(name, *shape, dtype=BF16, strides=strides)
+    for name in ("mean", "rstd"):
+        build.input(name, c, dtype=F32)
+    build.pointwise(
+        "g",
+        shape,
+        lambda a, i, b, d: _kept(at, (a, i, b, d)),
+        dtype=BF16,
+        strides=strides,
+    )
+    centred = lambda a, i, b, d: op("sub", at("x", a, i, b, d), at("mean", i))  # noqa: E731
+    build.reduce("bias_grad", "sum", [c], [n, h, w], lambda i, a, b, d: at("g", a, i, b, d), dtype=F32)
+    build.reduce(
+        "dot",
+        "sum",
+        [c],
+        [n, h, w],
+        lambda i, a, b, d: op("mul", at("g", a, i, b, d), centred(a, i, b, d)),
+        dtype=F32,
+    )
+    build.pointwise("weight_grad", [c], lambda i: op("mul", at("dot", i), at("rstd", i)), dtype=F32)
+    scale = const(1.0 / (n * h * w), F32)
+    build.pointwise(
+        "dx",
+        shape,
+        lambda a, i, b, d: op(
+            "sub",
+            op("sub", at("g", a, i, b, d), op("mul", at("bias_grad", i), scale)),
+            op("mul", centred(a, i, b, d), op("mul", at("weight_grad", i), at("rstd", i))),
+        ),
+        dtype=BF16,
+        strides=strides,
+    )
+    return build.graph("dx", "bias_grad", "weight_grad")
+
+
+def _kept(at, point):
+    from coilwork_ir.scalar import where
+
+    zero = const(0.0, F32)
+    return where(op("lt", zero, at("out", *point)), at("dy", *point), zero)
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_forward_of_batch_norm_is_three_kernels_of_full_width(build, channels_last):
+    graph = batch_norm_forward(build, 256, 64, 56, 56, channels_last=channels_last)
+    made = schedule(graph, H200, observe=lambda _, passed: verify_graph(passed))
+    verify_schedule(made)
+    assert args_of(made) == [
+        ("x", "mean_mean", "mean_within"),
+        ("mean_mean", "mean_within", "running", "mean", "rstd", "updated"),
+        ("x", "mean", "rstd", "weight", "y"),
+    ]
+    parallel, reduced = ranges_of(made, 0)
+    assert reduced != [] and 64 in parallel
+    assert next(k for k in made.kernels if k.name == made.steps[0].kernel).hints.reduction == "persistent"
+    # nothing of the image's size rides along with the 64 results
+    assert ranges_of(made, 1)[0] == [64]
+    assert ranges_of(made, 2) == (([802816, 64] if channels_last else [256, 64, 3136]), [])
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_backward_of_batch_norm_reads_the_image_twice_in_three_kernels(build, channels_last):
+    graph = batch_norm_backward(build, 256, 64, 56, 56, channels_last=channels_last)
+    made = schedule(graph, H200, observe=lambda _, passed: verify_graph(passed))
+    verify_schedule(made)
+    # the gradient behind the relu is computed inside both kernels that read the image, and stored by none
+    assert [set(args) for args in args_of(made)] == [
+        {"out", "dy", "x", "mean", "bias_grad_part", "dot_part"},
+        {"bias_grad_part", "dot_part", "rstd", "bias_grad", "weight_grad"},
+        {"out", "dy", "x", "mean", "bias_grad", "weight_grad", "rstd", "dx"},
+    ]
+    assert [d.subjects for d in splits(made)] == [("bias_grad", "dot")]
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("which", [batch_norm_forward, batch_norm_backward])
+def test_batch_norm_keeps_its_numbers(build, which, channels_last):
+    graph = which(build, 8, 3, 28, 28, channels_last=channels_last)
+    made = schedule(graph, EAGER, ScheduleOptions(persistent_bytes=16))
+    assert splits(made)[0].accepted
+    agree(graph, made)
+
+
+@pytest.mark.parametrize("name", ["x86-64-avx512", "x86-64-avx2", "aarch64-neon"])
+@pytest.mark.parametrize("which", [batch_norm_forward, batch_norm_backward])
+def test_schedules_for_cpus_are_untouched(build, which, name):
+    graph = which(build, 32, 64, 28, 28, channels_last=True)
+    made = [schedule(graph, target(name), ScheduleOptions(split=split)) for split in (False, True)]
+    assert format_schedule(made[0]) == format_schedule(made[1])
+    assert not splits(made[1])
+
+
+@pytest.mark.parametrize(
+    ("kept", "axes", "why"),
+    [
+        ([512], [4096], "enough rows"),
+        ([16384], [16384], "enough rows"),
+        ([64], [8192], "a row fits on chip"),
+        ([4], [64], "short"),
+        ([], [2048], "short"),
+    ],
+)
+def test_what_fills_the_device_or_is_small_stays_whole(build, kept, axes, why):
+    build.input("x", *kept, *axes, dtype=F32)
+    build.reduce("s", "sum", kept, axes, lambda *r: build.at("x", *r), dtype=F32)
+    assert len(args_of(schedule(build.graph("s"), H200))) == 1, why
+
+
+def test_enough_columns_fill_the_device(build):
+    build.input("x", 4096, 65536, dtype=F32)
+    build.reduce("s", "sum", [65536], [4096], lambda i, r: build.at("x", r, i), dtype=F32)
+    assert len(args_of(schedule(build.graph("s"), H200))) == 1
+
+
+def test_a_softmax_with_enough_rows_stays_one_kernel(build):
+    at = build.at
+    build.input("x", 512, 8192, dtype=F32)
+    build.reduce("m", "max", [512], [8192], lambda i, r: at("x", i, r), dtype=F32)
+    shifted = lambda i, j: op("exp", op("sub", at("x", i, j), at("m", i)))  # noqa: E731
+    build.reduce("s", "sum", [512], [8192], shifted, dtype=F32)
+    build.pointwise("y", [512, 8192], lambda i, j: op("div", shifted(i, j), at("s", i)), dtype=F32)
+    assert len(args_of(schedule(build.graph("y"), H200))) == 1
+
+
+def test_a_sum_of_everything_is_two_kernels(build):
+    build.input("x", 1 << 26, dtype=F32)
+    build.reduce("s", "sum", [], [1 << 26], lambda r: build.at("x", r), dtype=F32)
+    made = schedule(build.graph("s"), H200)
+    assert args_of(made) == [("x", "s_part"), ("s_part", "s")]
+    assert ranges_of(made, 0) == ([1024], [65536])
+    (decision,) = splits(made)
+    numbers = dict(decision.numbers)
+    assert decision.accepted and numbers["pieces"] == 1024 and numbers["split_us"] < numbers["whole_us"] / 50
+
+
+def test_a_refusal_is_recorded_with_its_figures(build):
+    build.input("x", 8192, 64, dtype=F32)
+    build.reduce("s", "sum", [64], [8192], lambda i, r: build.at("x", r, i), dtype=F32)
+    made = schedule(build.graph("s"), replace(H200, launch_us=1000.0))
+    (decision,) = splits(made)
+    assert not decision.accepted and dict(decision.numbers)["whole_us"] > 0
+    assert len(args_of(made)) == 1
+
+
+def test_a_model_of_the_caller_decides(build):
+    class Launches:
+        def kernel_us(self, work):
+            return 1.0
+
+    build.input("x", 1 << 24, dtype=F32)
+    build.reduce("s", "sum", [], [1 << 24], lambda r: build.at("x", r), dtype=F32)
+    assert len(args_of(schedule(build.graph("s"), H200, model=Launches()))) == 1
+    assert len(args_of(schedule(build.graph("s"), H200, model=RooflineCost(target=H200)))) == 2
+    assert len(args_of(schedule(build.graph("s"), H200, ScheduleOptions(split=False)))) == 1
+
+
+def test_a_stored_producer_shares_the_kernel_of_the_pieces(build):
+    """As the gradient of an activation, which matrix products need, and its bias's gradient."""
+    at, many = build.at, [8, 1024, 3072]
+    for name in ("x", "dy"):
+        build.input(name, *many, dtype=BF16)
+    slope = lambda i, j, k: op("mul", op("erf", at("x", i, j, k)), at("dy", i, j, k))  # noqa: E731
+    build.pointwise("g", many, slope, dtype=BF16)
+    build.reduce("db", "sum", [3072], [8, 1024], lambda k, i, j: at("g", i, j, k), dtype=F32)
+    made = schedule(build.graph("g", "db"), H200, observe=lambda _, passed: verify_graph(passed))
+    assert args_of(made) == [("x", "dy", "g", "db_part"), ("db_part", "db")]
+
+
+def test_unrelated_reductions_of_one_shape_are_judged_apart(build):
+    for name in ("x", "z"):
+        build.input(name, 1 << 22, dtype=F32)
+        build.reduce(f"s{name}", "sum", [], [1 << 22], lambda r, n=name: build.at(n, r), dtype=F32)
+    made = schedule(build.graph("sx", "sz"), H200)
+    assert [d.subjects for d in splits(made)] == [("sx",), ("sz",)]
+
+
+def test_a_reduction_with_checks_stays_whole(build):
+    build.input("x", 1 << 22, dtype=F32)
+    build.reduce("s", "sum", [], [1 << 22], lambda r: build.at("x", r), dtype=F32)
+    (node,) = build.nodes
+    build.nodes[0] = replace(
+        node, checks=(Check(condition=op("lt", node.body, const(9.0, F32)), message="too large"),)
+    )
+    assert not splits(schedule(build.graph("s"), H200))
+
+
+def test_names_of_pieces_are_free(build):
+    build.input("s_part", 1 << 22, dtype=F32)
+    build.reduce("s", "sum", [], [1 << 22], lambda r: build.at("s_part", r), dtype=F32)
+    assert args_of(schedule(build.graph("s"), H200)) == [("s_part", "s_part_2"), ("s_part_2", "s")]
+
+
+def test_pieces_do_not_depend_on_what_else_is_in_the_graph(build):
+    """Nor on the run: equal arguments give equal text."""
+    graph = batch_norm_backward(build, 64, 96, 20, 20, channels_last=True)
+    assert len({format_schedule(schedule(graph, H200)) for _ in range(3)}) == 1
+
+
+@pytest.mark.parametrize("batch", [1, 5, 64])
+@pytest.mark.parametrize("kind", ["sum", "welford"])
+def test_one_schedule_serves_every_batch(build, kind, batch):
+    """The batch stays whole in each piece where the image has points enough, else its last pieces are short."""
+    s0 = symbol("s0", lo=1)
+    for name, shape in (("wide", [s0, 40, 40, 8]), ("flat", [s0, 8])):
+        build.input(name, *shape, dtype=F32)
+    outputs = 2 if kind == "welford" else 1
+    for name, rest in (("wide", [40, 40]), ("flat", [])):
+        build.reduce(
+            [f"{name}{k}" for k in range(outputs)],
+            kind,
+            [8],
+            [s0, *rest],
+            lambda i, *r, n=name: build.at(n, *r, i),
+            dtype=F32,
+        )
+    names = [f"{name}{k}" for name in ("wide", "flat") for k in range(outputs)]
+    graph = build.graph(*names, symbols=[s0])
+    made = schedule(graph, EAGER, ScheduleOptions(size_hints=(("s0", 1000),)))
+    assert [d.accepted for d in splits(made)] == [True, True]
+    agree(graph, made, {"s0": batch})
+
+
+@pytest.mark.parametrize("kind", sorted(REDUCE_OPS))
+@pytest.mark.parametrize(
+    ("rows", "length", "across"), [(2, 4096, False), (1, 12289, False), (3, 4096, True), (2, 5003, True)]
+)
+def test_scheduled_pieces_give_what_the_graph_gives(build, kind, rows, length, across):
+    """Whole and uneven pieces of rows and columns, through every pass and the interpreter of kernels."""
+    dtype = DType.BOOL if kind in ("any", "all") else F32
+    build.input("x", *((length, rows) if across else (rows, length)), dtype=dtype)
+    names = [f"y{k}" for k in range(REDUCE_OPS[kind].outputs)]
+    result = DType.I64 if kind.startswith("arg") else dtype
+    if kind == "xor_sum":
+        result = DType.I64
+
+    def body(i, r):
+        value = build.at("x", r, i) if across else build.at("x", i, r)
+        return cast(value, DType.I64) if kind == "xor_sum" else value
+
+    build.reduce(names, kind, [rows], [length], body, dtype=result)
+    graph = build.graph(*names)
+    made = schedule(graph, EAGER, ScheduleOptions(persistent_bytes=16))
+    assert [d.accepted for d in splits(made)] == [True]
+    agree(graph, made)
+
+
+def agree(graph, made, sizes=None):
+    """The schedule verifies and gives what the graph gives."""
+    verify_schedule(made)
+    generator = torch.Generator().manual_seed(0)
+    given_values = []
+    for entry in graph.inputs:
+        assert isinstance(entry, Buffer)
+        shape = [evaluate(e, sizes or {}) for e in entry.shape]
+        strides = [evaluate(s, sizes or {}) for s in entry.strides]
+        kind = {BF16: torch.bfloat16, DType.BOOL: torch.bool}.get(entry.dtype, torch.float32)
+        drawn = torch.randint(-3, 4, shape, generator=generator)
+        drawn = (
+            drawn > -3 if kind is torch.bool else (drawn * 0.25 + (1 if "x" in entry.name else 0)).to(kind)
+        )
+        given_values.append(torch.empty_strided(shape, strides, dtype=kind).copy_(drawn))
+    expected = interpret_graph(graph, [v.clone() for v in given_values])
+    got = interpret_schedule(made, [v.clone() for v in given_values])
+    for one, other in zip(expected, got, strict=True):
+        if one.dtype.is_floating_point:
+            torch.testing.assert_close(
+                other.double(), one.double(), rtol=2e-2 if one.dtype is torch.bfloat16 else 1e-4, atol=1e-3
+            )
+        else:
+            assert torch.equal(one, other)
