@@ -11,6 +11,7 @@ from coilwork_cpp.expand import expand
 from coilwork_cpp.facts import facts_of
 from coilwork_cpp.nest import decode_unit, grain, pointwise_body, unit_count
 from coilwork_cpp.options import CppOptions
+from coilwork_cpp.pieces import pieces_of
 from coilwork_cpp.plan import Plan, plan_region
 from coilwork_cpp.prelude import declarations
 from coilwork_cpp.printer import source_text
@@ -68,9 +69,10 @@ def emit_kernel(kernel: Kernel, target: Target, options: CppOptions) -> KernelSo
     aliased = _aliased(kernel)
     nests: list[_Nest] = []
     for phase in phases:
-        for region in regions_of(phase.kernel):
-            name = f"nest_{len(nests)}"
-            nests.append(_nest(name, phase.kernel, region, kernel, tensors, aliased))
+        for piece in pieces_of(phase.kernel):
+            for region in regions_of(piece):
+                name = f"nest_{len(nests)}"
+                nests.append(_nest(name, piece, region, kernel, tensors, aliased))
     items: tuple[Struct | Function, ...] = (
         _arguments(kernel, tensors),
         *(n.function for n in nests),

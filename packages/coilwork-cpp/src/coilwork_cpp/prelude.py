@@ -144,14 +144,20 @@ static inline u8 f32_to_f8e5m2(float x) {
 static inline u64 float_to_u64(double x) { return x < 0 ? u64(i64(x)) : u64(x); }
 """,
     "min_nan": """
-// NaN if either is NaN.
+// NaN if either is NaN. Two selects, because gcc leaves loops with several such values scalar if it is one with `|`.
 template <class T>
-static inline T min_nan(T a, T b) { return (a < b) | (a != a) ? a : b; }
+static inline T min_nan(T a, T b) {
+  const T low = a < b ? a : b;
+  return a != a ? a : low;
+}
 """,
     "max_nan": """
 // NaN if either is NaN.
 template <class T>
-static inline T max_nan(T a, T b) { return (a > b) | (a != a) ? a : b; }
+static inline T max_nan(T a, T b) {
+  const T high = a > b ? a : b;
+  return a != a ? a : high;
+}
 """,
     "min_i64": """
 static inline i64 min_i64(i64 a, i64 b) { return a < b ? a : b; }

@@ -114,7 +114,7 @@ def _drop_units(kernel: Kernel) -> Kernel:
     return replace_ranges(kernel, keep, mapping) if mapping else kernel
 
 
-def _divisors(expressions: Sequence[Expr], at: Expr) -> list[Expr]:
+def divisors(expressions: Sequence[Expr], at: Expr) -> list[Expr]:
     """Constants by which some expression divides a multiple of the symbol `at`."""
     found: dict[Expr, None] = {}
     pending = [e for e in expressions if at in e.free_symbols]
@@ -138,7 +138,7 @@ def _split_divided(kernel: Kernel) -> Kernel:
         if r.symbol in fixed:
             continue
         extent = extent_of(r.symbol)
-        for divisor in reversed(_divisors(index_expressions(kernel), r.symbol)):
+        for divisor in reversed(divisors(index_expressions(kernel), r.symbol)):
             if divisor == extent or not provably_divisible(extent, divisor):
                 continue
             outer = symbol(f"{r.symbol.name}a", extent=extent // divisor)
@@ -155,7 +155,7 @@ def _split_divided(kernel: Kernel) -> Kernel:
 def _division_count(kernel: Kernel) -> int:
     """Number of (expression, range) pairs where the range occurs below a division."""
     expressions = index_expressions(kernel)
-    return sum(len(_divisors([e], r.symbol)) for r in kernel.ranges for e in expressions)
+    return sum(len(divisors([e], r.symbol)) for r in kernel.ranges for e in expressions)
 
 
 def _merge_neighbours(kernel: Kernel) -> Kernel:
@@ -184,7 +184,7 @@ def _merged(kernel: Kernel, at: int) -> Kernel | None:
     whole = symbol(f"{first.symbol.name}{second.symbol.name}", extent=extent_of(first.symbol) * inner)
     mapping = {first.symbol: whole // inner, second.symbol: whole % inner}
     for e in expressions:
-        if first.symbol in e.free_symbols and _divisors([substitute(e, mapping)], whole):
+        if first.symbol in e.free_symbols and divisors([substitute(e, mapping)], whole):
             return None
     ranges = (*kernel.ranges[:at], replace(second, symbol=whole), *kernel.ranges[at + 2 :])
     return replace_ranges(kernel, ranges, mapping)

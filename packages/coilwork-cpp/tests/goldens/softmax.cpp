@@ -64,7 +64,10 @@ static inline T fold_sum(T* lanes) {
 
 // NaN if either is NaN.
 template <class T>
-static inline T max_nan(T a, T b) { return (a > b) | (a != a) ? a : b; }
+static inline T max_nan(T a, T b) {
+  const T high = a > b ? a : b;
+  return a != a ? a : high;
+}
 
 extern "C" int torch_parallel_for(i64 begin, i64 end, i64 grain, void (*body)(i64, i64, void*), void* context);
 

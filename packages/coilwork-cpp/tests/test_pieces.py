@@ -1,0 +1,211 @@
+"""Kernels cut where their guards change, and unrolled over the remainders of strided windows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.nn import functional
+
+from coilwork_cpp import CppCodegen
+from coilwork_cpp.pieces import pieces_of
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import Expr, as_expr, as_int, maximum, mod, product, symbol
+from coilwork_ir.kernels import Kernel, Range, Store, TensorArg
+from coilwork_ir.scalar import Load, Scalar, cast, const, index_value, load, op, postorder, reduce, where
+from coilwork_ir.target import target
+
+F32, BF16, I64 = DType.F32, DType.BF16, DType.I64
+LOWEST = float("-inf")
+
+
+def number(value: Expr | int) -> Scalar:
+    return index_value(as_expr(value)) if isinstance(value, Expr) else const(value, I64)
+
+
+def inside(at: Expr, size: int) -> Scalar:
+    return op("bitwise_and", op("ge", number(at), number(0)), op("lt", number(at), number(size)))
+
+
+def kernel_of(
+    extents: tuple[int, ...], body: Callable[..., Scalar], *, dtype: DType = F32, sources: int = 1
+) -> Kernel:
+    """`out0` over `extents`, contiguous; `in0` and further sources have as many elements as anyone reads."""
+    xs = [symbol(f"x{i}", extent=n) for i, n in enumerate(extents)]
+    at = as_expr(0)
+    for x, n in zip(xs, extents, strict=True):
+        at = at * n + x
+    value = body(*xs)
+    names = [f"in{i}" for i in range(sources)]
+    inputs = [TensorArg(name=n, dtype=dtype, role="in", span=as_expr(1 << 20)) for n in names]
+    out = TensorArg(name="out0", dtype=value.dtype, role="out", span=product([as_expr(n) for n in extents]))
+    return Kernel(
+        name="cut",
+        ranges=tuple(Range(symbol=x, kind="parallel", tile="x") for x in xs),
+        args=(*inputs, out),
+        stores=(Store(buffer="out0", index=at, value=value),),
+    )
+
+
+def window_kernel(planes: int, size: int, window: int, step: int, padding: int, dtype: DType = F32) -> Kernel:
+    """The maximum over square windows of `planes` images."""
+    count = (size + 2 * padding - window) // step + 1
+
+    def body(p: Expr, y: Expr, x: Expr) -> Scalar:
+        best: Scalar | None = None
+        for dy in range(window):
+            for dx in range(window):
+                iy, ix = y * step + dy - padding, x * step + dx - padding
+                mask = op("bitwise_and", inside(iy, size), inside(ix, size))
+                index = p * (size * size) + iy * size + ix
+                element = cast(load("in0", [index], dtype, mask=mask, other=LOWEST), F32)
+                best = element if best is None else op("maximum", best, element)
+        assert best is not None
+        return cast(best, dtype)
+
+    return kernel_of((planes, count, count), body, dtype=dtype)
+
+
+def masks_of(kernel: Kernel) -> int:
+    roots = [store.value for store in kernel.stores]
+    return sum(isinstance(v, Load) and v.mask is not None for v in postorder(roots))
+
+
+def points_of(kernel: Kernel) -> int:
+    points = as_int(product(r.symbol.extent for r in kernel.ranges if r.symbol.extent is not None))
+    assert points is not None
+    return points
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16])
+@pytest.mark.parametrize(
+    ("size", "window", "step", "padding"), [(40, 3, 2, 1), (41, 3, 2, 1), (40, 3, 1, 1), (33, 5, 1, 2)]
+)
+def test_windows_over_borders(
+    load_kernel: Callable,
+    torch_dtype: Callable,
+    dtype: DType,
+    size: int,
+    window: int,
+    step: int,
+    padding: int,
+) -> None:
+    planes = 16384 // (size * size // step // step) + 1
+    kernel = window_kernel(planes, size, window, step, padding, dtype)
+    assert len(pieces_of(kernel)) > 1
+    x = torch.randn(planes, size, size).to(torch_dtype(dtype))
+    x[0, 0, 0] = x[0, -1, -1] = x[1, 5, 5] = float("nan")
+    x[2] = LOWEST
+    x[3, 7] = float("inf")
+    expected = functional.max_pool2d(x[None].float(), window, step, padding)[0].to(x.dtype)
+    out = torch.empty_like(expected)
+    load_kernel(kernel)(x, out)
+    torch.testing.assert_close(out, expected, rtol=0, atol=0, equal_nan=True)
+
+
+def test_middle_has_no_guards() -> None:
+    pieces = pieces_of(window_kernel(64, 56, 3, 1, 1))
+    assert masks_of(pieces[0]) == 0
+    assert points_of(pieces[0]) == 64 * 54 * 54
+    # each point once: the rows at both ends, then the columns that are left
+    assert [points_of(p) for p in pieces[1:]] == [64 * 54, 64 * 54, 64 * 56, 64 * 56]
+
+
+def strided_gather(planes: int, size: int) -> Kernel:
+    """The derivative of a sum over windows of 3 with step 2 and padding 1, along the last dimension."""
+    count = size // 2
+
+    def body(p: Expr, x: Expr) -> Scalar:
+        total: Scalar | None = None
+        for tap in range(2):
+            at = (x + 1) // 2 - (1 - tap)
+            reached = op("lt", number(mod(x + 1, as_expr(2)) + (1 - tap) * 2), number(3))
+            mask = op("bitwise_and", inside(at, count), reached)
+            element = load("in0", [p * count + at], F32, mask=mask)
+            total = element if total is None else op("add", total, element)
+        assert total is not None
+        return total
+
+    return kernel_of((planes, size), body)
+
+
+def test_remainders_are_unrolled(load_kernel: Callable) -> None:
+    planes, size = 100, 512
+    kernel = strided_gather(planes, size)
+    middle = pieces_of(kernel)[0]
+    assert masks_of(middle) == 0
+    assert len(middle.stores) == 2
+    grad = torch.randn(planes, size // 2)
+    x = torch.zeros(planes, 1, size, requires_grad=True)
+    weight = torch.ones(1, 1, 3)
+    functional.conv1d(x, weight, stride=2, padding=1).backward(grad[:, None])
+    out = torch.empty(planes, size)
+    load_kernel(kernel)(grad, out)
+    assert x.grad is not None
+    torch.testing.assert_close(out, x.grad[:, 0])
+
+
+@pytest.mark.parametrize("first", [1, 100, 512, 1000])
+def test_parts_of_a_concatenation(load_kernel: Callable, first: int) -> None:
+    rows, size = 33, 1024
+
+    def body(i: Expr, x: Expr) -> Scalar:
+        low = op("lt", number(x), number(first))
+        a = load("in0", [i * first + x], F32, mask=low)
+        b = load("in1", [i * (size - first) + x - first], F32, mask=op("bitwise_not", low))
+        return where(low, a, op("neg", b))
+
+    kernel = kernel_of((rows, size), body, sources=2)
+    pieces = pieces_of(kernel)
+    assert len(pieces) == 2 and all(masks_of(piece) == 0 for piece in pieces)
+    a, b, out = torch.randn(rows, first), torch.randn(rows, size - first), torch.empty(rows, size)
+    load_kernel(kernel)(a, b, out)
+    assert torch.equal(out, torch.cat([a, -b], 1))
+
+
+def test_known_numbers_become_constants() -> None:
+    def body(i: Expr, x: Expr) -> Scalar:
+        value = load("in0", [i * 1024 + x - 1], F32, mask=op("ge", number(x - 1), number(0)))
+        return op("div", value, cast(number(maximum(1 - x, as_expr(0)) + 4), F32))
+
+    middle = pieces_of(kernel_of((64, 1024), body))[0]
+    assert middle.stores[0].value.operands[1] is const(4.0, F32)
+
+
+def test_a_store_of_fewer_ranges_happens_once() -> None:
+    kernel = window_kernel(64, 56, 3, 1, 1)
+    row = kernel.ranges[0].symbol
+    narrow = Store(buffer="out1", index=row, value=load("in0", [row], F32))
+    out = TensorArg(name="out1", dtype=F32, role="out", span=as_expr(64))
+    assert len(pieces_of(replace(kernel, stores=(*kernel.stores, narrow), args=(*kernel.args, out)))) == 1
+
+
+def test_what_stays_whole() -> None:
+    small = window_kernel(2, 16, 3, 1, 1)
+    assert pieces_of(small) == (small,)
+    kernel = window_kernel(64, 56, 3, 1, 1)
+    scatter = replace(kernel, stores=tuple(replace(s, mode="add") for s in kernel.stores))
+    assert pieces_of(scatter) == (scatter,)
+    # a guard that changes in the middle of nowhere leaves no piece without it
+    scattered = kernel_of(
+        (64, 1024),
+        lambda i, x: load("in0", [i * 1024 + x], F32, mask=op("lt", number(mod(x, as_expr(7))), number(3))),
+    )
+    assert pieces_of(scattered) == (scattered,)
+    r = symbol("r0", extent=1024)
+    x = symbol("x0", extent=64)
+    summed = load("in0", [x * 1024 + r], F32, mask=op("ge", number(r - 1), number(0)))
+    reduction = Kernel(
+        name="rows",
+        ranges=(Range(symbol=x, kind="parallel", tile="x"), Range(symbol=r, kind="reduction", tile="r")),
+        args=kernel.args,
+        stores=(Store(buffer="out0", index=x, value=reduce("sum", [summed], [r])),),
+    )
+    assert pieces_of(reduction) == (reduction,)
+
+
+def test_every_piece_is_a_nest() -> None:
+    text = CppCodegen().emit(window_kernel(64, 56, 3, 1, 1), target("x86-64-avx512"), {}).text
+    assert text.count("static void nest_") == 5
