@@ -115,6 +115,17 @@ def test_torch_functions_by_name(i: int, j: int, n: int) -> None:
         assert evaluate(from_sympy(theirs, ours), env) == expected, theirs
 
 
+@given(st.integers(-4, 4), st.integers(-4, 4))
+@settings(max_examples=60, deadline=None)
+def test_cases_become_minima_and_maxima(i: int, j: int) -> None:
+    a, b, env = THEIRS["i"], THEIRS["j"], {"i": i, "j": j, "n": 1}
+    conditions = [a < b, a <= b, a > b, a >= b, sympy.Eq(a, b + 1), sympy.Ne(a, b), sympy.And(a < 0, b > 1)]
+    conditions += [sympy.Or(a < 0, b > 1), sympy.Not(sympy.And(a < b, sympy.Eq(a, 2)))]
+    for condition in conditions:
+        cases = sympy.Piecewise((5 * a, condition), (b, a > 2), (7, True)) + a
+        assert evaluate(from_sympy(cases, OURS), env) == sympy_value(cases, env), condition
+
+
 def test_to_sympy_with_other_functions() -> None:
     calls: list[str] = []
 
@@ -141,7 +152,8 @@ def test_to_sympy_with_other_functions() -> None:
         (sympy.sin(THEIRS["i"]), "sin"),
         (sympy.Float(1.5), "Float"),
         (THEIRS["i"] < THEIRS["j"], "StrictLessThan"),
-        (sympy.Piecewise((THEIRS["i"], THEIRS["i"] > 0), (0, True)), "Piecewise"),
+        (sympy.Piecewise((THEIRS["i"], THEIRS["i"] > 0)), "Piecewise"),
+        (sympy.Piecewise((1, sympy.Symbol("flag")), (0, True)), "Symbol"),
     ],
     ids=str,
 )

@@ -34,7 +34,7 @@ def from_sympy(expr: sympy.Basic, symbols: Mapping[str, Expr]) -> Expr:
 
     Reads Integer, Symbol, Add, Mul, Pow with a natural exponent, floor and ceiling of a quotient, Mod, Min, Max, and
     torch's FloorDiv, CleanDiv, CeilDiv, Mod, PythonMod, ModularIndexing, CeilToInt, FloorToInt, TruncToInt,
-    PowByNatural, LShift, RShift, Min, Max, Identity.
+    PowByNatural, LShift, RShift, Min, Max, Identity; and Piecewise, whose conditions compare integers.
     Raises UnsupportedSympyError for anything else, and for symbols that are missing.
     """
     return _Reader(symbols).integer(expr)
@@ -90,10 +90,52 @@ class _Reader:
             return self.ratio(expr.args[0])
         if name in ("floor", "FloorToInt", "ceiling", "CeilToInt", "TruncToInt"):
             return _Ratio(self.rounded(name, expr), ONE)
+        if isinstance(expr, sympy.Piecewise):
+            return _Ratio(self.piecewise(expr), ONE)
         rule = _INTEGER_FUNCTIONS.get(name)
         if rule is None:
             raise _unsupported(expr, "no rule for it")
         return _Ratio(rule(self.integers(expr)), ONE)
+
+    def piecewise(self, expr: sympy.Piecewise) -> Expr:
+        """The cases, each times 1 where it holds and none before it does, else 0."""
+        parts: list[Expr] = []
+        left = ONE
+        for value, condition in expr.args:
+            holds = self.truth(condition)
+            parts.append(product([left, holds, self.integer(value)]))
+            left = multiply(left, _not(holds))
+        if left is not _ZERO:
+            raise _unsupported(expr, "no case may hold")
+        return total(parts)
+
+    def truth(self, condition: sympy.Basic) -> Expr:
+        """1 where the condition holds, else 0."""
+        if isinstance(condition, sympy.logic.boolalg.BooleanAtom):
+            return ONE if bool(condition) else _ZERO
+        if isinstance(condition, sympy.And):
+            return product([self.truth(a) for a in condition.args])
+        if isinstance(condition, sympy.Or):
+            return _not(product([_not(self.truth(a)) for a in condition.args]))
+        if isinstance(condition, sympy.Not):
+            return _not(self.truth(condition.args[0]))
+        if not isinstance(condition, sympy.core.relational.Relational):
+            raise _unsupported(condition, "it is no comparison")
+        less = _minus(self.integer(condition.rhs), self.integer(condition.lhs))
+        match condition.rel_op:
+            case "==":
+                return _not(minimum(ONE, maximum(less, _minus(_ZERO, less))))
+            case "!=":
+                return minimum(ONE, maximum(less, _minus(_ZERO, less)))
+            case "<":
+                return _positive(less)
+            case "<=":
+                return _positive(add(less, ONE))
+            case ">":
+                return _positive(_minus(_ZERO, less))
+            case ">=":
+                return _positive(_minus(ONE, less))
+        raise _unsupported(condition, "no such comparison")
 
     def sum(self, expr: sympy.Add) -> _Ratio:
         parts = [self.ratio(a) for a in expr.args]
@@ -129,6 +171,22 @@ class _Reader:
         ):
             raise _unsupported(expr, "truncation of what may be negative")
         return floordiv(top, bottom)
+
+
+_ZERO = const(0)
+
+
+def _minus(a: Expr, b: Expr) -> Expr:
+    return add(a, multiply(const(-1), b))
+
+
+def _not(truth: Expr) -> Expr:
+    return _minus(ONE, truth)
+
+
+def _positive(number: Expr) -> Expr:
+    """1 where the integer is above 0, else 0."""
+    return minimum(ONE, maximum(_ZERO, number))
 
 
 def _product(parts: list[_Ratio]) -> _Ratio:
