@@ -13,7 +13,7 @@ from torch import Tensor
 
 from coilwork.backend import backend as coilwork_backend
 from coilwork.errors import CoilworkFallbackWarning
-from integration_tests.operators.database import Sample, samples, tensors_of
+from integration_tests.operators.database import Sample, hard_samples, samples, tensors_of
 from integration_tests.operators.judge import judge
 
 Operator = Callable[..., Any]
@@ -44,13 +44,14 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """How the operator is called: `name` for reports, `backward` for gradients too, `dynamic` sizes, mutation."""
+    """How the operator is called: `name` for reports, `backward` for gradients too, `dynamic` sizes, mutation, `hard` inputs."""
 
     name: str
     backward: bool = False
     dynamic: bool = False
     mutates: bool = False
     out: bool = False
+    hard: bool = False
 
 
 WAYS = {
@@ -61,6 +62,7 @@ WAYS = {
         Way(name="dynamic", dynamic=True),
         Way(name="inplace", mutates=True),
         Way(name="out", out=True),
+        Way(name="hard", hard=True),
     )
 }
 
@@ -90,7 +92,10 @@ def check(name: str, op: Any, *, way: Way, device: str, dtype: torch.dtype, most
         return [outcome("skipped", "not supported")]
     torch.manual_seed(SEED)
     try:
-        given = samples(op, device, dtype, requires_grad=way.backward, most=most)
+        if way.hard:
+            given = hard_samples(op, device, dtype, most=4 * most)
+        else:
+            given = samples(op, device, dtype, requires_grad=way.backward, most=most)
     except Exception as error:  # noqa: BLE001  the database's own failures are not ours
         return [outcome("skipped", f"no samples: {error}")]
     usable = []

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import itertools
 import sys
 import types
 import unittest
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-MOST_SAMPLES_SEEN = 40
+MOST_SAMPLES_SEEN = 120
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,16 +79,11 @@ def _call(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any
 
 def samples(op: Any, device: str, dtype: torch.dtype, *, requires_grad: bool, most: int) -> list[Sample]:
     """Up to `most` samples that differ in kind: the first, a 0-d one, an empty one, strided inputs, then others."""
-    seen: list[Sample] = []
-    for given in op.sample_inputs(device, dtype, requires_grad=requires_grad):
-        seen.append(_sample(given.input, given.args, given.kwargs))
-        if len(seen) == MOST_SAMPLES_SEEN:
-            break
+    seen = _listed(op.sample_inputs(device, dtype, requires_grad=requires_grad))
     if not seen:
         return []
     chosen: dict[int, Sample] = {0: seen[0]}
-    kinds = (_has_scalar_tensor, _is_empty, _is_strided)
-    for kind in kinds:
+    for kind in (_has_scalar_tensor, _is_empty, _is_strided):
         found = next((i for i, sample in enumerate(seen) if kind(sample)), None)
         if found is not None:
             chosen[found] = seen[found]
@@ -99,6 +95,21 @@ def samples(op: Any, device: str, dtype: torch.dtype, *, requires_grad: bool, mo
     if not any(map(_is_strided, result)):
         result.append(_strided(seen[0]))
     return result
+
+
+def hard_samples(op: Any, device: str, dtype: torch.dtype, *, most: int) -> list[Sample]:
+    """Up to `most` of torch's reference samples: the largest, some with infinities and NaN, and a spread of others."""
+    seen = _listed(op.reference_inputs(device, dtype))
+    chosen = dict.fromkeys([max(range(len(seen)), key=lambda i: _elements(seen[i]))] if seen else [])
+    special = [i for i, sample in enumerate(seen) if _has_special(sample)]
+    for index in (*special[:: max(1, len(special) // 3)], *range(0, len(seen), max(1, len(seen) // most))):
+        chosen.setdefault(index)
+    return [seen[index] for index in chosen][:most]
+
+
+def _listed(given: Iterable[Any]) -> list[Sample]:
+    first = itertools.islice(given, MOST_SAMPLES_SEEN)
+    return [_sample(one.input, one.args, one.kwargs) for one in first]
 
 
 def _sample(first: object, rest: Sequence[object], keywords: dict[str, Any]) -> Sample:
@@ -126,6 +137,17 @@ def _is_empty(sample: Sample) -> bool:
 
 def _is_strided(sample: Sample) -> bool:
     return any(not tensor.is_contiguous() for tensor in _tensors(sample))
+
+
+def _elements(sample: Sample) -> int:
+    return sum(tensor.numel() for tensor in _tensors(sample))
+
+
+def _has_special(sample: Sample) -> bool:
+    return any(
+        tensor.is_floating_point() and not torch.isfinite(tensor.to_dense()).all()
+        for tensor in _tensors(sample)
+    )
 
 
 def _strided(sample: Sample) -> Sample:

@@ -135,7 +135,7 @@ def parse_arguments() -> argparse.Namespace:
         "--shard", default="0/1", help="i/n: every n-th operator, from the i-th, counted from 0"
     )
     parser.add_argument(
-        "--ways", default="forward", help="of forward, backward, dynamic, inplace, out, narrow (other dtypes)"
+        "--ways", default="forward", help="of forward, backward, dynamic, inplace, out, narrow, hard"
     )
     parser.add_argument("--samples", type=int, default=3, help="samples per operator, compiled together")
     parser.add_argument("--only", default="", help="operators, by commas; `nn.*` for a prefix")

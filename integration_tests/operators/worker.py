@@ -36,6 +36,8 @@ def plans(op: Any, ways: list[str], device: str) -> list[tuple[str, torch.dtype]
     for way in ways:
         if way == "narrow":
             found += [("forward", dtype) for dtype in NARROW] if elementwise else []
+        elif way == "hard":
+            found += [("hard", dtype) for dtype in (torch.float32, *NARROW)] if elementwise else []
         else:
             found.append((way, main_dtype(op, backward=way == "backward", device=device)))
     return found
