@@ -12,7 +12,7 @@ from typing import Any, Final
 import torch
 
 from coilwork_cpp_wrapper.program import CppProgram
-from coilwork_cpp_wrapper.torch_compat import handles_of, tensors_from
+from coilwork_cpp_wrapper.torch_compat import handles_of, size_in, tensors_from
 from coilwork_runtime import KernelBuildError, LayoutError
 
 INDEX_FAILED: Final = 3
@@ -73,7 +73,7 @@ class CompiledProgram:
             if is_tensor:
                 tensors.append(arg)
             else:
-                numbers.append(int(arg))
+                numbers.append(size_in(arg))
         sizes = self._numbers(*numbers)
         inputs = self._inputs(*handles_of(tensors))
         # from here on only the handles keep the inputs' memory

@@ -28,6 +28,13 @@ def tensors_from(handles: Sequence[int]) -> list[torch.Tensor]:
     return _tensors_of([_new_capsule(handle, None, None) for handle in handles])
 
 
+def size_in(argument: int | torch.SymInt) -> int:
+    """An integer input as a number; 0 for the length of a jagged dimension, which has none and is only passed on."""
+    if isinstance(argument, torch.SymInt) and argument.node.is_nested_int():
+        return 0
+    return int(argument)
+
+
 def operator_schema(namespace: str, name: str, overload: str) -> Any | None:
     """The `FunctionSchema` of an operator overload, `None` if torch has no such operator."""
     wanted = "" if overload == "default" else overload

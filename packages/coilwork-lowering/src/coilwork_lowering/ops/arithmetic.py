@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from coilwork_ir.dtypes import DType
 from coilwork_ir.scalar import Scalar, op
 from coilwork_lowering.builder import Builder
 from coilwork_lowering.ops.elementwise import (
@@ -17,7 +18,7 @@ from coilwork_lowering.ops.elementwise import (
     overloads,
     pointwise_rule,
 )
-from coilwork_lowering.rules import Call, NotLowered, Rule
+from coilwork_lowering.rules import Call, Lower, NotLowered, Rule
 from coilwork_lowering.scalar_math import (
     add,
     both,
@@ -33,9 +34,10 @@ from coilwork_lowering.scalar_math import (
     neg,
     select,
     sub,
+    to_dtype,
     truth,
 )
-from coilwork_lowering.values import Value
+from coilwork_lowering.values import TensorValue, Value
 
 
 def row(name: str) -> ScalarFunction:
@@ -152,14 +154,74 @@ def _heaviside(a: Scalar, values: Scalar) -> Scalar:
 
 
 def _lower_div_mode(builder: Builder, call: Call) -> Value:
-    operands = [call["self"], call["other"]]
-    fakes = [call.fakes["self"], call.fakes["other"]]
     mode = call["rounding_mode"]
-    compute = compute_type(TO_FLOAT if mode is None else DEFAULT, fakes)
-    name = {None: "div", "floor": "floordiv", "trunc": "truncdiv"}[mode]
+    if mode is None:
+        compute = compute_type(TO_FLOAT, [call.fakes["self"], call.fakes["other"]])
+        operands = [call["self"], call["other"]]
+        return elementwise(builder, call, row("div"), operands=operands, compute=[compute] * 2)
+    return _lower_rounded_div(builder, call, mode)
+
+
+def _lower_floor_divide(builder: Builder, call: Call) -> Value:
+    return _lower_rounded_div(builder, call, "floor")
+
+
+def _lower_rounded_div(builder: Builder, call: Call, mode: str) -> Value:
+    operands = [call["self"], call["other"]]
+    compute = compute_type(DEFAULT, [call.fakes["self"], call.fakes["other"]])
     if compute.is_bool:
         raise NotLowered("integer division of bools")
-    return elementwise(builder, call, row(name), operands=operands, compute=[compute] * 2)
+    function = row("floordiv" if mode == "floor" else "truncdiv")
+    if call.dtype.is_low_precision and isinstance(call["other"], TensorValue) and call["other"].shape:
+        # By a number torch divides in f32; by a tensor in the tensors' type, and a quotient that is rounded before it
+        # is cut is another integer.
+        function = _stepwise_floordiv(call.dtype) if mode == "floor" else _stepwise_truncdiv(call.dtype)
+    return elementwise(builder, call, function, operands=operands, compute=[compute] * 2)
+
+
+def _rounded_to(narrow: DType) -> ScalarFunction:
+    return lambda a: to_dtype(to_dtype(a, narrow), a.dtype)
+
+
+def _stepwise_truncdiv(narrow: DType) -> ScalarFunction:
+    rounded = _rounded_to(narrow)
+    return lambda a, b: op("trunc", rounded(op("div", a, b)))
+
+
+def _stepwise_floordiv(narrow: DType) -> ScalarFunction:
+    """Python's floor division (as in torch) with every step rounded to `narrow`."""
+    rounded = _rounded_to(narrow)
+
+    def floordiv(a: Scalar, b: Scalar) -> Scalar:
+        zero, one = like(0, a), like(1, a)
+        ratio = rounded(op("div", a, b))
+        rest = op("fmod", a, b)
+        multiple = select(both(op("isinf", ratio), invert(op("isinf", a))), a, rounded(sub(a, rest)))
+        quotient = rounded(op("div", multiple, b))
+        opposed = both(op("ne", rest, zero), _xor(lt(b, zero), lt(rest, zero)))
+        quotient = select(opposed, rounded(sub(quotient, one)), quotient)
+        down = op("floor", quotient)
+        nearest = select(gt(rounded(sub(quotient, down)), like(0.5, a)), rounded(add(down, one)), down)
+        signed = select(op("eq", quotient, zero), op("copysign", zero, ratio), nearest)
+        return select(op("eq", b, zero), ratio, signed)
+
+    return floordiv
+
+
+def _remainder(name: str) -> Lower:
+    """A remainder. torch rounds a number among the operands to the tensors' type: a divisor is never wider."""
+
+    def lower(builder: Builder, call: Call) -> Value:
+        operands = [call["self"], call["other"]]
+        compute = compute_type(DEFAULT, [call.fakes["self"], call.fakes["other"]])
+        narrow = call.dtype if call.dtype.is_low_precision else compute
+
+        def apply(a: Scalar, b: Scalar) -> Scalar:
+            return op(name, to_dtype(a, compute), to_dtype(b, compute))
+
+        return elementwise(builder, call, apply, operands=operands, compute=[narrow] * 2)
+
+    return lower
 
 
 def _lower_unsigned_shift(builder: Builder, call: Call, name: str) -> Value:
@@ -237,9 +299,9 @@ RULES: Final[tuple[Rule, ...]] = (
     pointwise_rule("mul.Tensor mul.Scalar", mul),
     pointwise_rule("div.Tensor div.Scalar true_divide.Tensor true_divide.Scalar", row("div"), kind=TO_FLOAT),
     Rule(overloads("div.Tensor_mode div.Scalar_mode"), _lower_div_mode),
-    pointwise_rule("floor_divide floor_divide.Scalar", row("floordiv")),
-    pointwise_rule("remainder.Tensor remainder.Scalar remainder.Scalar_Tensor", row("mod")),
-    pointwise_rule("fmod.Tensor fmod.Scalar", row("fmod")),
+    Rule(overloads("floor_divide floor_divide.Scalar"), _lower_floor_divide),
+    Rule(overloads("remainder.Tensor remainder.Scalar remainder.Scalar_Tensor"), _remainder("mod")),
+    Rule(overloads("fmod.Tensor fmod.Scalar"), _remainder("fmod")),
     pointwise_rule("atan2", row("atan2"), kind=TO_FLOAT),
     pointwise_rule("hypot", row("hypot")),
     pointwise_rule("copysign.Tensor copysign.Scalar", row("copysign"), kind=TO_FLOAT),
@@ -256,7 +318,7 @@ RULES: Final[tuple[Rule, ...]] = (
     pointwise_rule("lerp.Scalar lerp.Tensor", _lerp, floats_only=True),
     pointwise_rule("addcmul", _addcmul),
     pointwise_rule("addcdiv", _addcdiv, kind=TO_FLOAT),
-    pointwise_rule("prims.fma", _fma, floats_only=True),
+    pointwise_rule("prims.fma.default", _fma, floats_only=True),
     pointwise_rule("heaviside", _heaviside),
     pointwise_rule("isnan", _test("isnan"), kind=TO_BOOL),
     pointwise_rule("isinf", _test("isinf"), kind=TO_BOOL),
