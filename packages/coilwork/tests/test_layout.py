@@ -51,7 +51,7 @@ def test_inference_in_channels_last(strictly: Compile, tmp_path: Path) -> None:
     assert result.is_contiguous()
     (reason,) = tmp_path.glob("*/layout.txt")
     assert reason.read_text().startswith("2 convolutions in channels-last: asked for")
-    (graph,) = tmp_path.glob("*/aten.channels_last.txt")
+    (graph,) = tmp_path.glob("*/aten.laid_out.txt")
     assert "memory_format = torch.channels_last" in graph.read_text()
 
 

@@ -2,7 +2,7 @@
 
 from coilwork_lowering.decompositions import decompositions
 from coilwork_lowering.errors import LoweringError
-from coilwork_lowering.layout import LayoutDecision, lay_out_convolutions
+from coilwork_lowering.layout import LayoutDecision, PaddingDecision, lay_out_convolutions, pad_products
 from coilwork_lowering.lower import Lowered, lower
 from coilwork_lowering.options import LayoutOptions, LoweringOptions
 from coilwork_lowering.partition import partition
@@ -15,9 +15,11 @@ __all__ = [
     "Lowered",
     "LoweringError",
     "LoweringOptions",
+    "PaddingDecision",
     "__version__",
     "decompositions",
     "lay_out_convolutions",
     "lower",
+    "pad_products",
     "partition",
 ]

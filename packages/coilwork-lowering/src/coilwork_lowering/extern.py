@@ -7,12 +7,22 @@ from typing import Any, Final
 
 import torch
 
-from coilwork_ir.buffers import Argument, Buffer, DeviceValue, ListValue, Ref, SymbolOutput, TorchValue
+from coilwork_ir.buffers import (
+    Argument,
+    Buffer,
+    DeviceValue,
+    ListValue,
+    Ref,
+    SymbolOutput,
+    TorchValue,
+    contiguous_strides,
+)
 from coilwork_ir.index import Expr
 from coilwork_ir.loops import Extern, Mutation
 from coilwork_ir.loops.nodes import ExternFamily
 from coilwork_lowering.builder import Builder, device_text, dtype_of
 from coilwork_lowering.errors import LoweringError
+from coilwork_lowering.layout.padding import UNPADDED
 from coilwork_lowering.rules import Call
 from coilwork_lowering.torch_compat import (
     Overload,
@@ -90,7 +100,9 @@ def call_extern(builder: Builder, call: Call, target: Overload, *, effect: bool 
                 keywords.append((formal.name, argument))
         else:
             positional.append(argument)
-    outputs, values, aliases, binds = _outputs(builder, call, schema, results, sources, after)
+    outputs, values, aliases, binds = _outputs(
+        builder, call, schema, results, sources, after, given=bool(out_overload)
+    )
     builder.add(
         Extern(
             target=call.target,
@@ -209,6 +221,8 @@ def _outputs(
     results: list[Any],
     sources: Mapping[str, list[str]],
     after: Mapping[str, list[TensorValue]],
+    *,
+    given: bool,
 ) -> tuple[
     tuple[Buffer | SymbolOutput | None, ...],
     list[Value],
@@ -230,7 +244,7 @@ def _outputs(
             values.append(after[written[0]][0])
             continue
         fresh = _undefined(builder, result)
-        output, value = _one_output(builder, call, result)
+        output, value = _one_output(builder, call, result, dense=not given and UNPADDED in call.node.meta)
         outputs.append(output)
         values.append(value)
         if isinstance(output, Buffer):
@@ -253,10 +267,12 @@ def _undefined(builder: Builder, result: Any) -> list[int]:
     return list(found.values())
 
 
-def _one_output(builder: Builder, call: Call, result: Any) -> tuple[Buffer | SymbolOutput | None, Value]:
+def _one_output(
+    builder: Builder, call: Call, result: Any, *, dense: bool
+) -> tuple[Buffer | SymbolOutput | None, Value]:
     if isinstance(result, torch.Tensor):
         shape = builder.sizes.exprs(result.shape)
-        strides = builder.sizes.exprs(result.stride())
+        strides = contiguous_strides(shape) if dense else builder.sizes.exprs(result.stride())
         buffer = builder.declare(shape, dtype_of(result.dtype), device_text(result.device), strides=strides)
         return buffer, whole(buffer)
     if isinstance(result, torch.SymInt):

@@ -41,7 +41,7 @@ class LoweringOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutOptions:
-    """What decides the memory layout of convolutions. All fields change the result, so all belong in a cache key.
+    """What decides the memory layout of convolutions and matrix products. All fields change the result, so all belong in a cache key.
 
     Attributes:
         layout: `auto` takes channels-last on `devices` where that saves memory traffic, `captured` never,
@@ -50,11 +50,14 @@ class LayoutOptions:
             have blocked layouts of their own. Default: `cuda`.
         tf32_convolutions: whether convolutions in `f32` may round their operands to TF32, as
             `torch.backends.cudnn` says; only then do their kernels prefer channels-last. Default: True, as in torch.
+        pad_products: give rows of what matrix products on `devices` read and write a stride of a multiple of 16
+            bytes, where the graph is free to choose it. Default: True.
     """
 
     layout: ConvolutionLayout = "auto"
     devices: tuple[str, ...] = ("cuda",)
     tf32_convolutions: bool = True
+    pad_products: bool = True
 
 
 def names(listed: tuple[str, ...], target: str) -> bool:

@@ -10,7 +10,7 @@ import torch
 
 from coilwork_lowering.cse import merge_common_subexpressions
 from coilwork_lowering.identities import drop_identities
-from coilwork_lowering.layout import lay_out_convolutions
+from coilwork_lowering.layout import lay_out_convolutions, pad_products
 from coilwork_lowering.options import LayoutOptions
 from coilwork_lowering.recompute import recompute_from_memory
 from coilwork_lowering.torch_compat import min_cut
@@ -39,6 +39,9 @@ def partition(
     merge_common_subexpressions(joint_gm)
     laid_out, decision = lay_out_convolutions(joint_gm, layout)
     log.debug("joint graph: %s", decision.reason)
+    laid_out, padding = pad_products(laid_out, layout)
+    for reason in padding.reasons:
+        log.debug("joint graph: %s", reason)
     marked = recompute_from_memory(laid_out, num_fwd_outputs=num_fwd_outputs)
     log.debug("computed again in the backward: %s", ", ".join(item.node.name for item in marked) or "nothing")
     return min_cut(laid_out, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kw)

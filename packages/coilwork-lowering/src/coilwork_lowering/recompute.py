@@ -8,25 +8,15 @@ and both tensors are alive at once: of a language model's training, that is ofte
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch.utils.checkpoint import CheckpointPolicy
 
+from coilwork_lowering.generated import is_computed, is_reduced, is_view, readers_of, reads_anywhere
 from coilwork_lowering.layout.formats import hinted_bytes, hinted_sizes
-from coilwork_lowering.torch_compat import Overload, schema_of
 
-# Views and indexing, which generated kernels compute where they are read; pointwise operators carry a tag.
-_VIEWS: Final = frozenset(
-    "view _unsafe_view reshape slice select expand permute transpose t squeeze unsqueeze".split()
-)
-_COMPUTED: Final = frozenset(
-    "clone convert_element_type _to_copy where full scalar_tensor iota arange".split()
-)
-_REDUCED: Final = frozenset("gather sum amax amin mean var_mean index select".split())
 # From this size a value is worth looking at, in bytes.
 _LARGE: Final = 4_000_000
 # Operands this many times smaller than the result do not count: a row's maximum, a bias.
@@ -90,7 +80,7 @@ def _forward(gm: torch.fx.GraphModule, num_fwd_outputs: int) -> frozenset[torch.
 
 def _candidate(node: torch.fx.Node, forward: frozenset[torch.fx.Node]) -> Recomputed | None:
     size = _bytes(node)
-    if size < _LARGE or not _is_computed(node) or _needs_memory(node):
+    if size < _LARGE or not is_computed(node) or _needs_memory(node):
         return None
     chain: dict[torch.fx.Node, None] = {}
     sources: dict[torch.fx.Node, None] = {}
@@ -99,7 +89,7 @@ def _candidate(node: torch.fx.Node, forward: frozenset[torch.fx.Node]) -> Recomp
         at = open_nodes.pop()
         if at in chain or at in sources:
             continue
-        inner = at is node or (at in forward and (_is_view(at) or _is_computed(at)) and not _needs_memory(at))
+        inner = at is node or (at in forward and (is_view(at) or is_computed(at)) and not _needs_memory(at))
         if inner and (at is node or _bytes(at) * _SMALL > size):
             chain[at] = None
             open_nodes.extend(at.all_input_nodes)
@@ -118,55 +108,13 @@ def _reduces(chain: dict[torch.fx.Node, None], sources: dict[torch.fx.Node, None
 
     Elsewhere the minimum cut sees as much as this pass: distances are short.
     """
-    return any(
-        source.op == "call_function" and _name(source.target) in _REDUCED | {"log", "logsumexp"}
-        for source in sources
-    ) and any(user in sources or _name(user.target) in _REDUCED for link in chain for user in link.users)
+    small = any(is_reduced(source) or is_computed(source) for source in sources)
+    return small and any(is_reduced(user) for link in chain for user in link.users)
 
 
 def _needs_memory(node: torch.fx.Node) -> bool:
     """Whether some reader, of the forward or the backward, takes `node` from memory."""
-    return any(not _reads_in_place(user) for user in _readers(node))
-
-
-def _readers(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
-    """What reads `node`, through views of it."""
-    open_nodes = [node]
-    while open_nodes:
-        for user in open_nodes.pop().users:
-            if _is_view(user):
-                open_nodes.append(user)
-            else:
-                yield user
-
-
-def _reads_in_place(node: torch.fx.Node) -> bool:
-    return _is_computed(node) or (
-        isinstance(node.target, Overload) and _name(node.target) in _REDUCED | {"zeros_like", "full_like"}
-    )
-
-
-def _is_view(node: torch.fx.Node) -> bool:
-    return isinstance(node.target, Overload) and _name(node.target) in _VIEWS
-
-
-def _is_computed(node: torch.fx.Node) -> bool:
-    target = node.target
-    if (
-        node.op != "call_function"
-        or not isinstance(target, Overload)
-        or target.namespace not in ("aten", "prims")
-    ):
-        return False
-    if torch.Tag.nondeterministic_seeded in target.tags or schema_of(target).is_mutable:
-        return False
-    return torch.Tag.pointwise in target.tags or _name(target) in _COMPUTED
-
-
-def _name(target: Any) -> str:
-    if isinstance(target, Overload):
-        return schema_of(target).name.split("::")[-1]
-    return "getitem" if target is operator.getitem else ""
+    return any(not reads_anywhere(user) for user in readers_of(node))
 
 
 def _bytes(node: torch.fx.Node) -> int:

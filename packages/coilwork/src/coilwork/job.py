@@ -30,7 +30,7 @@ class Job:
         graph_id: a short name, the same in every process.
         key_text: canonical text for the cache key; `None` if the graph has none and is not cached.
         options: the settings.
-        layout: what decides the layout of convolutions; the graphs of a training step come with it decided.
+        layout: what decides the layout of convolutions and products; the graphs of a training step come with it decided.
         trace: where stage dumps go.
         clock: times of the stages so far.
     """
@@ -69,7 +69,8 @@ def open_job(
 ) -> Job:
     """The job of compiling `gm`."""
     key_text: str | None
-    layout = layout_options(options) if role == "inference" else LayoutOptions(layout="captured")
+    decided = LayoutOptions(layout="captured", pad_products=False)
+    layout = layout_options(options) if role == "inference" else decided
     try:
         key_text = f"{graph_key_text(gm, example_inputs)}\n{layout}"
     except UnkeyableGraphError:

@@ -8,11 +8,15 @@ from coilwork_lowering import LayoutOptions
 
 
 def layout_options(options: CompileOptions) -> LayoutOptions:
-    """What decides convolutions' layouts now. It reads torch's TF32 setting, so it belongs in cache keys as a whole.
+    """What decides layouts of convolutions and products now. It reads torch's TF32 setting, so it belongs in cache keys as a whole.
 
     With strict numerics, kernels are those of the captured layout: another layout's sum in another order.
     """
     layout = options.conv_layout
     if layout == "auto" and options.numerics == "strict":
         layout = "captured"
-    return LayoutOptions(layout=layout, tf32_convolutions=convolutions_use_tf32())
+    return LayoutOptions(
+        layout=layout,
+        tf32_convolutions=convolutions_use_tf32(),
+        pad_products=options.numerics != "strict",
+    )

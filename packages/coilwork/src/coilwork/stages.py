@@ -29,7 +29,7 @@ from coilwork_ir.program.text import format_program
 from coilwork_ir.program.verify import verify_program
 from coilwork_ir.program.walk import all_kernels, buffers, walk
 from coilwork_ir.target import Target
-from coilwork_lowering import LoweringOptions, lay_out_convolutions, lower
+from coilwork_lowering import LoweringOptions, lay_out_convolutions, lower, pad_products
 from coilwork_scheduler import ScheduleOptions, schedule
 from coilwork_scheduler.explain import explain
 from coilwork_scheduler.memory import PlanOptions, plan
@@ -76,10 +76,11 @@ def run_stages(job: Job, *, fallback: tuple[str, ...]) -> Compiled:
         trace.write("aten.txt", _readable(gm))
     with clock.stage("layout"):
         gm, decision = lay_out_convolutions(gm, job.layout)
+        gm, padding = pad_products(gm, job.layout)
     if trace.wanted:
-        trace.write("layout.txt", decision.reason + "\n")
-        if decision.channels_last:
-            trace.write("aten.channels_last.txt", _readable(gm))
+        trace.write("layout.txt", "\n".join((decision.reason, *padding.reasons)) + "\n")
+        if decision.channels_last or padding.padded:
+            trace.write("aten.laid_out.txt", _readable(gm))
     lowering = LoweringOptions(fallback=fallback, numerics=options.numerics)
     with clock.stage("lower"):
         lowered = lower(gm, name=job.graph_id, options=lowering, example_strides=job.strides)

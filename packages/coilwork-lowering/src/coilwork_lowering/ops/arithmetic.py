@@ -179,8 +179,16 @@ def _lower_rounded_div(builder: Builder, call: Call, mode: str) -> Value:
     return elementwise(builder, call, function, operands=operands, compute=[compute] * 2)
 
 
+def _rounded(a: Scalar, narrow: DType) -> Scalar:
+    """`a`, in its own type, rounded to `narrow` whatever the numerics: a mere cast there and back `fast` leaves out."""
+    if a.dtype is narrow or not narrow.is_low_precision:
+        return a
+    bits = op("bitcast", to_dtype(a, narrow), dtype=DType.U16)
+    return to_dtype(op("bitcast", bits, dtype=narrow), a.dtype)
+
+
 def _rounded_to(narrow: DType) -> ScalarFunction:
-    return lambda a: to_dtype(to_dtype(a, narrow), a.dtype)
+    return lambda a: _rounded(a, narrow)
 
 
 def _stepwise_truncdiv(narrow: DType) -> ScalarFunction:
@@ -208,18 +216,23 @@ def _stepwise_floordiv(narrow: DType) -> ScalarFunction:
     return floordiv
 
 
+def _is_narrow(value: Value, dtype: DType) -> bool:
+    return isinstance(value, TensorValue) and value.dtype is dtype
+
+
 def _remainder(name: str) -> Lower:
     """A remainder. torch rounds a number among the operands to the tensors' type: a divisor is never wider."""
 
     def lower(builder: Builder, call: Call) -> Value:
         operands = [call["self"], call["other"]]
         compute = compute_type(DEFAULT, [call.fakes["self"], call.fakes["other"]])
-        narrow = call.dtype if call.dtype.is_low_precision else compute
+        narrowed = [_is_narrow(value, call.dtype) for value in operands]
 
-        def apply(a: Scalar, b: Scalar) -> Scalar:
-            return op(name, to_dtype(a, compute), to_dtype(b, compute))
+        def apply(*given: Scalar) -> Scalar:
+            pairs = zip(given, narrowed, strict=True)
+            return op(name, *(a if narrow else _rounded(a, call.dtype) for a, narrow in pairs))
 
-        return elementwise(builder, call, apply, operands=operands, compute=[narrow] * 2)
+        return elementwise(builder, call, apply, operands=operands, compute=[compute] * 2)
 
     return lower
 
