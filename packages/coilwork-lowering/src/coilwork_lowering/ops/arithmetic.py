@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from coilwork_ir.dtypes import DType
+from coilwork_ir.index import as_int
 from coilwork_ir.scalar import Scalar, op
 from coilwork_lowering.builder import Builder
 from coilwork_lowering.ops.elementwise import (
@@ -172,11 +173,15 @@ def _lower_rounded_div(builder: Builder, call: Call, mode: str) -> Value:
     if compute.is_bool:
         raise NotLowered("integer division of bools")
     function = row("floordiv" if mode == "floor" else "truncdiv")
-    if call.dtype.is_low_precision and isinstance(call["other"], TensorValue) and call["other"].shape:
-        # By a number torch divides in f32; by a tensor in the tensors' type, and a quotient that is rounded before it
+    if call.dtype.is_low_precision and not _is_single(call["other"]):
+        # By one number torch divides in f32; by a tensor in the tensors' type, and a quotient that is rounded before it
         # is cut is another integer.
         function = _stepwise_floordiv(call.dtype) if mode == "floor" else _stepwise_truncdiv(call.dtype)
     return elementwise(builder, call, function, operands=operands, compute=[compute] * 2)
+
+
+def _is_single(value: Value) -> bool:
+    return not isinstance(value, TensorValue) or all(as_int(size) == 1 for size in value.shape)
 
 
 def _rounded(a: Scalar, narrow: DType) -> Scalar:
