@@ -15,6 +15,7 @@ import unittest
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -66,7 +67,9 @@ def operators() -> dict[str, Any]:
         stand_in = types.ModuleType("expecttest")
         vars(stand_in)["TestCase"] = unittest.TestCase
         sys.modules["expecttest"] = stand_in
-    from torch.testing._internal import common_methods_invocations as database
+    # The import would forbid every later change of torch.backends' flags in this process.
+    with mock.patch.object(torch.backends, "disable_global_flags"):
+        from torch.testing._internal import common_methods_invocations as database
 
     # Random operators are wrapped in a function that sets a seed, which Dynamo does not trace; callers set seeds.
     vars(database)["wrapper_set_seed"] = _call

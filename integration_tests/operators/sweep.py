@@ -95,6 +95,10 @@ def work(names: SimpleQueue[str], done: SimpleQueue[list[dict[str, str]]], setti
         if status != "done":
             worker = None
             outcomes = [{"op": name, "way": "all", "dtype": "", "status": status, "detail": "", "sample": ""}]
+        elif any(outcome["status"] == "crash" for outcome in outcomes):
+            # A GPU's context does not outlive an illegal access.
+            worker.stop()
+            worker = None
         seconds = f"{time.monotonic() - started:.1f}"
         done.put([{**outcome, "seconds": seconds} for outcome in outcomes])
     if worker is not None:
@@ -135,7 +139,7 @@ def parse_arguments() -> argparse.Namespace:
         "--shard", default="0/1", help="i/n: every n-th operator, from the i-th, counted from 0"
     )
     parser.add_argument(
-        "--ways", default="forward", help="of forward, backward, dynamic, inplace, out, narrow, hard"
+        "--ways", default="forward", help="of forward, backward, dynamic, inplace, out, narrow, types, hard"
     )
     parser.add_argument("--samples", type=int, default=3, help="samples per operator, compiled together")
     parser.add_argument("--only", default="", help="operators, by commas; `nn.*` for a prefix")

@@ -14,6 +14,7 @@ from integration_tests.operators.checks import WAYS, Outcome, check
 from integration_tests.operators.database import operators
 
 NARROW = (torch.bfloat16, torch.int64, torch.bool)
+OTHERS = (torch.float64, torch.float16, torch.int32, torch.uint8)
 
 
 def plans(op: Any, ways: list[str], device: str) -> list[tuple[str, torch.dtype]]:
@@ -36,6 +37,8 @@ def plans(op: Any, ways: list[str], device: str) -> list[tuple[str, torch.dtype]
     for way in ways:
         if way == "narrow":
             found += [("forward", dtype) for dtype in NARROW] if elementwise else []
+        elif way == "types":
+            found += [("forward", dtype) for dtype in OTHERS] if elementwise else []
         elif way == "hard":
             found += [("hard", dtype) for dtype in (torch.float32, *NARROW)] if elementwise else []
         else:
