@@ -15,7 +15,7 @@ from coilwork_ir.loc import Origin
 from coilwork_ir.loops import Check, Extern, Node, Pointwise, View
 from coilwork_ir.loops import Reduce as ReduceNode
 from coilwork_ir.ops import ReduceKind
-from coilwork_ir.scalar import Const, Literal_, Scalar, const, load
+from coilwork_ir.scalar import Const, Literal_, Load, Scalar, const, load, postorder
 from coilwork_lowering.errors import LoweringError
 from coilwork_lowering.options import LoweringOptions
 from coilwork_lowering.simplify import simplified
@@ -206,6 +206,11 @@ class Builder:
         """The element of `value`, expanded to the rank of `coordinates`."""
         own = coordinates[len(coordinates) - len(value.shape) :] if value.shape else ()
         return self.read(value, own)
+
+    def stored(self, number: Scalar) -> TensorValue:
+        """`number` in a tensor of no dimensions, where what it is computed from is."""
+        devices = [self._buffers[v.buffer].device for v in postorder((number,)) if isinstance(v, Load)]
+        return self.pointwise((), number.dtype, devices[0] if devices else "cpu", lambda point: number)
 
     # nodes
 

@@ -18,7 +18,7 @@ from coilwork_lowering.builder import Builder, device_text, dtype_of
 from coilwork_lowering.errors import LoweringError
 from coilwork_lowering.extern import call_extern
 from coilwork_lowering.functionalized import with_calls_written_out
-from coilwork_lowering.numbers import compute, is_number_function
+from coilwork_lowering.numbers import compute, is_number_function, truth
 from coilwork_lowering.options import LoweringOptions
 from coilwork_lowering.origins import operator_name, origin_of
 from coilwork_lowering.regions import lower_cond, lower_while
@@ -26,7 +26,7 @@ from coilwork_lowering.registry import RULES
 from coilwork_lowering.rules import Call, NotLowered
 from coilwork_lowering.symbols import SizeTable
 from coilwork_lowering.torch_compat import Overload, is_fake, number_in, schema_of
-from coilwork_lowering.values import NumberValue, TensorValue, Value, whole
+from coilwork_lowering.values import NumberValue, Relation, TensorValue, Value, whole
 
 if TYPE_CHECKING:
     import sympy
@@ -70,6 +70,9 @@ def lower(
     example_strides: Sequence[Sequence[int | torch.SymInt] | None] | None = None,
 ) -> Lowered:
     """The loop IR of an ATen graph as AOTAutograd hands it to a compiler.
+
+    Of Python's numbers, results can only be integers: a truth value becomes 0 or 1, another number that the run tells
+    a tensor of no dimensions, and a constant that is no integer nothing. `coilwork` gives them back their types.
 
     Inputs are described by the placeholders' `meta["val"]`; `example_strides`, one entry per placeholder (None: keep),
     overrides strides, which a backward graph's metadata may state wrongly.
@@ -352,8 +355,13 @@ class _Lowering:
         raise LoweringError("argument", f"an argument of class {type(given).__name__}: {given!r}")
 
     def output(self, item: Any, position: int) -> GraphOutput:
+        """A result of the graph. Truth values are 0 or 1; numbers that only the run tells are tensors of no dimensions."""
         value = self.value(item)
         match value:
+            case NumberValue(scalar):
+                return Ref(self.builder.stored(scalar).buffer.name)
+            case Relation():
+                return truth(value)
             case TensorValue():
                 fake = item.meta["val"]
                 self.builder.origins = (origin_of(item),)
@@ -365,12 +373,14 @@ class _Lowering:
                 return value
             case bool() | int():
                 return as_expr(int(value))
+            case float():
+                return None
         raise LoweringError(
             "graph-form",
-            f"graph output {item} is neither a tensor nor an integer",
+            f"graph output {item} is neither a tensor nor a number",
             node=str(item),
             origins=self.builder.origins,
-            remedy="return tensors and integers only",
+            remedy="return tensors and numbers only",
         )
 
     def refuse(self, node: torch.fx.Node, code: str, what: str, *, reason: str = "") -> LoweringError:

@@ -165,3 +165,20 @@ _OPPOSITE: Final = MappingProxyType({"eq": "ne", "ne": "eq", "lt": "ge", "ge": "
 
 def _negated(relation: Relation) -> Relation:
     return Relation(lhs=relation.lhs, relation=_OPPOSITE[relation.relation], rhs=relation.rhs)
+
+
+def truth(relation: Relation) -> Expr:
+    """1 where the sizes compare so, else 0."""
+    more = relation.rhs - relation.lhs
+    match relation.relation:
+        case "lt":
+            return _at_most_one(maximum(0, more))
+        case "le":
+            return _at_most_one(maximum(0, more + 1))
+        case "ne":
+            return _at_most_one(maximum(more, -more))
+    return 1 - truth(_negated(relation))
+
+
+def _at_most_one(number: Expr) -> Expr:
+    return minimum(1, number)

@@ -17,6 +17,7 @@ from coilwork.errors import CoilworkError, CoilworkFallbackWarning, CompileError
 from coilwork.graph_cache import CachedGraph, Caches, open_caches
 from coilwork.identity import compiler_identity
 from coilwork.job import Job, Role, open_job
+from coilwork.numbers import with_numbers
 from coilwork.options import CompileOptions
 from coilwork.report import CompileReport
 from coilwork.stages import Compiled
@@ -84,7 +85,7 @@ def _compile(job: Job) -> CompiledGraph:
     if key is not None:
         entry = CachedGraph(module=compiled.module, constant_keys=tuple(compiled.constants), report=report)
         caches.put_graph(key, entry)
-    return CompiledGraph(call, report)
+    return CompiledGraph(with_numbers(job.gm, call), report)
 
 
 def _log_progress(graph_id: str, done: int, total: int) -> None:
@@ -117,7 +118,7 @@ def _restored(job: Job, key: str, caches: Caches, builder: Builder) -> CompiledG
     report = replace(
         entry.report, graph_id=job.graph_id, role=job.role, cache_hit=True, seconds=job.clock.seconds
     )
-    return CompiledGraph(call, report)
+    return CompiledGraph(with_numbers(job.gm, call), report)
 
 
 def _report(job: Job, compiled: Compiled) -> CompileReport:
