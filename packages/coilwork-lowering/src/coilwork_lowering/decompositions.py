@@ -119,8 +119,10 @@ def _own(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any
     unpool = table[torch.ops.aten.max_unpool2d.default]
 
     def max_unpool2d(value: torch.Tensor, indices: torch.Tensor, output_size: Any) -> torch.Tensor:
-        """In channels-last where the input is, as eager's kernel."""
+        """In channels-last where the input is, as eager's kernel for CPUs."""
         result: torch.Tensor = unpool(value, indices, output_size)
+        if value.device.type != "cpu":
+            return result
         channels_last = not value.is_contiguous() and value.is_contiguous(memory_format=torch.channels_last)
         return result.contiguous(memory_format=torch.channels_last) if channels_last else result
 
