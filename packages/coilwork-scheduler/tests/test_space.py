@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from coilwork_ir.index import as_expr, symbol
-from coilwork_scheduler.space import refine
+from coilwork_scheduler.group import Group
+from coilwork_scheduler.space import alignments, refine
 
 
 def sizes(*values):
@@ -58,3 +59,23 @@ def test_no_common_refinement(first, second):
 def test_spaces_in_which_ranges_of_both_are_cut_across(first, second, crossed):
     found = refine(first, second)
     assert found is not None and found.crossed == crossed
+
+
+@pytest.mark.parametrize(
+    ("rows", "stride", "follows"),
+    [
+        # two ranges go through all rows, once
+        (64, 16, True),
+        # there are more rows, or the ranges overlap
+        (65, 16, False),
+        (64, 8, False),
+    ],
+)
+def test_a_group_follows_a_reduction_of_pieces(rows, stride, follows):
+    column, piece, point = (symbol(f"p{k}", extent=n) for k, n in enumerate((4, 4, 16)))
+    row, other = symbol("i0", extent=rows), symbol("i1", extent=4)
+    pieces = Group(members=(), parallel=(column, piece), reduced=(point,))
+    rowwise = Group(members=(), parallel=(row, other), reduced=())
+    read = (piece * stride + point, column)
+    found = list(alignments(pieces, rowwise, [(read, (row, other))], "t"))
+    assert [a for a in found if a.second == {row: read[0], other: column}] == found[: 1 if follows else 0]
