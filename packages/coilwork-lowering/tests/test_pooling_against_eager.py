@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from coilwork_ir.loops import Pointwise, Reduce
 from coilwork_lowering import Lowered
+from coilwork_lowering.ops import pooling
 
 aten = torch.ops.aten
 Function = Callable[[Tensor], Any]
@@ -43,8 +44,15 @@ MEAN_WINDOWS = [
     ([6, 6], [2, 5], [3, 2], True, True, None),
     ([6, 6], [2, 5], [3, 2], True, False, None),
 ]
+LEFT_TO_ATEN_ON = pooling.LEFT_TO_ATEN_ON
 LAYOUTS = {"rows": torch.contiguous_format, "channels-last": torch.channels_last}
 FLOATS = [torch.float32, torch.bfloat16, torch.float64]
+
+
+@pytest.fixture(autouse=True)
+def all_is_generated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on devices where nothing is left to ATen."""
+    monkeypatch.setattr(pooling, "LEFT_TO_ATEN_ON", ())
 
 
 def image(*shape: int, dtype: torch.dtype = torch.float32, layout: str = "rows") -> Tensor:
@@ -165,6 +173,30 @@ def test_integer_means_stay_with_aten() -> None:
 
 
 # derivatives
+
+
+def test_what_is_dear_stays_with_aten_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pooling, "LEFT_TO_ATEN_ON", LEFT_TO_ATEN_ON)
+    x = image(2, 3, 12, 12)
+    maxima = aten.max_pool2d_with_indices
+    assert externs(trace_and_lower(lambda a: maxima(a, [6, 6]), (x,)).graph) == [str(maxima.default)]
+    assert externs(trace_and_lower(lambda a: maxima(a, [6, 6])[0], (x,)).graph) == []
+    assert externs(trace_and_lower(lambda a: maxima(a, [5, 5]), (x,)).graph) == []
+    window = ([6, 6], [1, 1], [3, 0], [1, 1], False)
+    y, positions = aten.max_pool2d_with_indices(x, *window)
+    lowered = assert_as_eager(
+        lambda g, a, i: aten.max_pool2d_with_indices_backward(g, a, *window, i),
+        torch.randn_like(y),
+        x,
+        positions,
+        extern=True,
+    )
+    assert externs(lowered.graph) == ["aten.max_pool2d_with_indices_backward.default"]
+    uneven = torch.randn(2, 3, 5, 7)
+    lowered = assert_as_eager(lambda g, a: aten._adaptive_avg_pool2d_backward(g, a), uneven, x, extern=True)
+    assert externs(lowered.graph) == ["aten._adaptive_avg_pool2d_backward.default"]
+    even = torch.randn(2, 3, 4, 6)
+    assert_as_eager(lambda g, a: aten._adaptive_avg_pool2d_backward(g, a), even, x)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

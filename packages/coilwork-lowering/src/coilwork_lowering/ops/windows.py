@@ -57,12 +57,14 @@ class PooledDim:
             are among them.
         first: smallest valid input coordinate of an output element's window.
         elements: by how many elements a mean divides, from the output coordinate; None: always `window.count`.
+        is_uneven: windows differ in size inside the input, not only at its border.
     """
 
     window: Taps
     cover: Taps
     first: Along
     elements: Along | None
+    is_uneven: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +158,9 @@ def adaptive(size: Expr, count: Expr) -> PooledDim:
     def elements(o: Expr) -> Expr:
         return ceildiv((o + 1) * size, count) - first(o)
 
-    return PooledDim(window=window, cover=cover, first=first, elements=None if even else elements)
+    return PooledDim(
+        window=window, cover=cover, first=first, elements=None if even else elements, is_uneven=not even
+    )
 
 
 def _shared(size: Expr, count: Expr) -> Taps:
