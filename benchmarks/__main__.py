@@ -17,7 +17,7 @@ from benchmarks.models import CASES, find_case
 from benchmarks.progress import progress
 from benchmarks.report import markdown
 from benchmarks.results import Measurement, Run, from_json, to_json
-from benchmarks.runner import Plan, measure_case
+from benchmarks.runner import Plan, measure_together
 
 
 def names(text: str) -> tuple[str, ...]:
@@ -48,6 +48,13 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     run.add_argument("--out", type=Path, default=Path("benchmarks/results"), metavar="DIR")
     run.add_argument(
         "--quick", action="store_true", help="few repetitions, to save minutes on a borrowed GPU"
+    )
+    run.add_argument(
+        "--together",
+        type=int,
+        default=1,
+        metavar="N",
+        help="models that compile at the same time, each with --threads; timed they are one by one",
     )
     run.add_argument("--threads", type=int, default=min(16, os.cpu_count() or 1), help="of every compiler")
     run.add_argument("--timeout", type=float, default=900.0, metavar="S", help="seconds per compile or round")
@@ -85,10 +92,12 @@ def run(found: argparse.Namespace, command: str) -> int:
     measurements: list[Measurement] = []
     combinations = list(plan.combinations())
     with progress(len(combinations)) as (say, advance):
-        for case, mode, dtype in combinations:
+        for start in range(0, len(combinations), found.together):
+            group = combinations[start : start + found.together]
             with tempfile.TemporaryDirectory(prefix="coilwork-bench-", ignore_cleanup_errors=True) as folder:
-                measurements += measure_case(plan, case, mode, dtype, Path(folder), say)
-            advance()
+                measurements += measure_together(plan, group, Path(folder), say)
+            for _ in group:
+                advance()
             results = Run(
                 command=command,
                 when=when,

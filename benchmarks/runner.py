@@ -1,16 +1,21 @@
-"""Runs every model under every backend: compiles one at a time, then alternates rounds of timed calls between them."""
+"""Runs every model under every backend: compiles it in each, then alternates rounds of timed calls between them."""
 
 from __future__ import annotations
 
+import itertools
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from benchmarks.models import ModelCase
 from benchmarks.results import Measurement
 from benchmarks.session import Worker, WorkerFailedError
+
+Combination: TypeAlias = tuple[ModelCase, str, str]
+"""A model, its mode and its dtype."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +32,7 @@ class Plan:
     threads: int
     timeout_s: float
 
-    def combinations(self) -> Iterator[tuple[ModelCase, str, str]]:
+    def combinations(self) -> Iterator[Combination]:
         """Every model, mode and dtype that exists."""
         for case in self.cases:
             for mode in self.modes:
@@ -62,36 +67,56 @@ class Entrant:
         return answer
 
 
-def measure_case(
-    plan: Plan, case: ModelCase, mode: str, dtype: str, folder: Path, say: Callable[[str], None]
+def measure_together(
+    plan: Plan, combinations: Sequence[Combination], folder: Path, say: Callable[[str], None]
 ) -> list[Measurement]:
-    """Every backend on one model; a backend that fails gives a measurement that says so."""
-    entrants: list[Entrant] = []
-    name = f"{case.name} {mode} {dtype}"
+    """Every backend on a few models, which compile at the same time and are then timed one after the other.
+
+    A backend that fails gives a measurement that says so.
+    """
+    prepared: list[list[Entrant]] = [[] for _ in combinations]
     try:
-        for backend in plan.backends:
-            say(f"{name}: {backend} compiles")
-            arguments = [f"--case={case.name}", f"--size={plan.size}", f"--device={plan.device}"]
-            arguments += [f"--dtype={dtype}", f"--mode={mode}", f"--backend={backend}"]
-            arguments += ["--quick"] if plan.quick else []
-            worker = Worker(arguments, folder / backend.replace(":", "_"), threads=plan.threads)
-            entrants.append(Entrant(backend=backend, worker=worker))
-            entrants[-1].ask("prepare", plan.timeout_s)
-        say(f"{name}: timing")
-        for round_number in range(2 if plan.quick else 5):
-            # Every other round runs backwards, so that no backend always follows the same one.
-            for entrant in entrants if round_number % 2 == 0 else entrants[::-1]:
-                answer = entrant.ask("time", plan.timeout_s)
-                entrant.ms += answer.get("ms", [])
-                entrant.host_ms += answer.get("host_ms", [])
-        say(f"{name}: memory and kernels")
-        for entrant in entrants:
-            for command in ("memory", "gpu", "count"):
-                entrant.ask(command, plan.timeout_s)
+        with ThreadPoolExecutor(len(combinations)) as pool:
+            places = [folder / str(number) for number in range(len(combinations))]
+            list(pool.map(lambda c, e, p: _prepare(plan, c, e, p, say), combinations, prepared, places))
+        for combination, entrants in zip(combinations, prepared, strict=True):
+            _time(plan, combination, entrants, say)
     finally:
-        for entrant in entrants:
+        for entrant in itertools.chain.from_iterable(prepared):
             entrant.worker.close()
-    return [measurement(case, mode, dtype, entrant) for entrant in entrants]
+    return [measurement(*c, e) for c, entrants in zip(combinations, prepared, strict=True) for e in entrants]
+
+
+def _prepare(
+    plan: Plan, combination: Combination, entrants: list[Entrant], folder: Path, say: Callable[[str], None]
+) -> None:
+    """Start a worker for each backend, and compile in one after the other; `entrants` are filled."""
+    case, mode, dtype = combination
+    for backend in plan.backends:
+        say(f"{case.name} {mode} {dtype}: {backend} compiles")
+        arguments = [f"--case={case.name}", f"--size={plan.size}", f"--device={plan.device}"]
+        arguments += [f"--dtype={dtype}", f"--mode={mode}", f"--backend={backend}"]
+        arguments += ["--quick"] if plan.quick else []
+        worker = Worker(arguments, folder / backend.replace(":", "_"), threads=plan.threads)
+        entrants.append(Entrant(backend=backend, worker=worker))
+        entrants[-1].ask("prepare", plan.timeout_s)
+
+
+def _time(
+    plan: Plan, combination: Combination, entrants: Sequence[Entrant], say: Callable[[str], None]
+) -> None:
+    case, mode, dtype = combination
+    say(f"{case.name} {mode} {dtype}: timing")
+    for round_number in range(2 if plan.quick else 5):
+        # Every other round runs backwards, so that no backend always follows the same one.
+        for entrant in entrants if round_number % 2 == 0 else entrants[::-1]:
+            answer = entrant.ask("time", plan.timeout_s)
+            entrant.ms += answer.get("ms", [])
+            entrant.host_ms += answer.get("host_ms", [])
+    say(f"{case.name} {mode} {dtype}: memory and kernels")
+    for entrant in entrants:
+        for command in ("memory", "gpu", "count"):
+            entrant.ask(command, plan.timeout_s)
 
 
 def measurement(case: ModelCase, mode: str, dtype: str, entrant: Entrant) -> Measurement:

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.models import find_case
 from benchmarks.report import markdown
 from benchmarks.results import Measurement, Run, compile_seconds, from_json, grouped, ratios, to_json
-from benchmarks.runner import Plan, measure_case
+from benchmarks.runner import Plan, measure_together
 
 
 def measured(model: str, backend: str, ms: float, first_call_s: float, failure: str = "") -> Measurement:
@@ -81,6 +81,7 @@ def test_a_backend_that_cannot_compile_is_a_row(tmp_path: Path) -> None:
         threads=1,
         timeout_s=120.0,
     )
-    eager, broken = measure_case(plan, plan.cases[0], "infer", "f32", tmp_path / "work", lambda text: None)
+    combinations = [(case, "infer", "f32") for case in plan.cases]
+    eager, broken = measure_together(plan, combinations, tmp_path / "work", lambda text: None)
     assert eager.correct and eager.ms is not None and not eager.failure
     assert "no_such_backend" in broken.failure and broken.ms is None
