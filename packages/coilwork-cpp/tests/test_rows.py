@@ -10,6 +10,7 @@ import torch
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, symbol
 from coilwork_ir.kernels import Hints, Kernel, Range, Store, TensorArg
+from coilwork_ir.ops import ReduceKind
 from coilwork_ir.scalar import Load, Scalar, cast, const, load, op, reduce
 
 F32, F64, BF16, I64, BOOL = DType.F32, DType.F64, DType.BF16, DType.I64, DType.BOOL
@@ -287,3 +288,40 @@ def test_store_over_an_input_waits_for_its_last_read(load_kernel: Callable) -> N
     below = given - given.amax(1, keepdim=True)
     assert torch.allclose(out, below / (below * below).sum(1, keepdim=True), rtol=1e-5)
     assert torch.equal(x_in, given + given)
+
+
+@pytest.mark.parametrize("source", [F32, F64, BF16, I64, BOOL])
+@pytest.mark.parametrize("length", [8, 17, 49, 145, 197])
+def test_rows_that_lanes_do_not_divide(
+    load_kernel: Callable, torch_dtype: Callable, source: DType, length: int
+) -> None:
+    kinds: tuple[ReduceKind, ...] = ("any", "all") if source.is_bool else ("sum", "max", "min")
+    x, r = symbol("x0", extent=5), symbol("r0", extent=length)
+    value = load("in0", [x * length + r], source)
+    results = [reduce(kind, [value], [r]) for kind in kinds]
+    kernel = Kernel(
+        name="left",
+        ranges=(Range(symbol=x, kind="parallel", tile="x"), Range(symbol=r, kind="reduction", tile="r")),
+        args=(
+            TensorArg(name="in0", dtype=source, role="in", span=as_expr(5 * length)),
+            *(
+                TensorArg(name=f"out{i}", dtype=value.dtype, role="out", span=as_expr(5))
+                for i, value in enumerate(results)
+            ),
+        ),
+        stores=tuple(Store(buffer=f"out{i}", index=x, value=value) for i, value in enumerate(results)),
+    )
+    data = torch.randint(-9, 10, (5, length)).to(torch_dtype(source))
+    if source.is_bool:
+        data[:3] = torch.tensor([True, False, True])[:, None]
+        data[2, -1] = False
+    elif source.is_float:
+        data[0, -1] = data[1, 0] = data[2, length // 2] = float("nan")
+        data[3, -1], data[4, 0] = float("inf"), float("-inf")
+    outs = [torch.empty(5, dtype=torch_dtype(value.dtype)) for value in results]
+    load_kernel(kernel)(data, *outs)
+    functions = {"sum": torch.sum, "max": torch.amax, "min": torch.amin, "any": torch.any, "all": torch.all}
+    for kind, out in zip(kinds, outs, strict=True):
+        torch.testing.assert_close(
+            out, functions[kind](data, 1).to(out.dtype), rtol=0, atol=0, equal_nan=True
+        )

@@ -17,6 +17,54 @@ using u32 = unsigned int;
 using u64 = unsigned long long;
 """
 
+# One of them per reduction: `low` becomes the combination of `low` and `high`, numbers or vectors. Vectors that are
+# wider than a register gcc would take to pieces.
+_FOLD: Final = """
+template <i64 N, class T>
+static inline T fold_{kind}(const T* lanes) {{
+#ifdef __AVX512F__
+  constexpr i64 widest = 64;
+#elif defined(__AVX__)
+  constexpr i64 widest = 32;
+#else
+  constexpr i64 widest = 16;
+#endif
+  if constexpr (N == 1) {{
+    return lanes[0];
+  }} else {{
+    T half[N / 2];
+    if constexpr (N / 2 * i64(sizeof(T)) > widest) {{
+      for (i64 l = 0; l < N / 2; ++l) {{
+        T low = lanes[l], high = lanes[l + N / 2];
+        {combine}
+        half[l] = low;
+      }}
+    }} else {{
+      typedef T Half __attribute__((vector_size(N / 2 * sizeof(T))));
+      Half low, high;
+      __builtin_memcpy(&low, lanes, sizeof(Half));
+      __builtin_memcpy(&high, lanes + N / 2, sizeof(Half));
+      {combine}
+      __builtin_memcpy(half, &low, sizeof(Half));
+    }}
+    return fold_{kind}<N / 2>(half);
+  }}
+}}
+"""
+# Lanes are folded pairwise, in registers.
+_FOLDS: Final[Mapping[str, str]] = {
+    f"fold_{kind}": _FOLD.format(kind=kind, combine=combine)
+    for kind, combine in {
+        "sum": "low += high;",
+        "prod": "low *= high;",
+        "max": "const auto best = low > high ? low : high; low = low != low ? low : best;",
+        "min": "const auto best = low < high ? low : high; low = low != low ? low : best;",
+        "any": "low |= high;",
+        "all": "low &= high;",
+        "xor_sum": "low ^= high;",
+    }.items()
+}
+
 # Written as straight-line code so that the loops which use them vectorise.
 FUNCTIONS: Final[Mapping[str, str]] = {
     "multiply_add": """
@@ -272,25 +320,7 @@ static inline bool precedes_min(T v, i64 p, T best, i64 at) {
   return (v < best) | ((v != v) & (best == best)) | (((v == best) | ((v != v) & (best != best))) & (p < at));
 }
 """,
-    "fold_sum": """
-// Adds the lanes pairwise.
-template <i64 N, class T>
-static inline T fold_sum(T* lanes) {
-  for (i64 w = N / 2; w > 0; w /= 2) {
-    for (i64 l = 0; l < w; ++l) lanes[l] += lanes[l + w];
-  }
-  return lanes[0];
-}
-""",
-    "fold_prod": """
-template <i64 N, class T>
-static inline T fold_prod(T* lanes) {
-  for (i64 w = N / 2; w > 0; w /= 2) {
-    for (i64 l = 0; l < w; ++l) lanes[l] *= lanes[l + w];
-  }
-  return lanes[0];
-}
-""",
+    **_FOLDS,
     "Workspace": """
 extern "C" void* malloc(unsigned long size) noexcept;
 extern "C" void free(void* memory) noexcept;

@@ -40,6 +40,8 @@ _SIMPLE: Final[Mapping[str, str]] = {
     "xor_sum": "bitwise_xor",
 }
 SUPPORTED: Final = frozenset({*_SIMPLE, "argmin", "argmax"})
+# What makes the minimum of truth values.
+_CONJUNCTIONS: Final = ("all", "min", "prod")
 _NO_POSITION: Final = Literal("9223372036854775807ll")
 
 
@@ -149,9 +151,15 @@ def merge(
             Assign(total[0], Select(better, lane[0], total[0])),
             Assign(total[1], Select(better, lane[1], total[1])),
         )
-    else:
-        body = (Assign(total[0], _combined(reduce, dtype, total[0], lane[0])),)
-    return (For("l", Literal("0"), Literal(str(count)), body),)
+        return (For("l", Literal("0"), Literal(str(count)), body),)
+    folded = Call(f"fold_{_fold(reduce, dtype)}<{count}>", (lanes[0],))
+    return (Assign(total[0], _combined(reduce, dtype, total[0], folded)),)
+
+
+def _fold(reduce: Reduce, dtype: DType) -> str:
+    if not dtype.is_bool:
+        return reduce.kind
+    return "all" if reduce.kind in _CONJUNCTIONS else "any"
 
 
 def add_block(reduce: Reduce, total: Code, block: Code) -> Statement:
@@ -195,5 +203,5 @@ def _precedes(reduce: Reduce) -> str:
 def _combined(reduce: Reduce, dtype: DType, a: Code, b: Code) -> Code:
     name = _SIMPLE[reduce.kind]
     if dtype.is_bool:
-        return Binary("&" if reduce.kind in ("all", "min", "prod") else "|", a, Call("u8", (b,)))
+        return Binary("&" if reduce.kind in _CONJUNCTIONS else "|", a, Call("u8", (b,)))
     return apply(name, (dtype, dtype), dtype, (b, a))

@@ -53,13 +53,66 @@ static inline float exp_f32(float x) {
   return y * first * second;
 }
 
-// Adds the lanes pairwise.
 template <i64 N, class T>
-static inline T fold_sum(T* lanes) {
-  for (i64 w = N / 2; w > 0; w /= 2) {
-    for (i64 l = 0; l < w; ++l) lanes[l] += lanes[l + w];
+static inline T fold_max(const T* lanes) {
+#ifdef __AVX512F__
+  constexpr i64 widest = 64;
+#elif defined(__AVX__)
+  constexpr i64 widest = 32;
+#else
+  constexpr i64 widest = 16;
+#endif
+  if constexpr (N == 1) {
+    return lanes[0];
+  } else {
+    T half[N / 2];
+    if constexpr (N / 2 * i64(sizeof(T)) > widest) {
+      for (i64 l = 0; l < N / 2; ++l) {
+        T low = lanes[l], high = lanes[l + N / 2];
+        const auto best = low > high ? low : high; low = low != low ? low : best;
+        half[l] = low;
+      }
+    } else {
+      typedef T Half __attribute__((vector_size(N / 2 * sizeof(T))));
+      Half low, high;
+      __builtin_memcpy(&low, lanes, sizeof(Half));
+      __builtin_memcpy(&high, lanes + N / 2, sizeof(Half));
+      const auto best = low > high ? low : high; low = low != low ? low : best;
+      __builtin_memcpy(half, &low, sizeof(Half));
+    }
+    return fold_max<N / 2>(half);
   }
-  return lanes[0];
+}
+
+template <i64 N, class T>
+static inline T fold_sum(const T* lanes) {
+#ifdef __AVX512F__
+  constexpr i64 widest = 64;
+#elif defined(__AVX__)
+  constexpr i64 widest = 32;
+#else
+  constexpr i64 widest = 16;
+#endif
+  if constexpr (N == 1) {
+    return lanes[0];
+  } else {
+    T half[N / 2];
+    if constexpr (N / 2 * i64(sizeof(T)) > widest) {
+      for (i64 l = 0; l < N / 2; ++l) {
+        T low = lanes[l], high = lanes[l + N / 2];
+        low += high;
+        half[l] = low;
+      }
+    } else {
+      typedef T Half __attribute__((vector_size(N / 2 * sizeof(T))));
+      Half low, high;
+      __builtin_memcpy(&low, lanes, sizeof(Half));
+      __builtin_memcpy(&high, lanes + N / 2, sizeof(Half));
+      low += high;
+      __builtin_memcpy(half, &low, sizeof(Half));
+    }
+    return fold_sum<N / 2>(half);
+  }
 }
 
 // NaN if either is NaN.
@@ -96,59 +149,59 @@ static void nest_0(i64 begin, i64 end, void* context) {
     const i64 x0 = unit;
     alignas(64) float row_0[1000];
     float max_0 = -__builtin_inff();
-    alignas(64) float max_0_lanes[64];
+    alignas(64) float max_0_lanes[32];
     #pragma omp simd
-    for (i64 l = 0; l < 64; ++l) {
+    for (i64 l = 0; l < 32; ++l) {
       max_0_lanes[l] = -__builtin_inff();
     }
-    {
-      const i64 r0_rest = 1000 - 0 - ((1000 - 0) % 64);
-      for (i64 r0_first = 0; r0_first < r0_rest; r0_first += 64) {
-        #pragma omp simd
-        for (i64 l = 0; l < 64; ++l) {
-          const i64 r0 = r0_first + l;
-          const float in0_value_0 = in0[r0 + x0 * 1000];
-          max_0_lanes[l] = max_nan<float>(in0_value_0, max_0_lanes[l]);
-        }
-      }
+    for (i64 r0_first = 0; r0_first < 1000 - 8; r0_first += 32) {
       #pragma omp simd
-      for (i64 l = 0; l < 1000 - r0_rest; ++l) {
-        const i64 r0 = r0_rest + l;
-        const float in0_value_1 = in0[r0 + x0 * 1000];
-        max_0_lanes[l] = max_nan<float>(in0_value_1, max_0_lanes[l]);
+      for (i64 l = 0; l < 32; ++l) {
+        const i64 r0 = r0_first + l;
+        const float in0_value_0 = in0[r0 + x0 * 1000];
+        max_0_lanes[l] = max_nan<float>(in0_value_0, max_0_lanes[l]);
       }
     }
-    for (i64 l = 0; l < 64; ++l) {
-      max_0 = max_nan<float>(max_0_lanes[l], max_0);
-    }
-    double sum_0 = 0.0;
-    alignas(64) float sum_0_lanes[64];
+    alignas(64) float max_0_left[8];
     #pragma omp simd
-    for (i64 l = 0; l < 64; ++l) {
+    for (i64 l = 0; l < 8; ++l) {
+      const i64 r0 = 1000 - 8 + l;
+      const float in0_value_1 = in0[r0 + x0 * 1000];
+      max_0_left[l] = in0_value_1;
+    }
+    for (i64 l = 0; l < 8; ++l) {
+      max_0 = max_nan<float>(max_0_left[l], max_0);
+    }
+    max_0 = max_nan<float>(fold_max<32>(max_0_lanes), max_0);
+    double sum_0 = 0.0;
+    alignas(64) float sum_0_lanes[32];
+    #pragma omp simd
+    for (i64 l = 0; l < 32; ++l) {
       sum_0_lanes[l] = 0.0f;
     }
-    {
-      const i64 r0_rest = 1000 - 0 - ((1000 - 0) % 64);
-      for (i64 r0_first = 0; r0_first < r0_rest; r0_first += 64) {
-        #pragma omp simd
-        for (i64 l = 0; l < 64; ++l) {
-          const i64 r0 = r0_first + l;
-          const float in0_value_2 = in0[r0 + x0 * 1000];
-          const float exp_0 = exp_f32(in0_value_2 - max_0);
-          sum_0_lanes[l] = exp_0 + sum_0_lanes[l];
-          row_0[r0] = exp_0;
-        }
-      }
+    for (i64 r0_first = 0; r0_first < 1000 - 8; r0_first += 32) {
       #pragma omp simd
-      for (i64 l = 0; l < 1000 - r0_rest; ++l) {
-        const i64 r0 = r0_rest + l;
-        const float in0_value_3 = in0[r0 + x0 * 1000];
-        const float exp_1 = exp_f32(in0_value_3 - max_0);
-        sum_0_lanes[l] = exp_1 + sum_0_lanes[l];
-        row_0[r0] = exp_1;
+      for (i64 l = 0; l < 32; ++l) {
+        const i64 r0 = r0_first + l;
+        const float in0_value_2 = in0[r0 + x0 * 1000];
+        const float exp_0 = exp_f32(in0_value_2 - max_0);
+        sum_0_lanes[l] = exp_0 + sum_0_lanes[l];
+        row_0[r0] = exp_0;
       }
     }
-    sum_0 += fold_sum<64>(sum_0_lanes);
+    alignas(64) float sum_0_left[8];
+    #pragma omp simd
+    for (i64 l = 0; l < 8; ++l) {
+      const i64 r0 = 1000 - 8 + l;
+      const float in0_value_3 = in0[r0 + x0 * 1000];
+      const float exp_1 = exp_f32(in0_value_3 - max_0);
+      sum_0_left[l] = exp_1;
+      row_0[r0] = exp_1;
+    }
+    for (i64 l = 0; l < 8; ++l) {
+      sum_0 = sum_0_left[l] + sum_0;
+    }
+    sum_0 += fold_sum<32>(sum_0_lanes);
     const float sum_result_0 = float(sum_0);
     #pragma omp simd
     for (i64 r0 = 0; r0 < 1000; ++r0) {
