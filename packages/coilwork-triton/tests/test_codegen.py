@@ -305,6 +305,13 @@ def test_every_reduction(engine: TritonProcess, kind: str, width: int, hint: str
 
 
 @pytest.mark.parametrize("hint", ["persistent", "looped"])
+def test_reduction_of_nothing_reads_nothing(engine: TritonProcess, hint: str) -> None:
+    kernel = rows_kernel(3, 0, lambda e, r: reduce("sum", [e], [r]), hint, F32, per_row=True)
+    got = run(engine, kernel, torch.full((3,), 7.0), torch.ones(3), max_configs=1)
+    assert torch.equal(got, torch.zeros(3))
+
+
+@pytest.mark.parametrize("hint", ["persistent", "looped"])
 @pytest.mark.parametrize("kind", ["min", "max", "argmin", "argmax"])
 def test_extremes_follow_torch_on_ties_and_nan(engine: TritonProcess, kind: str, hint: str) -> None:
     data = torch.randint(-2, 3, (6, 40)).float()
