@@ -32,8 +32,8 @@ class UnsupportedSympyError(IndexArithmeticError):
 def from_sympy(expr: sympy.Basic, symbols: Mapping[str, Expr]) -> Expr:
     """The index expression with the same value; a sympy symbol becomes `symbols[its name]`.
 
-    Reads Integer, Symbol, Add, Mul, Pow with a natural exponent, floor and ceiling of a quotient, Mod, Min, Max, and
-    torch's FloorDiv, CleanDiv, CeilDiv, Mod, PythonMod, ModularIndexing, CeilToInt, FloorToInt, TruncToInt,
+    Reads Integer, Float that is a small binary fraction, Symbol, Add, Mul, Pow with a natural exponent, floor and
+    ceiling of a quotient, Mod, Min, Max, and torch's FloorDiv, CleanDiv, CeilDiv, Mod, PythonMod, ModularIndexing, CeilToInt, FloorToInt, TruncToInt,
     PowByNatural, LShift, RShift, Min, Max, Identity; and Piecewise, whose conditions compare integers.
     Raises UnsupportedSympyError for anything else, and for symbols that are missing.
     """
@@ -72,6 +72,12 @@ class _Reader:
         name = type(expr).__name__
         if isinstance(expr, sympy.Rational):
             return _Ratio(const(int(expr.p)), const(int(expr.q)))
+        if isinstance(expr, sympy.Float):
+            numerator, denominator = float(expr).as_integer_ratio()
+            # Products of sizes and such a number are exact in floating point, so rounding them says what torch says.
+            if abs(numerator) > _EXACT or denominator > _EXACT:
+                raise _unsupported(expr, "products with it are rounded")
+            return _Ratio(const(numerator), const(denominator))
         if isinstance(expr, sympy.Symbol):
             found = self.symbols.get(expr.name)
             if found is None:
@@ -174,6 +180,7 @@ class _Reader:
 
 
 _ZERO = const(0)
+_EXACT = 1024
 
 
 def _minus(a: Expr, b: Expr) -> Expr:
