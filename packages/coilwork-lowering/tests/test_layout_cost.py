@@ -110,6 +110,15 @@ def test_graphs_without_convolutions_are_untouched() -> None:
     assert decision.reason == "no convolution whose kernels prefer channels-last"
 
 
+def test_convolutions_whose_groups_are_symbolic_are_untouched() -> None:
+    gm = two()
+    for node in gm.graph.find_nodes(op="call_function", target=torch.ops.aten.convolution.default):
+        with gm.graph.inserting_before(node):
+            groups = gm.graph.call_function(torch.ops.aten.sym_size.int, (node.args[0], 0))
+        node.args = (*node.args[:8], groups)
+    assert find_convolutions(gm, ALWAYS) == ()
+
+
 def test_convolutions_of_one_dimension_are_untouched() -> None:
     gm = traced(nn.Conv1d(16, 16, 3), torch.randn(2, 16, 20))
     assert lay_out_convolutions(gm, ALWAYS)[0] is gm

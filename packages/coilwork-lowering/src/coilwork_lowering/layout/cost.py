@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import torch
 
@@ -101,7 +101,6 @@ def find_convolutions(gm: torch.fx.GraphModule, options: LayoutOptions) -> tuple
 
 
 def _convolution(node: torch.fx.Node, options: LayoutOptions) -> Sequence[Convolution]:
-    arguments: dict[str, Any] = {}
     operands: tuple[int, ...]
     if str(node.target) == _FORWARD:
         operands, flags = (0, 1), (6, 8)
@@ -109,13 +108,10 @@ def _convolution(node: torch.fx.Node, options: LayoutOptions) -> Sequence[Convol
         operands, flags = (0, 1, 2), (7, 9)
     if len(node.args) <= flags[1]:
         return ()
-    arguments["transposed"], arguments["groups"] = (node.args[position] for position in flags)
-    call = Convolution(
-        node=node,
-        operands=operands,
-        groups=int(arguments["groups"]),
-        transposed=bool(arguments["transposed"]),
-    )
+    transposed, groups = (node.args[position] for position in flags)
+    if not isinstance(transposed, bool) or not isinstance(groups, int):
+        return ()
+    call = Convolution(node=node, operands=operands, groups=groups, transposed=transposed)
     given = [node.args[position] for position in operands]
     if not all(isinstance(g, torch.fx.Node) and isinstance(g.meta.get("val"), torch.Tensor) for g in given):
         return ()
