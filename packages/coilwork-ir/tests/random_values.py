@@ -356,6 +356,7 @@ class Maker:
             family=rng.choice(("aten", "contraction", "collective", "custom")),
             random=rng.random() < 0.5,
             effect=rng.random() < 0.5,
+            fresh=rng.random() < 0.5,
             origins=self.origins(),
         )
 

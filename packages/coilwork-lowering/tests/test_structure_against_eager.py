@@ -10,7 +10,7 @@ import torch
 from lowering_against_eager import assert_as_eager, externs, trace_and_lower
 from torch import Tensor
 
-from coilwork_ir.loops import Scatter, View
+from coilwork_ir.loops import Extern, Scatter, View
 from coilwork_lowering import Lowered
 
 aten = torch.ops.aten
@@ -290,6 +290,7 @@ def test_an_extern_call_keeps_eagers_strides() -> None:
         extern=True,
     )
     assert externs(lowered.graph) == ["aten.convolution.default"]
+    assert [n.fresh for n in lowered.graph.nodes if isinstance(n, Extern)] == [True]
 
 
 EXTERNS: dict[str, Function] = {

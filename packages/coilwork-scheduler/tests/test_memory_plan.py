@@ -109,6 +109,33 @@ def test_inputs_are_never_taken_over() -> None:
     assert "x" not in sources
 
 
+RESULT = """
+graph @result {
+  input %x: f32[8, 8]
+  extern "aten.convolution.default" (%x, %x) contraction defines (%y: f32[8, 8]LAYOUT) FLAG
+  %b: f32[8, 8]LAYOUT = pointwise [i0: 8, i1: 8] {
+    t0 = load %y[i0, i1] : f32
+    t1 = sin(t0)
+    yield t1
+  }
+  return (%b)
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("layout", "flag", "source"),
+    [("", "fresh", ["y"]), ("{1, 8}", "fresh", ["y"]), ("", "", []), ("{24, 1}", "fresh", [])],
+    ids=["fresh", "permuted", "perhaps shared", "perhaps woven into another"],
+)
+def test_an_operators_result_is_taken_over_if_nothing_shares_it(
+    layout: str, flag: str, source: list[str]
+) -> None:
+    program = planned(RESULT.replace("LAYOUT", layout).replace("FLAG", flag))
+    assert [i.source for i in program.instructions if isinstance(i, Reinterpret)] == source
+    measured_peak(program)
+
+
 MUTATION = """
 graph @mutate {
   input %x: f32[16]

@@ -67,7 +67,7 @@ class Programs:
                 out_names=("out",),
             )
         elif choice < 0.85:
-            build.extern("aten.exp.default", [source], [build.buffer(name, *shape)])
+            build.extern("aten.exp.default", [source], [build.buffer(name, *shape)], fresh=rng.random() < 0.5)
         elif choice < 0.93 and shape[0] > 1:
             layout = build.buffers[source].strides
             rest = (as_expr(shape[0] - 1), *build.buffers[source].shape[1:])

@@ -63,6 +63,11 @@ CONTRACTIONS: Final = frozenset(
         "_scaled_dot_product_attention_math_for_mps",
     }
 )
+# Results of attention are left out: its gradients may be woven into one tensor, its generator states views of another.
+_FRESH: Final = frozenset(
+    f"aten.{name}.default"
+    for name in ("mm", "bmm", "addmm", "baddbmm", "addmv", "mv", "convolution", "convolution_backward")
+)
 _COLLECTIVES: Final = frozenset({"_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "c10d"})
 
 
@@ -118,6 +123,7 @@ def call_extern(builder: Builder, call: Call, target: Overload, *, effect: bool 
             family=_family(target, call),
             random=torch.Tag.nondeterministic_seeded in target.tags,
             effect=effect or _has_effect(target, results, mutated),
+            fresh=call.target in _FRESH,
             origins=builder.origins,
         )
     )

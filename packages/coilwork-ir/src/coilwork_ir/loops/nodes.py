@@ -149,6 +149,8 @@ class Extern:
         out_names: keyword names of the out overload, one per output.
         mutates: arguments that the call overwrites.
         aliases: pairs (output number, source buffer) where the result shares an argument's memory.
+        fresh: the results lie in memory of their own, each in one that nothing else has a part in, so that others may
+            have it when they are dead.
         binds: symbols that results define: (symbol, output number, dimension).
         family: what it is, for cost and partition: contractions are the calls that templates may replace.
         random: it draws from a generator: never duplicated, removed or reordered among its kind.
@@ -168,6 +170,7 @@ class Extern:
     family: ExternFamily = "aten"
     random: bool = False
     effect: bool = False
+    fresh: bool = False
     origins: tuple[Origin, ...] = UNKNOWN
 
 

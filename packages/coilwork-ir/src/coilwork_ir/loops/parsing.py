@@ -302,6 +302,7 @@ def _read_extern(reader: Reader, symbols: Symbols) -> Extern:
         aliases = parse_list(reader, lambda: _read_alias(reader))
     random = reader.accept("random")
     effect = reader.accept("effect")
+    fresh = reader.accept("fresh")
     return Extern(
         target=target,
         args=args,
@@ -316,6 +317,7 @@ def _read_extern(reader: Reader, symbols: Symbols) -> Extern:
         family=family,
         random=random,
         effect=effect,
+        fresh=fresh,
         origins=parse_origins(reader),
     )
 

@@ -173,5 +173,6 @@ def format_extern(node: Extern) -> str:
         )
     if node.aliases:
         parts.append(f"aliases {format_list(f'{number} of %{source}' for number, source in node.aliases)}")
-    parts += [word for word, wanted in (("random", node.random), ("effect", node.effect)) if wanted]
+    flags = (("random", node.random), ("effect", node.effect), ("fresh", node.fresh))
+    parts += [word for word, wanted in flags if wanted]
     return " ".join(parts)

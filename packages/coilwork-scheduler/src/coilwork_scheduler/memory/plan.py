@@ -216,7 +216,7 @@ class _Planner:
         for position in self.dying:
             storage = self.table.storages[position]
             names.extend(storage.names)
-            if storage.owner in ("planned", "callee"):
+            if storage.owner in ("planned", "fresh", "callee"):
                 self.meter.shrink(storage.size_bytes)
         if names:
             self.out.append(Free(names=tuple(names)))
@@ -227,7 +227,7 @@ class _Planner:
             return None
         for position in self.dying:
             dead = self.table.storages[position]
-            if dead.owner == "planned" and _same_size(dead, storage):
+            if dead.reusable and _same_size(dead, storage):
                 self.dying.remove(position)
                 self.handed_on.add(position)
                 self._free_views(dead)
@@ -241,7 +241,7 @@ class _Planner:
             position = self.table.of[source]
             dead = self.table.storages[position]
             if (
-                dead.owner == "planned"
+                dead.reusable
                 and dead.last == number
                 and dead.root.name == source
                 and len(dead.names) == 1

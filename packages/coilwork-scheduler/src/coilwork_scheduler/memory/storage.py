@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from coilwork_ir.buffers import Buffer, Ref, SymbolOutput, references
-from coilwork_ir.index import Expr
+from coilwork_ir.index import Expr, product
 from coilwork_ir.kernels.nodes import KernelCall, Schedule, Step
 from coilwork_ir.loops.nodes import AssertSize, Cond, Extern, View, While
 
-Owner = Literal["input", "constant", "planned", "callee"]
+Owner = Literal["input", "constant", "planned", "fresh", "callee"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,7 @@ class Storage:
         root: the buffer that first names it.
         names: every name for it, in order of definition, the root first.
         owner: who provides it: the caller (`input`), the artifact (`constant`), an `Alloc` of ours (`planned`), or an
-            operator that returns fresh memory (`callee`).
+            operator, whose result alone has it (`fresh`) or of which nothing is known (`callee`).
         first: step that defines the root; -1 for inputs and constants.
         last: last step that touches any name; the number of steps for returned memory.
     """
@@ -36,6 +36,12 @@ class Storage:
     owner: Owner
     first: int
     last: int
+
+    @property
+    def reusable(self) -> bool:
+        """Other buffers may have the memory when this one is dead."""
+        # an operator may have woven results with gaps into each other
+        return self.owner == "planned" or (self.owner == "fresh" and self.root.span is product(self.root.shape))
 
     @property
     def size_bytes(self) -> Expr:
@@ -154,6 +160,8 @@ def _owner(step: Step) -> Owner:
             return "planned"
         case Extern() if takes_out(step):
             return "planned"
+        case Extern() if step.fresh and not step.aliases:
+            return "fresh"
         case _:
             return "callee"
 
