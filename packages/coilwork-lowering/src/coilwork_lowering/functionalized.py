@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from coilwork_lowering.torch_compat import (
     Overload,
@@ -39,13 +38,12 @@ def _is_wrapped(node: torch.fx.Node, wrappers: dict[Any, Any]) -> bool:
 
 
 def _write_out(gm: torch.fx.GraphModule, node: torch.fx.Node, meaning: Any) -> None:
-    leaves, form = pytree.tree_flatten((node.args, node.kwargs))
-    nodes = [leaf for leaf in leaves if isinstance(leaf, torch.fx.Node)]
+    nodes = node.all_input_nodes
 
     def call(*values: Any) -> Any:
-        given = iter(values)
-        filled = [next(given) if isinstance(leaf, torch.fx.Node) else leaf for leaf in leaves]
-        args, kwargs = pytree.tree_unflatten(filled, form)
+        given = dict(zip(nodes, values, strict=True))
+        args = torch.fx.map_arg(node.args, given.__getitem__)
+        kwargs = torch.fx.map_arg(node.kwargs, given.__getitem__)
         return meaning(*args, **kwargs)
 
     inner = traced_call(call, [n.meta["val"] for n in nodes], fake_mode_of(gm))
