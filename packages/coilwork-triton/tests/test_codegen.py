@@ -76,6 +76,19 @@ def test_three_ranges_in_one_tile(engine: TritonProcess) -> None:
     torch.testing.assert_close(run(engine, kernel, a, b, torch.zeros(3, 5, 7)), a + b.permute(2, 1, 0))
 
 
+@pytest.mark.parametrize(("rows", "width", "pitch"), [(5, 300, 304), (3, 1001, 1008), (2, 2047, 2047)])
+def test_padded_rows(engine: TritonProcess, rows: int, width: int, pitch: int) -> None:
+    x0, x1 = along("x0", rows), along("x1", pitch)
+    i, j = x0.symbol, x1.symbol
+    inside = op("lt", index_value(j), const(width, I64))
+    value = op("mul", load("in0", [i * width + j], F32, mask=inside), const(2.0, F32))
+    args = (arg("in0", F32, rows * width), arg("out0", F32, rows * pitch))
+    kernel = kernel_of((x0, x1), args, Store(buffer="out0", index=i * pitch + j, value=value))
+    data = torch.randn(rows, width)
+    want = torch.nn.functional.pad(data * 2, (0, pitch - width))
+    assert torch.equal(run(engine, kernel, data, torch.ones(rows, pitch)), want)
+
+
 @pytest.mark.parametrize("shape", [(40, 70), (1, 70), (64, 64)])
 def test_transposed_tile(engine: TritonProcess, shape: tuple[int, int]) -> None:
     rows, columns = shape
@@ -530,6 +543,26 @@ def test_refusals_name_the_cause() -> None:
         TritonCodegen().emit(kernel, target("x86-64-avx2"), {})
     with pytest.raises(EmitError, match="did you mean 'index_dtype'"):
         TritonCodegen().emit(kernel, target("sm_90"), {"index_dtyp": "i32"})
+
+
+@pytest.mark.parametrize("others", [1, 3])
+@pytest.mark.parametrize("kind", sorted(SCANS))
+def test_scan_along_one_point(engine: TritonProcess, kind: str, others: int) -> None:
+    x, one, r = along("x0", 5), along("r0", 1, "r"), along("r1", others, "r", 1.0)
+    at = x.symbol * others + r.symbol
+    value = scan(kind, load("in0", [at], F32), one.symbol)
+    if kind.startswith("arg"):
+        # the position, whatever the value
+        value = cast(value, F32)
+    kernel = kernel_of(
+        (x, one, r),
+        (arg("in0", F32, 5 * others), arg("out0", F32, 5 * others)),
+        Store(buffer="out0", index=at, value=value),
+        hint="persistent",
+    )
+    data = torch.randn(5, others)
+    want = torch.zeros_like(data) if kind.startswith("arg") else data
+    assert torch.equal(run(engine, kernel, data, torch.ones(5, others)), want)
 
 
 def test_argmax_beside_a_scan_from_the_end(engine: TritonProcess) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from kernel_bench import TARGETS, TritonProcess, compile_source
+from kernel_bench import TARGETS, TritonProcess, along, arg, compile_source
 from triton_sample_kernels import SAMPLES, converted, copy, every_op
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.kernels import Kernel
+from coilwork_ir.kernels import Kernel, Store
+from coilwork_ir.scalar import const, index_value, load, op
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
 
@@ -42,6 +43,24 @@ def test_aligned_copies_move_16_bytes_per_thread(compiler: TritonProcess, dtype:
     narrow = build(compiler, copy(dtype, aligned=False), "sm_90")
     assert "ld.global.v4" not in narrow
     assert "global_load_dwordx4" in build(compiler, copy(dtype, aligned=True), "gfx942")
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])
+def test_padded_rows_are_copied_by_neighbouring_threads(compiler: TritonProcess, dtype: DType) -> None:
+    x0, x1 = along("x0", 64), along("x1", 50264)
+    inside = op("lt", index_value(x1.symbol), const(50257, DType.I64))
+    value = load("in0", [x0.symbol * 50257 + x1.symbol], dtype, mask=inside)
+    kernel = Kernel(
+        name="padded",
+        ranges=(x0, x1),
+        args=(arg("in0", dtype, 64 * 50257), arg("out0", dtype, 64 * 50264)),
+        stores=(Store(buffer="out0", index=x0.symbol * 50264 + x1.symbol, value=value),),
+    )
+    text = build(compiler, kernel, "sm_90")
+    width = f"b{8 * dtype.itemsize}"
+    assert f"ld.global.{width}" in text and f"st.global.{width}" in text and ".global.v" not in text
+    # neither by a shift and a multiplication, nor by a division
+    assert not any(word in text for word in ("mul.hi", "div.", "rem."))
 
 
 def test_rows_in_registers_are_read_once_without_masks(compiler: TritonProcess) -> None:

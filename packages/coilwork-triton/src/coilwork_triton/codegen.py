@@ -90,7 +90,9 @@ def _header(kernel: Kernel) -> tuple[str, ...]:
 
 def _arguments(kernel: Kernel, shape: Shape) -> tuple[SourceArg, ...]:
     tensors = tuple(
-        SourceArg(name=a.name, role=a.role, dtype=a.dtype, aligned=a.aligned) for a in kernel.args
+        # what is not known to be aligned is not accessed wide
+        SourceArg(name=a.name, role=a.role, dtype=a.dtype, aligned=a.aligned and not shape.neighbourly)
+        for a in kernel.args
     )
     sizes = tuple(
         SourceArg(name=s.name, role="size", dtype=shape.index_dtype, aligned=provably_divisible(s, 16))

@@ -23,6 +23,10 @@ Walk = Literal["pointwise", "persistent", "looped"]
 
 # What a size that is unknown at compile time is taken to be.
 UNKNOWN_EXTENT: Final = 1024
+# Share of bytes at unit stride along y or z above which a kernel is a transpose.
+TRANSPOSED: Final = 0.1
+# Share of a row's last block that may lie behind the row's end.
+_WASTE: Final = 1 / 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,10 +80,8 @@ def _pointwise(facts: Facts, target: Target) -> list[Config]:
     extents = facts.extents
     candidates = []
     # (elements in the block, its side along y): square first, as both sides carry contiguous accesses
-    transposing = facts.coalescing.get("y", 0.0) > 0.1 or facts.coalescing.get("z", 0.0) > 0.1
-    shapes = (
-        [(32, 32, 4), (64, 64, 8), (128, 16, 4)] if transposing else [(1024, 1, 4), (256, 4, 4), (512, 1, 4)]
-    )
+    transposing = max(facts.coalescing.get(tile, 0.0) for tile in ("y", "z")) > TRANSPOSED
+    shapes = [(32, 32, 4), (64, 64, 8), (128, 16, 4)] if transposing else _row_shapes(extents.get("x", 1))
     if transposing and facts.element_bytes <= 2:
         shapes = [(64, 64, 8), (32, 64, 4), (128, 32, 8)]
     for width, height, warps in shapes:
@@ -93,6 +95,16 @@ def _pointwise(facts: Facts, target: Target) -> list[Config]:
         blocks = {tile: blocks[tile] for tile in tiles}
         candidates.append(_config(blocks, min(warps, _warps_for(size, 4, target)), target))
     return candidates
+
+
+def _row_shapes(length: int) -> list[tuple[int, int, int]]:
+    """(points of a row, rows, warps) of blocks that hold little behind the end of rows of `length` points."""
+
+    def waste(width: int) -> float:
+        return 1 - length / (-(-length // width) * width)
+
+    long = [shape for shape in ((1024, 1, 4), (2048, 1, 8), (512, 1, 2)) if waste(shape[0]) <= _WASTE]
+    return long or sorted([(256, 4, 4), (512, 2, 4), (1024, 1, 4)], key=lambda shape: waste(shape[0]))
 
 
 def _pointwise_line(facts: Facts, target: Target) -> list[Config]:

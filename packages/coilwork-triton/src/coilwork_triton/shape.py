@@ -26,8 +26,9 @@ from coilwork_ir.kernel_source import Config
 from coilwork_ir.kernels import Kernel, Range
 from coilwork_ir.scalar import Scalar, Scan, postorder
 from coilwork_ir.target import Target
-from coilwork_triton.configs import UNKNOWN_EXTENT, Facts, Walk, next_power_of_two, propose
+from coilwork_triton.configs import TRANSPOSED, UNKNOWN_EXTENT, Facts, Walk, next_power_of_two, propose
 from coilwork_triton.options import TritonOptions
+from coilwork_triton.vectors import Access, accesses_of, in_rows, neighbourly
 
 Letter = Literal["x", "y", "z", "r"]
 _BLOCKS: Final[Mapping[str, str]] = {"x": "XBLOCK", "y": "YBLOCK", "z": "ZBLOCK", "r": "R0_BLOCK"}
@@ -76,6 +77,7 @@ class Shape:
         configs: launch candidates, best guess first.
         index_dtype: type of offsets and sizes, `i32` or `i64`.
         flat_grid: y and z are folded into the first grid axis, whose limit is higher.
+        neighbourly: no access is to be wide, so that neighbouring threads touch neighbouring elements.
     """
 
     tiles: tuple[Tile, ...]
@@ -83,6 +85,7 @@ class Shape:
     configs: tuple[Config, ...]
     index_dtype: DType
     flat_grid: bool
+    neighbourly: bool
 
     @property
     def parallel(self) -> tuple[Tile, ...]:
@@ -133,6 +136,10 @@ def plan(kernel: Kernel, values: tuple[Scalar, ...], target: Target, options: Tr
         if (r.kind == "reduction") != (r.tile == "r"):
             raise EmitError("range-tile", f"range {r.symbol.name} is {r.kind} but lies in tile {r.tile}")
         grouped.setdefault(r.tile, []).append(r)
+    touched = accesses_of(kernel, values)
+    if tuple(grouped) == ("x",) and in_rows(grouped["x"], touched):
+        inner = next(r for r in reversed(grouped["x"]) if as_int(_extent(r)) != 1)
+        grouped = {"y": [r for r in grouped["x"] if r is not inner], "x": [inner]}
     numels = {letter: product(_extent(r) for r in ranges) for letter, ranges in grouped.items()}
     walk = _walk(kernel, numels.get("r"), options)
     facts = Facts(
@@ -170,7 +177,20 @@ def plan(kernel: Kernel, values: tuple[Scalar, ...], target: Target, options: Tr
         configs=configs,
         index_dtype=DType.I64 if wide else DType.I32,
         flat_grid=crowded,
+        neighbourly=_neighbourly(kernel, grouped, touched, facts),
     )
+
+
+def _neighbourly(
+    kernel: Kernel, grouped: Mapping[Letter, list[Range]], touched: tuple[Access, ...], facts: Facts
+) -> bool:
+    share = facts.coalescing
+    if "r" in grouped and share["r"] >= share.get("x", 0.0):
+        return neighbourly(kernel.ranges, touched, flat=len(grouped["r"]) > 1)
+    if "x" not in grouped or share.get("y", 0.0) > TRANSPOSED or share.get("z", 0.0) > TRANSPOSED:
+        return False
+    others = [r for r in kernel.ranges if r not in grouped["x"]]
+    return neighbourly([*others, *grouped["x"]], touched, flat=len(grouped["x"]) > 1)
 
 
 def _extent(r: Range) -> Expr:

@@ -349,6 +349,9 @@ class Values:
                 scope.bound[other] = results[other.output]
 
     def _scan(self, scope: Scope, node: Scan) -> None:
+        if node.axis.extent is not None and as_int(node.axis.extent) == 1:
+            self._scan_of_one(scope, node)
+            return
         tile = self.shape.reduced
         if tile is None or tile.axis is None or tile.index is not node.axis:
             raise EmitError(
@@ -383,6 +386,14 @@ class Values:
                 elif wanted == 1:
                     result = scope.writer.bind("position", method(result, "to", tl_name("int64")))
                 scope.bound[other] = result
+
+    def _scan_of_one(self, scope: Scope, node: Scan) -> None:
+        """The running value along an axis of one point is the value, at position 0."""
+        for other in self.order:
+            if isinstance(other, Scan) and _same_scan(other, node):
+                position = other.kind in ("argmin", "argmax") or other.output == 1
+                value = typed_constant(0, DType.I64) if position else self.expression(scope, node.operands[0])
+                scope.bound[other] = value if isinstance(value, Name) else scope.writer.bind("running", value)
 
 
 def _flat(axes: Sequence[Expr]) -> Expr:

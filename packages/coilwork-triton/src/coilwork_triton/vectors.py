@@ -1,0 +1,114 @@
+"""Which accesses can be 16 bytes wide per thread, and what follows where most cannot.
+
+Triton gives each thread as many neighbouring elements as the widest access of a kernel takes. An access that is not
+aligned then goes element by element, at addresses 16 bytes apart between neighbouring threads, and its cache lines are
+asked for again and again. Where much is of that kind it is better that no access is wide: then neighbouring threads touch
+neighbouring elements.
+
+Rows of a length that lanes do not divide are of that kind, and dearer still when the walk is over their flat positions,
+for each element then costs a division. Long ones are walked row by row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from coilwork_ir.index import Expr, as_expr, as_int, provably_divisible, provably_le, stride_of, substitute
+from coilwork_ir.kernels import Kernel, Range
+from coilwork_ir.scalar import Load, Scalar, postorder
+
+_WIDE: Final = 16
+# Of the bytes at unit stride; below it, what wide accesses gain outweighs what the others lose.
+_SHARE: Final = 1 / 3
+# Points of a row that is worth a program's while.
+LEAST_ROW: Final = 256
+_ZERO: Final = as_expr(0)
+_ONE: Final = as_expr(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """A load or store of an element of `itemsize` bytes at the flat offset `index`."""
+
+    index: Expr
+    itemsize: int
+
+    @property
+    def lanes(self) -> int:
+        """Elements in 16 bytes."""
+        return max(1, _WIDE // self.itemsize)
+
+
+def accesses_of(kernel: Kernel, values: Iterable[Scalar]) -> tuple[Access, ...]:
+    """Distinct loads among `values` and below, and stores, whose offsets do not depend on data."""
+    itemsize = {a.name: a.dtype.itemsize for a in kernel.args}
+    found: dict[tuple[str, Expr], Access] = {}
+    for node in postorder(tuple(values)):
+        if isinstance(node, Load) and not node.indirect:
+            found[node.buffer, node.index[0]] = Access(index=node.index[0], itemsize=node.dtype.itemsize)
+    for store in kernel.stores:
+        if not store.indirect and store.mode == "store":
+            found[store.buffer, store.index] = Access(
+                index=store.index, itemsize=itemsize.get(store.buffer, store.value.dtype.itemsize)
+            )
+    return tuple(found.values())
+
+
+def in_rows(ranges: Sequence[Range], touched: Sequence[Access]) -> bool:
+    """True if a pointwise kernel over `ranges`, outermost first, is better walked by rows of the innermost one."""
+    real = _real(ranges)
+    if len(real) < 2:
+        return False
+    extent = real[-1].extent
+    return extent is not None and provably_le(LEAST_ROW, extent) and _mostly_narrow(real, touched, flat=True)
+
+
+def neighbourly(ranges: Sequence[Range], touched: Sequence[Access], *, flat: bool) -> bool:
+    """True if neighbouring threads should touch neighbouring elements, though some accesses could be wide.
+
+    Args:
+        ranges: the kernel's ranges; the last one is the one along which elements are neighbours.
+        touched: its accesses.
+        flat: the walk is over flat positions of the ranges, not along the last one alone.
+    """
+    return _mostly_narrow(_real(ranges), touched, flat=flat)
+
+
+def _real(ranges: Sequence[Range]) -> tuple[Expr, ...]:
+    return tuple(r.symbol for r in ranges if r.symbol.extent is not None and as_int(r.symbol.extent) != 1)
+
+
+def _mostly_narrow(real: Sequence[Expr], touched: Sequence[Access], *, flat: bool) -> bool:
+    if not real:
+        return False
+    # what is read again along some range comes from cache
+    whole = [a for a in touched if all(s in a.index.free_symbols for s in real)]
+    along = [a for a in whole if stride_of(a.index, real[-1]) is _ONE]
+    narrow = sum(a.itemsize for a in along if _narrow(real, a, flat=flat))
+    return narrow > 0 and narrow >= _SHARE * sum(a.itemsize for a in along)
+
+
+def _narrow(real: Sequence[Expr], access: Access, *, flat: bool) -> bool:
+    inner = real[-1]
+    start = substitute(access.index, {inner: _ZERO})
+    if not flat:
+        return not provably_divisible(start, access.lanes)
+    if _contiguous(real, access.index):
+        first = substitute(start, dict.fromkeys(real[:-1], _ZERO))
+        return not provably_divisible(first, access.lanes)
+    extent = inner.extent
+    assert extent is not None
+    return not (provably_divisible(extent, access.lanes) and provably_divisible(start, access.lanes))
+
+
+def _contiguous(real: Sequence[Expr], index: Expr) -> bool:
+    """The flat positions of `real` are neighbours in `index`."""
+    wanted = _ONE
+    for symbol in reversed(real):
+        if stride_of(index, symbol) is not wanted:
+            return False
+        assert symbol.extent is not None
+        wanted = wanted * symbol.extent
+    return True

@@ -1,0 +1,57 @@
+"""What is walked by rows, and where neighbouring threads touch neighbouring elements."""
+
+from __future__ import annotations
+
+import pytest
+from kernel_bench import along
+
+from coilwork_ir.index import Expr, as_expr, symbol
+from coilwork_ir.kernels import Range
+from coilwork_triton.vectors import Access, in_rows, neighbourly
+
+
+def rows(outer: Expr | int, inner: Expr | int) -> tuple[Range, Range]:
+    return along("x0", outer), along("x1", inner)
+
+
+def access(ranges: tuple[Range, Range], pitch: int, start: int = 0, itemsize: int = 2) -> Access:
+    first, second = ranges
+    return Access(index=first.symbol * pitch + second.symbol + start, itemsize=itemsize)
+
+
+@pytest.mark.parametrize(
+    ("inner", "pitches", "wanted"),
+    [
+        (50264, (50257, 50264), True),
+        (4000, (4001, 4000), True),
+        (50257, (50257, 50257), False),
+        (4000, (4096, 4000), False),
+        (40, (41, 40), False),
+        # most of it is wide
+        (1001, (1001, 1001, 1001, 1008), False),
+    ],
+)
+def test_rows_that_lanes_do_not_divide(inner: int, pitches: tuple[int, ...], wanted: bool) -> None:
+    space = rows(64, inner)
+    assert in_rows(space, [access(space, pitch) for pitch in pitches]) is wanted
+
+
+def test_rows_of_unknown_length_stay_flat() -> None:
+    space = rows(64, symbol("n0", lo=1))
+    assert not in_rows(space, [access(space, 5001)])
+    space = rows(64, symbol("n1", lo=512))
+    assert in_rows(space, [access(space, 5001)])
+
+
+def test_what_is_read_again_does_not_count() -> None:
+    space = rows(64, 1001)
+    whole, bias = access(space, 1001), Access(index=space[1].symbol + as_expr(0), itemsize=4)
+    assert not in_rows(space, [whole, bias])
+    assert not neighbourly(space, [whole, bias], flat=True)
+
+
+def test_starts_and_element_sizes() -> None:
+    space = rows(64, 1024)
+    for start, itemsize, wanted in ((0, 4, False), (4, 4, False), (4, 2, True), (1, 4, True), (1, 16, False)):
+        assert neighbourly(space, [access(space, 1024, start, itemsize)], flat=True) is wanted
+        assert neighbourly(space, [access(space, 1024, start, itemsize)], flat=False) is wanted
