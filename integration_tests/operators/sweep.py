@@ -190,8 +190,11 @@ def main() -> int:
     failures = [record for record in finished if record["status"] not in GOOD]
     chosen.failures.write_text(json.dumps(failures, indent=1))
     print(table(finished))
+    left = pending.qsize()
+    if left:
+        print(f"{left} operators are left; the same command goes on with them")
     print(f"{len(failures)} failures, in {chosen.failures}; all outcomes in {chosen.results}")
-    return 1 if failures else 0
+    return 1 if failures or (left and time.monotonic() < settings.deadline) else 0
 
 
 if __name__ == "__main__":
