@@ -68,6 +68,27 @@ def test_fallback_forces_aten(name: str) -> None:
     assert externs(lowered.graph) == ["aten.sin.default"]
 
 
+@pytest.mark.parametrize(
+    ("device", "dtype", "reduce", "called"),
+    [
+        ("meta", torch.float32, "prod", True),
+        ("meta", torch.int16, "sum", True),
+        ("meta", torch.float32, "sum", False),
+        ("meta", torch.int64, "amax", False),
+        ("cpu", torch.float32, "prod", False),
+        ("cpu", torch.int16, "sum", False),
+    ],
+)
+def test_updates_that_accelerators_have_no_instruction_for_call_aten(
+    device: str, dtype: torch.dtype, reduce: str, called: bool
+) -> None:
+    x = torch.ones(4, 5, dtype=dtype, device=device)
+    k = torch.zeros(3, 5, dtype=torch.int64, device=device)
+    gm = make_fx(lambda x, k: x.scatter_reduce(0, k, x[:3], reduce), tracing_mode="fake")(x, k)
+    found = externs(lower(gm, name="g").graph)
+    assert found == (["aten.scatter_reduce.two"] if called else [])
+
+
 def test_equal_inputs_give_equal_graphs() -> None:
     gm = make_fx(lambda x: (x.t() @ x).softmax(-1).sum(0), tracing_mode="fake")(torch.randn(3, 4))
     assert lower(gm, name="g").graph == lower(gm, name="g").graph

@@ -55,9 +55,20 @@ def scatter_into(
 
 def store_mode(call: Call, accumulate: bool) -> StoreMode:
     """`add` or `store`, for types that can be added in memory."""
-    if accumulate and (call.dtype.is_bool or call.dtype.is_low_precision):
+    mode: StoreMode = "add" if accumulate else "store"
+    _require_atomic(call, call.dtype, mode)
+    return mode
+
+
+def _require_atomic(call: Call, dtype: DType, mode: StoreMode) -> None:
+    """Refuse what the device cannot do to memory that others change too."""
+    if mode == "store":
+        return
+    if dtype.is_bool or dtype.is_low_precision:
         raise NotLowered("accumulation into a type that is added in another")
-    return "add" if accumulate else "store"
+    # accelerators add, and compare, words of 32 and 64 bits
+    if not call.device.startswith("cpu") and (mode == "mul" or dtype.itemsize < 4):
+        raise NotLowered(f"no atomic {mode} on {dtype.text} in memory of {call.device}")
 
 
 def _index_put(builder: Builder, call: Call) -> Value:
@@ -148,8 +159,7 @@ def _scatter(mode: StoreMode | None) -> Callable[[Builder, Call], Value]:
             raise NotLowered("scatter with 0-dimensional operands")
         dim = wrap_dim(call.integer("dim"), len(value.shape))
         chosen: StoreMode = _reduce_mode(call) if mode is None else mode
-        if chosen != "store" and (value.dtype.is_bool or value.dtype.is_low_precision):
-            raise NotLowered("accumulation into a type that is added in another")
+        _require_atomic(call, value.dtype, chosen)
         source = call.arguments["src"] if "src" in call.arguments else call["value"]
         if chosen == "store" and not _in_place(call):
             hot = _one_hot(builder, call, value, positions, source, dim)
