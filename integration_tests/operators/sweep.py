@@ -52,7 +52,8 @@ class Worker:
         )
         # fmt: on
         if self._line(START_LIMIT_S) != "ready":
-            raise SystemExit(
+            self.stop()
+            raise RuntimeError(
                 "a worker does not start; run `python -m integration_tests.operators.worker` by hand"
             )
 
