@@ -14,7 +14,7 @@ _VIEWS: Final = frozenset(
 )
 # Besides the operators that carry a tag for it.
 _COMPUTED: Final = frozenset(
-    "clone convert_element_type _to_copy where full scalar_tensor iota arange slice_scatter select_scatter".split()
+    "clone convert_element_type _to_copy where full scalar_tensor iota arange slice_scatter select_scatter constant_pad_nd".split()
 )
 _REDUCED: Final = frozenset("gather sum amax amin mean var_mean index select log logsumexp".split())
 _OF_SHAPE: Final = frozenset("zeros_like ones_like full_like new_zeros new_ones new_full".split())

@@ -22,6 +22,19 @@ _BY_STRIDE: Final = frozenset(
 )
 _BY_STRIDE_PREFIXES: Final = ("_scaled_dot_product_", "_flash_attention_", "_efficient_attention_", "_cudnn_")
 
+INHERITED: Final = (
+    "stack_trace",
+    "nn_module_stack",
+    "source_fn_stack",
+    "seq_nr",
+    "from_node",
+    "partitioner_tag",
+    "recompute",
+    "ac_graph_id",
+)
+"""Metadata that a copy has in common with the node that it is made for: where it comes from, and which part of the joint graph it
+belongs to."""
+
 
 def keeps_captured_operands(target: Any) -> bool:
     """Whether calls of `target` must get operands with the strides of capture.

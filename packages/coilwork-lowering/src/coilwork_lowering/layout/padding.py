@@ -1,18 +1,26 @@
-"""Rows of what matrix products read and write, padded to 16 bytes where nothing holds them to be dense."""
+"""Padding that gives matrix products fast kernels: of their sizes first, then of rows where nothing holds them to be dense."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import torch
 
-from coilwork_lowering.generated import is_computed, operator, owner_of, readers_of, reads_anywhere, views_of
-from coilwork_lowering.layout.captured import written_operands
+from coilwork_lowering.generated import is_computed, operator, owner_of
+from coilwork_lowering.layout.enlarge import Enlarging, can_enlarge
 from coilwork_lowering.layout.formats import Size, hinted_bytes, is_dense_in_order
-from coilwork_lowering.layout.products import ALIGNMENT, Product, find_products, is_product, is_unaligned
+from coilwork_lowering.layout.products import (
+    ALIGNMENT,
+    Product,
+    find_products,
+    is_product,
+    is_unaligned,
+    product_of,
+)
+from coilwork_lowering.layout.restride import dependence_on_strides, set_value, views_over
 from coilwork_lowering.options import LayoutOptions
 from coilwork_lowering.torch_compat import copied_graph, fake_mode_of
 
@@ -31,11 +39,11 @@ class PaddingDecision:
     """What was decided for a graph, and why.
 
     Attributes:
-        padded: names of the nodes whose results have padded rows.
-        products: products that read or write unaligned rows as captured.
-        aligned: how many of them no longer do.
+        padded: names of the nodes that have padding in their memory.
+        products: products that no fast kernel can compute as captured.
+        aligned: how many of them one can now.
         saved_us: what these take less, as modelled.
-        padding_bytes: what padding adds to the results' sizes.
+        padding_bytes: what padding adds to the results' sizes; a padded copy counts as a whole.
         reasons: one sentence per product for a reader of traces.
     """
 
@@ -50,39 +58,62 @@ class PaddingDecision:
 def pad_products(
     gm: torch.fx.GraphModule, options: LayoutOptions
 ) -> tuple[torch.fx.GraphModule, PaddingDecision]:
-    """`gm` with padded rows where that gives matrix products aligned kernels; else `gm` itself.
+    """`gm` with padding where that gives matrix products fast kernels; else `gm` itself.
 
-    A row of 50257 numbers of 16 bits starts at a multiple of 2 bytes, and the matrix units' kernels want 16. A value that
-    is made in the graph, by a product or by generated code, and that only products and generated code read, need not be
-    dense: its metadata gets a longer stride, and nothing is copied. Inputs and outputs of the graph stay as
-    captured. In a joint graph that holds for the user's: what is saved between forward and backward is padded.
+    Fast kernels of matrix units read vectors of 16 bytes. They want sizes that are whole vectors, and rows that start at
+    whole vectors. A vocabulary of 50257 numbers of 16 bits fails both.
+
+    Sizes (`enlarge.py`): operands get zeros at the end, the result gets columns that nobody reads. Generated code that
+    makes an operand writes the zeros with it; other operands are copied, if that costs less than it saves. A result
+    that the caller gets would be copied to dense memory, which is done where there is room for it.
+
+    Rows: a value that is made in the graph, by a product or by generated code, and that only products and generated
+    code read, need not be dense: its metadata gets a longer stride, and nothing is copied.
+
+    Inputs and outputs of the graph stay as captured. In a joint graph that holds for the user's: what is saved between
+    forward and backward is padded. Results are those of other kernels, whose sums may be in another order.
 
     `gm` is never changed. Nodes keep their names and metadata except `val` (and `tensor_meta`, which is dropped
     where `val` changed).
     """
-    slow = [
-        p for p in find_products(gm, options.devices) if any(is_unaligned(t.meta["val"]) for t in p.tensors)
-    ]
+    slow = tuple(p.node.name for p in find_products(gm, options.devices) if _is_slow(p))
     mode = fake_mode_of(gm) if slow and options.pad_products else None
     if mode is None:
         return gm, PaddingDecision(products=len(slow))
-    padding = _Padding(mode)
-    for product in slow:
-        padding.judge(product)
-    if not padding.made:
-        return gm, padding.decision(slow)
     graph = copied_graph(gm.graph)
-    made = {node.name: value for values in padding.made.values() for node, value in values.items()}
-    owners = {owner.name for owner in padding.made}
-    for node in graph.nodes:
-        if node.name in made:
-            node.meta["val"] = made[node.name]
-            node.meta.pop("tensor_meta", None)
-        if node.name in owners:
-            node.meta[UNPADDED] = True
+    named = {node.name: node for node in graph.nodes}
+    sizes, rows = Enlarging(graph, mode), _Padding(mode)
+    for name in slow:
+        product = product_of(named[name], options.devices)
+        if product is not None and can_enlarge(product):
+            sizes.judge(product)
+    for name in slow:
+        # sizes that are no whole vectors make aligned rows useless
+        product = product_of(named[name], options.devices)
+        if product is not None and not any(product.padding) and _has_unaligned_rows(product):
+            rows.judge(product)
+    rows.apply()
+    decision = PaddingDecision(
+        padded=(*sizes.names, *(owner.name for owner in rows.made)),
+        products=len(slow),
+        aligned=sizes.aligned + rows.aligned,
+        saved_us=sizes.saved_us + rows.saved_us,
+        padding_bytes=sizes.padding_bytes + rows.padding_bytes,
+        reasons=(*sizes.reasons, *rows.reasons),
+    )
+    if not decision.padded:
+        return gm, decision
     result = torch.fx.GraphModule(gm, graph, class_name=type(gm).__name__)
     result.meta.update(gm.meta)
-    return result, padding.decision(slow)
+    return result, decision
+
+
+def _is_slow(product: Product) -> bool:
+    return any(product.padding) or _has_unaligned_rows(product)
+
+
+def _has_unaligned_rows(product: Product) -> bool:
+    return any(is_unaligned(t.meta["val"]) for t in product.tensors)
 
 
 class _Padding:
@@ -96,15 +127,12 @@ class _Padding:
         self.aligned = 0
         self.padding_bytes = 0
 
-    def decision(self, slow: list[Product]) -> PaddingDecision:
-        return PaddingDecision(
-            padded=tuple(owner.name for owner in self.made),
-            products=len(slow),
-            aligned=self.aligned,
-            saved_us=self.saved_us,
-            padding_bytes=self.padding_bytes,
-            reasons=tuple(self.reasons),
-        )
+    def apply(self) -> None:
+        """Let the metadata of what was padded say so."""
+        for owner, values in self.made.items():
+            owner.meta[UNPADDED] = True
+            for node, value in values.items():
+                set_value(node, value)
 
     def judge(self, product: Product) -> None:
         """Pad what `product` needs padded, if all of it can be and that is worth it."""
@@ -144,21 +172,8 @@ class _Padding:
         """Fake tensors of `owner` with padded rows and of all its views; None if a view has no strides then."""
         old = owner.meta["val"]
         with self.mode:
-            values = {
-                owner: torch.empty_strided(
-                    old.shape, _padded_strides(old), dtype=old.dtype, device=old.device
-                )
-            }
-            for view in views_of(owner):
-                given = torch.fx.map_arg(view.args, lambda n: values.get(n, n.meta.get("val")))
-                named = torch.fx.map_arg(view.kwargs, lambda n: values.get(n, n.meta.get("val")))
-                call: Any = view.target
-                try:
-                    values[view] = call(*given, **named)
-                except (RuntimeError, ValueError):
-                    # this view cannot be had without a copy; which error says so depends on torch's version
-                    return None
-        return values
+            value = torch.empty_strided(old.shape, _padded_strides(old), dtype=old.dtype, device=old.device)
+        return views_over(owner, value, self.mode)
 
 
 def _obstacle(owner: torch.fx.Node) -> str:
@@ -172,14 +187,7 @@ def _obstacle(owner: torch.fx.Node) -> str:
         or not is_dense_in_order(value, range(value.dim()))
     ):
         return "no dense rows of a known length"
-    for reader in readers_of(owner):
-        if reader.op == "output":
-            return "returned to the caller"
-        if any(owner_of(written) is owner for written in written_operands(reader)):
-            return "written to"
-        if not (reads_anywhere(reader) or is_product(reader)):
-            return f"read by {reader.name}, which depends on strides"
-    return ""
+    return dependence_on_strides(owner)
 
 
 def _bias_us(product: Product, wanted: Mapping[torch.fx.Node, object]) -> float:

@@ -1,4 +1,4 @@
-"""Matrix products whose operands start their rows at unaligned places, and what that costs."""
+"""Matrix products that no fast kernel can compute as captured: rows or sizes of no whole vectors, and what that costs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 import torch
 
 from coilwork_lowering.generated import operator
-from coilwork_lowering.layout.formats import hinted_sizes
+from coilwork_lowering.layout.formats import hinted_bytes, hinted_sizes
 from coilwork_lowering.torch_compat import Overload
 
 ALIGNMENT: Final = 16
@@ -41,6 +41,13 @@ _SPEED: Final[Mapping[torch.dtype, _Speed]] = {
     torch.float32: _Speed(5.0e7, 1.3),
 }
 
+# cuBLAS chooses by sizes as well as by strides. Floating point operations per microsecond where a size that decides is a
+# multiple of so many numbers and no more: of 1 and 2 measured on an H200 (sizes 50257 and 30522), of 4 in proportion.
+_BY_SIZE: Final[Mapping[int, float]] = {1: 9.5e7, 2: 1.8e8, 4: 3.6e8}
+_WHOLE: Final = 7.2e8
+_HALVES: Final = frozenset({torch.bfloat16, torch.float16})
+_BYTES_PER_US: Final = 4.0e6
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Product:
@@ -48,10 +55,12 @@ class Product:
 
     Attributes:
         node: the call.
+        places: positions of its two matrices among its arguments.
         tensors: what has a leading dimension in it: its two matrices and its result.
     """
 
     node: torch.fx.Node
+    places: tuple[int, int]
     tensors: tuple[torch.fx.Node, ...]
 
     @property
@@ -62,9 +71,42 @@ class Product:
 
     @property
     def lost_us(self) -> float:
-        """Time that unaligned kernels take longer than aligned ones, as modelled."""
+        """Time that kernels for unaligned rows take longer than aligned ones, as modelled."""
         speed = _SPEED[self.tensors[2].meta["val"].dtype]
         return self.flops / speed.flops_per_us * (speed.slowdown - 1)
+
+    @property
+    def padding(self) -> tuple[int, int]:
+        """How many numbers the inner size and the result's columns lack to whole vectors, in 16 bit floats.
+
+        These sizes decide which kernels cuBLAS takes, whatever the strides: the columns, which are consecutive in the
+        result, and the inner size where it is consecutive in an operand. The number of rows does not. 0 where a
+        size does not decide, is symbolic, or makes the product one of vectors.
+        """
+        left, right, result = (t.meta["val"] for t in self.tensors)
+        sizes = (left.shape[-1], result.shape[-1], result.shape[-2])
+        if result.dtype not in _HALVES or any(_is(size, 1) for size in sizes):
+            return (0, 0)
+        decides = _is(left.stride()[-1], 1) or _is(right.stride()[-2], 1)
+        return (_lacking(sizes[0]) if decides else 0, _lacking(sizes[1]))
+
+    @property
+    def lost_by_sizes_us(self) -> float:
+        """Time that kernels for the sizes as captured take longer than those for padded ones, as modelled."""
+        flops, (inner, columns) = self.flops, self.padding
+        if not flops or not (inner or columns):
+            return 0.0
+        sizes = (self.tensors[0].meta["val"].shape[-1], self.tensors[2].meta["val"].shape[-1])
+        odd = [(int(size), more) for size, more in zip(sizes, (inner, columns), strict=True) if more]
+        rate = min(_BY_SIZE[size & -size] for size, _ in odd)
+        wider = flops * prod(1 + more / size for size, more in odd)
+        moved_us = sum(hinted_bytes(t.meta["val"]) for t in self.tensors) / _BYTES_PER_US
+        return max(flops / rate, moved_us) - max(wider / _WHOLE, moved_us)
+
+
+def _lacking(size: int | torch.SymInt) -> int:
+    per = ALIGNMENT // torch.bfloat16.itemsize
+    return -size % per if type(size) is int else 0
 
 
 def is_product(node: torch.fx.Node) -> bool:
@@ -81,17 +123,26 @@ def is_product(node: torch.fx.Node) -> bool:
 def find_products(gm: torch.fx.GraphModule, devices: Sequence[str]) -> Iterator[Product]:
     """Products on `devices` of element types whose kernels care for alignment."""
     for node in gm.graph.nodes:
-        if not is_product(node):
-            continue
-        places, value = _MATRICES[operator(node.target)], node.meta.get("val")
-        if not isinstance(value, torch.Tensor) or len(node.args) <= places[1]:
-            continue
-        matrices = tuple(node.args[place] for place in places)
-        tensors = (*matrices, node)
-        if value.device.type not in devices or value.dtype not in _SPEED:
-            continue
-        if all(isinstance(t, torch.fx.Node) and isinstance(t.meta.get("val"), torch.Tensor) for t in tensors):
-            yield Product(node=node, tensors=tensors)
+        product = product_of(node, devices)
+        if product is not None:
+            yield product
+
+
+def product_of(node: torch.fx.Node, devices: Sequence[str]) -> Product | None:
+    """`node` as a product, if it is one on `devices` of an element type whose kernels care for alignment."""
+    if not is_product(node):
+        return None
+    places, value = _MATRICES[operator(node.target)], node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or len(node.args) <= places[1]:
+        return None
+    if value.device.type not in devices or value.dtype not in _SPEED:
+        return None
+    tensors: list[torch.fx.Node] = []
+    for tensor in (*(node.args[place] for place in places), node):
+        if not isinstance(tensor, torch.fx.Node) or not isinstance(tensor.meta.get("val"), torch.Tensor):
+            return None
+        tensors.append(tensor)
+    return Product(node=node, places=places, tensors=tuple(tensors))
 
 
 def is_unaligned(tensor: torch.Tensor) -> bool:

@@ -11,6 +11,7 @@ from typing import Any, Final
 import torch
 
 from coilwork_lowering.layout.captured import (
+    INHERITED,
     has_fresh_sizes,
     is_random,
     keeps_captured_operands,
@@ -32,18 +33,6 @@ from coilwork_lowering.layout.formats import (
 from coilwork_lowering.torch_compat import is_fake
 
 _aten: Final = torch.ops.aten
-# What a copy has in common with the node that it is made for: where it comes from, and which part of the joint graph
-# it belongs to.
-_INHERITED: Final = (
-    "stack_trace",
-    "nn_module_stack",
-    "source_fn_stack",
-    "seq_nr",
-    "from_node",
-    "partitioner_tag",
-    "recompute",
-    "ac_graph_id",
-)
 
 
 class CannotRewriteError(Exception):
@@ -293,7 +282,7 @@ class _Rewrite:
         """A call of `target` in front of `before`, with the origin of `like`."""
         with self.graph.inserting_before(before):
             made = self.graph.call_function(target, args, kwargs or {})
-        made.meta.update({key: like.meta[key] for key in _INHERITED if key in like.meta})
+        made.meta.update({key: like.meta[key] for key in INHERITED if key in like.meta})
         made.meta["val"] = self.evaluate(made)
         if made.meta["val"] is None:
             raise CannotRewriteError(f"no copy of {args[0]}")

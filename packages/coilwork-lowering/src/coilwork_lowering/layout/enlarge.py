@@ -1,0 +1,346 @@
+"""Sizes of matrix products, padded to whole vectors: zeros in what they read, more columns in what they write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+from coilwork_lowering.generated import is_computed, operator, owner_of
+from coilwork_lowering.layout.captured import INHERITED
+from coilwork_lowering.layout.formats import Size, hinted_bytes, is_dense_in_order
+from coilwork_lowering.layout.products import Product, is_unaligned
+from coilwork_lowering.layout.restride import dependence_on_strides, row_major, set_value, views_over
+
+_aten: Final = torch.ops.aten
+_TURNS: Final = frozenset({"permute", "transpose", "t"})
+_BYTES_PER_US: Final = 4.0e6
+_LAUNCH_US: Final = 3.0
+# What must be saved: microseconds, and of the time lost to unaligned kernels, of which the model knows little, a share.
+_WORTHWHILE_US: Final = 5.0
+_WORTHWHILE_SHARE: Final = 0.2
+# Copies live beside the graph's inputs and outputs, in bytes or as a share of these; an operand's copy only as
+# long as the product runs, beside the product's own tensors.
+_ROOM: Final = 64_000_000
+_SHARE_OF_GRAPH: Final = 0.05
+_SHARE_OF_PRODUCT: Final = 0.25
+
+Pads = Mapping[int, int]
+"""Elements to append, by dimension."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Operand:
+    """An operand to be padded.
+
+    Attributes:
+        place: position among the product's arguments.
+        base: what is padded.
+        turns: permutations between `base` and the operand, the first to apply first.
+        pads: what to append to `base`.
+        fused: whether the code that computes `base` writes the padding, and everybody reads the padded memory.
+        copied_bytes: size of the padded copy, where it is one.
+    """
+
+    place: int
+    base: torch.fx.Node
+    turns: tuple[torch.fx.Node, ...]
+    pads: Pads
+    fused: bool = False
+    copied_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Result:
+    """How the wider result is read.
+
+    Attributes:
+        copied: whether the columns that matter are copied into dense memory, for the caller.
+    """
+
+    copied: bool = False
+
+
+class Enlarging:
+    """Rewrites one graph, product by product in order.
+
+    `names`, `reasons`, `saved_us` and `padding_bytes` say what was done: nodes with padding in their memory, a sentence
+    per product, and what all of them together save and add.
+    """
+
+    def __init__(self, graph: torch.fx.Graph, mode: AbstractContextManager[object]) -> None:
+        self.graph = graph
+        self.mode = mode
+        self.names: list[str] = []
+        self.reasons: list[str] = []
+        self.aligned = 0
+        self.saved_us = 0.0
+        self.padding_bytes = 0
+        self._room = max(_ROOM, int(_SHARE_OF_GRAPH * _held_bytes(graph)))
+        # what is read of padded memory, the padded memory, and where zeros follow in it
+        self._zeros: dict[torch.fx.Node, tuple[torch.fx.Node, Pads]] = {}
+
+    def judge(self, product: Product) -> None:
+        """Pad `product` if all of it can be and that is worth it; it has sizes that are no whole vectors."""
+        name = product.node.name
+        planned = self._operands(product)
+        result = self._result(product) if not isinstance(planned, str) else planned
+        if isinstance(planned, str) or isinstance(result, str):
+            self.reasons.append(f"{name} as captured: {result}")
+            return
+        copied = [o.copied_bytes for o in planned if o.copied_bytes]
+        cost_us = sum(2 * n / _BYTES_PER_US + _LAUNCH_US for n in copied)
+        if result is not None and result.copied:
+            cost_us += 2 * hinted_bytes(product.node.meta["val"]) / _BYTES_PER_US + _LAUNCH_US
+        lost_us = product.lost_by_sizes_us
+        what = f"sizes of no whole vectors lose {lost_us:.1f} us, padding them costs {cost_us:.1f} us"
+        if lost_us - cost_us < max(_WORTHWHILE_US, _WORTHWHILE_SHARE * lost_us):
+            self.reasons.append(f"{name} as captured: {what}")
+            return
+        self._apply(product, planned, result)
+        self.aligned += 1
+        self.saved_us += lost_us - cost_us
+        self.reasons.append(f"{name} with padded sizes: {what}")
+
+    # what would have to be done
+
+    def _operands(self, product: Product) -> tuple[_Operand, ...] | str:
+        """Operands to pad, or what stands in the way."""
+        inner, columns = product.padding
+        left, right = product.tensors[:2]
+        rank = product.node.meta["val"].dim()
+        wanted = [(product.places[0], left, {rank - 1: inner}), (product.places[1], right, {rank - 2: inner})]
+        wanted[1][2][rank - 1] = columns
+        if operator(product.node.target) in ("addmm", "baddbmm"):
+            bias = product.node.args[0]
+            assert isinstance(bias, torch.fx.Node)
+            shape = bias.meta["val"].shape
+            if not (type(shape[-1]) is int and shape[-1] == 1):
+                wanted.append((0, bias, {len(shape) - 1: columns}))
+        found: list[_Operand] = []
+        room = max(
+            self._room, int(_SHARE_OF_PRODUCT * sum(hinted_bytes(t.meta["val"]) for t in product.tensors))
+        )
+        for place, tensor, pads in wanted:
+            needed = {k: n for k, n in pads.items() if n}
+            if not needed:
+                if place in product.places and is_unaligned(tensor.meta["val"]):
+                    return f"{tensor.name}: rows stay unaligned"
+                continue
+            operand = self._operand(place, tensor, needed)
+            if place in product.places and not self._ends_aligned(operand):
+                return f"{operand.base.name}: rows stay unaligned"
+            found.append(operand)
+        copied = sum(operand.copied_bytes for operand in found)
+        if copied > room:
+            return f"copies of {copied} bytes would be large beside what is in memory"
+        return tuple(found)
+
+    def _operand(self, place: int, tensor: torch.fx.Node, pads: Pads) -> _Operand:
+        """How `tensor` gets `pads`, which count its own dimensions."""
+        base, turns = tensor, list[torch.fx.Node]()
+        order = list(range(tensor.meta["val"].dim()))  # of base, by dimensions of tensor
+        while operator(base.target) in _TURNS and base.op == "call_function":
+            turns.insert(0, base)
+            turned = _order(base)
+            order = [turned[k] for k in order]
+            source = base.args[0]
+            assert isinstance(source, torch.fx.Node)
+            base = source
+        own = {order[k]: n for k, n in pads.items()}
+        fused = self._zeros.get(base, (base, None))[1] == own or self._can_fuse(base)
+        copied = 0 if fused else hinted_bytes(self._enlarged(base.meta["val"], own))
+        return _Operand(
+            place=place, base=base, turns=tuple(turns), pads=own, fused=fused, copied_bytes=copied
+        )
+
+    def _can_fuse(self, base: torch.fx.Node) -> bool:
+        """Whether `base` is made by generated code for readers that all can read padded memory instead."""
+        node = owner = owner_of(base)
+        if not is_computed(owner) or dependence_on_strides(base):
+            return False
+        while node is not base:
+            if len(node.users) != 1:
+                return False
+            (node,) = node.users
+        return True
+
+    def _ends_aligned(self, operand: _Operand) -> bool:
+        """Whether rows of the padded base are whole vectors."""
+        with self.mode:
+            return not is_unaligned(self._enlarged(operand.base.meta["val"], operand.pads))
+
+    def _result(self, product: Product) -> _Result | str | None:
+        """How the wider result will be read, None if it gets no wider; or what stands in the way."""
+        _, columns = product.padding
+        node = product.node
+        if not columns:
+            return None
+        value = node.meta["val"]
+        obstacle = dependence_on_strides(node)
+        if not obstacle:
+            narrowed = self._narrowed(self._enlarged(value, {value.dim() - 1: columns}), value)
+            if views_over(node, narrowed, self.mode) is not None:
+                return _Result()
+            obstacle = "a view needs dense rows"
+        if hinted_bytes(value) > self._room:
+            return f"{obstacle}, and a copy of {hinted_bytes(value)} bytes would be large beside what is in memory"
+        return _Result(copied=True)
+
+    # doing it
+
+    def _apply(self, product: Product, operands: tuple[_Operand, ...], result: _Result | None) -> None:
+        node = product.node
+        args = list(node.args)
+        for operand in operands:
+            args[operand.place] = self._padded(operand, product)
+        node.args = tuple(args)
+        for turn in reversed([turn for operand in operands for turn in operand.turns]):
+            if not turn.users:
+                self.graph.erase_node(turn)
+        if result is None:
+            return
+        value = node.meta["val"]
+        wider = self._enlarged(value, {value.dim() - 1: product.padding[1]})
+        self.padding_bytes += hinted_bytes(wider) - hinted_bytes(value)
+        set_value(node, wider)
+        self.names.append(node.name)
+        readers = list(node.users)
+        read = self._narrow(node, value, after=node)
+        if result.copied:
+            dense = {"memory_format": torch.contiguous_format}
+            read = self._insert(read.next, node, _aten.clone.default, (read,), value, dense)
+        self._redirect(node, read, readers)
+
+    def _padded(self, operand: _Operand, product: Product) -> torch.fx.Node:
+        """The padded operand in the graph, turned as the product wants it."""
+        base, known = operand.base, self._zeros.get(operand.base)
+        if known is not None and known[1] == operand.pads:
+            found = known[0]
+        else:
+            found = self._pad(operand, product)
+        for turn in operand.turns:
+            args = (found, *turn.args[1:])
+            with self.mode:
+                call: Any = turn.target
+                value = call(found.meta["val"], *turn.args[1:], **turn.kwargs)
+            found = self._insert(product.node, turn, turn.target, args, value, dict(turn.kwargs))
+            _keep_side(found, base, product.node)
+        return found
+
+    def _pad(self, operand: _Operand, product: Product) -> torch.fx.Node:
+        base, value = operand.base, operand.base.meta["val"]
+        appended = [n for k in reversed(range(value.dim())) for n in (0, operand.pads.get(k, 0))]
+        before, like = (base.next, base) if operand.fused else (product.node, product.node)
+        readers = list(base.users)
+        made = self._insert(
+            before,
+            like,
+            _aten.constant_pad_nd.default,
+            (base, appended, 0),
+            self._enlarged(value, operand.pads),
+        )
+        self.names.append(made.name)
+        self.padding_bytes += hinted_bytes(made.meta["val"]) - (hinted_bytes(value) if operand.fused else 0)
+        if operand.fused:
+            read = self._narrow(made, value, after=made)
+            self._zeros[read] = (made, operand.pads)
+            self._redirect(base, read, readers)
+        else:
+            _keep_side(made, base, product.node)
+        return made
+
+    def _narrow(self, wide: torch.fx.Node, value: torch.Tensor, *, after: torch.fx.Node) -> torch.fx.Node:
+        """What `value` was, as slices of `wide`."""
+        found = wide
+        for k, (has, wants) in enumerate(zip(wide.meta["val"].shape, value.shape, strict=True)):
+            if type(has) is int and type(wants) is int and has != wants:
+                with self.mode:
+                    part = _aten.slice.Tensor(found.meta["val"], k, 0, wants)
+                found = self._insert(after.next, wide, _aten.slice.Tensor, (found, k, 0, wants), part)
+                after = found
+        return found
+
+    def _redirect(self, old: torch.fx.Node, new: torch.fx.Node, readers: list[torch.fx.Node]) -> None:
+        """Let `readers` of `old` read `new`, and views say what they are then."""
+        for reader in readers:
+            reader.replace_input_with(old, new)
+        values = views_over(new, new.meta["val"], self.mode)
+        assert values is not None, "views were tried before"
+        for node, value in values.items():
+            if node is not new:
+                set_value(node, value)
+
+    def _insert(
+        self,
+        before: torch.fx.Node,
+        like: torch.fx.Node,
+        target: Any,
+        args: tuple[Any, ...],
+        value: torch.Tensor,
+        kwargs: dict[str, Any] | None = None,
+    ) -> torch.fx.Node:
+        """A call of `target` in front of `before`, with the origin of `like`."""
+        with self.graph.inserting_before(before):
+            made = self.graph.call_function(target, args, kwargs or {})
+        made.meta.update({key: like.meta[key] for key in INHERITED if key in like.meta})
+        made.meta["val"] = value
+        return made
+
+    def _enlarged(self, value: torch.Tensor, pads: Pads) -> torch.Tensor:
+        """A dense fake tensor like `value`, with `pads` appended."""
+        shape: tuple[Size, ...] = tuple(
+            size + pads[k] if k in pads else size for k, size in enumerate(value.shape)
+        )
+        with self.mode:
+            return torch.empty_strided(shape, row_major(shape), dtype=value.dtype, device=value.device)
+
+    def _narrowed(self, wide: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        with self.mode:
+            part: torch.Tensor = _aten.slice.Tensor(wide, value.dim() - 1, 0, value.shape[-1])
+        return part
+
+
+def can_enlarge(product: Product) -> bool:
+    """Whether sizes decide the kernel of `product`, and all of those that are no whole vectors can be padded."""
+    value = product.node.meta["val"]
+    return (
+        any(product.padding)
+        and "recompute" not in product.node.meta
+        and is_dense_in_order(value, range(value.dim()))
+    )
+
+
+def _keep_side(made: torch.fx.Node, base: torch.fx.Node, product: torch.fx.Node) -> None:
+    """Let a copy for the backward be made in the backward, from what is in memory then.
+
+    The partitioner does not know that padding is cheap, and would have the forward save it.
+    """
+    if product.meta.get("partitioner_tag") == "is_backward" and owner_of(base).op == "placeholder":
+        made.meta["partitioner_tag"] = "must_be_in_backward"
+
+
+def _order(turn: torch.fx.Node) -> list[int]:
+    """Dimensions of the operand of a permutation, by dimensions of its result."""
+    rank = turn.meta["val"].dim()
+    order = list(range(rank))
+    kind = operator(turn.target)
+    if kind == "permute":
+        dims = turn.args[1]
+        assert isinstance(dims, list | tuple)
+        return [int(d) % rank for d in dims if isinstance(d, int)]
+    if kind == "transpose":
+        first, second = (int(d) % rank for d in turn.args[1:3] if isinstance(d, int))
+        order[first], order[second] = order[second], order[first]
+        return order
+    return order[::-1]
+
+
+def _held_bytes(graph: torch.fx.Graph) -> int:
+    """What the caller gives and gets."""
+    held = [n for n in graph.nodes if n.op == "placeholder"] + list(graph.output_node().all_input_nodes)
+    values = [node.meta.get("val") for node in dict.fromkeys(held)]
+    return sum(hinted_bytes(v) for v in values if isinstance(v, torch.Tensor))

@@ -1,0 +1,38 @@
+"""Graphs with matrix products, as the padding pass leaves them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from coilwork_ir.buffers import Buffer, Ref
+from coilwork_ir.index import as_int
+from coilwork_ir.loops import Extern, Graph
+from coilwork_lowering import LayoutOptions, PaddingDecision, lower, pad_products
+
+ON_CPU = LayoutOptions(layout="captured", devices=("cpu",))
+
+
+def decided(function: Callable[..., Any], *inputs: Any, mode: str = "fake") -> tuple[Graph, PaddingDecision]:
+    gm = make_fx(function, tracing_mode=mode)(*inputs)
+    captured = {n: n.meta["val"] for n in gm.graph.nodes if n.op == "call_function"}
+    made, decision = pad_products(gm, ON_CPU)
+    assert (made is gm) == (decision.padded == ())
+    assert all(n.meta["val"] is value for n, value in captured.items())
+    return lower(made, name="graph").graph, decision
+
+
+def product_operands(graph: Graph) -> list[tuple[int | None, ...]]:
+    """Leading strides of every matrix of every product, results last."""
+    buffers: dict[str, Buffer] = {b.name: b for b in graph.inputs if isinstance(b, Buffer)}
+    found = []
+    for node in graph.nodes:
+        outputs = getattr(node, "outputs", None) or (getattr(node, "output", None),)
+        buffers.update((b.name, b) for b in outputs if isinstance(b, Buffer))
+        if isinstance(node, Extern) and node.family == "contraction":
+            used = [buffers[a.name] for a in node.args if isinstance(a, Ref)]
+            used += [b for b in node.outputs if isinstance(b, Buffer)]
+            found.append(tuple(as_int(max(b.strides, key=lambda s: as_int(s) or 0)) for b in used))
+    return found
