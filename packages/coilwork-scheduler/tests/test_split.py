@@ -207,6 +207,53 @@ def test_a_softmax_with_enough_rows_stays_one_kernel(build):
     assert len(args_of(schedule(build.graph("y"), H200))) == 1
 
 
+def long_softmax(build, rows, columns, *, dtype=F32):
+    at = build.at
+    build.input("x", rows, columns, dtype=dtype)
+    wide = lambda i, j: cast(at("x", i, j), F32)  # noqa: E731
+    build.reduce("m", "max", [rows], [columns], wide, dtype=F32)
+    shifted = lambda i, j: op("exp", op("sub", wide(i, j), at("m", i)))  # noqa: E731
+    build.reduce("s", "sum", [rows], [columns], shifted, dtype=F32)
+    build.pointwise("y", [rows, columns], lambda i, j: op("div", shifted(i, j), at("s", i)), dtype=F32)
+    return build.graph("m", "y")
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16])
+def test_a_softmax_of_few_long_rows_reads_them_twice(build, dtype):
+    made = schedule(long_softmax(build, 64, 262144, dtype=dtype), H200, observe=lambda _, g: verify_graph(g))
+    assert args_of(made) == [
+        ("x", "m_part", "m_sum"),
+        ("m_part", "m_sum", "m", "s"),
+        ("x", "m", "s", "y"),
+    ]
+    assert [d.subjects for d in splits(made)] == [("m", "s")]
+
+
+@pytest.mark.parametrize("length", [4096, 5003])
+def test_a_split_softmax_keeps_its_numbers(build, length):
+    graph = long_softmax(build, 3, length)
+    made = schedule(graph, EAGER, ScheduleOptions(persistent_bytes=16))
+    assert [d.subjects for d in splits(made)] == [("m", "s")]
+    agree(graph, made)
+
+
+def test_numerics_of_eager_keep_the_two_reductions_of_a_softmax_apart(build):
+    graph = long_softmax(build, 64, 262144)
+    made = schedule(graph, H200, ScheduleOptions(numerics="eager"))
+    assert len(args_of(made)) == 5
+
+
+def test_an_exponential_of_something_else_stays(build):
+    at = build.at
+    for name in ("x", "z"):
+        build.input(name, 4, 1 << 20, dtype=F32)
+    build.reduce("m", "max", [4], [1 << 20], lambda i, r: at("z", i, r), dtype=F32)
+    body = lambda i, r: op("exp", op("sub", at("x", i, r), at("m", i)))  # noqa: E731
+    build.reduce("s", "sum", [4], [1 << 20], body, dtype=F32)
+    made = schedule(build.graph("m", "s"), H200)
+    assert ("m",) in [d.subjects for d in splits(made)]
+
+
 def test_a_sum_of_everything_is_two_kernels(build):
     build.input("x", 1 << 26, dtype=F32)
     build.reduce("s", "sum", [], [1 << 26], lambda r: build.at("x", r), dtype=F32)

@@ -5,7 +5,7 @@ device, as for the statistics of a batch norm or the gradient of a bias, memory 
 inlined into the reduction moves along into the first of the two.
 
 Reductions of one domain that read the same are a family: judged together and cut alike, so that fusion can still give
-them one kernel.
+them one kernel. The two of a softmax, one of which needs the other, become one first: `online.py`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from coilwork_scheduler.cost import CostModel, KernelWork
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.occupancy import programs_of, unit_stride
+from coilwork_scheduler.online import merged
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.pieces import Pieces, cut_axes
 from coilwork_scheduler.sizes import SizeHints
@@ -65,6 +66,8 @@ def split_reductions(
     if not options.split or not target.is_gpu:
         return graph
     judge = _Judge(facts=facts, target=target, model=model, sizes=sizes, options=options, journal=journal)
+    if options.numerics == "fast":
+        graph = merged(graph, lambda pair: judge.candidate(pair.both) and judge.splits(_alone(pair.both)))
     found: dict[int, Pieces] = {}
     for family in _families(graph, judge):
         pieces = judge.pieces_of(family)
@@ -119,12 +122,7 @@ def _families(graph: Graph, judge: _Judge) -> Iterator[_Family]:
     for position, node in enumerate(graph.nodes):
         if not isinstance(node, Reduce) or not judge.candidate(node):
             continue
-        axes = frozenset(node.axes)
-        rows[position] = tuple(
-            access
-            for access in loads((node.body,))
-            if any(not axes.isdisjoint(e.free_symbols) for e in access.index)
-        )
+        rows[position] = _rows(node)
         parent[position] = position
         # the pieces of positions of extremes follow the axes, not memory
         domain = (node.ranges, node.axes, node.kind in _POSITIONS)
@@ -144,6 +142,19 @@ def _families(graph: Graph, judge: _Judge) -> Iterator[_Family]:
         )
 
 
+def _rows(node: Reduce) -> tuple[Load, ...]:
+    axes = frozenset(node.axes)
+    return tuple(
+        access
+        for access in loads((node.body,))
+        if any(not axes.isdisjoint(e.free_symbols) for e in access.index)
+    )
+
+
+def _alone(node: Reduce) -> _Family:
+    return _Family(positions=(), members=(node,), rows=_rows(node))
+
+
 @dataclass(frozen=True, slots=True)
 class _Shape:
     """A family's likely figures: results, points per result, programs of one kernel for all, bytes read."""
@@ -154,6 +165,21 @@ class _Shape:
     programs: int
     read_bytes: int
     operations: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Weighed:
+    """A way to cut a family, and what that takes."""
+
+    pieces: Pieces
+    count: int
+    programs: int
+    whole_us: float
+    split_us: float
+
+    @property
+    def pays(self) -> bool:
+        return self.split_us < CLEAR_WIN * self.whole_us
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +204,27 @@ class _Judge:
 
     def pieces_of(self, family: _Family) -> Pieces | None:
         """How to cut the axes of `family`; `None` if one kernel for each result does as well."""
+        found = self._weighed(family)
+        if found is None:
+            return None
+        self.journal.note(
+            "split",
+            tuple(b.name for b in family.outputs),
+            found.pays,
+            "pieces fill the device" if found.pays else "a second kernel costs more than idle programs do",
+            pieces=found.count,
+            programs=found.programs,
+            whole_us=round(found.whole_us, 3),
+            split_us=round(found.split_us, 3),
+        )
+        return found.pieces if found.pays else None
+
+    def splits(self, family: _Family) -> bool:
+        """Whether `pieces_of` cuts `family`; records nothing."""
+        found = self._weighed(family)
+        return found is not None and found.pays
+
+    def _weighed(self, family: _Family) -> _Weighed | None:
         shape = self._shape(family)
         wanted = self._wanted(family, shape)
         if wanted < 2 or (not shape.across and 4 * shape.length <= self.options.persistent_bytes):
@@ -194,20 +241,13 @@ class _Judge:
         if pieces is None:
             return None
         count = max(self.sizes.value(pieces.count), 1)
-        whole_us = self._us(shape, 1)
-        split_us = self._us(shape, count) + self._second_us(family, shape, count)
-        accepted = split_us < CLEAR_WIN * whole_us
-        self.journal.note(
-            "split",
-            tuple(b.name for b in family.outputs),
-            accepted,
-            "pieces fill the device" if accepted else "a second kernel costs more than idle programs do",
-            pieces=count,
+        return _Weighed(
+            pieces=pieces,
+            count=count,
             programs=shape.programs,
-            whole_us=round(whole_us, 3),
-            split_us=round(split_us, 3),
+            whole_us=self._us(shape, 1),
+            split_us=self._us(shape, count) + self._second_us(family, shape, count),
         )
-        return pieces if accepted else None
 
     def _shape(self, family: _Family) -> _Shape:
         results = max(self.sizes.numel(tuple(extent_of(r) for r in family.ranges)), 1)

@@ -41,7 +41,9 @@ class Storage:
     def reusable(self) -> bool:
         """Other buffers may have the memory when this one is dead."""
         # an operator may have woven results with gaps into each other
-        return self.owner == "planned" or (self.owner == "fresh" and self.root.span is product(self.root.shape))
+        return self.owner == "planned" or (
+            self.owner == "fresh" and self.root.span is product(self.root.shape)
+        )
 
     @property
     def size_bytes(self) -> Expr:
