@@ -87,7 +87,9 @@ def test_what_is_channels_last_already_stays() -> None:
         (torch.bfloat16, LayoutOptions(devices=("cpu",), tf32_convolutions=False), 2),
         (torch.float64, ON_CPU, 0),
         (torch.float64, ALWAYS, 2),
-        (torch.bfloat16, LayoutOptions(), 0),
+        (torch.bfloat16, LayoutOptions(), 2),
+        (torch.float32, LayoutOptions(), 0),
+        (torch.bfloat16, LayoutOptions(narrow_devices=()), 0),
     ],
 )
 def test_which_convolutions_profit(dtype: torch.dtype, options: LayoutOptions, found: int) -> None:

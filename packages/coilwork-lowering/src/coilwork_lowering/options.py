@@ -46,8 +46,10 @@ class LayoutOptions:
     Attributes:
         layout: `auto` takes channels-last on `devices` where that saves memory traffic, `captured` never,
             `channels_last` on every device and whatever it costs. Default: `auto`.
-        devices: types of devices whose kernels compute in channels-last and convert other layouts, each time. A CPU's
-            have blocked layouts of their own. Default: `cuda`.
+        devices: types of devices whose kernels compute in channels-last and convert other layouts, each time.
+            Default: `cuda`.
+        narrow_devices: types of devices of which that holds for 16 bit floats alone. A CPU's kernels for `f32` have
+            blocked layouts of their own. Default: `cpu`.
         tf32_convolutions: whether convolutions in `f32` may round their operands to TF32, as
             `torch.backends.cudnn` says; only then do their kernels prefer channels-last. Default: True, as in torch.
         pad_products: give rows of what matrix products on `devices` read and write a stride of a multiple of 16
@@ -56,6 +58,7 @@ class LayoutOptions:
 
     layout: ConvolutionLayout = "auto"
     devices: tuple[str, ...] = ("cuda",)
+    narrow_devices: tuple[str, ...] = ("cpu",)
     tf32_convolutions: bool = True
     pad_products: bool = True
 

@@ -23,6 +23,8 @@ _WORTHWHILE: Final = 0.75
 # What the start of a kernel costs, in bytes that a GPU moves meanwhile (some 3 us at 2 to 4 TB/s). Copies of ours are
 # launches of their own; small graphs stay as captured, and with them the rounding of their kernels.
 _LAUNCH_BYTES: Final = 8_000_000
+# The same of a CPU's loop nest (some 10 us at 10 to 20 GB/s).
+_NEST_BYTES: Final = 200_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,8 +91,9 @@ class LayoutDecision:
 def find_convolutions(gm: torch.fx.GraphModule, options: LayoutOptions) -> tuple[Convolution, ...]:
     """Convolutions over two and three spatial dimensions whose kernels prefer channels-last.
 
-    Without `options.layout == "channels_last"` these are the ones on `options.devices` in 16 bit floats, and in `f32`
-    if its convolutions may round to TF32; kernels of full `f32` and `f64` want the captured layout.
+    Without `options.layout == "channels_last"` these are the ones in 16 bit floats on `options.devices` and
+    `options.narrow_devices`, and on the former in `f32` if convolutions may round to TF32; kernels of full `f32` and
+    `f64` want the captured layout.
     """
     found: list[Convolution] = []
     for node in gm.graph.nodes:
@@ -123,11 +126,10 @@ def _convolution(node: torch.fx.Node, options: LayoutOptions) -> Sequence[Convol
 
 
 def _profits(tensor: torch.Tensor, options: LayoutOptions) -> bool:
-    if tensor.device.type not in options.devices:
-        return False
-    return tensor.dtype in (torch.float16, torch.bfloat16) or (
-        tensor.dtype is torch.float32 and options.tf32_convolutions
-    )
+    device = tensor.device.type
+    if tensor.dtype in (torch.float16, torch.bfloat16):
+        return device in options.devices or device in options.narrow_devices
+    return tensor.dtype is torch.float32 and device in options.devices and options.tf32_convolutions
 
 
 def captured_cost(convolutions: Sequence[Convolution]) -> int:
@@ -157,7 +159,8 @@ def judge(
     """The decision about a graph where `copies` that read and write `copied_bytes` give `convolutions` channels-last."""
     before = captured_cost(convolutions)
     after = copied_bytes + grouped_cost(convolutions)
-    launched = copies * _LAUNCH_BYTES
+    launch = _NEST_BYTES if all(c.tensors[0].device.type == "cpu" for c in convolutions) else _LAUNCH_BYTES
+    launched = copies * launch
     what = f"{after} bytes change layout in channels-last, {before} as captured"
     if not convolutions:
         chosen, what = False, "no kernel returns channels-last"
@@ -165,7 +168,7 @@ def judge(
         chosen, what = True, f"asked for; {what}"
     else:
         chosen = before > 0 and after + launched <= _WORTHWHILE * before
-        what += f", and {copies} copies are launched, each worth {_LAUNCH_BYTES} bytes"
+        what += f", and {copies} copies are launched, each worth {launch} bytes"
     return LayoutDecision(
         channels_last=chosen,
         reason=f"{len(convolutions)} convolutions {'in channels-last' if chosen else 'as captured'}: {what}",
