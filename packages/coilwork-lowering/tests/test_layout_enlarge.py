@@ -12,6 +12,7 @@ from lowering_backend import Recorder
 from product_graphs import ON_CPU, decided, product_operands
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils.checkpoint import CheckpointPolicy
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import as_int
@@ -166,6 +167,45 @@ def test_generated_operands_are_padded_as_they_are_made() -> None:
     assert len(decision.padded) == 2, decision
     stored = [n.output for n in graph.nodes if "pad" in getattr(getattr(n, "output", None), "name", "")]
     assert {tuple(as_int(s) for s in b.shape) for b in stored} == {(4 * ROWS, 2008), (2008, 4 * OUTER)}
+
+
+def test_one_operand_in_two_places() -> None:
+    def gram(x: Tensor) -> Tensor:
+        y = x.relu()
+        return y @ y.t()
+
+    x = drawn(4 * OUTER, INNER)
+    graph, decision = decided(gram, x)
+    assert decision.padded == ("constant_pad_nd_default",)
+    assert product_operands(graph) == [(2008, 2008, 4 * OUTER)]
+    found, _ = run(gram, x)
+    torch.testing.assert_close(found, gram(x), rtol=0.02, atol=0.02)
+    # columns of the result and the inner size are odd, so that the operands differ
+    found, recorder = run(lambda x: gram(x[1:]).amax(-1), x)
+    assert recorder.decisions[0].aligned == 1
+    torch.testing.assert_close(found, gram(x[1:]).amax(-1), rtol=0.02, atol=0.02)
+
+
+def test_an_operand_that_somebody_reads_flat_is_copied() -> None:
+    def flat(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        y = x.relu()
+        return (y @ w).amax(-1), y.view(-1).amax(0)
+
+    x, w = drawn(4 * OUTER, INNER), drawn(INNER, 4 * OUTER)
+    found, recorder = run(flat, x, w)
+    (decision,) = recorder.decisions
+    assert decision.aligned == 1
+    assert decision.padding_bytes == 2 * 2008 * (4 * OUTER + 4 * OUTER)
+    for got, expected in zip(found, flat(x, w), strict=True):
+        torch.testing.assert_close(got, expected, rtol=0.02, atol=0.02)
+
+
+def test_checkpointed_regions_are_left_to_their_author() -> None:
+    gm = make_fx(scored, tracing_mode="fake")(*logits())
+    for node in gm.graph.nodes:
+        node.meta["recompute"] = CheckpointPolicy.PREFER_RECOMPUTE
+    made, decision = pad_products(gm, ON_CPU)
+    assert made is gm and decision.products == 1
 
 
 def test_what_the_caller_gets_is_dense() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import torch
@@ -82,6 +82,7 @@ class Enlarging:
         self._room = max(_ROOM, int(_SHARE_OF_GRAPH * _held_bytes(graph)))
         # what is read of padded memory, the padded memory, and where zeros follow in it
         self._zeros: dict[torch.fx.Node, tuple[torch.fx.Node, Pads]] = {}
+        self._read_as: dict[torch.fx.Node, torch.fx.Node] = {}
 
     def judge(self, product: Product) -> None:
         """Pad `product` if all of it can be and that is worth it; it has sizes that are no whole vectors."""
@@ -151,13 +152,13 @@ class Enlarging:
             assert isinstance(source, torch.fx.Node)
             base = source
         own = {order[k]: n for k, n in pads.items()}
-        fused = self._zeros.get(base, (base, None))[1] == own or self._can_fuse(base)
+        fused = self._zeros.get(base, (base, None))[1] == own or self._can_fuse(base, own)
         copied = 0 if fused else hinted_bytes(self._enlarged(base.meta["val"], own))
         return _Operand(
             place=place, base=base, turns=tuple(turns), pads=own, fused=fused, copied_bytes=copied
         )
 
-    def _can_fuse(self, base: torch.fx.Node) -> bool:
+    def _can_fuse(self, base: torch.fx.Node, pads: Pads) -> bool:
         """Whether `base` is made by generated code for readers that all can read padded memory instead."""
         node = owner = owner_of(base)
         if not is_computed(owner) or dependence_on_strides(base):
@@ -166,7 +167,7 @@ class Enlarging:
             if len(node.users) != 1:
                 return False
             (node,) = node.users
-        return True
+        return views_over(base, self._narrowed(base.meta["val"], pads), self.mode) is not None
 
     def _ends_aligned(self, operand: _Operand) -> bool:
         """Whether rows of the padded base are whole vectors."""
@@ -182,7 +183,7 @@ class Enlarging:
         value = node.meta["val"]
         obstacle = dependence_on_strides(node)
         if not obstacle:
-            narrowed = self._narrowed(self._enlarged(value, {value.dim() - 1: columns}), value)
+            narrowed = self._narrowed(value, {value.dim() - 1: columns})
             if views_over(node, narrowed, self.mode) is not None:
                 return _Result()
             obstacle = "a view needs dense rows"
@@ -217,11 +218,14 @@ class Enlarging:
 
     def _padded(self, operand: _Operand, product: Product) -> torch.fx.Node:
         """The padded operand in the graph, turned as the product wants it."""
-        base, known = operand.base, self._zeros.get(operand.base)
+        base = self._read_as.get(
+            operand.base, operand.base
+        )  # another operand of this product may be a view of it
+        known = self._zeros.get(base)
         if known is not None and known[1] == operand.pads:
             found = known[0]
         else:
-            found = self._pad(operand, product)
+            found = self._pad(replace(operand, base=base), product)
         for turn in operand.turns:
             args = (found, *turn.args[1:])
             with self.mode:
@@ -248,6 +252,7 @@ class Enlarging:
         if operand.fused:
             read = self._narrow(made, value, after=made)
             self._zeros[read] = (made, operand.pads)
+            self._read_as[base] = read
             self._redirect(base, read, readers)
         else:
             _keep_side(made, base, product.node)
@@ -298,9 +303,12 @@ class Enlarging:
         with self.mode:
             return torch.empty_strided(shape, row_major(shape), dtype=value.dtype, device=value.device)
 
-    def _narrowed(self, wide: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    def _narrowed(self, value: torch.Tensor, pads: Pads) -> torch.Tensor:
+        """`value` as part of a dense fake tensor with `pads` appended."""
+        part = self._enlarged(value, pads)
         with self.mode:
-            part: torch.Tensor = _aten.slice.Tensor(wide, value.dim() - 1, 0, value.shape[-1])
+            for k in pads:
+                part = _aten.slice.Tensor(part, k, 0, value.shape[k])
         return part
 
 
