@@ -91,7 +91,7 @@ def wheelhouse(session: nox.Session, names: list[str], *, python: str = "python"
     prepared = os.environ.get("NOX_WHEELHOUSE")
     if prepared:
         return Path(prepared).resolve()
-    folder = Path(session.create_tmp()) / "wheels"
+    folder = Path(session.create_tmp()).resolve() / "wheels"
     shutil.rmtree(folder, ignore_errors=True)
     offline = ["--no-build-isolation"] if python != "python" and importlib.util.find_spec("hatchling") else []
     sources = [str(ROOT / "packages" / name) for name in names]
