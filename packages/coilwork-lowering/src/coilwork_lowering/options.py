@@ -52,8 +52,8 @@ class LayoutOptions:
             blocked layouts of their own. Default: `cpu`.
         tf32_convolutions: whether convolutions in `f32` may round their operands to TF32, as
             `torch.backends.cudnn` says; only then do their kernels prefer channels-last. Default: True, as in torch.
-        pad_products: give rows of what matrix products on `devices` read and write a stride of a multiple of 16
-            bytes, where the graph is free to choose it. Default: True.
+        pad_products: pad matrix products on `devices`: sizes in 16 bit floats to multiples of 8 where that saves more
+            than its copies cost, and rows to multiples of 16 bytes where the graph is free to choose. Default: True.
     """
 
     layout: ConvolutionLayout = "auto"
