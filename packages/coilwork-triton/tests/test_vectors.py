@@ -7,7 +7,7 @@ from kernel_bench import along
 
 from coilwork_ir.index import Expr, as_expr, symbol
 from coilwork_ir.kernels import Range
-from coilwork_triton.vectors import Access, in_rows, neighbourly
+from coilwork_triton.vectors import Access, in_rows, neighbourly, whole_sizes
 
 
 def rows(outer: Expr | int, inner: Expr | int) -> tuple[Range, Range]:
@@ -28,7 +28,7 @@ def access(ranges: tuple[Range, Range], pitch: int, start: int = 0, itemsize: in
         (4000, (4096, 4000), False),
         (40, (41, 40), False),
         # most of it is wide
-        (1001, (1001, 1001, 1001, 1008), False),
+        (1001, (1001, 1001, 1001, 1001, 1008), False),
     ],
 )
 def test_rows_that_lanes_do_not_divide(inner: int, pitches: tuple[int, ...], wanted: bool) -> None:
@@ -55,3 +55,17 @@ def test_starts_and_element_sizes() -> None:
     for start, itemsize, wanted in ((0, 4, False), (4, 4, False), (4, 2, True), (1, 4, True), (1, 16, False)):
         assert neighbourly(space, [access(space, 1024, start, itemsize)], flat=True) is wanted
         assert neighbourly(space, [access(space, 1024, start, itemsize)], flat=False) is wanted
+
+
+@pytest.mark.parametrize(("inner", "wanted"), [(4096, True), (3072, True), (3136, False), (512, False)])
+def test_rows_of_whole_blocks_that_something_is_read_once_for(inner: int, wanted: bool) -> None:
+    space = rows(64, inner)
+    once = Access(index=space[0].symbol, itemsize=4)
+    assert in_rows(space, [access(space, inner), once]) is wanted
+    assert not in_rows(space, [access(space, inner)])
+
+
+def test_what_comes_from_memory() -> None:
+    space = rows(64, 100)
+    touched = [access(space, 100), access(space, 100, itemsize=4), Access(index=space[1].symbol, itemsize=8)]
+    assert whole_sizes(space, touched) == (2, 4)

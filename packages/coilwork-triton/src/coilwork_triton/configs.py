@@ -40,6 +40,7 @@ class Facts:
         element_bytes: size of the widest element loaded or stored.
         tensors: number of tensor arguments.
         scans: the kernel scans along r.
+        streams: element sizes of what is accessed at every point.
     """
 
     walk: Walk
@@ -48,6 +49,7 @@ class Facts:
     element_bytes: int
     tensors: int
     scans: bool = False
+    streams: tuple[int, ...] = ()
 
 
 def next_power_of_two(n: int) -> int:
@@ -104,7 +106,11 @@ def _row_shapes(length: int) -> list[tuple[int, int, int]]:
         return 1 - length / (-(-length // width) * width)
 
     long = [shape for shape in ((1024, 1, 4), (2048, 1, 8), (512, 1, 2)) if waste(shape[0]) <= _WASTE]
-    return long or sorted([(256, 4, 4), (512, 2, 4), (1024, 1, 4)], key=lambda shape: waste(shape[0]))
+    # without masks if there is a choice
+    exact = [shape for shape in long if waste(shape[0]) == 0]
+    if exact or long:
+        return exact or long
+    return sorted([(256, 4, 4), (512, 2, 4), (1024, 1, 4)], key=lambda shape: waste(shape[0]))
 
 
 def _pointwise_line(facts: Facts, target: Target) -> list[Config]:
@@ -145,16 +151,30 @@ def _persistent(facts: Facts, target: Target) -> list[Config]:
         ]
     # several rows per program, so that its warps have 16 bytes per thread to load
     enough = max(1, next_power_of_two(-(-rows // (2 * target.multiprocessors))))
+    if across:
+        return _persistent_columns(facts, target, row, max(enough, 32))
     found = []
     for elements in (2048, 1024, 4096):
-        x = max(1, elements // row)
-        if across:
-            # contiguous along x: a block spans whole sectors there
-            x = max(x, 128 // facts.element_bytes)
-        x = min(x, max(enough, 32 if across else 1), next_power_of_two(rows))
+        x = min(max(1, elements // row), enough, next_power_of_two(rows))
         found.append(
             _config(_rest(facts) | {"x": x, "r": row}, min(8, _warps_for(x * row, 8, target)), target)
         )
+    return found
+
+
+def _persistent_columns(facts: Facts, target: Target, row: int, most: int) -> list[Config]:
+    """Blocks of whole columns of `row` points: contiguous along x, where a block spans a line of cache."""
+    line = 128 // max(facts.streams, default=facts.element_bytes)
+    best = max(2048 // row, line)
+    widths = dict.fromkeys(
+        min(x, most, next_power_of_two(facts.extents["x"])) for x in (best, max(1, best // 2), 2 * best)
+    )
+    # 64 values per thread are as many as its registers hold
+    fitting = [x for x in widths if x * row <= 64 * 512] or [min(widths)]
+    found = []
+    for x in sorted(fitting, key=lambda x: x * row > 64 * 256):
+        warps = 16 if x * row > 64 * 256 else min(8, _warps_for(x * row, 8, target))
+        found.append(_config(_rest(facts) | {"x": x, "r": row}, warps, target))
     return found
 
 
@@ -171,7 +191,12 @@ def _looped(facts: Facts, target: Target) -> list[Config]:
     found = []
     # few columns: narrower blocks, down to one 32-byte sector, keep every multiprocessor busy
     columns = facts.extents["x"]
-    shapes = [(64, 32, 8), (32, 64, 8), (16, 128, 8)]
+    # 32 bytes per thread in flight: deeper blocks of small elements
+    deep = 2 if 0 < sum(facts.streams) <= 2 else 1
+    shapes = [(64, 32 * deep, 8), (32, 64 * deep, 8), (16, 128 * deep, 8)]
+    if columns >= 128 * 3 * target.multiprocessors:
+        # blocks of 64 need more registers than leave room for all of them at once; half as many run in one wave
+        shapes = [(64, 32 * deep, 8), (128, 32 * deep, 8), (32, 64 * deep, 8)]
     busy = [shape for shape in shapes if columns >= shape[0] * target.multiprocessors]
     for width, depth, warps in busy + [shape for shape in reversed(shapes) if shape not in busy]:
         x = min(width, next_power_of_two(columns))

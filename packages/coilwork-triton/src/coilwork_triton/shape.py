@@ -28,7 +28,7 @@ from coilwork_ir.scalar import Scalar, Scan, postorder
 from coilwork_ir.target import Target
 from coilwork_triton.configs import TRANSPOSED, UNKNOWN_EXTENT, Facts, Walk, next_power_of_two, propose
 from coilwork_triton.options import TritonOptions
-from coilwork_triton.vectors import Access, accesses_of, in_rows, neighbourly
+from coilwork_triton.vectors import Access, accesses_of, in_rows, neighbourly, whole_sizes
 
 Letter = Literal["x", "y", "z", "r"]
 _BLOCKS: Final[Mapping[str, str]] = {"x": "XBLOCK", "y": "YBLOCK", "z": "ZBLOCK", "r": "R0_BLOCK"}
@@ -147,6 +147,7 @@ def plan(kernel: Kernel, values: tuple[Scalar, ...], target: Target, options: Tr
         extents={letter: _estimate(n, letter, walk) for letter, n in numels.items()},
         coalescing={k: min(1.0, sum(r.coalescing for r in ranges)) for k, ranges in grouped.items()},
         element_bytes=max((a.dtype.itemsize for a in kernel.args), default=4),
+        streams=whole_sizes(kernel.ranges, touched),
         tensors=len(kernel.args),
         scans=any(isinstance(v, Scan) for v in postorder(values)),
     )

@@ -6,7 +6,8 @@ asked for again and again. Where much is of that kind it is better that no acces
 neighbouring elements.
 
 Rows of a length that lanes do not divide are of that kind, and dearer still when the walk is over their flat positions,
-for each element then costs a division. Long ones are walked row by row.
+for each element then costs a division. Long ones are walked row by row, as are rows of whole blocks that something is
+read once for.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ _WIDE: Final = 16
 _SHARE: Final = 1 / 3
 # Points of a row that is worth a program's while.
 LEAST_ROW: Final = 256
+# A row of a multiple of these is walked without masks.
+WHOLE_BLOCKS: Final = 1024
 _ZERO: Final = as_expr(0)
 _ONE: Final = as_expr(1)
 
@@ -56,13 +59,31 @@ def accesses_of(kernel: Kernel, values: Iterable[Scalar]) -> tuple[Access, ...]:
     return tuple(found.values())
 
 
+def whole_sizes(ranges: Sequence[Range], touched: Sequence[Access]) -> tuple[int, ...]:
+    """Element sizes of the accesses that vary along all of `ranges`."""
+    return tuple(a.itemsize for a in _whole(_real(ranges), touched))
+
+
 def in_rows(ranges: Sequence[Range], touched: Sequence[Access]) -> bool:
-    """True if a pointwise kernel over `ranges`, outermost first, is better walked by rows of the innermost one."""
+    """True if a pointwise kernel over `ranges`, outermost first, is better walked by rows of the innermost one.
+
+    That is where flat positions would keep accesses from being wide, and where something is read once per row and rows
+    are of whole blocks: then that is one element for all threads.
+    """
     real = _real(ranges)
     if len(real) < 2:
         return False
     extent = real[-1].extent
-    return extent is not None and provably_le(LEAST_ROW, extent) and _mostly_narrow(real, touched, flat=True)
+    if extent is None or not provably_le(LEAST_ROW, extent):
+        return False
+    if provably_divisible(extent, WHOLE_BLOCKS) and any(_once_per_row(real, a) for a in touched):
+        return True
+    return _mostly_narrow(real, touched, flat=True)
+
+
+def _once_per_row(real: Sequence[Expr], access: Access) -> bool:
+    free = access.index.free_symbols
+    return real[-1] not in free and not free.isdisjoint(real)
 
 
 def neighbourly(ranges: Sequence[Range], touched: Sequence[Access], *, flat: bool) -> bool:
@@ -83,11 +104,14 @@ def _real(ranges: Sequence[Range]) -> tuple[Expr, ...]:
 def _mostly_narrow(real: Sequence[Expr], touched: Sequence[Access], *, flat: bool) -> bool:
     if not real:
         return False
-    # what is read again along some range comes from cache
-    whole = [a for a in touched if all(s in a.index.free_symbols for s in real)]
-    along = [a for a in whole if stride_of(a.index, real[-1]) is _ONE]
+    along = [a for a in _whole(real, touched) if stride_of(a.index, real[-1]) is _ONE]
     narrow = sum(a.itemsize for a in along if _narrow(real, a, flat=flat))
     return narrow > 0 and narrow >= _SHARE * sum(a.itemsize for a in along)
+
+
+def _whole(real: Sequence[Expr], touched: Sequence[Access]) -> list[Access]:
+    """Those of `touched` that come from memory: what is read again along some range comes from cache."""
+    return [a for a in touched if all(s in a.index.free_symbols for s in real)]
 
 
 def _narrow(real: Sequence[Expr], access: Access, *, flat: bool) -> bool:

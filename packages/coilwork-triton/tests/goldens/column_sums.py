@@ -19,6 +19,6 @@ def column_sums(in0, out0, XBLOCK: tl.constexpr, R0_BLOCK: tl.constexpr):
     sum2 = tl.sum(sum_lanes1, 1, keep_dims=True)
     tl.store(out0 + x0, sum2)
 # grid -((-3072) // XBLOCK)
-# try {'XBLOCK': 16, 'R0_BLOCK': 128} warps 8
-# try {'XBLOCK': 32, 'R0_BLOCK': 64} warps 8
-# try {'XBLOCK': 64, 'R0_BLOCK': 32} warps 8
+# try {'XBLOCK': 16, 'R0_BLOCK': 256} warps 8
+# try {'XBLOCK': 32, 'R0_BLOCK': 128} warps 8
+# try {'XBLOCK': 64, 'R0_BLOCK': 64} warps 8

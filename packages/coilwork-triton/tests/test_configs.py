@@ -1,0 +1,46 @@
+"""Launches that are proposed: blocks that fit rows and columns."""
+
+from __future__ import annotations
+
+import pytest
+
+from coilwork_ir.target import target
+from coilwork_triton.configs import Facts, Walk, propose
+
+H200 = target("sm_90")
+
+
+def blocks(walk: Walk, streams: tuple[int, ...] = (2,), **extents: int) -> list[tuple[int, ...]]:
+    across = {"x": 1.0, "r": 0.0} if walk != "pointwise" else {"x": 1.0}
+    facts = Facts(walk=walk, extents=extents, coalescing=across, element_bytes=4, tensors=2, streams=streams)
+    found = propose(facts, H200, 3)
+    names = {"YBLOCK": "y", "XBLOCK": "x", "R0_BLOCK": "r"}
+    return [
+        tuple({names[k]: v for k, v in c.meta}[n] for n in sorted(extents, reverse=True)) + (c.num_warps,)
+        for c in found
+    ]
+
+
+@pytest.mark.parametrize(
+    ("length", "widths"),
+    [(4096, [1024, 2048, 512]), (3072, [1024, 512]), (50264, [1024, 2048, 512]), (1100, [256, 512, 1024])],
+)
+def test_blocks_of_rows_hold_little_behind_the_end(length: int, widths: list[int]) -> None:
+    found = blocks("pointwise", y=8192, x=length)
+    assert sorted(width for _, width, _ in found) == sorted(widths)
+    assert all(8 * 32 * warps == rows * width for rows, width, warps in found)
+
+
+@pytest.mark.parametrize("streams", [(2,), (4,), (2, 2)])
+def test_columns_have_16_bytes_per_thread_and_32_in_flight(streams: tuple[int, ...]) -> None:
+    for width, depth, warps in blocks("looped", streams, x=65536, r=1024):
+        assert width * max(streams) >= 64
+        assert width * depth * sum(streams) >= 32 * 32 * warps
+
+
+@pytest.mark.parametrize(("row", "streams"), [(512, (2,)), (512, (4,)), (128, (2, 2)), (16, (4,))])
+def test_whole_columns_fit_registers_and_span_lines(row: int, streams: tuple[int, ...]) -> None:
+    found = blocks("persistent", streams, x=65536, r=row)
+    assert all(width * depth <= 64 * 32 * warps for width, depth, warps in found)
+    assert any(width * max(streams) >= 128 for width, _, _ in found)
+    assert len(found) > 1
