@@ -545,6 +545,31 @@ def test_refusals_name_the_cause() -> None:
         TritonCodegen().emit(kernel, target("sm_90"), {"index_dtyp": "i32"})
 
 
+@pytest.mark.parametrize("hint", ["persistent", "looped"])
+@pytest.mark.parametrize("kind", ["sum", "max", "welford", "online_softmax", "argmax"])
+def test_rows_before_padding(engine: TritonProcess, kind: str, hint: str) -> None:
+    """Loads go on into the padding, which must not count."""
+    x, r = along("x0", 3), along("r0", 1001, "r", 1.0)
+    element = load("in0", [x.symbol * 1004 + r.symbol], F32)
+    out = I64 if kind == "argmax" else F32
+    kernel = kernel_of(
+        (x, r),
+        (arg("in0", F32, 3 * 1004 - 3), arg("out0", out, 3)),
+        Store(buffer="out0", index=x.symbol, value=reduce(kind, [element], [r.symbol])),
+        hint=hint,
+    )
+    assert "r0 // 4 * 4 < 1001" in TritonCodegen().emit(kernel, target("sm_90"), {}).text
+    data = torch.full((3, 1004), math.nan)
+    data[:, :1001] = torch.randn(3, 1001)
+    want = {
+        "sum": lambda rows: rows.sum(-1),
+        "welford": lambda rows: rows.mean(-1),
+        "argmax": lambda rows: rows.argmax(-1),
+    }.get(kind, lambda rows: rows.amax(-1))(data[:, :1001])
+    got = run(engine, kernel, data, torch.zeros_like(want))
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("others", [1, 3])
 @pytest.mark.parametrize("kind", sorted(SCANS))
 def test_scan_along_one_point(engine: TritonProcess, kind: str, others: int) -> None:

@@ -7,8 +7,8 @@ from kernel_bench import TARGETS, TritonProcess, along, arg, compile_source
 from triton_sample_kernels import SAMPLES, converted, copy, every_op
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.kernels import Kernel, Store
-from coilwork_ir.scalar import const, index_value, load, op
+from coilwork_ir.kernels import Hints, Kernel, Store
+from coilwork_ir.scalar import cast, const, index_value, load, op, reduce
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
 
@@ -61,6 +61,20 @@ def test_padded_rows_are_copied_by_neighbouring_threads(compiler: TritonProcess,
     assert f"ld.global.{width}" in text and f"st.global.{width}" in text and ".global.v" not in text
     # neither by a shift and a multiplication, nor by a division
     assert not any(word in text for word in ("mul.hi", "div.", "rem."))
+
+
+def test_rows_before_padding_are_read_16_bytes_at_a_time(compiler: TritonProcess) -> None:
+    x0, r0 = along("x0", 64), along("r0", 50257, "r", 1.0)
+    value = cast(load("in0", [x0.symbol * 50264 + r0.symbol], DType.BF16), DType.F32)
+    kernel = Kernel(
+        name="highest",
+        ranges=(x0, r0),
+        args=(arg("in0", DType.BF16, 64 * 50264 - 7), arg("out0", DType.F32, 64)),
+        stores=(Store(buffer="out0", index=x0.symbol, value=reduce("max", [value], [r0.symbol])),),
+        hints=Hints(reduction="looped"),
+    )
+    text = build(compiler, kernel, "sm_90")
+    assert "ld.global.v4" in text and "ld.global.b16" not in text
 
 
 def test_rows_in_registers_are_read_once_without_masks(compiler: TritonProcess) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from kernel_bench import along
 
 from coilwork_ir.index import Expr, as_expr, symbol
 from coilwork_ir.kernels import Range
-from coilwork_triton.vectors import Access, in_rows, neighbourly, whole_sizes
+from coilwork_triton.vectors import Access, in_rows, neighbourly, runs_on, whole_sizes
 
 
 def rows(outer: Expr | int, inner: Expr | int) -> tuple[Range, Range]:
@@ -63,6 +65,36 @@ def test_rows_of_whole_blocks_that_something_is_read_once_for(inner: int, wanted
     once = Access(index=space[0].symbol, itemsize=4)
     assert in_rows(space, [access(space, inner), once]) is wanted
     assert not in_rows(space, [access(space, inner)])
+
+
+def test_stores_end_where_rows_end_and_loads_where_their_16_bytes_do() -> None:
+    space = rows(64, 1001)
+    read = access(space, 1008)
+    written = replace(read, store=True)
+    assert not neighbourly(space, [read], flat=False)
+    assert neighbourly(space, [read, written], flat=False)
+    whole = rows(64, 1000)
+    assert not neighbourly(whole, [replace(access(whole, 1008), store=True)], flat=False)
+
+
+@pytest.mark.parametrize(
+    ("length", "pitch", "start", "itemsize", "wanted"),
+    [
+        (1001, 1008, 0, 2, True),
+        (1001, 1008, 8, 2, True),
+        (1001, 1008, 4, 2, False),
+        (1001, 1004, 0, 2, False),
+        (1001, 1004, 0, 4, True),
+        (1000, 1008, 0, 2, False),
+        (1001, 1001, 0, 16, False),
+    ],
+)
+def test_loads_that_run_on(length: int, pitch: int, start: int, itemsize: int, wanted: bool) -> None:
+    space = rows(64, length)
+    position = space[1].symbol
+    assert runs_on(access(space, pitch, start, itemsize), position, as_expr(length)) is wanted
+    strided = Access(index=space[0].symbol * 4096 + position * 2, itemsize=itemsize)
+    assert not runs_on(strided, position, as_expr(length))
 
 
 def test_what_comes_from_memory() -> None:

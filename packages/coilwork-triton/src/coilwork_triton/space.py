@@ -65,6 +65,12 @@ class Space:
                 found.append(Name(tile.mask))
         return conjunction(tuple(found))
 
+    def mask_of_vectors(self, tile: Tile, end: Expression, lanes: int) -> Expression:
+        """As `position < end` along `tile`, but true for all or for none of each `lanes` positions."""
+        self._used.add(tile.index)
+        first = Binary("*", Binary("//", Name(tile.index.name), Number(lanes)), Number(lanes))
+        return Binary("<", first, end)
+
     def index(self, expr: Expr, indirect: Sequence[Expression] = (), *, widen: bool = False) -> Expression:
         """`expr` as an expression; `widen` computes in 64 bits."""
         self._placeholders = {f"@{k}": value for k, value in enumerate(indirect)}

@@ -18,7 +18,7 @@ from coilwork_triton.ops import NEEDS_NAMED, OPERATORS, SCALAR_BUILDERS, OpConte
 from coilwork_triton.printer import format_expression
 from coilwork_triton.reductions import REDUCTIONS, Site
 from coilwork_triton.scans import ScanSite, block_scan, carried_scan, start_carry
-from coilwork_triton.shape import Shape
+from coilwork_triton.shape import Shape, Tile
 from coilwork_triton.space import Space
 from coilwork_triton.tree import (
     Binary,
@@ -40,6 +40,7 @@ from coilwork_triton.types import (
     triton_type,
     typed_constant,
 )
+from coilwork_triton.vectors import LEAST_ROW, Access, runs_on
 from coilwork_triton.writer import Names, Writer
 
 # Operations that may stand inside another line when nothing else uses their result.
@@ -86,6 +87,7 @@ class Values:
             node.operands[0] for node in self.order if isinstance(node, Op) and node.op == "cast"
         )
         self._reduced = frozenset(r.symbol for r in kernel.ranges if r.kind == "reduction")
+        self._aligned = frozenset(a.name for a in kernel.args if a.aligned)
         self._above_reduction: set[Scalar] = set()
         for node in self.order:
             if isinstance(node, Reduce) or not self._above_reduction.isdisjoint(node.operands):
@@ -206,7 +208,13 @@ class Values:
         offset = self.offset(scope, node.index[0], node.indirect, block)
         conditions = []
         # a load that does not move along a tile needs none of the tile's mask
-        bounds = self.space.mask(self.space.letters(self.levels.varies[node]))
+        letters = self.space.letters(self.levels.varies[node])
+        tile = self._runs_on(node)
+        if tile is not None:
+            letters -= {tile.letter}
+            lanes = 16 // node.dtype.itemsize
+            conditions.append(self.space.mask_of_vectors(tile, self.space.numel(tile), lanes))
+        bounds = self.space.mask(letters)
         if bounds is not None:
             conditions.append(bounds)
         options: dict[str, Expression] = {}
@@ -223,6 +231,24 @@ class Values:
             scope.bound[node] = loaded
         else:
             scope.bound[node] = scope.writer.bind(f"{node.buffer}_", loaded)
+
+    def _runs_on(self, node: Load) -> Tile | None:
+        """The tile along which `node` may read on to the end of 16 bytes, which lets it be that wide everywhere."""
+        if (
+            self.shape.neighbourly
+            or node.indirect
+            or node.mask is not None
+            or node.buffer not in self._aligned
+        ):
+            return None
+        index = self.space.simplified(node.index[0])
+        access = Access(index=index, itemsize=node.dtype.itemsize)
+        for tile in self.shape.tiles:
+            known = as_int(tile.numel)
+            if len(self.shape.tiles) > 1 and tile.masked and tile.axis is not None and known is not None:
+                if known >= LEAST_ROW and runs_on(access, tile.index, tile.numel):
+                    return tile
+        return None
 
     def _eviction(self, scope: Scope, node: Load) -> str:
         passes = self._passes_of.get(node, [])

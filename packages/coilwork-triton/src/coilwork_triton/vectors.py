@@ -33,10 +33,11 @@ _ONE: Final = as_expr(1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """A load or store of an element of `itemsize` bytes at the flat offset `index`."""
+    """A load, or a `store`, of an element of `itemsize` bytes at the flat offset `index`."""
 
     index: Expr
     itemsize: int
+    store: bool = False
 
     @property
     def lanes(self) -> int:
@@ -54,7 +55,9 @@ def accesses_of(kernel: Kernel, values: Iterable[Scalar]) -> tuple[Access, ...]:
     for store in kernel.stores:
         if not store.indirect and store.mode == "store":
             found[store.buffer, store.index] = Access(
-                index=store.index, itemsize=itemsize.get(store.buffer, store.value.dtype.itemsize)
+                index=store.index,
+                itemsize=itemsize.get(store.buffer, store.value.dtype.itemsize),
+                store=True,
             )
     return tuple(found.values())
 
@@ -97,6 +100,18 @@ def neighbourly(ranges: Sequence[Range], touched: Sequence[Access], *, flat: boo
     return _mostly_narrow(_real(ranges), touched, flat=flat)
 
 
+def runs_on(access: Access, position: Expr, numel: Expr) -> bool:
+    """True if a load along `position`, of which there are `numel`, is 16 bytes wide but for where the positions end.
+
+    The last 16 bytes then hold elements behind the end. To read them is safe: they lie in the same aligned 16 bytes as
+    one that exists, if the buffer starts at such a boundary.
+    """
+    if access.lanes == 1 or stride_of(access.index, position) is not _ONE:
+        return False
+    start = substitute(access.index, {position: _ZERO})
+    return provably_divisible(start, access.lanes) and not provably_divisible(numel, access.lanes)
+
+
 def _real(ranges: Sequence[Range]) -> tuple[Expr, ...]:
     return tuple(r.symbol for r in ranges if r.symbol.extent is not None and as_int(r.symbol.extent) != 1)
 
@@ -117,13 +132,15 @@ def _whole(real: Sequence[Expr], touched: Sequence[Access]) -> list[Access]:
 def _narrow(real: Sequence[Expr], access: Access, *, flat: bool) -> bool:
     inner = real[-1]
     start = substitute(access.index, {inner: _ZERO})
+    extent = inner.extent
+    assert extent is not None
     if not flat:
-        return not provably_divisible(start, access.lanes)
+        # a load may go on to the end of its 16 bytes, whatever is there; a store may not
+        ends = not access.store or provably_divisible(extent, access.lanes)
+        return not (ends and provably_divisible(start, access.lanes))
     if _contiguous(real, access.index):
         first = substitute(start, dict.fromkeys(real[:-1], _ZERO))
         return not provably_divisible(first, access.lanes)
-    extent = inner.extent
-    assert extent is not None
     return not (provably_divisible(extent, access.lanes) and provably_divisible(start, access.lanes))
 
 
