@@ -215,3 +215,35 @@ def test_arithmetic_that_takes_longer_than_a_launch_is_done_once(build):
 
 def test_on_a_cpu_small_tensors_that_cost_something_are_computed_once(build):
     assert len(calls(schedule(normalise(build, 4096), target("x86-64-avx2")))) == 2
+
+
+def test_the_state_of_a_recurrence_is_stored_by_the_kernel_of_its_own_step(build):
+    """Computing it again from all steps before saves no launch, and keeps their gates alive."""
+    at, steps = build.at, 6
+    build.input("gates0", 64, 1024, dtype=DType.F32)
+    build.input("w", 256, 1024, dtype=DType.F32)
+    state = None
+    for k in range(steps):
+        entered = [64, 256], lambda i, j, k=k: op("tanh", at(f"gates{k}", i, j))
+        build.pointwise(f"entered{k}", *entered, dtype=DType.F32)
+        before = state
+
+        def kept(i, j, k=k, before=before):
+            added = at(f"entered{k}", i, j)
+            return (
+                added if before is None else op("add", op("mul", at(before, i, j), c(0.5, DType.F32)), added)
+            )
+
+        state = f"state{k}"
+        build.pointwise(state, [64, 256], kept, dtype=DType.F32)
+        build.pointwise(
+            f"h{k}",
+            [64, 256],
+            lambda i, j, k=k: op("mul", op("tanh", at(f"state{k}", i, j)), at(f"gates{k}", i, j + 256)),
+            dtype=DType.F32,
+        )
+        following = build.buffer(f"gates{k + 1}", 64, 1024, dtype=DType.F32)
+        build.extern("aten.mm.default", [f"h{k}", "w"], [following])
+    made = schedule(build.graph(f"gates{steps}"), target("sm_90"))
+    gates = {f"gates{k}" for k in range(steps)}
+    assert max(len(gates.intersection(call.args)) for call in calls(made)) <= 2

@@ -243,6 +243,13 @@ class Inliner:
             return False
         operands = sum(self._sizes.size_bytes(self._deps.buffers[leaf]) for leaf in facts.leaves)
         size = self._sizes.size_bytes(node.output)
+        points = max(self._sizes.numel(node.output.shape), 1)
+        kernels = len({self._kernel_of(consumer) for consumer in consumers})
+        if all(self._points(consumer) == points for consumer in consumers):
+            # one of the consumers can store it on the way, as the cell of a recurrence does with its state: no launch
+            # is saved, only its traffic
+            if (kernels - 1) * operands > kernels * size:
+                return False
         saved_us = self._us(operands, size, 0)
         added: dict[int, int] = {}
         for consumer in consumers:
@@ -258,6 +265,11 @@ class Inliner:
         for consumer, more in added.items():
             self._added[consumer] = self._added.get(consumer, 0) + more
         return True
+
+    def _kernel_of(self, position: int) -> object:
+        """Equal for reductions that will share a kernel."""
+        node = self._graph.nodes[position]
+        return (node.ranges, node.axes) if isinstance(node, Reduce) else position
 
     def _us(self, read_bytes: float, write_bytes: float, operations: float) -> float:
         return self._model.kernel_us(
