@@ -218,8 +218,8 @@ def test_on_a_cpu_small_tensors_that_cost_something_are_computed_once(build):
 
 
 def test_the_state_of_a_recurrence_is_stored_by_the_kernel_of_its_own_step(build):
-    """Computing it again from all steps before saves no launch, and keeps their gates alive."""
-    at, steps = build.at, 6
+    """Computing it again from all steps before saves no launch, and keeps their gates alive; from a few it may pay."""
+    at, steps = build.at, 12
     build.input("gates0", 64, 1024, dtype=DType.F32)
     build.input("w", 256, 1024, dtype=DType.F32)
     state = None
@@ -246,4 +246,4 @@ def test_the_state_of_a_recurrence_is_stored_by_the_kernel_of_its_own_step(build
         build.extern("aten.mm.default", [f"h{k}", "w"], [following])
     made = schedule(build.graph(f"gates{steps}"), target("sm_90"))
     gates = {f"gates{k}" for k in range(steps)}
-    assert max(len(gates.intersection(call.args)) for call in calls(made)) <= 2
+    assert max(len(gates.intersection(call.args)) for call in calls(made)) <= 4
