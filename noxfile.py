@@ -135,7 +135,7 @@ def use_present_environment(session: nox.Session) -> dict[str, str]:
     """
     if importlib.util.find_spec("torch") is None:
         session.error("this job uses the torch of the Python that runs nox, and it has none")
-    site = Path(session.create_tmp()) / "site"
+    site = Path(session.create_tmp()).resolve() / "site"
     shutil.rmtree(site, ignore_errors=True)
     folder = wheelhouse(session, list(PACKAGES), python=sys.executable)
     pip = (sys.executable, "-m", "pip", "install", "-q", "--target", str(site))
@@ -262,13 +262,18 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """The benchmarks: `-- cpu`, `-- gpu` (with the torch that is there) and more; all words go to `benchmarks`."""
-    command = ("-m", "benchmarks", *session.posargs)
+    """The benchmarks: `-- cpu` (or nothing), or `-- gpu` with the torch that is there; more words go to `benchmarks run`."""
+    more = [word for word in session.posargs if word not in ("cpu", "gpu")]
     if "gpu" in session.posargs:
-        session.run(sys.executable, *command, env=use_present_environment(session), external=True)
-        return
-    install_ours(session, "coilwork[demo,test]")
-    session.run("python", *command)
+        environment = use_present_environment(session)
+        python, device, others = sys.executable, "cuda", ("benchmarks.gpu_kernels",)
+    else:
+        install_ours(session, "coilwork[demo,test]")
+        environment, python, device = {}, "python", "cpu"
+        others = ("benchmarks.index_arithmetic", "benchmarks.scheduler_scaling")
+    for module in others:
+        session.run(python, "-m", module, env=environment, external=True)
+    session.run(python, "-m", "benchmarks", "run", "--device", device, *more, env=environment, external=True)
 
 
 @nox.session(venv_backend="none")

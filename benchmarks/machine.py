@@ -24,7 +24,7 @@ def machine_description(device: str) -> dict[str, str]:
     """Processor, GPU and versions, each as text."""
     described = {
         "processor": f"{processor_name()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads used",
-        "system": platform.platform(),
+        "system": f"{platform.system()} {platform.machine()}, {' '.join(platform.libc_ver())}".rstrip(", "),
         "python": platform.python_version(),
     }
     for package in ("torch", "triton", "transformers", "coilwork"):
