@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coilwork_ir.index import as_expr, as_int, evaluate, symbol
-from coilwork_scheduler.pieces import cut_axes
+from coilwork_scheduler.splitting.pieces import cut_axes
 from coilwork_scheduler.stage import extent_of
 
 S0 = symbol("s0", lo=1)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from coilwork_ir.index import as_expr, symbol
+from coilwork_scheduler.fusion.space import alignments, refine
 from coilwork_scheduler.group import Group
-from coilwork_scheduler.space import alignments, refine
 
 
 def sizes(*values):

@@ -8,12 +8,12 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.scalar import const, op
 from coilwork_ir.target import target
 from coilwork_scheduler import ScheduleOptions
-from coilwork_scheduler.cluster import cluster_of, merged
+from coilwork_scheduler.fusion.cluster import cluster_of, merged
+from coilwork_scheduler.fusion.space import alignments
+from coilwork_scheduler.fusion.traffic import Traffic
 from coilwork_scheduler.group import group_of
 from coilwork_scheduler.sizes import hints_of
-from coilwork_scheduler.space import alignments
 from coilwork_scheduler.stage import stage_of
-from coilwork_scheduler.traffic import Traffic
 
 
 def traffic(build, name="sm_90", **settings):

@@ -13,20 +13,20 @@ from typing import Final
 from coilwork_ir.kernels import Schedule
 from coilwork_ir.loops import Graph, Pointwise, Reduce, Scan, Scatter
 from coilwork_ir.target import Target
-from coilwork_scheduler.assemble import Context, assemble
 from coilwork_scheduler.cost import CostModel, RooflineCost
 from coilwork_scheduler.dead import remove_dead
 from coilwork_scheduler.dependence import Dependence, analyse
 from coilwork_scheduler.errors import ScheduleError
 from coilwork_scheduler.externalize import externalize_sorts
-from coilwork_scheduler.fuse import Fuser, Surroundings
+from coilwork_scheduler.fusion.fuse import Fuser, Surroundings
 from coilwork_scheduler.group import Group, group_of
-from coilwork_scheduler.inline import Inliner
+from coilwork_scheduler.inlining.inline import Inliner
 from coilwork_scheduler.journal import Journal
+from coilwork_scheduler.kernels.assemble import Context, assemble
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.separate import separate_overlaps
 from coilwork_scheduler.sizes import SizeHints, hints_of
-from coilwork_scheduler.split import split_reductions
+from coilwork_scheduler.splitting.split import split_reductions
 from coilwork_scheduler.stage import Stage, stage_of
 
 DEFAULT: Final = ScheduleOptions()

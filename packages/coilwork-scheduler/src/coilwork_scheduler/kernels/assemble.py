@@ -22,18 +22,18 @@ from coilwork_ir.loops import (
 )
 from coilwork_ir.loops.access import defined, overwritten
 from coilwork_ir.target import Target
-from coilwork_scheduler.canonical import KernelTable, canonical
-from coilwork_scheduler.compose import compose
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.errors import ScheduleError
 from coilwork_scheduler.group import Group
-from coilwork_scheduler.hints import hints_for
 from coilwork_scheduler.journal import Journal
+from coilwork_scheduler.kernels.canonical import KernelTable, canonical
+from coilwork_scheduler.kernels.compose import compose
+from coilwork_scheduler.kernels.hints import hints_for
+from coilwork_scheduler.kernels.tile import tile
 from coilwork_scheduler.memory.storage import takes_out
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.order import Unit, order
 from coilwork_scheduler.sizes import SizeHints
-from coilwork_scheduler.tile import tile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,15 +20,15 @@ from coilwork_ir.loops import Graph, Node, Reduce
 from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.scalar import Load, Op, loads, postorder
 from coilwork_ir.target import Target
-from coilwork_scheduler.combine import combined
 from coilwork_scheduler.cost import CostModel, KernelWork
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.occupancy import programs_of, unit_stride
-from coilwork_scheduler.online import merged
 from coilwork_scheduler.options import ScheduleOptions
-from coilwork_scheduler.pieces import Pieces, cut_axes
 from coilwork_scheduler.sizes import SizeHints
+from coilwork_scheduler.splitting.combine import combined
+from coilwork_scheduler.splitting.online import merged
+from coilwork_scheduler.splitting.pieces import Pieces, cut_axes
 from coilwork_scheduler.stage import extent_of
 
 # Programs per multiprocessor to aim at: looped ones have a few kilobytes of loads in flight each.

@@ -16,8 +16,8 @@ from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr, as_expr, substitute, symbol
 from coilwork_ir.kernels.nodes import RangeKind
 from coilwork_ir.scalar import Reduce, Scan, postorder
-from coilwork_scheduler.accesses import Access, accesses, index_expressions, scalars_of
-from coilwork_scheduler.compose import Draft
+from coilwork_scheduler.kernels.accesses import Access, accesses, index_expressions, scalars_of
+from coilwork_scheduler.kernels.compose import Draft
 from coilwork_scheduler.sizes import SizeHints
 from coilwork_scheduler.stage import extent_of
 

@@ -17,8 +17,9 @@ from typing import Final
 from coilwork_ir.index import Expr
 from coilwork_ir.loops import Graph
 from coilwork_ir.target import Target
-from coilwork_scheduler.assemble import readers_of
-from coilwork_scheduler.cluster import (
+from coilwork_scheduler.cost import CostModel, KernelWork
+from coilwork_scheduler.dependence import Dependence
+from coilwork_scheduler.fusion.cluster import (
     MOST_STAGES,
     Cluster,
     check_behind_reduction,
@@ -28,18 +29,17 @@ from coilwork_scheduler.cluster import (
     overwriting_hazard,
     reads_what_it_writes,
 )
-from coilwork_scheduler.compose import compose
-from coilwork_scheduler.cost import CostModel, KernelWork
-from coilwork_scheduler.dependence import Dependence
+from coilwork_scheduler.fusion.group_dag import GroupDag
+from coilwork_scheduler.fusion.space import alignments
+from coilwork_scheduler.fusion.traffic import Traffic
 from coilwork_scheduler.group import Group, group_of
-from coilwork_scheduler.group_dag import GroupDag
 from coilwork_scheduler.journal import Journal
+from coilwork_scheduler.kernels.assemble import readers_of
+from coilwork_scheduler.kernels.compose import compose
+from coilwork_scheduler.kernels.passes import overwrites_safely, timing
 from coilwork_scheduler.options import ScheduleOptions
-from coilwork_scheduler.passes import overwrites_safely, timing
 from coilwork_scheduler.sizes import SizeHints
-from coilwork_scheduler.space import alignments
 from coilwork_scheduler.stage import Stage
-from coilwork_scheduler.traffic import Traffic
 
 # Times its launch that a kernel takes at most, to share another's though the two read nothing alike.
 LAUNCH_BOUND: Final = 1.5

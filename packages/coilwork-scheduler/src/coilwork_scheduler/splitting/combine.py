@@ -30,7 +30,7 @@ from coilwork_ir.scalar import (
     where,
     with_operands,
 )
-from coilwork_scheduler.pieces import Pieces
+from coilwork_scheduler.splitting.pieces import Pieces
 from coilwork_scheduler.stage import extent_of
 
 Literal = bool | int | float

@@ -23,11 +23,11 @@ from coilwork_ir.scalar import (
     scan,
     with_operands,
 )
-from coilwork_scheduler.accesses import scalars_of
-from coilwork_scheduler.compose import Draft
-from coilwork_scheduler.naming import digest, readable, structure
+from coilwork_scheduler.kernels.accesses import scalars_of
+from coilwork_scheduler.kernels.compose import Draft
+from coilwork_scheduler.kernels.naming import digest, readable, structure
+from coilwork_scheduler.kernels.tile import Tiling
 from coilwork_scheduler.stage import extent_of
-from coilwork_scheduler.tile import Tiling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

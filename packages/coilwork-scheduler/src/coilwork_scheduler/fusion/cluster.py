@@ -9,8 +9,8 @@ from typing import Final
 from coilwork_ir.index import Expr, substitute
 from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.scalar import Load, Op, Reduce, loads, postorder
+from coilwork_scheduler.fusion.space import Alignment
 from coilwork_scheduler.group import Group, Member
-from coilwork_scheduler.space import Alignment
 from coilwork_scheduler.stage import Stage
 
 MOST_STAGES: Final = 64

@@ -11,12 +11,12 @@ from coilwork_ir.kernels import Hints
 from coilwork_ir.kernels.nodes import ReductionStrategy
 from coilwork_ir.scalar import Load, postorder
 from coilwork_ir.target import Target
-from coilwork_scheduler.accesses import scalars_of
-from coilwork_scheduler.compose import Draft
+from coilwork_scheduler.kernels.accesses import scalars_of
+from coilwork_scheduler.kernels.compose import Draft
+from coilwork_scheduler.kernels.passes import inplace_pairs
+from coilwork_scheduler.kernels.tile import Tiling
 from coilwork_scheduler.options import ScheduleOptions
-from coilwork_scheduler.passes import inplace_pairs
 from coilwork_scheduler.stage import extent_of
-from coilwork_scheduler.tile import Tiling
 
 # Rows that a column reduction (unit stride along a parallel range) keeps in one tile at most.
 LONGEST_COLUMN: Final = 512

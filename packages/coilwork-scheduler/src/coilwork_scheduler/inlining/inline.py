@@ -17,11 +17,11 @@ from coilwork_ir.loops.access import bodies, defined
 from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.scalar import Load, Op, Scalar, postorder
 from coilwork_ir.target import Target
-from coilwork_scheduler.assemble import readers_of
 from coilwork_scheduler.cost import CostModel, KernelWork
 from coilwork_scheduler.dependence import Dependence
-from coilwork_scheduler.expand import Expander, Producer
+from coilwork_scheduler.inlining.expand import Expander, Producer
 from coilwork_scheduler.journal import Journal
+from coilwork_scheduler.kernels.assemble import readers_of
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.sizes import SizeHints
 from coilwork_scheduler.stage import extent_of

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr, stride_of
 from coilwork_ir.scalar import IndexValue, Load, Scalar, postorder
-from coilwork_scheduler.compose import Draft
+from coilwork_scheduler.kernels.compose import Draft
 from coilwork_scheduler.sizes import SizeHints
 from coilwork_scheduler.stage import extent_of
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr
 from coilwork_ir.target import Target
-from coilwork_scheduler.cluster import Cluster, Touch, depths
 from coilwork_scheduler.cost import KernelWork
+from coilwork_scheduler.fusion.cluster import Cluster, Touch, depths
 from coilwork_scheduler.occupancy import programs_of, unit_stride
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.sizes import SizeHints

@@ -9,8 +9,8 @@ from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr
 from coilwork_ir.kernels import Store
 from coilwork_ir.scalar import IndexValue, Load, Reduce, Scalar, Scan, postorder
-from coilwork_scheduler.accesses import scalars_of
-from coilwork_scheduler.compose import Draft
+from coilwork_scheduler.kernels.accesses import scalars_of
+from coilwork_scheduler.kernels.compose import Draft
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""Which stages share a kernel."""

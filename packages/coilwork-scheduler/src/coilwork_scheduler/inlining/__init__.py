@@ -1,0 +1,1 @@
+"""Which producers are computed inside their consumers."""

@@ -1,0 +1,1 @@
+"""From groups of stages to canonical kernels."""

@@ -1,0 +1,1 @@
+"""Long reductions to few results, done in pieces that fill a GPU."""
