@@ -57,3 +57,34 @@ def test_memo_is_bounded() -> None:
     for n in range(100):
         assert memo.put(n, str(n)) == str(n)
         assert memo.get(n) == str(n) and len(memo) <= 10
+
+
+class _Interns:
+    """Garbage in a cycle that interns something when it is collected."""
+
+    def __init__(self, table: InternTable[int, Value], kept: list[Value], key: int) -> None:
+        self.itself = self
+        self.table, self.kept, self.key = table, kept, key
+
+    def __del__(self) -> None:
+        self.kept.append(self.table.intern(self.key, lambda: Value("kept")))
+
+
+def test_a_collection_during_a_sweep_may_intern() -> None:
+    table: InternTable[int, Value] = InternTable()
+    before = gc.get_threshold()
+    gc.collect()
+    gc.disable()
+    try:
+        kept = [table.intern(number, lambda: Value("kept")) for number in range(4096)]
+        for number in range(20):
+            _Interns(table, kept, 10_000 + number)
+        # the next collection comes some thousand allocations later: in the sweep that one more entry starts
+        gc.set_threshold(gc.get_count()[0] + 1000)
+        gc.enable()
+        kept.append(table.intern(5000, lambda: Value("kept")))
+    finally:
+        gc.set_threshold(*before)
+        gc.enable()
+    gc.collect()
+    assert len(table) == 4096 + 1 + 20

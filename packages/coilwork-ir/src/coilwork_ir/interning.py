@@ -83,7 +83,8 @@ class InternTable(Generic[K, V]):
         return self.add(key, value)  # a sweep has removed the entry
 
     def _sweep(self) -> None:
-        dead = [key for key, reference in list(self._refs.items()) if reference() is None]
+        # a copy of the dict is atomic; a list of its items is not: making a pair may collect garbage, which may intern
+        dead = [key for key, reference in self._refs.copy().items() if reference() is None]
         for key in dead:
             # Dead entries are replaced and removed under the lock only, which `self` holds: it is still the dead one.
             del self._refs[key]
