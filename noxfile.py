@@ -264,12 +264,13 @@ def docs(session: nox.Session) -> None:
 def bench(session: nox.Session) -> None:
     """The benchmarks: `-- cpu` (or nothing), or `-- gpu` with the torch that is there; more words go to `benchmarks run`."""
     more = [word for word in session.posargs if word not in ("cpu", "gpu")]
+    others: tuple[str, ...]
     if "gpu" in session.posargs:
         environment = use_present_environment(session)
         python, device, others = sys.executable, "cuda", ("benchmarks.gpu_kernels",)
     else:
         install_ours(session, "coilwork[demo,test]")
-        environment, python, device = {}, "python", "cpu"
+        environment, python, device = dict[str, str](), "python", "cpu"
         others = ("benchmarks.index_arithmetic", "benchmarks.scheduler_scaling")
     for module in others:
         session.run(python, "-m", module, env=environment, external=True)
