@@ -16,7 +16,6 @@ gradient, say), and twice nothing is nothing.
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -157,10 +156,6 @@ def compare_group(
     Some gradients are zero in exact arithmetic (the key projection's bias under softmax, a convolution's bias before
     batch norm): what any program computes there is rounding of sums of much larger terms, and its size is luck. A
     tenth of the group's typical (median) magnitude therefore serves as scale to all its members.
-
-    Where the model has kinks (relu, max-pool), rounding flips single elements, and how far the worst of them is off is
-    luck as well. So an element of a member may also be off by `FACTOR` times eager's relative error of the largest one:
-    next to nothing, unless eager itself is as wrong.
     """
     if not len(names) == len(compiled) == len(eager) == len(reference):
         raise AccuracyError(
@@ -169,7 +164,7 @@ def compare_group(
     magnitudes = sorted(value.detach().abs().max().item() for value in reference if value.numel())
     scale = 0.1 * magnitudes[len(magnitudes) // 2] if magnitudes else 0.0
     members = [
-        _member(compare(name, compiled=c, eager=e, reference=r, scale=scale), r)
+        replace(compare(name, compiled=c, eager=e, reference=r, scale=scale), factor=MEMBER_FACTOR)
         for name, c, e, r in zip(names, compiled, eager, reference, strict=True)
     ]
     floats = [index for index, value in enumerate(eager) if value.is_floating_point()]
@@ -182,14 +177,6 @@ def compare_group(
         )
         members.append(whole)
     return tuple(members)
-
-
-def _member(comparison: Comparison, reference: Tensor) -> Comparison:
-    if reference.numel() == 0 or not math.isfinite(comparison.eager.relative_l2):
-        return replace(comparison, factor=MEMBER_FACTOR)
-    largest = reference.detach().abs().max().item()
-    floor = comparison.max_abs_floor + FACTOR * comparison.eager.relative_l2 * largest
-    return replace(comparison, factor=MEMBER_FACTOR, max_abs_floor=floor)
 
 
 def check_all(comparisons: Iterable[Comparison]) -> None:
