@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 Call = Callable[[], object]
 
-_WINDOW = "measured call"
+_WINDOW = "measured call: "
 # Larger than any GPU's second-level cache (H200: 60 MB, MI300: 256 MB): writing it evicts what the last call left.
 _FLUSH_BYTES = 512 * 1024 * 1024
 
@@ -65,23 +65,39 @@ def host_issue_times_ms(call: Call, *, repeats: int) -> list[float]:
 
 def gpu_activity(call: Call, *, repeats: int) -> list[GpuActivity]:
     """GPU-busy time and kernels of each call by the profiler, L2 flushed before each (the flush is not counted)."""
-    flush = torch.empty(_FLUSH_BYTES, dtype=torch.uint8, device="cuda")
+    return gpu_activities({"": call}, repeats=repeats)[""]
+
+
+def gpu_activities(
+    calls: Mapping[str, Call], *, repeats: int, flush: bool = True
+) -> dict[str, list[GpuActivity]]:
+    """As `gpu_activity`, of several calls in alternating rounds; without `flush`, L2 is as the call before left it."""
+    evicting = torch.empty(_FLUSH_BYTES if flush else 0, dtype=torch.uint8, device="cuda")
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
-        for _ in range(repeats):
-            flush.zero_()
-            torch.cuda.synchronize()
-            with record_function(_WINDOW):
-                call()
+        for number in range(repeats):
+            # Every other round runs backwards, so that no call always follows the same one.
+            for name in list(calls)[:: 1 if number % 2 == 0 else -1]:
+                if flush:
+                    evicting.zero_()
+                else:
+                    calls[name]()
                 torch.cuda.synchronize()
+                with record_function(_WINDOW + name):
+                    calls[name]()
+                    torch.cuda.synchronize()
     events = list(profiler.events() or ())
-    on_gpu = [e for e in events if e.device_type.name == "CUDA" and e.name != _WINDOW]
-    windows = [e.time_range for e in events if e.name == _WINDOW and e.device_type.name == "CPU"]
-    found = []
-    for window in windows:
+    on_gpu = [e for e in events if e.device_type.name == "CUDA" and not e.name.startswith(_WINDOW)]
+    found: dict[str, list[GpuActivity]] = {name: [] for name in calls}
+    for event in events:
+        if not event.name.startswith(_WINDOW) or event.device_type.name != "CPU":
+            continue
+        window = event.time_range
         inside = [e for e in on_gpu if window.start <= e.time_range.start < window.end]
         kernels = [e for e in inside if not e.name.startswith(("Memcpy", "Memset"))]
         busy_us = sum(e.time_range.end - e.time_range.start for e in inside)
-        found.append(GpuActivity(busy_ms=busy_us / 1e3, kernels=len(kernels)))
+        found[event.name.removeprefix(_WINDOW)].append(
+            GpuActivity(busy_ms=busy_us / 1e3, kernels=len(kernels))
+        )
     return found
 
 

@@ -62,6 +62,7 @@ class Case:
         again: bytes that have to be read once more, of inputs, and `why`.
         check: judges results where rounding is not the only freedom; says what is wrong, or nothing. Called with
             inputs and results.
+        random: two calls give different results.
         set: `main`; `more` sizes and types of the same kinds; `cached` where all fits the second-level cache, which is
             then not flushed.
     """
@@ -77,6 +78,7 @@ class Case:
     again: Callable[..., int] | None = None
     why: str = ""
     check: Callable[[Arguments, Sequence[Tensor]], str] | None = None
+    random: bool = False
     set: Set = "main"
 
     def make(self, make: Make, *, tiny: bool) -> Arguments:
@@ -127,10 +129,12 @@ def first_bytes(first: Tensor, *_: object) -> int:
     return stored_bytes(first)
 
 
-def call_of(case: Case, function: Callable[..., Any], inputs: Arguments) -> Callable[[], list[Tensor]]:
+def call_of(
+    case: Case, function: Callable[..., Any], inputs: Arguments, upstream: list[Tensor] | None = None
+) -> Callable[[], list[Tensor]]:
     """One call of `function`, which stands for that of `case`: its results, and in training the gradients.
 
-    The gradient of the result is made at the first call, from torch's generator.
+    `upstream` holds the gradient of the result, or is empty and gets one, of torch's generator, at the first call.
     """
     if not case.train:
 
@@ -142,12 +146,12 @@ def call_of(case: Case, function: Callable[..., Any], inputs: Arguments) -> Call
         return infer
     arguments = [x.detach().requires_grad_() if x.is_floating_point() else x for x in inputs]
     leaves = [x for x in arguments if x.requires_grad]
-    upstream: list[Tensor] = []
+    gradients: list[Tensor] = [] if upstream is None else upstream
 
     def train() -> list[Tensor]:
         result = function(*arguments)
-        if not upstream:
-            upstream.append(torch.randn_like(result))
-        return [result.detach(), *torch.autograd.grad(result, leaves, upstream[0])]
+        if not gradients:
+            gradients.append(torch.randn_like(result))
+        return [result.detach(), *torch.autograd.grad(result, leaves, gradients[0])]
 
     return train
