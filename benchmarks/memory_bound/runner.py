@@ -17,7 +17,7 @@ from benchmarks.session import Worker, WorkerFailedError
 
 MODULE = "benchmarks.memory_bound.worker"
 # Processes that import and wait while another one measures: few, so that the measuring host has cores to spare.
-AHEAD = 3
+AHEAD = 6
 
 Say = Callable[[str], None]
 
