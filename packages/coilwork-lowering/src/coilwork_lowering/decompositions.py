@@ -69,6 +69,7 @@ _KEPT: Final = frozenset(
         "aten.triu",
         "aten._unsafe_index",
         "aten.index_select",
+        "aten.embedding_dense_backward",
         "aten.stack",
         "aten.masked_fill",
         "aten.logsumexp",

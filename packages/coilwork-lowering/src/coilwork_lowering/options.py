@@ -7,6 +7,7 @@ from typing import Literal
 
 Numerics = Literal["fast", "eager", "strict"]
 ConvolutionLayout = Literal["auto", "captured", "channels_last"]
+Accumulation = Literal["auto", "sorted", "atomic"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +26,10 @@ class LoweringOptions:
             condition per tensor and element. Default: 8 tensors.
         checks: emit run-time checks for indices that come from tensors. Without them an index out of range is
             undefined behaviour. Default: True.
+        accumulation: how floats are added at positions that come from tensors, as in the gradient of an embedding.
+            `sorted` sorts the positions and sums what belongs together in one order: equal inputs give equal bits.
+            `atomic` adds into memory in any order, without a sort. `auto` is `sorted` on accelerators, while on a CPU
+            one thread adds in order. Default: `auto`.
     """
 
     fallback: tuple[str, ...] = ()
@@ -33,6 +38,7 @@ class LoweringOptions:
     keep: tuple[str, ...] = ()
     max_cat_inputs: int = 8
     checks: bool = True
+    accumulation: Accumulation = "auto"
 
     def falls_back(self, target: str) -> bool:
         """Whether `target`, e.g. `"aten.cumsum.default"`, is named by `fallback`."""

@@ -28,6 +28,7 @@ from coilwork_ir.scalar import Scalar, Scan, postorder
 from coilwork_ir.target import Target
 from coilwork_triton.configs import TRANSPOSED, UNKNOWN_EXTENT, Facts, Walk, next_power_of_two, propose
 from coilwork_triton.options import TritonOptions
+from coilwork_triton.ragged import is_ragged
 from coilwork_triton.vectors import Access, accesses_of, in_rows, neighbourly, whole_sizes
 
 Letter = Literal["x", "y", "z", "r"]
@@ -140,8 +141,14 @@ def plan(kernel: Kernel, values: tuple[Scalar, ...], target: Target, options: Tr
     if tuple(grouped) == ("x",) and in_rows(grouped["x"], touched):
         inner = next(r for r in reversed(grouped["x"]) if as_int(_extent(r)) != 1)
         grouped = {"y": [r for r in grouped["x"] if r is not inner], "x": [inner]}
+    ragged = is_ragged(values)
+    if tuple(grouped) == ("x", "r") and ragged:
+        # one length per row of results, and few rows per program
+        *outer, inner = [r for r in grouped["x"] if as_int(_extent(r)) != 1] or grouped["x"]
+        if outer:
+            grouped = {"y": [r for r in grouped["x"] if r is not inner], "x": [inner], "r": grouped["r"]}
     numels = {letter: product(_extent(r) for r in ranges) for letter, ranges in grouped.items()}
-    walk = _walk(kernel, numels.get("r"), options)
+    walk = "looped" if ragged else _walk(kernel, numels.get("r"), options)
     facts = Facts(
         walk=walk,
         extents={letter: _estimate(n, letter, walk) for letter, n in numels.items()},
@@ -149,6 +156,7 @@ def plan(kernel: Kernel, values: tuple[Scalar, ...], target: Target, options: Tr
         element_bytes=max((a.dtype.itemsize for a in kernel.args), default=4),
         streams=whole_sizes(kernel.ranges, touched),
         tensors=len(kernel.args),
+        ragged=ragged,
         scans=any(isinstance(v, Scan) for v in postorder(values)),
     )
     proposed = propose(facts, target, options.max_configs)

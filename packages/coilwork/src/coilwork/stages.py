@@ -81,7 +81,9 @@ def run_stages(job: Job, *, fallback: tuple[str, ...]) -> Compiled:
         trace.write("layout.txt", "\n".join((decision.reason, *padding.reasons)) + "\n")
         if decision.channels_last or padding.padded:
             trace.write("aten.laid_out.txt", _readable(gm))
-    lowering = LoweringOptions(fallback=fallback, numerics=options.numerics)
+    lowering = LoweringOptions(
+        fallback=fallback, numerics=options.numerics, accumulation=options.accumulation
+    )
     with clock.stage("lower"):
         lowered = lower(gm, name=job.graph_id, options=lowering, example_strides=job.strides)
     targets = choose_targets(lowered.graph, options)
