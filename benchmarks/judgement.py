@@ -51,10 +51,11 @@ def outcome_of(instance: Instance, output: object, *, training: bool) -> Outcome
 
 
 def eager_outcome(untrained: Instance, *, training: bool) -> Outcome:
-    """The outcome of an eager call on a copy of `untrained`."""
+    """The outcome of an eager call on a copy of `untrained`, without the parameters: those follow from gradients."""
     instance = replace(untrained, module=copy.deepcopy(untrained.module))
     if training:
-        return outcome_of(instance, training_step(instance)(*instance.inputs), training=True)
+        outcome = outcome_of(instance, training_step(instance)(*instance.inputs), training=True)
+        return replace(outcome, parameters={})
     with torch.no_grad():
         return outcome_of(instance, instance.module(*instance.inputs), training=False)
 
@@ -88,6 +89,7 @@ def judge(found: Outcome, untrained: Instance, *, training: bool) -> list[Compar
         reference=[exact.gradients[name] for name in names],
         more_eager=partial(gradients_nearby, untrained),
     )
+    del expected, exact  # gigabytes of them in a large model
     updated = updated_by(copy.deepcopy(untrained.module), found.gradients)
     exactly_updated = updated_by(in_float64.module, found.gradients)
     comparisons += compare_group(
