@@ -11,6 +11,7 @@ from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.loops import Check
 from coilwork_ir.scalar import Load, Reduce, Scalar, Scan
 from coilwork_triton.actions import action_roots, actions_of, perform
+from coilwork_triton.aliasing import needs_barrier
 from coilwork_triton.levels import Levels
 from coilwork_triton.ragged import points_of
 from coilwork_triton.reductions import REDUCTIONS
@@ -54,6 +55,14 @@ def emit_body(kernel: Kernel, shape: Shape, levels: Levels, library: set[str]) -
 def _emit_actions(values: Values, scope: Scope, actions: Sequence[Action]) -> None:
     """Everything that `actions` need, then the actions: all loads before all stores."""
     values.compute(scope, values.pending(scope, [root for a in actions for root in a.roots]))
+    _perform(values, scope, actions)
+
+
+def _perform(values: Values, scope: Scope, actions: Sequence[Action]) -> None:
+    """The actions, whose values are known: checks, then stores, after a barrier where threads share what they overwrite."""
+    stores = [action.what for action in actions if isinstance(action.what, Store)]
+    if needs_barrier(values.kernel, values.shape, values.levels, stores):
+        scope.writer.do(tl("debug_barrier"))
     for action in actions:
         perform(values, scope, action.what)
 
@@ -153,8 +162,7 @@ def _emit_pass(values: Values, one: Pass, number: int) -> None:
         lanes = reduction.start(site, top.writer)
         reduction.step(site, inner.writer, lanes)
         finishing.append((group, reduction, site, lanes))
-    for action in one.actions:
-        perform(values, inner, action.what)
+    _perform(values, inner, one.actions)
     end = None if one.actions or backwards else _ragged_end(values, one)
     top.writer.statements.append(_loop(values, inner, backwards, end))
     for group, reduction, site, lanes in finishing:
