@@ -10,11 +10,14 @@ from torch import Tensor
 
 from benchmarks.memory_bound.case import Case, FewestBytes, Make, call_of, fewest_bytes
 from benchmarks.memory_bound.cases import CASES, find_case, select
+from benchmarks.memory_bound.choices import forget_choices
 from benchmarks.memory_bound.judging import Judge
 from benchmarks.memory_bound.plan import ordered, plan_of, table
 from benchmarks.memory_bound.report import markdown
 from benchmarks.memory_bound.results import Figure, MemoryRun, Row, from_json, to_json
 from benchmarks.memory_bound.runner import Plan, measured
+from coilwork_cache import LocalStore, content_key
+from coilwork_runtime.triton_kernels.tuning import choose
 
 MAKE = Make(device=torch.device("cpu"))
 NAMES = [case.name for case in CASES]
@@ -115,6 +118,25 @@ def test_what_falls_to_aten_comes_first() -> None:
     first, second = ordered(plans)
     assert first.case is wide and first.externs and not second.externs
     assert "ATen" in table([first])
+
+
+def test_choices_are_forgotten_and_kernels_stay(tmp_path: Path) -> None:
+    inductor, store = tmp_path / "inductor" / "ab", LocalStore(tmp_path / "coilwork")
+    inductor.mkdir(parents=True)
+    (inductor / "kernel.best_config").write_text("{}")
+    (inductor / "kernel.py").write_text("")
+    trials, kernel = (lambda *_: None, lambda *_: None), content_key("kernel", "binary")
+    times = iter((2.0, 1.0, 1.0, 2.0))
+
+    def choice() -> int:
+        key = content_key("tuning", "key")
+        return choose(trials, (), (), measure=lambda _: next(times), store=store, key=key)
+
+    store.put(kernel, b"\x7fELF")
+    assert [choice(), choice()] == [1, 1]
+    assert forget_choices(inductor=tmp_path / "inductor", coilwork=store.root) == 2
+    assert choice() == 0
+    assert store.get(kernel) == b"\x7fELF" and (inductor / "kernel.py").exists()
 
 
 def row(case: str, eager_us: float, own_us: float, failure: str = "") -> Row:

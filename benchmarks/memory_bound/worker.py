@@ -27,10 +27,10 @@ from benchmarks.backends import compile_with
 from benchmarks.measure import Call
 from benchmarks.memory_bound.case import Case, Make, call_of, fewest_bytes
 from benchmarks.memory_bound.cases import find_case
+from benchmarks.memory_bound.choices import forget_choices
 from benchmarks.memory_bound.judging import Judge
 from benchmarks.memory_bound.timing import timings
 from benchmarks.session import cache_variables
-from coilwork_cache import LocalStore, clear
 
 Answer = dict[str, Any]
 REPEATS = 9
@@ -118,9 +118,10 @@ class Bench:
         """Let compilers find what the process that compiled with `backend` left, but for its choices."""
         variables = cache_variables(folder_of(self.caches, backend))
         os.environ |= variables
-        for chosen in Path(variables["TORCHINDUCTOR_CACHE_DIR"]).rglob("*.best_config"):
-            chosen.unlink()
-        clear(LocalStore(Path(variables["COILWORK_CACHE_DIR"])), kind="tuning")
+        forget_choices(
+            inductor=Path(variables["TORCHINDUCTOR_CACHE_DIR"]),
+            coilwork=Path(variables["COILWORK_CACHE_DIR"]),
+        )
 
     def _synchronize(self) -> None:
         if self.cuda:
