@@ -9,6 +9,7 @@ from typing import Final
 from coilwork_lowering.ops import (
     activations,
     arithmetic,
+    convolutions,
     creation,
     embeddings,
     foreach,
@@ -28,6 +29,7 @@ from coilwork_lowering.rules import Rule
 _FAMILIES: Final[tuple[tuple[Rule, ...], ...]] = (
     activations.RULES,
     arithmetic.RULES,
+    convolutions.RULES,
     creation.RULES,
     embeddings.RULES,
     indexing.RULES,
