@@ -20,9 +20,9 @@ group that fails is judged again beside more eager runs, if the caller has any (
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from operator import itemgetter
 
 import torch
 from torch import Tensor, nn
@@ -119,28 +119,70 @@ def tensors_of(output: object) -> tuple[Tensor, ...]:
     return tuple(leaf.detach() for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Magnitude:
+    """How large the finite elements of a tensor are; zeros where there are none."""
+
+    largest: float
+    l2: float
+    elements: int
+
+    @property
+    def root_mean_square(self) -> float:
+        return self.l2 / math.sqrt(self.elements) if self.elements else 0.0
+
+
+def magnitude(reference: Tensor) -> Magnitude:
+    """The magnitude of a floating-point tensor, computed in float64."""
+    values = reference.detach().double()
+    if values.numel():
+        least, most = (bound.item() for bound in torch.aminmax(values))
+        if math.isfinite(
+            most - least
+        ):  # the usual case, without a mask and a copy: there may be gigabytes of gradients
+            return Magnitude(largest=max(-least, most), l2=values.norm().item(), elements=values.numel())
+        values = values[torch.isfinite(values)]
+    if not values.numel():
+        return Magnitude(largest=0.0, l2=0.0, elements=0)
+    return Magnitude(largest=values.abs().max().item(), l2=values.norm().item(), elements=values.numel())
+
+
 def distance(result: Tensor, reference: Tensor) -> Distance:
     """Distance of `result` from `reference` (same shape; computed in float64).
 
     Infinities and NaNs must stand where the reference has them, with the same sign; they count as exact there.
     """
-    result = result.detach().to(device=reference.device, dtype=torch.float64)
-    reference = reference.detach().double()
     if result.shape != reference.shape:
         raise AccuracyError(f"shape {tuple(result.shape)} where the reference has {tuple(reference.shape)}")
-    finite = torch.isfinite(reference)
-    if not finite.all():
-        if not torch.allclose(result[~finite], reference[~finite], equal_nan=True):
-            return Distance(max_abs=float("inf"), relative_l2=float("inf"))
-        result, reference = result[finite], reference[finite]
-    difference = result - reference
-    if difference.numel() == 0:
+    return _distance(result, reference, magnitude(reference).l2)
+
+
+def _distance(result: Tensor, reference: Tensor, reference_l2: float) -> Distance:
+    result, reference = result.detach().to(reference.device), reference.detach().double()
+    if reference.numel() == 0:
         return Distance(max_abs=0.0, relative_l2=0.0)
-    if not torch.isfinite(difference).all():
-        return Distance(max_abs=float("inf"), relative_l2=float("inf"))
-    largest, norm = difference.abs_().max().item(), difference.norm().item()
-    scale = reference.norm().item()
-    return Distance(max_abs=largest, relative_l2=norm / scale if scale > 0 else norm)
+    difference = (result - reference).abs_()
+    largest = difference.max().item()
+    if not math.isfinite(largest):  # NaN too, as infinity less infinity is
+        finite = torch.isfinite(reference)
+        apart = not torch.allclose(result[~finite].double(), reference[~finite], equal_nan=True)
+        if apart or not torch.isfinite(difference[finite]).all():
+            return Distance(max_abs=float("inf"), relative_l2=float("inf"))
+        difference = difference[finite]
+        largest = difference.max().item() if difference.numel() else 0.0
+    norm = difference.norm().item()
+    return Distance(max_abs=largest, relative_l2=norm / reference_l2 if reference_l2 > 0 else norm)
+
+
+def together(distances: Sequence[Distance], references: Sequence[Magnitude]) -> Distance:
+    """The distance of several tensors, taken as one vector, from their references."""
+    weights = [reference.l2 if reference.l2 > 0 else 1.0 for reference in references]
+    norm = math.hypot(*(d.relative_l2 * weight for d, weight in zip(distances, weights, strict=True)))
+    scale = math.hypot(*(reference.l2 for reference in references))
+    return Distance(
+        max_abs=max((d.max_abs for d in distances), default=0.0),
+        relative_l2=norm / scale if scale > 0 else norm,
+    )
 
 
 def compare(
@@ -165,16 +207,16 @@ def compare(
             max_abs_floor=0.0,
             relative_l2_floor=0.0,
         )
-    finite = reference[torch.isfinite(reference)].double()
-    largest = max(finite.abs().max().item() if finite.numel() else 0.0, scale)
-    root_mean_square = finite.square().mean().sqrt().item() if finite.numel() else 0.0
-    unit = FLOOR_ULPS[eager.dtype] * torch.finfo(eager.dtype).eps
+    if eager.shape != reference.shape:
+        raise AccuracyError(f"{name}: {tuple(eager.shape)} where the reference has {tuple(reference.shape)}")
+    size = magnitude(reference)
+    unit, typical = FLOOR_ULPS[eager.dtype] * torch.finfo(eager.dtype).eps, size.root_mean_square
     return Comparison(
         name=name,
-        compiled=distance(compiled, reference),
-        eager=distance(eager, reference),
-        max_abs_floor=unit * largest,
-        relative_l2_floor=unit * max(1.0, scale / root_mean_square if root_mean_square > 0 else 1.0),
+        compiled=_distance(compiled, reference, size.l2),
+        eager=_distance(eager, reference, size.l2),
+        max_abs_floor=unit * max(size.largest, scale),
+        relative_l2_floor=unit * max(1.0, scale / typical if typical > 0 else 1.0),
     )
 
 
@@ -199,37 +241,40 @@ def compare_group(
         raise AccuracyError(
             f"{len(compiled)} compiled and {len(reference)} reference tensors for {len(names)} names"
         )
-    magnitudes = sorted(value.detach().abs().max().item() for value in reference if value.numel())
-    scale = 0.1 * magnitudes[len(magnitudes) // 2] if magnitudes else 0.0
-    parts: list[Callable[[Sequence[Tensor]], Tensor]] = [itemgetter(index) for index in range(len(names))]
-    comparisons = [
+    sizes = [magnitude(value) for value in reference]
+    largest = sorted(size.largest for size in sizes if size.elements)
+    scale = 0.1 * largest[len(largest) // 2] if largest else 0.0
+    members = [
         replace(
-            compare(name, compiled=part(compiled), eager=part(eager), reference=part(reference), scale=scale),
+            compare(name, compiled=c, eager=e, reference=r, scale=scale),
             max_abs_factor=MEMBER_FACTOR,
             relative_l2_factor=MEMBER_FACTOR,
         )
-        for name, part in zip(names, parts, strict=True)
+        for name, c, e, r in zip(names, compiled, eager, reference, strict=True)
     ]
     floats = [index for index, value in enumerate(eager) if value.is_floating_point()]
-    if len({eager[index].dtype for index in floats}) == 1:
-
-        def whole(values: Sequence[Tensor]) -> Tensor:
-            return torch.cat([values[index].detach().flatten() for index in floats])
-
-        name = f"all of {names[0]} ... {names[-1]}"
-        parts.append(whole)
-        comparisons.append(
-            compare(name, compiled=whole(compiled), eager=whole(eager), reference=whole(reference))
-        )
-    failed = [number for number, comparison in enumerate(comparisons) if not comparison.ok]
-    if failed and more_eager is not None:
-        distances: dict[int, list[Distance]] = {number: [] for number in failed}
-        for run in more_eager():
-            for number, found in distances.items():
-                found.append(distance(parts[number](run), parts[number](reference)))
-        for number, found in distances.items():
-            comparisons[number] = comparisons[number].beside(found)
-    return tuple(comparisons)
+    if len({eager[index].dtype for index in floats}) != 1:
+        return tuple(members)
+    float_sizes = [sizes[index] for index in floats]
+    unit = FLOOR_ULPS[eager[floats[0]].dtype] * torch.finfo(eager[floats[0]].dtype).eps
+    whole = Comparison(
+        name=f"all of {names[0]} ... {names[-1]}",
+        compiled=together([members[index].compiled for index in floats], float_sizes),
+        eager=together([members[index].eager for index in floats], float_sizes),
+        max_abs_floor=unit * max(size.largest for size in float_sizes),
+        relative_l2_floor=unit,
+    )
+    if more_eager is None or all(comparison.ok for comparison in (*members, whole)):
+        return (*members, whole)
+    runs = [
+        [_distance(run[index], reference[index], sizes[index].l2) for index in floats] for run in more_eager()
+    ]
+    for position, index in enumerate(floats):
+        if not members[index].ok:
+            members[index] = members[index].beside([run[position] for run in runs])
+    if not whole.ok:
+        whole = whole.beside([together(run, float_sizes) for run in runs])
+    return (*members, whole)
 
 
 def check_all(comparisons: Iterable[Comparison]) -> None:

@@ -24,9 +24,10 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from benchmarks.accuracy import distance, float64_copy, to_float64
-from benchmarks.eager_spread import RUNS, gradients, nearby
+from benchmarks.eager_spread import RUNS, nearby
 from benchmarks.models import Instance, Setting, Size, find_case, instantiate
 from benchmarks.report import number, table
+from benchmarks.training import loss_and_gradients
 
 
 class Branches(TorchFunctionMode):
@@ -70,7 +71,8 @@ def step(name: str, instance: Instance, forced: Sequence[Tensor] | None = None) 
     """One eager step of a copy of `instance`."""
     fresh = replace(instance, module=copy.deepcopy(instance.module))
     with Branches(forced) as mode:
-        return Step(name=name, gradients=gradients(fresh), branches=mode.taken)
+        _, gradients = loss_and_gradients(fresh)
+    return Step(name=name, gradients=gradients, branches=mode.taken)
 
 
 def channels_last(instance: Instance) -> Instance:

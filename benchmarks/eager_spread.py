@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.models.case import Instance
-from benchmarks.training import training_step
+from benchmarks.training import loss_and_gradients
 
 # Beside one further eager run, 40% of equally valid ones are called wrong for one of ResNet-50's 161 gradients (by
 # MEMBER_FACTOR); beside four of them 3%, beside eight none of 300.
@@ -59,13 +59,8 @@ def nearby(instance: Instance, seed: int) -> Instance:
     )
 
 
-def gradients(instance: Instance) -> dict[str, Tensor]:
-    """The gradients of one eager training step, by parameter; the step changes the instance's parameters."""
-    training_step(instance)(*instance.inputs)
-    return {name: value.grad for name, value in instance.module.named_parameters() if value.grad is not None}
-
-
 def gradients_nearby(untrained: Instance, runs: int = RUNS) -> Iterator[list[Tensor]]:
     """The gradients of eager training steps that are as valid as the one from `untrained`, in its parameters' order."""
     for seed in range(runs):
-        yield list(gradients(nearby(untrained, seed)).values())
+        _, gradients = loss_and_gradients(nearby(untrained, seed))
+        yield list(gradients.values())

@@ -26,7 +26,7 @@ from benchmarks.accuracy import (
 )
 from benchmarks.eager_spread import gradients_nearby
 from benchmarks.models.case import Instance
-from benchmarks.training import training_step, updated_by
+from benchmarks.training import loss_and_gradients, updated_by
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +54,8 @@ def eager_outcome(untrained: Instance, *, training: bool) -> Outcome:
     """The outcome of an eager call on a copy of `untrained`, without the parameters: those follow from gradients."""
     instance = replace(untrained, module=copy.deepcopy(untrained.module))
     if training:
-        outcome = outcome_of(instance, training_step(instance)(*instance.inputs), training=True)
-        return replace(outcome, parameters={})
+        loss, gradients = loss_and_gradients(instance)
+        return Outcome(results=(loss,), gradients=gradients)
     with torch.no_grad():
         return outcome_of(instance, instance.module(*instance.inputs), training=False)
 

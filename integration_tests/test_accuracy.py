@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.accuracy import AccuracyError, check_all, compare, compare_group, distance
-from benchmarks.eager_spread import gradients, gradients_nearby, nearby, off_by_a_last_bit
+from benchmarks.eager_spread import gradients_nearby, nearby, off_by_a_last_bit
 from benchmarks.judgement import Outcome, eager_outcome, judge
 from benchmarks.models import Instance, ModelCase
-from benchmarks.training import updated_by
+from benchmarks.training import loss_and_gradients, updated_by
 
 GENERATOR_SEED = 3
 
@@ -57,6 +57,25 @@ def test_nan_fails_unless_the_reference_has_it_there() -> None:
 def test_nan_and_infinity_are_not_interchangeable() -> None:
     reference = torch.tensor([0.0, float("nan")])
     assert distance(torch.tensor([0.0, 0.0]), reference).max_abs == float("inf")
+
+
+def test_what_is_finite_is_judged_where_infinities_agree() -> None:
+    reference = torch.tensor([1.0, float("inf"), float("nan"), 3.0], dtype=torch.float64)
+    near = torch.tensor([1.0, float("inf"), float("nan"), 3.5])
+    found = distance(near, reference)
+    assert found.max_abs == 0.5
+    assert found.relative_l2 == pytest.approx(0.5 / 10**0.5)
+
+
+def test_a_group_as_a_whole_is_judged_as_one_vector() -> None:
+    generator = torch.Generator().manual_seed(GENERATOR_SEED)
+    reference = [torch.randn(size, generator=generator, dtype=torch.float64) for size in (5, 50, 500)]
+    off = [(value + 1e-3 * torch.randn(value.shape, generator=generator)).float() for value in reference]
+    *_, whole = compare_group(["a", "b", "c"], compiled=off, eager=off, reference=reference)
+    assert whole.name == "all of a ... c"
+    expected = distance(torch.cat(off), torch.cat(reference))
+    assert whole.compiled.max_abs == expected.max_abs
+    assert whole.compiled.relative_l2 == pytest.approx(expected.relative_l2, rel=1e-12)
 
 
 def test_dtype_and_shape_must_be_eagers() -> None:
@@ -203,7 +222,8 @@ def outcome_with(instance: Instance, gradient: Tensor) -> Outcome:
 
 def test_the_other_side_of_a_kink_is_right() -> None:
     instance = kinked()
-    assert gradients(replace(instance, module=OnTheKink()))["weight"].abs().max() == 0.0
+    _, here = loss_and_gradients(instance)
+    assert here["weight"].abs().max() == 0.0
     found = {bool(run[0].any()) for run in gradients_nearby(instance)}
     assert found == {False, True}, "nearby runs stand on both sides"
     check_all(judge(outcome_with(instance, instance.inputs[0]), instance, training=True))
