@@ -22,6 +22,7 @@ from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.fusion.cluster import (
     MOST_STAGES,
     Cluster,
+    broken_scan,
     check_behind_reduction,
     cluster_of,
     fusable,
@@ -280,6 +281,11 @@ class Fuser:
         self, one: Cluster, two: Cluster, both: Cluster, flows: bool, key: tuple[int, int]
     ) -> _Verdict:
         options, facts = self._around.options, self._around.facts
+        scan = broken_scan(both)
+        if scan is not None:
+            return _Verdict(
+                None, "reject-scan", f"%{scan} is scanned along another axis than what is beside it"
+            )
         torn = reads_what_it_writes(both)
         if torn is not None:
             return _Verdict(
