@@ -282,7 +282,7 @@ class Evaluator:
         keep = torch.ones(value.numel(), dtype=torch.bool)
         if node.mask is not None:
             keep = self.body(node.mask, env, shape).reshape(-1)
-        target = self.take_over(node.into, node.output)
+        target = self.allocate(node.output) if node.into is None else self.take_over(node.into, node.output)
         places = tuple(i[keep] for i in index)
         flat = value.reshape(-1)[keep]
         if node.mode in ("store", "add"):
