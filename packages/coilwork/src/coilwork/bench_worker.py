@@ -21,7 +21,6 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from coilwork.demo_worker import compile_function
 from coilwork.measuring import (
@@ -31,6 +30,7 @@ from coilwork.measuring import (
     gpu_activities,
     host_issue_times_ms,
 )
+from coilwork.torch_compat import map_tensors, tensors_in
 
 REPEATS: Final = 10
 # Units in the last place that a result may be off by where eager, by luck, is not.
@@ -82,14 +82,14 @@ class Subject:
     def tensors(self) -> list[Tensor]:
         """Arguments, parameters and buffers."""
         module = self.function if isinstance(self.function, nn.Module) else nn.Module()
-        return [*_tensors(self.args), *module.parameters(), *module.buffers()]
+        return [*tensors_in(self.args), *module.parameters(), *module.buffers()]
 
     def call(self, function: Callable[..., Any]) -> list[Tensor]:
         """Results of `function`, which stands for the subject's; then gradients of what wants some."""
         if not self.backward:
             with torch.no_grad():
-                return _tensors(function(*self.args))
-        results = _tensors(function(*self.args))
+                return tensors_in(function(*self.args))
+        results = tensors_in(function(*self.args))
         roots = [value for value in results if value.requires_grad]
         leaves = [value for value in self.tensors if value.requires_grad]
         ones = [torch.ones_like(root) for root in roots]
@@ -101,8 +101,7 @@ class Subject:
         function = self.function
         if isinstance(function, nn.Module):
             function = copy.deepcopy(function).double()
-        args: tuple[Any, ...] = pytree.tree_map_only(Tensor, _widened, self.args)
-        return Subject(function=function, args=args, backward=self.backward)
+        return Subject(function=function, args=map_tensors(_widened, self.args), backward=self.backward)
 
 
 def load(script: str, name: str) -> Callable[[], Any]:
@@ -216,10 +215,6 @@ def distance(values: list[Tensor], exact: list[Tensor]) -> float:
 
 def _with(finding: Finding, **more: Any) -> Finding:
     return Finding(**asdict(finding) | more)
-
-
-def _tensors(values: object) -> list[Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, Tensor)]
 
 
 def _widened(value: Tensor) -> Tensor:
