@@ -54,8 +54,10 @@ class LayoutOptions:
             `channels_last` on every device and whatever it costs. Default: `auto`.
         devices: types of devices whose kernels compute in channels-last and convert other layouts, each time.
             Default: `cuda`.
-        narrow_devices: types of devices of which that holds for 16 bit floats alone. A CPU's kernels for `f32` have
-            blocked layouts of their own. Default: `cpu`.
+        narrow_devices: types of devices of which that holds for 16 bit floats alone. Default: `cpu`.
+        blocked_devices: types of devices whose kernels for `f32` have blocked layouts of their own. They convert
+            channels-first activations through temporary memory and compute channels-last ones in place, but a copy of
+            the weight comes on top. Default: `cpu`.
         tf32_convolutions: whether convolutions in `f32` may round their operands to TF32, as
             `torch.backends.cudnn` says; only then do their kernels prefer channels-last. Default: True, as in torch.
         pad_products: pad matrix products on `devices`: sizes in 16 bit floats to multiples of 8 where that saves more
@@ -65,6 +67,7 @@ class LayoutOptions:
     layout: ConvolutionLayout = "auto"
     devices: tuple[str, ...] = ("cuda",)
     narrow_devices: tuple[str, ...] = ("cpu",)
+    blocked_devices: tuple[str, ...] = ("cpu",)
     tf32_convolutions: bool = True
     pad_products: bool = True
 
