@@ -82,6 +82,9 @@ class Builder:
         self._filled: dict[str, Const] = {}
         # declared, but made by no node so far
         self._unfilled: set[str] = set()
+        # what numbers at random are made from, per device, and how many operators have made some
+        self.seeds: dict[str, TensorValue] = {}
+        self.streams = 0
         self._made: dict[tuple[str, Shape, tuple[Expr, ...], DType, Expr], Buffer] = {}
 
     # names and declarations

@@ -8,6 +8,7 @@ from typing import Literal
 Numerics = Literal["fast", "eager", "strict"]
 ConvolutionLayout = Literal["auto", "captured", "channels_last"]
 Accumulation = Literal["auto", "sorted", "atomic"]
+Random = Literal["auto", "generated", "eager"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +31,8 @@ class LoweringOptions:
             `sorted` sorts the positions and sums what belongs together in one order: equal inputs give equal bits.
             `atomic` adds into memory in any order, without a sort. `auto` is `sorted` on accelerators, while on a CPU
             one thread adds in order. Default: `auto`.
+        random: how dropout and uniform numbers are drawn. `generated` makes them in the kernels that use them, other
+            numbers than eager's from one seed per call; `eager` calls ATen. `auto` generates on accelerators. Default: `auto`.
     """
 
     fallback: tuple[str, ...] = ()
@@ -39,6 +42,7 @@ class LoweringOptions:
     max_cat_inputs: int = 8
     checks: bool = True
     accumulation: Accumulation = "auto"
+    random: Random = "auto"
 
     def falls_back(self, target: str) -> bool:
         """Whether `target`, e.g. `"aten.cumsum.default"`, is named by `fallback`."""

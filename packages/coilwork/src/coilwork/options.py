@@ -20,6 +20,7 @@ Wrapper = Literal["python", "fx", "cpp"]
 Numerics = Literal["fast", "eager", "strict"]
 ConvolutionLayout = Literal["auto", "captured", "channels_last"]
 Accumulation = Literal["auto", "sorted", "atomic"]
+Random = Literal["auto", "generated", "eager"]
 
 ENVIRONMENT_PREFIX: Final = "COILWORK_"
 
@@ -75,6 +76,14 @@ class CompileOptions:
         metadata=_about(
             "how floats are added at positions from tensors, as in the gradient of an embedding: sorted gives the same "
             "bits every time, atomic adds in any order without a sort; auto sorts on GPUs",
+            key=True,
+        ),
+    )
+    random: Random = field(
+        default="auto",
+        metadata=_about(
+            "dropout and uniform numbers: generated in the kernels that use them, or drawn by ATen as in eager; "
+            "auto generates on GPUs",
             key=True,
         ),
     )

@@ -82,7 +82,10 @@ def run_stages(job: Job, *, fallback: tuple[str, ...]) -> Compiled:
         if decision.channels_last or padding.padded:
             trace.write("aten.laid_out.txt", _readable(gm))
     lowering = LoweringOptions(
-        fallback=fallback, numerics=options.numerics, accumulation=options.accumulation
+        fallback=fallback,
+        numerics=options.numerics,
+        accumulation=options.accumulation,
+        random=options.random,
     )
     with clock.stage("lower"):
         lowered = lower(gm, name=job.graph_id, options=lowering, example_strides=job.strides)
