@@ -8,15 +8,17 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.__main__ import main
 from benchmarks.memory_bound.case import Case, FewestBytes, Make, call_of, fewest_bytes
 from benchmarks.memory_bound.cases import CASES, find_case, select
 from benchmarks.memory_bound.choices import forget_choices
 from benchmarks.memory_bound.judging import Judge
-from benchmarks.memory_bound.plan import ordered, plan_of, table
+from benchmarks.memory_bound.plan import Planner, ordered, plan_of, table
 from benchmarks.memory_bound.report import markdown
 from benchmarks.memory_bound.results import Figure, MemoryRun, Row, from_json, to_json
 from benchmarks.memory_bound.runner import Plan, measured
 from coilwork_cache import LocalStore, content_key
+from coilwork_ir.program.walk import buffers
 from coilwork_runtime.triton_kernels.tuning import choose
 
 MAKE = Make(device=torch.device("cpu"))
@@ -120,6 +122,14 @@ def test_what_falls_to_aten_comes_first() -> None:
     assert "ATen" in table([first])
 
 
+def test_plans_are_those_of_a_gpu() -> None:
+    planner = Planner(target="sm_90")
+    torch._dynamo.reset()
+    torch.compile(lambda x: x + torch.arange(8, device=x.device), backend=planner)(torch.zeros(8))
+    (program,) = planner.programs
+    assert {buffer.device for buffer in buffers(program).values()} == {"cuda:0"}
+
+
 def test_choices_are_forgotten_and_kernels_stay(tmp_path: Path) -> None:
     inductor, store = tmp_path / "inductor" / "ab", LocalStore(tmp_path / "coilwork")
     inductor.mkdir(parents=True)
@@ -204,3 +214,26 @@ def test_a_backend_that_cannot_compile_is_a_row(tmp_path: Path) -> None:
     assert not eager.failure and eager.repeatable and eager.busy_us is not None
     assert found.copy_us is not None and found.fewest_bytes > 0
     assert "no_such_backend" in broken.failure and broken.busy_us is None
+
+
+def test_the_command_writes_json_and_markdown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["memory", "--device", "cpu", "--tiny", "--jobs", "1", "--backends", "eager"]
+    words += [
+        "--cases",
+        "argmax 8192,cumprod",
+        "--out",
+        str(tmp_path),
+        "--markdown",
+        str(tmp_path / "page.md"),
+    ]
+    assert main(words) == 0
+    found = from_json(tmp_path / "memory.json")
+    assert [entry.case for entry in found.rows] == ["argmax 8192x32768", "cumprod 8192x8192 f32"]
+    assert (tmp_path / "page.md").read_text() == markdown(found)
+    assert "| cumprod 8192x8192 f32 |" in capsys.readouterr().out
+
+
+def test_the_command_lists_cases(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["memory", "--list", "--cases", "ARGMAX", "--sets", "main,more"]) == 0
+    assert capsys.readouterr().out.splitlines() == ["argmax 8192x32768", "argmax of columns 8192x16384"]
+    assert main(["memory", "--sets", "none"]) == 2
