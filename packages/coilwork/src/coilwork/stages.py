@@ -79,7 +79,7 @@ def run_stages(job: Job, *, fallback: tuple[str, ...]) -> Compiled:
         gm, padding = pad_products(gm, job.layout)
     if trace.wanted:
         trace.write("layout.txt", "\n".join((decision.reason, *padding.reasons)) + "\n")
-        if decision.channels_last or padding.padded:
+        if decision.channels_last or padding.padded or padding.by_rows:
             trace.write("aten.laid_out.txt", _readable(gm))
     lowering = LoweringOptions(
         fallback=fallback,
