@@ -5,7 +5,8 @@ device, as for the statistics of a batch norm or the gradient of a bias, memory 
 inlined into the reduction moves along into the first of the two.
 
 Reductions of one domain that read the same are a family: judged together and cut alike, so that fusion can still give
-them one kernel. The two of a softmax, one of which needs the other, become one first: `online.py`.
+them one kernel. The two of a softmax, one of which needs the other, become one first: `online.py`. So they do where the
+row is not split, but is too long to be kept on chip.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from coilwork_ir.buffers import Buffer
-from coilwork_ir.index import Expr, provably_positive, stride_of
+from coilwork_ir.index import Expr, bounds, provably_positive, stride_of
 from coilwork_ir.loops import Graph, Node, Reduce
 from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.scalar import Load, Op, loads, postorder
@@ -23,7 +24,7 @@ from coilwork_ir.target import Target
 from coilwork_scheduler.cost import CostModel, KernelWork
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.journal import Journal
-from coilwork_scheduler.occupancy import programs_of, unit_stride
+from coilwork_scheduler.occupancy import LONGEST_COLUMN, programs_of, unit_stride
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.sizes import SizeHints
 from coilwork_scheduler.splitting.combine import combined
@@ -67,7 +68,7 @@ def split_reductions(
         return graph
     judge = _Judge(facts=facts, target=target, model=model, sizes=sizes, options=options, journal=journal)
     if options.numerics == "fast":
-        graph = merged(graph, lambda pair: judge.candidate(pair.both) and judge.splits(_alone(pair.both)))
+        graph = merged(graph, lambda pair: judge.reads_again(pair.both))
     found: dict[int, Pieces] = {}
     for family in _families(graph, judge):
         pieces = judge.pieces_of(family)
@@ -223,6 +224,22 @@ class _Judge:
         """Whether `pieces_of` cuts `family`; records nothing."""
         found = self._weighed(family)
         return found is not None and found.pays
+
+    def reads_again(self, node: Reduce) -> bool:
+        """Whether two reductions over the rows of `node`, one of which needs the other's result, read them twice.
+
+        They do unless a program keeps its row on chip; rows of unknown length it does not keep.
+        """
+        if self.candidate(node) and self.splits(_alone(node)):
+            return True
+        longest = 1
+        for axis in node.axes:
+            top = bounds(extent_of(axis)).hi
+            if top is None:
+                return True
+            longest *= top
+        across = self._shape(_alone(node)).across
+        return longest > LONGEST_COLUMN if across else 4 * longest > self.options.persistent_bytes
 
     def _weighed(self, family: _Family) -> _Weighed | None:
         shape = self._shape(family)
