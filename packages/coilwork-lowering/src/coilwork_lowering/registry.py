@@ -23,6 +23,7 @@ from coilwork_lowering.ops import (
     reductions,
     scans,
     scatters,
+    searching,
     views,
 )
 from coilwork_lowering.rules import Rule
@@ -43,6 +44,7 @@ _FAMILIES: Final[tuple[tuple[Rule, ...], ...]] = (
     reductions.RULES,
     scans.RULES,
     scatters.RULES,
+    searching.RULES,
     views.RULES,
 )
 
