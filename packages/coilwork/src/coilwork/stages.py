@@ -190,7 +190,11 @@ def _kernel_devices(program: Program) -> dict[str, str]:
 
 def _schedule_options(options: CompileOptions, aligned_inputs: tuple[str, ...]) -> ScheduleOptions:
     return ScheduleOptions(
-        numerics=options.numerics, inline=options.fusion, fuse=options.fusion, aligned_inputs=aligned_inputs
+        numerics=options.numerics,
+        inline=options.fusion,
+        fuse=options.fusion,
+        combine=options.fusion and options.combine,
+        aligned_inputs=aligned_inputs,
     )
 
 
