@@ -271,6 +271,26 @@ def run_kernel(memory: Memory, kernel: Kernel, call: KernelCall, buffers: Mappin
         cells, place = cell(load.buffer, index[0])
         return cells[place]
 
+    kept = _hand_over(memory, kernel, call, actual)
+    if kernel.combined is None:
+        _run_points(kernel, sizes, read, cell)
+    else:
+        body = kernel.combined.body
+        whole = dict(actual)
+        # any order must do
+        for member in reversed(kernel.combined.members):
+            actual.update(zip((a.name for a in body.args), (whole[n] for n in member.args), strict=True))
+            own = {s.name: evaluate(e, sizes) for s, e in zip(body.sizes, member.sizes, strict=True)}
+            _run_points(body, own, read, cell)
+    memory.cells.update(kept)
+
+
+def _run_points(
+    kernel: Kernel,
+    sizes: Mapping[str, int],
+    read: Callable[[Load, list[int]], Number],
+    cell: Callable[[str, int], tuple[list[Number], int]],
+) -> None:
     parallel = [r.symbol for r in kernel.ranges if r.kind == "parallel"]
     reduced = [r.symbol for r in kernel.ranges if r.kind == "reduction"]
     values = [part for store in kernel.stores for part in parts_of(store)]
@@ -283,10 +303,8 @@ def run_kernel(memory: Memory, kernel: Kernel, call: KernelCall, buffers: Mappin
         own = any(not e.free_symbols.isdisjoint(reduced) for e in exprs) or isinstance(node, ScanValue)
         walks[node] = not isinstance(node, ReduceValue) and (own or any(walks[o] for o in node.operands))
     launch = _Launch(kernel.stores, reduced, depth, walks, read, cell)
-    kept = _hand_over(memory, kernel, call, actual)
     for row in points(parallel, sizes):
         launch.run(row)
-    memory.cells.update(kept)
 
 
 def _hand_over(
@@ -401,6 +419,9 @@ def _result(
 
 def well_formed(kernel: Kernel) -> None:
     """Every symbol is a range, a size or a placeholder that has a value; reductions run along all reduction ranges."""
+    if kernel.combined is not None:
+        well_formed(kernel.combined.body)
+        return
     ranges = [r.symbol for r in kernel.ranges]
     reduced = tuple(r.symbol for r in kernel.ranges if r.kind == "reduction")
     known = {*ranges, *kernel.sizes}

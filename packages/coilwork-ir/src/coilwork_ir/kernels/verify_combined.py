@@ -19,6 +19,10 @@ COMBINED_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
             "a combined kernel has no ranges, stores or checks besides its body, which is not combined itself",
             "move them into the body",
         ),
+        "combined-names": Rule(
+            "arguments and sizes of a combined kernel have other names than those of its body",
+            "name them after the members, m0_in0, m1_in0, ...",
+        ),
         "member-arity": Rule(
             "a member names one argument for each of the body's and one size for each of its symbols",
             "pass what is missing",
@@ -47,10 +51,13 @@ def check_combined(kernel: Kernel, combined: Combined, place: Place) -> None:
     symbols = {size.name: size for size in kernel.sizes}
     if len(symbols) != len(kernel.sizes):
         place.fail("unique-symbol", "a size symbol is listed twice")
-    args: dict[str, TensorArg] = {}
-    for arg in kernel.args:
-        if args.setdefault(arg.name, arg) is not arg:
-            place.fail("unique-arg", f"{arg.name} is declared twice")
+    args = {arg.name: arg for arg in kernel.args}
+    if len(args) != len(kernel.args):
+        place.fail("unique-arg", "an argument is declared twice")
+    formal = {a.name for a in combined.body.args} | {s.name for s in combined.body.sizes}
+    for name in (*args, *symbols):
+        if name in formal:
+            place.fail("combined-names", f"{name} is a name of the body")
     # argument -> the first member that uses it
     users: dict[str, int] = {}
     for number, member in enumerate(combined.members):

@@ -156,9 +156,7 @@ def _positions(work: Group | Step, places: dict[int, int]) -> tuple[int, ...]:
     return (places[id(work)],)
 
 
-def _units(
-    context: Context, works: Sequence[Group | Step], readers: Mapping[str, list[int]]
-) -> list[Unit]:
+def _units(context: Context, works: Sequence[Group | Step], readers: Mapping[str, list[int]]) -> list[Unit]:
     graph, facts, sizes = context.graph, context.facts, context.sizes
     places = {id(node): position for position, node in enumerate(graph.nodes)}
     unit_of: dict[int, int] = {}
