@@ -67,34 +67,25 @@ class InternTable(Generic[K, V]):
     def add(self, key: K, value: V) -> V:
         """Make `value` the canonical value of `key`, unless there is a live one; return the canonical one."""
         mine = ref(value)
-        found = self._refs.setdefault(key, mine)  # atomic: of two threads, one inserts and both see its entry
-        if found is not mine:
-            present = found()
-            if present is not None:
-                return present
-            return self._replace_dead(key, value)
-        if len(self._refs) > self.sweep_at:
-            with self._lock:
+        with self._lock:
+            # Atomic: an insertion without the lock comes before or after it.
+            found = self._refs.setdefault(key, mine)
+            if found is not mine:
+                present = found()
+                if present is not None:
+                    return present
+                self._refs[key] = mine  # dead: nobody else changes the entry while the lock is held
+            elif len(self._refs) > self.sweep_at:
                 self._sweep()
         return value
 
-    def _replace_dead(self, key: K, value: V) -> V:
-        with self._lock:
-            found = self._refs.get(key)
-            present = None if found is None else found()
-            if present is not None:
-                return present
-            if found is not None:  # dead: nobody else changes the entry while the lock is held
-                self._refs[key] = ref(value)
-                return value
-        return self.add(key, value)  # a sweep has removed the entry
-
     def _sweep(self) -> None:
-        # a copy of the dict is atomic; a list of its items is not: making a pair may collect garbage, which may intern
-        dead = [key for key, reference in self._refs.copy().items() if reference() is None]
-        for key in dead:
-            # Dead entries are replaced and removed under the lock only, which `self` holds: it is still the dead one.
-            del self._refs[key]
+        # A copy of the dict is atomic; a list of its items is not: making a pair may collect garbage, whose finalisers may
+        # intern. Entries that they replace or sweep on the way are not the ones that were found dead.
+        dead = [item for item in self._refs.copy().items() if item[1]() is None]
+        for key, reference in dead:
+            if self._refs.get(key) is reference:
+                del self._refs[key]
         self.sweep_at = max(_FIRST_SWEEP, 2 * len(self._refs))
 
 

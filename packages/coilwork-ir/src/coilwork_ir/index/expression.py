@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from operator import attrgetter
-from typing import Any, Final, NoReturn
+from typing import Any, ClassVar, Final, NoReturn
 from weakref import ref
 
 from coilwork_ir.index.errors import IndexArithmeticError
@@ -31,6 +31,8 @@ PRODUCT: Final = 6
 SUM: Final = 7
 
 SymbolData = tuple[str, int | None, int | None, "Expr | None"]
+
+Operator = Callable[["Expr", "Expr | int"], "Expr"]
 
 
 class Expr:
@@ -149,45 +151,23 @@ class Expr:
         self._key = key
         return key
 
-    def __add__(self, other: Expr | int) -> Expr:
-        if type(other) is Expr:
-            return RULES.add(self, other)
-        return RULES.add_int(self, other) if type(other) is int else RULES.add(self, as_expr(other))
-
-    __radd__ = __add__
-
-    def __sub__(self, other: Expr | int) -> Expr:
-        if type(other) is Expr:
-            return RULES.subtract(self, other)
-        return RULES.add_int(self, -other) if type(other) is int else RULES.subtract(self, as_expr(other))
-
-    def __rsub__(self, other: int) -> Expr:
-        return RULES.subtract(as_expr(other), self)
-
-    def __mul__(self, other: Expr | int) -> Expr:
-        if type(other) is Expr:
-            return RULES.multiply(self, other)
-        return RULES.scale(self, other) if type(other) is int else RULES.multiply(self, as_expr(other))
-
-    __rmul__ = __mul__
+    # The operators are the rules themselves, which their modules put here (see `Rules`): no call lies in between.
+    __add__: ClassVar[Operator]
+    __radd__: ClassVar[Operator]
+    __sub__: ClassVar[Operator]
+    __rsub__: ClassVar[Operator]
+    __mul__: ClassVar[Operator]
+    __rmul__: ClassVar[Operator]
+    __floordiv__: ClassVar[Operator]
+    __rfloordiv__: ClassVar[Operator]
+    __mod__: ClassVar[Operator]
+    __rmod__: ClassVar[Operator]
 
     def __neg__(self) -> Expr:
-        return RULES.scale(self, -1)
+        return self * -1
 
     def __pos__(self) -> Expr:
         return self
-
-    def __floordiv__(self, other: Expr | int) -> Expr:
-        return RULES.floordiv(self, as_expr(other))
-
-    def __rfloordiv__(self, other: int) -> Expr:
-        return RULES.floordiv(as_expr(other), self)
-
-    def __mod__(self, other: Expr | int) -> Expr:
-        return RULES.mod(self, as_expr(other))
-
-    def __rmod__(self, other: int) -> Expr:
-        return RULES.mod(as_expr(other), self)
 
     def __repr__(self) -> str:
         return RULES.describe(self)
@@ -211,25 +191,10 @@ class Rules:
     """The knot between sums and divisions.
 
     `x + y` must recombine `8*(x//8) + x%8`, which takes division; division takes sums. Modules import downwards
-    only, so the operators reach the rules through this table, which importing the package fills once.
+    only, so sums reach the rules of division through this table, which importing the package fills once.
     """
 
-    __slots__ = (
-        "add",
-        "add_int",
-        "describe",
-        "floordiv",
-        "mod",
-        "multiply",
-        "recombine",
-        "scale",
-        "subtract",
-    )
-    add: Callable[[Expr, Expr], Expr]
-    add_int: Callable[[Expr, int], Expr]
-    scale: Callable[[Expr, int], Expr]
-    subtract: Callable[[Expr, Expr], Expr]
-    multiply: Callable[[Expr, Expr], Expr]
+    __slots__ = ("describe", "floordiv", "mod", "recombine")
     floordiv: Callable[[Expr, Expr], Expr]
     mod: Callable[[Expr, Expr], Expr]
     recombine: Callable[[tuple[Expr, ...], tuple[int, ...], int], Expr]
@@ -362,7 +327,7 @@ def make_atom(tag: int, args: tuple[Expr, ...]) -> Expr:
         e._has_mod = False
         e._key = (-1, tag, tuple([a.sort_key for a in args]))
     mine = ref(e)
-    if _insert_atom(key, mine) is mine and len(_atom_refs) <= _ATOMS.sweep_at:
+    if found is None and _insert_atom(key, mine) is mine and len(_atom_refs) <= _ATOMS.sweep_at:
         return e
     return _ATOMS.add(key, e)
 
@@ -388,7 +353,7 @@ def make_sum(monos: tuple[Expr, ...], coeffs: tuple[int, ...], constant: int, ha
     e._key = ()
     e._bounds = e._free = e._nonneg = None
     mine = ref(e)
-    if _insert_sum(key, mine) is mine and len(_sum_refs) <= _SUMS.sweep_at:
+    if found is None and _insert_sum(key, mine) is mine and len(_sum_refs) <= _SUMS.sweep_at:
         return e
     return _SUMS.add(key, e)
 

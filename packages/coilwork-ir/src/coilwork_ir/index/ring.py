@@ -64,8 +64,10 @@ def scale(a: Expr, n: int) -> Expr:
     return make_sum(a._monos, scaled, a._constant * n, a._has_mod)
 
 
-def add(a: Expr, b: Expr) -> Expr:
+def add(a: Expr, b: Expr | int) -> Expr:
     """`a + b`."""
+    if type(b) is not Expr:
+        return add_int(a, b) if type(b) is int else add(a, as_expr(b))
     ma, mb = a._monos, b._monos
     if not mb:
         n = b._constant
@@ -89,8 +91,10 @@ def add(a: Expr, b: Expr) -> Expr:
     return make_sum(monos, coeffs, constant, False)
 
 
-def subtract(a: Expr, b: Expr) -> Expr:
+def subtract(a: Expr, b: Expr | int) -> Expr:
     """`a - b`."""
+    if type(b) is not Expr:
+        return add_int(a, -b) if type(b) is int else subtract(a, as_expr(b))
     if a is b:
         return const(0)
     if not b._monos:
@@ -127,8 +131,10 @@ def accumulate(terms: dict[Expr, int], a: Expr, factor: int) -> int:
     return a._constant * factor
 
 
-def multiply(a: Expr, b: Expr) -> Expr:
+def multiply(a: Expr, b: Expr | int) -> Expr:
     """`a * b`, expanded."""
+    if type(b) is not Expr:
+        return scale(a, b) if type(b) is int else multiply(a, as_expr(b))
     if CONST < a._tag < SUM and CONST < b._tag < SUM:
         return multiply_monos(a, b)
     if not b._monos:
@@ -174,8 +180,11 @@ def has_mod_factor(mono: Expr) -> bool:
     return any(a._tag == MOD for a in atoms_of(mono))
 
 
-RULES.add = add
-RULES.add_int = add_int
-RULES.scale = scale
-RULES.subtract = subtract
-RULES.multiply = multiply
+def _subtract_from(b: Expr, a: Expr | int) -> Expr:
+    return subtract(as_expr(a), b)
+
+
+Expr.__add__ = Expr.__radd__ = add
+Expr.__sub__ = subtract
+Expr.__rsub__ = _subtract_from
+Expr.__mul__ = Expr.__rmul__ = multiply
