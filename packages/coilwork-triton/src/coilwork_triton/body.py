@@ -8,26 +8,15 @@ from dataclasses import dataclass, replace
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr
 from coilwork_ir.kernels import Kernel, Store
-from coilwork_ir.loops import Check
 from coilwork_ir.scalar import Load, Reduce, Scalar, Scan
-from coilwork_triton.actions import action_roots, actions_of, perform
+from coilwork_triton.actions import Action, action_roots, actions_of, perform
 from coilwork_triton.levels import Levels
 from coilwork_triton.reductions import REDUCTIONS
 from coilwork_triton.shape import Shape
 from coilwork_triton.space import LOOP_OFFSET, Space
 from coilwork_triton.tree import Assign, Binary, For, Name, Number, Statement, tl
 from coilwork_triton.values import Scope, Values
-from coilwork_triton.writer import Writer
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Action:
-    """A store or a check: what a kernel does, as opposed to what it computes."""
-
-    what: Store | Check
-    roots: tuple[Scalar, ...]
-    stage: int
-    reduced: bool
+from coilwork_triton.walk import emit_walk
 
 
 def emit_body(kernel: Kernel, shape: Shape, levels: Levels, library: set[str]) -> tuple[Statement, ...]:
@@ -43,6 +32,9 @@ def emit_body(kernel: Kernel, shape: Shape, levels: Levels, library: set[str]) -
     if shape.walk == "looped":
         inside: tuple[Statement, ...] = ()
         _emit_loops(values, actions)
+    elif shape.walked is not None:
+        emit_walk(values, actions)
+        inside = space.reduction_lines(looped=False)
     else:
         _emit_actions(values, top, actions)
         inside = space.reduction_lines(looped=False)
@@ -59,6 +51,7 @@ def _emit_actions(values: Values, scope: Scope, actions: Sequence[Action]) -> No
 def _actions(kernel: Kernel, levels: Levels) -> list[Action]:
     """Checks first, then stores; each in the first pass in which it may happen."""
     reduced = frozenset(r.symbol for r in kernel.ranges if r.kind == "reduction")
+    walked = frozenset(r.symbol for r in kernel.ranges if r.kind == "walked")
     last_read = _last_reads(kernel, levels)
     found = []
     for what in actions_of(kernel):
@@ -70,7 +63,15 @@ def _actions(kernel: Kernel, levels: Levels) -> list[Action]:
             # memory may be overwritten only after the last pass that reads it
             partners = {what.buffer, *(i for o, i in kernel.hints.inplace if o == what.buffer)}
             stage = max([stage, *(last_read.get(p, 0) for p in partners)])
-        found.append(Action(what=what, roots=roots, stage=stage, reduced=bool(symbols & reduced)))
+        found.append(
+            Action(
+                what=what,
+                roots=roots,
+                stage=stage,
+                reduced=bool(symbols & reduced),
+                walked=bool(symbols & walked),
+            )
+        )
     return found
 
 
@@ -140,7 +141,7 @@ def _emit_pass(values: Values, one: Pass, number: int) -> None:
     # what does not vary along the loop is computed before it
     values.compute(top, [node for node in order if not values.reduced(node)])
     backwards = _direction(values, order)
-    inner = Scope(writer=Writer(top.writer.names, top.writer.library), parent=top, number=number)
+    inner = Scope(writer=top.writer.inner(), parent=top, number=number)
     values.compute(inner, order)
     finishing = []
     for group in one.reductions:

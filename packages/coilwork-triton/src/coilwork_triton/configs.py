@@ -13,13 +13,22 @@ The reasoning, per kind of kernel (measured on an H200; other devices differ in 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Final, Literal
 
 from coilwork_ir.kernel_source import Config
 from coilwork_ir.target import Target
 
 Walk = Literal["pointwise", "persistent", "looped"]
+
+# Names of the block sizes of tiles, which are `constexpr` parameters.
+BLOCKS: Final[Mapping[str, str]] = MappingProxyType(
+    {"x": "XBLOCK", "y": "YBLOCK", "z": "ZBLOCK", "w": "WBLOCK", "r": "R0_BLOCK"}
+)
+# Iterations in flight of the loop over walked rows: one more parameter of kernels that have one.
+STAGES: Final = "STAGES"
 
 # What a size that is unknown at compile time is taken to be.
 UNKNOWN_EXTENT: Final = 1024
@@ -35,11 +44,12 @@ class Facts:
 
     Attributes:
         walk: how the reduction ranges, if any, are walked.
-        extents: estimated number of points per tile: `x`, `y`, `z`, `r` where present.
+        extents: estimated number of points per tile: `x`, `y`, `z`, `w`, `r` where present.
         coalescing: share of bytes at unit stride per tile, 0 to 1.
         element_bytes: size of the widest element loaded or stored.
         tensors: number of tensor arguments.
         scans: the kernel scans along r.
+        columns: reductions along w.
         streams: element sizes of what is accessed at every point.
     """
 
@@ -49,6 +59,7 @@ class Facts:
     element_bytes: int
     tensors: int
     scans: bool = False
+    columns: int = 0
     streams: tuple[int, ...] = ()
 
 
@@ -60,14 +71,13 @@ def next_power_of_two(n: int) -> int:
 def propose(facts: Facts, target: Target, limit: int) -> tuple[Config, ...]:
     """At most `limit` candidates, best guess first. Every tile's block size is in `Config.meta`."""
     rules = {"pointwise": _pointwise, "persistent": _persistent, "looped": _looped}
-    found = rules[facts.walk](facts, target)
+    found = _walked(facts, target) if "w" in facts.extents else rules[facts.walk](facts, target)
     return tuple(dict.fromkeys(found))[:limit]
 
 
 def _config(blocks: dict[str, int], warps: int, target: Target) -> Config:
-    names = {"x": "XBLOCK", "y": "YBLOCK", "z": "ZBLOCK", "r": "R0_BLOCK"}
     most = min(32, target.max_threads_per_block // target.warp_size)
-    meta = tuple((names[tile], size) for tile, size in blocks.items())
+    meta = tuple((BLOCKS[tile], size) for tile, size in blocks.items())
     return Config(meta=meta, num_warps=max(1, min(most, next_power_of_two(warps))), num_stages=1)
 
 
@@ -159,6 +169,22 @@ def _persistent(facts: Facts, target: Target) -> list[Config]:
         found.append(
             _config(_rest(facts) | {"x": x, "r": row}, min(8, _warps_for(x * row, 8, target)), target)
         )
+    return found
+
+
+def _walked(facts: Facts, target: Target) -> list[Config]:
+    """A row, or a few short ones, per step: 16 elements per thread of what is read and of each column's sums."""
+    row = next_power_of_two(facts.extents["r"])
+    steps = facts.extents["w"]
+    rest = {tile: 1 for tile in ("z", "y", "x") if tile in facts.extents}
+    per_thread = 16 if facts.columns <= 2 else 8
+    found = []
+    # (elements per step, stages): the next row is on its way in the second stage
+    for elements, stages in ((4096, 2), (4096, 1), (2048, 2)):
+        rows = min(max(1, elements // row), next_power_of_two(steps))
+        warps = min(16, _warps_for(rows * row, per_thread, target))
+        one = _config(rest | {"w": rows, "r": row}, warps, target)
+        found.append(replace(one, meta=(*one.meta, (STAGES, stages))))
     return found
 
 
