@@ -8,6 +8,9 @@ The reasoning, per kind of kernel (measured on an H200; other devices differ in 
 - A row kept in registers by one program reaches a copy's bandwidth at 16 to 32 elements per thread; with 32 warps,
   or with a mask that a divisible row does not need, it loses a third.
 - A reduction across rows that are contiguous along x is bandwidth bound only if a block spans at least 128 bytes of x.
+- Rows that are walked one after the other, for sums of columns too, need the next one on its way while one is reduced.
+  Two blocks of 256 threads per multiprocessor, each with 128 registers per thread, hold 16 elements of a row per thread,
+  its weight and two sums.
 - A transpose needs both tile sides to span whole 32-byte sectors on both of its sides.
 """
 
@@ -173,15 +176,18 @@ def _persistent(facts: Facts, target: Target) -> list[Config]:
 
 
 def _walked(facts: Facts, target: Target) -> list[Config]:
-    """A row, or a few short ones, per step: 16 elements per thread of what is read and of each column's sums."""
+    """A row, or a few short ones, per step: up to 16 elements per thread of what is read and of each column's sums."""
     row = next_power_of_two(facts.extents["r"])
-    steps = facts.extents["w"]
+    most = next_power_of_two(facts.extents["w"])
     rest = {tile: 1 for tile in ("z", "y", "x") if tile in facts.extents}
-    per_thread = 16 if facts.columns <= 2 else 8
+    full = 16 if facts.columns <= 2 else 8
+    # (elements per step, elements per thread, stages): the next rows are on their way in a second stage
+    shapes = [(4096, full, 2), (2048, full, 2), (4096, full, 1)]
+    if row >= 4096:
+        shapes = [(row, full, 2), (row, full // 2, 2), (row, full, 1)]
     found = []
-    # (elements per step, stages): the next row is on its way in the second stage
-    for elements, stages in ((4096, 2), (4096, 1), (2048, 2)):
-        rows = min(max(1, elements // row), next_power_of_two(steps))
+    for elements, per_thread, stages in shapes:
+        rows = min(max(1, elements // row), most)
         warps = min(16, _warps_for(rows * row, per_thread, target))
         one = _config(rest | {"w": rows, "r": row}, warps, target)
         found.append(replace(one, meta=(*one.meta, (STAGES, stages))))
