@@ -1,0 +1,148 @@
+"""Reductions of columns beside reductions of rows of the same matrix: may they share a kernel?
+
+    rows     sum_1[i] = sum over c of x[i, c] * w[c]
+    columns  sum_2[c] = sum over i of x[i, c]
+
+One program can reduce the rows of a piece of the matrix and sum its columns from one read, if pieces are as many as programs:
+so the columns have to be cut for it before fusion. Here their partners are found, by what both read, or by what follows from
+the rows' results and the columns read. Whether they do share a kernel is fusion's to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from coilwork_ir.index import Expr, as_int, product
+from coilwork_ir.loops import Graph, Pointwise, Reduce
+from coilwork_ir.scalar import Load, loads
+from coilwork_scheduler.dependence import Dependence
+from coilwork_scheduler.stage import extent_of
+
+# Steps from a result of a reduction to what is computed from it along the row.
+_STEPS: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowReductions:
+    """The reductions of `graph` by the buffers that they read along their axes."""
+
+    graph: Graph
+    facts: Dependence
+    readers: Mapping[str, Sequence[tuple[int, Load]]]
+    limit: int
+
+    def partner(self, columns: Reduce, position: int, access: Load) -> Reduce | None:
+        """A reduction of rows that touches what `columns`, the node at `position`, loads by `access`; `None` if there is none."""
+        for place, known in self.readers.get(access.buffer, ()):
+            rows = self.graph.nodes[place]
+            if (
+                isinstance(rows, Reduce)
+                and place != position
+                and _crossed(columns, access.index, rows.ranges, rows.axes, known.index)
+                and not self._through_others(position, place)
+            ):
+                return rows
+        return self._maker(columns, position, access)
+
+    def _maker(self, columns: Reduce, position: int, access: Load) -> Reduce | None:
+        """A reduction of rows from whose results the buffer of `access` is computed, point by point."""
+        definer = self.facts.definer.get(access.buffer)
+        if definer is None or not isinstance(made := self.graph.nodes[definer], Pointwise):
+            return None
+        for place, index in self._behind(definer):
+            rows = self.graph.nodes[place]
+            along = tuple(s for s in made.ranges if any(s in e.free_symbols for e in index))
+            across = tuple(s for s in made.ranges if s not in along)
+            if (
+                isinstance(rows, Reduce)
+                and product(extent_of(s) for s in rows.axes) is product(extent_of(s) for s in across)
+                and _crossed(columns, access.index, along, across, made.ranges)
+                and not self._through_others(position, place)
+            ):
+                return rows
+        return None
+
+    def _behind(self, position: int) -> Iterator[tuple[int, tuple[Expr, ...]]]:
+        """Reductions whose results the pointwise node at `position` reads, or what is computed from them, and where it reads that."""
+        node = self.graph.nodes[position]
+        assert isinstance(node, Pointwise)
+        for access in loads((node.body,)):
+            names = {access.buffer}
+            for _ in range(_STEPS):
+                places = {self.facts.definer[name] for name in names if name in self.facts.definer}
+                steps = [(place, self.graph.nodes[place]) for place in sorted(places)]
+                yield from ((place, access.index) for place, step in steps if isinstance(step, Reduce))
+                # what is computed for each row alone
+                bodies = [step.body for _, step in steps if isinstance(step, Pointwise)]
+                names = {below.buffer for below in loads(bodies)}
+
+    def _through_others(self, one: int, other: int) -> bool:
+        """True if a path between the two leads through a node that generated kernels do not compute, or might."""
+        first, last = sorted((one, other))
+        stack, seen = [(last, False)], {(last, False)}
+        while stack:
+            node, through = stack.pop()
+            for before in self.facts.before[node]:
+                if before < first or (before == first and not through):
+                    continue
+                if before == first or len(seen) > self.limit:
+                    return True
+                known = isinstance(self.graph.nodes[before], Pointwise | Reduce)
+                state = (before, through or not known)
+                if state not in seen:
+                    seen.add(state)
+                    stack.append(state)
+        return False
+
+
+def row_reductions(graph: Graph, facts: Dependence, limit: int) -> RowReductions:
+    """The table for `graph`; at most `limit` nodes are visited to show that two of them depend on each other directly."""
+    readers: dict[str, list[tuple[int, Load]]] = {}
+    for position, node in enumerate(graph.nodes):
+        if isinstance(node, Reduce):
+            axes = frozenset(node.axes)
+            for access in loads((node.body,)):
+                if any(not axes.isdisjoint(e.free_symbols) for e in access.index):
+                    readers.setdefault(access.buffer, []).append((position, access))
+    return RowReductions(graph=graph, facts=facts, readers=readers, limit=limit)
+
+
+def _crossed(
+    columns: Reduce,
+    index: Sequence[Expr],
+    along: Sequence[Expr],
+    across: Sequence[Expr],
+    other: Sequence[Expr],
+) -> bool:
+    """True if dimensions that `columns` reduces at `index` are those of `along` at `other`, and its results those of `across`.
+
+    Every range has a dimension of its own, in the same order on both sides.
+    """
+    if len(index) != len(other):
+        return False
+    found: tuple[list[Expr], ...] = ([], [], [], [])
+    for ours, theirs in zip(index, other, strict=True):
+        if _still(ours) and _still(theirs):
+            continue
+        if ours.extent is None or ours.extent is not theirs.extent:
+            return False
+        if ours in columns.axes and theirs in along:
+            found[0].append(ours)
+            found[1].append(theirs)
+        elif ours in columns.ranges and theirs in across:
+            found[2].append(ours)
+            found[3].append(theirs)
+        else:
+            return False
+    wanted = (columns.axes, along, columns.ranges, across)
+    return all(
+        tuple(seen) == tuple(s for s in known if not _still(s))
+        for seen, known in zip(found, wanted, strict=True)
+    )
+
+
+def _still(index: Expr) -> bool:
+    """True for an index that is the same everywhere."""
+    return index.is_const or (index.extent is not None and as_int(index.extent) == 1)
