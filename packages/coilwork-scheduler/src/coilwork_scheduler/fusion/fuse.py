@@ -100,7 +100,11 @@ class Fuser:
     def _walk_columns(self) -> bool:
         """Put reductions of columns into kernels that reduce rows of what they read; true if there was one."""
         joined = False
-        for position in [p for p, cluster in self._clusters.items() if sums_columns(cluster)]:
+        for position in tuple(self._clusters):
+            # those before may have taken this one in
+            columns = self._clusters.get(position)
+            if columns is None or not sums_columns(columns) or not self._traffic.across(columns):
+                continue
             for partner in self._row_partners(position):
                 version = self._serial
                 self._attempt(partner, position, self._judge_walk(partner, position))
@@ -116,13 +120,17 @@ class Fuser:
         found: dict[int, int] = {}
         for name in columns.read_names & self._links:
             for user in self._users_near(name, places, later_only=False):
-                group = self._dag.find(user)
-                if group != position and reduces_rows(self._clusters[group]):
-                    found.setdefault(group, 0)
+                found.setdefault(self._dag.find(user), 0)
+        found.pop(position, None)
         for group in found:
             names = columns.read_names & self._clusters[group].names
             found[group] = sum(self._traffic.size(name) for name in names)
-        return sorted(found, key=lambda group: (-found[group], group))
+        rows = [
+            group
+            for group in found
+            if reduces_rows(self._clusters[group]) and not self._traffic.across(self._clusters[group])
+        ]
+        return sorted(rows, key=lambda group: (-found[group], group))
 
     # candidates
 

@@ -66,9 +66,9 @@ class Traffic:
     def _programs(self, cluster: Cluster, rows: int) -> int:
         if not cluster.reduced or not self.target.is_gpu:
             return rows
-        return programs_of(rows, across=self._across(cluster))
+        return programs_of(rows, across=self.across(cluster))
 
-    def _across(self, cluster: Cluster) -> bool:
+    def across(self, cluster: Cluster) -> bool:
         """True if most of what a kernel with reductions reads is contiguous along its parallel ranges."""
         parallel, reduced = frozenset(cluster.parallel), frozenset(cluster.reduced)
         balance = 0

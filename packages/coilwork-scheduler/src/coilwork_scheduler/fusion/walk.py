@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from coilwork_ir.index import Expr, bounds, ceildiv, product, substitute
 from coilwork_ir.ops import SELF_COMBINING
 from coilwork_ir.scalar import Reduce, postorder
-from coilwork_scheduler.fusion.cluster import Cluster, Part
+from coilwork_scheduler.fusion.cluster import Cluster, Part, depths
 from coilwork_scheduler.fusion.space import Alignment, Refinement, refine, split_over, symbols_over
 from coilwork_scheduler.group import Bound
 from coilwork_scheduler.occupancy import row_stays
@@ -24,12 +24,13 @@ from coilwork_scheduler.stage import extent_of
 
 
 def sums_columns(cluster: Cluster) -> bool:
-    """True for reductions that may be columns: several results per piece, combined as values are."""
+    """True for reductions that may be columns: several results per piece, combined as values are, and used later only."""
     return (
         bool(cluster.reduced)
         and not cluster.walked
         and len(cluster.parallel) > 1
         and not any(part.stage.checks for part in cluster.parts)
+        and not any(depths(cluster))
         and all(
             node.kind in SELF_COMBINING
             for part in cluster.parts
@@ -52,6 +53,8 @@ def walks(
     `shared` are pairs of coordinates at which the two touch one buffer, which are one in the spaces given; `tag` makes names
     of new ranges unique.
     """
+    if not rows.read_names.isdisjoint(columns.written.keys()):
+        return
     for ours, theirs in shared:
         across = _columns(rows, columns, ours, theirs)
         if not across:

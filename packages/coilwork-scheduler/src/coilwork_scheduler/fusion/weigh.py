@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from coilwork_ir.loops import Graph
+from coilwork_ir.ops import SCALAR_OPS
+from coilwork_ir.scalar import Op, Reduce, postorder
 from coilwork_ir.target import Target
 from coilwork_scheduler.cost import CostModel, KernelWork
 from coilwork_scheduler.dependence import Dependence
@@ -19,7 +21,8 @@ from coilwork_scheduler.fusion.cluster import (
 )
 from coilwork_scheduler.fusion.traffic import Traffic
 from coilwork_scheduler.fusion.walk import fits_registers
-from coilwork_scheduler.kernels.compose import compose
+from coilwork_scheduler.kernels.accesses import scalars_of
+from coilwork_scheduler.kernels.compose import Draft, compose
 from coilwork_scheduler.kernels.passes import overwrites_safely, timing
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.sizes import SizeHints
@@ -127,9 +130,13 @@ class Weigher:
         if not flows and shared * 5 < min(work.read_bytes + work.write_bytes for work in works):
             if not (one.reduced and two.reduced and all(self._launch_bound(work) for work in works)):
                 return Verdict(None, "", "")
+        work = self.work(both)
+        if both.walked:
+            # what rows and columns compute alike is most of it: counted once
+            works = [self._distinct(one, works[0]), self._distinct(two, works[1])]
+            work = self._distinct(both, work)
         model = self.around.model
         apart = sum(model.kernel_us(work) for work in works)
-        work = self.work(both)
         together = model.kernel_us(work)
         numbers = (
             ("apart_us", round(apart, 3)),
@@ -153,14 +160,27 @@ class Weigher:
         target = self.around.target
         return target.is_gpu and self.around.model.kernel_us(work) < LAUNCH_BOUND * target.launch_us
 
+    def _distinct(self, cluster: Cluster, work: KernelWork) -> KernelWork:
+        """`work` with the operations of `cluster` as its kernel has them, each value computed once per point."""
+        draft = self._draft(cluster)
+        points = work.rows * work.row_length
+        cost = sum(
+            SCALAR_OPS[node.op].cost if isinstance(node, Op) else isinstance(node, Reduce)
+            for node in postorder(scalars_of(draft))
+        )
+        return replace(work, operations=cost * points)
+
+    def _draft(self, cluster: Cluster) -> Draft:
+        return compose(
+            cluster.group, self._stored(cluster), self.around.facts.buffers, self.around.options.numerics
+        )
+
     def _overwrites_in_time(self, both: Cluster) -> bool:
         """With several passes over a row, nothing may be overwritten before the pass that reads it last."""
         into = both.into
         if not into or not both.reduced:
             return True
-        draft = compose(
-            both.group, self._stored(both), self.around.facts.buffers, self.around.options.numerics
-        )
+        draft = self._draft(both)
         when = timing(draft)
         return all(
             overwrites_safely(when, store.buffer, store) for store in draft.stores if store.buffer in into

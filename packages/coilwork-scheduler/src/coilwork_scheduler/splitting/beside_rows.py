@@ -14,10 +14,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from coilwork_ir.index import Expr, as_int, product
+from coilwork_ir.index import Expr, product, substitute
 from coilwork_ir.loops import Graph, Pointwise, Reduce
 from coilwork_ir.scalar import Load, loads
 from coilwork_scheduler.dependence import Dependence
+from coilwork_scheduler.fusion.space import refine, split_over, symbols_over
 from coilwork_scheduler.stage import extent_of
 
 # Steps from a result of a reduction to what is computed from it along the row.
@@ -40,17 +41,21 @@ class RowReductions:
             if (
                 isinstance(rows, Reduce)
                 and place != position
-                and _crossed(columns, access.index, rows.ranges, rows.axes, known.index)
+                and _crossed(columns, self._offset(access), rows.ranges, rows.axes, self._offset(known))
                 and not self._through_others(position, place)
             ):
                 return rows
         return self._maker(columns, position, access)
+
+    def _offset(self, access: Load) -> Expr:
+        return self.facts.buffers[access.buffer].offset_of(access.index)
 
     def _maker(self, columns: Reduce, position: int, access: Load) -> Reduce | None:
         """A reduction of rows from whose results the buffer of `access` is computed, point by point."""
         definer = self.facts.definer.get(access.buffer)
         if definer is None or not isinstance(made := self.graph.nodes[definer], Pointwise):
             return None
+        buffer = self.facts.buffers[access.buffer]
         for place, index in self._behind(definer):
             rows = self.graph.nodes[place]
             along = tuple(s for s in made.ranges if any(s in e.free_symbols for e in index))
@@ -58,7 +63,7 @@ class RowReductions:
             if (
                 isinstance(rows, Reduce)
                 and product(extent_of(s) for s in rows.axes) is product(extent_of(s) for s in across)
-                and _crossed(columns, access.index, along, across, made.ranges)
+                and _crossed(columns, self._offset(access), along, across, buffer.offset_of(made.ranges))
                 and not self._through_others(position, place)
             ):
                 return rows
@@ -110,39 +115,19 @@ def row_reductions(graph: Graph, facts: Dependence, limit: int) -> RowReductions
 
 
 def _crossed(
-    columns: Reduce,
-    index: Sequence[Expr],
-    along: Sequence[Expr],
-    across: Sequence[Expr],
-    other: Sequence[Expr],
+    columns: Reduce, ours: Expr, along: Sequence[Expr], across: Sequence[Expr], theirs: Expr
 ) -> bool:
-    """True if dimensions that `columns` reduces at `index` are those of `along` at `other`, and its results those of `across`.
+    """True if what `columns` reduces is what `along` goes through, and its results what `across` does, in the same order.
 
-    Every range has a dimension of its own, in the same order on both sides.
+    Both touch one buffer, at the flat offsets `ours` and `theirs`.
     """
-    if len(index) != len(other):
-        return False
-    found: tuple[list[Expr], ...] = ([], [], [], [])
-    for ours, theirs in zip(index, other, strict=True):
-        if _still(ours) and _still(theirs):
-            continue
-        if ours.extent is None or ours.extent is not theirs.extent:
+    maps: tuple[dict[Expr, Expr], dict[Expr, Expr]] = ({}, {})
+    for name, one, other in (("p", columns.axes, along), ("q", columns.ranges, across)):
+        extents = tuple(tuple(extent_of(s) for s in side) for side in (one, other))
+        common = refine(*extents)
+        if common is None:
             return False
-        if ours in columns.axes and theirs in along:
-            found[0].append(ours)
-            found[1].append(theirs)
-        elif ours in columns.ranges and theirs in across:
-            found[2].append(ours)
-            found[3].append(theirs)
-        else:
-            return False
-    wanted = (columns.axes, along, columns.ranges, across)
-    return all(
-        tuple(seen) == tuple(s for s in known if not _still(s))
-        for seen, known in zip(found, wanted, strict=True)
-    )
-
-
-def _still(index: Expr) -> bool:
-    """True for an index that is the same everywhere."""
-    return index.is_const or (index.extent is not None and as_int(index.extent) == 1)
+        symbols = symbols_over((), (), common.pieces, name)
+        maps[0].update(split_over(tuple(one), common.first, symbols))
+        maps[1].update(split_over(tuple(other), common.second, symbols))
+    return substitute(ours, maps[0]) is substitute(theirs, maps[1])
