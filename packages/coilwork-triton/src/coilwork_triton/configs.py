@@ -198,8 +198,10 @@ def _persistent_columns(facts: Facts, target: Target, row: int, most: int) -> li
     """Blocks of whole columns of `row` points: contiguous along x, where a block spans a line of cache."""
     line = 128 // max(facts.streams, default=facts.element_bytes)
     best = max(2048 // row, line)
+    # few columns: a sector of memory is enough for a block, so that there are more of them
+    last = 2 * best if facts.extents["x"] >= best * target.multiprocessors else max(1, best // 4)
     widths = dict.fromkeys(
-        min(x, most, next_power_of_two(facts.extents["x"])) for x in (best, max(1, best // 2), 2 * best)
+        min(x, most, next_power_of_two(facts.extents["x"])) for x in (best, max(1, best // 2), last)
     )
     # 64 values per thread are as many as its registers hold
     fitting = [x for x in widths if x * row <= 64 * 512] or [min(widths)]

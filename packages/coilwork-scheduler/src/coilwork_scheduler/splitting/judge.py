@@ -37,6 +37,8 @@ MOST_PIECES: Final = 8192
 # The two kernels must together take less than this share of the one's time: the estimate is rough, and the one might
 # have fused with more of what surrounds it.
 CLEAR_WIN: Final = 0.8
+# Neighbouring results that a program of a short second reduction computes at least, where they lie together: 32 bytes.
+SECTOR: Final = 8
 # Columns beside rows get a piece per program; by this factor fewer programs are better than masks for uneven pieces.
 WALKED_MISS: Final = 1.15
 POSITIONS: Final = ("argmin", "argmax")
@@ -313,7 +315,7 @@ class Judge:
                 operations=shape.results * pieces * len(family.outputs),
                 rows=shape.results,
                 row_length=pieces,
-                programs=programs_of(shape.results, across=across),
+                programs=max(1, shape.results // SECTOR) if across else shape.results,
             )
         )
 
