@@ -244,6 +244,8 @@ class Fuser:
         if limit is not None:
             return limit
         flows = not columns.read_names.isdisjoint(rows.written.keys())
+        if not flows and not self._around.options.horizontal:
+            return Verdict(None, "", "")
         verdict = Verdict(None, "", "")
         for alignment in walks(rows, columns, _shared(rows, columns), str(self._serial)):
             if not self._dag.mergeable(first, second):

@@ -191,6 +191,8 @@ class Judge:
 
     def _walked(self, family: Family, otherwise: _Weighed | None) -> Cutting | None:
         """Pieces for a kernel that reduces rows of what `family` reads, if that saves enough of its reading."""
+        if not (self.options.fuse and self.options.horizontal):
+            return None
         beside = [access for access in family.rows if self._partner(family, access)]
         if not beside or any(member.kind not in SELF_COMBINING for member in family.members):
             return None
