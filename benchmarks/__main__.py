@@ -1,4 +1,4 @@
-"""`python -m benchmarks run` measures, `python -m benchmarks report results.json` prints what was measured."""
+"""`python -m benchmarks run` measures models, `memory` kernels; `report results.json` prints what was measured of models."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from pathlib import Path
 
 import torch
 
+from benchmarks import memory_bound
 from benchmarks.machine import machine_description
+from benchmarks.memory_bound import command as memory_command
 from benchmarks.models import CASES, find_case
 from benchmarks.progress import progress
 from benchmarks.report import markdown
@@ -58,6 +60,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     )
     run.add_argument("--threads", type=int, default=min(16, os.cpu_count() or 1), help="of every compiler")
     run.add_argument("--timeout", type=float, default=900.0, metavar="S", help="seconds per compile or round")
+    memory = commands.add_parser(
+        "memory", help="measure kernels that memory limits", description=memory_bound.__doc__
+    )
+    memory_command.add_arguments(memory)
     report = commands.add_parser("report", help="Markdown from a results file")
     report.add_argument("results", type=Path)
     report.add_argument("-o", "--output", type=Path, default=None, help="default: standard output")
@@ -118,6 +124,8 @@ def main(arguments: list[str]) -> int:
     found = parse(arguments)
     if found.command == "run":
         return run(found, "python -m benchmarks " + shlex.join(arguments))
+    if found.command == "memory":
+        return memory_command.run(found, "python -m benchmarks " + shlex.join(arguments))
     text = markdown(from_json(found.results))
     if found.output is None:
         print(text)

@@ -20,10 +20,21 @@ class WorkerFailedError(Exception):
     """The worker ended or took too long; the message is one line."""
 
 
-class Worker:
-    """One worker process. Its caches and its log live in `folder`, which must be empty."""
+def cache_variables(folder: Path) -> dict[str, str]:
+    """Environment variables that put every compiler's caches below `folder`."""
+    return {
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+        "TRITON_CACHE_DIR": str(folder / "triton"),
+        "COILWORK_CACHE_DIR": str(folder / "coilwork"),
+    }
 
-    def __init__(self, arguments: list[str], folder: Path, *, threads: int) -> None:
+
+class Worker:
+    """One worker process, of `module`. Its caches and its log live in `folder`, which must not exist yet."""
+
+    def __init__(
+        self, arguments: list[str], folder: Path, *, threads: int, module: str = "benchmarks.worker"
+    ) -> None:
         folder.mkdir(parents=True)
         self._log = folder / "stderr.txt"
         environment = {
@@ -31,17 +42,15 @@ class Worker:
             for name, value in os.environ.items()
             if not name.startswith(("COILWORK_", "TORCHINDUCTOR_"))
         }
+        environment |= cache_variables(folder)
         environment |= {
-            "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
-            "TRITON_CACHE_DIR": str(folder / "triton"),
-            "COILWORK_CACHE_DIR": str(folder / "coilwork"),
             "TORCHINDUCTOR_COMPILE_THREADS": str(threads),
             "COILWORK_WORKERS": str(threads),
             "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
         }
         with self._log.open("w") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.worker", *arguments],
+                [sys.executable, "-m", module, *arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -37,6 +37,20 @@ def updated_by(module: nn.Module, gradients: Mapping[str, Tensor]) -> dict[str, 
     return {name: parameter.detach() for name, parameter in module.named_parameters()}
 
 
+def loss_and_gradients(instance: Instance) -> tuple[Tensor, dict[str, Tensor]]:
+    """The loss (scalar) and its gradients by parameter, in eager; parameters stay as they are. ValueError without a loss.
+
+    Only parameters that have a gradient are in the result.
+    """
+    case, parameters = instance.case, dict(instance.module.named_parameters())
+    if case.loss is None:
+        raise ValueError(f"{case.name} has no training step")
+    instance.module.zero_grad(set_to_none=True)
+    loss = case.loss(instance.module(*instance.inputs), instance.inputs)
+    torch.autograd.backward(loss)
+    return loss.detach(), {name: value.grad for name, value in parameters.items() if value.grad is not None}
+
+
 def training_step(instance: Instance, compile_function: Compile = lambda function: function) -> Step:
     """A function of the model's inputs that does one step and returns the loss (scalar, detached).
 

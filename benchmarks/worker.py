@@ -26,15 +26,8 @@ import torch
 from torch import Tensor
 
 from benchmarks import measure
-from benchmarks.accuracy import (
-    Comparison,
-    compare,
-    compare_group,
-    float64_copy,
-    tensors_of,
-    to_float64,
-)
 from benchmarks.backends import compile_with
+from benchmarks.judgement import judge, outcome_of
 from benchmarks.models import Instance, Setting, Size, find_case, instantiate
 from benchmarks.training import training_step
 
@@ -81,35 +74,6 @@ def callable_for(request: Request, instance: Instance, backend: str) -> Callable
     return forward
 
 
-def state_of(request: Request, instance: Instance, output: object) -> dict[str, list[Tensor]]:
-    """The tensors that are judged, by group: results, and in training gradients and updated parameters."""
-    groups = {"result": list(tensors_of(output))}
-    if request.training:
-        parameters = list(instance.module.parameters())
-        groups["gradient"] = [value.grad for value in parameters if value.grad is not None]
-        groups["parameter"] = [value.detach() for value in parameters]
-    return groups
-
-
-def judge(
-    request: Request, found: dict[str, list[Tensor]], eager: Instance, exact: Instance
-) -> list[Comparison]:
-    """Compare what the measured callable left with eager's and the float64 copy's."""
-    expected = state_of(request, eager, callable_for(request, eager, "eager")(*eager.inputs))
-    reference = state_of(request, exact, callable_for(request, exact, "eager")(*exact.inputs))
-    comparisons: list[Comparison] = []
-    for group, values in expected.items():
-        names = [f"{group} {index}" for index in range(len(values))]
-        if group == "result":
-            triples = zip(names, found[group], values, reference[group], strict=True)
-            comparisons += [compare(n, compiled=c, eager=e, reference=r) for n, c, e, r in triples]
-        else:
-            comparisons += compare_group(
-                names, compiled=found[group], eager=values, reference=reference[group]
-            )
-    return comparisons
-
-
 class Bench:
     """The model, compiled; each method answers one command."""
 
@@ -127,10 +91,8 @@ class Bench:
 
     def prepare(self) -> Answer:
         """First call (timed, compiler's imports included), then its correctness."""
-        eager = replace(self.instance, module=copy.deepcopy(self.instance.module))
-        exact = replace(
-            self.instance, module=float64_copy(self.instance.module), inputs=to_float64(self.instance.inputs)
-        )
+        training = self.request.training
+        untrained = replace(self.instance, module=copy.deepcopy(self.instance.module))
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             synchronize(self.request)
@@ -139,9 +101,9 @@ class Bench:
             output = self.call()
             synchronize(self.request)
             first_call_s = time.perf_counter() - start
-        found = state_of(self.request, self.instance, output)
-        comparisons = judge(self.request, found, eager, exact)
-        del eager, exact, output, found
+        found = outcome_of(self.instance, output, training=training)
+        comparisons = judge(found, untrained, training=training)
+        del untrained, output, found
         gc.collect()
         if self.request.cuda:
             torch.cuda.empty_cache()

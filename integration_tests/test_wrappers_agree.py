@@ -74,6 +74,15 @@ def lookup(table: Tensor, rows: Tensor, picks: Tensor) -> tuple[Tensor, ...]:
     )
 
 
+def by_parts(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+    """Memory that several launches of one kernel fill, and another with other columns."""
+    made = x.new_empty(len(x), 11)
+    for start in range(0, len(x), 4):
+        made = torch.as_strided_scatter(made, x[start : start + 4] @ w, (4, 8), (11, 1), 11 * start)
+    made = torch.as_strided_scatter(made, x[:, :3].sin(), (len(x), 3), (11, 1), 8)
+    return made, torch.as_strided_scatter(made, x[:1], (1, x.shape[1]), (11, 1), 23)
+
+
 def ranked(x: Tensor) -> tuple[Any, ...]:
     return x.argmax(-1), x.max(0), x.sort(-1), x.topk(2), x.cumsum(0), x.var(-1), x.amin((0, 1))
 
@@ -166,6 +175,7 @@ CASES: Sequence[Case] = (
         make=lambda: lookup,
         calls=[lambda: (normal(9, 5), torch.randint(0, 9, (3, 4)), torch.randint(0, 4, (3, 2, 5)))],
     ),
+    Case(name="memory filled by parts", make=lambda: by_parts, calls=[lambda: (normal(12, 6), normal(6, 8))]),
     Case(name="ranking", make=lambda: ranked, calls=[lambda: (normal(6, 7),)]),
     Case(name="integers", make=lambda: integers, calls=[lambda: (torch.randint(-9, 9, (6, 7)),)]),
     Case(

@@ -294,7 +294,7 @@ class Maker:
             case 4:
                 return Scatter(
                     output=self.buffer(),
-                    into="b1",
+                    into=rng.choice(("b1", None)),
                     ranges=ranges,
                     index=(placeholder(0) + 1, self.index(ranges)),
                     indirect=(index_value(self.index(ranges)),),

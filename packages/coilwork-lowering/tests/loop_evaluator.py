@@ -23,6 +23,7 @@ from coilwork_ir.loops import (
     Reduce,
     Scan,
     Scatter,
+    Sort,
     View,
     While,
 )
@@ -192,6 +193,12 @@ class Evaluator:
                 self.scan(node)
             case Scatter():
                 self.scatter(node)
+            case Sort():
+                value = self.body(node.body, self.env(node.ranges), self.extents(node.ranges))
+                axis = node.ranges.index(node.axis)
+                self.bind(
+                    node.outputs, list(value.sort(dim=axis, descending=node.descending, stable=node.stable))
+                )
             case View():
                 assert node.source not in self.dead
                 source, out = self.memory[node.source], node.output
@@ -221,9 +228,10 @@ class Evaluator:
     def region(self, graph: Graph, operands: list[Any]) -> list[Any]:
         return Evaluator(graph, self.constants).run(operands)
 
-    def bind(self, buffers: Sequence[Buffer], values: list[Any]) -> None:
+    def bind(self, buffers: Sequence[Buffer | None], values: list[Any]) -> None:
         for buffer, value in zip(buffers, values, strict=True):
-            self.allocate(buffer).copy_(value)
+            if buffer is not None:
+                self.allocate(buffer).copy_(value)
 
     def reduce(self, node: Reduce) -> None:
         ranges = (*node.ranges, *node.axes)
@@ -274,7 +282,7 @@ class Evaluator:
         keep = torch.ones(value.numel(), dtype=torch.bool)
         if node.mask is not None:
             keep = self.body(node.mask, env, shape).reshape(-1)
-        target = self.take_over(node.into, node.output)
+        target = self.allocate(node.output) if node.into is None else self.take_over(node.into, node.output)
         places = tuple(i[keep] for i in index)
         flat = value.reshape(-1)[keep]
         if node.mode in ("store", "add"):

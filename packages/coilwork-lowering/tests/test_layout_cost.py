@@ -88,7 +88,8 @@ def test_what_is_channels_last_already_stays() -> None:
         (torch.float64, ON_CPU, 0),
         (torch.float64, ALWAYS, 2),
         (torch.bfloat16, LayoutOptions(), 2),
-        (torch.float32, LayoutOptions(), 0),
+        (torch.float32, LayoutOptions(), 2),
+        (torch.float32, LayoutOptions(blocked_devices=()), 0),
         (torch.bfloat16, LayoutOptions(narrow_devices=()), 0),
     ],
 )

@@ -238,7 +238,10 @@ def run_node(memory: Memory, node: Node) -> None:
                 extra = {f"@{k}": int(value_of(v, env, read, {})) for k, v in enumerate(node.indirect)}
                 index = [evaluate(e, {**env, **extra}) for e in node.index]
                 writes.append((node.output.name, index, value_of(node.value, env, read, {}), node.mode))
-            memory.alias(node.output, node.into)
+            if node.into is None:
+                memory.define(node.output)
+            else:
+                memory.alias(node.output, node.into)
         case _:
             raise AssertionError(f"{node!r}")
     for name, index, value, mode in writes:

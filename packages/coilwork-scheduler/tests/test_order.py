@@ -36,3 +36,14 @@ def test_what_frees_memory_goes_first():
 def test_returned_memory_is_not_counted_as_freed():
     units = [unit(0, (), "a"), unit(1, (), "b"), unit(2, (0,), "", "a")]
     assert order(units, frozenset({"a", "b"})) == (0, 1, 2)
+
+
+def test_memory_that_several_fill_does_not_keep_the_first_of_them_back():
+    # parts of a returned value, each made in a temporary and moved to its place
+    units = [unit(k, (), f"part{k}") for k in range(3)]
+    whole = (("whole", 300),)
+    for begins in (True, False):
+        first = Unit(position=3, before=(0,), allocates=whole, touches=("part0", "whole"), begins=begins)
+        others = [unit(3 + k, (k, 2 + k), "", f"part{k}", "whole") for k in (1, 2)]
+        expected = (0, 3, 1, 4, 2, 5) if begins else (0, 1, 2, 3, 4, 5)
+        assert order([*units, first, *others], frozenset({"whole"})) == expected

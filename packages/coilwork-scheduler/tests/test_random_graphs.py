@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from coilwork_ir.buffers import Buffer, Ref, contiguous_strides
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, symbol
+from coilwork_ir.kernels.verify import verify_schedule
 from coilwork_ir.loops import Extern, Graph, Mutation, Node, Pointwise, Reduce, Scan, Scatter, View
 from coilwork_ir.scalar import Scalar, const, index_value, load, op, placeholder, where
 
@@ -130,8 +133,10 @@ class Maker:
             self.nodes.append(Reduce(outputs=outputs, kind=kind, ranges=kept, axes=axes, body=body))
         elif choice < 0.8:
             self.overwrite()
-        elif choice < 0.86:
+        elif choice < 0.84:
             self.scatter()
+        elif choice < 0.86:
+            self.fill()
         elif choice < 0.96:
             self.extern()
         elif ranges and 0 not in shape:
@@ -177,6 +182,34 @@ class Maker:
                 mode="add",
             )
         )
+
+    def fill(self) -> None:
+        """A buffer that several nodes fill, one band of rows each, with other nodes in between."""
+        cuts = sorted({0, *self.rng.choices(range(1, 6), k=2), 6})
+        old: Buffer | None = None
+        for start, end in pairwise(cuts):
+            for _ in range(self.rng.randrange(2)):
+                self.step()
+            ranges = self.ranges((end - start, 4))
+            value = self.body(ranges)
+            new = self.buffer((6, 4)) if old is None else replace(old, name=f"f{len(self.nodes)}")
+            # nobody reads it before it is full
+            self.live.pop(new.name, None)
+            self.nodes.append(
+                Scatter(
+                    output=new,
+                    into=None if old is None else old.name,
+                    ranges=ranges,
+                    index=(ranges[0] + start, ranges[1]),
+                    indirect=(),
+                    value=value,
+                    mode="store",
+                )
+            )
+            old = new
+        assert old is not None
+        self.live[old.name] = old
+        self.root[old.name] = old.name
 
     def extern(self) -> None:
         rng = self.rng
@@ -228,6 +261,16 @@ class Maker:
 @pytest.mark.parametrize("seed", range(60))
 def test_scheduling_keeps_the_numbers(seed, compare):
     compare(Maker(seed).graph(4 + seed % 17), name=("sm_90", "x86-64-avx2")[seed % 2])
+
+
+@pytest.mark.parametrize("seed", range(60, 80))
+def test_buffers_filled_part_by_part_keep_the_numbers(seed, compare):
+    maker = Maker(seed)
+    maker.step()
+    maker.fill()
+    maker.fill()
+    made = compare(maker.graph(6), name=("sm_90", "x86-64-avx2")[seed % 2])
+    verify_schedule(made)
 
 
 @pytest.mark.parametrize("seed", range(100, 115))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -478,6 +479,45 @@ def test_in_place_store_waits_for_the_last_read(engine: TritonProcess) -> None:
         data = torch.randn(3, 100)
         got = run(engine, kernel, data, torch.zeros(3), max_configs=1)
         torch.testing.assert_close(got, (data - data.mean(-1, keepdim=True)).abs().sum(-1))
+
+
+def row_statistics(threads_share: bool, rows: int, width: int, hint: str) -> Kernel:
+    """Row sums over the memory of an input per row, which also goes into every element: x * sum + before."""
+    x, r = along("x0", rows), along("r0", width, "r", 1.0)
+    flat = x.symbol * width + r.symbol
+    element, before = load("in0", [flat], F32), load("in1", [x.symbol], F32)
+    total = reduce("sum", [element], [r.symbol])
+    # the sum comes first, so that `before` is loaded after all barriers of the reduction
+    moved = Store(buffer="out0", index=flat, value=op("add", op("mul", element, total), before))
+    after = Store(buffer="out1", index=x.symbol, value=total)
+    size = rows * width
+    arguments = (arg("in0", F32, size), arg("in1", F32, rows), arg("out0", F32, size), arg("out1", F32, rows))
+    kernel = kernel_of((x, r), arguments, moved, after, hint=hint)
+    pair = (("out1", "in1"),) if threads_share else (("out0", "in0"),)
+    return replace(kernel, hints=replace(kernel.hints, inplace=pair))
+
+
+@pytest.mark.parametrize("hint", ["persistent", "looped"])
+def test_a_store_over_what_other_threads_load_waits_for_them(hint: str) -> None:
+    shared = TritonCodegen().emit(row_statistics(True, 300, 768, hint), target("sm_90"), {}).text
+    assert shared.index("debug_barrier") < shared.index("tl.store(out1")
+    assert shared.index("tl.load(in1") < shared.index("debug_barrier")
+    own = TritonCodegen().emit(row_statistics(False, 300, 768, hint), target("sm_90"), {}).text
+    assert "debug_barrier" not in own
+
+
+def test_row_statistics_over_those_of_before(engine: TritonProcess) -> None:
+    # on a GPU many rows of several warps each: a warp that is late must still find what was there
+    rows, width = (8, 700) if engine.interprets else (50_000, 768)
+    source = TritonCodegen().emit(row_statistics(True, rows, width, "persistent"), target("sm_90"), {})
+    for config in range(1 if engine.interprets else len(source.configs)):
+        data, statistic = torch.randn(rows, width), torch.randn(rows)
+        _, _, moved, sums = run_source(
+            engine, source, [data, statistic, torch.zeros(rows, width), statistic], config=config
+        )
+        total = data.sum(-1)
+        torch.testing.assert_close(moved, data * total[:, None] + statistic[:, None], rtol=1e-4, atol=1e-2)
+        torch.testing.assert_close(sums, total, rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.parametrize("dtype", [DType.BF16, DType.F16, DType.F8E5M2, DType.F8E4M3])

@@ -232,6 +232,26 @@ def scatter_add() -> Kernel:
     return Kernel(name="index_add", ranges=(x0, x1), args=args, stores=(store,), hints=Hints(atomic=True))
 
 
+def ragged_sums() -> Kernel:
+    """Rows of `in1`, added from `in0[i]` on up to `in0[i + 1]`: sums whose lengths are data."""
+    x0, x1, r0 = along("x0", 1000), along("x1", 64, "x", 1.0), along("r0", 700, "r")
+    start, end = (cast(load("in0", [x0.symbol + k], DType.I32), I64) for k in (0, 1))
+    step = index_value(r0.symbol)
+    inside = op("lt", step, op("sub", end, start))
+    place = (op("add", start, step),)
+    row = load("in1", [placeholder(0) * 64 + x1.symbol], F32, indirect=place, mask=inside)
+    value = reduce("sum", [where(inside, row, const(0.0, F32))], [r0.symbol])
+    args = (arg("in0", DType.I32, 1001), arg("in1", F32, 700 * 64), arg("out0", F32, 64000))
+    store = Store(buffer="out0", index=x0.symbol * 64 + x1.symbol, value=value)
+    return Kernel(
+        name="ragged_sums",
+        ranges=(x0, x1, r0),
+        args=args,
+        stores=(store,),
+        hints=Hints(reduction="persistent"),
+    )
+
+
 def cumulative(kind: str, hint: str, *, reverse: bool = False) -> Kernel:
     """A running reduction of each row."""
     x0, r0, flat, hints = rows(5000, hint)
@@ -338,6 +358,7 @@ SAMPLES: Mapping[str, Kernel] = MappingProxyType(
         "cummax_looped": cumulative("max", "looped"),
         "logcumsumexp_reverse": cumulative("logcumsumexp", "looped", reverse=True),
         "pad": padded(),
+        "ragged_sums": ragged_sums(),
         "reductions_persistent": every_reduction("persistent"),
         "reductions_looped": every_reduction("looped"),
         "reductions_across": every_reduction("looped", across=True),

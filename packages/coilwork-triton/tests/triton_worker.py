@@ -28,10 +28,14 @@ def load(text: str) -> dict[str, Any]:
 
 
 def run(request: dict[str, Any]) -> Any:
-    """Launch, on the GPU unless interpreted; returns the tensors, which the kernel may have changed."""
+    """Launch, on the GPU unless interpreted; returns the tensors, which the kernel may have changed.
+
+    A tensor that is given twice is the same memory for the kernel, too.
+    """
     kernel = load(request["text"])[request["entry"]]
     interpreted = os.environ["TRITON_INTERPRET"] == "1"
-    tensors = [t.to("cpu" if interpreted else "cuda") for t in request["tensors"]]
+    moved = {id(t): t.to("cpu" if interpreted else "cuda") for t in request["tensors"]}
+    tensors = [moved[id(t)] for t in request["tensors"]]
     sizes = [interpreted_size(n) for n in request["sizes"]] if interpreted else request["sizes"]
     if all(extent > 0 for extent in request["grid"]):
         kernel[tuple(request["grid"])](*tensors, *sizes, **request["meta"], **request["options"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import fields
 from pathlib import Path
 
@@ -30,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
 def test_help_lists_the_commands() -> None:
     result = run("--help")
     assert result.exit_code == 0
-    assert all(f"  {command} " in result.output for command in ("info", "options", "cache"))
+    assert all(f"  {command} " in result.output for command in ("info", "options", "bench", "cache"))
 
 
 def test_info_shows_versions_and_the_cpu() -> None:
@@ -87,3 +88,20 @@ def test_cache_export_and_import(folder: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     assert "imported 2 entries" in run("cache", "--dir", str(other), "import", str(archive)).output
     assert len(list(LocalStore(other).entries())) == 2
+
+
+def test_bench_prints_a_table_and_writes_json(tmp_path: Path) -> None:
+    script, target = tmp_path / "mine.py", tmp_path / "found.json"
+    script.write_text("import torch\ndef doubled():\n    return (lambda x: x * 2), (torch.ones(8),)\n")
+    result = run("bench", f"{script}:doubled", "--backends", "eager", "--json", str(target))
+    assert result.exit_code == 0, result.output
+    assert "| eager |" in result.output
+    (found,) = json.loads(target.read_text())["backends"]
+    assert found["fewest_bytes"] == 64 and found["error"] == 0.0 and found["speedup"] == 1.0
+
+
+def test_bench_fails_with_its_backends(tmp_path: Path) -> None:
+    result = run("bench", f"{tmp_path / 'absent.py'}:case", "--backends", "eager")
+    assert result.exit_code == 1
+    assert "FileNotFoundError" in result.output
+    assert run("bench", "no_colon.py").exit_code == 2

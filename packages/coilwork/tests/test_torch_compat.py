@@ -13,7 +13,9 @@ from coilwork.torch_compat import (
     check_torch_version,
     checks_have_effects,
     is_operator,
+    map_tensors,
     real_tensors,
+    tensors_in,
 )
 
 
@@ -57,3 +59,11 @@ def test_checks_are_in_graphs_whatever_torch_registers() -> None:
             assert has_effects(check)
         assert has_effects(check)
     assert has_effects(check) == before
+
+
+def test_nested_tensors_are_found_and_replaced() -> None:
+    one, two = torch.ones(2), torch.zeros(3)
+    nested = ([one, 5], {"two": two})
+    assert [value.shape for value in tensors_in(nested)] == [(2,), (3,)]
+    ([doubled, five], mapping) = map_tensors(lambda value: value * 2, nested)
+    assert doubled.tolist() == [2.0, 2.0] and five == 5 and list(mapping) == ["two"]

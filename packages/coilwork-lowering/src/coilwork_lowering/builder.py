@@ -12,7 +12,7 @@ from coilwork_ir.buffers import Buffer, DeviceValue, Ref, contiguous_strides
 from coilwork_ir.dtypes import DType, from_torch_name
 from coilwork_ir.index import Expr, as_expr, as_int, symbol
 from coilwork_ir.loc import Origin
-from coilwork_ir.loops import Check, Extern, Node, Pointwise, View
+from coilwork_ir.loops import Check, Extern, Node, Pointwise, Scatter, View
 from coilwork_ir.loops import Reduce as ReduceNode
 from coilwork_ir.ops import ReduceKind
 from coilwork_ir.scalar import Const, Literal_, Load, Scalar, const, load, postorder
@@ -80,6 +80,11 @@ class Builder:
         self._views: dict[str, _Alias] = {}
         # buffers that hold one number everywhere
         self._filled: dict[str, Const] = {}
+        # declared, but made by no node so far
+        self._unfilled: set[str] = set()
+        # what numbers at random are made from, per device, and how many operators have made some
+        self.seeds: dict[str, TensorValue] = {}
+        self.streams = 0
         self._made: dict[tuple[str, Shape, tuple[Expr, ...], DType, Expr], Buffer] = {}
 
     # names and declarations
@@ -217,6 +222,8 @@ class Builder:
     def add(self, node: Node) -> None:
         """Append `node`."""
         self.nodes.append(node)
+        if isinstance(node, Scatter):
+            self._unfilled.discard(node.output.name)
 
     def pointwise(
         self,
@@ -296,6 +303,16 @@ class Builder:
             strides=strides,
             name=name,
         )
+
+    def unfilled(self, shape: Shape, dtype: DType, device: str) -> TensorValue:
+        """Row-major memory that holds nothing yet, and that no node has made: the first that stores into it does."""
+        output = self.declare(shape, dtype, device)
+        self._unfilled.add(output.name)
+        return whole(output)
+
+    def is_unfilled(self, buffer: Buffer) -> bool:
+        """Whether `buffer` is such memory still."""
+        return buffer.name in self._unfilled
 
     def _view(
         self, source: str, shape: Shape, strides: Sequence[Expr], dtype: DType, offset: Expr, device: str

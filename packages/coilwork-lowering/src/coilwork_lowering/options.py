@@ -7,6 +7,8 @@ from typing import Literal
 
 Numerics = Literal["fast", "eager", "strict"]
 ConvolutionLayout = Literal["auto", "captured", "channels_last"]
+Accumulation = Literal["auto", "sorted", "atomic"]
+Random = Literal["auto", "generated", "eager"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +27,12 @@ class LoweringOptions:
             condition per tensor and element. Default: 8 tensors.
         checks: emit run-time checks for indices that come from tensors. Without them an index out of range is
             undefined behaviour. Default: True.
+        accumulation: how floats are added at positions that come from tensors, as in the gradient of an embedding.
+            `sorted` sorts the positions and sums what belongs together in one order: equal inputs give equal bits.
+            `atomic` adds into memory in any order, without a sort. `auto` is `sorted` on accelerators, while on a CPU
+            one thread adds in order. Default: `auto`.
+        random: how dropout and uniform numbers are drawn. `generated` makes them in the kernels that use them, other
+            numbers than eager's from one seed per call; `eager` calls ATen. `auto` generates on accelerators. Default: `auto`.
     """
 
     fallback: tuple[str, ...] = ()
@@ -33,6 +41,8 @@ class LoweringOptions:
     keep: tuple[str, ...] = ()
     max_cat_inputs: int = 8
     checks: bool = True
+    accumulation: Accumulation = "auto"
+    random: Random = "auto"
 
     def falls_back(self, target: str) -> bool:
         """Whether `target`, e.g. `"aten.cumsum.default"`, is named by `fallback`."""
@@ -48,8 +58,10 @@ class LayoutOptions:
             `channels_last` on every device and whatever it costs. Default: `auto`.
         devices: types of devices whose kernels compute in channels-last and convert other layouts, each time.
             Default: `cuda`.
-        narrow_devices: types of devices of which that holds for 16 bit floats alone. A CPU's kernels for `f32` have
-            blocked layouts of their own. Default: `cpu`.
+        narrow_devices: types of devices of which that holds for 16 bit floats alone. Default: `cpu`.
+        blocked_devices: types of devices whose kernels for `f32` have blocked layouts of their own. They convert
+            channels-first activations through temporary memory and compute channels-last ones in place, but a copy of
+            the weight comes on top. Default: `cpu`.
         tf32_convolutions: whether convolutions in `f32` may round their operands to TF32, as
             `torch.backends.cudnn` says; only then do their kernels prefer channels-last. Default: True, as in torch.
         pad_products: pad matrix products on `devices`: sizes in 16 bit floats to multiples of 8 where that saves more
@@ -59,6 +71,7 @@ class LayoutOptions:
     layout: ConvolutionLayout = "auto"
     devices: tuple[str, ...] = ("cuda",)
     narrow_devices: tuple[str, ...] = ("cpu",)
+    blocked_devices: tuple[str, ...] = ("cpu",)
     tf32_convolutions: bool = True
     pad_products: bool = True
 

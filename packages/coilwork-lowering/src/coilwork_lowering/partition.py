@@ -39,7 +39,7 @@ def partition(
     merge_common_subexpressions(joint_gm)
     laid_out, decision = lay_out_convolutions(joint_gm, layout)
     log.debug("joint graph: %s", decision.reason)
-    laid_out, padding = pad_products(laid_out, layout)
+    laid_out, padding = pad_products(laid_out, layout, joint=True)
     for reason in padding.reasons:
         log.debug("joint graph: %s", reason)
     marked = recompute_from_memory(laid_out, num_fwd_outputs=num_fwd_outputs)

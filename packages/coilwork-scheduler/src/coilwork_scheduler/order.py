@@ -21,12 +21,14 @@ class Unit:
         before: indices of units that must run earlier.
         allocates: roots of fresh memory it defines, with their bytes.
         touches: roots of memory of ours that it reads or writes.
+        begins: what it allocates, others go on to fill. They need all of it, whichever comes first.
     """
 
     position: int
     before: tuple[int, ...]
     allocates: tuple[tuple[str, int], ...]
     touches: tuple[str, ...]
+    begins: bool = False
 
 
 def order(units: Sequence[Unit], kept: frozenset[str]) -> tuple[int, ...]:
@@ -60,8 +62,8 @@ def _list_schedule(
     def growth(index: int) -> int:
         unit = units[index]
         freed = sum(sizes[r] for r in unit.touches if open_users.get(r) == 1 and r not in kept)
-        grown = sum(size for _, size in unit.allocates) - freed
-        return min(grown, 0) if greedy else 0
+        grown = 0 if unit.begins else sum(size for _, size in unit.allocates)
+        return min(grown - freed, 0) if greedy else 0
 
     heap: list[tuple[int, int, int]] = []
     ready = [count == 0 for count in missing]

@@ -27,6 +27,7 @@ from coilwork_scheduler.kernels.assemble import Context, assemble
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.separate import separate_overlaps
 from coilwork_scheduler.sizes import SizeHints, hints_of
+from coilwork_scheduler.splitting.scans import split_scans
 from coilwork_scheduler.splitting.split import split_reductions
 from coilwork_scheduler.stage import Stage, stage_of
 
@@ -58,6 +59,7 @@ GRAPH_PASSES: Final = (
     GraphPass(name="dead", run=lambda graph, facts, settings: remove_dead(graph, facts)),
     GraphPass(name="inline", run=lambda graph, facts, settings: _inline(graph, facts, settings)),
     GraphPass(name="dead-after-inline", run=lambda graph, facts, settings: remove_dead(graph, facts)),
+    GraphPass(name="split-scans", run=lambda graph, facts, settings: _split_scans(graph, facts, settings)),
     GraphPass(name="split", run=lambda graph, facts, settings: _split(graph, facts, settings)),
 )
 PASS_NAMES: Final = (*(graph_pass.name for graph_pass in GRAPH_PASSES), "fuse", "assemble")
@@ -116,6 +118,18 @@ def _inline(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
 
 def _split(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
     return split_reductions(
+        graph,
+        facts,
+        target=settings.target,
+        model=settings.model,
+        sizes=settings.sizes,
+        options=settings.options,
+        journal=settings.journal,
+    )
+
+
+def _split_scans(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
+    return split_scans(
         graph,
         facts,
         target=settings.target,

@@ -29,10 +29,10 @@ def separate_overlaps(graph: Graph) -> Graph:
             case Pointwise(into=str(old)) if _overlaps(node.body, old, facts, node.ranges):
                 before, (body,) = _computed_before(node, (node.body,), taken)
                 nodes += [*before, replace(node, body=body)]
-            case Scatter():
+            case Scatter(into=str(old)):
                 mask = () if node.mask is None else (node.mask,)
                 roots = (node.value, *node.indirect, *mask)
-                if any(_overlaps(root, node.into, facts, None) for root in roots):
+                if any(_overlaps(root, old, facts, None) for root in roots):
                     before, values = _computed_before(node, roots, taken)
                     nodes.extend(before)
                     count = 1 + len(node.indirect)

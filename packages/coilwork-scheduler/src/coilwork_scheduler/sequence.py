@@ -41,6 +41,12 @@ ORDER: Final = (
     ),
     Before(
         "dead-after-inline",
+        "split-scans",
+        "what is inlined into a scan is cut in pieces with it, and a scan that nobody needs is not cut",
+    ),
+    Before("split-scans", "split", "the reductions of a scan's pieces are reductions like any others"),
+    Before(
+        "dead-after-inline",
         "split",
         "a reduction that nobody needs would count as a sibling of others",
     ),

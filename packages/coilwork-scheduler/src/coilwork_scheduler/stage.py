@@ -123,7 +123,7 @@ def stage_of(position: int, node: Computation) -> Stage:
         case _:
             stores = (_scatter_store(node, gone),)
             kind = "scatter"
-            into = ((node.output.name, node.into),)
+            into = () if node.into is None else ((node.output.name, node.into),)
     return Stage(
         position=position,
         kind=kind,

@@ -9,12 +9,15 @@ from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr
 from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.scalar import Load, Reduce, Scalar, Scan
-from coilwork_triton.actions import Action, action_roots, actions_of, perform
+from coilwork_triton.actions import Action, action_roots, actions_of
+from coilwork_triton.aliasing import perform_all
 from coilwork_triton.levels import Levels
+from coilwork_triton.ragged import points_of
 from coilwork_triton.reductions import REDUCTIONS
 from coilwork_triton.shape import Shape
 from coilwork_triton.space import LOOP_OFFSET, Space
-from coilwork_triton.tree import Assign, Binary, For, Name, Number, Statement, tl
+from coilwork_triton.tree import Assign, Binary, Expression, For, Name, Number, Statement, method, tl
+from coilwork_triton.types import triton_type
 from coilwork_triton.values import Scope, Values
 from coilwork_triton.walk import emit_walk
 
@@ -44,8 +47,7 @@ def emit_body(kernel: Kernel, shape: Shape, levels: Levels, library: set[str]) -
 def _emit_actions(values: Values, scope: Scope, actions: Sequence[Action]) -> None:
     """Everything that `actions` need, then the actions: all loads before all stores."""
     values.compute(scope, values.pending(scope, [root for a in actions for root in a.roots]))
-    for action in actions:
-        perform(values, scope, action.what)
+    perform_all(values, scope, actions)
 
 
 def _actions(kernel: Kernel, levels: Levels) -> list[Action]:
@@ -152,19 +154,42 @@ def _emit_pass(values: Values, one: Pass, number: int) -> None:
         lanes = reduction.start(site, top.writer)
         reduction.step(site, inner.writer, lanes)
         finishing.append((group, reduction, site, lanes))
-    for action in one.actions:
-        perform(values, inner, action.what)
-    top.writer.statements.append(_loop(values, inner, backwards))
+    perform_all(values, inner, one.actions)
+    end = None if one.actions or backwards else _ragged_end(values, one)
+    top.writer.statements.append(_loop(values, inner, backwards, end))
     for group, reduction, site, lanes in finishing:
         values.bind_results(top, group[0], reduction.finish(site, top.writer, lanes))
 
 
-def _loop(values: Values, inner: Scope, backwards: bool) -> For:
+def _ragged_end(values: Values, one: Pass) -> Expression | None:
+    """Where the longest of the program's rows ends; None if rows go to the end of the range."""
+    tile = values.shape.reduced
+    counts = [points_of(group[0]) for group in one.reductions]
+    if tile is None or not counts:
+        return None
+    found: list[Expression] = []
+    for count in counts:
+        if count is None:
+            return None
+        end = values.expression(values.top, count)
+        if values.block(count):
+            inside = values.space.mask(values.space.letters(values.levels.varies[count]))
+            end = tl("max", end if inside is None else tl("where", inside, end, Number(0)))
+        found.append(end)
+    longest = found[0]
+    for end in found[1:]:
+        longest = tl("maximum", longest, end)
+    within = tl("minimum", longest, values.space.numel(tile))
+    return values.top.writer.bind("rend", method(within, "to", triton_type(values.shape.index_dtype)))
+
+
+def _loop(values: Values, inner: Scope, backwards: bool, end: Expression | None) -> For:
     """The loop around the statements of `inner`; backwards it starts at the last, possibly partial block."""
     space = values.space
     tile = values.shape.reduced
     assert tile is not None
-    block, end = Name(tile.block), space.numel(tile)
+    block = Name(tile.block)
+    end = space.numel(tile) if end is None else end
     body = (*space.reduction_lines(looped=True), *inner.writer.statements)
     if not backwards:
         return For(LOOP_OFFSET.id, Number(0), end, block, body)

@@ -53,6 +53,7 @@ class Facts:
         tensors: number of tensor arguments.
         scans: the kernel scans along r.
         columns: reductions along w.
+        ragged: rows of r end where data says, most of them early.
         streams: element sizes of what is accessed at every point.
     """
 
@@ -63,6 +64,7 @@ class Facts:
     tensors: int
     scans: bool = False
     columns: int = 0
+    ragged: bool = False
     streams: tuple[int, ...] = ()
 
 
@@ -212,7 +214,30 @@ def _persistent_columns(facts: Facts, target: Target, row: int, most: int) -> li
     return found
 
 
+def _ragged(facts: Facts, target: Target) -> list[Config]:
+    """Wide blocks of results, a few points of r at a time: most rows have no more. Deeper ones where rows are few."""
+    columns = facts.extents.get("x", 1)
+    rows = facts.extents.get("y", 1)
+    if "y" not in facts.extents:
+        shapes = [(1, 128, 4, 4), (1, 64, 8, 4), (1, 256, 2, 4)]
+    elif rows * -(-columns // 256) < 4 * target.multiprocessors:
+        shapes = [(1, 64, 32, 4), (1, 128, 16, 4), (1, 32, 64, 4)]
+    else:
+        width, height, _ = _row_shapes(columns)[0]
+        shapes = [(height, width, 2, 4), (height, width, 4, 4), (1, width, 4, max(1, width // 256))]
+    found = []
+    for height, width, depth, warps in shapes:
+        x = min(width, next_power_of_two(columns))
+        y = min(height * width // x, next_power_of_two(rows))
+        blocks = {"y": y, "x": x} if "y" in facts.extents else {"x": x}
+        r = min(depth, next_power_of_two(facts.extents["r"]))
+        found.append(_config(blocks | {"r": r}, min(warps, _warps_for(x * y * r, 4, target)), target))
+    return found
+
+
 def _looped(facts: Facts, target: Target) -> list[Config]:
+    if facts.ragged:
+        return _ragged(facts, target)
     length = next_power_of_two(facts.extents["r"])
     if "x" not in facts.extents or not _reduces_across(facts):
         one = {"x": 1} if "x" in facts.extents else {}

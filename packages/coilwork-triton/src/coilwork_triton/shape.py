@@ -36,6 +36,7 @@ from coilwork_triton.configs import (
     propose,
 )
 from coilwork_triton.options import TritonOptions
+from coilwork_triton.ragged import is_ragged
 from coilwork_triton.vectors import Access, accesses_of, in_rows, neighbourly, whole_sizes
 
 Letter = Literal["x", "y", "z", "w", "r"]
@@ -152,8 +153,14 @@ def plan(kernel: Kernel, values: tuple[Scalar, ...], target: Target, options: Tr
     if tuple(grouped) == ("x",) and in_rows(grouped["x"], touched):
         inner = next(r for r in reversed(grouped["x"]) if as_int(_extent(r)) != 1)
         grouped = {"y": [r for r in grouped["x"] if r is not inner], "x": [inner]}
+    ragged = is_ragged(values)
+    if tuple(grouped) == ("x", "r") and ragged:
+        # one length per row of results, and few rows per program
+        *outer, inner = [r for r in grouped["x"] if as_int(_extent(r)) != 1] or grouped["x"]
+        if outer:
+            grouped = {"y": [r for r in grouped["x"] if r is not inner], "x": [inner], "r": grouped["r"]}
     numels = {letter: product(_extent(r) for r in ranges) for letter, ranges in grouped.items()}
-    walk = _walk(kernel, numels.get("r"), options)
+    walk = "looped" if ragged else _walk(kernel, numels.get("r"), options)
     if "w" in grouped and walk != "persistent":
         raise EmitError(
             "walked-rows",
@@ -168,6 +175,7 @@ def plan(kernel: Kernel, values: tuple[Scalar, ...], target: Target, options: Tr
         element_bytes=max((a.dtype.itemsize for a in kernel.args), default=4),
         streams=whole_sizes(kernel.ranges, touched),
         tensors=len(kernel.args),
+        ragged=ragged,
         scans=any(isinstance(v, Scan) for v in postorder(values)),
         columns=_columns(kernel, values),
     )

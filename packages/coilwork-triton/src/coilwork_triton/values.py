@@ -11,7 +11,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_expr, as_int
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.scalar import Const, IndexValue, Load, Op, Reduce, Scalar, Scan, postorder
+from coilwork_ir.scalar import Const, IndexValue, Load, Op, Reduce, Scalar, Scan, placeholder, postorder
 from coilwork_triton.index_printer import fits_32_bits
 from coilwork_triton.levels import Levels
 from coilwork_triton.ops import NEEDS_NAMED, OPERATORS, SCALAR_BUILDERS, OpContext
@@ -174,7 +174,9 @@ class Values:
                 method(found, "to", tl_name("int32")) if narrow and value.dtype.itemsize == 8 else found
             )
         text = self.space.index(expr, values)
-        own = self.block(*indirect, symbols=self.space.simplified(expr).free_symbols)
+        # a value that the index does not use gives the block no extent
+        used = [value for k, value in enumerate(indirect) if placeholder(k) in expr.free_symbols]
+        own = self.block(*used, symbols=self.space.simplified(expr).free_symbols)
         if own != block:
             extents = List(tuple(Number(1) if s == "1" else Name(s) for s in block))
             text = Binary("+", tl("full", extents, Number(0), triton_type(self.shape.index_dtype)), text)

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from coilwork_ir.errors import EmitError
 from coilwork_ir.ops import SELF_COMBINING
 from coilwork_ir.scalar import Reduce, Scalar
-from coilwork_triton.actions import Action, perform
+from coilwork_triton.actions import Action
+from coilwork_triton.aliasing import perform_all
 from coilwork_triton.configs import STAGES
 from coilwork_triton.reductions import REDUCTIONS, Reduction, Site
 from coilwork_triton.space import WALK_OFFSET
@@ -46,8 +47,7 @@ def emit_walk(values: Values, actions: Sequence[Action]) -> None:
         lanes = reduction.start(site, top.writer)
         reduction.step(site, inner.writer, lanes)
         finishing.append((group[0], reduction, site, lanes))
-    for action in each:
-        perform(values, inner, action.what)
+    perform_all(values, inner, each)
     body = (*values.space.walk_lines(), *inner.writer.statements)
     end = values.space.numel(tile)
     top.writer.statements.append(
@@ -61,8 +61,7 @@ def emit_walk(values: Values, actions: Sequence[Action]) -> None:
         values.bind_results(top, node, found)
     last = [action for action in actions if not action.walked]
     values.compute(top, values.pending(top, [root for action in last for root in action.roots]))
-    for action in last:
-        perform(values, top, action.what)
+    perform_all(values, top, last)
 
 
 def _columns(values: Values) -> list[list[Reduce]]:

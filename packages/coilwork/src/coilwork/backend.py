@@ -50,7 +50,12 @@ def compile_dynamo_graph(
     """`backend` with its settings already resolved."""
     if has_nested_inputs(example_inputs):
         return flattened(gm, example_inputs, lambda g, i: compile_dynamo_graph(g, i, options))
-    lowering = LoweringOptions(fallback=options.fallback, numerics=options.numerics)
+    lowering = LoweringOptions(
+        fallback=options.fallback,
+        numerics=options.numerics,
+        accumulation=options.accumulation,
+        random=options.random,
+    )
     with collector_paused():
         return compile_with_aot_autograd(
             gm,

@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from coilwork.bench import findings, to_json, to_markdown
+from coilwork.bench_worker import Finding
 from coilwork.options import option_list
 from coilwork_cache import LocalStore, clear, describe, export_archive, import_archive, verify
 from coilwork_runtime import describe_device
@@ -80,6 +82,54 @@ def options(markdown: bool) -> None:
     for row in rows:
         table.add_row(*map(escape, row))
     Console().print(table)
+
+
+@main.command()
+@click.argument("subject", metavar="FILE.py:FUNCTION")
+@click.option(
+    "--backends",
+    default="eager,inductor,coilwork",
+    show_default=True,
+    help="What to compare, the first being the measure of the others.",
+)
+@click.option("--backward", is_flag=True, help="Take gradients of parameters and inputs, too.")
+@click.option(
+    "--json", "json_path", type=click.Path(path_type=Path), help="Write the findings there as JSON."
+)
+@click.option(
+    "--markdown", "markdown_path", type=click.Path(path_type=Path), help="Write the table there, too."
+)
+@click.option("--timeout", default=900.0, show_default=True, help="Seconds per backend.")
+def bench(
+    subject: str,
+    backends: str,
+    backward: bool,
+    json_path: Path | None,
+    markdown_path: Path | None,
+    timeout: float,
+) -> None:
+    """Measure a function of yours under several backends.
+
+    FUNCTION takes nothing and returns what is to be compiled, a function or a module, and a tuple of its arguments. Each
+    backend compiles in a process of its own with empty caches; its results are judged by eager's and float64's before
+    they are timed. The exit status is 1 if a backend failed.
+    """
+    script, colon, name = subject.rpartition(":")
+    if not colon or not script or not name:
+        raise click.UsageError(f"{subject!r} is not of the form FILE.py:FUNCTION")
+    found: list[Finding] = []
+    for finding in findings(script, name, backends.split(","), backward=backward, timeout_s=timeout):
+        found.append(finding)
+        said = finding.failure or f"{finding.busy_us or 0.0:.1f} us"
+        click.echo(f"{finding.backend}: {said}", err=True)
+    table = to_markdown(subject, found)
+    click.echo(table)
+    if json_path is not None:
+        json_path.write_text(to_json(subject, found))
+    if markdown_path is not None:
+        markdown_path.write_text(table)
+    if any(finding.failure for finding in found):
+        raise SystemExit(1)
 
 
 @main.group()

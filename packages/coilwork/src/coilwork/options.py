@@ -19,6 +19,8 @@ MODES: Final[tuple[str, ...]] = get_args(Mode)
 Wrapper = Literal["python", "fx", "cpp"]
 Numerics = Literal["fast", "eager", "strict"]
 ConvolutionLayout = Literal["auto", "captured", "channels_last"]
+Accumulation = Literal["auto", "sorted", "atomic"]
+Random = Literal["auto", "generated", "eager"]
 
 ENVIRONMENT_PREFIX: Final = "COILWORK_"
 
@@ -66,6 +68,22 @@ class CompileOptions:
         metadata=_about(
             "auto runs convolutions in channels-last where that saves memory traffic, on GPUs and in 16 bit floats "
             "on CPUs; captured never (nor does auto with numerics=strict), channels_last always",
+            key=True,
+        ),
+    )
+    accumulation: Accumulation = field(
+        default="auto",
+        metadata=_about(
+            "how floats are added at positions from tensors, as in the gradient of an embedding: sorted gives the same "
+            "bits every time, atomic adds in any order without a sort; auto sorts on GPUs",
+            key=True,
+        ),
+    )
+    random: Random = field(
+        default="auto",
+        metadata=_about(
+            "dropout and uniform numbers: generated in the kernels that use them, or drawn by ATen as in eager; "
+            "auto generates on GPUs",
             key=True,
         ),
     )

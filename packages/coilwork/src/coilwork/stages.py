@@ -79,9 +79,14 @@ def run_stages(job: Job, *, fallback: tuple[str, ...]) -> Compiled:
         gm, padding = pad_products(gm, job.layout)
     if trace.wanted:
         trace.write("layout.txt", "\n".join((decision.reason, *padding.reasons)) + "\n")
-        if decision.channels_last or padding.padded:
+        if decision.channels_last or padding.padded or padding.by_rows:
             trace.write("aten.laid_out.txt", _readable(gm))
-    lowering = LoweringOptions(fallback=fallback, numerics=options.numerics)
+    lowering = LoweringOptions(
+        fallback=fallback,
+        numerics=options.numerics,
+        accumulation=options.accumulation,
+        random=options.random,
+    )
     with clock.stage("lower"):
         lowered = lower(gm, name=job.graph_id, options=lowering, example_strides=job.strides)
     targets = choose_targets(lowered.graph, options)

@@ -19,6 +19,7 @@ from torch._guards import TracingContext
 from torch._higher_order_ops.effects import _EffectType, _get_effect, _register_effectful_op
 from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from coilwork.errors import UnsupportedTorchError
@@ -156,3 +157,14 @@ class OperatorCounter(TorchDispatchMode):
     ) -> Any:
         self.count += not func.is_view
         return func(*args, **(kwargs or {}))
+
+
+def tensors_in(values: object) -> list[torch.Tensor]:
+    """Every tensor in nested `values`, in torch's order."""
+    return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+
+
+def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Nested `values` with each tensor replaced by `function` of it."""
+    mapped: tuple[Any, ...] = pytree.tree_map_only(torch.Tensor, function, values)
+    return mapped

@@ -22,7 +22,7 @@ def coefficients(e: Expr, symbols: Sequence[Expr]) -> tuple[tuple[Expr, ...], Ex
     numbers = [0] * len(position)
     symbolic: list[dict[Expr, int] | None] = [None] * len(position)
     rest: dict[Expr, int] = {}
-    for m, c in zip(e._monos, e._coeffs, strict=True):
+    for m, c in zip(e._monos, e._coeffs):
         if m._tag == SYMBOL:
             at = position.get(m)
             if at is None:
@@ -50,9 +50,7 @@ def coefficients(e: Expr, symbols: Sequence[Expr]) -> tuple[tuple[Expr, ...], Ex
         if terms is None:
             terms = symbolic[at] = {}
         accumulate(terms, mono_from_atoms(tuple(outside)), c)
-    found = tuple(
-        [const(n) if t is None else from_terms(t, n) for t, n in zip(symbolic, numbers, strict=True)]
-    )
+    found = tuple([const(n) if t is None else from_terms(t, n) for t, n in zip(symbolic, numbers)])
     return found, from_terms(rest, e._constant) if rest else const(e._constant)
 
 

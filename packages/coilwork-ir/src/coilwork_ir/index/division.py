@@ -154,7 +154,7 @@ def _take_out_multiples(a: Expr, divisor: Expr, d: int) -> Expr:
     monos: list[Expr] = []
     quotients: list[int] = []
     has_mod = False
-    for m, c in zip(a._monos, a._coeffs, strict=True):
+    for m, c in zip(a._monos, a._coeffs):
         q = c // d if c > 0 else -(-c // d)
         if q:
             monos.append(m)
@@ -169,7 +169,7 @@ def _remainders(a: Expr, d: int) -> Expr:
     monos: list[Expr] = []
     coeffs: list[int] = []
     has_mod = False
-    for m, c in zip(a._monos, a._coeffs, strict=True):
+    for m, c in zip(a._monos, a._coeffs):
         r = c % d if c > 0 else -(-c % d)
         if r:
             monos.append(m)
@@ -194,7 +194,7 @@ def _split_small(a: Expr, d: int) -> tuple[int, Expr, Expr] | None:
         low_monos: list[Expr] = []
         low_coeffs: list[int] = []
         high: dict[Expr, int] = {}
-        for m, c in zip(a._monos, a._coeffs, strict=True):
+        for m, c in zip(a._monos, a._coeffs):
             if c % g:
                 low_monos.append(m)
                 low_coeffs.append(c)
@@ -204,7 +204,7 @@ def _split_small(a: Expr, d: int) -> tuple[int, Expr, Expr] | None:
         if lo is None or hi is None or lo // g != hi // g:
             continue
         shift = lo // g
-        low = from_terms(dict(zip(low_monos, low_coeffs, strict=True)), a._constant - shift * g)
+        low = from_terms(dict(zip(low_monos, low_coeffs)), a._constant - shift * g)
         return g, from_terms(high, shift), low
     return None
 
@@ -226,7 +226,7 @@ def _floordiv_of_mono(a: Expr, divisor: Expr, d: int) -> Expr:
 def _merge_quotient(a: Expr, d: int) -> Expr | None:
     """`(x//b + rest) // d` is `(x + b*rest) // (b*d)`; applied when exactly one term is such a quotient."""
     found: Expr | None = None
-    for m, c in zip(a._monos, a._coeffs, strict=True):
+    for m, c in zip(a._monos, a._coeffs):
         if c == 1 and m._tag == FLOORDIV and m._args[1]._tag == CONST:
             if found is not None:
                 return None
@@ -243,7 +243,7 @@ def _drop_inner_mods(a: Expr, d: int) -> Expr:
     terms: dict[Expr, int] = {}
     constant = a._constant
     changed = False
-    for mono, c in zip(a._monos, a._coeffs, strict=True):
+    for mono, c in zip(a._monos, a._coeffs):
         if mono._has_mod:
             factors = atoms_of(mono)
             for i, atom in enumerate(factors):

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, Final, NoReturn
 
 from coilwork_ir.index.errors import IndexArithmeticError
@@ -59,11 +60,12 @@ class Expr:
     _has_mod: bool  # some monomial has a MOD factor, so that sums may recombine
     _args: tuple[Expr, ...]  # of FLOORDIV, MOD, MIN, MAX: operands; of PRODUCT: its atoms
     _data: SymbolData  # of SYMBOL
-    # Caches, filled on first use. Two threads may both fill one, with equal values.
-    _key: tuple[Any, ...]  # heterogeneous, see `sort_key`
-    _bounds: tuple[int | None, int | None]
-    _free: frozenset[Expr]
-    _nonneg: bool
+    # Caches, None or () until they are used (a slot without a value would cost an exception then). Two threads may both
+    # fill one, with equal values. `_key`, see `sort_key`, is there from the start in symbols and atoms.
+    _key: tuple[Any, ...]  # heterogeneous
+    _bounds: tuple[int | None, int | None] | None
+    _free: frozenset[Expr] | None
+    _nonneg: bool | None
 
     @property
     def is_const(self) -> bool:
@@ -84,7 +86,7 @@ class Expr:
 
         An atom to the n-th power occurs n times.
         """
-        return tuple([(c, atoms_of(m)) for c, m in zip(self._coeffs, self._monos, strict=True)])
+        return tuple([(c, atoms_of(m)) for c, m in zip(self._coeffs, self._monos)])
 
     @property
     def value(self) -> int:
@@ -121,10 +123,9 @@ class Expr:
     @property
     def free_symbols(self) -> frozenset[Expr]:
         """The symbols that occur. Those which occur only in the extent of a symbol don't count."""
-        try:
-            return self._free
-        except AttributeError:
-            pass
+        known = self._free
+        if known is not None:
+            return known
         parts = self._args if FLOORDIV <= self._tag <= PRODUCT else self._monos
         free = parts[0].free_symbols if parts else _NO_SYMBOLS
         for part in parts[1:]:
@@ -138,10 +139,8 @@ class Expr:
 
         Comparable with other expressions' keys; its content is not part of the interface.
         """
-        try:
+        if self._key:
             return self._key
-        except AttributeError:
-            pass
         if self._tag == CONST:
             key: tuple[Any, ...] = (2, self._constant)
         else:
@@ -150,37 +149,41 @@ class Expr:
         return key
 
     def __add__(self, other: Expr | int) -> Expr:
-        return RULES.add(self, other if type(other) is Expr else as_expr(other))
-
-    def __radd__(self, other: int) -> Expr:
+        if type(other) is int:
+            return RULES.add_int(self, other)
         return RULES.add(self, as_expr(other))
 
+    __radd__ = __add__
+
     def __sub__(self, other: Expr | int) -> Expr:
-        return RULES.subtract(self, other if type(other) is Expr else as_expr(other))
+        if type(other) is int:
+            return RULES.add_int(self, -other)
+        return RULES.subtract(self, as_expr(other))
 
     def __rsub__(self, other: int) -> Expr:
         return RULES.subtract(as_expr(other), self)
 
     def __mul__(self, other: Expr | int) -> Expr:
-        return RULES.multiply(self, other if type(other) is Expr else as_expr(other))
-
-    def __rmul__(self, other: int) -> Expr:
+        if type(other) is int:
+            return RULES.scale(self, other)
         return RULES.multiply(self, as_expr(other))
 
+    __rmul__ = __mul__
+
     def __neg__(self) -> Expr:
-        return RULES.multiply(self, MINUS_ONE)
+        return RULES.scale(self, -1)
 
     def __pos__(self) -> Expr:
         return self
 
     def __floordiv__(self, other: Expr | int) -> Expr:
-        return RULES.floordiv(self, other if type(other) is Expr else as_expr(other))
+        return RULES.floordiv(self, as_expr(other))
 
     def __rfloordiv__(self, other: int) -> Expr:
         return RULES.floordiv(as_expr(other), self)
 
     def __mod__(self, other: Expr | int) -> Expr:
-        return RULES.mod(self, other if type(other) is Expr else as_expr(other))
+        return RULES.mod(self, as_expr(other))
 
     def __rmod__(self, other: int) -> Expr:
         return RULES.mod(as_expr(other), self)
@@ -210,8 +213,20 @@ class Rules:
     only, so the operators reach the rules through this table, which importing the package fills once.
     """
 
-    __slots__ = ("add", "describe", "floordiv", "mod", "multiply", "recombine", "subtract")
+    __slots__ = (
+        "add",
+        "add_int",
+        "describe",
+        "floordiv",
+        "mod",
+        "multiply",
+        "recombine",
+        "scale",
+        "subtract",
+    )
     add: Callable[[Expr, Expr], Expr]
+    add_int: Callable[[Expr, int], Expr]
+    scale: Callable[[Expr, int], Expr]
     subtract: Callable[[Expr, Expr], Expr]
     multiply: Callable[[Expr, Expr], Expr]
     floordiv: Callable[[Expr, Expr], Expr]
@@ -232,6 +247,7 @@ _find_symbol = _SYMBOLS.lookup
 _find_atom = _ATOMS.lookup
 _find_sum = _SUMS.lookup
 _new = object.__new__
+_key_of = attrgetter("_key")
 _DIGITS: Final = re.compile(r"\d+")
 
 
@@ -264,6 +280,8 @@ def const(n: int) -> Expr:
     e._constant = int(n)
     e._has_mod = False
     e._bounds = (e._constant, e._constant)
+    e._key = ()
+    e._free = e._nonneg = None
     return _RECENT_CONSTS.put(e._constant, _CONSTS.add(e._constant, e))
 
 
@@ -274,7 +292,7 @@ MINUS_ONE: Final = const(-1)
 
 def as_expr(x: int | Expr) -> Expr:
     """`x`, with an int turned into a constant. Raises IndexArithmeticError for other types."""
-    if isinstance(x, Expr):
+    if type(x) is Expr:
         return x
     if isinstance(x, int):
         return const(x)
@@ -317,6 +335,7 @@ def symbol(
         (lo is not None, lo or 0, hi is not None, hi or 0, () if extent is None else extent.sort_key),
     )
     e._free = frozenset((e,))
+    e._bounds = e._nonneg = None
     return _SYMBOLS.add(data, e)
 
 
@@ -334,20 +353,20 @@ def make_atom(tag: int, args: tuple[Expr, ...]) -> Expr:
     e._coeffs = (1,)
     e._constant = 0
     e._args = args
+    e._bounds = e._free = e._nonneg = None
     if tag == PRODUCT:
         e._has_mod = False
         for a in args:
             if a._tag == MOD:
                 e._has_mod = True
                 break
-        e._key = (-len(args), *[a._key for a in args])
-    else:
+        e._key = (-len(args), *map(_key_of, args))
+    elif tag <= MOD:
         e._has_mod = tag == MOD
-        e._key = (
-            (-1, tag, *[a.sort_key for a in args])
-            if tag <= MOD
-            else (-1, tag, tuple([a.sort_key for a in args]))
-        )
+        e._key = (-1, tag, args[0].sort_key, args[1].sort_key)
+    else:
+        e._has_mod = False
+        e._key = (-1, tag, tuple([a.sort_key for a in args]))
     return _ATOMS.add(key, e)
 
 
@@ -369,6 +388,8 @@ def make_sum(monos: tuple[Expr, ...], coeffs: tuple[int, ...], constant: int, ha
     e._coeffs = coeffs
     e._constant = constant
     e._has_mod = has_mod
+    e._key = ()
+    e._bounds = e._free = e._nonneg = None
     return _SUMS.add(key, e)
 
 

@@ -23,10 +23,9 @@ def bounds(e: Expr) -> Interval:
 
 def limits(e: Expr) -> tuple[Bound, Bound]:
     """`bounds` as a plain tuple, cached."""
-    try:
-        return e._bounds
-    except AttributeError:
-        pass
+    known = e._bounds
+    if known is not None:
+        return known
     tag = e._tag
     if tag == SYMBOL:
         result = _symbol_limits(e)
@@ -48,7 +47,7 @@ def sum_limits(monos: tuple[Expr, ...], coeffs: tuple[int, ...], constant: int) 
     """Bounds of `sum(coeff * mono) + constant`, each monomial taken on its own."""
     lo: Bound = constant
     hi: Bound = constant
-    for m, c in zip(monos, coeffs, strict=True):
+    for m, c in zip(monos, coeffs):
         mlo, mhi = limits(m)
         if c < 0:
             mlo, mhi = mhi, mlo

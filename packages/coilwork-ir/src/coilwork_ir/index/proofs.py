@@ -48,10 +48,9 @@ def provably_nonneg(e: Expr | int) -> bool:
         return True
     if hi is not None and hi < 0:
         return False
-    try:
-        return e._nonneg
-    except AttributeError:
-        pass
+    known = e._nonneg
+    if known is not None:
+        return known
     result = _prove(e, _FUEL) or _quotient_nonneg(e)
     e._nonneg = result
     return result
@@ -74,11 +73,9 @@ def provably_positive(e: Expr | int) -> bool:
     """Whether `e >= 1`."""
     e = as_expr(e)
     lo = limits(e)[0]
-    return (
-        lo > 0
-        if lo is not None and not e._monos
-        else (lo is not None and lo > 0) or provably_nonneg(add_int(e, -1))
-    )
+    if lo is not None and lo > 0:
+        return True
+    return bool(e._monos) and provably_nonneg(add_int(e, -1))
 
 
 def provably_le(a: Expr | int, b: Expr | int) -> bool:
@@ -158,7 +155,7 @@ def _without_mods(e: Expr) -> Expr:
     """`e` with every `x % d` that is a factor of a term, or inside a quotient, as `x - d*(x//d)`."""
     terms: dict[Expr, int] = {}
     constant = e._constant
-    for mono, coeff in zip(e._monos, e._coeffs, strict=True):
+    for mono, coeff in zip(e._monos, e._coeffs):
         factor = ONE
         for atom in atoms_of(mono):
             if atom._tag == MOD:
@@ -194,7 +191,7 @@ def _positive_after_shift(e: Expr) -> bool:
     if len(e._monos) > 32:
         return False
     terms: dict[tuple[Expr, ...], int] = {(): e._constant}
-    for mono, coeff in zip(e._monos, e._coeffs, strict=True):
+    for mono, coeff in zip(e._monos, e._coeffs):
         expanded: dict[tuple[Expr, ...], int] = {(): coeff}
         for atom in atoms_of(mono):
             lo, hi = limits(atom)
@@ -222,7 +219,7 @@ def _split(e: Expr, atom: Expr) -> tuple[Expr, Expr] | None:
     inside: dict[Expr, int] = {}
     rest: dict[Expr, int] = {}
     constant = 0
-    for mono, coeff in zip(e._monos, e._coeffs, strict=True):
+    for mono, coeff in zip(e._monos, e._coeffs):
         factors = atoms_of(mono)
         count = factors.count(atom)
         if count == 0:
@@ -308,7 +305,7 @@ def _upper_of_sum(e: Expr) -> Expr | None:
     """As `_upper`, term by term; None unless every term has a numeric coefficient on a bounded atom."""
     terms: dict[Expr, int] = {}
     constant = e._constant
-    for mono, coeff in zip(e._monos, e._coeffs, strict=True):
+    for mono, coeff in zip(e._monos, e._coeffs):
         if mono._tag != PRODUCT:
             bound = _upper(mono) if coeff > 0 else _lower(mono)
         elif all(f._tag == SYMBOL and f._data[3] is None for f in mono._args):

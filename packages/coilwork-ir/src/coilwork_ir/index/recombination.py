@@ -14,8 +14,8 @@ def recombine(monos: tuple[Expr, ...], coeffs: tuple[int, ...], constant: int) -
     c*m*d*(x//d)     + c*m*(x%d)  becomes  c*m*x
     c*m*d*((x//d)%k) + c*m*(x%d)  becomes  c*m*(x % (d*k)), for d, k > 0
     """
-    terms = dict(zip(monos, coeffs, strict=True))
-    for mono, coeff in zip(monos, coeffs, strict=True):
+    terms = dict(zip(monos, coeffs))
+    for mono, coeff in zip(monos, coeffs):
         if not mono._has_mod:
             continue
         factors = atoms_of(mono)
@@ -44,7 +44,7 @@ def _whole(terms: dict[Expr, int], remainder: Expr, others: Expr, coeff: int) ->
         factor = coeff * den._constant
     if not partner._monos or partner._constant:
         return None
-    for m, c in zip(partner._monos, partner._coeffs, strict=True):
+    for m, c in zip(partner._monos, partner._coeffs):
         if terms.get(m) != c * factor:
             return None
     for m in partner._monos:
@@ -81,7 +81,7 @@ def _partial(terms: dict[Expr, int], mono: Expr, remainder: Expr, others: Expr, 
 
 
 def _has_term(e: Expr, mono: Expr) -> bool:
-    for m, c in zip(e._monos, e._coeffs, strict=True):
+    for m, c in zip(e._monos, e._coeffs):
         if m is mono:
             return c == 1
     return False

@@ -57,7 +57,9 @@ def scale(a: Expr, n: int) -> Expr:
         return a
     if n == 0:
         return const(0)
-    return make_sum(a._monos, tuple([c * n for c in a._coeffs]), a._constant * n, a._has_mod)
+    coeffs = a._coeffs
+    scaled = (coeffs[0] * n,) if len(coeffs) == 1 else tuple(map(n.__mul__, coeffs))
+    return make_sum(a._monos, scaled, a._constant * n, a._has_mod)
 
 
 def add(a: Expr, b: Expr) -> Expr:
@@ -76,8 +78,8 @@ def add(a: Expr, b: Expr) -> Expr:
     elif mb[-1]._key < ma[0]._key:
         monos, coeffs = mb + ma, b._coeffs + a._coeffs
     else:
-        terms = dict(zip(ma, a._coeffs, strict=True))
-        for m, c in zip(mb, b._coeffs, strict=True):
+        terms = dict(zip(ma, a._coeffs))
+        for m, c in zip(mb, b._coeffs):
             terms[m] = terms.get(m, 0) + c
         return from_terms(terms, constant)
     if has_mod:
@@ -91,8 +93,8 @@ def subtract(a: Expr, b: Expr) -> Expr:
         return const(0)
     if not b._monos:
         return add_int(a, -b._constant)
-    terms = dict(zip(a._monos, a._coeffs, strict=True))
-    for m, c in zip(b._monos, b._coeffs, strict=True):
+    terms = dict(zip(a._monos, a._coeffs))
+    for m, c in zip(b._monos, b._coeffs):
         terms[m] = terms.get(m, 0) - c
     return from_terms(terms, a._constant - b._constant)
 
@@ -118,7 +120,7 @@ def mono_from_atoms(atoms: tuple[Expr, ...]) -> Expr:
 
 def accumulate(terms: dict[Expr, int], a: Expr, factor: int) -> int:
     """Add `factor * a` to `terms`; return what it adds to the constant."""
-    for m, c in zip(a._monos, a._coeffs, strict=True):
+    for m, c in zip(a._monos, a._coeffs):
         terms[m] = terms.get(m, 0) + c * factor
     return a._constant * factor
 
@@ -134,15 +136,15 @@ def multiply(a: Expr, b: Expr) -> Expr:
         c = a._coeffs[0] * b._coeffs[0]
         return m if c == 1 else make_sum((m,), (c,), 0, m._has_mod)
     terms: dict[Expr, int] = {}
-    for ma, ca in zip(a._monos, a._coeffs, strict=True):
-        for mb, cb in zip(b._monos, b._coeffs, strict=True):
+    for ma, ca in zip(a._monos, a._coeffs):
+        for mb, cb in zip(b._monos, b._coeffs):
             m = multiply_monos(ma, mb)
             terms[m] = terms.get(m, 0) + ca * cb
     if b._constant:
-        for m, c in zip(a._monos, a._coeffs, strict=True):
+        for m, c in zip(a._monos, a._coeffs):
             terms[m] = terms.get(m, 0) + c * b._constant
     if a._constant:
-        for m, c in zip(b._monos, b._coeffs, strict=True):
+        for m, c in zip(b._monos, b._coeffs):
             terms[m] = terms.get(m, 0) + c * a._constant
     return from_terms(terms, a._constant * b._constant)
 
@@ -169,5 +171,7 @@ def has_mod_factor(mono: Expr) -> bool:
 
 
 RULES.add = add
+RULES.add_int = add_int
+RULES.scale = scale
 RULES.subtract = subtract
 RULES.multiply = multiply

@@ -43,7 +43,7 @@ def _substitute(e: Expr, mapping: Mapping[Expr, Expr], done: dict[Expr, Expr]) -
         return result
     terms: dict[Expr, int] = {}
     constant = e._constant
-    for m, c in zip(monos, e._coeffs, strict=True):
+    for m, c in zip(monos, e._coeffs):
         if m not in mapping if m._tag == SYMBOL else m.free_symbols.isdisjoint(mapping):
             terms[m] = terms.get(m, 0) + c
         else:
@@ -95,7 +95,7 @@ def evaluate(e: Expr, env: Mapping[str, int]) -> int:
 
 def _evaluate(e: Expr, env: Mapping[str, int], done: dict[Expr, int]) -> int:
     result = e._constant
-    for m, c in zip(e._monos, e._coeffs, strict=True):
+    for m, c in zip(e._monos, e._coeffs):
         value = done.get(m)
         if value is None:
             value = done[m] = _evaluate_mono(m, env, done)

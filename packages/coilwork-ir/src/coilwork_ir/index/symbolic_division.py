@@ -114,7 +114,7 @@ def _divide(a: Expr, b: Expr) -> tuple[Expr, Expr]:
     progress = True
     while progress:
         progress = False
-        for mono, coeff in zip(rest._monos, rest._coeffs, strict=True):
+        for mono, coeff in zip(rest._monos, rest._coeffs):
             # Coefficients shrink towards zero; that of the divisor's own monomial, which is the constant term of the
             # division, becomes 0..lead_coeff-1, so that equal remainders look alike.
             down = coeff * lead_coeff > 0 or (single and mono is lead)
@@ -179,14 +179,14 @@ def _split_by(a: Expr, b: Expr, atom: Expr, content: int) -> tuple[Expr, Expr, E
     if content > 1:
         factor = make_sum((), (), content, False)
         high_constant, low_constant = divmod(a._constant, content)
-        for mono, coeff in zip(a._monos, a._coeffs, strict=True):
+        for mono, coeff in zip(a._monos, a._coeffs):
             if coeff % content:
                 low[mono] = coeff
             else:
                 high[mono] = coeff // content
     else:
         factor = atom
-        for mono, coeff in zip(a._monos, a._coeffs, strict=True):
+        for mono, coeff in zip(a._monos, a._coeffs):
             others = _without_factors(mono, (atom,))
             if others is None:
                 low[mono] = coeff
@@ -217,7 +217,7 @@ def _drop_inner_mods(a: Expr, b: Expr) -> Expr:
     terms: dict[Expr, int] = {}
     constant = a._constant
     changed = False
-    for mono, coeff in zip(a._monos, a._coeffs, strict=True):
+    for mono, coeff in zip(a._monos, a._coeffs):
         replaced: Expr | None = None
         if mono._has_mod:
             factors = atoms_of(mono)

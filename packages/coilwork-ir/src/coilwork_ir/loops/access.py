@@ -75,8 +75,8 @@ def overwritten(node: Node) -> tuple[tuple[str, str], ...]:
     match node:
         case Pointwise(into=str(old)):
             return ((old, node.output.name),)
-        case Scatter():
-            return ((node.into, node.output.name),)
+        case Scatter(into=str(old)):
+            return ((old, node.output.name),)
         case Extern():
             return tuple((m.source, m.output.name) for m in node.mutates)
         case _:
@@ -111,9 +111,9 @@ def _conditions(checks: tuple[Check, ...]) -> tuple[Scalar, ...]:
 def _named(node: Node) -> tuple[str, ...]:
     arguments: tuple[Argument, ...]
     match node:
-        case Scatter():
+        case Scatter(into=str(old)):
             # elements that are not hit keep their old values
-            return (node.into,)
+            return (old,)
         case View():
             return (node.source,)
         case Extern():

@@ -135,14 +135,19 @@ def _store(outputs: Sequence[Buffer | None], values: Sequence[Tensor], memory: M
 
 
 def _scatter(node: Scatter, memory: Memory) -> None:
-    evaluator = _evaluator(node, node.ranges, node.checks, memory)
+    if node.into is None:
+        # nothing that the node reads
+        memory.allocate(node.output)
+    old = node.output.name if node.into is None else node.into
+    evaluator = Evaluator(Domain(node.ranges, memory.sizes), memory.access((*read(node), old)))
+    evaluator.check(node.checks)
     if evaluator.domain.empty:
-        memory.view(node.output, memory.tensors[node.into], 0)
+        memory.view(node.output, memory.tensors[old], 0)
         return
     value = evaluator.full(node.value).clone()
     mask = None if node.mask is None else evaluator.full(node.mask)
-    offsets = evaluator.offsets(node.into, node.index, node.indirect, mask)
-    target = memory.view(node.output, memory.tensors[node.into], 0)
+    offsets = evaluator.offsets(old, node.index, node.indirect, mask)
+    target = memory.view(node.output, memory.tensors[old], 0)
     combine(flat(target), offsets, value, node.mode, mask)
 
 

@@ -96,10 +96,13 @@ class Scatter:
     `output` takes over the memory of the buffer `into`; elements not hit keep their values. `indirect[k]` stands for
     `placeholder(k)` in `index`. With mode `store` and repeated targets any one of the values wins; other modes
     combine all of them, in any order. Where `mask` is false nothing is written.
+
+    Without `into`, `output` is memory of its own, of which the node fills one box and the rest holds nothing yet. Further
+    scatters into it fill further boxes. Until these are all of it, nobody may read it: `coilwork_ir.loops.filling`.
     """
 
     output: Buffer
-    into: str
+    into: str | None = None
     ranges: tuple[Expr, ...]
     index: tuple[Expr, ...]
     indirect: tuple[Scalar, ...]

@@ -196,8 +196,7 @@ def _read_scatter(reader: Reader, symbols: Symbols, output: Buffer) -> Scatter:
     word = reader.choice(STORE_MODES, "a store mode")
     mode = next(known for known in STORE_MODES if known == word)
     ranges, _, scope = _read_domain(reader, symbols)
-    reader.expect("into")
-    into = parse_ref(reader)
+    into = parse_ref(reader) if reader.accept("into") else None
     reader.expect("{")
     values = parse_statements(reader, scope)
     checks = read_checks(reader, values)

@@ -151,8 +151,10 @@ def _format_scatter(node: Scatter, indent: str) -> str:
         target += f" using {format_list(names[v] for v in node.indirect)}"
     if node.mask is not None:
         target += f" mask {names[node.mask]}"
-    head = f"{indent}{format_buffer(node.output)} = scatter {node.mode} {_domain(node.ranges)} into %{node.into} {{"
-    return "\n".join([head, *lines, target, f"{inner}yield {names[node.value]}", f"{indent}}}"])
+    head = f"{indent}{format_buffer(node.output)} = scatter {node.mode} {_domain(node.ranges)}"
+    if node.into is not None:
+        head += f" into %{node.into}"
+    return "\n".join([f"{head} {{", *lines, target, f"{inner}yield {names[node.value]}", f"{indent}}}"])
 
 
 def format_extern(node: Extern) -> str:

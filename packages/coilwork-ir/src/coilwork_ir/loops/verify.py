@@ -13,6 +13,7 @@ from typing import Final
 from coilwork_ir.buffers import Argument, Buffer, GraphInput, GraphOutput, Ref, SymbolOutput
 from coilwork_ir.index import Expr, as_int
 from coilwork_ir.loops.access import overwritten
+from coilwork_ir.loops.filling import box_of
 from coilwork_ir.loops.nodes import (
     AssertSize,
     Cond,
@@ -66,6 +67,14 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         "into-layout": Rule(
             "a buffer that takes over memory has exactly the layout of the buffer that it replaces",
             "copy the old buffer's shape, strides, element type and device",
+        ),
+        "fill": Rule(
+            "a scatter into memory of its own stores one box of it: no mask, no looked-up positions",
+            "let another node fill the memory, and scatter `into` it",
+        ),
+        "unfilled": Rule(
+            "memory that nodes fill part by part is read when all of its elements have values",
+            "store boxes that lie side by side into it until they are all of it",
         ),
         "output-count": Rule(
             "a reduction or scan has as many outputs as its kind has results, at least one of them wanted",
@@ -138,6 +147,7 @@ def verify_node(node: Node, scope: Scope) -> None:
         case Scatter():
             check_scatter(node, scope, place)
             define_computed((node.output,), node, scope, place)
+            scope.fill(node.output, node.into, box_of(node))
         case View():
             scope.use(node.source, place)
             scope.check_symbols(node.offset, (), place)

@@ -8,6 +8,7 @@ from coilwork_ir.buffers import Buffer
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, provably_eq
 from coilwork_ir.loops.access import bodies, overwritten
+from coilwork_ir.loops.filling import box_of
 from coilwork_ir.loops.nodes import Check, Node, Pointwise, Reduce, Scan, Scatter, Sort
 from coilwork_ir.ops import REDUCE_OPS
 from coilwork_ir.scalar import Load, Scalar, postorder
@@ -136,7 +137,13 @@ def check_scatter(node: Scatter, scope: Scope, place: Place) -> None:
             f"%{node.output.name} has {len(node.output.shape)} dimensions, got {len(node.index)} index expressions",
         )
     check_index(node.index, node.indirect, frozenset(node.ranges), scope, place)
-    scope.use(node.into, place)
+    if node.into is None:
+        if box_of(node) is None:
+            place.fail("fill", "the elements that it stores are not one box")
+        return
+    scope.store_into(node.into, place)
+    if node.mode != "store" and not scope.is_full(node.into):
+        place.fail("unfilled", f"parts of %{node.into} hold nothing to combine with yet")
 
 
 def define_computed(outputs: Sequence[Buffer | None], node: Node, scope: Scope, place: Place) -> None:
@@ -149,7 +156,8 @@ def define_computed(outputs: Sequence[Buffer | None], node: Node, scope: Scope, 
         return
     for (old, _), output in zip(taken, outputs, strict=True):
         assert output is not None
-        check_same_layout(output, scope.use(old, place), place)
+        before = scope.store_into if isinstance(node, Scatter) else scope.use
+        check_same_layout(output, before(old, place), place)
     scope.overwrite([old for old, _ in taken], [o for o in outputs if o is not None], place)
 
 

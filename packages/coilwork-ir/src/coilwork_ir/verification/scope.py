@@ -8,6 +8,7 @@ from typing import Final
 
 from coilwork_ir.buffers import Argument, Buffer, Constant, GraphInput, ListValue, Ref, references
 from coilwork_ir.index import Expr
+from coilwork_ir.verification.boxes import Box, is_whole, with_box
 from coilwork_ir.verification.rules import Place, Rule
 
 SCOPE_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
@@ -50,6 +51,7 @@ class Scope:
         self.symbols: dict[str, Expr] = {} if outer is None else dict(outer.symbols)
         self._gone: dict[str, str] = {}
         self._memory: dict[str, list[str]] = {}  # names for the memory of a name, shared between those names
+        self._filled: dict[str, tuple[Box, ...]] = {}  # of buffers that are not full yet
 
     def declare(self, value: Expr, place: Place) -> None:
         """A size symbol that has a value from here on."""
@@ -77,6 +79,25 @@ class Scope:
 
     def use(self, name: str, place: Place) -> Buffer:
         """The buffer `name`, which must be defined and hold what it is said to hold."""
+        if name in self._filled:
+            place.fail("unfilled", f"parts of %{name} hold nothing yet")
+        return self.store_into(name, place)
+
+    def fill(self, buffer: Buffer, before: str | None, box: Box | None) -> None:
+        """`box` of `buffer` has been filled: the first part of it, or more of the memory called `before` so far."""
+        known = () if before is None else self._filled.get(before)
+        if known is None:
+            return
+        boxes = known if box is None else with_box(known, box)
+        if not is_whole(boxes, buffer.shape):
+            self._filled[buffer.name] = boxes
+
+    def is_full(self, name: str) -> bool:
+        """Whether all elements of buffer `name` have values."""
+        return name not in self._filled
+
+    def store_into(self, name: str, place: Place) -> Buffer:
+        """The buffer `name`, which must be defined, not overwritten, but need not be full."""
         buffer = self.buffers.get(name)
         if buffer is None:
             place.fail("defined-before-use", f"%{name} is not defined above")

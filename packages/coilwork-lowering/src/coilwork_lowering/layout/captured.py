@@ -62,6 +62,34 @@ def is_random(target: Any) -> bool:
     return isinstance(target, Overload) and torch.Tag.nondeterministic_seeded in target.tags
 
 
+def gathers_pixels(node: torch.fx.Node) -> bool:
+    """Whether a call reads whole pixels by computed positions, as upsampling does: `x[:, :, i, j]`, of the rank of `x`."""
+    if not isinstance(node.target, Overload) or schema_of(node.target).name not in (
+        "aten::index",
+        "aten::_unsafe_index",
+    ):
+        return False
+    source, listed, *_ = node.args
+    if not isinstance(source, torch.fx.Node) or not isinstance(listed, list | tuple):
+        return False
+    rank = source.meta["val"].dim()
+    positions = listed[2:]
+    return (
+        len(listed) == rank == node.meta["val"].dim()
+        and rank in (4, 5)
+        and listed[0] is listed[1] is None
+        and all(isinstance(item, torch.fx.Node) for item in positions)
+    )
+
+
+def joins_images(node: torch.fx.Node) -> bool:
+    """Whether a call concatenates tensors of four or five dimensions each."""
+    if not isinstance(node.target, Overload) or schema_of(node.target).name != "aten::cat":
+        return False
+    rank = node.meta["val"].dim()
+    return rank in (4, 5) and all(item.meta["val"].dim() == rank for item in node.all_input_nodes)
+
+
 def takes_memory_format(target: Any) -> bool:
     """Whether `target` can be told the layout of its result."""
     return isinstance(target, Overload) and any(

@@ -25,8 +25,9 @@ def lay_out_convolutions(
     """
     if options.layout == "captured":
         return gm, LayoutDecision(channels_last=False, reason="layouts as captured: asked for")
-    convolutions = find_convolutions(gm, options)
-    if not convolutions:
+    found = find_convolutions(gm, options)
+    convolutions = [call for call in found if call.role != "stays"]
+    if not any(call.role == "leads" for call in convolutions):
         return gm, LayoutDecision(
             channels_last=False, reason="no convolution whose kernels prefer channels-last"
         )
@@ -40,7 +41,11 @@ def lay_out_convolutions(
     graph = copied_graph(gm.graph)
     try:
         made = rewrite_to_channels_last(
-            graph, operands={call.node.name: call.operands for call in convolutions}, fake_mode=mode
+            graph,
+            operands={call.node.name: call.operands for call in convolutions},
+            followers=frozenset(call.node.name for call in found if call.role == "follows"),
+            kept=frozenset(call.node.name for call in found if call.role == "stays"),
+            fake_mode=mode,
         )
     except CannotRewriteError as reason:
         return gm, LayoutDecision(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, Literal
 
 import torch
 
@@ -20,11 +20,17 @@ _FEWEST_CHANNELS: Final = 8
 _GROUPED_WEIGHT: Final = 1.0
 # Copies of ours must be this much cheaper than the conversions that they replace.
 _WORTHWHILE: Final = 0.75
+# Where kernels have blocked layouts of their own, the copy of a weight comes on top of what they do to it anyway, and finds
+# it in no cache: measured, a byte of it takes three times as long as one of the conversions of activations it replaces.
+_WEIGHT_PRICE: Final = 3
 # What the start of a kernel costs, in bytes that a GPU moves meanwhile (some 3 us at 2 to 4 TB/s). Copies of ours are
 # launches of their own; small graphs stay as captured, and with them the rounding of their kernels.
 _LAUNCH_BYTES: Final = 8_000_000
 # The same of a CPU's loop nest (some 10 us at 10 to 20 GB/s).
 _NEST_BYTES: Final = 200_000
+
+
+Role = Literal["leads", "follows", "stays"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,12 +43,17 @@ class Convolution:
             the gradient of the output, too.
         groups: the convolution's groups.
         transposed: whether the weight's first dimension counts input channels.
+        blocked: whether its kernel has a blocked layout of its own, so that only activations are converted around it.
+        role: `leads`: its operands are copied to channels-last. `follows`: it is laid out where its input is
+            channels-last by then, and gains nothing by itself. `stays`: it is better off as captured.
     """
 
     node: torch.fx.Node
     operands: tuple[int, ...]
     groups: int
     transposed: bool
+    blocked: bool
+    role: Role
 
     @property
     def tensors(self) -> tuple[torch.Tensor, ...]:
@@ -58,6 +69,23 @@ class Convolution:
     def results(self) -> tuple[torch.Tensor, ...]:
         """Results that have a layout: all but the bias's gradient."""
         return tuple(t for t in tensors_of(self.node.meta["val"]) if t.dim() > 1)
+
+    @property
+    def converted(self) -> tuple[torch.Tensor, ...]:
+        """What is converted around the kernel, as captured."""
+        if self.blocked:
+            tensors = (*self.tensors[:-1], *self.results[:1]) if self.gives_activations else self.tensors[:-1]
+        elif self.groups > 1 or self.channels < _FEWEST_CHANNELS:
+            tensors = ()
+        else:
+            tensors = (*self.tensors, *self.results)
+        return tuple(t for t in tensors if not is_channels_last(t))
+
+    @property
+    def gives_activations(self) -> bool:
+        """Whether the first result is the output or the input's gradient, and not just a weight's gradient."""
+        value = self.node.meta["val"]
+        return isinstance(value, torch.Tensor) or isinstance(value[0], torch.Tensor)
 
     @property
     def channels(self) -> int:
@@ -92,8 +120,8 @@ def find_convolutions(gm: torch.fx.GraphModule, options: LayoutOptions) -> tuple
     """Convolutions over two and three spatial dimensions whose kernels prefer channels-last.
 
     Without `options.layout == "channels_last"` these are the ones in 16 bit floats on `options.devices` and
-    `options.narrow_devices`, and on the former in `f32` if convolutions may round to TF32; kernels of full `f32` and
-    `f64` want the captured layout.
+    `options.narrow_devices`, on the former in `f32` if convolutions may round to TF32, and on `options.blocked_devices`
+    in `f32`, each with the role that suits it; other kernels of `f32` and those of `f64` want the captured layout.
     """
     found: list[Convolution] = []
     for node in gm.graph.nodes:
@@ -114,15 +142,21 @@ def _convolution(node: torch.fx.Node, options: LayoutOptions) -> Sequence[Convol
     transposed, groups = (node.args[position] for position in flags)
     if not isinstance(transposed, bool) or not isinstance(groups, int):
         return ()
-    call = Convolution(node=node, operands=operands, groups=groups, transposed=transposed)
     given = [node.args[position] for position in operands]
-    if not all(isinstance(g, torch.fx.Node) and isinstance(g.meta.get("val"), torch.Tensor) for g in given):
+    values = [g.meta.get("val") if isinstance(g, torch.fx.Node) else None for g in given]
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    if len(tensors) < len(operands):
         return ()
-    tensors = call.tensors
     if any(t.dim() not in (4, 5) or t.layout != torch.strided or hinted_sizes(t) is None for t in tensors):
         # what kernel runs on sizes that depend on data, and with it the result's layout, is not known
         return ()
-    return (call,) if options.layout == "channels_last" or _profits(tensors[0], options) else ()
+    blocked = options.layout == "auto" and _is_blocked(tensors[0], options)
+    if options.layout != "channels_last" and not blocked and not _profits(tensors[0], options):
+        return ()
+    call = Convolution(
+        node=node, operands=operands, groups=groups, transposed=transposed, blocked=blocked, role="leads"
+    )
+    return (replace(call, role=_role(call)) if blocked else call,)
 
 
 def _profits(tensor: torch.Tensor, options: LayoutOptions) -> bool:
@@ -132,22 +166,33 @@ def _profits(tensor: torch.Tensor, options: LayoutOptions) -> bool:
     return tensor.dtype is torch.float32 and device in options.devices and options.tf32_convolutions
 
 
+def _is_blocked(tensor: torch.Tensor, options: LayoutOptions) -> bool:
+    device = tensor.device.type
+    return (
+        tensor.dtype is torch.float32 and device in options.blocked_devices and device not in options.devices
+    )
+
+
+def _role(call: Convolution) -> Role:
+    """The part that the weight of a convolution with a blocked layout lets it play."""
+    *activations, weight = call.tensors
+    if is_channels_last(weight):
+        return "follows"
+    if len(call.operands) == 2:
+        activations += call.results
+    return "leads" if _WEIGHT_PRICE * hinted_bytes(weight) <= sum(map(hinted_bytes, activations)) else "stays"
+
+
 def captured_cost(convolutions: Sequence[Convolution]) -> int:
-    """Bytes read and written by the conversions that kernels make around dense convolutions as captured."""
-    total = 0
-    for call in convolutions:
-        if call.groups == 1 and call.channels >= _FEWEST_CHANNELS:
-            total += sum(
-                2 * hinted_bytes(t) for t in (*call.tensors, *call.results) if not is_channels_last(t)
-            )
-    return total
+    """Bytes read and written by the conversions that kernels make around convolutions as captured."""
+    return sum(2 * hinted_bytes(t) for call in convolutions for t in call.converted)
 
 
 def grouped_cost(convolutions: Sequence[Convolution]) -> int:
     """The penalty, in bytes, of grouped convolutions that were not captured in channels-last."""
     total = 0
     for call in convolutions:
-        if call.groups > 1:
+        if call.groups > 1 and not call.blocked:
             moved = [t for t in (*call.tensors, *call.results) if not is_channels_last(t)]
             total += sum(hinted_bytes(t) for t in moved)
     return int(_GROUPED_WEIGHT * total)

@@ -10,15 +10,14 @@ from typing import Any, Final
 import torch
 
 from coilwork_lowering.generated import is_computed, operator, owner_of
-from coilwork_lowering.layout.captured import INHERITED
+from coilwork_lowering.layout.by_rows import ByRows
 from coilwork_lowering.layout.formats import Size, hinted_bytes, is_dense_in_order
-from coilwork_lowering.layout.products import Product, is_unaligned
+from coilwork_lowering.layout.insertion import insert_call
+from coilwork_lowering.layout.products import BYTES_PER_US, LAUNCH_US, Product, is_unaligned
 from coilwork_lowering.layout.restride import dependence_on_strides, row_major, set_value, views_over
 
 _aten: Final = torch.ops.aten
 _TURNS: Final = frozenset({"permute", "transpose", "t"})
-_BYTES_PER_US: Final = 4.0e6
-_LAUNCH_US: Final = 3.0
 # What must be saved: microseconds, and of the time lost to unaligned kernels, of which the model knows little, a share.
 _WORTHWHILE_US: Final = 5.0
 _WORTHWHILE_SHARE: Final = 0.2
@@ -68,10 +67,10 @@ class Enlarging:
     """Rewrites one graph, product by product in order.
 
     `names`, `reasons`, `saved_us` and `padding_bytes` say what was done: nodes with padding in their memory, a sentence
-    per product, and what all of them together save and add.
+    per product, and what all of them together save and add. `by_rows` computes what cannot be padded; None: nothing.
     """
 
-    def __init__(self, graph: torch.fx.Graph, mode: AbstractContextManager[object]) -> None:
+    def __init__(self, graph: torch.fx.Graph, mode: AbstractContextManager[object], *, joint: bool) -> None:
         self.graph = graph
         self.mode = mode
         self.names: list[str] = []
@@ -80,6 +79,7 @@ class Enlarging:
         self.saved_us = 0.0
         self.padding_bytes = 0
         self._room = max(_ROOM, int(_SHARE_OF_GRAPH * _held_bytes(graph)))
+        self.by_rows = None if joint else ByRows(graph, mode, self._room)
         # what is read of padded memory, the padded memory, and where zeros follow in it
         self._zeros: dict[torch.fx.Node, tuple[torch.fx.Node, Pads]] = {}
         self._read_as: dict[torch.fx.Node, torch.fx.Node] = {}
@@ -90,21 +90,28 @@ class Enlarging:
         planned = self._operands(product)
         result = self._result(product) if not isinstance(planned, str) else planned
         if isinstance(planned, str) or isinstance(result, str):
-            self.reasons.append(f"{name} as captured: {result}")
+            self._leave(product, str(result))
             return
         copied = [o.copied_bytes for o in planned if o.copied_bytes]
-        cost_us = sum(2 * n / _BYTES_PER_US + _LAUNCH_US for n in copied)
+        cost_us = sum(2 * n / BYTES_PER_US + LAUNCH_US for n in copied)
         if result is not None and result.copied:
-            cost_us += 2 * hinted_bytes(product.node.meta["val"]) / _BYTES_PER_US + _LAUNCH_US
+            cost_us += 2 * hinted_bytes(product.node.meta["val"]) / BYTES_PER_US + LAUNCH_US
         lost_us = product.lost_by_sizes_us
         what = f"sizes of no whole vectors lose {lost_us:.1f} us, padding them costs {cost_us:.1f} us"
         if lost_us - cost_us < max(_WORTHWHILE_US, _WORTHWHILE_SHARE * lost_us):
-            self.reasons.append(f"{name} as captured: {what}")
+            self._leave(product, what)
             return
         self._apply(product, planned, result)
         self.aligned += 1
         self.saved_us += lost_us - cost_us
         self.reasons.append(f"{name} with padded sizes: {what}")
+
+    def _leave(self, product: Product, why: str) -> None:
+        """`product` as captured, or by rows."""
+        if self.by_rows is None:
+            self.reasons.append(f"{product.node.name} as captured: {why}")
+            return
+        self.reasons.append(self.by_rows.judge(product, why, (_WORTHWHILE_US, _WORTHWHILE_SHARE)))
 
     # what would have to be done
 
@@ -289,11 +296,7 @@ class Enlarging:
         kwargs: dict[str, Any] | None = None,
     ) -> torch.fx.Node:
         """A call of `target` in front of `before`, with the origin of `like`."""
-        with self.graph.inserting_before(before):
-            made = self.graph.call_function(target, args, kwargs or {})
-        made.meta.update({key: like.meta[key] for key in INHERITED if key in like.meta})
-        made.meta["val"] = value
-        return made
+        return insert_call(self.graph, before, like, target, args, value, kwargs)
 
     def _enlarged(self, value: torch.Tensor, pads: Pads) -> torch.Tensor:
         """A dense fake tensor like `value`, with `pads` appended."""

@@ -40,6 +40,7 @@ class PaddingDecision:
 
     Attributes:
         padded: names of the nodes that have padding in their memory.
+        by_rows: names that products had which are computed by blocks of rows.
         products: products that no fast kernel can compute as captured.
         aligned: how many of them one can now.
         saved_us: what these take less, as modelled.
@@ -48,6 +49,7 @@ class PaddingDecision:
     """
 
     padded: tuple[str, ...] = ()
+    by_rows: tuple[str, ...] = ()
     products: int = 0
     aligned: int = 0
     saved_us: float = 0.0
@@ -56,7 +58,7 @@ class PaddingDecision:
 
 
 def pad_products(
-    gm: torch.fx.GraphModule, options: LayoutOptions
+    gm: torch.fx.GraphModule, options: LayoutOptions, *, joint: bool = False
 ) -> tuple[torch.fx.GraphModule, PaddingDecision]:
     """`gm` with padding where that gives matrix products fast kernels; else `gm` itself.
 
@@ -65,7 +67,8 @@ def pad_products(
 
     Sizes (`enlarge.py`): operands get zeros at the end, the result gets columns that nobody reads. Generated code that
     makes an operand writes the zeros with it; other operands are copied, if that costs less than it saves. A result
-    that the caller gets would be copied to dense memory, which is done where there is room for it.
+    that the caller gets would be copied to dense memory, which is done where there is room for it. Where there is none it is
+    computed by blocks of rows (`by_rows.py`), but not in a `joint` graph, which is yet to be partitioned.
 
     Rows: a value that is made in the graph, by a product or by generated code, and that only products and generated
     code read, need not be dense: its metadata gets a longer stride, and nothing is copied.
@@ -82,12 +85,15 @@ def pad_products(
         return gm, PaddingDecision(products=len(slow))
     graph = copied_graph(gm.graph)
     named = {node.name: node for node in graph.nodes}
-    sizes, rows = Enlarging(graph, mode), _Padding(mode)
+    sizes, rows = Enlarging(graph, mode, joint=joint), _Padding(mode)
     for name in slow:
         product = product_of(named[name], options.devices)
         if product is not None and can_enlarge(product):
             sizes.judge(product)
+    cut = () if sizes.by_rows is None else tuple(sizes.by_rows.names)
     for name in slow:
+        if name in cut:
+            continue
         # sizes that are no whole vectors make aligned rows useless
         product = product_of(named[name], options.devices)
         if product is not None and not any(product.padding) and _has_unaligned_rows(product):
@@ -95,13 +101,16 @@ def pad_products(
     rows.apply()
     decision = PaddingDecision(
         padded=(*sizes.names, *(owner.name for owner in rows.made)),
+        by_rows=cut,
         products=len(slow),
-        aligned=sizes.aligned + rows.aligned,
-        saved_us=sizes.saved_us + rows.saved_us,
+        aligned=sizes.aligned + rows.aligned + len(cut),
+        saved_us=sizes.saved_us
+        + rows.saved_us
+        + (sizes.by_rows.saved_us if sizes.by_rows is not None else 0.0),
         padding_bytes=sizes.padding_bytes + rows.padding_bytes,
         reasons=(*sizes.reasons, *rows.reasons),
     )
-    if not decision.padded:
+    if not (decision.padded or decision.by_rows):
         return gm, decision
     result = torch.fx.GraphModule(gm, graph, class_name=type(gm).__name__)
     result.meta.update(gm.meta)

@@ -46,7 +46,12 @@ _SPEED: Final[Mapping[torch.dtype, _Speed]] = {
 _BY_SIZE: Final[Mapping[int, float]] = {1: 9.5e7, 2: 1.8e8, 4: 3.6e8}
 _WHOLE: Final = 7.2e8
 _HALVES: Final = frozenset({torch.bfloat16, torch.float16})
-_BYTES_PER_US: Final = 4.0e6
+VECTOR: Final = ALIGNMENT // torch.bfloat16.itemsize
+"""Numbers of 16 bits: sizes that are a multiple of it are whole vectors."""
+
+BYTES_PER_US: Final = 4.0e6
+LAUNCH_US: Final = 3.0
+"""What copies are modelled to take, beside the start of each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,17 +101,37 @@ class Product:
         flops, (inner, columns) = self.flops, self.padding
         if not flops or not (inner or columns):
             return 0.0
+        slowest = min((size & -size for size, _ in self._odd))
+        return unaligned_us(flops, slowest, self._moved_bytes) - self.enlarged_us
+
+    @property
+    def enlarged_us(self) -> float:
+        """Time of the product with padded sizes, as modelled."""
+        return aligned_us(self.flops * prod(1 + more / size for size, more in self._odd), self._moved_bytes)
+
+    @property
+    def _odd(self) -> list[tuple[int, int]]:
+        """Sizes that are no whole vectors, and what they lack."""
         sizes = (self.tensors[0].meta["val"].shape[-1], self.tensors[2].meta["val"].shape[-1])
-        odd = [(int(size), more) for size, more in zip(sizes, (inner, columns), strict=True) if more]
-        rate = min(_BY_SIZE[size & -size] for size, _ in odd)
-        wider = flops * prod(1 + more / size for size, more in odd)
-        moved_us = sum(hinted_bytes(t.meta["val"]) for t in self.tensors) / _BYTES_PER_US
-        return max(flops / rate, moved_us) - max(wider / _WHOLE, moved_us)
+        return [(int(size), more) for size, more in zip(sizes, self.padding, strict=True) if more]
+
+    @property
+    def _moved_bytes(self) -> int:
+        return sum(hinted_bytes(t.meta["val"]) for t in self.tensors)
+
+
+def aligned_us(flops: float, moved_bytes: int) -> float:
+    """Time of a large product whose sizes are whole vectors, as modelled."""
+    return max(flops / _WHOLE, moved_bytes / BYTES_PER_US)
+
+
+def unaligned_us(flops: float, size: int, moved_bytes: int) -> float:
+    """Time of a large product with such a `size`, as modelled."""
+    return max(flops / _BY_SIZE[size & -size], moved_bytes / BYTES_PER_US)
 
 
 def _lacking(size: int | torch.SymInt) -> int:
-    per = ALIGNMENT // torch.bfloat16.itemsize
-    return -size % per if type(size) is int else 0
+    return -size % VECTOR if type(size) is int else 0
 
 
 def is_product(node: torch.fx.Node) -> bool:

@@ -12,8 +12,10 @@ import torch
 
 from coilwork_lowering.layout.captured import (
     INHERITED,
+    gathers_pixels,
     has_fresh_sizes,
     is_random,
+    joins_images,
     keeps_captured_operands,
     output_memory,
     takes_memory_format,
@@ -21,6 +23,7 @@ from coilwork_lowering.layout.captured import (
 )
 from coilwork_lowering.layout.formats import (
     channels_last_format,
+    channels_last_order,
     hinted_bytes,
     is_channels_last,
     is_dense_in_order,
@@ -58,14 +61,19 @@ def rewrite_to_channels_last(
     graph: torch.fx.Graph,
     *,
     operands: Mapping[str, tuple[int, ...]],
+    followers: frozenset[str] = frozenset(),
+    kept: frozenset[str] = frozenset(),
     fake_mode: AbstractContextManager[object],
 ) -> Rewritten:
     """Change `graph`: operands of the calls named in `operands`, at those positions, become channels-last.
 
+    Of the calls among them that `followers` names, only if the one before the last, the input, is channels-last by then;
+    else these read operands as captured, as do the calls in `kept`.
+
     Raises:
         CannotRewriteError: `graph` is then half rewritten, and of no use.
     """
-    return _Rewrite(graph, operands, fake_mode).run()
+    return _Rewrite(graph, operands, followers, kept, fake_mode).run()
 
 
 class _Rewrite:
@@ -78,10 +86,14 @@ class _Rewrite:
         self,
         graph: torch.fx.Graph,
         operands: Mapping[str, tuple[int, ...]],
+        followers: frozenset[str],
+        kept: frozenset[str],
         fake_mode: AbstractContextManager[object],
     ) -> None:
         self.graph = graph
         self.operands = operands
+        self.followers = followers
+        self.kept = kept
         self.fake_mode = fake_mode
         self.output_memory = output_memory(graph)
         self.touched: set[torch.fx.Node] = set()
@@ -106,7 +118,10 @@ class _Rewrite:
         )
 
     def visit(self, node: torch.fx.Node) -> None:
-        if node.name in self.operands:
+        keeps = node.name in self.kept or keeps_captured_operands(node.target)
+        if node.name in self.followers and not self.reads_channels_last(node):
+            keeps = True
+        elif node.name in self.operands:
             self.lay_out(node)
         if not self.touched.intersection(node.all_input_nodes):
             return
@@ -115,7 +130,7 @@ class _Rewrite:
         moved = [operand for operand in node.all_input_nodes if operand in self.captured]
         if has_fresh_sizes(node.target):
             return
-        if keeps_captured_operands(node.target):
+        if keeps:
             self.keep_captured(node, moved)
             if node.target is not _aten.as_strided.default:
                 return
@@ -125,8 +140,18 @@ class _Rewrite:
             node.replace_all_uses_with(node.all_input_nodes[0])
             self.graph.erase_node(node)
             return
-        if next(tensors_of(node.meta.get("val")), None) is not None:
+        if self.gathers_in_channels_last(node):
+            self.gather_in_channels_last(node)
+        elif self.joins_in_channels_last(node):
+            self.join_in_channels_last(node)
+        elif next(tensors_of(node.meta.get("val")), None) is not None:
             self.compute(node, moved)
+
+    def reads_channels_last(self, node: torch.fx.Node) -> bool:
+        """Whether the input of a convolution is channels-last."""
+        source = node.args[self.operands[node.name][-2]]
+        assert isinstance(source, torch.fx.Node)
+        return is_channels_last(source.meta["val"])
 
     def lay_out(self, node: torch.fx.Node) -> None:
         """Let a convolution read channels-last, if its kernel returns it then."""
@@ -200,6 +225,59 @@ class _Rewrite:
             node.kwargs = {**node.kwargs, "memory_format": torch.contiguous_format}
         else:
             self.keep_captured(node, moved)
+
+    def gathers_in_channels_last(self, node: torch.fx.Node) -> bool:
+        """Whether `node` reads pixels of a value that is channels-last now, and nobody outside sees its result."""
+        if not gathers_pixels(node) or self.output_memory[node]:
+            return False
+        source = node.all_input_nodes[0]
+        return source in self.captured and is_channels_last(source.meta["val"])
+
+    def gather_in_channels_last(self, node: torch.fx.Node) -> None:
+        """Read whole pixels, channels innermost: of `x[:, :, i, j]`, torch returns the channels-first order."""
+        source, listed, *_ = node.args
+        assert isinstance(source, torch.fx.Node) and isinstance(listed, list | tuple)
+        turned = self.turned(source, before=node)
+        self.replace_by_pixels(node, self.insert(node, node, node.target, turned, [None, *listed[2:]]))
+
+    def joins_in_channels_last(self, node: torch.fx.Node) -> bool:
+        """Whether `node` concatenates values of which some, not all, are channels-last now, and nobody sees the result."""
+        if not joins_images(node) or self.output_memory[node]:
+            return False
+        following = [is_channels_last(item.meta["val"]) for item in node.all_input_nodes]
+        moved = any(
+            item in self.captured and follows
+            for item, follows in zip(node.all_input_nodes, following, strict=True)
+        )
+        return moved and not all(following)
+
+    def join_in_channels_last(self, node: torch.fx.Node) -> None:
+        """Concatenate pixels, channels innermost: of mixed layouts, torch makes the channels-first one."""
+        listed, *rest = node.args
+        assert isinstance(listed, list | tuple)
+        rank = node.meta["val"].dim()
+        dim = rest[0] if rest else node.kwargs.get("dim", 0)
+        assert isinstance(dim, int)
+        parts: list[torch.fx.Node] = []
+        for item in listed:
+            assert isinstance(item, torch.fx.Node)
+            parts.append(self.turned(item, before=node))
+        along = channels_last_order(rank).index(dim % rank)
+        self.replace_by_pixels(node, self.insert(node, node, node.target, parts, along))
+
+    def turned(self, node: torch.fx.Node, *, before: torch.fx.Node) -> torch.fx.Node:
+        """A view of `node` with channels as its last dimension."""
+        order = list(channels_last_order(node.meta["val"].dim()))
+        return self.insert(before, before, _aten.permute.default, node, order)
+
+    def replace_by_pixels(self, node: torch.fx.Node, pixels: torch.fx.Node) -> None:
+        """Let everybody read `pixels`, whose last dimension is channels, in place of `node`."""
+        order = channels_last_order(pixels.meta["val"].dim())
+        back = sorted(range(len(order)), key=lambda position: order[position])
+        laid_out = self.insert(node, node, _aten.permute.default, pixels, back)
+        self.captured[laid_out] = node.meta["val"]
+        node.replace_all_uses_with(laid_out)
+        self.graph.erase_node(node)
 
     def is_idle_copy(self, node: torch.fx.Node) -> bool:
         """Whether a copy made for the layout's sake now finds that layout. Memory of outputs stays a copy."""

@@ -8,6 +8,7 @@ from coilwork_ir.index import Expr
 from coilwork_ir.scalar import Scalar, cast, op
 from coilwork_lowering.builder import Builder
 from coilwork_lowering.ops.elementwise import overloads, scalar_operand
+from coilwork_lowering.placing import begins_filling
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import add, index, mul, to_dtype
 from coilwork_lowering.values import TensorValue, Value
@@ -36,6 +37,13 @@ def _constant(number: int, targets: str) -> Rule:
         return filled(builder, call, number)
 
     return Rule(overloads(targets), lower)
+
+
+def _uninitialised(builder: Builder, call: Call) -> Value:
+    """Any content is right. Where parts are stored into the memory one by one, none is stored before."""
+    if call.dtype.is_complex or not begins_filling(call.node, builder.options):
+        return filled(builder, call, 0)
+    return builder.unfilled(call.shape(builder), call.dtype, call.device)
 
 
 def _arange(builder: Builder, call: Call) -> Value:
@@ -98,10 +106,11 @@ RULES: Final[tuple[Rule, ...]] = (
     _full("s"),
     _constant(0, "zeros zeros_like new_zeros zero"),
     _constant(1, "ones ones_like new_ones"),
-    # memory that need not be initialised: any content is right
-    _constant(
-        0,
-        "empty.memory_format empty_like new_empty empty_strided new_empty_strided empty_permuted prims.empty_strided.default",
+    Rule(
+        overloads(
+            "empty.memory_format empty_like new_empty empty_strided new_empty_strided empty_permuted prims.empty_strided.default"
+        ),
+        _uninitialised,
     ),
     Rule(overloads("fill.Scalar fill.Tensor"), filled_like),
     Rule(overloads("arange arange.start arange.start_step"), _arange),

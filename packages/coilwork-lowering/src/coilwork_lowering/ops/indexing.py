@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_int
+from coilwork_ir.index import Expr, as_expr, as_int
 from coilwork_ir.loops import Check
 from coilwork_ir.scalar import Scalar, cast, const, placeholder
 from coilwork_lowering.builder import Builder
+from coilwork_lowering.known_positions import PositionMap, axis_of, known_values, position_map
 from coilwork_lowering.ops.elementwise import on_device, overloads
 from coilwork_lowering.rules import Call, NotLowered, Rule, wrap_dim
 from coilwork_lowering.scalar_math import add, both, ge, index, lt, select
 from coilwork_lowering.values import TensorValue, Value
+
+# Which dimension of an index tensor its positions depend on, and how.
+AxisMap: TypeAlias = tuple[int, PositionMap]
 
 
 def position_of(
@@ -126,6 +130,16 @@ class AdvancedIndex:
         numbers = {place: k for k, place in enumerate(self.places)}
         return tuple(placeholder(numbers[k]) if k in numbers else next(remaining) for k in range(self.rank))
 
+    def mapped(self, maps: Sequence[AxisMap], point: Sequence[Expr]) -> tuple[Expr, ...]:
+        """Coordinates into the indexed tensor where the positions are functions of coordinates."""
+        inner, rest = self.split(point)
+        remaining = iter(rest)
+        found: dict[int, Expr] = {}
+        for place, tensor, (axis, position) in zip(self.places, self.tensors, maps, strict=True):
+            own = inner[len(inner) - len(tensor.shape) :]
+            found[place] = position(own[axis] if own else as_expr(0))
+        return tuple(found[k] if k in found else next(remaining) for k in range(self.rank))
+
     def positions(self, builder: Builder, point: Sequence[Expr]) -> tuple[Scalar, ...]:
         """The positions at `point`, counted from the front."""
         inner, _ = self.split(point)
@@ -147,8 +161,12 @@ def _index(builder: Builder, call: Call) -> Value:
     if any(as_int(size) == 0 for size in value.shape):
         raise NotLowered("indexing into an empty tensor")
     plan = AdvancedIndex(len(value.shape), listed, value.shape)
+    nodes: Any = call.node.args[1] if len(call.node.args) > 1 else call.node.kwargs["indices"]
+    known = _known_maps(plan, [node for node in nodes if node is not None])
 
     def body(point: tuple[Expr, ...]) -> Scalar:
+        if known is not None:
+            return builder.read(value, plan.mapped(known, point))
         return builder.read(value, plan.coordinates(point), indirect=plan.positions(builder, point))
 
     return builder.pointwise(
@@ -157,8 +175,23 @@ def _index(builder: Builder, call: Call) -> Value:
         call.device,
         body,
         strides=call.strides(builder),
-        checks=lambda point: plan.checks(builder, point, call.target),
+        checks=lambda point: () if known is not None else plan.checks(builder, point, call.target),
     )
+
+
+def _known_maps(plan: AdvancedIndex, nodes: Sequence[Any]) -> tuple[AxisMap, ...] | None:
+    """Where each index tensor points as a function of one of its coordinates, if all are known when compiling."""
+    found = []
+    for place, node in zip(plan.places, nodes, strict=True):
+        size, values = as_int(plan.shape[place]), known_values(node)
+        axis = None if values is None else axis_of(values.shape)
+        if size is None or values is None or axis is None:
+            return None
+        position = position_map(values, size)
+        if position is None:
+            return None
+        found.append((axis, position))
+    return tuple(found)
 
 
 RULES: Final[tuple[Rule, ...]] = (

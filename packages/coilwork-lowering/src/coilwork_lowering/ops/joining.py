@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+import torch
+
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, provably_le, provably_nonneg
 from coilwork_ir.scalar import Const, Scalar, const, op
@@ -12,10 +14,11 @@ from coilwork_lowering import view_maps
 from coilwork_lowering.builder import Builder
 from coilwork_lowering.ops.elementwise import on_device, overloads, scalar_operand
 from coilwork_lowering.ops.views import slice_bounds, wrapped_start
+from coilwork_lowering.placing import box_in, fill, replaces_part_of
 from coilwork_lowering.rules import Call, NotLowered, Rule, as_plain_int, as_size, wrap_dim
 from coilwork_lowering.scalar_math import both, ge, index, le, lt, select, to_dtype
 from coilwork_lowering.simplify import simplified
-from coilwork_lowering.values import TensorValue, Value
+from coilwork_lowering.values import TensorValue, Value, is_whole
 
 
 def _cat(builder: Builder, call: Call) -> Value:
@@ -180,6 +183,21 @@ def _slice_scatter(builder: Builder, call: Call) -> Value:
     return builder.pointwise(value.shape, dtype, call.device, body, strides=call.strides(builder))
 
 
+def _as_strided_scatter(builder: Builder, call: Call) -> Value:
+    """A box of a tensor is replaced: in the memory that other boxes went to before, else in a copy of the tensor."""
+    value, source = call.tensor("self"), call.tensor("src")
+    size, stride, offset = (call.node.args[k] if k < len(call.node.args) else None for k in (2, 3, 4))
+    starts = box_in(call.fakes["self"], size, stride, offset)
+    if starts is None or source.dtype is not value.dtype or source.device != value.device:
+        raise NotLowered("the part is no box")
+    given = call.node.args[0]
+    assert isinstance(given, torch.fx.Node)
+    in_place = given.target is call.node.target and replaces_part_of(call.node, given, builder.options)
+    if not (in_place and is_whole(value)) and not builder.is_unfilled(value.buffer):
+        value = builder.copy(value, strides=call.strides(builder))
+    return fill(builder, value.buffer, starts, source)
+
+
 def _select_scatter(builder: Builder, call: Call) -> Value:
     value, source = call.tensor("self"), call.tensor("src")
     dim = wrap_dim(call.integer("dim"), len(value.shape))
@@ -233,6 +251,7 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(overloads("triu"), _triangle(ge)),
     Rule(overloads("slice_scatter"), _slice_scatter),
     Rule(overloads("select_scatter"), _select_scatter),
+    Rule(overloads("as_strided_scatter"), _as_strided_scatter),
     Rule(overloads("where.self where.ScalarSelf where.ScalarOther where.Scalar"), _where),
     Rule(overloads("masked_fill.Scalar masked_fill.Tensor"), _masked_fill),
 )

@@ -13,6 +13,13 @@ from coilwork_ir.scalar import Scalar, placeholder
 from coilwork_lowering.builder import Builder, node_ranges
 from coilwork_lowering.ops.elementwise import on_device, overloads, scalar_operand
 from coilwork_lowering.ops.indexing import AdvancedIndex, in_range, position_of
+from coilwork_lowering.ops.sorted_scatters import (
+    adds_sorted,
+    in_place,
+    index_add_sorted,
+    index_put_sorted,
+    scatter_sorted,
+)
 from coilwork_lowering.rules import Call, NotLowered, Rule, wrap_dim
 from coilwork_lowering.scalar_math import eq, index, mul, select
 from coilwork_lowering.simplify import simplified
@@ -76,7 +83,7 @@ def _index_put(builder: Builder, call: Call) -> Value:
     listed = on_device(builder, call["indices"], call.device)
     plan = AdvancedIndex(len(value.shape), listed, value.shape)
     source = call.tensor("values")
-    mode = store_mode(call, bool(call["accumulate"]))
+    accumulate = bool(call["accumulate"])
     fakes = [f for f in call.fakes["indices"] if f is not None]
     depth: list[Expr] = []
     for k in range(plan.depth):
@@ -86,6 +93,9 @@ def _index_put(builder: Builder, call: Call) -> Value:
         depth.append(next((s for s in sizes if as_int(s) != 1), sizes[0]))
     rest = [s for k, s in enumerate(value.shape) if k not in plan.places]
     shape = (*rest[: plan.front], *depth, *rest[plan.front :])
+    if accumulate and adds_sorted(builder, call.device, value.dtype):
+        return index_put_sorted(builder, call, plan, value, source, tuple(depth))
+    mode = store_mode(call, accumulate)
     target = _destination(builder, call, value)
     return scatter_into(
         builder,
@@ -101,16 +111,12 @@ def _index_put(builder: Builder, call: Call) -> Value:
 
 def _destination(builder: Builder, call: Call, value: TensorValue) -> TensorValue:
     """A copy to scatter into, or the argument's own memory for the in-place operators."""
-    if not _in_place(call):
+    if not in_place(call):
         return builder.copy(value, strides=call.strides(builder))
     current = builder.current(value)
     if not is_whole(current):
         raise NotLowered("a scatter into part of a buffer")
     return current
-
-
-def _in_place(call: Call) -> bool:
-    return call.target.split(".")[1].endswith("_")
 
 
 def _one_hot(
@@ -159,9 +165,11 @@ def _scatter(mode: StoreMode | None) -> Callable[[Builder, Call], Value]:
             raise NotLowered("scatter with 0-dimensional operands")
         dim = wrap_dim(call.integer("dim"), len(value.shape))
         chosen: StoreMode = _reduce_mode(call) if mode is None else mode
-        _require_atomic(call, value.dtype, chosen)
         source = call.arguments["src"] if "src" in call.arguments else call["value"]
-        if chosen == "store" and not _in_place(call):
+        if chosen == "add" and adds_sorted(builder, call.device, value.dtype):
+            return scatter_sorted(builder, call, value, positions, source, dim)
+        _require_atomic(call, value.dtype, chosen)
+        if chosen == "store" and not in_place(call):
             hot = _one_hot(builder, call, value, positions, source, dim)
             if hot is not None:
                 return hot
@@ -210,6 +218,8 @@ def _index_add(builder: Builder, call: Call) -> Value:
     if not value.shape or not positions.shape:
         raise NotLowered("index_add with 0-dimensional operands")
     dim = wrap_dim(call.integer("dim"), len(value.shape))
+    if adds_sorted(builder, call.device, value.dtype):
+        return index_add_sorted(builder, call, value, positions, source, dim)
     mode = store_mode(call, True)
     target = _destination(builder, call, value)
 

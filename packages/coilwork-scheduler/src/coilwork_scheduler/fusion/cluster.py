@@ -129,8 +129,28 @@ def cluster_of(stage: Stage, device: str) -> Cluster:
 
 
 def fusable(stage: Stage) -> bool:
-    """True for stages that may share a kernel: pointwise ones and reductions that have points."""
-    return stage.kind in ("pointwise", "reduce") and not stage.empty
+    """True for stages that may share a kernel: pointwise ones, reductions and scans that have points."""
+    return stage.kind in ("pointwise", "reduce", "scan") and not stage.empty
+
+
+def broken_scan(cluster: Cluster) -> str | None:
+    """The result of a scan that does not belong in the cluster; `None` if all is well.
+
+    A scan runs along the only reduced range, in its order, and shares a kernel with pointwise stages at the same points.
+    """
+    scans = [part for part in cluster.parts if part.stage.kind == "scan"]
+    if not scans:
+        return None
+    name = scans[0].writes[0].buffer
+    if len(scans) > 1 or len(cluster.reduced) != 1:
+        return name
+    (axis,) = cluster.reduced
+    for part in cluster.parts:
+        whole = all(part.mapping[s] is axis for s in part.stage.reduced)
+        along = any(axis in e.free_symbols for e in part.mapping.values())
+        if part.stage.kind == "reduce" or not whole or not along:
+            return name
+    return None
 
 
 def merged(first: Cluster, second: Cluster, alignment: Alignment) -> Cluster:

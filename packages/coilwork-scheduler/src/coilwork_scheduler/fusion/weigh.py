@@ -15,6 +15,7 @@ from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.fusion.cluster import (
     MOST_STAGES,
     Cluster,
+    broken_scan,
     check_behind_reduction,
     overwriting_hazard,
     reads_what_it_writes,
@@ -99,6 +100,11 @@ class Weigher:
         what the other writes.
         """
         options, facts = self.around.options, self.around.facts
+        scan = broken_scan(both)
+        if scan is not None:
+            return Verdict(
+                None, "reject-scan", f"%{scan} is scanned along another axis than what is beside it"
+            )
         torn = reads_what_it_writes(both)
         if torn is not None:
             return Verdict(

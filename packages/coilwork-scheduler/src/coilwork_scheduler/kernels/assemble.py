@@ -148,9 +148,15 @@ def _units(context: Context, works: Sequence[Group | Step]) -> list[Unit]:
                 before=tuple(sorted(before)),
                 allocates=tuple(allocates.items()),
                 touches=tuple(touches),
+                begins=any(_begins(graph.nodes[position]) for position in positions),
             )
         )
     return units
+
+
+def _begins(node: Node) -> bool:
+    """Whether `node` is the first of several that fill the memory of its output."""
+    return isinstance(node, Scatter) and node.into is None
 
 
 def _kernel(

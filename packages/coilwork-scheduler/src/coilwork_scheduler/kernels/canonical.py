@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 from coilwork_ir.buffers import Buffer
-from coilwork_ir.index import Expr, substitute, symbol
+from coilwork_ir.index import Expr, as_expr, as_int, substitute, symbol
 from coilwork_ir.kernels import Hints, Kernel, KernelCall, Range, Store, TensorArg
 from coilwork_ir.kernels.nodes import ArgRole, Numerics
 from coilwork_ir.loops import Check
@@ -29,6 +30,10 @@ from coilwork_scheduler.kernels.naming import digest, readable, structure
 from coilwork_scheduler.kernels.tile import Tiling
 from coilwork_scheduler.stage import extent_of
 
+_VECTOR: Final = 16
+# No size symbol of a graph begins so.
+_START: Final = "start."
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Argument:
@@ -50,6 +55,7 @@ def canonical(
     `hints.inplace` names the draft's buffers; `aligned` are the buffers known to start at a multiple of 16 bytes. The
     kernel's name is provisional: see `KernelTable`.
     """
+    draft, starts = _with_starts(draft, buffers)
     arguments = _arguments(draft)
     sizes = _sizes(draft, tiling, [buffers[name].span for name in arguments])
     renamed: dict[Expr, Expr] = {}
@@ -97,9 +103,36 @@ def canonical(
         origins=draft.origins,
     )
     call = KernelCall(
-        kernel=kernel.name, args=tuple(arguments), sizes=sizes, into=draft.into, origins=draft.origins
+        kernel=kernel.name,
+        args=tuple(arguments),
+        sizes=tuple(starts.get(size, size) for size in sizes),
+        into=draft.into,
+        origins=draft.origins,
     )
     return kernel, call
+
+
+def _with_starts(draft: Draft, buffers: Mapping[str, Buffer]) -> tuple[Draft, dict[Expr, Expr]]:
+    """`draft` with a size symbol for where each box begins in its buffer, and what the symbols are.
+
+    Several nodes that fill one buffer with boxes alike then share a kernel. Where a box begins at a multiple of 16
+    bytes the symbol counts these, so that the kernel knows.
+    """
+    starts: dict[Expr, Expr] = {}
+    stores: list[Store] = []
+    zeros = {r: as_expr(0) for r in (*draft.parallel, *draft.walked, *draft.reduced)}
+    for store in draft.stores:
+        begin = as_int(substitute(store.index, zeros)) if store.buffer in draft.boxes else None
+        if begin is not None:
+            buffer = buffers[store.buffer]
+            lanes = max(1, _VECTOR // buffer.dtype.itemsize)
+            unit = lanes if begin % lanes == 0 else 1
+            span = as_int(buffer.span)
+            start = symbol(f"{_START}{len(starts)}", lo=0, hi=None if span is None else span // unit)
+            starts[start] = as_expr(begin // unit)
+            store = replace(store, index=store.index - begin + start * unit)
+        stores.append(store)
+    return (replace(draft, stores=tuple(stores)) if starts else draft), starts
 
 
 class KernelTable:

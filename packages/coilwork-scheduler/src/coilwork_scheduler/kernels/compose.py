@@ -38,9 +38,10 @@ from coilwork_scheduler.group import Group, Member
 class Draft:
     """A kernel over the group's own symbols and the graph's own buffer names.
 
-    `into` pairs (new buffer, old buffer); loads of the old one go by the new name. `partial` are buffers of which only
-    some elements are written, so that the others must be there before. Where there is a `bound`, what moves along the rows
-    is loaded and stored only where that is true.
+    `into` pairs (new buffer, old buffer); loads of the old one go by the new name. `partial` are buffers of which some
+    elements are combined with, or kept where data say so, so that they must be there before. `boxes` are those of
+    which a box is overwritten, whatever is there: where it begins is not part of what the kernel does.
+    Where there is a `bound`, what moves along the rows is loaded and stored only where that is true.
     """
 
     parallel: tuple[Expr, ...]
@@ -51,6 +52,7 @@ class Draft:
     checks: tuple[Check, ...]
     into: tuple[tuple[str, str], ...]
     partial: tuple[str, ...]
+    boxes: tuple[str, ...]
     origins: tuple[Origin, ...]
 
 
@@ -86,6 +88,8 @@ def compose(
                 )
         for check in member.stage.checks:
             checks.append(Check(condition=next(scalars), message=check.message, error=check.error))
+    scattered = [s for member in group.members if member.stage.kind == "scatter" for s in member.stage.stores]
+    boxes = tuple(s.buffer for s in scattered if s.mode == "store" and not s.indirect and s.mask is None)
     return Draft(
         parallel=group.parallel,
         walked=group.walked,
@@ -94,12 +98,8 @@ def compose(
         stores=tuple(stores),
         checks=tuple(dict.fromkeys(checks)),
         into=into,
-        partial=tuple(
-            store.buffer
-            for member in group.members
-            if member.stage.kind == "scatter"
-            for store in member.stage.stores
-        ),
+        partial=tuple(s.buffer for s in scattered if s.buffer not in boxes),
+        boxes=boxes,
         origins=merge_origins(*(member.stage.origins for member in group.members)),
     )
 

@@ -217,7 +217,7 @@ class _Writer:
         """The node's body over the pieces; where a point does not exist nothing is loaded."""
         (found,) = substitute_ranges((self.node.body,), self.pieces.mapping)
         valid = self.pieces.valid
-        return found if valid is None else _guarded(found, valid)
+        return found if valid is None else guarded(found, valid)
 
     def _filled(self, value: Scalar, kind: ReduceKind) -> Scalar:
         valid = self.pieces.valid
@@ -290,7 +290,7 @@ class _Writer:
         )
 
 
-def _guarded(root: Scalar, valid: Scalar) -> Scalar:
+def guarded(root: Scalar, valid: Scalar) -> Scalar:
     """`root` with every load done only where `valid`; that itself loads nothing."""
     done: dict[Scalar, Scalar] = {}
     for node in postorder((root,)):

@@ -1,0 +1,35 @@
+"""Every case, by family; to add one, put it into its family's `CASES`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from benchmarks.memory_bound.case import Case
+from benchmarks.memory_bound.cases import gather, norms, pointwise, reductions, scans, softmax
+
+CASES: tuple[Case, ...] = (
+    *softmax.CASES,
+    *norms.CASES,
+    *reductions.CASES,
+    *scans.CASES,
+    *pointwise.CASES,
+    *gather.CASES,
+)
+
+
+def find_case(name: str) -> Case:
+    """The case of that name. ValueError if there is none."""
+    for case in CASES:
+        if case.name == name:
+            return case
+    raise ValueError(f"no case is called {name!r}")
+
+
+def select(words: Sequence[str], sets: Collection[str]) -> tuple[Case, ...]:
+    """Cases of `sets` whose name has one of `words` in it, or all of them without words."""
+    lowered = [word.lower() for word in words]
+    return tuple(
+        case
+        for case in CASES
+        if case.set in sets and (not lowered or any(word in case.name.lower() for word in lowered))
+    )

@@ -1,0 +1,202 @@
+"""What Coilwork would launch for each case, without a GPU: `python -m benchmarks.memory_bound.plan [WORDS] [--target sm_90]`.
+
+Per case its kernels and what remains of ATen, with the bytes that each moves by the schedule, beside the fewest bytes;
+what falls to ATen first, then what moves most in vain. Captured on the CPU, at full size, without touching the inputs' memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils import _pytree as pytree
+
+from benchmarks.memory_bound.case import SETS, Case, FewestBytes, Make, call_of, fewest_bytes
+from benchmarks.memory_bound.cases import select
+from benchmarks.memory_bound.traffic import Moved, traffic
+from coilwork.alignment import aligned_inputs
+from coilwork.clock import StageClock
+from coilwork.job import Role, open_job
+from coilwork.options import CompileOptions
+from coilwork.stages import lower_to_program
+from coilwork.torch_compat import compile_with_aot_autograd
+from coilwork.trace import Trace
+from coilwork_ir.errors import CoilworkIRError
+from coilwork_ir.program.nodes import Program
+from coilwork_ir.target import TARGETS
+from coilwork_lowering import (
+    LoweringOptions,
+    decompositions,
+    lay_out_convolutions,
+    lower,
+    pad_products,
+    partition,
+)
+
+GPU = torch.device("cuda", 0)
+# A case falls to ATen if ATen moves at least this share of its bytes.
+ATEN_SHARE = 0.05
+
+
+@dataclass(slots=True, kw_only=True)
+class Planner:
+    """A torch.compile backend that plans programs for `target` and runs none of them."""
+
+    target: str
+    programs: list[Program] = field(default_factory=list)
+
+    def __call__(
+        self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **_: Any
+    ) -> Callable[..., Any]:
+        return compile_with_aot_autograd(
+            gm,
+            example_inputs,
+            forward=partial(self._plan, role="forward"),
+            backward=partial(self._plan, role="backward"),
+            inference=partial(self._plan, role="inference"),
+            decompositions=decompositions(LoweringOptions()),
+            partition=partition,
+        )
+
+    def _plan(
+        self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, role: Role
+    ) -> Callable[[list[Any]], Sequence[Any]]:
+        options = CompileOptions(strict=True)
+        job = open_job(gm, example_inputs, role=role, options=options)
+        laid_out, _ = lay_out_convolutions(on_gpu(gm), job.layout)
+        laid_out, _ = pad_products(laid_out, job.layout)
+        lowering = LoweringOptions(numerics=options.numerics, accumulation=options.accumulation)
+        lowered = lower(laid_out, name=job.graph_id, options=lowering, example_strides=job.strides)
+        aligned = aligned_inputs(lowered.graph, laid_out)
+        target, quiet = TARGETS[self.target], Trace(None)
+        self.programs.append(
+            lower_to_program(lowered.graph, target, options, trace=quiet, clock=StageClock(), aligned=aligned)
+        )
+        return UntouchedResults(gm)
+
+
+def on_gpu(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """`gm`, captured on a CPU, as if on a GPU: lowering chooses by device. No tensor but a fake one is made."""
+    moved = copy.deepcopy(gm)
+    for node in moved.graph.nodes:
+        node.meta["val"] = pytree.tree_map_only(FakeTensor, _fake_on_gpu, node.meta.get("val"))
+        if isinstance(node.kwargs.get("device"), torch.device):
+            node.update_kwarg("device", GPU)
+    moved.recompile()
+    return moved
+
+
+def _fake_on_gpu(value: FakeTensor) -> Tensor:
+    with value.fake_mode:
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=GPU)
+
+
+class UntouchedResults:
+    """Stands for a compiled graph: tensors of the right shapes, whose memory nobody writes."""
+
+    _boxed_call = True
+
+    def __init__(self, gm: torch.fx.GraphModule) -> None:
+        (output,) = gm.graph.find_nodes(op="output")
+        self._results = [
+            node.meta["val"] if isinstance(node, torch.fx.Node) else node for node in output.args[0]
+        ]
+
+    def __call__(self, args: list[Any]) -> Sequence[Any]:
+        args.clear()
+        return [
+            torch.empty_strided(r.shape, r.stride(), dtype=r.dtype) if isinstance(r, Tensor) else r
+            for r in self._results
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CasePlan:
+    """What one case would launch; `failure` says why nothing is known."""
+
+    case: Case
+    fewest: FewestBytes
+    steps: tuple[Moved, ...] = ()
+    failure: str = ""
+
+    @property
+    def moved(self) -> int:
+        return sum(step.total for step in self.steps)
+
+    @property
+    def excess(self) -> float:
+        """Bytes moved as a multiple of the fewest."""
+        return self.moved / self.fewest.total
+
+    @property
+    def aten_share(self) -> float:
+        """What ATen moves of all bytes."""
+        return sum(step.total for step in self.externs) / max(self.moved, 1)
+
+    @property
+    def externs(self) -> tuple[Moved, ...]:
+        return tuple(step for step in self.steps if step.extern)
+
+
+def plan_of(case: Case, *, target: str = "sm_90", tiny: bool = False) -> CasePlan:
+    """Capture `case` and plan it for `target`."""
+    inputs = case.make(Make(device=torch.device("cpu"), values=False), tiny=tiny)
+    torch._dynamo.reset()
+    planner = Planner(target=target)
+    compiled = torch.compile(case.function, backend=planner, dynamic=False)
+    failure = ""
+    try:
+        results = call_of(case, compiled, inputs)()
+    except (torch._dynamo.exc.BackendCompilerFailed, CoilworkIRError) as error:
+        failure = str(error).strip().splitlines()[0]
+        results = []
+    steps = tuple(step for program in planner.programs for step in traffic(program))
+    return CasePlan(case=case, fewest=fewest_bytes(case, inputs, results), steps=steps, failure=failure)
+
+
+def ordered(plans: Sequence[CasePlan]) -> list[CasePlan]:
+    """Failures, then what falls to ATen, then by bytes moved in vain."""
+    return sorted(plans, key=lambda p: (not p.failure, p.aten_share < ATEN_SHARE, -p.excess))
+
+
+def table(plans: Sequence[CasePlan]) -> str:
+    """One line per case and one per step."""
+    lines = [f"{'case':58} {'fewest MB':>9} {'moved MB':>9} {'times':>6} {'kernels':>7} {'ATen':>5}"]
+    for plan in plans:
+        kernels = len(plan.steps) - len(plan.externs)
+        lines.append(
+            f"{plan.case.name:58} {plan.fewest.total / 1e6:9.1f} {plan.moved / 1e6:9.1f} "
+            f"{plan.excess:6.2f} {kernels:7} {len(plan.externs):5}"
+            + (f"  FAILED: {plan.failure}" if plan.failure else "")
+        )
+        for step, times in Counter(plan.steps).items():
+            mark = f"{times} x " if times > 1 else ""
+            kind = "ATen" if step.extern else f"[{step.walk}]"
+            lines.append(
+                f"    {mark}{step.name[:70]} {kind}: {step.read / 1e6:.1f} read + {step.written / 1e6:.1f} written"
+            )
+    return "\n".join(lines)
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.memory_bound.plan", description=__doc__)
+    parser.add_argument("words", nargs="*", help="only cases whose name has one of these in it")
+    parser.add_argument("--sets", default=",".join(SETS), help="comma-separated: main, more, cached")
+    parser.add_argument("--target", choices=sorted(TARGETS), default="sm_90")
+    found = parser.parse_args(arguments)
+    plans = [plan_of(case, target=found.target) for case in select(found.words, found.sets.split(","))]
+    print(table(ordered(plans)))
+    return 1 if any(plan.failure for plan in plans) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,156 @@
+"""A run as Markdown: what failed, then the cases where Coilwork is behind, then those where it is ahead."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from benchmarks.memory_bound.results import MemoryRun, Row, rivals
+from benchmarks.report import geomean, megabytes, number, table
+
+SETS = {
+    "main": "Memory-bound kernels",
+    "more": "More sizes and types",
+    "cached": "Within the second-level cache, which is not flushed",
+}
+# A case below this multiple of the fastest other backend counts as behind, one below that share of a copy as slow.
+BEHIND, SLOW = 0.97, 0.75
+
+
+def primary(run: MemoryRun) -> str:
+    """The backend that the tables are about: Coilwork where it took part, else the last one named."""
+    return "coilwork" if "coilwork" in run.backends else run.backends[-1]
+
+
+def standing(row: Row, own: str) -> float:
+    """Speed-up over the fastest other backend; 0 where it failed, so that it sorts first."""
+    if row.busy_us(own) is None:
+        return 0.0
+    found = [row.speedup(own, other) for other in row.figures if other != own]
+    known = [value for value in found if value is not None]
+    return min(known) if known else math.inf
+
+
+def percent(value: float | None) -> str:
+    return "–" if value is None else f"{value:.0%}"
+
+
+def markdown(run: MemoryRun) -> str:
+    """The whole report."""
+    own = primary(run)
+    lines = [f"# Memory-bound kernels on {run.machine.get('gpu', run.device)}", ""]
+    lines += [f"`{run.command}`, {run.when}, {run.seconds:.0f} s.", ""]
+    lines += [f"- {name}: {text}" for name, text in run.machine.items()]
+    lines += [
+        "",
+        "A share is the time of a copy of as many bytes over the time taken, both GPU-busy microseconds by the profiler "
+        "(medians), on the fewest bytes that the case can move: every input read once, every result written once, and "
+        "what is read again for the reasons given below. The second-level cache is flushed before each call. Rows are "
+        f"ordered by {own}'s speed-up over the fastest other backend, losing ones first.",
+    ]
+    lines += _failures(run)
+    for name, heading in SETS.items():
+        rows = sorted((row for row in run.rows if row.set == name), key=lambda row: standing(row, own))
+        if rows:
+            lines += ["", f"## {heading}", "", *_summary(run, rows, own), "", *_shares(run, rows, own)]
+    lines += ["", "## Kernels, host, memory, compilation", "", *_details(run, own)]
+    reasons = [(row.case, megabytes(row.again_bytes), row.why) for row in run.rows if row.again_bytes]
+    if reasons:
+        lines += ["", "## Read again", "", *table(["case", "MB", "why"], reasons)]
+    return "\n".join(lines) + "\n"
+
+
+def _failures(run: MemoryRun) -> list[str]:
+    failed = [
+        (row.case, backend, figure.failure.replace("|", "\\|"))
+        for row in run.rows
+        for backend, figure in row.figures.items()
+        if figure.failure
+    ]
+    changing = [
+        (row.case, backend, "two calls differ in bits")
+        for row in run.rows
+        for backend, figure in row.figures.items()
+        if figure.repeatable is False
+    ]
+    if not failed and not changing:
+        return []
+    return [
+        "",
+        "## Failed, wrong or not repeatable",
+        "",
+        *table(["case", "backend", "what"], failed + changing),
+    ]
+
+
+def _summary(run: MemoryRun, rows: Sequence[Row], own: str) -> list[str]:
+    lines = []
+    for backend in run.backends:
+        lines.append(
+            f"- {backend}: {percent(geomean(row.share(backend) for row in rows))} of a copy (geomean)"
+        )
+    for other in rivals(run.backends, own):
+        lines.append(
+            f"- {own} is {number(geomean(row.speedup(own, other) for row in rows))} times as fast as {other} (geomean)"
+        )
+    standings = [standing(row, own) for row in rows]
+    shares = [row.share(own) for row in rows]
+    lines.append(
+        f"- {sum(s < BEHIND for s in standings)} of {len(rows)} cases below {BEHIND} of the fastest other backend, "
+        f"{sum(s is not None and s < SLOW for s in shares)} below {SLOW:.0%} of a copy"
+    )
+    return lines
+
+
+def _shares(run: MemoryRun, rows: Sequence[Row], own: str) -> list[str]:
+    others = rivals(run.backends, own)
+    header = ["case", "fewest MB", "copy us", *(f"{b} us (share)" for b in run.backends)]
+    header += [f"{other} / {own}" for other in others]
+    body = []
+    for row in rows:
+        cells = [row.case, megabytes(row.fewest_bytes), number(row.copy_us)]
+        for backend in run.backends:
+            busy = row.busy_us(backend)
+            cells.append("–" if busy is None else f"{busy:.1f} ({percent(row.share(backend))})")
+        body.append([*cells, *(number(row.speedup(own, other)) for other in others)])
+    return table(header, body)
+
+
+def _details(run: MemoryRun, own: str) -> list[str]:
+    compiled = [backend for backend in run.backends if backend != "eager"]
+    header = ["case", "kernels", "host us", "peak MB", "compile s"]
+
+    def each(row: Row, backends: Sequence[str], show: Callable[[Row, str], str]) -> str:
+        return " / ".join(show(row, backend) for backend in backends)
+
+    def kernels(row: Row, backend: str) -> str:
+        return number_or_dash(row.figures[backend].kernels)
+
+    def host(row: Row, backend: str) -> str:
+        return number(row.figures[backend].host_us)
+
+    def peak(row: Row, backend: str) -> str:
+        return megabytes(row.figures[backend].peak_bytes)
+
+    def seconds(row: Row, backend: str) -> str:
+        return number(row.figures[backend].compile_s, 2)
+
+    rows = sorted(run.rows, key=lambda row: standing(row, own))
+    body = [
+        [
+            row.case,
+            each(row, run.backends, kernels),
+            each(row, run.backends, host),
+            each(row, run.backends, peak),
+            each(row, compiled, seconds),
+        ]
+        for row in rows
+    ]
+    means = [number(geomean(r.figures[b].compile_s for r in run.rows), 3) for b in compiled]
+    body.append(["geometric mean", "", "", "", " / ".join(means)])
+    intro = f"In the order {' / '.join(run.backends)}; compilation in the order {' / '.join(compiled)}."
+    return [intro, "", *table(header, body)]
+
+
+def number_or_dash(value: int | None) -> str:
+    return "–" if value is None else str(value)

@@ -1,0 +1,146 @@
+"""The order of a run: every compilation first, many at a time; then one case after the other, alone on the GPU."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.memory_bound.case import Case
+from benchmarks.memory_bound.results import Figure, Row
+from benchmarks.memory_bound.worker import folder_of
+from benchmarks.session import Worker, WorkerFailedError
+
+MODULE = "benchmarks.memory_bound.worker"
+# Processes that import and wait while another one measures: few, so that the measuring host has cores to spare.
+AHEAD = 6
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to run. `jobs` processes compile at a time, each with one thread; `timeout_s` bounds each command."""
+
+    cases: tuple[Case, ...]
+    backends: tuple[str, ...]
+    device: str
+    tiny: bool
+    jobs: int
+    timeout_s: float
+
+    def arguments(self, case: Case, caches: Path) -> list[str]:
+        """Of the process for `case`."""
+        words = [f"--case={case.name}", f"--device={self.device}", f"--caches={caches}"]
+        return [*words, "--tiny"] if self.tiny else words
+
+
+def measured(plan: Plan, folder: Path, say: Say) -> Iterator[Row]:
+    """A row per case, in order, as they come."""
+    places = {case.name: folder / str(number) for number, case in enumerate(plan.cases)}
+    compiled = _compile_all(plan, places, say)
+    with ThreadPoolExecutor(AHEAD) as pool:
+        waiting: list[tuple[Case, Future[Worker | WorkerFailedError]]] = []
+        upcoming = iter(plan.cases)
+        while True:
+            for case in itertools.islice(upcoming, AHEAD - len(waiting)):
+                good = [b for b in plan.backends if not compiled[case.name][b].failure]
+                waiting.append((case, pool.submit(_started, plan, case, places[case.name], good)))
+            if not waiting:
+                return
+            case, started = waiting.pop(0)
+            say(f"{case.name}: timing")
+            yield _row(plan, case, places[case.name], compiled[case.name], started.result())
+
+
+def _compile_all(plan: Plan, places: dict[str, Path], say: Say) -> dict[str, dict[str, Figure]]:
+    """First calls of every case under every backend, by both names. Eager has nothing to compile."""
+    found: dict[str, dict[str, Figure]] = {case.name: {} for case in plan.cases}
+    with ThreadPoolExecutor(plan.jobs) as pool:
+        pending = {
+            (case.name, backend): pool.submit(_compiled, plan, case, backend, places[case.name], say)
+            for case in plan.cases
+            for backend in plan.backends
+        }
+        for (case_name, backend), future in pending.items():
+            found[case_name][backend] = future.result()
+    return found
+
+
+def _compiled(plan: Plan, case: Case, backend: str, place: Path, say: Say) -> Figure:
+    if backend == "eager":
+        return Figure()
+    say(f"{case.name}: {backend} compiles")
+    with closing(
+        Worker(plan.arguments(case, place), folder_of(place, backend), threads=1, module=MODULE)
+    ) as worker:
+        try:
+            answer = worker.ask(f"compile {backend}", timeout_s=plan.timeout_s)
+        except WorkerFailedError as error:
+            return Figure(failure=str(error))
+    if answer["fallbacks"]:
+        return Figure(failure=f"fell back to eager: {answer['fallbacks'][0].splitlines()[0]}")
+    return Figure(compile_s=answer["compile_s"])
+
+
+def _started(plan: Plan, case: Case, place: Path, backends: Sequence[str]) -> Worker | WorkerFailedError:
+    """A process that has imported everything. (It could not be told more while another one measures.)"""
+    attempt = sum(1 for _ in place.glob("measuring*")) if place.exists() else 0
+    worker = Worker(plan.arguments(case, place), place / f"measuring{attempt}", threads=1, module=MODULE)
+    try:
+        worker.ask(" ".join(["start", *backends]), timeout_s=plan.timeout_s)
+    except WorkerFailedError as error:
+        worker.close()
+        return error
+    return worker
+
+
+def _row(
+    plan: Plan,
+    case: Case,
+    place: Path,
+    compiled: dict[str, Figure],
+    started: Worker | WorkerFailedError,
+) -> Row:
+    """Judge and time `case`; a backend that ends the process is left out, and the others get another one."""
+    row = Row(case=case.name, set=case.set, why=case.why)
+    figures = dict(compiled)
+    while True:
+        good = [backend for backend in plan.backends if not figures[backend].failure]
+        if isinstance(started, WorkerFailedError):
+            for backend in good:
+                figures[backend] = replace(figures[backend], failure=str(started))
+            return replace(row, figures=figures)
+        with closing(started) as worker:
+            culprit = _judge(plan, worker, good, figures)
+            if not culprit:
+                try:
+                    answer = worker.ask("time", timeout_s=plan.timeout_s)
+                except WorkerFailedError as error:
+                    started = error
+                    continue
+                return _with_times(row, figures, answer)
+        remaining = [backend for backend in plan.backends if not figures[backend].failure]
+        started = _started(plan, case, place, remaining)
+
+
+def _judge(plan: Plan, worker: Worker, backends: Sequence[str], figures: dict[str, Figure]) -> str:
+    """Fill in what is wrong; returns the backend that ended the process, or nothing."""
+    for backend in backends:
+        try:
+            answer = worker.ask(f"judge {backend}", timeout_s=plan.timeout_s)
+        except WorkerFailedError as error:
+            figures[backend] = replace(figures[backend], failure=str(error))
+            return backend
+        wrong = f"wrong: {answer['wrong']}" if answer["wrong"] else ""
+        figures[backend] = replace(figures[backend], failure=wrong, repeatable=answer["repeatable"])
+    return ""
+
+
+def _with_times(row: Row, figures: dict[str, Figure], answer: dict[str, Any]) -> Row:
+    timed = answer.pop("backends")
+    return replace(row, **answer, figures={b: replace(f, **timed.get(b, {})) for b, f in figures.items()})

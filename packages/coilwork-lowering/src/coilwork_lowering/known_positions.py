@@ -1,0 +1,159 @@
+"""Index tensors that are known when compiling, such as those of nearest upsampling, as expressions of the coordinate.
+
+An index computed from an `arange` by arithmetic alone is evaluated here, and compared at every point with the forms that
+programs use. Where one fits, reading at it is a map of coordinates like a view's: no index tensor, no check, and no load
+that has to wait for another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, TypeAlias
+
+import torch
+from torch import Tensor
+
+from coilwork_ir.index import Expr, as_expr, floordiv, mod
+from coilwork_lowering.torch_compat import Overload, on_real_tensors
+
+PositionMap: TypeAlias = Callable[[Expr], Expr]
+
+# Evaluating a longer index would take longer than it saves.
+_LONGEST: Final = 1 << 16
+_DEEPEST: Final = 32
+# Operators whose results are the same on every device: exact, or rounded once as IEEE 754 says.
+_EXACT: Final = frozenset(
+    {
+        "arange",
+        "iota",
+        "full",
+        "scalar_tensor",
+        "add",
+        "sub",
+        "rsub",
+        "mul",
+        "div",
+        "neg",
+        "floor",
+        "ceil",
+        "trunc",
+        "round",
+        "floor_divide",
+        "remainder",
+        "clamp",
+        "clamp_min",
+        "clamp_max",
+        "minimum",
+        "maximum",
+        "flip",
+        "unsqueeze",
+        "squeeze",
+        "view",
+        "_unsafe_view",
+        "reshape",
+        "expand",
+        "slice",
+        "convert_element_type",
+        "_to_copy",
+        "clone",
+        "alias",
+        "detach",
+    }
+)
+
+
+def known_values(given: Any) -> Tensor | None:
+    """The integers that the FX value `given` holds in every run, on the CPU; None if that is not known."""
+    if not isinstance(given, torch.fx.Node):
+        return None
+    fake = given.meta.get("val")
+    if not isinstance(fake, Tensor) or fake.dtype not in (torch.int32, torch.int64):
+        return None
+    if not all(isinstance(size, int) for size in fake.shape) or not 0 < fake.numel() <= _LONGEST:
+        return None
+    with on_real_tensors():
+        return _evaluate(given, _DEEPEST)
+
+
+def _evaluate(node: torch.fx.Node, depth: int) -> Tensor | None:
+    target = node.target
+    if node.op != "call_function" or not isinstance(target, Overload) or depth == 0:
+        return None
+    if target._schema.name.rpartition("::")[2] not in _EXACT or target._schema.is_mutable:
+        return None
+
+    def operand(given: Any) -> Any:
+        if isinstance(given, torch.fx.Node):
+            found = _evaluate(given, depth - 1)
+            if found is None:
+                raise LookupError(given.name)
+            return found
+        if isinstance(given, torch.SymInt | torch.SymFloat | torch.SymBool):
+            raise LookupError(str(given))
+        if isinstance(given, torch.device):
+            return torch.device("cpu")
+        return [operand(item) for item in given] if isinstance(given, list | tuple) else given
+
+    try:
+        arguments = [operand(a) for a in node.args]
+        keywords = {name: operand(a) for name, a in node.kwargs.items()}
+    except LookupError:
+        return None
+    result = target(*arguments, **keywords)
+    return result if isinstance(result, Tensor) and result.numel() <= _LONGEST else None
+
+
+def position_map(values: Tensor, size: int) -> PositionMap | None:
+    """`values` as a function of the coordinate, where all of them are positions in a dimension of `size`.
+
+    Of `values`, one dimension counts, see `axis_of`. Negative values count from the end. None if a value is outside, or
+    if no form fits.
+    """
+    with on_real_tensors():
+        return _position_map(values.reshape(-1).to(torch.int64), size)
+
+
+def _position_map(values: Tensor, size: int) -> PositionMap | None:
+    if bool((values < -size).any()) or bool((values >= size).any()):
+        return None
+    values = torch.where(values < 0, values + size, values)
+    at = torch.arange(len(values), dtype=torch.int64)
+    for factor, offset, divisor, period in _candidates(values, size):
+        found = torch.div(at * factor + offset, divisor, rounding_mode="floor")
+        if torch.equal(found if period is None else found.remainder(period), values):
+            return _formula(factor, offset, divisor, period)
+    return None
+
+
+def _formula(factor: int, offset: int, divisor: int, period: int | None) -> PositionMap:
+    def at(coordinate: Expr) -> Expr:
+        position = floordiv(coordinate * factor + offset, as_expr(divisor))
+        return position if period is None else mod(position, as_expr(period))
+
+    return at
+
+
+def _candidates(values: Tensor, size: int) -> Iterator[tuple[int, int, int, int | None]]:
+    """Numbers (a, b, c, m) of forms `(a * i + b) // c`, the whole modulo m, that the first values suggest."""
+    count = len(values)
+    first = int(values[0])
+    step = int(values[1]) - first if count > 1 else 0
+    yield step, first, 1, None
+    # repeated: as nearest upsampling by a whole factor
+    changes = torch.nonzero(values != first)
+    if len(changes):
+        run = int(changes[0])
+        yield int(values[run]) - first, first * run, run, None
+    # nearest, and nearest in the middle of a pixel
+    yield size, 0, count, None
+    yield 2 * size, size, 2 * count, None
+    # rolled
+    yield step, first, 1, size
+
+
+def axis_of(shape: Sequence[int]) -> int | None:
+    """The only dimension of more than one element, the last one if there is none; None if there are several."""
+    long = [k for k, size in enumerate(shape) if size != 1]
+    if len(long) > 1:
+        return None
+    return long[0] if long else len(shape) - 1

@@ -1,0 +1,212 @@
+"""Products whose result must be dense and whose columns are no whole vectors: computed by blocks of rows, each moved to its place."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from math import ceil
+from typing import Any, Final
+
+import torch
+
+from coilwork_lowering.layout.formats import hinted_bytes
+from coilwork_lowering.layout.insertion import insert_call
+from coilwork_lowering.layout.products import (
+    BYTES_PER_US,
+    LAUNCH_US,
+    VECTOR,
+    Product,
+    aligned_us,
+    is_unaligned,
+    unaligned_us,
+)
+
+_aten: Final = torch.ops.aten
+# Rows of a block are a multiple of these: whole tiles of products' kernels, and blocks that begin between vectors nowhere.
+_ROWS: Final = 128
+# What a kernel for matrix units computes at least, in columns, however few there are.
+_LEAST_COLUMNS: Final = 64
+_SECTOR: Final = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """How a product is cut.
+
+    Attributes:
+        rows: rows of each block; the last one has what is left.
+        columns: columns of the blocks, whole vectors. A product of its own computes the few others, for all rows.
+        blocks_us: time of all of it, as modelled.
+    """
+
+    rows: int
+    columns: int
+    blocks_us: float
+
+
+class ByRows:
+    """Rewrites one graph, product by product.
+
+    A block is computed into a temporary, all of whose sizes are whole vectors, and copied to its place in the result, which
+    is made with holes until then (`as_strided_scatter` into `empty`). Temporaries live one after the other, so that
+    the room for one of them is enough. The weight is not copied: its first columns are a view.
+
+    `names`, `reasons` and `saved_us` say what was done.
+    """
+
+    def __init__(self, graph: torch.fx.Graph, mode: AbstractContextManager[object], room: int) -> None:
+        self.graph = graph
+        self.mode = mode
+        self.room = room
+        self.names: list[str] = []
+        self.saved_us = 0.0
+
+    def judge(self, product: Product, why: str, worthwhile: tuple[float, float]) -> str:
+        """Compute `product` by rows if that is possible and worth it; a sentence on what was done.
+
+        Args:
+            product: one whose columns are no whole vectors.
+            why: it cannot be padded.
+            worthwhile: microseconds that it must save, and the share of what is lost.
+        """
+        name = product.node.name
+        planned = self._planned(product)
+        if isinstance(planned, str):
+            return f"{name} as captured: {why}; by rows: {planned}"
+        lost_us = product.lost_by_sizes_us
+        cost_us = planned.blocks_us - product.enlarged_us
+        what = f"sizes of no whole vectors lose {lost_us:.1f} us, blocks cost {cost_us:.1f} us"
+        least, share = worthwhile
+        if lost_us - cost_us < max(least, share * lost_us):
+            return f"{name} as captured: {why}; by rows: {what}"
+        total = product.node.meta["val"].shape[0]
+        self._apply(product, planned)
+        self.names.append(name)
+        self.saved_us += lost_us - cost_us
+        return f"{name} by {ceil(total / planned.rows)} blocks of {planned.rows} rows: {what}; {why}"
+
+    def _planned(self, product: Product) -> _Plan | str:
+        """How to cut `product`, or what stands in the way."""
+        left, right = product.tensors[:2]
+        shape = product.node.meta["val"].shape
+        inner = left.meta["val"].shape[-1]
+        if len(shape) != 2:
+            return "batches of products"
+        if any(type(size) is not int for size in (*shape, inner)):
+            return "sizes are symbolic"
+        if product.padding[0]:
+            return "the inner size is no whole vectors"
+        total, wide = int(shape[0]), int(shape[1])
+        columns = wide - wide % VECTOR
+        itemsize = product.node.meta["val"].element_size()
+        most = self.room // max(columns * itemsize, 1)
+        if not columns or most < min(total, _ROWS):
+            return "a block has no room"
+        rows = total if most >= total else _rows_of_block(total, most)
+        for part in (
+            self._slice(left.meta["val"], 0, 0, rows),
+            self._slice(right.meta["val"], 1, 0, columns),
+            self._slice(right.meta["val"], 1, columns, wide),
+        ):
+            if is_unaligned(part):
+                return "an operand has unaligned rows"
+            if 1 not in part.stride()[-2:]:
+                return "an operand is copied for each product"
+        return _Plan(rows=rows, columns=columns, blocks_us=_modelled_us(product, rows, columns))
+
+    def _slice(self, value: torch.Tensor, dim: int, start: int, end: int) -> torch.Tensor:
+        with self.mode:
+            part: torch.Tensor = _aten.slice.Tensor(value, dim, start, end)
+        return part
+
+    # doing it
+
+    def _apply(self, product: Product, plan: _Plan) -> None:
+        node, value = product.node, product.node.meta["val"]
+        total, wide = (int(size) for size in value.shape)
+        where = {"dtype": value.dtype, "device": value.device}
+        result = self._insert(node, _aten.empty.memory_format, ([total, wide],), value, where)
+        left, right = product.places
+        first, last = (
+            self._cut(node, node.args[right], 1, *ends) for ends in ((0, plan.columns), (plan.columns, wide))
+        )
+        bias = node.args[0] if left else None
+        for start in range(0, total, plan.rows):
+            end = min(start + plan.rows, total)
+            args = [self._cut(node, node.args[left], 0, start, end), first]
+            if left:
+                args.insert(0, self._part_of(node, bias, (start, end), (0, plan.columns)))
+            result = self._placed(node, result, tuple(args), start * wide)
+        args = [node.args[left], last]
+        if left:
+            args.insert(0, self._part_of(node, bias, (0, total), (plan.columns, wide)))
+        result = self._placed(node, result, tuple(args), plan.columns)
+        node.replace_all_uses_with(result)
+        self.graph.erase_node(node)
+
+    def _placed(
+        self, node: torch.fx.Node, result: torch.fx.Node, args: tuple[Any, ...], offset: int
+    ) -> torch.fx.Node:
+        """`result` with the product of `args` at `offset` in it."""
+        call: Any = node.target
+        with self.mode:
+            value = call(*torch.fx.map_arg(args, lambda n: n.meta["val"]), **node.kwargs)
+        part = self._insert(node, call, args, value, dict(node.kwargs))
+        whole = result.meta["val"]
+        layout = (list(value.shape), list(whole.stride()), offset)
+        return self._insert(node, _aten.as_strided_scatter.default, (result, part, *layout), whole)
+
+    def _cut(self, node: torch.fx.Node, tensor: Any, dim: int, start: int, end: int) -> Any:
+        value = tensor.meta["val"]
+        if (start, end) == (0, value.shape[dim]):
+            return tensor
+        part = self._slice(value, dim, start, end)
+        return self._insert(node, _aten.slice.Tensor, (tensor, dim, start, end), part)
+
+    def _part_of(
+        self, node: torch.fx.Node, bias: Any, rows: tuple[int, int], columns: tuple[int, int]
+    ) -> Any:
+        """What of a bias is added to those rows and columns of the result."""
+        rank = bias.meta["val"].dim()
+        for dim, ends in ((rank - 1, columns), (rank - 2, rows)):
+            if dim >= 0 and bias.meta["val"].shape[dim] != 1:
+                bias = self._cut(node, bias, dim, *ends)
+        return bias
+
+    def _insert(
+        self,
+        node: torch.fx.Node,
+        target: Any,
+        args: tuple[Any, ...],
+        value: torch.Tensor,
+        kwargs: dict[str, Any] | None = None,
+    ) -> torch.fx.Node:
+        return insert_call(self.graph, node, node, target, args, value, kwargs)
+
+
+def _rows_of_block(total: int, most: int) -> int:
+    """Rows of as few blocks as there can be, about alike, of `most` rows each."""
+    blocks = ceil(total / (most // _ROWS * _ROWS))
+    return ceil(total / blocks / _ROWS) * _ROWS
+
+
+def _modelled_us(product: Product, rows: int, columns: int) -> float:
+    """Time of the products and copies of all blocks, and of the columns that are left."""
+    left, result = (product.tensors[k].meta["val"] for k in (0, 2))
+    (total, wide), inner, itemsize = (
+        (int(n) for n in result.shape),
+        int(left.shape[-1]),
+        result.element_size(),
+    )
+    found = 0.0
+    for start in range(0, total, rows):
+        count = min(rows, total - start)
+        block = count * columns * itemsize
+        moved = (count * inner + inner * columns) * itemsize + block
+        found += aligned_us(2 * count * inner * columns, moved) + LAUNCH_US
+        found += 2 * block / BYTES_PER_US + LAUNCH_US
+    few = wide - columns
+    found += unaligned_us(2 * total * inner * _LEAST_COLUMNS, few, hinted_bytes(left)) + LAUNCH_US
+    # each row's end is a sector of its own
+    found += total * 2 * _SECTOR / BYTES_PER_US + LAUNCH_US
+    return found

@@ -1,0 +1,26 @@
+"""New calls in a captured graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from coilwork_lowering.layout.captured import INHERITED
+
+
+def insert_call(
+    graph: torch.fx.Graph,
+    before: torch.fx.Node,
+    like: torch.fx.Node,
+    target: Any,
+    args: tuple[Any, ...],
+    value: torch.Tensor,
+    kwargs: dict[str, Any] | None = None,
+) -> torch.fx.Node:
+    """A call of `target` in front of `before`, with the origin of `like`; `value` is its fake result."""
+    with graph.inserting_before(before):
+        made = graph.call_function(target, args, kwargs or {})
+    made.meta.update({key: like.meta[key] for key in INHERITED if key in like.meta})
+    made.meta["val"] = value
+    return made

@@ -1,0 +1,168 @@
+"""Numbers at random, made where they are used: a function of a seed, of which operator it is, and of the element's position.
+
+The function is Philox2x32-10 (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011). A graph draws one
+seed per device from torch's generator at each call, so `torch.manual_seed` makes calls repeat. The numbers are others
+than eager's, but nothing of them lies in memory between two kernels.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from coilwork_ir.buffers import DeviceValue, ListValue
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import Expr, as_expr, as_int, product, provably_le
+from coilwork_ir.loops import Extern
+from coilwork_ir.scalar import Scalar, cast, const, op
+from coilwork_lowering.builder import Builder, device_text
+from coilwork_lowering.ops.elementwise import overloads
+from coilwork_lowering.ops.segments import flatten
+from coilwork_lowering.rules import Call, NotLowered, Rule
+from coilwork_lowering.scalar_math import add, index, lt, mul, to_dtype
+from coilwork_lowering.values import Shape, Value, whole
+
+_MULTIPLIER: Final = 0xD256D193
+_WEYL: Final = 0x9E3779B9
+_ROUNDS: Final = 10
+_WORD: Final = 1 << 32
+# Bits of a number at random: as many as f32 holds exactly.
+_BITS: Final = 24
+_SEED_END: Final = 1 << 62
+
+
+def philox(counter: tuple[Scalar, Scalar], key: Scalar) -> tuple[Scalar, Scalar]:
+    """Two words at random from two words and a key, all `u32`."""
+    first, second = counter
+    factor, half = const(_MULTIPLIER, DType.U64), const(32, DType.U64)
+    for number in range(_ROUNDS):
+        wide = mul(cast(first, DType.U64), factor)
+        step = const(number * _WEYL % _WORD, DType.U32)
+        mixed = op("bitwise_xor", second, add(key, step) if number else key)
+        first = op("bitwise_xor", cast(op("rshift", wide, half), DType.U32), mixed)
+        second = cast(wide, DType.U32)
+    return first, second
+
+
+def _require_generated(builder: Builder, device: str) -> None:
+    chosen = builder.options.random
+    if chosen == "eager" or (chosen == "auto" and device.startswith("cpu")):
+        raise NotLowered("numbers at random as eager draws them")
+
+
+class Stream:
+    """The numbers that one operator makes on `device`."""
+
+    def __init__(self, builder: Builder, device: str) -> None:
+        self._builder = builder
+        if device not in builder.seeds:
+            output = builder.declare((as_expr(1),), DType.I64, device, name="seed")
+            builder.add(
+                Extern(
+                    target="aten.randint.low",
+                    args=(as_expr(0), as_expr(_SEED_END), ListValue((as_expr(1),))),
+                    kwargs=(("dtype", DType.I64), ("device", DeviceValue(device))),
+                    outputs=(output,),
+                    random=True,
+                    origins=builder.origins,
+                )
+            )
+            builder.seeds[device] = whole(output)
+        self._seed = builder.seeds[device]
+        self._number = builder.streams
+        builder.streams += 1
+
+    def bits(self, point: tuple[Expr, ...], shape: Shape) -> Scalar:
+        """An `i32` from 0 up to 2**24, exclusive, at `point` of a tensor of `shape`."""
+        seed = self._builder.read(self._seed, (as_expr(0),))
+        position = index(flatten(point, shape))
+        high = op("rshift", seed, const(32, DType.I64))
+        second = op("bitwise_xor", cast(high, DType.U32), const(self._number, DType.U32))
+        if not provably_le(product(shape), _WORD):
+            above = cast(op("rshift", position, const(32, DType.I64)), DType.U32)
+            # streams are told apart by the low bits, positions beyond a word by the high ones
+            second = op("bitwise_xor", second, op("lshift", above, const(16, DType.U32)))
+        word, _ = philox((cast(position, DType.U32), second), cast(seed, DType.U32))
+        return cast(op("rshift", word, const(32 - _BITS, DType.U32)), DType.I32)
+
+    def uniform(self, point: tuple[Expr, ...], shape: Shape) -> Scalar:
+        """An `f32` from 0 up to 1, exclusive."""
+        return mul(cast(self.bits(point, shape), DType.F32), const(2.0**-_BITS, DType.F32))
+
+    def happens(self, point: tuple[Expr, ...], shape: Shape, probability: float) -> Scalar:
+        """True with `probability`, which is rounded to a multiple of 2**-24."""
+        return lt(self.bits(point, shape), const(round(probability * (1 << _BITS)), DType.I32))
+
+
+def _probability(value: Value) -> float:
+    if not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise NotLowered("a probability that is no number")
+    return float(value)
+
+
+def _native_dropout(builder: Builder, call: Call) -> Value:
+    value, p, train = call.tensor("input"), _probability(call["p"]), call["train"]
+    if train is False or not value.dtype.is_float:
+        raise NotLowered("dropout that keeps everything")
+    _require_generated(builder, value.device)
+    result, mask = call.result
+    shape = value.shape
+    if any(as_int(extent) == 0 for extent in shape):
+        raise NotLowered("dropout of nothing")
+    stream = Stream(builder, value.device)
+    kept = builder.pointwise(
+        shape,
+        DType.BOOL,
+        value.device,
+        lambda point: stream.happens(point, shape, 1 - p),
+        strides=builder.result_strides(mask),
+        name=f"{call.node.name}_mask",
+    )
+    wide = value.dtype.compute
+    scale = const(0.0 if p == 1 else 1 / (1 - p), wide)
+
+    def body(point: tuple[Expr, ...]) -> Scalar:
+        # a product, as in eager: what is dropped becomes NaN if it was not finite
+        chosen = mul(to_dtype(builder.read(value, point), wide), cast(builder.read(kept, point), wide))
+        return to_dtype(mul(chosen, scale), value.dtype)
+
+    dropped = builder.pointwise(
+        shape, value.dtype, value.device, body, strides=builder.result_strides(result), name=call.node.name
+    )
+    return (dropped, kept)
+
+
+def _made(builder: Builder, call: Call, *, probability: float | None) -> Value:
+    """A new tensor of uniform numbers, or of ones with `probability`."""
+    fake: Any = call.fake
+    device = device_text(fake.device)
+    _require_generated(builder, device)
+    dtype, shape = call.dtype, call.shape(builder)
+    if any(as_int(extent) == 0 for extent in shape) or (probability is None and dtype is not DType.F32):
+        raise NotLowered("uniform numbers of another type than f32")
+    stream = Stream(builder, device)
+
+    def body(point: tuple[Expr, ...]) -> Scalar:
+        if probability is None:
+            return to_dtype(stream.uniform(point, shape), dtype)
+        return cast(stream.happens(point, shape, probability), dtype)
+
+    return builder.pointwise(shape, dtype, device, body, strides=call.strides(builder), name=call.node.name)
+
+
+def _rand(builder: Builder, call: Call) -> Value:
+    if call.arguments.get("generator") is not None:
+        raise NotLowered("numbers of a generator of the caller's")
+    return _made(builder, call, probability=None)
+
+
+def _bernoulli(builder: Builder, call: Call) -> Value:
+    if call["generator"] is not None:
+        raise NotLowered("numbers of a generator of the caller's")
+    return _made(builder, call, probability=_probability(call["p"]))
+
+
+RULES: Final[tuple[Rule, ...]] = (
+    Rule(overloads("native_dropout"), _native_dropout),
+    Rule(overloads("rand rand_like"), _rand),
+    Rule(overloads("bernoulli.p"), _bernoulli),
+)

@@ -1,0 +1,264 @@
+"""Sums of elements that share a target, in one order whatever runs when: by sorted keys, without atomics.
+
+Each of `count` elements names the row it is added to, its key. A stable sort of the keys puts the elements of a row side
+by side, in the order in which they stand in memory; a row's are found by binary search, and a row's sum is a reduction
+over them. So what is added is read once, each row is written once, rows without elements included, and equal inputs give
+equal bits.
+
+A row with very many elements would keep one program busy for long. Sorted positions are therefore also cut in pieces of
+`PIECE`, and those that lie within one row are summed first, by programs of their own. A row then is its elements before
+its first whole piece, the sums of its pieces, and its elements behind them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import Expr, as_expr, as_int, bounds, floordiv, mod, provably_le, symbol
+from coilwork_ir.loops import Check, Reduce, Sort
+from coilwork_ir.scalar import Scalar, cast, const, load, op, placeholder
+from coilwork_lowering.builder import Builder, node_ranges
+from coilwork_lowering.scalar_math import add, both, eq, ge, index, lt, select, sub
+from coilwork_lowering.simplify import simplified
+from coilwork_lowering.values import Shape, TensorValue, coordinate_symbols, whole
+
+# Sorted positions per piece: a power of two.
+PIECE: Final = 32
+# Fewer pieces than this are not worth a kernel.
+_LEAST_PIECES: Final = 4
+_LOG_PIECE: Final = PIECE.bit_length() - 1
+_INT32_MAX: Final = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Elements:
+    """What is added to rows.
+
+    Attributes:
+        count: how many elements there are.
+        rows: how many rows.
+        inner: shape of an element and of a row.
+        key: the row that element `n` is added to, in `i64`; `rows` for elements to be left out.
+        value: element `position` at a point of `inner`; `position` is an index expression over `placeholder(0)`, which the
+            scalar stands for. Where the last argument (bool) is false nothing may be read, and the value is 0.
+        dtype: the type to add in, which `value` has.
+        checks: run-time checks of element `n`.
+    """
+
+    count: Expr
+    rows: Expr
+    inner: Shape
+    key: Callable[[Expr], Scalar]
+    value: Callable[[Expr, Scalar, tuple[Expr, ...], Scalar], Scalar]
+    dtype: DType
+    checks: Callable[[Expr], Sequence[Check]]
+
+
+def unflatten(flat: Expr, shape: Shape) -> tuple[Expr, ...]:
+    """Coordinates in `shape` of the row-major position `flat`."""
+    found: list[Expr] = []
+    below = as_expr(1)
+    for place, extent in reversed(tuple(enumerate(shape))):
+        outermost = all(as_int(e) == 1 for e in shape[:place])
+        quotient = floordiv(flat, below)
+        if as_int(extent) == 1:
+            found.append(as_expr(0))
+        else:
+            found.append(quotient if outermost else mod(quotient, extent))
+        below = below * extent
+    return tuple(reversed(found))
+
+
+def flatten(coordinates: Sequence[Expr], shape: Shape) -> Expr:
+    """The row-major position of `coordinates` in `shape`."""
+    flat = as_expr(0)
+    for coordinate, extent in zip(coordinates, shape, strict=True):
+        flat = flat * extent + coordinate
+    return flat
+
+
+def lower_bound(
+    builder: Builder, ordered: TensorValue, count: Expr, before: Callable[[Scalar], Scalar], row: Shape = ()
+) -> Scalar:
+    """How many of the first `count` elements of `ordered` are `before`, which holds for none behind one it fails for.
+
+    A binary search in as many steps as the largest `count` has bits. `row` are the coordinates in front of the last one.
+    """
+    longest = bounds(count).hi
+    bits = 48 if longest is None else max(longest.bit_length(), 1)
+    found: Scalar = const(0, DType.I64)
+    for bit in reversed(range(bits)):
+        further = add(found, const(1 << bit, DType.I64))
+        inside = op("le", further, index(count))
+        last = sub(further, const(1, DType.I64))
+        element = builder.read(ordered, (*row, placeholder(0)), indirect=(last,), mask=inside)
+        found = select(both(inside, before(element)), further, found)
+    return found
+
+
+def sums_of_rows(builder: Builder, device: str, elements: Elements) -> TensorValue:
+    """The sum of each row's elements, in a tensor of shape `(rows, *inner)`; 0 for rows that have none."""
+    if any(as_int(extent) == 0 for extent in (elements.count, elements.rows, *elements.inner)):
+        shape = (elements.rows, *elements.inner)
+        return builder.pointwise(shape, elements.dtype, device, lambda point: const(0, elements.dtype))
+    ordered, places = _sorted(builder, device, elements)
+    starts = _starts(builder, device, elements, ordered)
+    pieces = floordiv(elements.count, PIECE)
+    few = as_int(pieces)
+    parts = None
+    if few is None or few >= _LEAST_PIECES:
+        parts = _sums_of_pieces(builder, device, elements, ordered, places, pieces)
+    return _rows(builder, device, elements, starts, places, parts)
+
+
+def _sorted(builder: Builder, device: str, elements: Elements) -> tuple[TensorValue, TensorValue]:
+    """The keys in order, and where each was."""
+    narrow = provably_le(elements.rows, _INT32_MAX)
+    keys = builder.pointwise(
+        (elements.count,),
+        DType.I32 if narrow else DType.I64,
+        device,
+        lambda point: cast(elements.key(point[0]), DType.I32 if narrow else DType.I64),
+        checks=lambda point: elements.checks(point[0]),
+        name=f"{builder.hint}_keys",
+    )
+    ranges = node_ranges("i", keys.shape)
+    ordered = builder.declare(keys.shape, keys.dtype, device, name=f"{builder.hint}_sorted")
+    places = builder.declare(keys.shape, DType.I64, device, name=f"{builder.hint}_places")
+    body = builder.read(keys, ranges)
+    builder.add(
+        Sort(outputs=(ordered, places), ranges=ranges, axis=ranges[0], body=body, origins=builder.origins)
+    )
+    return whole(ordered), whole(places)
+
+
+def _starts(builder: Builder, device: str, elements: Elements, ordered: TensorValue) -> TensorValue:
+    """Where each row's elements begin in sorted order; one more entry says where the last row's end."""
+    narrow = provably_le(elements.count, _INT32_MAX)
+    dtype = DType.I32 if narrow else DType.I64
+
+    def body(point: tuple[Expr, ...]) -> Scalar:
+        row = cast(index(point[0]), ordered.dtype)
+        return cast(lower_bound(builder, ordered, elements.count, lambda key: lt(key, row)), dtype)
+
+    return builder.pointwise((elements.rows + 1,), dtype, device, body, name=f"{builder.hint}_starts")
+
+
+def _sums_of_pieces(
+    builder: Builder,
+    device: str,
+    elements: Elements,
+    ordered: TensorValue,
+    places: TensorValue,
+    pieces: Expr,
+) -> TensorValue:
+    """The sum of each whole piece whose elements are all of one row; 0 for others, which nothing is read for."""
+
+    def body(point: tuple[Expr, ...], axes: tuple[Expr, ...]) -> Scalar:
+        first = builder.read(ordered, (point[0] * PIECE,))
+        one_row = eq(first, builder.read(ordered, (point[0] * PIECE + (PIECE - 1),)))
+        place = builder.read(places, (point[0] * PIECE + axes[0],), mask=one_row)
+        return elements.value(placeholder(0), place, point[1:], one_row)
+
+    (found,) = builder.reduce(
+        "sum", (pieces, *elements.inner), (as_expr(PIECE),), device, body, (elements.dtype,)
+    )
+    assert found is not None
+    return found
+
+
+def _rows(
+    builder: Builder,
+    device: str,
+    elements: Elements,
+    starts: TensorValue,
+    places: TensorValue,
+    parts: TensorValue | None,
+) -> TensorValue:
+    shape = (elements.rows, *elements.inner)
+    # coordinates of dimensions of one element are numbers, as in other nodes
+    point = coordinate_symbols("i", shape)
+    most = elements.count if parts is None else _most_steps(elements.count)
+    axis = symbol("r0", extent=most)
+    start = cast(builder.read(starts, (point[0],)), DType.I64)
+    end = cast(builder.read(starts, (point[0] + 1,)), DType.I64)
+    step: Scalar = index(axis)
+    zero = const(0, elements.dtype)
+
+    def element(position: Scalar, inside: Scalar) -> Scalar:
+        place = load(places.buffer.name, (placeholder(0),), DType.I64, indirect=(position,), mask=inside)
+        return elements.value(placeholder(0), place, point[1:], inside)
+
+    if parts is None:
+        inside = lt(step, sub(end, start))
+        body = select(inside, element(add(start, step), inside), zero)
+    else:
+        walk = _walk(start, end)
+        inside = lt(step, walk.count)
+        in_piece = both(ge(step, walk.head), lt(step, add(walk.head, walk.pieces)))
+        behind = ge(step, walk.head)
+        single = both(inside, op("bitwise_not", in_piece))
+        position = add(select(behind, walk.behind, start), step)
+        piece = add(walk.first_piece, step)
+        summed = load(
+            parts.buffer.name,
+            (placeholder(0), *point[1:]),
+            elements.dtype,
+            indirect=(piece,),
+            mask=both(inside, in_piece),
+        )
+        body = select(inside, select(in_piece, summed, element(position, single)), zero)
+    output = builder.declare(shape, elements.dtype, device, name=f"{builder.hint}_sums")
+    builder.add(
+        Reduce(
+            outputs=(output,),
+            kind="sum",
+            ranges=node_ranges("i", shape),
+            axes=(axis,),
+            body=simplified(body),
+            origins=builder.origins,
+        )
+    )
+    return whole(output)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Walk:
+    """The steps of a row: `head` single elements, `pieces`, then single elements again, `count` steps in all.
+
+    Step `s` reads sorted position `start + s` in the head, piece `first_piece + s` among the pieces, and sorted position
+    `behind + s` behind them.
+    """
+
+    head: Scalar
+    pieces: Scalar
+    count: Scalar
+    first_piece: Scalar
+    behind: Scalar
+
+
+def _walk(start: Scalar, end: Scalar) -> _Walk:
+    zero, shift = const(0, DType.I64), const(_LOG_PIECE, DType.I64)
+    first = op("rshift", add(start, const(PIECE - 1, DType.I64)), shift)
+    last = op("rshift", end, shift)
+    pieces = op("maximum", sub(last, first), zero)
+    any_piece = lt(first, last)
+    head = select(any_piece, sub(op("lshift", first, shift), start), sub(end, start))
+    tail = select(any_piece, sub(end, op("lshift", last, shift)), zero)
+    count = add(add(head, pieces), tail)
+    return _Walk(
+        head=head,
+        pieces=pieces,
+        count=count,
+        first_piece=sub(first, head),
+        # the last `tail` steps read the positions up to `end`
+        behind=sub(end, count),
+    )
+
+
+def _most_steps(count: Expr) -> Expr:
+    """The most steps that a row of `count` elements can take: two pieces less one element each, and the pieces."""
+    return floordiv(count, PIECE) + 2 * (PIECE - 1)

@@ -1,0 +1,180 @@
+"""Sums at positions from tensors, made by sorting the positions: which element belongs to which row, and where the sums go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import Expr, as_expr, product
+from coilwork_ir.scalar import Scalar, const
+from coilwork_lowering.builder import Builder
+from coilwork_lowering.ops.elementwise import scalar_operand
+from coilwork_lowering.ops.indexing import AdvancedIndex, in_range, position_of
+from coilwork_lowering.ops.segments import Elements, flatten, sums_of_rows, unflatten
+from coilwork_lowering.rules import Call, NotLowered
+from coilwork_lowering.scalar_math import add, index, mul, select, to_dtype
+from coilwork_lowering.values import Shape, TensorValue, Value, dims, is_whole
+
+RowOf: TypeAlias = Callable[[tuple[Expr, ...]], tuple[Expr, ...]]
+
+
+def adds_sorted(builder: Builder, device: str, dtype: DType) -> bool:
+    """Whether sums of `dtype` at positions from tensors are made by sorting. Integer sums are exact in any order."""
+    chosen = builder.options.accumulation
+    if not dtype.is_float or chosen == "atomic":
+        return False
+    return chosen == "sorted" or not device.startswith("cpu")
+
+
+def in_place(call: Call) -> bool:
+    """Whether the operator writes into its first argument."""
+    return call.target.split(".")[1].endswith("_")
+
+
+def index_put_sorted(
+    builder: Builder, call: Call, plan: AdvancedIndex, value: TensorValue, source: TensorValue, depth: Shape
+) -> Value:
+    """`aten.index_put` that accumulates; `depth` is the shape that the index tensors broadcast to."""
+    indexed = tuple(value.shape[k] for k in plan.places)
+    inner = tuple(s for k, s in enumerate(value.shape) if k not in plan.places)
+    wide = value.dtype.compute
+
+    def at(flat: Expr) -> tuple[Expr, ...]:
+        # a point of the values, of which the other dimensions do not matter to the index
+        rest = [as_expr(0)] * len(inner)
+        return (*rest[: plan.front], *unflatten(flat, depth), *rest[plan.front :])
+
+    def key(flat: Expr) -> Scalar:
+        found: Scalar = const(0, DType.I64)
+        for extent, position in zip(indexed, plan.positions(builder, at(flat)), strict=True):
+            found = add(mul(found, index(extent)), position)
+        return found
+
+    def element(position: Expr, place: Scalar, point: tuple[Expr, ...], mask: Scalar) -> Scalar:
+        spot = (*point[: plan.front], *unflatten(position, depth), *point[plan.front :])
+        own = spot[len(spot) - len(source.shape) :]
+        return to_dtype(builder.read(source, own, indirect=(place,), mask=mask), wide)
+
+    elements = Elements(
+        count=product(depth),
+        rows=product(indexed),
+        inner=inner,
+        key=key,
+        value=element,
+        dtype=wide,
+        checks=lambda flat: plan.checks(builder, at(flat), call.target),
+    )
+
+    def rows(point: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        rest = [p for k, p in enumerate(point) if k not in plan.places]
+        return (flatten([point[k] for k in plan.places], indexed), *rest)
+
+    return _added(builder, call, value, elements, rows)
+
+
+def scatter_sorted(
+    builder: Builder, call: Call, value: TensorValue, positions: TensorValue, source: Value, dim: int
+) -> Value:
+    """Rows along `dim` where the index is the same for all other dimensions, else rows of one element."""
+    size, wide = value.shape[dim], value.dtype.compute
+    others = [k for k in range(len(value.shape)) if k != dim]
+    along = dims(positions.shape)[dim]
+    free = frozenset[Expr]().union(*(e.free_symbols for e in positions.index))
+    whole_rows = free <= {along} and all(positions.shape[k] == value.shape[k] for k in others)
+    inner = tuple(value.shape[k] for k in others) if whole_rows else ()
+    counted = (positions.shape[dim],) if whole_rows else positions.shape
+
+    def spot(flat: Expr, point: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        if whole_rows:
+            return (*point[:dim], flat, *point[dim:])
+        return unflatten(flat, counted)
+
+    def found(flat: Expr) -> Scalar:
+        at = spot(flat, (as_expr(0),) * len(others))
+        return position_of(builder, positions, at, size, wraps=False)
+
+    def key(flat: Expr) -> Scalar:
+        if whole_rows:
+            return found(flat)
+        at = list(unflatten(flat, counted))
+        at[dim] = as_expr(0)
+        below = product(value.shape[dim + 1 :])
+        return add(mul(found(flat), index(below)), index(flatten(at, value.shape)))
+
+    def element(position: Expr, place: Scalar, point: tuple[Expr, ...], mask: Scalar) -> Scalar:
+        if not isinstance(source, TensorValue):
+            return select(mask, scalar_operand(builder, source, (), wide), const(0, wide))
+        read = builder.read(source, spot(position, point), indirect=(place,), mask=mask)
+        return to_dtype(read, wide)
+
+    elements = Elements(
+        count=product(counted),
+        rows=size if whole_rows else product(value.shape),
+        inner=inner,
+        key=key,
+        value=element,
+        dtype=wide,
+        checks=lambda flat: (in_range(found(flat), size, call.target),),
+    )
+
+    def rows(point: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        if whole_rows:
+            return (point[dim], *point[:dim], *point[dim + 1 :])
+        return (flatten(point, value.shape),)
+
+    return _added(builder, call, value, elements, rows)
+
+
+def index_add_sorted(
+    builder: Builder, call: Call, value: TensorValue, positions: TensorValue, source: TensorValue, dim: int
+) -> Value:
+    """`aten.index_add`."""
+    wide = value.dtype.compute
+
+    def key(flat: Expr) -> Scalar:
+        return position_of(builder, positions, (flat,), value.shape[dim], wraps=False)
+
+    def element(position: Expr, place: Scalar, point: tuple[Expr, ...], mask: Scalar) -> Scalar:
+        spot = (*point[:dim], position, *point[dim:])
+        found = to_dtype(builder.read(source, spot, indirect=(place,), mask=mask), wide)
+        return mul(scalar_operand(builder, call["alpha"], (), wide), found)
+
+    elements = Elements(
+        count=source.shape[dim],
+        rows=value.shape[dim],
+        inner=(*value.shape[:dim], *value.shape[dim + 1 :]),
+        key=key,
+        value=element,
+        dtype=wide,
+        checks=lambda flat: (in_range(key(flat), value.shape[dim], call.target),),
+    )
+    return _added(builder, call, value, elements, lambda point: (point[dim], *point[:dim], *point[dim + 1 :]))
+
+
+def _added(builder: Builder, call: Call, value: TensorValue, elements: Elements, rows: RowOf) -> TensorValue:
+    """`value`, or for the in-place operators its memory, with the elements added; `rows` places a point in the sums."""
+    old = builder.current(value)
+    into = None
+    if in_place(call):
+        if not is_whole(old):
+            raise NotLowered("a scatter into part of a buffer")
+        into = old.buffer
+    filled = builder.number_everywhere(value)
+    sums = sums_of_rows(builder, call.device, elements)
+
+    def body(point: tuple[Expr, ...]) -> Scalar:
+        found = builder.read(sums, rows(point))
+        if filled is None or filled.value != 0:
+            found = add(to_dtype(builder.read(value, point), elements.dtype), found)
+        return to_dtype(found, value.dtype)
+
+    return builder.pointwise(
+        value.shape,
+        value.dtype,
+        call.device,
+        body,
+        strides=None if into is not None else call.strides(builder),
+        into=into,
+        name=call.node.name,
+    )

@@ -1,0 +1,89 @@
+"""Parts of a tensor that `as_strided_scatter` replaces, and memory that is made to be filled so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import torch
+
+from coilwork_ir.buffers import Buffer
+from coilwork_ir.loops import Scatter
+from coilwork_lowering.builder import Builder, node_ranges
+from coilwork_lowering.options import LoweringOptions
+from coilwork_lowering.simplify import simplified
+from coilwork_lowering.values import TensorValue, coordinate_symbols, whole
+
+_SCATTER: Final = torch.ops.aten.as_strided_scatter.default
+
+
+def box_in(whole: torch.Tensor, size: Any, stride: Any, offset: Any) -> tuple[int, ...] | None:
+    """Where in `whole` the elements begin that `as_strided` with these arguments would show, if they are a box of it.
+
+    None if they are not, if `whole` has gaps or is itself part of other memory, or if something of this is symbolic.
+    """
+    shape, strides = tuple(whole.shape), tuple(whole.stride())
+    numbers = (*shape, *strides, *size, *stride, offset, whole.storage_offset())
+    if any(type(n) is not int for n in numbers) or len(size) != len(shape) or whole.storage_offset():
+        return None
+    below = 1
+    for extent, step in zip(reversed(shape), reversed(strides), strict=True):
+        if step != below:
+            return None
+        below *= extent
+    starts: list[int] = []
+    left = offset
+    for extent, step, count, given in zip(shape, strides, size, stride, strict=True):
+        start, left = divmod(left, step)
+        if not 0 < count <= extent - start or (count > 1 and given != step):
+            return None
+        starts.append(start)
+    return None if left else tuple(starts)
+
+
+def begins_filling(node: torch.fx.Node, options: LoweringOptions) -> bool:
+    """Whether all that happens to `node`, memory of any contents, is that a part is stored into it."""
+    users = tuple(node.users)
+    if len(users) != 1 or not replaces_part_of(users[0], node, options):
+        return False
+    return int(node.meta["val"].numel()) > 0
+
+
+def replaces_part_of(user: torch.fx.Node, node: torch.fx.Node, options: LoweringOptions) -> bool:
+    """Whether `user` is `node`, which nobody else needs, but for a box with other contents."""
+    if user.target is not _SCATTER or options.falls_back(str(_SCATTER)) or user.kwargs:
+        return False
+    whole, *others = user.args
+    if whole is not node or node in user.args[1:] or len(node.users) != 1 or len(others) != 4:
+        return False
+    source, size, stride, offset = others
+    value = source.meta.get("val") if isinstance(source, torch.fx.Node) else None
+    memory: torch.Tensor = node.meta["val"]
+    if not isinstance(value, torch.Tensor) or (value.dtype, value.device) != (memory.dtype, memory.device):
+        return False
+    return not memory.dtype.is_complex and box_in(memory, size, stride, offset) is not None
+
+
+def fill(builder: Builder, target: Buffer, starts: Sequence[int], source: TensorValue) -> TensorValue:
+    """Append a store of `source` into the box of `target` that begins at `starts`; it takes over that memory."""
+    point = coordinate_symbols("i", source.shape)
+    value = simplified(builder.read(source, point))
+    begun = not builder.is_unfilled(target)
+    output = target
+    if begun:
+        output = builder.declare(target.shape, target.dtype, target.device, strides=target.strides)
+    builder.add(
+        Scatter(
+            output=output,
+            into=target.name if begun else None,
+            ranges=node_ranges("i", source.shape),
+            index=tuple(start + c for start, c in zip(starts, point, strict=True)),
+            indirect=(),
+            value=value,
+            mode="store",
+            origins=builder.origins,
+        )
+    )
+    if begun:
+        builder.overwrite(target.name, output)
+    return whole(output)

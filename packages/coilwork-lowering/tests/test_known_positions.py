@@ -1,0 +1,96 @@
+"""Reads at positions that are known when compiling are maps of coordinates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from lowering_against_eager import assert_as_eager, trace_and_lower
+from torch import Tensor, arange
+
+from coilwork_ir.index import evaluate, symbol
+from coilwork_ir.loops import Graph, Pointwise
+from coilwork_ir.scalar import Load, postorder
+from coilwork_lowering.known_positions import position_map
+
+
+def scaled(size: int, length: int, centre: float = 0.0) -> Tensor:
+    """Nearest upsampling as torch writes it out."""
+    return ((arange(length, dtype=torch.float32) + centre) * (size / length)).to(torch.int64)
+
+
+def gathers(graph: Graph) -> bool:
+    """True if the last node reads at positions that it loads."""
+    last = graph.nodes[-1]
+    assert isinstance(last, Pointwise)
+    return any(isinstance(node, Load) and node.indirect for node in postorder((last.body,)))
+
+
+KNOWN: dict[str, Callable[[Tensor], Tensor]] = {
+    "doubled": lambda x: x[:, :, scaled(6, 12)[:, None], scaled(7, 14)],
+    "scaled": lambda x: x[:, :, scaled(6, 10)[:, None], scaled(7, 5)],
+    "centred": lambda x: x[:, :, scaled(6, 10, 0.5)[:, None], scaled(7, 5, 0.5)],
+    "reversed": lambda x: x[:, :, arange(6).flip(0)],
+    "rolled": lambda x: x[:, :, (arange(6) + 2) % 6],
+    "from the end": lambda x: x[..., -arange(1, 8)],
+    "one of them": lambda x: x[:, arange(3)],
+    "one position": lambda x: x[:, arange(1) + 2],
+    "apart": lambda x: x[arange(2), :, arange(2)],
+    "diagonal": lambda x: x[:, :, arange(6), arange(6) + 1],
+    "by index_select": lambda x: x[:, :, arange(3) * 2],
+}
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_known_positions_need_no_index(name: str) -> None:
+    lowered = assert_as_eager(KNOWN[name], torch.randn(2, 3, 6, 7))
+    assert not gathers(lowered.graph)
+
+
+def test_positions_without_a_form_are_loaded() -> None:
+    def scattered(x: Tensor) -> Tensor:
+        return x[(arange(5) * arange(5)) % 7]
+
+    lowered = assert_as_eager(scattered, torch.randn(7, 2))
+    assert gathers(lowered.graph)
+
+
+def test_positions_of_data_are_loaded_and_checked() -> None:
+    def function(x: Tensor, at: Tensor) -> Tensor:
+        return x[at + arange(3)]
+
+    lowered = assert_as_eager(function, torch.randn(7, 2), torch.tensor([1, 2, 3]))
+    assert gathers(lowered.graph)
+    assert any(node.checks for node in lowered.graph.nodes if isinstance(node, Pointwise))
+
+
+def test_positions_outside_are_still_an_error() -> None:
+    lowered = trace_and_lower(lambda x: torch.ops.aten._unsafe_index(x, [arange(9)]), (torch.randn(7),))
+    assert gathers(lowered.graph)
+    assert any(node.checks for node in lowered.graph.nodes if isinstance(node, Pointwise))
+
+
+@given(
+    st.integers(1, 60),
+    st.integers(1, 40),
+    st.integers(-3, 3),
+    st.integers(-60, 60),
+    st.integers(1, 5),
+    st.booleans(),
+)
+def test_a_map_gives_every_position(
+    size: int, count: int, factor: int, offset: int, divisor: int, wraps: bool
+) -> None:
+    values = torch.div(arange(count) * factor + offset, divisor, rounding_mode="floor")
+    if wraps:
+        values = values.remainder(size)
+    found = position_map(values, size)
+    if found is None:
+        return
+    at = symbol("i", lo=0, hi=count - 1)
+    expression = found(at)
+    expected = torch.where(values < 0, values + size, values).tolist()
+    assert [evaluate(expression, {"i": k}) for k in range(count)] == expected

@@ -1,0 +1,253 @@
+"""Splitting scans: few long rows are scanned in pieces, each from what the pieces before it combine to.
+
+A GPU kernel scans a row with one program, which carries the running value from block to block. Where rows are fewer than
+fill the device, three kernels do better: a reduction of each piece, a scan of the pieces' results, which are few, and a
+scan of each piece that starts with them. Rows are read twice and written once, by as many programs as there are pieces.
+Pieces depend on extents and the device alone, and combine in one order: results are the same from run to run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Final
+
+from coilwork_ir.buffers import Buffer, contiguous_strides
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import Expr, as_expr, as_int, floordiv, mod, provably_positive, symbol
+from coilwork_ir.loops import Graph, Node, Pointwise, Reduce, Scan
+from coilwork_ir.ops import ReduceKind, ScanKind
+from coilwork_ir.scalar import Scalar, const, index_value, load, loads, op, substitute_ranges, where
+from coilwork_ir.target import Target
+from coilwork_scheduler.cost import CostModel, KernelWork
+from coilwork_scheduler.dependence import Dependence
+from coilwork_scheduler.externalize import fresh_name
+from coilwork_scheduler.journal import Journal
+from coilwork_scheduler.options import ScheduleOptions
+from coilwork_scheduler.sizes import SizeHints
+from coilwork_scheduler.splitting.combine import guarded, identity_of
+from coilwork_scheduler.stage import extent_of
+
+# Kinds whose pieces' results are those of a reduction, which combine by a scalar operation.
+_COMBINE: Final[Mapping[ScanKind, tuple[ReduceKind, str]]] = MappingProxyType(
+    {
+        "sum": ("sum", "add"),
+        "prod": ("prod", "mul"),
+        "min": ("min", "minimum"),
+        "max": ("max", "maximum"),
+        "logcumsumexp": ("online_softmax", ""),
+    }
+)
+# Points of a piece: as many as stay in registers, and no fewer than are worth a program.
+LONGEST: Final = 8192
+SHORTEST: Final = 1024
+# The scan of the pieces' results has one program per row.
+MOST_PIECES: Final = 16384
+# The three kernels must together take less than this share of the one's time.
+CLEAR_WIN: Final = 0.8
+
+
+def split_scans(
+    graph: Graph,
+    facts: Dependence,
+    *,
+    target: Target,
+    model: CostModel,
+    sizes: SizeHints,
+    options: ScheduleOptions,
+    journal: Journal,
+) -> Graph:
+    """`graph` with scans of few long rows done in pieces, where `model` says that it pays; on GPUs only."""
+    if not options.split or not target.is_gpu:
+        return graph
+    taken = set(facts.buffers)
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        length = _piece_length(node, options) if isinstance(node, Scan) else None
+        if length is None:
+            nodes.append(node)
+            continue
+        assert isinstance(node, Scan)
+        output = node.outputs[0]
+        assert output is not None
+        rows = sizes.numel(tuple(extent_of(r) for r in node.ranges if r is not node.axis))
+        size = as_int(extent_of(node.axis))
+        assert size is not None
+        read_bytes = sum(sizes.size_bytes(facts.buffers[access.buffer]) for access in loads((node.body,)))
+        write_bytes = sizes.size_bytes(output)
+        whole = model.kernel_us(_work(read_bytes, write_bytes, rows, size, rows))
+        pieces = -(-size // length)
+        split = (
+            model.kernel_us(_work(read_bytes, 0, rows * pieces, length, rows * pieces))
+            + model.kernel_us(_work(8 * rows * pieces, 0, rows, pieces, rows))
+            + model.kernel_us(_work(read_bytes, write_bytes, rows * pieces, length, rows * pieces))
+        )
+        pays = split < CLEAR_WIN * whole
+        journal.note(
+            "split-scan",
+            (output.name,),
+            pays,
+            "pieces fill the device" if pays else "reading rows again costs more than idle programs do",
+            pieces=pieces,
+            whole_us=round(whole, 3),
+            split_us=round(split, 3),
+        )
+        nodes.extend(_Writer(node=node, length=length, taken=taken).run() if pays else (node,))
+    return replace(graph, nodes=tuple(nodes))
+
+
+def _work(read_bytes: float, write_bytes: float, rows: int, length: int, programs: int) -> KernelWork:
+    return KernelWork(
+        read_bytes=read_bytes,
+        write_bytes=write_bytes,
+        operations=rows * length,
+        rows=rows,
+        row_length=length,
+        programs=programs,
+    )
+
+
+def _piece_length(node: Scan, options: ScheduleOptions) -> int | None:
+    """Points of a piece of `node`; `None` if it is not cut: unsuited, or on chip as a whole."""
+    if node.kind not in _COMBINE or node.checks or node.outputs[0] is None:
+        return None
+    if any(b is not None for b in node.outputs[1:]) or node.body.dtype.is_bool:
+        return None
+    # the axis has to be the innermost one, so that pieces of it lie one behind the other
+    real = [r for r in node.ranges if as_int(extent_of(r)) != 1]
+    size = as_int(extent_of(node.axis))
+    if size is None or real[-1:] != [node.axis] or not all(provably_positive(extent_of(r)) for r in real):
+        return None
+    if 4 * size <= options.persistent_bytes:
+        return None
+    return piece_length(size)
+
+
+def piece_length(size: int) -> int | None:
+    """The divisor of `size` that fills most of a power of two; `LONGEST` if no divisor will do, `None` if that is too short."""
+    shortest = max(SHORTEST, -(-size // MOST_PIECES))
+    found = [n for n in range(shortest, LONGEST + 1) if size % n == 0]
+    if found:
+        return max(found, key=lambda n: (round(n / (1 << (n - 1).bit_length()), 1), n))
+    return LONGEST if shortest <= LONGEST else None
+
+
+@dataclass(slots=True, kw_only=True)
+class _Writer:
+    """Makes the nodes that replace one scan; `taken` are the names of all buffers."""
+
+    node: Scan
+    length: int
+    taken: set[str]
+
+    def run(self) -> tuple[Node, ...]:
+        node = self.node
+        size = as_int(extent_of(node.axis))
+        assert size is not None
+        count = -(-size // self.length)
+        piece = symbol(f"{node.axis.name}_piece", extent=as_expr(count))
+        point = symbol(f"{node.axis.name}_point", extent=as_expr(self.length))
+        position = piece * self.length + point
+        body = self._body(position, even=size % self.length == 0)
+        outer = tuple(piece if r is node.axis else r for r in node.ranges)
+        reduction, total = self._reduced(outer, point, body)
+        before = self._buffer("before", outer)
+        running = Scan(
+            outputs=(before,),
+            kind=node.kind,
+            ranges=outer,
+            axis=piece,
+            body=total,
+            reverse=node.reverse,
+            origins=node.origins,
+        )
+        place = node.ranges.index(node.axis)
+        inner = (*outer[: place + 1], point, *outer[place + 1 :])
+        local = self._buffer("local", inner)
+        within = Scan(
+            outputs=(local,),
+            kind=node.kind,
+            ranges=inner,
+            axis=point,
+            body=body,
+            reverse=node.reverse,
+            origins=node.origins,
+        )
+        return (reduction, running, within, self._joined(before, local, count))
+
+    def _body(self, position: Expr, *, even: bool) -> Scalar:
+        """The scan's body at a point of a piece; what combining does not notice behind the end."""
+        node = self.node
+        size = extent_of(node.axis)
+        if even:
+            return substitute_ranges((node.body,), {node.axis: position})[0]
+        inside = op("lt", index_value(position), index_value(size))
+        (found,) = substitute_ranges((node.body,), {node.axis: position})
+        return where(inside, guarded(found, inside), const(self._identity(), node.body.dtype))
+
+    def _reduced(self, outer: tuple[Expr, ...], point: Expr, body: Scalar) -> tuple[Reduce, Scalar]:
+        """The reduction of each piece, and the value that its results make."""
+        node = self.node
+        kind, _ = _COMBINE[node.kind]
+        parts = [self._buffer("part", outer)]
+        if kind == "online_softmax":
+            parts.append(self._buffer("part_sum", outer))
+        reduction = Reduce(
+            outputs=tuple(parts), kind=kind, ranges=outer, axes=(point,), body=body, origins=node.origins
+        )
+        found = [load(part.name, outer, part.dtype) for part in parts]
+        if len(found) == 1:
+            return reduction, found[0]
+        return reduction, _with_largest(found[0], op("log", found[1]))
+
+    def _joined(self, before: Buffer, local: Buffer, count: int) -> Pointwise:
+        """The scan's result: each piece's, combined with what the pieces before it give."""
+        node = self.node
+        output = node.outputs[0]
+        assert output is not None
+        dtype = node.body.dtype
+        piece, point = floordiv(node.axis, self.length), mod(node.axis, self.length)
+        near = piece + 1 if node.reverse else piece - 1
+        edge = (
+            op("lt", index_value(near), index_value(as_expr(count)))
+            if node.reverse
+            else op("ge", index_value(near), const(0, DType.I64))
+        )
+        place = node.ranges.index(node.axis)
+        at = (*node.ranges[:place], near, *node.ranges[place + 1 :])
+        inner = (*node.ranges[:place], piece, point, *node.ranges[place + 1 :])
+        first = load(before.name, at, dtype, mask=edge, other=self._identity())
+        second = load(local.name, inner, dtype)
+        if node.kind == "logcumsumexp":
+            value = _log_add(first, second)
+        else:
+            value = op(_COMBINE[node.kind][1], first, second)
+        return Pointwise(output=output, ranges=node.ranges, body=value, origins=node.origins)
+
+    def _identity(self) -> bool | int | float:
+        kind, _ = _COMBINE[self.node.kind]
+        return identity_of(kind, self.node.body.dtype)
+
+    def _buffer(self, suffix: str, ranges: tuple[Expr, ...]) -> Buffer:
+        output = self.node.outputs[0]
+        assert output is not None
+        shape = tuple(extent_of(r) for r in ranges)
+        return Buffer(
+            name=fresh_name(f"{output.name}_{suffix}", self.taken),
+            dtype=self.node.body.dtype,
+            shape=shape,
+            strides=contiguous_strides(shape),
+            device=output.device,
+        )
+
+
+def _with_largest(largest: Scalar, rest: Scalar) -> Scalar:
+    """`largest + rest`, where `rest` is NaN for infinite ones."""
+    return where(op("isinf", largest), largest, op("add", largest, rest))
+
+
+def _log_add(a: Scalar, b: Scalar) -> Scalar:
+    largest = op("maximum", a, b)
+    total = op("add", op("exp", op("sub", a, largest)), op("exp", op("sub", b, largest)))
+    return _with_largest(largest, op("log", total))

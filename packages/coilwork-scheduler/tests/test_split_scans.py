@@ -1,0 +1,121 @@
+"""Scans share kernels with what is pointwise around them, and those of few long rows are done in pieces on a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from coilwork_ir.buffers import Buffer, Ref, contiguous_strides
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import as_expr, symbol
+from coilwork_ir.kernels import KernelCall
+from coilwork_ir.kernels.interpret import interpret_schedule
+from coilwork_ir.kernels.verify import verify_schedule
+from coilwork_ir.loops import Graph, Pointwise, Scan
+from coilwork_ir.loops.interpret import interpret_graph
+from coilwork_ir.loops.verify import verify_graph
+from coilwork_ir.ops import ScanKind
+from coilwork_ir.scalar import cast, load, op
+from coilwork_ir.target import Target, target
+from coilwork_scheduler import ScheduleOptions, schedule
+from coilwork_scheduler.splitting.scans import LONGEST, piece_length
+
+BF16, F32 = DType.BF16, DType.F32
+H200 = target("sm_90")
+# launches cost nothing and memory is slow: whatever may be split is
+EAGER = replace(H200, launch_us=1e-6, bandwidth_gb_s=1.0)
+SHORT_ROWS = ScheduleOptions(persistent_bytes=4096)
+
+
+def tensor(name: str, shape: tuple[int, ...], dtype: DType) -> Buffer:
+    sizes = tuple(as_expr(n) for n in shape)
+    return Buffer(name=name, dtype=dtype, shape=sizes, strides=contiguous_strides(sizes), device="cpu")
+
+
+def scanned(
+    kind: ScanKind, shape: tuple[int, ...], axis: int, *, reverse: bool = False, positions: bool = False
+) -> Graph:
+    """`scan(2 * x)` of bf16 rows in f32, rounded to bf16."""
+    x, wide, out = tensor("x", shape, BF16), tensor("wide", shape, F32), tensor("out", shape, BF16)
+    at = tensor("at", shape, DType.I64)
+    ranges = tuple(symbol(f"i{k}", extent=n) for k, n in enumerate(x.shape))
+    value = cast(load("x", ranges, BF16), F32)
+    scan = Scan(
+        outputs=(wide, at) if positions else (wide,),
+        kind=kind,
+        ranges=ranges,
+        axis=ranges[axis],
+        body=op("add", value, value),
+        reverse=reverse,
+    )
+    rounded = Pointwise(output=out, ranges=ranges, body=cast(load("wide", ranges, F32), BF16))
+    results = ("out", "at") if positions else ("out",)
+    return Graph(
+        name="scanned",
+        inputs=(x,),
+        nodes=(scan, rounded),
+        outputs=tuple(Ref(name) for name in results),
+    )
+
+
+def kernels(graph: Graph, device: Target, options: ScheduleOptions = SHORT_ROWS) -> int:
+    """How many kernels `graph` takes, after a comparison of what they compute."""
+    seen: list[Graph] = []
+    made = schedule(graph, device, options, observe=lambda _, g: seen.append(g))
+    for each in seen:
+        verify_graph(each)
+    verify_schedule(made)
+    (source,) = graph.inputs
+    assert isinstance(source, Buffer)
+    shape = tuple(n.value for n in source.shape)
+    x = (torch.randint(-4, 5, shape) / 8).bfloat16()
+    wanted, found = interpret_graph(graph, [x]), interpret_schedule(made, [x])
+    for a, b in zip(wanted, found, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-2, atol=1e-2)
+    return sum(isinstance(step, KernelCall) for step in made.steps)
+
+
+@pytest.mark.parametrize("device", ["sm_90", "x86-64-avx2"])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_what_is_pointwise_around_a_scan_shares_its_kernel(device: str, axis: int) -> None:
+    assert kernels(scanned("sum", (3, 5, 7), axis), target(device)) == 1
+    assert kernels(scanned("max", (3, 5, 7), axis, positions=True), target(device)) == 1
+
+
+@pytest.mark.parametrize("kind", ["sum", "prod", "min", "max", "logcumsumexp"])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_few_long_rows_are_scanned_in_pieces(kind: ScanKind, reverse: bool) -> None:
+    # pieces, their prefixes, and what follows from both, rounding included
+    assert kernels(scanned(kind, (2, 6000), 1, reverse=reverse), EAGER) == 3
+    assert kernels(scanned(kind, (6000,), 0, reverse=reverse), EAGER) == 3
+
+
+@pytest.mark.parametrize("kind", ["sum", "logcumsumexp"])
+def test_pieces_may_be_of_unequal_length(kind: ScanKind) -> None:
+    # a prime number of points: pieces and the whole have no common space
+    assert kernels(scanned(kind, (2, 8209), 1), EAGER) > 3
+
+
+def test_what_stays_one_kernel() -> None:
+    # many rows, rows that fit on chip, no unit stride along the axis, positions, CPUs, and not worth it
+    assert kernels(scanned("sum", (300, 1200), 1), H200) == 1
+    assert kernels(scanned("sum", (2, 6000), 1), EAGER, ScheduleOptions()) == 1
+    assert kernels(scanned("sum", (6000, 2), 0), EAGER) == 1
+    assert kernels(scanned("max", (2, 6000), 1, positions=True), EAGER) == 1
+    assert kernels(scanned("sum", (2, 6000), 1), target("x86-64-avx2")) == 1
+    assert kernels(scanned("sum", (2, 6000), 1), H200) == 1
+
+
+def test_pieces_fill_their_blocks() -> None:
+    assert piece_length(4_000_000) == 8000
+    assert piece_length(262_144) == 8192
+    assert piece_length(8209) == LONGEST
+    assert piece_length(LONGEST * 20000) is None
+
+
+def test_decisions_say_why() -> None:
+    graph = scanned("sum", (8, 4_000_000), 1)
+    (found,) = [d for d in schedule(graph, H200).decisions if d.rule == "split-scan"]
+    assert found.accepted and dict(found.numbers)["pieces"] == 500

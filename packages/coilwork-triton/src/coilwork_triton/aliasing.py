@@ -1,0 +1,62 @@
+"""Stores over memory that the same kernel reads: when threads have to wait for each other first.
+
+The threads of a program share a block's elements out among themselves. A store over the memory of a load is safe without
+more where each element is loaded by the thread that stores it. That is not so for a value that lacks a dimension of
+the block, such as one per row: every warp of the row loads it for itself, one thread stores, and a warp that is late would
+load what was stored. Nor is it certain where what is stored does not depend on what was loaded, for then the two may lie
+differently among the threads, and nothing orders them. A barrier between all loads and the store does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from coilwork_ir.kernels import Kernel, Store
+from coilwork_ir.scalar import Load, Reduce, Scalar, Scan, postorder
+from coilwork_triton.actions import Action, action_roots, actions_of, perform
+from coilwork_triton.levels import Levels
+from coilwork_triton.shape import Shape
+from coilwork_triton.tree import tl
+from coilwork_triton.values import Scope, Values
+
+
+def perform_all(values: Values, scope: Scope, actions: Sequence[Action]) -> None:
+    """The actions, whose values are known: checks, then stores, after a barrier where threads share what they overwrite."""
+    stores = [action.what for action in actions if isinstance(action.what, Store)]
+    if needs_barrier(values.kernel, values.shape, values.levels, stores):
+        scope.writer.do(tl("debug_barrier"))
+    for action in actions:
+        perform(values, scope, action.what)
+
+
+def needs_barrier(kernel: Kernel, shape: Shape, levels: Levels, stores: Iterable[Store]) -> bool:
+    """True if one of `stores` may overwrite what another thread of its program has yet to load."""
+    return any(
+        not _own_elements(store, source, kernel, shape, levels)
+        for store in stores
+        for source in (store.buffer, *(i for o, i in kernel.hints.inplace if o == store.buffer))
+    )
+
+
+def _own_elements(store: Store, source: str, kernel: Kernel, shape: Shape, levels: Levels) -> bool:
+    """True if each element of `source` is loaded by the thread that `store` has write it."""
+    whole = frozenset(tile.letter for tile in shape.tiles if tile.axis is not None)
+    roots = [root for what in actions_of(kernel) for root in action_roots(what)]
+    loads = [node for node in postorder(tuple(roots)) if isinstance(node, Load) and node.buffer == source]
+    if not all(whole <= shape.tile_of(levels.varies[node]) for node in loads):
+        return False
+    return not loads or any(node.buffer == source for node in _loads_of_elements(store.value))
+
+
+def _loads_of_elements(value: Scalar) -> Iterator[Load]:
+    """The loads that `value` depends on element by element: none below a reduction or a scan, which combine many."""
+    seen: set[Scalar] = set()
+    pending = [value]
+    while pending:
+        node = pending.pop()
+        if node in seen or isinstance(node, Reduce | Scan):
+            continue
+        seen.add(node)
+        if isinstance(node, Load):
+            yield node
+        pending.extend(node.operands)

@@ -1,0 +1,77 @@
+"""Reductions whose lengths are data end where the longest row of a program does."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+from kernel_bench import TritonProcess, along, run_source
+from triton_sample_kernels import ragged_sums
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.ops import ReduceKind
+from coilwork_ir.scalar import Reduce, Scalar, const, index_value, load, op, reduce, where
+from coilwork_ir.target import target
+from coilwork_triton import TritonCodegen
+from coilwork_triton.ragged import is_ragged, points_of
+
+X, R = along("x0", 8).symbol, along("r0", 100, "r").symbol
+COUNT = load("in0", [X], DType.I64)
+VALUE = load("in1", [R], DType.F32)
+ZERO = const(0.0, DType.F32)
+
+
+def found(kind: ReduceKind, operand: Scalar) -> Scalar | None:
+    node = reduce(kind, [operand], [R])
+    assert isinstance(node, Reduce)
+    return points_of(node)
+
+
+def test_rows_end_where_a_count_says() -> None:
+    inside = op("lt", index_value(R), COUNT)
+    assert found("sum", where(inside, VALUE, ZERO)) is COUNT
+    assert found("prod", where(inside, VALUE, const(1.0, DType.F32))) is COUNT
+    assert is_ragged([reduce("sum", [where(inside, VALUE, ZERO)], [R])])
+
+
+@pytest.mark.parametrize(
+    ("kind", "operand"),
+    [
+        ("sum", VALUE),
+        ("sum", where(op("lt", index_value(R), COUNT), VALUE, const(1.0, DType.F32))),
+        ("prod", where(op("lt", index_value(R), COUNT), VALUE, ZERO)),
+        ("max", where(op("lt", index_value(R), COUNT), VALUE, ZERO)),
+        ("sum", where(op("gt", index_value(R), COUNT), VALUE, ZERO)),
+        ("sum", where(op("lt", index_value(R + 1), COUNT), VALUE, ZERO)),
+        ("sum", where(op("lt", index_value(R), load("in0", [R], DType.I64)), VALUE, ZERO)),
+    ],
+)
+def test_other_rows_go_to_the_end(kind: ReduceKind, operand: Scalar) -> None:
+    assert found(kind, operand) is None
+    assert not is_ragged([reduce(kind, [operand], [R])])
+
+
+def test_one_reduction_to_the_end_keeps_all_going() -> None:
+    short = reduce("sum", [where(op("lt", index_value(R), COUNT), VALUE, ZERO)], [R])
+    assert not is_ragged([short, reduce("sum", [VALUE], [R])])
+
+
+@pytest.mark.parametrize("lengths", ["none", "uneven", "one"])
+def test_sums_of_rows_of_any_length(engine: TritonProcess, lengths: str) -> None:
+    counts = torch.zeros(1000, dtype=torch.int64)
+    if lengths == "uneven":
+        counts[::7] = 4
+        counts[5] = 100
+    elif lengths == "one":
+        counts[999] = 700
+    starts = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
+    assert starts[-1] <= 700
+    rows = torch.randn(700, 64, generator=torch.Generator().manual_seed(0))
+    wanted = torch.stack([rows[a:b].double().sum(0) for a, b in pairwise(starts.tolist())]).float()
+    source = TritonCodegen().emit(ragged_sums(), target("sm_90"), {})
+    for config in range(len(source.configs)):
+        out = torch.full((64000,), 7.0)
+        given = [starts.int(), rows.reshape(-1), out]
+        result = run_source(engine, source, given, config=config)[2]
+        torch.testing.assert_close(result.cpu().view(1000, 64), wanted, rtol=1e-5, atol=1e-4)
