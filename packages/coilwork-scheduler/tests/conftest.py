@@ -137,6 +137,8 @@ def combine(kind: str, values: Sequence[Number], output: int) -> Number:
             return max(range(len(values)), key=lambda k: (values[k], -k))
         case "welford":
             return mean if output == 0 else sum((v - mean) ** 2 for v in values)
+        case "online_softmax":
+            return max(values) if output == 0 else sum(math.exp(v - max(values)) for v in values)
     raise AssertionError(kind)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import symbol
 from coilwork_ir.kernels import KernelCall
@@ -49,6 +51,20 @@ def test_softmax_of_symbolic_size_is_one_looped_kernel(build, compare):
     (call,) = calls(made)
     assert made.kernels[0].hints.reduction == "looped"
     assert call.sizes == (rows, columns)
+
+
+@pytest.mark.parametrize("numerics", ["fast", "strict"])
+@pytest.mark.parametrize("target", ["sm_90", "x86-64-avx512"])
+@pytest.mark.parametrize("room", [64, 65536])
+def test_softmax_of_rows_that_do_not_stay_on_chip_reads_them_twice(build, compare, room, target, numerics):
+    build.input("x", 6, 20)
+    softmax(build, 6, 20)
+    made = compare(build.graph("y"), name=target, persistent_bytes=room, numerics=numerics)
+    (kernel,) = made.kernels
+    scalars = postorder(tuple(store.value for store in kernel.stores))
+    kinds = [node.kind for node in scalars if isinstance(node, Reduce)]
+    one_reading = room == 64 and target == "sm_90" and numerics == "fast"
+    assert set(kinds) == ({"online_softmax"} if one_reading else {"max", "sum"})
 
 
 def layer_norm(build, batch, time, width):

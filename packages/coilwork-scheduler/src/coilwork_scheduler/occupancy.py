@@ -16,6 +16,8 @@ _MOST_SUMS: Final = 64
 _MOST_VALUES: Final = 112
 # Neighbouring results that one program of a column reduction computes: whole sectors of memory.
 COLUMNS: Final = 32
+# Rows that a column reduction (unit stride along a parallel range) keeps in one tile at most.
+LONGEST_COLUMN: Final = 512
 
 
 def unit_stride(offset: Expr) -> frozenset[Expr]:

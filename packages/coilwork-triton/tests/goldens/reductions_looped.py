@@ -38,10 +38,11 @@ def combine_argmax(a, ai, b, bi):
 
 @triton.jit
 def online_softmax_step(m, s, x):
-    # running maximum m and sum s of exp(. - m); lanes that have seen only -inf must not compute inf - inf
-    m_new = tl.maximum(m, x, propagate_nan=tl.PropagateNan.ALL)
-    shift = tl.where(m_new == float("-inf"), 0.0, m_new)
-    return m_new, s * tl.exp(m - shift) + tl.exp(x - shift)
+    # running maximum m and sum s of exp(. - m). Of exp(m - new) and exp(x - new) one is 1, the other exp(-|m - x|); -inf adds
+    # nothing, and must not compute inf - inf where only -inf came before
+    apart = tl.where(x == float("-inf"), 0.0, tl.exp(-tl.abs(m - x)))
+    total = tl.where(x > m, s * apart + 1.0, s + apart)
+    return tl.maximum(m, x, propagate_nan=tl.PropagateNan.ALL), total
 
 
 @triton.jit

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import bounds
@@ -15,11 +14,9 @@ from coilwork_scheduler.kernels.accesses import scalars_of
 from coilwork_scheduler.kernels.compose import Draft
 from coilwork_scheduler.kernels.passes import inplace_pairs
 from coilwork_scheduler.kernels.tile import Tiling
+from coilwork_scheduler.occupancy import LONGEST_COLUMN
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.stage import extent_of
-
-# Rows that a column reduction (unit stride along a parallel range) keeps in one tile at most.
-LONGEST_COLUMN: Final = 512
 
 
 def hints_for(

@@ -10,6 +10,7 @@ the rows' results and the columns read. Whether they do share a kernel is fusion
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -23,6 +24,8 @@ from coilwork_scheduler.stage import extent_of
 
 # Steps from a result of a reduction to what is computed from it along the row.
 _STEPS: Final = 3
+# Reductions that read the same buffer and are looked at, on each side of the columns.
+_WINDOW: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +37,12 @@ class RowReductions:
     readers: Mapping[str, Sequence[tuple[int, Load]]]
     limit: int
 
-    def partner(self, columns: Reduce, position: int, access: Load) -> Reduce | None:
-        """A reduction of rows that touches what `columns`, the node at `position`, loads by `access`; `None` if there is none."""
-        for place, known in self.readers.get(access.buffer, ()):
+    def partner(self, columns: Reduce, access: Load) -> Reduce | None:
+        """A reduction of rows that touches what `columns`, a node of the graph, loads by `access`; `None` if there is none."""
+        position = next(self.facts.definer[b.name] for b in columns.outputs if b is not None)
+        readers = self.readers.get(access.buffer, ())
+        near = bisect_left(readers, position, key=lambda reader: reader[0])
+        for place, known in readers[max(0, near - _WINDOW) : near + _WINDOW]:
             rows = self.graph.nodes[place]
             if (
                 isinstance(rows, Reduce)

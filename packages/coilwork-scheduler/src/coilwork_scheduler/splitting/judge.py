@@ -15,7 +15,7 @@ from coilwork_ir.target import Target
 from coilwork_scheduler.cost import FULL_PROGRAMS, CostModel, KernelWork
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.journal import Journal
-from coilwork_scheduler.occupancy import programs_of, row_stays, unit_stride
+from coilwork_scheduler.occupancy import LONGEST_COLUMN, programs_of, row_stays, unit_stride
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.sizes import SizeHints
 from coilwork_scheduler.splitting.beside_rows import RowReductions
@@ -164,6 +164,22 @@ class Judge:
         found = self._weighed(family)
         return found is not None and found.pays
 
+    def reads_again(self, node: Reduce) -> bool:
+        """Whether two reductions over the rows of `node`, one of which needs the other's result, read them twice.
+
+        They do unless a program keeps its row on chip; rows of unknown length it does not keep.
+        """
+        if self.candidate(node) and self.splits(alone(node)):
+            return True
+        longest = 1
+        for axis in node.axes:
+            top = bounds(extent_of(axis)).hi
+            if top is None:
+                return True
+            longest *= top
+        across = self._shape(alone(node)).across
+        return longest > LONGEST_COLUMN if across else 4 * longest > self.options.persistent_bytes
+
     def _weighed(self, family: Family) -> _Weighed | None:
         shape = self._shape(family)
         wanted = self._wanted(family, shape)
@@ -193,8 +209,10 @@ class Judge:
         """Pieces for a kernel that reduces rows of what `family` reads, if that saves enough of its reading."""
         if not (self.options.fuse and self.options.horizontal):
             return None
+        if any(member.kind not in SELF_COMBINING for member in family.members):
+            return None
         beside = [access for access in family.rows if self._partner(family, access)]
-        if not beside or any(member.kind not in SELF_COMBINING for member in family.members):
+        if not beside:
             return None
         pieces = cut_axes(
             family.axes,
@@ -241,9 +259,8 @@ class Judge:
         rows = next(
             (
                 found
-                for position, member in zip(family.positions, family.members, strict=True)
-                if access in rows_of(member)
-                and (found := self.rows.partner(member, position, access)) is not None
+                for member in family.members
+                if access in rows_of(member) and (found := self.rows.partner(member, access)) is not None
             ),
             None,
         )

@@ -1,7 +1,7 @@
-"""Softmax over rows that are split: the maximum and the sum of exponentials of what lies below it, in one reading.
+"""Softmax over rows that are split or long: the maximum and the sum of exponentials below it, in one reading.
 
-As written, the sum needs the maximum of its whole row first, so pieces of rows would be read for the one and again for
-the other. As one `online_softmax` (Milakov and Gimelshein 2018) each piece gives both.
+As written, the sum needs the maximum of its whole row first, so a row that does not stay on chip would be read for the one
+and again for the other. As one `online_softmax` (Milakov and Gimelshein 2018) each piece, or each loop, gives both.
 """
 
 from __future__ import annotations

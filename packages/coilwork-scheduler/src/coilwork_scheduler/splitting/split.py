@@ -5,7 +5,8 @@ device, as for the statistics of a batch norm or the gradient of a bias, memory 
 inlined into the reduction moves along into the first of the two.
 
 Reductions of one domain that read the same are a family: judged together and cut alike, so that fusion can still give
-them one kernel. The two of a softmax, one of which needs the other, become one first: `online.py`.
+them one kernel. The two of a softmax, one of which needs the other, become one first: `online.py`. So they do where the
+row is not split, but is too long to be kept on chip.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.sizes import SizeHints
 from coilwork_scheduler.splitting.beside_rows import row_reductions
 from coilwork_scheduler.splitting.combine import combined
-from coilwork_scheduler.splitting.judge import POSITIONS, Cutting, Family, Judge, alone, rows_of
+from coilwork_scheduler.splitting.judge import POSITIONS, Cutting, Family, Judge, rows_of
 from coilwork_scheduler.splitting.online import merged
 
 
@@ -53,7 +54,7 @@ def split_reductions(
         rows=row_reductions(graph, facts, options.search_limit),
     )
     if options.numerics == "fast":
-        graph = merged(graph, lambda pair: judge.candidate(pair.both) and judge.splits(alone(pair.both)))
+        graph = merged(graph, lambda pair: judge.reads_again(pair.both))
     found: dict[int, Cutting] = {}
     for family in _families(graph, judge):
         cutting = judge.pieces_of(family)
