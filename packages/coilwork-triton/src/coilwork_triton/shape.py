@@ -241,7 +241,12 @@ def _walk(kernel: Kernel, numel: Expr | None, options: TritonOptions) -> Walk:
     if numel is None:
         return "pointwise"
     longest = bounds(numel).hi
-    fits = longest is not None and next_power_of_two(longest) <= options.persistent_limit
+    limit = options.persistent_limit
+    if any(r.kind == "walked" for r in kernel.ranges):
+        # there is no other way to walk rows
+        limit = max(limit, TritonOptions().persistent_limit)
+        return "persistent" if longest is not None and next_power_of_two(longest) <= limit else "looped"
+    fits = longest is not None and next_power_of_two(longest) <= limit
     wanted = kernel.hints.reduction
     if wanted in ("looped", "split"):
         return "looped"
