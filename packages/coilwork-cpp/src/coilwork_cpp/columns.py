@@ -15,6 +15,7 @@ from typing import Final
 
 from coilwork_cpp.blocking import cut
 from coilwork_cpp.elements import value_type
+from coilwork_cpp.lanes import combine_point, flat_position
 from coilwork_cpp.nest import Span, bind, close, nested, whole
 from coilwork_cpp.passes import Pass, evaluated, passes_of
 from coilwork_cpp.plan import Plan
@@ -22,7 +23,6 @@ from coilwork_cpp.ranges import extent_of
 from coilwork_cpp.rebuild import store_roots
 from coilwork_cpp.reductions import add_block, components, finish, is_rounded
 from coilwork_cpp.regions import Region
-from coilwork_cpp.rows import combine_point, flat_position
 from coilwork_cpp.scans import scan_start, scan_state, scan_step
 from coilwork_cpp.tree import (
     ZERO,

@@ -23,6 +23,8 @@ from coilwork_lowering.ops import (
     reductions,
     scans,
     scatters,
+    searching,
+    sorting,
     views,
 )
 from coilwork_lowering.rules import Rule
@@ -43,6 +45,8 @@ _FAMILIES: Final[tuple[tuple[Rule, ...], ...]] = (
     reductions.RULES,
     scans.RULES,
     scatters.RULES,
+    searching.RULES,
+    sorting.RULES,
     views.RULES,
 )
 

@@ -2,7 +2,7 @@
 
 Triton gives each thread as many neighbouring elements as the widest access of a kernel takes. An access that is not
 aligned then goes element by element, at addresses 16 bytes apart between neighbouring threads, and its cache lines are
-asked for again and again. Where much is of that kind it is better that no access is wide: then neighbouring threads touch
+asked for again and again. So do the windows of a pooling. Where much is of that kind it is better that no access is wide: then neighbouring threads touch
 neighbouring elements.
 
 Rows of a length that lanes do not divide are of that kind, and dearer still when the walk is over their flat positions,
@@ -23,6 +23,8 @@ from coilwork_ir.scalar import Load, Scalar, postorder
 _WIDE: Final = 16
 # Of the bytes at unit stride; below it, what wide accesses gain outweighs what the others lose.
 _SHARE: Final = 1 / 3
+# Elements between neighbours that still share a line of cache with others.
+_NEAR: Final = 8
 # Points of a row that is worth a program's while.
 LEAST_ROW: Final = 256
 # A row of a multiple of these is walked without masks.
@@ -119,9 +121,27 @@ def _real(ranges: Sequence[Range]) -> tuple[Expr, ...]:
 def _mostly_narrow(real: Sequence[Expr], touched: Sequence[Access], *, flat: bool) -> bool:
     if not real:
         return False
-    along = [a for a in _whole(real, touched) if stride_of(a.index, real[-1]) is _ONE]
-    narrow = sum(a.itemsize for a in along if _narrow(real, a, flat=flat))
-    return narrow > 0 and narrow >= _SHARE * sum(a.itemsize for a in along)
+    whole = _whole(real, touched)
+    along = [a for a in whole if stride_of(a.index, real[-1]) is _ONE]
+    narrow = [a for a in along if _narrow(real, a, flat=flat)]
+    near = [a for a in whole if _near(a, real[-1])]
+    lost = sum(a.itemsize for a in (*narrow, *near))
+    return lost > 0 and lost >= _SHARE * sum(a.itemsize for a in (*along, *near))
+
+
+def _near(access: Access, inner: Expr) -> bool:
+    """True if neighbouring points touch elements that are near each other, but no neighbours in order.
+
+    As the windows of a pooling do, or what an upsampling reads several times: wide accesses are not to be had, and where a
+    thread has many such points its own are next to each other, and those of the threads that load together far apart.
+    """
+    if access.store:
+        return False
+    step = stride_of(access.index, inner)
+    if step is None:
+        return True
+    distance = as_int(step)
+    return distance is not None and distance != 1 and 0 < abs(distance) <= _NEAR
 
 
 def _whole(real: Sequence[Expr], touched: Sequence[Access]) -> list[Access]:

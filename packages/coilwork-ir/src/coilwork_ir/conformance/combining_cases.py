@@ -192,6 +192,28 @@ def store_case(name: str, modes: Sequence[StoreMode], dtypes: Sequence[DType]) -
     )
 
 
+# What lies around the box is memory of others: an argument that is written may be written in part.
+_BOX: Final = Case(
+    name="store-box",
+    text="""kernel @store_box fast {
+      size n0 in [0, 20]
+      range x0: `5` parallel x 0.0
+      range x1: `13` parallel x 1.0
+      arg in0: f32 in span `65`
+      arg in1: bf16 in span `65`
+      arg out0: f32 out span `180`
+      arg out1: bf16 out span `260`
+      hints none split 1
+      body {
+        t0 = load %in0[13*x0 + x1] : f32
+        t1 = load %in1[13*x0 + x1] : bf16
+        store %out0[4*n0 + 21*x0 + x1] = t0
+        store %out1[8*n0 + 21*x0 + x1] = t1
+      }
+    }""",
+    sizes=({"n0": 0}, {"n0": 3}, {"n0": 20}),
+)
+
 # Types with atomic instructions on today's GPUs, and the others.
 _ATOMIC: Final = (DType.F64, DType.F32, DType.I64, DType.I32)
 _OTHERS: Final = tuple(d for d in KIT_DTYPES if d not in _ATOMIC)
@@ -212,4 +234,5 @@ COMBINING_CASES: Final[tuple[Case, ...]] = (
     store_case("store-extremes", _ORDERED, _ATOMIC),
     store_case("store-extremes-other-types", _ORDERED, _OTHERS),
     store_case("store-mul", ("mul",), KIT_DTYPES),
+    _BOX,
 )

@@ -12,12 +12,13 @@ Invariants (kept by the constructors in this package, assumed everywhere):
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, Final, NoReturn
+from weakref import ref
 
 from coilwork_ir.index.errors import IndexArithmeticError
+from coilwork_ir.index.natural_order import natural
 from coilwork_ir.interning import InternTable, MemoTable
 
 CONST: Final = 0
@@ -149,24 +150,24 @@ class Expr:
         return key
 
     def __add__(self, other: Expr | int) -> Expr:
-        if type(other) is int:
-            return RULES.add_int(self, other)
-        return RULES.add(self, as_expr(other))
+        if type(other) is Expr:
+            return RULES.add(self, other)
+        return RULES.add_int(self, other) if type(other) is int else RULES.add(self, as_expr(other))
 
     __radd__ = __add__
 
     def __sub__(self, other: Expr | int) -> Expr:
-        if type(other) is int:
-            return RULES.add_int(self, -other)
-        return RULES.subtract(self, as_expr(other))
+        if type(other) is Expr:
+            return RULES.subtract(self, other)
+        return RULES.add_int(self, -other) if type(other) is int else RULES.subtract(self, as_expr(other))
 
     def __rsub__(self, other: int) -> Expr:
         return RULES.subtract(as_expr(other), self)
 
     def __mul__(self, other: Expr | int) -> Expr:
-        if type(other) is int:
-            return RULES.scale(self, other)
-        return RULES.multiply(self, as_expr(other))
+        if type(other) is Expr:
+            return RULES.multiply(self, other)
+        return RULES.scale(self, other) if type(other) is int else RULES.multiply(self, as_expr(other))
 
     __rmul__ = __mul__
 
@@ -246,17 +247,10 @@ _find_const = _CONSTS.lookup
 _find_symbol = _SYMBOLS.lookup
 _find_atom = _ATOMS.lookup
 _find_sum = _SUMS.lookup
+_insert_atom, _atom_refs = _ATOMS.insert, _ATOMS.refs
+_insert_sum, _sum_refs = _SUMS.insert, _SUMS.refs
 _new = object.__new__
 _key_of = attrgetter("_key")
-_DIGITS: Final = re.compile(r"\d+")
-
-
-def _natural(name: str) -> str:
-    """A text that sorts as `name` does when digit runs compare as numbers: i2 before i10."""
-    stem = name.rstrip("0123456789")
-    if stem.isalpha():  # the common case, without the regular expression
-        return f"{stem}{chr(0x30 + len(name) - len(stem))}{name[len(stem) :]}"
-    return _DIGITS.sub(lambda run: chr(0x30 + len(run[0])) + run[0], name)
 
 
 def atoms_of(mono: Expr) -> tuple[Expr, ...]:
@@ -330,7 +324,7 @@ def symbol(
     e._key = (
         -1,
         0,
-        _natural(name),
+        natural(name),
         name,
         (lo is not None, lo or 0, hi is not None, hi or 0, () if extent is None else extent.sort_key),
     )
@@ -367,6 +361,9 @@ def make_atom(tag: int, args: tuple[Expr, ...]) -> Expr:
     else:
         e._has_mod = False
         e._key = (-1, tag, tuple([a.sort_key for a in args]))
+    mine = ref(e)
+    if _insert_atom(key, mine) is mine and len(_atom_refs) <= _ATOMS.sweep_at:
+        return e
     return _ATOMS.add(key, e)
 
 
@@ -390,6 +387,9 @@ def make_sum(monos: tuple[Expr, ...], coeffs: tuple[int, ...], constant: int, ha
     e._has_mod = has_mod
     e._key = ()
     e._bounds = e._free = e._nonneg = None
+    mine = ref(e)
+    if _insert_sum(key, mine) is mine and len(_sum_refs) <= _SUMS.sweep_at:
+        return e
     return _SUMS.add(key, e)
 
 

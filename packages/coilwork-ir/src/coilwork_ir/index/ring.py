@@ -6,10 +6,12 @@ from collections.abc import Iterable
 from operator import attrgetter
 
 from coilwork_ir.index.expression import (
+    CONST,
     MOD,
     ONE,
     PRODUCT,
     RULES,
+    SUM,
     Expr,
     as_expr,
     atoms_of,
@@ -35,15 +37,15 @@ def from_terms(terms: dict[Expr, int], constant: int) -> Expr:
     if len(terms) == 1:
         ((m, c),) = terms.items()
         return make_sum((m,), (c,), constant, m._has_mod) if c else const(constant)
-    monos = [m for m, c in terms.items() if c]
-    if len(monos) > 1:
-        monos.sort(key=_key_of)
+    if 0 in terms.values():
+        terms = {m: c for m, c in terms.items() if c}
+    monos = sorted(terms, key=_key_of)
     has_mod = False
     for m in monos:
         if m._has_mod:
             has_mod = True
             break
-    return finish(tuple(monos), tuple([terms[m] for m in monos]), constant, has_mod)
+    return finish(tuple(monos), tuple(map(terms.__getitem__, monos)), constant, has_mod)
 
 
 def add_int(a: Expr, n: int) -> Expr:
@@ -101,12 +103,12 @@ def subtract(a: Expr, b: Expr) -> Expr:
 
 def multiply_monos(x: Expr, y: Expr) -> Expr:
     """The product of two monomials."""
+    if x._tag != PRODUCT != y._tag:
+        return make_atom(PRODUCT, (x, y) if x._key <= y._key else (y, x))
     key = (x, y)
     found = _PRODUCTS.get(key)
     if found is not None:
         return found
-    if x._tag != PRODUCT != y._tag:
-        return _PRODUCTS.put(key, make_atom(PRODUCT, key if x._key <= y._key else (y, x)))
     factors = sorted(atoms_of(x) + atoms_of(y), key=_key_of)
     return _PRODUCTS.put(key, make_atom(PRODUCT, tuple(factors)))
 
@@ -127,6 +129,8 @@ def accumulate(terms: dict[Expr, int], a: Expr, factor: int) -> int:
 
 def multiply(a: Expr, b: Expr) -> Expr:
     """`a * b`, expanded."""
+    if CONST < a._tag < SUM and CONST < b._tag < SUM:
+        return multiply_monos(a, b)
     if not b._monos:
         return scale(a, b._constant)
     if not a._monos:

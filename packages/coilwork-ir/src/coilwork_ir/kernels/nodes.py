@@ -53,7 +53,7 @@ class TensorArg:
     Attributes:
         name: what loads and stores call it (canonical: `in0`, `out0`, `io0`, …).
         dtype: element type in memory.
-        role: read, written, or both.
+        role: read, written, or both. What is only written may be written in part; the rest of its memory stays.
         span: elements from the first to one past the last that may be touched; decides 32- or 64-bit offsets.
         aligned: its address is known to be a multiple of 16 bytes.
     """

@@ -18,7 +18,7 @@ from coilwork_lowering.builder import Builder, device_text
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.ops.segments import flatten
 from coilwork_lowering.rules import Call, NotLowered, Rule
-from coilwork_lowering.scalar_math import add, index, lt, mul, to_dtype
+from coilwork_lowering.scalar_math import add, index, lt, mul, select, to_dtype
 from coilwork_lowering.values import Shape, Value, whole
 
 _MULTIPLIER: Final = 0xD256D193
@@ -27,6 +27,10 @@ _ROUNDS: Final = 10
 _WORD: Final = 1 << 32
 # Bits of a number at random: as many as f32 holds exactly.
 _BITS: Final = 24
+# Bits that decide whether something happens.
+_HALF: Final = 16
+# Positions that share words are 256 apart.
+_APART_BITS: Final = 8
 _SEED_END: Final = 1 << 62
 
 
@@ -71,26 +75,54 @@ class Stream:
         self._number = builder.streams
         builder.streams += 1
 
-    def bits(self, point: tuple[Expr, ...], shape: Shape) -> Scalar:
-        """An `i32` from 0 up to 2**24, exclusive, at `point` of a tensor of `shape`."""
+    def _words(self, position: Scalar, shared: int, *, narrow: bool) -> tuple[Scalar, Scalar]:
+        """The two words that belong to `position`, which 2**shared positions at multiples of 256 share.
+
+        A thread of a GPU that computes elements that far apart computes their words once: the compiler sees that
+        their positions differ in bits that the counter leaves out. Neighbours go to neighbouring threads.
+        """
         seed = self._builder.read(self._seed, (as_expr(0),))
-        position = index(flatten(point, shape))
         high = op("rshift", seed, const(32, DType.I64))
         second = op("bitwise_xor", cast(high, DType.U32), const(self._number, DType.U32))
-        if not provably_le(product(shape), _WORD):
-            above = cast(op("rshift", position, const(32, DType.I64)), DType.U32)
-            # streams are told apart by the low bits, positions beyond a word by the high ones
-            second = op("bitwise_xor", second, op("lshift", above, const(16, DType.U32)))
-        word, _ = philox((cast(position, DType.U32), second), cast(seed, DType.U32))
-        return cast(op("rshift", word, const(32 - _BITS, DType.U32)), DType.I32)
+        if narrow:
+            return philox((_counter(cast(position, DType.U32), shared), second), cast(seed, DType.U32))
+        counter = _counter(position, shared)
+        above = cast(op("rshift", counter, const(32, DType.I64)), DType.U32)
+        # streams are told apart by the low bits, positions beyond a word by the high ones
+        second = op("bitwise_xor", second, op("lshift", above, const(16, DType.U32)))
+        return philox((cast(counter, DType.U32), second), cast(seed, DType.U32))
 
     def uniform(self, point: tuple[Expr, ...], shape: Shape) -> Scalar:
-        """An `f32` from 0 up to 1, exclusive."""
-        return mul(cast(self.bits(point, shape), DType.F32), const(2.0**-_BITS, DType.F32))
+        """An `f32` from 0 up to 1, exclusive, at `point` of a tensor of `shape`: 24 bits of a word."""
+        position = index(flatten(point, shape))
+        words = self._words(position, 1, narrow=provably_le(product(shape), _WORD))
+        word = select(_bit(position, _APART_BITS), words[1], words[0])
+        bits = cast(op("rshift", word, const(32 - _BITS, DType.U32)), DType.I32)
+        return mul(cast(bits, DType.F32), const(2.0**-_BITS, DType.F32))
 
     def happens(self, point: tuple[Expr, ...], shape: Shape, probability: float) -> Scalar:
-        """True with `probability`, which is rounded to a multiple of 2**-24."""
-        return lt(self.bits(point, shape), const(round(probability * (1 << _BITS)), DType.I32))
+        """True with `probability`, which is rounded to a multiple of 2**-16: half a word each."""
+        position = index(flatten(point, shape))
+        words = self._words(position, 2, narrow=provably_le(product(shape), _WORD))
+        word = select(_bit(position, _APART_BITS + 1), words[1], words[0])
+        half = const(_HALF, DType.U32)
+        upper = op("rshift", word, half)
+        lower = op("bitwise_and", word, const((1 << _HALF) - 1, DType.U32))
+        bits = cast(select(_bit(position, _APART_BITS), upper, lower), DType.I32)
+        return lt(bits, const(round(probability * (1 << _HALF)), DType.I32))
+
+
+def _counter(position: Scalar, shared: int) -> Scalar:
+    """`position` without the `shared` bits from bit `_APART_BITS` on."""
+    outer = op("rshift", position, const(_APART_BITS + shared, position.dtype))
+    inner = op("bitwise_and", position, const((1 << _APART_BITS) - 1, position.dtype))
+    return op("bitwise_or", op("lshift", outer, const(_APART_BITS, position.dtype)), inner)
+
+
+def _bit(position: Scalar, number: int) -> Scalar:
+    """Whether bit `number` of `position` is set."""
+    bit = op("bitwise_and", cast(position, DType.I32), const(1 << number, DType.I32))
+    return op("ne", bit, const(0, DType.I32))
 
 
 def _probability(value: Value) -> float:

@@ -8,7 +8,7 @@ from typing import Final
 
 from coilwork_ir.index import Expr, substitute
 from coilwork_ir.ops import SCALAR_OPS
-from coilwork_ir.scalar import Load, Op, Reduce, loads, postorder
+from coilwork_ir.scalar import Load, Op, Reduce, leading_points, loads, postorder
 from coilwork_scheduler.fusion.space import Alignment
 from coilwork_scheduler.group import Bound, Group, Member
 from coilwork_scheduler.stage import Stage
@@ -27,7 +27,10 @@ class Touch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One stage of a cluster with its accesses in the cluster's space; `checked` are buffers its checks read."""
+    """One stage of a cluster with its accesses in the cluster's space.
+
+    `checked` are buffers its checks read. A `ragged` one reduces rows that end where data says, most of them early.
+    """
 
     stage: Stage
     mapping: Mapping[Expr, Expr]
@@ -37,6 +40,7 @@ class Part:
     ops: int
     cost: int
     reductions: int
+    ragged: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +89,7 @@ class Cluster:
 def cluster_of(stage: Stage, device: str) -> Cluster:
     """The cluster of `stage` alone."""
     reads: dict[Touch, None] = {}
-    ops = cost = reductions = 0
+    ops = cost = reductions = ragged = 0
     for node in postorder(stage.scalars):
         match node:
             case Load():
@@ -97,6 +101,7 @@ def cluster_of(stage: Stage, device: str) -> Cluster:
                 ops += 1
                 cost += 1
                 reductions += 1
+                ragged += leading_points(node.kind, node.operands[0], node.axes) is not None
             case _:
                 pass
     writes = tuple(
@@ -111,6 +116,7 @@ def cluster_of(stage: Stage, device: str) -> Cluster:
         ops=ops,
         cost=cost,
         reductions=reductions,
+        ragged=0 < ragged == reductions,
     )
     names = frozenset(touch.buffer for touch in reads)
     return Cluster(

@@ -88,8 +88,9 @@ class Traffic:
         operations = reads = 0
         counted: set[tuple[Touch, int]] = set()
         for part, depth in zip(cluster.parts, depths(cluster), strict=True):
+            # a ragged row is taken to have one point
             walks = any(not reduced.isdisjoint(e.free_symbols) for e in part.mapping.values())
-            operations += part.cost * rows * (length if walks else 1)
+            operations += part.cost * rows * (length if walks and not part.ragged else 1)
             again = 0 if resident or not walks else depth
             for touch in part.reads:
                 if touch.buffer not in cluster.written and (touch, again) not in counted:

@@ -29,7 +29,7 @@ def sums_columns(cluster: Cluster) -> bool:
         bool(cluster.reduced)
         and not cluster.walked
         and len(cluster.parallel) > 1
-        and not any(part.stage.checks for part in cluster.parts)
+        and not any(part.stage.checks or part.ragged for part in cluster.parts)
         and not any(depths(cluster))
         and all(
             node.kind in SELF_COMBINING
@@ -42,7 +42,7 @@ def sums_columns(cluster: Cluster) -> bool:
 
 def reduces_rows(cluster: Cluster) -> bool:
     """True for reductions that columns may join."""
-    return bool(cluster.reduced) and not any(part.stage.checks for part in cluster.parts)
+    return bool(cluster.reduced) and not any(part.stage.checks or part.ragged for part in cluster.parts)
 
 
 def walks(

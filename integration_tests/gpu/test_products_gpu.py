@@ -1,0 +1,53 @@
+"""Products whose result the caller gets, of no whole vectors: right, dense, and in little room."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from coilwork.backend import backend
+from integration_tests.model_checks import no_fallback
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+]
+
+
+def logits(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    return (x @ w.t()).view(4, -1, len(w))
+
+
+def biased(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    return torch.addmm(b, x, w.t())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(
+    ("function", "rows", "columns"), [(logits, 2048, 50257), (biased, 2048, 30522)], ids=["gpt2", "bert"]
+)
+def test_results_by_blocks_of_rows(
+    function: Callable[[Tensor, Tensor, Tensor], Tensor], rows: int, columns: int, dtype: torch.dtype
+) -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    x, w, b = (
+        (torch.randn(*shape, device="cuda") / 8).to(dtype)
+        for shape in ((rows, 768), (columns, 768), (columns,))
+    )
+    compiled = torch.compile(function, backend=backend)
+    with torch.no_grad(), no_fallback():
+        expected = function(x, w, b)
+        torch.testing.assert_close(compiled(x, w, b), expected, rtol=0.02, atol=0.02)
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        found = compiled(x, w, b)
+        assert found.stride() == expected.stride()
+        more = torch.cuda.max_memory_allocated() - before - found.numel() * found.element_size()
+        # one block, and the last columns
+        assert more <= 66_000_000
+        torch.testing.assert_close(found, expected, rtol=0.02, atol=0.02)

@@ -1,0 +1,95 @@
+"""Places of values in ordered boundaries, by binary search: one load per step, as many steps as the longest search has."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import Expr, as_int, bounds, provably_le
+from coilwork_ir.scalar import Scalar, cast, const, op, placeholder
+from coilwork_lowering.builder import Builder
+from coilwork_lowering.ops.elementwise import overloads
+from coilwork_lowering.rules import Call, NotLowered, Rule
+from coilwork_lowering.scalar_math import add, ge, gt, index, invert, lt, select, sub, to_dtype
+from coilwork_lowering.values import TensorValue, Value
+
+# Steps of a search through boundaries of unknown number.
+_MOST_STEPS: Final = 32
+_INT32_MAX: Final = 2**31 - 1
+
+
+def _search(
+    builder: Builder,
+    ordered: TensorValue,
+    row: tuple[Expr, ...],
+    value: Scalar,
+    *,
+    right: bool,
+    order: TensorValue | None,
+) -> Scalar:
+    """The first place in the last dimension of `ordered`, at `row`, whose element is at least `value`, or more if `right`.
+
+    The steps are eager's, so that NaN among the boundaries, or boundaries out of order, give the same places.
+    """
+    count = ordered.shape[-1]
+    longest = bounds(count).hi
+    steps = _MOST_STEPS if longest is None else longest.bit_length()
+    one = const(1, DType.I32)
+    start: Scalar = const(0, DType.I32)
+    end = cast(index(count), DType.I32)
+    for _ in range(steps):
+        middle = add(start, op("rshift", sub(end, start), one))
+        searching = lt(start, end)
+        at, place = (*row, placeholder(0)), middle
+        if order is not None:
+            place = builder.read(order, at, indirect=(middle,), mask=searching)
+        element = builder.read(ordered, at, indirect=(place,), mask=searching)
+        element = to_dtype(element, value.dtype)
+        before = invert(gt(element, value) if right else ge(element, value))
+        start, end = (
+            select(op("bitwise_and", searching, before), add(middle, one), start),
+            select(op("bitwise_and", searching, invert(before)), middle, end),
+        )
+    return start
+
+
+def _searched(
+    builder: Builder, call: Call, ordered: TensorValue, values: TensorValue, order: TensorValue | None
+) -> Value:
+    right = bool(call["right"]) or call.arguments.get("side") == "right"
+    longest = bounds(ordered.shape[-1]).hi if ordered.shape else None
+    if not ordered.shape or not provably_le(ordered.shape[-1], _INT32_MAX) or longest == 0:
+        raise NotLowered("a search through boundaries of no known number")
+    if ordered.dtype is not values.dtype or ordered.dtype.is_bool or ordered.device != values.device:
+        raise NotLowered("boundaries of another type than the values")
+    if any(as_int(extent) == 0 for extent in values.shape):
+        raise NotLowered("a search for nothing")
+    compute = values.dtype.compute
+
+    def body(point: tuple[Expr, ...]) -> Scalar:
+        value = to_dtype(builder.read(values, point), compute)
+        row = point[:-1] if len(ordered.shape) > 1 else ()
+        found = _search(builder, ordered, row, value, right=right, order=order)
+        return to_dtype(found, call.dtype)
+
+    return builder.pointwise(
+        call.shape(builder), call.dtype, call.device, body, strides=call.strides(builder)
+    )
+
+
+def _bucketize(builder: Builder, call: Call) -> Value:
+    return _searched(builder, call, call.tensor("boundaries"), call.tensor("self"), None)
+
+
+def _searchsorted(builder: Builder, call: Call) -> Value:
+    ordered, values = call.tensor("sorted_sequence"), call.tensor("self")
+    order = None if call["sorter"] is None else call.tensor("sorter")
+    if len(ordered.shape) > 1 and len(ordered.shape) != len(values.shape):
+        raise NotLowered("rows of boundaries for values without rows")
+    return _searched(builder, call, ordered, values, order)
+
+
+RULES: Final[tuple[Rule, ...]] = (
+    Rule(overloads("bucketize.Tensor"), _bucketize),
+    Rule(overloads("searchsorted.Tensor"), _searchsorted),
+)
