@@ -15,6 +15,7 @@ from coilwork_ir.scalar import Const, IndexValue, Load, Op, Reduce, Scalar, Scan
 from coilwork_triton.index_printer import fits_32_bits
 from coilwork_triton.levels import Levels
 from coilwork_triton.ops import NEEDS_NAMED, OPERATORS, SCALAR_BUILDERS, OpContext
+from coilwork_triton.positions import narrow_positions
 from coilwork_triton.printer import format_expression
 from coilwork_triton.reductions import REDUCTIONS, Site
 from coilwork_triton.scans import ScanSite, block_scan, carried_scan, start_carry
@@ -83,6 +84,7 @@ class Values:
         self._library = library
         self._uses = Counter(operand for node in self.order for operand in node.operands)
         self._uses.update(roots)
+        self._narrow = narrow_positions(self.order, roots)
         self._cast_only = frozenset(
             node.operands[0] for node in self.order if isinstance(node, Op) and node.op == "cast"
         )
@@ -208,6 +210,8 @@ class Values:
         if self.shape.index_dtype is DType.I64:
             return tl("cast", self.space.index(node.expr, values), tl_name("int64"))
         if fits_32_bits(simple):
+            if node in self._narrow:
+                return self.space.index(node.expr, values)
             return scope.writer.bind(
                 "index", tl("cast", self.space.index(node.expr, values), tl_name("int64"))
             )
