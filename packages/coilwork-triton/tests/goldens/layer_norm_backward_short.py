@@ -27,39 +27,38 @@ def layer_norm_backward(
     r0 = tl.arange(0, R0_BLOCK)[None, :]
     rmask = r0 < 768
     in1_0 = tl.load(in1 + r0, rmask).to(tl.float32)
+    sum_lanes21 = tl.full([WBLOCK, R0_BLOCK], 0.0, tl.float32)
     sum_lanes22 = tl.full([WBLOCK, R0_BLOCK], 0.0, tl.float32)
-    sum_lanes23 = tl.full([WBLOCK, R0_BLOCK], 0.0, tl.float32)
     for w0_offset in tl.range(0, 19, WBLOCK, num_stages=STAGES):
         w0 = (w0_offset + tl.arange(0, WBLOCK))[:, None]
         wmask = w0 < 19
-        index1 = tl.cast(x0 * 19 + w0, tl.int64)
-        lt2 = index1 < tl.full([], 5000, tl.int64)
-        in4_3 = tl.load(in4 + (x0 * 19 + w0), wmask & lt2, other=0.0)
-        in0_4 = tl.load(in0 + (w0 * 768 + x0 * 14592 + r0), wmask & rmask & lt2, other=0.0).to(tl.float32)
-        mul5 = in0_4 * in1_0
-        sum6 = tl.sum(tl.where(rmask, mul5, 0.0), 1, keep_dims=True)
-        mul7 = sum6 * 0.0013020833333333333
-        sub8 = mul5 - mul7
-        in2_9 = tl.load(in2 + (w0 * 768 + x0 * 14592 + r0), wmask & rmask & lt2, other=0.0).to(tl.float32)
-        in3_10 = tl.load(in3 + (x0 * 19 + w0), wmask & lt2, other=0.0)
-        sub11 = in2_9 - in3_10
-        mul12 = sub11 * in4_3
-        mul13 = mul5 * mul12
-        sum14 = tl.sum(tl.where(rmask, mul13, 0.0), 1, keep_dims=True)
-        mul15 = sum14 * 0.0013020833333333333
-        mul16 = mul12 * mul15
-        sub17 = sub8 - mul16
-        mul18 = in4_3 * sub17
-        mul19 = in0_4 * mul12
-        where20 = tl.where(lt2, mul19, 0.0)
-        where21 = tl.where(lt2, in0_4, 0.0)
+        lt1 = x0 * 19 + w0 < tl.full([], 5000, tl.int64)
+        in4_2 = tl.load(in4 + (x0 * 19 + w0), wmask & lt1, other=0.0)
+        in0_3 = tl.load(in0 + (w0 * 768 + x0 * 14592 + r0), wmask & rmask & lt1, other=0.0).to(tl.float32)
+        mul4 = in0_3 * in1_0
+        sum5 = tl.sum(tl.where(rmask, mul4, 0.0), 1, keep_dims=True)
+        mul6 = sum5 * 0.0013020833333333333
+        sub7 = mul4 - mul6
+        in2_8 = tl.load(in2 + (w0 * 768 + x0 * 14592 + r0), wmask & rmask & lt1, other=0.0).to(tl.float32)
+        in3_9 = tl.load(in3 + (x0 * 19 + w0), wmask & lt1, other=0.0)
+        sub10 = in2_8 - in3_9
+        mul11 = sub10 * in4_2
+        mul12 = mul4 * mul11
+        sum13 = tl.sum(tl.where(rmask, mul12, 0.0), 1, keep_dims=True)
+        mul14 = sum13 * 0.0013020833333333333
+        mul15 = mul11 * mul14
+        sub16 = sub7 - mul15
+        mul17 = in4_2 * sub16
+        mul18 = in0_3 * mul11
+        where19 = tl.where(lt1, mul18, 0.0)
+        where20 = tl.where(lt1, in0_3, 0.0)
+        sum_lanes21 = sum_lanes21 + tl.where(wmask, where19, 0.0)
         sum_lanes22 = sum_lanes22 + tl.where(wmask, where20, 0.0)
-        sum_lanes23 = sum_lanes23 + tl.where(wmask, where21, 0.0)
-        tl.store(out2 + (w0 * 768 + x0 * 14592 + r0), mul18.to(tl.bfloat16), wmask & rmask & lt2)
+        tl.store(out2 + (w0 * 768 + x0 * 14592 + r0), mul17.to(tl.bfloat16), wmask & rmask & lt1)
+    sum23 = tl.sum(sum_lanes21, 0, keep_dims=True)
     sum24 = tl.sum(sum_lanes22, 0, keep_dims=True)
-    sum25 = tl.sum(sum_lanes23, 0, keep_dims=True)
-    tl.store(out0 + (x0 * 768 + r0), sum24, rmask)
-    tl.store(out1 + (x0 * 768 + r0), sum25, rmask)
+    tl.store(out0 + (x0 * 768 + r0), sum23, rmask)
+    tl.store(out1 + (x0 * 768 + r0), sum24, rmask)
 # grid 264
 # try {'XBLOCK': 1, 'WBLOCK': 4, 'R0_BLOCK': 1024, 'STAGES': 2} warps 8
 # try {'XBLOCK': 1, 'WBLOCK': 2, 'R0_BLOCK': 1024, 'STAGES': 2} warps 4
