@@ -40,6 +40,7 @@ from coilwork_cpp.tree import (
 )
 from coilwork_cpp.values import Block, Names
 from coilwork_ir.dtypes import DType
+from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_expr, total
 from coilwork_ir.kernel_source import KernelSource, SourceArg
 from coilwork_ir.kernels import Kernel, TensorArg
@@ -60,6 +61,13 @@ class _Nest:
 
 def emit_kernel(kernel: Kernel, target: Target, options: CppOptions) -> KernelSource:
     """The source of `kernel`."""
+    if any(r.kind == "walked" for r in kernel.ranges):
+        raise EmitError(
+            "walked",
+            f"kernel {kernel.name} reduces rows and columns together, for registers that only GPUs have",
+            origins=kernel.origins,
+            remedy="schedule it for the CPU, where rows and columns are reduced by kernels of their own",
+        )
     phases = split(normalise(expand(with_strict_functions(kernel))), options)
     scratch = tuple(s for phase in phases for s in phase.scratch)
     tensors = (

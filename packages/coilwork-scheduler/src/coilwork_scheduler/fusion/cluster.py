@@ -10,7 +10,7 @@ from coilwork_ir.index import Expr, substitute
 from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.scalar import Load, Op, Reduce, leading_points, loads, postorder
 from coilwork_scheduler.fusion.space import Alignment
-from coilwork_scheduler.group import Group, Member
+from coilwork_scheduler.group import Bound, Group, Member
 from coilwork_scheduler.stage import Stage
 
 MOST_STAGES: Final = 64
@@ -49,7 +49,7 @@ class Cluster:
 
     Attributes:
         parts: the stages.
-        parallel, reduced: the space.
+        parallel, walked, reduced, bound: the space, as in `Group`.
         device: where its buffers live.
         written: where each of its buffers is written.
         read: distinct reads, in order, those of its own buffers included.
@@ -70,12 +70,20 @@ class Cluster:
     names: frozenset[str]
     ops: int
     reductions: int
+    walked: tuple[Expr, ...] = ()
+    bound: Bound | None = None
 
     @property
     def group(self) -> Group:
         """The group it makes."""
         members = tuple(Member(stage=part.stage, mapping=part.mapping) for part in self.parts)
-        return Group(members=members, parallel=self.parallel, reduced=self.reduced)
+        return Group(
+            members=members,
+            parallel=self.parallel,
+            walked=self.walked,
+            reduced=self.reduced,
+            bound=self.bound,
+        )
 
 
 def cluster_of(stage: Stage, device: str) -> Cluster:
@@ -157,7 +165,9 @@ def merged(first: Cluster, second: Cluster, alignment: Alignment) -> Cluster:
     return Cluster(
         parts=tuple(sorted((*one.parts, *two.parts), key=_position)),
         parallel=alignment.parallel,
+        walked=alignment.walked,
         reduced=alignment.reduced,
+        bound=alignment.bound,
         device=one.device,
         written={**one.written, **two.written},
         read=tuple(dict.fromkeys((*one.read, *two.read))),
