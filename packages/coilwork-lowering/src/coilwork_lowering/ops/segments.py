@@ -30,6 +30,7 @@ PIECE: Final = 32
 # Fewer pieces than this are not worth a kernel.
 _LEAST_PIECES: Final = 4
 _LOG_PIECE: Final = PIECE.bit_length() - 1
+_INT16_MAX: Final = 2**15 - 1
 _INT32_MAX: Final = 2**31 - 1
 
 
@@ -136,12 +137,14 @@ def sums_of_rows(builder: Builder, device: str, elements: Elements) -> Sums:
 
 def _sorted(builder: Builder, device: str, elements: Elements) -> tuple[TensorValue, TensorValue]:
     """The keys in order, and where each was."""
-    narrow = provably_le(elements.rows, _INT32_MAX)
+    # a radix sort takes a pass over keys and places for each byte of the keys
+    widths = ((DType.I16, _INT16_MAX), (DType.I32, _INT32_MAX))
+    width = next((d for d, most in widths if provably_le(elements.rows, most)), DType.I64)
     keys = builder.pointwise(
         (elements.count,),
-        DType.I32 if narrow else DType.I64,
+        width,
         device,
-        lambda point: cast(elements.key(point[0]), DType.I32 if narrow else DType.I64),
+        lambda point: cast(elements.key(point[0]), width),
         checks=lambda point: elements.checks(point[0]),
         name=f"{builder.hint}_keys",
     )
