@@ -36,7 +36,7 @@ from coilwork_triton.configs import (
     propose,
 )
 from coilwork_triton.options import TritonOptions
-from coilwork_triton.ragged import is_ragged
+from coilwork_triton.ragged import along_rows, is_ragged
 from coilwork_triton.vectors import Access, accesses_of, in_rows, neighbourly, whole_sizes
 
 Letter = Literal["x", "y", "z", "w", "r"]
@@ -159,9 +159,10 @@ def plan(kernel: Kernel, values: tuple[Scalar, ...], target: Target, options: Tr
     ragged = is_ragged(values)
     if tuple(grouped) == ("x", "r") and ragged:
         # one length per row of results, and few rows per program
-        *outer, inner = [r for r in grouped["x"] if as_int(_extent(r)) != 1] or grouped["x"]
-        if outer:
-            grouped = {"y": [r for r in grouped["x"] if r is not inner], "x": [inner], "r": grouped["r"]}
+        inner = along_rows(grouped["x"], values)
+        outer = [r for r in grouped["x"] if r is not inner]
+        if any(as_int(_extent(r)) != 1 for r in outer):
+            grouped = {"y": outer, "x": [inner], "r": grouped["r"]}
     numels = {letter: product(_extent(r) for r in ranges) for letter, ranges in grouped.items()}
     walk = "looped" if ragged else _walk(kernel, numels.get("r"), options)
     if "w" in grouped and walk != "persistent":
