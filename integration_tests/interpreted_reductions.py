@@ -1,6 +1,6 @@
-"""A process that checks reductions which a GPU does in pieces, their kernels run by Triton's interpreter on CPU tensors.
+"""A process that checks reductions which a GPU does in pieces, and rows and columns that it reduces in one kernel.
 
-`test_split_reductions.py` starts it with the environment that this takes, a folder for dumps, and reads one line of JSON:
+Their kernels are run by Triton's interpreter on CPU tensors. `test_split_reductions.py` starts it with the environment that this takes, a folder for dumps, and reads one line of JSON:
 what is wrong with each case, empty if all is well.
 """
 
@@ -94,6 +94,80 @@ def numbers_and_truths() -> None:
     compared(lambda x: (x.sum(), (x > 480).any(), (x < 900).all()), x)
 
 
+def norm(name: str, rows: tuple[int, ...], width: int, **options: bool) -> None:
+    """Forward and backward of a norm of the last dimension; twice, with the same results to the bit."""
+    one = getattr(functional, name)
+    weights = [drawn(width).requires_grad_() for _ in range(1 if name == "rms_norm" else 2)]
+    if not options.get("weights", True):
+        weights = []
+
+    def function(x: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
+        # what flows around the norm, as in a residual block
+        around = x * 2 if options.get("residual") else x
+        y = one(around, (width,), *parameters)
+        return (y + around,) if options.get("residual") else (y,)
+
+    x = drawn(*rows, width).requires_grad_()
+    compared(function, x, *weights, tolerance=1e-3)
+    first = results(compile_with(function, "coilwork"), (x, *weights))
+    again = results(compile_with(function, "coilwork"), (x, *weights))
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+
+
+def low_precision_norm() -> None:
+    def function(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return functional.layer_norm(x, (136,), weight, bias)
+
+    x, weight, bias = (drawn(*shape).bfloat16().requires_grad_() for shape in ((1056, 136), (136,), (136,)))
+    compared(function, x, weight, bias, tolerance=3e-2)
+
+
+def biases() -> None:
+    def function(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
+        return functional.linear(x, weight, bias).softmax(-1), functional.rms_norm(x + bias[:40], (40,))
+
+    compared(
+        function,
+        drawn(5, 211, 40).requires_grad_(),
+        drawn(144, 40).requires_grad_(),
+        drawn(144).requires_grad_(),
+        tolerance=1e-3,
+    )
+
+
+def overwritten_gradient() -> None:
+    """The gradient of a norm's operand goes into memory that is given away."""
+
+    def function(
+        x: Tensor, flow: Tensor, weight: Tensor, mean: Tensor, deviation: Tensor
+    ) -> tuple[Tensor, ...]:
+        normal = (x - mean) * deviation
+        scaled = flow * weight
+        slope = (scaled * normal).mean(-1, keepdim=True)
+        gradient = deviation * (scaled - scaled.mean(-1, keepdim=True) - normal * slope)
+        weight_gradient = (flow * normal).sum(0)
+        flow.copy_(gradient)
+        return weight_gradient, flow.sum() * 0
+
+    x, weight = drawn(1055, 104) + 1, drawn(104)
+    mean, deviation = x.mean(-1, keepdim=True), x.var(-1, keepdim=True).rsqrt()
+    flow, wide = drawn(1055, 104), drawn(1055, 104).double()
+    got = compile_with(function, "coilwork")(x, flow, weight, mean, deviation)
+    exact = function(x.double(), wide, weight.double(), mean.double(), deviation.double())
+    torch.testing.assert_close(flow.double(), wide, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(got[0].double(), exact[0], rtol=1e-3, atol=1e-2)
+
+
+def every_number_of_rows() -> None:
+    def function(x: Tensor, weight: Tensor) -> Tensor:
+        return functional.rms_norm(x, (96,), weight)
+
+    for rows in (1100, 1059, 7):
+        x = drawn(rows, 96).requires_grad_()
+        torch._dynamo.mark_dynamic(x, 0)
+        compared(function, x, drawn(96).requires_grad_(), tolerance=1e-3)
+
+
 CASES: Final[Mapping[str, Callable[[], None]]] = {
     "sum of everything": lambda: compared(lambda x: x.sum(), drawn(70001), tolerance=1e-3),
     "column sums of bf16": column_sums_of_bf16,
@@ -108,23 +182,53 @@ CASES: Final[Mapping[str, Callable[[], None]]] = {
     "gradients of layer norm's weights": layer_norm_weights,
     "a batch of any size": every_batch,
 }
+WALKED: Final[Mapping[str, Callable[[], None]]] = {
+    "layer norm": lambda: norm("layer_norm", (1056,), 104),
+    "layer norm of odd sizes": lambda: norm("layer_norm", (1033,), 107),
+    "layer norm of batches": lambda: norm("layer_norm", (8, 132), 104),
+    "layer norm of odd batches": lambda: norm("layer_norm", (7, 151), 96),
+    "layer norm and what goes around it": lambda: norm("layer_norm", (1056,), 104, residual=True),
+    "layer norm of a long row": lambda: norm("layer_norm", (530,), 1000),
+    "rms norm": lambda: norm("rms_norm", (1056,), 104),
+    "rms norm of odd sizes, and what goes around it": lambda: norm("rms_norm", (1031,), 99, residual=True),
+    "layer norm in bf16": low_precision_norm,
+    "biases before rows": biases,
+    "a gradient in place": overwritten_gradient,
+    "any number of rows": every_number_of_rows,
+}
+# What stays as it is: without weights there are no columns, and a few rows are no work for programs that take several each.
+APART: Final[Mapping[str, Callable[[], None]]] = {
+    "layer norm without weights": lambda: norm("layer_norm", (1056,), 104, weights=False),
+    "fewer rows than programs": lambda: norm("layer_norm", (200,), 104),
+    "rows that do not stay in registers": lambda: norm("layer_norm", (300,), 9000),
+}
 
 
-def wrong_with(name: str, trace: Path) -> str:
-    """What is wrong with case `name`; empty if it agrees with eager and something was split."""
+def wrong_with(case: Callable[[], None], trace: Path, rule: str, *, wanted: bool = True) -> str:
+    """What is wrong with `case`; empty if it agrees with eager, and `rule` was followed where that is `wanted`."""
     # options are read from the environment at every compile
     os.environ["COILWORK_TRACE"] = str(trace)
     torch._dynamo.reset()
     try:
         with no_fallback():
-            CASES[name]()
+            case()
     except Exception:  # noqa: BLE001 - the test that asked fails with it
         return traceback.format_exc()
     decisions = "".join(path.read_text() for path in trace.glob("*/*.decisions.txt"))
-    split = any(line.split()[:2] == ["yes", "split"] for line in decisions.splitlines())
-    return "" if split else f"nothing was split:\n{decisions}"
+    followed = any(line.split()[:2] == ["yes", rule] for line in decisions.splitlines())
+    return "" if followed is wanted else f"{rule} is not as expected:\n{decisions}"
 
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
-    print(json.dumps({name: wrong_with(name, folder / str(k)) for k, name in enumerate(CASES)}))
+    chosen = sys.argv[2:]
+    answers: dict[str, str] = {}
+    for cases, rule, wanted in (
+        (CASES, "split", True),
+        (WALKED, "fuse-walked", True),
+        (APART, "fuse-walked", False),
+    ):
+        for name, case in cases.items():
+            if not chosen or name in chosen:
+                answers[name] = wrong_with(case, folder / str(len(answers)), rule, wanted=wanted)
+    print(json.dumps(answers))

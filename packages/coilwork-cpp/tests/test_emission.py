@@ -12,8 +12,10 @@ import torch
 from coilwork_cpp import CppCodegen
 from coilwork_ir.codegen import Codegen
 from coilwork_ir.dtypes import DType
+from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_expr, format_expr, symbol
 from coilwork_ir.kernels import Kernel, Range, Store, TensorArg
+from coilwork_ir.kernels.verify import verify_kernel
 from coilwork_ir.loc import Origin
 from coilwork_ir.loops.nodes import Check
 from coilwork_ir.scalar import cast, const, load, op, placeholder, reduce
@@ -168,3 +170,22 @@ def test_strict_numerics_does_not_fuse_multiply_and_add(load_kernel: Callable) -
     assert torch.equal(out, p * q - q)
     load_kernel(replace(kernel, numerics="fast"))(p, q, out)
     assert torch.allclose(out, p * q - q, atol=1e-6)
+
+
+def test_walked_rows_are_for_gpus() -> None:
+    x, w, r = symbol("x0", extent=2), symbol("w0", extent=3), symbol("r0", extent=4)
+    value = load("in0", [12 * x + 4 * w + r], F32)
+    kernel = Kernel(
+        name="columns",
+        ranges=(
+            Range(symbol=x, kind="parallel", tile="x"),
+            Range(symbol=w, kind="walked", tile="w"),
+            Range(symbol=r, kind="reduction", tile="r"),
+        ),
+        args=(arg("in0", F32, 24), arg("out0", F32, 8)),
+        stores=(Store(buffer="out0", index=4 * x + r, value=reduce("sum", [value], [w])),),
+    )
+    verify_kernel(kernel)
+    with pytest.raises(EmitError) as caught:
+        CppCodegen().emit(kernel, target("x86-64-avx2"), {})
+    assert caught.value.code == "walked"

@@ -7,11 +7,13 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from coilwork_cpp import CppCodegen
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, symbol
 from coilwork_ir.kernels import Hints, Kernel, Range, Store, TensorArg
 from coilwork_ir.ops import ReduceKind
 from coilwork_ir.scalar import Load, Scalar, cast, const, load, op, reduce
+from coilwork_ir.target import target
 
 F32, F64, BF16, I64, BOOL = DType.F32, DType.F64, DType.BF16, DType.I64, DType.BOOL
 ROWS, COLUMNS = symbol("n0", lo=0), symbol("n1", lo=0)
@@ -325,3 +327,20 @@ def test_rows_that_lanes_do_not_divide(
         torch.testing.assert_close(
             out, functions[kind](data, 1).to(out.dtype), rtol=0, atol=0, equal_nan=True
         )
+
+
+def test_what_repeats_along_a_row_leaves_the_lanes_their_work(load_kernel: Callable) -> None:
+    """Nearest upsampling: two neighbours read one element, but are two lanes."""
+    xr, rr, x, r = rows(12, 96)
+    element = op("mul", load("in0", [x * 48 + r // 2], F32), load("in1", [x * 96 + r], F32))
+    kernel = Kernel(
+        name="repeated",
+        ranges=(xr, rr),
+        args=(tensor("in0", F32, 12 * 48), tensor("in1", F32, 12 * 96), tensor("out0", F32, 12)),
+        stores=(Store(buffer="out0", index=x, value=reduce("sum", [element], [r])),),
+    )
+    text = CppCodegen().emit(kernel, target("x86-64-avx512"), {}).text
+    assert "float sum_0_lanes[16];" in text and "r0 / 2" in text
+    a, b, out = torch.randn(12, 48), torch.randn(12, 96), torch.empty(12)
+    load_kernel(kernel)(a, b, out)
+    assert torch.allclose(out, (a.repeat_interleave(2, 1) * b).sum(1), rtol=1e-4, atol=1e-4)

@@ -384,7 +384,10 @@ class Maker:
         ranges = tuple(
             Range(symbol=s, kind="parallel", tile=tiles[k], coalescing=rng.random())
             for k, s in enumerate(parallel)
-        ) + tuple(Range(symbol=s, kind="reduction", tile="r", coalescing=1.0) for s in reduced)
+        )
+        if reduced and rng.random() < 0.5:
+            ranges += (Range(symbol=symbol("w0", extent=self.size()), kind="walked", tile="w"),)
+        ranges += tuple(Range(symbol=s, kind="reduction", tile="r", coalescing=1.0) for s in reduced)
         stores = tuple(
             Store(
                 buffer=f"out{k}",

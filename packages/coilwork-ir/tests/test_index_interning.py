@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
+from weakref import ref
 
 from coilwork_ir.interning import InternTable, MemoTable
 
@@ -33,6 +34,24 @@ def test_dead_values_are_made_anew_and_swept() -> None:
         table.intern(n, lambda: Value("short-lived"))
     assert len(table) < 10_000
     assert table.intern(0, lambda: Value("newer")) is kept
+
+
+def test_callers_that_insert_themselves_share_the_values_and_the_sweeps() -> None:
+    table: InternTable[int, Value] = InternTable()
+
+    def interned(key: int, value: Value) -> Value:
+        mine = ref(value)
+        if table.insert(key, mine) is mine and len(table.refs) <= table.sweep_at:
+            return value
+        return table.add(key, value)
+
+    first = interned(0, Value("first"))
+    assert first.text == "first"
+    assert interned(0, Value("again")) is first
+    for n in range(1, 50_000):
+        assert interned(n, Value("short-lived")).text == "short-lived"
+    assert len(table) < 10_000
+    assert interned(0, Value("late")) is first
 
 
 def test_threads_agree() -> None:

@@ -40,6 +40,12 @@ KNOWN: dict[str, Callable[[Tensor], Tensor]] = {
     "one position": lambda x: x[:, arange(1) + 2],
     "apart": lambda x: x[arange(2), :, arange(2)],
     "diagonal": lambda x: x[:, :, arange(6), arange(6) + 1],
+    "left neighbours": lambda x: x[:, :, ((arange(12) + 0.5) * 0.5 - 0.5).clamp(min=0).to(torch.int64)],
+    "right neighbours": lambda x: x[
+        :, :, (((arange(12) + 0.5) * 0.5 - 0.5).clamp(min=0).to(torch.int64) + 1).clamp(max=5)
+    ],
+    "with aligned corners": lambda x: x[:, :, (arange(11) * (5 / 10)).to(torch.int64)],
+    "stopped at the borders": lambda x: x[:, :, (arange(10) - 2).clamp(0, 5)],
     "by index_select": lambda x: x[:, :, arange(3) * 2],
 }
 

@@ -99,6 +99,47 @@ def test_which_convolutions_profit(dtype: torch.dtype, options: LayoutOptions, f
     assert (lay_out_convolutions(gm, options)[0] is gm) == (found == 0)
 
 
+def roles(net: nn.Module, x: Tensor) -> list[str]:
+    return [call.role for call in find_convolutions(traced(net, x), LayoutOptions())]
+
+
+def test_a_weight_that_outweighs_its_activations_stays_on_a_cpu() -> None:
+    net = nn.Sequential(
+        nn.Conv2d(64, 64, 3, padding=1), nn.Conv2d(64, 64, 1), nn.Conv2d(64, 64, 3, groups=64)
+    )
+    assert roles(net, torch.empty(4, 64, 56, 56)) == ["leads", "follows", "follows"]
+    assert roles(net, torch.empty(1, 64, 14, 14)) == ["stays", "follows", "follows"]
+    # in channels-last already, the copy is no matter
+    assert roles(net.to(memory_format=torch.channels_last), torch.empty(1, 64, 14, 14)) == ["follows"] * 3
+    assert all(
+        call.role == "leads" for call in find_convolutions(traced(net, torch.empty(1, 64, 14, 14)), ALWAYS)
+    )
+
+
+def test_a_cpu_converts_activations_alone() -> None:
+    gm = two()
+    element, x = 4, 256 * 16 * 130 * 130
+    first, second = 256 * 16 * 128 * 128, 256 * 16 * 126 * 126
+    assert captured_cost(find_convolutions(gm, LayoutOptions())) == 2 * element * (x + 2 * first + second)
+    _, decision = lay_out_convolutions(gm, LayoutOptions())
+    assert decision.rewritten_bytes == 2 * element * (x + 2 * 16 * 16 * 9 + second)
+
+
+def test_few_channels_and_groups_gain_on_a_cpu() -> None:
+    net = nn.Sequential(nn.Conv2d(3, 32, 3), nn.Conv2d(32, 32, 3, groups=8), nn.AdaptiveAvgPool2d(1))
+    gm = traced(net, torch.empty(64, 3, 64, 64))
+    assert grouped_cost(find_convolutions(gm, LayoutOptions())) == 0
+    _, decision = lay_out_convolutions(gm, LayoutOptions())
+    assert decision.channels_last and decision.convolutions == 2
+
+
+def test_nothing_follows_where_nothing_leads() -> None:
+    gm = traced(nn.Sequential(nn.Conv2d(64, 64, 1), nn.Conv2d(64, 64, 1)), torch.empty(4, 64, 56, 56))
+    made, decision = lay_out_convolutions(gm, LayoutOptions())
+    assert made is gm
+    assert decision.reason == "no convolution whose kernels prefer channels-last"
+
+
 def test_captured_is_captured() -> None:
     gm = two()
     made, decision = lay_out_convolutions(gm, LayoutOptions(layout="captured", devices=("cpu",)))

@@ -9,7 +9,7 @@ import torch
 from layout_graphs import ALWAYS, Bottleneck, Compiled, added, output_strides, residual_net, traced
 from torch import Tensor, nn
 
-from coilwork_lowering import lay_out_convolutions
+from coilwork_lowering import LayoutOptions, lay_out_convolutions
 
 aten = torch.ops.aten
 
@@ -26,10 +26,14 @@ def strides_of(gm: torch.fx.GraphModule, operator: str) -> list[tuple[int, ...]]
 
 
 def check_inference(
-    module: Callable[..., Tensor], *inputs: Tensor, dynamic: bool = False, rtol: float = 1e-4
+    module: Callable[..., Tensor],
+    *inputs: Tensor,
+    dynamic: bool = False,
+    rtol: float = 1e-4,
+    options: LayoutOptions = ALWAYS,
 ) -> Compiled:
     """`module` laid out computes what it computes, with the strides that it has."""
-    backend = Compiled()
+    backend = Compiled(options)
     with torch.no_grad():
         made = torch.compile(module, backend=backend, dynamic=dynamic)(*inputs)
         expected = module(*inputs)
@@ -222,3 +226,84 @@ def test_copies_say_where_they_come_from() -> None:
     fresh = [node for node in made.graph.nodes if node.name not in known]
     assert {node.meta["partitioner_tag"] for node in fresh} == {"is_forward", "is_backward"}
     assert all("seq_nr" in node.meta for node in fresh)
+
+
+class Ladder(nn.Module):
+    """One step of a U-Net: a wide level, a narrow one below it, and their concatenation."""
+
+    def __init__(self, below: int) -> None:
+        super().__init__()
+        self.enter = nn.Conv2d(3, 16, 3, padding=1)
+        self.down = nn.Conv2d(16, below, 3, stride=2, padding=1)
+        self.deep = nn.Conv2d(below, below, 3, padding=1)
+        self.narrow = nn.Conv2d(below, below, 1)
+        self.leave = nn.Conv2d(below + 16, 3, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.enter(x))
+        y = self.narrow(torch.relu(self.deep(self.down(x))))
+        up = nn.functional.interpolate(y, scale_factor=2.0, mode="nearest")
+        return self.leave(torch.relu(torch.cat((up, x), dim=1)))
+
+
+def test_upsampling_and_concatenation_stay_channels_last() -> None:
+    backend = check_inference(Ladder(16).eval(), torch.randn(2, 3, 16, 16))
+    ((_, made, _),) = backend.pairs
+    # pixels are gathered whole: a row-major [b, h, w, c]
+    assert strides_of(made, "_unsafe_index") == [(16 * 16 * 16, 16 * 16, 16, 1)]
+    assert strides_of(made, "cat") == [(16 * 16 * 32, 1, 16 * 32, 32)]
+    check_training(Ladder(16), torch.randn(2, 3, 16, 16))
+
+
+def test_a_concatenation_of_two_layouts_is_channels_last() -> None:
+    def function(x: Tensor, y: Tensor, w: Tensor) -> Tensor:
+        return torch.cat((y, torch.conv2d(x, w, padding=1)), 1).relu().sum(1)
+
+    backend = check_inference(
+        function, torch.randn(2, 4, 9, 9), torch.randn(2, 5, 9, 9), torch.randn(6, 4, 3, 3)
+    )
+    ((_, made, _),) = backend.pairs
+    assert strides_of(made, "cat") == [(9 * 9 * 11, 9 * 11, 11, 1)]
+    assert strides_of(made, "relu") == [(9 * 9 * 11, 1, 9 * 11, 11)]
+
+
+def test_outputs_that_are_gathered_or_concatenated_keep_their_layout() -> None:
+    def function(x: Tensor, y: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        wide = torch.conv2d(x, w, padding=1)
+        rows = torch.arange(8, 0, -1)
+        return torch.cat((y, wide), 1), torch.ops.aten.index.Tensor(wide, [None, None, rows[:, None], rows])
+
+    backend = Compiled()
+    inputs = torch.randn(2, 4, 9, 9), torch.randn(2, 5, 9, 9), torch.randn(6, 4, 3, 3)
+    made = torch.compile(function, backend=backend)(*inputs)
+    for got, expected in zip(made, function(*inputs), strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+        assert got.stride() == expected.stride()
+
+
+def test_on_a_cpu_wide_weights_stay_between_channels_last_levels() -> None:
+    net = Ladder(256).eval()
+    backend = check_inference(net, torch.randn(8, 3, 32, 32), options=LayoutOptions())
+    ((_, made, decision),) = backend.pairs
+    innermost = [stride[1] == 1 for stride in strides_of(made, "convolution")]
+    # enter, down and leave have more activations than weights; deep has not, and narrow takes what it gets
+    assert innermost == [True, True, False, False, True]
+    assert decision.convolutions == 3
+    assert strides_of(made, "cat")[0][-1] == 1
+
+
+def test_on_a_cpu_gradients_follow_their_convolutions() -> None:
+    torch.manual_seed(1)
+    net = residual_net()
+    compiled = Compiled(LayoutOptions())
+    x = torch.randn(16, 3, 128, 128)
+    torch.compile(net, backend=compiled)(x).square().mean().backward()
+    ((_, made, decision),) = compiled.pairs
+    assert decision.channels_last
+    assert all(stride[1] == 1 for stride in strides_of(made, "convolution"))
+    gradients = [p.grad.clone() for p in net.parameters() if p.grad is not None]
+    net.zero_grad()
+    net(x).square().mean().backward()
+    for got, parameter in zip(gradients, net.parameters(), strict=True):
+        assert parameter.grad is not None
+        torch.testing.assert_close(got, parameter.grad, rtol=1e-2, atol=1e-4)

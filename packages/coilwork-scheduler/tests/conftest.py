@@ -24,6 +24,7 @@ from coilwork_ir.loops import Extern, Graph, Node, Pointwise, Reduce, Scan, Scat
 from coilwork_ir.scalar import Const, IndexValue, Load, Op, Scalar, cast, load, postorder
 from coilwork_ir.scalar import Reduce as ReduceValue
 from coilwork_ir.scalar import Scan as ScanValue
+from coilwork_ir.target import Target
 
 # pytest's importlib mode puts no test folder on the path, and these tests share an allocator.
 sys.path.insert(0, str(Path(__file__).parent))
@@ -292,6 +293,7 @@ def _run_points(
     cell: Callable[[str, int], tuple[list[Number], int]],
 ) -> None:
     parallel = [r.symbol for r in kernel.ranges if r.kind == "parallel"]
+    walked = [r.symbol for r in kernel.ranges if r.kind == "walked"]
     reduced = [r.symbol for r in kernel.ranges if r.kind == "reduction"]
     values = [part for store in kernel.stores for part in parts_of(store)]
     depth: dict[Scalar, int] = {}
@@ -302,9 +304,22 @@ def _run_points(
         exprs = node.index if isinstance(node, Load) else (node.expr,) if isinstance(node, IndexValue) else ()
         own = any(not e.free_symbols.isdisjoint(reduced) for e in exprs) or isinstance(node, ScanValue)
         walks[node] = not isinstance(node, ReduceValue) and (own or any(walks[o] for o in node.operands))
-    launch = _Launch(kernel.stores, reduced, depth, walks, read, cell)
-    for row in points(parallel, sizes):
-        launch.run(row)
+    columns = [n for n in depth if isinstance(n, ReduceValue) and walked and n.axes == tuple(walked)]
+    late = set(columns)
+    for node in postorder(values):
+        if not late.isdisjoint(node.operands):
+            late.add(node)
+    afterwards = [s for s in kernel.stores if not late.isdisjoint(parts_of(s))]
+    stores = [s for s in kernel.stores if s not in afterwards]
+    depth = {n: d for n, d in depth.items() if n not in late}
+    launch = _Launch(stores, reduced, depth, walks, read, cell, columns)
+    for group in points(parallel, sizes):
+        launch.gathered.clear()
+        for row in points(walked, group):
+            launch.run(row)
+        for k, env in enumerate(points(reduced, group)):
+            sums = {n: combine(n.kind, launch.gathered.get((n, k), []), n.output) for n in columns}
+            launch.write(afterwards, env, dict(sums))
 
 
 def _hand_over(
@@ -328,7 +343,7 @@ def _hand_over(
 
 @dataclass
 class _Launch:
-    """The passes of a kernel over one point of its parallel ranges."""
+    """The passes of a kernel over one point of its parallel and walked ranges."""
 
     stores: Sequence[Store]
     reduced: Sequence[Expr]
@@ -336,6 +351,9 @@ class _Launch:
     walks: Mapping[Scalar, bool]
     read: Callable[[Load, list[int]], Number]
     cell: Callable[[str, int], tuple[list[Number], int]]
+    columns: Sequence[ReduceValue] = ()
+    # what is reduced along walked points, by the reduced point
+    gathered: dict[tuple[Scalar, int], list[Number]] = field(default_factory=dict)
 
     def run(self, row: Mapping[str, int]) -> None:
         rows = list(points(self.reduced, row))
@@ -353,6 +371,10 @@ class _Launch:
                 known = {**settled, **settled_rows[k]}
                 for n in combined:
                     gathered[n].append(value_of(n.operands[0], env, self.read, known))
+                for n in self.columns:
+                    if self.depth[n.operands[0]] == level:
+                        values = self.gathered.setdefault((n, k), [])
+                        values.append(value_of(n.operands[0], env, self.read, known))
                 self.write(walking, env, known)
             for n in combined:
                 if isinstance(n, ReduceValue):
@@ -418,12 +440,13 @@ def _result(
 
 
 def well_formed(kernel: Kernel) -> None:
-    """Every symbol is a range, a size or a placeholder that has a value; reductions run along all reduction ranges."""
+    """Every symbol is a range, a size or a placeholder with a value; reductions run along all reduced or all walked ranges."""
     if kernel.combined is not None:
         well_formed(kernel.combined.body)
         return
     ranges = [r.symbol for r in kernel.ranges]
     reduced = tuple(r.symbol for r in kernel.ranges if r.kind == "reduction")
+    walked = tuple(r.symbol for r in kernel.ranges if r.kind == "walked")
     known = {*ranges, *kernel.sizes}
     assert len({s.name for s in known}) == len(known)
     args = {arg.name: arg for arg in kernel.args}
@@ -447,7 +470,7 @@ def well_formed(kernel: Kernel) -> None:
                 case IndexValue():
                     check(node.expr, node.operands)
                 case ReduceValue():
-                    assert node.axes == reduced
+                    assert node.axes in (reduced, walked or reduced)
                 case _:
                     pass
 
@@ -462,7 +485,7 @@ def compare() -> Callable[..., Schedule]:
     from coilwork_scheduler import ScheduleOptions, schedule
 
     def check(
-        graph: Graph, *, name: str = "sm_90", sizes: Mapping[str, int] = {}, **settings: object
+        graph: Graph, *, name: str | Target = "sm_90", sizes: Mapping[str, int] = {}, **settings: object
     ) -> Schedule:
         rng = Random(7)
         given = {}
@@ -474,7 +497,10 @@ def compare() -> Callable[..., Schedule]:
                 else:
                     given[entry.name] = [round(rng.uniform(0.1, 2), 3) for _ in range(count)]
         made = schedule(
-            graph, target(name), ScheduleOptions(**settings), observe=lambda _, passed: verify_graph(passed)
+            graph,
+            target(name) if isinstance(name, str) else name,
+            ScheduleOptions(**settings),
+            observe=lambda _, passed: verify_graph(passed),
         )
         for kernel in made.kernels:
             well_formed(kernel)

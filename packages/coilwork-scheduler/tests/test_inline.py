@@ -247,3 +247,23 @@ def test_the_state_of_a_recurrence_is_stored_by_the_kernel_of_its_own_step(build
     made = schedule(build.graph(f"gates{steps}"), target("sm_90"))
     gates = {f"gates{k}" for k in range(steps)}
     assert max(len(gates.intersection(call.args)) for call in calls(made)) <= 4
+
+
+def test_what_ragged_rows_look_up_is_counted_once(build):
+    """A producer of rows that a reduction picks by data is computed inside it, though its range is long."""
+    build.input("g", 4096, 64)
+    build.input("place", 4096, dtype=I64)
+    build.input("count", 512, dtype=I64)
+    at = build.at
+    build.pointwise("twice", [4096, 64], lambda n, d: op("add", at("g", n, d), at("g", n, d)))
+
+    def body(v, d, r):
+        inside = op("lt", index_value(r), at("count", v))
+        row = load("twice", (placeholder(0), d), F64, indirect=[at("place", r)], mask=inside)
+        return where(inside, row, c(0.0))
+
+    build.reduce(["sums"], "sum", [512, 64], [4096], body)
+    made = schedule(build.graph("sums"), target("sm_90"))
+    assert len(made.kernels) == 1
+    (found,) = [d for d in made.decisions if d.rule == "inline" and d.subjects == ("twice",)]
+    assert dict(found.numbers)["evaluations_per_element"] == 1

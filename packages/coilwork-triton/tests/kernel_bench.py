@@ -9,13 +9,13 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, evaluate, symbol
 from coilwork_ir.kernel_source import Config, KernelSource
 from coilwork_ir.kernels import Range, TensorArg
-from coilwork_ir.kernels.nodes import ArgRole
+from coilwork_ir.kernels.nodes import ArgRole, RangeKind, TileName
 from coilwork_triton.types import TRITON_TYPES
 
 POINTERS = {
@@ -27,11 +27,9 @@ assert set(POINTERS) == set(TRITON_TYPES)
 TARGETS = {"sm_90": ("cuda", 90, 32), "gfx942": ("hip", "gfx942", 64)}
 
 
-def along(
-    name: str, extent: Expr | int, tile: Literal["x", "y", "z", "r"] = "x", coalescing: float = 0.0
-) -> Range:
+def along(name: str, extent: Expr | int, tile: TileName = "x", coalescing: float = 0.0) -> Range:
     """A range `name` over `extent` points in `tile`."""
-    kind: Literal["parallel", "reduction"] = "reduction" if tile == "r" else "parallel"
+    kind: RangeKind = "reduction" if tile == "r" else "walked" if tile == "w" else "parallel"
     return Range(symbol=symbol(name, extent=extent), kind=kind, tile=tile, coalescing=coalescing)
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from kernel_bench import along
 
-from coilwork_ir.index import Expr, as_expr, symbol
+from coilwork_ir.index import Expr, as_expr, floordiv, symbol
 from coilwork_ir.kernels import Range
 from coilwork_triton.vectors import Access, in_rows, neighbourly, runs_on, whole_sizes
 
@@ -59,7 +59,10 @@ def test_starts_and_element_sizes() -> None:
         assert neighbourly(space, [access(space, 1024, start, itemsize)], flat=False) is wanted
 
 
-@pytest.mark.parametrize(("inner", "wanted"), [(4096, True), (3072, True), (3136, False), (512, False)])
+@pytest.mark.parametrize(
+    ("inner", "wanted"),
+    [(4096, True), (3072, True), (3136, False), (512, False), (50264, True), (50257, False), (8000, False)],
+)
 def test_rows_of_whole_blocks_that_something_is_read_once_for(inner: int, wanted: bool) -> None:
     space = rows(64, inner)
     once = Access(index=space[0].symbol, itemsize=4)
@@ -101,3 +104,23 @@ def test_what_comes_from_memory() -> None:
     space = rows(64, 100)
     touched = [access(space, 100), access(space, 100, itemsize=4), Access(index=space[1].symbol, itemsize=8)]
     assert whole_sizes(space, touched) == (2, 4)
+
+
+@pytest.mark.parametrize(
+    ("step", "wanted"),
+    [(1, False), (2, True), (3, True), (8, True), (-1, True), (9, False), (1000, False)],
+)
+def test_windows_that_move_by_a_few_elements(step: int, wanted: bool) -> None:
+    space = rows(64, 56)
+    window = [
+        Access(index=space[0].symbol * 10_000 + space[1].symbol * step + k, itemsize=2)
+        for k in range(0, 24, 8)
+    ]
+    stored = replace(access(space, 56), store=True)
+    assert neighbourly(space, [*window, stored], flat=True) is wanted
+
+
+def test_what_is_read_several_times_in_a_row() -> None:
+    space = rows(64, 56)
+    repeated = Access(index=space[0].symbol * 28 + floordiv(space[1].symbol, 2), itemsize=2)
+    assert neighbourly(space, [repeated, replace(access(space, 56), store=True)], flat=True)

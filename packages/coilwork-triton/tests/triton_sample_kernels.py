@@ -9,7 +9,7 @@ from types import MappingProxyType
 from kernel_bench import along, arg
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, symbol
+from coilwork_ir.index import Expr, as_expr, ceildiv, provably_divisible, symbol
 from coilwork_ir.kernels import Combined, Hints, Kernel, Member, Range, Store, TensorArg
 from coilwork_ir.loc import Origin
 from coilwork_ir.loops import Check
@@ -110,6 +110,58 @@ def layer_norm(width: int, hint: str) -> Kernel:
         ),
         hints=hints,
         origins=(origin("ln", "aten.native_layer_norm.default", 21, "x = self.ln_1(x)"),),
+    )  # fmt: skip
+
+
+def layer_norm_backward(
+    rows: int | Expr, width: int, groups: int, dtype: DType = BF16, *, kept: bool = True
+) -> Kernel:
+    """Gradients of layer_norm(x) * w + b: of x, and per group of rows of w and b, from one read of x and of what flows back.
+
+    `in0` is what flows back, `in1` w, `in2` x, `in3` and `in4` the rows' means and reciprocal deviations. Without `kept`
+    the gradient of x is summed along columns too, as for a bias before the layer norm.
+    """
+    length = ceildiv(as_expr(rows), groups)
+    x0, w0, r0 = along("x0", groups), along("w0", length, "w"), along("r0", width, "r", 1.0)
+    row = x0.symbol * length + w0.symbol
+    flat = row * width + r0.symbol
+    even = provably_divisible(as_expr(rows), groups)
+    inside = None if even else op("lt", index_value(row), index_value(as_expr(rows)))
+
+    def read(buffer: str, offset: Expr, element: DType = dtype) -> Scalar:
+        return cast(load(buffer, [offset], element, mask=inside), F32)
+
+    def summed(value: Scalar) -> Scalar:
+        whole = value if inside is None else where(inside, value, const(0.0, F32))
+        return reduce("sum", [whole], [w0.symbol])
+
+    flow, x = read("in0", flat), read("in2", flat)
+    weight = cast(load("in1", [r0.symbol], dtype), F32)
+    deviation = read("in4", row, F32)
+    normal = op("mul", op("sub", x, read("in3", row, F32)), deviation)
+    scaled = op("mul", flow, weight)
+    share = const(1 / width, F32)
+    total = op("mul", reduce("sum", [scaled], [r0.symbol]), share)
+    slope = op("mul", reduce("sum", [op("mul", scaled, normal)], [r0.symbol]), share)
+    value = op("mul", deviation, op("sub", op("sub", scaled, total), op("mul", normal, slope)))
+    part = x0.symbol * width + r0.symbol
+    columns = [op("mul", flow, normal), flow, *(() if kept else (value,))]
+    big = as_expr(rows) * width
+    outs = [arg(f"out{k}", F32, groups * width) for k in range(len(columns))]
+    return Kernel(
+        name="layer_norm_backward",
+        ranges=(x0, w0, r0),
+        args=(
+            arg("in0", dtype, big), arg("in1", dtype, width), arg("in2", dtype, big),
+            arg("in3", F32, rows), arg("in4", F32, rows), *outs, arg(f"out{len(outs)}", dtype, big),
+        ),
+        sizes=tuple(as_expr(rows).free_symbols),
+        stores=(
+            *(Store(buffer=o.name, index=part, value=summed(v)) for o, v in zip(outs, columns, strict=True)),
+            Store(buffer=f"out{len(outs)}", index=flat, value=cast(value, dtype), mask=inside),
+        ),
+        hints=Hints(reduction="persistent"),
+        origins=(origin("ln", "aten.native_layer_norm_backward.default", 21, "x = self.ln_1(x)"),),
     )  # fmt: skip
 
 
@@ -341,6 +393,8 @@ SAMPLES: Mapping[str, Kernel] = MappingProxyType(
         "softmax_looped": softmax(50304, "looped"),
         "layer_norm_persistent": layer_norm(1024, "persistent"),
         "layer_norm_looped": layer_norm(5000, "looped"),
+        "layer_norm_backward": layer_norm_backward(16384, 4096, 256),
+        "layer_norm_backward_short": layer_norm_backward(5000, 768, 264),
         "transpose_add": transpose_add(),
         "column_sums": column_sums(),
         "embedding": embedding(),

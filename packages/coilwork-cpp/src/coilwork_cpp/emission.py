@@ -68,6 +68,13 @@ def emit_kernel(kernel: Kernel, target: Target, options: CppOptions) -> KernelSo
             origins=kernel.origins,
             remedy="schedule for a CPU, or with combine=False",
         )
+    if any(r.kind == "walked" for r in kernel.ranges):
+        raise EmitError(
+            "walked",
+            f"kernel {kernel.name} reduces rows and columns together, for registers that only GPUs have",
+            origins=kernel.origins,
+            remedy="schedule it for the CPU, where rows and columns are reduced by kernels of their own",
+        )
     phases = split(normalise(expand(with_strict_functions(kernel))), options)
     scratch = tuple(s for phase in phases for s in phase.scratch)
     tensors = (

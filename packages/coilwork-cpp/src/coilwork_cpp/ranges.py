@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
 from coilwork_cpp.rebuild import kernel_roots, with_roots
 from coilwork_ir.index import (
@@ -40,6 +41,9 @@ from coilwork_ir.scalar import (
     reduce,
     rewrite,
 )
+
+# Elements that make a vector worth its while.
+_ONE_VECTOR: Final = 8
 
 
 def extent_of(symbol: Expr) -> Expr:
@@ -140,6 +144,13 @@ def _split_divided(kernel: Kernel) -> Kernel:
         extent = extent_of(r.symbol)
         for divisor in reversed(divisors(index_expressions(kernel), r.symbol)):
             if divisor == extent or not provably_divisible(extent, divisor):
+                continue
+            if (
+                r is kernel.ranges[-1]
+                and r.kind == "reduction"
+                and (as_int(divisor) or _ONE_VECTOR) < _ONE_VECTOR
+            ):
+                # a loop over the remainder, innermost, would leave lanes nothing to do: better, one load gathers
                 continue
             outer = symbol(f"{r.symbol.name}a", extent=extent // divisor)
             inner = symbol(f"{r.symbol.name}b", extent=divisor)

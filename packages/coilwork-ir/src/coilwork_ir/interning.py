@@ -8,7 +8,7 @@ Source: hash-consing as in Filliatre and Conchon, "Type-Safe Modular Hash-Consin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sized
 from threading import RLock
 from typing import Generic, TypeVar
 from weakref import ref
@@ -16,7 +16,9 @@ from weakref import ref
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
-_FIRST_SWEEP = 4096
+# Small enough that dead entries, their keys and what those keep alive stay in the processor's cache, and few enough to
+# be no burden on the garbage collector.
+_FIRST_SWEEP = 512
 
 
 class InternTable(Generic[K, V]):
@@ -27,19 +29,24 @@ class InternTable(Generic[K, V]):
 
     There are no weak reference callbacks (these would run at arbitrary points, and could deadlock): a dead entry
     stays until the table has doubled since the last sweep. The table hence never holds more than twice the live
-    entries (or a few thousand), and a sweep costs O(1) amortised per insertion.
+    entries (or a few hundred), and a sweep costs O(1) amortised per insertion.
     """
 
-    __slots__ = ("_lock", "_refs", "_sweep_at", "lookup")
+    __slots__ = ("_lock", "_refs", "insert", "lookup", "refs", "sweep_at")
 
     def __init__(self) -> None:
         # Re-entrant: an allocation under the lock may run a finaliser, which may intern.
         self._lock = RLock()
         self._refs: dict[K, ref[V]] = {}
-        self._sweep_at = _FIRST_SWEEP
         #: `dict.get` of the weak references, for callers that can't afford a Python call per look-up. It may return
         #: a dead reference; the caller then builds the value and calls `add`.
         self.lookup: Callable[[K], ref[V] | None] = self._refs.get
+        #: `dict.setdefault` of the weak references, for callers that can't afford one per new value either. Unless it
+        #: returns the very `ref(value)` that was given, and `len(refs) <= sweep_at` after it, the caller calls `add`.
+        self.insert: Callable[[K, ref[V]], ref[V]] = self._refs.setdefault
+        #: For `len` alone.
+        self.refs: Sized = self._refs
+        self.sweep_at = _FIRST_SWEEP
 
     def __len__(self) -> int:
         """Number of entries, including dead ones that have not been swept yet."""
@@ -60,35 +67,26 @@ class InternTable(Generic[K, V]):
     def add(self, key: K, value: V) -> V:
         """Make `value` the canonical value of `key`, unless there is a live one; return the canonical one."""
         mine = ref(value)
-        found = self._refs.setdefault(key, mine)  # atomic: of two threads, one inserts and both see its entry
-        if found is not mine:
-            present = found()
-            if present is not None:
-                return present
-            return self._replace_dead(key, value)
-        if len(self._refs) > self._sweep_at:
-            with self._lock:
+        with self._lock:
+            # Atomic: an insertion without the lock comes before or after it.
+            found = self._refs.setdefault(key, mine)
+            if found is not mine:
+                present = found()
+                if present is not None:
+                    return present
+                self._refs[key] = mine  # dead: nobody else changes the entry while the lock is held
+            elif len(self._refs) > self.sweep_at:
                 self._sweep()
         return value
 
-    def _replace_dead(self, key: K, value: V) -> V:
-        with self._lock:
-            found = self._refs.get(key)
-            present = None if found is None else found()
-            if present is not None:
-                return present
-            if found is not None:  # dead: nobody else changes the entry while the lock is held
-                self._refs[key] = ref(value)
-                return value
-        return self.add(key, value)  # a sweep has removed the entry
-
     def _sweep(self) -> None:
-        # a copy of the dict is atomic; a list of its items is not: making a pair may collect garbage, which may intern
-        dead = [key for key, reference in self._refs.copy().items() if reference() is None]
-        for key in dead:
-            # Dead entries are replaced and removed under the lock only, which `self` holds: it is still the dead one.
-            del self._refs[key]
-        self._sweep_at = max(_FIRST_SWEEP, 2 * len(self._refs))
+        # A copy of the dict is atomic; a list of its items is not: making a pair may collect garbage, whose finalisers may
+        # intern. Entries that they replace or sweep on the way are not the ones that were found dead.
+        dead = [item for item in self._refs.copy().items() if item[1]() is None]
+        for key, reference in dead:
+            if self._refs.get(key) is reference:
+                del self._refs[key]
+        self.sweep_at = max(_FIRST_SWEEP, 2 * len(self._refs))
 
 
 class MemoTable(Generic[K, V]):

@@ -181,6 +181,10 @@ REDUCE_OPS: Final[Mapping[str, ReduceOp]] = MappingProxyType(
         )
     }
 )
+# Kinds whose results combine, by the same kind, into the result of all values.
+SELF_COMBINING: Final[frozenset[ReduceKind]] = frozenset(
+    {"sum", "prod", "min", "max", "any", "all", "xor_sum"}
+)
 
 ScanKind = Literal["sum", "prod", "min", "max", "argmin", "argmax", "logcumsumexp"]
 SCAN_KINDS: Final[tuple[ScanKind, ...]] = ("sum", "prod", "min", "max", "argmin", "argmax", "logcumsumexp")

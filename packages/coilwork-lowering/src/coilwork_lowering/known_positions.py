@@ -8,12 +8,13 @@ that has to wait for another.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import torch
 from torch import Tensor
 
-from coilwork_ir.index import Expr, as_expr, floordiv, mod
+from coilwork_ir.index import Expr, as_expr, floordiv, maximum, minimum, mod
 from coilwork_lowering.torch_compat import Overload, on_real_tensors
 
 PositionMap: TypeAlias = Callable[[Expr], Expr]
@@ -113,42 +114,71 @@ def position_map(values: Tensor, size: int) -> PositionMap | None:
         return _position_map(values.reshape(-1).to(torch.int64), size)
 
 
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """`(factor * i + offset) // divisor`, then modulo `period` or within `low` and `high`, each where given."""
+
+    factor: int
+    offset: int
+    divisor: int = 1
+    period: int | None = None
+    low: int | None = None
+    high: int | None = None
+
+    def values(self, at: Tensor) -> Tensor:
+        """Its values at coordinates."""
+        found = torch.div(at * self.factor + self.offset, self.divisor, rounding_mode="floor")
+        if self.period is not None:
+            found = found.remainder(self.period)
+        return found if self.low is None and self.high is None else found.clamp(self.low, self.high)
+
+    def __call__(self, coordinate: Expr) -> Expr:
+        """Its value at the coordinate `coordinate`."""
+        found = floordiv(coordinate * self.factor + self.offset, as_expr(self.divisor))
+        if self.period is not None:
+            found = mod(found, as_expr(self.period))
+        if self.low is not None:
+            found = maximum(found, as_expr(self.low))
+        return found if self.high is None else minimum(found, as_expr(self.high))
+
+
 def _position_map(values: Tensor, size: int) -> PositionMap | None:
     if bool((values < -size).any()) or bool((values >= size).any()):
         return None
     values = torch.where(values < 0, values + size, values)
     at = torch.arange(len(values), dtype=torch.int64)
-    for factor, offset, divisor, period in _candidates(values, size):
-        found = torch.div(at * factor + offset, divisor, rounding_mode="floor")
-        if torch.equal(found if period is None else found.remainder(period), values):
-            return _formula(factor, offset, divisor, period)
-    return None
+    return next((form for form in _forms(values, size) if torch.equal(form.values(at), values)), None)
 
 
-def _formula(factor: int, offset: int, divisor: int, period: int | None) -> PositionMap:
-    def at(coordinate: Expr) -> Expr:
-        position = floordiv(coordinate * factor + offset, as_expr(divisor))
-        return position if period is None else mod(position, as_expr(period))
-
-    return at
-
-
-def _candidates(values: Tensor, size: int) -> Iterator[tuple[int, int, int, int | None]]:
-    """Numbers (a, b, c, m) of forms `(a * i + b) // c`, the whole modulo m, that the first values suggest."""
+def _forms(values: Tensor, size: int) -> Iterator[_Form]:
+    """The forms that the first values, or the two sizes, suggest."""
     count = len(values)
     first = int(values[0])
     step = int(values[1]) - first if count > 1 else 0
-    yield step, first, 1, None
+    yield _Form(step, first)
     # repeated: as nearest upsampling by a whole factor
     changes = torch.nonzero(values != first)
     if len(changes):
         run = int(changes[0])
-        yield int(values[run]) - first, first * run, run, None
+        yield _Form(int(values[run]) - first, first * run, run)
     # nearest, and nearest in the middle of a pixel
-    yield size, 0, count, None
-    yield 2 * size, size, 2 * count, None
+    yield _Form(size, 0, count)
+    yield _Form(2 * size, size, 2 * count)
     # rolled
-    yield step, first, 1, size
+    yield _Form(step, first, 1, period=size)
+    # both neighbours of a linear interpolation: from the middle of pixels, and with aligned corners
+    for neighbour in (0, 1):
+        offset = size - count + 2 * count * neighbour
+        yield _Form(2 * size, offset, 2 * count, low=neighbour, high=size - 1)
+    for neighbour in (0, 1) if count > 1 else ():
+        yield _Form(size - 1, (count - 1) * neighbour, count - 1, low=0, high=size - 1)
+    # a window that ends at the borders
+    middle = count // 2
+    if count > 2:
+        slope = int(values[middle]) - int(values[middle - 1])
+        yield _Form(
+            slope, int(values[middle]) - slope * middle, low=int(values.min()), high=int(values.max())
+        )
 
 
 def axis_of(shape: Sequence[int]) -> int | None:

@@ -24,6 +24,7 @@ from coilwork_lowering.ops import (
     scans,
     scatters,
     searching,
+    sorting,
     views,
 )
 from coilwork_lowering.rules import Rule
@@ -45,6 +46,7 @@ _FAMILIES: Final[tuple[tuple[Rule, ...], ...]] = (
     scans.RULES,
     scatters.RULES,
     searching.RULES,
+    sorting.RULES,
     views.RULES,
 )
 

@@ -18,7 +18,7 @@ class ScheduleOptions:
         fuse: put several stages into one kernel.
         split: on GPUs, reduce long rows with few results in pieces, then the results of the pieces.
         horizontal: also fuse stages that only share what they read.
-        combine: on GPUs, put small kernels of one kind that do not wait for each other into one launch.
+        combine: where the target's code generator takes it, put small kernels of one kind that do not wait for each other into one launch.
         max_ops: scalar operations that inlining may gather in one stage; fused kernels hold at most twice as many.
         max_args: tensor arguments of one kernel.
         max_combined_args: tensor arguments of a combined one. A launch has 4 KB of parameters.

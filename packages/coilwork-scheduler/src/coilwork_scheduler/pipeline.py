@@ -18,7 +18,8 @@ from coilwork_scheduler.dead import remove_dead
 from coilwork_scheduler.dependence import Dependence, analyse
 from coilwork_scheduler.errors import ScheduleError
 from coilwork_scheduler.externalize import externalize_sorts
-from coilwork_scheduler.fusion.fuse import Fuser, Surroundings
+from coilwork_scheduler.fusion.fuse import Fuser
+from coilwork_scheduler.fusion.weigh import Surroundings
 from coilwork_scheduler.group import Group, group_of
 from coilwork_scheduler.inlining.inline import Inliner
 from coilwork_scheduler.journal import Journal

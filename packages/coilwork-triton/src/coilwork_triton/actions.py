@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
@@ -33,6 +34,21 @@ _ATOMIC_TYPES: Final[Mapping[StoreMode, frozenset[DType]]] = MappingProxyType(
         "max": frozenset({DType.F64, DType.F32, DType.I64, DType.I32, DType.U64, DType.U32}),
     }
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """A store or a check, with the values that it takes.
+
+    `stage` is the first pass over the reduced ranges in which it may happen. It is `reduced` if it happens at points of the
+    reduced ranges, and `walked` if at points of the walked ones.
+    """
+
+    what: Store | Check
+    roots: tuple[Scalar, ...]
+    stage: int
+    reduced: bool
+    walked: bool
 
 
 def actions_of(kernel: Kernel) -> tuple[Store | Check, ...]:

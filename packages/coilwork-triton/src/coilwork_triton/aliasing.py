@@ -9,13 +9,24 @@ differently among the threads, and nothing orders them. A barrier between all lo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.scalar import Load, Reduce, Scalar, Scan, postorder
-from coilwork_triton.actions import action_roots, actions_of
+from coilwork_triton.actions import Action, action_roots, actions_of, perform
 from coilwork_triton.levels import Levels
 from coilwork_triton.shape import Shape
+from coilwork_triton.tree import tl
+from coilwork_triton.values import Scope, Values
+
+
+def perform_all(values: Values, scope: Scope, actions: Sequence[Action]) -> None:
+    """The actions, whose values are known: checks, then stores, after a barrier where threads share what they overwrite."""
+    stores = [action.what for action in actions if isinstance(action.what, Store)]
+    if needs_barrier(values.kernel, values.shape, values.levels, stores):
+        scope.writer.do(tl("debug_barrier"))
+    for action in actions:
+        perform(values, scope, action.what)
 
 
 def needs_barrier(kernel: Kernel, shape: Shape, levels: Levels, stores: Iterable[Store]) -> bool:

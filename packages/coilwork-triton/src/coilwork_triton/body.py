@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr
 from coilwork_ir.kernels import Kernel, Store
-from coilwork_ir.loops import Check
 from coilwork_ir.scalar import Load, Reduce, Scalar, Scan
-from coilwork_triton.actions import action_roots, actions_of, perform
-from coilwork_triton.aliasing import needs_barrier
+from coilwork_triton.actions import Action, action_roots, actions_of
+from coilwork_triton.aliasing import perform_all
 from coilwork_triton.levels import Levels
 from coilwork_triton.ragged import points_of
 from coilwork_triton.reductions import REDUCTIONS
@@ -20,17 +19,7 @@ from coilwork_triton.space import LOOP_OFFSET, Space
 from coilwork_triton.tree import Assign, Binary, Expression, For, Name, Number, Statement, method, tl
 from coilwork_triton.types import triton_type
 from coilwork_triton.values import Scope, Values
-from coilwork_triton.writer import Writer
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Action:
-    """A store or a check: what a kernel does, as opposed to what it computes."""
-
-    what: Store | Check
-    roots: tuple[Scalar, ...]
-    stage: int
-    reduced: bool
+from coilwork_triton.walk import emit_walk
 
 
 def emit_body(kernel: Kernel, shape: Shape, levels: Levels, library: set[str]) -> tuple[Statement, ...]:
@@ -46,6 +35,9 @@ def emit_body(kernel: Kernel, shape: Shape, levels: Levels, library: set[str]) -
     if shape.walk == "looped":
         inside: tuple[Statement, ...] = ()
         _emit_loops(values, actions)
+    elif shape.walked is not None:
+        emit_walk(values, actions)
+        inside = space.reduction_lines(looped=False)
     else:
         _emit_actions(values, top, actions)
         inside = space.reduction_lines(looped=False)
@@ -55,21 +47,13 @@ def emit_body(kernel: Kernel, shape: Shape, levels: Levels, library: set[str]) -
 def _emit_actions(values: Values, scope: Scope, actions: Sequence[Action]) -> None:
     """Everything that `actions` need, then the actions: all loads before all stores."""
     values.compute(scope, values.pending(scope, [root for a in actions for root in a.roots]))
-    _perform(values, scope, actions)
-
-
-def _perform(values: Values, scope: Scope, actions: Sequence[Action]) -> None:
-    """The actions, whose values are known: checks, then stores, after a barrier where threads share what they overwrite."""
-    stores = [action.what for action in actions if isinstance(action.what, Store)]
-    if needs_barrier(values.kernel, values.shape, values.levels, stores):
-        scope.writer.do(tl("debug_barrier"))
-    for action in actions:
-        perform(values, scope, action.what)
+    perform_all(values, scope, actions)
 
 
 def _actions(kernel: Kernel, levels: Levels) -> list[Action]:
     """Checks first, then stores; each in the first pass in which it may happen."""
     reduced = frozenset(r.symbol for r in kernel.ranges if r.kind == "reduction")
+    walked = frozenset(r.symbol for r in kernel.ranges if r.kind == "walked")
     last_read = _last_reads(kernel, levels)
     found = []
     for what in actions_of(kernel):
@@ -81,7 +65,15 @@ def _actions(kernel: Kernel, levels: Levels) -> list[Action]:
             # memory may be overwritten only after the last pass that reads it
             partners = {what.buffer, *(i for o, i in kernel.hints.inplace if o == what.buffer)}
             stage = max([stage, *(last_read.get(p, 0) for p in partners)])
-        found.append(Action(what=what, roots=roots, stage=stage, reduced=bool(symbols & reduced)))
+        found.append(
+            Action(
+                what=what,
+                roots=roots,
+                stage=stage,
+                reduced=bool(symbols & reduced),
+                walked=bool(symbols & walked),
+            )
+        )
     return found
 
 
@@ -151,7 +143,7 @@ def _emit_pass(values: Values, one: Pass, number: int) -> None:
     # what does not vary along the loop is computed before it
     values.compute(top, [node for node in order if not values.reduced(node)])
     backwards = _direction(values, order)
-    inner = Scope(writer=Writer(top.writer.names, top.writer.library), parent=top, number=number)
+    inner = Scope(writer=top.writer.inner(), parent=top, number=number)
     values.compute(inner, order)
     finishing = []
     for group in one.reductions:
@@ -162,7 +154,7 @@ def _emit_pass(values: Values, one: Pass, number: int) -> None:
         lanes = reduction.start(site, top.writer)
         reduction.step(site, inner.writer, lanes)
         finishing.append((group, reduction, site, lanes))
-    _perform(values, inner, one.actions)
+    perform_all(values, inner, one.actions)
     end = None if one.actions or backwards else _ragged_end(values, one)
     top.writer.statements.append(_loop(values, inner, backwards, end))
     for group, reduction, site, lanes in finishing:

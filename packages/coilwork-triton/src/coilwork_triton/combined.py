@@ -68,7 +68,7 @@ def write_combined(
     Raises:
         EmitError: the body holds something Triton lacks, or the kernel's names are the body's.
     """
-    body = combined.body
+    body = replace(combined.body, numerics=kernel.numerics)
     formal = {a.name for a in body.args} | {s.name for s in body.sizes}
     taken = formal & ({a.name for a in kernel.args} | {s.name for s in kernel.sizes})
     if taken:

@@ -8,18 +8,30 @@ The reasoning, per kind of kernel (measured on an H200; other devices differ in 
 - A row kept in registers by one program reaches a copy's bandwidth at 16 to 32 elements per thread; with 32 warps,
   or with a mask that a divisible row does not need, it loses a third.
 - A reduction across rows that are contiguous along x is bandwidth bound only if a block spans at least 128 bytes of x.
+- Rows that are walked one after the other, for sums of columns too, need the next one on its way while one is reduced.
+  Two blocks of 256 threads per multiprocessor, each with 128 registers per thread, hold 16 elements of a row per thread,
+  its weight and two sums.
 - A transpose needs both tile sides to span whole 32-byte sectors on both of its sides.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Final, Literal
 
 from coilwork_ir.kernel_source import Config
 from coilwork_ir.target import Target
 
 Walk = Literal["pointwise", "persistent", "looped"]
+
+# Names of the block sizes of tiles, which are `constexpr` parameters.
+BLOCKS: Final[Mapping[str, str]] = MappingProxyType(
+    {"x": "XBLOCK", "y": "YBLOCK", "z": "ZBLOCK", "w": "WBLOCK", "r": "R0_BLOCK"}
+)
+# Iterations in flight of the loop over walked rows: one more parameter of kernels that have one.
+STAGES: Final = "STAGES"
 
 # What a size that is unknown at compile time is taken to be.
 UNKNOWN_EXTENT: Final = 1024
@@ -35,11 +47,12 @@ class Facts:
 
     Attributes:
         walk: how the reduction ranges, if any, are walked.
-        extents: estimated number of points per tile: `x`, `y`, `z`, `r` where present.
+        extents: estimated number of points per tile: `x`, `y`, `z`, `w`, `r` where present.
         coalescing: share of bytes at unit stride per tile, 0 to 1.
         element_bytes: size of the widest element loaded or stored.
         tensors: number of tensor arguments.
         scans: the kernel scans along r.
+        columns: reductions along w.
         ragged: rows of r end where data says, most of them early.
         streams: element sizes of what is accessed at every point.
     """
@@ -50,6 +63,7 @@ class Facts:
     element_bytes: int
     tensors: int
     scans: bool = False
+    columns: int = 0
     ragged: bool = False
     streams: tuple[int, ...] = ()
 
@@ -62,14 +76,13 @@ def next_power_of_two(n: int) -> int:
 def propose(facts: Facts, target: Target, limit: int) -> tuple[Config, ...]:
     """At most `limit` candidates, best guess first. Every tile's block size is in `Config.meta`."""
     rules = {"pointwise": _pointwise, "persistent": _persistent, "looped": _looped}
-    found = rules[facts.walk](facts, target)
+    found = _walked(facts, target) if "w" in facts.extents else rules[facts.walk](facts, target)
     return tuple(dict.fromkeys(found))[:limit]
 
 
 def _config(blocks: dict[str, int], warps: int, target: Target) -> Config:
-    names = {"x": "XBLOCK", "y": "YBLOCK", "z": "ZBLOCK", "r": "R0_BLOCK"}
     most = min(32, target.max_threads_per_block // target.warp_size)
-    meta = tuple((names[tile], size) for tile, size in blocks.items())
+    meta = tuple((BLOCKS[tile], size) for tile, size in blocks.items())
     return Config(meta=meta, num_warps=max(1, min(most, next_power_of_two(warps))), num_stages=1)
 
 
@@ -164,12 +177,33 @@ def _persistent(facts: Facts, target: Target) -> list[Config]:
     return found
 
 
+def _walked(facts: Facts, target: Target) -> list[Config]:
+    """A row, or a few short ones, per step: up to 16 elements per thread of what is read and of each column's sums."""
+    row = next_power_of_two(facts.extents["r"])
+    most = next_power_of_two(facts.extents["w"])
+    rest = {tile: 1 for tile in ("z", "y", "x") if tile in facts.extents}
+    full = 16 if facts.columns <= 2 else 8
+    # (elements per step, elements per thread, stages): the next rows are on their way in a second stage
+    shapes = [(4096, full, 2), (2048, full, 2), (4096, full, 1)]
+    if row >= 4096:
+        shapes = [(row, full, 2), (row, full // 2, 2), (row, full, 1)]
+    found = []
+    for elements, per_thread, stages in shapes:
+        rows = min(max(1, elements // row), most)
+        warps = min(16, _warps_for(rows * row, per_thread, target))
+        one = _config(rest | {"w": rows, "r": row}, warps, target)
+        found.append(replace(one, meta=(*one.meta, (STAGES, stages))))
+    return found
+
+
 def _persistent_columns(facts: Facts, target: Target, row: int, most: int) -> list[Config]:
     """Blocks of whole columns of `row` points: contiguous along x, where a block spans a line of cache."""
     line = 128 // max(facts.streams, default=facts.element_bytes)
     best = max(2048 // row, line)
+    # few columns: a sector of memory is enough for a block, so that there are more of them
+    last = 2 * best if facts.extents["x"] >= best * target.multiprocessors else max(1, best // 4)
     widths = dict.fromkeys(
-        min(x, most, next_power_of_two(facts.extents["x"])) for x in (best, max(1, best // 2), 2 * best)
+        min(x, most, next_power_of_two(facts.extents["x"])) for x in (best, max(1, best // 2), last)
     )
     # 64 values per thread are as many as its registers hold
     fitting = [x for x in widths if x * row <= 64 * 512] or [min(widths)]

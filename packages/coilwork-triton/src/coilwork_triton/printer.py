@@ -92,9 +92,12 @@ def _statement_lines(statement: Statement, depth: int) -> list[str]:
             return [f"{indent}{format_expression(value)}"]
         case Comment(text):
             return [f"{indent}# {text}"]
-        case For(variable, start, stop, step, body):
+        case For(variable, start, stop, step, body, stages):
             bounds = ", ".join(format_expression(e) for e in (start, stop, step))
             lines = [f"{indent}for {variable} in range({bounds}):"]
+            if stages is not None:
+                staged = f"num_stages={format_expression(stages)}"
+                lines = [f"{indent}for {variable} in tl.range({bounds}, {staged}):"]
             for inner in body:
                 lines += _statement_lines(inner, depth + 1)
             return lines

@@ -1,43 +1,20 @@
-"""Rows that end where data says: reductions whose operand counts only at the first points along the reduction.
+"""Rows that end where data says: the loop over the reduction may end at the longest row of a program.
 
-Such an operand is `where(r < n, value, identity)`: behind `n`, which does not vary along `r`, nothing is combined. The loop
-over `r` may then end at the largest `n` of the program's rows, however long the range is, and lengths of rows may differ a
-great deal. The sums of sorted segments are of this kind.
+Sums of sorted segments are of this kind; their lengths differ a great deal, and most are short.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from types import MappingProxyType
-from typing import Final
+from collections.abc import Iterable, Sequence
 
-from coilwork_ir.index import Expr, as_int
-from coilwork_ir.scalar import Const, IndexValue, Op, Reduce, Scalar, postorder, range_symbols
-
-# What combining changes nothing, for kinds that rows may leave off with.
-_IDENTITY: Final[Mapping[str, float]] = MappingProxyType({"sum": 0, "prod": 1, "xor_sum": 0, "any": 0})
+from coilwork_ir.index import as_expr, as_int, stride_of
+from coilwork_ir.kernels import Range
+from coilwork_ir.scalar import Reduce, Scalar, leading_points, loads, postorder
 
 
 def points_of(node: Reduce) -> Scalar | None:
-    """How many points along its only long axis `node` combines at most: a value that does not vary along it.
-
-    None if that is not known to be less than all of them.
-    """
-    axes = [a for a in node.axes if a.extent is None or as_int(a.extent) != 1]
-    operand = node.operands[0]
-    if len(axes) != 1 or len(node.operands) > 1 or node.kind not in _IDENTITY:
-        return None
-    if not isinstance(operand, Op) or operand.op != "where":
-        return None
-    condition, _, otherwise = operand.operands
-    if not isinstance(otherwise, Const) or otherwise.value != _IDENTITY[node.kind]:
-        return None
-    if not isinstance(condition, Op) or condition.op != "lt":
-        return None
-    position, count = condition.operands
-    if not isinstance(position, IndexValue) or position.operands or position.expr is not axes[0]:
-        return None
-    return None if _varies(count, axes[0]) else count
+    """How many points along its only long axis `node` combines at most; None if perhaps all of them."""
+    return leading_points(node.kind, node.operands[0], node.axes) if len(node.operands) == 1 else None
 
 
 def is_ragged(roots: Iterable[Scalar]) -> bool:
@@ -46,5 +23,12 @@ def is_ragged(roots: Iterable[Scalar]) -> bool:
     return bool(found) and all(count is not None for count in found)
 
 
-def _varies(value: Scalar, axis: Expr) -> bool:
-    return axis in range_symbols((value,))
+def along_rows(ranges: Sequence[Range], roots: Iterable[Scalar]) -> Range:
+    """The one of the parallel `ranges` along which what data looks up is contiguous; the last long one if none is.
+
+    These are most of what such a kernel reads, and the scheduler, which chose the order of the ranges, did not count them.
+    """
+    long = [r for r in ranges if r.symbol.extent is None or as_int(r.symbol.extent) != 1] or list(ranges)
+    looked_up = [access.index[0] for access in loads(roots) if access.indirect]
+    unit = as_expr(1)
+    return max(long, key=lambda r: (sum(stride_of(e, r.symbol) is unit for e in looked_up), long.index(r)))

@@ -24,19 +24,27 @@ from coilwork_ir.index import (
 )
 from coilwork_ir.kernel_source import Config
 from coilwork_ir.kernels import Kernel, Range
-from coilwork_ir.scalar import Scalar, Scan, postorder
+from coilwork_ir.scalar import Reduce, Scalar, Scan, postorder
 from coilwork_ir.target import Target
-from coilwork_triton.configs import TRANSPOSED, UNKNOWN_EXTENT, Facts, Walk, next_power_of_two, propose
+from coilwork_triton.configs import (
+    BLOCKS,
+    TRANSPOSED,
+    UNKNOWN_EXTENT,
+    Facts,
+    Walk,
+    next_power_of_two,
+    propose,
+)
 from coilwork_triton.options import TritonOptions
-from coilwork_triton.ragged import is_ragged
+from coilwork_triton.ragged import along_rows, is_ragged
 from coilwork_triton.vectors import Access, accesses_of, in_rows, neighbourly, whole_sizes
 
-Letter = Literal["x", "y", "z", "r"]
-_BLOCKS: Final[Mapping[str, str]] = {"x": "XBLOCK", "y": "YBLOCK", "z": "ZBLOCK", "r": "R0_BLOCK"}
+Letter = Literal["x", "y", "z", "w", "r"]
 _INT32_MAX: Final = 2**31 - 1
 # Offsets of masked-off lanes run past the end by up to a block.
 _BLOCK_SLACK: Final = 1 << 20
 _GRID_AXIS_MAX: Final = 65535
+_CHUNK: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +52,7 @@ class Tile:
     """One dimension of the iteration space as the kernel walks it: its ranges flattened, first outermost.
 
     Attributes:
-        letter: `x`, `y`, `z` or `r`.
+        letter: `x`, `y`, `z`, `w` or `r`.
         numel: product of its ranges' extents.
         block: name of its block size, a `constexpr` parameter.
         index: the variable that holds the flat position, as a symbol.
@@ -73,13 +81,14 @@ class Shape:
     """All of a kernel's tiles and what follows from them.
 
     Attributes:
-        tiles: in block order: z, y, x, r, those present.
+        tiles: in block order: z, y, x, w, r, those present.
         walk: how the r tile is walked.
         configs: launch candidates, best guess first.
         index_dtype: type of offsets and sizes, `i32` or `i64`.
         flat_grid: y and z are folded into the first grid axis, whose limit is higher.
         program: the variable that counts the kernel's programs, where it shares its grid with others.
         neighbourly: no access is to be wide, so that neighbouring threads touch neighbouring elements.
+        chunk: neighbours along r that one thread has together in every candidate's block, where r is the only axis.
     """
 
     tiles: tuple[Tile, ...]
@@ -88,12 +97,18 @@ class Shape:
     index_dtype: DType
     flat_grid: bool
     neighbourly: bool
+    chunk: int = 1
     program: str = ""
 
     @property
     def parallel(self) -> tuple[Tile, ...]:
         """Tiles of parallel ranges, innermost (x) first: the order of grid axes."""
-        return tuple(t for t in reversed(self.tiles) if t.letter != "r")
+        return tuple(t for t in reversed(self.tiles) if t.letter not in "wr")
+
+    @property
+    def walked(self) -> Tile | None:
+        """The w tile."""
+        return next((t for t in self.tiles if t.letter == "w"), None)
 
     @property
     def reduced(self) -> Tile | None:
@@ -145,7 +160,7 @@ def plan(
     """
     grouped: dict[Letter, list[Range]] = {}
     for r in kernel.ranges:
-        if (r.kind == "reduction") != (r.tile == "r"):
+        if (r.kind == "reduction") != (r.tile == "r") or (r.kind == "walked") != (r.tile == "w"):
             raise EmitError("range-tile", f"range {r.symbol.name} is {r.kind} but lies in tile {r.tile}")
         grouped.setdefault(r.tile, []).append(r)
     touched = accesses_of(kernel, values)
@@ -155,11 +170,19 @@ def plan(
     ragged = is_ragged(values)
     if tuple(grouped) == ("x", "r") and ragged:
         # one length per row of results, and few rows per program
-        *outer, inner = [r for r in grouped["x"] if as_int(_extent(r)) != 1] or grouped["x"]
-        if outer:
-            grouped = {"y": [r for r in grouped["x"] if r is not inner], "x": [inner], "r": grouped["r"]}
+        inner = along_rows(grouped["x"], values)
+        outer = [r for r in grouped["x"] if r is not inner]
+        if any(as_int(_extent(r)) != 1 for r in outer):
+            grouped = {"y": outer, "x": [inner], "r": grouped["r"]}
     numels = {letter: product(_extent(r) for r in ranges) for letter, ranges in grouped.items()}
     walk = "looped" if ragged else _walk(kernel, numels.get("r"), options)
+    if "w" in grouped and walk != "persistent":
+        raise EmitError(
+            "walked-rows",
+            f"rows of kernel {kernel.name} are walked, but do not stay in registers",
+            origins=kernel.origins,
+            remedy="schedule rows and columns as two kernels",
+        )
     facts = Facts(
         walk=walk,
         extents={letter: _estimate(n, letter, walk, points) for letter, n in numels.items()},
@@ -169,15 +192,16 @@ def plan(
         tensors=len(kernel.args),
         ragged=ragged,
         scans=any(isinstance(v, Scan) for v in postorder(values)),
+        columns=_columns(kernel, values),
     )
     proposed = propose(facts, target, options.max_configs)
     configs = tuple(replace(c, fp_fusion=kernel.numerics == "fast") for c in proposed)
     tiles: list[Tile] = []
     rank = 0
-    for letter in ("z", "y", "x", "r"):
+    for letter in ("z", "y", "x", "w", "r"):
         if letter not in grouped:
             continue
-        sizes = [dict(c.meta)[_BLOCKS[letter]] for c in configs]
+        sizes = [dict(c.meta)[BLOCKS[letter]] for c in configs]
         scalar = letter != "r" and all(size == 1 for size in sizes)
         masked = not all(size == 1 or provably_divisible(numels[letter], size) for size in sizes)
         if letter == "r" and walk == "persistent":
@@ -191,13 +215,29 @@ def plan(
     crowded = any(
         t.letter in "yz" and not provably_le(_programs_bound(t, configs), _GRID_AXIS_MAX) for t in tiles
     )
+    together = _neighbourly(kernel, grouped, touched, facts)
     return Shape(
         tiles=tuple(tiles),
         walk=walk,
         configs=configs,
         index_dtype=DType.I64 if wide else DType.I32,
         flat_grid=crowded,
-        neighbourly=_neighbourly(kernel, grouped, touched, facts),
+        neighbourly=together,
+        chunk=1 if together else _chunk(configs, target),
+    )
+
+
+def _chunk(configs: tuple[Config, ...], target: Target) -> int:
+    """Elements of 4 bytes in 16, which a thread loads at once, if all threads of every candidate then have some."""
+    blocks = [(dict(c.meta).get("R0_BLOCK", 1), c.num_warps * target.warp_size) for c in configs]
+    return _CHUNK if all(block >= _CHUNK * threads for block, threads in blocks) else 1
+
+
+def _columns(kernel: Kernel, values: tuple[Scalar, ...]) -> int:
+    walked = frozenset(r.symbol for r in kernel.ranges if r.kind == "walked")
+    nodes = postorder(values)
+    return len(
+        {(v.kind, v.operands) for v in nodes if isinstance(v, Reduce) and not walked.isdisjoint(v.axes)}
     )
 
 
@@ -224,7 +264,12 @@ def _walk(kernel: Kernel, numel: Expr | None, options: TritonOptions) -> Walk:
     if numel is None:
         return "pointwise"
     longest = bounds(numel).hi
-    fits = longest is not None and next_power_of_two(longest) <= options.persistent_limit
+    limit = options.persistent_limit
+    if any(r.kind == "walked" for r in kernel.ranges):
+        # there is no other way to walk rows
+        limit = max(limit, TritonOptions().persistent_limit)
+        return "persistent" if longest is not None and next_power_of_two(longest) <= limit else "looped"
+    fits = longest is not None and next_power_of_two(longest) <= limit
     wanted = kernel.hints.reduction
     if wanted in ("looped", "split"):
         return "looped"
@@ -272,7 +317,7 @@ def _tile(letter: Letter, ranges: list[Range], axis: int | None, masked: bool) -
             inner = inner * extent
         parts = tuple(reversed(found))
     return Tile(
-        letter=letter, numel=numel, block=_BLOCKS[letter], index=index, axis=axis, masked=masked, parts=parts
+        letter=letter, numel=numel, block=BLOCKS[letter], index=index, axis=axis, masked=masked, parts=parts
     )
 
 

@@ -26,6 +26,7 @@ from coilwork_triton.tree import (
 )
 
 LOOP_OFFSET: Final = Name("r0_offset")
+WALK_OFFSET: Final = Name("w0_offset")
 
 
 class Space:
@@ -126,6 +127,24 @@ class Space:
         lines += self._derived(tile)
         self._used -= {tile.index, *(part for part, _ in tile.parts)}
         self._masks_used.discard("r")
+        return tuple(lines)
+
+    def walk_lines(self) -> tuple[Statement, ...]:
+        """Definitions of the walked tile's positions and mask, for the body of the loop over it."""
+        tile = self.shape.walked
+        if tile is None or (tile.index not in self._used and not self._parts_used(tile)):
+            return ()
+        position: Expression = WALK_OFFSET
+        if tile.axis is not None:
+            position = Binary("+", position, tl("arange", Number(0), Name(tile.block)))
+        if self.shape.index_dtype is DType.I64:
+            position = tl("cast", position, tl_name("int64"))
+        if tile.axis is not None:
+            position = self._expanded(position, tile)
+        lines: list[Statement] = [Assign((tile.index.name,), position)]
+        lines += self._derived(tile)
+        self._used -= {tile.index, *(part for part, _ in tile.parts)}
+        self._masks_used.discard("w")
         return tuple(lines)
 
     def _derived(self, tile: Tile) -> list[Statement]:

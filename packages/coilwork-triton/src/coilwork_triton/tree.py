@@ -106,13 +106,14 @@ class Do:
 
 @dataclass(frozen=True, slots=True)
 class For:
-    """`for variable in range(start, stop, step): body`."""
+    """`for variable in range(start, stop, step): body`; with `stages`, so many iterations are in flight at once."""
 
     variable: str
     start: Expression
     stop: Expression
     step: Expression
     body: tuple[Statement, ...]
+    stages: Expression | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from coilwork_ir.scalar import Const, IndexValue, Load, Op, Reduce, Scalar, Scan
 from coilwork_triton.index_printer import fits_32_bits
 from coilwork_triton.levels import Levels
 from coilwork_triton.ops import NEEDS_NAMED, OPERATORS, SCALAR_BUILDERS, OpContext
+from coilwork_triton.positions import narrow_positions
 from coilwork_triton.printer import format_expression
 from coilwork_triton.reductions import REDUCTIONS, Site
 from coilwork_triton.scans import ScanSite, block_scan, carried_scan, start_carry
@@ -83,10 +84,12 @@ class Values:
         self._library = library
         self._uses = Counter(operand for node in self.order for operand in node.operands)
         self._uses.update(roots)
+        self._narrow = narrow_positions(self.order, roots)
         self._cast_only = frozenset(
             node.operands[0] for node in self.order if isinstance(node, Op) and node.op == "cast"
         )
         self._reduced = frozenset(r.symbol for r in kernel.ranges if r.kind == "reduction")
+        self._walked = frozenset(r.symbol for r in kernel.ranges if r.kind == "walked")
         self._aligned = frozenset(a.name for a in kernel.args if a.aligned)
         self._above_reduction: set[Scalar] = set()
         for node in self.order:
@@ -103,6 +106,14 @@ class Values:
     def reduced(self, node: Scalar) -> bool:
         """`node` varies along the reduction."""
         return bool(self.levels.varies[node] & self._reduced)
+
+    def walked(self, node: Scalar) -> bool:
+        """`node` varies along the walk."""
+        return bool(self.levels.varies[node] & self._walked)
+
+    def along_walk(self, node: Reduce) -> bool:
+        """`node` reduces along the walk."""
+        return not self._walked.isdisjoint(node.axes)
 
     def pending(self, scope: Scope, roots: Iterable[Scalar]) -> list[Scalar]:
         """What must be computed before `roots` are known in `scope`, operands first."""
@@ -199,6 +210,8 @@ class Values:
         if self.shape.index_dtype is DType.I64:
             return tl("cast", self.space.index(node.expr, values), tl_name("int64"))
         if fits_32_bits(simple):
+            if node in self._narrow:
+                return self.space.index(node.expr, values)
             return scope.writer.bind(
                 "index", tl("cast", self.space.index(node.expr, values), tl_name("int64"))
             )
@@ -300,14 +313,14 @@ class Values:
 
     def site(self, scope: Scope, node: Reduce) -> Site:
         """What the reduction `node` combines, seen from `scope`, where its operands are known."""
-        tile = self.shape.reduced
-        if tile is None or tile.axis is None:
+        along_walk = self.along_walk(node)
+        tile = self.shape.walked if along_walk else self.shape.reduced
+        if tile is None or (tile.axis is None and not along_walk):
             raise EmitError(
                 "reduce-axes", f"{node.kind} in kernel {self.kernel.name}, which reduces no range"
             )
-        missing = [
-            s for s in self._reduced - frozenset(node.axes) if s.extent is None or as_int(s.extent) != 1
-        ]
+        all_of = self._walked if along_walk else self._reduced
+        missing = [s for s in all_of - frozenset(node.axes) if s.extent is None or as_int(s.extent) != 1]
         if missing:
             names = ", ".join(sorted(s.name for s in missing))
             raise EmitError(
@@ -318,7 +331,7 @@ class Values:
         value = self.expression(scope, node.operands[0])
         inside = frozenset({tile.index})
         shape = self.block(*node.operands, symbols=inside)
-        end = self.space.mask(frozenset({"r"}))
+        end = self.space.mask(frozenset({tile.letter}))
         explicit = len(node.operands) > 1
         valid = conjunction(
             (
@@ -336,11 +349,12 @@ class Values:
             explicit=explicit,
             shape=shape,
             mask_shape=mask_shape,
-            axis=tile.axis,
+            axis=tile.axis or 0,
             count=self._count(node),
             position=self._position(node) if node.kind in ("argmin", "argmax") else Number(0),
             ascending=self.space.simplified(_flat(node.axes)) is tile.index,
             lanes=self.space.lane(tile),
+            chunk=self.shape.chunk if len(shape) == 1 else 1,
             index_dtype=self.shape.index_dtype,
         )
 
@@ -399,7 +413,7 @@ class Values:
             positions=self.space.index(node.axis),
             index_dtype=self.shape.index_dtype,
         )
-        if scope.parent is None:
+        if scope.parent is None or self.shape.walk == "persistent":
             results = block_scan(site, scope.writer)
         else:
             last = Number(0) if node.reverse else Binary("-", Name(tile.block), Number(1))

@@ -2,7 +2,7 @@
 
 Triton gives each thread as many neighbouring elements as the widest access of a kernel takes. An access that is not
 aligned then goes element by element, at addresses 16 bytes apart between neighbouring threads, and its cache lines are
-asked for again and again. Where much is of that kind it is better that no access is wide: then neighbouring threads touch
+asked for again and again. So do the windows of a pooling. Where much is of that kind it is better that no access is wide: then neighbouring threads touch
 neighbouring elements.
 
 Rows of a length that lanes do not divide are of that kind, and dearer still when the walk is over their flat positions,
@@ -23,10 +23,14 @@ from coilwork_ir.scalar import Load, Scalar, postorder
 _WIDE: Final = 16
 # Of the bytes at unit stride; below it, what wide accesses gain outweighs what the others lose.
 _SHARE: Final = 1 / 3
+# Elements between neighbours that still share a line of cache with others.
+_NEAR: Final = 8
 # Points of a row that is worth a program's while.
 LEAST_ROW: Final = 256
 # A row of a multiple of these is walked without masks.
 WHOLE_BLOCKS: Final = 1024
+# At most an eighth of so many blocks is masked.
+_MANY_BLOCKS: Final = 8
 _ZERO: Final = as_expr(0)
 _ONE: Final = as_expr(1)
 
@@ -71,7 +75,7 @@ def in_rows(ranges: Sequence[Range], touched: Sequence[Access]) -> bool:
     """True if a pointwise kernel over `ranges`, outermost first, is better walked by rows of the innermost one.
 
     That is where flat positions would keep accesses from being wide, and where something is read once per row and rows
-    are of whole blocks: then that is one element for all threads.
+    are of whole blocks, or of many: then that is one element for all threads.
     """
     real = _real(ranges)
     if len(real) < 2:
@@ -79,9 +83,19 @@ def in_rows(ranges: Sequence[Range], touched: Sequence[Access]) -> bool:
     extent = real[-1].extent
     if extent is None or not provably_le(LEAST_ROW, extent):
         return False
-    if provably_divisible(extent, WHOLE_BLOCKS) and any(_once_per_row(real, a) for a in touched):
+    lanes = max((a.lanes for a in _whole(real, touched)), default=1)
+    if any(_once_per_row(real, a) for a in touched) and _in_blocks(extent, lanes):
         return True
     return _mostly_narrow(real, touched, flat=True)
+
+
+def _in_blocks(extent: Expr, lanes: int) -> bool:
+    """True if rows of `extent` points are of whole blocks, or of so many that what is masked in the last one is little.
+
+    The mask has to be the same for each `lanes` points, or no access is wide.
+    """
+    many = provably_le(as_expr(_MANY_BLOCKS * WHOLE_BLOCKS), extent)
+    return provably_divisible(extent, WHOLE_BLOCKS) or (many and provably_divisible(extent, lanes))
 
 
 def _once_per_row(real: Sequence[Expr], access: Access) -> bool:
@@ -119,9 +133,27 @@ def _real(ranges: Sequence[Range]) -> tuple[Expr, ...]:
 def _mostly_narrow(real: Sequence[Expr], touched: Sequence[Access], *, flat: bool) -> bool:
     if not real:
         return False
-    along = [a for a in _whole(real, touched) if stride_of(a.index, real[-1]) is _ONE]
-    narrow = sum(a.itemsize for a in along if _narrow(real, a, flat=flat))
-    return narrow > 0 and narrow >= _SHARE * sum(a.itemsize for a in along)
+    whole = _whole(real, touched)
+    along = [a for a in whole if stride_of(a.index, real[-1]) is _ONE]
+    narrow = [a for a in along if _narrow(real, a, flat=flat)]
+    near = [a for a in whole if _near(a, real[-1])]
+    lost = sum(a.itemsize for a in (*narrow, *near))
+    return lost > 0 and lost >= _SHARE * sum(a.itemsize for a in (*along, *near))
+
+
+def _near(access: Access, inner: Expr) -> bool:
+    """True if neighbouring points touch elements that are near each other, but no neighbours in order.
+
+    As the windows of a pooling do, or what an upsampling reads several times: wide accesses are not to be had, and where a
+    thread has many such points its own are next to each other, and those of the threads that load together far apart.
+    """
+    if access.store:
+        return False
+    step = stride_of(access.index, inner)
+    if step is None:
+        return True
+    distance = as_int(step)
+    return distance is not None and distance != 1 and 0 < abs(distance) <= _NEAR
 
 
 def _whole(real: Sequence[Expr], touched: Sequence[Access]) -> list[Access]:

@@ -29,6 +29,10 @@ class Writer:
         self.names = names
         self.library = library
 
+    def inner(self) -> Writer:
+        """A writer for the inside of a loop, with the same names."""
+        return Writer(self.names, self.library)
+
     def bind(self, stem: str, value: Expression) -> Name:
         """Assign `value` to a new variable."""
         name = self.names.fresh(stem)

@@ -14,9 +14,8 @@ def pad(in0, out0, XBLOCK: tl.constexpr):
     x0 = xindex // 34
     x1 = xindex % 34
     xmask = xindex < 3400
-    index0 = tl.cast(x1, tl.int64)
-    bitwise_and1 = (index0 >= 1) & (index0 < 33)
-    in0_2 = tl.load(in0 + (x0 * 32 + x1 - 1), xmask & bitwise_and1, other=0.0)
-    tl.store(out0 + xindex, in0_2, xmask)
+    bitwise_and0 = (x1 >= 1) & (x1 < 33)
+    in0_1 = tl.load(in0 + (x0 * 32 + x1 - 1), xmask & bitwise_and0, other=0.0)
+    tl.store(out0 + xindex, in0_1, xmask)
 # grid -((-3400) // XBLOCK)
 # try {'XBLOCK': 128} warps 1

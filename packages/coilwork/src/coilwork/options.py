@@ -66,8 +66,9 @@ class CompileOptions:
     conv_layout: ConvolutionLayout = field(
         default="auto",
         metadata=_about(
-            "auto runs convolutions in channels-last where that saves memory traffic, on GPUs and in 16 bit floats "
-            "on CPUs; captured never (nor does auto with numerics=strict), channels_last always",
+            "auto runs convolutions in channels-last where that saves memory traffic, on CPUs in f32 only those whose "
+            "weights are small beside their images; captured never (nor does auto with numerics=strict), "
+            "channels_last always",
             key=True,
         ),
     )

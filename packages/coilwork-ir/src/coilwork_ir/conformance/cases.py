@@ -372,6 +372,42 @@ WRITTEN_CASES: Final[tuple[Case, ...]] = (
         ),
         sizes=({"n0": 1}, {"n0": 5}, {"n0": 64}),
     ),
+    # rows that a program takes one after the other, and sums of their columns; a CPU's schedule has none, so it may refuse
+    Case(
+        name="rows-and-columns",
+        text=_kernel(
+            "rows_and_columns",
+            ("x0: `4` parallel x", "w0: `(n0 + 3)//4` walked w", "r0: `37` reduction r"),
+            (
+                "in0: f32 in span `37*n0`",
+                "in1: f32 in span `37`",
+                "out0: f32 out span `37*n0`",
+                "out1: f32 out span `148`",
+                "out2: f32 out span `4`",
+            ),
+            """
+            t0 = index [((n0 + 3)//4)*x0 + w0]
+            t1 = index [n0]
+            t2 = lt(t0, t1)
+            t3 = load %in0[37*((n0 + 3)//4)*x0 + 37*w0 + r0] : f32 mask t2 other 0.0
+            t4 = load %in1[r0] : f32
+            t5 = mul(t3, t4)
+            t6 = reduce sum 0 (t5) over (r0)
+            t7 = sub(t3, t6)
+            t8 = const 0.0 : f32
+            t9 = where(t2, t7, t8)
+            t10 = reduce sum 0 (t9) over (w0)
+            t11 = where(t2, t6, t8)
+            t12 = reduce max 0 (t11) over (w0)
+            store %out0[37*((n0 + 3)//4)*x0 + 37*w0 + r0] = t7 mask t2
+            store %out1[37*x0 + r0] = t10
+            store %out2[x0] = t12
+            """,
+            sizes=("n0",),
+            hints="persistent split 1",
+        ),
+        sizes=({"n0": 1}, {"n0": 3}, {"n0": 16}, {"n0": 23}),
+    ),
     Case(
         name="failing-check",
         text=_kernel(

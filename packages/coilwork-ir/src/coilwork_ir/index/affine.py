@@ -15,43 +15,38 @@ def coefficients(e: Expr, symbols: Sequence[Expr]) -> tuple[tuple[Expr, ...], Ex
 
     None when `e` is not affine in them. `symbols` must be distinct symbols (IndexArithmeticError).
     """
-    position = {s: i for i, s in enumerate(symbols)}
+    position = dict(zip(symbols, range(len(symbols))))
+    if len(position) != len(symbols):
+        raise IndexArithmeticError(f"not distinct symbols: {list(symbols)!r}")
     for s in symbols:
-        if s._tag != SYMBOL or len(position) != len(symbols):
+        if s._tag != SYMBOL:
             raise IndexArithmeticError(f"not distinct symbols: {list(symbols)!r}")
-    numbers = [0] * len(position)
-    symbolic: list[dict[Expr, int] | None] = [None] * len(position)
+    strides = [ZERO] * len(position)
+    symbolic: dict[int, dict[Expr, int]] = {}  # the terms of strides that are no numbers
     rest: dict[Expr, int] = {}
     for m, c in zip(e._monos, e._coeffs):
-        if m._tag == SYMBOL:
-            at = position.get(m)
-            if at is None:
-                rest[m] = c
-            else:
-                numbers[at] = c
+        at = position.get(m)
+        if at is not None:
+            strides[at] = const(c)
             continue
-        factors = atoms_of(m)
-        inside: list[Expr] = []
         outside: list[Expr] = []
-        for f in factors:
-            if f in position:
-                inside.append(f)
-            elif f._tag == SYMBOL or f.free_symbols.isdisjoint(position):
+        for f in atoms_of(m):
+            found = position.get(f)
+            if found is None:
+                if f._tag != SYMBOL and not f.free_symbols.isdisjoint(position):
+                    return None
                 outside.append(f)
+            elif at is None:
+                at = found
             else:
                 return None
-        if not inside:
+        if at is None:
             rest[m] = c
-            continue
-        if len(inside) != 1:
-            return None
-        at = position[inside[0]]
-        terms = symbolic[at]
-        if terms is None:
-            terms = symbolic[at] = {}
-        accumulate(terms, mono_from_atoms(tuple(outside)), c)
-    found = tuple([const(n) if t is None else from_terms(t, n) for t, n in zip(symbolic, numbers)])
-    return found, from_terms(rest, e._constant) if rest else const(e._constant)
+        else:
+            accumulate(symbolic.setdefault(at, {}), mono_from_atoms(tuple(outside)), c)
+    for at, terms in symbolic.items():
+        strides[at] = from_terms(terms, strides[at]._constant)
+    return tuple(strides), from_terms(rest, e._constant) if rest else const(e._constant)
 
 
 def stride_of(e: Expr, sym: Expr) -> Expr | None:

@@ -36,8 +36,8 @@ from coilwork_ir.index.ring import (
 from coilwork_ir.index.symbolic_division import floordiv_symbolic, mod_symbolic
 from coilwork_ir.interning import MemoTable
 
-_QUOTIENTS: MemoTable[tuple[Expr, Expr], Expr] = MemoTable()
-_REMAINDERS: MemoTable[tuple[Expr, Expr], Expr] = MemoTable()
+_QUOTIENTS: MemoTable[tuple[Expr, Expr], Expr] = MemoTable(1 << 12)
+_REMAINDERS: MemoTable[tuple[Expr, Expr], Expr] = MemoTable(1 << 12)
 
 
 def floordiv(a: Expr | int, b: Expr | int) -> Expr:
@@ -259,5 +259,15 @@ def _drop_inner_mods(a: Expr, d: int) -> Expr:
     return from_terms(terms, constant) if changed else a
 
 
-RULES.floordiv = floordiv
-RULES.mod = mod
+def _floordiv_of(b: Expr, a: Expr | int) -> Expr:
+    return floordiv(a, b)
+
+
+def _mod_of(b: Expr, a: Expr | int) -> Expr:
+    return mod(a, b)
+
+
+RULES.floordiv = Expr.__floordiv__ = floordiv
+RULES.mod = Expr.__mod__ = mod
+Expr.__rfloordiv__ = _floordiv_of
+Expr.__rmod__ = _mod_of

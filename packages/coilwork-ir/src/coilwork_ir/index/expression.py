@@ -12,12 +12,13 @@ Invariants (kept by the constructors in this package, assumed everywhere):
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from operator import attrgetter
-from typing import Any, Final, NoReturn
+from typing import Any, ClassVar, Final, NoReturn
+from weakref import ref
 
 from coilwork_ir.index.errors import IndexArithmeticError
+from coilwork_ir.index.natural_order import natural
 from coilwork_ir.interning import InternTable, MemoTable
 
 CONST: Final = 0
@@ -30,6 +31,8 @@ PRODUCT: Final = 6
 SUM: Final = 7
 
 SymbolData = tuple[str, int | None, int | None, "Expr | None"]
+
+Operator = Callable[["Expr", "Expr | int"], "Expr"]
 
 
 class Expr:
@@ -148,45 +151,23 @@ class Expr:
         self._key = key
         return key
 
-    def __add__(self, other: Expr | int) -> Expr:
-        if type(other) is int:
-            return RULES.add_int(self, other)
-        return RULES.add(self, as_expr(other))
-
-    __radd__ = __add__
-
-    def __sub__(self, other: Expr | int) -> Expr:
-        if type(other) is int:
-            return RULES.add_int(self, -other)
-        return RULES.subtract(self, as_expr(other))
-
-    def __rsub__(self, other: int) -> Expr:
-        return RULES.subtract(as_expr(other), self)
-
-    def __mul__(self, other: Expr | int) -> Expr:
-        if type(other) is int:
-            return RULES.scale(self, other)
-        return RULES.multiply(self, as_expr(other))
-
-    __rmul__ = __mul__
+    # The operators are the rules themselves, which their modules put here (see `Rules`): no call lies in between.
+    __add__: ClassVar[Operator]
+    __radd__: ClassVar[Operator]
+    __sub__: ClassVar[Operator]
+    __rsub__: ClassVar[Operator]
+    __mul__: ClassVar[Operator]
+    __rmul__: ClassVar[Operator]
+    __floordiv__: ClassVar[Operator]
+    __rfloordiv__: ClassVar[Operator]
+    __mod__: ClassVar[Operator]
+    __rmod__: ClassVar[Operator]
 
     def __neg__(self) -> Expr:
-        return RULES.scale(self, -1)
+        return self * -1
 
     def __pos__(self) -> Expr:
         return self
-
-    def __floordiv__(self, other: Expr | int) -> Expr:
-        return RULES.floordiv(self, as_expr(other))
-
-    def __rfloordiv__(self, other: int) -> Expr:
-        return RULES.floordiv(as_expr(other), self)
-
-    def __mod__(self, other: Expr | int) -> Expr:
-        return RULES.mod(self, as_expr(other))
-
-    def __rmod__(self, other: int) -> Expr:
-        return RULES.mod(as_expr(other), self)
 
     def __repr__(self) -> str:
         return RULES.describe(self)
@@ -210,25 +191,10 @@ class Rules:
     """The knot between sums and divisions.
 
     `x + y` must recombine `8*(x//8) + x%8`, which takes division; division takes sums. Modules import downwards
-    only, so the operators reach the rules through this table, which importing the package fills once.
+    only, so sums reach the rules of division through this table, which importing the package fills once.
     """
 
-    __slots__ = (
-        "add",
-        "add_int",
-        "describe",
-        "floordiv",
-        "mod",
-        "multiply",
-        "recombine",
-        "scale",
-        "subtract",
-    )
-    add: Callable[[Expr, Expr], Expr]
-    add_int: Callable[[Expr, int], Expr]
-    scale: Callable[[Expr, int], Expr]
-    subtract: Callable[[Expr, Expr], Expr]
-    multiply: Callable[[Expr, Expr], Expr]
+    __slots__ = ("describe", "floordiv", "mod", "recombine")
     floordiv: Callable[[Expr, Expr], Expr]
     mod: Callable[[Expr, Expr], Expr]
     recombine: Callable[[tuple[Expr, ...], tuple[int, ...], int], Expr]
@@ -246,17 +212,10 @@ _find_const = _CONSTS.lookup
 _find_symbol = _SYMBOLS.lookup
 _find_atom = _ATOMS.lookup
 _find_sum = _SUMS.lookup
+_insert_atom, _atom_refs = _ATOMS.insert, _ATOMS.refs
+_insert_sum, _sum_refs = _SUMS.insert, _SUMS.refs
 _new = object.__new__
 _key_of = attrgetter("_key")
-_DIGITS: Final = re.compile(r"\d+")
-
-
-def _natural(name: str) -> str:
-    """A text that sorts as `name` does when digit runs compare as numbers: i2 before i10."""
-    stem = name.rstrip("0123456789")
-    if stem.isalpha():  # the common case, without the regular expression
-        return f"{stem}{chr(0x30 + len(name) - len(stem))}{name[len(stem) :]}"
-    return _DIGITS.sub(lambda run: chr(0x30 + len(run[0])) + run[0], name)
 
 
 def atoms_of(mono: Expr) -> tuple[Expr, ...]:
@@ -330,7 +289,7 @@ def symbol(
     e._key = (
         -1,
         0,
-        _natural(name),
+        natural(name),
         name,
         (lo is not None, lo or 0, hi is not None, hi or 0, () if extent is None else extent.sort_key),
     )
@@ -367,6 +326,9 @@ def make_atom(tag: int, args: tuple[Expr, ...]) -> Expr:
     else:
         e._has_mod = False
         e._key = (-1, tag, tuple([a.sort_key for a in args]))
+    mine = ref(e)
+    if found is None and _insert_atom(key, mine) is mine and len(_atom_refs) <= _ATOMS.sweep_at:
+        return e
     return _ATOMS.add(key, e)
 
 
@@ -390,6 +352,9 @@ def make_sum(monos: tuple[Expr, ...], coeffs: tuple[int, ...], constant: int, ha
     e._has_mod = has_mod
     e._key = ()
     e._bounds = e._free = e._nonneg = None
+    mine = ref(e)
+    if found is None and _insert_sum(key, mine) is mine and len(_sum_refs) <= _SUMS.sweep_at:
+        return e
     return _SUMS.add(key, e)
 
 

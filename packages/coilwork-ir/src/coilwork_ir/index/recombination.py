@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coilwork_ir.index.division import floordiv, mod
-from coilwork_ir.index.expression import MOD, RULES, Expr, atoms_of, make_sum
+from coilwork_ir.index.expression import MOD, PRODUCT, RULES, SYMBOL, Expr, atoms_of, make_sum
 from coilwork_ir.index.proofs import provably_positive
 from coilwork_ir.index.ring import accumulate, add, from_terms, mono_from_atoms, multiply, scale, subtract
 
@@ -22,8 +22,9 @@ def recombine(monos: tuple[Expr, ...], coeffs: tuple[int, ...], constant: int) -
         for i, atom in enumerate(factors):
             if atom._tag != MOD:
                 continue
-            others = mono_from_atoms(factors[:i] + factors[i + 1 :])
-            replacement = _whole(terms, atom, others, coeff)
+            rest = factors[:i] + factors[i + 1 :]
+            others = mono_from_atoms(rest)
+            replacement = _whole(terms, atom, others, coeff) if _may_be_whole(terms, atom, rest) else None
             if replacement is None:
                 replacement = _partial(terms, mono, atom, others, coeff)
             if replacement is not None:
@@ -55,29 +56,47 @@ def _whole(terms: dict[Expr, int], remainder: Expr, others: Expr, coeff: int) ->
 def _partial(terms: dict[Expr, int], mono: Expr, remainder: Expr, others: Expr, coeff: int) -> Expr | None:
     """`coeff*others*(x % (d*k))` when there is a term `coeff*others*d*(p % k)` with x//d in p; it is removed."""
     num, den = remainder._args
-    if len(terms) < 2 or not provably_positive(den):
-        return None
-    wanted = scale(multiply(others, den), coeff)
+    if den._monos:
+        product = multiply(others, den)
+        if len(product._monos) != 1 or product._constant:
+            return None
+        wanted, wanted_coeff = product._monos[0], coeff * product._coeffs[0]
+    else:
+        wanted, wanted_coeff = others, coeff * den._constant
     for other_mono, other_coeff in terms.items():
-        if other_mono is mono or not other_mono._has_mod:
+        if other_coeff != wanted_coeff or other_mono is mono or not other_mono._has_mod:
             continue
         factors = atoms_of(other_mono)
         for i, atom in enumerate(factors):
-            if atom._tag != MOD:
-                continue
-            rest = mono_from_atoms(factors[:i] + factors[i + 1 :])
-            if scale(rest, other_coeff) is not wanted:
+            if atom._tag != MOD or mono_from_atoms(factors[:i] + factors[i + 1 :]) is not wanted:
                 continue
             high, count = atom._args
             quotient = floordiv(num, den)
             if quotient is not high and not _has_term(high, quotient):
                 continue
-            if not provably_positive(count):
+            if not (provably_positive(den) and provably_positive(count)):
                 continue
             merged = add(multiply(den, subtract(high, quotient)), num)
             del terms[other_mono]
             return scale(multiply(others, mod(merged, multiply(den, count))), coeff)
     return None
+
+
+def _may_be_whole(terms: dict[Expr, int], remainder: Expr, others: tuple[Expr, ...]) -> bool:
+    """False if no term has the factors `others` and x//d: then `_whole` need not make products that are not there."""
+    num, den = remainder._args
+    quotient = floordiv(num, den)
+    if not SYMBOL <= quotient._tag < PRODUCT:
+        return True
+    for term in terms:
+        factors = atoms_of(term)
+        if quotient in factors:
+            for other in others:
+                if other not in factors:
+                    break
+            else:
+                return True
+    return False
 
 
 def _has_term(e: Expr, mono: Expr) -> bool:

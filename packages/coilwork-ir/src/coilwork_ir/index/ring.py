@@ -6,10 +6,12 @@ from collections.abc import Iterable
 from operator import attrgetter
 
 from coilwork_ir.index.expression import (
+    CONST,
     MOD,
     ONE,
     PRODUCT,
     RULES,
+    SUM,
     Expr,
     as_expr,
     atoms_of,
@@ -20,7 +22,7 @@ from coilwork_ir.index.expression import (
 from coilwork_ir.interning import MemoTable
 
 _key_of = attrgetter("_key")
-_PRODUCTS: MemoTable[tuple[Expr, Expr], Expr] = MemoTable()
+_PRODUCTS: MemoTable[tuple[Expr, Expr], Expr] = MemoTable(1 << 12)
 
 
 def finish(monos: tuple[Expr, ...], coeffs: tuple[int, ...], constant: int, has_mod: bool) -> Expr:
@@ -35,15 +37,15 @@ def from_terms(terms: dict[Expr, int], constant: int) -> Expr:
     if len(terms) == 1:
         ((m, c),) = terms.items()
         return make_sum((m,), (c,), constant, m._has_mod) if c else const(constant)
-    monos = [m for m, c in terms.items() if c]
-    if len(monos) > 1:
-        monos.sort(key=_key_of)
+    if 0 in terms.values():
+        terms = {m: c for m, c in terms.items() if c}
+    monos = sorted(terms, key=_key_of)
     has_mod = False
     for m in monos:
         if m._has_mod:
             has_mod = True
             break
-    return finish(tuple(monos), tuple([terms[m] for m in monos]), constant, has_mod)
+    return finish(tuple(monos), tuple(map(terms.__getitem__, monos)), constant, has_mod)
 
 
 def add_int(a: Expr, n: int) -> Expr:
@@ -62,8 +64,10 @@ def scale(a: Expr, n: int) -> Expr:
     return make_sum(a._monos, scaled, a._constant * n, a._has_mod)
 
 
-def add(a: Expr, b: Expr) -> Expr:
+def add(a: Expr, b: Expr | int) -> Expr:
     """`a + b`."""
+    if type(b) is not Expr:
+        return add_int(a, b) if type(b) is int else add(a, as_expr(b))
     ma, mb = a._monos, b._monos
     if not mb:
         n = b._constant
@@ -87,8 +91,10 @@ def add(a: Expr, b: Expr) -> Expr:
     return make_sum(monos, coeffs, constant, False)
 
 
-def subtract(a: Expr, b: Expr) -> Expr:
+def subtract(a: Expr, b: Expr | int) -> Expr:
     """`a - b`."""
+    if type(b) is not Expr:
+        return add_int(a, -b) if type(b) is int else subtract(a, as_expr(b))
     if a is b:
         return const(0)
     if not b._monos:
@@ -101,12 +107,12 @@ def subtract(a: Expr, b: Expr) -> Expr:
 
 def multiply_monos(x: Expr, y: Expr) -> Expr:
     """The product of two monomials."""
+    if x._tag != PRODUCT != y._tag:
+        return make_atom(PRODUCT, (x, y) if x._key <= y._key else (y, x))
     key = (x, y)
     found = _PRODUCTS.get(key)
     if found is not None:
         return found
-    if x._tag != PRODUCT != y._tag:
-        return _PRODUCTS.put(key, make_atom(PRODUCT, key if x._key <= y._key else (y, x)))
     factors = sorted(atoms_of(x) + atoms_of(y), key=_key_of)
     return _PRODUCTS.put(key, make_atom(PRODUCT, tuple(factors)))
 
@@ -125,8 +131,12 @@ def accumulate(terms: dict[Expr, int], a: Expr, factor: int) -> int:
     return a._constant * factor
 
 
-def multiply(a: Expr, b: Expr) -> Expr:
+def multiply(a: Expr, b: Expr | int) -> Expr:
     """`a * b`, expanded."""
+    if type(b) is not Expr:
+        return scale(a, b) if type(b) is int else multiply(a, as_expr(b))
+    if CONST < a._tag < SUM and CONST < b._tag < SUM:
+        return multiply_monos(a, b)
     if not b._monos:
         return scale(a, b._constant)
     if not a._monos:
@@ -170,8 +180,11 @@ def has_mod_factor(mono: Expr) -> bool:
     return any(a._tag == MOD for a in atoms_of(mono))
 
 
-RULES.add = add
-RULES.add_int = add_int
-RULES.scale = scale
-RULES.subtract = subtract
-RULES.multiply = multiply
+def _subtract_from(b: Expr, a: Expr | int) -> Expr:
+    return subtract(as_expr(a), b)
+
+
+Expr.__add__ = Expr.__radd__ = add
+Expr.__sub__ = subtract
+Expr.__rsub__ = _subtract_from
+Expr.__mul__ = Expr.__rmul__ = multiply

@@ -14,10 +14,9 @@ from coilwork_ir.index.expression import (
     PRODUCT,
     SYMBOL,
     Expr,
-    as_expr,
 )
 from coilwork_ir.index.extrema import maximum, minimum
-from coilwork_ir.index.ring import accumulate, from_terms, multiply, scale
+from coilwork_ir.index.ring import accumulate, add_int, from_terms, multiply, scale
 
 
 def substitute(e: Expr, mapping: Mapping[Expr, Expr]) -> Expr:
@@ -26,55 +25,44 @@ def substitute(e: Expr, mapping: Mapping[Expr, Expr]) -> Expr:
     Extents of the symbols that stay are not rewritten. Raises IndexArithmeticError when a division becomes one by
     the constant zero.
     """
-    if not mapping or e.free_symbols.isdisjoint(mapping):
-        return e
-    return _substitute(e, mapping, {})
+    return _substitute(e, mapping, {}) if mapping else e
 
 
 def _substitute(e: Expr, mapping: Mapping[Expr, Expr], done: dict[Expr, Expr]) -> Expr:
-    """`e` must contain a mapped symbol."""
     monos = e._monos
     if len(monos) == 1:
-        result = _substitute_mono(monos[0], mapping, done)
-        if e is not monos[0]:
-            c, n = e._coeffs[0], e._constant
-            result = scale(result, c)
-            return result + n if n else result
-        return result
+        m = monos[0]
+        new = _substitute_mono(m, mapping, done)
+        if e is m:
+            return new
+        return e if new is m else add_int(scale(new, e._coeffs[0]), e._constant)
     terms: dict[Expr, int] = {}
     constant = e._constant
     for m, c in zip(monos, e._coeffs):
-        if m not in mapping if m._tag == SYMBOL else m.free_symbols.isdisjoint(mapping):
-            terms[m] = terms.get(m, 0) + c
+        new = mapping.get(m, m) if m._tag == SYMBOL else _substitute_mono(m, mapping, done)
+        if new._tag == SYMBOL:
+            terms[new] = terms.get(new, 0) + c
         else:
-            new = _substitute_mono(m, mapping, done)
-            if new._tag == SYMBOL:
-                terms[new] = terms.get(new, 0) + c
-            else:
-                constant += accumulate(terms, new, c)
+            constant += accumulate(terms, new, c)
     return from_terms(terms, constant)
 
 
 def _substitute_mono(m: Expr, mapping: Mapping[Expr, Expr], done: dict[Expr, Expr]) -> Expr:
-    """`m` must contain a mapped symbol."""
     tag = m._tag
     if tag == SYMBOL:
-        return as_expr(mapping[m])
-    found = done.get(m)
-    if found is not None:
-        return found
+        return mapping.get(m, m)
     if tag == PRODUCT:
         result = ONE
         for atom in m._args:
-            if atom._tag == SYMBOL:
-                new = mapping.get(atom, atom)
-            elif atom.free_symbols.isdisjoint(mapping):
-                new = atom
-            else:
-                new = _substitute_mono(atom, mapping, done)
-            result = multiply(result, new)
-        return done.setdefault(m, result)
-    args = [a if a.free_symbols.isdisjoint(mapping) else _substitute(a, mapping, done) for a in m._args]
+            new = mapping.get(atom, atom) if atom._tag == SYMBOL else _substitute_mono(atom, mapping, done)
+            result = new if result is ONE else multiply(result, new)
+        return result
+    found = done.get(m)
+    if found is not None:
+        return found
+    if m.free_symbols.isdisjoint(mapping):
+        return m
+    args = [_substitute(a, mapping, done) for a in m._args]
     if tag == FLOORDIV:
         result = floordiv(args[0], args[1])
     elif tag == MOD:

@@ -68,7 +68,12 @@ def mod_symbolic(a: Expr, b: Expr) -> Expr:
     quotient, rest = _divide(a, b)
     if quotient is not ZERO:
         return RULES.mod(rest, b)
-    if provably_nonneg(a):
+    if a._tag == FLOORDIV or a._tag == MOD:
+        # What proves a number for the quotient settles the remainder as well; flattening sees more than this does.
+        whole = RULES.floordiv(a, b)
+        if not whole._monos:
+            return subtract(a, scale(b, whole._constant))
+    elif provably_nonneg(a):
         if provably_lt(a, b):
             return a
     elif limits(a)[1] is not None and provably_lt(a, ZERO) and provably_nonneg(add(a, b)):
@@ -81,11 +86,6 @@ def mod_symbolic(a: Expr, b: Expr) -> Expr:
     if factored is not None:
         factor, high, divisor, low = factored
         return add(multiply(factor, RULES.mod(high, divisor)), low)
-    if a._tag == FLOORDIV or a._tag == MOD:
-        # What proves a number for the quotient (flattening sees more) settles the remainder as well.
-        whole = RULES.floordiv(a, b)
-        if not whole._monos:
-            return subtract(a, scale(b, whole._constant))
     return make_atom(MOD, (a, b))
 
 
@@ -138,7 +138,10 @@ def _divide(a: Expr, b: Expr) -> tuple[Expr, Expr]:
 
 def _without_factors(mono: Expr, factors: tuple[Expr, ...]) -> Expr | None:
     """`mono` divided by the product of `factors`; None if it isn't divisible."""
-    left = list(atoms_of(mono))
+    atoms = atoms_of(mono)
+    if factors[0] not in atoms:
+        return None
+    left = list(atoms)
     for factor in factors:
         if factor not in left:
             return None
@@ -159,8 +162,10 @@ def _common_factor(a: Expr, b: Expr) -> tuple[Expr, Expr, Expr, Expr] | None:
     if b._constant:
         return None
     for atom in dict.fromkeys(atoms_of(b._monos[0])):
+        if not _may_split(a, atom):
+            continue
         everywhere = len(b._monos) == 1 or all(atom in atoms_of(m) for m in b._monos)
-        if everywhere and _may_split(a, atom) and provably_positive(atom):
+        if everywhere and provably_positive(atom):
             found = _split_by(a, b, atom, 1)
             if found is not None:
                 return found

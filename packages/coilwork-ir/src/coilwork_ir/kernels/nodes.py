@@ -4,6 +4,11 @@ A kernel is a set of stores over one iteration space. The space is a product of 
 The value of a store is a scalar graph; a `Reduce` in it combines along reduction ranges, and code generators derive
 the passes over the data from the graph: a value that needs a `Reduce`'s result and varies along a reduction range
 belongs to a later pass than that `Reduce` (in a persistent reduction all passes share one tile in registers).
+
+Where rows and columns of one matrix are reduced together, a third kind of range is `walked`: one program takes its points
+one after the other, and at each of them the reduced ranges. A `Reduce` is then over all of the reduced ranges, once per
+walked point, or over all of the walked ones, which may use the former but not the other way round: rows of a matrix,
+and sums of its columns over a group of rows.
 """
 
 from __future__ import annotations
@@ -19,7 +24,8 @@ from coilwork_ir.loops.nodes import AssertSize, Check, Cond, Extern, View, While
 from coilwork_ir.ops import StoreMode
 from coilwork_ir.scalar import Scalar
 
-RangeKind = Literal["parallel", "reduction"]
+RangeKind = Literal["parallel", "walked", "reduction"]
+TileName = Literal["x", "y", "z", "w", "r"]
 ArgRole = Literal["in", "out", "inout"]
 ReductionStrategy = Literal["none", "persistent", "looped", "split"]
 Numerics = Literal["fast", "eager", "strict"]
@@ -29,14 +35,14 @@ Numerics = Literal["fast", "eager", "strict"]
 class Range:
     """One dimension of the iteration space: `symbol` runs from 0 to `symbol.extent - 1`.
 
-    `tile` names the tile dimension it belongs to: ranges that share a tile (`"x"`, `"y"`, `"z"` when parallel, `"r"`
-    when reduced) are flattened into one, first range outermost. `coalescing` is the bytes accessed at unit stride along
+    `tile` names the tile dimension it belongs to: ranges that share a tile (`"x"`, `"y"`, `"z"` when parallel, `"w"`
+    when walked, `"r"` when reduced) are flattened into one, first range outermost. `coalescing` is the bytes accessed at unit stride along
     it as a share of all bytes accessed, 0 to 1.
     """
 
     symbol: Expr
     kind: RangeKind
-    tile: Literal["x", "y", "z", "r"]
+    tile: TileName
     coalescing: float = 0.0
 
 
@@ -111,7 +117,7 @@ class Member:
 class Combined:
     """Several computations of one kind in one launch: `body`, once for each of `members`.
 
-    No member writes what another one reads or writes, so they may happen in any order, or at the same time.
+    The kernel's `numerics` are those of the body too. No member writes what another one reads or writes, so they may happen in any order, or at the same time.
     """
 
     body: Kernel
@@ -124,7 +130,7 @@ class Kernel:
 
     Attributes:
         name: identifier derived from what it computes; not part of the cache key.
-        ranges: the iteration space, outermost first, parallel ranges before reduced ones.
+        ranges: the iteration space, outermost first: parallel ranges, then walked ones, then reduced ones.
         args: tensors in call order.
         sizes: size symbols that ranges, indices and values use, passed as integers after the tensors.
         stores: what it computes.

@@ -67,7 +67,7 @@ from coilwork_ir.text.scalars import (
     with_placeholders,
 )
 
-RANGE_KINDS: tuple[RangeKind, ...] = ("parallel", "reduction")
+RANGE_KINDS: tuple[RangeKind, ...] = ("parallel", "walked", "reduction")
 ROLES: tuple[ArgRole, ...] = ("inout", "in", "out")
 STRATEGIES: tuple[ReductionStrategy, ...] = ("none", "persistent", "looped", "split")
 NUMERICS: tuple[Numerics, ...] = ("fast", "eager", "strict")
@@ -225,10 +225,10 @@ def _read_range(reader: Reader, symbols: Symbols) -> Range:
     symbols[name] = value
     word = reader.choice(RANGE_KINDS, "a range kind")
     kind = next(known for known in RANGE_KINDS if known == word)
-    tile = reader.choice(("x", "y", "z", "r"), "a tile")
+    tile = reader.choice(("x", "y", "z", "w", "r"), "a tile")
     share = float(reader.number())
     match tile:
-        case "x" | "y" | "z" | "r":
+        case "x" | "y" | "z" | "w" | "r":
             return Range(symbol=value, kind=kind, tile=tile, coalescing=share)
     raise AssertionError(tile)
 

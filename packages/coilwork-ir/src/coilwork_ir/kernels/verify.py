@@ -12,12 +12,13 @@ from typing import Final
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr
-from coilwork_ir.kernels.nodes import Kernel, KernelCall, Schedule, Store, TensorArg
+from coilwork_ir.kernels.nodes import Kernel, KernelCall, RangeKind, Schedule, Store, TensorArg, TileName
 from coilwork_ir.kernels.verify_combined import COMBINED_RULES, check_combined
 from coilwork_ir.loops.access import defined
 from coilwork_ir.loops.verify import RULES as LOOP_RULES
 from coilwork_ir.loops.verify import verify_node, verify_results
 from coilwork_ir.loops.verify_computed import check_same_layout
+from coilwork_ir.ops import SELF_COMBINING
 from coilwork_ir.scalar import IndexValue, Load, Reduce, Scalar, Scan, postorder
 from coilwork_ir.verification.rules import Place, Rule
 from coilwork_ir.verification.scalars import (
@@ -36,7 +37,8 @@ KERNEL_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         "symbol-declared": SCOPE_RULES["symbol-declared"],
         "unique-symbol": SCOPE_RULES["unique-symbol"],
         "range": Rule(
-            "ranges are distinct range symbols, parallel ones in tiles x, y, z before reduced ones in tile r",
+            "ranges are distinct range symbols: parallel ones in tiles x, y, z, then walked ones in tile w, "
+            "then reduced ones in tile r",
             "order the ranges outermost first, reduced ones last",
         ),
         "unique-arg": Rule("argument names are distinct", "name the arguments in0, in1, ..., out0, ..."),
@@ -47,12 +49,21 @@ KERNEL_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         "arg-unused": Rule("every argument is loaded or stored", "leave the argument out"),
         "store-dtype": Rule("a store writes the element type of its argument", "cast the value"),
         "reduce-axes": Rule(
-            "a reduction in a kernel combines along all of the kernel's reduction ranges",
+            "a reduction in a kernel combines along all of the kernel's reduction ranges, or along all of its walked ones",
             "put reductions along other ranges into a kernel of their own",
+        ),
+        "walked": Rule(
+            "a kernel with walked ranges has reduced ones too, combines nothing with memory, and reduces along the walked "
+            "ones by kinds whose results combine as values do",
+            "put what reduces otherwise into a kernel of its own",
+        ),
+        "walked-order": Rule(
+            "what uses a reduction along walked ranges varies along none of them and is not reduced again",
+            "put it into a later kernel",
         ),
         "scan-axis": Rule("a scan runs along a reduction range", "make the scanned range a reduction range"),
         "store-level": Rule(
-            "an unmasked plain store whose value varies along a reduction range varies along it in its index too",
+            "an unmasked plain store whose value varies along a reduced or walked range varies along it in its index too",
             "reduce the value first, or store it at an index that uses the range",
         ),
         "effect": Rule("a kernel stores or checks something", "leave the kernel out"),
@@ -84,6 +95,11 @@ SCHEDULE_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
 
 
 # Kernels
+
+# Where the ranges of each kind may lie, in the order of the kinds.
+_TILES: Final[Mapping[RangeKind, tuple[TileName, ...]]] = MappingProxyType(
+    {"parallel": ("x", "y", "z"), "walked": ("w",), "reduction": ("r",)}
+)
 
 
 class _KernelScope:
@@ -131,7 +147,10 @@ def verify_kernel(kernel: Kernel) -> None:
         if name not in used:
             place.fail("arg-unused", f"{name} is neither loaded nor stored")
     _check_hints(kernel, args, place)
-    _check_levels(kernel, place)
+    if any(entry.kind != "parallel" for entry in kernel.ranges):
+        level_of = levels(kernel)
+        _check_levels(kernel, level_of, place)
+        _check_walked(kernel, level_of, place)
 
 
 def _check_ranges(kernel: Kernel, place: Place) -> _KernelScope:
@@ -139,7 +158,7 @@ def _check_ranges(kernel: Kernel, place: Place) -> _KernelScope:
     if len(scope.symbols) != len(kernel.sizes):
         place.fail("unique-symbol", "a size symbol is listed twice")
     names: set[str] = set()
-    reduced = False
+    before = 0
     for entry in kernel.ranges:
         value = entry.symbol
         if not value.is_symbol or value.extent is None:
@@ -147,11 +166,12 @@ def _check_ranges(kernel: Kernel, place: Place) -> _KernelScope:
         if value.name in names or value.name in scope.symbols:
             place.fail("range", f"the name {value.name} is taken")
         names.add(value.name)
-        if (entry.tile == "r") != (entry.kind == "reduction"):
+        if entry.tile not in _TILES[entry.kind]:
             place.fail("range", f"{value.name} is {entry.kind} in tile {entry.tile}")
-        if reduced and entry.kind == "parallel":
-            place.fail("range", f"{value.name} is parallel after a reduced range")
-        reduced = reduced or entry.kind == "reduction"
+        order = list(_TILES).index(entry.kind)
+        if order < before:
+            place.fail("range", f"{value.name} is {entry.kind} after a {list(_TILES)[before]} range")
+        before = order
         scope.check_symbols(value.extent, frozenset(), place)
     return scope
 
@@ -168,6 +188,7 @@ def _check_values(
 ) -> set[str]:
     ranges = frozenset(r.symbol for r in kernel.ranges)
     reduced = frozenset(r.symbol for r in kernel.ranges if r.kind == "reduction")
+    walked = frozenset(r.symbol for r in kernel.ranges if r.kind == "walked")
     loaded: set[str] = set()
     for node in postorder(_roots(kernel)):
         match node:
@@ -180,7 +201,8 @@ def _check_values(
                 check_load(node, arg.dtype, 1, place)
                 loaded.add(node.buffer)
             case Reduce():
-                if frozenset(node.axes) != reduced or len(node.axes) != len(reduced):
+                along = frozenset(node.axes)
+                if along not in (reduced, walked or reduced) or len(node.axes) != len(along):
                     shown = ", ".join(a.name for a in node.axes)
                     place.fail("reduce-axes", f"{node.kind} along ({shown})")
             case Scan():
@@ -238,11 +260,8 @@ def levels(kernel: Kernel) -> dict[Scalar, frozenset[Expr]]:
     return found
 
 
-def _check_levels(kernel: Kernel, place: Place) -> None:
-    reduced = frozenset(r.symbol for r in kernel.ranges if r.kind == "reduction")
-    if not reduced:
-        return
-    level_of = levels(kernel)
+def _check_levels(kernel: Kernel, level_of: Mapping[Scalar, frozenset[Expr]], place: Place) -> None:
+    reduced = frozenset(r.symbol for r in kernel.ranges if r.kind != "parallel")
     for store in kernel.stores:
         if store.mode != "store" or store.mask is not None:
             continue
@@ -252,6 +271,32 @@ def _check_levels(kernel: Kernel, place: Place) -> None:
                 "store-level",
                 f"the value stored to {store.buffer} varies along {missing.name}, its index does not",
             )
+
+
+def _check_walked(kernel: Kernel, level_of: Mapping[Scalar, frozenset[Expr]], place: Place) -> None:
+    walked = frozenset(r.symbol for r in kernel.ranges if r.kind == "walked")
+    if not walked:
+        return
+    if not any(r.kind == "reduction" for r in kernel.ranges):
+        place.fail("walked", "no range is reduced")
+    for store in kernel.stores:
+        if store.mode != "store":
+            place.fail("walked", f"the store to {store.buffer} combines by {store.mode}")
+    late: set[Scalar] = set()
+    for node in postorder(_roots(kernel)):
+        again = not late.isdisjoint(node.operands)
+        column = isinstance(node, Reduce) and not walked.isdisjoint(node.axes)
+        if isinstance(node, Reduce) and column and node.kind not in SELF_COMBINING:
+            place.fail("walked", f"{node.kind} along walked ranges")
+        if again and (isinstance(node, Reduce | Scan) or not walked.isdisjoint(level_of[node])):
+            place.fail("walked-order", f"{type(node).__name__.lower()} of a reduction along walked ranges")
+        if again or column:
+            late.add(node)
+    for store in kernel.stores:
+        parts = (store.value, *store.indirect, *(() if store.mask is None else (store.mask,)))
+        spans = store.index.free_symbols.union(*(level_of[part] for part in parts))
+        if not late.isdisjoint(parts) and not walked.isdisjoint(spans):
+            place.fail("walked-order", f"{store.buffer} is stored at every walked point")
 
 
 # Schedules

@@ -1,6 +1,7 @@
 """Scalar values: interned graphs of loads, constants and scalar ops."""
 
 from coilwork_ir.scalar.build import cast, const, index_value, load, op, placeholder, reduce, scan, where
+from coilwork_ir.scalar.leading import leading_points
 from coilwork_ir.scalar.nodes import Const, IndexValue, Literal_, Load, Op, Reduce, Scalar, Scan
 from coilwork_ir.scalar.walk import (
     loads,
@@ -23,6 +24,7 @@ __all__ = [
     "cast",
     "const",
     "index_value",
+    "leading_points",
     "load",
     "loads",
     "op",

@@ -8,9 +8,9 @@ from typing import Final
 
 from coilwork_ir.index import Expr, substitute
 from coilwork_ir.ops import SCALAR_OPS
-from coilwork_ir.scalar import Load, Op, Reduce, loads, postorder
+from coilwork_ir.scalar import Load, Op, Reduce, leading_points, loads, postorder
 from coilwork_scheduler.fusion.space import Alignment
-from coilwork_scheduler.group import Group, Member
+from coilwork_scheduler.group import Bound, Group, Member
 from coilwork_scheduler.stage import Stage
 
 MOST_STAGES: Final = 64
@@ -27,7 +27,10 @@ class Touch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One stage of a cluster with its accesses in the cluster's space; `checked` are buffers its checks read."""
+    """One stage of a cluster with its accesses in the cluster's space.
+
+    `checked` are buffers its checks read. A `ragged` one reduces rows that end where data says, most of them early.
+    """
 
     stage: Stage
     mapping: Mapping[Expr, Expr]
@@ -37,6 +40,7 @@ class Part:
     ops: int
     cost: int
     reductions: int
+    ragged: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +49,7 @@ class Cluster:
 
     Attributes:
         parts: the stages.
-        parallel, reduced: the space.
+        parallel, walked, reduced, bound: the space, as in `Group`.
         device: where its buffers live.
         written: where each of its buffers is written.
         read: distinct reads, in order, those of its own buffers included.
@@ -66,18 +70,26 @@ class Cluster:
     names: frozenset[str]
     ops: int
     reductions: int
+    walked: tuple[Expr, ...] = ()
+    bound: Bound | None = None
 
     @property
     def group(self) -> Group:
         """The group it makes."""
         members = tuple(Member(stage=part.stage, mapping=part.mapping) for part in self.parts)
-        return Group(members=members, parallel=self.parallel, reduced=self.reduced)
+        return Group(
+            members=members,
+            parallel=self.parallel,
+            walked=self.walked,
+            reduced=self.reduced,
+            bound=self.bound,
+        )
 
 
 def cluster_of(stage: Stage, device: str) -> Cluster:
     """The cluster of `stage` alone."""
     reads: dict[Touch, None] = {}
-    ops = cost = reductions = 0
+    ops = cost = reductions = ragged = 0
     for node in postorder(stage.scalars):
         match node:
             case Load():
@@ -89,6 +101,7 @@ def cluster_of(stage: Stage, device: str) -> Cluster:
                 ops += 1
                 cost += 1
                 reductions += 1
+                ragged += leading_points(node.kind, node.operands[0], node.axes) is not None
             case _:
                 pass
     writes = tuple(
@@ -103,6 +116,7 @@ def cluster_of(stage: Stage, device: str) -> Cluster:
         ops=ops,
         cost=cost,
         reductions=reductions,
+        ragged=0 < ragged == reductions,
     )
     names = frozenset(touch.buffer for touch in reads)
     return Cluster(
@@ -151,7 +165,9 @@ def merged(first: Cluster, second: Cluster, alignment: Alignment) -> Cluster:
     return Cluster(
         parts=tuple(sorted((*one.parts, *two.parts), key=_position)),
         parallel=alignment.parallel,
+        walked=alignment.walked,
         reduced=alignment.reduced,
+        bound=alignment.bound,
         device=one.device,
         written={**one.written, **two.written},
         read=tuple(dict.fromkeys((*one.read, *two.read))),

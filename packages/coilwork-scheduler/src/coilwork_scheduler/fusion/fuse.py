@@ -4,72 +4,31 @@ Pairs of neighbours (one reads what the other writes, or both read the same) wai
 them would save. A pair is fused if the two have a common space, if nothing forbids it (cycles, overwritten memory,
 limits), and if the cost model finds the fused kernel cheaper than the two. A fused pair gets new neighbours.
 Every pair of states is looked at once and the neighbours per buffer are bounded, hence n log n.
+
+What is left of reductions of columns in pieces then joins, on GPUs, a kernel that reduces rows of what they read: `walk.py`.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Final
 
 from coilwork_ir.index import Expr
-from coilwork_ir.loops import Graph
-from coilwork_ir.target import Target
-from coilwork_scheduler.cost import CostModel, KernelWork
-from coilwork_scheduler.dependence import Dependence
-from coilwork_scheduler.fusion.cluster import (
-    MOST_STAGES,
-    Cluster,
-    broken_scan,
-    check_behind_reduction,
-    cluster_of,
-    fusable,
-    merged,
-    overwriting_hazard,
-    reads_what_it_writes,
-)
+from coilwork_scheduler.cost import KernelWork
+from coilwork_scheduler.fusion.cluster import Cluster, cluster_of, fusable, merged
 from coilwork_scheduler.fusion.group_dag import GroupDag
 from coilwork_scheduler.fusion.space import alignments
 from coilwork_scheduler.fusion.traffic import Traffic
+from coilwork_scheduler.fusion.walk import reduces_rows, sums_columns, walks
+from coilwork_scheduler.fusion.weigh import Surroundings, Verdict, Weigher
 from coilwork_scheduler.group import Group, group_of
 from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.kernels.assemble import readers_of
-from coilwork_scheduler.kernels.compose import compose
-from coilwork_scheduler.kernels.passes import overwrites_safely, timing
-from coilwork_scheduler.options import ScheduleOptions
-from coilwork_scheduler.sizes import SizeHints
 from coilwork_scheduler.stage import Stage
 
-# Times its launch that a kernel takes at most, to share another's though the two read nothing alike.
-LAUNCH_BOUND: Final = 1.5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """What fusion knows besides the stages."""
-
-    graph: Graph
-    facts: Dependence
-    target: Target
-    model: CostModel
-    sizes: SizeHints
-    options: ScheduleOptions
-
-
-@dataclass(frozen=True, slots=True)
-class _Verdict:
-    """What came of looking at one pair: the fused cluster, or why not."""
-
-    cluster: Cluster | None
-    rule: str
-    reason: str
-    numbers: tuple[tuple[str, float], ...] = ()
-    work: KernelWork | None = None
-
-
-_CYCLE: Final = _Verdict(None, "reject-cycle", "a third kernel lies between the two, or might")
+_CYCLE: Final = Verdict(None, "reject-cycle", "a third kernel lies between the two, or might")
 
 
 class Fuser:
@@ -107,6 +66,13 @@ class Fuser:
         self._traffic = Traffic(
             buffers=facts.buffers, sizes=around.sizes, target=around.target, options=around.options
         )
+        self._weigher = Weigher(
+            around=around,
+            traffic=self._traffic,
+            partners=self._partners,
+            wanted=self._wanted,
+            links=self._links,
+        )
         self._tried: set[tuple[int, int, int, int]] = set()
         self._heap: list[tuple[int, int, int, int, int]] = []
         self._serial = 0
@@ -115,14 +81,56 @@ class Fuser:
         """One group per kernel, in the order of their first stages."""
         for position in self._clusters:
             self._consider_neighbours(position, later_only=True)
+        self._fuse_pairs()
+        if self._around.target.is_gpu:
+            while self._walk_columns():
+                # results of what joined one kernel may share the next one too
+                self._fuse_pairs()
+        groups = [cluster.group for cluster in self._clusters.values()]
+        groups += [group_of(stage) for stage in self._stages if not fusable(stage)]
+        return tuple(sorted(groups, key=lambda group: group.position))
+
+    def _fuse_pairs(self) -> None:
         while self._heap:
             _, first, second, first_version, second_version = heappop(self._heap)
             if self._version.get(first) != first_version or self._version.get(second) != second_version:
                 continue
-            self._attempt(first, second)
-        groups = [cluster.group for cluster in self._clusters.values()]
-        groups += [group_of(stage) for stage in self._stages if not fusable(stage)]
-        return tuple(sorted(groups, key=lambda group: group.position))
+            self._attempt(first, second, self._judge(first, second))
+
+    def _walk_columns(self) -> bool:
+        """Put reductions of columns into kernels that reduce rows of what they read; true if there was one."""
+        joined = False
+        for position in tuple(self._clusters):
+            # those before may have taken this one in
+            columns = self._clusters.get(position)
+            if columns is None or not sums_columns(columns) or not self._traffic.across(columns):
+                continue
+            for partner in self._row_partners(position):
+                version = self._serial
+                self._attempt(partner, position, self._judge_walk(partner, position))
+                if self._serial != version:
+                    joined = True
+                    break
+        return joined
+
+    def _row_partners(self, position: int) -> list[int]:
+        """Clusters that reduce rows and touch what the columns at `position` read, by the bytes they have in common."""
+        columns = self._clusters[position]
+        places = {part.stage.position for part in columns.parts}
+        found: dict[int, int] = {}
+        for name in columns.read_names & self._links:
+            for user in self._users_near(name, places, later_only=False):
+                found.setdefault(self._dag.find(user), 0)
+        found.pop(position, None)
+        for group in found:
+            names = columns.read_names & self._clusters[group].names
+            found[group] = sum(self._traffic.size(name) for name in names)
+        rows = [
+            group
+            for group in found
+            if reduces_rows(self._clusters[group]) and not self._traffic.across(self._clusters[group])
+        ]
+        return sorted(rows, key=lambda group: (-found[group], group))
 
     # candidates
 
@@ -197,8 +205,8 @@ class Fuser:
 
     # one pair
 
-    def _attempt(self, first: int, second: int) -> None:
-        verdict = self._judge(first, second)
+    def _attempt(self, first: int, second: int, verdict: Verdict) -> None:
+        """Do what `verdict` says about the pair, and record it."""
         subjects = (self._label(first), self._label(second))
         fused = verdict.cluster
         if fused is not None:
@@ -229,25 +237,49 @@ class Fuser:
         parts = self._clusters[position].parts
         return next((touch.buffer for part in parts for touch in part.writes), f"checks of node {position}")
 
-    def _judge(self, first: int, second: int) -> _Verdict:
+    def _judge_walk(self, first: int, second: int) -> Verdict:
+        """Whether the columns at `second` join the rows at `first`."""
+        rows, columns = self._clusters[first], self._clusters[second]
+        limit = self._weigher.limits(rows, columns)
+        if limit is not None:
+            return limit
+        flows = not columns.read_names.isdisjoint(rows.written.keys())
+        if not flows and not self._around.options.horizontal:
+            return Verdict(None, "", "")
+        verdict = Verdict(None, "", "")
+        for alignment in walks(rows, columns, _shared(rows, columns), str(self._serial)):
+            if not self._dag.mergeable(first, second):
+                return _CYCLE
+            both = merged(rows, columns, alignment)
+            works = [self._known_work(p) for p in (first, second)]
+            verdict = self._weigher.weigh(rows, columns, both, flows=flows, works=works)
+            if verdict.cluster is not None:
+                break
+        return verdict
+
+    def _judge(self, first: int, second: int) -> Verdict:
         one, two = self._clusters[first], self._clusters[second]
-        limit = self._limits(one, two)
+        if one.walked or two.walked:
+            return Verdict(None, "", "")
+        limit = self._weigher.limits(one, two)
         if limit is not None:
             return limit
         flows = not (
             two.read_names.isdisjoint(one.written.keys()) and one.read_names.isdisjoint(two.written.keys())
         )
         if not flows and not self._around.options.horizontal:
-            return _Verdict(None, "", "")
+            return Verdict(None, "", "")
         if flows and not self._dag.mergeable(first, second):
             return _CYCLE
-        best = _Verdict(None, "reject-space", "no common iteration space")
+        best = Verdict(None, "reject-space", "no common iteration space")
         for alignment in alignments(one.group, two.group, _shared(one, two), str(self._serial)):
             candidate = merged(one, two, alignment)
             if alignment.crossed and not flows and len(candidate.read) == len(one.read) + len(two.read):
                 # nothing is read alike: all that this space does is to scatter one of the two's accesses
                 continue
-            verdict = self._weigh(one, two, candidate, flows, (first, second))
+            verdict = self._weigher.weigh(
+                one, two, candidate, flows=flows, works=[self._known_work(p) for p in (first, second)]
+            )
             if verdict.cluster is not None:
                 return verdict
             # a verdict with figures says more than that some other space does not fit
@@ -256,133 +288,15 @@ class Fuser:
             if verdict.rule in ("reject-args", "reject-registers"):
                 break
         # pairs that merely read the same buffer in unrelated ways are not worth a record
-        return best if flows or best.rule != "reject-space" else _Verdict(None, "", "")
-
-    def _limits(self, one: Cluster, two: Cluster) -> _Verdict | None:
-        options = self._around.options
-        if one.device != two.device:
-            return _Verdict(None, "", "")
-        if one.ops + two.ops > 2 * options.max_ops or len(one.parts) + len(two.parts) > MOST_STAGES:
-            return _Verdict(
-                None, "reject-size", "the kernel would grow too large", (("operations", one.ops + two.ops),)
-            )
-        names = one.names | two.names
-        if len(names) > options.max_args:
-            needed = names - set(one.written) - set(two.written) | self._stored_of((one, two))
-            if len(needed) > options.max_args:
-                return _Verdict(
-                    None, "reject-args", "too many tensor arguments", (("arguments", len(needed)),)
-                )
-        if one.reductions + two.reductions > options.max_reductions:
-            return _Verdict(None, "reject-size", "too many reductions for one kernel")
-        return None
-
-    def _weigh(
-        self, one: Cluster, two: Cluster, both: Cluster, flows: bool, key: tuple[int, int]
-    ) -> _Verdict:
-        options, facts = self._around.options, self._around.facts
-        scan = broken_scan(both)
-        if scan is not None:
-            return _Verdict(
-                None, "reject-scan", f"%{scan} is scanned along another axis than what is beside it"
-            )
-        torn = reads_what_it_writes(both)
-        if torn is not None:
-            return _Verdict(
-                None, "reject-order", f"%{torn} is read at other points than those that compute it"
-            )
-        checked = check_behind_reduction(both)
-        if checked is not None:
-            return _Verdict(
-                None, "reject-check", f"a check reads %{checked}, which comes of a reduction in the kernel"
-            )
-        hazard = overwriting_hazard(both, facts.root)
-        if hazard is not None or not self._overwrites_in_time(both):
-            return _Verdict(
-                None, "reject-overwrite", f"memory of %{hazard} is overwritten while it is needed"
-            )
-        if both.reduced:
-            reduced = frozenset(both.reduced)
-            rows = [
-                touch
-                for touch in both.read
-                if touch.buffer not in both.written
-                and any(not reduced.isdisjoint(e.free_symbols) for e in touch.index)
-            ]
-            if len(rows) > options.max_row_reads:
-                return _Verdict(
-                    None, "reject-registers", "too many values per row to keep", (("values", len(rows)),)
-                )
-        shared = self._traffic.shared_bytes(one, two)
-        works = [self._known_work(position) for position in key]
-        if not flows and shared * 5 < min(work.read_bytes + work.write_bytes for work in works):
-            if not (one.reduced and two.reduced and all(self._launch_bound(work) for work in works)):
-                return _Verdict(None, "", "")
-        model = self._around.model
-        apart = sum(model.kernel_us(work) for work in works)
-        work = self._work(both)
-        together = model.kernel_us(work)
-        numbers = (
-            ("apart_us", round(apart, 3)),
-            ("fused_us", round(together, 3)),
-            ("shared_read_bytes", float(shared)),
-        )
-        if together >= apart:
-            times = together / apart if apart else 1.0
-            return _Verdict(None, "reject-bytes", f"fused would take {times:.1f}x as long", numbers)
-        return _Verdict(
-            both,
-            "fuse-vertical" if flows else "fuse-horizontal",
-            "fused moves fewer bytes in less time",
-            numbers,
-            work,
-        )
-
-    def _launch_bound(self, work: KernelWork) -> bool:
-        """True if a GPU kernel that does `work` hardly takes longer than its launch."""
-        target = self._around.target
-        return target.is_gpu and self._around.model.kernel_us(work) < LAUNCH_BOUND * target.launch_us
-
-    def _overwrites_in_time(self, both: Cluster) -> bool:
-        """With several passes over a row, nothing may be overwritten before the pass that reads it last."""
-        into = both.into
-        if not into or not both.reduced:
-            return True
-        draft = compose(
-            both.group, self._stored(both), self._around.facts.buffers, self._around.options.numerics
-        )
-        when = timing(draft)
-        return all(
-            overwrites_safely(when, store.buffer, store) for store in draft.stores if store.buffer in into
-        )
+        return best if flows or best.rule != "reject-space" else Verdict(None, "", "")
 
     # costs
 
     def _known_work(self, position: int) -> KernelWork:
         found = self._works.get(position)
         if found is None:
-            found = self._works[position] = self._work(self._clusters[position])
+            found = self._works[position] = self._weigher.work(self._clusters[position])
         return found
-
-    def _stored(self, cluster: Cluster) -> set[str]:
-        return self._stored_of((cluster,))
-
-    def _stored_of(self, clusters: tuple[Cluster, ...]) -> set[str]:
-        """Buffers of the clusters, taken as one kernel, that must be in memory afterwards."""
-        inside = {part.stage.position for cluster in clusters for part in cluster.parts}
-        stored: set[str] = set()
-        for cluster in clusters:
-            stored |= self._wanted.intersection(cluster.written)
-            stored |= cluster.into.keys()
-            for name in self._links.intersection(cluster.written):
-                readers = self._partners[name]
-                # readers are distinct: of more than the stages inside, one is outside
-                if len(readers) > len(inside) or not inside.issuperset(readers):
-                    stored.add(name)
-        return stored
-
-    def _work(self, cluster: Cluster) -> KernelWork:
-        return self._traffic.work(cluster, self._stored(cluster))
 
 
 def _shared(one: Cluster, two: Cluster) -> list[tuple[tuple[Expr, ...], tuple[Expr, ...]]]:

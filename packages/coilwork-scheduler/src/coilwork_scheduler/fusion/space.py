@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from coilwork_ir.index import Expr, as_expr, floordiv, symbol
-from coilwork_scheduler.group import Group
+from coilwork_scheduler.group import Bound, Group
 from coilwork_scheduler.stage import extent_of
 
 _ONE: Final = as_expr(1)
@@ -28,7 +28,7 @@ class Alignment:
 
     In a space that is `crossed`, a piece belongs with its left neighbour to a range of one group and with its right
     neighbour to a range of the other, as where `[128, 64]` and `[64, 128]` meet in `[64, 2, 64]`. Right where one
-    is the other reshaped; otherwise it scatters what one of them touches.
+    is the other reshaped; otherwise it scatters what one of them touches. `walked` and `bound` are those of `Group`.
     """
 
     parallel: tuple[Expr, ...]
@@ -36,6 +36,8 @@ class Alignment:
     first: Mapping[Expr, Expr]
     second: Mapping[Expr, Expr]
     crossed: bool = False
+    walked: tuple[Expr, ...] = ()
+    bound: Bound | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,10 +213,10 @@ def _refined(
     spaces: list[tuple[Expr, ...]] = []
     maps: tuple[dict[Expr, Expr], dict[Expr, Expr]] = ({}, {})
     for ours, theirs, part, prefix in zip(first, second, parts, "pq", strict=True):
-        symbols = _symbols(ours, part, f"{prefix}{tag}_")
+        symbols = symbols_over(ours, part.first, part.pieces, f"{prefix}{tag}_")
         spaces.append(symbols)
-        maps[0].update(_split(ours, part.first, symbols))
-        maps[1].update(_split(theirs, part.second, symbols))
+        maps[0].update(split_over(ours, part.first, symbols))
+        maps[1].update(split_over(theirs, part.second, symbols))
     return Alignment(
         parallel=spaces[0],
         reduced=spaces[1],
@@ -227,31 +229,32 @@ def _refined(
 def _cut(first: Group, second: Group, whole: Refinement, tag: str) -> Alignment:
     """The second group runs along all ranges of the first, reduced ones included."""
     ours = (*first.parallel, *first.reduced)
-    symbols = _symbols(ours, whole, f"p{tag}_")
+    symbols = symbols_over(ours, whole.first, whole.pieces, f"p{tag}_")
     count = sum(len(pieces) for pieces in whole.first[: len(first.parallel)])
     return Alignment(
         parallel=symbols[:count],
         reduced=symbols[count:],
-        first=_without_identity(_split(ours, whole.first, symbols)),
-        second=_without_identity(_split(second.parallel, whole.second, symbols)),
+        first=_without_identity(split_over(ours, whole.first, symbols)),
+        second=_without_identity(split_over(second.parallel, whole.second, symbols)),
         crossed=whole.crossed,
     )
 
 
-def _symbols(ours: tuple[Expr, ...], part: Refinement, prefix: str) -> tuple[Expr, ...]:
-    """A symbol per piece: the first group's own where a range stays whole."""
-    symbols: list[Expr | None] = [None] * len(part.pieces)
-    for own, pieces in zip(ours, part.first, strict=True):
+def symbols_over(
+    ours: tuple[Expr, ...], made: tuple[tuple[int, ...], ...], extents: tuple[Expr, ...], prefix: str
+) -> tuple[Expr, ...]:
+    """A symbol per piece of `extents`: one of `ours`, which are `made` of pieces, where a range stays whole."""
+    symbols: list[Expr | None] = [None] * len(extents)
+    for own, pieces in zip(ours, made, strict=True):
         if len(pieces) == 1:
             symbols[pieces[0]] = own
-    return tuple(
-        symbol(f"{prefix}{k}", extent=part.pieces[k]) if s is None else s for k, s in enumerate(symbols)
-    )
+    return tuple(symbol(f"{prefix}{k}", extent=extents[k]) if s is None else s for k, s in enumerate(symbols))
 
 
-def _split(
+def split_over(
     ours: tuple[Expr, ...], made: tuple[tuple[int, ...], ...], symbols: tuple[Expr, ...]
 ) -> dict[Expr, Expr]:
+    """The ranges `ours`, which are `made` of pieces, in terms of the pieces' `symbols`."""
     result: dict[Expr, Expr] = {}
     for own, pieces in zip(ours, made, strict=True):
         value = as_expr(0)

@@ -42,7 +42,8 @@ class Traffic:
     def work(self, cluster: Cluster, stored: Collection[str]) -> KernelWork:
         """The work of a kernel that computes `cluster` and leaves its buffers `stored` in memory."""
         sizes, target = self.sizes, self.target
-        rows = max(sizes.numel(tuple(extent_of(s) for s in cluster.parallel)), 1)
+        groups = max(sizes.numel(tuple(extent_of(s) for s in cluster.parallel)), 1)
+        rows = groups * max(sizes.numel(tuple(extent_of(s) for s in cluster.walked)), 1)
         length = max(sizes.numel(tuple(extent_of(s) for s in cluster.reduced)), 1)
         on_chip = (
             self.options.persistent_bytes if target.is_gpu else target.l2_bytes // target.multiprocessors
@@ -59,15 +60,15 @@ class Traffic:
             operations=operations,
             rows=rows,
             row_length=length if cluster.reduced else 1,
-            programs=self._programs(cluster, rows),
+            programs=groups if cluster.walked else self._programs(cluster, rows),
         )
 
     def _programs(self, cluster: Cluster, rows: int) -> int:
         if not cluster.reduced or not self.target.is_gpu:
             return rows
-        return programs_of(rows, across=self._across(cluster))
+        return programs_of(rows, across=self.across(cluster))
 
-    def _across(self, cluster: Cluster) -> bool:
+    def across(self, cluster: Cluster) -> bool:
         """True if most of what a kernel with reductions reads is contiguous along its parallel ranges."""
         parallel, reduced = frozenset(cluster.parallel), frozenset(cluster.reduced)
         balance = 0
@@ -87,8 +88,9 @@ class Traffic:
         operations = reads = 0
         counted: set[tuple[Touch, int]] = set()
         for part, depth in zip(cluster.parts, depths(cluster), strict=True):
+            # a ragged row is taken to have one point
             walks = any(not reduced.isdisjoint(e.free_symbols) for e in part.mapping.values())
-            operations += part.cost * rows * (length if walks else 1)
+            operations += part.cost * rows * (length if walks and not part.ragged else 1)
             again = 0 if resident or not walks else depth
             for touch in part.reads:
                 if touch.buffer not in cluster.written and (touch, again) not in counted:

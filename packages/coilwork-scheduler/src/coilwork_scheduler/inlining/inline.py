@@ -15,7 +15,7 @@ from coilwork_ir.loc import merge_origins
 from coilwork_ir.loops import Check, Graph, Node, Pointwise, Reduce, Scan, Scatter
 from coilwork_ir.loops.access import bodies, defined
 from coilwork_ir.ops import SCALAR_OPS
-from coilwork_ir.scalar import Load, Op, Scalar, postorder
+from coilwork_ir.scalar import Load, Op, Scalar, leading_points, loads, postorder
 from coilwork_ir.target import Target
 from coilwork_scheduler.cost import CostModel, KernelWork
 from coilwork_scheduler.dependence import Dependence
@@ -290,7 +290,13 @@ class Inliner:
         node = self._graph.nodes[position]
         assert isinstance(node, Pointwise | Reduce | Scan | Scatter)
         ranges: tuple[Expr, ...] = node.ranges + (node.axes if isinstance(node, Reduce) else ())
-        return max(self._sizes.numel(tuple(extent_of(r) for r in ranges)), 1)
+        points = max(self._sizes.numel(tuple(extent_of(r) for r in ranges)), 1)
+        if isinstance(node, Reduce) and leading_points(node.kind, node.body, node.axes) is not None:
+            # rows end where data says: what they look up belongs to one of them
+            looked_up = [a.buffer for a in loads((node.body,)) if a.indirect]
+            most = [self._sizes.numel(self._deps.buffers[name].shape) for name in looked_up]
+            return min(points, max([1, *most]))
+        return points
 
     def _rewrite(self) -> Graph:
         producers: dict[str, Producer] = {}

@@ -45,7 +45,7 @@ def scalars_of(draft: Draft) -> tuple[Scalar, ...]:
 
 def accesses(draft: Draft, buffers: Mapping[str, Buffer], sizes: SizeHints) -> tuple[Access, ...]:
     """Distinct loads and stores, largest first, stores before loads of the same size."""
-    ranges = (*draft.parallel, *draft.reduced)
+    ranges = (*draft.parallel, *draft.walked, *draft.reduced)
     found: dict[tuple[str, Expr, bool], Access] = {}
     pairs: list[tuple[str, Expr, bool]] = [(store.buffer, store.index, True) for store in draft.stores]
     pairs += [

@@ -103,7 +103,7 @@ def _launches(
 ) -> tuple[tuple[int, ...], ...]:
     """`sequence`, in which calls that share a launch are one entry."""
     target, options = context.target, context.options
-    if not options.combine or not target.is_gpu:
+    if not options.combine or not target.combines:
         return tuple((index,) for index in sequence)
     candidates = {
         index: candidate

@@ -77,7 +77,9 @@ def canonical(
         **{old: substitute(e, {**symbols, **renamed}) for old, e in tiling.mapping.items()},
     }
     axes = tuple(r.symbol for r in ranges if r.kind == "reduction")
-    stores, checks = _rename(draft, whole, axes, {name: a.name for name, a in arguments.items()})
+    walked = tuple(r.symbol for r in ranges if r.kind == "walked")
+    names = {name: a.name for name, a in arguments.items()}
+    stores, checks = _rename(draft, whole, {draft.reduced: axes, draft.walked: walked}, names)
     args = tuple(
         TensorArg(
             name=argument.name,
@@ -118,7 +120,7 @@ def _with_starts(draft: Draft, buffers: Mapping[str, Buffer]) -> tuple[Draft, di
     """
     starts: dict[Expr, Expr] = {}
     stores: list[Store] = []
-    zeros = {r: as_expr(0) for r in (*draft.parallel, *draft.reduced)}
+    zeros = {r: as_expr(0) for r in (*draft.parallel, *draft.walked, *draft.reduced)}
     for store in draft.stores:
         begin = as_int(substitute(store.index, zeros)) if store.buffer in draft.boxes else None
         if begin is not None:
@@ -208,7 +210,10 @@ def _sizes(draft: Draft, tiling: Tiling, spans: Iterable[Expr]) -> tuple[Expr, .
 
 
 def _rename(
-    draft: Draft, mapping: Mapping[Expr, Expr], axes: tuple[Expr, ...], names: Mapping[str, str]
+    draft: Draft,
+    mapping: Mapping[Expr, Expr],
+    axes: Mapping[tuple[Expr, ...], tuple[Expr, ...]],
+    names: Mapping[str, str],
 ) -> tuple[tuple[Store, ...], tuple[Check, ...]]:
     done: dict[Scalar, Scalar] = {}
     for node in postorder(scalars_of(draft)):
@@ -227,7 +232,7 @@ def _rename(
             case IndexValue():
                 done[node] = index_value(substitute(node.expr, mapping), operands)
             case Reduce():
-                done[node] = reduce(node.kind, operands, axes, output=node.output)
+                done[node] = reduce(node.kind, operands, axes[node.axes], output=node.output)
             case Scan():
                 done[node] = scan(
                     node.kind, operands[0], mapping[node.axis], output=node.output, reverse=node.reverse

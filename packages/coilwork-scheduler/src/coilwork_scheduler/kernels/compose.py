@@ -24,6 +24,7 @@ from coilwork_ir.scalar import (
     const,
     index_value,
     load,
+    op,
     postorder,
     reduce,
     scan,
@@ -40,10 +41,13 @@ class Draft:
     `into` pairs (new buffer, old buffer); loads of the old one go by the new name. `partial` are buffers of which some
     elements are combined with, or kept where data say so, so that they must be there before. `boxes` are those of
     which a box is overwritten, whatever is there: where it begins is not part of what the kernel does.
+    Where there is a `bound`, what moves along the rows is loaded and stored only where that is true.
     """
 
     parallel: tuple[Expr, ...]
+    walked: tuple[Expr, ...]
     reduced: tuple[Expr, ...]
+    bound: Scalar | None
     stores: tuple[Store, ...]
     checks: tuple[Check, ...]
     into: tuple[tuple[str, str], ...]
@@ -71,15 +75,15 @@ def compose(
             if member.stage.kind != "scatter":
                 composer.produced[store.buffer] = value
             if store.buffer in wanted or store.mode != "store" or member.stage.into:
-                index = tuple(substitute(e, member.mapping) for e in store.index)
+                index = buffer.offset_of(tuple(substitute(e, member.mapping) for e in store.index))
                 stores.append(
                     Store(
                         buffer=store.buffer,
-                        index=buffer.offset_of(index),
+                        index=index,
                         value=value,
                         indirect=indirect,
                         mode=store.mode,
-                        mask=mask,
+                        mask=composer.bounded(index, mask),
                     )
                 )
         for check in member.stage.checks:
@@ -88,7 +92,9 @@ def compose(
     boxes = tuple(s.buffer for s in scattered if s.mode == "store" and not s.indirect and s.mask is None)
     return Draft(
         parallel=group.parallel,
+        walked=group.walked,
         reduced=group.reduced,
+        bound=composer.bound,
         stores=tuple(stores),
         checks=tuple(dict.fromkeys(checks)),
         into=into,
@@ -105,6 +111,9 @@ class _Composer:
         self, group: Group, buffers: Mapping[str, Buffer], renamed: Mapping[str, str], numerics: Numerics
     ) -> None:
         self.produced: dict[str, Scalar] = {}
+        self.bound = None if group.bound is None else group.bound.holds
+        self._rows = frozenset() if group.bound is None else group.bound.position.free_symbols
+        self._walked = group.walked
         self._reduced = group.reduced
         self._buffers = buffers
         self._renamed = renamed
@@ -128,8 +137,10 @@ class _Composer:
             case IndexValue():
                 return index_value(substitute(node.expr, mapping), operands)
             case Reduce():
-                # every reduction of a kernel runs along all of its reduction ranges
-                return reduce(node.kind, operands, self._reduced, output=node.output)
+                # every reduction of a kernel runs along all of its reduction ranges, or all of its walked ones
+                along = frozenset().union(*(mapping.get(a, a).free_symbols for a in node.axes))
+                axes = self._reduced if along.isdisjoint(self._walked) else self._walked
+                return reduce(node.kind, operands, axes, output=node.output)
             case Scan():
                 axis = mapping.get(node.axis, node.axis)
                 return scan(node.kind, operands[0], axis, output=node.output, reverse=node.reverse)
@@ -145,15 +156,28 @@ class _Composer:
         if value is not None:
             return value if mask is None else where(mask, value, const(node.other, node.dtype))
         buffer = self._buffers[node.buffer]
-        index = tuple(substitute(e, mapping) for e in node.index)
+        index = buffer.offset_of(tuple(substitute(e, mapping) for e in node.index))
         return load(
             self._renamed.get(node.buffer, node.buffer),
-            (buffer.offset_of(index),),
+            (index,),
             node.dtype,
             indirect=operands[:count],
-            mask=mask,
+            mask=self.bounded(index, mask),
             other=node.other,
         )
+
+    def bounded(self, index: Expr, mask: Scalar | None) -> Scalar | None:
+        """`mask`, and where `index` moves from row to row also that the row exists."""
+        if self.bound is None or not self._walks(index):
+            return mask
+        if mask is None or mask is self.bound:
+            return self.bound
+        if isinstance(mask, Op) and mask.op == "bitwise_and" and self.bound in mask.operands:
+            return mask
+        return op("bitwise_and", self.bound, mask)
+
+    def _walks(self, index: Expr) -> bool:
+        return not self._rows.isdisjoint(index.free_symbols.intersection(self._walked))
 
 
 def unrounded(value: Scalar, dtype: DType) -> Scalar:

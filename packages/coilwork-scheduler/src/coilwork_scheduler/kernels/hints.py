@@ -33,6 +33,9 @@ def hints_for(
 def _strategy(draft: Draft, tiling: Tiling, target: Target, options: ScheduleOptions) -> ReductionStrategy:
     if not draft.reduced:
         return "none"
+    if draft.walked:
+        # fusion made sure that a row fits
+        return "persistent"
     longest = 1
     for symbol in draft.reduced:
         top = bounds(extent_of(symbol)).hi

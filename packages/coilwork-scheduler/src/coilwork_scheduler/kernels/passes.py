@@ -1,4 +1,8 @@
-"""When the values of a kernel are computed: its passes over the reduction ranges, and what that allows in place."""
+"""When the values of a kernel are computed: its passes over the reduction ranges, and what that allows in place.
+
+Along walked ranges a kernel has these passes at every point: where each point touches elements of its own, it reads them
+before it writes them, and no other point does either.
+"""
 
 from __future__ import annotations
 
@@ -46,9 +50,9 @@ def timing(draft: Draft) -> Timing:
         if isinstance(node, Reduce | Scan):
             roots.append((node.operands, Moment(below, True)))
         depth[node] = below + 1 if isinstance(node, Reduce) else below
-        walks[node] = not isinstance(node, Reduce) and (
-            _varies(node, reduced) or any(walks[o] for o in node.operands)
-        )
+        # what is reduced along walked rows still varies along the reduced ranges
+        row = isinstance(node, Reduce) and node.axes == draft.reduced
+        walks[node] = not row and (_varies(node, reduced) or any(walks[o] for o in node.operands))
     stores: dict[Store, Moment] = {}
     for store in draft.stores:
         parts = _parts(store)
@@ -124,7 +128,8 @@ def inplace_pairs(draft: Draft, buffers: Mapping[str, Buffer]) -> tuple[tuple[st
     taken_over = {new for new, _ in draft.into}
     pairs: list[tuple[str, str]] = []
     for store in draft.stores:
-        if store.buffer in taken_over or store.mask is not None or not candidates:
+        whole = store.mask is None or store.mask is draft.bound
+        if store.buffer in taken_over or not whole or not candidates:
             continue
         out = buffers[store.buffer]
         span = out.span

@@ -10,18 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cmp_to_key
-from typing import Final, Literal
+from typing import Final
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr, as_expr, substitute, symbol
-from coilwork_ir.kernels.nodes import RangeKind
+from coilwork_ir.kernels.nodes import RangeKind, TileName
 from coilwork_ir.scalar import Reduce, Scan, postorder
 from coilwork_scheduler.kernels.accesses import Access, accesses, index_expressions, scalars_of
 from coilwork_scheduler.kernels.compose import Draft
 from coilwork_scheduler.sizes import SizeHints
 from coilwork_scheduler.stage import extent_of
 
-Tile = Literal["x", "y", "z", "r"]
 _ZERO: Final = as_expr(0)
 # A range starts a tile of its own when at least this share of all bytes lies at unit stride along it.
 OWN_TILE_SHARE: Final = 0.1
@@ -33,7 +32,7 @@ class TiledRange:
 
     symbol: Expr
     kind: RangeKind
-    tile: Tile
+    tile: TileName
     coalescing: float
 
 
@@ -52,18 +51,23 @@ def tile(draft: Draft, buffers: Mapping[str, Buffer], sizes: SizeHints) -> Tilin
     reduced = draft.reduced if _ordered(draft) else _by_layout(draft.reduced, touched)
     indices = index_expressions(draft)
     parallel_runs, indices = _collapse(parallel, indices)
+    walked_runs, indices = _collapse(draft.walked, indices)
     reduced_runs, indices = _collapse(reduced, indices)
-    shares = _shares(touched, (*draft.parallel, *draft.reduced))
+    shares = _shares(touched, (*draft.parallel, *draft.walked, *draft.reduced))
 
     # the unit stride of a run is that of its innermost range
     order = _coalesced_innermost([(run, shares[run.members[-1]]) for run in parallel_runs])
     ranges = _parallel_tiles(order, single=bool(reduced))
     ranges += [
+        TiledRange(symbol=run.symbol, kind="walked", tile="w", coalescing=shares[run.members[-1]])
+        for run in walked_runs
+    ]
+    ranges += [
         TiledRange(symbol=run.symbol, kind="reduction", tile="r", coalescing=shares[run.members[-1]])
         for run in reduced_runs
     ]
     mapping: dict[Expr, Expr] = {}
-    for run in (*parallel_runs, *reduced_runs):
+    for run in (*parallel_runs, *walked_runs, *reduced_runs):
         # every index was shown to see no more of a run than its innermost range running through all of it
         mapping.update(dict.fromkeys(run.members[:-1], _ZERO))
         mapping[run.members[-1]] = run.symbol
@@ -150,10 +154,10 @@ def _parallel_tiles(order: list[tuple[_Run, float]], *, single: bool) -> list[Ti
     """Tiles of the parallel ranges. With `single` (there is a reduction tile) all of them share tile `x`."""
     if not order:
         return []
-    names: tuple[Tile, ...] = ("x",) if single else ("x", "y", "z")
+    names: tuple[TileName, ...] = ("x",) if single else ("x", "y", "z")
     own = [k for k in range(len(order) - 1) if order[k][1] >= OWN_TILE_SHARE][::-1][: len(names) - 1]
     heads = dict(zip([len(order) - 1, *own], names, strict=False))
-    grouped: dict[Tile, list[TiledRange]] = {name: [] for name in names}
+    grouped: dict[TileName, list[TiledRange]] = {name: [] for name in names}
     outermost = names[len(heads) - 1]
     for k, (run, share) in enumerate(order):
         name = heads.get(k, outermost)

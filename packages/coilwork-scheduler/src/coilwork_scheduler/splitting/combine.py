@@ -36,14 +36,17 @@ from coilwork_scheduler.stage import extent_of
 Literal = bool | int | float
 
 
-def combined(node: Reduce, pieces: Pieces, name: Callable[[str], str]) -> tuple[Node, ...]:
+def combined(
+    node: Reduce, pieces: Pieces, name: Callable[[str], str], *, apart: bool = False
+) -> tuple[Node, ...]:
     """Nodes that compute `node`, which has no checks, from `pieces`; its own outputs are defined among them.
 
     The pieces of one result lie together in memory, whatever the layout of what is reduced: the second reduction then
-    walks along memory. `name` makes of a name one that no buffer has. Positions of extremes need pieces of the first
+    walks along memory. With `apart` the results of one piece do, for a program that has all of them. `name` makes of a name one that no buffer has. Positions of extremes need pieces of the first
     axes: of equal extremes, the first piece has the first.
     """
-    writer = _Writer(node=node, pieces=pieces, ranges=(*node.ranges, *pieces.outer), name=name)
+    ranges = (*pieces.outer, *node.ranges) if apart else (*node.ranges, *pieces.outer)
+    writer = _Writer(node=node, pieces=pieces, ranges=ranges, name=name)
     match node.kind:
         case "welford":
             writer.moments()

@@ -19,7 +19,7 @@ from coilwork_scheduler.stage import extent_of
 
 # A whole axis may give this many times the pieces asked for.
 _EXCESS: Final = 1.5
-# A divisor may miss the number asked for by this factor, before pieces of unequal size are better.
+# See `cut_axes`.
 _MISS: Final = 2.0
 
 
@@ -114,6 +114,7 @@ def cut_axes(
     *,
     wanted: float,
     skip: bool = True,
+    miss: float = _MISS,
 ) -> Pieces | None:
     """About `wanted` pieces of `axes`; `None` if that leaves nothing to cut, or nothing inside the pieces.
 
@@ -124,6 +125,7 @@ def cut_axes(
         wanted: likely number of pieces.
         skip: an axis of unknown size may stay whole in each piece if the axes inside it have enough points. Without
             it the cut axes are the first ones of `order`.
+        miss: a divisor may miss the number of pieces by this factor, before pieces of unequal size are better.
     """
     cuts: dict[Expr, Cut] = {}
     need = wanted
@@ -140,7 +142,7 @@ def cut_axes(
         known = as_int(extent)
         if known is None and skip and _static(order[place + 1 :]) >= need:
             continue
-        cuts[axis] = _divided(axis, known, need)
+        cuts[axis] = _divided(axis, known, need, miss)
         break
     pieces = Pieces(axes=tuple(axes), cuts=tuple(cuts[axis] for axis in axes if axis in cuts))
     return pieces if cuts and pieces.inner else None
@@ -154,7 +156,7 @@ def _static(axes: Sequence[Expr]) -> int:
     return count
 
 
-def _divided(axis: Expr, known: int | None, need: float) -> Cut:
+def _divided(axis: Expr, known: int | None, need: float, miss: float) -> Cut:
     """`axis` in about `need` pieces, two at least."""
     extent = extent_of(axis)
     count = max(2, round(need))
@@ -166,7 +168,7 @@ def _divided(axis: Expr, known: int | None, need: float) -> Cut:
             )
         return Cut(axis=axis, count=as_expr(count), length=ceildiv(extent, as_expr(count)), even=False)
     best = min(_divisors(known), key=lambda d: (abs(log(d / need)), d))
-    if 1 < best < known and need / _MISS <= best <= need * _MISS:
+    if 1 < best < known and need / miss <= best <= need * miss:
         return Cut(axis=axis, count=as_expr(best), length=as_expr(known // best), even=True)
     length = -(-known // count)
     return Cut(axis=axis, count=as_expr(-(-known // length)), length=as_expr(length), even=False)

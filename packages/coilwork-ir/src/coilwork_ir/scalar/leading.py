@@ -1,0 +1,38 @@
+"""Rows that end where data says: reductions whose operand counts only at the first points along the axis.
+
+Such an operand is `where(r < n, value, identity)`, with an `n` that does not vary along the axis `r`: behind it nothing is
+combined. Code generators may stop there, and cost models need not count what comes after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from coilwork_ir.index import Expr, as_int
+from coilwork_ir.ops import ReduceKind
+from coilwork_ir.scalar.nodes import Const, IndexValue, Op, Scalar
+from coilwork_ir.scalar.walk import range_symbols
+
+# What combining does not notice, for kinds that rows may leave off with.
+_IDENTITY: Final[Mapping[ReduceKind, float]] = MappingProxyType({"sum": 0, "prod": 1, "xor_sum": 0, "any": 0})
+
+
+def leading_points(kind: ReduceKind, operand: Scalar, axes: tuple[Expr, ...]) -> Scalar | None:
+    """How many points along the only long axis count at most: a value that does not vary along it.
+
+    None if that is not known to be less than all of them.
+    """
+    long = [a for a in axes if a.extent is None or as_int(a.extent) != 1]
+    if len(long) != 1 or kind not in _IDENTITY or not isinstance(operand, Op) or operand.op != "where":
+        return None
+    condition, _, otherwise = operand.operands
+    if not isinstance(otherwise, Const) or otherwise.value != _IDENTITY[kind]:
+        return None
+    if not isinstance(condition, Op) or condition.op != "lt":
+        return None
+    position, count = condition.operands
+    if not isinstance(position, IndexValue) or position.operands or position.expr is not long[0]:
+        return None
+    return None if long[0] in range_symbols((count,)) else count

@@ -1,0 +1,45 @@
+"""Which reductions are known to end before the end of their axis."""
+
+from __future__ import annotations
+
+import pytest
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import symbol
+from coilwork_ir.ops import ReduceKind
+from coilwork_ir.scalar import Scalar, const, index_value, leading_points, load, op, where
+
+X, R = symbol("x0", extent=8), symbol("r0", extent=100)
+ONE = symbol("r1", extent=1)
+COUNT = load("lengths", [X], DType.I64)
+VALUE = load("values", [R], DType.F32)
+ZERO = const(0.0, DType.F32)
+INSIDE = op("lt", index_value(R), COUNT)
+
+
+def test_an_operand_counts_up_to_a_number_from_data() -> None:
+    assert leading_points("sum", where(INSIDE, VALUE, ZERO), (R,)) is COUNT
+    assert leading_points("sum", where(INSIDE, VALUE, ZERO), (ONE, R)) is COUNT
+    assert leading_points("prod", where(INSIDE, VALUE, const(1.0, DType.F32)), (R,)) is COUNT
+
+
+@pytest.mark.parametrize(
+    ("kind", "operand"),
+    [
+        ("sum", VALUE),
+        # what stands in for the rest is not noticed by other kinds only
+        ("sum", where(INSIDE, VALUE, const(1.0, DType.F32))),
+        ("prod", where(INSIDE, VALUE, ZERO)),
+        ("max", where(INSIDE, VALUE, ZERO)),
+        # the condition fails in front, in the middle, or wherever data says
+        ("sum", where(op("gt", index_value(R), COUNT), VALUE, ZERO)),
+        ("sum", where(op("lt", index_value(R * 2), COUNT), VALUE, ZERO)),
+        ("sum", where(op("lt", index_value(R), load("lengths", [R], DType.I64)), VALUE, ZERO)),
+    ],
+)
+def test_others_may_count_to_the_end(kind: ReduceKind, operand: Scalar) -> None:
+    assert leading_points(kind, operand, (R,)) is None
+
+
+def test_several_long_axes_have_no_one_end() -> None:
+    assert leading_points("sum", where(INSIDE, VALUE, ZERO), (X, R)) is None

@@ -1,0 +1,214 @@
+"""Whether a fused cluster may be one kernel, and whether it should: limits, order, overwritten memory, costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from coilwork_ir.loops import Graph
+from coilwork_ir.ops import SCALAR_OPS
+from coilwork_ir.scalar import Op, Reduce, postorder
+from coilwork_ir.target import Target
+from coilwork_scheduler.cost import CostModel, KernelWork
+from coilwork_scheduler.dependence import Dependence
+from coilwork_scheduler.fusion.cluster import (
+    MOST_STAGES,
+    Cluster,
+    broken_scan,
+    check_behind_reduction,
+    overwriting_hazard,
+    reads_what_it_writes,
+)
+from coilwork_scheduler.fusion.traffic import Traffic
+from coilwork_scheduler.fusion.walk import fits_registers
+from coilwork_scheduler.kernels.accesses import scalars_of
+from coilwork_scheduler.kernels.compose import Draft, compose
+from coilwork_scheduler.kernels.passes import overwrites_safely, timing
+from coilwork_scheduler.options import ScheduleOptions
+from coilwork_scheduler.sizes import SizeHints
+
+# Times its launch that a kernel takes at most, to share another's though the two read nothing alike.
+LAUNCH_BOUND: Final = 1.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What fusion knows besides the stages."""
+
+    graph: Graph
+    facts: Dependence
+    target: Target
+    model: CostModel
+    sizes: SizeHints
+    options: ScheduleOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What came of looking at one pair: the fused cluster, or why not."""
+
+    cluster: Cluster | None
+    rule: str
+    reason: str
+    numbers: tuple[tuple[str, float], ...] = ()
+    work: KernelWork | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weigher:
+    """Judges clusters of one graph.
+
+    Attributes:
+        around: what fusion knows besides the stages.
+        traffic: what kernels read, write and compute.
+        partners: readers of each buffer among the clusters' stages.
+        wanted: buffers that some other step, or the caller, needs in memory.
+        links: buffers that link at least two stages.
+    """
+
+    around: Surroundings
+    traffic: Traffic
+    partners: Mapping[str, Sequence[int]]
+    wanted: frozenset[str]
+    links: frozenset[str]
+
+    def limits(self, one: Cluster, two: Cluster) -> Verdict | None:
+        """Why the two are too large for one kernel; `None` if they are not."""
+        options = self.around.options
+        if one.device != two.device:
+            return Verdict(None, "", "")
+        if one.ops + two.ops > 2 * options.max_ops or len(one.parts) + len(two.parts) > MOST_STAGES:
+            return Verdict(
+                None, "reject-size", "the kernel would grow too large", (("operations", one.ops + two.ops),)
+            )
+        names = one.names | two.names
+        if len(names) > options.max_args:
+            needed = names - set(one.written) - set(two.written) | self._stored_of((one, two))
+            if len(needed) > options.max_args:
+                return Verdict(
+                    None, "reject-args", "too many tensor arguments", (("arguments", len(needed)),)
+                )
+        if one.reductions + two.reductions > options.max_reductions:
+            return Verdict(None, "reject-size", "too many reductions for one kernel")
+        return None
+
+    def weigh(
+        self, one: Cluster, two: Cluster, both: Cluster, *, flows: bool, works: Sequence[KernelWork]
+    ) -> Verdict:
+        """`both`, made of the two, or why it is not to be; `works` are those of the two, and `flows` says that one reads
+        what the other writes.
+        """
+        options, facts = self.around.options, self.around.facts
+        scan = broken_scan(both)
+        if scan is not None:
+            return Verdict(
+                None, "reject-scan", f"%{scan} is scanned along another axis than what is beside it"
+            )
+        torn = reads_what_it_writes(both)
+        if torn is not None:
+            return Verdict(
+                None, "reject-order", f"%{torn} is read at other points than those that compute it"
+            )
+        checked = check_behind_reduction(both)
+        if checked is not None:
+            return Verdict(
+                None, "reject-check", f"a check reads %{checked}, which comes of a reduction in the kernel"
+            )
+        hazard = overwriting_hazard(both, facts.root)
+        if hazard is not None or not self._overwrites_in_time(both):
+            return Verdict(None, "reject-overwrite", f"memory of %{hazard} is overwritten while it is needed")
+        if both.reduced:
+            reduced = frozenset(both.reduced)
+            rows = [
+                touch
+                for touch in both.read
+                if touch.buffer not in both.written
+                and any(not reduced.isdisjoint(e.free_symbols) for e in touch.index)
+            ]
+            if len(rows) > options.max_row_reads:
+                return Verdict(
+                    None, "reject-registers", "too many values per row to keep", (("values", len(rows)),)
+                )
+        if both.walked and not fits_registers(both):
+            return Verdict(None, "reject-registers", "rows and sums of columns are too many values to keep")
+        shared = self.traffic.shared_bytes(one, two)
+        if not flows and shared * 5 < min(work.read_bytes + work.write_bytes for work in works):
+            if not (one.reduced and two.reduced and all(self._launch_bound(work) for work in works)):
+                return Verdict(None, "", "")
+        work = self.work(both)
+        if both.walked:
+            # what rows and columns compute alike is most of it: counted once
+            works = [self._distinct(one, works[0]), self._distinct(two, works[1])]
+            work = self._distinct(both, work)
+        model = self.around.model
+        apart = sum(model.kernel_us(work) for work in works)
+        together = model.kernel_us(work)
+        numbers = (
+            ("apart_us", round(apart, 3)),
+            ("fused_us", round(together, 3)),
+            ("shared_read_bytes", float(shared)),
+        )
+        if together >= apart:
+            times = together / apart if apart else 1.0
+            return Verdict(None, "reject-bytes", f"fused would take {times:.1f}x as long", numbers)
+        kind = "fuse-walked" if both.walked else "fuse-vertical" if flows else "fuse-horizontal"
+        return Verdict(
+            both,
+            kind,
+            "fused moves fewer bytes in less time",
+            numbers,
+            work,
+        )
+
+    def _launch_bound(self, work: KernelWork) -> bool:
+        """True if a GPU kernel that does `work` hardly takes longer than its launch."""
+        target = self.around.target
+        return target.is_gpu and self.around.model.kernel_us(work) < LAUNCH_BOUND * target.launch_us
+
+    def _distinct(self, cluster: Cluster, work: KernelWork) -> KernelWork:
+        """`work` with the operations of `cluster` as its kernel has them, each value computed once per point."""
+        draft = self._draft(cluster)
+        points = work.rows * work.row_length
+        cost = sum(
+            SCALAR_OPS[node.op].cost if isinstance(node, Op) else isinstance(node, Reduce)
+            for node in postorder(scalars_of(draft))
+        )
+        return replace(work, operations=cost * points)
+
+    def _draft(self, cluster: Cluster) -> Draft:
+        return compose(
+            cluster.group, self._stored(cluster), self.around.facts.buffers, self.around.options.numerics
+        )
+
+    def _overwrites_in_time(self, both: Cluster) -> bool:
+        """With several passes over a row, nothing may be overwritten before the pass that reads it last."""
+        into = both.into
+        if not into or not both.reduced:
+            return True
+        draft = self._draft(both)
+        when = timing(draft)
+        return all(
+            overwrites_safely(when, store.buffer, store) for store in draft.stores if store.buffer in into
+        )
+
+    def _stored(self, cluster: Cluster) -> set[str]:
+        return self._stored_of((cluster,))
+
+    def _stored_of(self, clusters: tuple[Cluster, ...]) -> set[str]:
+        """Buffers of the clusters, taken as one kernel, that must be in memory afterwards."""
+        inside = {part.stage.position for cluster in clusters for part in cluster.parts}
+        stored: set[str] = set()
+        for cluster in clusters:
+            stored |= self.wanted.intersection(cluster.written)
+            stored |= cluster.into.keys()
+            for name in self.links.intersection(cluster.written):
+                readers = self.partners[name]
+                # readers are distinct: of more than the stages inside, one is outside
+                if len(readers) > len(inside) or not inside.issuperset(readers):
+                    stored.add(name)
+        return stored
+
+    def work(self, cluster: Cluster) -> KernelWork:
+        """The work of a kernel made of `cluster`."""
+        return self.traffic.work(cluster, self._stored(cluster))

@@ -1,0 +1,58 @@
+"""
+layer_norm_backward: one kernel for
+  aten.native_layer_norm_backward.default model.py:21   x = self.ln_1(x)
+"""
+
+import triton
+import triton.language as tl
+
+
+
+@triton.jit
+def layer_norm_backward(
+    in0,
+    in1,
+    in2,
+    in3,
+    in4,
+    out0,
+    out1,
+    out2,
+    XBLOCK: tl.constexpr,
+    WBLOCK: tl.constexpr,
+    R0_BLOCK: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    x0 = tl.program_id(0)
+    r0 = tl.arange(0, R0_BLOCK)
+    in1_0 = tl.load(in1 + r0).to(tl.float32)
+    sum_lanes18 = tl.full([R0_BLOCK], 0.0, tl.float32)
+    sum_lanes19 = tl.full([R0_BLOCK], 0.0, tl.float32)
+    for w0_offset in tl.range(0, 64, WBLOCK, num_stages=STAGES):
+        w0 = w0_offset
+        in4_1 = tl.load(in4 + (x0 * 64 + w0))
+        in0_2 = tl.load(in0 + (w0 * 4096 + x0 * 262144 + r0)).to(tl.float32)
+        mul3 = in0_2 * in1_0
+        sum4 = tl.sum(mul3, 0)
+        mul5 = sum4 * 0.000244140625
+        sub6 = mul3 - mul5
+        in2_7 = tl.load(in2 + (w0 * 4096 + x0 * 262144 + r0)).to(tl.float32)
+        in3_8 = tl.load(in3 + (x0 * 64 + w0))
+        sub9 = in2_7 - in3_8
+        mul10 = sub9 * in4_1
+        mul11 = mul3 * mul10
+        sum12 = tl.sum(mul11, 0)
+        mul13 = sum12 * 0.000244140625
+        mul14 = mul10 * mul13
+        sub15 = sub6 - mul14
+        mul16 = in4_1 * sub15
+        mul17 = in0_2 * mul10
+        sum_lanes18 = sum_lanes18 + mul17
+        sum_lanes19 = sum_lanes19 + in0_2
+        tl.store(out2 + (w0 * 4096 + x0 * 262144 + r0), mul16.to(tl.bfloat16))
+    tl.store(out0 + (x0 * 4096 + r0), sum_lanes18)
+    tl.store(out1 + (x0 * 4096 + r0), sum_lanes19)
+# grid 256
+# try {'XBLOCK': 1, 'WBLOCK': 1, 'R0_BLOCK': 4096, 'STAGES': 2} warps 8
+# try {'XBLOCK': 1, 'WBLOCK': 1, 'R0_BLOCK': 4096, 'STAGES': 2} warps 16
+# try {'XBLOCK': 1, 'WBLOCK': 1, 'R0_BLOCK': 4096, 'STAGES': 1} warps 8
