@@ -236,10 +236,10 @@ def test_what_no_side_of_a_kink_gives_is_wrong() -> None:
             check_all(judge(outcome_with(instance, wrong), instance, training=True))
 
 
-def test_a_step_is_judged_from_the_gradients_that_were_found() -> None:
+def test_parameters_that_no_eager_step_comes_to_are_wrong() -> None:
     instance = kinked()
     outcome = outcome_with(instance, instance.inputs[0])
-    stale = replace(outcome, parameters={"weight": instance.module.get_parameter("weight").detach()})
+    stale = replace(outcome, parameters={"weight": instance.module.get_parameter("weight").detach() * 1.01})
     with pytest.raises(AccuracyError, match="parameter weight"):
         check_all(judge(stale, instance, training=True))
 

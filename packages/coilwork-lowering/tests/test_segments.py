@@ -104,6 +104,21 @@ def test_scatter_add() -> None:
     check(lambda a, k, v: a.scatter_add(1, k, v), x.half(), i, torch.randn(6, 9, 7).half())
 
 
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
+@pytest.mark.parametrize("include_self", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_scatter_reduce(reduce: str, include_self: bool, dtype: torch.dtype) -> None:
+    x, v = torch.randn(6, 5, 7).to(dtype), torch.randn(6, 9, 7).to(dtype)
+
+    def function(a: torch.Tensor, k: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+        return a.scatter_reduce(1, k, s, reduce, include_self=include_self)
+
+    # row 4 is hit by nothing
+    check(function, x, torch.randint(0, 4, (6, 9, 7)), v)
+    check(function, x, torch.randint(0, 4, (1, 9, 1)).expand(6, 9, 7), v)
+    check(function, x, torch.empty(6, 0, 7, dtype=torch.int64), v[:, :0])
+
+
 def test_an_index_for_whole_rows_sorts_rows() -> None:
     x, v, i = torch.randn(6, 5, 7), torch.randn(6, 9, 7), torch.randint(0, 5, (9,))
     lowered = check(lambda a, k, s: a.scatter_add(1, k.view(1, 9, 1).expand(6, 9, 7), s), x, i, v)

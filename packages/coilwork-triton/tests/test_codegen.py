@@ -256,6 +256,20 @@ def test_row_softmax(engine: TritonProcess, function, width: int, hint: str) -> 
     torch.testing.assert_close(run(engine, kernel, a, torch.zeros(3, width), max_configs=1), a.softmax(-1))
 
 
+@pytest.mark.parametrize("width", [5000, 8192])
+def test_softmax_of_long_rows_is_rescaled_once_per_chunk(engine: TritonProcess, width: int) -> None:
+    a = torch.randn(6, width) * 30
+    a[1, :4099] = -math.inf
+    a[2] = -math.inf
+    a[3, width - 2] = math.inf
+    a[4, 4097] = math.nan
+    a[5] = torch.arange(width, 0, -1) * 0.01
+    kernel = rows_kernel(6, width, one_pass_softmax, "looped", F32, per_row=False)
+    assert "online_softmax_chunks" in TritonCodegen().emit(kernel, target("sm_90"), {}).text
+    found = run(engine, kernel, a, torch.zeros(6, width), max_configs=1)
+    torch.testing.assert_close(found, a.softmax(-1), equal_nan=True)
+
+
 @pytest.mark.parametrize("hint", ["persistent", "looped"])
 @pytest.mark.parametrize("width", [100, 3000])
 def test_layer_norm(engine: TritonProcess, width: int, hint: str) -> None:

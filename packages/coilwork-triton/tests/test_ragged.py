@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -14,7 +15,7 @@ from coilwork_ir.ops import ReduceKind
 from coilwork_ir.scalar import Reduce, Scalar, const, index_value, load, op, reduce, where
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
-from coilwork_triton.ragged import is_ragged, points_of
+from coilwork_triton.ragged import along_rows, is_ragged, points_of
 
 X, R = along("x0", 8).symbol, along("r0", 100, "r").symbol
 COUNT = load("in0", [X], DType.I64)
@@ -55,6 +56,19 @@ def test_other_rows_go_to_the_end(kind: ReduceKind, operand: Scalar) -> None:
 def test_one_reduction_to_the_end_keeps_all_going() -> None:
     short = reduce("sum", [where(op("lt", index_value(R), COUNT), VALUE, ZERO)], [R])
     assert not is_ragged([short, reduce("sum", [VALUE], [R])])
+
+
+def test_blocks_lie_along_the_rows_that_are_looked_up() -> None:
+    kernel = ragged_sums()
+    rows, columns, reduced = kernel.ranges
+    roots = [store.value for store in kernel.stores]
+    assert along_rows((rows, columns), roots) is columns
+    assert along_rows((columns, rows), roots) is columns
+    assert along_rows((columns, rows), [COUNT]) is rows
+    turned = replace(kernel, ranges=(columns, rows, reduced))
+    for each in (kernel, turned):
+        blocks = dict(TritonCodegen().emit(each, target("sm_90"), {}).configs[0].meta)
+        assert blocks["XBLOCK"] == 64
 
 
 @pytest.mark.parametrize("lengths", ["none", "uneven", "one"])

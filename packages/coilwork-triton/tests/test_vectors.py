@@ -59,7 +59,10 @@ def test_starts_and_element_sizes() -> None:
         assert neighbourly(space, [access(space, 1024, start, itemsize)], flat=False) is wanted
 
 
-@pytest.mark.parametrize(("inner", "wanted"), [(4096, True), (3072, True), (3136, False), (512, False)])
+@pytest.mark.parametrize(
+    ("inner", "wanted"),
+    [(4096, True), (3072, True), (3136, False), (512, False), (50264, True), (50257, False), (8000, False)],
+)
 def test_rows_of_whole_blocks_that_something_is_read_once_for(inner: int, wanted: bool) -> None:
     space = rows(64, inner)
     once = Access(index=space[0].symbol, itemsize=4)

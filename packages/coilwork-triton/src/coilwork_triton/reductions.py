@@ -57,6 +57,7 @@ class Site:
         position: flat position along the reduced ranges (argmin and argmax only).
         ascending: positions grow from one step of a loop to the next.
         lanes: position in a loop's first block, along the reduction axis.
+        chunk: neighbours along the reduction axis, the only axis, that one thread has together in a block of a loop.
         index_dtype: type of positions.
     """
 
@@ -71,6 +72,7 @@ class Site:
     position: Expression
     ascending: bool
     lanes: Expression
+    chunk: int
     index_dtype: DType
 
     def kept(self, fill: Expression) -> Expression:
@@ -316,12 +318,18 @@ def _online_softmax() -> Reduction:
         return (high, writer.bind("sum", site.along("sum", tl("exp", binary("-", kept, high)))))
 
     def start(site: Site, writer: Writer) -> tuple[Name, ...]:
-        high = writer.bind("max_lanes", zeros_of(site.shape, smallest(site.dtype), site.dtype))
-        return (high, writer.bind("sum_lanes", zeros_of(site.shape, 0, site.dtype)))
+        high = zeros_of(site.shape, smallest(site.dtype), site.dtype, chunk=site.chunk)
+        total = zeros_of(site.shape, 0, site.dtype, chunk=site.chunk)
+        return (writer.bind("max_lanes", high), writer.bind("sum_lanes", total))
 
     def step(site: Site, writer: Writer, lanes: tuple[Name, ...]) -> None:
-        writer.device("online_softmax_step")
-        writer.assign(lanes, call("online_softmax_step", *lanes, site.kept(lowest(site))))
+        value = site.kept(lowest(site))
+        if site.chunk == 1:
+            writer.device("online_softmax_step")
+            writer.assign(lanes, call("online_softmax_step", *lanes, value))
+            return
+        writer.device("online_softmax_chunks")
+        writer.assign(lanes, call("online_softmax_chunks", *lanes, value, Number(site.chunk)))
 
     def finish(site: Site, writer: Writer, lanes: tuple[Name, ...]) -> tuple[Expression, ...]:
         high, partial = lanes

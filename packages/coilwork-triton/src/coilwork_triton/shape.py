@@ -36,7 +36,7 @@ from coilwork_triton.configs import (
     propose,
 )
 from coilwork_triton.options import TritonOptions
-from coilwork_triton.ragged import is_ragged
+from coilwork_triton.ragged import along_rows, is_ragged
 from coilwork_triton.vectors import Access, accesses_of, in_rows, neighbourly, whole_sizes
 
 Letter = Literal["x", "y", "z", "w", "r"]
@@ -44,6 +44,7 @@ _INT32_MAX: Final = 2**31 - 1
 # Offsets of masked-off lanes run past the end by up to a block.
 _BLOCK_SLACK: Final = 1 << 20
 _GRID_AXIS_MAX: Final = 65535
+_CHUNK: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +87,7 @@ class Shape:
         index_dtype: type of offsets and sizes, `i32` or `i64`.
         flat_grid: y and z are folded into the first grid axis, whose limit is higher.
         neighbourly: no access is to be wide, so that neighbouring threads touch neighbouring elements.
+        chunk: neighbours along r that one thread has together in every candidate's block, where r is the only axis.
     """
 
     tiles: tuple[Tile, ...]
@@ -94,6 +96,7 @@ class Shape:
     index_dtype: DType
     flat_grid: bool
     neighbourly: bool
+    chunk: int = 1
 
     @property
     def parallel(self) -> tuple[Tile, ...]:
@@ -156,9 +159,10 @@ def plan(kernel: Kernel, values: tuple[Scalar, ...], target: Target, options: Tr
     ragged = is_ragged(values)
     if tuple(grouped) == ("x", "r") and ragged:
         # one length per row of results, and few rows per program
-        *outer, inner = [r for r in grouped["x"] if as_int(_extent(r)) != 1] or grouped["x"]
-        if outer:
-            grouped = {"y": [r for r in grouped["x"] if r is not inner], "x": [inner], "r": grouped["r"]}
+        inner = along_rows(grouped["x"], values)
+        outer = [r for r in grouped["x"] if r is not inner]
+        if any(as_int(_extent(r)) != 1 for r in outer):
+            grouped = {"y": outer, "x": [inner], "r": grouped["r"]}
     numels = {letter: product(_extent(r) for r in ranges) for letter, ranges in grouped.items()}
     walk = "looped" if ragged else _walk(kernel, numels.get("r"), options)
     if "w" in grouped and walk != "persistent":
@@ -200,14 +204,22 @@ def plan(kernel: Kernel, values: tuple[Scalar, ...], target: Target, options: Tr
     crowded = any(
         t.letter in "yz" and not provably_le(_programs_bound(t, configs), _GRID_AXIS_MAX) for t in tiles
     )
+    together = _neighbourly(kernel, grouped, touched, facts)
     return Shape(
         tiles=tuple(tiles),
         walk=walk,
         configs=configs,
         index_dtype=DType.I64 if wide else DType.I32,
         flat_grid=crowded,
-        neighbourly=_neighbourly(kernel, grouped, touched, facts),
+        neighbourly=together,
+        chunk=1 if together else _chunk(configs, target),
     )
+
+
+def _chunk(configs: tuple[Config, ...], target: Target) -> int:
+    """Elements of 4 bytes in 16, which a thread loads at once, if all threads of every candidate then have some."""
+    blocks = [(dict(c.meta).get("R0_BLOCK", 1), c.num_warps * target.warp_size) for c in configs]
+    return _CHUNK if all(block >= _CHUNK * threads for block, threads in blocks) else 1
 
 
 def _columns(kernel: Kernel, values: tuple[Scalar, ...]) -> int:

@@ -11,7 +11,18 @@ from typing import Final
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.scalar import Literal_
-from coilwork_triton.tree import Attribute, Expression, List, Name, Number, method, number, tl, tl_name
+from coilwork_triton.tree import (
+    Attribute,
+    Binary,
+    Expression,
+    List,
+    Name,
+    Number,
+    method,
+    number,
+    tl,
+    tl_name,
+)
 
 TRITON_TYPES: Final[Mapping[DType, str]] = MappingProxyType(
     {
@@ -62,10 +73,12 @@ def free_constant(value: Literal_, dtype: DType) -> Expression:
     return typed_constant(value, dtype)
 
 
-def zeros_of(shape: tuple[str, ...], value: Literal_, dtype: DType) -> Expression:
-    """A block of `shape` (names of constexpr sizes, or "1") filled with `value`."""
-    extents = tuple(Number(1) if s == "1" else Name(s) for s in shape)
-    return _filled(List(extents), value, dtype)
+def zeros_of(shape: tuple[str, ...], value: Literal_, dtype: DType, *, chunk: int = 1) -> Expression:
+    """A block of `shape` (names of constexpr sizes, or "1") filled with `value`; one per `chunk` along the last axis."""
+    extents: list[Expression] = [Number(1) if s == "1" else Name(s) for s in shape]
+    if chunk > 1:
+        extents[-1] = Binary("//", extents[-1], Number(chunk))
+    return _filled(List(tuple(extents)), value, dtype)
 
 
 def _filled(extents: List, value: Literal_, dtype: DType) -> Expression:

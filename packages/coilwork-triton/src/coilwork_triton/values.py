@@ -354,6 +354,7 @@ class Values:
             position=self._position(node) if node.kind in ("argmin", "argmax") else Number(0),
             ascending=self.space.simplified(_flat(node.axes)) is tile.index,
             lanes=self.space.lane(tile),
+            chunk=self.shape.chunk if len(shape) == 1 else 1,
             index_dtype=self.shape.index_dtype,
         )
 

@@ -29,6 +29,8 @@ _NEAR: Final = 8
 LEAST_ROW: Final = 256
 # A row of a multiple of these is walked without masks.
 WHOLE_BLOCKS: Final = 1024
+# At most an eighth of so many blocks is masked.
+_MANY_BLOCKS: Final = 8
 _ZERO: Final = as_expr(0)
 _ONE: Final = as_expr(1)
 
@@ -73,7 +75,7 @@ def in_rows(ranges: Sequence[Range], touched: Sequence[Access]) -> bool:
     """True if a pointwise kernel over `ranges`, outermost first, is better walked by rows of the innermost one.
 
     That is where flat positions would keep accesses from being wide, and where something is read once per row and rows
-    are of whole blocks: then that is one element for all threads.
+    are of whole blocks, or of many: then that is one element for all threads.
     """
     real = _real(ranges)
     if len(real) < 2:
@@ -81,9 +83,19 @@ def in_rows(ranges: Sequence[Range], touched: Sequence[Access]) -> bool:
     extent = real[-1].extent
     if extent is None or not provably_le(LEAST_ROW, extent):
         return False
-    if provably_divisible(extent, WHOLE_BLOCKS) and any(_once_per_row(real, a) for a in touched):
+    lanes = max((a.lanes for a in _whole(real, touched)), default=1)
+    if any(_once_per_row(real, a) for a in touched) and _in_blocks(extent, lanes):
         return True
     return _mostly_narrow(real, touched, flat=True)
+
+
+def _in_blocks(extent: Expr, lanes: int) -> bool:
+    """True if rows of `extent` points are of whole blocks, or of so many that what is masked in the last one is little.
+
+    The mask has to be the same for each `lanes` points, or no access is wide.
+    """
+    many = provably_le(as_expr(_MANY_BLOCKS * WHOLE_BLOCKS), extent)
+    return provably_divisible(extent, WHOLE_BLOCKS) or (many and provably_divisible(extent, lanes))
 
 
 def _once_per_row(real: Sequence[Expr], access: Access) -> bool:

@@ -37,12 +37,13 @@ def combine_argmax(a, ai, b, bi):
 
 
 @triton.jit
-def online_softmax_step(m, s, x):
-    # running maximum m and sum s of exp(. - m). Of exp(m - new) and exp(x - new) one is 1, the other exp(-|m - x|); -inf adds
-    # nothing, and must not compute inf - inf where only -inf came before
-    apart = tl.where(x == float("-inf"), 0.0, tl.exp(-tl.abs(m - x)))
-    total = tl.where(x > m, s * apart + 1.0, s + apart)
-    return tl.maximum(m, x, propagate_nan=tl.PropagateNan.ALL), total
+def online_softmax_chunks(m, s, x, CHUNK: tl.constexpr):
+    # as online_softmax_step, for lanes of CHUNK neighbours each, all of one thread: one rescaling for all of them
+    parts = tl.reshape(x, [x.shape[0] // CHUNK, CHUNK])
+    m_new = tl.maximum(m, tl.reduce(parts, 1, combine_max_nan), propagate_nan=tl.PropagateNan.ALL)
+    shift = tl.where(m_new == float("-inf"), 0.0, m_new)
+    within = tl.sum(tl.exp(parts - shift[:, None]), 1)
+    return m_new, s * tl.exp(m - shift) + within
 
 
 @triton.jit
@@ -81,8 +82,8 @@ def every_reduction(
     mean_lanes18 = tl.full([R0_BLOCK], 0.0, tl.float32)
     m2_lanes19 = tl.full([R0_BLOCK], 0.0, tl.float32)
     weight_lanes20 = tl.full([R0_BLOCK], 0.0, tl.float32)
-    max_lanes23 = tl.full([R0_BLOCK], float("-inf"), tl.float32)
-    sum_lanes24 = tl.full([R0_BLOCK], 0.0, tl.float32)
+    max_lanes23 = tl.full([R0_BLOCK // 4], float("-inf"), tl.float32)
+    sum_lanes24 = tl.full([R0_BLOCK // 4], 0.0, tl.float32)
     for r0_offset in range(0, 500, R0_BLOCK):
         r0 = r0_offset + tl.arange(0, R0_BLOCK)
         rmask = r0 < 500
@@ -109,7 +110,7 @@ def every_reduction(
         moved22 = mean_lanes18 + delta21 / weight_lanes20
         m2_lanes19 = tl.where(rmask, m2_lanes19 + delta21 * (in0_0 - moved22), m2_lanes19)
         mean_lanes18 = tl.where(rmask, moved22, mean_lanes18)
-        max_lanes23, sum_lanes24 = online_softmax_step(max_lanes23, sum_lanes24, tl.where(rmask, in0_0, float("-inf")))
+        max_lanes23, sum_lanes24 = online_softmax_chunks(max_lanes23, sum_lanes24, tl.where(rmask, in0_0, float("-inf")), 4)
     sum25 = tl.sum(sum_lanes3, 0)
     prod26 = tl.reduce(prod_lanes4, 0, combine_mul)
     min27 = tl.reduce(min_lanes5, 0, combine_min_nan)

@@ -14,24 +14,25 @@ def combine_max_nan(a, b):
 
 
 @triton.jit
-def online_softmax_step(m, s, x):
-    # running maximum m and sum s of exp(. - m). Of exp(m - new) and exp(x - new) one is 1, the other exp(-|m - x|); -inf adds
-    # nothing, and must not compute inf - inf where only -inf came before
-    apart = tl.where(x == float("-inf"), 0.0, tl.exp(-tl.abs(m - x)))
-    total = tl.where(x > m, s * apart + 1.0, s + apart)
-    return tl.maximum(m, x, propagate_nan=tl.PropagateNan.ALL), total
+def online_softmax_chunks(m, s, x, CHUNK: tl.constexpr):
+    # as online_softmax_step, for lanes of CHUNK neighbours each, all of one thread: one rescaling for all of them
+    parts = tl.reshape(x, [x.shape[0] // CHUNK, CHUNK])
+    m_new = tl.maximum(m, tl.reduce(parts, 1, combine_max_nan), propagate_nan=tl.PropagateNan.ALL)
+    shift = tl.where(m_new == float("-inf"), 0.0, m_new)
+    within = tl.sum(tl.exp(parts - shift[:, None]), 1)
+    return m_new, s * tl.exp(m - shift) + within
 
 
 @triton.jit
 def softmax(in0, out0, XBLOCK: tl.constexpr, R0_BLOCK: tl.constexpr):
     x0 = tl.program_id(0)
-    max_lanes1 = tl.full([R0_BLOCK], float("-inf"), tl.float32)
-    sum_lanes2 = tl.full([R0_BLOCK], 0.0, tl.float32)
+    max_lanes1 = tl.full([R0_BLOCK // 4], float("-inf"), tl.float32)
+    sum_lanes2 = tl.full([R0_BLOCK // 4], 0.0, tl.float32)
     for r0_offset in range(0, 50304, R0_BLOCK):
         r0 = r0_offset + tl.arange(0, R0_BLOCK)
         rmask = r0 < 50304
         in0_0 = tl.load(in0 + (x0 * 50304 + r0), rmask, eviction_policy="evict_last").to(tl.float32)
-        max_lanes1, sum_lanes2 = online_softmax_step(max_lanes1, sum_lanes2, tl.where(rmask, in0_0, float("-inf")))
+        max_lanes1, sum_lanes2 = online_softmax_chunks(max_lanes1, sum_lanes2, tl.where(rmask, in0_0, float("-inf")), 4)
     max3 = tl.reduce(max_lanes1, 0, combine_max_nan)
     sum4 = tl.sum(sum_lanes2 * tl.exp(max_lanes1 - max3), 0)
     for r0_offset in range(0, 50304, R0_BLOCK):

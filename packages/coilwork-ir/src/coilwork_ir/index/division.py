@@ -36,8 +36,8 @@ from coilwork_ir.index.ring import (
 from coilwork_ir.index.symbolic_division import floordiv_symbolic, mod_symbolic
 from coilwork_ir.interning import MemoTable
 
-_QUOTIENTS: MemoTable[tuple[Expr, Expr], Expr] = MemoTable()
-_REMAINDERS: MemoTable[tuple[Expr, Expr], Expr] = MemoTable()
+_QUOTIENTS: MemoTable[tuple[Expr, Expr], Expr] = MemoTable(1 << 12)
+_REMAINDERS: MemoTable[tuple[Expr, Expr], Expr] = MemoTable(1 << 12)
 
 
 def floordiv(a: Expr | int, b: Expr | int) -> Expr:

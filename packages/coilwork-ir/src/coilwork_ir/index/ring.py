@@ -22,7 +22,7 @@ from coilwork_ir.index.expression import (
 from coilwork_ir.interning import MemoTable
 
 _key_of = attrgetter("_key")
-_PRODUCTS: MemoTable[tuple[Expr, Expr], Expr] = MemoTable()
+_PRODUCTS: MemoTable[tuple[Expr, Expr], Expr] = MemoTable(1 << 12)
 
 
 def finish(monos: tuple[Expr, ...], coeffs: tuple[int, ...], constant: int, has_mod: bool) -> Expr:

@@ -63,7 +63,7 @@ def _sorted(
             dtype=wide,
             checks=lambda flat: (in_range(found(flat), rows, call.target),),
         ),
-    )
+    ).values
 
 
 def _in_memory(

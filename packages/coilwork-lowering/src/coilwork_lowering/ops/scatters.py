@@ -164,10 +164,13 @@ def _scatter(mode: StoreMode | None) -> Callable[[Builder, Call], Value]:
         if not value.shape or not positions.shape:
             raise NotLowered("scatter with 0-dimensional operands")
         dim = wrap_dim(call.integer("dim"), len(value.shape))
-        chosen: StoreMode = _reduce_mode(call) if mode is None else mode
         source = call.arguments["src"] if "src" in call.arguments else call["value"]
-        if chosen == "add" and adds_sorted(builder, call.device, value.dtype):
-            return scatter_sorted(builder, call, value, positions, source, dim)
+        added = mode == "add" or (mode is None and call["reduce"] in ("add", "sum", "mean"))
+        if added and adds_sorted(builder, call.device, value.dtype):
+            with_old = call.arguments.get("include_self") is not False
+            mean = mode is None and call["reduce"] == "mean"
+            return scatter_sorted(builder, call, value, positions, source, dim, mean=mean, with_old=with_old)
+        chosen: StoreMode = _reduce_mode(call) if mode is None else mode
         _require_atomic(call, value.dtype, chosen)
         if chosen == "store" and not in_place(call):
             hot = _one_hot(builder, call, value, positions, source, dim)

@@ -30,6 +30,7 @@ PIECE: Final = 32
 # Fewer pieces than this are not worth a kernel.
 _LEAST_PIECES: Final = 4
 _LOG_PIECE: Final = PIECE.bit_length() - 1
+_INT16_MAX: Final = 2**15 - 1
 _INT32_MAX: Final = 2**31 - 1
 
 
@@ -99,11 +100,30 @@ def lower_bound(
     return found
 
 
-def sums_of_rows(builder: Builder, device: str, elements: Elements) -> TensorValue:
-    """The sum of each row's elements, in a tensor of shape `(rows, *inner)`; 0 for rows that have none."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sums:
+    """The sum of each row's elements, in a tensor of shape `(rows, *inner)`; 0 for rows that have none.
+
+    `starts` says where each row's elements begin in sorted order, and one entry more; None if there are no elements.
+    """
+
+    values: TensorValue
+    starts: TensorValue | None
+
+    def elements_of(self, builder: Builder, row: Expr) -> Scalar:
+        """How many elements a row has, as an `i64`."""
+        if self.starts is None:
+            return const(0, DType.I64)
+        first, behind = (cast(builder.read(self.starts, (row + k,)), DType.I64) for k in (0, 1))
+        return sub(behind, first)
+
+
+def sums_of_rows(builder: Builder, device: str, elements: Elements) -> Sums:
+    """Append what sums each row's elements."""
     if any(as_int(extent) == 0 for extent in (elements.count, elements.rows, *elements.inner)):
         shape = (elements.rows, *elements.inner)
-        return builder.pointwise(shape, elements.dtype, device, lambda point: const(0, elements.dtype))
+        zeros = builder.pointwise(shape, elements.dtype, device, lambda point: const(0, elements.dtype))
+        return Sums(values=zeros, starts=None)
     ordered, places = _sorted(builder, device, elements)
     starts = _starts(builder, device, elements, ordered)
     pieces = floordiv(elements.count, PIECE)
@@ -111,17 +131,20 @@ def sums_of_rows(builder: Builder, device: str, elements: Elements) -> TensorVal
     parts = None
     if few is None or few >= _LEAST_PIECES:
         parts = _sums_of_pieces(builder, device, elements, ordered, places, pieces)
-    return _rows(builder, device, elements, starts, places, parts)
+    values = _rows(builder, device, elements, starts, places, parts)
+    return Sums(values=values, starts=starts)
 
 
 def _sorted(builder: Builder, device: str, elements: Elements) -> tuple[TensorValue, TensorValue]:
     """The keys in order, and where each was."""
-    narrow = provably_le(elements.rows, _INT32_MAX)
+    # a radix sort takes a pass over keys and places for each byte of the keys
+    widths = ((DType.I16, _INT16_MAX), (DType.I32, _INT32_MAX))
+    width = next((d for d, most in widths if provably_le(elements.rows, most)), DType.I64)
     keys = builder.pointwise(
         (elements.count,),
-        DType.I32 if narrow else DType.I64,
+        width,
         device,
-        lambda point: cast(elements.key(point[0]), DType.I32 if narrow else DType.I64),
+        lambda point: cast(elements.key(point[0]), width),
         checks=lambda point: elements.checks(point[0]),
         name=f"{builder.hint}_keys",
     )

@@ -7,13 +7,13 @@ from typing import TypeAlias
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, product
-from coilwork_ir.scalar import Scalar, const
+from coilwork_ir.scalar import Scalar, cast, const
 from coilwork_lowering.builder import Builder
 from coilwork_lowering.ops.elementwise import scalar_operand
 from coilwork_lowering.ops.indexing import AdvancedIndex, in_range, position_of
 from coilwork_lowering.ops.segments import Elements, flatten, sums_of_rows, unflatten
 from coilwork_lowering.rules import Call, NotLowered
-from coilwork_lowering.scalar_math import add, index, mul, select, to_dtype
+from coilwork_lowering.scalar_math import add, div, index, lt, maximum, mul, select, to_dtype
 from coilwork_lowering.values import Shape, TensorValue, Value, dims, is_whole
 
 RowOf: TypeAlias = Callable[[tuple[Expr, ...]], tuple[Expr, ...]]
@@ -74,7 +74,15 @@ def index_put_sorted(
 
 
 def scatter_sorted(
-    builder: Builder, call: Call, value: TensorValue, positions: TensorValue, source: Value, dim: int
+    builder: Builder,
+    call: Call,
+    value: TensorValue,
+    positions: TensorValue,
+    source: Value,
+    dim: int,
+    *,
+    mean: bool = False,
+    with_old: bool = True,
 ) -> Value:
     """Rows along `dim` where the index is the same for all other dimensions, else rows of one element."""
     size, wide = value.shape[dim], value.dtype.compute
@@ -123,7 +131,7 @@ def scatter_sorted(
             return (point[dim], *point[:dim], *point[dim + 1 :])
         return (flatten(point, value.shape),)
 
-    return _added(builder, call, value, elements, rows)
+    return _added(builder, call, value, elements, rows, mean=mean, with_old=with_old)
 
 
 def index_add_sorted(
@@ -152,8 +160,21 @@ def index_add_sorted(
     return _added(builder, call, value, elements, lambda point: (point[dim], *point[:dim], *point[dim + 1 :]))
 
 
-def _added(builder: Builder, call: Call, value: TensorValue, elements: Elements, rows: RowOf) -> TensorValue:
-    """`value`, or for the in-place operators its memory, with the elements added; `rows` places a point in the sums."""
+def _added(
+    builder: Builder,
+    call: Call,
+    value: TensorValue,
+    elements: Elements,
+    rows: RowOf,
+    *,
+    mean: bool = False,
+    with_old: bool = True,
+) -> TensorValue:
+    """`value`, or for the in-place operators its memory, with the elements added; `rows` places a point in the sums.
+
+    With `mean` the sum is divided by the number of what was added. Without `with_old` the old element counts only where
+    nothing was added.
+    """
     old = builder.current(value)
     into = None
     if in_place(call):
@@ -164,9 +185,17 @@ def _added(builder: Builder, call: Call, value: TensorValue, elements: Elements,
     sums = sums_of_rows(builder, call.device, elements)
 
     def body(point: tuple[Expr, ...]) -> Scalar:
-        found = builder.read(sums, rows(point))
-        if filled is None or filled.value != 0:
-            found = add(to_dtype(builder.read(value, point), elements.dtype), found)
+        place = rows(point)
+        found = builder.read(sums.values, place)
+        count = sums.elements_of(builder, place[0])
+        before = to_dtype(builder.read(value, point), elements.dtype)
+        if with_old and (filled is None or filled.value != 0):
+            found = add(before, found)
+        if mean:
+            parts = add(count, const(1, DType.I64)) if with_old else maximum(count, const(1, DType.I64))
+            found = div(found, cast(parts, elements.dtype))
+        if not with_old:
+            found = select(lt(const(0, DType.I64), count), found, before)
         return to_dtype(found, value.dtype)
 
     return builder.pointwise(
