@@ -268,3 +268,10 @@ def test_random_rows_and_columns(build, compare, seed):
         if rng.random() < 0.6:
             outputs.append(name)
     compare(build.graph(*(outputs or [f"t{number}"])), name=SMALL)
+
+
+def test_rows_are_not_cut_for_their_columns(build):
+    """Which of two crossing reductions is the columns is what memory says."""
+    made = schedule(norm_backward(build, [8192], 2048, dtype=BF16, kept="weight"), H200)
+    assert [d.subjects for d in verdicts(made, "split-walked")] == [("dw",)]
+    assert len(walked(made)) == 1 and len(args_of(made)) == 2

@@ -209,7 +209,8 @@ class Judge:
         """Pieces for a kernel that reduces rows of what `family` reads, if that saves enough of its reading."""
         if not (self.options.fuse and self.options.horizontal):
             return None
-        if any(member.kind not in SELF_COMBINING for member in family.members):
+        shape = self._shape(family)
+        if not shape.across or any(member.kind not in SELF_COMBINING for member in family.members):
             return None
         beside = [access for access in family.rows if self._partner(family, access)]
         if not beside:
@@ -224,7 +225,7 @@ class Judge:
         )
         if pieces is None:
             return None
-        shape, count = self._shape(family), max(self.sizes.value(pieces.count), 1)
+        count = max(self.sizes.value(pieces.count), 1)
         shared = sum(self._touched(access) for access in beside)
         apart_us = self._us(shape, 1)
         if otherwise is not None:
