@@ -50,9 +50,7 @@ def test_whole_columns_fit_registers_and_span_lines(row: int, streams: tuple[int
     ("columns", "row", "best"),
     [(2, 4096, (1, 8)), (2, 1024, (4, 8)), (4, 1024, (2, 8)), (1, 8192, (1, 16)), (2, 64, (64, 8))],
 )
-def test_walked_rows_are_for_two_blocks_of_256_threads(
-    columns: int, row: int, best: tuple[int, int]
-) -> None:
+def test_walked_rows_are_for_two_blocks_of_256_threads(columns: int, row: int, best: tuple[int, int]) -> None:
     facts = Facts(
         walk="persistent",
         extents={"x": 256, "w": 64, "r": row},

@@ -225,7 +225,10 @@ class Judge:
         shape = self._shape(family)
         if not shape.across or any(member.kind not in SELF_COMBINING for member in family.members):
             return None
-        partners = {access: self._partner(family, access) for access in family.rows}
+        if not row_stays(1, sums=len(family.outputs), reads=1):
+            return None
+        owners = {access: member for member in family.members for access in rows_of(member)}
+        partners = {access: self._partner(family, owners[access], access) for access in family.rows}
         beside = [access for access, rows in partners.items() if rows is not None]
         if not beside:
             return None
@@ -270,16 +273,9 @@ class Judge:
         )
         return Cutting(pieces=pieces, refined=tuple(refined.items()), apart=True) if pays else None
 
-    def _partner(self, family: Family, access: Load) -> Reduce | None:
-        """A reduction of rows of what `access` loads whose kernel has room for the sums of `family`."""
-        rows = next(
-            (
-                found
-                for member in family.members
-                if access in rows_of(member) and (found := self.rows.partner(member, access)) is not None
-            ),
-            None,
-        )
+    def _partner(self, family: Family, member: Reduce, access: Load) -> Reduce | None:
+        """A reduction of rows of what `member` loads by `access` whose kernel has room for the sums of `family`."""
+        rows = self.rows.partner(member, access)
         if rows is None:
             return None
         longest = bounds(product(extent_of(axis) for axis in rows.axes)).hi
