@@ -19,10 +19,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.models.case import Instance
-from benchmarks.training import loss_and_gradients, updated_by
+from benchmarks.training import loss_and_gradients
 
-# Of equally valid eager steps of ResNet-50, MEMBER_FACTOR times a single other one calls 82% wrong for one of the 161
-# gradients; with one run beside that 40%, with four 3%, with eight none (300 draws from 25 steps).
+# Enough for the worst of them to be stable; each costs a training step, and only a failure asks for them.
 RUNS = 8
 INTEGER_OF = {
     torch.float64: torch.int64,
@@ -64,10 +63,3 @@ def gradients_nearby(untrained: Instance, runs: int = RUNS) -> Iterator[list[Ten
     for seed in range(runs):
         _, gradients = loss_and_gradients(nearby(untrained, seed))
         yield list(gradients.values())
-
-
-def parameters_nearby(untrained: Instance, runs: int = RUNS) -> Iterator[list[Tensor]]:
-    """The parameters after a step from the weights of `untrained` by the gradients of each such run, in their order."""
-    for seed in range(runs):
-        _, gradients = loss_and_gradients(nearby(untrained, seed))
-        yield list(updated_by(copy.deepcopy(untrained.module), gradients).values())

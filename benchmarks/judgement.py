@@ -1,7 +1,7 @@
 """Judges the first call of a compiled model: its results and, in training, gradients and updated parameters.
 
-Results are continuous functions of weights and inputs; gradients through ReLU or max pooling, and the parameters that
-they update, are not: only those may be judged beside more than one eager run.
+Results are continuous functions of weights and inputs; gradients through ReLU or max pooling are not: they may be judged
+beside more than one eager run. Updated parameters are judged as a step from the gradients that were found.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from benchmarks.accuracy import (
     tensors_of,
     to_float64,
 )
-from benchmarks.eager_spread import gradients_nearby, parameters_nearby
+from benchmarks.eager_spread import gradients_nearby
 from benchmarks.models.case import Instance
 from benchmarks.training import loss_and_gradients, updated_by
 
@@ -88,13 +88,18 @@ def judge(found: Outcome, untrained: Instance, *, training: bool) -> list[Compar
         reference=[exact.gradients[name] for name in names],
         more_eager=partial(gradients_nearby, untrained),
     )
-    expected_parameters = updated_by(copy.deepcopy(untrained.module), expected.gradients)
-    exact_parameters = updated_by(in_float64.module, exact.gradients)
+    expected_parameters = updated_by(copy.deepcopy(untrained.module), found.gradients)
+    exact_parameters = updated_by(in_float64.module, found.gradients)
     comparisons += compare_group(
         [f"parameter {name}" for name in expected_parameters],
         compiled=[found.parameters[name] for name in expected_parameters],
         eager=list(expected_parameters.values()),
         reference=list(exact_parameters.values()),
-        more_eager=partial(parameters_nearby, untrained),
+        more_eager=lambda: [list(_captured_step(untrained, found).values())],
     )
     return comparisons
+
+
+def _captured_step(untrained: Instance, found: Outcome) -> dict[str, Tensor]:
+    """The parameters after eager's kernels ran the step as compilers are given it."""
+    return updated_by(copy.deepcopy(untrained.module), found.gradients, captured=True)

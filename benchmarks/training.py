@@ -24,16 +24,25 @@ def adamw(module: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.AdamW(module.parameters(), lr=LEARNING_RATE, eps=EPSILON)
 
 
-def updated_by(module: nn.Module, gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def updated_by(
+    module: nn.Module, gradients: Mapping[str, Tensor], *, captured: bool = False
+) -> dict[str, Tensor]:
     """The parameters of `module` (changed in place) after one eager step from given gradients, by name.
 
     Judging an optimizer's step from the gradients that it really got keeps its rounding apart from the gradients',
-    which a division by their own magnitude enlarges at will.
+    which a division by their own magnitude enlarges at will. With `captured`, torch.compile captures the step and eager
+    kernels run it, which every compiler starts from: there `1 - beta ** step` is computed in f32, off by 1e-5 of itself
+    in the first step, where eager's optimizer uses Python's numbers.
     """
     for name, parameter in module.named_parameters():
         found = gradients.get(name)
         parameter.grad = None if found is None else found.to(parameter.dtype)
-    adamw(module).step()
+    optimizer = adamw(module)
+
+    def step() -> None:
+        optimizer.step()
+
+    (torch.compile(step, backend="eager") if captured else step)()
     return {name: parameter.detach() for name, parameter in module.named_parameters()}
 
 

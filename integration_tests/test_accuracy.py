@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from benchmarks.accuracy import AccuracyError, check_all, compare, compare_group, distance
+from benchmarks.accuracy import AccuracyError, check_all, compare, compare_group, distance, float64_copy
 from benchmarks.eager_spread import gradients_nearby, nearby, off_by_a_last_bit
 from benchmarks.judgement import Outcome, eager_outcome, judge
 from benchmarks.models import Instance, ModelCase
@@ -258,3 +258,17 @@ def test_nearby_instances_leave_the_model_as_it_is_and_differ_from_it() -> None:
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     assert (first - before).abs().max() <= torch.finfo(torch.float32).eps
+
+
+def test_a_step_as_compilers_get_it_is_right() -> None:
+    # in the first step 1 - 0.999 is off by 1e-5 of itself in f32, which shows where the parameter was zero
+    module = nn.Linear(4, 3, bias=False)
+    nn.init.zeros_(module.weight)
+    gradients = {"weight": torch.randn(3, 4)}
+    steps = [updated_by(copy.deepcopy(module), gradients, captured=c)["weight"] for c in (False, True)]
+    exact = updated_by(float64_copy(module), gradients)["weight"]
+    judged = compare("weight", compiled=steps[1], eager=steps[0], reference=exact)
+    assert not judged.ok
+    assert judged.beside([distance(steps[1], exact)]).ok
+    wrong = compare("weight", compiled=steps[1] * 1.0001, eager=steps[0], reference=exact)
+    assert not wrong.beside([distance(steps[1], exact)]).ok

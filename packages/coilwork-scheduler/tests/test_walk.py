@@ -9,7 +9,7 @@ import pytest
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import as_expr, evaluate, symbol
+from coilwork_ir.index import as_expr, evaluate, floordiv, mod, symbol
 from coilwork_ir.kernels import KernelCall
 from coilwork_ir.kernels.verify import verify_schedule
 from coilwork_ir.loops import Check
@@ -268,3 +268,25 @@ def test_random_rows_and_columns(build, compare, seed):
         if rng.random() < 0.6:
             outputs.append(name)
     compare(build.graph(*(outputs or [f"t{number}"])), name=SMALL)
+
+
+def test_rows_are_not_cut_for_their_columns(build):
+    """Which of two crossing reductions is the columns is what memory says."""
+    made = schedule(norm_backward(build, [8192], 2048, dtype=BF16, kept="weight"), H200)
+    assert [d.subjects for d in verdicts(made, "split-walked")] == [("dw",)]
+    assert len(walked(made)) == 1 and len(args_of(made)) == 2
+
+
+def test_rows_of_batches_and_rows_in_one_line_are_cut_alike(build, compare):
+    """As where a linear layer before the norm sees `[batch * tokens]`: its bias's gradient joins the same kernel."""
+    norm_backward(build, [7, 19], 5)
+    build.pointwise(
+        "flat", [133, 5], lambda i, c: build.at("dx", floordiv(i, as_expr(19)), mod(i, as_expr(19)), c)
+    )
+    build.extern("test.neg", ["flat"], [build.buffer("elsewhere", 133, 5)])
+    build.reduce("before", "sum", [5], [133], lambda c, i: build.at("flat", i, c))
+    made = compare(build.graph("dw", "db", "before", "elsewhere"), name=SMALL)
+    ((_, extents),) = walked(made)
+    # four pieces of two batches, the last one with a batch that is none
+    assert extents["parallel"] == [as_expr(4)] and extents["walked"] == [as_expr(2), as_expr(19)]
+    assert any({"flat", "dw_part", "db_part", "before_part"} <= args for args in args_of(made))

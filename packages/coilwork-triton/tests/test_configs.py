@@ -44,3 +44,24 @@ def test_whole_columns_fit_registers_and_span_lines(row: int, streams: tuple[int
     assert all(width * depth <= 64 * 32 * warps for width, depth, warps in found)
     assert any(width * max(streams) >= 128 for width, _, _ in found)
     assert len(found) > 1
+
+
+@pytest.mark.parametrize(
+    ("columns", "row", "best"),
+    [(2, 4096, (1, 8)), (2, 1024, (4, 8)), (4, 1024, (2, 8)), (1, 8192, (1, 16)), (2, 64, (64, 8))],
+)
+def test_walked_rows_are_for_two_blocks_of_256_threads(columns: int, row: int, best: tuple[int, int]) -> None:
+    facts = Facts(
+        walk="persistent",
+        extents={"x": 256, "w": 64, "r": row},
+        coalescing={"r": 1.0},
+        element_bytes=4,
+        tensors=8,
+        columns=columns,
+        streams=(2, 2, 2),
+    )
+    found = propose(facts, target("sm_90"), 3)
+    assert (dict(found[0].meta)["WBLOCK"], found[0].num_warps) == best
+    # one candidate at least does without a second stage
+    assert dict(found[0].meta)["STAGES"] == 2 and dict(found[-1].meta)["STAGES"] == 1
+    assert all(dict(c.meta)["R0_BLOCK"] == row and dict(c.meta)["WBLOCK"] <= 64 for c in found)

@@ -24,6 +24,7 @@ from coilwork_scheduler.group import Group, group_of
 from coilwork_scheduler.inlining.inline import Inliner
 from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.kernels.assemble import Context, assemble
+from coilwork_scheduler.one_hot import sum_one_term
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.separate import separate_overlaps
 from coilwork_scheduler.sizes import SizeHints, hints_of
@@ -59,6 +60,7 @@ GRAPH_PASSES: Final = (
     GraphPass(name="dead", run=lambda graph, facts, settings: remove_dead(graph, facts)),
     GraphPass(name="inline", run=lambda graph, facts, settings: _inline(graph, facts, settings)),
     GraphPass(name="dead-after-inline", run=lambda graph, facts, settings: remove_dead(graph, facts)),
+    GraphPass(name="one-hot", run=lambda graph, facts, settings: _sum_one_term(graph, settings)),
     GraphPass(name="split-scans", run=lambda graph, facts, settings: _split_scans(graph, facts, settings)),
     GraphPass(name="split", run=lambda graph, facts, settings: _split(graph, facts, settings)),
 )
@@ -121,6 +123,12 @@ def _inline(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
         journal=settings.journal,
     )
     return inliner.run()
+
+
+def _sum_one_term(graph: Graph, settings: Settings) -> Graph:
+    if settings.options.numerics != "fast":
+        return graph
+    return sum_one_term(graph, journal=settings.journal)
 
 
 def _split(graph: Graph, facts: Dependence, settings: Settings) -> Graph:

@@ -40,6 +40,14 @@ ORDER: Final = (
         "a producer that all of its consumers inline is read by nobody any more",
     ),
     Before(
+        "inline", "one-hot", "that all terms but one are zero shows when what makes them is in the reduction"
+    ),
+    Before("dead-after-inline", "one-hot", "a sum that nobody needs is not looked at"),
+    Before(
+        "one-hot", "split-scans", "what is scanned may be a sum of one term, and moves along with its pieces"
+    ),
+    Before("one-hot", "split", "a sum that is one term is no reduction to cut"),
+    Before(
         "dead-after-inline",
         "split-scans",
         "what is inlined into a scan is cut in pieces with it, and a scan that nobody needs is not cut",

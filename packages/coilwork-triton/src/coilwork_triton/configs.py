@@ -182,9 +182,11 @@ def _walked(facts: Facts, target: Target) -> list[Config]:
     row = next_power_of_two(facts.extents["r"])
     most = next_power_of_two(facts.extents["w"])
     rest = {tile: 1 for tile in ("z", "y", "x") if tile in facts.extents}
+    # 256 threads, of which two blocks fit on a multiprocessor
     full = 16 if facts.columns <= 2 else 8
     # (elements per step, elements per thread, stages): the next rows are on their way in a second stage
-    shapes = [(4096, full, 2), (2048, full, 2), (4096, full, 1)]
+    best, other = (4096, 2048) if full == 16 else (2048, 4096)
+    shapes = [(best, full, 2), (other, full, 2), (best, full, 1)]
     if row >= 4096:
         shapes = [(row, full, 2), (row, full // 2, 2), (row, full, 1)]
     found = []

@@ -117,9 +117,12 @@ def _space(rows: Cluster, columns: Cluster, across: tuple[Expr, ...], tag: str) 
     second = split_over(across, inner.second, reduced)
     points = columns.reduced
     if rows.walked:
-        if _extents(rows.parallel) != _extents(pieces) or _extents(rows.walked) != _extents(points):
-            return None
-        second |= dict(zip((*pieces, *points), (*rows.parallel, *rows.walked), strict=True))
+        # those that joined before have settled the rows
+        for theirs, ours in ((pieces, rows.parallel), (points, rows.walked)):
+            same = refine(_extents(theirs), _extents(ours))
+            if same is None or same.pieces != _extents(ours):
+                return None
+            second |= split_over(theirs, same.first, ours)
         return Alignment(
             parallel=rows.parallel,
             walked=rows.walked,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -10,10 +10,11 @@ from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr, bounds, product, provably_positive, stride_of
 from coilwork_ir.loops import Reduce
 from coilwork_ir.ops import SCALAR_OPS, SELF_COMBINING
-from coilwork_ir.scalar import Load, Op, loads, postorder
+from coilwork_ir.scalar import Load, Op, loads, postorder, substitute_ranges
 from coilwork_ir.target import Target
 from coilwork_scheduler.cost import FULL_PROGRAMS, CostModel, KernelWork
 from coilwork_scheduler.dependence import Dependence
+from coilwork_scheduler.fusion.space import refine, split_over, symbols_over
 from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.occupancy import LONGEST_COLUMN, programs_of, row_stays, unit_stride
 from coilwork_scheduler.options import ScheduleOptions
@@ -85,10 +86,22 @@ def alone(node: Reduce) -> Family:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cutting:
-    """Pieces of a family. They are `apart` in memory, each with all of its results, where a program has all of these."""
+    """Pieces of a family.
+
+    Its axes are `refined` first, into the axes of the pieces, where that says something. Pieces are `apart` in memory, each with
+    all of its results, where a program has all of these.
+    """
 
     pieces: Pieces
+    refined: tuple[tuple[Expr, Expr], ...] = ()
     apart: bool = False
+
+    def along(self, node: Reduce) -> Reduce:
+        """`node`, of the family, along the axes of the pieces."""
+        if not self.refined:
+            return node
+        (body,) = substitute_ranges((node.body,), dict(self.refined))
+        return replace(node, axes=self.pieces.axes, body=body)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,22 +222,28 @@ class Judge:
         """Pieces for a kernel that reduces rows of what `family` reads, if that saves enough of its reading."""
         if not (self.options.fuse and self.options.horizontal):
             return None
-        if any(member.kind not in SELF_COMBINING for member in family.members):
+        shape = self._shape(family)
+        if not shape.across or any(member.kind not in SELF_COMBINING for member in family.members):
             return None
-        beside = [access for access in family.rows if self._partner(family, access)]
+        if not row_stays(1, sums=len(family.outputs), reads=1):
+            return None
+        owners = {access: member for member in family.members for access in rows_of(member)}
+        partners = {access: self._partner(family, owners[access], access) for access in family.rows}
+        beside = [access for access, rows in partners.items() if rows is not None]
         if not beside:
             return None
+        axes, refined = _refined(family.axes, [rows for rows in partners.values() if rows is not None])
         pieces = cut_axes(
-            family.axes,
-            family.axes,
-            {axis: self.sizes.value(extent_of(axis)) for axis in family.axes},
+            axes,
+            axes,
+            {axis: self.sizes.value(extent_of(axis)) for axis in axes},
             wanted=self.target.multiprocessors * FULL_PROGRAMS,
             skip=False,
             miss=WALKED_MISS,
         )
         if pieces is None:
             return None
-        shape, count = self._shape(family), max(self.sizes.value(pieces.count), 1)
+        count = max(self.sizes.value(pieces.count), 1)
         shared = sum(self._touched(access) for access in beside)
         apart_us = self._us(shape, 1)
         if otherwise is not None:
@@ -252,23 +271,17 @@ class Judge:
             apart_us=round(apart_us, 3),
             walked_us=round(walked_us, 3),
         )
-        return Cutting(pieces=pieces, apart=True) if pays else None
+        return Cutting(pieces=pieces, refined=tuple(refined.items()), apart=True) if pays else None
 
-    def _partner(self, family: Family, access: Load) -> bool:
-        """True if a kernel that reduces rows of what `access` loads has room for the sums of `family`."""
-        rows = next(
-            (
-                found
-                for member in family.members
-                if access in rows_of(member) and (found := self.rows.partner(member, access)) is not None
-            ),
-            None,
-        )
+    def _partner(self, family: Family, member: Reduce, access: Load) -> Reduce | None:
+        """A reduction of rows of what `member` loads by `access` whose kernel has room for the sums of `family`."""
+        rows = self.rows.partner(member, access)
         if rows is None:
-            return False
+            return None
         longest = bounds(product(extent_of(axis) for axis in rows.axes)).hi
         reads = {load.buffer for load in (*family.rows, *rows_of(rows))}
-        return longest is not None and row_stays(longest, sums=len(family.outputs), reads=len(reads))
+        fits = longest is not None and row_stays(longest, sums=len(family.outputs), reads=len(reads))
+        return rows if fits else None
 
     def _shape(self, family: Family) -> _Shape:
         results = max(self.sizes.numel(tuple(extent_of(r) for r in family.ranges)), 1)
@@ -358,3 +371,20 @@ class Judge:
 
     def _length(self, axes: Sequence[Expr]) -> int:
         return self.sizes.numel(tuple(extent_of(axis) for axis in axes))
+
+
+def _refined(
+    axes: tuple[Expr, ...], partners: Sequence[Reduce]
+) -> tuple[tuple[Expr, ...], Mapping[Expr, Expr]]:
+    """`axes` in as many parts as some of `partners` goes through rows with, and what they are over the parts.
+
+    So that all that joins one kernel is cut alike, though it sums `[batch * tokens]` here and `[batch, tokens]` there.
+    """
+    extents = tuple(extent_of(axis) for axis in axes)
+    best: tuple[tuple[Expr, ...], Mapping[Expr, Expr]] = (axes, {})
+    for rows in partners:
+        common = refine(extents, tuple(extent_of(r) for r in rows.ranges))
+        if common is not None and len(common.pieces) > len(best[0]):
+            parts = symbols_over(axes, common.first, common.pieces, "row")
+            best = (parts, split_over(axes, common.first, parts))
+    return best

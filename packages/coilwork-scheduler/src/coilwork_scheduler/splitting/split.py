@@ -70,7 +70,7 @@ def split_reductions(
             nodes.append(node)
         else:
             assert isinstance(node, Reduce)
-            nodes.extend(combined(node, cutting.pieces, name, apart=cutting.apart))
+            nodes.extend(combined(cutting.along(node), cutting.pieces, name, apart=cutting.apart))
     return replace(graph, nodes=tuple(nodes))
 
 

@@ -1,0 +1,110 @@
+"""Sums of what is zero at all points but one: they are that one term.
+
+The gradient of a cross-entropy with respect to logits sums, along the classes, something that is zero but at the target:
+`where(class == target, a, 0) * b`. A kernel would walk every class of every row to add zeros. A product with zero counts
+as zero here, as in eager's own kernel, also where `b` is no finite number; hence only with `fast` numerics.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import Expr
+from coilwork_ir.loops import Graph, Node, Pointwise, Reduce
+from coilwork_ir.scalar import (
+    Const,
+    IndexValue,
+    Op,
+    Scalar,
+    const,
+    index_value,
+    op,
+    postorder,
+    range_symbols,
+    rewrite,
+    where,
+)
+from coilwork_scheduler.journal import Journal
+from coilwork_scheduler.stage import extent_of
+
+
+def sum_one_term(graph: Graph, *, journal: Journal) -> Graph:
+    """`graph` with such sums as pointwise nodes. Linear in the size of the graph."""
+    nodes: list[Node] = []
+    changed = False
+    for node in graph.nodes:
+        term = _only_term(node) if isinstance(node, Reduce) else None
+        if term is None:
+            nodes.append(node)
+            continue
+        assert isinstance(node, Reduce) and node.outputs[0] is not None
+        output = node.outputs[0]
+        changed = True
+        journal.note("one-hot", (output.name,), True, "all terms of the sum but one are zero")
+        nodes.append(
+            Pointwise(output=output, ranges=node.ranges, body=term, checks=node.checks, origins=node.origins)
+        )
+    return replace(graph, nodes=tuple(nodes)) if changed else graph
+
+
+def _only_term(node: Reduce) -> Scalar | None:
+    """What `node` sums at the one point that counts, zero if that lies outside; None if it is no such sum."""
+    (output, *_) = node.outputs
+    if node.kind != "sum" or len(node.axes) != 1 or output is None or output.dtype is not node.body.dtype:
+        return None
+    (axis,) = node.axes
+    if any(axis in range_symbols((check.condition,)) for check in node.checks):
+        return None
+    found = _comparison(node.body, axis)
+    if found is None:
+        return None
+    condition, position = found
+    (otherwise,) = rewrite((node.body,), lambda scalar: _given(scalar, condition, False))
+    if not isinstance(otherwise, Const) or otherwise.value != 0:
+        return None
+    (term,) = rewrite((node.body,), lambda scalar: _given(scalar, condition, True))
+    if axis in range_symbols((term,)):
+        return None
+    inside = op(
+        "bitwise_and",
+        op("ge", position, const(0, DType.I64)),
+        op("lt", position, index_value(extent_of(axis))),
+    )
+    return where(inside, term, const(0, term.dtype))
+
+
+def _comparison(body: Scalar, axis: Expr) -> tuple[Scalar, Scalar] | None:
+    """The only place in `body` that the axis decides: `axis == position`, and the position."""
+    found: tuple[Scalar, Scalar] | None = None
+    for node in postorder((body,)):
+        if not isinstance(node, Op) or node.op != "eq":
+            continue
+        for one, other in (node.operands, node.operands[::-1]):
+            is_axis = isinstance(one, IndexValue) and one.expr is axis
+            if is_axis and other.dtype is DType.I64 and axis not in range_symbols((other,)):
+                if found is not None and found[0] is not node:
+                    return None
+                found = node, other
+    return found
+
+
+def _given(node: Scalar, condition: Scalar, truth: bool) -> Scalar:
+    """`node`, whose operands know already, where `condition` is `truth`; zeros go through products."""
+    if node is condition:
+        return const(truth, DType.BOOL)
+    if not isinstance(node, Op):
+        return node
+    zero = [o for o in node.operands if isinstance(o, Const) and o.value == 0]
+    match node.op:
+        case "where" if isinstance(node.operands[0], Const):
+            return node.operands[1] if node.operands[0].value else node.operands[2]
+        case "mul" if zero:
+            return zero[0]
+        case "cast" if zero:
+            return const(False if node.dtype.is_bool else 0, node.dtype)
+        case "bitwise_and" if node.dtype.is_bool and zero:
+            return zero[0]
+        case "bitwise_and" if node.dtype.is_bool and any(isinstance(o, Const) for o in node.operands):
+            return next((o for o in node.operands if not isinstance(o, Const)), node.operands[0])
+    return node

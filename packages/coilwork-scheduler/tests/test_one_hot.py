@@ -1,0 +1,69 @@
+"""Sums of what is zero at all points but one."""
+
+from __future__ import annotations
+
+import pytest
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.kernels import KernelCall
+from coilwork_ir.scalar import Reduce, const, index_value, op, postorder, where
+
+F64, I64 = DType.F64, DType.I64
+
+
+def c(value, dtype=F64):
+    return const(value, dtype)
+
+
+def one_hot(build, width, term, otherwise=0.0, position=None):
+    """Per row: the sum over classes of `where(class == target, term, otherwise) * scale`."""
+    build.input("target", 6, dtype=I64)
+    build.input("scale", 6)
+
+    def body(i, r):
+        target = build.at("target", i) if position is None else position(i, r)
+        hit = where(op("eq", index_value(r), target), term(i, r), c(otherwise))
+        return op("mul", hit, build.at("scale", i))
+
+    build.reduce("y", "sum", [6], [width], body)
+
+
+def reductions(made):
+    return [
+        node
+        for kernel in made.kernels
+        for node in postorder(tuple(store.value for store in kernel.stores))
+        if isinstance(node, Reduce)
+    ]
+
+
+@pytest.mark.parametrize("target", ["sm_90", "x86-64-avx512"])
+# targets are 0 to 3: within, and partly outside
+@pytest.mark.parametrize("width", [5, 2])
+def test_the_one_term_is_the_sum(build, compare, width, target):
+    one_hot(build, width, lambda i, r: c(-1.0))
+    made = compare(build.graph("y"), name=target)
+    assert reductions(made) == []
+    assert [call.args for call in made.steps if isinstance(call, KernelCall)] == [("target", "scale", "y")]
+
+
+def test_with_strict_numerics_zeros_are_multiplied(build, compare):
+    one_hot(build, 5, lambda i, r: c(-1.0))
+    assert len(reductions(compare(build.graph("y"), numerics="strict"))) == 1
+
+
+def test_other_terms_are_summed(build, compare):
+    one_hot(build, 5, lambda i, r: c(-1.0), otherwise=0.5)
+    assert len(reductions(compare(build.graph("y")))) == 1
+
+
+def test_a_term_of_its_own_at_each_point_is_summed(build, compare):
+    build.input("x", 6, 5)
+    one_hot(build, 5, lambda i, r: build.at("x", i, r))
+    assert len(reductions(compare(build.graph("y")))) == 1
+
+
+def test_a_target_of_its_own_at_each_point_is_summed(build, compare):
+    build.input("targets", 6, 5, dtype=I64)
+    one_hot(build, 5, lambda i, r: c(2.0), position=lambda i, r: build.at("targets", i, r))
+    assert len(reductions(compare(build.graph("y")))) == 1
