@@ -74,7 +74,6 @@ class _Launch:
 
     place: int
     names: set[str]
-    time_us: float
 
 
 def gather(
@@ -104,11 +103,10 @@ def gather(
             if launch is not None and not obstacle:
                 at = launch.place
                 launch.names.update(candidate.names)
-                launch.time_us += candidate.time_us
             else:
                 if obstacle:
                     journal.note("combine", candidate.names[-1:], False, obstacle)
-                open_launches[candidate.kind] = _Launch(position, set(candidate.names), candidate.time_us)
+                open_launches[candidate.kind] = _Launch(position, set(candidate.names))
         place[index] = at
         slots[at].append(index)
     found = tuple(tuple(slot) for slot in slots if slot)
