@@ -30,6 +30,7 @@ from coilwork.options import CompileOptions
 from coilwork.stages import lower_to_program
 from coilwork.torch_compat import compile_with_aot_autograd
 from coilwork.trace import Trace
+from coilwork.updates import names_at
 from coilwork_ir.errors import CoilworkIRError
 from coilwork_ir.program.nodes import Program
 from coilwork_ir.target import TARGETS
@@ -79,7 +80,15 @@ class Planner:
         aligned = aligned_inputs(lowered.graph, laid_out)
         target, quiet = TARGETS[self.target], Trace(None)
         self.programs.append(
-            lower_to_program(lowered.graph, target, options, trace=quiet, clock=StageClock(), aligned=aligned)
+            lower_to_program(
+                lowered.graph,
+                target,
+                options,
+                trace=quiet,
+                clock=StageClock(),
+                aligned=aligned,
+                updates=names_at(lowered.graph, job.aligned_updates),
+            )
         )
         return UntouchedResults(gm)
 

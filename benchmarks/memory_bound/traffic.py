@@ -7,12 +7,13 @@ that hits them is one all the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from coilwork_ir.buffers import Argument, Buffer, references
-from coilwork_ir.index import Expr, as_int
-from coilwork_ir.kernels.nodes import Kernel
+from coilwork_ir.index import Expr, as_int, substitute
+from coilwork_ir.kernels.nodes import Combined, Kernel, Range
 from coilwork_ir.program.nodes import ExternCall, Launch, Program
 from coilwork_ir.program.walk import buffers
 from coilwork_ir.scalar import IndexValue, Load, Reduce, Scalar, Scan, postorder
@@ -62,10 +63,12 @@ def traffic(program: Program) -> tuple[Moved, ...]:
     return tuple(found)
 
 
-def kernel_traffic(kernel: Kernel) -> Moved:
-    """What one launch of `kernel` moves."""
-    args = {arg.name: arg for arg in kernel.args}
-    extents = {r.symbol: _known(r.symbol.extent) for r in kernel.ranges}
+def kernel_traffic(kernel: Kernel, sizes: Mapping[Expr, Expr] = MappingProxyType({})) -> Moved:
+    """What one launch of `kernel` moves, whose size symbols are `sizes`."""
+    if kernel.combined is not None:
+        return _combined_traffic(kernel, kernel.combined)
+    args = {arg.name: replace(arg, span=substitute(arg.span, sizes)) for arg in kernel.args}
+    extents = {r.symbol: _extent(r, sizes) for r in kernel.ranges}
     looped = kernel.hints.reduction == "looped"
     passes: dict[tuple[str, int], set[tuple[Expr, tuple[Scalar, ...]]]] = {}
     for load, depth in _moments(kernel):
@@ -80,12 +83,30 @@ def kernel_traffic(kernel: Kernel) -> Moved:
         points = min(_points(store.index, store.indirect, extents), _known(arg.span))
         written += points * arg.dtype.itemsize
         read += 0 if store.mode == "store" else points * arg.dtype.itemsize
-    return Moved(name=kernel.name, walk=_walk(kernel), read=read, written=written)
+    return Moved(name=kernel.name, walk=_walk(kernel, sizes), read=read, written=written)
 
 
-def _walk(kernel: Kernel) -> str:
-    reduced = [_known(r.symbol.extent) for r in kernel.ranges if r.kind == "reduction"]
-    parallel = [_known(r.symbol.extent) for r in kernel.ranges if r.kind == "parallel"]
+def _combined_traffic(kernel: Kernel, combined: Combined) -> Moved:
+    body = combined.body
+    parts = [
+        kernel_traffic(body, dict(zip(body.sizes, member.sizes, strict=True))) for member in combined.members
+    ]
+    return Moved(
+        name=kernel.name,
+        walk=f"{len(parts)} members",
+        read=sum(part.read for part in parts),
+        written=sum(part.written for part in parts),
+    )
+
+
+def _extent(entry: Range, sizes: Mapping[Expr, Expr]) -> int:
+    extent = entry.symbol.extent
+    return _known(None if extent is None else substitute(extent, sizes))
+
+
+def _walk(kernel: Kernel, sizes: Mapping[Expr, Expr]) -> str:
+    reduced = [_extent(r, sizes) for r in kernel.ranges if r.kind == "reduction"]
+    parallel = [_extent(r, sizes) for r in kernel.ranges if r.kind == "parallel"]
     shape = "x".join(map(str, parallel)) or "1"
     if not reduced:
         return shape

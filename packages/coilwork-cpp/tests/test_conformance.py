@@ -41,7 +41,9 @@ def test_conformance_kit(
     cases = CASES if numerics == "fast" else [case for case in CASES if case.labels]
     results = check_codegen(CppCodegen(), machine, run, cases=cases, numerics=numerics)
     assert not failures(results), failures(results)
-    assert {r.status for r in results} == {"passed"}
+    # what only schedules for GPUs hold
+    refused = {case.name for case in cases if " walked w" in case.text or "combined {" in case.text}
+    assert {r.case for r in results if r.status == "refused"} == refused
     assert {r.case for r in results} == {case.name for case in cases}
 
 

@@ -14,7 +14,7 @@ from coilwork_ir.codegen import Codegen
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_expr, format_expr, symbol
-from coilwork_ir.kernels import Kernel, Range, Store, TensorArg
+from coilwork_ir.kernels import Combined, Kernel, Member, Range, Store, TensorArg
 from coilwork_ir.kernels.verify import verify_kernel
 from coilwork_ir.loc import Origin
 from coilwork_ir.loops.nodes import Check
@@ -170,6 +170,25 @@ def test_strict_numerics_does_not_fuse_multiply_and_add(load_kernel: Callable) -
     assert torch.equal(out, p * q - q)
     load_kernel(replace(kernel, numerics="fast"))(p, q, out)
     assert torch.allclose(out, p * q - q, atol=1e-6)
+
+
+def test_shared_launches_are_for_gpus() -> None:
+    body = Kernel(
+        name="member",
+        ranges=(Range(symbol=symbol("x0", extent=as_expr(8)), kind="parallel", tile="x"),),
+        args=(arg("out0", F32, 8),),
+        stores=(Store(buffer="out0", index=symbol("x0", extent=as_expr(8)), value=const(1.0, F32)),),
+    )
+    kernel = Kernel(
+        name="ones",
+        ranges=(),
+        args=(arg("m0_out0", F32, 8), arg("m1_out0", F32, 8)),
+        stores=(),
+        combined=Combined(body=body, members=(Member(args=("m0_out0",)), Member(args=("m1_out0",)))),
+    )
+    with pytest.raises(EmitError) as caught:
+        CppCodegen().emit(kernel, target("x86-64-avx512"), {})
+    assert caught.value.code == "combined"
 
 
 def test_walked_rows_are_for_gpus() -> None:

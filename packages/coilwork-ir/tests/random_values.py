@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 from coilwork_ir.buffers import (
@@ -20,10 +21,12 @@ from coilwork_ir.buffers import (
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, ceildiv, floordiv, maximum, minimum, mod, symbol
 from coilwork_ir.kernels import (
+    Combined,
     Decision,
     Hints,
     Kernel,
     KernelCall,
+    Member,
     Range,
     Schedule,
     Store,
@@ -423,6 +426,25 @@ class Maker:
             origins=self.origins(),
         )
 
+    def combined(self) -> Kernel:
+        body = self.kernel()
+        names = [arg.name for arg in body.args]
+        members = tuple(
+            Member(
+                args=tuple(f"m{k}_{name}" for name in names),
+                sizes=tuple(self.size() for _ in range(2 * (k % 2))),
+            )
+            for k in range(self.rng.randint(1, 4))
+        )
+        return replace(
+            body,
+            args=tuple(replace(arg, name=f"m0_{arg.name}") for arg in body.args),
+            ranges=(),
+            stores=(),
+            checks=(),
+            combined=Combined(body=replace(body, origins=()), members=members),
+        )
+
     def schedule(self) -> Schedule:
         rng = self.rng
         symbols, inputs, constants, outputs = self.header()
@@ -465,7 +487,7 @@ class Maker:
             symbols=symbols,
             inputs=inputs,
             constants=constants,
-            kernels=(kernel, self.kernel()),
+            kernels=(kernel, self.kernel(), self.combined()),
             buffers=tuple(buffers),
             steps=tuple(steps),
             outputs=outputs,

@@ -31,6 +31,14 @@ def test_kernels(seed: int) -> None:
     assert format_kernel(parse_kernel(text)) == text
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_combined_kernels(seed: int) -> None:
+    kernel = Maker(seed).combined()
+    text = format_kernel(kernel)
+    assert parse_kernel(text) == kernel
+    assert format_kernel(parse_kernel(text)) == text
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_schedules(seed: int) -> None:
     schedule = Maker(seed).schedule()

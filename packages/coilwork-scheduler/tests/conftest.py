@@ -272,6 +272,26 @@ def run_kernel(memory: Memory, kernel: Kernel, call: KernelCall, buffers: Mappin
         cells, place = cell(load.buffer, index[0])
         return cells[place]
 
+    kept = _hand_over(memory, kernel, call, actual)
+    if kernel.combined is None:
+        _run_points(kernel, sizes, read, cell)
+    else:
+        body = kernel.combined.body
+        whole = dict(actual)
+        # any order must do
+        for member in reversed(kernel.combined.members):
+            actual.update(zip((a.name for a in body.args), (whole[n] for n in member.args), strict=True))
+            own = {s.name: evaluate(e, sizes) for s, e in zip(body.sizes, member.sizes, strict=True)}
+            _run_points(body, own, read, cell)
+    memory.cells.update(kept)
+
+
+def _run_points(
+    kernel: Kernel,
+    sizes: Mapping[str, int],
+    read: Callable[[Load, list[int]], Number],
+    cell: Callable[[str, int], tuple[list[Number], int]],
+) -> None:
     parallel = [r.symbol for r in kernel.ranges if r.kind == "parallel"]
     walked = [r.symbol for r in kernel.ranges if r.kind == "walked"]
     reduced = [r.symbol for r in kernel.ranges if r.kind == "reduction"]
@@ -293,7 +313,6 @@ def run_kernel(memory: Memory, kernel: Kernel, call: KernelCall, buffers: Mappin
     stores = [s for s in kernel.stores if s not in afterwards]
     depth = {n: d for n, d in depth.items() if n not in late}
     launch = _Launch(stores, reduced, depth, walks, read, cell, columns)
-    kept = _hand_over(memory, kernel, call, actual)
     for group in points(parallel, sizes):
         launch.gathered.clear()
         for row in points(walked, group):
@@ -301,7 +320,6 @@ def run_kernel(memory: Memory, kernel: Kernel, call: KernelCall, buffers: Mappin
         for k, env in enumerate(points(reduced, group)):
             sums = {n: combine(n.kind, launch.gathered.get((n, k), []), n.output) for n in columns}
             launch.write(afterwards, env, dict(sums))
-    memory.cells.update(kept)
 
 
 def _hand_over(
@@ -423,6 +441,9 @@ def _result(
 
 def well_formed(kernel: Kernel) -> None:
     """Every symbol is a range, a size or a placeholder with a value; reductions run along all reduced or all walked ranges."""
+    if kernel.combined is not None:
+        well_formed(kernel.combined.body)
+        return
     ranges = [r.symbol for r in kernel.ranges]
     reduced = tuple(r.symbol for r in kernel.ranges if r.kind == "reduction")
     walked = tuple(r.symbol for r in kernel.ranges if r.kind == "walked")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 from kernel_bench import along, arg
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, ceildiv, provably_divisible, symbol
-from coilwork_ir.kernels import Hints, Kernel, Range, Store
+from coilwork_ir.kernels import Combined, Hints, Kernel, Member, Range, Store, TensorArg
 from coilwork_ir.loc import Origin
 from coilwork_ir.loops import Check
 from coilwork_ir.ops import REDUCE_OPS, SCALAR_OPS
@@ -341,6 +342,50 @@ def converted() -> Kernel:
     return Kernel(name="converted", ranges=(x0,), args=tuple(args), stores=tuple(stores))
 
 
+def together(counts: Sequence[int | Expr], dtype: DType = F32, *, unit: int = 16) -> Kernel:
+    """in += scale * grad for a list of tensors of `unit * count` elements each, in one launch; one scale for all."""
+    n0 = symbol("n0", lo=0, hi=1 << 20)
+    x0 = along("x0", n0 * unit, "x", 1.0)
+
+    def args(stem: str, count: Expr | int) -> tuple[TensorArg, ...]:
+        many = as_expr(count) * unit
+        return arg(f"{stem}in1", dtype, many), arg(f"{stem}io0", dtype, many)
+
+    def widened(name: str, offset: Expr | int) -> Scalar:
+        return cast(load(name, [as_expr(offset)], dtype), F32)
+
+    step = op("mul", widened("in0", 0), widened("in1", x0.symbol))
+    new = cast(op("add", widened("io0", x0.symbol), step), dtype)
+    body = Kernel(
+        name="member",
+        ranges=(x0,),
+        args=(arg("in0", dtype, 1), *args("", n0)),
+        sizes=(n0,),
+        stores=(Store(buffer="io0", index=x0.symbol, value=new),),
+    )
+    sizes = dict.fromkeys(c for c in map(as_expr, counts) if not c.is_const)
+    tensors = [
+        replace(a, name=f"m{k}_{a.name}", role="in" if "in1" in a.name else "inout")
+        for k, c in enumerate(counts)
+        for a in args("", c)
+    ]
+    return Kernel(
+        name=f"axpy_x{len(counts)}",
+        ranges=(),
+        args=(replace(arg("in0", dtype, 1), name="m0_in0"), *tensors),
+        sizes=tuple(sizes),
+        stores=(),
+        combined=Combined(
+            body=body,
+            members=tuple(
+                Member(args=("m0_in0", f"m{k}_in1", f"m{k}_io0"), sizes=(as_expr(c),))
+                for k, c in enumerate(counts)
+            ),
+        ),
+        origins=(origin("add", "aten._foreach_add_.List", 21, "torch._foreach_add_(p, g, alpha=a)"),),
+    )
+
+
 SAMPLES: Mapping[str, Kernel] = MappingProxyType(
     {
         "bias_gelu": bias_gelu(),
@@ -359,6 +404,7 @@ SAMPLES: Mapping[str, Kernel] = MappingProxyType(
         "logcumsumexp_reverse": cumulative("logcumsumexp", "looped", reverse=True),
         "pad": padded(),
         "ragged_sums": ragged_sums(),
+        "together": together([1, 4096, 3, 65536, 64]),
         "reductions_persistent": every_reduction("persistent"),
         "reductions_looped": every_reduction("looped"),
         "reductions_across": every_reduction("looped", across=True),

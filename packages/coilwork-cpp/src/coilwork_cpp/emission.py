@@ -61,6 +61,13 @@ class _Nest:
 
 def emit_kernel(kernel: Kernel, target: Target, options: CppOptions) -> KernelSource:
     """The source of `kernel`."""
+    if kernel.combined is not None:
+        raise EmitError(
+            "combined",
+            f"kernel {kernel.name} shares a launch among {len(kernel.combined.members)} computations, as on GPUs",
+            origins=kernel.origins,
+            remedy="schedule for a CPU, or with combine=False",
+        )
     if any(r.kind == "walked" for r in kernel.ranges):
         raise EmitError(
             "walked",

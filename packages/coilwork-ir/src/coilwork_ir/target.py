@@ -30,6 +30,7 @@ class Target:
         launch_us: host microseconds to start one kernel.
         features: instruction set names that code generators may rely on.
         scan: the target supports loop-carried values in its kernels.
+        combines: its code generator takes kernels that are several computations of one kind in one launch.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Target:
     launch_us: float
     features: tuple[str, ...] = ()
     scan: bool = True
+    combines: bool = False
 
     @property
     def is_gpu(self) -> bool:
@@ -72,6 +74,7 @@ _BUILT_IN: Final[tuple[Target, ...]] = (
         matrix_tflop_s=312.0,
         launch_us=4.0,
         features=("bf16", "tf32", "cp.async"),
+        combines=True,
     ),
     Target(
         name="sm_90",
@@ -88,6 +91,7 @@ _BUILT_IN: Final[tuple[Target, ...]] = (
         matrix_tflop_s=990.0,
         launch_us=4.2,
         features=("bf16", "tf32", "fp8", "cp.async", "tma", "wgmma", "clusters"),
+        combines=True,
     ),
     Target(
         name="gfx942",
@@ -104,6 +108,7 @@ _BUILT_IN: Final[tuple[Target, ...]] = (
         matrix_tflop_s=1307.0,
         launch_us=6.0,
         features=("bf16", "fp8", "mfma"),
+        combines=True,
     ),
     Target(
         name="x86-64-avx2",

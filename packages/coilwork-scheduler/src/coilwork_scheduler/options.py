@@ -18,8 +18,10 @@ class ScheduleOptions:
         fuse: put several stages into one kernel.
         split: on GPUs, reduce long rows with few results in pieces, then the results of the pieces.
         horizontal: also fuse stages that only share what they read.
+        combine: where the target's code generator takes it, put small kernels of one kind that do not wait for each other into one launch.
         max_ops: scalar operations that inlining may gather in one stage; fused kernels hold at most twice as many.
         max_args: tensor arguments of one kernel.
+        max_combined_args: tensor arguments of a combined one. A launch has 4 KB of parameters.
         max_reductions: separate reductions in one kernel.
         max_row_reads: distinct values per element that a kernel with reductions reads along the reduced dimensions:
             a persistent reduction keeps them all in registers.
@@ -40,8 +42,10 @@ class ScheduleOptions:
     fuse: bool = True
     split: bool = True
     horizontal: bool = True
+    combine: bool = True
     max_ops: int = 256
     max_args: int = 32
+    max_combined_args: int = 384
     max_reductions: int = 12
     max_row_reads: int = 16
     recompute_ops: int = 4

@@ -36,7 +36,11 @@ def order(units: Sequence[Unit], kept: frozenset[str]) -> tuple[int, ...]:
     sizes = {root: size for unit in units for root, size in unit.allocates}
     plain = _list_schedule(units, sizes, kept, greedy=False)
     greedy = _list_schedule(units, sizes, kept, greedy=True)
-    return greedy if _peak(units, greedy, sizes, kept) < _peak(units, plain, sizes, kept) else plain
+    return greedy if _peak(units, greedy, kept) < _peak(units, plain, kept) else plain
+
+
+def _peak(units: Sequence[Unit], sequence: Sequence[int], kept: frozenset[str]) -> int:
+    return max(live_bytes(units, sequence, kept), default=0)
 
 
 def _users(units: Sequence[Unit], sizes: Mapping[str, int]) -> dict[str, list[int]]:
@@ -95,18 +99,19 @@ def _list_schedule(
     return tuple(result)
 
 
-def _peak(
-    units: Sequence[Unit], sequence: Sequence[int], sizes: Mapping[str, int], kept: frozenset[str]
-) -> int:
+def live_bytes(units: Sequence[Unit], sequence: Sequence[int], kept: frozenset[str]) -> list[int]:
+    """Bytes of ours that are alive at each step of `sequence`, what the step allocates and what it is last to need included."""
+    sizes = {root: size for unit in units for root, size in unit.allocates}
     open_users = {root: len(found) for root, found in _users(units, sizes).items()}
-    live = peak = 0
+    found: list[int] = []
+    live = 0
     for index in sequence:
         unit = units[index]
         live += sum(size for _, size in unit.allocates)
-        peak = max(peak, live)
+        found.append(live)
         for root in unit.touches:
             if root in open_users:
                 open_users[root] -= 1
                 if open_users[root] == 0 and root not in kept:
                     live -= sizes[root]
-    return peak
+    return found

@@ -99,7 +99,14 @@ def schedule(
         if observe is not None:
             observe(graph_pass.name, graph)
     groups = _fuse(graph, facts, settings)
-    context = Context(graph=graph, facts=facts, target=target, options=options, sizes=settings.sizes)
+    context = Context(
+        graph=graph,
+        facts=facts,
+        target=target,
+        options=options,
+        model=settings.model,
+        sizes=settings.sizes,
+    )
     return assemble(context, groups, settings.journal)
 
 

@@ -11,15 +11,13 @@ from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.strict import with_strict_functions
 from coilwork_ir.kernels.text import format_kernel
 from coilwork_ir.target import Target
-from coilwork_triton.actions import action_roots, actions_of
-from coilwork_triton.body import emit_body
+from coilwork_triton.combined import write_combined
 from coilwork_triton.device_library import with_dependencies
-from coilwork_triton.levels import find_levels
 from coilwork_triton.options import parse_options
 from coilwork_triton.printer import format_module
-from coilwork_triton.shape import Shape, plan
 from coilwork_triton.tree import Function, Module, Parameter
 from coilwork_triton.types import triton_type
+from coilwork_triton.written import Written, write
 
 
 class TritonCodegen:
@@ -46,19 +44,17 @@ class TritonCodegen:
         for arg in kernel.args:
             triton_type(arg.dtype)
         kernel = with_strict_functions(kernel)
-        roots = tuple(root for what in actions_of(kernel) for root in action_roots(what))
-        if not roots:
-            raise EmitError("empty-kernel", f"kernel {kernel.name} stores nothing")
-        levels = find_levels(roots, frozenset(r.symbol for r in kernel.ranges))
-        shape = plan(kernel, roots, target, settings)
         library: set[str] = set()
-        body = emit_body(kernel, shape, levels, library)
+        if kernel.combined is not None:
+            written = write_combined(kernel, kernel.combined, target, settings, library)
+        else:
+            written = write(kernel, target, settings, library)
         names = [a.name for a in kernel.args] + [s.name for s in kernel.sizes]
-        blocks = [name for name, _ in shape.configs[0].meta]
+        blocks = [name for name, _ in written.configs[0].meta]
         function = Function(
             name=kernel.name,
             parameters=(*(Parameter(n) for n in names), *(Parameter(b, constexpr=True) for b in blocks)),
-            body=body,
+            body=written.body,
         )
         notes = tuple(format_kernel(kernel, origins=False).splitlines())
         module = Module(doc=_header(kernel), notes=notes, functions=(*with_dependencies(library), function))
@@ -67,9 +63,9 @@ class TritonCodegen:
             language="triton",
             text=format_module(module),
             entry=kernel.name,
-            args=_arguments(kernel, shape),
-            grid=shape.grid,
-            configs=shape.configs,
+            args=_arguments(kernel, written),
+            grid=written.grid,
+            configs=written.configs,
             checks=tuple(check.message for check in kernel.checks),
             target=target.name,
             read_bytes=_traffic(kernel, ("in", "inout")),
@@ -88,14 +84,14 @@ def _header(kernel: Kernel) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _arguments(kernel: Kernel, shape: Shape) -> tuple[SourceArg, ...]:
+def _arguments(kernel: Kernel, written: Written) -> tuple[SourceArg, ...]:
     tensors = tuple(
         # what is not known to be aligned is not accessed wide
-        SourceArg(name=a.name, role=a.role, dtype=a.dtype, aligned=a.aligned and not shape.neighbourly)
+        SourceArg(name=a.name, role=a.role, dtype=a.dtype, aligned=a.aligned and not written.neighbourly)
         for a in kernel.args
     )
     sizes = tuple(
-        SourceArg(name=s.name, role="size", dtype=shape.index_dtype, aligned=provably_divisible(s, 16))
+        SourceArg(name=s.name, role="size", dtype=written.index_dtype, aligned=provably_divisible(s, 16))
         for s in kernel.sizes
     )
     return tensors + sizes

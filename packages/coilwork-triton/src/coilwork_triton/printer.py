@@ -15,6 +15,7 @@ from coilwork_triton.tree import (
     Expression,
     For,
     Function,
+    If,
     Index,
     Library,
     List,
@@ -100,6 +101,11 @@ def _statement_lines(statement: Statement, depth: int) -> list[str]:
             for inner in body:
                 lines += _statement_lines(inner, depth + 1)
             return lines
+        case If(condition, then, otherwise):
+            lines = [f"{indent}if {format_expression(condition)}:"]
+            lines += [line for inner in then for line in _statement_lines(inner, depth + 1)]
+            lines.append(f"{indent}else:")
+            return lines + [line for inner in otherwise for line in _statement_lines(inner, depth + 1)]
         case unreachable:
             assert_never(unreachable)
 

@@ -86,6 +86,7 @@ class Shape:
         configs: launch candidates, best guess first.
         index_dtype: type of offsets and sizes, `i32` or `i64`.
         flat_grid: y and z are folded into the first grid axis, whose limit is higher.
+        program: the variable that counts the kernel's programs, where it shares its grid with others.
         neighbourly: no access is to be wide, so that neighbouring threads touch neighbouring elements.
         chunk: neighbours along r that one thread has together in every candidate's block, where r is the only axis.
     """
@@ -97,6 +98,7 @@ class Shape:
     flat_grid: bool
     neighbourly: bool
     chunk: int = 1
+    program: str = ""
 
     @property
     def parallel(self) -> tuple[Tile, ...]:
@@ -141,8 +143,17 @@ class Shape:
         return frozenset(found)
 
 
-def plan(kernel: Kernel, values: tuple[Scalar, ...], target: Target, options: TritonOptions) -> Shape:
+def plan(
+    kernel: Kernel,
+    values: tuple[Scalar, ...],
+    target: Target,
+    options: TritonOptions,
+    *,
+    points: int | None = None,
+) -> Shape:
     """The shape of `kernel`, whose roots are `values`, on `target`.
+
+    `points` are those of a whole launch of which the kernel does a part; they stand for an extent that is not known.
 
     Raises:
         EmitError: a tensor has a type that Triton lacks, or tiles are inconsistent.
@@ -174,7 +185,7 @@ def plan(kernel: Kernel, values: tuple[Scalar, ...], target: Target, options: Tr
         )
     facts = Facts(
         walk=walk,
-        extents={letter: _estimate(n, letter, walk) for letter, n in numels.items()},
+        extents={letter: _estimate(n, letter, walk, points) for letter, n in numels.items()},
         coalescing={k: min(1.0, sum(r.coalescing for r in ranges)) for k, ranges in grouped.items()},
         element_bytes=max((a.dtype.itemsize for a in kernel.args), default=4),
         streams=whole_sizes(kernel.ranges, touched),
@@ -267,10 +278,12 @@ def _walk(kernel: Kernel, numel: Expr | None, options: TritonOptions) -> Walk:
     return "persistent" if fits and longest is not None and longest <= 8192 else "looped"
 
 
-def _estimate(numel: Expr, letter: Letter, walk: Walk) -> int:
+def _estimate(numel: Expr, letter: Letter, walk: Walk, points: int | None) -> int:
     exact = as_int(numel)
     if exact is not None:
         return exact
+    if points is not None and letter == "x":
+        return points
     longest = bounds(numel).hi
     if letter == "r" and walk == "persistent" and longest is not None:
         return longest

@@ -164,7 +164,8 @@ class Space:
         wide = self.shape.index_dtype is DType.I64
 
         def program_id(axis: int) -> Expression:
-            found: Expression = tl("program_id", Number(axis))
+            program = self.shape.program
+            found: Expression = Name(program) if program else tl("program_id", Number(axis))
             return method(found, "to", tl_name("int64")) if wide else found
 
         parallel = self.shape.parallel

@@ -117,13 +117,22 @@ class For:
 
 
 @dataclass(frozen=True, slots=True)
+class If:
+    """`if condition: then`, `else: otherwise`."""
+
+    condition: Expression
+    then: tuple[Statement, ...]
+    otherwise: tuple[Statement, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Comment:
     """One line `# text`."""
 
     text: str
 
 
-Statement: TypeAlias = Assign | Do | For | Comment
+Statement: TypeAlias = Assign | Do | For | If | Comment
 
 
 @dataclass(frozen=True, slots=True)

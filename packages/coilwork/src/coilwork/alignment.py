@@ -2,7 +2,7 @@
 
 Torch's allocators align storages, so an input's alignment follows from its storage offset. The promise is kept at run
 time by copying an input that breaks it; hence inputs whose own memory matters (overwritten, or returned as a view) are
-left out.
+left out. For most of those that are overwritten, `updates.py` makes the promise.
 """
 
 from __future__ import annotations
@@ -26,13 +26,12 @@ def aligned_inputs(graph: Graph, gm: torch.fx.GraphModule) -> tuple[str, ...]:
     return tuple(
         entry.name
         for entry, node in zip(graph.inputs, placeholders, strict=True)
-        if isinstance(entry, Buffer)
-        and entry.name not in own_memory
-        and _starts_aligned(node.meta.get("val"))
+        if isinstance(entry, Buffer) and entry.name not in own_memory and starts_aligned(node.meta.get("val"))
     )
 
 
-def _starts_aligned(value: object) -> bool:
+def starts_aligned(value: object) -> bool:
+    """Whether `value` is a tensor that starts at such a multiple of bytes in its storage."""
     if not isinstance(value, torch.Tensor):
         return False
     offset = value.storage_offset()

@@ -23,6 +23,7 @@ from coilwork.report import CompileReport
 from coilwork.stages import Compiled
 from coilwork.targets import devices_of, targets_text
 from coilwork.torch_compat import BoxedCallable
+from coilwork.updates import with_aligned_updates
 from coilwork_runtime import Builder, KernelBuildError, ModuleTextError, load_python
 
 log = logging.getLogger("coilwork")
@@ -85,7 +86,12 @@ def _compile(job: Job) -> CompiledGraph:
     if key is not None:
         entry = CachedGraph(module=compiled.module, constant_keys=tuple(compiled.constants), report=report)
         caches.put_graph(key, entry)
-    return CompiledGraph(with_numbers(job.gm, call), report)
+    return CompiledGraph(_finished(job, call), report)
+
+
+def _finished(job: Job, call: Call) -> Call:
+    """`call` with what its program leaves to its surroundings."""
+    return with_numbers(job.gm, with_aligned_updates(call, job.aligned_updates))
 
 
 def _log_progress(graph_id: str, done: int, total: int) -> None:
@@ -118,7 +124,7 @@ def _restored(job: Job, key: str, caches: Caches, builder: Builder) -> CompiledG
     report = replace(
         entry.report, graph_id=job.graph_id, role=job.role, cache_hit=True, seconds=job.clock.seconds
     )
-    return CompiledGraph(with_numbers(job.gm, call), report)
+    return CompiledGraph(_finished(job, call), report)
 
 
 def _report(job: Job, compiled: Compiled) -> CompileReport:

@@ -14,6 +14,7 @@ from coilwork.graph_key import UnkeyableGraphError, graph_key_text
 from coilwork.layout import layout_options
 from coilwork.options import CompileOptions
 from coilwork.trace import Trace, open_trace
+from coilwork.updates import aligned_updates
 from coilwork_lowering import LayoutOptions
 
 Role = Literal["forward", "backward", "inference"]
@@ -49,6 +50,11 @@ class Job:
     def strides(self) -> list[tuple[int, ...] | None]:
         """Strides of each static tensor input; `None` leaves what the captured graph says."""
         return [_strides(value) for value in self.example_inputs]
+
+    @property
+    def aligned_updates(self) -> tuple[int, ...]:
+        """Positions of inputs that are overwritten, and aligned when the program runs."""
+        return aligned_updates(self.gm, on_cpu=self.options.triton_on_cpu)
 
     def constant(self, path: str) -> torch.Tensor:
         """The tensor attribute of the graph at `path`.

@@ -91,6 +91,12 @@ class CompileOptions:
     fusion: bool = field(
         default=True, metadata=_about("off, every operation is a kernel of its own; for debugging", key=True)
     )
+    combine: bool = field(
+        default=True,
+        metadata=_about(
+            "on GPUs, small kernels of one kind that do not wait for each other share a launch", key=True
+        ),
+    )
     reuse: bool = field(default=True, metadata=_about("let the memory planner reuse buffers", key=True))
     verify: bool = field(default=False, metadata=_about("check every IR between stages"))
     cache: bool = field(default=True, metadata=_about("use the on-disk caches"))

@@ -15,6 +15,7 @@ from coilwork.job import Job
 from coilwork.options import CompileOptions
 from coilwork.targets import TargetChoice, choose_targets
 from coilwork.trace import Trace
+from coilwork.updates import names_at
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import as_int
 from coilwork_ir.kernel_source import KernelSource
@@ -91,8 +92,15 @@ def run_stages(job: Job, *, fallback: tuple[str, ...]) -> Compiled:
         lowered = lower(gm, name=job.graph_id, options=lowering, example_strides=job.strides)
     targets = choose_targets(lowered.graph, options)
     aligned = aligned_inputs(lowered.graph, gm)
+    updates = names_at(lowered.graph, job.aligned_updates)
     program = lower_to_program(
-        lowered.graph, targets.main, options, trace=trace, clock=clock, aligned=aligned
+        lowered.graph,
+        targets.main,
+        options,
+        trace=trace,
+        clock=clock,
+        aligned=aligned,
+        updates=updates,
     )
     with clock.stage("codegen"):
         sources = emit_kernels(program, targets, options, trace=trace)
@@ -121,16 +129,18 @@ def lower_to_program(
     trace: Trace,
     clock: StageClock,
     aligned: tuple[str, ...] = (),
+    updates: tuple[str, ...] = (),
 ) -> Program:
     """Loop graph -> schedule -> program; nested graphs of control flow likewise.
 
-    `aligned` are inputs that kernels may take to start at multiples of 16 bytes.
+    `aligned` are inputs that kernels may take to start at multiples of 16 bytes, as the program sees to; `updates` are
+    others, which it overwrites, as its caller sees to.
     """
     _checked(graph, verify_graph, options, clock)
     if trace.wanted:
         trace.write(f"{graph.name}.loops.txt", format_graph(graph))
     with clock.stage("schedule"):
-        scheduled: Schedule = schedule(graph, target, _schedule_options(options, aligned))
+        scheduled: Schedule = schedule(graph, target, _schedule_options(options, aligned + updates))
     _checked(scheduled, verify_schedule, options, clock)
     if trace.wanted:
         trace.write(f"{graph.name}.schedule.txt", format_schedule(scheduled))
@@ -190,7 +200,11 @@ def _kernel_devices(program: Program) -> dict[str, str]:
 
 def _schedule_options(options: CompileOptions, aligned_inputs: tuple[str, ...]) -> ScheduleOptions:
     return ScheduleOptions(
-        numerics=options.numerics, inline=options.fusion, fuse=options.fusion, aligned_inputs=aligned_inputs
+        numerics=options.numerics,
+        inline=options.fusion,
+        fuse=options.fusion,
+        combine=options.fusion and options.combine,
+        aligned_inputs=aligned_inputs,
     )
 
 

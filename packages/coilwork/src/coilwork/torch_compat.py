@@ -168,3 +168,11 @@ def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], values: tuple[
     """Nested `values` with each tensor replaced by `function` of it."""
     mapped: tuple[Any, ...] = pytree.tree_map_only(torch.Tensor, function, values)
     return mapped
+
+
+def shares_nothing(target: object) -> bool:
+    """True of an operator that overwrites no operand and whose results have memory of their own."""
+    if not isinstance(target, OpOverload):
+        return False
+    schema = target._schema
+    return not schema.is_mutable and all(result.alias_info is None for result in schema.returns)

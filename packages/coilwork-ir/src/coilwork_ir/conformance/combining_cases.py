@@ -214,6 +214,40 @@ _BOX: Final = Case(
     sizes=({"n0": 0}, {"n0": 3}, {"n0": 20}),
 )
 
+# Generators whose target does not say that it combines refuse this one.
+_TOGETHER: Final = Case(
+    name="several-in-one-launch",
+    text="""kernel @several fast {
+      size m_n0 in [0, 100]
+      arg m0_in0: f32 in span `1`
+      arg m0_io0: f32 inout span `48`
+      arg m1_io0: f32 inout span `16*m_n0`
+      arg m2_io0: f32 inout span `0`
+      arg m3_io0: f32 inout span `2064`
+      hints none split 1
+      combined {
+        kernel @member fast {
+          size n0 in [0, 1000]
+          range x0: `16*n0` parallel x 1.0
+          arg in0: f32 in span `1`
+          arg io0: f32 inout span `16*n0`
+          hints none split 1
+          body {
+            t0 = load %in0[0] : f32
+            t1 = load %io0[x0] : f32
+            t2 = mul(t0, t1)
+            store %io0[x0] = t2
+          }
+        }
+        member (m0_in0, m0_io0) sizes [3]
+        member (m0_in0, m1_io0) sizes [m_n0]
+        member (m0_in0, m2_io0) sizes [0]
+        member (m0_in0, m3_io0) sizes [129]
+      }
+    }""",
+    sizes=({"m_n0": 0}, {"m_n0": 1}, {"m_n0": 70}),
+)
+
 # Types with atomic instructions on today's GPUs, and the others.
 _ATOMIC: Final = (DType.F64, DType.F32, DType.I64, DType.I32)
 _OTHERS: Final = tuple(d for d in KIT_DTYPES if d not in _ATOMIC)
@@ -235,4 +269,5 @@ COMBINING_CASES: Final[tuple[Case, ...]] = (
     store_case("store-extremes-other-types", _ORDERED, _OTHERS),
     store_case("store-mul", ("mul",), KIT_DTYPES),
     _BOX,
+    _TOGETHER,
 )

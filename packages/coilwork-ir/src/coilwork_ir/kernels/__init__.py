@@ -1,10 +1,12 @@
 """Kernel IR: what one launch does."""
 
 from coilwork_ir.kernels.nodes import (
+    Combined,
     Decision,
     Hints,
     Kernel,
     KernelCall,
+    Member,
     Range,
     Schedule,
     Step,
@@ -12,4 +14,16 @@ from coilwork_ir.kernels.nodes import (
     TensorArg,
 )
 
-__all__ = ["Decision", "Hints", "Kernel", "KernelCall", "Range", "Schedule", "Step", "Store", "TensorArg"]
+__all__ = [
+    "Combined",
+    "Decision",
+    "Hints",
+    "Kernel",
+    "KernelCall",
+    "Member",
+    "Range",
+    "Schedule",
+    "Step",
+    "Store",
+    "TensorArg",
+]

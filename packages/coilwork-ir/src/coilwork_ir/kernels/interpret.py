@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from coilwork_ir.errors import InterpretError
+from coilwork_ir.index import evaluate
 from coilwork_ir.interpret_ops import torch_dtype
 from coilwork_ir.interpretation.domain import Domain
 from coilwork_ir.interpretation.memory import Memory, Value, flat
@@ -32,6 +33,12 @@ def interpret_kernel(
     """
     values = _sizes(kernel, sizes)
     _check_args(kernel, args)
+    if kernel.combined is not None:
+        body = kernel.combined.body
+        for member in kernel.combined.members:
+            given = {formal.name: args[name] for formal, name in zip(body.args, member.args, strict=True)}
+            interpret_kernel(body, given, [evaluate(size, values) for size in member.sizes])
+        return
     domain = Domain([r.symbol for r in kernel.ranges], values)
     memory = {name: Access(line, (line.numel(),), (1,)) for name, line in args.items()}
     parallel = [k for k, r in enumerate(kernel.ranges) if r.kind == "parallel"]

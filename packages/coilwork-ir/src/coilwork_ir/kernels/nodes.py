@@ -102,6 +102,29 @@ class Hints:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One of the computations of a combined launch: what the names of `Combined.body` stand for in it.
+
+    `args` are arguments of the kernel, one for each of the body's; `sizes` are what the body's size symbols are, over the
+    kernel's own.
+    """
+
+    args: tuple[str, ...]
+    sizes: tuple[Expr, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Combined:
+    """Several computations of one kind in one launch: `body`, once for each of `members`.
+
+    The kernel's `numerics` are those of the body too. No member writes what another one reads or writes, so they may happen in any order, or at the same time.
+    """
+
+    body: Kernel
+    members: tuple[Member, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
     """One launch.
 
@@ -113,6 +136,8 @@ class Kernel:
         stores: what it computes.
         checks: run-time checks, over the same space.
         hints: advice.
+        combined: what it does if it is several computations of one kind: then ranges, stores and checks are the body's, and
+            it has none itself.
         numerics: rounding contract; see docs.
         origins: operations it implements, in order.
     """
@@ -124,6 +149,7 @@ class Kernel:
     stores: tuple[Store, ...]
     checks: tuple[Check, ...] = ()
     hints: Hints = Hints()
+    combined: Combined | None = None
     numerics: Numerics = "fast"
     origins: tuple[Origin, ...] = UNKNOWN
 

@@ -32,6 +32,9 @@ def with_strict_functions(kernel: Kernel) -> Kernel:
     """
     if kernel.numerics != "strict":
         return kernel
+    if kernel.combined is not None:
+        body = with_strict_functions(replace(kernel.combined.body, numerics=kernel.numerics))
+        return replace(kernel, combined=replace(kernel.combined, body=body))
     roots = rewrite(_roots(kernel), _visit)
     rest = iter(roots)
     stores = tuple(_with_roots(store, [next(rest) for _ in _store_roots(store)]) for store in kernel.stores)

@@ -21,10 +21,12 @@ from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr, format_expr, symbol
 from coilwork_ir.kernels.nodes import (
     ArgRole,
+    Combined,
     Decision,
     Hints,
     Kernel,
     KernelCall,
+    Member,
     Numerics,
     Range,
     RangeKind,
@@ -34,7 +36,7 @@ from coilwork_ir.kernels.nodes import (
     Store,
     TensorArg,
 )
-from coilwork_ir.loops.nodes import AssertSize, Cond, Extern, View, While
+from coilwork_ir.loops.nodes import AssertSize, Check, Cond, Extern, View, While
 from coilwork_ir.loops.parsing import read_checks, read_header, read_node
 from coilwork_ir.loops.printing import format_checks, format_header, format_node
 from coilwork_ir.ops import STORE_MODES, StoreMode
@@ -89,10 +91,20 @@ def format_kernel(kernel: Kernel, *, origins: bool = True, name: bool = True, in
             f"{inner}arg {arg.name}: {arg.dtype.text} {arg.role} span `{format_expr(arg.span)}`{aligned}"
         )
     lines.append(f"{inner}hints {_hints(kernel.hints)}")
-    lines.append(f"{inner}body {{")
-    lines += _body_lines(kernel, inner + "  ")
+    if kernel.combined is not None:
+        lines.append(f"{inner}combined {{")
+        lines.append(format_kernel(kernel.combined.body, origins=False, indent=inner + "  "))
+        lines += [f"{inner}  {_member(member)}" for member in kernel.combined.members]
+    else:
+        lines.append(f"{inner}body {{")
+        lines += _body_lines(kernel, inner + "  ")
     lines += [f"{inner}}}", f"{indent}}}" + (format_origins(kernel.origins) if origins else "")]
     return "\n".join(lines) + ("" if indent else "\n")
+
+
+def _member(member: Member) -> str:
+    text = f"member {format_list(member.args)}"
+    return text + (f" sizes [{', '.join(format_expr(s) for s in member.sizes)}]" if member.sizes else "")
 
 
 def _extent(item: Range) -> str:
@@ -163,14 +175,19 @@ def read_kernel(reader: Reader) -> Kernel:
         args.append(_read_arg(reader, symbols))
     reader.expect("hints")
     hints = _read_hints(reader)
-    reader.expect("body")
-    reader.expect("{")
-    values = parse_statements(reader, symbols)
-    checks = read_checks(reader, values)
+    combined: Combined | None = None
     stores: list[Store] = []
-    while reader.accept("store"):
-        stores.append(_read_store(reader, symbols, values))
-    reader.expect("}")
+    checks: tuple[Check, ...] = ()
+    if reader.accept("combined"):
+        combined = _read_combined(reader, symbols)
+    else:
+        reader.expect("body")
+        reader.expect("{")
+        values = parse_statements(reader, symbols)
+        checks = read_checks(reader, values)
+        while reader.accept("store"):
+            stores.append(_read_store(reader, symbols, values))
+        reader.expect("}")
     reader.expect("}")
     return Kernel(
         name=name,
@@ -180,9 +197,22 @@ def read_kernel(reader: Reader) -> Kernel:
         stores=tuple(stores),
         checks=checks,
         hints=hints,
+        combined=combined,
         numerics=numerics,
         origins=parse_origins(reader),
     )
+
+
+def _read_combined(reader: Reader, symbols: Symbols) -> Combined:
+    reader.expect("{")
+    body = read_kernel(reader)
+    members: list[Member] = []
+    while reader.accept("member"):
+        args = parse_list(reader, reader.name)
+        sizes = parse_indices(reader, symbols, "[", "]") if reader.accept("sizes") else ()
+        members.append(Member(args=args, sizes=sizes))
+    reader.expect("}")
+    return Combined(body=body, members=tuple(members))
 
 
 def _read_range(reader: Reader, symbols: Symbols) -> Range:

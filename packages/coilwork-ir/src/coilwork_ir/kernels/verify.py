@@ -13,6 +13,7 @@ from typing import Final
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr
 from coilwork_ir.kernels.nodes import Kernel, KernelCall, RangeKind, Schedule, Store, TensorArg, TileName
+from coilwork_ir.kernels.verify_combined import COMBINED_RULES, check_combined
 from coilwork_ir.loops.access import defined
 from coilwork_ir.loops.verify import RULES as LOOP_RULES
 from coilwork_ir.loops.verify import verify_node, verify_results
@@ -32,6 +33,7 @@ from coilwork_ir.verification.scope import SCOPE_RULES, Scope, open_scope
 KERNEL_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
     {
         **SCALAR_RULES,
+        **COMBINED_RULES,
         "symbol-declared": SCOPE_RULES["symbol-declared"],
         "unique-symbol": SCOPE_RULES["unique-symbol"],
         "range": Rule(
@@ -122,6 +124,11 @@ def verify_kernel(kernel: Kernel) -> None:
         VerifyError: the first rule that is broken, with source line, reason and remedy.
     """
     place = Place(describe=lambda: f"kernel @{kernel.name}", origins=kernel.origins, rules=KERNEL_RULES)
+    if kernel.combined is not None:
+        if kernel.combined.body.combined is None:
+            verify_kernel(kernel.combined.body)
+        check_combined(kernel, kernel.combined, place)
+        return
     scope = _check_ranges(kernel, place)
     args: dict[str, TensorArg] = {}
     for arg in kernel.args:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from coilwork_ir.buffers import Buffer, Constant, Ref
 from coilwork_ir.kernels import Kernel, KernelCall, Schedule, Step
@@ -22,6 +22,7 @@ from coilwork_ir.loops import (
 )
 from coilwork_ir.loops.access import defined, overwritten
 from coilwork_ir.target import Target
+from coilwork_scheduler.cost import CostModel
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.errors import ScheduleError
 from coilwork_scheduler.group import Group
@@ -30,6 +31,8 @@ from coilwork_scheduler.kernels.canonical import KernelTable, canonical
 from coilwork_scheduler.kernels.compose import compose
 from coilwork_scheduler.kernels.hints import hints_for
 from coilwork_scheduler.kernels.tile import tile
+from coilwork_scheduler.launches.gather import candidate_of, gather
+from coilwork_scheduler.launches.merge import merge
 from coilwork_scheduler.memory.storage import takes_out
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.order import Unit, order
@@ -44,6 +47,7 @@ class Context:
     facts: Dependence
     target: Target
     options: ScheduleOptions
+    model: CostModel
     sizes: SizeHints
 
 
@@ -52,25 +56,28 @@ def assemble(context: Context, groups: Sequence[Group], journal: Journal) -> Sch
     graph, facts = context.graph, context.facts
     works = _works(graph, groups)
     readers = readers_of(graph, facts)
-    units = _units(context, works)
+    units = _units(context, works, readers)
     returned = frozenset(facts.root[o.name] for o in graph.outputs if isinstance(o, Ref))
     table = KernelTable()
     aligned = _aligned(context)
     steps: list[Step] = []
     buffers: dict[str, Buffer] = {}
-    for index in order(units, returned):
+    sequence = order(units, returned)
+    built: dict[int, tuple[Kernel, KernelCall]] = {}
+    for index in sequence:
         work = works[index]
         if isinstance(work, Group):
-            kernel, call = _kernel(context, work, readers, aligned)
+            built[index] = _kernel(context, work, readers, aligned)
+    for run in _launches(context, units, sequence, built, returned, journal):
+        work = works[run[0]]
+        if run[0] in built:
+            parts = [built[index] for index in run]
+            kernel, call = parts[0] if len(parts) == 1 else merge(parts)
             kernel = table.add(kernel)
-            steps.append(
-                KernelCall(
-                    kernel=kernel.name, args=call.args, sizes=call.sizes, into=call.into, origins=call.origins
-                )
-            )
+            steps.append(replace(call, kernel=kernel.name))
             made = [name for name, arg in zip(call.args, kernel.args, strict=True) if arg.role != "in"]
             buffers.update({name: facts.buffers[name] for name in made})
-        elif not isinstance(work, KernelCall):
+        elif not isinstance(work, Group | KernelCall):
             steps.append(work)
             buffers.update({b.name: b for b in defined(work)})
     return Schedule(
@@ -83,6 +90,35 @@ def assemble(context: Context, groups: Sequence[Group], journal: Journal) -> Sch
         steps=tuple(steps),
         outputs=graph.outputs,
         decisions=journal.decisions,
+    )
+
+
+def _launches(
+    context: Context,
+    units: Sequence[Unit],
+    sequence: Sequence[int],
+    built: Mapping[int, tuple[Kernel, KernelCall]],
+    kept: frozenset[str],
+    journal: Journal,
+) -> tuple[tuple[int, ...], ...]:
+    """`sequence`, in which calls that share a launch are one entry."""
+    target, options = context.target, context.options
+    if not options.combine or not target.combines:
+        return tuple((index,) for index in sequence)
+    candidates = {
+        index: candidate
+        for index, (kernel, call) in built.items()
+        if not units[index].begins
+        and (candidate := candidate_of(kernel, call, context.facts.buffers, context.model, context.sizes))
+    }
+    return gather(
+        units,
+        sequence,
+        candidates,
+        kept,
+        journal,
+        launch_us=target.launch_us,
+        max_args=options.max_combined_args,
     )
 
 
@@ -120,7 +156,7 @@ def _positions(work: Group | Step, places: dict[int, int]) -> tuple[int, ...]:
     return (places[id(work)],)
 
 
-def _units(context: Context, works: Sequence[Group | Step]) -> list[Unit]:
+def _units(context: Context, works: Sequence[Group | Step], readers: Mapping[str, list[int]]) -> list[Unit]:
     graph, facts, sizes = context.graph, context.facts, context.sizes
     places = {id(node): position for position, node in enumerate(graph.nodes)}
     unit_of: dict[int, int] = {}
@@ -139,7 +175,9 @@ def _units(context: Context, works: Sequence[Group | Step]) -> list[Unit]:
             for name in (*facts.reads[position], *made, *(old for old, _ in overwritten(node))):
                 touches.setdefault(facts.root[name])
             for name in made:
-                if facts.root[name] == name:
+                # what only the kernel itself reads never comes to memory
+                inside = isinstance(work, Group) and set(readers.get(name, ())) <= set(positions)
+                if facts.root[name] == name and not inside:
                     allocates[name] = sizes.size_bytes(facts.buffers[name])
         before.pop(index, None)
         units.append(

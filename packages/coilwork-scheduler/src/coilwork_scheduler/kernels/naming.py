@@ -42,6 +42,9 @@ def _operator(qualified: str) -> str:
 def structure(kernel: Kernel) -> str:
     """Text that two kernels share exactly when they differ in name and origins at most."""
     lines = [kernel.numerics, repr(kernel.hints)]
+    if kernel.combined is not None:
+        lines.append(f"combined {structure(kernel.combined.body)}")
+        lines += [f"member {m.args} {_joined(m.sizes)}" for m in kernel.combined.members]
     for entry in kernel.ranges:
         extent = entry.symbol.extent
         shown = "" if extent is None else format_expr(extent)

@@ -1,0 +1,183 @@
+"""Small kernels of one kind share a launch: which do, which do not, and that results stay the same."""
+
+from __future__ import annotations
+
+import pytest
+from allocator_simulation import measured_peak
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import as_int, symbol
+from coilwork_ir.kernels import KernelCall
+from coilwork_ir.kernels.text import format_schedule, parse_schedule
+from coilwork_ir.kernels.verify import verify_schedule
+from coilwork_ir.program.verify import verify_program
+from coilwork_ir.scalar import op
+from coilwork_ir.target import target
+from coilwork_scheduler import ScheduleOptions, schedule
+from coilwork_scheduler.memory import plan
+
+
+def updates(build, sizes, *, dtypes=(DType.F64,)):
+    """`p += g * p` for each of a list of tensors, in place."""
+    for k, size in enumerate(sizes):
+        dtype = dtypes[k % len(dtypes)]
+        build.input(f"p{k}", size, dtype=dtype)
+        build.input(f"g{k}", size, dtype=dtype)
+    for k, size in enumerate(sizes):
+        build.pointwise(
+            f"q{k}",
+            [size],
+            lambda i, k=k: op(
+                "add", build.at(f"p{k}", i), op("mul", build.at(f"g{k}", i), build.at(f"p{k}", i))
+            ),
+            into=f"p{k}",
+            dtype=dtypes[k % len(dtypes)],
+        )
+    return build.graph()
+
+
+def launches(made):
+    """Members of each launch, and its sizes: those of the body's range."""
+    verify_schedule(made)
+    assert parse_schedule(format_schedule(made)) == made
+    verify_program(plan(made))
+    kernels = {kernel.name: kernel for kernel in made.kernels}
+    found = []
+    for step in made.steps:
+        if isinstance(step, KernelCall):
+            combined = kernels[step.kernel].combined
+            found.append(1 if combined is None else len(combined.members))
+    return found
+
+
+def kernel_of(made, members):
+    (found,) = [k for k in made.kernels if k.combined is not None and len(k.combined.members) == members]
+    return found
+
+
+def test_a_list_of_tensors_is_one_launch_per_kind_of_size(build, compare):
+    made = compare(updates(build, [16, 1, 64, 33, 0, 48, 7]))
+    # multiples of 16; other sizes; one element; none
+    assert sorted(launches(made)) == [1, 1, 2, 3]
+    body = kernel_of(made, 3).combined.body
+    assert repr(body.ranges[0].symbol.extent) == "16*n0" and body.sizes[0].hi == 4
+    assert [as_int(m.sizes[0]) for m in kernel_of(made, 3).combined.members] == [1, 4, 3]
+    assert [as_int(m.sizes[0]) for m in kernel_of(made, 2).combined.members] == [33, 7]
+
+
+def test_tensors_that_are_alike_need_no_size(build, compare):
+    made = compare(updates(build, [32] * 5))
+    kernel = kernel_of(made, 5)
+    assert launches(made) == [5] and kernel.combined.body.sizes == ()
+    assert as_int(kernel.combined.body.ranges[0].symbol.extent) == 32
+
+
+def test_single_elements_share_a_launch_whether_or_not_they_have_a_dimension(build, compare):
+    for k in range(4):
+        build.input(f"s{k}")
+        build.pointwise(f"t{k}", [], lambda k=k: op("exp", build.at(f"s{k}")), into=f"s{k}")
+    assert launches(compare(build.graph())) == [4]
+
+
+def test_types_are_kept_apart(build, compare):
+    made = compare(updates(build, [32] * 6, dtypes=(DType.F64, DType.F32, DType.BF16)))
+    assert launches(made) == [2, 2, 2]
+
+
+def test_sizes_that_are_not_known(build, compare):
+    one, two = symbol("s0", lo=0, hi=1000), symbol("s1", lo=0, hi=1000)
+    graph = updates(build, [one, two, one])
+    graph = type(graph)(name="g", symbols=(one, two), inputs=graph.inputs, nodes=graph.nodes, outputs=())
+    for sizes in ({"s0": 3, "s1": 5}, {"s0": 0, "s1": 1}):
+        made = compare(graph, sizes=sizes)
+        assert launches(made) == [3]
+        # the size that two of them have is passed once
+        assert len(kernel_of(made, 3).sizes) == 2
+
+
+def test_what_waits_for_another_stays_behind_it(build, compare):
+    build.input("x", 32)
+    for k in range(3):
+        build.pointwise(f"y{k}", [32], lambda i, k=k: op("exp", build.at(f"n{k - 1}" if k else "x", i)))
+        build.extern("test.neg", [f"y{k}"], [build.buffer(f"n{k}", 32)])
+    assert launches(compare(build.graph("n2"))) == [1, 1, 1]
+
+
+def test_what_another_one_reads_is_not_overwritten_beside_it(build, compare):
+    build.input("p", 32)
+    build.input("q", 32)
+    build.extern("test.neg", ["p"], [build.buffer("n", 32)])
+    # both are of one kind, and the second overwrites what the first reads
+    build.pointwise("a", [32], lambda i: op("mul", build.at("p", i), build.at("p", i)), into="q")
+    build.pointwise("b", [32], lambda i: op("mul", build.at("n", i), build.at("n", i)), into="p")
+    assert launches(compare(build.graph())) == [1, 1]
+
+
+def chained(build, count, size):
+    """Values that each become small in an external call; all of them at once are `count` times as large."""
+    for k in range(count):
+        build.input(f"x{k}", size)
+        build.pointwise(f"y{k}", [size], lambda i, k=k: op("exp", build.at(f"x{k}", i)))
+        build.extern("test.neg", [f"y{k}"], [build.buffer(f"n{k}", 1)])
+    return build.graph(*(f"n{k}" for k in range(count)))
+
+
+def test_the_peak_of_memory_stays_where_it_is(build):
+    graph = chained(build, 4, 4096)
+    together, apart = (schedule(graph, target("sm_90"), ScheduleOptions(combine=c)) for c in (True, False))
+    assert launches(together) == [1, 1, 1, 1]
+    assert measured_peak(plan(together)) == measured_peak(plan(apart))
+    refused = [d for d in together.decisions if d.rule == "combine"]
+    assert refused and not any(d.accepted for d in refused) and "memory" in refused[0].reason
+
+
+def test_what_is_there_for_all_is_passed_once_and_not_taken_over(build, compare):
+    build.input("scale", 1)
+    build.input("w", 32)
+    build.extern("test.neg", ["w"], [build.buffer("shared", 32)])
+    for k in range(3):
+        build.input(f"x{k}", 32)
+        build.pointwise(
+            f"y{k}",
+            [32],
+            lambda i, k=k: op(
+                "mul", op("add", build.at("shared", i), build.at(f"x{k}", i)), build.at("scale", 0)
+            ),
+        )
+    made = compare(build.graph("y0", "y1", "y2"), horizontal=False)
+    kernel = kernel_of(made, 3)
+    assert launches(made) == [3] and len(kernel.args) == 2 + 3 + 3
+    every = [name for member in kernel.combined.members for name in member.args]
+    assert {every.count(source) for _, source in kernel.hints.inplace} == {1}
+    assert sorted(every.count(arg.name) for arg in kernel.args) == [1] * 6 + [3, 3]
+
+
+def test_a_launch_takes_only_so_many_arguments(build, compare):
+    made = compare(updates(build, [32] * 7), max_combined_args=6)
+    assert launches(made) == [3, 3, 1]
+
+
+@pytest.mark.parametrize("settings", [{"combine": False}, {"name": "x86-64-avx512"}])
+def test_it_can_be_switched_off_and_cpus_do_without(build, compare, settings):
+    assert launches(compare(updates(build, [32] * 3), **settings)) == [1, 1, 1]
+
+
+def test_what_takes_long_stays_alone(build):
+    graph = updates(build, [1 << 20, 1 << 20, 1 << 26, 1 << 26])
+    made = schedule(graph, target("sm_90"))
+    assert sorted(launches(made)) == [1, 1, 2]
+
+
+def test_reductions_stay_alone(build, compare):
+    for k in range(3):
+        build.input(f"x{k}", 4, 8)
+        build.reduce(f"y{k}", "sum", [4], [8], lambda i, r, k=k: build.at(f"x{k}", i, r))
+    assert launches(compare(build.graph("y0", "y1", "y2"))) == [1, 1, 1]
+
+
+def test_decisions_say_what_is_saved(build):
+    made = schedule(updates(build, [32] * 5), target("sm_90"))
+    (decision,) = [d for d in made.decisions if d.rule == "combine"]
+    numbers = dict(decision.numbers)
+    assert decision.accepted and numbers["members"] == 5
+    assert numbers["saved_us"] == pytest.approx(4 * target("sm_90").launch_us) and numbers["loss_us"] < 0.1

@@ -1,0 +1,85 @@
+"""What a kernel's text is made from: its function's statements, and how to launch it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.errors import EmitError
+from coilwork_ir.index import Expr
+from coilwork_ir.kernel_source import Config
+from coilwork_ir.kernels import Kernel
+from coilwork_ir.scalar import Scalar
+from coilwork_ir.target import Target
+from coilwork_triton.actions import action_roots, actions_of
+from coilwork_triton.body import emit_body
+from coilwork_triton.levels import find_levels
+from coilwork_triton.options import TritonOptions
+from coilwork_triton.shape import Shape, plan
+from coilwork_triton.tree import Statement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """Statements, and how to launch them.
+
+    Attributes:
+        body: of the entry function.
+        grid: extents over sizes and block names.
+        configs: candidates, best guess first.
+        index_dtype: type of sizes.
+        neighbourly: no access is to be wide.
+    """
+
+    body: tuple[Statement, ...]
+    grid: tuple[Expr, ...]
+    configs: tuple[Config, ...]
+    index_dtype: DType
+    neighbourly: bool
+
+
+def write(kernel: Kernel, target: Target, options: TritonOptions, library: set[str]) -> Written:
+    """`kernel`, which is one computation. Device functions that it uses are added to `library`.
+
+    Raises:
+        EmitError: the kernel holds something Triton lacks.
+    """
+    shape = plan(kernel, roots_of(kernel), target, options)
+    return Written(
+        body=statements(kernel, shape, library),
+        grid=shape.grid,
+        configs=shape.configs,
+        index_dtype=shape.index_dtype,
+        neighbourly=shape.neighbourly,
+    )
+
+
+def write_part(
+    kernel: Kernel, target: Target, options: TritonOptions, library: set[str], *, points: int, program: str
+) -> tuple[Shape, tuple[Statement, ...]]:
+    """`kernel` as a part of a launch of `points` points in all, in which the variable `program` counts its programs.
+
+    Raises:
+        EmitError: the kernel holds something Triton lacks.
+    """
+    shape = plan(kernel, roots_of(kernel), target, options, points=points)
+    shape = replace(shape, program=program, flat_grid=len(shape.parallel) > 1)
+    return shape, statements(kernel, shape, library)
+
+
+def statements(kernel: Kernel, shape: Shape, library: set[str]) -> tuple[Statement, ...]:
+    """The statements of `kernel` in `shape`."""
+    levels = find_levels(roots_of(kernel), frozenset(r.symbol for r in kernel.ranges))
+    return emit_body(kernel, shape, levels, library)
+
+
+def roots_of(kernel: Kernel) -> tuple[Scalar, ...]:
+    """Everything that `kernel` stores or checks.
+
+    Raises:
+        EmitError: that is nothing.
+    """
+    roots = tuple(root for what in actions_of(kernel) for root in action_roots(what))
+    if not roots:
+        raise EmitError("empty-kernel", f"kernel {kernel.name} stores nothing")
+    return roots

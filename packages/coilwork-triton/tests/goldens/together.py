@@ -1,0 +1,68 @@
+"""
+axpy_x5: one kernel for
+  aten._foreach_add_.List          model.py:21   torch._foreach_add_(p, g, alpha=a)
+"""
+
+import triton
+import triton.language as tl
+
+
+
+@triton.jit
+def axpy_x5(
+    m0_in0,
+    m0_in1,
+    m0_io0,
+    m1_in1,
+    m1_io0,
+    m2_in1,
+    m2_io0,
+    m3_in1,
+    m3_io0,
+    m4_in1,
+    m4_io0,
+    XBLOCK: tl.constexpr,
+):
+    at = tl.program_id(0)
+    in0 = m0_in0
+    if at < 65:
+        if at < 1:
+            first = 0
+            n0 = 1
+            in1 = m0_in1
+            io0 = m0_io0
+        else:
+            first = 1
+            n0 = 4096
+            in1 = m1_in1
+            io0 = m1_io0
+    else:
+        if at < 66:
+            first = 65
+            n0 = 3
+            in1 = m2_in1
+            io0 = m2_io0
+        else:
+            if at < 1090:
+                first = 66
+                n0 = 65536
+                in1 = m3_in1
+                io0 = m3_io0
+            else:
+                first = 1090
+                n0 = 64
+                in1 = m4_in1
+                io0 = m4_io0
+    own = at - first
+    xnumel = n0 * 16
+    xoffset = own * XBLOCK
+    x0 = xoffset + tl.arange(0, XBLOCK)
+    xmask = x0 < xnumel
+    io0_0 = tl.load(io0 + x0, xmask)
+    in0_1 = tl.load(in0)
+    in1_2 = tl.load(in1 + x0, xmask)
+    mul3 = in0_1 * in1_2
+    add4 = io0_0 + mul3
+    tl.store(io0 + x0, add4, xmask)
+# grid 1091
+# try {'XBLOCK': 1024} warps 4

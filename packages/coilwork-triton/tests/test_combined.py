@@ -1,0 +1,100 @@
+"""Several computations of one kind in one launch: results, wide accesses, and how programs are shared out."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from kernel_bench import TARGETS, TritonProcess, compile_source, run_source
+from triton_sample_kernels import together
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.errors import EmitError
+from coilwork_ir.index import Expr, as_int, evaluate, symbol
+from coilwork_ir.kernel_source import KernelSource
+from coilwork_ir.kernels import Kernel
+from coilwork_ir.kernels.interpret import interpret_kernel
+from coilwork_ir.kernels.verify import verify_kernel
+from coilwork_ir.target import target
+from coilwork_triton import TritonCodegen
+
+TYPES = {DType.F32: torch.float32, DType.BF16: torch.bfloat16}
+
+
+def emitted(kernel: Kernel, **options: object) -> KernelSource:
+    verify_kernel(kernel)
+    return TritonCodegen().emit(kernel, target("sm_90"), options)
+
+
+def check(engine: TritonProcess, kernel: Kernel, sizes: dict[str, int], **options: object) -> None:
+    """The engine's results are those of the reference interpreter."""
+    generator = torch.Generator().manual_seed(5)
+    spans = [evaluate(a.span, sizes) for a in kernel.args]
+    tensors = [
+        torch.randn(span, generator=generator).to(TYPES[a.dtype])
+        for a, span in zip(kernel.args, spans, strict=True)
+    ]
+    wanted = {a.name: t.clone() for a, t in zip(kernel.args, tensors, strict=True)}
+    interpret_kernel(kernel, wanted, sizes)
+    values = [sizes[s.name] for s in kernel.sizes]
+    got = run_source(engine, emitted(kernel, **options), tensors, values)
+    for arg, found in zip(kernel.args, got, strict=True):
+        torch.testing.assert_close(found.cpu(), wanted[arg.name], msg=arg.name)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("counts", [[7], [1, 300, 2], [64, 64, 64, 64, 1], [5] * 33])
+def test_members_of_known_sizes(engine: TritonProcess, counts: list[int], dtype: DType) -> None:
+    check(engine, together(counts, dtype), {})
+
+
+@pytest.mark.parametrize("unit", [1, 16])
+def test_members_without_elements(engine: TritonProcess, unit: int) -> None:
+    check(engine, together([0, 3, 0, 0, 80, 0], unit=unit), {})
+
+
+@pytest.mark.parametrize("values", [(3, 5), (0, 1), (200, 0), (0, 0)])
+def test_members_of_sizes_known_at_the_call(engine: TritonProcess, values: tuple[int, int]) -> None:
+    one, two = (symbol(f"m_n{k}", lo=0, hi=1 << 20) for k in range(2))
+    counts: list[int | Expr] = [4, one, two, one, 9]
+    sizes = dict(zip(("m_n0", "m_n1"), values, strict=True))
+    check(engine, together(counts), sizes)
+    check(engine, together(counts, unit=1), sizes, index_dtype="i64")
+
+
+def test_one_element_each(engine: TritonProcess) -> None:
+    check(engine, together([1] * 161, unit=1), {})
+
+
+@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.slow
+def test_accesses_stay_16_bytes_wide(compiler: TritonProcess, name: str) -> None:
+    source = TritonCodegen().emit(together([1, 4096, 3, 65536, 64]), target(name), {})
+    text = compile_source(compiler, source, name)
+    wide = ("ld.global.v4", "st.global.v4") if name == "sm_90" else ("load_dwordx4", "store_dwordx4")
+    assert all(word in text for word in wide)
+
+
+@pytest.mark.slow
+def test_many_members_are_found_by_halving(compiler: TritonProcess) -> None:
+    text = compile_source(compiler, emitted(together([1] * 161, unit=1)), "sm_90")
+    branches = [line for line in text.splitlines() if "bra" in line]
+    # about one per member in all, of which a program takes eight
+    assert len(branches) < 2 * 161
+
+
+def test_grids_are_sums_and_there_is_one_configuration() -> None:
+    source = emitted(together([1, 64, 3]))
+    block = dict(source.configs[0].meta)["XBLOCK"]
+    assert len(source.configs) == 1
+    assert [as_int(g) for g in source.grid] == [sum(-(-16 * n // block) for n in (1, 64, 3))]
+
+
+def test_blocks_follow_from_all_points() -> None:
+    few, many = (dict(emitted(together([64] * count)).configs[0].meta)["XBLOCK"] for count in (2, 500))
+    assert few == 128 and many == 1024
+
+
+def test_names_of_the_body_are_not_those_of_the_kernel() -> None:
+    kernel = together([symbol("n0", lo=0, hi=8)])
+    with pytest.raises(EmitError, match="n0"):
+        TritonCodegen().emit(kernel, target("sm_90"), {})
