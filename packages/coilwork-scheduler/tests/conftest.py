@@ -300,7 +300,8 @@ def _run_points(
     walks: dict[Scalar, bool] = {}
     for node in postorder(values):
         below = max((depth[o] for o in node.operands), default=0)
-        depth[node] = below + isinstance(node, ReduceValue | ScanValue)
+        # a scan gives its values in the pass that reads its operand
+        depth[node] = below + isinstance(node, ReduceValue)
         exprs = node.index if isinstance(node, Load) else (node.expr,) if isinstance(node, IndexValue) else ()
         own = any(not e.free_symbols.isdisjoint(reduced) for e in exprs) or isinstance(node, ScanValue)
         walks[node] = not isinstance(node, ReduceValue) and (own or any(walks[o] for o in node.operands))
@@ -363,9 +364,15 @@ class _Launch:
             now = [s for s in self.stores if max(self.depth[p] for p in parts_of(s)) == level]
             walking = [s for s in now if self.walking(s)]
             self.write([s for s in now if s not in walking], row, dict(settled))
-            combined = [
-                n for n, d in self.depth.items() if isinstance(n, ReduceValue | ScanValue) and d == level + 1
-            ]
+            combined = [n for n, d in self.depth.items() if isinstance(n, ReduceValue) and d == level + 1]
+            scans = [n for n, d in self.depth.items() if isinstance(n, ScanValue) and d == level]
+            for n in scans:
+                found = [
+                    value_of(n.operands[0], env, self.read, {**settled, **settled_rows[k]})
+                    for k, env in enumerate(rows)
+                ]
+                for k in range(len(rows)):
+                    settled_rows[k][n] = combine(n.kind, found[: k + 1], 0)
             gathered: dict[Scalar, list[Number]] = {n: [] for n in combined}
             for k, env in enumerate(rows):
                 known = {**settled, **settled_rows[k]}
@@ -377,11 +384,7 @@ class _Launch:
                         values.append(value_of(n.operands[0], env, self.read, known))
                 self.write(walking, env, known)
             for n in combined:
-                if isinstance(n, ReduceValue):
-                    settled[n] = combine(n.kind, gathered[n], n.output)
-                elif isinstance(n, ScanValue):
-                    for k in range(len(rows)):
-                        settled_rows[k][n] = combine(n.kind, gathered[n][: k + 1], 0)
+                settled[n] = combine(n.kind, gathered[n], n.output)
 
     def walking(self, store: Store) -> bool:
         return any(self.walks[p] for p in parts_of(store)) or not store.index.free_symbols.isdisjoint(

@@ -92,9 +92,10 @@ class CompileOptions:
         default=True, metadata=_about("off, every operation is a kernel of its own; for debugging", key=True)
     )
     combine: bool = field(
-        default=True,
+        default=False,
         metadata=_about(
-            "on GPUs, small kernels of one kind that do not wait for each other share a launch", key=True
+            "on GPUs, small kernels of one kind that do not wait for each other share a launch; off until it is measured on one",
+            key=True,
         ),
     )
     reuse: bool = field(default=True, metadata=_about("let the memory planner reuse buffers", key=True))
