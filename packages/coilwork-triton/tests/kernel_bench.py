@@ -110,13 +110,20 @@ def run_source(
 
 
 def compile_source(
-    process: TritonProcess, source: KernelSource, target: str, config: int = 0, *, debug: bool = False
+    process: TritonProcess,
+    source: KernelSource,
+    target: str,
+    config: int = 0,
+    *,
+    debug: bool = False,
+    ones: tuple[str, ...] = (),
 ) -> str:
-    """Machine text of `source` for `target`."""
+    """Machine text of `source` for `target`, where `ones` are sizes of 1 that Triton takes for constants."""
     chosen = source.configs[config]
     signature = {a.name: "i64" if a.role == "size" and a.dtype is DType.I64 else "i32" for a in source.args}
     signature |= {a.name: POINTERS[a.dtype] for a in source.args if a.role != "size"}
-    signature |= {name: "constexpr" for name, _ in chosen.meta}
+    constants = {**dict(chosen.meta), **dict.fromkeys(ones, 1)}
+    signature |= dict.fromkeys(constants, "constexpr")
     aligned = {(k,): [["tt.divisibility", 16]] for k, a in enumerate(source.args) if a.aligned}
     found: str = process.ask(
         {
@@ -124,7 +131,7 @@ def compile_source(
             "text": source.text,
             "entry": source.entry,
             "signature": signature,
-            "constexprs": dict(chosen.meta),
+            "constexprs": constants,
             "attrs": aligned,
             "target": TARGETS[target],
             "options": {**build_options(chosen), "debug": debug},

@@ -61,6 +61,18 @@ def test_members_of_sizes_known_at_the_call(engine: TritonProcess, values: tuple
     check(engine, together(counts, unit=1), sizes, index_dtype="i64")
 
 
+@pytest.mark.parametrize("ones", [("m_n1",), ("m_n0", "m_n1")])
+@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.slow
+def test_a_size_of_one_taken_for_a_constant(
+    compiler: TritonProcess, name: str, ones: tuple[str, ...]
+) -> None:
+    one, two = (symbol(f"m_n{k}", lo=0, hi=1 << 20) for k in range(2))
+    for width in ("auto", "i64"):
+        source = TritonCodegen().emit(together([4, one, two, 9]), target(name), {"index_dtype": width})
+        assert compile_source(compiler, source, name, ones=ones)
+
+
 def test_one_element_each(engine: TritonProcess) -> None:
     check(engine, together([1] * 161, unit=1), {})
 

@@ -40,9 +40,7 @@ from coilwork_triton.tree import (
     Name,
     Number,
     Statement,
-    method,
     tl,
-    tl_name,
 )
 from coilwork_triton.types import triton_type
 from coilwork_triton.written import Written, write_part
@@ -132,7 +130,7 @@ def _firsts(programs: list[Expr], printer: IndexPrinter, lines: list[Statement])
         elif number + 1 < len(programs):
             name = f"{_FIRST}{number + 1}"
             # as wide as the literals that it meets in one variable
-            first = method(Binary("+", found[-1], printer.text(count)), "to", tl_name("int32"))
+            first = _scalar(Binary("+", found[-1], printer.text(count)), DType.I32)
             lines.append(Assign((name,), first))
             before = Name(name)
     return found
@@ -143,9 +141,12 @@ def _typed(size: Expr, printer: IndexPrinter, dtype: DType) -> Expression:
     if dtype is DType.I32:
         return printer.text(size)
     known = as_int(size)
-    if known is not None:
-        return tl("full", List(()), Number(known), triton_type(DType.I64))
-    return method(printer.text(size), "to", tl_name("int64"))
+    return _scalar(printer.text(size) if known is None else Number(known), DType.I64)
+
+
+def _scalar(value: Expression, dtype: DType) -> Expression:
+    """`value` as a `dtype`. It has no methods where Triton takes an argument of 1 for a constant."""
+    return tl("full", List(()), value, triton_type(dtype))
 
 
 def _choice(leaves: list[_Leaf], body: Kernel, shared: frozenset[int]) -> list[Statement]:
