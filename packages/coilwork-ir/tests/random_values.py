@@ -309,6 +309,7 @@ class Maker:
                     count=rng.choice((None, self.size())),
                     descending=rng.random() < 0.5,
                     stable=rng.random() < 0.5,
+                    checks=self.checks(ranges),
                     origins=origins,
                 )
             case 4:

@@ -77,7 +77,7 @@ def step(node: Node, memory: Memory, constants: Mapping[str, Tensor]) -> None:
             results = scan_last(node.kind, body.movedim(dim, -1), reverse=node.reverse)
             _store(node.outputs, [r.movedim(-1, dim) for r in results], memory)
         case Sort():
-            body = _evaluator(node, node.ranges, (), memory).full(node.body)
+            body = _evaluator(node, node.ranges, node.checks, memory).full(node.body)
             dim = node.ranges.index(node.axis)
             results = sort_last(body.movedim(dim, -1), descending=node.descending)
             count = body.shape[dim] if node.count is None else memory.size(node.count)

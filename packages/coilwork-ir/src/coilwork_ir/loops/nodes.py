@@ -92,6 +92,7 @@ class Sort:
     count: Expr | None = None
     descending: bool = False
     stable: bool = True
+    checks: tuple[Check, ...] = ()
     origins: tuple[Origin, ...] = UNKNOWN
 
 

@@ -271,7 +271,7 @@ def _read_sort(reader: Reader, symbols: Symbols, outputs: tuple[Buffer | None, .
         reader.expect("`")
     descending = reader.accept("descending")
     stable = reader.accept("stable")
-    body, _ = _read_body(reader, scope)
+    body, checks = _read_body(reader, scope)
     values, indices = outputs
     return Sort(
         outputs=(values, indices),
@@ -281,6 +281,7 @@ def _read_sort(reader: Reader, symbols: Symbols, outputs: tuple[Buffer | None, .
         count=count,
         descending=descending,
         stable=stable,
+        checks=checks,
         origins=parse_origins(reader),
     )
 

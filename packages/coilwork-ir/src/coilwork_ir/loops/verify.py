@@ -145,8 +145,7 @@ def verify_node(node: Node, scope: Scope) -> None:
                 place.fail("scan-axis", f"{node.axis!r} is not one of the ranges")
             kept = check_count(node, scope, place) if isinstance(node, Sort) else {}
             check_domain(node.outputs, node.ranges, (), scope, place, kept=kept)
-            checks = node.checks if isinstance(node, Scan) else ()
-            check_bodies(node, node.ranges, checks, scope, place)
+            check_bodies(node, node.ranges, node.checks, scope, place)
             check_positions(node, place)
             define_computed(node.outputs, node, scope, place)
         case Scatter():
