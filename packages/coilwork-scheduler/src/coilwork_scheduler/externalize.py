@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from coilwork_ir.buffers import Buffer, Ref, contiguous_strides
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import as_int
+from coilwork_ir.index import as_int, symbol
 from coilwork_ir.loops import Extern, Graph, Node, Pointwise, Sort
 from coilwork_ir.loops.access import defined
-from coilwork_ir.scalar import Load
+from coilwork_ir.scalar import Load, load
 from coilwork_ir.target import Target
 from coilwork_scheduler.dependence import analyse
 from coilwork_scheduler.journal import Journal
@@ -20,7 +20,7 @@ from coilwork_scheduler.stage import extent_of
 def externalize_sorts(graph: Graph, target: Target, *, journal: Journal) -> Graph:
     """`graph` with each sort that a kernel cannot do replaced by a call on a buffer that holds its operand.
 
-    That is `aten.sort.stable`, or `aten.topk` for the first elements of rows.
+    That is `aten.sort.stable`, or `aten.topk` for the first elements of rows if these may be any of equal ones.
     """
     if not any(isinstance(node, Sort) for node in graph.nodes):
         return graph
@@ -50,7 +50,10 @@ def externalize_sorts(graph: Graph, target: Target, *, journal: Journal) -> Grap
             operand = _operand(node, taken)
             nodes.append(operand)
             source = operand.output.name
-        nodes.append(_call(node, source))
+        if node.count is not None and node.stable:
+            nodes += _first_of_all(node, source, taken)
+        else:
+            nodes.append(_call(node, source))
     return replace(graph, nodes=tuple(nodes))
 
 
@@ -117,6 +120,27 @@ def _call(node: Sort, source: str) -> Extern:
         out_names=("values", "indices") if both else (),
         origins=node.origins,
     )
+
+
+def _first_of_all(node: Sort, source: str, taken: set[str]) -> list[Node]:
+    """A call that sorts all of each row, and copies of the first elements."""
+    shape = tuple(extent_of(r) for r in node.ranges)
+    whole: list[Buffer | None] = []
+    copies: list[Node] = []
+    for output in node.outputs:
+        if output is None:
+            whole.append(None)
+            continue
+        name = fresh_name(f"{output.name}_all", taken)
+        made = replace(output, name=name, shape=shape, strides=contiguous_strides(shape))
+        ranges = tuple(symbol(f"i{k}", extent=size) for k, size in enumerate(output.shape))
+        whole.append(made)
+        copies.append(
+            Pointwise(
+                output=output, ranges=ranges, body=load(name, ranges, output.dtype), origins=node.origins
+            )
+        )
+    return [_call(replace(node, outputs=(whole[0], whole[1]), count=None), source), *copies]
 
 
 def fresh_name(wanted: str, taken: set[str]) -> str:

@@ -59,6 +59,7 @@ def _sorted(
     dim: int,
     *,
     descending: bool,
+    stable: bool = False,
     count: int | None = None,
     strides: Sequence[Sequence[Expr] | None] = (None, None),
 ) -> tuple[TensorValue, TensorValue]:
@@ -82,6 +83,7 @@ def _sorted(
             body=simplified(builder.read(value, tuple(point))),
             count=None if count is None else as_expr(count),
             descending=descending,
+            stable=stable,
             origins=builder.origins,
         )
     )
@@ -92,7 +94,9 @@ def _sort(builder: Builder, call: Call) -> Value:
     values, positions = call.result
     value, dim, _ = _row(builder, call)
     strides = (builder.result_strides(values), builder.result_strides(positions))
-    return _sorted(builder, value, dim, descending=bool(call["descending"]), strides=strides)
+    stable = bool(call.arguments.get("stable"))
+    descending = bool(call["descending"])
+    return _sorted(builder, value, dim, descending=descending, stable=stable, strides=strides)
 
 
 def _topk(builder: Builder, call: Call) -> Value:

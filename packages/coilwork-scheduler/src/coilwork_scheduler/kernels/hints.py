@@ -52,9 +52,7 @@ def _strategy(draft: Draft, tiling: Tiling, target: Target, options: ScheduleOpt
         return "looped"
     reduced = set(draft.reduced)
     row_values = sum(
-        1
-        for node in scalars
-        if isinstance(node, Load) and not reduced.isdisjoint(node.index[0].free_symbols)
+        1 for node in scalars if isinstance(node, Load) and not reduced.isdisjoint(node.index[0].free_symbols)
     )
     # two values per element fit beside their sum; more of them shorten the row that fits
     room = options.persistent_bytes // 4 // max(1, row_values // 2)
