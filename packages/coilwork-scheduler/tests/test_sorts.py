@@ -138,6 +138,14 @@ def test_rows_that_do_not_fit_are_calls() -> None:
     assert [d.reason for d in made.decisions if d.rule == "sort"] == ["rows do not fit on chip"]
 
 
+def test_few_long_rows_are_calls() -> None:
+    assert calls(scheduled(graph_of((2, 600), sort_of((2, 600)), outputs=("values",)))) == [
+        "aten.sort.stable"
+    ]
+    assert calls(scheduled(graph_of((2, 500), sort_of((2, 500)), outputs=("values",)))) == []
+    assert calls(scheduled(graph_of((8, 600), sort_of((8, 600)), outputs=("values",)))) == []
+
+
 def test_elements_of_64_bits_are_calls() -> None:
     made = scheduled(graph_of((3, 9), sort_of((3, 9), dtype=I64), outputs=("values",), dtype=I64))
     assert calls(made) == ["aten.sort.stable"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Final
 
 from coilwork_ir.buffers import Buffer, Ref, contiguous_strides
 from coilwork_ir.dtypes import DType
@@ -14,10 +15,15 @@ from coilwork_ir.scalar import Load, load
 from coilwork_ir.target import Target
 from coilwork_scheduler.dependence import analyse
 from coilwork_scheduler.journal import Journal
+from coilwork_scheduler.sizes import SizeHints
 from coilwork_scheduler.stage import extent_of
 
+# Rows of more than so many points are sorted by programs of their own, which take too long if they are few.
+SHORT_ROW: Final = 512
+LEAST_ROWS: Final = 8
 
-def externalize_sorts(graph: Graph, target: Target, *, journal: Journal) -> Graph:
+
+def externalize_sorts(graph: Graph, target: Target, *, sizes: SizeHints, journal: Journal) -> Graph:
     """`graph` with each sort that a kernel cannot do replaced by a call on a buffer that holds its operand.
 
     That is `aten.sort.stable`, or `aten.topk` for the first elements of rows if these may be any of equal ones.
@@ -32,7 +38,7 @@ def externalize_sorts(graph: Graph, target: Target, *, journal: Journal) -> Grap
         if not isinstance(node, Sort):
             nodes.append(node)
             continue
-        why = _refused(node, target, host=elsewhere and defined(node)[0].device.startswith("cpu"))
+        why = _refused(node, target, sizes, host=elsewhere and defined(node)[0].device.startswith("cpu"))
         length = as_int(extent_of(node.axis))
         journal.note(
             "sort",
@@ -57,7 +63,7 @@ def externalize_sorts(graph: Graph, target: Target, *, journal: Journal) -> Grap
     return replace(graph, nodes=tuple(nodes))
 
 
-def _refused(node: Sort, target: Target, *, host: bool) -> str:
+def _refused(node: Sort, target: Target, sizes: SizeHints, *, host: bool) -> str:
     """Why a kernel does not do `node`; empty if it does. `host` says that its memory is not the target's."""
     length = as_int(extent_of(node.axis))
     if not target.sorted_row or host:
@@ -68,6 +74,9 @@ def _refused(node: Sort, target: Target, *, host: bool) -> str:
         return "how long rows are is not known"
     if not 0 < length <= target.sorted_row:
         return "rows do not fit on chip"
+    rows = sizes.numel(tuple(extent_of(r) for r in node.ranges if r is not node.axis))
+    if rows < LEAST_ROWS and length > SHORT_ROW:
+        return "a program per row would leave the device idle"
     return ""
 
 

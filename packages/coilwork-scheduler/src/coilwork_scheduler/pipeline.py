@@ -111,7 +111,7 @@ def schedule(
 
 
 def _externalize(graph: Graph, settings: Settings) -> Graph:
-    return externalize_sorts(graph, settings.target, journal=settings.journal)
+    return externalize_sorts(graph, settings.target, sizes=settings.sizes, journal=settings.journal)
 
 
 def _inline(graph: Graph, facts: Dependence, settings: Settings) -> Graph:

@@ -197,7 +197,8 @@ def _sorting(facts: Facts, target: Target) -> list[Config]:
     # elements per thread: registers for 32 keys of 8 bytes, or 64 of 4
     room = 256 // facts.sort_bytes
     found = []
-    for most in (room, room // 2, room // 4):
+    # each takes seconds to build
+    for most in (room, room // 2):
         warps = max(1, row // (most * target.warp_size))
         # short rows share a warp, unless there are too few of them to keep the device busy
         enough = max(1, rows // (8 * target.multiprocessors)) if not across else rows

@@ -46,6 +46,8 @@ _INT32_MAX: Final = 2**31 - 1
 _BLOCK_SLACK: Final = 1 << 20
 _GRID_AXIS_MAX: Final = 65535
 _CHUNK: Final = 4
+# Architectures of NVIDIA GPUs with half as many units for f64 as for f32; others have few.
+_FAST_F64: Final = frozenset({"80", "90", "100"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +90,7 @@ class Shape:
         index_dtype: type of offsets and sizes, `i32` or `i64`.
         flat_grid: y and z are folded into the first grid axis, whose limit is higher.
         chosen: the first elements of sorted rows: a tile that stands in the place of r.
+        float_keys: f64 is fast enough to compare the keys of sorts in it.
         program: the variable that counts the kernel's programs, where it shares its grid with others.
         neighbourly: no access is to be wide, so that neighbouring threads touch neighbouring elements.
         chunk: neighbours along r that one thread has together in every candidate's block, where r is the only axis.
@@ -101,6 +104,7 @@ class Shape:
     neighbourly: bool
     chunk: int = 1
     chosen: Tile | None = None
+    float_keys: bool = False
     program: str = ""
 
     @property
@@ -240,6 +244,7 @@ def plan(
         neighbourly=together,
         chunk=1 if together else _chunk(configs, target),
         chosen=None if chosen is None else _chosen_tile(chosen, rank - 1),
+        float_keys=target.kind == "cuda" and target.arch in _FAST_F64,
     )
 
 

@@ -451,6 +451,7 @@ class Values:
             valid=self.space.mask(frozenset({"r"})),
             shape=whole,
             count=None if chosen is None else int(chosen.block),
+            floats=self.shape.float_keys,
             first=whole if chosen is None else (*whole[:-1], chosen.block),
         )
         results = sorted_row(site, scope.writer)

@@ -34,12 +34,29 @@ def sorted_position(keys):
 
 
 @triton.jit
+def sort_float_keys(keys):
+    # keys of 64 bits as the floats of the same bits: positive ones, not normal and no NaN, whose order is that of their bits.
+    # Where f64 has units of its own, these compare them while others move the keys
+    return (keys + 0x1000000000000).to(tl.float64, bitcast=True)
+
+
+@triton.jit
+def sort_integer_keys(keys):
+    return keys.to(tl.int64, bitcast=True) - 0x1000000000000
+
+
+@triton.jit
 def sort_exchange(keys, DISTANCE: tl.constexpr):
     # the smaller of each two keys at this distance comes first; a sum less one of them is the other
     pairs = tl.reshape(keys, [keys.numel // (2 * DISTANCE), 2, DISTANCE])
-    others = tl.sum(pairs, 1, keep_dims=True) - pairs
     upper = tl.reshape(tl.arange(0, 2), [1, 2, 1]) == 1
-    if keys.dtype == tl.int64:
+    if keys.dtype == tl.float64:
+        bits = pairs.to(tl.int64, bitcast=True)
+        others = (tl.sum(bits, 1, keep_dims=True) - bits).to(tl.float64, bitcast=True)
+    else:
+        others = tl.sum(pairs, 1, keep_dims=True) - pairs
+    if keys.dtype != tl.int32:
+        # one comparison for both
         pairs = tl.where((pairs > others) != upper, others, pairs)
     else:
         pairs = tl.where(upper, tl.maximum(pairs, others), tl.minimum(pairs, others))
@@ -50,7 +67,11 @@ def sort_exchange(keys, DISTANCE: tl.constexpr):
 def sort_turn(keys, RUN: tl.constexpr):
     # every second run of keys in the opposite order
     runs = tl.reshape(keys, [keys.numel // (2 * RUN), 2, RUN])
-    runs = runs ^ -tl.reshape(tl.arange(0, 2), [1, 2, 1]).to(keys.dtype)
+    second = tl.reshape(tl.arange(0, 2), [1, 2, 1])
+    if keys.dtype == tl.float64:
+        runs = (runs.to(tl.int64, bitcast=True) ^ (second.to(tl.int64) << 63)).to(tl.float64, bitcast=True)
+    else:
+        runs = runs ^ -second.to(keys.dtype)
     return tl.reshape(runs, [keys.numel])
 
 
@@ -117,8 +138,8 @@ def sorted_rows(
     c0 = tl.arange(0, 64)
     cmask = c0 < 50
     in0_0 = tl.load(in0 + (x0 * 4000 + r0), rmask)
-    keys1 = tl.where(rmask, sort_key_float(in0_0, r0, True), 9223372036854775807)
-    ordered2 = tl.reshape(sort_first(keys1, R0_BLOCK, 64, SORT_THREADS, SORT_WIDTH, SORT_SHARE), (64,))
+    keys1 = sort_float_keys(tl.where(rmask, sort_key_float(in0_0, r0, True), 1125899906842624))
+    ordered2 = sort_integer_keys(tl.reshape(sort_first(keys1, R0_BLOCK, 64, SORT_THREADS, SORT_WIDTH, SORT_SHARE), (64,)))
     value3 = sorted_float(ordered2, tl.float32, True)
     position4 = sorted_position(ordered2)
     tl.store(out0 + (x0 * 50 + c0), value3, cmask)
@@ -126,4 +147,3 @@ def sorted_rows(
 # grid 16384
 # try {'XBLOCK': 1, 'R0_BLOCK': 4096, 'SORT_THREADS': 128, 'SORT_WIDTH': 4, 'SORT_SHARE': 8} warps 4
 # try {'XBLOCK': 1, 'R0_BLOCK': 4096, 'SORT_THREADS': 256, 'SORT_WIDTH': 4, 'SORT_SHARE': 8} warps 8
-# try {'XBLOCK': 1, 'R0_BLOCK': 4096, 'SORT_THREADS': 512, 'SORT_WIDTH': 4, 'SORT_SHARE': 8} warps 16

@@ -39,9 +39,14 @@ def sorted_position(keys):
 def sort_exchange(keys, DISTANCE: tl.constexpr):
     # the smaller of each two keys at this distance comes first; a sum less one of them is the other
     pairs = tl.reshape(keys, [keys.numel // (2 * DISTANCE), 2, DISTANCE])
-    others = tl.sum(pairs, 1, keep_dims=True) - pairs
     upper = tl.reshape(tl.arange(0, 2), [1, 2, 1]) == 1
-    if keys.dtype == tl.int64:
+    if keys.dtype == tl.float64:
+        bits = pairs.to(tl.int64, bitcast=True)
+        others = (tl.sum(bits, 1, keep_dims=True) - bits).to(tl.float64, bitcast=True)
+    else:
+        others = tl.sum(pairs, 1, keep_dims=True) - pairs
+    if keys.dtype != tl.int32:
+        # one comparison for both
         pairs = tl.where((pairs > others) != upper, others, pairs)
     else:
         pairs = tl.where(upper, tl.maximum(pairs, others), tl.minimum(pairs, others))
@@ -52,7 +57,11 @@ def sort_exchange(keys, DISTANCE: tl.constexpr):
 def sort_turn(keys, RUN: tl.constexpr):
     # every second run of keys in the opposite order
     runs = tl.reshape(keys, [keys.numel // (2 * RUN), 2, RUN])
-    runs = runs ^ -tl.reshape(tl.arange(0, 2), [1, 2, 1]).to(keys.dtype)
+    second = tl.reshape(tl.arange(0, 2), [1, 2, 1])
+    if keys.dtype == tl.float64:
+        runs = (runs.to(tl.int64, bitcast=True) ^ (second.to(tl.int64) << 63)).to(tl.float64, bitcast=True)
+    else:
+        runs = runs ^ -second.to(keys.dtype)
     return tl.reshape(runs, [keys.numel])
 
 
@@ -103,4 +112,3 @@ def sorted_rows(
     tl.store(out1 + (x0 * 1024 + r0), position4)
 # grid 32768
 # try {'XBLOCK': 1, 'R0_BLOCK': 1024, 'SORT_THREADS': 32, 'SORT_WIDTH': 8} warps 1
-# try {'XBLOCK': 1, 'R0_BLOCK': 1024, 'SORT_THREADS': 64, 'SORT_WIDTH': 8} warps 2
