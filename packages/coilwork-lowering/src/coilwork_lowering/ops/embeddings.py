@@ -57,6 +57,7 @@ def _sorted(
         Elements(
             count=product(indices.shape),
             rows=rows,
+            all_rows=as_int(padding) == -1,
             inner=gradient.shape[len(indices.shape) :],
             key=key if as_int(padding) != -1 else found,
             value=element,

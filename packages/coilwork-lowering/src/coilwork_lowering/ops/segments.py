@@ -30,7 +30,8 @@ PIECE: Final = 32
 # Fewer pieces than this are not worth a kernel.
 _LEAST_PIECES: Final = 4
 _LOG_PIECE: Final = PIECE.bit_length() - 1
-_INT16_MAX: Final = 2**15 - 1
+# Types for keys, and how many different ones each holds: one radix sort's pass for every byte.
+_KEYS: Final = ((DType.I8, 2**8), (DType.I16, 2**16), (DType.I32, 2**32))
 _INT32_MAX: Final = 2**31 - 1
 
 
@@ -41,6 +42,7 @@ class Elements:
     Attributes:
         count: how many elements there are.
         rows: how many rows.
+        all_rows: every element belongs to a row; none is left out.
         inner: shape of an element and of a row.
         key: the row that element `n` is added to, in `i64`; `rows` for elements to be left out.
         value: element `position` at a point of `inner`; `position` is an index expression over `placeholder(0)`, which the
@@ -51,6 +53,7 @@ class Elements:
 
     count: Expr
     rows: Expr
+    all_rows: bool
     inner: Shape
     key: Callable[[Expr], Scalar]
     value: Callable[[Expr, Scalar, tuple[Expr, ...], Scalar], Scalar]
@@ -87,14 +90,16 @@ def lower_bound(
     """How many of the first `count` elements of `ordered` are `before`, which holds for none behind one it fails for.
 
     A binary search in as many steps as the largest `count` has bits. `row` are the coordinates in front of the last one.
+    The result is an `i32` if that holds what the search adds up, else an `i64`.
     """
     longest = bounds(count).hi
     bits = 48 if longest is None else max(longest.bit_length(), 1)
-    found: Scalar = const(0, DType.I64)
+    width = DType.I32 if bits < 31 else DType.I64
+    found: Scalar = const(0, width)
     for bit in reversed(range(bits)):
-        further = add(found, const(1 << bit, DType.I64))
-        inside = op("le", further, index(count))
-        last = sub(further, const(1, DType.I64))
+        further = add(found, const(1 << bit, width))
+        inside = op("le", further, cast(index(count), width))
+        last = sub(further, const(1, width))
         element = builder.read(ordered, (*row, placeholder(0)), indirect=(last,), mask=inside)
         found = select(both(inside, before(element)), further, found)
     return found
@@ -124,27 +129,37 @@ def sums_of_rows(builder: Builder, device: str, elements: Elements) -> Sums:
         shape = (elements.rows, *elements.inner)
         zeros = builder.pointwise(shape, elements.dtype, device, lambda point: const(0, elements.dtype))
         return Sums(values=zeros, starts=None)
-    ordered, places = _sorted(builder, device, elements)
-    starts = _starts(builder, device, elements, ordered)
+    order = _sorted(builder, device, elements)
+    starts = _starts(builder, device, elements, order)
     pieces = floordiv(elements.count, PIECE)
     few = as_int(pieces)
     parts = None
     if few is None or few >= _LEAST_PIECES:
-        parts = _sums_of_pieces(builder, device, elements, ordered, places, pieces)
-    values = _rows(builder, device, elements, starts, places, parts)
+        parts = _sums_of_pieces(builder, device, elements, order, pieces)
+    values = _rows(builder, device, elements, starts, order.places, parts)
     return Sums(values=values, starts=starts)
 
 
-def _sorted(builder: Builder, device: str, elements: Elements) -> tuple[TensorValue, TensorValue]:
-    """The keys in order, and where each was."""
-    # a radix sort takes a pass over keys and places for each byte of the keys
-    widths = ((DType.I16, _INT16_MAX), (DType.I32, _INT32_MAX))
-    width = next((d for d, most in widths if provably_le(elements.rows, most)), DType.I64)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Order:
+    """The keys in order, less `offset`, and where each was."""
+
+    keys: TensorValue
+    offset: int
+    places: TensorValue
+
+
+def _sorted(builder: Builder, device: str, elements: Elements) -> _Order:
+    width, offset = _key_type(elements)
+
+    def key(point: tuple[Expr, ...]) -> Scalar:
+        return cast(sub(elements.key(point[0]), const(offset, DType.I64)), width)
+
     keys = builder.pointwise(
         (elements.count,),
         width,
         device,
-        lambda point: cast(elements.key(point[0]), width),
+        key,
         checks=lambda point: elements.checks(point[0]),
         name=f"{builder.hint}_keys",
     )
@@ -155,17 +170,35 @@ def _sorted(builder: Builder, device: str, elements: Elements) -> tuple[TensorVa
     builder.add(
         Sort(outputs=(ordered, places), ranges=ranges, axis=ranges[0], body=body, origins=builder.origins)
     )
-    return whole(ordered), whole(places)
+    return _Order(keys=whole(ordered), offset=offset, places=whole(places))
 
 
-def _starts(builder: Builder, device: str, elements: Elements, ordered: TensorValue) -> TensorValue:
+def _key_type(elements: Elements) -> tuple[DType, int]:
+    """The narrowest type for keys, and what is taken from them so that they use all of its numbers."""
+    different = elements.rows if elements.all_rows else elements.rows + 1
+    for width, most in _KEYS:
+        if provably_le(different, most // 2):
+            return width, 0
+        if provably_le(different, most):
+            return width, most // 2
+    return DType.I64, 0
+
+
+def _places_type(elements: Elements) -> DType:
+    """What positions in sorted order are counted in."""
+    return DType.I32 if provably_le(elements.count, _INT32_MAX - 2 * PIECE) else DType.I64
+
+
+def _starts(builder: Builder, device: str, elements: Elements, order: _Order) -> TensorValue:
     """Where each row's elements begin in sorted order; one more entry says where the last row's end."""
-    narrow = provably_le(elements.count, _INT32_MAX)
-    dtype = DType.I32 if narrow else DType.I64
+    # the entry behind all rows may have no place in the keys' type
+    wide = DType.I32 if provably_le(elements.rows, _INT32_MAX) else DType.I64
+    dtype = _places_type(elements)
 
     def body(point: tuple[Expr, ...]) -> Scalar:
-        row = cast(index(point[0]), ordered.dtype)
-        return cast(lower_bound(builder, ordered, elements.count, lambda key: lt(key, row)), dtype)
+        row = cast(index(point[0] - order.offset), wide)
+        found = lower_bound(builder, order.keys, elements.count, lambda key: lt(cast(key, wide), row))
+        return cast(found, dtype)
 
     return builder.pointwise((elements.rows + 1,), dtype, device, body, name=f"{builder.hint}_starts")
 
@@ -174,17 +207,22 @@ def _sums_of_pieces(
     builder: Builder,
     device: str,
     elements: Elements,
-    ordered: TensorValue,
-    places: TensorValue,
+    order: _Order,
     pieces: Expr,
 ) -> TensorValue:
-    """The sum of each whole piece whose elements are all of one row; 0 for others, which nothing is read for."""
+    """The sum of each whole piece whose elements are all of one row; 0 for others, which nothing is read for.
+
+    Those end before their first element, as rows of the sums do that have none.
+    """
 
     def body(point: tuple[Expr, ...], axes: tuple[Expr, ...]) -> Scalar:
-        first = builder.read(ordered, (point[0] * PIECE,))
-        one_row = eq(first, builder.read(ordered, (point[0] * PIECE + (PIECE - 1),)))
-        place = builder.read(places, (point[0] * PIECE + axes[0],), mask=one_row)
-        return elements.value(placeholder(0), place, point[1:], one_row)
+        first = builder.read(order.keys, (point[0] * PIECE,))
+        one_row = eq(first, builder.read(order.keys, (point[0] * PIECE + (PIECE - 1),)))
+        length = select(one_row, const(PIECE, DType.I64), const(0, DType.I64))
+        inside = lt(index(axes[0]), length)
+        place = builder.read(order.places, (point[0] * PIECE + axes[0],), mask=inside)
+        value = elements.value(placeholder(0), place, point[1:], inside)
+        return select(inside, value, const(0, elements.dtype))
 
     (found,) = builder.reduce(
         "sum", (pieces, *elements.inner), (as_expr(PIECE),), device, body, (elements.dtype,)
@@ -206,9 +244,8 @@ def _rows(
     point = coordinate_symbols("i", shape)
     most = elements.count if parts is None else _most_steps(elements.count)
     axis = symbol("r0", extent=most)
-    start = cast(builder.read(starts, (point[0],)), DType.I64)
-    end = cast(builder.read(starts, (point[0] + 1,)), DType.I64)
-    step: Scalar = index(axis)
+    start, end = builder.read(starts, (point[0],)), builder.read(starts, (point[0] + 1,))
+    step = cast(index(axis), starts.dtype)
     zero = const(0, elements.dtype)
 
     def element(position: Scalar, inside: Scalar) -> Scalar:
@@ -264,8 +301,8 @@ class _Walk:
 
 
 def _walk(start: Scalar, end: Scalar) -> _Walk:
-    zero, shift = const(0, DType.I64), const(_LOG_PIECE, DType.I64)
-    first = op("rshift", add(start, const(PIECE - 1, DType.I64)), shift)
+    zero, shift = const(0, start.dtype), const(_LOG_PIECE, start.dtype)
+    first = op("rshift", add(start, const(PIECE - 1, start.dtype)), shift)
     last = op("rshift", end, shift)
     pieces = op("maximum", sub(last, first), zero)
     any_piece = lt(first, last)

@@ -59,6 +59,7 @@ def index_put_sorted(
     elements = Elements(
         count=product(depth),
         rows=product(indexed),
+        all_rows=True,
         inner=inner,
         key=key,
         value=element,
@@ -119,6 +120,7 @@ def scatter_sorted(
     elements = Elements(
         count=product(counted),
         rows=size if whole_rows else product(value.shape),
+        all_rows=True,
         inner=inner,
         key=key,
         value=element,
@@ -151,6 +153,7 @@ def index_add_sorted(
     elements = Elements(
         count=source.shape[dim],
         rows=value.shape[dim],
+        all_rows=True,
         inner=(*value.shape[:dim], *value.shape[dim + 1 :]),
         key=key,
         value=element,
