@@ -222,6 +222,9 @@ def _ragged(facts: Facts, target: Target) -> list[Config]:
     rows = facts.extents.get("y", 1)
     if "y" not in facts.extents:
         shapes = [(1, 128, 4, 4), (1, 64, 8, 4), (1, 256, 2, 4)]
+        if columns >= 1024 * 2 * target.multiprocessors:
+            # several results per thread, each with a chain of loads
+            shapes = [(1, 512, 1, 4), (1, 256, 1, 4), (1, 512, 2, 8)]
     elif rows * -(-columns // 256) < 4 * target.multiprocessors:
         shapes = [(1, 64, 32, 4), (1, 128, 16, 4), (1, 32, 64, 4)]
     else:
@@ -229,7 +232,11 @@ def _ragged(facts: Facts, target: Target) -> list[Config]:
         height = max(1, 512 // width)
         # 8 results per thread, with all its points of r: no thread waits for another, and registers leave room for many
         warps = max(1, height * width // 256)
-        shapes = [(height, width, 2, warps), (height, width, 1, warps), (height, max(1, width // 2), 4, warps)]
+        shapes = [
+            (height, width, 2, warps),
+            (height, width, 1, warps),
+            (height, max(1, width // 2), 4, warps),
+        ]
     found = []
     for height, width, depth, warps in shapes:
         x = min(width, next_power_of_two(columns))
