@@ -41,15 +41,21 @@ def recall(store: Store | None, spec: TritonKernel, device_name: str) -> Mapping
     if entries is None:
         store.delete(key)
         return {}
-    names = set(spec.configs[0])
     space = Space.of(spec)
-    candidates = [identity(config) for config in spec.configs]
     found = {tuple(entry["magnitudes"]): entry["config"] for entry in entries}
-    return {
-        sizes: config
-        for sizes, config in found.items()
-        if set(config) == names and (identity(config) in candidates or space.allows(config))
-    }
+    return {sizes: config for sizes, config in found.items() if _is_of(spec, space, config)}
+
+
+def _is_of(spec: TritonKernel, space: Space, config: Config) -> bool:
+    """True if `config` is a candidate of `spec`, or one step after the other away from one."""
+    if set(config) != set(spec.configs[0]):
+        return False
+    given = all(
+        config[name] in {candidate[name] for candidate in spec.configs}
+        for name in config
+        if name not in space.values
+    )
+    return identity(config) in map(identity, spec.configs) or (given and space.allows(config))
 
 
 def remember(
