@@ -8,12 +8,15 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork.alignment import aligned_inputs
+from coilwork.backend import backend
 from coilwork_lowering import lower
 
 
-def aligned(function: Callable[..., object], *inputs: torch.Tensor) -> tuple[str, ...]:
+def aligned(
+    function: Callable[..., object], *inputs: torch.Tensor, returns_memory: bool = True
+) -> tuple[str, ...]:
     gm = make_fx(function, tracing_mode="fake")(*inputs)
-    return aligned_inputs(lower(gm, name="g").graph, gm)
+    return aligned_inputs(lower(gm, name="g").graph, gm, returns_memory=returns_memory)
 
 
 def test_offsets_decide() -> None:
@@ -31,3 +34,23 @@ def test_inputs_whose_own_memory_matters_are_left_out() -> None:
     assert aligned(lambda a, b: (a.add_(b), b * 2), x, y) == ("b_1",)
     assert aligned(lambda a, b: (a.view(4, 4), b * 2), x, y) == ("b_1",)
     assert aligned(lambda a, b: (a, b * 2), x, y) == ("b_1",)
+
+
+def test_views_that_are_only_read_do_not_matter() -> None:
+    x, w = torch.zeros(4, 16), torch.zeros(8, 16)
+    assert aligned(lambda a, b: (a + 1, a @ b.t()), x, w) == ("a_1", "b_1")
+
+
+def test_whoever_asks_for_values_only_takes_a_copy_of_what_is_returned() -> None:
+    x, y = torch.zeros(16), torch.zeros(16)
+    assert aligned(lambda a, b: (a, a.view(4, 4), b * 2), x, y, returns_memory=False) == ("a_1", "b_1")
+    assert aligned(lambda a, b: (a.add_(b), a), x, y, returns_memory=False) == ("b_1",)
+
+
+def test_saved_inputs_that_are_not_aligned() -> None:
+    compiled = torch.compile(lambda a, b: (a * b).exp(), backend=backend, options={"strict": True})
+    for offset in (0, 1):
+        a, b = (torch.rand(33 + offset)[offset:].requires_grad_() for _ in range(2))
+        got = torch.autograd.grad(compiled(a, b).sum(), (a, b))
+        wanted = torch.autograd.grad((a * b).exp().sum(), (a, b))
+        torch.testing.assert_close(got, wanted)

@@ -334,7 +334,8 @@ def _online_softmax() -> Reduction:
     def finish(site: Site, writer: Writer, lanes: tuple[Name, ...]) -> tuple[Expression, ...]:
         high, partial = lanes
         overall = writer.bind("max", _reduce(site, writer, "combine_max_nan", high))
-        scaled = Binary("*", partial, tl("exp", binary("-", high, overall)))
+        writer.device("exp_for_sum")
+        scaled = Binary("*", partial, call("exp_for_sum", binary("-", high, overall)))
         return (overall, writer.bind("sum", site.along("sum", scaled)))
 
     return Reduction(persistent=persistent, start=start, step=step, finish=finish)

@@ -37,13 +37,22 @@ def combine_argmax(a, ai, b, bi):
 
 
 @triton.jit
+def exp_for_sum(x):
+    # exp of what is at most 0, for a sum that also has a term of 1: beside that one, what tl.exp2 flushes to 0 is nothing, and
+    # without care for subnormal results an exponential takes three instructions less
+    if x.dtype == tl.float32:
+        return tl.exp2(x * 1.4426950408889634)
+    return tl.exp(x)
+
+
+@triton.jit
 def online_softmax_chunks(m, s, x, CHUNK: tl.constexpr):
     # as online_softmax_step, for lanes of CHUNK neighbours each, all of one thread: one rescaling for all of them
     parts = tl.reshape(x, [x.shape[0] // CHUNK, CHUNK])
     m_new = tl.maximum(m, tl.reduce(parts, 1, combine_max_nan), propagate_nan=tl.PropagateNan.ALL)
     shift = tl.where(m_new == float("-inf"), 0.0, m_new)
-    within = tl.sum(tl.exp(parts - shift[:, None]), 1)
-    return m_new, s * tl.exp(m - shift) + within
+    within = tl.sum(exp_for_sum(parts - shift[:, None]), 1)
+    return m_new, s * exp_for_sum(m - shift) + within
 
 
 @triton.jit
@@ -126,7 +135,7 @@ def every_reduction(
     apart39 = mean_lanes18 - mean38
     m2_40 = tl.sum(m2_lanes19 + weight_lanes20 * (apart39 * apart39), 0)
     max41 = tl.reduce(max_lanes23, 0, combine_max_nan)
-    sum42 = tl.sum(sum_lanes24 * tl.exp(max_lanes23 - max41), 0)
+    sum42 = tl.sum(sum_lanes24 * exp_for_sum(max_lanes23 - max41), 0)
     tl.store(out0 + x0, sum25)
     tl.store(out1 + x0, prod26)
     tl.store(out2 + x0, min27)

@@ -1,8 +1,10 @@
 """Which inputs of a graph start at multiples of 16 bytes, so that kernels may use vector accesses on them.
 
 Torch's allocators align storages, so an input's alignment follows from its storage offset. The promise is kept at run
-time by copying an input that breaks it; hence inputs whose own memory matters (overwritten, or returned as a view) are
-left out. For most of those that are overwritten, `updates.py` makes the promise.
+time by copying an input that breaks it; hence inputs whose own memory matters (overwritten, or returned, as they are or
+as a view) are left out. For most of those that are overwritten, `updates.py` makes the promise. What a forward graph
+returns of its inputs is either saved for the backward graph, which asks for values only, or made anew by AOTAutograd from
+the inputs that it holds: there a copy does.
 """
 
 from __future__ import annotations
@@ -12,22 +14,39 @@ from typing import Final
 import torch
 
 from coilwork_ir.buffers import Buffer, Ref
-from coilwork_ir.loops.access import shares_memory
+from coilwork_ir.loops.access import overwritten, shares_memory
 from coilwork_ir.loops.nodes import Graph
 
 ALIGNMENT_BYTES: Final = 16
 
 
-def aligned_inputs(graph: Graph, gm: torch.fx.GraphModule) -> tuple[str, ...]:
-    """Names of the input buffers of `graph`, lowered from `gm`, that are aligned and may be copied when they are not."""
-    own_memory = {source for node in graph.nodes for _, source in shares_memory(node)}
-    own_memory |= {output.name for output in graph.outputs if isinstance(output, Ref)}
+def aligned_inputs(graph: Graph, gm: torch.fx.GraphModule, *, returns_memory: bool = True) -> tuple[str, ...]:
+    """Names of the input buffers of `graph`, lowered from `gm`, that are aligned and may be copied when they are not.
+
+    `returns_memory`: whoever calls the graph expects an input that it returns to be the same memory, not just as good.
+    """
+    own_memory = _own_memory(graph, returns_memory=returns_memory)
     placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
     return tuple(
         entry.name
         for entry, node in zip(graph.inputs, placeholders, strict=True)
         if isinstance(entry, Buffer) and entry.name not in own_memory and starts_aligned(node.meta.get("val"))
     )
+
+
+def _own_memory(graph: Graph, *, returns_memory: bool) -> set[str]:
+    """Buffers of `graph` that hand on their own memory: to what overwrites it, or to the caller."""
+    source = {new: old for node in graph.nodes for new, old in shares_memory(node)}
+    handed_on = [old for node in graph.nodes for old, _ in overwritten(node)]
+    if returns_memory:
+        handed_on += [output.name for output in graph.outputs if isinstance(output, Ref)]
+    found: set[str] = set()
+    for start in handed_on:
+        name: str | None = start
+        while name is not None and name not in found:
+            found.add(name)
+            name = source.get(name)
+    return found
 
 
 def starts_aligned(value: object) -> bool:
