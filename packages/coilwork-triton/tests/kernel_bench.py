@@ -107,11 +107,15 @@ def moved(config: Config, name: str, value: int) -> Config:
 
 def corners(source: KernelSource) -> list[Config]:
     """For each parameter the nearest configurations to the best guess where it is least and where it is most."""
-    known = everything(source)
+    return corners_of(source, everything(source))
+
+
+def corners_of(source: KernelSource, known: Sequence[Config]) -> list[Config]:
+    """The corners among `known`, configurations of `source`."""
     found: dict[Config, None] = {}
     for name, _ in source.space.values:
-        chosen = [value_of(config, name) for config in known]
-        for extreme in (min(chosen), max(chosen)):
+        chosen = {value_of(config, name) for config in known}
+        for extreme in sorted({min(chosen, default=0), max(chosen, default=0)} & chosen):
             near = [config for config in known if value_of(config, name) == extreme]
             found[min(near, key=lambda config: distance(source, config))] = None
     return list(found)
