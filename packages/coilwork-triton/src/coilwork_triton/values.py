@@ -15,9 +15,10 @@ from coilwork_ir.scalar import Const, IndexValue, Load, Op, Reduce, Scalar, Scan
 from coilwork_triton.index_printer import fits_32_bits
 from coilwork_triton.levels import Levels
 from coilwork_triton.ops import NEEDS_NAMED, OPERATORS, SCALAR_BUILDERS, OpContext
-from coilwork_triton.positions import narrow_positions
+from coilwork_triton.positions import narrow_positions, short_casts
 from coilwork_triton.printer import format_expression
 from coilwork_triton.reductions import REDUCTIONS, Site
+from coilwork_triton.rounding import one_plus, only_rounded, softmax_numerators
 from coilwork_triton.scans import ScanSite, block_scan, carried_scan, start_carry
 from coilwork_triton.shape import Shape, Tile
 from coilwork_triton.space import Space
@@ -38,9 +39,11 @@ from coilwork_triton.tree import (
 from coilwork_triton.types import (
     free_constant,
     plain_constant,
+    reciprocal_of,
     triton_type,
     typed_constant,
 )
+from coilwork_triton.users import users_of
 from coilwork_triton.vectors import LEAST_ROW, Access, runs_on
 from coilwork_triton.writer import Names, Writer
 
@@ -85,6 +88,16 @@ class Values:
         self._uses = Counter(operand for node in self.order for operand in node.operands)
         self._uses.update(roots)
         self._narrow = narrow_positions(self.order, roots)
+        users = users_of(self.order)
+        self._short_casts = short_casts(self.order, roots, users)
+        fast = kernel.numerics == "fast"
+        self._rounded = only_rounded(self.order, roots, users) if fast else frozenset()
+        if shape.walk == "persistent":
+            # one exponential serves the sum and the quotient, as long as both are written alike
+            self._rounded -= softmax_numerators(self._rounded)
+        self._sums = one_plus(self._rounded, users)
+        # written as part of those sums
+        self._absorbed = frozenset(self._sums.values())
         self._cast_only = frozenset(
             node.operands[0] for node in self.order if isinstance(node, Op) and node.op == "cast"
         )
@@ -192,8 +205,10 @@ class Values:
                 scope.bound[node] = self._index_value(scope, node)
             case Load():
                 self._load(scope, node)
-            case Op():
+            case Op() if node not in self._absorbed:
                 self._op(scope, node)
+            case Op():
+                return
             case Reduce():
                 self._reduce(scope, node)
             case Scan():
@@ -279,9 +294,18 @@ class Values:
             )
         operand = node.operands[-1]
         context = OpContext(
-            operand=operand.dtype, result=node.dtype, numerics=self.kernel.numerics, library=self._library
+            operand=operand.dtype,
+            result=DType.I32 if node in self._short_casts else node.dtype,
+            numerics=self.kernel.numerics,
+            rounded=node in self._rounded,
+            library=self._library,
         )
-        found = row(context, self._operands(scope, node))
+        function = self._sums.get(node)
+        if function is not None:
+            argument = self.expression(scope, function.operands[0])
+            found = context.device(f"one_plus_{function.op}_rounded", argument)
+        else:
+            found = self._multiplied(scope, node) or row(context, self._operands(scope, node))
         stem = f"{node.op}_" if node.op[-1].isdigit() else node.op
         if node.op == "cast" and isinstance(operand, Load):
             stem = f"{operand.buffer}_"
@@ -289,6 +313,18 @@ class Values:
             scope.bound[node] = found
             return
         scope.bound[node] = scope.writer.bind(stem, found)
+
+    def _multiplied(self, scope: Scope, node: Op) -> Expression | None:
+        """A quotient by a constant as a product, where that is as good."""
+        if node.op != "div" or node not in self._rounded:
+            return None
+        value, divisor = node.operands
+        if isinstance(value, Const) or not isinstance(divisor, Const):
+            return None
+        factor = reciprocal_of(float(divisor.value))
+        if factor is None:
+            return None
+        return Binary("*", self.expression(scope, value), plain_constant(factor, DType.F32))
 
     def _operands(self, scope: Scope, node: Op) -> tuple[Expression, ...]:
         bare = node.op in OPERATORS or (
