@@ -13,6 +13,7 @@ from coilwork_ir.index import Expr, as_expr, as_int
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.scalar import Const, IndexValue, Load, Op, Reduce, Scalar, Scan, placeholder, postorder
 from coilwork_triton.index_printer import fits_32_bits
+from coilwork_triton.joined import Joined, absorbed_by, joined_loads
 from coilwork_triton.levels import Levels
 from coilwork_triton.ops import NEEDS_NAMED, OPERATORS, SCALAR_BUILDERS, OpContext
 from coilwork_triton.positions import narrow_positions, short_casts
@@ -96,8 +97,9 @@ class Values:
             # one exponential serves the sum and the quotient, as long as both are written alike
             self._rounded -= softmax_numerators(self._rounded)
         self._sums = one_plus(self._rounded, users)
-        # written as part of those sums
-        self._absorbed = frozenset(self._sums.values())
+        self._joined = {} if shape.neighbourly else joined_loads(kernel, self.order, users)
+        # written as part of those
+        self._absorbed = absorbed_by(self._joined, self.order, users).union(self._sums.values())
         self._cast_only = frozenset(
             node.operands[0] for node in self.order if isinstance(node, Op) and node.op == "cast"
         )
@@ -201,14 +203,16 @@ class Values:
         match node:
             case Const():
                 return
+            case _ if node in self._absorbed:
+                return
             case IndexValue():
                 scope.bound[node] = self._index_value(scope, node)
             case Load():
                 self._load(scope, node)
-            case Op() if node not in self._absorbed:
-                self._op(scope, node)
+            case Op() if node in self._joined:
+                self._load_joined(scope, node, self._joined[node])
             case Op():
-                return
+                self._op(scope, node)
             case Reduce():
                 self._reduce(scope, node)
             case Scan():
@@ -251,7 +255,7 @@ class Values:
         if node.mask is not None:
             conditions.append(self.expression(scope, node.mask))
             options["other"] = plain_constant(node.other, node.dtype)
-        pointer = Name(node.buffer) if offset == Number(0) else Binary("+", Name(node.buffer), offset)
+        pointer = _pointer(node, offset)
         policy = self._eviction(scope, node)
         if policy:
             options["eviction_policy"] = Text(policy)
@@ -261,6 +265,19 @@ class Values:
             scope.bound[node] = loaded
         else:
             scope.bound[node] = scope.writer.bind(f"{node.buffer}_", loaded)
+
+    def _load_joined(self, scope: Scope, node: Op, joined: Joined) -> None:
+        varies = self.levels.varies[node]
+        symbols = varies.union(*(self.space.simplified(load.index[0]).free_symbols for load in joined.loads))
+        block = self.block(node, symbols=symbols)
+        *pointers, pointer = (
+            _pointer(load, self.offset(scope, load.index[0], (), block)) for load in joined.loads
+        )
+        for (condition, _), chosen in reversed(list(zip(joined.choices, pointers, strict=True))):
+            pointer = scope.writer.bind("at", tl("where", self.expression(scope, condition), chosen, pointer))
+        mask = self.space.mask(self.space.letters(varies))
+        loaded = tl("load", pointer, *(() if mask is None else (mask,)))
+        scope.bound[node] = scope.writer.bind("joined", loaded)
 
     def _runs_on(self, node: Load) -> Tile | None:
         """The tile along which `node` may read on to the end of 16 bytes, which lets it be that wide everywhere."""
@@ -472,6 +489,10 @@ class Values:
                 position = other.kind in ("argmin", "argmax") or other.output == 1
                 value = typed_constant(0, DType.I64) if position else self.expression(scope, node.operands[0])
                 scope.bound[other] = value if isinstance(value, Name) else scope.writer.bind("running", value)
+
+
+def _pointer(node: Load, offset: Expression) -> Expression:
+    return Name(node.buffer) if offset == Number(0) else Binary("+", Name(node.buffer), offset)
 
 
 def _flat(axes: Sequence[Expr]) -> Expr:
