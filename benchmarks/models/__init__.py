@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from benchmarks.models import bert, convnext, gpt2, llama, lstm, resnet50, t5, unet, vit
+from benchmarks.models import (
+    bert,
+    convnext,
+    gpt2,
+    llama,
+    lstm,
+    mamba,
+    mixtral,
+    resnet50,
+    t5,
+    unet,
+    vit,
+    whisper,
+)
 from benchmarks.models.case import Instance, ModelCase, Setting, Size, instantiate
 
 CASES: tuple[ModelCase, ...] = (
@@ -15,6 +28,9 @@ CASES: tuple[ModelCase, ...] = (
     *convnext.CASES,
     *lstm.CASES,
     *unet.CASES,
+    *whisper.CASES,
+    *mixtral.CASES,
+    *mamba.CASES,
 )
 
 

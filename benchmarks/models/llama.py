@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.models.case import ModelCase, Setting, Size, tokens
+from benchmarks.models.case import ModelCase, Setting, Size, next_token_loss, tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,4 +132,6 @@ def inputs(setting: Setting, generator: torch.Generator) -> tuple[Tensor, ...]:
     return (tokens(SHAPES[setting.size].vocabulary, shape, setting, generator),)
 
 
-CASES = (ModelCase(name="llama", build=Llama, inputs=inputs, dynamic_dims=((0, 0), (0, 1))),)
+CASES = (
+    ModelCase(name="llama", build=Llama, inputs=inputs, loss=next_token_loss, dynamic_dims=((0, 0), (0, 1))),
+)

@@ -87,6 +87,16 @@ def test_accesses_stay_16_bytes_wide(compiler: TritonProcess, name: str) -> None
 
 
 @pytest.mark.slow
+def test_pointers_are_fetched_by_those_who_need_them(compiler: TritonProcess) -> None:
+    source = TritonCodegen().emit(together([65536] * 60), target("sm_90"), {})
+    text = compile_source(compiler, source, "sm_90")
+    # a body that is inlined is joined with the others, behind 120 fetches
+    assert ".func" in text
+    before = text.partition(".entry")[2].partition("bra")[0]
+    assert before.count("ld.param") < 20
+
+
+@pytest.mark.slow
 def test_many_members_are_found_by_halving(compiler: TritonProcess) -> None:
     text = compile_source(compiler, emitted(together([1] * 161, unit=1)), "sm_90")
     branches = [line for line in text.splitlines() if "bra" in line]

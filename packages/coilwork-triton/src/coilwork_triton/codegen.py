@@ -57,7 +57,8 @@ class TritonCodegen:
             body=written.body,
         )
         notes = tuple(format_kernel(kernel, origins=False).splitlines())
-        module = Module(doc=_header(kernel), notes=notes, functions=(*with_dependencies(library), function))
+        parts = (*written.functions, function)
+        module = Module(doc=_header(kernel), notes=notes, functions=(*with_dependencies(library), *parts))
         return KernelSource(
             name=kernel.name,
             language="triton",

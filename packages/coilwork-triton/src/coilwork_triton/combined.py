@@ -1,17 +1,16 @@
 """Several computations of one kind in one launch.
 
 Each has as many programs as it would have alone. A program finds out which one it belongs to by halving the list of
-first programs, takes that one's pointers and sizes, and goes on with the body, which is there once:
+first programs, and calls the body, a function of its own, with that one's pointers and sizes:
 
     at = tl.program_id(0)
     if at < 4:
-        first = 0
-        n0 = 256
-        in0 = m0_in0
+        foreach_add_part(m0_in0, tl.full([], 256, tl.int32), at, XBLOCK)
     else:
-        first = 4
-        ...
-    own = at - first
+        foreach_add_part(m1_in0, tl.full([], 4096, tl.int32), at - 4, XBLOCK)
+
+The function is not inlined: of copies LLVM makes one, fetches the pointers of all members before it decides, and keeps
+them in registers.
 
 Where numbers of programs are known, so are the firsts, because there is one configuration: to measure several would mean
 copies of all that the launch updates.
@@ -19,6 +18,7 @@ copies of all that the launch updates.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -34,12 +34,16 @@ from coilwork_triton.shape import Shape
 from coilwork_triton.tree import (
     Assign,
     Binary,
+    Do,
     Expression,
+    Function,
     If,
     List,
     Name,
     Number,
+    Parameter,
     Statement,
+    call,
     tl,
 )
 from coilwork_triton.types import triton_type
@@ -50,12 +54,11 @@ _AT, _FIRST, _OWN = "at", "first", "own"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Leaf:
-    """A member, with what is the same for all of its programs."""
+class _Call:
+    """The body for a member, whose first program is `first`."""
 
     first: Expression
-    sizes: tuple[Expression, ...]
-    args: tuple[str, ...]
+    statement: Statement
 
 
 def write_combined(
@@ -75,31 +78,45 @@ def write_combined(
     one = replace(options, max_configs=1, index_dtype=options.index_dtype if narrow else "i64")
     points = sum(_points(body, member) for member in combined.members)
     shape, inside = write_part(body, target, one, library, points=points, program=_OWN)
+    part = _part(kernel, body, shape, inside)
     programs = [_programs(shape, body, member) for member in combined.members]
-    lines: list[Statement] = []
+    lines: list[Statement] = [Assign((_AT,), tl("program_id", Number(0)))]
     printer = IndexPrinter({}, lambda s: Name(s.name), library)
     firsts = _firsts(programs, printer, lines)
-    leaves = [
-        _Leaf(
-            first=firsts[number],
-            sizes=tuple(_typed(size, printer, shape.index_dtype) for size in member.sizes),
-            args=member.args,
-        )
-        for number, member in enumerate(combined.members)
+    calls = [
+        _Call(first=first, statement=Do(_call(part, member, first, shape, printer)))
+        for first, member in zip(firsts, combined.members, strict=True)
     ]
-    # what all members pass is passed as it is
-    shared = [k for k in range(len(body.args)) if len({leaf.args[k] for leaf in leaves}) == 1]
-    lines.append(Assign((_AT,), tl("program_id", Number(0))))
-    lines += [Assign((body.args[k].name,), Name(leaves[0].args[k])) for k in shared]
-    lines += _choice(leaves, body, frozenset(shared))
-    lines.append(Assign((_OWN,), Binary("-", Name(_AT), Name(_FIRST))))
     return Written(
-        body=(*lines, *inside),
+        body=(*lines, *_choice(calls)),
         grid=(total(programs),),
         configs=shape.configs,
         index_dtype=shape.index_dtype,
         neighbourly=shape.neighbourly,
+        functions=(part,),
     )
+
+
+def _part(kernel: Kernel, body: Kernel, shape: Shape, inside: tuple[Statement, ...]) -> Function:
+    runtime = [*(a.name for a in body.args), *(s.name for s in body.sizes), _OWN]
+    return Function(
+        name=f"{kernel.name}_part",
+        parameters=(*map(Parameter, runtime), *(Parameter(b, constexpr=True) for b in _blocks(shape))),
+        body=inside,
+        inline=False,
+    )
+
+
+def _call(
+    part: Function, member: Member, first: Expression, shape: Shape, printer: IndexPrinter
+) -> Expression:
+    sizes = (_scalar(printer.text(size), shape.index_dtype) for size in member.sizes)
+    own: Expression = Name(_AT) if first == Number(0) else Binary("-", Name(_AT), first)
+    return call(part.name, *map(Name, member.args), *sizes, own, *map(Name, _blocks(shape)))
+
+
+def _blocks(shape: Shape) -> list[str]:
+    return [name for name, _ in shape.configs[0].meta]
 
 
 def _points(body: Kernel, member: Member) -> int:
@@ -129,41 +146,21 @@ def _firsts(programs: list[Expr], printer: IndexPrinter, lines: list[Statement])
             known += exact
         elif number + 1 < len(programs):
             name = f"{_FIRST}{number + 1}"
-            # as wide as the literals that it meets in one variable
+            # as wide as the number of a program
             first = _scalar(Binary("+", found[-1], printer.text(count)), DType.I32)
             lines.append(Assign((name,), first))
             before = Name(name)
     return found
 
 
-def _typed(size: Expr, printer: IndexPrinter, dtype: DType) -> Expression:
-    """A member's size. All members' have one type, for they meet in one variable."""
-    if dtype is DType.I32:
-        return printer.text(size)
-    known = as_int(size)
-    return _scalar(printer.text(size) if known is None else Number(known), DType.I64)
-
-
 def _scalar(value: Expression, dtype: DType) -> Expression:
-    """`value` as a `dtype`. It has no methods where Triton takes an argument of 1 for a constant."""
+    """`value` as a `dtype`, and never as a constant, for each of which the function would be compiled anew."""
     return tl("full", List(()), value, triton_type(dtype))
 
 
-def _choice(leaves: list[_Leaf], body: Kernel, shared: frozenset[int]) -> list[Statement]:
-    if len(leaves) > 1:
-        half = len(leaves) // 2
-        later = leaves[half:]
-        return [
-            If(
-                Binary("<", Name(_AT), later[0].first),
-                tuple(_choice(leaves[:half], body, shared)),
-                tuple(_choice(later, body, shared)),
-            )
-        ]
-    (leaf,) = leaves
-    found: list[Statement] = [Assign((_FIRST,), leaf.first)]
-    found += [Assign((s.name,), value) for s, value in zip(body.sizes, leaf.sizes, strict=True)]
-    for k, formal in enumerate(body.args):
-        if k not in shared:
-            found.append(Assign((formal.name,), Name(leaf.args[k])))
-    return found
+def _choice(calls: Sequence[_Call]) -> list[Statement]:
+    if len(calls) == 1:
+        return [calls[0].statement]
+    half = len(calls) // 2
+    condition = Binary("<", Name(_AT), calls[half].first)
+    return [If(condition, tuple(_choice(calls[:half])), tuple(_choice(calls[half:])))]

@@ -64,7 +64,7 @@ def format_module(module: Module) -> str:
 def _function_lines(function: Function) -> list[str]:
     parameters = [_parameter(p) for p in function.parameters]
     header = f"def {function.name}({', '.join(parameters)}):"
-    lines = ["@triton.jit"]
+    lines = ["@triton.jit" if function.inline else "@triton.jit(noinline=True)"]
     if len(header) <= _WIDTH:
         lines.append(header)
     else:

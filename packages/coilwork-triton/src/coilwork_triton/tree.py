@@ -145,12 +145,13 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A `@triton.jit` function; `doc` is its docstring's lines."""
+    """A `@triton.jit` function; `doc` is its docstring's lines. Without `inline` it stays a function of its own."""
 
     name: str
     parameters: tuple[Parameter, ...]
     body: tuple[Statement, ...]
     doc: tuple[str, ...] = ()
+    inline: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from coilwork_triton.body import emit_body
 from coilwork_triton.levels import find_levels
 from coilwork_triton.options import TritonOptions
 from coilwork_triton.shape import Shape, plan
-from coilwork_triton.tree import Statement
+from coilwork_triton.tree import Function, Statement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +25,7 @@ class Written:
 
     Attributes:
         body: of the entry function.
+        functions: of the kernel's own that the body calls.
         grid: extents over sizes and block names.
         configs: candidates, best guess first.
         index_dtype: type of sizes.
@@ -36,6 +37,7 @@ class Written:
     configs: tuple[Config, ...]
     index_dtype: DType
     neighbourly: bool
+    functions: tuple[Function, ...] = ()
 
 
 def write(kernel: Kernel, target: Target, options: TritonOptions, library: set[str]) -> Written:
