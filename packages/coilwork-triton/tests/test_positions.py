@@ -7,7 +7,7 @@ import pytest
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import symbol
 from coilwork_ir.scalar import IndexValue, Scalar, cast, const, index_value, load, op, postorder
-from coilwork_triton.positions import narrow_positions, short_casts
+from coilwork_triton.positions import idle_bounds, narrow_positions, short_casts
 from coilwork_triton.users import users_of
 
 I64 = DType.I64
@@ -66,3 +66,24 @@ def test_numbers_of_unknown_or_great_size_keep_64_bits() -> None:
         assert not short(cast(cast(number, I64), DType.F32))
     unknown = symbol("s0")
     assert not short(cast(cast(cast(index_value(unknown), DType.F32), I64), DType.F32))
+
+
+def test_fractions_of_positions_need_no_bounds() -> None:
+    fraction = op("sub", source(256), cast(cast(source(256), I64), DType.F32))
+    low = op("maximum", fraction, const(0.0, DType.F32))
+    both = op("minimum", low, const(1.0, DType.F32))
+    assert idle_bounds(tuple(postorder((both,)))) == {low: fraction, both: fraction}
+    for used in (
+        op("minimum", fraction, const(0.5, DType.F32)),
+        op("maximum", fraction, const(0.5, DType.F32)),
+        op("minimum", source(256), const(1.0, DType.F32)),
+    ):
+        assert not idle_bounds(tuple(postorder((used,))))
+
+
+def test_fractions_of_what_may_be_negative_or_infinite_keep_bounds() -> None:
+    loaded = op("maximum", load("in0", [AT], DType.F32), const(0.0, DType.F32))
+    negative = op("maximum", cast(index_value(AT), DType.F32), const(-1.0, DType.F32))
+    for number in (loaded, negative):
+        fraction = op("sub", number, cast(cast(number, I64), DType.F32))
+        assert not idle_bounds(tuple(postorder((op("minimum", fraction, const(1.0, DType.F32)),))))

@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import bounds
-from coilwork_ir.scalar import Const, IndexValue, Op, Scalar
+from coilwork_ir.scalar import Const, IndexValue, Op, Scalar, postorder
 from coilwork_triton.users import Users
 
 _COMPARISONS: Final = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
@@ -58,6 +58,50 @@ def short_casts(order: Sequence[Scalar], roots: Sequence[Scalar], users: Users) 
             if _is_whole(node) and all(_any_width(user) for user in users[node]):
                 found.add(node)
     return frozenset(found.difference(roots))
+
+
+def idle_bounds(order: Sequence[Scalar]) -> Mapping[Scalar, Scalar]:
+    """Those among `order` that keep the fraction of a number of at least 0 between 0 and 1, and that fraction."""
+    fractions: set[Scalar] = set()
+    found: dict[Scalar, Scalar] = {}
+    for node in order:
+        if _is_fraction(node):
+            fractions.add(node)
+        elif isinstance(node, Op) and node.op in ("minimum", "maximum"):
+            value, bound = node.operands
+            outside = isinstance(bound, Const) and (
+                bound.value >= 1 if node.op == "minimum" else bound.value <= 0
+            )
+            if outside and value in fractions:
+                fractions.add(node)
+                found[node] = found.get(value, value)
+    return found
+
+
+def _is_fraction(node: Scalar) -> bool:
+    match node:
+        case Op(
+            op="sub",
+            operands=(value, Op(op="cast", operands=(Op(op="cast", operands=(same,), dtype=whole),))),
+        ):
+            # a value that may be infinite has no fraction
+            return same is value and whole.is_integer and _is_position(value)
+        case _:
+            return False
+
+
+def _is_position(node: Scalar) -> bool:
+    """`node` is a finite number of at least 0, for it comes from positions."""
+    match node:
+        case Op(op="maximum", operands=(value, Const() as least)):
+            known: dict[Scalar, Interval] = {}
+            for part in postorder((value,)):
+                interval = _interval(part, known)
+                if interval is not None:
+                    known[part] = interval
+            return least.value >= 0 and value in known
+        case _:
+            return False
 
 
 def _is_whole(node: Scalar) -> bool:

@@ -12,11 +12,12 @@ from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_expr, as_int
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.scalar import Const, IndexValue, Load, Op, Reduce, Scalar, Scan, placeholder, postorder
+from coilwork_triton.addresses import rows_and_columns, windows, without_constant
 from coilwork_triton.index_printer import fits_32_bits
 from coilwork_triton.joined import Joined, absorbed_by, joined_loads
 from coilwork_triton.levels import Levels
 from coilwork_triton.ops import NEEDS_NAMED, OPERATORS, SCALAR_BUILDERS, OpContext
-from coilwork_triton.positions import narrow_positions, short_casts
+from coilwork_triton.positions import idle_bounds, narrow_positions, short_casts
 from coilwork_triton.printer import format_expression
 from coilwork_triton.reductions import REDUCTIONS, Site
 from coilwork_triton.rounding import one_plus, only_rounded, softmax_numerators
@@ -61,6 +62,7 @@ class Scope:
     parent: Scope | None = None
     number: int = 0
     bound: dict[Scalar, Expression] = field(default_factory=dict)
+    starts: dict[tuple[str, Expr], Expression] = field(default_factory=dict)
 
     def find(self, node: Scalar) -> Expression | None:
         """The expression for `node`, from here or from outside."""
@@ -91,6 +93,7 @@ class Values:
         self._narrow = narrow_positions(self.order, roots)
         users = users_of(self.order)
         self._short_casts = short_casts(self.order, roots, users)
+        self._idle_bounds = idle_bounds(self.order)
         fast = kernel.numerics == "fast"
         self._rounded = only_rounded(self.order, roots, users) if fast else frozenset()
         if shape.walk == "persistent":
@@ -98,6 +101,7 @@ class Values:
             self._rounded -= softmax_numerators(self._rounded)
         self._sums = one_plus(self._rounded, users)
         self._joined = {} if shape.neighbourly else joined_loads(kernel, self.order, users)
+        self._windows = windows(self.order)
         # written as part of those
         self._absorbed = absorbed_by(self._joined, self.order, users).union(self._sums.values())
         self._cast_only = frozenset(
@@ -209,6 +213,8 @@ class Values:
                 scope.bound[node] = self._index_value(scope, node)
             case Load():
                 self._load(scope, node)
+            case Op() if node in self._idle_bounds:
+                scope.bound[node] = self.expression(scope, self._idle_bounds[node])
             case Op() if node in self._joined:
                 self._load_joined(scope, node, self._joined[node])
             case Op():
@@ -239,7 +245,7 @@ class Values:
     def _load(self, scope: Scope, node: Load) -> None:
         symbols = self.space.simplified(node.index[0]).free_symbols
         block = self.block(node, symbols=symbols)
-        offset = self.offset(scope, node.index[0], node.indirect, block)
+        pointer = self._address(scope, node, block)
         conditions = []
         # a load that does not move along a tile needs none of the tile's mask
         letters = self.space.letters(self.levels.varies[node])
@@ -255,7 +261,6 @@ class Values:
         if node.mask is not None:
             conditions.append(self.expression(scope, node.mask))
             options["other"] = plain_constant(node.other, node.dtype)
-        pointer = _pointer(node, offset)
         policy = self._eviction(scope, node)
         if policy:
             options["eviction_policy"] = Text(policy)
@@ -265,6 +270,21 @@ class Values:
             scope.bound[node] = loaded
         else:
             scope.bound[node] = scope.writer.bind(f"{node.buffer}_", loaded)
+
+    def _address(self, scope: Scope, node: Load, block: tuple[str, ...]) -> Expression:
+        if node in self._windows:
+            start, distance = without_constant(node.index[0])
+            key = (node.buffer, start)
+            if key not in scope.starts:
+                pointer = _pointer(node, self.offset(scope, start, (), block))
+                scope.starts[key] = scope.writer.bind(f"{node.buffer}_at", pointer)
+            return scope.starts[key] if distance == 0 else Binary("+", scope.starts[key], Number(distance))
+        apart = rows_and_columns(self.shape, self.space, node)
+        if apart is None:
+            return _pointer(node, self.offset(scope, node.index[0], node.indirect, block))
+        # one address per row, and to it a column, which is one instruction
+        rows, columns = (self.space.index(part) for part in apart)
+        return Binary("+", Binary("+", Name(node.buffer), rows), columns)
 
     def _load_joined(self, scope: Scope, node: Op, joined: Joined) -> None:
         varies = self.levels.varies[node]
