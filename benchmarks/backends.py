@@ -9,6 +9,19 @@ from typing import Any
 import torch
 
 Backend = str | Callable[..., Any]
+# What `inductor-max` and `coilwork-max` are short for: the widest search that launches kernels one by one.
+MAX = "max-autotune-no-cudagraphs"
+
+
+def family(name: str) -> str:
+    """The backend of `backend`, `backend-max` or `backend:mode`."""
+    return name.partition(":")[0].removesuffix("-max")
+
+
+def mode_of(name: str) -> str | None:
+    """Its mode, if it names one."""
+    backend, _, mode = name.partition(":")
+    return mode or (MAX if backend.endswith("-max") else None)
 
 
 def resolve_backend(name: str) -> Backend:
@@ -26,8 +39,8 @@ def resolve_backend(name: str) -> Backend:
 
 
 def compile_with(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """`function` compiled by the named backend, written `backend` or `backend:mode`; `eager` returns it as it is."""
-    backend, _, mode = name.partition(":")
+    """`function` compiled by what `name` says, `backend`, `backend-max` or `backend:mode`; `eager` returns it as it is."""
+    backend = family(name)
     if backend == "eager":
         return function
-    return torch.compile(function, backend=resolve_backend(backend), mode=mode or None)
+    return torch.compile(function, backend=resolve_backend(backend), mode=mode_of(name))

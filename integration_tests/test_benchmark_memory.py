@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,16 +11,20 @@ import torch
 from torch import Tensor
 
 from benchmarks.__main__ import main
+from benchmarks.backends import family, mode_of
 from benchmarks.memory_bound.case import Case, FewestBytes, Make, call_of, fewest_bytes
 from benchmarks.memory_bound.cases import CASES, find_case, select
-from benchmarks.memory_bound.choices import forget_choices
+from benchmarks.memory_bound.choices import forget_choices, learned, searches
 from benchmarks.memory_bound.judging import Judge
 from benchmarks.memory_bound.plan import Planner, ordered, plan_of, table
-from benchmarks.memory_bound.report import markdown
+from benchmarks.memory_bound.report import markdown, standing
 from benchmarks.memory_bound.results import Figure, MemoryRun, Row, from_json, to_json
 from benchmarks.memory_bound.runner import Plan, measured
 from coilwork_cache import LocalStore, content_key
 from coilwork_ir.program.walk import buffers
+from coilwork_runtime.specs import TritonKernel
+from coilwork_runtime.triton_kernels.descent import Found, Trial
+from coilwork_runtime.triton_kernels.remembered import remember
 from coilwork_runtime.triton_kernels.tuning import choose
 
 MAKE = Make(device=torch.device("cpu"))
@@ -179,6 +185,86 @@ def run() -> MemoryRun:
     )
 
 
+@pytest.fixture
+def wide() -> MemoryRun:
+    """A run in which Coilwork searched, too: on one case in vain, on one with a gain, and once it failed."""
+    rows = []
+    for case, default_us, best_us in (("even", 2.0, 2.0), ("gained", 3.0, 2.0), ("broken", 2.0, None)):
+        found = row(case, 4.0, default_us)
+        best = Figure(busy_us=best_us, failure="" if best_us else "wrong", repeatable=True)
+        figures = found.figures | {"inductor": Figure(busy_us=2.9), "coilwork-max": best}
+        rows.append(replace(found, figures=figures | {"inductor-max": Figure(busy_us=2.5)}))
+    return MemoryRun(
+        command="python -m benchmarks memory",
+        when="today",
+        device="cpu",
+        seconds=3.0,
+        machine={},
+        backends=("eager", "inductor", "inductor-max", "coilwork", "coilwork-max"),
+        rows=tuple(rows),
+    )
+
+
+def test_the_fastest_other_backend_may_have_searched_and_is_of_another_family(wide: MemoryRun) -> None:
+    assert [round(standing(row, "coilwork"), 3) for row in wide.rows] == [1.25, 0.833, 1.25]
+    text = markdown(wide)
+    assert "times as fast as inductor-max (geomean)" in text
+    assert "inductor-max / coilwork" in text and "coilwork-max / coilwork" not in text
+
+
+def test_how_far_defaults_are_from_the_best_found(wide: MemoryRun) -> None:
+    text = markdown(wide)
+    section = text[text.index("## Default configurations and the best found") :]
+    assert "- coilwork is within 3% of coilwork-max, or faster, in 1 of 2 cases" in section
+    assert section.index("| gained | 3.00 | 2.00 | +50.0% |") < section.index(
+        "| even | 2.00 | 2.00 | +0.0% |"
+    )
+    assert "broken" not in section
+    assert "best found" not in markdown(replace(wide, backends=wide.backends[:-1]))
+
+
+def test_names_of_backends_with_a_mode() -> None:
+    assert [family(n) for n in ("inductor", "inductor-max", "coilwork:reduce-overhead", "eager")] == [
+        "inductor",
+        "inductor",
+        "coilwork",
+        "eager",
+    ]
+    assert mode_of("coilwork-max") == mode_of("inductor-max") == "max-autotune-no-cudagraphs"
+    assert mode_of("inductor:reduce-overhead") == "reduce-overhead" and mode_of("coilwork") is None
+
+
+def test_what_searches_tried_is_read_from_the_cache_and_forgotten(tmp_path: Path) -> None:
+    spec = TritonKernel(
+        name="k",
+        source="",
+        entry="k",
+        args=(),
+        arg_names=(),
+        grid=("1",),
+        configs=({"XBLOCK": 64}, {"XBLOCK": 32}),
+        space={"XBLOCK": (32, 64, 128, 256)},
+    )
+    first, second, best, broken = (
+        Trial(config={"XBLOCK": 64}, milliseconds=0.03, registers=20),
+        Trial(config={"XBLOCK": 32}, milliseconds=0.04),
+        Trial(config={"XBLOCK": 128}, milliseconds=0.02, registers=30, spill_bytes=8),
+        Trial(config={"XBLOCK": 256}, reason="does not build"),
+    )
+    store = LocalStore(tmp_path / "coilwork")
+    found = Found(best=best, proposed=(first, second), tried=(best, broken))
+    remember(store, spec, "a GPU", [7], found)
+    (entry,) = read = searches(store.root)
+    assert (entry["kernel"], entry["device"], entry["sizes"]) == ("k", "a GPU", [7])
+    (told,) = json.loads(learned([("a case", one) for one in read]))
+    assert (told["case"], told["gain"]) == ("a case", 1.5)
+    assert told["best"] == {"us": 20.0, "config": {"XBLOCK": 128}, "registers": 30, "spill_bytes": 8}
+    assert [trial["us"] for trial in told["proposed"]] == [30.0, 40.0]
+    assert told["tried"][1]["reason"] == "does not build" and told["tried"][1]["us"] is None
+    assert forget_choices(inductor=tmp_path, coilwork=store.root) == 1
+    assert searches(store.root) == [] and json.loads(learned([])) == []
+
+
 def test_shares_and_speedups(run: MemoryRun) -> None:
     winner, _, broken = run.rows
     assert winner.fewest_bytes == 200
@@ -225,11 +311,14 @@ def test_the_command_writes_json_and_markdown(tmp_path: Path, capsys: pytest.Cap
         str(tmp_path),
         "--markdown",
         str(tmp_path / "page.md"),
+        "--choices",
+        str(tmp_path / "choices.json"),
     ]
     assert main(words) == 0
     found = from_json(tmp_path / "memory.json")
     assert [entry.case for entry in found.rows] == ["argmax 8192x32768", "cumprod 8192x8192 f32"]
     assert (tmp_path / "page.md").read_text() == markdown(found)
+    assert json.loads((tmp_path / "choices.json").read_text()) == []
     assert "| cumprod 8192x8192 f32 |" in capsys.readouterr().out
 
 

@@ -1,9 +1,14 @@
-"""Forgetting which configurations compilers chose, so that they choose again, while what they compiled stays."""
+"""Which configurations compilers chose: forgotten, so that they choose again, and read, to learn from them.
+
+Coilwork's searches leave a record per kernel in its cache, with everything that was tried.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from coilwork_cache import LocalStore
 
@@ -14,18 +19,83 @@ def forget_choices(*, inductor: Path, coilwork: Path) -> int:
     for path in chosen:
         path.unlink()
     store = LocalStore(coilwork)
-    keys = [entry.key for entry in store.entries() if is_choice(store.get(entry.key))]
+    keys = [key for key, record in _records(store) if "choice" in record or "searches" in record]
     for key in keys:
         store.delete(key)
     return len(chosen) + len(keys)
 
 
-def is_choice(data: bytes | None) -> bool:
-    """True for the record of a choice: JSON that holds a `choice`."""
-    if data is None or not data.startswith(b"{"):
-        return False
-    try:
-        record = json.loads(data)
-    except ValueError:
-        return False
-    return isinstance(record, dict) and "choice" in record
+def searches(coilwork: Path) -> list[dict[str, Any]]:
+    """What searches found, by the records in this cache folder: one entry per kernel and magnitude of its sizes."""
+    return [
+        {"kernel": record["kernel"], "device": record["device"], **entry}
+        for _, record in _records(LocalStore(coilwork))
+        if "searches" in record
+        for entry in record["searches"]
+    ]
+
+
+def learned(found: Iterable[tuple[str, dict[str, Any]]]) -> str:
+    """Searches by case, as JSON: proposed configurations and the best one, largest gains first.
+
+    `gain` is the time of the first proposed configuration over that of the best one.
+    """
+    entries = [
+        {
+            "case": case,
+            "kernel": entry["kernel"],
+            "sizes": entry["sizes"],
+            "gain": _gain(entry),
+            "best": shown(entry["best"]),
+            "proposed": [shown(trial) for trial in entry["proposed"]],
+            "tried": [shown(trial) for trial in entry["tried"]],
+            "device": entry["device"],
+        }
+        for case, entry in found
+    ]
+    entries.sort(key=lambda entry: -(entry["gain"] or 0.0))
+    lines = ",\n".join(_indented(entry) for entry in entries)
+    return f"[\n{lines}\n]\n"
+
+
+def shown(trial: dict[str, Any]) -> dict[str, Any]:
+    """A trial in microseconds."""
+    milliseconds = trial["milliseconds"]
+    return {
+        "us": None if milliseconds is None else round(1e3 * milliseconds, 2),
+        "config": trial["config"],
+        "registers": trial["registers"],
+        "spill_bytes": trial["spill_bytes"],
+        **({"reason": trial["reason"]} if trial["reason"] else {}),
+    }
+
+
+def _gain(entry: dict[str, Any]) -> float | None:
+    first = next((t["milliseconds"] for t in entry["proposed"] if t["milliseconds"] is not None), None)
+    best = entry["best"]["milliseconds"]
+    return None if first is None or not best else round(first / best, 4)
+
+
+def _indented(entry: dict[str, Any]) -> str:
+    """One trial per line."""
+    fields = []
+    for name, value in entry.items():
+        text = json.dumps(value)
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            text = "[\n" + ",\n".join("   " + json.dumps(item) for item in value) + "\n  ]"
+        fields.append(f"  {json.dumps(name)}: {text}")
+    return " {\n" + ",\n".join(fields) + "\n }"
+
+
+def _records(store: LocalStore) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The JSON objects in a store, with their keys."""
+    for entry in list(store.entries()):
+        data = store.get(entry.key)
+        if data is None or not data.startswith(b"{"):
+            continue
+        try:
+            record = json.loads(data)
+        except ValueError:
+            continue
+        if isinstance(record, dict):
+            yield entry.key, record

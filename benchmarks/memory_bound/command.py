@@ -7,14 +7,17 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from benchmarks.machine import machine_description
 from benchmarks.memory_bound.case import SETS
 from benchmarks.memory_bound.cases import select
+from benchmarks.memory_bound.choices import learned
 from benchmarks.memory_bound.report import markdown
 from benchmarks.memory_bound.results import MemoryRun, Row, to_json
 from benchmarks.memory_bound.runner import Plan, measured
@@ -35,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=names,
         default=("eager", "inductor", "coilwork"),
         metavar="A,B",
-        help="`backend` or `backend:mode`, such as inductor:max-autotune-no-cudagraphs, which is slow",
+        help="`backend`, `backend:mode`, or `backend-max` for its mode max-autotune-no-cudagraphs, which is slow",
     )
     parser.add_argument(
         "--cases", type=names, default=(), metavar="A,B", help="only those whose name has one of these in it"
@@ -52,8 +55,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="default: memory.json in --out")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="default: memory.md in --out")
     parser.add_argument(
+        "--choices",
+        type=Path,
+        metavar="FILE",
+        help="write what searches for configurations tried, kernel by kernel, as JSON; for coilwork-max",
+    )
+    parser.add_argument(
         "--list", action="store_true", help="print the names of the cases, and measure nothing"
     )
+
+
+def searched(rows: Sequence[Row]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What searches found, with the name of the case."""
+    for row in rows:
+        for entries in row.searches.values():
+            for entry in entries:
+                yield row.case, entry
 
 
 def run(found: argparse.Namespace, command: str) -> int:
@@ -76,7 +93,7 @@ def run(found: argparse.Namespace, command: str) -> int:
     )
     json_path = found.json or found.out / "memory.json"
     markdown_path = found.markdown or found.out / "memory.md"
-    for path in (json_path, markdown_path):
+    for path in (json_path, markdown_path, *([found.choices] if found.choices else [])):
         path.parent.mkdir(parents=True, exist_ok=True)
     start, when = time.monotonic(), datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     machine = machine_description(plan.device)
@@ -98,6 +115,8 @@ def run(found: argparse.Namespace, command: str) -> int:
             )
             json_path.write_text(to_json(results))
             markdown_path.write_text(markdown(results))
+            if found.choices:
+                found.choices.write_text(learned(searched(rows)))
             advance()
     print(markdown_path.read_text())
     return 1 if any(figure.failure for row in rows for figure in row.figures.values()) else 0

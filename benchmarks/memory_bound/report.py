@@ -15,6 +15,8 @@ SETS = {
 }
 # A case below this multiple of the fastest other backend counts as behind, one below that share of a copy as slow.
 BEHIND, SLOW = 0.97, 0.75
+# How far from the best found configurations the default may be.
+NEAR = (0.03, 0.1)
 
 
 def primary(run: MemoryRun) -> str:
@@ -23,10 +25,10 @@ def primary(run: MemoryRun) -> str:
 
 
 def standing(row: Row, own: str) -> float:
-    """Speed-up over the fastest other backend; 0 where it failed, so that it sorts first."""
+    """Speed-up over the fastest backend of another family; 0 where it failed, so that it sorts first."""
     if row.busy_us(own) is None:
         return 0.0
-    found = [row.speedup(own, other) for other in row.figures if other != own]
+    found = [row.speedup(own, other) for other in rivals(row.figures, own)]
     known = [value for value in found if value is not None]
     return min(known) if known else math.inf
 
@@ -57,7 +59,32 @@ def markdown(run: MemoryRun) -> str:
     reasons = [(row.case, megabytes(row.again_bytes), row.why) for row in run.rows if row.again_bytes]
     if reasons:
         lines += ["", "## Read again", "", *table(["case", "MB", "why"], reasons)]
+    lines += _searched(run, own)
     return "\n".join(lines) + "\n"
+
+
+def _searched(run: MemoryRun, own: str) -> list[str]:
+    """How far the default configurations are from those that a search found, where both took part."""
+    wide = f"{own}-max"
+    if wide not in run.backends:
+        return []
+    timed = [(row, row.speedup(own, wide)) for row in run.rows]
+    known = sorted(((share, row) for row, share in timed if share is not None), key=lambda pair: pair[0])
+    if not known:
+        return []
+    lines = ["", "## Default configurations and the best found", ""]
+    for gap in NEAR:
+        near = sum(share >= 1 / (1 + gap) for share, _ in known)
+        lines.append(f"- {own} is within {gap:.0%} of {wide}, or faster, in {near} of {len(known)} cases")
+    lines += [f"- {wide} is {number(geomean(1 / share for share, _ in known))} times as fast (geomean)", ""]
+    header = ["case", f"{own} us", f"{wide} us", "default slower by"]
+    return lines + table(
+        header,
+        [
+            [row.case, number(row.busy_us(own)), number(row.busy_us(wide)), f"{1 / share - 1:+.1%}"]
+            for share, row in known
+        ],
+    )
 
 
 def _failures(run: MemoryRun) -> list[str]:

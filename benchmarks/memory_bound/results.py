@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+from benchmarks.backends import family
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +43,7 @@ class Row:
         read_bytes, written_bytes, again_bytes: the fewest that a call moves; `why` something is read again.
         copy_us: GPU-busy microseconds of a copy that moves as many bytes, measured in the same process.
         figures: by backend.
+        searches: by backend, what its searches for configurations found (`choices.searches`); kept apart from `to_json`.
     """
 
     case: str
@@ -51,6 +54,7 @@ class Row:
     why: str = ""
     copy_us: float | None = None
     figures: dict[str, Figure] = field(default_factory=dict)
+    searches: dict[str, list[dict[str, Any]]] = field(default_factory=dict, compare=False)
 
     @property
     def fewest_bytes(self) -> int:
@@ -89,6 +93,7 @@ def to_json(run: MemoryRun) -> str:
     """The run as JSON, with the derived figures spelled out."""
     data = asdict(run)
     for entry, row in zip(data["rows"], run.rows, strict=True):
+        del entry["searches"]
         entry["derived"] = {
             backend: {
                 "share_of_copy": row.share(backend),
@@ -112,6 +117,6 @@ def _row(entry: dict[str, Any]) -> Row:
     return Row(**kept, figures=figures)
 
 
-def rivals(backends: Sequence[str], own: str) -> list[str]:
-    """The other backends, in order."""
-    return [backend for backend in backends if backend != own]
+def rivals(backends: Iterable[str], own: str) -> list[str]:
+    """The backends of other families, in order."""
+    return [backend for backend in backends if family(backend) != family(own)]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.backends import family, mode_of
 from benchmarks.memory_bound.case import Case
 from benchmarks.memory_bound.results import Figure, Row
 from benchmarks.memory_bound.worker import folder_of
@@ -120,10 +121,15 @@ def _row(
             if not culprit:
                 try:
                     answer = worker.ask("time", timeout_s=plan.timeout_s)
+                    found = {
+                        backend: worker.ask(f"choices {backend}", timeout_s=plan.timeout_s)["searches"]
+                        for backend in good
+                        if family(backend) == "coilwork" and mode_of(backend)
+                    }
                 except WorkerFailedError as error:
                     started = error
                     continue
-                return _with_times(row, figures, answer)
+                return replace(_with_times(row, figures, answer), searches=found)
         remaining = [backend for backend in plan.backends if not figures[backend].failure]
         started = _started(plan, case, place, remaining)
 

@@ -4,6 +4,7 @@
 `start BACKENDS`: import what they are made of, so that the commands that need the GPU to themselves take less time.
 `judge BACKEND`: compile from the caches that an earlier process left, choose configurations anew, and check results.
 `time`: the figures of every backend that was judged, and those of a copy of as many bytes.
+`choices BACKEND`: what Coilwork's searches found when it was judged.
 
 Configurations that were chosen while other processes compiled are forgotten first: there they were timed on a busy GPU.
 """
@@ -27,10 +28,11 @@ from benchmarks.backends import compile_with
 from benchmarks.measure import Call
 from benchmarks.memory_bound.case import Case, Make, call_of, fewest_bytes
 from benchmarks.memory_bound.cases import find_case
-from benchmarks.memory_bound.choices import forget_choices
+from benchmarks.memory_bound.choices import forget_choices, searches
 from benchmarks.memory_bound.judging import Judge
 from benchmarks.memory_bound.timing import timings
 from benchmarks.session import cache_variables
+from coilwork_runtime.builder import usable_cores
 
 Answer = dict[str, Any]
 REPEATS = 9
@@ -88,6 +90,11 @@ class Bench:
         self.calls[backend] = call_of(self.case, function, judge.inputs, judge.upstream)
         return {"wrong": verdict.wrong, "repeatable": verdict.repeatable}
 
+    def choices(self, backend: str) -> Answer:
+        return {
+            "searches": searches(Path(cache_variables(folder_of(self.caches, backend))["COILWORK_CACHE_DIR"]))
+        }
+
     def time(self) -> Answer:
         judge = self.judge_()
         fewest = fewest_bytes(self.case, judge.inputs, judge.expected)
@@ -116,7 +123,8 @@ class Bench:
     def _use_caches(self, backend: str) -> None:
         """Let compilers find what the process that compiled with `backend` left, but for its choices."""
         variables = cache_variables(folder_of(self.caches, backend))
-        os.environ |= variables
+        # the machine is this process's alone now
+        os.environ |= variables | {"COILWORK_WORKERS": str(usable_cores())}
         forget_choices(
             inductor=Path(variables["TORCHINDUCTOR_CACHE_DIR"]),
             coilwork=Path(variables["COILWORK_CACHE_DIR"]),
@@ -153,6 +161,7 @@ def main() -> None:
         "start": bench.start,
         "judge": bench.judge,
         "time": bench.time,
+        "choices": bench.choices,
     }
     for line in sys.stdin:
         name, *words = line.split()

@@ -31,6 +31,10 @@ API int cuFuncSetAttribute(void*, int attribute, int value) {
   record[8] = attribute; record[9] = value;
   return value > 232448 ? 1 : 0;
 }
+API int cuFuncGetAttribute(int* value, int attribute, void*) {
+  *value = attribute == 4 ? 40 : attribute == 3 ? 16 : 0;
+  return 0;
+}
 API int cuCtxGetCurrent(void** context) { *context = no_context ? nullptr : reinterpret_cast<void*>(0x77); return 0; }
 API int cuDeviceGet(int* device, int ordinal) { *device = ordinal; return 0; }
 API int cuDevicePrimaryCtxRetain(void** context, int) { *context = reinterpret_cast<void*>(0x78); return 0; }

@@ -284,7 +284,7 @@ class BrokenPool(WorkerPool):
         self.refused = refused
         self.requests = 0
 
-    def compile(self, request: object) -> tuple[dict[str, object], bytes]:
+    def compile(self, request: object, *, timeout_s: float | None = None) -> tuple[dict[str, object], bytes]:
         assert isinstance(request, dict)
         self.requests += 1
         block = request["constants"]["XBLOCK"]

@@ -55,6 +55,11 @@ def test_passes_grid_stream_arguments_and_two_scratch_pointers(
     assert stub.parameters()[3:] == [-3, y.data_ptr(), 0]
 
 
+def test_what_a_thread_uses_is_read(driver: Driver) -> None:
+    function = driver.load(BINARY, 0)
+    assert (function.registers, function.spill_bytes) == (40, 16)
+
+
 @pytest.mark.parametrize("make", [fast, slow_kernel])
 def test_an_empty_grid_launches_nothing(stub: StubDriver, driver: Driver, make: Make) -> None:
     kernel = make(driver, driver.load(BINARY, 0), BINARY, "P")

@@ -11,12 +11,13 @@ import torch
 from runtime_sample_kernels import checked_kernel, triton_kernel
 
 from coilwork_cache import MemoryStore
-from coilwork_runtime import Builder, DeviceError, KernelLaunchError, describe_device
+from coilwork_runtime import Builder, DeviceError, KernelLaunchError, Search, describe_device
 from coilwork_runtime.generated import TritonKernel
 from coilwork_runtime.triton_kernels import native
 from coilwork_runtime.triton_kernels.binaries import GpuBinary
-from coilwork_runtime.triton_kernels.driver import Kernel, present_driver, slow_kernel
-from coilwork_runtime.triton_kernels.gpu import torch_gpu
+from coilwork_runtime.triton_kernels.driver import present_driver, slow_kernel
+from coilwork_runtime.triton_kernels.gpu import LoadedKernel, torch_gpu
+from coilwork_runtime.triton_kernels.remembered import recall, record_key
 
 pytestmark = [
     pytest.mark.gpu,
@@ -129,7 +130,7 @@ def test_a_binary_that_asks_for_too_much_is_refused() -> None:
     gpu = torch_gpu(None)
     real = gpu.load
 
-    def greedy(binary: GpuBinary, device: int, kinds: str) -> Kernel:
+    def greedy(binary: GpuBinary, device: int, kinds: str) -> LoadedKernel:
         return real(dataclasses.replace(binary, shared_bytes=1 << 20), device, kinds)
 
     launch = Builder(gpu=dataclasses.replace(gpu, load=greedy)).build([doubling()])["double_it"]
@@ -141,9 +142,9 @@ def test_a_binary_that_asks_for_too_much_is_refused() -> None:
 def test_the_ctypes_launcher_does_the_same() -> None:
     gpu = torch_gpu(None)
 
-    def load(binary: GpuBinary, device: int, kinds: str) -> Kernel:
+    def load(binary: GpuBinary, device: int, kinds: str) -> LoadedKernel:
         driver = present_driver()
-        return slow_kernel(driver, driver.load(binary, device), binary, kinds)
+        return LoadedKernel(launch=slow_kernel(driver, driver.load(binary, device), binary, kinds))
 
     launch = Builder(gpu=dataclasses.replace(gpu, load=load)).build([doubling()])["double_it"]
     x = torch.randn(1000, device="cuda")
@@ -176,6 +177,54 @@ def test_the_fastest_candidate_is_chosen_and_remembered() -> None:
     ]
     assert [choice["choice"] for choice in choices] == [1]
     assert choices[0]["milliseconds"][1] < choices[0]["milliseconds"][0]
+
+
+def test_a_search_leaves_narrow_blocks_behind_and_is_remembered() -> None:
+    store, heard = MemoryStore(), list[tuple[str, int]]()
+    spec = dataclasses.replace(
+        triton_kernel(target=present_target(), blocks=(16,)),
+        space={"XBLOCK": (8, 16, 32, 64, 128, 256, 512, 1024), "num_warps": (1, 2, 4, 8)},
+        limits=("32*num_warps <= XBLOCK + 1000",),
+    )
+    search = Search(most=40, told=lambda name, trials, best: heard.append((name, trials)))
+    launch = Builder(store, search=search).build([spec])["double_it"]
+    x = torch.randn(1 << 24, device="cuda")
+    y = torch.zeros_like(x)
+    launch(x, y, x.numel())
+    assert torch.equal(y, 2 * x)
+    (found,) = recall(store, spec, torch.cuda.get_device_name()).values()
+    assert found["XBLOCK"] >= 128
+    record = json.loads(store.get(record_key(spec, torch.cuda.get_device_name())) or b"")
+    (entry,) = record["searches"]
+    assert entry["best"]["milliseconds"] < entry["proposed"][0]["milliseconds"] / 2
+    assert entry["best"]["registers"] > 0 and heard[-1] == ("double_it", 1 + len(entry["tried"]))
+    # whoever comes next takes it, with a search or without
+    for builder in (Builder(store), Builder(store, search=Search(told=lambda *_: pytest.fail("searched")))):
+        ((config, _), *_) = reversed(builder.binaries([spec])[0])
+        assert config == found
+        y.zero_()
+        builder.build([spec])["double_it"](x, y, x.numel())
+        assert torch.equal(y, 2 * x)
+
+
+def test_a_kernel_without_sizes_is_built_as_it_was_found() -> None:
+    store = MemoryStore()
+    fixed = triton_kernel(target=present_target(), blocks=(16, 32))
+    spec = dataclasses.replace(
+        fixed,
+        source=fixed.source.replace("a, b, n0,", "a, b,").replace("n0", "1048576"),
+        args=fixed.args[:2],
+        arg_names=fixed.arg_names[:2],
+        grid=("1048576 // XBLOCK",),
+        space={"XBLOCK": (16, 32, 64, 128, 256, 512, 1024)},
+    )
+    x = torch.randn(1 << 20, device="cuda")
+    for search in (Search(), None):
+        y = torch.zeros_like(x)
+        Builder(store, search=search).build([spec])["double_it"](x, y)
+        assert torch.equal(y, 2 * x)
+    ((only,),) = Builder(store).binaries([spec])
+    assert only[0]["XBLOCK"] > 32
 
 
 def test_tuning_leaves_updated_tensors_alone() -> None:

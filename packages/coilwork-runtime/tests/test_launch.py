@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,10 +12,12 @@ import pytest
 from runtime_sample_kernels import triton_kernel
 
 from coilwork_cache import MemoryStore
-from coilwork_runtime import DeviceError, KernelLaunchError
+from coilwork_runtime import DeviceError, KernelBuildError, KernelLaunchError
 from coilwork_runtime.triton_kernels.binaries import GpuBinary
-from coilwork_runtime.triton_kernels.gpu import Gpu
-from coilwork_runtime.triton_kernels.launch import Built, make_launcher
+from coilwork_runtime.triton_kernels.gpu import Gpu, LoadedKernel
+from coilwork_runtime.triton_kernels.launch import Built, Explore, make_launcher
+from coilwork_runtime.triton_kernels.neighbours import Config
+from coilwork_runtime.triton_kernels.searching import Search
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class Notes:
     loads: list[tuple[bytes, int]] = field(default_factory=list)
     launches: list[tuple[Any, ...]] = field(default_factory=list)
     times: dict[bytes, float] = field(default_factory=dict)
+    spills: dict[bytes, int] = field(default_factory=dict)
 
     def gpu(self) -> Gpu:
         return Gpu(
@@ -54,7 +57,9 @@ class Notes:
             load=self.load,
             capturing=lambda: self.capturing,
             measure=self.measure,
+            measure_cold=self.measure,
             name=lambda device: "a GPU",
+            here=lambda: "a GPU",
         )
 
     @contextmanager
@@ -63,11 +68,14 @@ class Notes:
         yield
         self.current = before
 
-    def load(self, binary: GpuBinary, device: int, kinds: str) -> Callable[..., None]:
+    def load(self, binary: GpuBinary, device: int, kinds: str) -> LoadedKernel:
         if binary.image == b"too big":
             raise KernelLaunchError("kernel-load", "too big")
         self.loads.append((binary.image, device))
-        return lambda *args: self.launches.append((binary.image, device, *args))
+        return LoadedKernel(
+            launch=lambda *args: self.launches.append((binary.image, device, *args)),
+            spill_bytes=self.spills.get(binary.image, 0),
+        )
 
     def measure(self, call: Callable[[], None]) -> float:
         call()
@@ -171,3 +179,125 @@ def test_grid_with_three_extents_and_min() -> None:
     spec = dataclasses.replace(triton_kernel(), grid=("min(n0, 7)", "n0 // XBLOCK", "2"))
     make_launcher(spec, built(b"one"), notes.gpu(), store=None)(OnDevice(0), OnDevice(0), 1024)
     assert notes.launches[0][2:5] == (7, 4, 2)
+
+
+def test_candidates_that_spill_are_not_timed_where_others_do_not() -> None:
+    notes = Notes(times={b"two": 2.0, b"three": 1.0}, spills={b"one": 8})
+    launch = make_launcher(triton_kernel(), built(b"one", b"two", b"three"), notes.gpu(), store=None)
+    launch(OnDevice(0, 64), OnDevice(0, 128), 8)
+    assert [entry[0] for entry in notes.launches] == [b"three"]
+    all_spill = Notes(times={b"one": 2.0, b"two": 1.0}, spills={b"one": 8, b"two": 4})
+    launch = make_launcher(triton_kernel(), built(b"one", b"two"), all_spill.gpu(), store=None)
+    launch(OnDevice(0, 64), OnDevice(0, 128), 8)
+    assert [entry[0] for entry in all_spill.launches] == [b"two"]
+
+
+WIDTHS = (64, 128, 256, 512, 1024)
+SEARCHED = dataclasses.replace(
+    triton_kernel(), configs=({"XBLOCK": 256, "num_warps": 4},), space={"XBLOCK": WIDTHS}
+)
+
+
+def explore(asked: list[Config]) -> Explore:
+    """Builds a binary whose image is the block's width; the narrowest does not build."""
+
+    def build(configs: Sequence[Config]) -> list[GpuBinary | KernelBuildError]:
+        asked.extend(configs)
+        return [image(config["XBLOCK"]) if config["XBLOCK"] > 64 else REFUSED for config in configs]
+
+    return Explore(search=Search(), compile=build)
+
+
+REFUSED = KernelBuildError("double_it", reason="no")
+
+
+def image(width: int) -> GpuBinary:
+    return GpuBinary(image=str(width).encode(), name="double_it", shared_bytes=0, threads=128)
+
+
+def proposed(width: int = 256) -> list[Built]:
+    return [Built(config={"XBLOCK": width, "num_warps": 4}, binary=image(width))]
+
+
+TIMES = {b"64": 0.5, b"128": 3.0, b"256": 2.0, b"512": 1.5, b"1024": 1.0}
+
+
+def test_a_search_goes_beyond_the_candidates_and_its_choice_launches() -> None:
+    store, asked, notes = MemoryStore(), list[Config](), Notes(times=dict(TIMES))
+    x, y = OnDevice(0, 64), OnDevice(0, 128)
+    launch = make_launcher(SEARCHED, proposed(), notes.gpu(), store=store, explore=explore(asked))
+    launch(x, y, 4096)
+    launch(x, y, 4096)
+    assert notes.launches == [(b"1024", 0, 4, 1, 1, 100, 0, x, y, 4096)] * 2
+    assert [config["XBLOCK"] for config in asked] == [512, 128, 1024]
+    # remembered: whoever builds that one needs no search, nor anything timed
+    other, none = Notes(), list[Config]()
+    loaded = [*proposed(), *proposed(1024)]
+    make_launcher(SEARCHED, loaded, other.gpu(), store=store, explore=explore(none))(x, y, 5000)
+    make_launcher(SEARCHED, loaded, other.gpu(), store=store)(x, y, 5000)
+    assert [entry[0] for entry in other.launches] == [b"1024", b"1024"] and none == []
+    # for other sizes there is nothing yet
+    unknown = Notes(times=dict(TIMES))
+    make_launcher(SEARCHED, proposed(), unknown.gpu(), store=store, explore=explore(none))(x, y, 50)
+    assert none
+
+
+def test_another_source_knows_nothing_of_the_choice() -> None:
+    store, x, y = MemoryStore(), OnDevice(0, 64), OnDevice(0, 128)
+    notes = Notes(times=dict(TIMES))
+    make_launcher(SEARCHED, proposed(), notes.gpu(), store=store, explore=explore([]))(x, y, 4096)
+    changed = dataclasses.replace(SEARCHED, source=SEARCHED.source + "# else\n")
+    notes = Notes(times={b"256": 1.0, b"1024": 1.0})
+    make_launcher(changed, [*proposed(), *proposed(1024)], notes.gpu(), store=store)(x, y, 4096)
+    assert [entry[0] for entry in notes.launches] == [b"256"]
+
+
+def test_a_configuration_that_faults_does_not_lose_the_call() -> None:
+    notes = Notes(times=dict(TIMES))
+
+    def measure(call: Callable[[], None]) -> float:
+        call()
+        width = notes.launches.pop()[0]
+        if width == b"512":
+            raise RuntimeError("CUDA error: an illegal memory access")
+        return TIMES[width]
+
+    gpu = dataclasses.replace(notes.gpu(), measure_cold=measure)
+    launch = make_launcher(SEARCHED, proposed(), gpu, store=None, explore=explore([]))
+    launch(OnDevice(0, 64), OnDevice(0, 128), 4096)
+    assert [entry[0] for entry in notes.launches] == [b"256"]
+
+
+def test_nothing_that_can_be_timed_leaves_the_best_guess() -> None:
+    notes = Notes()
+
+    def measure(call: Callable[[], None]) -> float:
+        raise RuntimeError("no events here")
+
+    gpu = dataclasses.replace(notes.gpu(), measure_cold=measure)
+    launch = make_launcher(SEARCHED, proposed(), gpu, store=MemoryStore(), explore=explore([]))
+    launch(OnDevice(0, 64), OnDevice(0, 128), 4096)
+    assert [entry[0] for entry in notes.launches] == [b"256"]
+
+
+def test_no_search_while_a_graph_is_recorded() -> None:
+    asked, notes = list[Config](), Notes(capturing=True, times=dict(TIMES))
+    launch = make_launcher(SEARCHED, proposed(), notes.gpu(), store=None, explore=explore(asked))
+    x, y = OnDevice(0, 64), OnDevice(0, 128)
+    launch(x, y, 8)
+    assert not asked
+    notes.capturing = False
+    launch(x, y, 8)
+    assert asked and [entry[0] for entry in notes.launches] == [b"256", b"1024"]
+
+
+def test_a_choice_that_needs_the_compilers_memory_is_left_out() -> None:
+    notes = Notes(times=dict(TIMES))
+
+    def build(configs: Sequence[Config]) -> list[GpuBinary | KernelBuildError]:
+        return [dataclasses.replace(image(config["XBLOCK"]), scratch_bytes=64) for config in configs]
+
+    explored = Explore(search=Search(), compile=build)
+    launch = make_launcher(SEARCHED, proposed(), notes.gpu(), store=None, explore=explored)
+    launch(OnDevice(0, 64), OnDevice(0, 128), 4096)
+    assert [entry[0] for entry in notes.launches] == [b"256"]

@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,61 @@ def build_options(config: Config) -> dict[str, int]:
         "num_stages": config.num_stages,
         "enable_fp_fusion": config.fp_fusion,
     }
+
+
+def allowed(source: KernelSource, config: Config) -> bool:
+    """True if `config` is in the space that `source` declares."""
+    names = dict(config.meta) | {"num_warps": config.num_warps, "num_stages": config.num_stages}
+    inside = all(names[name] in values for name, values in source.space.values)
+    return inside and all(evaluate(a, names) <= evaluate(b, names) for a, b in source.space.limits)
+
+
+def everything(source: KernelSource) -> list[Config]:
+    """All configurations that `source` allows."""
+    found = [source.configs[0]]
+    for name, values in source.space.values:
+        found = [moved(config, name, value) for config in found for value in values]
+    return [config for config in found if allowed(source, config)]
+
+
+def moved(config: Config, name: str, value: int) -> Config:
+    """`config` with another value of the parameter `name`."""
+    match name:
+        case "num_warps":
+            return replace(config, num_warps=value)
+        case "num_stages":
+            return replace(config, num_stages=value)
+        case _:
+            return replace(config, meta=tuple((n, value if n == name else v) for n, v in config.meta))
+
+
+def corners(source: KernelSource) -> list[Config]:
+    """For each parameter the nearest configurations to the best guess where it is least and where it is most."""
+    return corners_of(source, everything(source))
+
+
+def corners_of(source: KernelSource, known: Sequence[Config]) -> list[Config]:
+    """The corners among `known`, configurations of `source`."""
+    found: dict[Config, None] = {}
+    for name, _ in source.space.values:
+        chosen = {value_of(config, name) for config in known}
+        for extreme in sorted({min(chosen, default=0), max(chosen, default=0)} & chosen):
+            near = [config for config in known if value_of(config, name) == extreme]
+            found[min(near, key=lambda config: distance(source, config))] = None
+    return list(found)
+
+
+def value_of(config: Config, name: str) -> int:
+    """The value of the parameter `name`."""
+    return {**dict(config.meta), "num_warps": config.num_warps, "num_stages": config.num_stages}[name]
+
+
+def distance(source: KernelSource, config: Config) -> int:
+    """Steps between `config` and the best guess."""
+    return sum(
+        abs(values.index(value_of(config, name)) - values.index(value_of(source.configs[0], name)))
+        for name, values in source.space.values
+    )
 
 
 def grid_of(source: KernelSource, config: Config, sizes: Sequence[int]) -> list[int]:

@@ -9,7 +9,7 @@ from importlib.metadata import EntryPoint
 import pytest
 
 from coilwork import codegens
-from coilwork.codegens import ENTRY_POINT_GROUP, WIDE_SEARCH, codegen_for, codegen_settings
+from coilwork.codegens import ENTRY_POINT_GROUP, codegen_for
 from coilwork.errors import CompileError
 from coilwork.options import CompileOptions
 from coilwork_ir.kernel_source import KernelSource
@@ -53,12 +53,3 @@ def test_another_packages_generator(monkeypatch: pytest.MonkeyPatch) -> None:
         codegens, "entry_points", lambda *, group: [point] if group == ENTRY_POINT_GROUP else []
     )
     assert codegen_for(STRANGE, CompileOptions()).name == "strange"
-
-
-def test_autotuning_modes_search_more_widely() -> None:
-    triton = codegen_for(TARGETS["sm_90"], CompileOptions())
-    assert codegen_settings(triton, CompileOptions()) == {}
-    for mode in ("max-autotune", "max-autotune-no-cudagraphs"):
-        assert codegen_settings(triton, CompileOptions(mode=mode)) == {"max_configs": WIDE_SEARCH}
-    cpp = codegen_for(TARGETS["x86-64-avx2"], CompileOptions(mode="max-autotune"))
-    assert codegen_settings(cpp, CompileOptions(mode="max-autotune")) == {}

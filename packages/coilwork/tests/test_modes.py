@@ -5,6 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from subprocess import CompletedProcess
 
+import pytest
+
+from coilwork.modes import search_of
+from coilwork.options import CompileOptions, Mode
+from coilwork_runtime.triton_kernels.descent import Trial
+
 PROGRAM = """
 import logging
 import sys
@@ -33,7 +39,7 @@ def test_once_for_each_mode_and_in_torchs_own_log(run_python: Callable[..., Comp
     assert done.stdout.splitlines() == [
         'mode="reduce-overhead": CUDA graphs are not built yet: calls are launched one by one',
         'mode="max-autotune": CUDA graphs are not built yet: calls are launched one by one; '
-        "kernel configurations are searched more widely",
+        "the best configuration of each Triton kernel is searched for in its first call",
     ]
     # TORCH_LOGS is torch's: it takes any importable name, and our logger has that name
     lines = [line for line in done.stderr.splitlines() if "coilwork/" in line and "graph inference_" in line]
@@ -47,3 +53,23 @@ def test_without_torch_logs_nothing_is_printed(run_python: Callable[..., Complet
     )
     done = run_python("-W", "ignore::DeprecationWarning", "-c", program)
     assert (done.stdout, done.stderr) == ("", "")
+
+
+def ignored(kernel: str, trials: int, best: Trial) -> None:
+    """Nobody listens."""
+
+
+@pytest.mark.parametrize(
+    ("mode", "searches"),
+    [
+        ("default", False),
+        ("reduce-overhead", False),
+        ("max-autotune", True),
+        ("max-autotune-no-cudagraphs", True),
+    ],
+)
+def test_autotuning_modes_search(mode: Mode, searches: bool) -> None:
+    found = search_of(CompileOptions(mode=mode, autotune_budget=7), ignored)
+    assert (found is not None) == searches
+    assert found is None or found.most == 7
+    assert search_of(CompileOptions(mode=mode, autotune_budget=0), ignored) is None

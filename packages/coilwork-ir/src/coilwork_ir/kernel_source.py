@@ -46,6 +46,20 @@ class Config:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SearchSpace:
+    """Configurations beyond the proposed ones for which a kernel's text is right, too.
+
+    Attributes:
+        values: what each parameter may be, ascending: names of `Config.meta`, `num_warps`, `num_stages`. A parameter
+            that is not named stays as the candidates have it. Empty: only the candidates will do.
+        limits: pairs of expressions over the parameters' names; in a configuration each left one is at most the right one.
+    """
+
+    values: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    limits: tuple[tuple[Expr, Expr], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KernelSource:
     """The text of one kernel.
 
@@ -59,6 +73,8 @@ class KernelSource:
         grid: up to three extents as expressions over the size arguments' names and the names in `Config.meta`;
             empty for C++, whose entry runs the whole iteration space.
         configs: candidates, best guess first; never empty for Triton.
+        space: what else a search may try. One configuration gives the same bits in every run; two may add in different
+            orders.
         checks: messages of the kernel's run-time checks. With any, a C++ entry returns 0 or 1 + the number of the
             one that failed; Triton checks use `tl.device_assert`.
         target: name of the target it was emitted for.
@@ -73,6 +89,7 @@ class KernelSource:
     args: tuple[SourceArg, ...]
     grid: tuple[Expr, ...] = ()
     configs: tuple[Config, ...] = ()
+    space: SearchSpace = SearchSpace()
     checks: tuple[str, ...] = ()
     target: str = ""
     features: tuple[str, ...] = ()

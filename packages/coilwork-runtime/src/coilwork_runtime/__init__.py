@@ -15,6 +15,7 @@ from coilwork_runtime.errors import (
     RuntimeFault,
 )
 from coilwork_runtime.loader import load_python
+from coilwork_runtime.triton_kernels.searching import Search
 from coilwork_runtime.version import __version__
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "MissingTritonError",
     "ModuleTextError",
     "RuntimeFault",
+    "Search",
     "__version__",
     "describe_device",
     "load_artifact",

@@ -18,6 +18,7 @@ from coilwork_runtime.triton_kernels.gpu import Gpu, torch_gpu
 from coilwork_runtime.triton_kernels.interpreted import interpreting
 from coilwork_runtime.triton_kernels.launch import Built
 from coilwork_runtime.triton_kernels.pool import WorkerPool, shared_pool
+from coilwork_runtime.triton_kernels.searching import Search
 
 MOST_WORKERS = 16
 
@@ -30,7 +31,8 @@ class Builder:
 
     `store` keeps binaries between processes. `workers` is how many are built at once; 0 means one per core, at most 16.
     `progress(done, total)` is called in the building thread as kernels get ready. `pool` compiles Triton kernels; the default is
-    shared by all builders of the process. `gpu` is how launchers reach the device. Safe to use from several threads.
+    shared by all builders of the process. `gpu` is how launchers reach the device. With `search`, the first call of a Triton kernel
+    looks beyond its candidates for the best configuration. Safe to use from several threads.
     """
 
     def __init__(
@@ -41,13 +43,14 @@ class Builder:
         progress: Progress | None = None,
         pool: WorkerPool | None = None,
         gpu: Gpu | None = None,
+        search: Search | None = None,
     ) -> None:
         self._workers = workers or min(MOST_WORKERS, usable_cores())
         self._progress = progress
         self._cpp = CppBuilder(store)
         self._pool = pool or shared_pool()
         self._gpu = gpu or torch_gpu(store)
-        self._triton = TritonBuilder(store, self._pool, self._gpu)
+        self._triton = TritonBuilder(store, self._pool, self._gpu, search=search, workers=self._workers)
 
     def build(self, specs: Iterable[KernelSpec]) -> Mapping[str, Launcher]:
         """A launcher for each kernel, by name. If several do not build, the error is that of the first in `specs`.
@@ -108,7 +111,7 @@ class Builder:
                 parts = [threads.submit(self._triton.compile, spec, candidate) for candidate in found]
                 return lambda: tuple(
                     (built.config, built.binary)
-                    for built in self._triton.usable(found, [part.result() for part in parts])
+                    for built in self._triton.usable(spec, found, [part.result() for part in parts])
                 )
 
     def _start(self, spec: KernelSpec, threads: ThreadPoolExecutor) -> _Task:

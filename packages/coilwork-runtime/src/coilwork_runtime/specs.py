@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 Role = Literal["in", "out", "inout", "size", "scratch"]
@@ -43,6 +43,8 @@ class TritonKernel:
     Attributes are those of `CppKernel`, and:
         grid: up to three extents, Python expressions over size names and a configuration's names.
         configs: candidate configurations: compile-time parameters, `num_warps`, `num_stages`; best guess first.
+        space: what each parameter may be in other configurations, ascending; those not named stay as they are.
+        limits: Python conditions over a configuration's names that hold for all of those.
     """
 
     name: str
@@ -52,6 +54,8 @@ class TritonKernel:
     arg_names: tuple[str, ...]
     grid: tuple[str, ...]
     configs: tuple[Mapping[str, int], ...]
+    space: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    limits: tuple[str, ...] = ()
     checks: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
     bytes: str = ""

@@ -67,6 +67,7 @@ class TritonCodegen:
             args=_arguments(kernel, written),
             grid=written.grid,
             configs=written.configs,
+            space=written.space,
             checks=tuple(check.message for check in kernel.checks),
             target=target.name,
             read_bytes=_traffic(kernel, ("in", "inout")),

@@ -25,6 +25,7 @@ from typing import Final
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_expr, as_int, product, provably_le, substitute, symbol, total
+from coilwork_ir.kernel_source import SearchSpace
 from coilwork_ir.kernels import Combined, Kernel, Member
 from coilwork_ir.target import Target
 from coilwork_triton.configs import UNKNOWN_EXTENT
@@ -91,6 +92,8 @@ def write_combined(
         body=(*lines, *_choice(calls)),
         grid=(total(programs),),
         configs=shape.configs,
+        # the text holds how many programs each member has
+        space=SearchSpace(),
         index_dtype=shape.index_dtype,
         neighbourly=shape.neighbourly,
         functions=(part,),

@@ -22,7 +22,7 @@ from coilwork_ir.index import (
     provably_le,
     symbol,
 )
-from coilwork_ir.kernel_source import Config
+from coilwork_ir.kernel_source import Config, SearchSpace
 from coilwork_ir.kernels import Kernel, Range
 from coilwork_ir.scalar import Reduce, Scalar, Scan, postorder
 from coilwork_ir.target import Target
@@ -37,6 +37,7 @@ from coilwork_triton.configs import (
 )
 from coilwork_triton.options import TritonOptions
 from coilwork_triton.ragged import along_rows, is_ragged
+from coilwork_triton.search_space import Side, search_space
 from coilwork_triton.vectors import Access, accesses_of, in_rows, neighbourly, whole_sizes
 
 Letter = Literal["x", "y", "z", "w", "r"]
@@ -84,6 +85,7 @@ class Shape:
         tiles: in block order: z, y, x, w, r, those present.
         walk: how the r tile is walked.
         configs: launch candidates, best guess first.
+        space: what else a search may try.
         index_dtype: type of offsets and sizes, `i32` or `i64`.
         flat_grid: y and z are folded into the first grid axis, whose limit is higher.
         program: the variable that counts the kernel's programs, where it shares its grid with others.
@@ -94,6 +96,7 @@ class Shape:
     tiles: tuple[Tile, ...]
     walk: Walk
     configs: tuple[Config, ...]
+    space: SearchSpace
     index_dtype: DType
     flat_grid: bool
     neighbourly: bool
@@ -216,14 +219,33 @@ def plan(
         t.letter in "yz" and not provably_le(_programs_bound(t, configs), _GRID_AXIS_MAX) for t in tiles
     )
     together = _neighbourly(kernel, grouped, touched, facts)
+    chunk = 1 if together else _chunk(configs, target)
     return Shape(
         tiles=tuple(tiles),
         walk=walk,
         configs=configs,
+        space=search_space(
+            [_side(t, walk, crowded) for t in tiles],
+            configs,
+            target=target,
+            chunk=chunk if walk == "looped" else 1,
+            scans=facts.scans,
+        ),
         index_dtype=DType.I64 if wide else DType.I32,
         flat_grid=crowded,
         neighbourly=together,
-        chunk=1 if together else _chunk(configs, target),
+        chunk=chunk,
+    )
+
+
+def _side(tile: Tile, walk: Walk, flat_grid: bool) -> Side:
+    return Side(
+        block=tile.block,
+        numel=tile.numel,
+        fixed=tile.axis is None or (tile.letter == "r" and walk == "persistent"),
+        whole=not tile.masked,
+        programs=_GRID_AXIS_MAX if tile.letter in "yz" and not flat_grid else None,
+        reduced=tile.letter == "r",
     )
 
 

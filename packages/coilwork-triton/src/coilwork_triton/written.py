@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr
-from coilwork_ir.kernel_source import Config
+from coilwork_ir.kernel_source import Config, SearchSpace
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.scalar import Scalar
 from coilwork_ir.target import Target
@@ -28,6 +28,7 @@ class Written:
         functions: of the kernel's own that the body calls.
         grid: extents over sizes and block names.
         configs: candidates, best guess first.
+        space: what else a search may try.
         index_dtype: type of sizes.
         neighbourly: no access is to be wide.
     """
@@ -35,6 +36,7 @@ class Written:
     body: tuple[Statement, ...]
     grid: tuple[Expr, ...]
     configs: tuple[Config, ...]
+    space: SearchSpace
     index_dtype: DType
     neighbourly: bool
     functions: tuple[Function, ...] = ()
@@ -51,6 +53,7 @@ def write(kernel: Kernel, target: Target, options: TritonOptions, library: set[s
         body=statements(kernel, shape, library),
         grid=shape.grid,
         configs=shape.configs,
+        space=shape.space,
         index_dtype=shape.index_dtype,
         neighbourly=shape.neighbourly,
     )

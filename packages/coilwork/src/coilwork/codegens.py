@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from importlib.metadata import EntryPoint, entry_points
-from typing import Final
 
 from coilwork.errors import CompileError
 from coilwork.options import CompileOptions
@@ -13,8 +12,6 @@ from coilwork_ir.target import Target
 from coilwork_triton import TritonCodegen
 
 ENTRY_POINT_GROUP = "coilwork.codegens"
-# Candidates of each Triton kernel that the max-autotune modes measure.
-WIDE_SEARCH: Final = 12
 
 
 def codegen_for(target: Target, options: CompileOptions) -> Codegen:
@@ -35,13 +32,6 @@ def codegen_for(target: Target, options: CompileOptions) -> Codegen:
         f"no code generator supports target {target.name}",
         remedy=f"install a package that registers one under the entry point group {ENTRY_POINT_GROUP!r}",
     )
-
-
-def codegen_settings(codegen: Codegen, options: CompileOptions) -> dict[str, object]:
-    """What `options` ask of `codegen`, in its own terms."""
-    if isinstance(codegen, TritonCodegen) and options.mode.startswith("max-autotune"):
-        return {"max_configs": WIDE_SEARCH}
-    return {}
 
 
 def plugged_codegens() -> tuple[EntryPoint, ...]:

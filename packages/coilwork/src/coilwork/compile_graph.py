@@ -17,6 +17,7 @@ from coilwork.errors import CoilworkError, CoilworkFallbackWarning, CompileError
 from coilwork.graph_cache import CachedGraph, Caches, open_caches
 from coilwork.identity import compiler_identity
 from coilwork.job import Job, Role, open_job
+from coilwork.modes import search_of
 from coilwork.numbers import with_numbers
 from coilwork.options import CompileOptions
 from coilwork.report import CompileReport
@@ -25,6 +26,7 @@ from coilwork.targets import devices_of, targets_text
 from coilwork.torch_compat import BoxedCallable
 from coilwork.updates import with_aligned_updates
 from coilwork_runtime import Builder, KernelBuildError, ModuleTextError, load_python
+from coilwork_runtime.triton_kernels.descent import Trial
 
 log = logging.getLogger("coilwork")
 
@@ -71,7 +73,10 @@ def compile_graph(
 def _compile(job: Job) -> CompiledGraph:
     caches = open_caches(job.options)
     builder = Builder(
-        store=caches.kernels, workers=job.options.workers, progress=partial(_log_progress, job.graph_id)
+        store=caches.kernels,
+        workers=job.options.workers,
+        progress=partial(_log_progress, job.graph_id),
+        search=search_of(job.options, partial(_log_search, job.graph_id)),
     )
     key = _cache_key(job, caches)
     log.debug("graph %s: %s", job.graph_id, "not cached" if key is None else f"cache key {key}")
@@ -96,6 +101,17 @@ def _finished(job: Job, call: Call) -> Call:
 
 def _log_progress(graph_id: str, done: int, total: int) -> None:
     log.debug("graph %s: %d of %d kernels ready", graph_id, done, total)
+
+
+def _log_search(graph_id: str, kernel: str, trials: int, best: Trial) -> None:
+    log.info(
+        "graph %s: kernel %s: %.4g us after %d configurations: %s",
+        graph_id,
+        kernel,
+        1e3 * (best.milliseconds or 0.0),
+        trials,
+        ", ".join(f"{name}={value}" for name, value in best.config.items()),
+    )
 
 
 def _cache_key(job: Job, caches: Caches) -> str | None:

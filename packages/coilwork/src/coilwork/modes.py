@@ -1,24 +1,34 @@
-"""What each `mode` asks for, and honest words about the parts that have no effect yet."""
+"""What each `mode` asks for, and honest words about the parts that are not built yet."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from types import MappingProxyType
 from typing import Final
 
 from coilwork.errors import NotBuiltYetWarning
-from coilwork.options import Mode
+from coilwork.options import CompileOptions, Mode
+from coilwork_runtime import Search
+from coilwork_runtime.triton_kernels.descent import Trial
 
 _NO_GRAPHS: Final = "CUDA graphs are not built yet: calls are launched one by one"
 
 MISSING: Final[Mapping[Mode, str]] = MappingProxyType(
     {
         "reduce-overhead": _NO_GRAPHS,
-        "max-autotune": _NO_GRAPHS + "; kernel configurations are searched more widely",
+        "max-autotune": _NO_GRAPHS
+        + "; the best configuration of each Triton kernel is searched for in its first call",
     }
 )
+
+
+def search_of(options: CompileOptions, told: Callable[[str, int, Trial], None]) -> Search | None:
+    """The search that `options` ask for; `told` hears of its progress."""
+    if not options.mode.startswith("max-autotune") or not options.autotune_budget:
+        return None
+    return Search(most=options.autotune_budget, told=told)
 
 
 def announce_mode(mode: Mode) -> None:

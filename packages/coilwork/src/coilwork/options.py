@@ -25,9 +25,12 @@ Random = Literal["auto", "generated", "eager"]
 ENVIRONMENT_PREFIX: Final = "COILWORK_"
 
 
-def _about(effect: str, *, key: bool = False) -> dict[str, object]:
-    """What is told of an option; `key` if it changes what is compiled, and so belongs in the cache key."""
-    return {"effect": effect, "key": key}
+def _about(effect: str, *, key: bool = False, least: int | None = None) -> dict[str, object]:
+    """What is told of an option; `key` if it changes what is compiled, and so belongs in the cache key.
+
+    `least` is the least value of a number.
+    """
+    return {"effect": effect, "key": key, "least": least}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +40,8 @@ class CompileOptions:
     mode: Mode = field(
         default="default",
         metadata=_about(
-            "max-autotune* tries more kernel configurations; reduce-overhead and max-autotune ask for CUDA graphs",
+            "max-autotune* searches for the best configuration of each Triton kernel in its first call; reduce-overhead "
+            "and max-autotune ask for CUDA graphs",
             key=True,
         ),
     )
@@ -92,9 +96,9 @@ class CompileOptions:
         default=True, metadata=_about("off, every operation is a kernel of its own; for debugging", key=True)
     )
     combine: bool = field(
-        default=False,
+        default=True,
         metadata=_about(
-            "on GPUs, small kernels of one kind that do not wait for each other share a launch; off until it is measured on one",
+            "on GPUs, small kernels of one kind that do not wait for each other share a launch",
             key=True,
         ),
     )
@@ -106,7 +110,15 @@ class CompileOptions:
     )
     trace: str = field(default="", metadata=_about("folder to write every stage's text to; empty for none"))
     workers: int = field(
-        default=0, metadata=_about("processes that build kernels; 0 for one per core, at most 16")
+        default=0,
+        metadata=_about("processes that build kernels; 0 for one per core, at most 16", least=0),
+    )
+    autotune_budget: int = field(
+        default=64,
+        metadata=_about(
+            "configurations that max-autotune* may build per Triton kernel beyond the proposed ones; 0 for none",
+            least=0,
+        ),
     )
     triton_on_cpu: bool = field(
         default=False,
@@ -202,11 +214,20 @@ def _coerce(name: str, value: object, *, source: str) -> object:
         if isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value):
             return tuple(value)
     elif type(value) is expected:
+        _check_least(name, value, source=source)
         return value
     kind = "a list of strings" if get_origin(expected) is tuple else f"of type {expected.__name__}"
     raise OptionError(
         "bad-option", f"{source}: {name}={value!r} has the wrong type", remedy=f"it must be {kind}"
     )
+
+
+def _check_least(name: str, value: object, *, source: str) -> None:
+    least = next(f.metadata["least"] for f in fields(CompileOptions) if f.name == name)
+    if least is not None and isinstance(value, int) and value < least:
+        raise OptionError(
+            "bad-option", f"{source}: {name} cannot be {value}", remedy=f"it is at least {least}"
+        )
 
 
 # Variables with the prefix that other parts of Coilwork or its tools read.

@@ -10,7 +10,7 @@ import torch
 
 from coilwork.alignment import aligned_inputs
 from coilwork.clock import StageClock
-from coilwork.codegens import codegen_for, codegen_settings
+from coilwork.codegens import codegen_for
 from coilwork.job import Job
 from coilwork.options import CompileOptions
 from coilwork.targets import TargetChoice, choose_targets
@@ -178,7 +178,7 @@ def _emit(kernel: Kernel, target: Target, options: CompileOptions) -> KernelSour
     """The kernel's source; an error that does not say whose fault it is names the kernel's operators."""
     codegen = codegen_for(target, options)
     try:
-        return codegen.emit(kernel, target, codegen_settings(codegen, options))
+        return codegen.emit(kernel, target, {})
     except EmitError as error:
         if error.origins:
             raise

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Final
 
 from coilwork_cache import Store
 from coilwork_runtime.errors import KernelBuildError
@@ -15,38 +18,77 @@ from coilwork_runtime.triton_kernels.binaries import (
     decode_binary,
     encode_binary,
 )
+from coilwork_runtime.triton_kernels.descent import identity
 from coilwork_runtime.triton_kernels.gpu import Gpu
 from coilwork_runtime.triton_kernels.interpreted import make_interpreted
-from coilwork_runtime.triton_kernels.launch import Built, Launcher, make_launcher
+from coilwork_runtime.triton_kernels.launch import Built, Explore, Launcher, make_launcher
+from coilwork_runtime.triton_kernels.neighbours import Config
 from coilwork_runtime.triton_kernels.pool import WorkerError, WorkerPool
-from coilwork_runtime.triton_kernels.requests import Candidate, candidates, gpu_target, triton_version
+from coilwork_runtime.triton_kernels.remembered import recall
+from coilwork_runtime.triton_kernels.requests import (
+    Candidate,
+    candidate,
+    candidates,
+    gpu_target,
+    triton_version,
+)
+from coilwork_runtime.triton_kernels.searching import Search
+
+# A configuration that takes longer to compile is not worth waiting for.
+LONGEST_BUILD_S: Final = 60.0
 
 
 class TritonBuilder:
-    """Builds Triton kernels. What it has built it keeps in memory, beside the store."""
+    """Builds Triton kernels. What it has built it keeps in memory, beside the store.
 
-    def __init__(self, store: Store | None, pool: WorkerPool, gpu: Gpu) -> None:
+    With `search`, launchers search for the best configuration; they build `workers` others at once.
+    """
+
+    def __init__(
+        self,
+        store: Store | None,
+        pool: WorkerPool,
+        gpu: Gpu,
+        *,
+        search: Search | None = None,
+        workers: int = 1,
+    ) -> None:
         self._store = store
         self._pool = pool
         self._gpu = gpu
+        self._search = search
+        self._workers = workers
         self._lock = threading.Lock()
         self._built: dict[str, GpuBinary] = {}
         self._flights: SingleFlight[GpuBinary] = SingleFlight()
 
     def candidates(self, spec: TritonKernel) -> tuple[Candidate, ...]:
-        """What has to be compiled for `spec`.
+        """What has to be compiled for `spec`: its candidates, or what a search found for devices like the current one.
+
+        What was found replaces the candidates where it is for all calls, because there are no sizes; else it is one more.
 
         Raises:
             MissingTritonError: Triton is not installed.
             KernelBuildError: `spec` names no GPU.
         """
-        version = triton_version()
-        return candidates(spec, gpu_target(spec), version)
+        version, target = triton_version(), gpu_target(spec)
+        device = self._gpu.here() if spec.space else ""
+        known = recall(self._store, spec, device) if device else {}
+        if () in known:
+            return (candidate(spec, known[()], target, version),)
+        proposed = {identity(config) for config in spec.configs}
+        others = {identity(config): config for config in known.values()}
+        return (
+            *candidates(spec, target, version),
+            *(candidate(spec, others[key], target, version) for key in others if key not in proposed),
+        )
 
-    def compile(self, spec: TritonKernel, candidate: Candidate) -> GpuBinary | KernelBuildError:
+    def compile(
+        self, spec: TritonKernel, candidate: Candidate, *, timeout_s: float | None = None
+    ) -> GpuBinary | KernelBuildError:
         """The candidate's binary, or why there is none: another candidate may do."""
         try:
-            return self._flights.run(candidate.key, lambda: self._binary(candidate))
+            return self._flights.run(candidate.key, lambda: self._binary(candidate, timeout_s))
         except (WorkerError, ValueError) as error:
             shown = ", ".join(f"{name}={value}" for name, value in candidate.config.items())
             failure = KernelBuildError(
@@ -68,16 +110,22 @@ class TritonBuilder:
         Raises:
             KernelBuildError: none did.
         """
-        return self.load(spec, self.usable(wanted, answers))
+        return self.load(spec, self.usable(spec, wanted, answers))
 
     def load(self, spec: TritonKernel, built: Sequence[Built]) -> Launcher:
         """The launcher of a kernel that is already compiled. Needs no Triton."""
-        return make_launcher(spec, built, self._gpu, store=self._store)
+        explore = None
+        if self._search is not None and spec.space:
+            explore = Explore(search=self._search, compile=partial(self._others, spec))
+        return make_launcher(spec, built, self._gpu, store=self._store, explore=explore)
 
     def usable(
-        self, wanted: Sequence[Candidate], answers: Sequence[GpuBinary | KernelBuildError]
+        self,
+        spec: TritonKernel,
+        wanted: Sequence[Candidate],
+        answers: Sequence[GpuBinary | KernelBuildError],
     ) -> list[Built]:
-        """The candidates that compiled.
+        """Those of `wanted` that compiled; the candidates if what was once found does not any more.
 
         Raises:
             KernelBuildError: none did.
@@ -87,6 +135,9 @@ class TritonBuilder:
             for candidate, answer in zip(wanted, answers, strict=True)
             if isinstance(answer, GpuBinary)
         ]
+        if not built and identity(wanted[0].config) not in map(identity, spec.configs):
+            proposed = candidates(spec, gpu_target(spec), triton_version())
+            return self.usable(spec, proposed, [self.compile(spec, one) for one in proposed])
         if not built:
             raise next(answer for answer in answers if isinstance(answer, KernelBuildError))
         return built
@@ -100,13 +151,22 @@ class TritonBuilder:
         triton_version()
         return make_interpreted(spec)
 
-    def _binary(self, candidate: Candidate) -> GpuBinary:
+    def _others(
+        self, spec: TritonKernel, configs: Sequence[Config]
+    ) -> Sequence[GpuBinary | KernelBuildError]:
+        """Configurations that a search asks for, several at once; one that takes too long counts as one that fails."""
+        target, version = gpu_target(spec), triton_version()
+        wanted = [candidate(spec, config, target, version) for config in configs]
+        with ThreadPoolExecutor(self._workers, thread_name_prefix="coilwork-search") as threads:
+            return list(threads.map(lambda one: self.compile(spec, one, timeout_s=LONGEST_BUILD_S), wanted))
+
+    def _binary(self, candidate: Candidate, timeout_s: float | None) -> GpuBinary:
         with self._lock:
             known = self._built.get(candidate.key)
         if known is None:
             known = self._stored(candidate.key)
         if known is None:
-            known = binary_from_reply(*self._pool.compile(candidate.request))
+            known = binary_from_reply(*self._pool.compile(candidate.request, timeout_s=timeout_s))
             if self._store is not None:
                 self._store.put(candidate.key, encode_binary(known))
         with self._lock:

@@ -20,17 +20,25 @@ from coilwork_runtime.triton_kernels.binaries import GpuBinary
 INVALID_CONTEXT: Final = 201
 MAX_DYNAMIC_SHARED_MEMORY: Final = 8
 STATIC_SHARED_LIMIT_BYTES: Final = 48 * 1024
+# attributes of a function
+LOCAL_BYTES: Final = 3
+REGISTERS: Final = 4
 
 Kernel = Callable[..., None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedFunction:
-    """A function in device memory. `keep` is its module's handle; modules stay loaded as long as the process."""
+    """A function in device memory. `keep` is its module's handle; modules stay loaded as long as the process.
+
+    `registers` and `spill_bytes` are what a thread of it uses; 0 where the driver does not say.
+    """
 
     handle: int
     context: int
     keep: int
+    registers: int = 0
+    spill_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +50,7 @@ class DriverNames:
     module_function: str
     launch: str
     error_name: str
+    attribute: str
 
 
 CUDA: Final = DriverNames(
@@ -50,6 +59,7 @@ CUDA: Final = DriverNames(
     module_function="cuModuleGetFunction",
     launch="cuLaunchKernel",
     error_name="cuGetErrorName",
+    attribute="cuFuncGetAttribute",
 )
 HIP: Final = DriverNames(
     library="libamdhip64.so",
@@ -57,6 +67,7 @@ HIP: Final = DriverNames(
     module_function="hipModuleGetFunction",
     launch="hipModuleLaunchKernel",
     error_name="hipGetErrorName",
+    attribute="hipFuncGetAttribute",
 )
 
 
@@ -98,7 +109,13 @@ class Driver:
                 function, MAX_DYNAMIC_SHARED_MEMORY, ctypes.c_int(binary.shared_bytes)
             )
             self._check(result, binary, f"reserve {binary.shared_bytes} bytes of shared memory for")
-        return LoadedFunction(handle=function.value or 0, context=context, keep=module.value or 0)
+        return LoadedFunction(
+            handle=function.value or 0,
+            context=context,
+            keep=module.value or 0,
+            registers=self._attribute(function, REGISTERS),
+            spill_bytes=self._attribute(function, LOCAL_BYTES),
+        )
 
     def set_context(self, context: int) -> None:
         """Make `context` current in this thread."""
@@ -113,6 +130,11 @@ class Driver:
             return (function(code) or b"").decode() or f"error {code}"
         self._library[self.names.error_name](code, ctypes.byref(name))
         return (name.value or b"").decode() or f"error {code}"
+
+    def _attribute(self, function: ctypes.c_void_p, which: int) -> int:
+        value = ctypes.c_int()
+        refused = self._library[self.names.attribute](ctypes.byref(value), which, function)
+        return 0 if refused else value.value
 
     def _current_context(self, device: int) -> int:
         if self.names is HIP:

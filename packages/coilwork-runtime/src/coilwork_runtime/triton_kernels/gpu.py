@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from statistics import median
 
 import torch
 
@@ -14,9 +15,27 @@ from coilwork_runtime.triton_kernels.binaries import GpuBinary
 from coilwork_runtime.triton_kernels.driver import Kernel, present_driver
 from coilwork_runtime.triton_kernels.native import launcher_extension, make_kernel
 
+# Of a call with an empty cache: as many as take `COLD_MILLISECONDS`, within bounds.
+FEWEST_COLD_CALLS = 5
+MOST_COLD_CALLS = 20
+COLD_MILLISECONDS = 20.0
+# What a flush costs beside the call itself.
+FLUSH_MILLISECONDS = 0.1
 WARM_UP_CALLS = 2
 ROUNDS = 3
 CALLS_PER_ROUND = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedKernel:
+    """A kernel on a device: `launch` is called with grid, stream, scratch and arguments.
+
+    `registers` and `spill_bytes` are what a thread of it uses; 0 where the driver does not say.
+    """
+
+    launch: Kernel
+    registers: int = 0
+    spill_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,28 +47,37 @@ class Gpu:
         stream: handle of the current stream of a device.
         guard: makes a device current for a while.
         prepare: does beforehand, while kernels are being built, what the first launch needs.
-        load: `load(binary, device, kinds)` makes a kernel that can be called; the device must be current.
+        load: `load(binary, device, kinds)` puts a kernel on a device, which must be current.
         capturing: whether launches are being recorded into a graph.
         measure: milliseconds per call of a function that launches, best of a few rounds.
+        measure_cold: the same with an empty second-level cache, the median of several calls.
         name: of a device, for remembering what was measured on it.
+        here: the name of the current device; empty if there is none.
     """
 
     current: Callable[[], int]
     stream: Callable[[int], int]
     guard: Callable[[int], AbstractContextManager[None]]
     prepare: Callable[[], None]
-    load: Callable[[GpuBinary, int, str], Kernel]
+    load: Callable[[GpuBinary, int, str], LoadedKernel]
     capturing: Callable[[], bool]
     measure: Callable[[Callable[[], None]], float]
+    measure_cold: Callable[[Callable[[], None]], float]
     name: Callable[[int], str]
+    here: Callable[[], str]
 
 
 def torch_gpu(store: Store | None) -> Gpu:
     """The GPUs that torch uses, through the driver. `store` keeps the launcher extension."""
 
-    def load(binary: GpuBinary, device: int, kinds: str) -> Kernel:
+    def load(binary: GpuBinary, device: int, kinds: str) -> LoadedKernel:
         driver = present_driver()
-        return make_kernel(driver, driver.load(binary, device), binary, kinds, store)
+        function = driver.load(binary, device)
+        return LoadedKernel(
+            launch=make_kernel(driver, function, binary, kinds, store),
+            registers=function.registers,
+            spill_bytes=function.spill_bytes,
+        )
 
     def prepare() -> None:
         if torch.cuda.is_available():
@@ -63,7 +91,9 @@ def torch_gpu(store: Store | None) -> Gpu:
         load=load,
         capturing=torch.cuda.is_current_stream_capturing,
         measure=measure_on_gpu,
+        measure_cold=measure_cold_on_gpu,
         name=torch.cuda.get_device_name,
+        here=lambda: torch.cuda.get_device_name() if torch.cuda.is_available() else "",
     )
 
 
@@ -81,3 +111,33 @@ def measure_on_gpu(call: Callable[[], None]) -> float:
         end.synchronize()
         best = min(best, start.elapsed_time(end) / CALLS_PER_ROUND)
     return best
+
+
+def measure_cold_on_gpu(call: Callable[[], None]) -> float:
+    """Milliseconds per call on the current stream with an empty second-level cache, by events: the median.
+
+    Where there is no memory left to flush with, the cache stays as it is.
+    """
+    facts = torch.cuda.get_device_properties(torch.cuda.current_device())
+    try:
+        flush = torch.empty(2 * facts.L2_cache_size, dtype=torch.uint8, device="cuda")
+    except torch.OutOfMemoryError:
+        flush = torch.empty(0, dtype=torch.uint8, device="cuda")
+
+    def once() -> tuple[torch.cuda.Event, torch.cuda.Event]:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        flush.zero_()
+        start.record()
+        call()
+        end.record()
+        return start, end
+
+    call()
+    start, end = once()
+    end.synchronize()
+    first: float = start.elapsed_time(end)
+    wanted = round(COLD_MILLISECONDS / (first + FLUSH_MILLISECONDS))
+    rounds = [once() for _ in range(max(FEWEST_COLD_CALLS, min(MOST_COLD_CALLS, wanted)))]
+    torch.cuda.current_stream().synchronize()
+    times: list[float] = [start.elapsed_time(end) for start, end in rounds]
+    return median(times)

@@ -6,20 +6,29 @@ import ast
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import torch
 
 from coilwork_cache import Store
 from coilwork_runtime.dtypes import torch_dtype
-from coilwork_runtime.errors import DeviceError, KernelLaunchError
+from coilwork_runtime.errors import DeviceError, KernelBuildError, KernelLaunchError
 from coilwork_runtime.layouts import empty_strided_cuda
 from coilwork_runtime.specs import Argument, TritonKernel
 from coilwork_runtime.triton_kernels.binaries import GpuBinary
-from coilwork_runtime.triton_kernels.driver import Kernel
-from coilwork_runtime.triton_kernels.gpu import Gpu
+from coilwork_runtime.triton_kernels.descent import identity
+from coilwork_runtime.triton_kernels.gpu import Gpu, LoadedKernel
+from coilwork_runtime.triton_kernels.neighbours import Config, Space
+from coilwork_runtime.triton_kernels.remembered import magnitudes, recall, remember
 from coilwork_runtime.triton_kernels.requests import constants_of, run_time_arguments
-from coilwork_runtime.triton_kernels.tuning import choose, tuning_key
+from coilwork_runtime.triton_kernels.searching import Ready, Search, Workshop, search
+from coilwork_runtime.triton_kernels.tuning import (
+    choose,
+    expendable_arguments,
+    tuning_key,
+    without_spills,
+)
 
 Launcher = Callable[..., None]
 
@@ -34,29 +43,64 @@ class Built:
     binary: GpuBinary
 
 
-def make_launcher(spec: TritonKernel, built: Sequence[Built], gpu: Gpu, *, store: Store | None) -> Launcher:
-    """A callable over tensors, then sizes. Its first call on a device loads the kernel and settles the configuration."""
-    return _Kernel(spec, tuple(built), gpu, store).entry
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explore:
+    """A search beyond the candidates: how far it may go, and what builds other configurations, several at once."""
+
+    search: Search
+    compile: Callable[[Sequence[Config]], Sequence[GpuBinary | KernelBuildError]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Loaded:
+    """A configuration on a device."""
+
+    config: Config
+    binary: GpuBinary
+    kernel: LoadedKernel
+
+
+def make_launcher(
+    spec: TritonKernel,
+    built: Sequence[Built],
+    gpu: Gpu,
+    *,
+    store: Store | None,
+    explore: Explore | None = None,
+) -> Launcher:
+    """A callable over tensors, then sizes. Its first call on a device loads the kernel and settles the configuration.
+
+    What a search once found for such sizes is taken if it is among `built`. Else, with `explore`, there is a search.
+    """
+    return _Kernel(spec, tuple(built), gpu, store, explore).entry
 
 
 class _Kernel:
     """One kernel on all devices. `entry` is what callers hold: it runs on the device of the first call, or asks `first`."""
 
-    def __init__(self, spec: TritonKernel, built: tuple[Built, ...], gpu: Gpu, store: Store | None) -> None:
+    def __init__(
+        self,
+        spec: TritonKernel,
+        built: tuple[Built, ...],
+        gpu: Gpu,
+        store: Store | None,
+        explore: Explore | None,
+    ) -> None:
         self._spec = spec
         self._built = built
         self._gpu = gpu
         self._store = store
+        self._explore = explore if spec.space else None
         self._arguments = run_time_arguments(spec)
         self._kinds = "".join("P" if a.is_pointer else KINDS[a.dtype] for _, a in self._arguments)
+        self._scopes_scratch = any(b.binary.scratch_bytes for b in built)
         self._lock = threading.RLock()
         self._devices: dict[int, Launcher] = {}
         self._scope: dict[str, Any] = {}
         self.entry = self._function(self._scope)
 
     def _function(self, scope: dict[str, Any]) -> Launcher:
-        scopes_scratch = any(b.binary.scratch_bytes for b in self._built)
-        text = launcher_text(self._spec, self._arguments, compiler_scratch=scopes_scratch)
+        text = launcher_text(self._spec, self._arguments, compiler_scratch=self._scopes_scratch)
         scope |= {
             "bound": None,
             "first": self._first,
@@ -89,32 +133,20 @@ class _Kernel:
     def _prepare(self, device: int, args: Sequence[Any]) -> Launcher:
         """Load the candidates on the current device `device`, choose one, and make its launcher."""
         loaded = self._load(device)
-        # launches that are recorded cannot be timed: the best guess then, without settling for it
-        settled = len(loaded) == 1 or not self._gpu.capturing()
-        index = 0
-        if len(loaded) > 1 and settled:
-            trials = [self._bind({}, device, config, kernel, size) for config, kernel, size in loaded]
-            index = choose(
-                trials,
-                args,
-                [a.role for _, a in self._arguments if a.role in ("in", "out", "inout")],
-                measure=self._gpu.measure,
-                store=self._store,
-                key=tuning_key(
-                    [candidate.binary for candidate in self._built],
-                    self._gpu.name(device),
-                    [a for a in args if isinstance(a, int)],
-                ),
-            )
-        config, kernel, size = loaded[index]
-        if not settled:
-            return self._bind({}, device, config, kernel, size)
+        chosen = self._recalled(device, loaded, args)
+        if chosen is None and self._gpu.capturing() and (len(loaded) > 1 or self._explore is not None):
+            # launches that are recorded cannot be timed: the best guess then, without settling for it
+            return self._bind({}, device, loaded[0])
+        if chosen is None and self._explore is not None:
+            chosen = self._searched(self._explore, device, loaded, args)
+        if chosen is None:
+            chosen = self._chosen(device, loaded, args)
         scope = {} if self._devices else self._scope
-        launcher = self._bind(scope, device, config, kernel, size)
+        launcher = self._bind(scope, device, chosen)
         self._devices[device] = launcher
         return launcher
 
-    def _load(self, device: int) -> list[tuple[Mapping[str, int], Kernel, int]]:
+    def _load(self, device: int) -> list[_Loaded]:
         """The candidates that the device takes; one that needs more shared memory than there is drops out."""
         loaded = []
         refusals: list[KernelLaunchError] = []
@@ -124,22 +156,81 @@ class _Kernel:
             except KernelLaunchError as error:
                 refusals.append(error)
             else:
-                loaded.append((candidate.config, kernel, candidate.binary.scratch_bytes))
+                loaded.append(_Loaded(config=candidate.config, binary=candidate.binary, kernel=kernel))
         if not loaded:
             raise refusals[0]
         return loaded
 
-    def _bind(
-        self,
-        scope: dict[str, Any],
-        device: int,
-        config: Mapping[str, int],
-        kernel: Kernel,
-        scratch_bytes: int,
-    ) -> Launcher:
+    def _recalled(self, device: int, loaded: Sequence[_Loaded], args: Sequence[Any]) -> _Loaded | None:
+        """What a search found earlier for such sizes on such a device, if it is loaded."""
+        if self._explore is None and len(loaded) == 1:
+            return loaded[0]
+        known = recall(self._store, self._spec, self._gpu.name(device))
+        found = known.get(tuple(magnitudes(_sizes(args))))
+        if found is None:
+            return None
+        return next((one for one in loaded if identity(one.config) == identity(found)), None)
+
+    def _chosen(self, device: int, loaded: Sequence[_Loaded], args: Sequence[Any]) -> _Loaded:
+        """The fastest of `loaded`, but for those that spill where others do not."""
+        worth = [loaded[index] for index in without_spills([one.kernel.spill_bytes for one in loaded])]
+        if len(worth) == 1:
+            return worth[0]
+        index = choose(
+            [self._bind({}, device, one) for one in worth],
+            args,
+            self._roles(),
+            measure=self._gpu.measure,
+            store=self._store,
+            key=tuning_key([one.binary for one in worth], self._gpu.name(device), _sizes(args)),
+        )
+        return worth[index]
+
+    def _searched(
+        self, explore: Explore, device: int, loaded: Sequence[_Loaded], args: Sequence[Any]
+    ) -> _Loaded | None:
+        """The best configuration around `loaded`, which is remembered; None if nothing could be timed."""
+        expendable = expendable_arguments(args, self._roles())
+        shelf: dict[Any, _Loaded] = {}
+
+        def ready(one: _Loaded) -> Ready:
+            shelf[identity(one.config)] = one
+            return Ready(
+                config=one.config,
+                call=partial(self._bind({}, device, one), *expendable),
+                threads=one.binary.threads,
+                registers=one.kernel.registers,
+                spill_bytes=one.kernel.spill_bytes,
+            )
+
+        def load(config: Config, binary: GpuBinary) -> Ready:
+            if binary.scratch_bytes and not self._scopes_scratch:
+                raise KernelLaunchError(
+                    "compiler-scratch", "it wants memory of the compiler's, which its candidates do not"
+                )
+            kernel = self._gpu.load(binary, device, self._kinds)
+            return ready(_Loaded(config=config, binary=binary, kernel=kernel))
+
+        found = search(
+            self._spec.name,
+            [ready(one) for one in loaded],
+            Space.of(self._spec),
+            Workshop(compile=explore.compile, load=load),
+            limits=explore.search,
+            measure=self._gpu.measure_cold,
+        )
+        if found is None:
+            return None
+        remember(self._store, self._spec, self._gpu.name(device), _sizes(args), found)
+        return shelf[identity(found.best.config)]
+
+    def _roles(self) -> list[str]:
+        return [a.role for _, a in self._arguments if a.role in ("in", "out", "inout")]
+
+    def _bind(self, scope: dict[str, Any], device: int, one: _Loaded) -> Launcher:
         launcher = scope["launch"] if scope else self._function(scope)
-        scope |= constants_of(config)
-        scope |= {"run": kernel, "scratch_bytes": scratch_bytes}
+        scope |= constants_of(one.config)
+        scope |= {"run": one.kernel.launch, "scratch_bytes": one.binary.scratch_bytes}
         # last: from here on `launch` uses the rest
         scope["bound"] = device
         bound: Launcher = launcher
@@ -173,3 +264,7 @@ def launcher_text(
 
 def _empty(elements: int, dtype: str, device: int) -> torch.Tensor:
     return empty_strided_cuda((elements,), (1,), torch_dtype(dtype), device)
+
+
+def _sizes(args: Sequence[Any]) -> list[int]:
+    return [arg for arg in args if isinstance(arg, int)]

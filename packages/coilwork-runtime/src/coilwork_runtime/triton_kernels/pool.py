@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import functools
 import os
+import select
 import subprocess
 import sys
 import tempfile
@@ -43,16 +44,21 @@ class Worker:
         )
         self._send({"path": sys.path})
 
-    def compile(self, request: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
+    def compile(
+        self, request: Mapping[str, Any], *, timeout_s: float | None = None
+    ) -> tuple[dict[str, Any], bytes]:
         """Launch metadata and the binary.
 
         Raises:
             WorkerError: Triton refused; the worker lives.
-            EOFError, OSError: the worker died.
+            EOFError, OSError: the worker died; TimeoutError, which is one of the latter: it is still at it.
         """
         self._send(request)
         replies = self._process.stdout
         assert replies is not None
+        # nothing is left in the buffer from the frame before, which was read to its end
+        if timeout_s is not None and not select.select([replies], [], [], timeout_s)[0]:
+            raise TimeoutError(f"not compiled after {timeout_s:.0f} s")
         frame = worker.read_frame(cast(BinaryIO, replies))
         if frame is None:
             raise EOFError("the worker ended")
@@ -94,20 +100,25 @@ class WorkerPool:
         self._idle: list[Worker] = []
         self._owner = os.getpid()
 
-    def compile(self, request: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
+    def compile(
+        self, request: Mapping[str, Any], *, timeout_s: float | None = None
+    ) -> tuple[dict[str, Any], bytes]:
         """Launch metadata and the binary, from an idle or a new worker.
 
         Raises:
-            WorkerError: the kernel does not compile.
+            WorkerError: the kernel does not compile, or not within `timeout_s`.
         """
         reason = ""
         for _ in range(ATTEMPTS):
             member = self._take()
             try:
-                answer = member.compile(request)
+                answer = member.compile(request, timeout_s=timeout_s)
             except WorkerError:
                 self._give(member)
                 raise
+            except TimeoutError as error:
+                member.stop()
+                raise WorkerError(str(error)) from error
             except (EOFError, OSError):
                 # it may have been idle for too long, or have run out of memory: once more, in a fresh one
                 reason = member.obituary()

@@ -115,20 +115,11 @@ def gpu_target(spec: TritonKernel) -> GpuTarget:
 
 def candidates(spec: TritonKernel, target: GpuTarget, version: str) -> tuple[Candidate, ...]:
     """What to compile, in the order of `spec.configs`."""
-    return tuple(_candidate(spec, config, target, version) for config in spec.configs)
+    return tuple(candidate(spec, config, target, version) for config in spec.configs)
 
 
-def run_time_arguments(spec: TritonKernel) -> tuple[tuple[str, Argument], ...]:
-    """Names and specifications, in the order in which the kernel takes them."""
-    return tuple(zip(spec.arg_names, map(parse_argument, spec.args), strict=True))
-
-
-def constants_of(config: Mapping[str, int]) -> dict[str, int]:
-    """The kernel's compile-time parameters in a configuration."""
-    return {name: value for name, value in config.items() if name not in OPTIONS}
-
-
-def _candidate(spec: TritonKernel, config: Mapping[str, int], target: GpuTarget, version: str) -> Candidate:
+def candidate(spec: TritonKernel, config: Mapping[str, int], target: GpuTarget, version: str) -> Candidate:
+    """What to compile for `spec` in one configuration."""
     options: dict[str, Any] = {"enable_fp_fusion": True}
     options |= {name: value for name, value in config.items() if name in OPTIONS}
     if spec.checks:
@@ -146,3 +137,13 @@ def _candidate(spec: TritonKernel, config: Mapping[str, int], target: GpuTarget,
     }
     key = content_key("triton-kernel", FORMAT, version, json.dumps(request, sort_keys=True))
     return Candidate(config=config, key=key, request=request)
+
+
+def run_time_arguments(spec: TritonKernel) -> tuple[tuple[str, Argument], ...]:
+    """Names and specifications, in the order in which the kernel takes them."""
+    return tuple(zip(spec.arg_names, map(parse_argument, spec.args), strict=True))
+
+
+def constants_of(config: Mapping[str, int]) -> dict[str, int]:
+    """The kernel's compile-time parameters in a configuration."""
+    return {name: value for name, value in config.items() if name not in OPTIONS}

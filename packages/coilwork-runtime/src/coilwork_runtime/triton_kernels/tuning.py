@@ -53,6 +53,12 @@ def fastest(times: Sequence[float]) -> int:
     return best if times[best] < times[0] * (1 - MARGIN) else 0
 
 
+def without_spills(spill_bytes: Sequence[int]) -> list[int]:
+    """The indices of candidates worth timing: those that keep all values in registers, or all where none does."""
+    clean = [index for index, spilled in enumerate(spill_bytes) if not spilled]
+    return clean or list(range(len(spill_bytes)))
+
+
 def expendable_arguments(args: Sequence[Any], roles: Sequence[str]) -> list[Any]:
     """`args` for running a kernel several times: tensors that it updates, or that share memory with what it reads, copied.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coilwork_ir.index import format_expr
-from coilwork_ir.kernel_source import Config, KernelSource, SourceArg
+from coilwork_ir.kernel_source import Config, KernelSource, SearchSpace, SourceArg
 from coilwork_wrapper.python.tree import Listing, Rows
 
 
@@ -20,6 +20,12 @@ def spec_rows(source: KernelSource, text_name: str) -> Rows:
     if source.language == "triton":
         rows.append(_tuple("grid", [repr(format_expr(g)) for g in source.grid]))
         rows.append(_tuple("configs", [config_text(c) for c in source.configs]))
+        if source.space.values:
+            rows.append(f"space={space_text(source.space)},")
+            limits = [
+                repr(f"{format_expr(left)} <= {format_expr(right)}") for left, right in source.space.limits
+            ]
+            rows.append(_tuple("limits", limits))
     if source.checks:
         rows.append(_tuple("checks", [repr(c) for c in source.checks]))
     if source.features:
@@ -49,3 +55,8 @@ def config_text(config: Config) -> str:
     if not config.fp_fusion:
         entries.append('"enable_fp_fusion": False')
     return "{" + ", ".join(entries) + "}"
+
+
+def space_text(space: SearchSpace) -> str:
+    """A dictionary display: what each parameter may be."""
+    return "{" + ", ".join(f'"{name}": {values}' for name, values in space.values) + "}"

@@ -1,0 +1,123 @@
+"""Coordinate descent from the best candidate: to the best neighbour, and on, until no neighbour is better.
+
+The search knows nothing of devices: what builds and times configurations is given, so that tables of times test it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from coilwork_runtime.triton_kernels.neighbours import Config, Space
+
+# A move must gain this much, twice measured: below it, noise would lead the way, and each step costs builds.
+GAIN: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One configuration that was looked at.
+
+    Attributes:
+        config: which.
+        milliseconds: per call; None if it was not timed, and then `reason` says why.
+        registers: per thread.
+        spill_bytes: per thread, of values that did not stay in registers.
+        threads: per block.
+    """
+
+    config: Config
+    milliseconds: float | None = None
+    registers: int = 0
+    spill_bytes: int = 0
+    threads: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a search found: the best trial, those of the candidates, and the others in the order of time."""
+
+    best: Trial
+    proposed: tuple[Trial, ...]
+    tried: tuple[Trial, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """What the search asks of the device.
+
+    Attributes:
+        evaluate: builds and times configurations, beside the current best.
+        again: milliseconds of two that were timed, measured anew in turns.
+        told: hears of each round: trials so far, and the current best.
+        over: the time is up.
+    """
+
+    evaluate: Callable[[Sequence[Config], Trial], Sequence[Trial]]
+    again: Callable[[Trial, Trial], tuple[float, float]]
+    told: Callable[[int, Trial], None]
+    over: Callable[[], bool]
+
+
+def descend(proposed: Sequence[Trial], space: Space, bench: Bench, *, most: int) -> Found | None:
+    """The best configuration found with `most` trials beyond those of `proposed`; None if nothing could be timed.
+
+    Ties go to what is earlier: a candidate before its neighbours, a better guess before a worse one.
+    """
+    current = fastest(proposed)
+    if current is None:
+        return None
+    seen = {identity(trial.config) for trial in proposed}
+    tried: list[Trial] = []
+    while not bench.over():
+        after = None
+        for around in (space.steps, space.double_steps):
+            wanted = _fresh(around(current.config), seen, most - len(tried))
+            if not wanted:
+                continue
+            seen |= {identity(config) for config in wanted}
+            trials = bench.evaluate(wanted, current)
+            tried += trials
+            after = _better(trials, current, bench)
+            bench.told(len(proposed) + len(tried), after or current)
+            if after is not None or bench.over():
+                break
+        if after is None:
+            break
+        current = after
+    return Found(best=current, proposed=tuple(proposed), tried=tuple(tried))
+
+
+def fastest(trials: Iterable[Trial]) -> Trial | None:
+    """The one that takes least time, where a later one counts only if it gains `GAIN` over the first that was timed."""
+    timed = [(trial.milliseconds, trial) for trial in trials if trial.milliseconds is not None]
+    if not timed:
+        return None
+    least, best = min(timed, key=lambda pair: pair[0])
+    return best if least < timed[0][0] * (1 - GAIN) else timed[0][1]
+
+
+def identity(config: Config) -> tuple[tuple[str, int], ...]:
+    """The same for the same configuration, whatever the order of its parameters."""
+    return tuple(sorted(config.items()))
+
+
+def _fresh(configs: Iterable[Config], seen: set[tuple[tuple[str, int], ...]], room: int) -> list[Config]:
+    """At most `room` of `configs`, none of them seen, none twice."""
+    found = {identity(config): config for config in configs if identity(config) not in seen}
+    return list(found.values())[: max(0, room)]
+
+
+def _better(trials: Sequence[Trial], current: Trial, bench: Bench) -> Trial | None:
+    """The best of `trials` if it beats `current` in a second measurement, too; else the next one, if that does."""
+    assert current.milliseconds is not None
+    timed = [(t.milliseconds, t) for t in trials if t.milliseconds is not None]
+    for milliseconds, trial in sorted(timed, key=lambda pair: pair[0]):
+        if milliseconds >= current.milliseconds * (1 - GAIN):
+            return None
+        own, other = bench.again(trial, current)
+        if own < other * (1 - GAIN):
+            return trial
+    return None

@@ -1,0 +1,66 @@
+"""The configurations around one: a step along a parameter, or along two of them at once."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import CodeType
+from typing import Final
+
+from coilwork_runtime.specs import TritonKernel
+from coilwork_runtime.triton_kernels.requests import OPTIONS
+
+Config = Mapping[str, int]
+WARPS: Final = "num_warps"
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """All configurations of a kernel that may be tried.
+
+    Attributes:
+        values: what each parameter may be, ascending.
+        limits: conditions over a configuration's names, compiled.
+    """
+
+    values: Mapping[str, tuple[int, ...]]
+    limits: tuple[CodeType, ...]
+
+    @staticmethod
+    def of(spec: TritonKernel) -> Space:
+        """The space that a kernel declares; without one, there is nothing around its candidates."""
+        return Space(spec.space, tuple(compile(text, spec.name, "eval") for text in spec.limits))
+
+    def allows(self, config: Config) -> bool:
+        """True if `config` is within the space and its limits."""
+        inside = all(config.get(name) in known for name, known in self.values.items())
+        return inside and all(eval(limit, {"min": min, "max": max}, dict(config)) for limit in self.limits)
+
+    def steps(self, config: Config) -> Iterator[Config]:
+        """One parameter, one value up or down."""
+        for name in self.values:
+            for direction in (1, -1):
+                yield from self._moved(config, {name: direction})
+
+    def double_steps(self, config: Config) -> Iterator[Config]:
+        """Two parameters: a block and the warps that share it, or one side of a block for another."""
+        blocks = [name for name in self.values if name not in OPTIONS]
+        for name in blocks:
+            for direction in (1, -1):
+                yield from self._moved(config, {name: direction, WARPS: direction})
+        for grown, shrunk in itertools.permutations(blocks, 2):
+            yield from self._moved(config, {grown: 1, shrunk: -1})
+
+    def _moved(self, config: Config, directions: Mapping[str, int]) -> Iterator[Config]:
+        changed = dict(config)
+        for name, direction in directions.items():
+            known = self.values.get(name, ())
+            if config.get(name) not in known:
+                return
+            place = known.index(config[name]) + direction
+            if not 0 <= place < len(known):
+                return
+            changed[name] = known[place]
+        if self.allows(changed):
+            yield changed

@@ -1,0 +1,110 @@
+"""What searches found, in the store: one record per kernel and kind of device, with an entry per magnitude of its sizes.
+
+A choice is the configuration itself, so that whoever reads it need not have built what it was compared with.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any, Final
+
+from coilwork_cache import Store, content_key
+from coilwork_runtime.specs import TritonKernel
+from coilwork_runtime.triton_kernels.descent import Found, Trial, identity
+from coilwork_runtime.triton_kernels.neighbours import Config, Space
+
+FORMAT: Final = 1
+
+
+def magnitudes(sizes: Sequence[int]) -> list[int]:
+    """Sizes up to a power of two."""
+    return [size.bit_length() for size in sizes]
+
+
+def record_key(spec: TritonKernel, device_name: str) -> str:
+    """The key of what was found for a kernel's source on such devices."""
+    what = [spec.source, spec.entry, spec.args, spec.arg_names, spec.grid, spec.checks, spec.target]
+    return content_key("search", str(FORMAT), device_name, json.dumps(what))
+
+
+def recall(store: Store | None, spec: TritonKernel, device_name: str) -> Mapping[tuple[int, ...], Config]:
+    """The configurations that were found, by magnitudes of sizes. A record that does not read is dropped."""
+    if store is None:
+        return {}
+    key = record_key(spec, device_name)
+    data = store.get(key)
+    if data is None:
+        return {}
+    entries = _entries(data)
+    if entries is None:
+        store.delete(key)
+        return {}
+    space = Space.of(spec)
+    found = {tuple(entry["magnitudes"]): entry["config"] for entry in entries}
+    return {sizes: config for sizes, config in found.items() if _is_of(spec, space, config)}
+
+
+def _is_of(spec: TritonKernel, space: Space, config: Config) -> bool:
+    """True if `config` is a candidate of `spec`, or one step after the other away from one."""
+    if set(config) != set(spec.configs[0]):
+        return False
+    given = all(
+        config[name] in {candidate[name] for candidate in spec.configs}
+        for name in config
+        if name not in space.values
+    )
+    return identity(config) in map(identity, spec.configs) or (given and space.allows(config))
+
+
+def remember(
+    store: Store | None, spec: TritonKernel, device_name: str, sizes: Sequence[int], found: Found
+) -> None:
+    """Keep what was found, beside what is known for other sizes."""
+    if store is None:
+        return
+    key = record_key(spec, device_name)
+    data = store.get(key)
+    entries = [] if data is None else _entries(data) or []
+    own = magnitudes(sizes)
+    kept = [entry for entry in entries if entry["magnitudes"] != own]
+    fresh: dict[str, Any] = {
+        "magnitudes": own,
+        "sizes": list(sizes),
+        "config": dict(found.best.config),
+        "best": _plain(found.best),
+        "proposed": [_plain(trial) for trial in found.proposed],
+        "tried": [_plain(trial) for trial in found.tried],
+    }
+    record = {"kernel": spec.name, "device": device_name, "searches": [*kept, fresh]}
+    store.put(key, json.dumps(record).encode())
+
+
+def _plain(trial: Trial) -> dict[str, Any]:
+    found = {field.name: getattr(trial, field.name) for field in fields(trial)}
+    return found | {"config": dict(trial.config)}
+
+
+def _entries(data: bytes) -> list[dict[str, Any]] | None:
+    """The entries of a record, or None if it is none."""
+    try:
+        record = json.loads(data)
+    except ValueError:
+        return None
+    entries = record.get("searches") if isinstance(record, dict) else None
+    if not isinstance(entries, list) or not all(map(_is_entry, entries)):
+        return None
+    return entries
+
+
+def _is_entry(entry: object) -> bool:
+    if not isinstance(entry, dict):
+        return False
+    config, sizes = entry.get("config"), entry.get("magnitudes")
+    return (
+        isinstance(config, dict)
+        and all(isinstance(name, str) and isinstance(value, int) for name, value in config.items())
+        and isinstance(sizes, list)
+        and all(isinstance(size, int) for size in sizes)
+    )

@@ -1,0 +1,165 @@
+"""A search on a device: neighbours built in parallel, those that cannot win left out, the others timed on real arguments.
+
+Whatever goes wrong with one configuration, at building, loading, launching or timing, takes it out of the search and
+nothing else: the call that started the search still happens, in a configuration that works.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from coilwork_runtime.errors import KernelBuildError, KernelLaunchError
+from coilwork_runtime.triton_kernels.binaries import GpuBinary
+from coilwork_runtime.triton_kernels.descent import Bench, Found, Trial, descend, identity
+from coilwork_runtime.triton_kernels.neighbours import Config, Space
+
+# Rounds of a second measurement, in turns.
+TURNS: Final = 3
+# Of a multiprocessor of NVIDIA's; elsewhere a rule of thumb.
+REGISTERS: Final = 65536
+THREADS: Final = 2048
+# A neighbour with less than this share of the threads that the current best keeps in flight is not timed.
+LEAST_RESIDENCE: Final = 0.5
+
+Measure = Callable[[Callable[[], None]], float]
+Call = Callable[[], None]
+
+
+def _untold(kernel: str, trials: int, best: Trial) -> None:
+    """Nobody listens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """How far a search may go.
+
+    Attributes:
+        most: configurations that it builds per kernel, beside the candidates.
+        seconds: time after which it starts no other round.
+        told: hears of each round: the kernel's name, trials so far, and the best one.
+    """
+
+    most: int = 64
+    seconds: float = 120.0
+    told: Callable[[str, int, Trial], None] = _untold
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """A configuration that can be called; `threads` are those of a block, the other numbers those of a thread."""
+
+    config: Config
+    call: Call
+    threads: int
+    registers: int
+    spill_bytes: int
+
+    def trial(self) -> Trial:
+        """What is known of it before it is timed."""
+        return Trial(
+            config=self.config,
+            registers=self.registers,
+            spill_bytes=self.spill_bytes,
+            threads=self.threads,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workshop:
+    """What makes configurations ready.
+
+    Attributes:
+        compile: several at once, each to a binary or the reason why not.
+        load: onto the device. Raises KernelLaunchError.
+    """
+
+    compile: Callable[[Sequence[Config]], Sequence[GpuBinary | KernelBuildError]]
+    load: Callable[[Config, GpuBinary], Ready]
+
+
+def search(
+    name: str,
+    candidates: Sequence[Ready],
+    space: Space,
+    workshop: Workshop,
+    *,
+    limits: Search,
+    measure: Measure,
+    clock: Callable[[], float] = time.monotonic,
+) -> Found | None:
+    """The best configuration of the kernel `name` around `candidates`; None if none of these can be timed."""
+    shelf = {identity(one.config): one.call for one in candidates}
+    started = clock()
+
+    def evaluate(configs: Sequence[Config], current: Trial) -> list[Trial]:
+        trials = []
+        for config, binary in zip(configs, workshop.compile(configs), strict=True):
+            if isinstance(binary, KernelBuildError):
+                trials.append(Trial(config=config, reason=f"does not build: {_first_line(binary)}"))
+                continue
+            try:
+                ready = workshop.load(config, binary)
+            except KernelLaunchError as error:
+                trials.append(Trial(config=config, reason=f"does not load: {_first_line(error)}"))
+                continue
+            shelf[identity(config)] = ready.call
+            hopeless = why_not(ready.trial(), current)
+            trials.append(
+                replace(ready.trial(), reason=hopeless)
+                if hopeless
+                else timed(ready.trial(), ready.call, measure)
+            )
+        return trials
+
+    def again(one: Trial, other: Trial) -> tuple[float, float]:
+        seen: tuple[list[float], list[float]] = ([], [])
+        for _ in range(TURNS):
+            for trial, times in zip((one, other), seen):
+                repeated = timed(trial, shelf[identity(trial.config)], measure)
+                times.append(float("inf") if repeated.milliseconds is None else repeated.milliseconds)
+        return min(seen[0]), min(seen[1])
+
+    bench = Bench(
+        evaluate=evaluate,
+        again=again,
+        told=lambda trials, best: limits.told(name, trials, best),
+        over=lambda: clock() - started > limits.seconds,
+    )
+    proposed = [timed(one.trial(), one.call, measure) for one in candidates]
+    return descend(proposed, space, bench, most=limits.most)
+
+
+def why_not(trial: Trial, current: Trial) -> str:
+    """Why `trial` need not be timed: what the compiler made of it cannot be better than `current`; empty if it may be."""
+    if trial.spill_bytes > current.spill_bytes:
+        return f"spills {trial.spill_bytes} bytes per thread, the best {current.spill_bytes}"
+    if residence(trial) < LEAST_RESIDENCE * residence(current):
+        return (
+            f"{residence(trial)} threads of {trial.registers} registers fit, of the best {residence(current)}"
+        )
+    return ""
+
+
+def residence(trial: Trial) -> int:
+    """Threads that registers leave room for on a multiprocessor."""
+    blocks = THREADS // max(1, trial.threads)
+    if trial.registers and trial.threads:
+        blocks = min(blocks, REGISTERS // (trial.registers * trial.threads))
+    return blocks * trial.threads
+
+
+def timed(trial: Trial, call: Call, measure: Measure) -> Trial:
+    """`trial` with its time, or with the reason why it has none."""
+    try:
+        return replace(trial, milliseconds=measure(call), reason="")
+    # what torch and the launcher raise for a launch that the device refuses, and for one that fails on it
+    except (RuntimeError, KernelLaunchError) as error:
+        return replace(trial, milliseconds=None, reason=f"does not run: {_first_line(error)}")
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[0].strip() if lines else type(error).__name__

@@ -1,0 +1,123 @@
+"""Which configurations beyond the proposed ones a kernel's text is right for.
+
+The text depends on the candidates in four ways: a tile whose block is one point in all of them has no axis; one whose
+blocks all divide its extent has no mask; y and z have a grid axis each if their programs fit its limit; and a loop over
+wide loads may count on 16 bytes per thread. A row in registers is one block. Beyond that any power of two will do, within
+limits that keep values in registers and threads busy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from coilwork_ir.index import (
+    Expr,
+    as_expr,
+    as_int,
+    bounds,
+    ceildiv,
+    product,
+    provably_divisible,
+    provably_le,
+    symbol,
+)
+from coilwork_ir.kernel_source import Config, SearchSpace
+from coilwork_ir.target import Target
+from coilwork_triton.configs import STAGES, next_power_of_two
+
+WARPS: Final = "num_warps"
+# Elements of a block per thread: what two or three values of each leave of 255 registers.
+_MOST_PER_THREAD: Final = 64
+_LONGEST_SIDE: Final = 8192
+_MOST_STAGES: Final = 4
+# A scan over a block of one point is none.
+_SHORTEST_SCAN: Final = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One tile, as far as its block is free.
+
+    Attributes:
+        block: name of its block size.
+        numel: its points.
+        fixed: every configuration has the candidates' one size.
+        whole: blocks are to divide `numel`.
+        programs: most programs along it; None if there is no limit.
+        reduced: it is the reduction's.
+    """
+
+    block: str
+    numel: Expr
+    fixed: bool
+    whole: bool
+    programs: int | None
+    reduced: bool
+
+
+def search_space(
+    sides: Sequence[Side], configs: Sequence[Config], *, target: Target, chunk: int, scans: bool
+) -> SearchSpace:
+    """What may be tried beside `configs`, all of which are in it."""
+    metas = [dict(c.meta) for c in configs]
+    values: dict[str, tuple[int, ...]] = {}
+    for side in sides:
+        proposed = {meta[side.block] for meta in metas}
+        if not side.fixed:
+            least = _SHORTEST_SCAN if scans and side.reduced else 1
+            values[side.block] = tuple(sorted(proposed | set(_sizes(side, least, max(proposed)))))
+    if any(STAGES in meta for meta in metas):
+        values[STAGES] = tuple(range(1, _MOST_STAGES + 1))
+    most_warps = min(32, target.max_threads_per_block // target.warp_size)
+    values[WARPS] = tuple(_powers_of_two(1, most_warps))
+    free = {name: found for name, found in values.items() if len(found) > 1}
+    return SearchSpace(values=tuple(free.items()), limits=_limits(sides, configs, target, chunk))
+
+
+def _sizes(side: Side, least: int, proposed: int) -> Iterable[int]:
+    extent = as_int(side.numel) or bounds(side.numel).hi
+    longest = max(
+        proposed, _LONGEST_SIDE if extent is None else min(_LONGEST_SIDE, next_power_of_two(extent))
+    )
+    for size in _powers_of_two(least, longest):
+        divides = not side.whole or size == 1 or provably_divisible(side.numel, size)
+        if divides and (side.programs is None or provably_le(ceildiv(side.numel, size), side.programs)):
+            yield size
+
+
+def _limits(
+    sides: Sequence[Side], configs: Sequence[Config], target: Target, chunk: int
+) -> tuple[tuple[Expr, Expr], ...]:
+    warps = symbol(WARPS, lo=1)
+    threads = warps * target.warp_size
+    elements = product(_size(side, configs[0]) for side in sides)
+    densest = max(_elements(sides, c) // (c.num_warps * target.warp_size) for c in configs)
+    found = [
+        (elements, threads * max(_MOST_PER_THREAD, densest)),
+        # powers of two, so that this says: no more threads than elements, unless there is but one warp
+        (threads, elements + (target.warp_size - 1)),
+    ]
+    if chunk > 1:
+        found.append((threads * chunk, product(symbol(s.block, lo=1) for s in sides if s.reduced)))
+    return tuple((left, right) for left, right in found if not provably_le(left, right))
+
+
+def _size(side: Side, config: Config) -> Expr:
+    return as_expr(dict(config.meta)[side.block]) if side.fixed else symbol(side.block, lo=1)
+
+
+def _elements(sides: Sequence[Side], config: Config) -> int:
+    meta = dict(config.meta)
+    count = 1
+    for side in sides:
+        count *= meta[side.block]
+    return count
+
+
+def _powers_of_two(least: int, most: int) -> Iterable[int]:
+    size = least
+    while size <= most:
+        yield size
+        size *= 2

@@ -1,0 +1,150 @@
+"""What a kernel's text is right for beyond its candidates: declared, compiled at its corners, and run there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+import torch
+from kernel_bench import (
+    TritonProcess,
+    allowed,
+    along,
+    arg,
+    compile_source,
+    corners,
+    corners_of,
+    everything,
+    run_source,
+    value_of,
+)
+from triton_sample_kernels import SAMPLES
+
+from coilwork_ir.conformance import CASES, check_codegen, failures
+from coilwork_ir.dtypes import DType
+from coilwork_ir.kernel_source import Config, KernelSource
+from coilwork_ir.kernels import Kernel, Store
+from coilwork_ir.scalar import load
+from coilwork_ir.target import target
+from coilwork_triton import TritonCodegen
+
+# Kernels of each walk, with sizes that blocks do not divide and such that change from call to call.
+RUN = (
+    "broadcast",
+    "transpose",
+    "row-sum",
+    "column-max",
+    "softmax",
+    "softmax-online",
+    "layer-norm",
+    "argmax",
+    "scan",
+    "update-in-place",
+    "rows-and-columns",
+    "store-box",
+)
+# The interpreter combines lanes one by one.
+FEW_POINTS = 64
+MOST_INTERPRETED = 4
+
+
+def emitted(kernel: Kernel, name: str = "sm_90") -> KernelSource:
+    return TritonCodegen().emit(kernel, target(name), {})
+
+
+def copied(extent: int) -> Kernel:
+    x0 = along("x0", extent)
+    return Kernel(
+        name="copied",
+        ranges=(x0,),
+        args=(arg("in0", DType.F32, extent), arg("out0", DType.F32, extent)),
+        stores=(Store(buffer="out0", index=x0.symbol, value=load("in0", [x0.symbol], DType.F32)),),
+    )
+
+
+@pytest.mark.parametrize("name", ["sm_90", "gfx942"])
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_candidates_are_in_the_space(sample: str, name: str) -> None:
+    source = emitted(SAMPLES[sample], name)
+    if SAMPLES[sample].combined is None:
+        assert source.space.values
+        assert all(allowed(source, config) for config in source.configs)
+        limit = target(name).max_threads_per_block // target(name).warp_size
+        assert max(value_of(config, "num_warps") for config in everything(source)) <= limit
+    else:
+        assert not source.space.values
+
+
+def test_a_tile_without_a_mask_is_divided() -> None:
+    source = emitted(copied(3 * 2**20))
+    widths = dict(source.space.values)["XBLOCK"]
+    assert "xmask" not in source.text
+    assert widths[0] == 1 and all(3 * 2**20 % width == 0 for width in widths)
+    masked = emitted(copied(3 * 2**20 + 1))
+    assert "xmask" in masked.text and 8192 in dict(masked.space.values)["XBLOCK"]
+
+
+def test_short_extents_and_threads_without_work_end_the_space() -> None:
+    source = emitted(copied(200))
+    assert max(dict(source.space.values)["XBLOCK"]) == 256
+    for config in everything(source):
+        assert config.num_warps == 1 or 32 * config.num_warps <= dict(config.meta)["XBLOCK"]
+
+
+def test_rows_in_registers_stay_whole() -> None:
+    source = emitted(SAMPLES["softmax_persistent"])
+    assert "R0_BLOCK" not in dict(source.space.values)
+    assert {dict(c.meta)["R0_BLOCK"] for c in everything(source)} == {8192}
+
+
+def test_walked_rows_have_stages_and_looped_ones_blocks() -> None:
+    walked = dict(emitted(SAMPLES["layer_norm_backward_short"]).space.values)
+    assert walked["STAGES"] == (1, 2, 3, 4) and "WBLOCK" in walked and "R0_BLOCK" not in walked
+    looped = emitted(SAMPLES["softmax_looped"])
+    assert "R0_BLOCK" in dict(looped.space.values)
+    # the text counts on so many neighbours per thread
+    assert all(dict(c.meta)["R0_BLOCK"] >= 128 * c.num_warps for c in everything(looped))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sample", [name for name in SAMPLES if SAMPLES[name].combined is None])
+def test_corners_compile(compiler: TritonProcess, sample: str) -> None:
+    source = emitted(SAMPLES[sample])
+    found = corners(source)
+    assert len(found) > 1
+    for number in range(len(found)):
+        assert compile_source(compiler, replace(source, configs=tuple(found)), "sm_90", number)
+
+
+def points(config: Config) -> int:
+    return math.prod(value for _, value in config.meta)
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_corners_are_right(engine: TritonProcess, name: str) -> None:
+    case = next(case for case in CASES if case.name == name)
+    if engine.interprets:
+        case = replace(case, sizes=case.sizes[:2])
+
+    def run(source: KernelSource, args: Mapping[str, torch.Tensor], sizes: Mapping[str, int]) -> None:
+        tensors = [args[a.name] for a in source.args if a.role != "size"]
+        given = [sizes[a.name] for a in source.args if a.role == "size"]
+        tried = corners(source)
+        if engine.interprets:
+            tried = [config for config in everything(source) if points(config) <= FEW_POINTS]
+            tried = [*corners_of(source, tried)][:MOST_INTERPRETED] or [source.configs[0]]
+        other = replace(source, configs=tuple(tried))
+        results = [
+            run_source(engine, other, [t.clone() for t in tensors], given, number)
+            for number in range(len(tried))
+        ]
+        for found in results:
+            for one, first in zip(found, results[0], strict=True):
+                torch.testing.assert_close(one, first, equal_nan=True)
+        for mine, changed in zip(tensors, results[0], strict=True):
+            mine.copy_(changed)
+
+    results = check_codegen(TritonCodegen(), target("sm_90"), run, cases=(case,), numerics="fast")
+    assert not failures(results), failures(results)
