@@ -350,9 +350,8 @@ def test_sums_of_rows_that_were_found() -> None:
             result = result.index_add(0, rows, x[rows].sin() * weight[rows, place, None])
         return result
 
-    options = {"strict": True, "accumulation": "sorted"}
     with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
-        compiled = torch.compile(mixed, backend=backend, options=options)
+        compiled = torch.compile(mixed, backend=backend, options={"strict": True, "accumulation": "sorted"})
         for tokens in (400, 7):
             # a token may choose an expert twice, and one expert nobody chooses
             choice = torch.randint(0, 2, (tokens, 2))
