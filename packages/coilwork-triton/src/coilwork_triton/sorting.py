@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 from coilwork_ir.dtypes import DType
@@ -13,7 +15,7 @@ from coilwork_triton.types import triton_type
 from coilwork_triton.writer import Writer
 
 # Greater than all keys.
-_LARGEST: Final = {4: (1 << 31) - 1, 8: 1 << 50}
+_LARGEST: Final[Mapping[int, int]] = MappingProxyType({4: (1 << 31) - 1, 8: 1 << 50})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

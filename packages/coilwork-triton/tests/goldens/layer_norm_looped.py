@@ -44,5 +44,5 @@ def layer_norm(in0, in1, in2, out0, out1, out2, XBLOCK: tl.constexpr, R0_BLOCK: 
     tl.store(out2 + x0, rsqrt11)
 # grid 4096
 # try {'XBLOCK': 1, 'R0_BLOCK': 4096} warps 8
-# try {'XBLOCK': 1, 'R0_BLOCK': 8192} warps 16
 # try {'XBLOCK': 1, 'R0_BLOCK': 2048} warps 4
+# try {'XBLOCK': 1, 'R0_BLOCK': 1024} warps 4

@@ -152,4 +152,4 @@ def every_reduction(
 # grid -((-4096) // XBLOCK)
 # try {'XBLOCK': 16, 'R0_BLOCK': 128} warps 8
 # try {'XBLOCK': 32, 'R0_BLOCK': 64} warps 8
-# try {'XBLOCK': 64, 'R0_BLOCK': 32} warps 8
+# try {'XBLOCK': 16, 'R0_BLOCK': 128} warps 2
