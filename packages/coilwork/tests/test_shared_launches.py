@@ -29,17 +29,13 @@ def launches(options: CompileOptions, target: str = "sm_90") -> int:
 
 
 def test_one_launch_for_a_list() -> None:
-    assert launches(resolve(options={"verify": True, "combine": True})) == 1
+    assert launches(resolve(options={"verify": True})) == 1
 
 
 @pytest.mark.parametrize("option, count", [("combine", 20), ("fusion", 40)])
 def test_off_each_tensor_has_its_own(option: str, count: int) -> None:
-    assert launches(resolve(options={"verify": True, "combine": True, option: False})) == count
-
-
-def test_by_default_each_tensor_has_its_own() -> None:
-    assert launches(resolve(options={"verify": True})) == 20
+    assert launches(resolve(options={"verify": True, option: False})) == count
 
 
 def test_cpus_have_no_launches_to_save() -> None:
-    assert launches(resolve(options={"verify": True, "combine": True}), "x86-64-avx2") == 20
+    assert launches(resolve(options={"verify": True}), "x86-64-avx2") == 20

@@ -96,9 +96,9 @@ class CompileOptions:
         default=True, metadata=_about("off, every operation is a kernel of its own; for debugging", key=True)
     )
     combine: bool = field(
-        default=False,
+        default=True,
         metadata=_about(
-            "on GPUs, small kernels of one kind that do not wait for each other share a launch; off until it is measured on one",
+            "on GPUs, small kernels of one kind that do not wait for each other share a launch",
             key=True,
         ),
     )
