@@ -68,13 +68,16 @@ def copied(extent: int) -> Kernel:
 @pytest.mark.parametrize("sample", SAMPLES)
 def test_candidates_are_in_the_space(sample: str, name: str) -> None:
     source = emitted(SAMPLES[sample], name)
-    if SAMPLES[sample].combined is None:
-        assert source.space.values
-        assert all(allowed(source, config) for config in source.configs)
-        limit = target(name).max_threads_per_block // target(name).warp_size
-        assert max(value_of(config, "num_warps") for config in everything(source)) <= limit
-    else:
-        assert not source.space.values
+    assert source.space.values
+    assert all(allowed(source, config) for config in source.configs)
+    limit = target(name).max_threads_per_block // target(name).warp_size
+    assert max(value_of(config, "num_warps") for config in everything(source)) <= limit
+
+
+def test_members_of_a_launch_keep_their_programs() -> None:
+    source = emitted(SAMPLES["together"])
+    assert [name for name, _ in source.space.values] == ["num_warps"]
+    assert len({c.meta for c in everything(source)}) == 1 < len(everything(source))
 
 
 def test_a_tile_without_a_mask_is_divided() -> None:
@@ -135,7 +138,7 @@ def scaled_rows(length: int, source: str, result: str) -> Kernel:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sample", [name for name in SAMPLES if SAMPLES[name].combined is None])
+@pytest.mark.parametrize("sample", SAMPLES)
 def test_corners_compile(compiler: TritonProcess, sample: str) -> None:
     source = emitted(SAMPLES[sample])
     found = corners(source)
