@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import torch
 
-from coilwork_cache import open_local_store
 from coilwork_runtime.builder import Builder
 from coilwork_runtime.specs import KernelSpec, parse_argument
 
@@ -42,13 +39,10 @@ def run_standalone(
 ) -> None:
     """Build the kernels, call on made-up inputs, and print milliseconds and GB/s, per kernel and in total.
 
-    Kernels, and the configurations that searches found for them, come from the cache of `torch.compile`: the folder that the
-    environment variable COILWORK_CACHE_DIR names, else the user's.
     Each kernel is timed in its place in the program, launched several times in a row; then the whole program is.
     """
     kernels = tuple(specs)
-    folder = os.environ.get("COILWORK_CACHE_DIR")
-    launchers = Builder(open_local_store(Path(folder) if folder else None)).build(kernels)
+    launchers = Builder().build(kernels)
     constants = make_constants()
     inputs = make_inputs()
     on_gpu = any(isinstance(v, torch.Tensor) and v.is_cuda for v in (*inputs, *constants.values()))
