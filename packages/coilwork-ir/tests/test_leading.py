@@ -7,7 +7,7 @@ import pytest
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import symbol
 from coilwork_ir.ops import ReduceKind
-from coilwork_ir.scalar import Scalar, const, index_value, leading_points, load, op, where
+from coilwork_ir.scalar import Scalar, cast, const, index_value, leading_points, load, op, where
 
 X, R = symbol("x0", extent=8), symbol("r0", extent=100)
 ONE = symbol("r1", extent=1)
@@ -21,6 +21,17 @@ def test_an_operand_counts_up_to_a_number_from_data() -> None:
     assert leading_points("sum", where(INSIDE, VALUE, ZERO), (R,)) is COUNT
     assert leading_points("sum", where(INSIDE, VALUE, ZERO), (ONE, R)) is COUNT
     assert leading_points("prod", where(INSIDE, VALUE, const(1.0, DType.F32)), (R,)) is COUNT
+
+
+def test_a_position_may_be_counted_in_any_type_that_holds_it() -> None:
+    count = load("lengths", [X], DType.I32)
+    inside = op("lt", cast(index_value(R), DType.I32), count)
+    assert leading_points("sum", where(inside, VALUE, ZERO), (R,)) is count
+    for axis, dtype in ((symbol("r0", extent=200), DType.I8), (symbol("r0"), DType.I32), (R, DType.F32)):
+        count = load("lengths", [X], dtype)
+        inside = op("lt", cast(index_value(axis), dtype), count)
+        value = load("values", [axis], DType.F32)
+        assert leading_points("sum", where(inside, value, ZERO), (axis,)) is None
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import torch
 from lowering_against_eager import externs, trace_and_lower
 from torch.utils import _pytree as pytree
 
+from coilwork_ir.dtypes import DType
 from coilwork_ir.loops import Reduce, Scatter, Sort
 from coilwork_lowering import Lowered, LoweringOptions
 from coilwork_lowering.ops.segments import PIECE
@@ -102,6 +103,55 @@ def test_scatter_add() -> None:
     check(lambda a, k, v: a.scatter_reduce(1, k, v, "sum"), x, i, torch.randn(6, 9, 7))
     check(lambda a, k: a.scatter(1, k, 1.5, reduce="add"), x, i)
     check(lambda a, k, v: a.scatter_add(1, k, v), x.half(), i, torch.randn(6, 9, 7).half())
+
+
+@pytest.mark.parametrize("count", [5, 4 * PIECE, 9 * PIECE + 1])
+@pytest.mark.parametrize("shape", [(7, 3), (1, 4, 2, 3)])
+@pytest.mark.parametrize("hot", [False, True])
+def test_along_the_first_dimension_positions_in_it_are_sorted(
+    count: int, shape: tuple[int, ...], hot: bool
+) -> None:
+    dim = next(k for k, extent in enumerate(shape) if extent != 1)
+    x, wide = torch.randn(shape), [count if k == dim else extent for k, extent in enumerate(shape)]
+    i, v = torch.randint(0, shape[dim], wide), torch.randn(wide)
+    if hot:
+        # a piece of sorted positions of one row, and pieces of elements of different columns
+        i[:] = 2
+    lowered = check(lambda a, k, s: a.scatter_add(dim, k, s), x, i, v)
+    (sort,) = [n for n in lowered.graph.nodes if isinstance(n, Sort)]
+    assert sort.body.dtype is DType.I8
+    check(lambda a, k, s: a.scatter_reduce(dim, k, s, "sum", include_self=False), x, i, v)
+    check(lambda a, k, s: a.scatter_reduce(dim, k, s, "mean", include_self=False), x, i, v)
+    _, found = run(lambda a, k, s: a.scatter_add(dim, k, s), x, i, v, mode="symbolic")
+    torch.testing.assert_close(found, x.scatter_add(dim, i, v), rtol=1e-4, atol=1e-4)
+
+
+def test_one_element_along_the_dimension_needs_no_order() -> None:
+    x, i, v = torch.randn(40, 6), torch.randint(0, 6, (40, 1)), torch.randn(40, 1)
+    lowered = trace_and_lower(lambda a, k, s: a.scatter_add(1, k, s), (x, i, v), options=SORTED)
+    assert not any(isinstance(node, Sort) for node in lowered.graph.nodes)
+    (found,) = loop_evaluator.run(lowered.graph, lowered.constants, [x.clone(), i, v])
+    assert torch.equal(found, x.scatter_add(1, i, v))
+
+
+@pytest.mark.parametrize(
+    ("rows", "padding", "width"),
+    [
+        (256, -1, DType.I8),
+        (255, 3, DType.I8),
+        (256, 3, DType.I16),
+        (257, -1, DType.I16),
+        (65536, -1, DType.I16),
+        (65536, 3, DType.I32),
+    ],
+)
+def test_keys_are_as_narrow_as_rows_allow(rows: int, padding: int, width: DType) -> None:
+    ids = torch.tensor([0, rows - 1, rows // 2, rows // 2 - 1, 3, rows - 1, 1]).repeat(30)
+    lowered = check(
+        lambda g, i: aten.embedding_dense_backward(g, i, rows, padding, False), torch.randn(210, 2), ids
+    )
+    (sort,) = [n for n in lowered.graph.nodes if isinstance(n, Sort)]
+    assert sort.body.dtype is width
 
 
 @pytest.mark.parametrize("reduce", ["sum", "mean"])

@@ -15,6 +15,7 @@ from coilwork_ir.ops import ReduceKind
 from coilwork_ir.scalar import Reduce, Scalar, const, index_value, load, op, reduce, where
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
+from coilwork_triton.configs import Facts, propose
 from coilwork_triton.ragged import along_rows, is_ragged, points_of
 
 X, R = along("x0", 8).symbol, along("r0", 100, "r").symbol
@@ -69,6 +70,36 @@ def test_blocks_lie_along_the_rows_that_are_looked_up() -> None:
     for each in (kernel, turned):
         blocks = dict(TritonCodegen().emit(each, target("sm_90"), {}).configs[0].meta)
         assert blocks["XBLOCK"] == 64
+
+
+def test_what_is_added_to_sums_is_loaded_before_their_loop() -> None:
+    kernel = ragged_sums()
+    (store,) = kernel.stores
+    old = replace(kernel.args[-1], role="inout")
+    total = op("add", load(old.name, [store.index], DType.F32), store.value)
+    kernel = replace(kernel, args=(*kernel.args[:-1], old), stores=(replace(store, value=total),))
+    text = TritonCodegen().emit(kernel, target("sm_90"), {}).text
+    assert text.index(f"tl.load({old.name}") < text.index("for r0_offset") < text.index("tl.store(")
+
+
+@pytest.mark.parametrize(
+    ("columns", "block"),
+    [(64, (8, 64)), (300, (2, 256)), (512, (1, 512)), (768, (1, 1024)), (4096, (1, 1024))],
+)
+def test_programs_take_what_a_row_fills(columns: int, block: tuple[int, int]) -> None:
+    facts = Facts(
+        walk="looped",
+        extents={"y": 50000, "x": columns, "r": 574},
+        coalescing={},
+        element_bytes=4,
+        tensors=4,
+        ragged=True,
+    )
+    for config in propose(facts, target("sm_90"), 2):
+        blocks = dict(config.meta)
+        assert (blocks["YBLOCK"], blocks["XBLOCK"]) == block
+        # all points along r of a result belong to one thread, which has 8 of them
+        assert 32 * config.num_warps * 8 == block[0] * block[1]
 
 
 @pytest.mark.parametrize("lengths", ["none", "uneven", "one"])

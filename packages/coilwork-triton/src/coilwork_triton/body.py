@@ -13,7 +13,7 @@ from coilwork_triton.actions import Action, action_roots, actions_of
 from coilwork_triton.aliasing import perform_all
 from coilwork_triton.configs import STAGES
 from coilwork_triton.levels import Levels
-from coilwork_triton.ragged import points_of
+from coilwork_triton.ragged import is_ragged, points_of
 from coilwork_triton.reductions import REDUCTIONS
 from coilwork_triton.shape import Shape
 from coilwork_triton.space import LOOP_OFFSET, Space
@@ -101,10 +101,20 @@ def _emit_loops(values: Values, actions: Sequence[Action]) -> None:
     """One loop over the r tile per pass that does something, then what happens once per row."""
     passes = _passes(values, actions)
     values.note_passes([one.roots for one in passes])
+    last = [root for action in actions if not action.reduced for root in action.roots]
+    if is_ragged(last):
+        # loops that most rows leave at once: what else their results need is on its way meanwhile
+        pending = values.pending(values.top, last)
+        values.compute(values.top, [n for n in pending if _before_loops(values, n)])
     for number, one in enumerate(passes):
         if one.reductions or one.actions:
             _emit_pass(values, one, number)
     _emit_actions(values, values.top, [action for action in actions if not action.reduced])
+
+
+def _before_loops(values: Values, node: Scalar) -> bool:
+    """`node` is known without any reduction."""
+    return values.levels.stage[node] == 0 and not values.reduced(node)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -222,11 +222,21 @@ def _ragged(facts: Facts, target: Target) -> list[Config]:
     rows = facts.extents.get("y", 1)
     if "y" not in facts.extents:
         shapes = [(1, 128, 4, 4), (1, 64, 8, 4), (1, 256, 2, 4)]
+        if columns >= 1024 * 2 * target.multiprocessors:
+            # several results per thread, each with a chain of loads
+            shapes = [(1, 512, 1, 4), (1, 256, 1, 4), (1, 512, 2, 8)]
     elif rows * -(-columns // 256) < 4 * target.multiprocessors:
         shapes = [(1, 64, 32, 4), (1, 128, 16, 4), (1, 32, 64, 4)]
     else:
-        width, height, _ = _row_shapes(columns)[0]
-        shapes = [(height, width, 2, 4), (height, width, 4, 4), (1, width, 4, max(1, width // 256))]
+        width = _ragged_width(columns)
+        height = max(1, 512 // width)
+        # 8 results per thread, with all its points of r: no thread waits for another, and registers leave room for many
+        warps = max(1, height * width // 256)
+        shapes = [
+            (height, width, 2, warps),
+            (height, width, 1, warps),
+            (height, max(1, width // 2), 4, warps),
+        ]
     found = []
     for height, width, depth, warps in shapes:
         x = min(width, next_power_of_two(columns))
@@ -235,6 +245,14 @@ def _ragged(facts: Facts, target: Target) -> list[Config]:
         r = min(depth, next_power_of_two(facts.extents["r"]))
         found.append(_config(blocks | {"r": r}, min(warps, _warps_for(x * y * r, 4, target)), target))
     return found
+
+
+def _ragged_width(columns: int) -> int:
+    """Results of a row that a program takes: as many as may be with little behind the row's end."""
+    for width in (1024, 512):
+        if columns > width // 2 and 1 - columns / (-(-columns // width) * width) <= 1 / 4:
+            return width
+    return min(256, next_power_of_two(columns))
 
 
 def _looped(facts: Facts, target: Target) -> list[Config]:

@@ -1,4 +1,8 @@
-"""How each kind of scan is written: within one block, and with a carried prefix over a loop."""
+"""How each kind of scan is written: within one block, and with a carried prefix over a loop.
+
+A running log of a sum of exponentials is carried as two values, the largest so far and the sum of exponentials relative to it:
+combining takes no logarithm, and one is taken per point when the scan is done.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,7 @@ _COMBINE: Final[Mapping[str, str]] = MappingProxyType(
         "argmin": "combine_running_min",
         "max": "combine_running_max",
         "argmax": "combine_running_max",
-        "logcumsumexp": "combine_logaddexp",
+        "logcumsumexp": "combine_logsumexp",
     }
 )
 
@@ -82,6 +86,19 @@ def _extents(shape: tuple[str, ...]) -> Expression:
 
 def block_scan(site: ScanSite, writer: Writer) -> tuple[Name, ...]:
     """The running value within the block, and its position for the kinds that have one."""
+    return _results(site, writer, _block_state(site, writer))
+
+
+def _results(site: ScanSite, writer: Writer, state: tuple[Name, ...]) -> tuple[Name, ...]:
+    if site.kind != "logcumsumexp":
+        return state
+    largest, total = state
+    log = Call(writer.device("log_of_normal"), (total,))
+    return (writer.bind("running", Binary("+", largest, log)),)
+
+
+def _block_state(site: ScanSite, writer: Writer) -> tuple[Name, ...]:
+    """What is carried from point to point."""
     kept: Expression = site.value
     if site.valid is not None:
         # from the end, lanes out of range come first
@@ -97,6 +114,10 @@ def block_scan(site: ScanSite, writer: Writer) -> tuple[Name, ...]:
             tl_name("associative_scan"), (both, Number(site.axis), Name(_COMBINE[site.kind])), backwards
         )
         return writer.bind_all(("running", "position"), found)
+    if site.kind == "logcumsumexp":
+        # the device function finds its way of combining by name
+        sums = Call(writer.device("running_logsumexp"), (kept, Number(site.axis), Number(site.reverse)))
+        return writer.bind_all(("largest", "total"), sums)
     if site.kind == "sum":
         running: Expression = Call(tl_name("cumsum"), (kept, Number(site.axis)), backwards)
         if site.dtype.is_integer and site.dtype.itemsize < 4:
@@ -111,6 +132,8 @@ def start_carry(site: ScanSite, writer: Writer) -> tuple[Name, ...]:
     """The prefix of nothing, before the loop."""
     dtype = DType.I32 if site.dtype.is_bool and site.paired else site.dtype
     first = writer.bind("carry", zeros_of(site.carry_shape, identity(site), dtype))
+    if site.kind == "logcumsumexp":
+        return (first, writer.bind("carry_total", zeros_of(site.carry_shape, 0, dtype)))
     if not site.paired:
         return (first,)
     return (first, writer.bind("carry_position", zeros_of(site.carry_shape, 0, site.index_dtype)))
@@ -123,16 +146,17 @@ def carried_scan(
 
     `edge` is true in the lane that holds the block's last value in scan order.
     """
-    local = block_scan(site, writer)
+    local = _block_state(site, writer)
     if site.kind == "sum":
         found: tuple[Name, ...] = (writer.bind("running", Binary("+", carry[0], local[0])),)
     else:
         merged = Call(writer.device(_COMBINE[site.kind]), (*carry, *local))
-        stems = ("running", "position")[: len(local)]
+        stems = ("largest", "total") if site.kind == "logcumsumexp" else ("running", "position")
         found = writer.bind_all(stems, merged) if len(local) > 1 else (writer.bind(stems[0], merged),)
-    for old, new, dtype in zip(carry, found, (site.dtype, site.index_dtype)):
+    types = (site.dtype, site.dtype if site.kind == "logcumsumexp" else site.index_dtype)
+    for old, new, dtype in zip(carry, found, types):
         writer.assign((old,), _picked(site, new, edge, dtype))
-    return found
+    return _results(site, writer, found)
 
 
 def _picked(site: ScanSite, value: Expression, edge: Expression, dtype: DType) -> Expression:

@@ -283,6 +283,9 @@ def _neighbourly(
     kernel: Kernel, grouped: Mapping[Letter, list[Range]], touched: tuple[Access, ...], facts: Facts
 ) -> bool:
     share = facts.coalescing
+    if facts.ragged and "y" not in grouped:
+        # what single elements look up lies anywhere, and lanes in another order would have to be brought into it at each step
+        return True
     if "r" in grouped and share["r"] >= share.get("x", 0.0):
         return neighbourly(kernel.ranges, touched, flat=len(grouped["r"]) > 1)
     if "x" not in grouped or share.get("y", 0.0) > TRANSPOSED or share.get("z", 0.0) > TRANSPOSED:

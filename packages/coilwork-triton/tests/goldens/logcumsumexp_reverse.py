@@ -8,36 +8,94 @@ import triton.language as tl
 
 
 @triton.jit
-def log1p(x):
-    # Kahan: the error of u = 1 + x cancels in log(u) * x / (u - 1)
-    u = 1.0 + x
-    below = u - 1.0
-    inner = (below != 0.0) & (tl.abs(x) < 1.0e6)
-    ratio = tl.log(u) * (x / tl.where(inner, below, 1.0))
-    return tl.where(inner, ratio, tl.where(below == 0.0, x, tl.log(u)))
+def signbit(x):
+    if x.dtype == tl.float64:
+        negative = x.to(tl.int64, bitcast=True) < 0
+    else:
+        negative = x.to(tl.int32, bitcast=True) < 0
+    return negative
 
 
 @triton.jit
-def combine_logaddexp(a, b):
-    high = tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
-    low = tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
-    # equal infinities would give inf - inf
-    return tl.where((high == low) & (tl.abs(high) == float("inf")), high, high + log1p(tl.exp(low - high)))
+def power(x, y):
+    # f32 goes through f64, whose logarithm has digits to spare
+    base = x.to(tl.float64)
+    exponent = y.to(tl.float64)
+    a = tl.abs(base)
+    result = tl.exp(exponent * tl.log(a))
+    whole = tl.floor(exponent) == exponent
+    half = exponent * 0.5
+    odd = whole & (tl.floor(half) != half) & (tl.abs(exponent) < float("inf"))
+    result = tl.where(signbit(base) & odd, result * -1.0, result)
+    finite = (a < float("inf")) & (tl.abs(exponent) < float("inf"))
+    result = tl.where((base < 0.0) & finite & (whole == 0), float("nan"), result)
+    one = (exponent == 0.0) | (base == 1.0) | ((base == -1.0) & (tl.abs(exponent) == float("inf")))
+    return tl.where(one, 1.0, result).to(x.dtype)
+
+
+@triton.jit
+def combine_logsumexp(m, s, n, t):
+    # sums s and t of exp(. - m) and exp(. - n); equal infinities would give inf - inf
+    apart = tl.exp(-tl.abs(tl.where(m == n, 0.0, m - n)))
+    total = tl.where(m > n, s + t * apart, t + s * apart)
+    return tl.maximum(m, n, propagate_nan=tl.PropagateNan.ALL), total
+
+
+@triton.jit
+def log_of_normal(x):
+    # of a positive number that is not subnormal, of inf or NaN. x = 2^k * (1 + f) with 1 + f in [2/3, 4/3), where the polynomial is
+    # off by 1.1e-8 at most
+    if x.dtype == tl.float64:
+        result = tl.log(x)
+    else:
+        bits = x.to(tl.int32, bitcast=True)
+        power = (bits - 0x3F2AAAAB) & -0x800000
+        f = (bits - power).to(tl.float32, bitcast=True) - 1.0
+        p = 0.14026342 * f - 0.15388556
+        p = p * f + 0.1399581
+        p = p * f - 0.16415958
+        p = p * f + 0.20011169
+        p = p * f - 0.25007819
+        p = p * f + 0.33333198
+        p = p * f - 0.49999936
+        # log(2) / 2^23
+        near = power.to(tl.float32) * 8.262958294867817e-8 + (p * (f * f) + f)
+        result = tl.where(x < float("inf"), near, x)
+    return result
+
+
+@triton.jit
+def running_logsumexp(x, AXIS: tl.constexpr, REVERSE: tl.constexpr):
+    # m and s of which m + log(s) is the running value. While no sum is small beside the largest value of all, sums of exponentials
+    # against that one are as good as against the largest so far: a scan of additions. Its sums are below 2^-11 or NaN before the
+    # first large value and where only infinities came so far
+    most = tl.max(x, AXIS, keep_dims=True)
+    shift = tl.broadcast_to(tl.where(tl.abs(most) < float("inf"), most, 0.0), x.shape)
+    near = tl.cumsum(tl.exp(x - shift), AXIS, reverse=REVERSE)
+    if tl.min(near) > 0.00048828125:
+        m = shift
+        s = near
+    else:
+        m, s = tl.associative_scan((x, tl.full(x.shape, 1.0, x.dtype)), AXIS, combine_logsumexp, reverse=REVERSE)
+    return m, s
 
 
 @triton.jit
 def cumulative_logcumsumexp(in0, out0, XBLOCK: tl.constexpr, R0_BLOCK: tl.constexpr, STAGES: tl.constexpr):
     x0 = tl.program_id(0)
     carry1 = tl.full([], float("-inf"), tl.float32)
+    carry_total2 = tl.full([], 0.0, tl.float32)
     for r0_done in tl.range(0, 5000, R0_BLOCK, num_stages=STAGES):
         r0_offset = (tl.cdiv(5000, R0_BLOCK) - 1) * R0_BLOCK - r0_done
         r0 = r0_offset + tl.arange(0, R0_BLOCK)
         rmask = r0 < 5000
         in0_0 = tl.load(in0 + (x0 * 5000 + r0), rmask)
-        running2 = tl.associative_scan(tl.broadcast_to(tl.where(rmask, in0_0, float("-inf")), (R0_BLOCK,)), 0, combine_logaddexp, reverse=True)
-        running3 = combine_logaddexp(carry1, running2)
-        carry1 = tl.sum(tl.where(tl.arange(0, R0_BLOCK) == 0, running3, tl.zeros_like(running3)), 0)
-        tl.store(out0 + (x0 * 5000 + r0), running3, rmask)
+        largest3, total4 = running_logsumexp(tl.broadcast_to(tl.where(rmask, in0_0, float("-inf")), (R0_BLOCK,)), 0, True)
+        largest5, total6 = combine_logsumexp(carry1, carry_total2, largest3, total4)
+        carry1 = tl.sum(tl.where(tl.arange(0, R0_BLOCK) == 0, largest5, tl.zeros_like(largest5)), 0)
+        carry_total2 = tl.sum(tl.where(tl.arange(0, R0_BLOCK) == 0, total6, tl.zeros_like(total6)), 0)
+        running7 = largest5 + log_of_normal(total6)
+        tl.store(out0 + (x0 * 5000 + r0), running7, rmask)
 # grid 4096
 # try {'XBLOCK': 1, 'R0_BLOCK': 4096, 'STAGES': 1} warps 8
 # try {'XBLOCK': 1, 'R0_BLOCK': 8192, 'STAGES': 1} warps 16

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from coilwork_ir.index import Expr, as_int
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import Expr, as_expr, as_int, provably_le
 from coilwork_ir.ops import ReduceKind
 from coilwork_ir.scalar.nodes import Const, IndexValue, Op, Scalar
 from coilwork_ir.scalar.walk import range_symbols
@@ -33,6 +34,15 @@ def leading_points(kind: ReduceKind, operand: Scalar, axes: tuple[Expr, ...]) ->
     if not isinstance(condition, Op) or condition.op != "lt":
         return None
     position, count = condition.operands
+    if isinstance(position, Op) and position.op == "cast" and _holds_all(position.dtype, long[0]):
+        (position,) = position.operands
     if not isinstance(position, IndexValue) or position.operands or position.expr is not long[0]:
         return None
     return None if long[0] in range_symbols((count,)) else count
+
+
+def _holds_all(dtype: DType, axis: Expr) -> bool:
+    """Every position along `axis` is the same number as a `dtype`."""
+    if axis.extent is None or not dtype.is_integer:
+        return False
+    return provably_le(as_expr(axis.extent), 2 ** (8 * dtype.itemsize - 1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_int, product
+from coilwork_ir.index import Expr, as_expr, as_int, product
 from coilwork_ir.scalar import Scalar, const, placeholder
 from coilwork_lowering.builder import Builder
 from coilwork_lowering.ops.elementwise import overloads
@@ -57,6 +57,8 @@ def _sorted(
         Elements(
             count=product(indices.shape),
             rows=rows,
+            runs=as_expr(1),
+            all_rows=as_int(padding) == -1,
             inner=gradient.shape[len(indices.shape) :],
             key=key if as_int(padding) != -1 else found,
             value=element,

@@ -166,7 +166,9 @@ def _scatter(mode: StoreMode | None) -> Callable[[Builder, Call], Value]:
         dim = wrap_dim(call.integer("dim"), len(value.shape))
         source = call.arguments["src"] if "src" in call.arguments else call["value"]
         added = mode == "add" or (mode is None and call["reduce"] in ("add", "sum", "mean"))
-        if added and adds_sorted(builder, call.device, value.dtype):
+        # one element along the dimension: no two have the same target, and there is no order to keep
+        distinct = mode == "add" and as_int(positions.shape[dim]) == 1 and value.dtype.compute is value.dtype
+        if added and not distinct and adds_sorted(builder, call.device, value.dtype):
             with_old = call.arguments.get("include_self") is not False
             mean = mode is None and call["reduce"] == "mean"
             return scatter_sorted(builder, call, value, positions, source, dim, mean=mean, with_old=with_old)

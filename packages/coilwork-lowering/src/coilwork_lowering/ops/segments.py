@@ -30,7 +30,8 @@ PIECE: Final = 32
 # Fewer pieces than this are not worth a kernel.
 _LEAST_PIECES: Final = 4
 _LOG_PIECE: Final = PIECE.bit_length() - 1
-_INT16_MAX: Final = 2**15 - 1
+# Types for keys, and how many different ones each holds: one radix sort's pass for every byte.
+_KEYS: Final = ((DType.I8, 2**8), (DType.I16, 2**16), (DType.I32, 2**32))
 _INT32_MAX: Final = 2**31 - 1
 
 
@@ -40,9 +41,12 @@ class Elements:
 
     Attributes:
         count: how many elements there are.
-        rows: how many rows.
+        rows: how many rows, or how many for each of the runs.
+        runs: elements come in so many runs of equal length, one behind the other. Those of run `k` with key `i` are added to row
+            `i * runs + k`, so that sorting by key alone sorts by row: elements of equal keys keep their order.
+        all_rows: every element belongs to a row; none is left out.
         inner: shape of an element and of a row.
-        key: the row that element `n` is added to, in `i64`; `rows` for elements to be left out.
+        key: the row that element `n` is added to, in `i64`; `rows` for elements to be left out. Of its run's, if there are several.
         value: element `position` at a point of `inner`; `position` is an index expression over `placeholder(0)`, which the
             scalar stands for. Where the last argument (bool) is false nothing may be read, and the value is 0.
         dtype: the type to add in, which `value` has.
@@ -51,11 +55,28 @@ class Elements:
 
     count: Expr
     rows: Expr
+    runs: Expr
+    all_rows: bool
     inner: Shape
     key: Callable[[Expr], Scalar]
     value: Callable[[Expr, Scalar, tuple[Expr, ...], Scalar], Scalar]
     dtype: DType
     checks: Callable[[Expr], Sequence[Check]]
+
+    @property
+    def sums(self) -> Expr:
+        """How many rows there are in all."""
+        return self.rows * self.runs
+
+    @property
+    def run_length(self) -> Expr:
+        """Elements of a run."""
+        return floordiv(self.count, self.runs)
+
+    @property
+    def one_run(self) -> bool:
+        """Keys are rows."""
+        return as_int(self.runs) == 1
 
 
 def unflatten(flat: Expr, shape: Shape) -> tuple[Expr, ...]:
@@ -82,27 +103,42 @@ def flatten(coordinates: Sequence[Expr], shape: Shape) -> Expr:
 
 
 def lower_bound(
-    builder: Builder, ordered: TensorValue, count: Expr, before: Callable[[Scalar], Scalar], row: Shape = ()
+    builder: Builder,
+    ordered: TensorValue,
+    before: Callable[[Scalar], Scalar],
+    between: tuple[Scalar, Scalar] | None = None,
 ) -> Scalar:
-    """How many of the first `count` elements of `ordered` are `before`, which holds for none behind one it fails for.
+    """How many elements of `ordered` are `before`, which holds for none behind one it fails for; those of `between` alone
+    are looked at if it is given, in front of which all are.
 
-    A binary search in as many steps as the largest `count` has bits. `row` are the coordinates in front of the last one.
+    A binary search in as many steps as the largest size has bits. The result, and what is `between`, are `i32` if that
+    holds what the search adds up, else `i64`: see `search_type`.
     """
-    longest = bounds(count).hi
-    bits = 48 if longest is None else max(longest.bit_length(), 1)
-    found: Scalar = const(0, DType.I64)
+    (count,) = ordered.shape
+    width, bits = search_type(count), _bits(count)
+    found, end = (const(0, width), cast(index(count), width)) if between is None else between
     for bit in reversed(range(bits)):
-        further = add(found, const(1 << bit, DType.I64))
-        inside = op("le", further, index(count))
-        last = sub(further, const(1, DType.I64))
-        element = builder.read(ordered, (*row, placeholder(0)), indirect=(last,), mask=inside)
+        further = add(found, const(1 << bit, width))
+        inside = op("le", further, end)
+        last = sub(further, const(1, width))
+        element = builder.read(ordered, (placeholder(0),), indirect=(last,), mask=inside)
         found = select(both(inside, before(element)), further, found)
     return found
 
 
+def search_type(count: Expr) -> DType:
+    """What positions among `count` are counted in."""
+    return DType.I32 if _bits(count) < 31 else DType.I64
+
+
+def _bits(count: Expr) -> int:
+    longest = bounds(count).hi
+    return 48 if longest is None else max(longest.bit_length(), 1)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sums:
-    """The sum of each row's elements, in a tensor of shape `(rows, *inner)`; 0 for rows that have none.
+    """The sum of each row's elements, in a tensor of shape `(rows * runs, *inner)`; 0 for rows that have none.
 
     `starts` says where each row's elements begin in sorted order, and one entry more; None if there are no elements.
     """
@@ -121,33 +157,52 @@ class Sums:
 def sums_of_rows(builder: Builder, device: str, elements: Elements) -> Sums:
     """Append what sums each row's elements."""
     if any(as_int(extent) == 0 for extent in (elements.count, elements.rows, *elements.inner)):
-        shape = (elements.rows, *elements.inner)
+        shape = (elements.sums, *elements.inner)
         zeros = builder.pointwise(shape, elements.dtype, device, lambda point: const(0, elements.dtype))
         return Sums(values=zeros, starts=None)
-    ordered, places = _sorted(builder, device, elements)
-    starts = _starts(builder, device, elements, ordered)
+    order = _sorted(builder, device, elements)
+    starts = _starts(builder, device, elements, order)
+    if not elements.one_run:
+        starts = _starts_of_runs(builder, device, elements, order, starts)
     pieces = floordiv(elements.count, PIECE)
     few = as_int(pieces)
     parts = None
     if few is None or few >= _LEAST_PIECES:
-        parts = _sums_of_pieces(builder, device, elements, ordered, places, pieces)
-    values = _rows(builder, device, elements, starts, places, parts)
+        parts = _sums_of_pieces(builder, device, elements, order, pieces)
+    values = _rows(builder, device, elements, starts, order.places, parts)
     return Sums(values=values, starts=starts)
 
 
-def _sorted(builder: Builder, device: str, elements: Elements) -> tuple[TensorValue, TensorValue]:
-    """The keys in order, and where each was."""
-    # a radix sort takes a pass over keys and places for each byte of the keys
-    widths = ((DType.I16, _INT16_MAX), (DType.I32, _INT32_MAX))
-    width = next((d for d, most in widths if provably_le(elements.rows, most)), DType.I64)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Order:
+    """The keys in order, less `offset`, and where each was."""
+
+    keys: TensorValue
+    offset: int
+    places: TensorValue
+
+
+def _sorted(builder: Builder, device: str, elements: Elements) -> _Order:
+    width, offset = _key_type(elements)
+
+    # runs side by side, as they may be in the index: what is written one behind the other is read at once
+    shape = (elements.count,) if elements.one_run else (elements.run_length, elements.runs)
+    strides = (as_expr(1),) if elements.one_run else (as_expr(1), elements.run_length)
+
+    def position(point: tuple[Expr, ...]) -> Expr:
+        return point[0] if elements.one_run else point[1] * elements.run_length + point[0]
+
     keys = builder.pointwise(
-        (elements.count,),
+        shape,
         width,
         device,
-        lambda point: cast(elements.key(point[0]), width),
-        checks=lambda point: elements.checks(point[0]),
+        lambda point: cast(sub(elements.key(position(point)), const(offset, DType.I64)), width),
+        checks=lambda point: elements.checks(position(point)),
+        strides=strides,
         name=f"{builder.hint}_keys",
     )
+    if not elements.one_run:
+        keys = builder.view(keys.buffer, (elements.count,), (as_expr(1),), as_expr(0))
     ranges = node_ranges("i", keys.shape)
     ordered = builder.declare(keys.shape, keys.dtype, device, name=f"{builder.hint}_sorted")
     places = builder.declare(keys.shape, DType.I64, device, name=f"{builder.hint}_places")
@@ -155,36 +210,75 @@ def _sorted(builder: Builder, device: str, elements: Elements) -> tuple[TensorVa
     builder.add(
         Sort(outputs=(ordered, places), ranges=ranges, axis=ranges[0], body=body, origins=builder.origins)
     )
-    return whole(ordered), whole(places)
+    return _Order(keys=whole(ordered), offset=offset, places=whole(places))
 
 
-def _starts(builder: Builder, device: str, elements: Elements, ordered: TensorValue) -> TensorValue:
-    """Where each row's elements begin in sorted order; one more entry says where the last row's end."""
-    narrow = provably_le(elements.count, _INT32_MAX)
-    dtype = DType.I32 if narrow else DType.I64
+def _key_type(elements: Elements) -> tuple[DType, int]:
+    """The narrowest type for keys, and what is taken from them so that they use all of its numbers."""
+    different = elements.rows if elements.all_rows else elements.rows + 1
+    for width, most in _KEYS:
+        if provably_le(different, most // 2):
+            return width, 0
+        if provably_le(different, most):
+            return width, most // 2
+    return DType.I64, 0
+
+
+def _starts(builder: Builder, device: str, elements: Elements, order: _Order) -> TensorValue:
+    """Where each key's elements begin in sorted order; one more entry says where the last one's end."""
+    # the entry behind all keys may have no place in their type
+    wide = DType.I32 if provably_le(elements.rows, _INT32_MAX) else DType.I64
 
     def body(point: tuple[Expr, ...]) -> Scalar:
-        row = cast(index(point[0]), ordered.dtype)
-        return cast(lower_bound(builder, ordered, elements.count, lambda key: lt(key, row)), dtype)
+        row = cast(index(point[0] - order.offset), wide)
+        return lower_bound(builder, order.keys, lambda key: lt(cast(key, wide), row))
 
+    dtype = search_type(elements.count)
     return builder.pointwise((elements.rows + 1,), dtype, device, body, name=f"{builder.hint}_starts")
+
+
+def _starts_of_runs(
+    builder: Builder, device: str, elements: Elements, order: _Order, starts: TensorValue
+) -> TensorValue:
+    """Where each row's elements begin, given where each key's do: among those, places grow from run to run."""
+    width = starts.dtype
+
+    def body(point: tuple[Expr, ...]) -> Scalar:
+        key, run = floordiv(point[0], elements.runs), mod(point[0], elements.runs)
+        first = cast(index(run * elements.run_length), width)
+        # behind all rows nothing is looked at
+        inside = lt(index(key), index(elements.rows))
+        between = builder.read(starts, (key,)), builder.read(starts, (key + 1,), mask=inside)
+        return lower_bound(builder, order.places, lambda place: lt(cast(place, width), first), between)
+
+    return builder.pointwise((elements.sums + 1,), width, device, body, name=f"{builder.hint}_run_starts")
 
 
 def _sums_of_pieces(
     builder: Builder,
     device: str,
     elements: Elements,
-    ordered: TensorValue,
-    places: TensorValue,
+    order: _Order,
     pieces: Expr,
 ) -> TensorValue:
-    """The sum of each whole piece whose elements are all of one row; 0 for others, which nothing is read for."""
+    """The sum of each whole piece whose elements are all of one row; 0 for others, which nothing is read for.
+
+    Those end before their first element, as rows of the sums do that have none.
+    """
 
     def body(point: tuple[Expr, ...], axes: tuple[Expr, ...]) -> Scalar:
-        first = builder.read(ordered, (point[0] * PIECE,))
-        one_row = eq(first, builder.read(ordered, (point[0] * PIECE + (PIECE - 1),)))
-        place = builder.read(places, (point[0] * PIECE + axes[0],), mask=one_row)
-        return elements.value(placeholder(0), place, point[1:], one_row)
+        ends = (point[0] * PIECE, point[0] * PIECE + (PIECE - 1))
+        one_row = eq(*(builder.read(order.keys, (end,)) for end in ends))
+        if not elements.one_run:
+            width = search_type(elements.count)
+            length = cast(index(elements.run_length), width)
+            places = [cast(builder.read(order.places, (end,)), width) for end in ends]
+            one_row = both(one_row, eq(*(op("truncdiv", place, length) for place in places)))
+        length = select(one_row, const(PIECE, DType.I64), const(0, DType.I64))
+        inside = lt(index(axes[0]), length)
+        place = builder.read(order.places, (point[0] * PIECE + axes[0],), mask=inside)
+        value = elements.value(placeholder(0), place, point[1:], inside)
+        return select(inside, value, const(0, elements.dtype))
 
     (found,) = builder.reduce(
         "sum", (pieces, *elements.inner), (as_expr(PIECE),), device, body, (elements.dtype,)
@@ -201,14 +295,13 @@ def _rows(
     places: TensorValue,
     parts: TensorValue | None,
 ) -> TensorValue:
-    shape = (elements.rows, *elements.inner)
+    shape = (elements.sums, *elements.inner)
     # coordinates of dimensions of one element are numbers, as in other nodes
     point = coordinate_symbols("i", shape)
     most = elements.count if parts is None else _most_steps(elements.count)
     axis = symbol("r0", extent=most)
-    start = cast(builder.read(starts, (point[0],)), DType.I64)
-    end = cast(builder.read(starts, (point[0] + 1,)), DType.I64)
-    step: Scalar = index(axis)
+    start, end = builder.read(starts, (point[0],)), builder.read(starts, (point[0] + 1,))
+    step = cast(index(axis), starts.dtype)
     zero = const(0, elements.dtype)
 
     def element(position: Scalar, inside: Scalar) -> Scalar:
@@ -264,8 +357,8 @@ class _Walk:
 
 
 def _walk(start: Scalar, end: Scalar) -> _Walk:
-    zero, shift = const(0, DType.I64), const(_LOG_PIECE, DType.I64)
-    first = op("rshift", add(start, const(PIECE - 1, DType.I64)), shift)
+    zero, shift = const(0, start.dtype), const(_LOG_PIECE, start.dtype)
+    first = op("rshift", add(start, const(PIECE - 1, start.dtype)), shift)
     last = op("rshift", end, shift)
     pieces = op("maximum", sub(last, first), zero)
     any_piece = lt(first, last)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, product
+from coilwork_ir.index import Expr, as_expr, as_int, product
 from coilwork_ir.scalar import Scalar, cast, const
 from coilwork_lowering.builder import Builder
 from coilwork_lowering.ops.elementwise import scalar_operand
@@ -59,6 +59,8 @@ def index_put_sorted(
     elements = Elements(
         count=product(depth),
         rows=product(indexed),
+        runs=as_expr(1),
+        all_rows=True,
         inner=inner,
         key=key,
         value=element,
@@ -84,30 +86,39 @@ def scatter_sorted(
     mean: bool = False,
     with_old: bool = True,
 ) -> Value:
-    """Rows along `dim` where the index is the same for all other dimensions, else rows of one element."""
+    """Rows along `dim` where the index is the same for all other dimensions, else rows of one element.
+
+    Along the first dimension these are sorted by their position in it alone, by columns: few bytes, hence few passes.
+    """
     size, wide = value.shape[dim], value.dtype.compute
     others = [k for k in range(len(value.shape)) if k != dim]
     along = dims(positions.shape)[dim]
     free = frozenset[Expr]().union(*(e.free_symbols for e in positions.index))
-    whole_rows = free <= {along} and all(positions.shape[k] == value.shape[k] for k in others)
-    inner = tuple(value.shape[k] for k in others) if whole_rows else ()
-    counted = (positions.shape[dim],) if whole_rows else positions.shape
+    matching = all(positions.shape[k] == value.shape[k] for k in others)
+    whole_rows = free <= {along} and matching
+    # elements column by column: of equal positions along the first dimension, those of one column then stand together
+    columns = not whole_rows and matching and all(as_int(value.shape[k]) == 1 for k in range(dim))
+    rest = tuple(positions.shape[k] for k in others)
+    inner = rest if whole_rows else ()
+    below = product(value.shape[dim + 1 :])
 
     def spot(flat: Expr, point: tuple[Expr, ...]) -> tuple[Expr, ...]:
         if whole_rows:
             return (*point[:dim], flat, *point[dim:])
-        return unflatten(flat, counted)
+        if not columns:
+            return unflatten(flat, positions.shape)
+        *at, along = unflatten(flat, (*rest, positions.shape[dim]))
+        return (*at[:dim], along, *at[dim:])
 
     def found(flat: Expr) -> Scalar:
         at = spot(flat, (as_expr(0),) * len(others))
         return position_of(builder, positions, at, size, wraps=False)
 
     def key(flat: Expr) -> Scalar:
-        if whole_rows:
+        if whole_rows or columns:
             return found(flat)
-        at = list(unflatten(flat, counted))
+        at = list(spot(flat, ()))
         at[dim] = as_expr(0)
-        below = product(value.shape[dim + 1 :])
         return add(mul(found(flat), index(below)), index(flatten(at, value.shape)))
 
     def element(position: Expr, place: Scalar, point: tuple[Expr, ...], mask: Scalar) -> Scalar:
@@ -117,8 +128,10 @@ def scatter_sorted(
         return to_dtype(read, wide)
 
     elements = Elements(
-        count=product(counted),
-        rows=size if whole_rows else product(value.shape),
+        count=positions.shape[dim] if whole_rows else product(positions.shape),
+        rows=size if whole_rows or columns else product(value.shape),
+        runs=product(rest) if columns else as_expr(1),
+        all_rows=True,
         inner=inner,
         key=key,
         value=element,
@@ -129,6 +142,7 @@ def scatter_sorted(
     def rows(point: tuple[Expr, ...]) -> tuple[Expr, ...]:
         if whole_rows:
             return (point[dim], *point[:dim], *point[dim + 1 :])
+        # with columns too: nothing stands before the dimension
         return (flatten(point, value.shape),)
 
     return _added(builder, call, value, elements, rows, mean=mean, with_old=with_old)
@@ -151,6 +165,8 @@ def index_add_sorted(
     elements = Elements(
         count=source.shape[dim],
         rows=value.shape[dim],
+        runs=as_expr(1),
+        all_rows=True,
         inner=(*value.shape[:dim], *value.shape[dim + 1 :]),
         key=key,
         value=element,

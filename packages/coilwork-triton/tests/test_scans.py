@@ -1,0 +1,107 @@
+"""The running log of a sum of exponentials: whatever is large or small, infinite or not a number, and in pieces."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from kernel_bench import TritonProcess, along, arg, run_source
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.kernels import Hints, Kernel, Store
+from coilwork_ir.kernels.nodes import Numerics
+from coilwork_ir.scalar import load, scan
+from coilwork_ir.target import target
+from coilwork_triton import TritonCodegen
+from coilwork_triton.device_library import device_functions
+
+F32 = DType.F32
+LENGTH = 70
+
+
+def kernel_for(rows: int, length: int, hint: str, numerics: Numerics, reverse: bool) -> Kernel:
+    x, r = along("x0", rows), along("r0", length, "r", 1.0)
+    flat = x.symbol * length + r.symbol
+    value = scan("logcumsumexp", load("in0", [flat], F32), r.symbol, reverse=reverse)
+    return Kernel(
+        name="running",
+        ranges=(x, r),
+        args=(arg("in0", F32, rows * length), arg("out0", F32, rows * length)),
+        stores=(Store(buffer="out0", index=flat, value=value),),
+        hints=Hints(reduction="looped" if hint == "looped" else "persistent"),
+        numerics=numerics,
+    )
+
+
+def running(
+    engine: TritonProcess,
+    data: torch.Tensor,
+    hint: str,
+    *,
+    numerics: Numerics = "fast",
+    reverse: bool = False,
+) -> torch.Tensor:
+    source = TritonCodegen().emit(kernel_for(*data.shape, hint, numerics, reverse), target("sm_90"), {})
+    found = run_source(engine, source, [data.reshape(-1), torch.zeros(data.numel())])[1]
+    return found.cpu().view(data.shape)
+
+
+def special() -> dict[str, torch.Tensor]:
+    torch.manual_seed(0)
+    inf, nan = math.inf, math.nan
+    rows = {
+        "ordinary": torch.randn(LENGTH),
+        "far from 0": torch.randn(LENGTH) - 1000,
+        "falling": -3.0 * torch.arange(LENGTH),
+        "rising": 3.0 * torch.arange(LENGTH) - 100,
+        "wild": torch.randn(LENGTH) * 200,
+        "equal": torch.full((LENGTH,), 5.0),
+        "nothing": torch.full((LENGTH,), -inf),
+        "nothing at first": torch.randn(LENGTH).index_fill(0, torch.arange(9), -inf),
+        "nothing between": torch.randn(LENGTH).index_fill(0, torch.arange(1, 70, 2), -inf),
+        "infinite at first": torch.randn(LENGTH).index_fill(0, torch.tensor([0]), inf),
+        "infinite": torch.randn(LENGTH).index_fill(0, torch.tensor([33]), inf),
+        "infinite both ways": torch.randn(LENGTH).index_fill(0, torch.tensor([33]), inf),
+        "no number": torch.randn(LENGTH).index_fill(0, torch.tensor([20]), nan),
+        "no number at first": torch.randn(LENGTH).index_fill(0, torch.tensor([0]), nan),
+        "no number at last": torch.randn(LENGTH).index_fill(0, torch.tensor([LENGTH - 1]), nan),
+    }
+    rows["infinite both ways"][10:40:3] = -inf
+    return rows
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("hint", ["persistent", "looped"])
+def test_rows_side_by_side_do_not_touch(engine: TritonProcess, hint: str, reverse: bool) -> None:
+    data = torch.stack(list(special().values()))
+    wide = data.double()
+    wanted = (wide.flip(-1).logcumsumexp(-1).flip(-1) if reverse else wide.logcumsumexp(-1)).float()
+    found = running(engine, data, hint, reverse=reverse)
+    torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-6, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", list(special()))
+def test_each_row_alone(engine: TritonProcess, name: str) -> None:
+    data = special()[name][None]
+    wanted = data.double().logcumsumexp(-1).float()
+    for numerics in ("fast", "strict"):
+        found = running(engine, data, "persistent", numerics=numerics)
+        torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-6, equal_nan=True)
+
+
+@pytest.mark.parametrize("scale", [1.0, 8.0, 60.0])
+def test_what_is_carried_to_the_next_block(engine: TritonProcess, scale: float) -> None:
+    data = torch.randn(2, 9000, generator=torch.Generator().manual_seed(3)) * scale
+    data[1] += torch.arange(9000) * 0.02
+    found = running(engine, data, "looped")
+    torch.testing.assert_close(found, data.double().logcumsumexp(-1).float(), rtol=2e-6, atol=2e-5)
+
+
+def test_one_logarithm_per_point() -> None:
+    for hint in ("persistent", "looped"):
+        text = TritonCodegen().emit(kernel_for(4, 9000, hint, "fast", False), target("sm_90"), {}).text
+        body = text[text.index("def running(") :]
+        assert body.count("log_of_normal(") == 1
+    for name in ("combine_logsumexp", "running_logsumexp"):
+        assert "tl.log" not in device_functions()[name].source
