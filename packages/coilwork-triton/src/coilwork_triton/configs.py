@@ -120,7 +120,8 @@ def _row_shapes(length: int) -> list[tuple[int, int, int]]:
     def waste(width: int) -> float:
         return 1 - length / (-(-length // width) * width)
 
-    long = [shape for shape in ((1024, 1, 4), (2048, 1, 8), (512, 1, 2)) if waste(shape[0]) <= _WASTE]
+    shapes = ((1024, 1, 4), (2048, 1, 4), (2048, 1, 8), (512, 1, 2))
+    long = [shape for shape in shapes if waste(shape[0]) <= _WASTE]
     # without masks if there is a choice
     exact = [shape for shape in long if waste(shape[0]) == 0]
     if exact or long:
@@ -136,15 +137,16 @@ def _pointwise_line(facts: Facts, target: Target) -> list[Config]:
     per_thread = 4 if facts.element_bytes >= 8 else 8
     share = next_power_of_two(-(-extent // (2 * target.multiprocessors)))
     best = max(128, min(1024, share))
-    sizes = [best]
+    shapes = [(best, per_thread)]
     if extent >= 1024 * 2 * target.multiprocessors:
-        sizes += [512, 2048]
+        # more in flight, by more threads or by each
+        shapes += [(2048, per_thread), (2048, 2 * per_thread)]
     elif best > 256:
-        sizes.append(best // 2)
+        shapes.append((best // 2, per_thread))
     whole = next_power_of_two(extent)
     return [
-        _config({"x": min(size, whole)}, min(8, _warps_for(min(size, whole), per_thread, target)), target)
-        for size in sizes
+        _config({"x": min(size, whole)}, min(8, _warps_for(min(size, whole), each, target)), target)
+        for size, each in shapes
     ]
 
 
@@ -157,7 +159,8 @@ def _persistent(facts: Facts, target: Target) -> list[Config]:
     rows = facts.extents.get("x", 1)
     across = _reduces_across(facts)
     if "x" not in facts.extents or (row >= 1024 and not across):
-        warps = max(1, min(16, _warps_for(row, 16, target)))
+        # 64 bytes per thread of one-byte elements, as of others
+        warps = max(1, min(16, _warps_for(row, 16 if facts.element_bytes > 1 else 64, target)))
         if row >= 8192:
             warps = max(8, min(16, _warps_for(row, 32, target)))
         blocks = _rest(facts) | ({"x": 1} if "x" in facts.extents else {}) | {"r": row}
@@ -184,11 +187,11 @@ def _walked(facts: Facts, target: Target) -> list[Config]:
     rest = {tile: 1 for tile in ("z", "y", "x") if tile in facts.extents}
     # 256 threads, of which two blocks fit on a multiprocessor
     full = 16 if facts.columns <= 2 else 8
-    # (elements per step, elements per thread, stages): the next rows are on their way in a second stage
+    # (elements per step, elements per thread, stages): the next rows are on their way in two more stages
     best, other = (4096, 2048) if full == 16 else (2048, 4096)
-    shapes = [(best, full, 2), (other, full, 2), (best, full, 1)]
+    shapes = [(best, full, 3), (other, full, 3), (best, full, 1)]
     if row >= 4096:
-        shapes = [(row, full, 2), (row, full // 2, 2), (row, full, 1)]
+        shapes = [(row, full, 3), (row, full, 2), (row, full, 1)]
     found = []
     for elements, per_thread, stages in shapes:
         rows = min(max(1, elements // row), most)
@@ -268,7 +271,8 @@ def _looped_blocks(facts: Facts, target: Target) -> list[Config]:
         one = {"x": 1} if "x" in facts.extents else {}
         found = []
         # 32 bytes per thread of two-byte elements per step
-        for size, warps in ((4096, 8), (8192, 16), (2048, 4)):
+        other = [(8192, 16), (2048, 4)] if facts.scans else [(2048, 4), (1024, 4)]
+        for size, warps in ((4096, 8), *other):
             r = min(size, length)
             found.append(_config(_rest(facts) | one | {"r": r}, min(warps, _warps_for(r, 4, target)), target))
         return found
@@ -282,7 +286,10 @@ def _looped_blocks(facts: Facts, target: Target) -> list[Config]:
         # blocks of 64 need more registers than leave room for all of them at once; half as many run in one wave
         shapes = [(64, 32 * deep, 8), (128, 32 * deep, 8), (32, 64 * deep, 8)]
     busy = [shape for shape in shapes if columns >= shape[0] * target.multiprocessors]
-    for width, depth, warps in busy + [shape for shape in reversed(shapes) if shape not in busy]:
+    ordered = busy + [shape for shape in reversed(shapes) if shape not in busy]
+    # few threads with many loads each are best where several tensors are read
+    few = [(ordered[0][0], ordered[0][1], 2)] if len(facts.streams) > 1 else []
+    for width, depth, warps in [*ordered[:2], *few, *ordered[2:]]:
         x = min(width, next_power_of_two(columns))
         r = min(depth * width // x, length)
         found.append(

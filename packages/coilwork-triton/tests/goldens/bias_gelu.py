@@ -43,5 +43,5 @@ def add_gelu(in0, in1, out0, XBLOCK: tl.constexpr):
     tl.store(out0 + xindex, mul11.to(tl.bfloat16))
 # grid -((-12582912) // XBLOCK)
 # try {'XBLOCK': 1024} warps 4
-# try {'XBLOCK': 512} warps 2
 # try {'XBLOCK': 2048} warps 8
+# try {'XBLOCK': 2048} warps 4

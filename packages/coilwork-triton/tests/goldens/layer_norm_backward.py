@@ -53,6 +53,6 @@ def layer_norm_backward(
     tl.store(out0 + (x0 * 4096 + r0), sum_lanes18)
     tl.store(out1 + (x0 * 4096 + r0), sum_lanes19)
 # grid 256
+# try {'XBLOCK': 1, 'WBLOCK': 1, 'R0_BLOCK': 4096, 'STAGES': 3} warps 8
 # try {'XBLOCK': 1, 'WBLOCK': 1, 'R0_BLOCK': 4096, 'STAGES': 2} warps 8
-# try {'XBLOCK': 1, 'WBLOCK': 1, 'R0_BLOCK': 4096, 'STAGES': 2} warps 16
 # try {'XBLOCK': 1, 'WBLOCK': 1, 'R0_BLOCK': 4096, 'STAGES': 1} warps 8

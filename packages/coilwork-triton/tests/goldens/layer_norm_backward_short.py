@@ -60,6 +60,6 @@ def layer_norm_backward(
     tl.store(out0 + (x0 * 768 + r0), sum23, rmask)
     tl.store(out1 + (x0 * 768 + r0), sum24, rmask)
 # grid 264
-# try {'XBLOCK': 1, 'WBLOCK': 4, 'R0_BLOCK': 1024, 'STAGES': 2} warps 8
-# try {'XBLOCK': 1, 'WBLOCK': 2, 'R0_BLOCK': 1024, 'STAGES': 2} warps 4
+# try {'XBLOCK': 1, 'WBLOCK': 4, 'R0_BLOCK': 1024, 'STAGES': 3} warps 8
+# try {'XBLOCK': 1, 'WBLOCK': 2, 'R0_BLOCK': 1024, 'STAGES': 3} warps 4
 # try {'XBLOCK': 1, 'WBLOCK': 4, 'R0_BLOCK': 1024, 'STAGES': 1} warps 8

@@ -54,5 +54,5 @@ def layer_norm(
     tl.store(out2 + x0, rsqrt11)
 # grid 4096
 # try {'XBLOCK': 1, 'R0_BLOCK': 4096, 'STAGES': 1} warps 8
-# try {'XBLOCK': 1, 'R0_BLOCK': 8192, 'STAGES': 1} warps 16
 # try {'XBLOCK': 1, 'R0_BLOCK': 2048, 'STAGES': 1} warps 4
+# try {'XBLOCK': 1, 'R0_BLOCK': 1024, 'STAGES': 1} warps 4

@@ -111,24 +111,28 @@ def lower_bound(
     """How many elements of `ordered` are `before`, which holds for none behind one it fails for; those of `between` alone
     are looked at if it is given, in front of which all are.
 
-    A binary search in as many steps as the largest size has bits. The result, and what is `between`, are `i32` if that
-    holds what the search adds up, else `i64`: see `search_type`.
+    Searches all of `ordered` by quarters, whose three loads are on their way together: half as many waits as by halves. What
+    lies `between` two positions is near and short, hence in a cache: by halves, with fewer loads. Steps are as many as the largest
+    size takes. The result, and what is `between`, are `i32` if that holds what the search adds up, else `i64`: see `search_type`.
     """
     (count,) = ordered.shape
     width, bits = search_type(count), _bits(count)
     found, end = (const(0, width), cast(index(count), width)) if between is None else between
-    for bit in reversed(range(bits)):
-        further = add(found, const(1 << bit, width))
-        inside = op("le", further, end)
-        last = sub(further, const(1, width))
-        element = builder.read(ordered, (placeholder(0),), indirect=(last,), mask=inside)
-        found = select(both(inside, before(element)), further, found)
+    at_once = 1 if between is not None else 2
+    for low in reversed(range(0, bits, at_once)):
+        first = found
+        for part in range(1, 1 << min(at_once, bits - low)):
+            further = add(first, const(part << low, width))
+            inside = op("le", further, end)
+            last = sub(further, const(1, width))
+            element = builder.read(ordered, (placeholder(0),), indirect=(last,), mask=inside)
+            found = select(both(inside, before(element)), further, found)
     return found
 
 
 def search_type(count: Expr) -> DType:
     """What positions among `count` are counted in."""
-    return DType.I32 if _bits(count) < 31 else DType.I64
+    return DType.I32 if _bits(count) < 30 else DType.I64
 
 
 def _bits(count: Expr) -> int:
