@@ -51,3 +51,42 @@ def test_what_eager_searches() -> None:
     )
     for call in calls:
         assert externs(trace_and_lower(call, (BOUNDARIES,)).graph) != []
+
+
+@pytest.mark.parametrize("right", [False, True])
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 7, 8, 12, 31])
+def test_searches_of_many_values_go_down_a_tree(count: int, right: bool) -> None:
+    torch.manual_seed(0)
+    boundaries = torch.randn(count).sort().values
+    boundaries[count // 2 : count // 2 + 2] = boundaries[count // 2]
+    values = torch.cat(
+        [torch.randn((1 << 20) - 3 * count), *(boundaries.nextafter(torch.tensor(b)) for b in (-9.0, 9.0))]
+    )
+    values = torch.cat([values, boundaries])
+    values[:5] = torch.tensor([NAN, INF, -INF, 0.0, -0.0])
+
+    def search(v: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.bucketize(v, b, out_int32=True, right=right)
+
+    graph = trace_and_lower(search, (values, boundaries)).graph
+    assert [node.output.shape[0].value for node in graph.nodes] == [1 << count.bit_length(), 1 << 20]
+    assert_as_eager(search, values, boundaries)
+
+
+@pytest.mark.parametrize("right", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int64, torch.uint8])
+def test_trees_of_other_types(dtype: torch.dtype, right: bool) -> None:
+    # the largest numbers are among the boundaries, as they are where a tree has no boundary
+    top = INF if dtype.is_floating_point else torch.iinfo(dtype).max
+    boundaries = torch.tensor([0, 1, 1, 4, 9], dtype=dtype)
+    boundaries = torch.cat([boundaries, torch.tensor([top], dtype=dtype)])
+    values = torch.arange(1 << 20).remainder(12).to(dtype)
+    values[:2] = boundaries[-1]
+    assert_as_eager(lambda v, b: torch.bucketize(v, b, right=right), values, boundaries)
+
+
+def test_trees_are_for_boundaries_that_all_values_share() -> None:
+    values, rows = torch.randn(4, 1 << 18), torch.randn(4, 9).sort(-1).values
+    nodes = trace_and_lower(torch.searchsorted, (rows, values)).graph.nodes
+    assert len(nodes) == 1
+    assert len(trace_and_lower(torch.bucketize, (values[0], rows[0])).graph.nodes) == 1

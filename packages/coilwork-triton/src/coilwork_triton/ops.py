@@ -38,12 +38,14 @@ class OpContext:
         result: type of the result.
         numerics: `fast` may use the hardware's approximate exponential and division. Of `strict` kernels f32 functions
             arrive here as f64 ones.
+        rounded: the result only reaches memory rounded to 16 bits or fewer; see `rounding`. Only in `fast` kernels.
         library: names of device functions used so far; builders add to it.
     """
 
     operand: DType
     result: DType
     numerics: Numerics = "fast"
+    rounded: bool = False
     library: set[str] = field(default_factory=set)
 
     def device(self, name: str, *args: Expression) -> Expression:
@@ -94,6 +96,15 @@ def _exact_unless_fast(approximate: Builder, exact: str) -> Builder:
         if context.numerics == "fast" or context.operand is DType.F64:
             return approximate(context, a)
         return context.device(exact, *a)
+
+    return build
+
+
+def _short_if_rounded(short: str, full: Builder) -> Builder:
+    """A function that has a form for results of 16 bits, the device function `short`."""
+
+    def build(context: OpContext, a: tuple[Expression, ...]) -> Expression:
+        return context.device(short, *a) if context.rounded else full(context, a)
 
     return build
 
@@ -202,7 +213,7 @@ SCALAR_BUILDERS: Final[Mapping[str, Builder]] = MappingProxyType(
         "ceil": _keeping_subnormals("ceil"),
         "trunc": _device("trunc"),
         "round": _device("round_half_even"),
-        "exp": _exact_unless_fast(_function("exp"), "exp_exact"),
+        "exp": _short_if_rounded("exp_rounded", _exact_unless_fast(_function("exp"), "exp_exact")),
         "exp2": _function("exp2"),
         "expm1": _device("expm1"),
         "log": _function("log"),
@@ -218,11 +229,16 @@ SCALAR_BUILDERS: Final[Mapping[str, Builder]] = MappingProxyType(
         "atan2": _device("atan2"),
         "sinh": _device("sinh"),
         "cosh": _device("cosh"),
-        "tanh": lambda context, a: context.device("tanh_f64" if context.operand is DType.F64 else "tanh", *a),
+        "tanh": _short_if_rounded(
+            "tanh_rounded",
+            lambda context, a: context.device("tanh_f64" if context.operand is DType.F64 else "tanh", *a),
+        ),
         "asinh": _device("asinh"),
         "acosh": _device("acosh"),
         "atanh": _device("atanh"),
-        "sigmoid": _exact_unless_fast(_device("sigmoid"), "sigmoid_exact"),
+        "sigmoid": _short_if_rounded(
+            "sigmoid_rounded", _exact_unless_fast(_device("sigmoid"), "sigmoid_exact")
+        ),
         "erf": _function("erf"),
         "erfc": _device("erfc"),
         "lgamma": _device("lgamma"),

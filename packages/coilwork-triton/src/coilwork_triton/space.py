@@ -14,6 +14,7 @@ from coilwork_triton.shape import Shape, Tile
 from coilwork_triton.tree import (
     Assign,
     Binary,
+    Do,
     Expression,
     Index,
     Name,
@@ -109,6 +110,9 @@ class Space:
             else:
                 offset = f"{tile.letter}offset"
                 lines.append(Assign((offset,), Binary("*", program, Name(tile.block))))
+                if self.shape.neighbourly and tile.parts:
+                    # positions of every element are divided, which takes less where they have no sign
+                    lines.append(Do(tl("assume", Binary(">=", Name(offset), Number(0)))))
                 position = Binary("+", Name(offset), tl("arange", Number(0), Name(tile.block)))
                 lines.append(Assign((tile.index.name,), self._expanded(position, tile)))
             lines += self._derived(tile)

@@ -44,6 +44,8 @@ TRITON_TYPES: Final[Mapping[DType, str]] = MappingProxyType(
     }
 )
 
+_LEAST_NORMAL: Final = 2.0**-126
+
 # As an argument of tl.minimum and tl.maximum: a NaN operand gives NaN.
 ALL_NANS: Final = Attribute(tl_name("PropagateNan"), "ALL")
 
@@ -104,6 +106,13 @@ def largest(dtype: DType) -> Literal_:
     if dtype.is_bool:
         return True
     return (1 << (8 * dtype.itemsize - (1 if dtype.is_signed_integer else 0))) - 1
+
+
+def reciprocal_of(value: float) -> float | None:
+    """1 / `value` if both are normal f32 numbers. A product with it is a quotient within 1.5 units in the last place."""
+    if not _LEAST_NORMAL <= abs(value) <= 1 / _LEAST_NORMAL:
+        return None
+    return 1 / value
 
 
 def _literal(value: Literal_, dtype: DType) -> Expression:

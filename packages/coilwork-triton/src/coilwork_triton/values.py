@@ -12,12 +12,15 @@ from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_expr, as_int
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.scalar import Const, IndexValue, Load, Op, Reduce, Scalar, Scan, placeholder, postorder
+from coilwork_triton.addresses import rows_and_columns, windows, without_constant
 from coilwork_triton.index_printer import fits_32_bits
+from coilwork_triton.joined import Joined, absorbed_by, joined_loads
 from coilwork_triton.levels import Levels
 from coilwork_triton.ops import NEEDS_NAMED, OPERATORS, SCALAR_BUILDERS, OpContext
-from coilwork_triton.positions import narrow_positions
+from coilwork_triton.positions import idle_bounds, narrow_positions, short_casts
 from coilwork_triton.printer import format_expression
 from coilwork_triton.reductions import REDUCTIONS, Site
+from coilwork_triton.rounding import one_plus, only_rounded, softmax_numerators
 from coilwork_triton.scans import ScanSite, block_scan, carried_scan, start_carry
 from coilwork_triton.shape import Shape, Tile
 from coilwork_triton.space import Space
@@ -38,9 +41,11 @@ from coilwork_triton.tree import (
 from coilwork_triton.types import (
     free_constant,
     plain_constant,
+    reciprocal_of,
     triton_type,
     typed_constant,
 )
+from coilwork_triton.users import users_of
 from coilwork_triton.vectors import LEAST_ROW, Access, runs_on
 from coilwork_triton.writer import Names, Writer
 
@@ -57,6 +62,7 @@ class Scope:
     parent: Scope | None = None
     number: int = 0
     bound: dict[Scalar, Expression] = field(default_factory=dict)
+    starts: dict[tuple[str, Expr], Expression] = field(default_factory=dict)
 
     def find(self, node: Scalar) -> Expression | None:
         """The expression for `node`, from here or from outside."""
@@ -85,6 +91,19 @@ class Values:
         self._uses = Counter(operand for node in self.order for operand in node.operands)
         self._uses.update(roots)
         self._narrow = narrow_positions(self.order, roots)
+        users = users_of(self.order)
+        self._short_casts = short_casts(self.order, roots, users)
+        self._idle_bounds = idle_bounds(self.order)
+        fast = kernel.numerics == "fast"
+        self._rounded = only_rounded(self.order, roots, users) if fast else frozenset()
+        if shape.walk == "persistent":
+            # one exponential serves the sum and the quotient, as long as both are written alike
+            self._rounded -= softmax_numerators(self._rounded)
+        self._sums = one_plus(self._rounded, users)
+        self._joined = {} if shape.neighbourly else joined_loads(kernel, self.order, users)
+        self._windows = windows(self.order)
+        # written as part of those
+        self._absorbed = absorbed_by(self._joined, self.order, users).union(self._sums.values())
         self._cast_only = frozenset(
             node.operands[0] for node in self.order if isinstance(node, Op) and node.op == "cast"
         )
@@ -188,10 +207,16 @@ class Values:
         match node:
             case Const():
                 return
+            case _ if node in self._absorbed:
+                return
             case IndexValue():
                 scope.bound[node] = self._index_value(scope, node)
             case Load():
                 self._load(scope, node)
+            case Op() if node in self._idle_bounds:
+                scope.bound[node] = self.expression(scope, self._idle_bounds[node])
+            case Op() if node in self._joined:
+                self._load_joined(scope, node, self._joined[node])
             case Op():
                 self._op(scope, node)
             case Reduce():
@@ -220,7 +245,7 @@ class Values:
     def _load(self, scope: Scope, node: Load) -> None:
         symbols = self.space.simplified(node.index[0]).free_symbols
         block = self.block(node, symbols=symbols)
-        offset = self.offset(scope, node.index[0], node.indirect, block)
+        pointer = self._address(scope, node, block)
         conditions = []
         # a load that does not move along a tile needs none of the tile's mask
         letters = self.space.letters(self.levels.varies[node])
@@ -236,7 +261,6 @@ class Values:
         if node.mask is not None:
             conditions.append(self.expression(scope, node.mask))
             options["other"] = plain_constant(node.other, node.dtype)
-        pointer = Name(node.buffer) if offset == Number(0) else Binary("+", Name(node.buffer), offset)
         policy = self._eviction(scope, node)
         if policy:
             options["eviction_policy"] = Text(policy)
@@ -246,6 +270,34 @@ class Values:
             scope.bound[node] = loaded
         else:
             scope.bound[node] = scope.writer.bind(f"{node.buffer}_", loaded)
+
+    def _address(self, scope: Scope, node: Load, block: tuple[str, ...]) -> Expression:
+        if node in self._windows:
+            start, distance = without_constant(node.index[0])
+            key = (node.buffer, start)
+            if key not in scope.starts:
+                pointer = _pointer(node, self.offset(scope, start, (), block))
+                scope.starts[key] = scope.writer.bind(f"{node.buffer}_at", pointer)
+            return scope.starts[key] if distance == 0 else Binary("+", scope.starts[key], Number(distance))
+        apart = rows_and_columns(self.shape, self.space, node)
+        if apart is None:
+            return _pointer(node, self.offset(scope, node.index[0], node.indirect, block))
+        # one address per row, and to it a column, which is one instruction
+        rows, columns = (self.space.index(part) for part in apart)
+        return Binary("+", Binary("+", Name(node.buffer), rows), columns)
+
+    def _load_joined(self, scope: Scope, node: Op, joined: Joined) -> None:
+        varies = self.levels.varies[node]
+        symbols = varies.union(*(self.space.simplified(load.index[0]).free_symbols for load in joined.loads))
+        block = self.block(node, symbols=symbols)
+        *pointers, pointer = (
+            _pointer(load, self.offset(scope, load.index[0], (), block)) for load in joined.loads
+        )
+        for (condition, _), chosen in reversed(list(zip(joined.choices, pointers, strict=True))):
+            pointer = scope.writer.bind("at", tl("where", self.expression(scope, condition), chosen, pointer))
+        mask = self.space.mask(self.space.letters(varies))
+        loaded = tl("load", pointer, *(() if mask is None else (mask,)))
+        scope.bound[node] = scope.writer.bind("joined", loaded)
 
     def _runs_on(self, node: Load) -> Tile | None:
         """The tile along which `node` may read on to the end of 16 bytes, which lets it be that wide everywhere."""
@@ -279,9 +331,18 @@ class Values:
             )
         operand = node.operands[-1]
         context = OpContext(
-            operand=operand.dtype, result=node.dtype, numerics=self.kernel.numerics, library=self._library
+            operand=operand.dtype,
+            result=DType.I32 if node in self._short_casts else node.dtype,
+            numerics=self.kernel.numerics,
+            rounded=node in self._rounded,
+            library=self._library,
         )
-        found = row(context, self._operands(scope, node))
+        function = self._sums.get(node)
+        if function is not None:
+            argument = self.expression(scope, function.operands[0])
+            found = context.device(f"one_plus_{function.op}_rounded", argument)
+        else:
+            found = self._multiplied(scope, node) or row(context, self._operands(scope, node))
         stem = f"{node.op}_" if node.op[-1].isdigit() else node.op
         if node.op == "cast" and isinstance(operand, Load):
             stem = f"{operand.buffer}_"
@@ -289,6 +350,18 @@ class Values:
             scope.bound[node] = found
             return
         scope.bound[node] = scope.writer.bind(stem, found)
+
+    def _multiplied(self, scope: Scope, node: Op) -> Expression | None:
+        """A quotient by a constant as a product, where that is as good."""
+        if node.op != "div" or node not in self._rounded:
+            return None
+        value, divisor = node.operands
+        if isinstance(value, Const) or not isinstance(divisor, Const):
+            return None
+        factor = reciprocal_of(float(divisor.value))
+        if factor is None:
+            return None
+        return Binary("*", self.expression(scope, value), plain_constant(factor, DType.F32))
 
     def _operands(self, scope: Scope, node: Op) -> tuple[Expression, ...]:
         bare = node.op in OPERATORS or (
@@ -436,6 +509,10 @@ class Values:
                 position = other.kind in ("argmin", "argmax") or other.output == 1
                 value = typed_constant(0, DType.I64) if position else self.expression(scope, node.operands[0])
                 scope.bound[other] = value if isinstance(value, Name) else scope.writer.bind("running", value)
+
+
+def _pointer(node: Load, offset: Expression) -> Expression:
+    return Name(node.buffer) if offset == Number(0) else Binary("+", Name(node.buffer), offset)
 
 
 def _flat(axes: Sequence[Expr]) -> Expr:

@@ -114,6 +114,22 @@ def neighbourly(ranges: Sequence[Range], touched: Sequence[Access], *, flat: boo
     return _mostly_narrow(_real(ranges), touched, flat=flat)
 
 
+def wide_in_rows(ranges: Sequence[Range], touched: Sequence[Access]) -> bool:
+    """True if all of `touched` are 16 bytes wide along the last of `ranges`, and its rows are whole ones."""
+    real = _real(ranges)
+    if not real or real[-1] is not ranges[-1].symbol:
+        return False
+    extent = real[-1].extent
+    assert extent is not None
+    return all(
+        a.lanes > 1
+        and stride_of(a.index, real[-1]) is _ONE
+        and provably_divisible(extent, a.lanes)
+        and provably_divisible(substitute(a.index, {real[-1]: _ZERO}), a.lanes)
+        for a in touched
+    )
+
+
 def runs_on(access: Access, position: Expr, numel: Expr) -> bool:
     """True if a load along `position`, of which there are `numel`, is 16 bytes wide but for where the positions end.
 

@@ -10,6 +10,7 @@ import triton.language as tl
 @triton.jit
 def pad(in0, out0, XBLOCK: tl.constexpr):
     xoffset = tl.program_id(0) * XBLOCK
+    tl.assume(xoffset >= 0)
     xindex = xoffset + tl.arange(0, XBLOCK)
     x0 = xindex // 34
     x1 = xindex % 34

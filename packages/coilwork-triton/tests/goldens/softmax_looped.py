@@ -9,6 +9,13 @@ import triton.language as tl
 
 
 @triton.jit
+def exp_rounded(x):
+    # f32, for results of 16 bits. tl.exp2 flushes what is subnormal, a square does not
+    root = tl.exp2(x * 0.7213475204444817)
+    return root * root
+
+
+@triton.jit
 def combine_max_nan(a, b):
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
@@ -49,7 +56,7 @@ def softmax(in0, out0, XBLOCK: tl.constexpr, R0_BLOCK: tl.constexpr, STAGES: tl.
         rmask = r0 < 50304
         in0_5 = tl.load(in0 + (x0 * 50304 + r0), rmask, eviction_policy="evict_first").to(tl.float32)
         sub6 = in0_5 - max3
-        exp7 = tl.exp(sub6)
+        exp7 = exp_rounded(sub6)
         div8 = exp7 / sum4
         tl.store(out0 + (x0 * 50304 + r0), div8.to(tl.bfloat16), rmask)
 # grid 4096

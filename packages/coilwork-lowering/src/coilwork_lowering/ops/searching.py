@@ -1,21 +1,29 @@
-"""Places of values in ordered boundaries, by binary search: one load per step, as many steps as the longest search has."""
+"""Places of values in ordered boundaries, by binary search: one load per step, as many steps as the longest search has.
+
+For many values the boundaries are first laid out as a tree; see `search_trees`.
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_int, bounds, provably_le
+from coilwork_ir.index import Expr, as_int, bounds, product, provably_le
 from coilwork_ir.scalar import Scalar, cast, const, op, placeholder
 from coilwork_lowering.builder import Builder
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import add, ge, gt, index, invert, lt, select, sub, to_dtype
+from coilwork_lowering.search_trees import descend, tree_of
 from coilwork_lowering.values import TensorValue, Value
 
 # Steps of a search through boundaries of unknown number.
 _MOST_STEPS: Final = 32
 _INT32_MAX: Final = 2**31 - 1
+# A tree is another launch. Searches of fewer values take less than that.
+_MANY_VALUES: Final = 1 << 20
+# A tree of more boundaries does not stay in the first-level cache, where its order pays off.
+_MOST_IN_TREE: Final = 1 << 14
 
 
 def _search(
@@ -45,12 +53,17 @@ def _search(
             place = builder.read(order, at, indirect=(middle,), mask=searching)
         element = builder.read(ordered, at, indirect=(place,), mask=searching)
         element = to_dtype(element, value.dtype)
-        before = invert(gt(element, value) if right else ge(element, value))
+        before = _before(element, value, right=right)
         start, end = (
             select(op("bitwise_and", searching, before), add(middle, one), start),
             select(op("bitwise_and", searching, invert(before)), middle, end),
         )
     return start
+
+
+def _before(boundary: Scalar, value: Scalar, *, right: bool) -> Scalar:
+    """The place of `value` is behind `boundary`. Written so that NaN is behind all."""
+    return invert(gt(boundary, value) if right else ge(boundary, value))
 
 
 def _searched(
@@ -65,6 +78,18 @@ def _searched(
     if any(as_int(extent) == 0 for extent in values.shape):
         raise NotLowered("a search for nothing")
     compute = values.dtype.compute
+    count = as_int(ordered.shape[0]) if len(ordered.shape) == 1 and order is None else None
+    if count is not None and count <= _MOST_IN_TREE and provably_le(_MANY_VALUES, product(values.shape)):
+        tree = tree_of(builder, ordered, count)
+
+        def by_tree(point: tuple[Expr, ...]) -> Scalar:
+            value = to_dtype(builder.read(values, point), compute)
+            found = descend(builder, tree, count, lambda b: _before(to_dtype(b, compute), value, right=right))
+            return to_dtype(found, call.dtype)
+
+        return builder.pointwise(
+            call.shape(builder), call.dtype, call.device, by_tree, strides=call.strides(builder)
+        )
 
     def body(point: tuple[Expr, ...]) -> Scalar:
         value = to_dtype(builder.read(values, point), compute)
