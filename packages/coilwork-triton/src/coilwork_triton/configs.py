@@ -30,7 +30,7 @@ Walk = Literal["pointwise", "persistent", "looped"]
 BLOCKS: Final[Mapping[str, str]] = MappingProxyType(
     {"x": "XBLOCK", "y": "YBLOCK", "z": "ZBLOCK", "w": "WBLOCK", "r": "R0_BLOCK"}
 )
-# Iterations in flight of the loop over walked rows: one more parameter of kernels that have one.
+# Iterations in flight of the loop over walked rows, or over blocks of a long one: one more parameter of such kernels.
 STAGES: Final = "STAGES"
 # How the threads of a program hold a row to sort: so many threads share it, each of them having so many neighbours at a
 # time, and so many of them hold a run of its first elements. Any powers of two are right; these are fast.
@@ -311,6 +311,11 @@ def _ragged_width(columns: int) -> int:
 def _looped(facts: Facts, target: Target) -> list[Config]:
     if facts.ragged:
         return _ragged(facts, target)
+    # one block of the loop at a time; a search tries more
+    return [replace(c, meta=(*c.meta, (STAGES, 1))) for c in _looped_blocks(facts, target)]
+
+
+def _looped_blocks(facts: Facts, target: Target) -> list[Config]:
     length = next_power_of_two(facts.extents["r"])
     if "x" not in facts.extents or not _reduces_across(facts):
         one = {"x": 1} if "x" in facts.extents else {}

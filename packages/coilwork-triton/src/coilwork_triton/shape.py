@@ -24,10 +24,11 @@ from coilwork_ir.index import (
 )
 from coilwork_ir.kernel_source import Config, SearchSpace
 from coilwork_ir.kernels import Kernel, Range
-from coilwork_ir.scalar import Reduce, Scalar, Scan, Sort, postorder
+from coilwork_ir.scalar import Load, Reduce, Scalar, Scan, Sort, postorder
 from coilwork_ir.target import Target
 from coilwork_triton.configs import (
     BLOCKS,
+    STAGES,
     TRANSPOSED,
     UNKNOWN_EXTENT,
     Facts,
@@ -129,6 +130,11 @@ class Shape:
     def reduced(self) -> Tile | None:
         """The r tile."""
         return next((t for t in self.tiles if t.letter == "r"), None)
+
+    @property
+    def staged(self) -> bool:
+        """How many iterations of a loop are in flight is a parameter."""
+        return any(name == STAGES for name, _ in self.configs[0].meta)
 
     @property
     def rank(self) -> int:
@@ -249,6 +255,7 @@ def plan(
             target=target,
             chunk=chunk if walk == "looped" else 1,
             scans=facts.scans,
+            staged=walk == "persistent" or not _overwrites(kernel, values),
         ),
         index_dtype=DType.I64 if wide else DType.I32,
         flat_grid=crowded,
@@ -289,6 +296,15 @@ def _chosen_tile(chosen: Expr, axis: int) -> Tile:
         masked=as_int(chosen.extent) != block,
         parts=(),
     )
+
+
+def _overwrites(kernel: Kernel, values: tuple[Scalar, ...]) -> bool:
+    """The kernel stores into memory that it loads from: what a loop loads ahead might be what it is about to change."""
+    loaded = {node.buffer for node in postorder(values) if isinstance(node, Load)}
+    shared = {
+        source for output, source in kernel.hints.inplace if any(output == s.buffer for s in kernel.stores)
+    }
+    return not loaded.isdisjoint(shared | {store.buffer for store in kernel.stores})
 
 
 def _side(tile: Tile, walk: Walk, flat_grid: bool) -> Side:
