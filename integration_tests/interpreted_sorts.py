@@ -63,7 +63,13 @@ def sorted_in(*, descending: bool) -> None:
 
 
 def shapes() -> None:
-    for x, dim in ((drawn(3, 16, 5), 1), (drawn(16, 40), 0), (drawn(9), 0), (drawn(4, 1), 1), (drawn(2, 200), 1)):
+    for x, dim in (
+        (drawn(3, 16, 5), 1),
+        (drawn(16, 40), 0),
+        (drawn(9), 0),
+        (drawn(4, 1), 1),
+        (drawn(2, 200), 1),
+    ):
         compared(partial(ordered, dim=dim), x)
     compared(partial(ordered, dim=0), drawn(9, 6).t())
 
