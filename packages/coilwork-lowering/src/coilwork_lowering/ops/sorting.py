@@ -17,7 +17,7 @@ from coilwork_ir.loops import Sort
 from coilwork_ir.scalar import Scalar, cast, const, op
 from coilwork_lowering import view_maps
 from coilwork_lowering.builder import Builder, device_text, node_ranges
-from coilwork_lowering.ops.choosing import MOST_CHOSEN, choose, has_order_key
+from coilwork_lowering.ops.choosing import choose, chooses
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.ops.reductions import mapped
 from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, wrap_dim
@@ -106,7 +106,7 @@ def _topk(builder: Builder, call: Call) -> Value:
     if not 1 <= count <= length:
         raise NotLowered("no elements of a row")
     largest = bool(call["largest"])
-    if count <= MOST_CHOSEN and count < length and has_order_key(value.dtype):
+    if count < length and chooses(value.dtype, count):
         return choose(builder, call, value, dim, count, largest=largest)
     strides = (builder.result_strides(values), builder.result_strides(positions))
     return _sorted(builder, value, dim, descending=largest, count=count, strides=strides)
