@@ -114,6 +114,8 @@ CASES: Final[Mapping[str, Callable[[], None]]] = {
     "first of long rows": partial(first, 11, 3, 300),
     "least of long rows": partial(first, 16, 3, 256, largest=False),
     "first of short rows in bf16": partial(first, 9, 20, 40, dtype=torch.bfloat16),
+    "first of rows in pieces": partial(first, 12, 1, 9001),
+    "least of rows in pieces": partial(first, 3, 2, 8192, largest=False, dtype=torch.bfloat16),
     "most of a row": partial(first, 30, 4, 48, dtype=torch.int32),
     "all of a row": partial(first, 32, 4, 32),
     "elements by rank": ranks,

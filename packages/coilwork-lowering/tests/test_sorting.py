@@ -186,10 +186,31 @@ def test_medians_with_nan() -> None:
     same(lambda a: torch.kthvalue(a, 2).values, rows)
 
 
+@pytest.mark.parametrize("largest", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int16, torch.uint8])
+def test_first_elements_of_long_rows(dtype: torch.dtype, largest: bool) -> None:
+    x = (torch.randn(2, 3 * LONGEST_ROW + 77) * 50).to(dtype)
+    if dtype.is_floating_point:
+        x[0, 5::7], x[0, 9::11], x[1, 1000:] = INF, -INF, -INF if largest else NAN
+    check(x, 40, largest=largest)
+    check(x[:, : 2 * LONGEST_ROW].t(), 3, 0, largest=largest)
+    check(x[0], 100, largest=largest)
+
+
+def test_of_equal_elements_of_long_rows_the_first_are_chosen() -> None:
+    x = torch.zeros(2, LONGEST_ROW + 9)
+    _, positions = loop_evaluator.run(for_accelerator(lambda a: torch.topk(a, 12), x), {}, [x])
+    assert torch.equal(positions, torch.arange(12).expand(2, 12))
+    x[:] = -INF
+    x[:, -2:] = 0
+    _, positions = loop_evaluator.run(for_accelerator(lambda a: torch.topk(a, 5), x), {}, [x])
+    assert positions[0].tolist() == [LONGEST_ROW + 7, LONGEST_ROW + 8, 0, 1, 2]
+
+
 def test_what_stays_with_aten() -> None:
     called = ["aten.topk.default"]
     for x, k in (
-        (torch.zeros(2, LONGEST_ROW + 1), 2),
+        (torch.zeros(2, LONGEST_ROW + 1), LONGEST_ROW // 2 + 1),
         (torch.zeros(2, 9, dtype=torch.float64), 2),
         (torch.zeros(2, 9, dtype=torch.int64), 2),
         (torch.zeros(0, 9), 2),

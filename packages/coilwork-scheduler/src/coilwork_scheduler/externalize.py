@@ -18,7 +18,8 @@ from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.sizes import SizeHints
 from coilwork_scheduler.stage import extent_of
 
-# Rows of more than so many points are sorted by programs of their own, which take too long if they are few.
+# Rows of more than so many points are sorted by programs of their own, which take too long if they are few. First elements
+# take a fraction of that.
 SHORT_ROW: Final = 512
 LEAST_ROWS: Final = 8
 
@@ -75,7 +76,7 @@ def _refused(node: Sort, target: Target, sizes: SizeHints, *, host: bool) -> str
     if not 0 < length <= target.sorted_row:
         return "rows do not fit on chip"
     rows = sizes.numel(tuple(extent_of(r) for r in node.ranges if r is not node.axis))
-    if rows < LEAST_ROWS and length > SHORT_ROW:
+    if rows < LEAST_ROWS and length > SHORT_ROW and node.count is None:
         return "a program per row would leave the device idle"
     return ""
 

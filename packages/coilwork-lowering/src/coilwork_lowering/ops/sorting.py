@@ -1,37 +1,55 @@
 """Sorted rows, their first elements, and elements by rank: rows that fit on chip are sorted there.
 
-A row is sorted together with what makes it, and what follows element by element. Longer rows, rows whose length is not
-known, and rows on a CPU are calls of ATen. So are elements of 64 bits, whose keys leave no room for positions.
+A row is sorted together with what makes it, and what follows element by element. The first elements of longer rows are
+those of pieces that fit. Other sorts of longer rows, rows whose length is not known, and rows on a CPU are calls of ATen. So are elements of 64 bits, whose keys leave no room for positions.
 
 Everything here is stable: of equal elements the first comes first, where eager may give any order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, as_int
+from coilwork_ir.index import Expr, as_expr, as_int, floordiv, mod
 from coilwork_ir.loops import Sort
-from coilwork_ir.scalar import Scalar, cast, const, op
+from coilwork_ir.scalar import Scalar, cast, const, op, placeholder
 from coilwork_lowering import view_maps
 from coilwork_lowering.builder import Builder, device_text, node_ranges
 from coilwork_lowering.ops.choosing import choose, chooses
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.ops.reductions import mapped
 from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, wrap_dim
-from coilwork_lowering.scalar_math import eq, gt, index, select, sub
+from coilwork_lowering.scalar_math import add, eq, gt, index, lt, mul, select, sub
 from coilwork_lowering.simplify import simplified
-from coilwork_lowering.values import TensorValue, Value, coordinate_symbols, whole
+from coilwork_lowering.values import Shape, TensorValue, Value, coordinate_symbols, whole
 
 # Points of a row that stays on chip.
 LONGEST_ROW: Final = 4096
 _UNSORTED: Final = (DType.F64, DType.I64, DType.U64, DType.F8E4M3, DType.F8E5M2)
 
 
-def _row(builder: Builder, call: Call) -> tuple[TensorValue, int, int]:
-    """The operand, the dimension that its rows lie along, and their length.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """What is sorted: `element` of each point of `shape`, along dimension `dim`."""
+
+    shape: Shape
+    device: str
+    dim: int
+    element: Callable[[tuple[Expr, ...]], Scalar]
+
+
+def _rows_of(builder: Builder, value: TensorValue, dim: int) -> Rows:
+    def element(point: tuple[Expr, ...]) -> Scalar:
+        return builder.read(value, point)
+
+    return Rows(shape=value.shape, device=value.device, dim=dim, element=element)
+
+
+def _row(builder: Builder, call: Call, *, longest: int = LONGEST_ROW) -> tuple[TensorValue, int, int]:
+    """The operand, the dimension that its rows lie along, and their length, which is at most `longest`.
 
     Raises:
         NotLowered: they are not sorted in a kernel.
@@ -44,7 +62,7 @@ def _row(builder: Builder, call: Call) -> tuple[TensorValue, int, int]:
         raise NotLowered("a sort of a number")
     dim = wrap_dim(call.integer("dim"), len(value.shape))
     length = as_int(value.shape[dim])
-    if length is None or length > LONGEST_ROW:
+    if length is None or length > longest:
         raise NotLowered("rows that do not stay on chip")
     if value.dtype in _UNSORTED or value.dtype.is_complex:
         raise NotLowered("elements in no order of 32 bits")
@@ -55,39 +73,39 @@ def _row(builder: Builder, call: Call) -> tuple[TensorValue, int, int]:
 
 def _sorted(
     builder: Builder,
-    value: TensorValue,
-    dim: int,
+    rows: Rows,
     *,
     descending: bool,
     stable: bool = False,
     count: int | None = None,
     strides: Sequence[Sequence[Expr] | None] = (None, None),
 ) -> tuple[TensorValue, TensorValue]:
-    """The elements along `dim` in order, or the first `count` of them, and their positions."""
-    ranges = node_ranges("i", value.shape)
+    """The elements of rows in order, or the first `count` of them, and their positions."""
+    ranges = node_ranges("i", rows.shape)
     # along the sort the coordinate is the range, also if there is one point
-    point = list(coordinate_symbols("i", value.shape))
-    point[dim] = ranges[dim]
-    shape = list(value.shape)
+    point = list(coordinate_symbols("i", rows.shape))
+    point[rows.dim] = ranges[rows.dim]
+    shape = list(rows.shape)
     if count is not None:
-        shape[dim] = as_expr(count)
-    outputs = tuple(
-        builder.declare(tuple(shape), dtype, value.device, strides=layout, name=f"{builder.hint}_{what}")
-        for dtype, layout, what in zip((value.dtype, DType.I64), strides, ("values", "indices"), strict=True)
+        shape[rows.dim] = as_expr(count)
+    body = simplified(rows.element(tuple(point)))
+    values, places = (
+        builder.declare(tuple(shape), dtype, rows.device, strides=layout, name=f"{builder.hint}_{what}")
+        for dtype, layout, what in zip((body.dtype, DType.I64), strides, ("values", "indices"), strict=True)
     )
     builder.add(
         Sort(
-            outputs=(outputs[0], outputs[1]),
+            outputs=(values, places),
             ranges=ranges,
-            axis=ranges[dim],
-            body=simplified(builder.read(value, tuple(point))),
+            axis=ranges[rows.dim],
+            body=body,
             count=None if count is None else as_expr(count),
             descending=descending,
             stable=stable,
             origins=builder.origins,
         )
     )
-    return whole(outputs[0]), whole(outputs[1])
+    return whole(values), whole(places)
 
 
 def _sort(builder: Builder, call: Call) -> Value:
@@ -96,26 +114,93 @@ def _sort(builder: Builder, call: Call) -> Value:
     strides = (builder.result_strides(values), builder.result_strides(positions))
     stable = bool(call.arguments.get("stable"))
     descending = bool(call["descending"])
-    return _sorted(builder, value, dim, descending=descending, stable=stable, strides=strides)
+    rows = _rows_of(builder, value, dim)
+    return _sorted(builder, rows, descending=descending, stable=stable, strides=strides)
 
 
 def _topk(builder: Builder, call: Call) -> Value:
     values, positions = call.result
     count = call.integer("k")
-    value, dim, length = _row(builder, call)
+    value, dim, length = _row(builder, call, longest=LONGEST_ROW * LONGEST_ROW)
     if not 1 <= count <= length:
         raise NotLowered("no elements of a row")
     largest = bool(call["largest"])
+    strides = (builder.result_strides(values), builder.result_strides(positions))
+    if length > LONGEST_ROW:
+        return _first_of_pieces(builder, value, dim, length, count, largest=largest, strides=strides)
     if count < length and chooses(value.dtype, count):
         return choose(builder, call, value, dim, count, largest=largest)
-    strides = (builder.result_strides(values), builder.result_strides(positions))
-    return _sorted(builder, value, dim, descending=largest, count=count, strides=strides)
+    return _sorted(builder, _rows_of(builder, value, dim), descending=largest, count=count, strides=strides)
+
+
+def _first_of_pieces(
+    builder: Builder,
+    value: TensorValue,
+    dim: int,
+    length: int,
+    count: int,
+    *,
+    largest: bool,
+    strides: tuple[Sequence[Expr], Sequence[Expr]],
+) -> Value:
+    """The first elements of the first elements of pieces that stay on chip.
+
+    Raises:
+        NotLowered: those of all pieces do not.
+    """
+    pieces = -(-length // LONGEST_ROW)
+    if pieces * count > LONGEST_ROW:
+        raise NotLowered("elements of a row that does not stay on chip")
+    # behind the end of the row: after all others that are equal to it, for its position is greater
+    dtype = value.dtype
+    last: bool | int | float = not largest
+    if dtype.is_float:
+        last = float("-inf") if largest else float("nan")
+    elif dtype.is_integer:
+        last = _least(dtype) if largest else _most(dtype)
+
+    def element(point: tuple[Expr, ...]) -> Scalar:
+        at = point[dim] * LONGEST_ROW + point[dim + 1]
+        inside = None if length % LONGEST_ROW == 0 else lt(index(at), const(length, DType.I64))
+        return builder.read(value, (*point[:dim], at, *point[dim + 2 :]), mask=inside, other=last)
+
+    around, behind = value.shape[:dim], value.shape[dim + 1 :]
+    cut = Rows(
+        shape=(*around, as_expr(pieces), as_expr(LONGEST_ROW), *behind),
+        device=value.device,
+        dim=dim + 1,
+        element=element,
+    )
+    first, first_places = _sorted(builder, cut, descending=largest, stable=True, count=count)
+
+    def candidate(point: tuple[Expr, ...]) -> Scalar:
+        piece, rank = floordiv(point[dim], count), mod(point[dim], count)
+        return builder.read(first, (*point[:dim], piece, rank, *point[dim + 1 :]))
+
+    candidates = Rows(
+        shape=(*around, as_expr(pieces * count), *behind), device=value.device, dim=dim, element=candidate
+    )
+    found, ranks = _sorted(
+        builder, candidates, descending=largest, stable=True, count=count, strides=(strides[0], None)
+    )
+
+    def position(point: tuple[Expr, ...]) -> Scalar:
+        rank, per_piece = builder.read(ranks, point), const(count, DType.I64)
+        piece = op("floordiv", rank, per_piece)
+        at = (*point[:dim], placeholder(0), placeholder(1), *point[dim + 1 :])
+        place = builder.read(first_places, at, indirect=(piece, op("mod", rank, per_piece)))
+        return add(mul(piece, const(LONGEST_ROW, DType.I64)), place)
+
+    places = builder.pointwise(
+        ranks.shape, DType.I64, value.device, position, strides=strides[1], name=f"{builder.hint}_indices"
+    )
+    return (found, places)
 
 
 def _ranked(builder: Builder, call: Call, value: TensorValue, dim: int, rank: Scalar | TensorValue) -> Value:
     """Per row, the element that is number `rank` in ascending order, and its position."""
     values, _ = call.result
-    ordered, places = _sorted(builder, value, dim, descending=False)
+    ordered, places = _sorted(builder, _rows_of(builder, value, dim), descending=False)
     rows = (*value.shape[:dim], *value.shape[dim + 1 :])
     wide = value.dtype.compute
     least = float("-inf") if wide.is_float else False if wide.is_bool else _least(wide)
@@ -147,8 +232,11 @@ def _ranked(builder: Builder, call: Call, value: TensorValue, dim: int, rank: Sc
 
 
 def _least(dtype: DType) -> int:
-    bits = 8 * dtype.itemsize
-    return -(1 << (bits - 1)) if dtype.is_signed_integer else 0
+    return -(1 << (8 * dtype.itemsize - 1)) if dtype.is_signed_integer else 0
+
+
+def _most(dtype: DType) -> int:
+    return (1 << (8 * dtype.itemsize - dtype.is_signed_integer)) - 1
 
 
 def _kthvalue(builder: Builder, call: Call) -> Value:
