@@ -61,6 +61,7 @@ class Facts:
         ragged: rows of r end where data says, most of them early.
         streams: element sizes of what is accessed at every point.
         sort_bytes: size of the keys that r is sorted by; 0 if it is not sorted.
+        sort_width: neighbours along r that one thread loads at once where it is sorted.
         first: how many elements of sorted rows are wanted, a power of two; 0 for all of them.
     """
 
@@ -74,6 +75,7 @@ class Facts:
     ragged: bool = False
     streams: tuple[int, ...] = ()
     sort_bytes: int = 0
+    sort_width: int = 1
     first: int = 0
 
 
@@ -215,7 +217,7 @@ def _sorting(facts: Facts, target: Target) -> list[Config]:
         if across:
             width, along = 1, max(1, min(row, threads // together))
         else:
-            width = max(1, min(16 // min(facts.streams, default=4), together * row // threads, row))
+            width = max(1, min(facts.sort_width, together * row // threads, row))
             along = max(1, min(threads, row // width))
         meta = (*one.meta, (SORT_THREADS, along), (SORT_WIDTH, width))
         if facts.first:

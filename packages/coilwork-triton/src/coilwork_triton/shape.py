@@ -40,7 +40,7 @@ from coilwork_triton.options import TritonOptions
 from coilwork_triton.ragged import along_rows, is_ragged
 from coilwork_triton.search_space import Side, search_space
 from coilwork_triton.sort_keys import LONGEST_ROW, key_bytes
-from coilwork_triton.vectors import Access, accesses_of, in_rows, neighbourly, whole_sizes
+from coilwork_triton.vectors import Access, accesses_of, in_rows, neighbourly, together_along, whole_sizes
 
 Letter = Literal["x", "y", "z", "w", "r", "c"]
 _INT32_MAX: Final = 2**31 - 1
@@ -220,6 +220,7 @@ def plan(
         scans=any(isinstance(v, Scan) for v in postorder(values)),
         columns=_columns(kernel, values),
         sort_bytes=max((key_bytes(v.operands[0].dtype) for v in sorts), default=0),
+        sort_width=max((together_along(a, sorts[0].axis) for a in touched), default=1) if sorts else 1,
         first=0 if chosen is None else _first(chosen),
     )
     proposed = propose(facts, target, options.max_configs)

@@ -130,6 +130,17 @@ def wide_in_rows(ranges: Sequence[Range], touched: Sequence[Access]) -> bool:
     )
 
 
+def together_along(access: Access, position: Expr) -> int:
+    """Neighbours along `position` that one thread loads at once, by where rows start; 1 for stores."""
+    if access.store or stride_of(access.index, position) is not _ONE:
+        return 1
+    start = substitute(access.index, {position: _ZERO})
+    lanes = access.lanes
+    while lanes > 1 and not provably_divisible(start, lanes):
+        lanes //= 2
+    return lanes
+
+
 def runs_on(access: Access, position: Expr, numel: Expr) -> bool:
     """True if a load along `position`, of which there are `numel`, is 16 bytes wide but for where the positions end.
 
