@@ -61,6 +61,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write what searches for configurations tried, kernel by kernel, as JSON; for coilwork-max",
     )
     parser.add_argument(
+        "--profile",
+        action="store_true",
+        help="also read hardware counters of every kernel, by ncu where that is installed and permitted",
+    )
+    parser.add_argument(
         "--list", action="store_true", help="print the names of the cases, and measure nothing"
     )
 
@@ -90,6 +95,7 @@ def run(found: argparse.Namespace, command: str) -> int:
         tiny=found.tiny,
         jobs=found.jobs,
         timeout_s=found.timeout,
+        profile=found.profile and found.device == "cuda",
     )
     json_path = found.json or found.out / "memory.json"
     markdown_path = found.markdown or found.out / "memory.md"

@@ -60,6 +60,7 @@ def markdown(run: MemoryRun) -> str:
     if reasons:
         lines += ["", "## Read again", "", *table(["case", "MB", "why"], reasons)]
     lines += _searched(run, own)
+    lines += _counted(run)
     return "\n".join(lines) + "\n"
 
 
@@ -85,6 +86,49 @@ def _searched(run: MemoryRun, own: str) -> list[str]:
             for share, row in known
         ],
     )
+
+
+def _counted(run: MemoryRun) -> list[str]:
+    """Hardware counters, launch by launch, or why there are none."""
+    missing = sorted({row.uncounted for row in run.rows if row.uncounted})
+    body = [
+        [
+            row.case,
+            backend,
+            one.kernel[:60],
+            number(one.us),
+            megabytes(round(one.read_bytes)),
+            megabytes(round(one.written_bytes)),
+            number(one.instructions / 1e6),
+            percent(one.warps / 100),
+            number_or_dash(round(one.registers)),
+        ]
+        for row in run.rows
+        for backend, launches in row.counters.items()
+        for one in launches
+    ]
+    if not body and not missing:
+        return []
+    header = [
+        "case",
+        "backend",
+        "kernel",
+        "us",
+        "read MB",
+        "written MB",
+        "instructions, M",
+        "warps",
+        "registers",
+    ]
+    lines = ["", "## Hardware counters", "", *(f"Not available: {reason}." for reason in missing)]
+    if body:
+        lines += [
+            "Memory traffic is what passed the memory's pins; instructions are those of all threads; warps are the mean share of "
+            "what a multiprocessor holds. Times are with empty caches, and no benchmark.",
+            "",
+            *table(header, body),
+        ]
+    return lines
 
 
 def _failures(run: MemoryRun) -> list[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.backends import family
+from benchmarks.memory_bound.counters import Counters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +44,7 @@ class Row:
         read_bytes, written_bytes, again_bytes: the fewest that a call moves; `why` something is read again.
         copy_us: GPU-busy microseconds of a copy that moves as many bytes, measured in the same process.
         figures: by backend.
+        counters: by backend, each launch of a call with its hardware counters; `uncounted` says why there are none.
         searches: by backend, what its searches for configurations found (`choices.searches`); kept apart from `to_json`.
     """
 
@@ -54,6 +56,8 @@ class Row:
     why: str = ""
     copy_us: float | None = None
     figures: dict[str, Figure] = field(default_factory=dict)
+    counters: dict[str, list[Counters]] = field(default_factory=dict)
+    uncounted: str = ""
     searches: dict[str, list[dict[str, Any]]] = field(default_factory=dict, compare=False)
 
     @property
@@ -113,8 +117,9 @@ def from_json(path: Path) -> MemoryRun:
 
 def _row(entry: dict[str, Any]) -> Row:
     figures = {backend: Figure(**figure) for backend, figure in entry["figures"].items()}
-    kept = {name: value for name, value in entry.items() if name not in ("derived", "figures")}
-    return Row(**kept, figures=figures)
+    counters = {b: [Counters(**one) for one in found] for b, found in entry.get("counters", {}).items()}
+    kept = {k: value for k, value in entry.items() if k not in ("derived", "figures", "counters")}
+    return Row(**kept, figures=figures, counters=counters)
 
 
 def rivals(backends: Iterable[str], own: str) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from benchmarks.backends import family, mode_of
 from benchmarks.memory_bound.case import Case
+from benchmarks.memory_bound.counters import NoCountersError, count
 from benchmarks.memory_bound.results import Figure, Row
 from benchmarks.memory_bound.worker import folder_of
 from benchmarks.session import Worker, WorkerFailedError
@@ -25,7 +26,10 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to run. `jobs` processes compile at a time, each with one thread; `timeout_s` bounds each command."""
+    """What to run. `jobs` processes compile at a time, each with one thread; `timeout_s` bounds each command.
+
+    `profile`: read hardware counters, too.
+    """
 
     cases: tuple[Case, ...]
     backends: tuple[str, ...]
@@ -33,6 +37,7 @@ class Plan:
     tiny: bool
     jobs: int
     timeout_s: float
+    profile: bool = False
 
     def arguments(self, case: Case, caches: Path) -> list[str]:
         """Of the process for `case`."""
@@ -55,7 +60,11 @@ def measured(plan: Plan, folder: Path, say: Say) -> Iterator[Row]:
                 return
             case, started = waiting.pop(0)
             say(f"{case.name}: timing")
-            yield _row(plan, case, places[case.name], compiled[case.name], started.result())
+            row = _row(plan, case, places[case.name], compiled[case.name], started.result())
+            if plan.profile:
+                say(f"{case.name}: counting")
+                row = _with_counters(plan, case, places[case.name], row)
+            yield row
 
 
 def _compile_all(plan: Plan, places: dict[str, Path], say: Say) -> dict[str, dict[str, Figure]]:
@@ -132,6 +141,20 @@ def _row(
                 return replace(_with_times(row, figures, answer), searches=found)
         remaining = [backend for backend in plan.backends if not figures[backend].failure]
         started = _started(plan, case, place, remaining)
+
+
+def _with_counters(plan: Plan, case: Case, place: Path, row: Row) -> Row:
+    """`row` with the counters of every backend that gave right results."""
+    found, missing = {}, ""
+    for backend in plan.backends:
+        if row.busy_us(backend) is None:
+            continue
+        folder = folder_of(place, backend)
+        try:
+            found[backend] = count(plan.arguments(case, place), backend, folder, timeout_s=plan.timeout_s)
+        except NoCountersError as error:
+            missing = str(error)
+    return replace(row, counters=found, uncounted=missing)
 
 
 def _judge(plan: Plan, worker: Worker, backends: Sequence[str], figures: dict[str, Figure]) -> str:

@@ -69,7 +69,19 @@ from coilwork_ir.program import (
     Reuse,
     WhileCall,
 )
-from coilwork_ir.scalar import Scalar, cast, const, index_value, load, op, placeholder, reduce, scan, where
+from coilwork_ir.scalar import (
+    Scalar,
+    cast,
+    const,
+    index_value,
+    load,
+    op,
+    placeholder,
+    reduce,
+    scan,
+    sort,
+    where,
+)
 
 FLOATS = (DType.F32, DType.F64)
 STRINGS = ("", "plain", 'quo"te', "back\\slash", "line\nbreak", "# no comment", "größe \u2192 ✓", "`tick` %x")
@@ -211,7 +223,11 @@ class Maker:
                 case 6:
                     ints.append(index_value(placeholder(0) + 1, (rng.choice(ints),)))
                 case 7 if axes:
-                    if rng.random() < 0.7:
+                    if rng.random() < 0.1:
+                        down = rng.random() < 0.5
+                        floats.append(sort(rng.choice(floats), axes[0], descending=down))
+                        ints.append(sort(rng.choice(floats), axes[0], output=1, descending=down))
+                    elif rng.random() < 0.7:
                         row = REDUCE_OPS[rng.choice(("sum", "max", "welford", "online_softmax", "prod"))]
                         operands = [rng.choice(floats)] + ([rng.choice(bools)] if rng.random() < 0.3 else [])
                         floats.append(reduce(row.name, operands, axes, output=rng.randrange(row.outputs)))
@@ -290,8 +306,10 @@ class Maker:
                     ranges=ranges,
                     axis=rng.choice(ranges),
                     body=self.scalar(ranges),
+                    count=rng.choice((None, self.size())),
                     descending=rng.random() < 0.5,
                     stable=rng.random() < 0.5,
+                    checks=self.checks(ranges),
                     origins=origins,
                 )
             case 4:

@@ -122,12 +122,13 @@ def test_an_op_without_a_row_of_operands_is_noticed() -> None:
     assert set(OPERANDS) | {"cast", "bitcast"} == set(SCALAR_OPS)
 
 
-def test_every_reduction_scan_and_store_mode_has_cases_on_its_types() -> None:
+def test_every_reduction_scan_sort_and_store_mode_has_cases_on_its_types() -> None:
     visited = coverage()
     for kind in REDUCE_OPS:
         assert {(kind, dtype) for dtype in reduced_types(kind)} <= visited.reductions
     for kind in SCAN_KINDS:
         assert {(kind, dtype) for dtype in scanned_types(kind)} <= visited.scans
+    assert {(down, dtype) for down in (False, True) for dtype in KIT_DTYPES} <= visited.sorts
     for mode in STORE_MODES:
         assert {(mode, dtype) for dtype in KIT_DTYPES} <= visited.stores
 

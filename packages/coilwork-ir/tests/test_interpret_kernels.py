@@ -102,6 +102,42 @@ kernel @scan fast {
     torch.testing.assert_close(args["out1"], expected.amax(1))
 
 
+def test_a_sort_between_what_makes_the_row_and_what_follows() -> None:
+    text = """
+kernel @sort fast {
+  range x0: `2` parallel x 0.0
+  range r0: `5` reduction r 1.0
+  arg in0: f32 in span `10`
+  arg out0: f32 out span `10`
+  arg out1: i64 out span `6`
+  arg out2: f32 out span `2`
+  hints persistent split 1
+  body {
+    t0 = load %in0[5*x0 + r0] : f32
+    t1 = neg(t0)
+    t2 = sort 0 (t1) along r0 descending
+    t3 = sort 1 (t1) along r0 descending
+    t4 = index [r0]
+    t5 = const 3 : i64
+    t6 = lt(t4, t5)
+    t7 = reduce sum 0 (t2, t6) over (r0)
+    store %out0[5*x0 + r0] = t2
+    store %out1[3*x0 + r0] = t3 mask t6
+    store %out2[x0] = t7
+  }
+}
+"""
+    x = torch.tensor([[1.0, -0.0, float("nan"), 0.0, 1.0], [3.0, 2.0, 2.0, -float("inf"), 2.0]])
+    args = {"in0": x.flatten(), "out0": torch.zeros(10), "out1": torch.zeros(6, dtype=torch.int64)}
+    args["out2"] = torch.zeros(2)
+    run(text, args)
+    values, positions = torch.sort(-x, dim=1, descending=True, stable=True)
+    torch.testing.assert_close(args["out0"].reshape(2, 5), values, equal_nan=True)
+    assert torch.signbit(args["out0"][1]) == torch.signbit(values[0, 1])
+    assert torch.equal(args["out1"].reshape(2, 3), positions[:, :3])
+    torch.testing.assert_close(args["out2"], values[:, :3].sum(1), equal_nan=True)
+
+
 def test_loads_see_memory_as_it_was_on_entry() -> None:
     text = UPDATE.replace("load %io0[x0]", "load %io0[n0 - x0 - 1]")
     line = torch.arange(5.0)

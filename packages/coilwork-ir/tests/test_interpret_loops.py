@@ -235,6 +235,23 @@ graph @order {
     assert torch.equal(s, values) and torch.equal(i, positions)
 
 
+@pytest.mark.parametrize("down", ["", "descending "])
+def test_the_first_of_a_sort(down: str) -> None:
+    text = f"""
+graph @first {{
+  input %x: f32[5, 6]
+  (%s: f32[2, 6], %i: i64[2, 6]) = sort [i0: 5, i1: 6] along i0 first `2` {down}stable {{
+    t0 = load %x[i0, i1] : f32
+    yield t0
+  }}
+  return (%s, %i)
+}}
+"""
+    s, i = run(text, X)
+    values, positions = torch.sort(X, dim=0, descending=bool(down), stable=True)
+    assert torch.equal(s, values[:2]) and torch.equal(i, positions[:2])
+
+
 def test_low_precision_rounds_at_casts_only() -> None:
     text = """
 graph @half {

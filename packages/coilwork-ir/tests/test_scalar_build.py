@@ -11,7 +11,7 @@ import pytest
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import VerifyError
 from coilwork_ir.index import symbol
-from coilwork_ir.scalar import Load, Scalar, cast, const, index_value, load, op, reduce, scan, where
+from coilwork_ir.scalar import Load, Scalar, cast, const, index_value, load, op, reduce, scan, sort, where
 from coilwork_ir.scalar.nodes import SCALARS
 
 I = symbol("i0", extent=8)
@@ -30,6 +30,7 @@ def test_equal_values_are_one_object() -> None:
     assert index_value(I + 1) is index_value(I + 1)
     assert reduce("sum", [X], [R]) is reduce("sum", [X], [R])
     assert scan("sum", X, R) is not scan("sum", X, R, reverse=True)
+    assert sort(X, R) is sort(X, R) and sort(X, R) is not sort(X, R, descending=True)
     assert load("x", [I], DType.F32) is not load("y", [I], DType.F32)
     with ThreadPoolExecutor(4) as pool:
         assert len(set(pool.map(lambda _: build(), range(64)))) == 1
@@ -89,6 +90,8 @@ def test_a_cast_to_the_own_type_is_nothing() -> None:
         ("operand-type", lambda: reduce("any", [X], [R])),
         ("operand-type", lambda: reduce("welford", [B], [R])),
         ("scan-output", lambda: scan("sum", X, R, output=1)),
+        ("sort-output", lambda: sort(X, R, output=2)),
+        ("operand-type", lambda: sort(load("z", [R], DType.C64), R)),
     ],
 )
 def test_refusals(code: str, build) -> None:
@@ -101,6 +104,7 @@ def test_result_types() -> None:
     assert reduce("argmax", [X], [R]).dtype is DType.I64
     assert reduce("welford", [X], [R], output=1).dtype is DType.F32
     assert scan("max", X, R, output=1).dtype is DType.I64
+    assert sort(X, R).dtype is X.dtype and sort(X, R, output=1).dtype is DType.I64
     assert index_value(I).dtype is DType.I64
 
 

@@ -18,6 +18,7 @@ from coilwork_ir.scalar import (
     reduce,
     rewrite,
     scan,
+    sort,
     substitute_ranges,
     with_operands,
 )
@@ -70,6 +71,8 @@ def test_with_operands_keeps_the_rest() -> None:
     assert with_operands(total, [other]) is reduce("welford", [other], [R], output=1)
     running = scan("max", X, R, output=1, reverse=True)
     assert with_operands(running, [other]) is scan("max", other, R, output=1, reverse=True)
+    ordered = sort(X, R, output=1, descending=True)
+    assert with_operands(ordered, [other]) is sort(other, R, output=1, descending=True)
     narrow = op("cast", X, dtype=DType.BF16)
     assert with_operands(narrow, [other]).dtype is DType.BF16
 
@@ -82,6 +85,7 @@ def test_ranges_are_substituted_everywhere() -> None:
     assert back is root
     running = scan("sum", X, R)
     assert substitute_ranges([running], {R: S})[0].axis is S
+    assert substitute_ranges([sort(X, R, descending=True)], {R: S})[0] is sort(X, S, descending=True)
 
 
 def test_loads_and_symbols() -> None:

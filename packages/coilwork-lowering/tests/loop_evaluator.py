@@ -196,9 +196,9 @@ class Evaluator:
             case Sort():
                 value = self.body(node.body, self.env(node.ranges), self.extents(node.ranges))
                 axis = node.ranges.index(node.axis)
-                self.bind(
-                    node.outputs, list(value.sort(dim=axis, descending=node.descending, stable=node.stable))
-                )
+                found = value.sort(dim=axis, descending=node.descending, stable=node.stable)
+                count = value.shape[axis] if node.count is None else self.size(node.count)
+                self.bind(node.outputs, [part.narrow(axis, 0, count) for part in found])
             case View():
                 assert node.source not in self.dead
                 source, out = self.memory[node.source], node.output

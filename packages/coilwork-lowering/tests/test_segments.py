@@ -96,6 +96,20 @@ def test_index_put_and_index_add() -> None:
     check(lambda a, k, v: a.index_add(0, k, v), x, torch.empty(0, dtype=torch.int64), torch.empty(0, 5, 7))
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, g, m: x.index_add(0, torch.where(m)[0], g[torch.where(m)]),
+        lambda x, g, m: x.index_put((torch.where(m)[0],), g[torch.where(m)], accumulate=True),
+    ],
+)
+def test_rows_that_were_found_are_in_order(function: Callable[..., Any]) -> None:
+    inputs = (torch.randn(9, 5), torch.randn(9, 2, 5), torch.rand(9, 2) > 0.5)
+    lowered = trace_and_lower(function, inputs, options=SORTED, mode="symbolic")
+    assert not any(isinstance(node, Sort | Scatter) for node in lowered.graph.nodes)
+    assert set(externs(lowered.graph)) <= {"aten.nonzero.default"}
+
+
 def test_scatter_add() -> None:
     x, i = torch.randn(6, 5, 7), torch.randint(0, 5, (6, 9, 7))
     check(lambda a, k, v: a.scatter_add(1, k, v), x, i, torch.randn(6, 9, 7))

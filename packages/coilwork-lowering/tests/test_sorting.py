@@ -1,4 +1,4 @@
-"""The largest and smallest elements of rows, as an accelerator gets them: against eager on the CPU."""
+"""Sorted rows and the largest and smallest elements, as an accelerator gets them: against eager on the CPU."""
 
 from __future__ import annotations
 
@@ -15,10 +15,25 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork_ir.loops import Graph
 from coilwork_ir.loops.text import format_graph, parse_graph
-from coilwork_lowering import lower
-from coilwork_lowering.ops.sorting import LONGEST_ROW, MOST_CHOSEN
+from coilwork_ir.loops.verify import verify_graph
+from coilwork_lowering import LoweringOptions, lower
+from coilwork_lowering.ops.choosing import MOST_CHOSEN
+from coilwork_lowering.ops.sorting import LONGEST_ROW
 
 NAN, INF = float("nan"), float("inf")
+
+
+TYPES = [torch.float32, torch.float16, torch.bfloat16, torch.int32, torch.int16, torch.int8, torch.uint8]
+ROWS = torch.tensor(
+    [
+        [1.0, 1.0, 1.0, 1.0, 1.0],
+        [NAN, 1.0, NAN, NAN, INF],
+        [-INF, -INF, -INF, -INF, 2.0],
+        [NAN, NAN, NAN, NAN, NAN],
+        [0.0, -0.0, 0.0, -1.0, 1e-45],
+        [2.0, NAN, -0.0, 0.0, -INF],
+    ]
+)
 
 
 def for_accelerator(function: Callable[..., Any], *inputs: torch.Tensor) -> Graph:
@@ -27,7 +42,9 @@ def for_accelerator(function: Callable[..., Any], *inputs: torch.Tensor) -> Grap
     with mode:
         fakes = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="cuda") for x in inputs]
         gm = make_fx(function)(*fakes)
-    return parse_graph(format_graph(lower(gm, name="graph").graph).replace("cuda:0", "cpu"))
+    graph = parse_graph(format_graph(lower(gm, name="graph").graph).replace("cuda:0", "cpu"))
+    verify_graph(graph)
+    return graph
 
 
 def check(x: torch.Tensor, k: int, dim: int = -1, *, largest: bool = True) -> None:
@@ -48,10 +65,10 @@ def check(x: torch.Tensor, k: int, dim: int = -1, *, largest: bool = True) -> No
 
 
 @pytest.mark.parametrize("largest", [True, False])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int32, torch.int8])
+@pytest.mark.parametrize("dtype", TYPES)
 def test_types(dtype: torch.dtype, largest: bool) -> None:
     x = (torch.randn(5, 40) * 20).to(dtype)
-    for k in (1, 2, MOST_CHOSEN):
+    for k in (1, 2, MOST_CHOSEN, MOST_CHOSEN + 3, 40):
         check(x, k, largest=largest)
 
 
@@ -66,7 +83,7 @@ def test_rows_of_equal_and_special_elements(largest: bool) -> None:
             [0.0, -0.0, 0.0, -1.0, 1e-45],
         ]
     )
-    for k in range(1, 5):
+    for k in range(1, 6):
         check(rows, k, largest=largest)
 
 
@@ -83,6 +100,7 @@ def test_dimensions() -> None:
     x = torch.randn(3, 9, 4)
     for dim in (0, 1, 2):
         check(x, 2, dim)
+        check(x, x.shape[dim], dim)
     check(torch.randn(7), 2, 0)
     check(torch.randn(4, 6).t(), 3, 0)
 
@@ -93,15 +111,100 @@ def test_of_equal_ones_the_first_is_chosen() -> None:
     assert positions.tolist() == [[0, 1, 2], [0, 1, 2]]
 
 
+def same(function: Callable[..., Any], *inputs: torch.Tensor) -> None:
+    """`function` gives what eager gives to the bit, positions included, and calls nothing of ATen."""
+    graph = for_accelerator(function, *inputs)
+    assert externs(graph) == []
+    found = loop_evaluator.run(graph, {}, list(inputs))
+    wanted = function(*inputs)
+    for mine, its in zip(found, wanted if isinstance(wanted, tuple) else (wanted,), strict=True):
+        assert mine.dtype == its.dtype and mine.stride() == its.stride()
+        torch.testing.assert_close(mine, its, rtol=0, atol=0, equal_nan=True)
+        if its.dtype.is_floating_point:
+            assert torch.equal(mine.signbit() & (mine == 0), its.signbit() & (its == 0))
+
+
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("dtype", [*TYPES, torch.bool])
+def test_sorts_of_every_type(dtype: torch.dtype, descending: bool) -> None:
+    x = (torch.randn(4, 33) * 3).round().to(dtype)
+    same(partial(torch.sort, dim=-1, stable=True, descending=descending), x)
+    same(partial(torch.argsort, dim=0, descending=descending, stable=True), x)
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_sorts_of_special_elements(descending: bool) -> None:
+    same(partial(torch.sort, dim=-1, stable=True, descending=descending), ROWS)
+    same(partial(torch.sort, dim=0, stable=True, descending=descending), ROWS.t().contiguous())
+    same(partial(torch.sort, dim=-1, stable=True, descending=descending), ROWS.bfloat16())
+
+
+def test_sorts_of_every_layout() -> None:
+    x = torch.randn(3, 8, 5).round()
+    for dim in range(-3, 3):
+        same(partial(torch.sort, dim=dim, stable=True), x)
+        same(partial(torch.sort, dim=dim, stable=True), x.transpose(0, 2))
+        same(partial(torch.sort, dim=dim, stable=True), x[:, ::2])
+    same(partial(torch.sort, dim=-1, stable=True), torch.randn(9))
+    same(partial(torch.sort, dim=-1, stable=True), torch.randn(4, 1))
+    same(partial(torch.sort, dim=0, stable=True), torch.randn(1, 4))
+    same(lambda a: torch.msort(a), torch.randn(6, 2))
+
+
+def test_what_is_around_a_sort() -> None:
+    def function(a: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        values, positions = torch.sort(a * 2 - 1, dim=-1, stable=True)
+        return values.cumsum(-1), positions + 1, values.exp()
+
+    x = torch.randn(5, 12)
+    graph = for_accelerator(function, x)
+    assert externs(graph) == []
+    for mine, its in zip(loop_evaluator.run(graph, {}, [x]), function(x), strict=True):
+        torch.testing.assert_close(mine, its)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32, torch.uint8])
+def test_elements_by_rank(dtype: torch.dtype) -> None:
+    # no two equal ones in a row: which of them is found is free
+    x = torch.stack([torch.randperm(21) for _ in range(4)]).to(dtype)
+    for k in (1, 7, 21):
+        same(partial(torch.kthvalue, k=k), x)
+        same(partial(torch.kthvalue, k=k, dim=0, keepdim=True), x.t())
+    for row in (x, x[:, :20], x[:, :1]):
+        same(lambda a: torch.median(a, -1), row)
+        same(lambda a: torch.median(a, 1, keepdim=True), row)
+        same(lambda a: torch.nanmedian(a, -1), row)
+
+
+def test_medians_with_nan() -> None:
+    rows = torch.tensor(
+        [[3.0, NAN, 1.0, 2.0], [NAN, NAN, NAN, NAN], [4.0, 3.0, 2.0, 1.0], [NAN, -INF, INF, 0.0]]
+    )
+    same(lambda a: torch.median(a, -1), rows)
+    same(lambda a: torch.nanmedian(a, -1).values, rows)
+    same(lambda a: torch.nanmedian(a, -1, keepdim=True).indices, rows[[0, 2, 3]])
+    same(lambda a: torch.kthvalue(a, 2).values, rows)
+
+
 def test_what_stays_with_aten() -> None:
     called = ["aten.topk.default"]
     for x, k in (
-        (torch.zeros(2, 40), MOST_CHOSEN + 1),
         (torch.zeros(2, LONGEST_ROW + 1), 2),
-        (torch.zeros(2, 3), 3),
         (torch.zeros(2, 9, dtype=torch.float64), 2),
         (torch.zeros(2, 9, dtype=torch.int64), 2),
+        (torch.zeros(0, 9), 2),
+        (torch.tensor(1.0), 1),
     ):
         assert externs(for_accelerator(partial(torch.topk, k=k), x)) == called
-    # a CPU's partial sort is as good
-    assert externs(trace_and_lower(lambda a: torch.topk(a, 2), (torch.zeros(2, 9),)).graph) == called
+    assert externs(for_accelerator(torch.sort, torch.zeros(2, LONGEST_ROW + 1))) == ["aten.sort.default"]
+    # a CPU's own sorts are as good
+    zeros = (torch.zeros(2, 9),)
+    assert externs(trace_and_lower(lambda a: torch.topk(a, 2), zeros).graph) == called
+    here = trace_and_lower(lambda a: torch.sort(a), zeros, options=LoweringOptions(sorting="kernels"))
+    assert externs(here.graph) == []
+
+
+def test_rows_of_unknown_length_stay_with_aten() -> None:
+    gm = make_fx(partial(torch.sort, dim=-1, stable=True), tracing_mode="symbolic")(torch.zeros(3, 7))
+    options = LoweringOptions(sorting="kernels")
+    assert externs(lower(gm, name="graph", options=options).graph) == ["aten.sort.stable"]

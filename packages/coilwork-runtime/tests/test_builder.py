@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -16,9 +17,15 @@ import torch
 from runtime_sample_kernels import cpp_kernel, triton_kernel
 
 from coilwork_cache import LocalStore, MemoryStore, Store
-from coilwork_runtime import Builder, KernelBuildError, MissingCompilerError, RuntimeFault
+from coilwork_runtime import Builder, KernelBuildError, MissingCompilerError, RuntimeFault, Search
 from coilwork_runtime.folders import new_folder
+from coilwork_runtime.specs import TritonKernel
+from coilwork_runtime.triton_kernels.binaries import GpuBinary
+from coilwork_runtime.triton_kernels.build import LONGEST_BUILD_S, TritonBuilder
+from coilwork_runtime.triton_kernels.descent import Found, Trial
+from coilwork_runtime.triton_kernels.gpu import torch_gpu
 from coilwork_runtime.triton_kernels.pool import WorkerError, WorkerPool
+from coilwork_runtime.triton_kernels.remembered import remember
 
 
 @pytest.fixture
@@ -283,10 +290,12 @@ class BrokenPool(WorkerPool):
         super().__init__()
         self.refused = refused
         self.requests = 0
+        self.waited: list[float | None] = []
 
     def compile(self, request: object, *, timeout_s: float | None = None) -> tuple[dict[str, object], bytes]:
         assert isinstance(request, dict)
         self.requests += 1
+        self.waited.append(timeout_s)
         block = request["constants"]["XBLOCK"]
         if block in self.refused:
             raise WorkerError(f"block {block} is too large")
@@ -301,6 +310,53 @@ def test_a_candidate_that_does_not_compile_is_left_out() -> None:
     builder = Builder(pool=BrokenPool(512))
     ((only,),) = builder.binaries([triton_kernel(blocks=(512, 256))])
     assert only[0]["XBLOCK"] == 256
+
+
+WIDE = dataclasses.replace(
+    triton_kernel(blocks=(512, 256)), space={"XBLOCK": (128, 256, 512, 1024), "num_warps": (4, 8)}
+)
+
+
+def found_earlier(block: int, sizes: list[int], *, pool: BrokenPool, spec: TritonKernel = WIDE) -> list[int]:
+    """The blocks that are built after a search found `block` for `sizes`."""
+    pytest.importorskip("triton", reason="its version is part of the key")
+    store = MemoryStore()
+    trial = Trial(config={"XBLOCK": block, "num_warps": 4, "num_stages": 1}, milliseconds=1.0)
+    remember(store, spec, "a GPU", sizes, Found(best=trial, proposed=(), tried=(trial,)))
+    gpu = dataclasses.replace(torch_gpu(None), here=lambda: "a GPU")
+    (built,) = Builder(store, pool=pool, gpu=gpu, workers=1).binaries([spec])
+    return [config["XBLOCK"] for config, _ in built]
+
+
+def test_what_a_search_found_is_built_alone_where_it_is_for_all_calls() -> None:
+    pool = BrokenPool()
+    assert found_earlier(1024, [], pool=pool) == [1024] and pool.requests == 1
+
+
+def test_what_a_search_found_for_some_sizes_is_built_beside_the_candidates() -> None:
+    assert found_earlier(1024, [1000], pool=BrokenPool()) == [512, 256, 1024]
+    assert found_earlier(256, [1000], pool=BrokenPool()) == [512, 256]
+
+
+def test_candidates_are_built_where_what_was_found_does_not_build() -> None:
+    assert found_earlier(1024, [], pool=BrokenPool(1024)) == [512, 256]
+
+
+def test_what_a_kernel_does_not_allow_is_not_built() -> None:
+    assert found_earlier(64, [], pool=BrokenPool()) == [512, 256]
+    narrow = triton_kernel(blocks=(512, 256))
+    assert found_earlier(1024, [], pool=BrokenPool(), spec=narrow) == [512, 256]
+
+
+def test_a_search_builds_others_in_parallel_and_keeps_what_fails() -> None:
+    pytest.importorskip("triton", reason="its version is part of the key")
+    pool = BrokenPool(1024)
+    builder = TritonBuilder(None, pool, torch_gpu(None), search=Search(), workers=4)
+    configs = [{"XBLOCK": block, "num_warps": 4, "num_stages": 1} for block in (128, 1024, 256)]
+    first, second, third = builder.others(WIDE, configs)
+    assert isinstance(first, GpuBinary) and isinstance(third, GpuBinary)
+    assert isinstance(second, KernelBuildError) and "XBLOCK=1024" in str(second)
+    assert pool.waited == [LONGEST_BUILD_S] * 3
 
 
 def test_if_no_candidate_compiles_the_first_ones_message_is_raised() -> None:

@@ -85,6 +85,11 @@ def test_a_ravine_takes_two_parameters_at_once() -> None:
     assert found is not None and found.best.config == config(256, 4, 4)
 
 
+def test_a_hole_is_stepped_over() -> None:
+    found = Table(lambda x, y, warps: None if x == 64 else bowl(x, y, warps)).search(config(32, 4, 8))
+    assert found is not None and found.best.config == config(256, 4, 8)
+
+
 def test_a_local_minimum_is_where_it_ends() -> None:
     def two_valleys(x: int, y: int, warps: int) -> float:
         return 0.5 if x == 1 else bowl(x, y, warps)
@@ -101,7 +106,7 @@ def test_the_best_candidate_is_where_it_starts() -> None:
 
 def test_what_does_not_build_is_no_candidate() -> None:
     def holed(x: int, y: int, warps: int) -> float | None:
-        return None if (x, y, warps) == (256, 4, 8) or x == 64 else bowl(x, y, warps)
+        return None if (x, y, warps) == (256, 4, 8) or x in (64, 128) else bowl(x, y, warps)
 
     found = Table(holed).search(config(32, 1, 4))
     assert found is not None and found.best.config["XBLOCK"] == 32

@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+import torch
 from runtime_sample_kernels import triton_kernel
 
 from coilwork_cache import MemoryStore
 from coilwork_runtime import DeviceError, KernelBuildError, KernelLaunchError
+from coilwork_runtime.triton_kernels import launch as launching
 from coilwork_runtime.triton_kernels.binaries import GpuBinary
 from coilwork_runtime.triton_kernels.gpu import Gpu, LoadedKernel
 from coilwork_runtime.triton_kernels.launch import Built, Explore, make_launcher
@@ -258,7 +260,7 @@ def test_a_configuration_that_faults_does_not_lose_the_call() -> None:
     def measure(call: Callable[[], None]) -> float:
         call()
         width = notes.launches.pop()[0]
-        if width == b"512":
+        if width != b"256":
             raise RuntimeError("CUDA error: an illegal memory access")
         return TIMES[width]
 
@@ -278,6 +280,17 @@ def test_nothing_that_can_be_timed_leaves_the_best_guess() -> None:
     launch = make_launcher(SEARCHED, proposed(), gpu, store=MemoryStore(), explore=explore([]))
     launch(OnDevice(0, 64), OnDevice(0, 128), 4096)
     assert [entry[0] for entry in notes.launches] == [b"256"]
+
+
+def test_no_search_without_memory_for_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> list[Any]:
+        raise torch.OutOfMemoryError("no room")
+
+    monkeypatch.setattr(launching, "expendable_arguments", full)
+    asked, notes = list[Config](), Notes(times=dict(TIMES))
+    launch = make_launcher(SEARCHED, proposed(), notes.gpu(), store=None, explore=explore(asked))
+    launch(OnDevice(0, 64), OnDevice(0, 128), 8)
+    assert not asked and [entry[0] for entry in notes.launches] == [b"256"]
 
 
 def test_no_search_while_a_graph_is_recorded() -> None:

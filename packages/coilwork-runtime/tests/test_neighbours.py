@@ -32,9 +32,11 @@ def test_limits_and_ends_hold() -> None:
     assert all(c["num_stages"] == 1 for c in SPACE.steps(config(64, 1, 1)))
 
 
-def test_double_steps_keep_what_a_thread_has_or_what_a_block_has() -> None:
-    around = {(c["XBLOCK"], c["YBLOCK"], c["num_warps"]) for c in SPACE.double_steps(config(128, 1, 2))}
-    assert around == {(256, 1, 4), (64, 1, 1), (128, 2, 4), (64, 2, 2)}
+def test_double_steps_keep_what_a_thread_has_or_what_a_block_has_or_go_far() -> None:
+    around = [(c["XBLOCK"], c["YBLOCK"], c["num_warps"]) for c in SPACE.double_steps(config(128, 1, 2))]
+    assert around == [(256, 1, 4), (64, 1, 1), (128, 2, 4), (64, 2, 2)]
+    around = [(c["XBLOCK"], c["YBLOCK"], c["num_warps"]) for c in SPACE.double_steps(config(64, 1, 1))]
+    assert around == [(128, 1, 2), (64, 2, 2), (64, 1, 4), (256, 1, 2)]
 
 
 def test_without_a_space_there_is_nothing_around() -> None:

@@ -91,7 +91,7 @@ def test_a_damaged_record_is_dropped(damage: bytes) -> None:
 
 
 def test_a_configuration_that_the_kernel_does_not_allow_is_not_taken() -> None:
-    for wrong in (config(8192), config(64, 4), {"XBLOCK": 64}, config(64, 1) | {"YBLOCK": 2}, config(64, 8)):
+    for wrong in (config(8192), config(64, 4), {"XBLOCK": 64}, {**config(64, 1), "YBLOCK": 2}, config(64, 8)):
         store = MemoryStore()
         trial = Trial(config=wrong, milliseconds=1.0)
         remember(store, SPEC, DEVICE, [], Found(best=trial, proposed=(), tried=(trial,)))

@@ -72,6 +72,17 @@ def test_a_worker_that_dies_is_replaced_once_and_then_reported() -> None:
     members.close()
 
 
+def test_a_worker_that_takes_too_long_is_ended() -> None:
+    members = WorkerPool()
+    slow = triton_kernel(source="import time\ntime.sleep(600)\n" + triton_kernel().source)
+    target = GpuTarget(backend="cuda", arch=90, warp_size=32)
+    ((endless,), (quick,)) = (candidates(spec, target, "x") for spec in (slow, triton_kernel()))
+    with pytest.raises(WorkerError, match="not compiled after 1 s"):
+        members.compile(endless.request, timeout_s=1.0)
+    assert members.compile(quick.request, timeout_s=60.0)[1]
+    members.close()
+
+
 def test_idle_workers_that_went_away_are_not_noticed() -> None:
     members = WorkerPool()
     members.warm_up(1)

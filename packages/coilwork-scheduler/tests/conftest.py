@@ -20,10 +20,11 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, evaluate, symbol
 from coilwork_ir.kernels import Kernel, KernelCall, Schedule, Store
 from coilwork_ir.loc import Origin
-from coilwork_ir.loops import Extern, Graph, Node, Pointwise, Reduce, Scan, Scatter, View
+from coilwork_ir.loops import Extern, Graph, Node, Pointwise, Reduce, Scan, Scatter, Sort, View
 from coilwork_ir.scalar import Const, IndexValue, Load, Op, Scalar, cast, load, postorder
 from coilwork_ir.scalar import Reduce as ReduceValue
 from coilwork_ir.scalar import Scan as ScanValue
+from coilwork_ir.scalar import Sort as SortValue
 from coilwork_ir.target import Target
 
 # pytest's importlib mode puts no test folder on the path, and these tests share an allocator.
@@ -233,6 +234,8 @@ def run_node(memory: Memory, node: Node) -> None:
                 writes.append(
                     (output.name, [env[r.name] for r in node.ranges], combine(node.kind, row, 0), "store")
                 )
+        case Sort():
+            writes += sorted_rows(memory, node, read)
         case Scatter():
             for env in points(node.ranges, memory.sizes):
                 if node.mask is not None and not value_of(node.mask, env, read, {}):
@@ -250,6 +253,33 @@ def run_node(memory: Memory, node: Node) -> None:
         cells = memory.cells[name][0]
         place = memory.place(name, index)
         cells[place] = value if mode == "store" else cells[place] + value
+
+
+def in_order(row: Sequence[Number], *, descending: bool) -> list[tuple[Number, int]]:
+    """The elements with their positions; equal ones stay as they were."""
+    return sorted(((v, k) for k, v in enumerate(row)), key=lambda pair: pair[0], reverse=descending)
+
+
+def sorted_rows(
+    memory: Memory, node: Sort, read: Callable[[Load, list[int]], Number]
+) -> list[tuple[str, list[int], Number, str]]:
+    """What a sort writes; its outputs are defined."""
+    writes: list[tuple[str, list[int], Number, str]] = []
+    for output in node.outputs:
+        if output is not None:
+            memory.define(output)
+    assert node.axis.extent is not None
+    length = evaluate(node.axis.extent, memory.sizes)
+    count = length if node.count is None else evaluate(node.count, memory.sizes)
+    for env in points(node.ranges, memory.sizes):
+        place = env[node.axis.name]
+        if place >= count:
+            continue
+        row = [value_of(node.body, {**env, node.axis.name: k}, read, {}) for k in range(length)]
+        for output, value in zip(node.outputs, in_order(row, descending=node.descending)[place], strict=True):
+            if output is not None:
+                writes.append((output.name, [env[r.name] for r in node.ranges], value, "store"))
+    return writes
 
 
 def run_kernel(memory: Memory, kernel: Kernel, call: KernelCall, buffers: Mapping[str, Buffer]) -> None:
@@ -300,10 +330,12 @@ def _run_points(
     walks: dict[Scalar, bool] = {}
     for node in postorder(values):
         below = max((depth[o] for o in node.operands), default=0)
-        # a scan gives its values in the pass that reads its operand
+        # a scan or sort gives its values in the pass that reads its operand
         depth[node] = below + isinstance(node, ReduceValue)
         exprs = node.index if isinstance(node, Load) else (node.expr,) if isinstance(node, IndexValue) else ()
-        own = any(not e.free_symbols.isdisjoint(reduced) for e in exprs) or isinstance(node, ScanValue)
+        own = any(not e.free_symbols.isdisjoint(reduced) for e in exprs) or isinstance(
+            node, ScanValue | SortValue
+        )
         walks[node] = not isinstance(node, ReduceValue) and (own or any(walks[o] for o in node.operands))
     columns = [n for n in depth if isinstance(n, ReduceValue) and walked and n.axes == tuple(walked)]
     late = set(columns)
@@ -365,14 +397,17 @@ class _Launch:
             walking = [s for s in now if self.walking(s)]
             self.write([s for s in now if s not in walking], row, dict(settled))
             combined = [n for n, d in self.depth.items() if isinstance(n, ReduceValue) and d == level + 1]
-            scans = [n for n, d in self.depth.items() if isinstance(n, ScanValue) and d == level]
+            scans = [n for n, d in self.depth.items() if isinstance(n, ScanValue | SortValue) and d == level]
             for n in scans:
                 found = [
                     value_of(n.operands[0], env, self.read, {**settled, **settled_rows[k]})
                     for k, env in enumerate(rows)
                 ]
                 for k in range(len(rows)):
-                    settled_rows[k][n] = combine(n.kind, found[: k + 1], 0)
+                    if isinstance(n, SortValue):
+                        settled_rows[k][n] = in_order(found, descending=n.descending)[k][n.output]
+                    else:
+                        settled_rows[k][n] = combine(n.kind, found[: k + 1], 0)
             gathered: dict[Scalar, list[Number]] = {n: [] for n in combined}
             for k, env in enumerate(rows):
                 known = {**settled, **settled_rows[k]}

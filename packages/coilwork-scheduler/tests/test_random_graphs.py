@@ -12,8 +12,8 @@ from coilwork_ir.buffers import Buffer, Ref, contiguous_strides
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, symbol
 from coilwork_ir.kernels.verify import verify_schedule
-from coilwork_ir.loops import Extern, Graph, Mutation, Node, Pointwise, Reduce, Scan, Scatter, View
-from coilwork_ir.scalar import Scalar, const, index_value, load, op, placeholder, where
+from coilwork_ir.loops import Extern, Graph, Mutation, Node, Pointwise, Reduce, Scan, Scatter, Sort, View
+from coilwork_ir.scalar import Scalar, cast, const, index_value, load, op, placeholder, where
 
 SHAPES = ((4, 6), (6, 4), (24,), (2, 12), (4,), (6,), (2, 2, 6), (4, 1, 6), (4, 4), (0, 4))
 FLOAT = DType.F64
@@ -145,6 +145,34 @@ class Maker:
                 Scan(outputs=(self.buffer(shape),), kind="sum", ranges=ranges, axis=ranges[-1], body=body)
             )
 
+    def sort(self) -> None:
+        rng = self.rng
+        shape = rng.choice([s for s in SHAPES if s and 0 not in s])
+        ranges = self.ranges(shape)
+        axis = rng.randrange(len(shape))
+        count = rng.choice((None, rng.randint(1, shape[axis])))
+        kept = (*shape[:axis], shape[axis] if count is None else count, *shape[axis + 1 :])
+        body = cast(self.body(ranges), DType.F32)
+        values, places = self.buffer(kept, DType.F32), self.buffer(kept, DType.I64)
+        wanted = rng.choice((None, places))
+        self.nodes.append(
+            Sort(
+                outputs=(values, wanted),
+                ranges=ranges,
+                axis=ranges[axis],
+                body=body,
+                count=None if count is None else as_expr(count),
+                descending=rng.random() < 0.5,
+            )
+        )
+        # what other nodes read is wide
+        del self.live[values.name], self.live[places.name]
+        for made in (values, places):
+            if made is not places or wanted is not None:
+                point = self.ranges(kept)
+                body = cast(load(made.name, point, made.dtype), FLOAT)
+                self.nodes.append(Pointwise(output=self.buffer(kept), ranges=point, body=body))
+
     def overwrite(self) -> None:
         old = self.live[self.rng.choice(sorted(self.live))]
         ranges = tuple(symbol(f"i{k}", extent=e) for k, e in enumerate(old.shape))
@@ -271,6 +299,16 @@ def test_buffers_filled_part_by_part_keep_the_numbers(seed, compare):
     maker.fill()
     made = compare(maker.graph(6), name=("sm_90", "x86-64-avx2")[seed % 2])
     verify_schedule(made)
+
+
+@pytest.mark.parametrize("seed", range(300, 340))
+def test_sorts_among_others_keep_the_numbers(seed, compare):
+    maker = Maker(seed)
+    maker.step()
+    for _ in range(4):
+        maker.sort()
+        maker.step()
+    verify_schedule(compare(maker.graph(4), name="sm_90"))
 
 
 @pytest.mark.parametrize("seed", range(100, 115))

@@ -16,7 +16,8 @@ def blocks(walk: Walk, streams: tuple[int, ...] = (2,), **extents: int) -> list[
     found = propose(facts, H200, 3)
     names = {"YBLOCK": "y", "XBLOCK": "x", "R0_BLOCK": "r"}
     return [
-        tuple({names[k]: v for k, v in c.meta}[n] for n in sorted(extents, reverse=True)) + (c.num_warps,)
+        tuple({names[k]: v for k, v in c.meta if k in names}[n] for n in sorted(extents, reverse=True))
+        + (c.num_warps,)
         for c in found
     ]
 

@@ -25,8 +25,8 @@ from triton_sample_kernels import SAMPLES
 from coilwork_ir.conformance import CASES, check_codegen, failures
 from coilwork_ir.dtypes import DType
 from coilwork_ir.kernel_source import Config, KernelSource
-from coilwork_ir.kernels import Kernel, Store
-from coilwork_ir.scalar import load
+from coilwork_ir.kernels import Hints, Kernel, Store
+from coilwork_ir.scalar import load, op, reduce
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
 
@@ -68,13 +68,16 @@ def copied(extent: int) -> Kernel:
 @pytest.mark.parametrize("sample", SAMPLES)
 def test_candidates_are_in_the_space(sample: str, name: str) -> None:
     source = emitted(SAMPLES[sample], name)
-    if SAMPLES[sample].combined is None:
-        assert source.space.values
-        assert all(allowed(source, config) for config in source.configs)
-        limit = target(name).max_threads_per_block // target(name).warp_size
-        assert max(value_of(config, "num_warps") for config in everything(source)) <= limit
-    else:
-        assert not source.space.values
+    assert source.space.values
+    assert all(allowed(source, config) for config in source.configs)
+    limit = target(name).max_threads_per_block // target(name).warp_size
+    assert max(value_of(config, "num_warps") for config in everything(source)) <= limit
+
+
+def test_members_of_a_launch_keep_their_programs() -> None:
+    source = emitted(SAMPLES["together"])
+    assert [name for name, _ in source.space.values] == ["num_warps"]
+    assert len({c.meta for c in everything(source)}) == 1 < len(everything(source))
 
 
 def test_a_tile_without_a_mask_is_divided() -> None:
@@ -104,12 +107,38 @@ def test_walked_rows_have_stages_and_looped_ones_blocks() -> None:
     assert walked["STAGES"] == (1, 2, 3, 4) and "WBLOCK" in walked and "R0_BLOCK" not in walked
     looped = emitted(SAMPLES["softmax_looped"])
     assert "R0_BLOCK" in dict(looped.space.values)
+    assert dict(looped.space.values)["STAGES"] == (1, 2, 3, 4)
+    assert {dict(c.meta)["STAGES"] for c in looped.configs} == {1}
     # the text counts on so many neighbours per thread
     assert all(dict(c.meta)["R0_BLOCK"] >= 128 * c.num_warps for c in everything(looped))
 
 
+def test_a_loop_that_overwrites_what_it_loads_does_not_load_ahead() -> None:
+    in_place = scaled_rows(50304, "io0", "io0")
+    assert "R0_BLOCK" in dict(emitted(in_place).space.values)
+    assert "STAGES" not in dict(emitted(in_place).space.values)
+    hinted = replace(scaled_rows(50304, "in0", "out0"), hints=Hints(inplace=(("out0", "in0"),)))
+    assert "STAGES" not in dict(emitted(hinted).space.values)
+    assert "STAGES" in dict(emitted(scaled_rows(50304, "in0", "out0")).space.values)
+
+
+def scaled_rows(length: int, source: str, result: str) -> Kernel:
+    """Rows over their sums."""
+    x0, r0 = along("x0", 64), along("r0", length, "r", 1.0)
+    index = x0.symbol * length + r0.symbol
+    value = load(source, [index], DType.F32)
+    total = reduce("sum", [value], [r0.symbol])
+    names = dict.fromkeys((source, result))
+    return Kernel(
+        name="scaled_rows",
+        ranges=(x0, r0),
+        args=tuple(arg(name, DType.F32, 64 * length) for name in names),
+        stores=(Store(buffer=result, index=index, value=op("div", value, total)),),
+    )
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("sample", [name for name in SAMPLES if SAMPLES[name].combined is None])
+@pytest.mark.parametrize("sample", SAMPLES)
 def test_corners_compile(compiler: TritonProcess, sample: str) -> None:
     source = emitted(SAMPLES[sample])
     found = corners(source)

@@ -14,7 +14,19 @@ from coilwork_ir.kernels import Combined, Hints, Kernel, Member, Range, Store, T
 from coilwork_ir.loc import Origin
 from coilwork_ir.loops import Check
 from coilwork_ir.ops import REDUCE_OPS, SCALAR_OPS
-from coilwork_ir.scalar import Scalar, cast, const, index_value, load, op, placeholder, reduce, scan, where
+from coilwork_ir.scalar import (
+    Scalar,
+    cast,
+    const,
+    index_value,
+    load,
+    op,
+    placeholder,
+    reduce,
+    scan,
+    sort,
+    where,
+)
 
 BF16, F32, I64 = DType.BF16, DType.F32, DType.I64
 
@@ -386,6 +398,34 @@ def together(counts: Sequence[int | Expr], dtype: DType = F32, *, unit: int = 16
     )
 
 
+def sorted_rows(rows: int, length: int, dtype: DType, *, first: int = 0, descending: bool = False) -> Kernel:
+    """Values and positions of rows in order, or the first of them."""
+    x0, r0 = along("x0", rows), along("r0", length, "r", 1.0)
+    element = load("in0", [x0.symbol * length + r0.symbol], dtype)
+    kept = first or length
+    mask = op("lt", index_value(r0.symbol), index_value(as_expr(first))) if first else None
+    at = x0.symbol * kept + r0.symbol
+    return Kernel(
+        name="sorted_rows",
+        ranges=(x0, r0),
+        args=(
+            arg("in0", dtype, rows * length),
+            arg("out0", dtype, rows * kept),
+            arg("out1", I64, rows * kept),
+        ),
+        stores=tuple(
+            Store(
+                buffer=f"out{k}",
+                index=at,
+                value=sort(element, r0.symbol, output=k, descending=descending),
+                mask=mask,
+            )
+            for k in (0, 1)
+        ),
+        hints=Hints(reduction="persistent"),
+    )
+
+
 SAMPLES: Mapping[str, Kernel] = MappingProxyType(
     {
         "bias_gelu": bias_gelu(),
@@ -405,6 +445,9 @@ SAMPLES: Mapping[str, Kernel] = MappingProxyType(
         "pad": padded(),
         "ragged_sums": ragged_sums(),
         "together": together([1, 4096, 3, 65536, 64]),
+        "sorted_rows": sorted_rows(32768, 1024, BF16),
+        "sorted_short_rows": sorted_rows(100000, 60, DType.I32, descending=True),
+        "first_of_rows": sorted_rows(16384, 4000, F32, first=50, descending=True),
         "reductions_persistent": every_reduction("persistent"),
         "reductions_looped": every_reduction("looped"),
         "reductions_across": every_reduction("looped", across=True),

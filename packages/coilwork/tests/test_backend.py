@@ -340,3 +340,26 @@ def test_several_graphs_of_one_function() -> None:
 
     x = torch.randn(3)
     torch.testing.assert_close(torch.compile(function, backend=backend)(x), function(x))
+
+
+def test_sums_of_rows_that_were_found() -> None:
+    def mixed(x: torch.Tensor, choice: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        result = torch.zeros_like(x)
+        for expert in range(3):
+            rows, place = torch.where(choice == expert)
+            result = result.index_add(0, rows, x[rows].sin() * weight[rows, place, None])
+        return result
+
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        compiled = torch.compile(mixed, backend=backend, options={"strict": True, "accumulation": "sorted"})
+        for tokens in (400, 7):
+            # a token may choose an expert twice, and one expert nobody chooses
+            choice = torch.randint(0, 2, (tokens, 2))
+            x, weight = torch.randn(tokens, 33).requires_grad_(), torch.rand(tokens, 2)
+            wanted = mixed(x, choice, weight)
+            got = compiled(x, choice, weight)
+            torch.testing.assert_close(got, wanted)
+            upstream = torch.randn_like(x)
+            torch.testing.assert_close(
+                torch.autograd.grad(got, x, upstream), torch.autograd.grad(wanted, x, upstream)
+            )

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from coilwork.backend import backend as registered
 from coilwork.bench_worker import build, distance, judge, measure
+from coilwork.demo_worker import compile_function
 
 SCRIPT = """
 import torch
@@ -81,3 +85,23 @@ def test_arguments_that_calls_change_are_made_anew(script: str) -> None:
 
 def test_distance_is_relative() -> None:
     assert distance([torch.tensor([3.0, 4.4])], [torch.tensor([3.0, 4.0])]) == pytest.approx(0.08)
+
+
+@pytest.mark.parametrize(
+    ("backend", "mode"),
+    [
+        ("coilwork", None),
+        ("coilwork-max", "max-autotune-no-cudagraphs"),
+        ("coilwork:reduce-overhead", "reduce-overhead"),
+    ],
+)
+def test_backends_may_name_a_mode(backend: str, mode: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[bool, str | None]] = []
+
+    def compile(function: Callable[..., Any], *, backend: object, mode: str | None) -> Callable[..., Any]:
+        asked.append((backend == "coilwork" or backend is registered, mode))
+        return function
+
+    monkeypatch.setattr(torch, "compile", compile)
+    compile_function(torch.sin, backend)
+    assert asked == [(True, mode)]

@@ -16,6 +16,7 @@ from coilwork_cpp.plan import Plan, plan_region
 from coilwork_cpp.prelude import declarations
 from coilwork_cpp.printer import source_text
 from coilwork_cpp.ranges import normalise
+from coilwork_cpp.rebuild import kernel_roots
 from coilwork_cpp.regions import Region, regions_of
 from coilwork_cpp.rows import row_body
 from coilwork_cpp.split import Phase, split
@@ -45,7 +46,7 @@ from coilwork_ir.index import Expr, as_expr, total
 from coilwork_ir.kernel_source import KernelSource, SourceArg
 from coilwork_ir.kernels import Kernel, TensorArg
 from coilwork_ir.kernels.strict import with_strict_functions
-from coilwork_ir.scalar import Load
+from coilwork_ir.scalar import Load, Sort, postorder
 from coilwork_ir.target import Target
 
 
@@ -74,6 +75,13 @@ def emit_kernel(kernel: Kernel, target: Target, options: CppOptions) -> KernelSo
             f"kernel {kernel.name} reduces rows and columns together, for registers that only GPUs have",
             origins=kernel.origins,
             remedy="schedule it for the CPU, where rows and columns are reduced by kernels of their own",
+        )
+    if any(isinstance(value, Sort) for value in postorder(kernel_roots(kernel))):
+        raise EmitError(
+            "sort",
+            f"kernel {kernel.name} sorts rows, which only GPUs have registers for",
+            origins=kernel.origins,
+            remedy="schedule it for the CPU, where sorts are calls of ATen",
         )
     phases = split(normalise(expand(with_strict_functions(kernel))), options)
     scratch = tuple(s for phase in phases for s in phase.scratch)

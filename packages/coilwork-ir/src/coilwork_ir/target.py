@@ -30,6 +30,7 @@ class Target:
         launch_us: host microseconds to start one kernel.
         features: instruction set names that code generators may rely on.
         scan: the target supports loop-carried values in its kernels.
+        sorted_row: elements of the longest row, of types of up to 32 bits, that its kernels sort; 0 if they sort none.
         combines: its code generator takes kernels that are several computations of one kind in one launch.
     """
 
@@ -48,6 +49,7 @@ class Target:
     launch_us: float
     features: tuple[str, ...] = ()
     scan: bool = True
+    sorted_row: int = 0
     combines: bool = False
 
     @property
@@ -74,6 +76,7 @@ _BUILT_IN: Final[tuple[Target, ...]] = (
         matrix_tflop_s=312.0,
         launch_us=4.0,
         features=("bf16", "tf32", "cp.async"),
+        sorted_row=4096,
         combines=True,
     ),
     Target(
@@ -91,6 +94,7 @@ _BUILT_IN: Final[tuple[Target, ...]] = (
         matrix_tflop_s=990.0,
         launch_us=4.2,
         features=("bf16", "tf32", "fp8", "cp.async", "tma", "wgmma", "clusters"),
+        sorted_row=4096,
         combines=True,
     ),
     Target(
@@ -108,6 +112,7 @@ _BUILT_IN: Final[tuple[Target, ...]] = (
         matrix_tflop_s=1307.0,
         launch_us=6.0,
         features=("bf16", "fp8", "mfma"),
+        sorted_row=4096,
         combines=True,
     ),
     Target(

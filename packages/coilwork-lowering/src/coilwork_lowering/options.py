@@ -9,6 +9,7 @@ Numerics = Literal["fast", "eager", "strict"]
 ConvolutionLayout = Literal["auto", "captured", "channels_last"]
 Accumulation = Literal["auto", "sorted", "atomic"]
 Random = Literal["auto", "generated", "eager"]
+Sorting = Literal["auto", "kernels", "calls"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,8 @@ class LoweringOptions:
             one thread adds in order, much faster than it would sort. Default: `auto`.
         random: how dropout and uniform numbers are drawn. `generated` makes them in the kernels that use them, other
             numbers than eager's from one seed per call; `eager` calls ATen. `auto` generates on accelerators. Default: `auto`.
+        sorting: `kernels` sorts rows of known length that fit on chip in kernels, with what makes them and what follows, where
+            the target can; `calls` leaves all sorts to ATen. `auto` takes kernels on accelerators. Default: `auto`.
     """
 
     fallback: tuple[str, ...] = ()
@@ -43,6 +46,7 @@ class LoweringOptions:
     checks: bool = True
     accumulation: Accumulation = "auto"
     random: Random = "auto"
+    sorting: Sorting = "auto"
 
     def falls_back(self, target: str) -> bool:
         """Whether `target`, e.g. `"aten.cumsum.default"`, is named by `fallback`."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from coilwork_ir.buffers import Buffer, Ref
 from coilwork_ir.index import Expr
-from coilwork_ir.loops import Extern, Graph, Node, Pointwise, Reduce, Scan, Scatter
+from coilwork_ir.loops import Extern, Graph, Node, Pointwise, Reduce, Scan, Scatter, Sort
 from coilwork_ir.loops.access import overwritten, read
 from coilwork_scheduler.dependence import Dependence, is_effect, symbols_used
 
@@ -74,6 +74,6 @@ def must_run(node: Node, facts: Dependence) -> bool:
     """True if `node` may not be removed even when nobody reads what it defines."""
     if is_effect(node) or (isinstance(node, Extern) and node.random):
         return True
-    if isinstance(node, Pointwise | Reduce | Scan | Scatter) and node.checks:
+    if isinstance(node, Pointwise | Reduce | Scan | Sort | Scatter) and node.checks:
         return True
     return any(facts.root[old] in facts.external for old, _ in overwritten(node))

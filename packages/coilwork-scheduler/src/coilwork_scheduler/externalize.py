@@ -1,35 +1,83 @@
-"""Sorts become operator calls: kernels have no sort."""
+"""Sorts that kernels of the target do not do become operator calls."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Final
 
 from coilwork_ir.buffers import Buffer, Ref, contiguous_strides
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import as_int, symbol
 from coilwork_ir.loops import Extern, Graph, Node, Pointwise, Sort
 from coilwork_ir.loops.access import defined
-from coilwork_ir.scalar import Load
+from coilwork_ir.scalar import Load, load
+from coilwork_ir.target import Target
 from coilwork_scheduler.dependence import analyse
+from coilwork_scheduler.journal import Journal
+from coilwork_scheduler.sizes import SizeHints
+from coilwork_scheduler.stage import extent_of
+
+# Rows of more than so many points are sorted by programs of their own, which take too long if they are few.
+SHORT_ROW: Final = 512
+LEAST_ROWS: Final = 8
 
 
-def externalize_sorts(graph: Graph) -> Graph:
-    """`graph` with each sort replaced by `aten.sort.stable` on a buffer that holds its operand."""
+def externalize_sorts(graph: Graph, target: Target, *, sizes: SizeHints, journal: Journal) -> Graph:
+    """`graph` with each sort that a kernel cannot do replaced by a call on a buffer that holds its operand.
+
+    That is `aten.sort.stable`, or `aten.topk` for the first elements of rows if these may be any of equal ones.
+    """
     if not any(isinstance(node, Sort) for node in graph.nodes):
         return graph
     facts = analyse(graph)
+    elsewhere = any(not buffer.device.startswith("cpu") for buffer in facts.buffers.values())
     taken = set(facts.buffers)
     nodes: list[Node] = []
     for node in graph.nodes:
         if not isinstance(node, Sort):
             nodes.append(node)
             continue
-        source = _whole_buffer(node, facts.buffers)
+        why = _refused(node, target, sizes, host=elsewhere and defined(node)[0].device.startswith("cpu"))
+        length = as_int(extent_of(node.axis))
+        journal.note(
+            "sort",
+            tuple(buffer.name for buffer in defined(node)),
+            not why,
+            why or "rows stay on chip",
+            length=-1 if length is None else length,
+            longest=target.sorted_row,
+        )
+        if not why:
+            nodes.append(node)
+            continue
+        source = None if node.checks else _whole_buffer(node, facts.buffers)
         if source is None:
             operand = _operand(node, taken)
             nodes.append(operand)
             source = operand.output.name
-        nodes.append(_call(node, source))
+        if node.count is not None and node.stable:
+            nodes += _first_of_all(node, source, taken)
+        else:
+            nodes.append(_call(node, source))
     return replace(graph, nodes=tuple(nodes))
+
+
+def _refused(node: Sort, target: Target, sizes: SizeHints, *, host: bool) -> str:
+    """Why a kernel does not do `node`; empty if it does. `host` says that its memory is not the target's."""
+    length = as_int(extent_of(node.axis))
+    if not target.sorted_row or host:
+        return "kernels of the target sort nothing"
+    if node.body.dtype.itemsize > 4 or node.body.dtype in (DType.F8E4M3, DType.F8E5M2):
+        return f"kernels do not sort {node.body.dtype.text}"
+    if length is None:
+        return "how long rows are is not known"
+    if not 0 < length <= target.sorted_row:
+        return "rows do not fit on chip"
+    rows = sizes.numel(tuple(extent_of(r) for r in node.ranges if r is not node.axis))
+    if rows < LEAST_ROWS and length > SHORT_ROW:
+        return "a program per row would leave the device idle"
+    return ""
 
 
 def _whole_buffer(node: Sort, buffers: Mapping[str, Buffer]) -> str | None:
@@ -44,33 +92,64 @@ def _whole_buffer(node: Sort, buffers: Mapping[str, Buffer]) -> str | None:
 
 def _operand(node: Sort, taken: set[str]) -> Pointwise:
     like = defined(node)[0]
-    name = fresh_name(f"{like.name}_operand", taken)
+    shape = tuple(extent_of(r) for r in node.ranges)
     buffer = Buffer(
-        name=name,
+        name=fresh_name(f"{like.name}_operand", taken),
         dtype=node.body.dtype,
-        shape=like.shape,
-        strides=contiguous_strides(like.shape),
+        shape=shape,
+        strides=contiguous_strides(shape),
         device=like.device,
     )
-    return Pointwise(output=buffer, ranges=node.ranges, body=node.body, origins=node.origins)
+    return Pointwise(
+        output=buffer, ranges=node.ranges, body=node.body, checks=node.checks, origins=node.origins
+    )
 
 
 def _call(node: Sort, source: str) -> Extern:
     both = all(output is not None for output in node.outputs)
+    dim = node.ranges.index(node.axis)
+    if node.count is None:
+        return Extern(
+            target="aten.sort.stable",
+            args=(Ref(source),),
+            kwargs=(("stable", node.stable), ("dim", dim), ("descending", node.descending)),
+            outputs=node.outputs,
+            single=False,
+            out_overload="aten.sort.values_stable" if both else "",
+            out_names=("values", "indices") if both else (),
+            origins=node.origins,
+        )
     return Extern(
-        target="aten.sort.stable",
-        args=(Ref(source),),
-        kwargs=(
-            ("stable", node.stable),
-            ("dim", node.ranges.index(node.axis)),
-            ("descending", node.descending),
-        ),
+        target="aten.topk.default",
+        args=(Ref(source), node.count),
+        kwargs=(("dim", dim), ("largest", node.descending)),
         outputs=node.outputs,
         single=False,
-        out_overload="aten.sort.values_stable" if both else "",
+        out_overload="aten.topk.values" if both else "",
         out_names=("values", "indices") if both else (),
         origins=node.origins,
     )
+
+
+def _first_of_all(node: Sort, source: str, taken: set[str]) -> list[Node]:
+    """A call that sorts all of each row, and copies of the first elements."""
+    shape = tuple(extent_of(r) for r in node.ranges)
+    whole: list[Buffer | None] = []
+    copies: list[Node] = []
+    for output in node.outputs:
+        if output is None:
+            whole.append(None)
+            continue
+        name = fresh_name(f"{output.name}_all", taken)
+        made = replace(output, name=name, shape=shape, strides=contiguous_strides(shape))
+        ranges = tuple(symbol(f"i{k}", extent=size) for k, size in enumerate(output.shape))
+        whole.append(made)
+        copies.append(
+            Pointwise(
+                output=output, ranges=ranges, body=load(name, ranges, output.dtype), origins=node.origins
+            )
+        )
+    return [_call(replace(node, outputs=(whole[0], whole[1]), count=None), source), *copies]
 
 
 def fresh_name(wanted: str, taken: set[str]) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from coilwork_ir.kernels import Schedule
-from coilwork_ir.loops import Graph, Pointwise, Reduce, Scan, Scatter
+from coilwork_ir.loops import Graph, Pointwise, Reduce, Scan, Scatter, Sort
 from coilwork_ir.target import Target
 from coilwork_scheduler.cost import CostModel, RooflineCost
 from coilwork_scheduler.dead import remove_dead
@@ -55,7 +55,7 @@ class GraphPass:
 
 
 GRAPH_PASSES: Final = (
-    GraphPass(name="externalize", run=lambda graph, facts, settings: externalize_sorts(graph)),
+    GraphPass(name="externalize", run=lambda graph, facts, settings: _externalize(graph, settings)),
     GraphPass(name="separate", run=lambda graph, facts, settings: separate_overlaps(graph)),
     GraphPass(name="dead", run=lambda graph, facts, settings: remove_dead(graph, facts)),
     GraphPass(name="inline", run=lambda graph, facts, settings: _inline(graph, facts, settings)),
@@ -108,6 +108,10 @@ def schedule(
         sizes=settings.sizes,
     )
     return assemble(context, groups, settings.journal)
+
+
+def _externalize(graph: Graph, settings: Settings) -> Graph:
+    return externalize_sorts(graph, settings.target, sizes=settings.sizes, journal=settings.journal)
 
 
 def _inline(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
@@ -180,6 +184,6 @@ def _stages(graph: Graph, target: Target) -> list[Stage]:
                 origins=node.origins,
                 remedy="lower the operator as an external call",
             )
-        if isinstance(node, Pointwise | Reduce | Scan | Scatter):
+        if isinstance(node, Pointwise | Reduce | Scan | Sort | Scatter):
             stages.append(stage_of(position, node))
     return stages

@@ -13,12 +13,12 @@ from typing import Final, Literal, TypeAlias
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, substitute
 from coilwork_ir.loc import UNKNOWN, Origin
-from coilwork_ir.loops import Check, Pointwise, Reduce, Scan, Scatter
+from coilwork_ir.loops import Check, Pointwise, Reduce, Scan, Scatter, Sort
 from coilwork_ir.ops import REDUCE_OPS, StoreMode
-from coilwork_ir.scalar import Scalar, const, op, reduce, scan, substitute_ranges
+from coilwork_ir.scalar import Scalar, const, index_value, op, reduce, scan, sort, substitute_ranges
 
-StageKind = Literal["pointwise", "reduce", "scan", "scatter"]
-Computation: TypeAlias = Pointwise | Reduce | Scan | Scatter
+StageKind = Literal["pointwise", "reduce", "scan", "sort", "scatter"]
+Computation: TypeAlias = Pointwise | Reduce | Scan | Sort | Scatter
 _ZERO: Final = as_expr(0)
 
 
@@ -84,10 +84,10 @@ def extent_of(symbol: Expr) -> Expr:
 
 def stage_of(position: int, node: Computation) -> Stage:
     """The stage that computes `node`."""
-    axes = node.axes if isinstance(node, Reduce) else (node.axis,) if isinstance(node, Scan) else ()
+    axes = node.axes if isinstance(node, Reduce) else (node.axis,) if isinstance(node, Scan | Sort) else ()
     parallel, gone_parallel = _reduce_ranges(tuple(r for r in node.ranges if r not in axes))
-    # a scan over one element still runs over its axis
-    reduced, gone_reduced = _reduce_ranges(axes) if not isinstance(node, Scan) else (axes, {})
+    # a scan or sort over one element still runs over its axis
+    reduced, gone_reduced = _reduce_ranges(axes) if not isinstance(node, Scan | Sort) else (axes, {})
     gone = {**gone_parallel, **gone_reduced}
     coordinates = tuple(gone.get(r, r) for r in node.ranges)
     checks = _settle_checks(node.checks, gone)
@@ -120,6 +120,10 @@ def stage_of(position: int, node: Computation) -> Stage:
                 if b is not None
             )
             kind = "scan"
+        case Sort():
+            (body,) = substitute_ranges((node.body,), gone) if gone else (node.body,)
+            stores = _sort_stores(node, body, coordinates)
+            kind = "sort"
         case _:
             stores = (_scatter_store(node, gone),)
             kind = "scatter"
@@ -170,6 +174,23 @@ def _reduction(node: Reduce, body: Scalar, axes: tuple[Expr, ...], output: int) 
         case _:
             assert node.kind in REDUCE_OPS
             return body
+
+
+def _sort_stores(node: Sort, body: Scalar, coordinates: tuple[Expr, ...]) -> tuple[StageStore, ...]:
+    """The whole row is sorted; of some rows only the first elements are kept."""
+    mask = None
+    if node.count is not None and node.count is not extent_of(node.axis):
+        mask = op("lt", index_value(node.axis), index_value(node.count))
+    return tuple(
+        StageStore(
+            buffer=b.name,
+            index=coordinates,
+            value=sort(body, node.axis, output=k, descending=node.descending),
+            mask=mask,
+        )
+        for k, b in enumerate(node.outputs)
+        if b is not None
+    )
 
 
 def _scatter_store(node: Scatter, gone: Mapping[Expr, Expr]) -> StageStore:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from coilwork_ir.kernels import Kernel, Store
-from coilwork_ir.scalar import Load, Reduce, Scalar, Scan, postorder
+from coilwork_ir.scalar import Load, Reduce, Scalar, Scan, Sort, postorder
 from coilwork_triton.actions import Action, action_roots, actions_of, perform
 from coilwork_triton.levels import Levels
 from coilwork_triton.shape import Shape
@@ -49,12 +49,12 @@ def _own_elements(store: Store, source: str, kernel: Kernel, shape: Shape, level
 
 
 def _loads_of_elements(value: Scalar) -> Iterator[Load]:
-    """The loads that `value` depends on element by element: none below a reduction or a scan, which combine many."""
+    """The loads that `value` depends on element by element: none below a reduction, a scan or a sort, which combine many."""
     seen: set[Scalar] = set()
     pending = [value]
     while pending:
         node = pending.pop()
-        if node in seen or isinstance(node, Reduce | Scan):
+        if node in seen or isinstance(node, Reduce | Scan | Sort):
             continue
         seen.add(node)
         if isinstance(node, Load):

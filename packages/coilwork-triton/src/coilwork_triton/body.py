@@ -11,6 +11,7 @@ from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.scalar import Load, Reduce, Scalar, Scan
 from coilwork_triton.actions import Action, action_roots, actions_of
 from coilwork_triton.aliasing import perform_all
+from coilwork_triton.configs import STAGES
 from coilwork_triton.levels import Levels
 from coilwork_triton.ragged import is_ragged, points_of
 from coilwork_triton.reductions import REDUCTIONS
@@ -201,11 +202,12 @@ def _loop(values: Values, inner: Scope, backwards: bool, end: Expression | None)
     block = Name(tile.block)
     end = space.numel(tile) if end is None else end
     body = (*space.reduction_lines(looped=True), *inner.writer.statements)
+    stages = Name(STAGES) if values.shape.staged else None
     if not backwards:
-        return For(LOOP_OFFSET.id, Number(0), end, block, body)
+        return For(LOOP_OFFSET.id, Number(0), end, block, body, stages=stages)
     last = Binary("*", Binary("-", tl("cdiv", end, block), Number(1)), block)
     offset = Assign((LOOP_OFFSET.id,), Binary("-", last, Name("r0_done")))
-    return For("r0_done", Number(0), end, block, (offset, *body))
+    return For("r0_done", Number(0), end, block, (offset, *body), stages=stages)
 
 
 def _direction(values: Values, order: Sequence[Scalar]) -> bool:

@@ -13,7 +13,7 @@ The function is not inlined: of copies LLVM makes one, fetches the pointers of a
 them in registers.
 
 Where numbers of programs are known, so are the firsts, because there is one configuration: to measure several would mean
-copies of all that the launch updates.
+copies of all that the launch updates. A search, which makes them, varies what the firsts do not depend on.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from coilwork_ir.index import Expr, as_expr, as_int, product, provably_le, subst
 from coilwork_ir.kernel_source import SearchSpace
 from coilwork_ir.kernels import Combined, Kernel, Member
 from coilwork_ir.target import Target
-from coilwork_triton.configs import UNKNOWN_EXTENT
+from coilwork_triton.configs import BLOCKS, UNKNOWN_EXTENT
 from coilwork_triton.index_printer import IndexPrinter
 from coilwork_triton.options import TritonOptions
 from coilwork_triton.shape import Shape
@@ -92,8 +92,7 @@ def write_combined(
         body=(*lines, *_choice(calls)),
         grid=(total(programs),),
         configs=shape.configs,
-        # the text holds how many programs each member has
-        space=SearchSpace(),
+        space=_space(shape),
         index_dtype=shape.index_dtype,
         neighbourly=shape.neighbourly,
         functions=(part,),
@@ -120,6 +119,12 @@ def _call(
 
 def _blocks(shape: Shape) -> list[str]:
     return [name for name, _ in shape.configs[0].meta]
+
+
+def _space(shape: Shape) -> SearchSpace:
+    """What may be tried: not other blocks, for the text holds how many programs each member has."""
+    free = tuple((name, values) for name, values in shape.space.values if name not in BLOCKS.values())
+    return SearchSpace(values=free, limits=shape.space.limits)
 
 
 def _points(body: Kernel, member: Member) -> int:

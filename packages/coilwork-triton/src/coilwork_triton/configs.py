@@ -30,8 +30,13 @@ Walk = Literal["pointwise", "persistent", "looped"]
 BLOCKS: Final[Mapping[str, str]] = MappingProxyType(
     {"x": "XBLOCK", "y": "YBLOCK", "z": "ZBLOCK", "w": "WBLOCK", "r": "R0_BLOCK"}
 )
-# Iterations in flight of the loop over walked rows: one more parameter of kernels that have one.
+# Iterations in flight of the loop over walked rows, or over blocks of a long one: one more parameter of such kernels.
 STAGES: Final = "STAGES"
+# How the threads of a program hold a row to sort: so many threads share it, each of them having so many neighbours at a
+# time, and so many of them hold a run of its first elements. Any powers of two are right; these are fast.
+SORT_THREADS: Final = "SORT_THREADS"
+SORT_WIDTH: Final = "SORT_WIDTH"
+SORT_SHARE: Final = "SORT_SHARE"
 
 # What a size that is unknown at compile time is taken to be.
 UNKNOWN_EXTENT: Final = 1024
@@ -55,6 +60,8 @@ class Facts:
         columns: reductions along w.
         ragged: rows of r end where data says, most of them early.
         streams: element sizes of what is accessed at every point.
+        sort_bytes: size of the keys that r is sorted by; 0 if it is not sorted.
+        first: how many elements of sorted rows are wanted, a power of two; 0 for all of them.
     """
 
     walk: Walk
@@ -66,6 +73,8 @@ class Facts:
     columns: int = 0
     ragged: bool = False
     streams: tuple[int, ...] = ()
+    sort_bytes: int = 0
+    first: int = 0
 
 
 def next_power_of_two(n: int) -> int:
@@ -76,7 +85,10 @@ def next_power_of_two(n: int) -> int:
 def propose(facts: Facts, target: Target, limit: int) -> tuple[Config, ...]:
     """At most `limit` candidates, best guess first. Every tile's block size is in `Config.meta`."""
     rules = {"pointwise": _pointwise, "persistent": _persistent, "looped": _looped}
-    found = _walked(facts, target) if "w" in facts.extents else rules[facts.walk](facts, target)
+    if facts.sort_bytes:
+        found = _sorting(facts, target)
+    else:
+        found = _walked(facts, target) if "w" in facts.extents else rules[facts.walk](facts, target)
     return tuple(dict.fromkeys(found))[:limit]
 
 
@@ -180,6 +192,44 @@ def _persistent(facts: Facts, target: Target) -> list[Config]:
     return found
 
 
+def _sorting(facts: Facts, target: Target) -> list[Config]:
+    """As few threads per row as have room for it: an exchange within a thread costs a third of one between threads."""
+    row = next_power_of_two(facts.extents["r"])
+    rows = next_power_of_two(facts.extents.get("x", 1))
+    across = _reduces_across(facts)
+    # elements per thread: registers for 32 keys of 8 bytes, or 64 of 4
+    room = 256 // facts.sort_bytes
+    found = []
+    # each takes seconds to build
+    for most in (room, room // 2):
+        warps = max(1, row // (most * target.warp_size))
+        # short rows share a warp, unless there are too few of them to keep the device busy
+        enough = max(1, rows // (8 * target.multiprocessors)) if not across else rows
+        together = min(rows, max(1, min(most, 32) * target.warp_size // row), max(enough, 1))
+        if across:
+            together = min(rows, max(32, together))
+            warps = max(1, min(16, together * row // (most * target.warp_size)))
+        blocks = _rest(facts) | ({"x": together} if "x" in facts.extents else {}) | {"r": row}
+        one = _config(blocks, warps, target)
+        threads = one.num_warps * target.warp_size
+        if across:
+            width, along = 1, max(1, min(row, threads // together))
+        else:
+            width = max(1, min(16 // min(facts.streams, default=4), together * row // threads, row))
+            along = max(1, min(threads, row // width))
+        meta = (*one.meta, (SORT_THREADS, along), (SORT_WIDTH, width))
+        if facts.first:
+            meta = (*meta, (SORT_SHARE, _share(facts.first, row // along, along)))
+        found.append(replace(one, meta=meta))
+    return found
+
+
+def _share(count: int, own: int, threads: int) -> int:
+    """Threads that hold a run of `count` elements of a row, of which each of `threads` has `own`."""
+    share = 1 << ((count.bit_length() - 1) // 2)
+    return min(max(share, count // own), threads, count)
+
+
 def _walked(facts: Facts, target: Target) -> list[Config]:
     """A row, or a few short ones, per step: up to 16 elements per thread of what is read and of each column's sums."""
     row = next_power_of_two(facts.extents["r"])
@@ -261,6 +311,11 @@ def _ragged_width(columns: int) -> int:
 def _looped(facts: Facts, target: Target) -> list[Config]:
     if facts.ragged:
         return _ragged(facts, target)
+    # one block of the loop at a time; a search tries more
+    return [replace(c, meta=(*c.meta, (STAGES, 1))) for c in _looped_blocks(facts, target)]
+
+
+def _looped_blocks(facts: Facts, target: Target) -> list[Config]:
     length = next_power_of_two(facts.extents["r"])
     if "x" not in facts.extents or not _reduces_across(facts):
         one = {"x": 1} if "x" in facts.extents else {}

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from coilwork_ir.index import Expr
-from coilwork_ir.scalar import IndexValue, Load, Reduce, Scalar, Scan, postorder
+from coilwork_ir.scalar import IndexValue, Load, Reduce, Scalar, Scan, Sort, postorder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +36,11 @@ def index_symbols(exprs: Iterable[Expr], ranges: frozenset[Expr]) -> frozenset[E
     return found
 
 
-def find_levels(roots: Iterable[Scalar], ranges: frozenset[Expr]) -> Levels:
-    """Levels of all values reachable from `roots`, over the kernel's range symbols `ranges`."""
+def find_levels(roots: Iterable[Scalar], ranges: frozenset[Expr], *, chosen: Expr | None = None) -> Levels:
+    """Levels of all values reachable from `roots`, over the kernel's range symbols `ranges`.
+
+    Sorts vary along `chosen` instead of their axis if it is given: see `coilwork_triton.chosen`.
+    """
     varies: dict[Scalar, frozenset[Expr]] = {}
     stage: dict[Scalar, int] = {}
     for node in postorder(roots):
@@ -55,6 +58,8 @@ def find_levels(roots: Iterable[Scalar], ranges: frozenset[Expr]) -> Levels:
                 at += 1
             case Scan():
                 own |= {node.axis}
+            case Sort():
+                own = (own - {node.axis}) | {node.axis if chosen is None else chosen}
             case _:
                 pass
         varies[node] = own

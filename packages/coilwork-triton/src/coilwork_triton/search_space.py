@@ -28,8 +28,8 @@ from coilwork_ir.target import Target
 from coilwork_triton.configs import STAGES, next_power_of_two
 
 WARPS: Final = "num_warps"
-# Elements of a block per thread: what two or three values of each leave of 255 registers.
-_MOST_PER_THREAD: Final = 64
+# Elements of a block per thread: more do not stay in 255 registers.
+_MOST_PER_THREAD: Final = 128
 _LONGEST_SIDE: Final = 8192
 _MOST_STAGES: Final = 4
 # A scan over a block of one point is none.
@@ -58,9 +58,24 @@ class Side:
 
 
 def search_space(
-    sides: Sequence[Side], configs: Sequence[Config], *, target: Target, chunk: int, scans: bool
+    sides: Sequence[Side],
+    configs: Sequence[Config],
+    *,
+    target: Target,
+    chunk: int,
+    scans: bool,
+    staged: bool,
 ) -> SearchSpace:
-    """What may be tried beside `configs`, all of which are in it."""
+    """What may be tried beside `configs`, all of which are in it.
+
+    Args:
+        sides: the tiles.
+        configs: the candidates.
+        target: the device.
+        chunk: neighbours along r that each thread has together, if the text counts on that.
+        scans: the kernel scans along r.
+        staged: several iterations of its loop may be in flight.
+    """
     metas = [dict(c.meta) for c in configs]
     values: dict[str, tuple[int, ...]] = {}
     for side in sides:
@@ -68,7 +83,7 @@ def search_space(
         if not side.fixed:
             least = _SHORTEST_SCAN if scans and side.reduced else 1
             values[side.block] = tuple(sorted(proposed | set(_sizes(side, least, max(proposed)))))
-    if any(STAGES in meta for meta in metas):
+    if staged and any(STAGES in meta for meta in metas):
         values[STAGES] = tuple(range(1, _MOST_STAGES + 1))
     most_warps = min(32, target.max_threads_per_block // target.warp_size)
     values[WARPS] = tuple(_powers_of_two(1, most_warps))

@@ -24,10 +24,11 @@ from coilwork_ir.index import (
 )
 from coilwork_ir.kernel_source import Config, SearchSpace
 from coilwork_ir.kernels import Kernel, Range
-from coilwork_ir.scalar import Reduce, Scalar, Scan, postorder
+from coilwork_ir.scalar import Load, Reduce, Scalar, Scan, Sort, postorder
 from coilwork_ir.target import Target
 from coilwork_triton.configs import (
     BLOCKS,
+    STAGES,
     TRANSPOSED,
     UNKNOWN_EXTENT,
     Facts,
@@ -38,14 +39,17 @@ from coilwork_triton.configs import (
 from coilwork_triton.options import TritonOptions
 from coilwork_triton.ragged import along_rows, is_ragged
 from coilwork_triton.search_space import Side, search_space
+from coilwork_triton.sort_keys import LONGEST_ROW, key_bytes
 from coilwork_triton.vectors import Access, accesses_of, in_rows, neighbourly, whole_sizes
 
-Letter = Literal["x", "y", "z", "w", "r"]
+Letter = Literal["x", "y", "z", "w", "r", "c"]
 _INT32_MAX: Final = 2**31 - 1
 # Offsets of masked-off lanes run past the end by up to a block.
 _BLOCK_SLACK: Final = 1 << 20
 _GRID_AXIS_MAX: Final = 65535
 _CHUNK: Final = 4
+# Architectures of NVIDIA GPUs with half as many units for f64 as for f32; others have few.
+_FAST_F64: Final = frozenset({"80", "90", "100"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +57,9 @@ class Tile:
     """One dimension of the iteration space as the kernel walks it: its ranges flattened, first outermost.
 
     Attributes:
-        letter: `x`, `y`, `z`, `w` or `r`.
+        letter: `x`, `y`, `z`, `w` or `r`, or `c` for the first elements of sorted rows.
         numel: product of its ranges' extents.
-        block: name of its block size, a `constexpr` parameter.
+        block: name of its block size, a `constexpr` parameter; of `c` the size itself.
         index: the variable that holds the flat position, as a symbol.
         axis: its dimension in blocks of values; None where every candidate's block is one point, so that the
             position is a scalar.
@@ -88,6 +92,8 @@ class Shape:
         space: what else a search may try.
         index_dtype: type of offsets and sizes, `i32` or `i64`.
         flat_grid: y and z are folded into the first grid axis, whose limit is higher.
+        chosen: the first elements of sorted rows: a tile that stands in the place of r.
+        float_keys: f64 is fast enough to compare the keys of sorts in it.
         program: the variable that counts the kernel's programs, where it shares its grid with others.
         neighbourly: no access is to be wide, so that neighbouring threads touch neighbouring elements.
         chunk: neighbours along r that one thread has together in every candidate's block, where r is the only axis.
@@ -101,7 +107,14 @@ class Shape:
     flat_grid: bool
     neighbourly: bool
     chunk: int = 1
+    chosen: Tile | None = None
+    float_keys: bool = False
     program: str = ""
+
+    @property
+    def all_tiles(self) -> tuple[Tile, ...]:
+        """The tiles, and that of the first elements of rows if there is one."""
+        return self.tiles if self.chosen is None else (*self.tiles, self.chosen)
 
     @property
     def parallel(self) -> tuple[Tile, ...]:
@@ -117,6 +130,11 @@ class Shape:
     def reduced(self) -> Tile | None:
         """The r tile."""
         return next((t for t in self.tiles if t.letter == "r"), None)
+
+    @property
+    def staged(self) -> bool:
+        """How many iterations of a loop are in flight is a parameter."""
+        return any(name == STAGES for name, _ in self.configs[0].meta)
 
     @property
     def rank(self) -> int:
@@ -139,7 +157,7 @@ class Shape:
         """Letters of the tiles that the range symbols `ranges` belong to."""
         wanted = frozenset(ranges)
         found = set()
-        for tile in self.tiles:
+        for tile in self.all_tiles:
             members = {tile.index, *(part for part, _ in tile.parts)}
             if members & wanted:
                 found.add(tile.letter)
@@ -153,10 +171,12 @@ def plan(
     options: TritonOptions,
     *,
     points: int | None = None,
+    chosen: Expr | None = None,
 ) -> Shape:
     """The shape of `kernel`, whose roots are `values`, on `target`.
 
     `points` are those of a whole launch of which the kernel does a part; they stand for an extent that is not known.
+    `chosen` is the range of the first elements of sorted rows.
 
     Raises:
         EmitError: a tensor has a type that Triton lacks, or tiles are inconsistent.
@@ -178,7 +198,10 @@ def plan(
         if any(as_int(_extent(r)) != 1 for r in outer):
             grouped = {"y": outer, "x": [inner], "r": grouped["r"]}
     numels = {letter: product(_extent(r) for r in ranges) for letter, ranges in grouped.items()}
-    walk = "looped" if ragged else _walk(kernel, numels.get("r"), options)
+    sorts = tuple(v for v in postorder(values) if isinstance(v, Sort))
+    if sorts:
+        _check_sorts(kernel, grouped)
+    walk = "persistent" if sorts else "looped" if ragged else _walk(kernel, numels.get("r"), options)
     if "w" in grouped and walk != "persistent":
         raise EmitError(
             "walked-rows",
@@ -196,6 +219,8 @@ def plan(
         ragged=ragged,
         scans=any(isinstance(v, Scan) for v in postorder(values)),
         columns=_columns(kernel, values),
+        sort_bytes=max((key_bytes(v.operands[0].dtype) for v in sorts), default=0),
+        first=0 if chosen is None else _first(chosen),
     )
     proposed = propose(facts, target, options.max_configs)
     configs = tuple(replace(c, fp_fusion=kernel.numerics == "fast") for c in proposed)
@@ -230,12 +255,56 @@ def plan(
             target=target,
             chunk=chunk if walk == "looped" else 1,
             scans=facts.scans,
+            staged=walk == "persistent" or not _overwrites(kernel, values),
         ),
         index_dtype=DType.I64 if wide else DType.I32,
         flat_grid=crowded,
         neighbourly=together,
         chunk=chunk,
+        chosen=None if chosen is None else _chosen_tile(chosen, rank - 1),
+        float_keys=target.kind == "cuda" and target.arch in _FAST_F64,
     )
+
+
+def _check_sorts(kernel: Kernel, grouped: Mapping[Letter, list[Range]]) -> None:
+    length = bounds(product(_extent(r) for r in grouped.get("r", ()))).hi
+    if len(grouped.get("r", ())) != 1 or "w" in grouped or length is None or length > LONGEST_ROW:
+        raise EmitError(
+            "sort-row",
+            f"kernel {kernel.name} sorts rows that do not stay in registers",
+            origins=kernel.origins,
+            remedy="run the sort as an external call",
+        )
+
+
+def _first(chosen: Expr) -> int:
+    count = None if chosen.extent is None else as_int(chosen.extent)
+    if count is None:
+        raise EmitError("range-extent", f"range {chosen.name} has no known extent")
+    return next_power_of_two(count)
+
+
+def _chosen_tile(chosen: Expr, axis: int) -> Tile:
+    assert chosen.extent is not None
+    block = _first(chosen)
+    return Tile(
+        letter="c",
+        numel=chosen.extent,
+        block=str(block),
+        index=chosen,
+        axis=axis,
+        masked=as_int(chosen.extent) != block,
+        parts=(),
+    )
+
+
+def _overwrites(kernel: Kernel, values: tuple[Scalar, ...]) -> bool:
+    """The kernel stores into memory that it loads from: what a loop loads ahead might be what it is about to change."""
+    loaded = {node.buffer for node in postorder(values) if isinstance(node, Load)}
+    shared = {
+        source for output, source in kernel.hints.inplace if any(output == s.buffer for s in kernel.stores)
+    }
+    return not loaded.isdisjoint(shared | {store.buffer for store in kernel.stores})
 
 
 def _side(tile: Tile, walk: Walk, flat_grid: bool) -> Side:

@@ -37,7 +37,7 @@ class Space:
         self.shape = shape
         self._kernel = kernel
         self._sizes = frozenset(kernel.sizes)
-        self._tiles: dict[Expr, Tile] = {t.index: t for t in shape.tiles}
+        self._tiles: dict[Expr, Tile] = {t.index: t for t in shape.all_tiles}
         self._parts: dict[Expr, Tile] = {part: t for t in shape.tiles for part, _ in t.parts}
         definitions = {part: value for t in shape.tiles for part, value in t.parts}
         self._printer = IndexPrinter(definitions, self._variable, library)
@@ -53,14 +53,20 @@ class Space:
     def block(self, letters: frozenset[str]) -> tuple[str, ...]:
         """Extents of the block of a value that varies along the tiles `letters`; empty for a scalar."""
         axes = [t for t in self.shape.tiles if t.axis is not None]
-        if not any(t.letter in letters for t in axes):
+        if not any(t.letter in letters for t in (*axes, *self.shape.all_tiles[len(self.shape.tiles) :])):
             return ()
+        chosen = self.shape.chosen
+        if chosen is not None and chosen.letter in letters:
+            # in the place of the row that its points are chosen from
+            return tuple(
+                chosen.block if t.letter == "r" else t.block if t.letter in letters else "1" for t in axes
+            )
         return tuple(t.block if t.letter in letters else "1" for t in axes)
 
     def mask(self, letters: frozenset[str]) -> Expression | None:
         """True where the tiles `letters` are within their extents; None where that is certain."""
         found = []
-        for tile in self.shape.tiles:
+        for tile in self.shape.all_tiles:
             if tile.letter in letters and tile.masked and tile.axis is not None:
                 self._used.add(tile.index)
                 self._masks_used.add(tile.letter)
@@ -122,7 +128,7 @@ class Space:
         """Definitions of the r tile's positions and mask, for one loop body or for the whole row."""
         tile = self.shape.reduced
         if tile is None or (tile.index not in self._used and not self._parts_used(tile)):
-            return ()
+            return self._chosen_lines()
         lanes: Expression = tl("arange", Number(0), Name(tile.block))
         if self.shape.index_dtype is DType.I64:
             lanes = method(lanes, "to", tl_name("int64"))
@@ -131,7 +137,16 @@ class Space:
         lines += self._derived(tile)
         self._used -= {tile.index, *(part for part, _ in tile.parts)}
         self._masks_used.discard("r")
-        return tuple(lines)
+        return (*lines, *self._chosen_lines())
+
+    def _chosen_lines(self) -> tuple[Statement, ...]:
+        tile = self.shape.chosen
+        if tile is None or tile.index not in self._used:
+            return ()
+        lanes: Expression = tl("arange", Number(0), Number(int(tile.block)))
+        if self.shape.index_dtype is DType.I64:
+            lanes = method(lanes, "to", tl_name("int64"))
+        return (Assign((tile.index.name,), self._expanded(lanes, tile)), *self._derived(tile))
 
     def walk_lines(self) -> tuple[Statement, ...]:
         """Definitions of the walked tile's positions and mask, for the body of the loop over it."""
@@ -195,7 +210,8 @@ class Space:
         axes = [t for t in self.shape.tiles if t.axis is not None]
         if len(axes) == 1:
             return line
-        return Index(line, tuple(":" if t is tile else "None" for t in axes))
+        place = self.shape.reduced if tile is self.shape.chosen else tile
+        return Index(line, tuple(":" if t is place else "None" for t in axes))
 
     def _variable(self, symbol: Expr) -> Expression:
         name = symbol.name

@@ -11,7 +11,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_expr, as_int
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.scalar import Const, IndexValue, Load, Op, Reduce, Scalar, Scan, placeholder, postorder
+from coilwork_ir.scalar import Const, IndexValue, Load, Op, Reduce, Scalar, Scan, Sort, placeholder, postorder
 from coilwork_triton.addresses import rows_and_columns, without_constant
 from coilwork_triton.index_printer import fits_32_bits
 from coilwork_triton.joined import Joined
@@ -22,6 +22,7 @@ from coilwork_triton.reductions import REDUCTIONS, Site
 from coilwork_triton.scans import ScanSite, block_scan, carried_scan, start_carry
 from coilwork_triton.shape import Shape, Tile
 from coilwork_triton.shortcuts import find_shortcuts
+from coilwork_triton.sorting import SortSite, sorted_row
 from coilwork_triton.space import Space
 from coilwork_triton.tree import (
     Binary,
@@ -207,6 +208,8 @@ class Values:
                 self._reduce(scope, node)
             case Scan():
                 self._scan(scope, node)
+            case Sort():
+                self._sort(scope, node)
             case _:
                 raise EmitError("node", f"no Triton for a scalar node of kind {type(node).__name__}")
 
@@ -477,6 +480,34 @@ class Values:
                     result = scope.writer.bind("position", method(result, "to", tl_name("int64")))
                 scope.bound[other] = result
 
+    def _sort(self, scope: Scope, node: Sort) -> None:
+        tile, chosen = self.shape.reduced, self.shape.chosen
+        if tile is None or tile.axis is None:
+            raise EmitError(
+                "sort-row", f"kernel {self.kernel.name} sorts along {node.axis.name}, which is no row"
+            )
+        operand = node.operands[0]
+        whole = self.block(operand, symbols=frozenset({tile.index}))
+        value = self.expression(scope, operand)
+        if self.block(operand) != whole:
+            value = tl("broadcast_to", value, Tuple(tuple(Number(1) if s == "1" else Name(s) for s in whole)))
+        site = SortSite(
+            dtype=operand.dtype,
+            descending=node.descending,
+            value=value,
+            positions=self.space.index(tile.index),
+            valid=self.space.mask(frozenset({"r"})),
+            shape=whole,
+            count=None if chosen is None else int(chosen.block),
+            floats=self.shape.float_keys,
+            first=whole if chosen is None else (*whole[:-1], chosen.block),
+        )
+        results = sorted_row(site, scope.writer)
+        for other in self.order:
+            if isinstance(other, Sort) and _same_sort(other, node):
+                stem = "position" if other.output else "value"
+                scope.bound[other] = scope.writer.bind(stem, results[other.output])
+
     def _scan_of_one(self, scope: Scope, node: Scan) -> None:
         """The running value along an axis of one point is the value, at position 0."""
         for other in self.order:
@@ -497,6 +528,10 @@ def _flat(axes: Sequence[Expr]) -> Expr:
         extent = axis.extent
         flat = flat * (1 if extent is None else extent) + axis
     return flat
+
+
+def _same_sort(a: Sort, b: Sort) -> bool:
+    return (a.operands, a.axis, a.descending) == (b.operands, b.axis, b.descending)
 
 
 def _same_scan(a: Scan, b: Scan) -> bool:

@@ -13,6 +13,7 @@ from coilwork_ir.scalar import Scalar
 from coilwork_ir.target import Target
 from coilwork_triton.actions import action_roots, actions_of
 from coilwork_triton.body import emit_body
+from coilwork_triton.chosen import chosen_of
 from coilwork_triton.levels import find_levels
 from coilwork_triton.options import TritonOptions
 from coilwork_triton.shape import Shape, plan
@@ -48,7 +49,11 @@ def write(kernel: Kernel, target: Target, options: TritonOptions, library: set[s
     Raises:
         EmitError: the kernel holds something Triton lacks.
     """
-    shape = plan(kernel, roots_of(kernel), target, options)
+    chosen = chosen_of(kernel)
+    if chosen is not None:
+        kernel = chosen.kernel
+    index = None if chosen is None else chosen.index
+    shape = plan(kernel, roots_of(kernel), target, options, chosen=index)
     return Written(
         body=statements(kernel, shape, library),
         grid=shape.grid,
@@ -74,7 +79,12 @@ def write_part(
 
 def statements(kernel: Kernel, shape: Shape, library: set[str]) -> tuple[Statement, ...]:
     """The statements of `kernel` in `shape`."""
-    levels = find_levels(roots_of(kernel), frozenset(r.symbol for r in kernel.ranges))
+    ranges = frozenset(r.symbol for r in kernel.ranges)
+    if shape.chosen is None:
+        levels = find_levels(roots_of(kernel), ranges)
+    else:
+        chosen = shape.chosen.index
+        levels = find_levels(roots_of(kernel), ranges | {chosen}, chosen=chosen)
     return emit_body(kernel, shape, levels, library)
 
 

@@ -15,11 +15,11 @@ def combine_running_max(a, ai, b, bi):
 
 
 @triton.jit
-def cumulative_max(in0, out0, XBLOCK: tl.constexpr, R0_BLOCK: tl.constexpr):
+def cumulative_max(in0, out0, XBLOCK: tl.constexpr, R0_BLOCK: tl.constexpr, STAGES: tl.constexpr):
     x0 = tl.program_id(0)
     carry1 = tl.full([], float("-inf"), tl.float32)
     carry_position2 = tl.full([], 0, tl.int32)
-    for r0_offset in range(0, 5000, R0_BLOCK):
+    for r0_offset in tl.range(0, 5000, R0_BLOCK, num_stages=STAGES):
         r0 = r0_offset + tl.arange(0, R0_BLOCK)
         rmask = r0 < 5000
         in0_0 = tl.load(in0 + (x0 * 5000 + r0), rmask)
@@ -29,6 +29,6 @@ def cumulative_max(in0, out0, XBLOCK: tl.constexpr, R0_BLOCK: tl.constexpr):
         carry_position2 = tl.sum(tl.where(tl.arange(0, R0_BLOCK) == R0_BLOCK - 1, position6, tl.zeros_like(position6)), 0)
         tl.store(out0 + (x0 * 5000 + r0), running5, rmask)
 # grid 4096
-# try {'XBLOCK': 1, 'R0_BLOCK': 4096} warps 8
-# try {'XBLOCK': 1, 'R0_BLOCK': 8192} warps 16
-# try {'XBLOCK': 1, 'R0_BLOCK': 2048} warps 4
+# try {'XBLOCK': 1, 'R0_BLOCK': 4096, 'STAGES': 1} warps 8
+# try {'XBLOCK': 1, 'R0_BLOCK': 8192, 'STAGES': 1} warps 16
+# try {'XBLOCK': 1, 'R0_BLOCK': 2048, 'STAGES': 1} warps 4

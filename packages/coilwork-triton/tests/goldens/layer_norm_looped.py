@@ -9,12 +9,22 @@ import triton.language as tl
 
 
 @triton.jit
-def layer_norm(in0, in1, in2, out0, out1, out2, XBLOCK: tl.constexpr, R0_BLOCK: tl.constexpr):
+def layer_norm(
+    in0,
+    in1,
+    in2,
+    out0,
+    out1,
+    out2,
+    XBLOCK: tl.constexpr,
+    R0_BLOCK: tl.constexpr,
+    STAGES: tl.constexpr,
+):
     x0 = tl.program_id(0)
     mean_lanes1 = tl.full([R0_BLOCK], 0.0, tl.float32)
     m2_lanes2 = tl.full([R0_BLOCK], 0.0, tl.float32)
     weight_lanes3 = tl.full([R0_BLOCK], 0.0, tl.float32)
-    for r0_offset in range(0, 5000, R0_BLOCK):
+    for r0_offset in tl.range(0, 5000, R0_BLOCK, num_stages=STAGES):
         r0 = r0_offset + tl.arange(0, R0_BLOCK)
         rmask = r0 < 5000
         in0_0 = tl.load(in0 + (x0 * 5000 + r0), rmask, eviction_policy="evict_last").to(tl.float32)
@@ -29,7 +39,7 @@ def layer_norm(in0, in1, in2, out0, out1, out2, XBLOCK: tl.constexpr, R0_BLOCK: 
     div9 = m2_8 / 5000.0
     add10 = div9 + 1e-05
     rsqrt11 = tl.rsqrt(add10)
-    for r0_offset in range(0, 5000, R0_BLOCK):
+    for r0_offset in tl.range(0, 5000, R0_BLOCK, num_stages=STAGES):
         r0 = r0_offset + tl.arange(0, R0_BLOCK)
         rmask = r0 < 5000
         in0_12 = tl.load(in0 + (x0 * 5000 + r0), rmask, eviction_policy="evict_first").to(tl.float32)
@@ -43,6 +53,6 @@ def layer_norm(in0, in1, in2, out0, out1, out2, XBLOCK: tl.constexpr, R0_BLOCK: 
     tl.store(out1 + x0, mean6)
     tl.store(out2 + x0, rsqrt11)
 # grid 4096
-# try {'XBLOCK': 1, 'R0_BLOCK': 4096} warps 8
-# try {'XBLOCK': 1, 'R0_BLOCK': 2048} warps 4
-# try {'XBLOCK': 1, 'R0_BLOCK': 1024} warps 4
+# try {'XBLOCK': 1, 'R0_BLOCK': 4096, 'STAGES': 1} warps 8
+# try {'XBLOCK': 1, 'R0_BLOCK': 2048, 'STAGES': 1} warps 4
+# try {'XBLOCK': 1, 'R0_BLOCK': 1024, 'STAGES': 1} warps 4

@@ -81,11 +81,11 @@ def running_logsumexp(x, AXIS: tl.constexpr, REVERSE: tl.constexpr):
 
 
 @triton.jit
-def cumulative_logcumsumexp(in0, out0, XBLOCK: tl.constexpr, R0_BLOCK: tl.constexpr):
+def cumulative_logcumsumexp(in0, out0, XBLOCK: tl.constexpr, R0_BLOCK: tl.constexpr, STAGES: tl.constexpr):
     x0 = tl.program_id(0)
     carry1 = tl.full([], float("-inf"), tl.float32)
     carry_total2 = tl.full([], 0.0, tl.float32)
-    for r0_done in range(0, 5000, R0_BLOCK):
+    for r0_done in tl.range(0, 5000, R0_BLOCK, num_stages=STAGES):
         r0_offset = (tl.cdiv(5000, R0_BLOCK) - 1) * R0_BLOCK - r0_done
         r0 = r0_offset + tl.arange(0, R0_BLOCK)
         rmask = r0 < 5000
@@ -97,6 +97,6 @@ def cumulative_logcumsumexp(in0, out0, XBLOCK: tl.constexpr, R0_BLOCK: tl.conste
         running7 = largest5 + log_of_normal(total6)
         tl.store(out0 + (x0 * 5000 + r0), running7, rmask)
 # grid 4096
-# try {'XBLOCK': 1, 'R0_BLOCK': 4096} warps 8
-# try {'XBLOCK': 1, 'R0_BLOCK': 8192} warps 16
-# try {'XBLOCK': 1, 'R0_BLOCK': 2048} warps 4
+# try {'XBLOCK': 1, 'R0_BLOCK': 4096, 'STAGES': 1} warps 8
+# try {'XBLOCK': 1, 'R0_BLOCK': 8192, 'STAGES': 1} warps 16
+# try {'XBLOCK': 1, 'R0_BLOCK': 2048, 'STAGES': 1} warps 4

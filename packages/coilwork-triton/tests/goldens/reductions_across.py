@@ -74,6 +74,7 @@ def every_reduction(
     out12,
     XBLOCK: tl.constexpr,
     R0_BLOCK: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     xoffset = tl.program_id(0) * XBLOCK
     x0 = (xoffset + tl.arange(0, XBLOCK))[:, None]
@@ -93,7 +94,7 @@ def every_reduction(
     weight_lanes20 = tl.full([1, R0_BLOCK], 0.0, tl.float32)
     max_lanes23 = tl.full([XBLOCK, R0_BLOCK], float("-inf"), tl.float32)
     sum_lanes24 = tl.full([XBLOCK, R0_BLOCK], 0.0, tl.float32)
-    for r0_offset in range(0, 500, R0_BLOCK):
+    for r0_offset in tl.range(0, 500, R0_BLOCK, num_stages=STAGES):
         r0 = (r0_offset + tl.arange(0, R0_BLOCK))[None, :]
         rmask = r0 < 500
         in0_0 = tl.load(in0 + (r0 * 4096 + x0), rmask)
@@ -150,6 +151,6 @@ def every_reduction(
     tl.store(out11 + x0, max41)
     tl.store(out12 + x0, sum42)
 # grid -((-4096) // XBLOCK)
-# try {'XBLOCK': 16, 'R0_BLOCK': 128} warps 8
-# try {'XBLOCK': 32, 'R0_BLOCK': 64} warps 8
-# try {'XBLOCK': 16, 'R0_BLOCK': 128} warps 2
+# try {'XBLOCK': 16, 'R0_BLOCK': 128, 'STAGES': 1} warps 8
+# try {'XBLOCK': 32, 'R0_BLOCK': 64, 'STAGES': 1} warps 8
+# try {'XBLOCK': 16, 'R0_BLOCK': 128, 'STAGES': 1} warps 2

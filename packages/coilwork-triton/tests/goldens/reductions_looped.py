@@ -75,6 +75,7 @@ def every_reduction(
     out12,
     XBLOCK: tl.constexpr,
     R0_BLOCK: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     x0 = tl.program_id(0)
     sum_lanes3 = tl.full([R0_BLOCK], 0.0, tl.float32)
@@ -93,7 +94,7 @@ def every_reduction(
     weight_lanes20 = tl.full([R0_BLOCK], 0.0, tl.float32)
     max_lanes23 = tl.full([R0_BLOCK // 4], float("-inf"), tl.float32)
     sum_lanes24 = tl.full([R0_BLOCK // 4], 0.0, tl.float32)
-    for r0_offset in range(0, 500, R0_BLOCK):
+    for r0_offset in tl.range(0, 500, R0_BLOCK, num_stages=STAGES):
         r0 = r0_offset + tl.arange(0, R0_BLOCK)
         rmask = r0 < 500
         in0_0 = tl.load(in0 + (x0 * 500 + r0), rmask)
@@ -150,4 +151,4 @@ def every_reduction(
     tl.store(out11 + x0, max41)
     tl.store(out12 + x0, sum42)
 # grid 4096
-# try {'XBLOCK': 1, 'R0_BLOCK': 512} warps 4
+# try {'XBLOCK': 1, 'R0_BLOCK': 512, 'STAGES': 1} warps 4

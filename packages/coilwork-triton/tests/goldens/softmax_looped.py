@@ -40,18 +40,18 @@ def online_softmax_chunks(m, s, x, CHUNK: tl.constexpr):
 
 
 @triton.jit
-def softmax(in0, out0, XBLOCK: tl.constexpr, R0_BLOCK: tl.constexpr):
+def softmax(in0, out0, XBLOCK: tl.constexpr, R0_BLOCK: tl.constexpr, STAGES: tl.constexpr):
     x0 = tl.program_id(0)
     max_lanes1 = tl.full([R0_BLOCK // 4], float("-inf"), tl.float32)
     sum_lanes2 = tl.full([R0_BLOCK // 4], 0.0, tl.float32)
-    for r0_offset in range(0, 50304, R0_BLOCK):
+    for r0_offset in tl.range(0, 50304, R0_BLOCK, num_stages=STAGES):
         r0 = r0_offset + tl.arange(0, R0_BLOCK)
         rmask = r0 < 50304
         in0_0 = tl.load(in0 + (x0 * 50304 + r0), rmask, eviction_policy="evict_last").to(tl.float32)
         max_lanes1, sum_lanes2 = online_softmax_chunks(max_lanes1, sum_lanes2, tl.where(rmask, in0_0, float("-inf")), 4)
     max3 = tl.reduce(max_lanes1, 0, combine_max_nan)
     sum4 = tl.sum(sum_lanes2 * exp_for_sum(max_lanes1 - max3), 0)
-    for r0_offset in range(0, 50304, R0_BLOCK):
+    for r0_offset in tl.range(0, 50304, R0_BLOCK, num_stages=STAGES):
         r0 = r0_offset + tl.arange(0, R0_BLOCK)
         rmask = r0 < 50304
         in0_5 = tl.load(in0 + (x0 * 50304 + r0), rmask, eviction_policy="evict_first").to(tl.float32)
@@ -60,6 +60,6 @@ def softmax(in0, out0, XBLOCK: tl.constexpr, R0_BLOCK: tl.constexpr):
         div8 = exp7 / sum4
         tl.store(out0 + (x0 * 50304 + r0), div8.to(tl.bfloat16), rmask)
 # grid 4096
-# try {'XBLOCK': 1, 'R0_BLOCK': 4096} warps 8
-# try {'XBLOCK': 1, 'R0_BLOCK': 2048} warps 4
-# try {'XBLOCK': 1, 'R0_BLOCK': 1024} warps 4
+# try {'XBLOCK': 1, 'R0_BLOCK': 4096, 'STAGES': 1} warps 8
+# try {'XBLOCK': 1, 'R0_BLOCK': 2048, 'STAGES': 1} warps 4
+# try {'XBLOCK': 1, 'R0_BLOCK': 1024, 'STAGES': 1} warps 4

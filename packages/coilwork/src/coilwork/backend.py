@@ -55,6 +55,7 @@ def compile_dynamo_graph(
         numerics=options.numerics,
         accumulation=options.accumulation,
         random=options.random,
+        sorting=options.sorting,
     )
     with collector_paused():
         return compile_with_aot_autograd(

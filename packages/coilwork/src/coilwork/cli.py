@@ -90,7 +90,8 @@ def options(markdown: bool) -> None:
     "--backends",
     default="eager,inductor,coilwork",
     show_default=True,
-    help="What to compare, the first being the measure of the others.",
+    help="What to compare, the first being the measure of the others: `name`, `name:mode`, or `name-max` for its mode "
+    "max-autotune-no-cudagraphs.",
 )
 @click.option("--backward", is_flag=True, help="Take gradients of parameters and inputs, too.")
 @click.option(

@@ -102,15 +102,21 @@ def tokens(length: int, device: str) -> Tensor:
 
 
 def compile_function(function: Callable[..., Any], backend: str) -> Callable[..., Any]:
-    """`function` under torch.compile, or as it is for `eager`."""
-    if backend == "eager":
+    """`function` under torch.compile, or as it is for `eager`.
+
+    `backend` may name a mode (`coilwork:reduce-overhead`); `NAME-max` is short for `NAME:max-autotune-no-cudagraphs`.
+    """
+    name, _, mode = backend.partition(":")
+    if name.endswith("-max"):
+        name, mode = name.removesuffix("-max"), mode or "max-autotune-no-cudagraphs"
+    if name == "eager":
         return function
     registered = {point.name for point in entry_points(group="torch_dynamo_backends")}
-    if backend == "coilwork" and backend not in registered:  # run from a source tree that is not installed
+    if name == "coilwork" and name not in registered:  # run from a source tree that is not installed
         from coilwork.backend import backend as coilwork_backend
 
-        return torch.compile(function, backend=coilwork_backend)
-    return torch.compile(function, backend=backend)
+        return torch.compile(function, backend=coilwork_backend, mode=mode or None)
+    return torch.compile(function, backend=name, mode=mode or None)
 
 
 def synchronize(device: str) -> None:

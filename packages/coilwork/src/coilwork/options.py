@@ -20,6 +20,7 @@ Wrapper = Literal["python", "fx", "cpp"]
 Numerics = Literal["fast", "eager", "strict"]
 ConvolutionLayout = Literal["auto", "captured", "channels_last"]
 Accumulation = Literal["auto", "sorted", "atomic"]
+Sorting = Literal["auto", "kernels", "calls"]
 Random = Literal["auto", "generated", "eager"]
 
 ENVIRONMENT_PREFIX: Final = "COILWORK_"
@@ -81,6 +82,14 @@ class CompileOptions:
         metadata=_about(
             "how floats are added at positions from tensors, as in the gradient of an embedding: sorted gives the same "
             "bits every time, atomic adds in any order without a sort; auto sorts on GPUs",
+            key=True,
+        ),
+    )
+    sorting: Sorting = field(
+        default="auto",
+        metadata=_about(
+            "sorts and largest elements of short rows: in kernels, fused with what surrounds them, or as torch's own kernels; "
+            "auto sorts in kernels on GPUs",
             key=True,
         ),
     )

@@ -87,6 +87,7 @@ def run_stages(job: Job, *, fallback: tuple[str, ...]) -> Compiled:
         numerics=options.numerics,
         accumulation=options.accumulation,
         random=options.random,
+        sorting=options.sorting,
     )
     with clock.stage("lower"):
         lowered = lower(gm, name=job.graph_id, options=lowering, example_strides=job.strides)

@@ -64,6 +64,7 @@ def target_of_device(device: str, options: CompileOptions) -> Target:
         matrix_tflop_s=base.matrix_tflop_s,
         launch_us=base.launch_us,
         features=base.features,
+        sorted_row=base.sorted_row,
         combines=base.combines,
     )
 

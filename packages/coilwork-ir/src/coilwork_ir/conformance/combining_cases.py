@@ -1,4 +1,4 @@
-"""Cases for what combines values: every kind of reduction and scan, and every mode of a store, on the types they take.
+"""Cases for what combines values: every kind of reduction and scan, sorts, and every mode of a store, on the types they take.
 
 Kinds share kernels, so that a generator whose sources take long to build needs few builds; those that a target may have
 no instruction for stand apart, because a kernel is refused as a whole.
@@ -16,7 +16,7 @@ from coilwork_ir.index import Expr, as_expr, symbol
 from coilwork_ir.kernels.nodes import Hints, Kernel, Range, ReductionStrategy, Store, TensorArg
 from coilwork_ir.kernels.text import format_kernel
 from coilwork_ir.ops import REDUCE_OPS, SCAN_KINDS, STORE_MODES, ReduceKind, ScanKind, StoreMode
-from coilwork_ir.scalar import Scalar, cast, load, placeholder, reduce, scan
+from coilwork_ir.scalar import Scalar, cast, load, placeholder, reduce, scan, sort
 
 _FLOATS: Final = tuple(d for d in KIT_DTYPES if d.is_float)
 _WHOLE: Final = tuple(d for d in KIT_DTYPES if not d.is_float)
@@ -147,6 +147,21 @@ def scan_case(name: str, dtypes: Sequence[DType], *, reverse: bool) -> Case:
     return rows.case(name, (5, 1100), "looped")
 
 
+def sort_case(name: str, dtypes: Sequence[DType], *, length: int) -> Case:
+    """Values and positions of rows of `length` on each of `dtypes`, in both directions."""
+    rows = _Rows(length)
+    for dtype in dtypes:
+        fill: Fill = "bool" if dtype.is_bool else "ties" if dtype.is_float else "left"
+        rows.value(fill, dtype)
+        element = load(rows.inputs[fill, dtype], [rows.flat], dtype)
+        for descending in (False, True):
+            for output in (0, 1):
+                found = sort(element, rows.r, output=output, descending=descending)
+                label = f"sort {'down' if descending else 'up'} {output} {dtype.text}"
+                rows.outputs.append((label, found, rows.flat))
+    return rows.case(name, (), "persistent")
+
+
 def store_case(name: str, modes: Sequence[StoreMode], dtypes: Sequence[DType]) -> Case:
     """Stores in each of `modes` to elements that several points hit, on each of `dtypes`."""
     size = symbol("n0", lo=0)
@@ -251,6 +266,7 @@ _TOGETHER: Final = Case(
 # Types with atomic instructions on today's GPUs, and the others.
 _ATOMIC: Final = (DType.F64, DType.F32, DType.I64, DType.I32)
 _OTHERS: Final = tuple(d for d in KIT_DTYPES if d not in _ATOMIC)
+_NARROW: Final = tuple(d for d in KIT_DTYPES if d.itemsize <= 4)
 _ORDERED: Final[tuple[StoreMode, ...]] = tuple(m for m in STORE_MODES if m in ("min", "max"))
 
 COMBINING_CASES: Final[tuple[Case, ...]] = (
@@ -263,6 +279,8 @@ COMBINING_CASES: Final[tuple[Case, ...]] = (
     scan_case("scan-whole", _WHOLE, reverse=False),
     scan_case("scan-floats-reverse", _FLOATS, reverse=True),
     scan_case("scan-whole-reverse", _WHOLE, reverse=True),
+    sort_case("sort", _NARROW, length=50),
+    sort_case("sort-wide", tuple(d for d in KIT_DTYPES if d not in _NARROW), length=20),
     store_case("store-add", ("add",), _ATOMIC),
     store_case("store-add-other-types", ("add",), _OTHERS),
     store_case("store-extremes", _ORDERED, _ATOMIC),

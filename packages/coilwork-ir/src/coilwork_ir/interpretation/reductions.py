@@ -1,4 +1,4 @@
-"""The meaning of every reduction and scan, as torch functions along the last dimension."""
+"""The meaning of every reduction and scan, and of sorting, as torch functions along the last dimension."""
 
 from __future__ import annotations
 
@@ -189,3 +189,9 @@ SCANNERS: Final[Mapping[ScanKind, Callable[[Tensor], tuple[Tensor, ...]]]] = Map
         "logcumsumexp": lambda value: (torch.logcumsumexp(value, -1),),
     }
 )
+
+
+def sort_last(value: Tensor, *, descending: bool) -> tuple[Tensor, Tensor]:
+    """The values along the last dimension in order, equal ones as they were, and where they were."""
+    values, positions = torch.sort(ordered(value), dim=-1, descending=descending, stable=True)
+    return (unordered(values, value.dtype), positions)

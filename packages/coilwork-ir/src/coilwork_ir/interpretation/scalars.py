@@ -14,10 +14,10 @@ from coilwork_ir.errors import InterpretError
 from coilwork_ir.index import Expr
 from coilwork_ir.interpret_ops import apply_op, literal, torch_dtype
 from coilwork_ir.interpretation.domain import Domain
-from coilwork_ir.interpretation.reductions import reduce_last, scan_last
+from coilwork_ir.interpretation.reductions import reduce_last, scan_last, sort_last
 from coilwork_ir.loops.nodes import Check
 from coilwork_ir.ops import StoreMode
-from coilwork_ir.scalar import Const, IndexValue, Load, Op, Reduce, Scalar, Scan, postorder
+from coilwork_ir.scalar import Const, IndexValue, Load, Op, Reduce, Scalar, Scan, Sort, postorder
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,10 @@ class Evaluator:
                 return self._reduce(node)
             case Scan():
                 return self._scan(node)
+            case Sort():
+                value, dim = self._whole_axis(node.operands[0], node.axis)
+                found = sort_last(value.movedim(dim, -1), descending=node.descending)
+                return found[node.output].movedim(-1, dim)
         raise TypeError(f"not a scalar node: {node!r}")
 
     def _index(self, expr: Expr, indirect: Sequence[Tensor]) -> Tensor:
@@ -142,13 +146,17 @@ class Evaluator:
             count *= self.domain.shape[d]
         return value.permute([*kept, *dims]).reshape([*(value.shape[d] for d in kept), count])
 
-    def _scan(self, node: Scan) -> Tensor:
-        dim = self.domain.position[node.axis]
-        value = self.done[node.operands[0]]
+    def _whole_axis(self, operand: Scalar, axis: Expr) -> tuple[Tensor, int]:
+        """The operand's value with all dimensions of the domain, that of `axis` at full size, and which one that is."""
+        dim = self.domain.position[axis]
+        value = self.done[operand]
         rank = len(self.domain.shape)
         while value.dim() < rank:
             value = value.unsqueeze(0)
-        value = value.expand([self.domain.shape[d] if d == dim else value.shape[d] for d in range(rank)])
+        return value.expand([self.domain.shape[d] if d == dim else value.shape[d] for d in range(rank)]), dim
+
+    def _scan(self, node: Scan) -> Tensor:
+        value, dim = self._whole_axis(node.operands[0], node.axis)
         results = scan_last(node.kind, value.movedim(dim, -1), reverse=node.reverse)
         return results[node.output].movedim(-1, dim)
 

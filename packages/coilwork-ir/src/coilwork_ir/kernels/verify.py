@@ -19,7 +19,7 @@ from coilwork_ir.loops.verify import RULES as LOOP_RULES
 from coilwork_ir.loops.verify import verify_node, verify_results
 from coilwork_ir.loops.verify_computed import check_same_layout
 from coilwork_ir.ops import SELF_COMBINING
-from coilwork_ir.scalar import IndexValue, Load, Reduce, Scalar, Scan, postorder
+from coilwork_ir.scalar import IndexValue, Load, Reduce, Scalar, Scan, Sort, postorder
 from coilwork_ir.verification.rules import Place, Rule
 from coilwork_ir.verification.scalars import (
     SCALAR_RULES,
@@ -61,7 +61,9 @@ KERNEL_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
             "what uses a reduction along walked ranges varies along none of them and is not reduced again",
             "put it into a later kernel",
         ),
-        "scan-axis": Rule("a scan runs along a reduction range", "make the scanned range a reduction range"),
+        "scan-axis": Rule(
+            "a scan or sort runs along a reduction range", "make the range it runs along a reduction range"
+        ),
         "store-level": Rule(
             "an unmasked plain store whose value varies along a reduced or walked range varies along it in its index too",
             "reduce the value first, or store it at an index that uses the range",
@@ -208,6 +210,9 @@ def _check_values(
             case Scan():
                 if node.axis not in reduced:
                     place.fail("scan-axis", f"{node.kind} along {node.axis!r}")
+            case Sort():
+                if node.axis not in reduced:
+                    place.fail("scan-axis", f"sort along {node.axis!r}")
             case _:
                 pass
         check_symbols_of(node, ranges, scope, place)
@@ -252,7 +257,7 @@ def levels(kernel: Kernel) -> dict[Scalar, frozenset[Expr]]:
                 level |= node.expr.free_symbols & ranges
             case Reduce():
                 level -= frozenset(node.axes)
-            case Scan():
+            case Scan() | Sort():
                 level |= {node.axis}
             case _:
                 pass
@@ -288,7 +293,7 @@ def _check_walked(kernel: Kernel, level_of: Mapping[Scalar, frozenset[Expr]], pl
         column = isinstance(node, Reduce) and not walked.isdisjoint(node.axes)
         if isinstance(node, Reduce) and column and node.kind not in SELF_COMBINING:
             place.fail("walked", f"{node.kind} along walked ranges")
-        if again and (isinstance(node, Reduce | Scan) or not walked.isdisjoint(level_of[node])):
+        if again and (isinstance(node, Reduce | Scan | Sort) or not walked.isdisjoint(level_of[node])):
             place.fail("walked-order", f"{type(node).__name__.lower()} of a reduction along walked ranges")
         if again or column:
             late.add(node)

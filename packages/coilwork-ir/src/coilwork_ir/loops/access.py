@@ -49,10 +49,8 @@ def bound_symbols(node: Node) -> tuple[Expr, ...]:
 def bodies(node: Node) -> tuple[Scalar, ...]:
     """Scalar graphs evaluated by `node`: values, masks, index values, conditions of checks."""
     match node:
-        case Pointwise() | Reduce() | Scan():
+        case Pointwise() | Reduce() | Scan() | Sort():
             return (node.body, *_conditions(node.checks))
-        case Sort():
-            return (node.body,)
         case Scatter():
             mask = () if node.mask is None else (node.mask,)
             return (node.value, *node.indirect, *mask, *_conditions(node.checks))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import torch
 from torch import Tensor
 
 from coilwork_ir.buffers import Argument, Buffer
@@ -17,7 +16,7 @@ from coilwork_ir.index import Expr
 from coilwork_ir.interpretation.calls import argument_value, call, take_results
 from coilwork_ir.interpretation.domain import Domain
 from coilwork_ir.interpretation.memory import Memory, Value, flat
-from coilwork_ir.interpretation.reductions import reduce_last, scan_last
+from coilwork_ir.interpretation.reductions import reduce_last, scan_last, sort_last
 from coilwork_ir.interpretation.scalars import Evaluator, combine
 from coilwork_ir.loops.access import read
 from coilwork_ir.loops.nodes import (
@@ -78,10 +77,11 @@ def step(node: Node, memory: Memory, constants: Mapping[str, Tensor]) -> None:
             results = scan_last(node.kind, body.movedim(dim, -1), reverse=node.reverse)
             _store(node.outputs, [r.movedim(-1, dim) for r in results], memory)
         case Sort():
-            body = _evaluator(node, node.ranges, (), memory).full(node.body)
+            body = _evaluator(node, node.ranges, node.checks, memory).full(node.body)
             dim = node.ranges.index(node.axis)
-            ordered = torch.sort(body, dim=dim, descending=node.descending, stable=True)
-            _store(node.outputs, [ordered.values, ordered.indices], memory)
+            results = sort_last(body.movedim(dim, -1), descending=node.descending)
+            count = body.shape[dim] if node.count is None else memory.size(node.count)
+            _store(node.outputs, [r[..., :count].movedim(-1, dim) for r in results], memory)
         case Scatter():
             _scatter(node, memory)
         case View():

@@ -78,14 +78,21 @@ class Scan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sort:
-    """Sort `body` along `axis`, one of `ranges`: `outputs` are the values and the `i64` positions, or `None`."""
+    """Sort `body` along `axis`, one of `ranges`: `outputs` are the values and the `i64` positions, or `None`.
+
+    The order is that of the scalar `Sort`. With `count`, the outputs hold only that many of each row, the first in order:
+    their shape is that of `ranges` with `count` for the extent of `axis`. Without `stable`, positions of equal values may
+    come in any order.
+    """
 
     outputs: tuple[Buffer | None, Buffer | None]
     ranges: tuple[Expr, ...]
     axis: Expr
     body: Scalar
+    count: Expr | None = None
     descending: bool = False
     stable: bool = True
+    checks: tuple[Check, ...] = ()
     origins: tuple[Origin, ...] = UNKNOWN
 
 

@@ -264,17 +264,24 @@ def _read_scan(reader: Reader, symbols: Symbols, outputs: tuple[Buffer | None, .
 def _read_sort(reader: Reader, symbols: Symbols, outputs: tuple[Buffer | None, ...]) -> Node:
     ranges, _, scope = _read_domain(reader, symbols)
     axis = _read_axis(reader, scope)
+    count = None
+    if reader.accept("first"):
+        reader.expect("`")
+        count = reader.index(symbols, "`")
+        reader.expect("`")
     descending = reader.accept("descending")
     stable = reader.accept("stable")
-    body, _ = _read_body(reader, scope)
+    body, checks = _read_body(reader, scope)
     values, indices = outputs
     return Sort(
         outputs=(values, indices),
         ranges=ranges,
         axis=axis,
         body=body,
+        count=count,
         descending=descending,
         stable=stable,
+        checks=checks,
         origins=parse_origins(reader),
     )
 

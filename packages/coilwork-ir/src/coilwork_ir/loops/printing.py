@@ -84,9 +84,10 @@ def format_node(node: Node, indent: str, *, origins: bool = True) -> str:
             head = f"{_outputs(node.outputs)} = scan {node.kind} {_domain(node.ranges)} along {node.axis.name}{back}"
             return _with_body(head, node.body, node.checks, indent) + tail
         case Sort():
-            flags = (" descending" if node.descending else "") + (" stable" if node.stable else "")
+            first = "" if node.count is None else f" first `{format_expr(node.count)}`"
+            flags = first + (" descending" if node.descending else "") + (" stable" if node.stable else "")
             head = f"{_outputs(node.outputs)} = sort {_domain(node.ranges)} along {node.axis.name}{flags}"
-            return _with_body(head, node.body, (), indent) + tail
+            return _with_body(head, node.body, node.checks, indent) + tail
         case Scatter():
             return _format_scatter(node, indent) + tail
         case View():

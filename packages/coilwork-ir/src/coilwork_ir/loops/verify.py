@@ -32,6 +32,7 @@ from coilwork_ir.loops.printing import format_node
 from coilwork_ir.loops.verify_computed import (
     check_axes,
     check_bodies,
+    check_count,
     check_domain,
     check_dtype,
     check_positions,
@@ -55,6 +56,9 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         "axes": Rule(
             "axes of a reduction are distinct range symbols, and not ranges of the output",
             "name the reduced dimensions after the bar: [i0: n | r0: m]",
+        ),
+        "sort-count": Rule(
+            "a sort keeps no more elements of a row than there are", "keep as many as the axis has at most"
         ),
         "scan-axis": Rule("the axis of a scan or sort is one of its ranges", "name one of the ranges"),
         "body-dtype": Rule(
@@ -139,9 +143,9 @@ def verify_node(node: Node, scope: Scope) -> None:
         case Scan() | Sort():
             if not any(node.axis is r for r in node.ranges):
                 place.fail("scan-axis", f"{node.axis!r} is not one of the ranges")
-            check_domain(node.outputs, node.ranges, (), scope, place)
-            checks = node.checks if isinstance(node, Scan) else ()
-            check_bodies(node, node.ranges, checks, scope, place)
+            kept = check_count(node, scope, place) if isinstance(node, Sort) else {}
+            check_domain(node.outputs, node.ranges, (), scope, place, kept=kept)
+            check_bodies(node, node.ranges, node.checks, scope, place)
             check_positions(node, place)
             define_computed(node.outputs, node, scope, place)
         case Scatter():

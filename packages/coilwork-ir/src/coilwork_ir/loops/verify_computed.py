@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, provably_eq
+from coilwork_ir.index import Expr, provably_eq, provably_le
 from coilwork_ir.loops.access import bodies, overwritten
 from coilwork_ir.loops.filling import box_of
 from coilwork_ir.loops.nodes import Check, Node, Pointwise, Reduce, Scan, Scatter, Sort
@@ -20,9 +21,18 @@ from coilwork_ir.verification.scope import Scope
 
 
 def check_domain(
-    outputs: Sequence[Buffer | None], ranges: Sequence[Expr], axes: Sequence[Expr], scope: Scope, place: Place
+    outputs: Sequence[Buffer | None],
+    ranges: Sequence[Expr],
+    axes: Sequence[Expr],
+    scope: Scope,
+    place: Place,
+    *,
+    kept: Mapping[Expr, Expr] = MappingProxyType({}),
 ) -> None:
-    """The ranges are what the shape of every output asks for; the axes are ranges too, none occurs twice."""
+    """The ranges are what the shape of every output asks for; the axes are ranges too, none occurs twice.
+
+    Of the ranges that `kept` names the outputs hold so many points.
+    """
     whole = (*ranges, *axes)
     names: set[str] = set()
     for value in whole:
@@ -43,11 +53,11 @@ def check_domain(
                 f"%{output.name} has {len(output.shape)} dimensions, not {len(ranges)} ranges",
             )
         for position, (value, size) in enumerate(zip(ranges, output.shape, strict=True)):
-            extent = value.extent
+            extent = kept.get(value, value.extent)
             if extent is not None and extent is not size and not provably_eq(extent, size):
                 place.fail(
                     "range-extents",
-                    f"dimension {position} of %{output.name} is {size!r}, range {value.name} has extent {extent!r}",
+                    f"dimension {position} of %{output.name} is {size!r}, range {value.name} gives {extent!r}",
                 )
 
 
@@ -84,6 +94,17 @@ def check_dtype(dtype: DType, output: Buffer | None, place: Place) -> None:
         place.fail("body-dtype", f"the value is {dtype.text}, %{output.name} is {output.dtype.text}")
 
 
+def check_count(node: Sort, scope: Scope, place: Place) -> Mapping[Expr, Expr]:
+    """As many elements of each row are kept as it has, or fewer: these, by the range that runs along it."""
+    extent = node.axis.extent
+    if node.count is None or extent is None:
+        return {}
+    scope.check_symbols(node.count, (), place)
+    if not (provably_le(0, node.count) and provably_le(node.count, extent)):
+        place.fail("sort-count", f"the first {node.count!r} of {extent!r}")
+    return {node.axis: node.count}
+
+
 def check_axes(node: Reduce, place: Place) -> None:
     """The axes are distinct range symbols, and none is a range of the output."""
     for position, axis in enumerate(node.axes):
@@ -113,6 +134,8 @@ def check_positions(node: Scan | Sort, place: Place) -> None:
     """A scan or sort gives values, then maybe positions."""
     if isinstance(node, Sort):
         most, first = 2, node.body.dtype
+        if first.is_complex:
+            place.fail("body-dtype", f"{first.text} has no order")
     else:
         most = 2 if node.kind in ("min", "max") else 1
         first = DType.I64 if node.kind in ("argmin", "argmax") else node.body.dtype

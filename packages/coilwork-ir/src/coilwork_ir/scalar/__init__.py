@@ -1,8 +1,19 @@
 """Scalar values: interned graphs of loads, constants and scalar ops."""
 
-from coilwork_ir.scalar.build import cast, const, index_value, load, op, placeholder, reduce, scan, where
+from coilwork_ir.scalar.build import (
+    cast,
+    const,
+    index_value,
+    load,
+    op,
+    placeholder,
+    reduce,
+    scan,
+    sort,
+    where,
+)
 from coilwork_ir.scalar.leading import leading_points
-from coilwork_ir.scalar.nodes import Const, IndexValue, Literal_, Load, Op, Reduce, Scalar, Scan
+from coilwork_ir.scalar.nodes import Const, IndexValue, Literal_, Load, Op, Reduce, Scalar, Scan, Sort
 from coilwork_ir.scalar.walk import (
     loads,
     postorder,
@@ -21,6 +32,7 @@ __all__ = [
     "Reduce",
     "Scalar",
     "Scan",
+    "Sort",
     "cast",
     "const",
     "index_value",
@@ -34,6 +46,7 @@ __all__ = [
     "reduce",
     "rewrite",
     "scan",
+    "sort",
     "substitute_ranges",
     "where",
     "with_operands",

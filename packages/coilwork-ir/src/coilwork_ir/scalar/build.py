@@ -11,7 +11,19 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import VerifyError
 from coilwork_ir.index import Expr, symbol
 from coilwork_ir.ops import REDUCE_OPS, SCALAR_OPS, ReduceKind, ScalarOp, ScanKind
-from coilwork_ir.scalar.nodes import SCALARS, Const, IndexValue, Key, Literal_, Load, Op, Reduce, Scalar, Scan
+from coilwork_ir.scalar.nodes import (
+    SCALARS,
+    Const,
+    IndexValue,
+    Key,
+    Literal_,
+    Load,
+    Op,
+    Reduce,
+    Scalar,
+    Scan,
+    Sort,
+)
 
 _S = TypeVar("_S", bound=Scalar)
 
@@ -180,6 +192,25 @@ def scan(kind: ScanKind, operand: Scalar, axis: Expr, *, output: int = 0, revers
 
     key: Key = (Scan, kind, operand, axis, output, reverse)
     return _interned(key, make, Scan)
+
+
+def sort(operand: Scalar, axis: Expr, *, output: int = 0, descending: bool = False) -> Sort:
+    """Values (`output` 0) or positions (1) of `operand` along `axis` in order; see `Sort`.
+
+    Raises:
+        VerifyError: there is no such result, or values of this type have no order.
+    """
+    if output not in (0, 1):
+        raise VerifyError("sort-output", f"a sort has no result number {output}")
+    if operand.dtype.is_complex:
+        raise VerifyError("operand-type", f"sort of {operand.dtype.text}, which has no order")
+    result = DType.I64 if output == 1 else operand.dtype
+
+    def make() -> Sort:
+        return _fill(Sort, key, result, (operand,), axis=axis, output=output, descending=descending)
+
+    key: Key = (Sort, operand, axis, output, descending)
+    return _interned(key, make, Sort)
 
 
 def _fill(cls: type[_S], key: Key, dtype: DType, operands: tuple[Scalar, ...], **fields: object) -> _S:

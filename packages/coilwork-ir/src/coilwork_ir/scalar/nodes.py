@@ -4,8 +4,8 @@ A body is a directed acyclic graph of five kinds of node. Nodes are immutable an
 same object, so `is` compares, hashing is O(1), and common subexpressions exist once. Build them with the functions in
 `coilwork_ir.scalar` only.
 
-Loop IR uses `Const`, `IndexValue`, `Load` and `Op`; its reductions are graph nodes. Kernel IR adds `Reduce` and `Scan`,
-whose axes are reduction ranges of the kernel; a value below a `Reduce` varies along its axes, the `Reduce` itself not.
+Loop IR uses `Const`, `IndexValue`, `Load` and `Op`; its reductions are graph nodes. Kernel IR adds `Reduce`, `Scan`
+and `Sort`, whose axes are reduction ranges of the kernel; a value below a `Reduce` varies along its axes, the `Reduce` itself not.
 """
 
 from __future__ import annotations
@@ -106,6 +106,20 @@ class Scan(Scalar):
     axis: Expr
     output: int
     reverse: bool
+
+
+class Sort(Scalar):
+    """The operand's values along the range symbol `axis`, in ascending or `descending` order.
+
+    At position p of the axis, output 0 is the value that is number p in that order and output 1 the `i64` position that it
+    has in the operand. Equal values keep their order, also if `descending`; -0.0 and 0.0 are equal, NaN is greater than
+    all numbers (as torch.sort(stable=True) has it). A NaN may come out with other bits.
+    """
+
+    __slots__ = ("axis", "descending", "output")
+    axis: Expr
+    descending: bool
+    output: int
 
 
 Key: TypeAlias = tuple[object, ...]

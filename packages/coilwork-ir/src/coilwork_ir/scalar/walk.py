@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from coilwork_ir.index import Expr, substitute
-from coilwork_ir.scalar.build import index_value, load, op, reduce, scan
-from coilwork_ir.scalar.nodes import Const, IndexValue, Load, Op, Reduce, Scalar, Scan
+from coilwork_ir.scalar.build import index_value, load, op, reduce, scan, sort
+from coilwork_ir.scalar.nodes import Const, IndexValue, Load, Op, Reduce, Scalar, Scan, Sort
 
 
 def postorder(roots: Iterable[Scalar]) -> Iterator[Scalar]:
@@ -56,6 +56,8 @@ def with_operands(node: Scalar, operands: Sequence[Scalar]) -> Scalar:
             return reduce(node.kind, operands, node.axes, output=node.output)
         case Scan():
             return scan(node.kind, operands[0], node.axis, output=node.output, reverse=node.reverse)
+        case Sort():
+            return sort(operands[0], node.axis, output=node.output, descending=node.descending)
     raise TypeError(f"not a scalar node: {node!r}")
 
 
@@ -68,7 +70,7 @@ def rewrite(roots: Sequence[Scalar], visit: Callable[[Scalar], Scalar]) -> tuple
 
 
 def substitute_ranges(roots: Sequence[Scalar], mapping: Mapping[Expr, Expr]) -> tuple[Scalar, ...]:
-    """`roots` with index symbols replaced; axes of reductions and scans, being symbols, map to symbols."""
+    """`roots` with index symbols replaced; axes of reductions, scans and sorts, being symbols, map to symbols."""
 
     def visit(node: Scalar) -> Scalar:
         match node:
@@ -90,6 +92,9 @@ def substitute_ranges(roots: Sequence[Scalar], mapping: Mapping[Expr, Expr]) -> 
             case Scan():
                 axis = mapping.get(node.axis, node.axis)
                 return scan(node.kind, node.operands[0], axis, output=node.output, reverse=node.reverse)
+            case Sort():
+                axis = mapping.get(node.axis, node.axis)
+                return sort(node.operands[0], axis, output=node.output, descending=node.descending)
             case _:
                 return node
 

@@ -23,6 +23,7 @@ from coilwork_ir.scalar import (
     Reduce,
     Scalar,
     Scan,
+    Sort,
     cast,
     const,
     index_value,
@@ -32,6 +33,7 @@ from coilwork_ir.scalar import (
     postorder,
     reduce,
     scan,
+    sort,
 )
 from coilwork_ir.text.atoms import (
     Symbols,
@@ -86,6 +88,9 @@ def _format_node(node: Scalar, names: Names) -> str:
         case Scan():
             back = " reverse" if node.reverse else ""
             return f"scan {node.kind} {node.output} {listed(node.operands)} along {node.axis.name}{back}"
+        case Sort():
+            down = " descending" if node.descending else ""
+            return f"sort {node.output} {listed(node.operands)} along {node.axis.name}{down}"
     raise TypeError(f"not a scalar node: {node!r}")
 
 
@@ -140,6 +145,8 @@ def _parse_node(reader: Reader, symbols: Symbols, values: Values) -> Scalar:
             return _parse_reduce(reader, symbols, values)
         case "scan":
             return _parse_scan(reader, symbols, values)
+        case "sort":
+            return _parse_sort(reader, symbols, values)
     if word not in SCALAR_OPS:
         raise reader.error(f"there is no scalar op {word!r}", at)
     operands = parse_list(reader, lambda: parse_value(reader, values))
@@ -190,3 +197,11 @@ def _parse_scan(reader: Reader, symbols: Symbols, values: Values) -> Scalar:
     reader.expect("along")
     axis = _parse_axis(reader, symbols)
     return scan(kind, operand, axis, output=output, reverse=reader.accept("reverse"))
+
+
+def _parse_sort(reader: Reader, symbols: Symbols, values: Values) -> Scalar:
+    output = reader.integer()
+    (operand,) = parse_list(reader, lambda: parse_value(reader, values))
+    reader.expect("along")
+    axis = _parse_axis(reader, symbols)
+    return sort(operand, axis, output=output, descending=reader.accept("descending"))

@@ -51,6 +51,7 @@ class Elements:
             scalar stands for. Where the last argument (bool) is false nothing may be read, and the value is 0.
         dtype: the type to add in, which `value` has.
         checks: run-time checks of element `n`.
+        ordered: keys never decrease, so that there is nothing to sort.
     """
 
     count: Expr
@@ -62,6 +63,7 @@ class Elements:
     value: Callable[[Expr, Scalar, tuple[Expr, ...], Scalar], Scalar]
     dtype: DType
     checks: Callable[[Expr], Sequence[Check]]
+    ordered: bool = False
 
     @property
     def sums(self) -> Expr:
@@ -173,17 +175,23 @@ def sums_of_rows(builder: Builder, device: str, elements: Elements) -> Sums:
     parts = None
     if few is None or few >= _LEAST_PIECES:
         parts = _sums_of_pieces(builder, device, elements, order, pieces)
-    values = _rows(builder, device, elements, starts, order.places, parts)
+    values = _rows(builder, device, elements, order, starts, parts)
     return Sums(values=values, starts=starts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Order:
-    """The keys in order, less `offset`, and where each was."""
+    """The keys in order, less `offset`, and where each was; `places` is None if that is where it is."""
 
     keys: TensorValue
     offset: int
-    places: TensorValue
+    places: TensorValue | None
+
+    def place(self, position: Expr, indirect: tuple[Scalar, ...] = (), mask: Scalar | None = None) -> Scalar:
+        """Where the key at `position` was, in `i64`; `indirect` are what its placeholders stand for."""
+        if self.places is not None:
+            return load(self.places.buffer.name, (position,), DType.I64, indirect=indirect, mask=mask)
+        return cast(indirect[0], DType.I64) if indirect else index(position)
 
 
 def _sorted(builder: Builder, device: str, elements: Elements) -> _Order:
@@ -207,6 +215,8 @@ def _sorted(builder: Builder, device: str, elements: Elements) -> _Order:
     )
     if not elements.one_run:
         keys = builder.view(keys.buffer, (elements.count,), (as_expr(1),), as_expr(0))
+    if elements.ordered:
+        return _Order(keys=keys, offset=offset, places=None)
     ranges = node_ranges("i", keys.shape)
     ordered = builder.declare(keys.shape, keys.dtype, device, name=f"{builder.hint}_sorted")
     places = builder.declare(keys.shape, DType.I64, device, name=f"{builder.hint}_places")
@@ -245,7 +255,8 @@ def _starts_of_runs(
     builder: Builder, device: str, elements: Elements, order: _Order, starts: TensorValue
 ) -> TensorValue:
     """Where each row's elements begin, given where each key's do: among those, places grow from run to run."""
-    width = starts.dtype
+    width, places = starts.dtype, order.places
+    assert places is not None
 
     def body(point: tuple[Expr, ...]) -> Scalar:
         key, run = floordiv(point[0], elements.runs), mod(point[0], elements.runs)
@@ -253,7 +264,7 @@ def _starts_of_runs(
         # behind all rows nothing is looked at
         inside = lt(index(key), index(elements.rows))
         between = builder.read(starts, (key,)), builder.read(starts, (key + 1,), mask=inside)
-        return lower_bound(builder, order.places, lambda place: lt(cast(place, width), first), between)
+        return lower_bound(builder, places, lambda place: lt(cast(place, width), first), between)
 
     return builder.pointwise((elements.sums + 1,), width, device, body, name=f"{builder.hint}_run_starts")
 
@@ -276,11 +287,11 @@ def _sums_of_pieces(
         if not elements.one_run:
             width = search_type(elements.count)
             length = cast(index(elements.run_length), width)
-            places = [cast(builder.read(order.places, (end,)), width) for end in ends]
+            places = [cast(order.place(end), width) for end in ends]
             one_row = both(one_row, eq(*(op("truncdiv", place, length) for place in places)))
         length = select(one_row, const(PIECE, DType.I64), const(0, DType.I64))
         inside = lt(index(axes[0]), length)
-        place = builder.read(order.places, (point[0] * PIECE + axes[0],), mask=inside)
+        place = order.place(point[0] * PIECE + axes[0], mask=inside)
         value = elements.value(placeholder(0), place, point[1:], inside)
         return select(inside, value, const(0, elements.dtype))
 
@@ -295,8 +306,8 @@ def _rows(
     builder: Builder,
     device: str,
     elements: Elements,
+    order: _Order,
     starts: TensorValue,
-    places: TensorValue,
     parts: TensorValue | None,
 ) -> TensorValue:
     shape = (elements.sums, *elements.inner)
@@ -309,7 +320,7 @@ def _rows(
     zero = const(0, elements.dtype)
 
     def element(position: Scalar, inside: Scalar) -> Scalar:
-        place = load(places.buffer.name, (placeholder(0),), DType.I64, indirect=(position,), mask=inside)
+        place = order.place(placeholder(0), (position,), inside)
         return elements.value(placeholder(0), place, point[1:], inside)
 
     if parts is None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, product
 from coilwork_ir.scalar import Scalar, cast, const
 from coilwork_lowering.builder import Builder
+from coilwork_lowering.known_order import in_order
 from coilwork_lowering.ops.elementwise import scalar_operand
 from coilwork_lowering.ops.indexing import AdvancedIndex, in_range, position_of
 from coilwork_lowering.ops.segments import Elements, flatten, sums_of_rows, unflatten
@@ -66,6 +67,7 @@ def index_put_sorted(
         value=element,
         dtype=wide,
         checks=lambda flat: plan.checks(builder, at(flat), call.target),
+        ordered=_one_in_order(call.node.args[1]),
     )
 
     def rows(point: tuple[Expr, ...]) -> tuple[Expr, ...]:
@@ -172,8 +174,15 @@ def index_add_sorted(
         value=element,
         dtype=wide,
         checks=lambda flat: (in_range(key(flat), value.shape[dim], call.target),),
+        ordered=in_order(call.node.args[2]),
     )
     return _added(builder, call, value, elements, lambda point: (point[dim], *point[:dim], *point[dim + 1 :]))
+
+
+def _one_in_order(indices: Any) -> bool:
+    """Of the index tensors, FX values or None, there is one, and it never decreases."""
+    found = [given for given in indices if given is not None]
+    return len(found) == 1 and in_order(found[0])
 
 
 def _added(

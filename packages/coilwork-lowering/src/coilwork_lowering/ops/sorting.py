@@ -1,127 +1,197 @@
-"""The few largest or smallest elements of short rows: one reduction each, of what those before it leave.
+"""Sorted rows, their first elements, and elements by rank: rows that fit on chip are sorted there.
 
-All of them walk the same row, so that they share a kernel that reads it once and keeps it on chip, together with what makes
-the row, as the softmax of a router. Longer rows, more elements and whole sorts are calls of ATen.
+A row is sorted together with what makes it, and what follows element by element. Longer rows, rows whose length is not
+known, and rows on a CPU are calls of ATen. So are elements of 64 bits, whose keys leave no room for positions.
+
+Everything here is stable: of equal elements the first comes first, where eager may give any order.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
-from coilwork_ir.buffers import Buffer
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_int
-from coilwork_ir.loops import Reduce
-from coilwork_ir.scalar import Scalar, cast, const, load, op, placeholder
+from coilwork_ir.index import Expr, as_expr, as_int
+from coilwork_ir.loops import Sort
+from coilwork_ir.scalar import Scalar, cast, const, op
+from coilwork_lowering import view_maps
 from coilwork_lowering.builder import Builder, device_text, node_ranges
+from coilwork_lowering.ops.choosing import MOST_CHOSEN, choose, has_order_key
 from coilwork_lowering.ops.elementwise import overloads
-from coilwork_lowering.rules import Call, NotLowered, Rule, wrap_dim
-from coilwork_lowering.scalar_math import either, eq, index, lt, select
+from coilwork_lowering.ops.reductions import mapped
+from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, wrap_dim
+from coilwork_lowering.scalar_math import eq, gt, index, select, sub
 from coilwork_lowering.simplify import simplified
 from coilwork_lowering.values import TensorValue, Value, coordinate_symbols, whole
 
-# Elements chosen: as many as reductions share a kernel, and no more than passes over a row are cheap.
-MOST_CHOSEN: Final = 8
 # Points of a row that stays on chip.
 LONGEST_ROW: Final = 4096
-_SIGN: Final = 1 << 31
+_UNSORTED: Final = (DType.F64, DType.I64, DType.U64, DType.F8E4M3, DType.F8E5M2)
 
 
-def order_key(value: Scalar) -> Scalar:
-    """A number in the order of `value`, NaN above all, and neither the least nor the greatest of its type.
+def _row(builder: Builder, call: Call) -> tuple[TensorValue, int, int]:
+    """The operand, the dimension that its rows lie along, and their length.
 
-    Floats give an `i32`: their bits, those of negative ones turned around (both zeros give 0). Integers of up to 32 bits
-    give an `i64`.
+    Raises:
+        NotLowered: they are not sorted in a kernel.
     """
-    if not value.dtype.is_float:
-        return cast(value, DType.I64)
-    wide = cast(value, DType.F32)
-    bits = op("bitcast", wide, dtype=DType.I32)
-    turned = op("sub", const(-_SIGN, DType.I32), bits)
-    ordered = select(lt(bits, const(0, DType.I32)), turned, bits)
-    return select(op("isnan", wide), const(_SIGN - 2, DType.I32), ordered)
+    value = call.tensor("self")
+    sorting = builder.options.sorting
+    if sorting == "calls" or (sorting == "auto" and value.device.startswith("cpu")):
+        raise NotLowered("a sort that ATen does as well")
+    if not value.shape or device_text(call.result[0].device) != value.device:
+        raise NotLowered("a sort of a number")
+    dim = wrap_dim(call.integer("dim"), len(value.shape))
+    length = as_int(value.shape[dim])
+    if length is None or length > LONGEST_ROW:
+        raise NotLowered("rows that do not stay on chip")
+    if value.dtype in _UNSORTED or value.dtype.is_complex:
+        raise NotLowered("elements in no order of 32 bits")
+    if any(as_int(extent) == 0 for extent in value.shape):
+        raise NotLowered("a sort of nothing")
+    return value, dim, length
+
+
+def _sorted(
+    builder: Builder,
+    value: TensorValue,
+    dim: int,
+    *,
+    descending: bool,
+    stable: bool = False,
+    count: int | None = None,
+    strides: Sequence[Sequence[Expr] | None] = (None, None),
+) -> tuple[TensorValue, TensorValue]:
+    """The elements along `dim` in order, or the first `count` of them, and their positions."""
+    ranges = node_ranges("i", value.shape)
+    # along the sort the coordinate is the range, also if there is one point
+    point = list(coordinate_symbols("i", value.shape))
+    point[dim] = ranges[dim]
+    shape = list(value.shape)
+    if count is not None:
+        shape[dim] = as_expr(count)
+    outputs = tuple(
+        builder.declare(tuple(shape), dtype, value.device, strides=layout, name=f"{builder.hint}_{what}")
+        for dtype, layout, what in zip((value.dtype, DType.I64), strides, ("values", "indices"), strict=True)
+    )
+    builder.add(
+        Sort(
+            outputs=(outputs[0], outputs[1]),
+            ranges=ranges,
+            axis=ranges[dim],
+            body=simplified(builder.read(value, tuple(point))),
+            count=None if count is None else as_expr(count),
+            descending=descending,
+            stable=stable,
+            origins=builder.origins,
+        )
+    )
+    return whole(outputs[0]), whole(outputs[1])
+
+
+def _sort(builder: Builder, call: Call) -> Value:
+    values, positions = call.result
+    value, dim, _ = _row(builder, call)
+    strides = (builder.result_strides(values), builder.result_strides(positions))
+    stable = bool(call.arguments.get("stable"))
+    descending = bool(call["descending"])
+    return _sorted(builder, value, dim, descending=descending, stable=stable, strides=strides)
 
 
 def _topk(builder: Builder, call: Call) -> Value:
-    value, count = call.tensor("self"), call.integer("k")
     values, positions = call.result
-    device = device_text(values.device)
-    if not value.shape or device != value.device:
-        raise NotLowered("the largest elements of a number")
-    dim = wrap_dim(call.integer("dim"), len(value.shape))
-    length = as_int(value.shape[dim])
-    if length is None or not 1 <= count <= MOST_CHOSEN or not count < length <= LONGEST_ROW:
-        raise NotLowered("elements of a row that does not stay on chip")
-    if value.dtype in (DType.F64, DType.I64, DType.U64, DType.U32, DType.BOOL) or device.startswith("cpu"):
-        raise NotLowered("elements in no order of 32 bits")
-    if any(as_int(extent) == 0 for extent in value.shape):
-        raise NotLowered("elements of nothing")
-    chosen = _choose(builder, value, dim, count, largest=bool(call["largest"]))
-    shape = builder.sizes.exprs(positions.shape)
+    count = call.integer("k")
+    value, dim, length = _row(builder, call)
+    if not 1 <= count <= length:
+        raise NotLowered("no elements of a row")
+    largest = bool(call["largest"])
+    if count <= MOST_CHOSEN and count < length and has_order_key(value.dtype):
+        return choose(builder, call, value, dim, count, largest=largest)
+    strides = (builder.result_strides(values), builder.result_strides(positions))
+    return _sorted(builder, value, dim, descending=largest, count=count, strides=strides)
 
-    def position(point: tuple[Expr, ...]) -> Scalar:
-        row = (*point[:dim], *point[dim + 1 :])
-        found = builder.read(whole(chosen[-1]), row)
-        for number in reversed(range(count - 1)):
-            mine = eq(index(point[dim]), const(number, DType.I64))
-            found = select(mine, builder.read(whole(chosen[number]), row), found)
+
+def _ranked(builder: Builder, call: Call, value: TensorValue, dim: int, rank: Scalar | TensorValue) -> Value:
+    """Per row, the element that is number `rank` in ascending order, and its position."""
+    values, _ = call.result
+    ordered, places = _sorted(builder, value, dim, descending=False)
+    rows = (*value.shape[:dim], *value.shape[dim + 1 :])
+    wide = value.dtype.compute
+    least = float("-inf") if wide.is_float else False if wide.is_bool else _least(wide)
+
+    def chosen(source: TensorValue, other: Scalar, row: tuple[Expr, ...], axis: Expr) -> Scalar:
+        wanted = builder.read(rank, row) if isinstance(rank, TensorValue) else rank
+        here = builder.read(source, (*row[:dim], axis, *row[dim:]))
+        return select(eq(index(axis), wanted), cast(here, other.dtype), other)
+
+    def pick(source: TensorValue, other: Scalar) -> TensorValue:
+        (found,) = builder.reduce(
+            "any" if other.dtype.is_bool else "max",
+            rows,
+            (value.shape[dim],),
+            value.device,
+            lambda row, axes: chosen(source, other, row, axes[0]),
+            (other.dtype,),
+        )
+        assert found is not None
         return found
 
-    places = builder.pointwise(
-        shape,
-        DType.I64,
-        device,
-        position,
-        strides=builder.result_strides(positions),
-        name=f"{call.node.name}_indices",
-    )
-
-    def element(point: tuple[Expr, ...]) -> Scalar:
-        at = (*point[:dim], placeholder(0), *point[dim + 1 :])
-        return builder.read(value, at, indirect=(builder.read(places, point),))
-
-    found = builder.pointwise(
-        shape,
-        value.dtype,
-        device,
-        element,
-        strides=builder.result_strides(values),
-        name=f"{call.node.name}_values",
-    )
-    return (found, places)
+    found = pick(ordered, const(least, wide))
+    if wide is not value.dtype:
+        found = mapped(builder, found, lambda x: cast(x, value.dtype), value.dtype)
+    at = pick(places, const(0, DType.I64))
+    if len(values.shape) > len(rows):
+        found, at = view_maps.insert(found, (dim,)), view_maps.insert(at, (dim,))
+    return (found, at)
 
 
-def _choose(builder: Builder, value: TensorValue, dim: int, count: int, *, largest: bool) -> list[Buffer]:
-    """Positions of the first `count` elements in order, one buffer of rows each; of equal ones the first comes first."""
-    rows = (*value.shape[:dim], *value.shape[dim + 1 :])
-    point = coordinate_symbols("i", rows)
-    (axis,) = node_ranges("r", (value.shape[dim],))
-    key = order_key(builder.read(value, (*point[:dim], axis, *point[dim:])))
-    if not largest:
-        key = op("bitwise_not", key)
-    lowest = const(-_SIGN if key.dtype is DType.I32 else -(1 << 63), key.dtype)
-    chosen: list[Buffer] = []
-    for number in range(count):
-        left = key
-        if chosen:
-            taken = [eq(index(axis), load(b.name, point, DType.I64)) for b in chosen]
-            gone = taken[0]
-            for other in taken[1:]:
-                gone = either(gone, other)
-            left = select(gone, lowest, key)
-        output = builder.declare(rows, DType.I64, value.device, name=f"{builder.hint}_{number}")
-        builder.add(
-            Reduce(
-                outputs=(output,),
-                kind="argmax",
-                ranges=node_ranges("i", rows),
-                axes=(axis,),
-                body=simplified(left),
-                origins=builder.origins,
-            )
-        )
-        chosen.append(output)
-    return chosen
+def _least(dtype: DType) -> int:
+    bits = 8 * dtype.itemsize
+    return -(1 << (bits - 1)) if dtype.is_signed_integer else 0
 
 
-RULES: Final[tuple[Rule, ...]] = (Rule(overloads("topk"), _topk),)
+def _kthvalue(builder: Builder, call: Call) -> Value:
+    value, dim, length = _row(builder, call)
+    rank = call.integer("k") - 1
+    if not 0 <= rank < length:
+        raise NotLowered("an element that the row does not have")
+    return _ranked(builder, call, value, dim, const(rank, DType.I64))
+
+
+def _median(*, skips_nan: bool) -> Lower:
+    """The lower one of two in the middle. A NaN makes it NaN, unless `skips_nan`."""
+
+    def lower(builder: Builder, call: Call) -> Value:
+        value, dim, length = _row(builder, call)
+        if not value.dtype.is_float:
+            return _ranked(builder, call, value, dim, const((length - 1) // 2, DType.I64))
+        rows = (*value.shape[:dim], *value.shape[dim + 1 :])
+
+        def is_nan(row: tuple[Expr, ...], axes: tuple[Expr, ...]) -> Scalar:
+            element = builder.read(value, (*row[:dim], axes[0], *row[dim:]))
+            return cast(op("isnan", cast(element, DType.F32)), DType.I64)
+
+        (nans,) = builder.reduce("sum", rows, (value.shape[dim],), value.device, is_nan, (DType.I64,))
+        assert nans is not None
+        zero, one = const(0, DType.I64), const(1, DType.I64)
+
+        def rank(count: Scalar) -> Scalar:
+            numbers = sub(const(length, DType.I64), count)
+            if skips_nan:
+                return op("rshift", op("maximum", sub(numbers, one), zero), one)
+            # the first NaN comes right after the numbers
+            return select(gt(count, zero), numbers, const((length - 1) // 2, DType.I64))
+
+        return _ranked(builder, call, value, dim, mapped(builder, nans, rank, DType.I64))
+
+    return lower
+
+
+RULES: Final[tuple[Rule, ...]] = (
+    Rule(overloads("topk"), _topk),
+    Rule(("aten.sort.default", "aten.sort.stable"), _sort),
+    Rule(overloads("kthvalue"), _kthvalue),
+    Rule(("aten.median.dim",), _median(skips_nan=False)),
+    Rule(("aten.nanmedian.dim",), _median(skips_nan=True)),
+)

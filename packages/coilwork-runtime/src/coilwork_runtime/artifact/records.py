@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from coilwork_runtime.errors import ArtifactError
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 MANIFEST: Final = "manifest.json"
 DIGEST: Final = "manifest.sha256"
 # Equal contents give equal files.

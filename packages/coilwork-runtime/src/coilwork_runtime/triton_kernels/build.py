@@ -116,7 +116,7 @@ class TritonBuilder:
         """The launcher of a kernel that is already compiled. Needs no Triton."""
         explore = None
         if self._search is not None and spec.space:
-            explore = Explore(search=self._search, compile=partial(self._others, spec))
+            explore = Explore(search=self._search, compile=partial(self.others, spec))
         return make_launcher(spec, built, self._gpu, store=self._store, explore=explore)
 
     def usable(
@@ -151,9 +151,7 @@ class TritonBuilder:
         triton_version()
         return make_interpreted(spec)
 
-    def _others(
-        self, spec: TritonKernel, configs: Sequence[Config]
-    ) -> Sequence[GpuBinary | KernelBuildError]:
+    def others(self, spec: TritonKernel, configs: Sequence[Config]) -> Sequence[GpuBinary | KernelBuildError]:
         """Configurations that a search asks for, several at once; one that takes too long counts as one that fails."""
         target, version = gpu_target(spec), triton_version()
         wanted = [candidate(spec, config, target, version) for config in configs]

@@ -189,8 +189,14 @@ class _Kernel:
     def _searched(
         self, explore: Explore, device: int, loaded: Sequence[_Loaded], args: Sequence[Any]
     ) -> _Loaded | None:
-        """The best configuration around `loaded`, which is remembered; None if nothing could be timed."""
-        expendable = expendable_arguments(args, self._roles())
+        """The best configuration around `loaded`, which is remembered; None if nothing could be timed.
+
+        Nor is there a search where memory does not hold a copy of what the kernel updates.
+        """
+        try:
+            expendable = expendable_arguments(args, self._roles())
+        except torch.OutOfMemoryError:
+            return None
         shelf: dict[Any, _Loaded] = {}
 
         def ready(one: _Loaded) -> Ready:

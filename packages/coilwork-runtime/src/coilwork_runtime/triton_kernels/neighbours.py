@@ -44,13 +44,19 @@ class Space:
                 yield from self._moved(config, {name: direction})
 
     def double_steps(self, config: Config) -> Iterator[Config]:
-        """Two parameters: a block and the warps that share it, or one side of a block for another."""
+        """Two at once: a block and the warps that share it, one side of a block for another, or one parameter twice."""
         blocks = [name for name in self.values if name not in OPTIONS]
         for name in blocks:
             for direction in (1, -1):
                 yield from self._moved(config, {name: direction, WARPS: direction})
         for grown, shrunk in itertools.permutations(blocks, 2):
             yield from self._moved(config, {grown: 1, shrunk: -1})
+        for name in self.values:
+            for direction in (2, -2):
+                yield from self._moved(config, {name: direction})
+        for name in blocks:
+            for direction in (2, -2):
+                yield from self._moved(config, {name: direction, WARPS: direction // 2})
 
     def _moved(self, config: Config, directions: Mapping[str, int]) -> Iterator[Config]:
         changed = dict(config)

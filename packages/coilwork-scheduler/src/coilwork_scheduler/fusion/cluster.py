@@ -8,12 +8,14 @@ from typing import Final
 
 from coilwork_ir.index import Expr, substitute
 from coilwork_ir.ops import SCALAR_OPS
-from coilwork_ir.scalar import Load, Op, Reduce, leading_points, loads, postorder
+from coilwork_ir.scalar import Load, Op, Reduce, Sort, leading_points, loads, postorder
 from coilwork_scheduler.fusion.space import Alignment
 from coilwork_scheduler.group import Bound, Group, Member
 from coilwork_scheduler.stage import Stage
 
 MOST_STAGES: Final = 64
+# Operations per element of a sort: some dozens of comparisons and exchanges.
+SORT_COST: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +104,9 @@ def cluster_of(stage: Stage, device: str) -> Cluster:
                 cost += 1
                 reductions += 1
                 ragged += leading_points(node.kind, node.operands[0], node.axes) is not None
+            case Sort(output=0):
+                ops += 1
+                cost += SORT_COST
             case _:
                 pass
     writes = tuple(
@@ -135,8 +140,8 @@ def cluster_of(stage: Stage, device: str) -> Cluster:
 
 
 def fusable(stage: Stage) -> bool:
-    """True for stages that may share a kernel: pointwise ones, reductions and scans that have points."""
-    return stage.kind in ("pointwise", "reduce", "scan") and not stage.empty
+    """True for stages that may share a kernel: pointwise ones, reductions, scans and sorts that have points."""
+    return stage.kind in ("pointwise", "reduce", "scan", "sort") and not stage.empty
 
 
 def broken_scan(cluster: Cluster) -> str | None:
@@ -157,6 +162,21 @@ def broken_scan(cluster: Cluster) -> str | None:
         if part.stage.kind == "reduce" or not whole or not along:
             return name
     return None
+
+
+def broken_sort(cluster: Cluster) -> str | None:
+    """The result of a sort that does not belong in the cluster; `None` if all is well.
+
+    There is one sort to a kernel, which holds its rows: they are the only ones that are reduced or gone through.
+    """
+    sorts = [part for part in cluster.parts if part.stage.kind == "sort"]
+    if not sorts:
+        return None
+    name = sorts[0].writes[0].buffer
+    if len(sorts) > 1 or len(cluster.reduced) != 1 or cluster.walked:
+        return name
+    whole = all(part.mapping[s] is cluster.reduced[0] for part in cluster.parts for s in part.stage.reduced)
+    return None if whole and not any(part.ragged for part in cluster.parts) else name
 
 
 def merged(first: Cluster, second: Cluster, alignment: Alignment) -> Cluster:

@@ -16,6 +16,7 @@ from coilwork_scheduler.fusion.cluster import (
     MOST_STAGES,
     Cluster,
     broken_scan,
+    broken_sort,
     check_behind_reduction,
     overwriting_hazard,
     reads_what_it_writes,
@@ -105,6 +106,9 @@ class Weigher:
             return Verdict(
                 None, "reject-scan", f"%{scan} is scanned along another axis than what is beside it"
             )
+        row = broken_sort(both)
+        if row is not None:
+            return Verdict(None, "reject-sort", f"%{row} is the result of a sort of other rows")
         torn = reads_what_it_writes(both)
         if torn is not None:
             return Verdict(

@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 from coilwork_ir.index import Expr
 from coilwork_ir.loc import merge_origins
-from coilwork_ir.loops import Check, Graph, Node, Pointwise, Reduce, Scan, Scatter
+from coilwork_ir.loops import Check, Graph, Node, Pointwise, Reduce, Scan, Scatter, Sort
 from coilwork_ir.loops.access import bodies, defined
 from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.scalar import Load, Op, Scalar, leading_points, loads, postorder
@@ -26,7 +26,7 @@ from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.sizes import SizeHints
 from coilwork_scheduler.stage import extent_of
 
-Computation: TypeAlias = Pointwise | Reduce | Scan | Scatter
+Computation: TypeAlias = Pointwise | Reduce | Scan | Sort | Scatter
 # arguments left for a kernel's outputs and for what fusion adds
 _SPARE_ARGS: Final = 4
 # bytes read again per byte saved, up to which a producer is inlined into several consumers
@@ -87,10 +87,10 @@ class Inliner:
     def run(self) -> Graph:
         """The graph after inlining; producers that nobody reads any more are left for dead code removal."""
         for position, node in enumerate(self._graph.nodes):
-            if isinstance(node, Pointwise | Reduce | Scan | Scatter):
+            if isinstance(node, Pointwise | Reduce | Scan | Sort | Scatter):
                 self._measure(position, node)
         for position, node in enumerate(self._graph.nodes):
-            if isinstance(node, Pointwise | Reduce | Scan | Scatter):
+            if isinstance(node, Pointwise | Reduce | Scan | Sort | Scatter):
                 self._facts[position] = self._settle(position)
                 if isinstance(node, Pointwise) and self._wanted_inline(position, node):
                     self._candidates[node.output.name] = position
@@ -288,7 +288,7 @@ class Inliner:
 
     def _points(self, position: int) -> int:
         node = self._graph.nodes[position]
-        assert isinstance(node, Pointwise | Reduce | Scan | Scatter)
+        assert isinstance(node, Pointwise | Reduce | Scan | Sort | Scatter)
         ranges: tuple[Expr, ...] = node.ranges + (node.axes if isinstance(node, Reduce) else ())
         points = max(self._sizes.numel(tuple(extent_of(r) for r in ranges)), 1)
         if isinstance(node, Reduce) and leading_points(node.kind, node.body, node.axes) is not None:
@@ -313,7 +313,7 @@ class Inliner:
             if facts is None or not facts.inlined or not self._stays(node):
                 nodes.append(node)
                 continue
-            assert isinstance(node, Pointwise | Reduce | Scan | Scatter)
+            assert isinstance(node, Pointwise | Reduce | Scan | Sort | Scatter)
             values = expander.expand(bodies(node), facts.inlined)
             origins = merge_origins(*(self._graph.nodes[p].origins for p in sorted(facts.closure)))
             nodes.append(replace(_with_bodies(node, values), origins=origins))

@@ -17,6 +17,7 @@ from coilwork_ir.loops import (
     Reduce,
     Scan,
     Scatter,
+    Sort,
     View,
     While,
 )
@@ -143,7 +144,7 @@ def _works(graph: Graph, groups: Sequence[Group]) -> list[Group | Step]:
             works.append(first[position])
         elif isinstance(node, View | Extern | Cond | While | AssertSize):
             works.append(node)
-        elif not isinstance(node, Pointwise | Reduce | Scan | Scatter):
+        elif not isinstance(node, Pointwise | Reduce | Scan | Sort | Scatter):
             raise ScheduleError(
                 "unexpected-node", f"{type(node).__name__} in a graph to assemble", origins=node.origins
             )
@@ -234,7 +235,7 @@ def _aligned(context: Context) -> frozenset[str]:
 
 def _allocated(node: Node) -> bool:
     match node:
-        case Pointwise() | Reduce() | Scan() | Scatter():
+        case Pointwise() | Reduce() | Scan() | Sort() | Scatter():
             return True
         case Extern():
             return takes_out(node)

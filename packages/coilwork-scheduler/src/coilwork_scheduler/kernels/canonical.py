@@ -17,11 +17,13 @@ from coilwork_ir.scalar import (
     Reduce,
     Scalar,
     Scan,
+    Sort,
     index_value,
     load,
     postorder,
     reduce,
     scan,
+    sort,
     with_operands,
 )
 from coilwork_scheduler.kernels.accesses import scalars_of
@@ -236,6 +238,10 @@ def _rename(
             case Scan():
                 done[node] = scan(
                     node.kind, operands[0], mapping[node.axis], output=node.output, reverse=node.reverse
+                )
+            case Sort():
+                done[node] = sort(
+                    operands[0], mapping[node.axis], output=node.output, descending=node.descending
                 )
             case _:
                 done[node] = with_operands(node, operands)

@@ -20,6 +20,7 @@ from coilwork_ir.scalar import (
     Reduce,
     Scalar,
     Scan,
+    Sort,
     cast,
     const,
     index_value,
@@ -28,6 +29,7 @@ from coilwork_ir.scalar import (
     postorder,
     reduce,
     scan,
+    sort,
     where,
     with_operands,
 )
@@ -144,6 +146,9 @@ class _Composer:
             case Scan():
                 axis = mapping.get(node.axis, node.axis)
                 return scan(node.kind, operands[0], axis, output=node.output, reverse=node.reverse)
+            case Sort():
+                axis = mapping.get(node.axis, node.axis)
+                return sort(operands[0], axis, output=node.output, descending=node.descending)
             case Op(op="cast") if self._wide:
                 return cast(unrounded(operands[0], node.dtype), node.dtype)
             case _:

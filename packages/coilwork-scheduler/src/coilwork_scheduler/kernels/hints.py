@@ -8,7 +8,7 @@ from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import bounds
 from coilwork_ir.kernels import Hints
 from coilwork_ir.kernels.nodes import ReductionStrategy
-from coilwork_ir.scalar import Load, postorder
+from coilwork_ir.scalar import Load, Sort, postorder
 from coilwork_ir.target import Target
 from coilwork_scheduler.kernels.accesses import scalars_of
 from coilwork_scheduler.kernels.compose import Draft
@@ -33,8 +33,9 @@ def hints_for(
 def _strategy(draft: Draft, tiling: Tiling, target: Target, options: ScheduleOptions) -> ReductionStrategy:
     if not draft.reduced:
         return "none"
-    if draft.walked:
-        # fusion made sure that a row fits
+    scalars = tuple(postorder(scalars_of(draft)))
+    if draft.walked or any(isinstance(node, Sort) for node in scalars):
+        # a row is known to fit
         return "persistent"
     longest = 1
     for symbol in draft.reduced:
@@ -51,9 +52,7 @@ def _strategy(draft: Draft, tiling: Tiling, target: Target, options: ScheduleOpt
         return "looped"
     reduced = set(draft.reduced)
     row_values = sum(
-        1
-        for node in postorder(scalars_of(draft))
-        if isinstance(node, Load) and not reduced.isdisjoint(node.index[0].free_symbols)
+        1 for node in scalars if isinstance(node, Load) and not reduced.isdisjoint(node.index[0].free_symbols)
     )
     # two values per element fit beside their sum; more of them shorten the row that fits
     room = options.persistent_bytes // 4 // max(1, row_values // 2)

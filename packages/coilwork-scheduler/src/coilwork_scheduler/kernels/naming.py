@@ -9,7 +9,7 @@ from typing import Final
 from coilwork_ir.index import Expr, format_expr
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.loc import Origin
-from coilwork_ir.scalar import Const, IndexValue, Load, Op, Reduce, Scalar, Scan, postorder
+from coilwork_ir.scalar import Const, IndexValue, Load, Op, Reduce, Scalar, Scan, Sort, postorder
 
 MOST_NAMES: Final = 4
 # Operators that move data about: they name a kernel only when it does nothing else.
@@ -88,6 +88,8 @@ def _head(node: Scalar) -> str:
             return f"reduce {node.kind} {_joined(node.axes)} {node.output}"
         case Scan():
             return f"scan {node.kind} {node.axis.name} {node.output} {node.reverse}"
+        case Sort():
+            return f"sort {node.axis.name} {node.output} {node.descending}"
     raise TypeError(f"not a scalar node: {node!r}")
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr
 from coilwork_ir.kernels import Store
-from coilwork_ir.scalar import IndexValue, Load, Reduce, Scalar, Scan, postorder
+from coilwork_ir.scalar import IndexValue, Load, Reduce, Scalar, Scan, Sort, postorder
 from coilwork_scheduler.kernels.accesses import scalars_of
 from coilwork_scheduler.kernels.compose import Draft
 
@@ -47,7 +47,7 @@ def timing(draft: Draft) -> Timing:
     roots: list[tuple[tuple[Scalar, ...], Moment]] = []
     for node in postorder(scalars_of(draft)):
         below = max((depth[o] for o in node.operands), default=0)
-        if isinstance(node, Reduce | Scan):
+        if isinstance(node, Reduce | Scan | Sort):
             roots.append((node.operands, Moment(below, True)))
         depth[node] = below + 1 if isinstance(node, Reduce) else below
         # what is reduced along walked rows still varies along the reduced ranges
@@ -79,7 +79,7 @@ def _varies(node: Scalar, reduced: Collection[Expr]) -> bool:
             return any(s in reduced for index in node.index for s in index.free_symbols)
         case IndexValue():
             return any(s in reduced for s in node.expr.free_symbols)
-        case Scan():
+        case Scan() | Sort():
             return True
         case _:
             return False

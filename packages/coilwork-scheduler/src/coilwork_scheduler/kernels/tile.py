@@ -15,7 +15,7 @@ from typing import Final
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr, as_expr, substitute, symbol
 from coilwork_ir.kernels.nodes import RangeKind, TileName
-from coilwork_ir.scalar import Reduce, Scan, postorder
+from coilwork_ir.scalar import Reduce, Scan, Sort, postorder
 from coilwork_scheduler.kernels.accesses import Access, accesses, index_expressions, scalars_of
 from coilwork_scheduler.kernels.compose import Draft
 from coilwork_scheduler.sizes import SizeHints
@@ -85,7 +85,7 @@ class _Run:
 def _ordered(draft: Draft) -> bool:
     """True if the order of the reduction ranges is part of the result."""
     return any(
-        isinstance(node, Scan) or (isinstance(node, Reduce) and node.kind in ("argmin", "argmax"))
+        isinstance(node, Scan | Sort) or (isinstance(node, Reduce) and node.kind in ("argmin", "argmax"))
         for node in postorder(scalars_of(draft))
     )
 

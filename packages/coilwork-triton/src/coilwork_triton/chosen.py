@@ -1,0 +1,124 @@
+"""Kernels that keep the first elements of sorted rows: these elements get a range of their own.
+
+A sort gives a whole row, and a store of its first elements is masked:
+
+    store %out[64*x0 + r0] = sort(...)[r0] mask r0 < 64
+
+Where every use of a kernel's sorts is of that kind, r0 becomes another range there, of 64 points. The sort then need not
+order the rest of the row, and what follows it is computed for 64 points instead of thousands.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from coilwork_ir.index import Expr, as_int, substitute, symbol
+from coilwork_ir.kernels import Kernel, Store
+from coilwork_ir.scalar import (
+    IndexValue,
+    Load,
+    Op,
+    Reduce,
+    Scalar,
+    Scan,
+    Sort,
+    index_value,
+    load,
+    postorder,
+    with_operands,
+)
+from coilwork_triton.configs import next_power_of_two
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """A kernel over one more range, `index`, of the first elements of rows along `axis`."""
+
+    kernel: Kernel
+    axis: Expr
+    index: Expr
+
+
+def chosen_of(kernel: Kernel) -> Chosen | None:
+    """`kernel` with a range for the first elements of its rows, if these are all that it uses of its sorts."""
+    sorts = {
+        v.axis for s in kernel.stores for root in _roots(s) for v in postorder((root,)) if isinstance(v, Sort)
+    }
+    if len(sorts) != 1 or any(_sorted((check.condition,)) for check in kernel.checks):
+        return None
+    (axis,) = sorts
+    using = [store for store in kernel.stores if _sorted(_roots(store))]
+    counts = {_count(store, axis) for store in using}
+    if len(counts) != 1:
+        return None
+    count, length = counts.pop(), as_int(axis.extent) if axis.extent is not None else None
+    if count is None or length is None or 2 * next_power_of_two(count) > next_power_of_two(length):
+        # to sort half of a row is as much work as all of it
+        return None
+    index = symbol("c0", extent=count)
+    stores = tuple(_moved(store, axis, index) if store in using else store for store in kernel.stores)
+    if any(store is None for store in stores):
+        return None
+    return Chosen(
+        kernel=replace(kernel, stores=tuple(s for s in stores if s is not None)), axis=axis, index=index
+    )
+
+
+def _roots(store: Store) -> tuple[Scalar, ...]:
+    return (store.value, *store.indirect, *(() if store.mask is None else (store.mask,)))
+
+
+def _sorted(roots: tuple[Scalar, ...]) -> bool:
+    return any(isinstance(value, Sort) for value in postorder(roots))
+
+
+def _count(store: Store, axis: Expr) -> int | None:
+    """How many of the first points along `axis` the store's mask leaves, if that is all that it says."""
+    match store.mask:
+        case Op(op="lt", operands=(IndexValue(expr=position), IndexValue(expr=end))) if position is axis:
+            return as_int(end) if store.mode == "store" else None
+        case _:
+            return None
+
+
+def _moved(store: Store, axis: Expr, index: Expr) -> Store | None:
+    """`store` along `index` instead of `axis`; None if it combines what was sorted."""
+    mapping = {axis: index}
+    done: dict[Scalar, Scalar] = {}
+
+    def move(node: Scalar) -> Scalar | None:
+        if isinstance(node, Sort):
+            return node
+        if isinstance(node, Reduce | Scan):
+            return node if isinstance(node, Reduce) and not _sorted(node.operands) else None
+        if node not in done:
+            operands = [move(operand) for operand in node.operands]
+            kept = [operand for operand in operands if operand is not None]
+            if len(kept) < len(operands):
+                return None
+            found = with_operands(node, kept)
+            match found:
+                case IndexValue():
+                    found = index_value(substitute(found.expr, mapping), found.operands)
+                case Load():
+                    places = [substitute(e, mapping) for e in found.index]
+                    found = load(
+                        found.buffer,
+                        places,
+                        found.dtype,
+                        indirect=found.indirect,
+                        mask=found.mask,
+                        other=found.other,
+                    )
+                case _:
+                    pass
+            done[node] = found
+        return done[node]
+
+    values = [move(root) for root in (store.value, *store.indirect)]
+    kept = [value for value in values if value is not None]
+    if len(kept) < len(values):
+        return None
+    return replace(
+        store, index=substitute(store.index, mapping), value=kept[0], indirect=tuple(kept[1:]), mask=None
+    )
