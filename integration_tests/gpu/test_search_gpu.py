@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -47,7 +48,7 @@ def updated(x: Tensor, weight: Tensor) -> Tensor:
     return x
 
 
-def compiled(function: Callable[..., Tensor], mode: str, cache: Path) -> Callable[..., Tensor]:
+def compiled(function: Callable[..., Any], mode: str, cache: Path) -> Callable[..., Any]:
     torch._dynamo.reset()
     options = {"cache_dir": str(cache), "strict": True, "autotune_budget": BUDGET}
 
@@ -78,6 +79,24 @@ def test_results_are_right_and_repeatable(function: Callable[..., Tensor], tmp_p
     for mode in ("default", MODE):
         assert torch.equal(compiled(function, mode, tmp_path)(x.clone(), weight), first)
     assert records(tmp_path) == kept
+
+
+def test_updates_of_many_tensors_happen_once(tmp_path: Path) -> None:
+    def update(values: list[Tensor], steps: list[Tensor]) -> None:
+        torch._foreach_mul_(values, 0.5)
+        torch._foreach_addcmul_(values, steps, steps)
+
+    torch.manual_seed(0)
+    sizes = (1, 7, 1024, 5000, 100_003)
+    steps = [torch.randn(n, device="cuda") for n in sizes]
+    found, eager = ([torch.ones(n, device="cuda") for n in sizes] for _ in range(2))
+    searched = compiled(update, MODE, tmp_path)
+    for _ in range(3):
+        searched(found, steps)
+        update(eager, steps)
+    for one, other in zip(found, eager, strict=True):
+        torch.testing.assert_close(one, other)
+    assert records(tmp_path)
 
 
 def test_gradients_are_right(tmp_path: Path) -> None:

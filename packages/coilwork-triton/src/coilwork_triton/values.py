@@ -12,17 +12,16 @@ from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_expr, as_int
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.scalar import Const, IndexValue, Load, Op, Reduce, Scalar, Scan, Sort, placeholder, postorder
-from coilwork_triton.addresses import rows_and_columns, windows, without_constant
+from coilwork_triton.addresses import rows_and_columns, without_constant
 from coilwork_triton.index_printer import fits_32_bits
-from coilwork_triton.joined import Joined, absorbed_by, joined_loads
+from coilwork_triton.joined import Joined
 from coilwork_triton.levels import Levels
 from coilwork_triton.ops import NEEDS_NAMED, OPERATORS, SCALAR_BUILDERS, OpContext
-from coilwork_triton.positions import idle_bounds, narrow_positions, short_casts
 from coilwork_triton.printer import format_expression
 from coilwork_triton.reductions import REDUCTIONS, Site
-from coilwork_triton.rounding import one_plus, only_rounded, softmax_numerators
 from coilwork_triton.scans import ScanSite, block_scan, carried_scan, start_carry
 from coilwork_triton.shape import Shape, Tile
+from coilwork_triton.shortcuts import find_shortcuts
 from coilwork_triton.sorting import SortSite, sorted_row
 from coilwork_triton.space import Space
 from coilwork_triton.tree import (
@@ -42,11 +41,9 @@ from coilwork_triton.tree import (
 from coilwork_triton.types import (
     free_constant,
     plain_constant,
-    reciprocal_of,
     triton_type,
     typed_constant,
 )
-from coilwork_triton.users import users_of
 from coilwork_triton.vectors import LEAST_ROW, Access, runs_on
 from coilwork_triton.writer import Names, Writer
 
@@ -91,20 +88,7 @@ class Values:
         self._library = library
         self._uses = Counter(operand for node in self.order for operand in node.operands)
         self._uses.update(roots)
-        self._narrow = narrow_positions(self.order, roots)
-        users = users_of(self.order)
-        self._short_casts = short_casts(self.order, roots, users)
-        self._idle_bounds = idle_bounds(self.order)
-        fast = kernel.numerics == "fast"
-        self._rounded = only_rounded(self.order, roots, users) if fast else frozenset()
-        if shape.walk == "persistent":
-            # one exponential serves the sum and the quotient, as long as both are written alike
-            self._rounded -= softmax_numerators(self._rounded)
-        self._sums = one_plus(self._rounded, users)
-        self._joined = {} if shape.neighbourly else joined_loads(kernel, self.order, users)
-        self._windows = windows(self.order)
-        # written as part of those
-        self._absorbed = absorbed_by(self._joined, self.order, users).union(self._sums.values())
+        self._short = find_shortcuts(kernel, shape, self.order, roots)
         self._cast_only = frozenset(
             node.operands[0] for node in self.order if isinstance(node, Op) and node.op == "cast"
         )
@@ -208,16 +192,16 @@ class Values:
         match node:
             case Const():
                 return
-            case _ if node in self._absorbed:
+            case _ if node in self._short.absorbed:
                 return
             case IndexValue():
                 scope.bound[node] = self._index_value(scope, node)
             case Load():
                 self._load(scope, node)
-            case Op() if node in self._idle_bounds:
-                scope.bound[node] = self.expression(scope, self._idle_bounds[node])
-            case Op() if node in self._joined:
-                self._load_joined(scope, node, self._joined[node])
+            case Op() if node in self._short.idle_bounds:
+                scope.bound[node] = self.expression(scope, self._short.idle_bounds[node])
+            case Op() if node in self._short.joined:
+                self._load_joined(scope, node, self._short.joined[node])
             case Op():
                 self._op(scope, node)
             case Reduce():
@@ -238,7 +222,7 @@ class Values:
         if self.shape.index_dtype is DType.I64:
             return tl("cast", self.space.index(node.expr, values), tl_name("int64"))
         if fits_32_bits(simple):
-            if node in self._narrow:
+            if node in self._short.narrow:
                 return self.space.index(node.expr, values)
             return scope.writer.bind(
                 "index", tl("cast", self.space.index(node.expr, values), tl_name("int64"))
@@ -275,7 +259,7 @@ class Values:
             scope.bound[node] = scope.writer.bind(f"{node.buffer}_", loaded)
 
     def _address(self, scope: Scope, node: Load, block: tuple[str, ...]) -> Expression:
-        if node in self._windows:
+        if node in self._short.windows:
             start, distance = without_constant(node.index[0])
             key = (node.buffer, start)
             if key not in scope.starts:
@@ -335,17 +319,20 @@ class Values:
         operand = node.operands[-1]
         context = OpContext(
             operand=operand.dtype,
-            result=DType.I32 if node in self._short_casts else node.dtype,
+            result=DType.I32 if node in self._short.short_casts else node.dtype,
             numerics=self.kernel.numerics,
-            rounded=node in self._rounded,
+            rounded=node in self._short.rounded,
             library=self._library,
         )
-        function = self._sums.get(node)
+        function = self._short.sums.get(node)
         if function is not None:
             argument = self.expression(scope, function.operands[0])
             found = context.device(f"one_plus_{function.op}_rounded", argument)
+        elif (factor := self._short.factor(node)) is not None:
+            value = self.expression(scope, node.operands[0])
+            found = Binary("*", value, plain_constant(factor, DType.F32))
         else:
-            found = self._multiplied(scope, node) or row(context, self._operands(scope, node))
+            found = row(context, self._operands(scope, node))
         stem = f"{node.op}_" if node.op[-1].isdigit() else node.op
         if node.op == "cast" and isinstance(operand, Load):
             stem = f"{operand.buffer}_"
@@ -353,18 +340,6 @@ class Values:
             scope.bound[node] = found
             return
         scope.bound[node] = scope.writer.bind(stem, found)
-
-    def _multiplied(self, scope: Scope, node: Op) -> Expression | None:
-        """A quotient by a constant as a product, where that is as good."""
-        if node.op != "div" or node not in self._rounded:
-            return None
-        value, divisor = node.operands
-        if isinstance(value, Const) or not isinstance(divisor, Const):
-            return None
-        factor = reciprocal_of(float(divisor.value))
-        if factor is None:
-            return None
-        return Binary("*", self.expression(scope, value), plain_constant(factor, DType.F32))
 
     def _operands(self, scope: Scope, node: Op) -> tuple[Expression, ...]:
         bare = node.op in OPERATORS or (
