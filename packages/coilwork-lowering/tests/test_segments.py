@@ -17,6 +17,13 @@ from coilwork_lowering import Lowered, LoweringOptions
 from coilwork_lowering.ops.segments import PIECE
 
 aten = torch.ops.aten
+
+
+@pytest.fixture(autouse=True)
+def sorts_whatever_the_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coilwork_lowering.ops.segments.are_few", lambda elements: False)
+
+
 SORTED = LoweringOptions(accumulation="sorted")
 
 

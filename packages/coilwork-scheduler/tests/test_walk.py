@@ -290,3 +290,11 @@ def test_rows_of_batches_and_rows_in_one_line_are_cut_alike(build, compare):
     # four pieces of two batches, the last one with a batch that is none
     assert extents["parallel"] == [as_expr(4)] and extents["walked"] == [as_expr(2), as_expr(19)]
     assert any({"flat", "dw_part", "db_part", "before_part"} <= args for args in args_of(made))
+
+
+def test_rows_and_columns_of_a_square_matrix_are_told_apart(build):
+    made = schedule(norm_backward(build, [8192], 8192, dtype=BF16, kept="weight"), H200)
+    (one,) = walked(made)
+    assert len(one[0].stores) == 2
+    # its own pieces of the columns' sums are added by another
+    assert len(made.kernels) == 2

@@ -14,7 +14,7 @@ from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.scalar import Scalar, cast, const, load, op, postorder, reduce
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
-from coilwork_triton.rounding import one_plus, only_rounded
+from coilwork_triton.rounding import factors, one_plus, only_rounded
 from coilwork_triton.types import reciprocal_of
 from coilwork_triton.users import users_of
 
@@ -69,6 +69,21 @@ def test_sums_with_one() -> None:
     assert not one_plus(rounded(twice), users_of(tuple(postorder((twice,)))))
 
 
+def test_factors() -> None:
+    tanh = op("tanh", V)
+    for root, fits in (
+        (tanh, True),
+        (op("mul", V, tanh), True),
+        (op("add", op("mul", V, tanh), V), True),
+        (op("mul", tanh, tanh), False),
+        (op("add", V, tanh), False),
+        (op("neg", tanh), False),
+    ):
+        order = tuple(postorder((cast(root, BF16),)))
+        users = users_of(order)
+        assert (tanh in factors(only_rounded(order, order[-1:], users), users)) is fits
+
+
 def test_reciprocals_are_of_normal_numbers() -> None:
     assert reciprocal_of(3.0) == 1 / 3 and reciprocal_of(-0.5) == -2.0
     for value in (0.0, -0.0, math.inf, math.nan, 1e-40, 1e38):
@@ -96,6 +111,7 @@ FUNCTIONS = {
     "exp": (lambda v: op("exp", v), torch.exp),
     "sigmoid": (lambda v: op("sigmoid", v), torch.sigmoid),
     "tanh": (lambda v: op("tanh", v), torch.tanh),
+    "sum with tanh": (lambda v: op("add", op("tanh", v), const(0.0, F32)), torch.tanh),
     "silu": (lambda v: op("mul", v, op("sigmoid", v)), torch.nn.functional.silu),
     "one plus erf": (lambda v: op("add", op("erf", v), ONE), lambda v: torch.special.erfc(-v)),
     "one plus tanh": (lambda v: op("add", ONE, op("tanh", v)), lambda v: 2 * torch.sigmoid(2 * v)),
@@ -184,7 +200,8 @@ def test_other_levels_keep_the_exact_forms(numerics: str) -> None:
 _MOST = {
     "exp": 8,
     "sigmoid": 10,
-    "tanh": 22,
+    "tanh": 18,
+    "sum with tanh": 22,
     "silu": 11,
     "one plus erf": 20,
     "one plus tanh": 10,

@@ -38,21 +38,26 @@ def without_constant(expr: Expr) -> tuple[Expr, int]:
 
 
 def rows_and_columns(shape: Shape, space: Space, load: Load) -> tuple[Expr, Expr] | None:
-    """The offset of `load` from its buffer as that of its row and that from there, along the innermost tile.
+    """The offset of `load` from its buffer as that of its row and that from there, along the innermost range.
 
-    None where the sum is no more work: of one tile, or of neighbouring elements, whose address is computed once for all.
+    None where the sum is no more work: within one range, or of elements at a fixed distance, whose addresses the compiler
+    computes from each other.
     """
     axes = [tile for tile in shape.tiles if tile.axis is not None]
-    expr = space.simplified(load.index[0])
+    if load.indirect or not axes:
+        return None
+    inner = frozenset({part for part, _ in axes[-1].parts[-1:]} or {axes[-1].index})
+    parallel = frozenset(part for tile in axes for part in (tile.index, *(part for part, _ in tile.parts)))
+    expr = load.index[0]
     match node(expr):
-        case Add(operands) if len(axes) > 1 and not load.indirect:
-            inner = axes[-1]
-            columns = [o for o in operands if space.letters(o.free_symbols) == frozenset({inner.letter})]
-            rows = [o for o in operands if inner.letter not in space.letters(o.free_symbols)]
-            complete = len(columns) + len(rows) == len(operands)
-            if not complete or not columns or not rows or stride_of(expr, inner.index) is not None:
+        case Add(operands):
+            columns = [o for o in operands if o.free_symbols & parallel == inner]
+            rows = [o for o in operands if o.free_symbols.isdisjoint(inner)]
+            if len(columns) + len(rows) < len(operands) or not columns:
                 return None
-            if not any(space.letters(row.free_symbols) for row in rows):
+            if all(row.free_symbols.isdisjoint(parallel) for row in rows):
+                return None
+            if any(stride_of(expr, symbol) is not None for symbol in inner):
                 return None
             return total(rows), total(columns)
         case _:

@@ -39,6 +39,7 @@ class OpContext:
         numerics: `fast` may use the hardware's approximate exponential and division. Of `strict` kernels f32 functions
             arrive here as f64 ones.
         rounded: the result only reaches memory rounded to 16 bits or fewer; see `rounding`. Only in `fast` kernels.
+        factor: such a result, which is rounded, or multiplied with something else, before anything is added to it.
         library: names of device functions used so far; builders add to it.
     """
 
@@ -46,6 +47,7 @@ class OpContext:
     result: DType
     numerics: Numerics = "fast"
     rounded: bool = False
+    factor: bool = False
     library: set[str] = field(default_factory=set)
 
     def device(self, name: str, *args: Expression) -> Expression:
@@ -142,6 +144,14 @@ def _rsqrt(context: OpContext, a: tuple[Expression, ...]) -> Expression:
     return tl("div_rn", typed_constant(1.0, DType.F32), tl("sqrt_rn", *a))
 
 
+def _tanh(context: OpContext, a: tuple[Expression, ...]) -> Expression:
+    if context.factor:
+        return context.device("tanh_factor_rounded", *a)
+    if context.rounded:
+        return context.device("tanh_rounded", *a)
+    return context.device("tanh_f64" if context.operand is DType.F64 else "tanh", *a)
+
+
 def _cast(context: OpContext, a: tuple[Expression, ...]) -> Expression:
     source, result = context.operand, context.result
     if result.is_bool:
@@ -229,10 +239,7 @@ SCALAR_BUILDERS: Final[Mapping[str, Builder]] = MappingProxyType(
         "atan2": _device("atan2"),
         "sinh": _device("sinh"),
         "cosh": _device("cosh"),
-        "tanh": _short_if_rounded(
-            "tanh_rounded",
-            lambda context, a: context.device("tanh_f64" if context.operand is DType.F64 else "tanh", *a),
-        ),
+        "tanh": _tanh,
         "asinh": _device("asinh"),
         "acosh": _device("acosh"),
         "atanh": _device("atanh"),

@@ -47,6 +47,17 @@ def one_plus(rounded: Iterable[Scalar], users: Users) -> Mapping[Scalar, Op]:
     return found
 
 
+def factors(values: Iterable[Scalar], users: Users) -> frozenset[Scalar]:
+    """Those among `values` that are rounded, or multiplied with others, at once."""
+    return frozenset(
+        value for value in values if all(_rounds(user) or _is_product(user, value) for user in users[value])
+    )
+
+
+def _is_product(user: Scalar, value: Scalar) -> bool:
+    return isinstance(user, Op) and user.op == "mul" and sum(o is value for o in user.operands) == 1
+
+
 def softmax_numerators(values: Iterable[Scalar]) -> frozenset[Scalar]:
     """Those among `values` that are exponentials of distances from a reduction's result."""
     return frozenset(

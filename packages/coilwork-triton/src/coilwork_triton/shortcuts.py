@@ -10,7 +10,7 @@ from coilwork_ir.scalar import Const, IndexValue, Load, Op, Scalar
 from coilwork_triton.addresses import windows
 from coilwork_triton.joined import Joined, absorbed_by, joined_loads
 from coilwork_triton.positions import idle_bounds, narrow_positions, short_casts
-from coilwork_triton.rounding import one_plus, only_rounded, softmax_numerators
+from coilwork_triton.rounding import factors, one_plus, only_rounded, softmax_numerators
 from coilwork_triton.shape import Shape
 from coilwork_triton.types import reciprocal_of
 from coilwork_triton.users import users_of
@@ -24,6 +24,7 @@ class Shortcuts:
     short_casts: casts to 64 bit integers for which 32 bits do.
     idle_bounds: minima and maxima that are their first operand.
     rounded: f32 values that only reach memory rounded to 16 bits or fewer.
+    factors: those of them that are rounded, or multiplied with others, at once.
     sums: values that are 1 plus a function, and that function.
     joined: selections between loads that are one load.
     windows: loads from a common address.
@@ -34,6 +35,7 @@ class Shortcuts:
     short_casts: frozenset[Scalar]
     idle_bounds: Mapping[Scalar, Scalar]
     rounded: frozenset[Scalar]
+    factors: frozenset[Scalar]
     sums: Mapping[Scalar, Op]
     joined: Mapping[Scalar, Joined]
     windows: frozenset[Load]
@@ -65,6 +67,7 @@ def find_shortcuts(
         short_casts=short_casts(order, roots, users),
         idle_bounds=idle_bounds(order),
         rounded=rounded,
+        factors=factors(rounded, users),
         sums=sums,
         joined=joined,
         windows=windows(order),

@@ -322,6 +322,7 @@ class Values:
             result=DType.I32 if node in self._short.short_casts else node.dtype,
             numerics=self.kernel.numerics,
             rounded=node in self._short.rounded,
+            factor=node in self._short.factors,
             library=self._library,
         )
         function = self._short.sums.get(node)

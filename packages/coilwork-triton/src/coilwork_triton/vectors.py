@@ -86,7 +86,13 @@ def in_rows(ranges: Sequence[Range], touched: Sequence[Access]) -> bool:
     lanes = max((a.lanes for a in _whole(real, touched)), default=1)
     if any(_once_per_row(real, a) for a in touched) and _in_blocks(extent, lanes):
         return True
-    return _mostly_narrow(real, touched, flat=True)
+    # what is read in an order of its own is narrow either way, and over flat positions neighbouring threads have neighbouring
+    # columns; of rows in one block Triton 3.6 gives them neighbouring rows
+    return _mostly_narrow(real, touched, flat=True) and not any(_in_own_order(real, a) for a in touched)
+
+
+def _in_own_order(real: Sequence[Expr], access: Access) -> bool:
+    return not access.store and stride_of(access.index, real[-1]) is None
 
 
 def _in_blocks(extent: Expr, lanes: int) -> bool:

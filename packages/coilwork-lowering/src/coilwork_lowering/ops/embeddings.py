@@ -8,10 +8,11 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, product
 from coilwork_ir.scalar import Scalar, const, placeholder
 from coilwork_lowering.builder import Builder
+from coilwork_lowering.ops.elements import Elements, unflatten
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.ops.indexing import in_range, position_of
 from coilwork_lowering.ops.scatters import scatter_into
-from coilwork_lowering.ops.segments import Elements, sums_of_rows, unflatten
+from coilwork_lowering.ops.segments import sums_of_rows
 from coilwork_lowering.ops.sorted_scatters import adds_sorted
 from coilwork_lowering.rules import Call, NotLowered, Rule, as_size
 from coilwork_lowering.scalar_math import eq, index, like, select, to_dtype

@@ -12,18 +12,20 @@ its first whole piece, the sums of its pieces, and its elements behind them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, bounds, floordiv, mod, provably_le, symbol
-from coilwork_ir.loops import Check, Reduce, Sort
+from coilwork_ir.loops import Reduce, Sort
 from coilwork_ir.scalar import Scalar, cast, const, load, op, placeholder
 from coilwork_lowering.builder import Builder, node_ranges
+from coilwork_lowering.ops.elements import Elements, Sums
+from coilwork_lowering.ops.few_rows import are_few, sums_by_comparing
 from coilwork_lowering.scalar_math import add, both, eq, ge, index, lt, select, sub
 from coilwork_lowering.simplify import simplified
-from coilwork_lowering.values import Shape, TensorValue, coordinate_symbols, whole
+from coilwork_lowering.values import TensorValue, coordinate_symbols, whole
 
 # Sorted positions per piece: a power of two.
 PIECE: Final = 32
@@ -33,75 +35,6 @@ _LOG_PIECE: Final = PIECE.bit_length() - 1
 # Types for keys, and how many different ones each holds: one radix sort's pass for every byte.
 _KEYS: Final = ((DType.I8, 2**8), (DType.I16, 2**16), (DType.I32, 2**32))
 _INT32_MAX: Final = 2**31 - 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Elements:
-    """What is added to rows.
-
-    Attributes:
-        count: how many elements there are.
-        rows: how many rows, or how many for each of the runs.
-        runs: elements come in so many runs of equal length, one behind the other. Those of run `k` with key `i` are added to row
-            `i * runs + k`, so that sorting by key alone sorts by row: elements of equal keys keep their order.
-        all_rows: every element belongs to a row; none is left out.
-        inner: shape of an element and of a row.
-        key: the row that element `n` is added to, in `i64`; `rows` for elements to be left out. Of its run's, if there are several.
-        value: element `position` at a point of `inner`; `position` is an index expression over `placeholder(0)`, which the
-            scalar stands for. Where the last argument (bool) is false nothing may be read, and the value is 0.
-        dtype: the type to add in, which `value` has.
-        checks: run-time checks of element `n`.
-        ordered: keys never decrease, so that there is nothing to sort.
-    """
-
-    count: Expr
-    rows: Expr
-    runs: Expr
-    all_rows: bool
-    inner: Shape
-    key: Callable[[Expr], Scalar]
-    value: Callable[[Expr, Scalar, tuple[Expr, ...], Scalar], Scalar]
-    dtype: DType
-    checks: Callable[[Expr], Sequence[Check]]
-    ordered: bool = False
-
-    @property
-    def sums(self) -> Expr:
-        """How many rows there are in all."""
-        return self.rows * self.runs
-
-    @property
-    def run_length(self) -> Expr:
-        """Elements of a run."""
-        return floordiv(self.count, self.runs)
-
-    @property
-    def one_run(self) -> bool:
-        """Keys are rows."""
-        return as_int(self.runs) == 1
-
-
-def unflatten(flat: Expr, shape: Shape) -> tuple[Expr, ...]:
-    """Coordinates in `shape` of the row-major position `flat`."""
-    found: list[Expr] = []
-    below = as_expr(1)
-    for place, extent in reversed(tuple(enumerate(shape))):
-        outermost = all(as_int(e) == 1 for e in shape[:place])
-        quotient = floordiv(flat, below)
-        if as_int(extent) == 1:
-            found.append(as_expr(0))
-        else:
-            found.append(quotient if outermost else mod(quotient, extent))
-        below = below * extent
-    return tuple(reversed(found))
-
-
-def flatten(coordinates: Sequence[Expr], shape: Shape) -> Expr:
-    """The row-major position of `coordinates` in `shape`."""
-    flat = as_expr(0)
-    for coordinate, extent in zip(coordinates, shape, strict=True):
-        flat = flat * extent + coordinate
-    return flat
 
 
 def lower_bound(
@@ -142,31 +75,17 @@ def _bits(count: Expr) -> int:
     return 48 if longest is None else max(longest.bit_length(), 1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sums:
-    """The sum of each row's elements, in a tensor of shape `(rows * runs, *inner)`; 0 for rows that have none.
-
-    `starts` says where each row's elements begin in sorted order, and one entry more; None if there are no elements.
-    """
-
-    values: TensorValue
-    starts: TensorValue | None
-
-    def elements_of(self, builder: Builder, row: Expr) -> Scalar:
-        """How many elements a row has, as an `i64`."""
-        if self.starts is None:
-            return const(0, DType.I64)
-        first, behind = (cast(builder.read(self.starts, (row + k,)), DType.I64) for k in (0, 1))
-        return sub(behind, first)
-
-
 def sums_of_rows(builder: Builder, device: str, elements: Elements) -> Sums:
     """Append what sums each row's elements."""
     if any(as_int(extent) == 0 for extent in (elements.count, elements.rows, *elements.inner)):
         shape = (elements.sums, *elements.inner)
         zeros = builder.pointwise(shape, elements.dtype, device, lambda point: const(0, elements.dtype))
-        return Sums(values=zeros, starts=None)
-    order = _sorted(builder, device, elements)
+        return Sums(values=zeros, count_of=lambda row: const(0, DType.I64))
+    width, offset = _key_type(elements)
+    keys = _keys(builder, device, elements, width, offset)
+    if are_few(elements):
+        return sums_by_comparing(builder, device, elements, keys, offset)
+    order = _sorted(builder, device, elements, keys, offset)
     starts = _starts(builder, device, elements, order)
     if not elements.one_run:
         starts = _starts_of_runs(builder, device, elements, order, starts)
@@ -176,7 +95,12 @@ def sums_of_rows(builder: Builder, device: str, elements: Elements) -> Sums:
     if few is None or few >= _LEAST_PIECES:
         parts = _sums_of_pieces(builder, device, elements, order, pieces)
     values = _rows(builder, device, elements, order, starts, parts)
-    return Sums(values=values, starts=starts)
+
+    def count_of(row: Expr) -> Scalar:
+        first, behind = (cast(builder.read(starts, (row + k,)), DType.I64) for k in (0, 1))
+        return sub(behind, first)
+
+    return Sums(values=values, count_of=count_of)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,9 +118,7 @@ class _Order:
         return cast(indirect[0], DType.I64) if indirect else index(position)
 
 
-def _sorted(builder: Builder, device: str, elements: Elements) -> _Order:
-    width, offset = _key_type(elements)
-
+def _keys(builder: Builder, device: str, elements: Elements, width: DType, offset: int) -> TensorValue:
     # runs side by side, as they may be in the index: what is written one behind the other is read at once
     shape = (elements.count,) if elements.one_run else (elements.run_length, elements.runs)
     strides = (as_expr(1),) if elements.one_run else (as_expr(1), elements.run_length)
@@ -215,6 +137,10 @@ def _sorted(builder: Builder, device: str, elements: Elements) -> _Order:
     )
     if not elements.one_run:
         keys = builder.view(keys.buffer, (elements.count,), (as_expr(1),), as_expr(0))
+    return keys
+
+
+def _sorted(builder: Builder, device: str, elements: Elements, keys: TensorValue, offset: int) -> _Order:
     if elements.ordered:
         return _Order(keys=keys, offset=offset, places=None)
     ranges = node_ranges("i", keys.shape)

@@ -10,9 +10,10 @@ from coilwork_ir.index import Expr, as_expr, as_int, product
 from coilwork_ir.scalar import Scalar, cast, const
 from coilwork_lowering.builder import Builder
 from coilwork_lowering.known_order import in_order
+from coilwork_lowering.ops.elements import Elements, flatten, unflatten
 from coilwork_lowering.ops.elementwise import scalar_operand
 from coilwork_lowering.ops.indexing import AdvancedIndex, in_range, position_of
-from coilwork_lowering.ops.segments import Elements, flatten, sums_of_rows, unflatten
+from coilwork_lowering.ops.segments import sums_of_rows
 from coilwork_lowering.rules import Call, NotLowered
 from coilwork_lowering.scalar_math import add, div, index, lt, maximum, mul, select, to_dtype
 from coilwork_lowering.values import Shape, TensorValue, Value, dims, is_whole
@@ -212,7 +213,7 @@ def _added(
     def body(point: tuple[Expr, ...]) -> Scalar:
         place = rows(point)
         found = builder.read(sums.values, place)
-        count = sums.elements_of(builder, place[0])
+        count = sums.count_of(place[0]) if mean or not with_old else const(0, DType.I64)
         before = to_dtype(builder.read(value, point), elements.dtype)
         if with_old and (filled is None or filled.value != 0):
             found = add(before, found)

@@ -190,8 +190,11 @@ class Judge:
             if top is None:
                 return True
             longest *= top
-        across = self._shape(alone(node)).across
-        return longest > LONGEST_COLUMN if across else 4 * longest > self.options.persistent_bytes
+        return longest > LONGEST_COLUMN if self.across(node) else 4 * longest > self.options.persistent_bytes
+
+    def across(self, node: Reduce) -> bool:
+        """Whether the results of `node`, rather than the points that it reduces, lie side by side in memory."""
+        return self._shape(alone(node)).across
 
     def _weighed(self, family: Family) -> _Weighed | None:
         shape = self._shape(family)

@@ -90,8 +90,8 @@ def _families(graph: Graph, judge: Judge) -> Iterator[Family]:
             continue
         rows[position] = rows_of(node)
         parent[position] = position
-        # the pieces of positions of extremes follow the axes, not memory
-        domain = (node.ranges, node.axes, node.kind in POSITIONS)
+        # the pieces of positions of extremes follow the axes, not memory; rows and columns of a square have equal extents
+        domain = (node.ranges, node.axes, node.kind in POSITIONS, judge.across(node))
         for access in rows[position]:
             known = find(first.setdefault((domain, access.buffer), position))
             low, high = sorted((known, find(position)))
