@@ -87,8 +87,10 @@ def in_rows(ranges: Sequence[Range], touched: Sequence[Access]) -> bool:
     if any(_once_per_row(real, a) for a in touched) and _in_blocks(extent, lanes):
         return True
     # what is read in an order of its own is narrow either way, and over flat positions neighbouring threads have neighbouring
-    # columns; of rows in one block Triton 3.6 gives them neighbouring rows
-    return _mostly_narrow(real, touched, flat=True) and not any(_in_own_order(real, a) for a in touched)
+    # columns; of rows in one block Triton 3.6 gives them neighbouring rows. To divide by unknown numbers takes longer than that
+    known = all(s.extent is not None and as_int(s.extent) is not None for s in real)
+    own_order = known and any(_in_own_order(real, a) for a in touched)
+    return not own_order and _mostly_narrow(real, touched, flat=True)
 
 
 def _in_own_order(real: Sequence[Expr], access: Access) -> bool:
