@@ -22,7 +22,7 @@ FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 def compiled(function: Callable[..., tuple[Tensor, ...]], cache: Path) -> Callable[..., tuple[Tensor, ...]]:
     torch._dynamo.reset()
-    options = {"cache_dir": str(cache), "strict": True}
+    options = {"cache_dir": str(cache), "strict": True, "sorting": "kernels"}
 
     def configured(gm: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., object]:
         return backend(gm, inputs, options=options)

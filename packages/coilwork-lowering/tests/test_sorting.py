@@ -13,7 +13,7 @@ from lowering_against_eager import externs, trace_and_lower
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from coilwork_ir.loops import Graph
+from coilwork_ir.loops import Graph, Sort
 from coilwork_ir.loops.text import format_graph, parse_graph
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_lowering import LoweringOptions, lower
@@ -36,13 +36,18 @@ ROWS = torch.tensor(
 )
 
 
-def for_accelerator(function: Callable[..., Any], *inputs: torch.Tensor) -> Graph:
+KERNELS = LoweringOptions(sorting="kernels")
+
+
+def for_accelerator(
+    function: Callable[..., Any], *inputs: torch.Tensor, options: LoweringOptions = KERNELS
+) -> Graph:
     """The graph that `function` gives on a GPU, with its memory on the CPU."""
     mode = FakeTensorMode()
     with mode:
         fakes = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="cuda") for x in inputs]
         gm = make_fx(function)(*fakes)
-    graph = parse_graph(format_graph(lower(gm, name="graph").graph).replace("cuda:0", "cpu"))
+    graph = parse_graph(format_graph(lower(gm, name="graph", options=options).graph).replace("cuda:0", "cpu"))
     verify_graph(graph)
     return graph
 
@@ -223,6 +228,24 @@ def test_what_stays_with_aten() -> None:
     assert externs(trace_and_lower(lambda a: torch.topk(a, 2), zeros).graph) == called
     here = trace_and_lower(lambda a: torch.sort(a), zeros, options=LoweringOptions(sorting="kernels"))
     assert externs(here.graph) == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32])
+def test_by_default_few_elements_are_found_by_passes(dtype: torch.dtype) -> None:
+    x = (torch.randn(5, 40) * 20).to(dtype)
+    graph = for_accelerator(partial(torch.topk, k=MOST_CHOSEN), x, options=LoweringOptions())
+    assert externs(graph) == [] and not any(isinstance(node, Sort) for node in graph.nodes)
+    values, positions = loop_evaluator.run(graph, {}, [x])
+    assert torch.equal(values, torch.topk(x, MOST_CHOSEN).values) and torch.equal(
+        x.gather(-1, positions), values
+    )
+    for function, called in (
+        (partial(torch.topk, k=MOST_CHOSEN + 1), "aten.topk.default"),
+        (torch.sort, "aten.sort.default"),
+        (partial(torch.median, dim=-1), "aten.median.dim"),
+        (partial(torch.kthvalue, k=3), "aten.kthvalue.default"),
+    ):
+        assert externs(for_accelerator(function, x, options=LoweringOptions())) == [called]
 
 
 def test_rows_of_unknown_length_stay_with_aten() -> None:

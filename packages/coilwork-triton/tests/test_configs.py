@@ -67,3 +67,25 @@ def test_walked_rows_are_for_two_blocks_of_256_threads(columns: int, row: int, b
     # one candidate at least does without further stages
     assert dict(found[0].meta)["STAGES"] == 3 and dict(found[-1].meta)["STAGES"] == 1
     assert all(dict(c.meta)["R0_BLOCK"] == row and dict(c.meta)["WBLOCK"] <= 64 for c in found)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 300, 5000, 65536])
+@pytest.mark.parametrize("length", [8, 100, 700, 4096])
+@pytest.mark.parametrize("sort_bytes", [4, 8])
+@pytest.mark.parametrize("along", ["x", "r"])
+def test_sorted_blocks_are_powers_of_two_that_fit(
+    rows: int, length: int, sort_bytes: int, along: str
+) -> None:
+    facts = Facts(
+        walk="persistent",
+        extents={"x": rows, "r": length},
+        coalescing={along: 1.0},
+        element_bytes=4,
+        tensors=3,
+        streams=(4,),
+        sort_bytes=sort_bytes,
+    )
+    for config in propose(facts, H200, 3):
+        meta = dict(config.meta)
+        assert all(size & (size - 1) == 0 for size in meta.values())
+        assert meta["XBLOCK"] * meta["R0_BLOCK"] * sort_bytes <= H200.shared_memory_bytes

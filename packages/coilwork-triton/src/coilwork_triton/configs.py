@@ -206,10 +206,12 @@ def _sorting(facts: Facts, target: Target) -> list[Config]:
     for most in (room, room // 2):
         warps = max(1, row // (most * target.warp_size))
         # short rows share a warp, unless there are too few of them to keep the device busy
-        enough = max(1, rows // (8 * target.multiprocessors)) if not across else rows
+        enough = _power_of_two_below(rows // (8 * target.multiprocessors)) if not across else rows
         together = min(rows, max(1, min(most, 32) * target.warp_size // row), max(enough, 1))
         if across:
-            together = min(rows, max(32, together))
+            # threads exchange what they hold through shared memory
+            most_rows = _power_of_two_below(target.shared_memory_bytes // (facts.sort_bytes * row))
+            together = min(rows, max(32, together), most_rows)
             warps = max(1, min(16, together * row // (most * target.warp_size)))
         blocks = _rest(facts) | ({"x": together} if "x" in facts.extents else {}) | {"r": row}
         one = _config(blocks, warps, target)
@@ -224,6 +226,11 @@ def _sorting(facts: Facts, target: Target) -> list[Config]:
             meta = (*meta, (SORT_SHARE, _share(facts.first, row // along, along)))
         found.append(replace(one, meta=meta))
     return found
+
+
+def _power_of_two_below(n: int) -> int:
+    """The greatest power of two that is at most `n`; 1 for `n` below 1."""
+    return 1 << max(0, n.bit_length() - 1)
 
 
 def _share(count: int, own: int, threads: int) -> int:

@@ -18,7 +18,7 @@ from coilwork_ir.loops import Sort
 from coilwork_ir.scalar import Scalar, cast, const, op, placeholder
 from coilwork_lowering import view_maps
 from coilwork_lowering.builder import Builder, device_text, node_ranges
-from coilwork_lowering.ops.choosing import choose, chooses
+from coilwork_lowering.ops.choosing import choose, chooses, may_choose
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.ops.reductions import mapped
 from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, wrap_dim
@@ -48,16 +48,23 @@ def _rows_of(builder: Builder, value: TensorValue, dim: int) -> Rows:
     return Rows(shape=value.shape, device=value.device, dim=dim, element=element)
 
 
-def _row(builder: Builder, call: Call, *, longest: int = LONGEST_ROW) -> tuple[TensorValue, int, int]:
+def _row(
+    builder: Builder, call: Call, *, longest: int = LONGEST_ROW, passes: bool = False
+) -> tuple[TensorValue, int, int]:
     """The operand, the dimension that its rows lie along, and their length, which is at most `longest`.
+
+    `passes` over the row will do, without a sort.
 
     Raises:
         NotLowered: they are not sorted in a kernel.
     """
     value = call.tensor("self")
-    sorting = builder.options.sorting
-    if sorting == "calls" or (sorting == "auto" and value.device.startswith("cpu")):
+    if builder.options.sorting != "kernels" and not passes:
         raise NotLowered("a sort that ATen does as well")
+    if builder.options.sorting == "calls" or (
+        builder.options.sorting == "auto" and value.device.startswith("cpu")
+    ):
+        raise NotLowered("elements that ATen finds as well")
     if not value.shape or device_text(call.result[0].device) != value.device:
         raise NotLowered("a sort of a number")
     dim = wrap_dim(call.integer("dim"), len(value.shape))
@@ -121,15 +128,20 @@ def _sort(builder: Builder, call: Call) -> Value:
 def _topk(builder: Builder, call: Call) -> Value:
     values, positions = call.result
     count = call.integer("k")
-    value, dim, length = _row(builder, call, longest=LONGEST_ROW * LONGEST_ROW)
+    sorts = builder.options.sorting == "kernels"
+    passes = may_choose(call.tensor("self").dtype, count) and not sorts
+    longest = LONGEST_ROW * LONGEST_ROW if sorts else LONGEST_ROW
+    value, dim, length = _row(builder, call, longest=longest, passes=passes)
     if not 1 <= count <= length:
         raise NotLowered("no elements of a row")
     largest = bool(call["largest"])
     strides = (builder.result_strides(values), builder.result_strides(positions))
     if length > LONGEST_ROW:
         return _first_of_pieces(builder, value, dim, length, count, largest=largest, strides=strides)
-    if count < length and chooses(value.dtype, count):
+    if count < length and (passes or chooses(value.dtype, count)):
         return choose(builder, call, value, dim, count, largest=largest)
+    if not sorts:
+        raise NotLowered("a whole row")
     return _sorted(builder, _rows_of(builder, value, dim), descending=largest, count=count, strides=strides)
 
 
