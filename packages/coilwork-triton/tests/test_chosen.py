@@ -11,7 +11,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_expr
 from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.scalar import cast, index_value, load, op, reduce, sort
-from coilwork_triton.chosen import chosen_of
+from coilwork_triton.facts.chosen import chosen_of
 
 F32 = DType.F32
 

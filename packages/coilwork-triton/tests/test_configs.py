@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coilwork_ir.target import target
-from coilwork_triton.configs import Facts, Walk, propose
+from coilwork_triton.launch.configs import Facts, Walk, propose
 
 H200 = target("sm_90")
 

@@ -14,7 +14,7 @@ from coilwork_ir.kernels.nodes import Numerics
 from coilwork_ir.scalar import load, scan
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
-from coilwork_triton.device_library import device_functions
+from coilwork_triton.text.device_library import device_functions
 
 F32 = DType.F32
 LENGTH = 70

@@ -9,7 +9,7 @@ from kernel_bench import along
 
 from coilwork_ir.index import Expr, as_expr, floordiv, symbol
 from coilwork_ir.kernels import Range
-from coilwork_triton.vectors import Access, in_rows, neighbourly, runs_on, whole_sizes
+from coilwork_triton.facts.vectors import Access, in_rows, neighbourly, runs_on, whole_sizes
 
 
 def rows(outer: Expr | int, inner: Expr | int) -> tuple[Range, Range]:

@@ -12,11 +12,11 @@ from coilwork_ir.kernels.strict import with_strict_functions
 from coilwork_ir.kernels.text import format_kernel
 from coilwork_ir.target import Target
 from coilwork_triton.combined import write_combined
-from coilwork_triton.device_library import with_dependencies
-from coilwork_triton.options import parse_options
-from coilwork_triton.printer import format_module
-from coilwork_triton.tree import Function, Module, Parameter
-from coilwork_triton.types import triton_type
+from coilwork_triton.launch.options import parse_options
+from coilwork_triton.text.device_library import with_dependencies
+from coilwork_triton.text.printer import format_module
+from coilwork_triton.text.tree import Function, Module, Parameter
+from coilwork_triton.text.types import triton_type
 from coilwork_triton.written import Written, write
 
 

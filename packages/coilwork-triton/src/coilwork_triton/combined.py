@@ -28,11 +28,11 @@ from coilwork_ir.index import Expr, as_expr, as_int, product, provably_le, subst
 from coilwork_ir.kernel_source import SearchSpace
 from coilwork_ir.kernels import Combined, Kernel, Member
 from coilwork_ir.target import Target
-from coilwork_triton.configs import BLOCKS, UNKNOWN_EXTENT
-from coilwork_triton.index_printer import IndexPrinter
-from coilwork_triton.options import TritonOptions
-from coilwork_triton.shape import Shape
-from coilwork_triton.tree import (
+from coilwork_triton.iteration.shape import Shape
+from coilwork_triton.launch.configs import BLOCKS, UNKNOWN_EXTENT
+from coilwork_triton.launch.options import TritonOptions
+from coilwork_triton.text.index_printer import IndexPrinter
+from coilwork_triton.text.tree import (
     Assign,
     Binary,
     Do,
@@ -47,7 +47,7 @@ from coilwork_triton.tree import (
     call,
     tl,
 )
-from coilwork_triton.types import triton_type
+from coilwork_triton.text.types import triton_type
 from coilwork_triton.written import Written, write_part
 
 _INT32_MAX: Final = 2**31 - 1

@@ -11,13 +11,13 @@ from coilwork_ir.kernel_source import Config, SearchSpace
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.scalar import Scalar
 from coilwork_ir.target import Target
-from coilwork_triton.actions import action_roots, actions_of
-from coilwork_triton.body import emit_body
-from coilwork_triton.chosen import chosen_of
-from coilwork_triton.levels import find_levels
-from coilwork_triton.options import TritonOptions
-from coilwork_triton.shape import Shape, plan
-from coilwork_triton.tree import Function, Statement
+from coilwork_triton.facts.chosen import chosen_of
+from coilwork_triton.facts.levels import find_levels
+from coilwork_triton.iteration.shape import Shape, plan
+from coilwork_triton.launch.options import TritonOptions
+from coilwork_triton.statements.actions import action_roots, actions_of
+from coilwork_triton.statements.body import emit_body
+from coilwork_triton.text.tree import Function, Statement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

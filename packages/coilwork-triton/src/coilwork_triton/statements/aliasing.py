@@ -13,11 +13,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.scalar import Load, Reduce, Scalar, Scan, Sort, postorder
-from coilwork_triton.actions import Action, action_roots, actions_of, perform
-from coilwork_triton.levels import Levels
-from coilwork_triton.shape import Shape
-from coilwork_triton.tree import tl
-from coilwork_triton.values import Scope, Values
+from coilwork_triton.facts.levels import Levels
+from coilwork_triton.iteration.shape import Shape
+from coilwork_triton.statements.actions import Action, action_roots, actions_of, perform
+from coilwork_triton.text.tree import tl
+from coilwork_triton.values.values import Scope, Values
 
 
 def perform_all(values: Values, scope: Scope, actions: Sequence[Action]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coilwork_triton.tree import Assign, Do, Expression, Name, Statement
+from coilwork_triton.text.tree import Assign, Do, Expression, Name, Statement
 
 
 class Names:

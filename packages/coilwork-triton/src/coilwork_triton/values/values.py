@@ -12,19 +12,17 @@ from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_expr, as_int
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.scalar import Const, IndexValue, Load, Op, Reduce, Scalar, Scan, Sort, placeholder, postorder
-from coilwork_triton.addresses import rows_and_columns, without_constant
-from coilwork_triton.index_printer import fits_32_bits
-from coilwork_triton.joined import Joined
-from coilwork_triton.levels import Levels
-from coilwork_triton.ops import NEEDS_NAMED, OPERATORS, SCALAR_BUILDERS, OpContext
-from coilwork_triton.printer import format_expression
-from coilwork_triton.reductions import REDUCTIONS, Site
-from coilwork_triton.scans import ScanSite, block_scan, carried_scan, start_carry
-from coilwork_triton.shape import Shape, Tile
-from coilwork_triton.shortcuts import find_shortcuts
-from coilwork_triton.sorting import SortSite, sorted_row
-from coilwork_triton.space import Space
-from coilwork_triton.tree import (
+from coilwork_triton.combining.reductions import REDUCTIONS, Site
+from coilwork_triton.combining.scans import ScanSite, block_scan, carried_scan, start_carry
+from coilwork_triton.combining.sorting import SortSite, sorted_row
+from coilwork_triton.facts.joined import Joined
+from coilwork_triton.facts.levels import Levels
+from coilwork_triton.facts.vectors import LEAST_ROW, Access, runs_on
+from coilwork_triton.iteration.shape import Shape, Tile
+from coilwork_triton.iteration.space import Space
+from coilwork_triton.text.index_printer import fits_32_bits
+from coilwork_triton.text.printer import format_expression
+from coilwork_triton.text.tree import (
     Binary,
     Expression,
     List,
@@ -38,14 +36,16 @@ from coilwork_triton.tree import (
     tl,
     tl_name,
 )
-from coilwork_triton.types import (
+from coilwork_triton.text.types import (
     free_constant,
     plain_constant,
     triton_type,
     typed_constant,
 )
-from coilwork_triton.vectors import LEAST_ROW, Access, runs_on
-from coilwork_triton.writer import Names, Writer
+from coilwork_triton.text.writer import Names, Writer
+from coilwork_triton.values.addresses import rows_and_columns, without_constant
+from coilwork_triton.values.ops import NEEDS_NAMED, OPERATORS, SCALAR_BUILDERS, OpContext
+from coilwork_triton.values.shortcuts import find_shortcuts
 
 # Operations that may stand inside another line when nothing else uses their result.
 _INLINE: Final = frozenset({"cast", "eq", "ne", "lt", "le", "gt", "ge", "neg", "isnan", "bitwise_not"})

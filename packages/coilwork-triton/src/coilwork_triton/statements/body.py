@@ -9,18 +9,18 @@ from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr
 from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.scalar import Load, Reduce, Scalar, Scan
-from coilwork_triton.actions import Action, action_roots, actions_of
-from coilwork_triton.aliasing import perform_all
-from coilwork_triton.configs import STAGES
-from coilwork_triton.levels import Levels
-from coilwork_triton.ragged import is_ragged, points_of
-from coilwork_triton.reductions import REDUCTIONS
-from coilwork_triton.shape import Shape
-from coilwork_triton.space import LOOP_OFFSET, Space
-from coilwork_triton.tree import Assign, Binary, Expression, For, Name, Number, Statement, method, tl
-from coilwork_triton.types import triton_type
-from coilwork_triton.values import Scope, Values
-from coilwork_triton.walk import emit_walk
+from coilwork_triton.combining.reductions import REDUCTIONS
+from coilwork_triton.facts.levels import Levels
+from coilwork_triton.facts.ragged import is_ragged, points_of
+from coilwork_triton.iteration.shape import Shape
+from coilwork_triton.iteration.space import LOOP_OFFSET, Space
+from coilwork_triton.launch.configs import STAGES
+from coilwork_triton.statements.actions import Action, action_roots, actions_of
+from coilwork_triton.statements.aliasing import perform_all
+from coilwork_triton.statements.walk import emit_walk
+from coilwork_triton.text.tree import Assign, Binary, Expression, For, Name, Number, Statement, method, tl
+from coilwork_triton.text.types import triton_type
+from coilwork_triton.values.values import Scope, Values
 
 
 def emit_body(kernel: Kernel, shape: Shape, levels: Levels, library: set[str]) -> tuple[Statement, ...]:

@@ -14,7 +14,7 @@ from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.loops import Check
 from coilwork_ir.ops import StoreMode
 from coilwork_ir.scalar import Scalar
-from coilwork_triton.tree import (
+from coilwork_triton.text.tree import (
     Binary,
     Expression,
     Name,
@@ -24,7 +24,7 @@ from coilwork_triton.tree import (
     conjunction,
     tl,
 )
-from coilwork_triton.values import Scope, Values
+from coilwork_triton.values.values import Scope, Values
 
 # Element types that the GPUs' atomic instructions, and Triton's forms of them, cover.
 _ATOMIC_TYPES: Final[Mapping[StoreMode, frozenset[DType]]] = MappingProxyType(

@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from coilwork_ir.errors import EmitError
 from coilwork_ir.ops import SELF_COMBINING
 from coilwork_ir.scalar import Reduce, Scalar
-from coilwork_triton.actions import Action
-from coilwork_triton.aliasing import perform_all
-from coilwork_triton.configs import STAGES
-from coilwork_triton.reductions import REDUCTIONS, Reduction, Site
-from coilwork_triton.space import WALK_OFFSET
-from coilwork_triton.tree import Expression, For, Name, Number
-from coilwork_triton.values import Scope, Values
+from coilwork_triton.combining.reductions import REDUCTIONS, Reduction, Site
+from coilwork_triton.iteration.space import WALK_OFFSET
+from coilwork_triton.launch.configs import STAGES
+from coilwork_triton.statements.actions import Action
+from coilwork_triton.statements.aliasing import perform_all
+from coilwork_triton.text.tree import Expression, For, Name, Number
+from coilwork_triton.values.values import Scope, Values
 
 
 def emit_walk(values: Values, actions: Sequence[Action]) -> None:

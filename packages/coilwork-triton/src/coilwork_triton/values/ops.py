@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
-from coilwork_triton.tree import (
+from coilwork_triton.text.tree import (
     Binary,
     Expression,
     Number,
@@ -24,7 +24,7 @@ from coilwork_triton.tree import (
     tl,
     tl_name,
 )
-from coilwork_triton.types import ALL_NANS, largest, triton_type, typed_constant
+from coilwork_triton.text.types import ALL_NANS, largest, triton_type, typed_constant
 
 Numerics = Literal["fast", "eager", "strict"]
 

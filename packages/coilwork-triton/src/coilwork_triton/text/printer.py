@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, assert_never
 
-from coilwork_triton.tree import (
+from coilwork_triton.text.tree import (
     Assign,
     Attribute,
     Binary,

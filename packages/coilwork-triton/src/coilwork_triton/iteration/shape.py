@@ -26,7 +26,17 @@ from coilwork_ir.kernel_source import Config, SearchSpace
 from coilwork_ir.kernels import Kernel, Range
 from coilwork_ir.scalar import Load, Reduce, Scalar, Scan, Sort, postorder
 from coilwork_ir.target import Target
-from coilwork_triton.configs import (
+from coilwork_triton.facts.ragged import along_rows, is_ragged
+from coilwork_triton.facts.sort_keys import LONGEST_ROW, key_bytes
+from coilwork_triton.facts.vectors import (
+    Access,
+    accesses_of,
+    in_rows,
+    neighbourly,
+    together_along,
+    whole_sizes,
+)
+from coilwork_triton.launch.configs import (
     BLOCKS,
     STAGES,
     TRANSPOSED,
@@ -36,11 +46,8 @@ from coilwork_triton.configs import (
     next_power_of_two,
     propose,
 )
-from coilwork_triton.options import TritonOptions
-from coilwork_triton.ragged import along_rows, is_ragged
-from coilwork_triton.search_space import Side, search_space
-from coilwork_triton.sort_keys import LONGEST_ROW, key_bytes
-from coilwork_triton.vectors import Access, accesses_of, in_rows, neighbourly, together_along, whole_sizes
+from coilwork_triton.launch.options import TritonOptions
+from coilwork_triton.launch.search_space import Side, search_space
 
 Letter = Literal["x", "y", "z", "w", "r", "c"]
 _INT32_MAX: Final = 2**31 - 1

@@ -8,8 +8,8 @@ from typing import Final
 
 from coilwork_ir.index import Add, Expr, as_expr, as_int, node, stride_of, total
 from coilwork_ir.scalar import Load, Scalar
-from coilwork_triton.shape import Shape
-from coilwork_triton.space import Space
+from coilwork_triton.iteration.shape import Shape
+from coilwork_triton.iteration.space import Space
 
 # Loads that a common address is worth a line of text for.
 _WINDOW: Final = 3

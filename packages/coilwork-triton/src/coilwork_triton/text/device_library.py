@@ -9,7 +9,7 @@ from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
 
-from coilwork_triton.tree import Library
+from coilwork_triton.text.tree import Library
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,7 @@ class DeviceFunction:
 @cache
 def device_functions() -> Mapping[str, DeviceFunction]:
     """Every function of the library, in file order."""
-    text = (files("coilwork_triton") / "device_functions.triton").read_text(encoding="utf-8")
+    text = (files("coilwork_triton.text") / "device_functions.triton").read_text(encoding="utf-8")
     lines = text.splitlines()
     definitions = [n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef)]
     names = frozenset(d.name for d in definitions)

@@ -13,9 +13,9 @@ from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.ops import ScanKind
-from coilwork_triton.tree import Binary, Call, Expression, Name, Number, Tuple, method, tl, tl_name
-from coilwork_triton.types import free_constant, largest, smallest, triton_type, zeros_of
-from coilwork_triton.writer import Writer
+from coilwork_triton.text.tree import Binary, Call, Expression, Name, Number, Tuple, method, tl, tl_name
+from coilwork_triton.text.types import free_constant, largest, smallest, triton_type, zeros_of
+from coilwork_triton.text.writer import Writer
 
 # Kinds whose running value comes with its position; the others combine values alone.
 _PAIRED: Final = frozenset({"min", "max", "argmin", "argmax"})

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 from coilwork_ir.dtypes import DType
-from coilwork_triton.tree import (
+from coilwork_triton.text.tree import (
     Binary,
     Call,
     Expression,
@@ -27,7 +27,7 @@ from coilwork_triton.tree import (
     tl,
     tl_name,
 )
-from coilwork_triton.types import (
+from coilwork_triton.text.types import (
     ALL_NANS,
     free_constant,
     largest,
@@ -36,7 +36,7 @@ from coilwork_triton.types import (
     typed_constant,
     zeros_of,
 )
-from coilwork_triton.writer import Writer
+from coilwork_triton.text.writer import Writer
 
 _NO_POSITION: Final = 2**31 - 1
 _NO_POSITION_WIDE: Final = 2**63 - 1

@@ -11,7 +11,7 @@ from typing import Final
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.scalar import Literal_
-from coilwork_triton.tree import (
+from coilwork_triton.text.tree import (
     Attribute,
     Binary,
     Expression,

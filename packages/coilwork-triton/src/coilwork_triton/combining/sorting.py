@@ -8,11 +8,11 @@ from types import MappingProxyType
 from typing import Final
 
 from coilwork_ir.dtypes import DType
-from coilwork_triton.configs import SORT_SHARE, SORT_THREADS, SORT_WIDTH
-from coilwork_triton.sort_keys import family, key_bytes
-from coilwork_triton.tree import Call, Expression, Name, Number, Tuple, tl, tl_name
-from coilwork_triton.types import triton_type
-from coilwork_triton.writer import Writer
+from coilwork_triton.facts.sort_keys import family, key_bytes
+from coilwork_triton.launch.configs import SORT_SHARE, SORT_THREADS, SORT_WIDTH
+from coilwork_triton.text.tree import Call, Expression, Name, Number, Tuple, tl, tl_name
+from coilwork_triton.text.types import triton_type
+from coilwork_triton.text.writer import Writer
 
 # Greater than all keys.
 _LARGEST: Final[Mapping[int, int]] = MappingProxyType({4: (1 << 31) - 1, 8: 1 << 50})

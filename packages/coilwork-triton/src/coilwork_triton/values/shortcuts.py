@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.scalar import Const, IndexValue, Load, Op, Scalar
-from coilwork_triton.addresses import windows
-from coilwork_triton.joined import Joined, absorbed_by, joined_loads
-from coilwork_triton.positions import idle_bounds, narrow_positions, short_casts
-from coilwork_triton.rounding import factors, one_plus, only_rounded, softmax_numerators
-from coilwork_triton.shape import Shape
-from coilwork_triton.types import reciprocal_of
-from coilwork_triton.users import users_of
+from coilwork_triton.facts.joined import Joined, absorbed_by, joined_loads
+from coilwork_triton.facts.positions import idle_bounds, narrow_positions, short_casts
+from coilwork_triton.facts.rounding import factors, one_plus, only_rounded, softmax_numerators
+from coilwork_triton.facts.users import users_of
+from coilwork_triton.iteration.shape import Shape
+from coilwork_triton.text.types import reciprocal_of
+from coilwork_triton.values.addresses import windows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,9 +9,9 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_int
 from coilwork_ir.kernels import Kernel
-from coilwork_triton.index_printer import IndexPrinter
-from coilwork_triton.shape import Shape, Tile
-from coilwork_triton.tree import (
+from coilwork_triton.iteration.shape import Shape, Tile
+from coilwork_triton.text.index_printer import IndexPrinter
+from coilwork_triton.text.tree import (
     Assign,
     Binary,
     Do,

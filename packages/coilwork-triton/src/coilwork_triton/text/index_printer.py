@@ -21,7 +21,7 @@ from coilwork_ir.index import (
     provably_positive,
     substitute,
 )
-from coilwork_triton.tree import Binary, Expression, Number, call, tl
+from coilwork_triton.text.tree import Binary, Expression, Number, call, tl
 
 _INT32 = range(-(2**31), 2**31)
 

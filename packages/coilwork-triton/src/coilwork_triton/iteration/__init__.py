@@ -1,0 +1,1 @@
+"""The iteration space: tiles, positions, masks."""

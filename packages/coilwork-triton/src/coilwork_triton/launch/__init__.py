@@ -1,0 +1,1 @@
+"""Which launches are tried."""

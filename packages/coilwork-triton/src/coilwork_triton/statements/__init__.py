@@ -1,0 +1,1 @@
+"""Loops, stores and their order."""

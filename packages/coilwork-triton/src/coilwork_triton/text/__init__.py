@@ -1,0 +1,1 @@
+"""What Triton source is made of, and how it is written."""

@@ -1,0 +1,1 @@
+"""From scalar graphs to expressions."""
