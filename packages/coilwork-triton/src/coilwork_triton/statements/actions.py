@@ -24,7 +24,8 @@ from coilwork_triton.text.tree import (
     conjunction,
     tl,
 )
-from coilwork_triton.values.values import Scope, Values
+from coilwork_triton.values.known import Scope
+from coilwork_triton.values.values import Values
 
 # Element types that the GPUs' atomic instructions, and Triton's forms of them, cover.
 _ATOMIC_TYPES: Final[Mapping[StoreMode, frozenset[DType]]] = MappingProxyType(

@@ -17,7 +17,8 @@ from coilwork_triton.facts.levels import Levels
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.statements.actions import Action, action_roots, actions_of, perform
 from coilwork_triton.text.tree import tl
-from coilwork_triton.values.values import Scope, Values
+from coilwork_triton.values.known import Scope
+from coilwork_triton.values.values import Values
 
 
 def perform_all(values: Values, scope: Scope, actions: Sequence[Action]) -> None:

@@ -20,7 +20,9 @@ from coilwork_triton.statements.aliasing import perform_all
 from coilwork_triton.statements.walk import emit_walk
 from coilwork_triton.text.tree import Assign, Binary, Expression, For, Name, Number, Statement, method, tl
 from coilwork_triton.text.types import triton_type
-from coilwork_triton.values.values import Scope, Values
+from coilwork_triton.values.along_rows import bind_results, site_named
+from coilwork_triton.values.known import Scope
+from coilwork_triton.values.values import Values
 
 
 def emit_body(kernel: Kernel, shape: Shape, levels: Levels, library: set[str]) -> tuple[Statement, ...]:
@@ -159,7 +161,7 @@ def _emit_pass(values: Values, one: Pass, number: int) -> None:
     finishing = []
     for group in one.reductions:
         reduction = REDUCTIONS[group[0].kind]
-        site = values.site_named(inner, group[0])
+        site = site_named(values, inner, group[0])
         if backwards:
             site = replace(site, ascending=False)
         lanes = reduction.start(site, top.writer)
@@ -169,7 +171,7 @@ def _emit_pass(values: Values, one: Pass, number: int) -> None:
     end = None if one.actions or backwards else _ragged_end(values, one)
     top.writer.statements.append(_loop(values, inner, backwards, end))
     for group, reduction, site, lanes in finishing:
-        values.bind_results(top, group[0], reduction.finish(site, top.writer, lanes))
+        bind_results(values, top, group[0], reduction.finish(site, top.writer, lanes))
 
 
 def _ragged_end(values: Values, one: Pass) -> Expression | None:

@@ -20,7 +20,9 @@ from coilwork_triton.launch.configs import STAGES
 from coilwork_triton.statements.actions import Action
 from coilwork_triton.statements.aliasing import perform_all
 from coilwork_triton.text.tree import Expression, For, Name, Number
-from coilwork_triton.values.values import Scope, Values
+from coilwork_triton.values.along_rows import bind_results, site_named
+from coilwork_triton.values.known import Scope
+from coilwork_triton.values.values import Values
 
 
 def emit_walk(values: Values, actions: Sequence[Action]) -> None:
@@ -43,7 +45,7 @@ def emit_walk(values: Values, actions: Sequence[Action]) -> None:
     finishing: list[tuple[Reduce, Reduction, Site, tuple[Name, ...]]] = []
     for group in groups:
         reduction = REDUCTIONS[group[0].kind]
-        site = values.site_named(inner, group[0])
+        site = site_named(values, inner, group[0])
         lanes = reduction.start(site, top.writer)
         reduction.step(site, inner.writer, lanes)
         finishing.append((group[0], reduction, site, lanes))
@@ -58,7 +60,7 @@ def emit_walk(values: Values, actions: Sequence[Action]) -> None:
         found: Sequence[Expression] = (
             lanes if tile.axis is None else reduction.finish(site, top.writer, lanes)
         )
-        values.bind_results(top, node, found)
+        bind_results(values, top, node, found)
     last = [action for action in actions if not action.walked]
     values.compute(top, values.pending(top, [root for action in last for root in action.roots]))
     perform_all(values, top, last)

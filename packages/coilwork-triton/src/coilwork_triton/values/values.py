@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
-from coilwork_ir.index import Expr, as_expr, as_int
+from coilwork_ir.index import Expr, as_int
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.scalar import Const, IndexValue, Load, Op, Reduce, Scalar, Scan, Sort, placeholder, postorder
-from coilwork_triton.combining.reductions import REDUCTIONS, Site
-from coilwork_triton.combining.scans import ScanSite, block_scan, carried_scan, start_carry
-from coilwork_triton.combining.sorting import SortSite, sorted_row
 from coilwork_triton.facts.joined import Joined
 from coilwork_triton.facts.levels import Levels
 from coilwork_triton.facts.vectors import LEAST_ROW, Access, runs_on
@@ -29,10 +25,8 @@ from coilwork_triton.text.tree import (
     Name,
     Number,
     Text,
-    Tuple,
     conjunction,
     method,
-    number,
     tl,
     tl_name,
 )
@@ -44,28 +38,14 @@ from coilwork_triton.text.types import (
 )
 from coilwork_triton.text.writer import Names, Writer
 from coilwork_triton.values.addresses import rows_and_columns, without_constant
+from coilwork_triton.values.along_rows import emit_reduce, emit_scan, emit_sort
+from coilwork_triton.values.known import Scope
 from coilwork_triton.values.ops import NEEDS_NAMED, OPERATORS, SCALAR_BUILDERS, OpContext
 from coilwork_triton.values.shortcuts import find_shortcuts
 
 # Operations that may stand inside another line when nothing else uses their result.
 _INLINE: Final = frozenset({"cast", "eq", "ne", "lt", "le", "gt", "ge", "neg", "isnan", "bitwise_not"})
 _INLINE_WIDTH: Final = 72
-
-
-@dataclass(slots=True, kw_only=True)
-class Scope:
-    """Values known at one place: in the kernel's own level, or inside one of its loops."""
-
-    writer: Writer
-    parent: Scope | None = None
-    number: int = 0
-    bound: dict[Scalar, Expression] = field(default_factory=dict)
-    starts: dict[tuple[str, Expr], Expression] = field(default_factory=dict)
-
-    def find(self, node: Scalar) -> Expression | None:
-        """The expression for `node`, from here or from outside."""
-        found = self.bound.get(node)
-        return found if found is not None or self.parent is None else self.parent.find(node)
 
 
 class Values:
@@ -92,8 +72,8 @@ class Values:
         self._cast_only = frozenset(
             node.operands[0] for node in self.order if isinstance(node, Op) and node.op == "cast"
         )
-        self._reduced = frozenset(r.symbol for r in kernel.ranges if r.kind == "reduction")
-        self._walked = frozenset(r.symbol for r in kernel.ranges if r.kind == "walked")
+        self.reduced_symbols = frozenset(r.symbol for r in kernel.ranges if r.kind == "reduction")
+        self.walked_symbols = frozenset(r.symbol for r in kernel.ranges if r.kind == "walked")
         self._aligned = frozenset(a.name for a in kernel.args if a.aligned)
         self._above_reduction: set[Scalar] = set()
         for node in self.order:
@@ -109,15 +89,15 @@ class Values:
 
     def reduced(self, node: Scalar) -> bool:
         """`node` varies along the reduction."""
-        return bool(self.levels.varies[node] & self._reduced)
+        return bool(self.levels.varies[node] & self.reduced_symbols)
 
     def walked(self, node: Scalar) -> bool:
         """`node` varies along the walk."""
-        return bool(self.levels.varies[node] & self._walked)
+        return bool(self.levels.varies[node] & self.walked_symbols)
 
     def along_walk(self, node: Reduce) -> bool:
         """`node` reduces along the walk."""
-        return not self._walked.isdisjoint(node.axes)
+        return not self.walked_symbols.isdisjoint(node.axes)
 
     def pending(self, scope: Scope, roots: Iterable[Scalar]) -> list[Scalar]:
         """What must be computed before `roots` are known in `scope`, operands first."""
@@ -205,11 +185,11 @@ class Values:
             case Op():
                 self._op(scope, node)
             case Reduce():
-                self._reduce(scope, node)
+                emit_reduce(self, scope, node)
             case Scan():
-                self._scan(scope, node)
+                emit_scan(self, scope, node)
             case Sort():
-                self._sort(scope, node)
+                emit_sort(self, scope, node)
             case _:
                 raise EmitError("node", f"no Triton for a scalar node of kind {type(node).__name__}")
 
@@ -363,177 +343,6 @@ class Values:
                 found.append(typed_constant(operand.value, operand.dtype))
         return tuple(found)
 
-    def site(self, scope: Scope, node: Reduce) -> Site:
-        """What the reduction `node` combines, seen from `scope`, where its operands are known."""
-        along_walk = self.along_walk(node)
-        tile = self.shape.walked if along_walk else self.shape.reduced
-        if tile is None or (tile.axis is None and not along_walk):
-            raise EmitError(
-                "reduce-axes", f"{node.kind} in kernel {self.kernel.name}, which reduces no range"
-            )
-        all_of = self._walked if along_walk else self._reduced
-        missing = [s for s in all_of - frozenset(node.axes) if s.extent is None or as_int(s.extent) != 1]
-        if missing:
-            names = ", ".join(sorted(s.name for s in missing))
-            raise EmitError(
-                "reduce-axes",
-                f"{node.kind} leaves the reduction ranges {names} alone",
-                origins=self.kernel.origins,
-            )
-        value = self.expression(scope, node.operands[0])
-        inside = frozenset({tile.index})
-        shape = self.block(*node.operands, symbols=inside)
-        end = self.space.mask(frozenset({tile.letter}))
-        explicit = len(node.operands) > 1
-        valid = conjunction(
-            (
-                *(() if end is None else (end,)),
-                *((self.expression(scope, node.operands[1]),) if explicit else ()),
-            )
-        )
-        mask_shape = self.block(*node.operands[1:], symbols=inside)
-        if self.block(node.operands[0]) != shape:
-            value = tl("broadcast_to", value, Tuple(tuple(Number(1) if s == "1" else Name(s) for s in shape)))
-        return Site(
-            dtype=node.operands[0].dtype,
-            value=value,
-            valid=valid,
-            explicit=explicit,
-            shape=shape,
-            mask_shape=mask_shape,
-            axis=tile.axis or 0,
-            count=self._count(node),
-            position=self._position(node) if node.kind in ("argmin", "argmax") else Number(0),
-            ascending=self.space.simplified(_flat(node.axes)) is tile.index,
-            lanes=self.space.lane(tile),
-            chunk=self.shape.chunk if len(shape) == 1 else 1,
-            index_dtype=self.shape.index_dtype,
-        )
-
-    def _count(self, node: Reduce) -> Expression:
-        tile = self.shape.reduced
-        exact = None if tile is None else as_int(tile.numel)
-        if exact is not None:
-            return number(float(exact))
-        return tl("cast", Name("rnumel"), triton_type(node.operands[0].dtype))
-
-    def _position(self, node: Reduce) -> Expression:
-        flat = _flat(node.axes)
-        if as_int(self.space.simplified(flat)) is not None:
-            return typed_constant(0, self.shape.index_dtype)
-        return self.space.index(flat)
-
-    def _reduce(self, scope: Scope, node: Reduce) -> None:
-        site = self.site_named(scope, node)
-        self.bind_results(scope, node, REDUCTIONS[node.kind].persistent(site, scope.writer))
-
-    def site_named(self, scope: Scope, node: Reduce) -> Site:
-        """As `site`, with the value in a variable, because builders repeat it."""
-        site = self.site(scope, node)
-        return (
-            site
-            if isinstance(site.value, Name)
-            else replace(site, value=scope.writer.bind("value", site.value))
-        )
-
-    def bind_results(self, scope: Scope, node: Reduce, results: Sequence[Expression]) -> None:
-        """Make the results known to `node` and to the nodes for the other results of the same reduction."""
-        for other in self.order:
-            if isinstance(other, Reduce) and other.kind == node.kind and other.operands == node.operands:
-                scope.bound[other] = results[other.output]
-
-    def _scan(self, scope: Scope, node: Scan) -> None:
-        if node.axis.extent is not None and as_int(node.axis.extent) == 1:
-            self._scan_of_one(scope, node)
-            return
-        tile = self.shape.reduced
-        if tile is None or tile.axis is None or tile.index is not node.axis:
-            raise EmitError(
-                "scan-axis",
-                f"scan along {node.axis.name}, which is not the only reduction range of kernel {self.kernel.name}",
-                origins=self.kernel.origins,
-            )
-        inside = frozenset({tile.index})
-        site = ScanSite(
-            kind=node.kind,
-            reverse=node.reverse,
-            dtype=node.operands[0].dtype,
-            value=self.expression(scope, node.operands[0]),
-            valid=self.space.mask(frozenset({"r"})),
-            shape=self.block(*node.operands, symbols=inside),
-            axis=tile.axis,
-            positions=self.space.index(node.axis),
-            index_dtype=self.shape.index_dtype,
-        )
-        if scope.parent is None or self.shape.walk == "persistent":
-            results = block_scan(site, scope.writer)
-        else:
-            last = Number(0) if node.reverse else Binary("-", Name(tile.block), Number(1))
-            edge = Binary("==", self.space.lane(tile), last)
-            results = carried_scan(site, scope.writer, start_carry(site, scope.parent.writer), edge)
-        for other in self.order:
-            if isinstance(other, Scan) and _same_scan(other, node):
-                wanted = 1 if other.kind in ("argmin", "argmax") else other.output
-                result: Expression = results[wanted]
-                if other.dtype.is_bool:
-                    result = scope.writer.bind("running", Binary("!=", result, Number(0)))
-                elif wanted == 1:
-                    result = scope.writer.bind("position", method(result, "to", tl_name("int64")))
-                scope.bound[other] = result
-
-    def _sort(self, scope: Scope, node: Sort) -> None:
-        tile, chosen = self.shape.reduced, self.shape.chosen
-        if tile is None or tile.axis is None:
-            raise EmitError(
-                "sort-row", f"kernel {self.kernel.name} sorts along {node.axis.name}, which is no row"
-            )
-        operand = node.operands[0]
-        whole = self.block(operand, symbols=frozenset({tile.index}))
-        value = self.expression(scope, operand)
-        if self.block(operand) != whole:
-            value = tl("broadcast_to", value, Tuple(tuple(Number(1) if s == "1" else Name(s) for s in whole)))
-        site = SortSite(
-            dtype=operand.dtype,
-            descending=node.descending,
-            value=value,
-            positions=self.space.index(tile.index),
-            valid=self.space.mask(frozenset({"r"})),
-            shape=whole,
-            count=None if chosen is None else int(chosen.block),
-            floats=self.shape.float_keys,
-            first=whole if chosen is None else (*whole[:-1], chosen.block),
-        )
-        results = sorted_row(site, scope.writer)
-        for other in self.order:
-            if isinstance(other, Sort) and _same_sort(other, node):
-                stem = "position" if other.output else "value"
-                scope.bound[other] = scope.writer.bind(stem, results[other.output])
-
-    def _scan_of_one(self, scope: Scope, node: Scan) -> None:
-        """The running value along an axis of one point is the value, at position 0."""
-        for other in self.order:
-            if isinstance(other, Scan) and _same_scan(other, node):
-                position = other.kind in ("argmin", "argmax") or other.output == 1
-                value = typed_constant(0, DType.I64) if position else self.expression(scope, node.operands[0])
-                scope.bound[other] = value if isinstance(value, Name) else scope.writer.bind("running", value)
-
 
 def _pointer(node: Load, offset: Expression) -> Expression:
     return Name(node.buffer) if offset == Number(0) else Binary("+", Name(node.buffer), offset)
-
-
-def _flat(axes: Sequence[Expr]) -> Expr:
-    """Row-major position over `axes`."""
-    flat = as_expr(0)
-    for axis in axes:
-        extent = axis.extent
-        flat = flat * (1 if extent is None else extent) + axis
-    return flat
-
-
-def _same_sort(a: Sort, b: Sort) -> bool:
-    return (a.operands, a.axis, a.descending) == (b.operands, b.axis, b.descending)
-
-
-def _same_scan(a: Scan, b: Scan) -> bool:
-    return (a.kind, a.operands, a.axis, a.reverse) == (b.kind, b.operands, b.axis, b.reverse)

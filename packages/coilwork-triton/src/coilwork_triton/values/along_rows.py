@@ -1,0 +1,207 @@
+"""Values along a row: what reductions, scans and sorts combine, and what their results are called."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.errors import EmitError
+from coilwork_ir.index import Expr, as_expr, as_int
+from coilwork_ir.scalar import Reduce, Scan, Sort
+from coilwork_triton.combining.reductions import REDUCTIONS, Site
+from coilwork_triton.combining.scans import ScanSite, block_scan, carried_scan, start_carry
+from coilwork_triton.combining.sorting import SortSite, sorted_row
+from coilwork_triton.text.tree import (
+    Binary,
+    Expression,
+    Name,
+    Number,
+    Tuple,
+    conjunction,
+    method,
+    number,
+    tl,
+    tl_name,
+)
+from coilwork_triton.text.types import triton_type, typed_constant
+from coilwork_triton.values.known import Known, Scope
+
+
+def _site(values: Known, scope: Scope, node: Reduce) -> Site:
+    """What the reduction `node` combines, seen from `scope`, where its operands are known."""
+    along_walk = values.along_walk(node)
+    tile = values.shape.walked if along_walk else values.shape.reduced
+    if tile is None or (tile.axis is None and not along_walk):
+        raise EmitError("reduce-axes", f"{node.kind} in kernel {values.kernel.name}, which reduces no range")
+    all_of = values.walked_symbols if along_walk else values.reduced_symbols
+    missing = [s for s in all_of - frozenset(node.axes) if s.extent is None or as_int(s.extent) != 1]
+    if missing:
+        names = ", ".join(sorted(s.name for s in missing))
+        raise EmitError(
+            "reduce-axes",
+            f"{node.kind} leaves the reduction ranges {names} alone",
+            origins=values.kernel.origins,
+        )
+    value = values.expression(scope, node.operands[0])
+    inside = frozenset({tile.index})
+    shape = values.block(*node.operands, symbols=inside)
+    end = values.space.mask(frozenset({tile.letter}))
+    explicit = len(node.operands) > 1
+    valid = conjunction(
+        (
+            *(() if end is None else (end,)),
+            *((values.expression(scope, node.operands[1]),) if explicit else ()),
+        )
+    )
+    mask_shape = values.block(*node.operands[1:], symbols=inside)
+    if values.block(node.operands[0]) != shape:
+        value = tl("broadcast_to", value, Tuple(tuple(Number(1) if s == "1" else Name(s) for s in shape)))
+    return Site(
+        dtype=node.operands[0].dtype,
+        value=value,
+        valid=valid,
+        explicit=explicit,
+        shape=shape,
+        mask_shape=mask_shape,
+        axis=tile.axis or 0,
+        count=_count(values, node),
+        position=_position(values, node) if node.kind in ("argmin", "argmax") else Number(0),
+        ascending=values.space.simplified(_flat(node.axes)) is tile.index,
+        lanes=values.space.lane(tile),
+        chunk=values.shape.chunk if len(shape) == 1 else 1,
+        index_dtype=values.shape.index_dtype,
+    )
+
+
+def _count(values: Known, node: Reduce) -> Expression:
+    tile = values.shape.reduced
+    exact = None if tile is None else as_int(tile.numel)
+    if exact is not None:
+        return number(float(exact))
+    return tl("cast", Name("rnumel"), triton_type(node.operands[0].dtype))
+
+
+def _position(values: Known, node: Reduce) -> Expression:
+    flat = _flat(node.axes)
+    if as_int(values.space.simplified(flat)) is not None:
+        return typed_constant(0, values.shape.index_dtype)
+    return values.space.index(flat)
+
+
+def emit_reduce(values: Known, scope: Scope, node: Reduce) -> None:
+    """Bind the results of `node`, whose row is all in registers."""
+    site = site_named(values, scope, node)
+    bind_results(values, scope, node, REDUCTIONS[node.kind].persistent(site, scope.writer))
+
+
+def site_named(values: Known, scope: Scope, node: Reduce) -> Site:
+    """As `site`, with the value in a variable, because builders repeat it."""
+    site = _site(values, scope, node)
+    return (
+        site if isinstance(site.value, Name) else replace(site, value=scope.writer.bind("value", site.value))
+    )
+
+
+def bind_results(values: Known, scope: Scope, node: Reduce, results: Sequence[Expression]) -> None:
+    """Make the results known to `node` and to the nodes for the other results of the same reduction."""
+    for other in values.order:
+        if isinstance(other, Reduce) and other.kind == node.kind and other.operands == node.operands:
+            scope.bound[other] = results[other.output]
+
+
+def emit_scan(values: Known, scope: Scope, node: Scan) -> None:
+    """Bind the results of `node`: within the block, or in a loop with what is carried from block to block."""
+    if node.axis.extent is not None and as_int(node.axis.extent) == 1:
+        _scan_of_one(values, scope, node)
+        return
+    tile = values.shape.reduced
+    if tile is None or tile.axis is None or tile.index is not node.axis:
+        raise EmitError(
+            "scan-axis",
+            f"scan along {node.axis.name}, which is not the only reduction range of kernel {values.kernel.name}",
+            origins=values.kernel.origins,
+        )
+    inside = frozenset({tile.index})
+    site = ScanSite(
+        kind=node.kind,
+        reverse=node.reverse,
+        dtype=node.operands[0].dtype,
+        value=values.expression(scope, node.operands[0]),
+        valid=values.space.mask(frozenset({"r"})),
+        shape=values.block(*node.operands, symbols=inside),
+        axis=tile.axis,
+        positions=values.space.index(node.axis),
+        index_dtype=values.shape.index_dtype,
+    )
+    if scope.parent is None or values.shape.walk == "persistent":
+        results = block_scan(site, scope.writer)
+    else:
+        last = Number(0) if node.reverse else Binary("-", Name(tile.block), Number(1))
+        edge = Binary("==", values.space.lane(tile), last)
+        results = carried_scan(site, scope.writer, start_carry(site, scope.parent.writer), edge)
+    for other in values.order:
+        if isinstance(other, Scan) and _same_scan(other, node):
+            wanted = 1 if other.kind in ("argmin", "argmax") else other.output
+            result: Expression = results[wanted]
+            if other.dtype.is_bool:
+                result = scope.writer.bind("running", Binary("!=", result, Number(0)))
+            elif wanted == 1:
+                result = scope.writer.bind("position", method(result, "to", tl_name("int64")))
+            scope.bound[other] = result
+
+
+def emit_sort(values: Known, scope: Scope, node: Sort) -> None:
+    """Bind the results of `node`, whose row is all in registers."""
+    tile, chosen = values.shape.reduced, values.shape.chosen
+    if tile is None or tile.axis is None:
+        raise EmitError(
+            "sort-row", f"kernel {values.kernel.name} sorts along {node.axis.name}, which is no row"
+        )
+    operand = node.operands[0]
+    whole = values.block(operand, symbols=frozenset({tile.index}))
+    value = values.expression(scope, operand)
+    if values.block(operand) != whole:
+        value = tl("broadcast_to", value, Tuple(tuple(Number(1) if s == "1" else Name(s) for s in whole)))
+    site = SortSite(
+        dtype=operand.dtype,
+        descending=node.descending,
+        value=value,
+        positions=values.space.index(tile.index),
+        valid=values.space.mask(frozenset({"r"})),
+        shape=whole,
+        count=None if chosen is None else int(chosen.block),
+        floats=values.shape.float_keys,
+        first=whole if chosen is None else (*whole[:-1], chosen.block),
+    )
+    results = sorted_row(site, scope.writer)
+    for other in values.order:
+        if isinstance(other, Sort) and _same_sort(other, node):
+            stem = "position" if other.output else "value"
+            scope.bound[other] = scope.writer.bind(stem, results[other.output])
+
+
+def _scan_of_one(values: Known, scope: Scope, node: Scan) -> None:
+    """The running value along an axis of one point is the value, at position 0."""
+    for other in values.order:
+        if isinstance(other, Scan) and _same_scan(other, node):
+            position = other.kind in ("argmin", "argmax") or other.output == 1
+            value = typed_constant(0, DType.I64) if position else values.expression(scope, node.operands[0])
+            scope.bound[other] = value if isinstance(value, Name) else scope.writer.bind("running", value)
+
+
+def _flat(axes: Sequence[Expr]) -> Expr:
+    """Row-major position over `axes`."""
+    flat = as_expr(0)
+    for axis in axes:
+        extent = axis.extent
+        flat = flat * (1 if extent is None else extent) + axis
+    return flat
+
+
+def _same_sort(a: Sort, b: Sort) -> bool:
+    return (a.operands, a.axis, a.descending) == (b.operands, b.axis, b.descending)
+
+
+def _same_scan(a: Scan, b: Scan) -> bool:
+    return (a.kind, a.operands, a.axis, a.reverse) == (b.kind, b.operands, b.axis, b.reverse)

@@ -1,0 +1,57 @@
+"""What is known while a kernel is written: values by scope, and who hands them out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from coilwork_ir.index import Expr
+from coilwork_ir.kernels import Kernel
+from coilwork_ir.scalar import Reduce, Scalar
+from coilwork_triton.iteration.shape import Shape
+from coilwork_triton.iteration.space import Space
+from coilwork_triton.text.tree import Expression
+from coilwork_triton.text.writer import Writer
+
+
+@dataclass(slots=True, kw_only=True)
+class Scope:
+    """Values known at one place: in the kernel's own level, or inside one of its loops."""
+
+    writer: Writer
+    parent: Scope | None = None
+    number: int = 0
+    bound: dict[Scalar, Expression] = field(default_factory=dict)
+    starts: dict[tuple[str, Expr], Expression] = field(default_factory=dict)
+
+    def find(self, node: Scalar) -> Expression | None:
+        """The expression for `node`, from here or from outside."""
+        found = self.bound.get(node)
+        return found if found is not None or self.parent is None else self.parent.find(node)
+
+
+class Known(Protocol):
+    """What reductions, scans and sorts ask of those who write values.
+
+    Attributes:
+        kernel, shape, space: what is written, and where.
+        order: every scalar node, operands first.
+        reduced_symbols, walked_symbols: the ranges of those kinds.
+    """
+
+    kernel: Kernel
+    shape: Shape
+    space: Space
+    order: tuple[Scalar, ...]
+    reduced_symbols: frozenset[Expr]
+    walked_symbols: frozenset[Expr]
+
+    def expression(self, scope: Scope, node: Scalar) -> Expression:
+        """`node`, which is known in `scope`, as an operand."""
+
+    def block(self, *nodes: Scalar, symbols: Iterable[Expr] = ()) -> tuple[str, ...]:
+        """Extents of the block of a value that depends on `nodes` and varies along `symbols`."""
+
+    def along_walk(self, node: Reduce) -> bool:
+        """`node` reduces along the walk."""
