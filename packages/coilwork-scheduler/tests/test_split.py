@@ -259,7 +259,7 @@ def test_a_sum_of_everything_is_two_kernels(build):
     build.reduce("s", "sum", [], [1 << 26], lambda r: build.at("x", r), dtype=F32)
     made = schedule(build.graph("s"), H200)
     assert args_of(made) == [("x", "s_part"), ("s_part", "s")]
-    assert ranges_of(made, 0) == ([1024], [65536])
+    assert ranges_of(made, 0) == ([4096], [16384])
     (decision,) = splits(made)
     numbers = dict(decision.numbers)
     assert decision.accepted and numbers["pieces"] == 1024 and numbers["split_us"] < numbers["whole_us"] / 50

@@ -23,8 +23,10 @@ from coilwork_scheduler.splitting.beside_rows import RowReductions
 from coilwork_scheduler.splitting.pieces import Pieces, cut_axes
 from coilwork_scheduler.stage import extent_of
 
-# Programs per multiprocessor to aim at: looped ones have a few kilobytes of loads in flight each.
+# Programs per multiprocessor to aim at: looped ones have a few kilobytes of loads in flight each. Where they read along memory more of
+# them, with less each, leave less of the device idle at the end: on an H200 the sum of 64M numbers takes 69.5 us instead of 71.3.
 PROGRAMS: Final = 8
+PROGRAMS_ALONG: Final = 32
 # Neighbouring results that a program of a column reduction computes where there are enough of them.
 BLOCK: Final = 64
 # Points of a piece, at least: along memory, and across it where each point is a block of neighbours.
@@ -313,7 +315,7 @@ class Judge:
     def _wanted(self, family: Family, shape: _Shape) -> float:
         """Pieces per result that fill the device, none of them too short to be worth a program."""
         blocks = max(shape.results / BLOCK, 1) if shape.across else shape.results
-        wanted = self.target.multiprocessors * PROGRAMS / blocks
+        wanted = self.target.multiprocessors * (PROGRAMS if shape.across else PROGRAMS_ALONG) / blocks
         if any(member.kind == "welford" for member in family.members):
             resident = RESIDENT_ACROSS if shape.across else RESIDENT_ALONG
             wanted = max(wanted, shape.length / resident)
