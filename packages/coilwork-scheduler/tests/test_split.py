@@ -262,7 +262,7 @@ def test_a_sum_of_everything_is_two_kernels(build):
     assert ranges_of(made, 0) == ([4096], [16384])
     (decision,) = splits(made)
     numbers = dict(decision.numbers)
-    assert decision.accepted and numbers["pieces"] == 1024 and numbers["split_us"] < numbers["whole_us"] / 50
+    assert decision.accepted and numbers["pieces"] == 4096 and numbers["split_us"] < numbers["whole_us"] / 50
 
 
 def test_a_refusal_is_recorded_with_its_figures(build):
