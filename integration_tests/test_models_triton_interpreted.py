@@ -7,7 +7,6 @@ four minutes of one core in all, most of them the training steps.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,10 +16,10 @@ from typing import Any
 import pytest
 
 from benchmarks.models import CASES
+from integration_tests.interpreting import environment
 
 pytestmark = [pytest.mark.interpreter, pytest.mark.slow]
 
-ROOT = Path(__file__).resolve().parent.parent
 TRAINED = tuple(case.name for case in CASES if case.train)
 # Rounding to bf16 where eager does, on a model with matrix products and on one with convolutions.
 BF16 = ("bert", "resnet50")
@@ -31,21 +30,11 @@ class InterpretedModels:
     """The process that checks models, see `interpreted_models`; one request at a time."""
 
     def __init__(self, folder: Path) -> None:
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("COILWORK_")}
-        environment |= {
-            "TRITON_INTERPRET": "1",
-            "COILWORK_TRITON_ON_CPU": "1",
-            "COILWORK_VERIFY": "1",
-            # a cached graph would leave no kernels in the trace
-            "COILWORK_CACHE": "0",
-            "COILWORK_CACHE_DIR": str(folder),
-            "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)]),
-        }
         self._process = subprocess.Popen(
             [sys.executable, "-m", "integration_tests.interpreted_models"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=environment,
+            env=environment(folder),
             cwd=folder,
             text=True,
         )

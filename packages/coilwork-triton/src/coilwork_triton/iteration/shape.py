@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -188,22 +188,8 @@ def plan(
     Raises:
         EmitError: a tensor has a type that Triton lacks, or tiles are inconsistent.
     """
-    grouped: dict[Letter, list[Range]] = {}
-    for r in kernel.ranges:
-        if (r.kind == "reduction") != (r.tile == "r") or (r.kind == "walked") != (r.tile == "w"):
-            raise EmitError("range-tile", f"range {r.symbol.name} is {r.kind} but lies in tile {r.tile}")
-        grouped.setdefault(r.tile, []).append(r)
-    touched = accesses_of(kernel, values)
-    if tuple(grouped) == ("x",) and in_rows(grouped["x"], touched):
-        inner = next(r for r in reversed(grouped["x"]) if as_int(_extent(r)) != 1)
-        grouped = {"y": [r for r in grouped["x"] if r is not inner], "x": [inner]}
-    ragged = is_ragged(values)
-    if tuple(grouped) == ("x", "r") and ragged:
-        # one length per row of results, and few rows per program
-        inner = along_rows(grouped["x"], values)
-        outer = [r for r in grouped["x"] if r is not inner]
-        if any(as_int(_extent(r)) != 1 for r in outer):
-            grouped = {"y": outer, "x": [inner], "r": grouped["r"]}
+    touched, ragged = accesses_of(kernel, values), is_ragged(values)
+    grouped = _grouped(kernel, values, touched, ragged=ragged)
     numels = {letter: product(_extent(r) for r in ranges) for letter, ranges in grouped.items()}
     sorts = tuple(v for v in postorder(values) if isinstance(v, Sort))
     if sorts:
@@ -232,19 +218,8 @@ def plan(
     )
     proposed = propose(facts, target, options.max_configs)
     configs = tuple(replace(c, fp_fusion=kernel.numerics == "fast") for c in proposed)
-    tiles: list[Tile] = []
-    rank = 0
-    for letter in ("z", "y", "x", "w", "r"):
-        if letter not in grouped:
-            continue
-        sizes = [dict(c.meta)[BLOCKS[letter]] for c in configs]
-        scalar = letter != "r" and all(size == 1 for size in sizes)
-        masked = not all(size == 1 or provably_divisible(numels[letter], size) for size in sizes)
-        if letter == "r" and walk == "persistent":
-            # The block is there even if there is nothing to reduce; programs and turns of a loop are not.
-            masked = masked or (bounds(numels[letter]).lo or 0) < 1
-        tiles.append(_tile(letter, grouped[letter], None if scalar else rank, masked))
-        rank += not scalar
+    tiles = _tiles(grouped, numels, walk, configs)
+    rank = sum(tile.axis is not None for tile in tiles)
     wide = _needs_64_bits(kernel, tuple(numels.values())) if options.index_dtype == "auto" else False
     if options.index_dtype == "i64":
         wide = True
@@ -272,6 +247,50 @@ def plan(
         chosen=None if chosen is None else _chosen_tile(chosen, rank - 1),
         float_keys=target.kind == "cuda" and target.arch in _FAST_F64,
     )
+
+
+def _grouped(
+    kernel: Kernel, values: tuple[Scalar, ...], touched: Sequence[Access], *, ragged: bool
+) -> dict[Letter, list[Range]]:
+    """The ranges of each tile."""
+    grouped: dict[Letter, list[Range]] = {}
+    for r in kernel.ranges:
+        if (r.kind == "reduction") != (r.tile == "r") or (r.kind == "walked") != (r.tile == "w"):
+            raise EmitError("range-tile", f"range {r.symbol.name} is {r.kind} but lies in tile {r.tile}")
+        grouped.setdefault(r.tile, []).append(r)
+    if tuple(grouped) == ("x",) and in_rows(grouped["x"], touched):
+        inner = next(r for r in reversed(grouped["x"]) if as_int(_extent(r)) != 1)
+        grouped = {"y": [r for r in grouped["x"] if r is not inner], "x": [inner]}
+    if tuple(grouped) == ("x", "r") and ragged:
+        # one length per row of results, and few rows per program
+        inner = along_rows(grouped["x"], values)
+        outer = [r for r in grouped["x"] if r is not inner]
+        if any(as_int(_extent(r)) != 1 for r in outer):
+            grouped = {"y": outer, "x": [inner], "r": grouped["r"]}
+    return grouped
+
+
+def _tiles(
+    grouped: Mapping[Letter, list[Range]],
+    numels: Mapping[Letter, Expr],
+    walk: Walk,
+    configs: Sequence[Config],
+) -> list[Tile]:
+    """Outermost first. One whose every block is a point has no axis."""
+    tiles: list[Tile] = []
+    rank = 0
+    for letter in ("z", "y", "x", "w", "r"):
+        if letter not in grouped:
+            continue
+        sizes = [dict(c.meta)[BLOCKS[letter]] for c in configs]
+        scalar = letter != "r" and all(size == 1 for size in sizes)
+        masked = not all(size == 1 or provably_divisible(numels[letter], size) for size in sizes)
+        if letter == "r" and walk == "persistent":
+            # The block is there even if there is nothing to reduce; programs and turns of a loop are not.
+            masked = masked or (bounds(numels[letter]).lo or 0) < 1
+        tiles.append(_tile(letter, grouped[letter], None if scalar else rank, masked))
+        rank += not scalar
+    return tiles
 
 
 def _check_sorts(kernel: Kernel, grouped: Mapping[Letter, list[Range]]) -> None:
