@@ -97,6 +97,7 @@ def markdown(run: Run) -> str:
         "Each model and backend ran in a fresh process with empty caches; rounds of calls alternated between the",
         "backends. Rows are ordered by the worst speed-up, losing ones first. Ratios above 1 speak for "
         f"{backend}.",
+        "What gave a wrong result is listed as wrong, and measured all the same.",
     ]
     failed = [m for m in run.measurements if m.failure or m.correct is False]
     if failed:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """One backend on one model. Figures that were not measured are None; `failure` says why nothing was.
+    """One backend on one model. Figures that were not measured are None; `failure` says why nothing
+    was, or by how much a result was wrong (such a backend is measured all the same).
 
     `first_call_s` is the first call, compilation and compiler imports included. `ms` is the median call: wall time on
     the CPU, between CUDA events (L2 flushed) on a GPU. `gpu_busy_ms` sums kernel and copy times; `host_ms` is what the

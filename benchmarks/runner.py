@@ -53,8 +53,12 @@ class Entrant:
     failure: str = ""
 
     def ask(self, command: str, timeout_s: float) -> dict[str, Any]:
-        """The worker's answer, kept in `answers`; empty once the worker has failed or its result was wrong."""
-        if self.failure or self.answers.get("correct") is False:
+        """The worker's answer, kept in `answers`; empty once the worker has failed.
+
+        A wrong result is measured all the same: the report lists it as wrong, and what the others are compared with
+        does not vanish because of it.
+        """
+        if self.failure:
             return {}
         try:
             answer = self.worker.ask(command, timeout_s=timeout_s)
@@ -124,8 +128,8 @@ def measurement(case: ModelCase, mode: str, dtype: str, entrant: Entrant) -> Mea
     answers = entrant.answers
     quantiles = statistics.quantiles(entrant.ms, n=10) if len(entrant.ms) > 1 else []
     failure = entrant.failure
-    if answers.get("correct") is False and answers["wrong"]:
-        failure = failure or f"wrong: {answers['wrong'][0]}"
+    if not failure and answers.get("correct") is False and answers["wrong"]:
+        failure = f"wrong: {answers['wrong'][0]}"
     return Measurement(
         model=case.name,
         mode=mode,
