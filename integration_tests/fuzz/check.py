@@ -15,7 +15,7 @@ from torch._subclasses import FakeTensorMode
 from coilwork.options import CompileOptions
 from coilwork_cache import Store
 from integration_tests.fuzz.draw import default_dtype
-from integration_tests.fuzz.judge import Jitter, difference
+from integration_tests.fuzz.judge import Form, Jitter, difference
 from integration_tests.fuzz.levels import INTERPRETED, Levels
 from integration_tests.fuzz.program import Program, materialize
 
@@ -110,15 +110,15 @@ def check(program: Program, *, store: Store, wrappers: tuple[str, ...] = ("pytho
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """One set of inputs, with what eager and float64 make of them, and the strides that torch's fake tensors promise.
+    """One set of inputs, with what eager and float64 make of them, and the form that torch's fake tensors promise.
 
-    A compiler sees fake tensors alone: where their strides are not eager's, either is right.
+    A compiler sees fake tensors alone: where their strides or dtypes are not eager's, either is right.
     """
 
     program: Program
     eager: Ran
     wide: Ran
-    promised: tuple[tuple[int, ...], ...]
+    promised: tuple[Form, ...]
 
     def spread(self, position: int) -> Callable[[], list[Tensor]]:
         """The value at `position` in runs of eager whose roundings are worse."""
@@ -150,14 +150,14 @@ def _expected(program: Program) -> Expected | None:
     return Expected(program=program, eager=eager, wide=wide, promised=_promised(program))
 
 
-def _promised(program: Program) -> tuple[tuple[int, ...], ...]:
-    """Strides of the results on fake tensors; none if the program does not run on them."""
+def _promised(program: Program) -> tuple[Form, ...]:
+    """Forms of the results on fake tensors; none if the program does not run on them."""
     try:
         with FakeTensorMode(allow_non_fake_inputs=True) as mode:
             results = program.function()(*map(mode.from_tensor, materialize(program)))
     except (RuntimeError, TypeError, ValueError, NotImplementedError):
         return ()
-    return tuple(tuple(value.stride()) for value in results)
+    return tuple(Form(dtype=value.dtype, stride=tuple(value.stride())) for value in results)
 
 
 def _check(

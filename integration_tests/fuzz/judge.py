@@ -8,6 +8,7 @@ of these runs counts: it knows which sums cancel and which quotients blow up.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,22 +23,35 @@ SPREAD_FACTOR = 4.0
 FLOOR_ULPS = 8.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """What a tensor is, but for its values and shape."""
+
+    dtype: torch.dtype
+    stride: tuple[int, ...]
+
+
 def difference(
     ours: Tensor,
     eager: Tensor,
     wide: Tensor,
     spread: Callable[[], Sequence[Tensor]],
-    promised: tuple[int, ...] | None = None,
+    promised: Form | None = None,
 ) -> str:
     """What is wrong with `ours`; empty if nothing is.
 
-    `spread` gives the value in rerun eager programs; `promised` are strides that are right beside eager's.
+    `spread` gives the value in rerun eager programs; `promised` is a form that is right beside eager's.
     """
+    form = promised or Form(dtype=eager.dtype, stride=tuple(eager.stride()))
     if ours.dtype != eager.dtype:
+        if ours.dtype == form.dtype:
+            return difference(
+                ours.to(eager.dtype), eager, wide, spread, replace(form, stride=tuple(ours.stride()))
+            )
         return f"dtype {ours.dtype} instead of {eager.dtype}"
     if ours.shape != eager.shape:
         return f"shape {tuple(ours.shape)} instead of {tuple(eager.shape)}"
-    allowed = {_strides(eager.shape, eager.stride()), _strides(eager.shape, promised or eager.stride())}
+    allowed = {_strides(eager.shape, eager.stride()), _strides(eager.shape, form.stride)}
     if _strides(ours.shape, ours.stride()) not in allowed:
         return f"strides {ours.stride()} instead of {eager.stride()}, shape {tuple(eager.shape)}"
     if not eager.is_floating_point():
