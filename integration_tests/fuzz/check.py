@@ -165,8 +165,7 @@ def _check(
 ) -> Finding:
     options = CompileOptions(strict=True, verify=True, cache=False, workers=1)
     backend = Levels(options=replace(options, **dict(program.options)), store=store, wrappers=wrappers)
-    torch._dynamo.reset()
-    compiled = torch.compile(program.function(), backend=backend, dynamic=program.dynamic)
+    compiled = _compile(program, backend)
 
     def finding(kind: str, detail: str = "") -> Finding:
         level = "" if kind == "ok" else backend.level
@@ -186,6 +185,14 @@ def _check(
             if detail:
                 return finding("wrong", detail)
     return finding("ok")
+
+
+def _compile(program: Program, backend: Any) -> Callable[..., Any]:
+    torch._dynamo.reset()
+    # Sizes that depend on data stay in the graph.
+    torch._dynamo.config.capture_dynamic_output_shape_ops = True
+    torch._dynamo.config.capture_scalar_outputs = True
+    return torch.compile(program.function(), backend=backend, dynamic=program.dynamic)
 
 
 def _located(backend: Levels, compiled: Callable[..., Any], one: Expected, detail: str) -> str:
@@ -226,8 +233,7 @@ def _what(program: Program, position: int, count: int) -> str:
 
 def _differs_in_torch(program: Program, expected: Sequence[Expected]) -> bool:
     """Whether Dynamo and AOTAutograd alone, with eager kernels, fail too."""
-    torch._dynamo.reset()
-    compiled = torch.compile(program.function(), backend="aot_eager", dynamic=program.dynamic)
+    compiled = _compile(program, "aot_eager")
     try:
         return any(_compare(run(compiled, one.program), one) for one in expected)
     except Exception:  # noqa: BLE001

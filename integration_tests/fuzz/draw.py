@@ -233,6 +233,6 @@ def random_input(rng: random.Random, name: str, shape: tuple[int, ...], dtype: s
     elif dtype in INTEGERS:
         fill = rng.choice(("small", "small", "small", "wide"))
     else:
-        fill = rng.choices(("grid", "normal", "special"), (6, 4, 1))[0]
+        fill = rng.choices(("grid", "normal", "special"), (6, 4, 2))[0]
     made = plain(name, shape, dtype, fill)
     return replace(made, order=tuple(order), steps=tuple(steps), offset=offset)

@@ -23,7 +23,7 @@ FUNCTIONAL = """
     softshrink({0},0.25) hardshrink({0},0.25) glu(torch.cat([{0},{0}],-1),-1) normalize({0},dim={1}) softmin({0},{1})
 """.split()
 JUMPS = """
-    floor({0}) ceil({0}) round({0}) trunc({0}) frac({0}) sign({0}) sgn({0}) signbit({0}) isnan({0}) isinf({0}) isfinite({0})
+    floor({0}) ceil({0}) round({0}) trunc({0}) frac({0}) sign({0}) sgn({0}) signbit({0}.nan_to_num()) isnan({0}) isinf({0}) isfinite({0})
     isposinf({0}) logical_not({0}) round({0},decimals=1) frexp({0})[0] frexp({0})[1]
 """.split()
 WHOLE = """
@@ -41,7 +41,7 @@ SMOOTH_PAIRS = """
 """.split()
 JUMP_PAIRS = """
     {0}<{1} {0}<={1} {0}>{1} {0}>={1} {0}=={1} {0}!={1} torch.remainder({0},{1}) torch.fmod({0},{1}) torch.floor_divide({0},{1})
-    torch.div({0},{1},rounding_mode='trunc') torch.div({0},{1},rounding_mode='floor') torch.copysign({0},{1})
+    torch.div({0},{1},rounding_mode='trunc') torch.div({0},{1},rounding_mode='floor') torch.copysign({0},{1}.nan_to_num())
     torch.logical_and({0},{1}) torch.logical_or({0},{1}) torch.logical_xor({0},{1}) torch.isclose({0},{1})
     torch.nextafter({0},{1})*0+{0} torch.ldexp({0},{1}.clamp(-3,3).to(torch.int32))
 """.split()

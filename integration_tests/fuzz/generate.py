@@ -32,7 +32,9 @@ FAMILIES: tuple[tuple[Callable[[Draw], None], int], ...] = (
     (structural.split, 3),
     (structural.indexed, 6),
     (structural.scattered, 4),
-    (structural.in_place, 9),
+    (structural.chosen, 1),
+    (structural.listed, 2),
+    (structural.in_place, 10),
 )
 SIZES = (2, 3, 4, 5, 7, 8, 13, 16, 17, 31, 32, 33, 64, 65, 100, 129)
 MOST_STEPS = 24
@@ -59,12 +61,14 @@ def generate(seed: int) -> Program:
 def _inputs(draw: Draw, rng: random.Random) -> list[int]:
     """Adds inputs; returns the sizes they are made of."""
     sizes = rng.sample(SIZES, rng.randint(1, 3))
-    if rng.random() < 0.06:
-        sizes.append(rng.choice((1025, 4099, 16384)))
+    if rng.random() < 0.12:
+        sizes.append(rng.choice((255, 513, 1025, 2048, 4099, 16384)))
     palette = [*sizes, *sizes, 1, *((0,) if rng.random() < 0.08 else ())]
     main = rng.choice(("float32", "float32", "float32", "float32", "bfloat16", "float64", "int64", "float16"))
-    if rng.random() < 0.03:
-        shape = rng.choice(((300_000,), (2, 100_003), (1000, 257), (257, 1000)))
+    if rng.random() < 0.06:
+        shape = rng.choice(
+            ((300_000,), (2, 100_003), (100_003, 2), (1000, 257), (257, 1000), (64, 64, 64), (3, 70_001))
+        )
         draw.add_input(random_input(rng, "x0", shape, main))
     for _ in range(rng.randint(1, 4)):
         rank = rng.choices(range(5), (1, 3, 5, 4, 2))[0]

@@ -208,6 +208,37 @@ def indexed(draw: Draw) -> None:
         draw.make(f"torch.searchsorted({sort}, {name}.contiguous(), right={right})")
 
 
+def chosen(draw: Draw) -> None:
+    """Elements whose number depends on data."""
+    mask = draw.pick(lambda v: v.dtype is torch.bool and v.dim() > 0)
+    shape = draw.tensor(mask).shape
+    kind = draw.rng.randrange(4)
+    if kind == 0:
+        draw.make(f"{mask}.nonzero()")
+    elif kind == 1:
+        draw.make(f"torch.masked_select({draw.beside(mask)}, {mask})")
+    else:
+        draw.make(f"{draw.pick(lambda v: v.shape[: len(shape)] == shape)}[{mask}]")
+
+
+def listed(draw: Draw) -> None:
+    """One operation on several tensors."""
+    first = draw.floats()
+    value = draw.tensor(first)
+    other = draw.pick(lambda v: v.dtype is value.dtype)
+    form = draw.rng.choice(
+        (
+            "torch._foreach_mul([{0}, {1}], 2.0)",
+            "torch._foreach_add([{0}, {1}], [{1}, {0}])",
+            "torch._foreach_sqrt(torch._foreach_abs([{0}, {1}]))",
+            "torch._foreach_lerp([{0}, {1}], [{0}, {1}], 0.5)",
+            "torch.broadcast_tensors({0}, {1})",
+            "torch.meshgrid({0}.flatten()[:9], {1}.flatten()[:5], indexing='ij')",
+        )
+    )
+    draw.make(form.format(first, other), count=2)
+
+
 def scattered(draw: Draw) -> None:
     """Copies with elements written or added at positions from a tensor."""
     name = draw.pick(lambda v: v.dim() > 0 and v.numel() > 0 and v.dtype is not torch.bool)

@@ -25,6 +25,8 @@ ALL_WRAPPERS_EACH = 25
 
 def examine(seed: int, *, shrinking_s: float) -> dict[str, Any]:
     """The finding for the program of `seed`, as a record; with a script if it failed."""
+    # Work that is shared by threads is cut elsewhere.
+    torch.set_num_threads(1 + seed % 3)
     store = MemoryStore()
     wrappers = ("python", "fx", "cpp") if seed % ALL_WRAPPERS_EACH == 0 else ("python",)
     started = time.monotonic()
@@ -60,7 +62,6 @@ def main() -> None:
     parser.add_argument("--count", type=int, required=True)
     parser.add_argument("--shrinking", type=float, default=60.0)
     chosen = parser.parse_args()
-    torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     # Results go to the real stdout; whatever else prints there goes to stderr.
     report = os.fdopen(os.dup(1), "w", buffering=1)

@@ -41,7 +41,8 @@ def _cat(builder: Builder, call: Call) -> Value:
         result: Scalar | None = None
         for part, start in reversed(list(zip(parts, starts[:-1], strict=True))):
             inside = lt(at, index(start + part.shape[dim]))
-            after = ge(at, index(start)) if provably_nonneg(start - 1) else None
+            # A start that may be 0 at run time is no less a bound: what lies before it is another part's.
+            after = None if as_int(start) == 0 else ge(at, index(start))
             mask = inside if after is None else both(after, inside)
             moved = tuple(c - start if k == dim else c for k, c in enumerate(point))
             element = to_dtype(builder.read(part, moved, mask=None if len(parts) == 1 else mask), dtype)

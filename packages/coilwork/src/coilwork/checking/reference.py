@@ -57,7 +57,9 @@ class _Pair(fx.Interpreter):
     def run_node(self, n: fx.Node) -> Any:
         native = super().run_node(n)
         if n.op == "output":
-            (self.wide_results,) = fx.map_arg(list(n.args), lambda node: self._wide[node])
+            (listed,) = n.args
+            assert isinstance(listed, list | tuple)
+            self.wide_results = [self._wide[one] if isinstance(one, fx.Node) else one for one in listed]
             return native
         wide = next(self._given) if n.op == "placeholder" else self._widely(n, native)
         self._wide[n] = wide
