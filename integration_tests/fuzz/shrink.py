@@ -45,6 +45,12 @@ def _results(program: Program) -> Iterator[Program]:
         for name in program.results:
             rest = tuple(other for other in program.results if other != name)
             yield replace(program, results=rest).live()
+    # What an earlier step makes may be wrong already.
+    for step in program.steps:
+        for name in step.makes:
+            candidate = replace(program, results=(name,)).live()
+            if len(candidate.steps) < len(program.steps):
+                yield candidate
 
 
 def _steps(program: Program) -> Iterator[Program]:
