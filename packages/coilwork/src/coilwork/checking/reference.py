@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 import torch
 from torch import Tensor, fx
-from torch.utils import _pytree as pytree
+
+from coilwork.torch_compat import draws_numbers, leaves_of, map_leaves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,25 +72,20 @@ class _Pair(fx.Interpreter):
         return native
 
     def _widely(self, node: fx.Node, native: Any) -> Any:
-        if node.op != "call_function" or not callable(node.target) or _draws(node):
-            return pytree.tree_map(widened, native)
+        if node.op != "call_function" or not callable(node.target) or draws_numbers(node.target):
+            return map_leaves(widened, native)
         arguments, keywords = fx.map_arg((node.args, node.kwargs), lambda one: self._wide[one])
-        arguments, keywords = pytree.tree_map(_wide_dtype, (arguments, keywords))
+        arguments, keywords = map_leaves(_wide_dtype, (arguments, keywords))
         try:
             wide = node.target(*arguments, **keywords)
         except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError):
-            return pytree.tree_map(widened, native)
-        return wide if _alike(native, wide) else pytree.tree_map(widened, native)
-
-
-def _draws(node: fx.Node) -> bool:
-    tags = node.target.tags if isinstance(node.target, torch._ops.OpOverload) else ()
-    return torch.Tag.nondeterministic_seeded in tags
+            return map_leaves(widened, native)
+        return wide if _alike(native, wide) else map_leaves(widened, native)
 
 
 def _alike(native: Any, wide: Any) -> bool:
     """Whether two nested values have the same structure and shapes."""
-    ours, theirs = pytree.tree_leaves(native), pytree.tree_leaves(wide)
+    ours, theirs = leaves_of(native), leaves_of(wide)
     return len(ours) == len(theirs) and all(
         isinstance(a, Tensor) == isinstance(b, Tensor) and (not isinstance(a, Tensor) or a.shape == b.shape)
         for a, b in zip(ours, theirs, strict=True)
@@ -101,12 +98,14 @@ def _wide_dtype(leaf: Any) -> Any:
     return leaf
 
 
-_WIDE = {
-    torch.float16: torch.float64,
-    torch.bfloat16: torch.float64,
-    torch.float32: torch.float64,
-    torch.complex64: torch.complex128,
-}
+_WIDE: Final[Mapping[torch.dtype, torch.dtype]] = MappingProxyType(
+    {
+        torch.float16: torch.float64,
+        torch.bfloat16: torch.float64,
+        torch.float32: torch.float64,
+        torch.complex64: torch.complex128,
+    }
+)
 
 
 def widened(leaf: Any) -> Any:
