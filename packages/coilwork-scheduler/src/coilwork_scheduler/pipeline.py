@@ -13,6 +13,7 @@ from typing import Final
 from coilwork_ir.kernels import Schedule
 from coilwork_ir.loops import Graph, Pointwise, Reduce, Scan, Scatter, Sort
 from coilwork_ir.target import Target
+from coilwork_scheduler.contractions.choose import open_contractions
 from coilwork_scheduler.cost import CostModel, RooflineCost
 from coilwork_scheduler.dead import remove_dead
 from coilwork_scheduler.dependence import Dependence, analyse
@@ -57,6 +58,7 @@ class GraphPass:
 GRAPH_PASSES: Final = (
     GraphPass(name="externalize", run=lambda graph, facts, settings: _externalize(graph, settings)),
     GraphPass(name="separate", run=lambda graph, facts, settings: separate_overlaps(graph)),
+    GraphPass(name="contract", run=lambda graph, facts, settings: _contract(graph, facts, settings)),
     GraphPass(name="dead", run=lambda graph, facts, settings: remove_dead(graph, facts)),
     GraphPass(name="inline", run=lambda graph, facts, settings: _inline(graph, facts, settings)),
     GraphPass(name="dead-after-inline", run=lambda graph, facts, settings: remove_dead(graph, facts)),
@@ -112,6 +114,18 @@ def schedule(
 
 def _externalize(graph: Graph, settings: Settings) -> Graph:
     return externalize_sorts(graph, settings.target, sizes=settings.sizes, journal=settings.journal)
+
+
+def _contract(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
+    return open_contractions(
+        graph,
+        facts,
+        target=settings.target,
+        model=settings.model,
+        sizes=settings.sizes,
+        options=settings.options,
+        journal=settings.journal,
+    )
 
 
 def _inline(graph: Graph, facts: Dependence, settings: Settings) -> Graph:

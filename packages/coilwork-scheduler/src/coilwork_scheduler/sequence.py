@@ -27,6 +27,13 @@ ORDER: Final = (
         "separate",
         "a sort that becomes a call may need its operand in memory: a node like others",
     ),
+    Before(
+        "separate",
+        "contract",
+        "a product's operand that is overwritten later is read where it was, through its views",
+    ),
+    Before("contract", "dead", "views of operands that loads see through are read by nobody any more"),
+    Before("contract", "inline", "what widens an operand may be computed inside the sum of products"),
     Before("separate", "dead", "a temporary for a value that nobody needs goes with what reads it"),
     Before(
         "separate",
