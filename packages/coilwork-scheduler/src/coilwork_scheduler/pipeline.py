@@ -14,6 +14,7 @@ from coilwork_ir.kernels import Schedule
 from coilwork_ir.loops import Graph, Pointwise, Reduce, Scan, Scatter, Sort
 from coilwork_ir.target import Target
 from coilwork_scheduler.contractions.choose import open_contractions
+from coilwork_scheduler.contractions.scale_sums import scale_sums
 from coilwork_scheduler.cost import CostModel, RooflineCost
 from coilwork_scheduler.dead import remove_dead
 from coilwork_scheduler.dependence import Dependence, analyse
@@ -62,6 +63,7 @@ GRAPH_PASSES: Final = (
     GraphPass(name="dead", run=lambda graph, facts, settings: remove_dead(graph, facts)),
     GraphPass(name="inline", run=lambda graph, facts, settings: _inline(graph, facts, settings)),
     GraphPass(name="dead-after-inline", run=lambda graph, facts, settings: remove_dead(graph, facts)),
+    GraphPass(name="scale-sums", run=lambda graph, facts, settings: _scale_sums(graph, facts, settings)),
     GraphPass(name="one-hot", run=lambda graph, facts, settings: _sum_one_term(graph, settings)),
     GraphPass(name="split-scans", run=lambda graph, facts, settings: _split_scans(graph, facts, settings)),
     GraphPass(name="split", run=lambda graph, facts, settings: _split(graph, facts, settings)),
@@ -141,6 +143,12 @@ def _inline(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
         journal=settings.journal,
     )
     return inliner.run()
+
+
+def _scale_sums(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
+    if settings.options.numerics != "fast":
+        return graph
+    return scale_sums(graph, facts, journal=settings.journal)
 
 
 def _sum_one_term(graph: Graph, settings: Settings) -> Graph:

@@ -49,6 +49,12 @@ ORDER: Final = (
     Before(
         "inline", "one-hot", "that all terms but one are zero shows when what makes them is in the reduction"
     ),
+    Before("inline", "scale-sums", "a weight's scale shows when what widens it is in the sum"),
+    Before("dead-after-inline", "scale-sums", "a sum that nobody needs is not looked at"),
+    Before(
+        "scale-sums", "one-hot", "a sum that lost a scale is read by one node more, whatever becomes of it"
+    ),
+    Before("scale-sums", "split", "the scale is for the whole sum, not for its pieces"),
     Before("dead-after-inline", "one-hot", "a sum that nobody needs is not looked at"),
     Before(
         "one-hot", "split-scans", "what is scanned may be a sum of one term, and moves along with its pieces"
