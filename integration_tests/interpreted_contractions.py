@@ -145,9 +145,7 @@ CASES: Final[Mapping[str, Check]] = {
     "8 bits of one row": Check(run=partial(widened, 1, 2048, 256), contractions="auto"),
     "scaled 8 bits": Check(run=partial(scaled, 16, 70, 96)),
     "many rows": Check(run=partial(widened, 65, 512, 256), contractions="auto", generated=0, called=1),
-    "none by choice": Check(
-        run=partial(widened, 16, 70, 96), contractions="aten", generated=0, called=0
-    ),
+    "none by choice": Check(run=partial(widened, 16, 70, 96), contractions="aten", generated=0, called=0),
     "linear in f32": Check(run=partial(linear, dtype=torch.float32)),
     "linear in bf16": Check(run=partial(linear, dtype=torch.bfloat16)),
     "batches": Check(run=batches, generated=2),

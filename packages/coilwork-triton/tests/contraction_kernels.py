@@ -70,7 +70,12 @@ def int8_linear(*, m: int, n: int, k: int, half: DType) -> Kernel:
     return Kernel(
         name="int8_linear",
         ranges=(i, j, r),
-        args=(arg("in0", half, m * k), arg("in1", DType.I8, n * k), arg("in2", half, n), arg("out0", half, m * n)),
+        args=(
+            arg("in0", half, m * k),
+            arg("in1", DType.I8, n * k),
+            arg("in2", half, n),
+            arg("out0", half, m * n),
+        ),
         stores=(Store(buffer="out0", index=i.symbol * n + j.symbol, value=cast(value, half)),),
         hints=CONTRACTED,
     )

@@ -44,7 +44,9 @@ def agree(process: TritonProcess, kernel: Kernel, **options) -> None:
     for number in range(len(source.configs)):
         found = run_source(process, source, [t.clone() for t in tensors], (), number)
         for (name, wanted), got in zip(expected.items(), found, strict=True):
-            close = {"rtol": 1e-2, "atol": 1e-2} if wanted.dtype.itemsize == 2 else {"rtol": 1e-4, "atol": 1e-3}
+            close = (
+                {"rtol": 1e-2, "atol": 1e-2} if wanted.dtype.itemsize == 2 else {"rtol": 1e-4, "atol": 1e-3}
+            )
             torch.testing.assert_close(got, wanted, **close, msg=lambda m, name=name: f"{name}: {m}")
 
 
@@ -57,7 +59,9 @@ def test_products(engine: TritonProcess, m: int, n: int, k: int, dtype: DType) -
 @pytest.mark.parametrize("left_by_rows", [True, False])
 @pytest.mark.parametrize("right_by_rows", [True, False])
 def test_transposed_factors(engine: TritonProcess, left_by_rows: bool, right_by_rows: bool) -> None:
-    shape = Product(m=40, n=27, k=35, left=F16, right=F16, left_by_rows=left_by_rows, right_by_rows=right_by_rows)
+    shape = Product(
+        m=40, n=27, k=35, left=F16, right=F16, left_by_rows=left_by_rows, right_by_rows=right_by_rows
+    )
     agree(engine, product_kernel(shape))
 
 
