@@ -17,6 +17,7 @@ def repaired_interpreter(options: Any) -> Iterator[None]:
       meets a block of them, converted to that type; `&` then refuses the floats.
     - Conversions to bf16 round to nearest, as GPUs do, instead of to zero, and those between bf16 and any type but f32
       convert numbers instead of bits.
+    - Matrices of bf16 are multiplied as numbers, too.
 
     The interpreter has one builder per process: not for two threads at once.
     """
