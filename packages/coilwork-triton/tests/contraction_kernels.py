@@ -17,7 +17,8 @@ CONTRACTED = Hints(reduction="contracted")
 class Product:
     """`left [batch, m, k] @ right [batch, k, n]`, each in memory by rows or by columns.
 
-    With `left_exp` the exponential of the left one; with `epilogue`, a bias per column, a maximum with 0, a residual.
+    With `left_exp` the exponential of the left one; with `epilogue`, a bias per column, a maximum with 0, a residual; with
+    `over`, added to what is in the output.
     """
 
     m: int
@@ -30,6 +31,7 @@ class Product:
     right_by_rows: bool = True
     left_exp: bool = False
     epilogue: bool = False
+    over: bool = False
 
 
 def product_kernel(shape: Product, *, hints: Hints = CONTRACTED) -> Kernel:
@@ -51,11 +53,14 @@ def product_kernel(shape: Product, *, hints: Hints = CONTRACTED) -> Kernel:
         residual = cast(load("in3", [at], shape.left), DType.F32)
         value = op("add", op("maximum", op("add", value, bias), const(0.0, DType.F32)), residual)
         args += [arg("in2", shape.left, n), arg("in3", shape.left, batch * m * n)]
+    output = "io0" if shape.over else "out0"
+    if shape.over:
+        value = op("add", value, cast(load(output, [at], shape.left), DType.F32))
     return Kernel(
         name="product",
         ranges=(b, i, j, r),
-        args=(*args, arg("out0", shape.left, batch * m * n)),
-        stores=(Store(buffer="out0", index=at, value=cast(value, shape.left)),),
+        args=(*args, arg(output, shape.left, batch * m * n)),
+        stores=(Store(buffer=output, index=at, value=cast(value, shape.left)),),
         hints=hints,
     )
 
@@ -77,5 +82,21 @@ def int8_linear(*, m: int, n: int, k: int, half: DType) -> Kernel:
             arg("out0", half, m * n),
         ),
         stores=(Store(buffer="out0", index=i.symbol * n + j.symbol, value=cast(value, half)),),
+        hints=CONTRACTED,
+    )
+
+
+def product_over_two_ranges() -> Kernel:
+    """A product that sums over two ranges, which no index sees as one."""
+    i, j = along("x0", 20), along("x1", 24)
+    outer, inner = along("r0", 3, "r"), along("r1", 11, "r")
+    left = load("in0", [i.symbol * 40 + outer.symbol * 13 + inner.symbol], DType.F32)
+    right = load("in1", [outer.symbol * 24 * 12 + inner.symbol * 24 + j.symbol], DType.F32)
+    value = reduce("sum", [op("mul", left, right)], [outer.symbol, inner.symbol])
+    return Kernel(
+        name="two_ranges",
+        ranges=(i, j, outer, inner),
+        args=(arg("in0", DType.F32, 800), arg("in1", DType.F32, 3 * 24 * 12), arg("out0", DType.F32, 480)),
+        stores=(Store(buffer="out0", index=i.symbol * 24 + j.symbol, value=value),),
         hints=CONTRACTED,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from contraction_kernels import Product, int8_linear, product_kernel
+from contraction_kernels import Product, int8_linear, product_kernel, product_over_two_ranges
 from kernel_bench import TARGETS, TritonProcess, compile_source, corners, grid_of, run_source
 
 from coilwork_ir.dtypes import DType
@@ -80,6 +80,17 @@ def test_weights_of_8_bits_are_widened_in_the_kernel(engine: TritonProcess, k: i
 def test_what_becomes_of_factors_and_sums(engine: TritonProcess, m: int, k: int) -> None:
     """A factor that is not zero where it reads zeros, a bias per column, an activation, a residual."""
     agree(engine, product_kernel(Product(m=m, n=33, k=k, left=F32, right=F32, left_exp=True, epilogue=True)))
+
+
+def test_a_sum_over_two_ranges(engine: TritonProcess) -> None:
+    agree(engine, product_over_two_ranges())
+
+
+def test_what_is_overwritten_is_loaded_before(engine: TritonProcess) -> None:
+    kernel = product_kernel(Product(m=20, n=33, k=40, left=F32, right=F32, over=True))
+    text = TritonCodegen().emit(kernel, target("sm_90"), {}).text
+    assert text.index("tl.load(io0") < text.index("debug_barrier") < text.index("tl.store")
+    agree(engine, kernel)
 
 
 def test_a_kernel_in_64_bits(engine: TritonProcess) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.kernels import Kernel
+from coilwork_ir.kernels import Kernel, Store
+from coilwork_ir.loops import Check
 from coilwork_ir.scalar import Load, Op, Scalar
 from coilwork_triton.contraction.configs import GROUP
 from coilwork_triton.contraction.shape import ContractionShape
@@ -78,6 +79,9 @@ def emit_contraction(
     results = values_in(shape.results, roots)
     scope = Scope(writer=top, bound={shape.node: _SUMS})
     results.compute(scope, results.pending(scope, roots))
+    if _overwrites(results, actions):
+        # an element may be stored by another thread than the one that loaded it
+        top.do(tl("debug_barrier"))
     for what in actions:
         perform(results, scope, what)
     spaces = (left.space, right.space, results.space)
@@ -103,6 +107,12 @@ def _factor(values: Values, factor: Scalar, top: Writer) -> tuple[Expression, tu
     if not isinstance(found, Name):
         found = inner.writer.bind("left" if tiles[1].letter == "r" else "right", found)
     return found, (*values.space.reduction_lines(looped=True), *inner.writer.statements)
+
+
+def _overwrites(results: Values, actions: Sequence[Store | Check]) -> bool:
+    """The kernel stores over what it loads."""
+    loaded = {node.buffer for node in results.order if isinstance(node, Load)}
+    return any(isinstance(what, Store) and what.buffer in loaded for what in actions)
 
 
 def _zero_outside(factor: Scalar) -> bool:

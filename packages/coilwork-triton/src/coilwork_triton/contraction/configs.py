@@ -10,12 +10,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, symbol
+from coilwork_ir.index import Expr, as_expr, provably_divisible, symbol
 from coilwork_ir.kernel_source import Config, SearchSpace
 from coilwork_ir.target import Target
 from coilwork_triton.launch.configs import BLOCKS, STAGES, next_power_of_two
@@ -72,15 +72,17 @@ def propose(work: Work, target: Target, limit: int) -> tuple[Config, ...]:
     return tuple(_config(block) for block in dict.fromkeys(fitting))[:limit]
 
 
-def space_of(work: Work, target: Target, *, whole: Iterable[str], configs: tuple[Config, ...]) -> SearchSpace:
-    """What a search may try; sides that are `whole` have no mask, so that only divisors of the candidates' blocks will do."""
-    unmasked = frozenset(whole)
+def space_of(
+    work: Work, target: Target, *, whole: Mapping[str, Expr], configs: tuple[Config, ...]
+) -> SearchSpace:
+    """What a search may try. Sides that are `whole` have no mask: their blocks divide these numbers of points."""
     values: dict[str, tuple[int, ...]] = {}
     for letter, most in (("y", _MOST), ("x", _MOST), ("r", _DEEPEST)):
         name = BLOCKS[letter]
         proposed = [dict(c.meta)[name] for c in configs]
-        last = min(proposed) if letter in unmasked else most
-        values[name] = tuple(sorted({*proposed, *_powers_of_two(LEAST, last)}))
+        numel = whole.get(letter)
+        sizes = [n for n in _powers_of_two(LEAST, most) if numel is None or provably_divisible(numel, n)]
+        values[name] = tuple(sorted({*proposed, *sizes}))
     values[GROUP] = (1, 4, 8, 16)
     values[STAGES] = tuple(range(1, _MOST_STAGES + 1))
     values[WARPS] = (1, 2, 4, 8)

@@ -82,7 +82,7 @@ def shape_of(
     )
     proposed = propose(work, target, options.max_configs)
     configs = tuple(replace(c, fp_fusion=kernel.numerics == "fast") for c in proposed)
-    whole = [letter for letter in "yxr" if _divides(numels[letter], letter, configs)]
+    whole = {letter: numels[letter] for letter in "yxr" if _divides(numels[letter], letter, configs)}
     rows, columns, axis = (
         flat_tile(letter, [ranges[s] for s in sides[letter]], 0, letter not in whole)
         for letter in ("y", "x", "r")
