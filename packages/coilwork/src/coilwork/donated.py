@@ -25,8 +25,8 @@ def donated_inputs(gm: fx.GraphModule) -> tuple[int, ...]:
 def unshared(values: Sequence[object], positions: Sequence[int]) -> tuple[int, ...]:
     """Those of `positions` at which there is a strided tensor whose storage no other of `values` has."""
     storages = [_storage(value) for value in values]
-    users = Counter(storage for storage in storages if storage is not None)
-    return tuple(position for position in positions if users[storages[position]] == 1)
+    users = Counter(storages)
+    return tuple(p for p in positions if storages[p] is not None and users[storages[p]] == 1)
 
 
 def _storage(value: object) -> int | None:

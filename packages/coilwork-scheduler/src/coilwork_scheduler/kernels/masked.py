@@ -63,7 +63,9 @@ def _limits(mask: Scalar) -> dict[Expr, int]:
         match open_parts.pop():
             case Op(op="bitwise_and" | "logical_and", operands=operands):
                 open_parts.extend(operands)
-            case Op(op=("lt" | "le") as name, operands=(IndexValue(expr=expr, operands=()), Const(value=value))):
+            case Op(
+                op=("lt" | "le") as name, operands=(IndexValue(expr=expr, operands=()), Const(value=value))
+            ):
                 limit = int(value) + (name == "le")
                 lowest = bounds(expr).lo
                 if lowest is not None and lowest >= 0:
