@@ -16,11 +16,12 @@ from torch import Tensor
 
 from coilwork.clock import StageClock
 from coilwork.job import Role, open_job
-from coilwork.options import CompileOptions
+from coilwork.options import CompileOptions, Contractions
 from coilwork.stages import emit_kernels, lower_to_program
 from coilwork.targets import TargetChoice
 from coilwork.torch_compat import compile_with_aot_autograd
 from coilwork.trace import Trace
+from coilwork.updates import names_at
 from coilwork_ir.target import TARGETS
 from coilwork_lowering import LoweringOptions, decompositions, lower, partition
 from coilwork_runtime.loader import execute_module
@@ -35,11 +36,13 @@ class KernelsFor:
     """Attributes:
 
     targets: names of GPUs.
+    contractions: who computes matrix products.
     specs: the kernels, by target, and what makes them differ.
     graphs: the roles of the graphs that were lowered.
     """
 
     targets: tuple[str, ...]
+    contractions: Contractions = "auto"
     specs: dict[tuple[str, ...], TritonKernel] = field(default_factory=dict)
     graphs: list[Role] = field(default_factory=list)
 
@@ -57,13 +60,20 @@ class KernelsFor:
         )
 
     def _compile(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, role: Role) -> Call:
-        options = CompileOptions(strict=True, verify=True)
+        options = CompileOptions(strict=True, verify=True, contractions=self.contractions)
         job = open_job(gm, example_inputs, role=role, options=options)
         lowered = lower(gm, name=job.graph_id, example_strides=job.strides)
         for name in self.targets:
             target = TARGETS[name]
             quiet = Trace(None)
-            program = lower_to_program(lowered.graph, target, options, trace=quiet, clock=StageClock())
+            program = lower_to_program(
+                lowered.graph,
+                target,
+                options,
+                trace=quiet,
+                clock=StageClock(),
+                donated=names_at(lowered.graph, job.donated),
+            )
             choice = TargetChoice(main=target, by_device=())
             sources = emit_kernels(program, choice, options, trace=quiet)
             module = emit_python(program, sources, target=name)

@@ -197,6 +197,11 @@ def tensors(results: Any) -> list[Tensor]:
     return [leaf for leaf in torch.utils._pytree.tree_leaves(results) if isinstance(leaf, Tensor)]
 
 
+def strides(value: Tensor) -> list[int]:
+    """Those that matter: of dimensions of several elements, in tensors that have any."""
+    return [step for step, size in zip(value.stride(), value.shape) if size > 1 and value.numel()]
+
+
 def sharing(values: Sequence[Tensor]) -> set[tuple[int, int, int]]:
     """Pairs of values with common storage, and the distance of their starts in bytes."""
     return {
@@ -224,8 +229,8 @@ def agrees(function: Function, ours: Function, make: Callable[[], Sequence[Tenso
     given, theirs = make(), make()
     try:
         expected = function(*theirs)
-    except RuntimeError:
-        with pytest.raises(RuntimeError):
+    except (RuntimeError, IndexError):
+        with pytest.raises((RuntimeError, IndexError)):
             ours(*given)
         return
     try:
@@ -233,7 +238,8 @@ def agrees(function: Function, ours: Function, make: Callable[[], Sequence[Tenso
     except RuntimeError:
         assert torch_refuses(function, make)
         return
-    torch.testing.assert_close(results, expected, check_stride=all(v.numel() for v in tensors(expected)))
+    torch.testing.assert_close(results, expected, equal_nan=True)
+    assert [strides(value) for value in tensors(results)] == [strides(value) for value in tensors(expected)]
     for mine, eagers in zip(given, theirs, strict=True):
         torch.testing.assert_close(whole(mine), whole(eagers))
     assert sharing([*tensors(results), *given]) == sharing([*tensors(expected), *theirs])
@@ -423,7 +429,8 @@ def test_buffers_and_shared_parameters(training: bool) -> None:
         for result in results:
             result.square().sum().backward()
     torch.testing.assert_close(dict(model.named_buffers()), dict(eager.named_buffers()))
-    torch.testing.assert_close(model.first.weight.grad, eager.first.weight.grad)
+    # Batch norm of few rows divides by small deviations.
+    torch.testing.assert_close(model.first.weight.grad, eager.first.weight.grad, rtol=1e-3, atol=1e-4)
     assert model.first.weight is model.second.weight
 
 
@@ -436,7 +443,7 @@ def test_an_aligned_input_and_then_one_that_is_not() -> None:
 @pytest.mark.parametrize("dtype", [torch.int8, torch.bool, torch.bfloat16, torch.float64, torch.complex64])
 def test_other_types(dtype: torch.dtype) -> None:
     def function(x: Tensor) -> tuple[Tensor, Tensor]:
-        x[1:].copy_(x[:-1])
+        x[1:].copy_(x[:-1].clone())
         return x[::2], x.t().clone()
 
     agrees(

@@ -7,6 +7,7 @@ the caller reads it) is still inlined where it reads less than it writes.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
@@ -17,6 +18,7 @@ from coilwork_ir.loops.access import bodies, defined
 from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.scalar import Load, Op, Scalar, leading_points, loads, postorder
 from coilwork_ir.target import Target
+from coilwork_scheduler.contractions.known import contraction_of_node
 from coilwork_scheduler.cost import CostModel, KernelWork
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.inlining.expand import Expander, Producer
@@ -33,6 +35,9 @@ _SPARE_ARGS: Final = 4
 CLEAR_WIN: Final = 0.75
 # a consumer that pads or extends its operand has some more points than it; computing there, too, loses nothing
 _EDGES: Final = 1.01
+
+# results along a side of what one program of a product computes
+_PRODUCT_BLOCK: Final = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +97,9 @@ class Inliner:
         for position, node in enumerate(self._graph.nodes):
             if isinstance(node, Pointwise | Reduce | Scan | Sort | Scatter):
                 self._facts[position] = self._settle(position)
-                if isinstance(node, Pointwise) and self._wanted_inline(position, node):
+                if isinstance(node, Pointwise) and (
+                    self._wanted_inline(position, node) or self._narrower_is_stored(position, node)
+                ):
                     self._candidates[node.output.name] = position
         if not self._candidates:
             return self._graph
@@ -173,6 +180,9 @@ class Inliner:
         if node.into is not None or node.checks:
             return False
         name = node.output.name
+        if any(contraction_of_node(made) is not None for made in self._makers(position)):
+            # the sums are for this node alone to round and store
+            return False
         consumers: list[int] = []
         needed = False
         for reader in self._readers.get(name, ()):
@@ -188,7 +198,7 @@ class Inliner:
         if cheap and not facts.leaves:
             return True
         points = max(sizes.numel(node.output.shape), 1)
-        evaluations = sum(self._points(c) * self._load_counts[c].get(name, 1) for c in consumers)
+        evaluations = sum(self._evaluations(c, name) for c in consumers)
         factor = evaluations / points
         size = points * node.output.dtype.itemsize
         operands = {
@@ -228,6 +238,39 @@ class Inliner:
             evaluations_per_element=factor,
         )
         return wanted
+
+    def _narrower_is_stored(self, position: int, node: Pointwise) -> bool:
+        """True if `node`, to be stored, is computed inside its consumers after all, from a narrower value stored instead.
+
+        A value in 16 bits that several reductions read in 32 is the usual case: it was to be computed inside the
+        conversion, whose result takes twice the bytes.
+        """
+        if node.into is not None or node.checks or len(self._load_counts[position]) != 1:
+            return False
+        (name,) = self._load_counts[position]
+        at = self._candidates.get(name)
+        readers = self._readers.get(node.output.name, ())
+        if (
+            at is None
+            or self._readers[name] != [position]
+            or not all(r in self._load_counts for r in readers)
+        ):
+            return False
+        source = self._deps.buffers[name]
+        narrower = source.dtype.itemsize < node.output.dtype.itemsize
+        if not narrower or self._sizes.numel(source.shape) > self._sizes.numel(node.output.shape):
+            return False
+        settled = self._facts[position]
+        del self._candidates[name]
+        self._facts[position] = self._settle(position)
+        if self._wanted_inline(position, node):
+            self._journal.note(
+                "inline", (name,), False, "stored in place of what is computed from it, which is wider"
+            )
+            return True
+        self._candidates[name] = at
+        self._facts[position] = settled
+        return False
 
     def _hides(self, position: int, consumers: list[int], node: Pointwise) -> bool:
         """True if a GPU computes `node` again at every point of its consumers in less time than its own launch takes.
@@ -285,6 +328,31 @@ class Inliner:
 
     def _points_bytes(self, points: int, name: str) -> int:
         return points * self._deps.buffers[name].dtype.itemsize
+
+    def _makers(self, position: int) -> Iterator[Node]:
+        """Nodes that compute what the node at `position` reads itself."""
+        for name in self._load_counts[position]:
+            definer = self._deps.definer.get(name)
+            if definer is not None:
+                yield self._graph.nodes[definer]
+
+    def _evaluations(self, position: int, name: str) -> int:
+        """How often the consumer at `position` evaluates an element of `name`, over all elements."""
+        node = self._graph.nodes[position]
+        contraction = contraction_of_node(node)
+        if contraction is None:
+            return self._points(position) * self._load_counts[position].get(name, 1)
+        found = 0
+        for factor, others in (
+            (contraction.left, contraction.columns),
+            (contraction.right, contraction.rows),
+        ):
+            count = sum(access.buffer == name for access in loads((factor,)))
+            # once per block of the other factor
+            blocks = -(-self._sizes.numel(tuple(extent_of(r) for r in others)) // _PRODUCT_BLOCK)
+            points = self._points(position) // max(self._sizes.numel(tuple(extent_of(r) for r in others)), 1)
+            found += count * points * blocks
+        return found
 
     def _points(self, position: int) -> int:
         node = self._graph.nodes[position]
