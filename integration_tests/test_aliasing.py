@@ -341,13 +341,25 @@ def test_memory_shared_in_one_call_and_not_in_the_next() -> None:
 
 def strided_anew(x: Tensor) -> Tensor:
     windows = x.as_strided((5, 4), (1, 2))
-    x.as_strided((4,), (3,), 1).add_(100)
+    x.as_strided((4,), (3,), 6).add_(100)
     return windows + 1
 
 
 @pytest.mark.parametrize("offset", [0, 3])
 def test_as_strided(offset: int) -> None:
-    agrees(strided_anew, compiled(strided_anew), lambda: [numbers(30)[offset : offset + 12]])
+    agrees(strided_anew, compiled(strided_anew), lambda: [numbers(30)[offset : offset + 20]])
+
+
+def placed_in_storage(x: Tensor) -> Tensor:
+    return x.as_strided((4,), (3,), 1) + 1
+
+
+@pytest.mark.parametrize("function", [strided_anew, placed_in_storage], ids=lambda f: f.__name__)
+def test_as_strided_of_inputs_that_begin_elsewhere(function: Function) -> None:
+    """Offsets count in the storage, and Dynamo does not compile anew for an input that begins elsewhere in its own."""
+    ours = compiled(function)
+    for offset in (0, 3, 5):
+        agrees(function, ours, lambda at=offset: [numbers(30)[at : at + 20]])
 
 
 # Gradients, parameters and buffers

@@ -107,6 +107,8 @@ def check(program: Program, *, store: Store, wrappers: tuple[str, ...] = ("pytho
         instances = [program]
         if program.sizes:
             instances.append(program.resized())
+        if program.seed % 2:
+            instances.append(program.elsewhere())
         expected = [found for one in instances if (found := _expected(one)) is not None]
         if not expected:
             return Finding(seed=program.seed, kind="skipped")

@@ -126,6 +126,11 @@ class Program:
         sizes = dict(self.sizes)
         return replace(self, inputs=tuple(_resized(value, sizes) for value in self.inputs), sizes=())
 
+    def elsewhere(self) -> Program:
+        """The program with inputs that begin later in their storages, for which nobody compiles anew."""
+        moved = tuple(replace(value, offset=value.offset + 3) for value in self.inputs)
+        return replace(self, inputs=moved, sizes=())
+
     def live(self) -> Program:
         """Without steps and inputs that no result and no write to an input depends on."""
         storages = {value.name: value.base or value.name for value in self.inputs}

@@ -14,7 +14,7 @@ from coilwork_lowering import view_maps
 from coilwork_lowering.builder import Builder
 from coilwork_lowering.ops.elementwise import on_device, overloads, scalar_operand
 from coilwork_lowering.ops.views import slice_bounds, wrapped_start
-from coilwork_lowering.placing import box_in, fill, replaces_part_of
+from coilwork_lowering.placing import begins_with_an_input, box_in, fill, replaces_part_of
 from coilwork_lowering.rules import Call, NotLowered, Rule, as_plain_int, as_size, wrap_dim
 from coilwork_lowering.scalar_math import both, ge, index, le, lt, select, to_dtype
 from coilwork_lowering.simplify import simplified
@@ -191,6 +191,8 @@ def _as_strided_scatter(builder: Builder, call: Call) -> Value:
     starts = box_in(call.fakes["self"], size, stride, offset)
     if starts is None or source.dtype is not value.dtype or source.device != value.device:
         raise NotLowered("the part is no box")
+    if begins_with_an_input(call.node.args[0]):
+        raise NotLowered("a place in the storage of an input, which may begin elsewhere in the next call")
     given = call.node.args[0]
     assert isinstance(given, torch.fx.Node)
     in_place = given.target is call.node.target and replaces_part_of(call.node, given, builder.options)
