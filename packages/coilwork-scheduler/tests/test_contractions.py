@@ -153,6 +153,11 @@ def test_few_strips_are_cut_in_pieces_of_equal_length() -> None:
     assert repr(first) == "512" and repr(second) == "8"
 
 
+def test_one_row_is_a_reduction_like_others() -> None:
+    made = scheduled(int8_graph(1, 512, 4096), int8_inputs(1, 512, 4096))
+    assert decision(made).accepted and strategies(made) == ["persistent"]
+
+
 def test_a_bias_and_what_follows_share_the_kernel() -> None:
     inputs = [drawn(6, 10), drawn(7, 10), drawn(7)]
     made = scheduled(HEAD + LINEAR + "  return (%z)\n}\n", inputs, contractions="generated")

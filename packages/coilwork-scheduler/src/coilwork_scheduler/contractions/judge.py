@@ -110,10 +110,13 @@ class ProductJudge:
         return (found, cost + sum(more for _, more in below)) if found < own else (own, 0)
 
     def _pieces(self, product: Product) -> int:
-        """Pieces of the sums that fill the device; 1 where the product is not skinny, or long enough."""
+        """Pieces of the sums that fill the device; 1 where the product is not skinny, or long enough.
+
+        The product with a vector is a reduction like others, which `split` cuts where that pays.
+        """
         rows, columns = (self.sizes.value(size) for size in product.sizes[:2])
         exact = as_int(product.sizes[2])
-        if not self.target.is_gpu or exact is None or min(rows, columns) > SKINNY or max(rows, columns) <= 1:
+        if not self.target.is_gpu or exact is None or not 1 < min(rows, columns) <= SKINNY:
             return 1
         strips = self._strips(product)
         wanted = self.target.multiprocessors * FULL_PROGRAMS
@@ -130,8 +133,10 @@ class ProductJudge:
         return pieces if pays else 1
 
     def _strips(self, product: Product) -> int:
-        rows, columns, _ = (self.sizes.value(size) for size in product.sizes)
-        return self.sizes.numel(product.batch) * max(1, -(-max(rows, columns) // STRIP))
+        """Programs of one kernel: one per strip, or per result of a product with a vector."""
+        rows, columns = (self.sizes.value(size) for size in product.sizes[:2])
+        strip = STRIP if min(rows, columns) > 1 else 1
+        return self.sizes.numel(product.batch) * max(1, -(-max(rows, columns) // strip))
 
     def _kernel_us(self, product: Product, read_bytes: float, pieces: int) -> float:
         """Time of a kernel that reads the factors, and of the one that adds its pieces."""
