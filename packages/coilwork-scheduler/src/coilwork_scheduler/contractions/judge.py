@@ -27,8 +27,9 @@ from coilwork_scheduler.sizes import SizeHints
 
 # Rows, or columns, up to which a product is bound by reading the other factor.
 SKINNY: Final = 64
-# Columns, or rows, that a program of a skinny product computes.
-STRIP: Final = 32
+# Columns, or rows, that a program of a skinny product computes: twice its rows, so that it reads more of what is read once.
+LEAST_STRIP: Final = 32
+MOST_STRIP: Final = 128
 # Operations per element that widen it, and nodes in a row that do, at most.
 _WIDENING: Final = 16
 _STEPS: Final = 4
@@ -135,8 +136,9 @@ class ProductJudge:
     def _strips(self, product: Product) -> int:
         """Programs of one kernel: one per strip, or per result of a product with a vector."""
         rows, columns = (self.sizes.value(size) for size in product.sizes[:2])
-        strip = STRIP if min(rows, columns) > 1 else 1
-        return self.sizes.numel(product.batch) * max(1, -(-max(rows, columns) // strip))
+        short, long = min(rows, columns), max(rows, columns)
+        strip = min(MOST_STRIP, max(LEAST_STRIP, 2 * short)) if short > 1 else 1
+        return self.sizes.numel(product.batch) * max(1, -(-long // strip))
 
     def _kernel_us(self, product: Product, read_bytes: float, pieces: int) -> float:
         """Time of a kernel that reads the factors, and of the one that adds its pieces."""
