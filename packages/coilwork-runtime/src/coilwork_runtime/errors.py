@@ -59,3 +59,11 @@ class ArtifactError(RuntimeFault):
 
 class ModuleTextError(RuntimeFault):
     """The text of a generated module is damaged: it does not define what such a module defines."""
+
+
+class ProgramBytesError(RuntimeFault):
+    """The bytes of a program cannot be read: they are damaged, or of another version."""
+
+
+class ExecutorUnavailableError(RuntimeFault):
+    """The native executor can neither be loaded nor built on this machine."""
