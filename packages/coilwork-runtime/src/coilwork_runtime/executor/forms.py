@@ -56,12 +56,23 @@ def gpu_form(
     arguments: Sequence[tuple[str, Argument]],
     constants: Mapping[str, int],
     entry: GpuEntry,
-) -> bytes:
+) -> bytes | None:
     """The form of a Triton kernel in a configuration, whose compile-time parameters are `constants`.
 
-    Raises:
-        ValueError: its grid is something else than an expression over sizes.
+    `None` if its grid is something else than an expression over sizes and those.
     """
+    try:
+        return _gpu_form(spec, arguments, constants, entry)
+    except ValueError:
+        return None
+
+
+def _gpu_form(
+    spec: TritonKernel,
+    arguments: Sequence[tuple[str, Argument]],
+    constants: Mapping[str, int],
+    entry: GpuEntry,
+) -> bytes:
     sizes = [name for name, argument in arguments if argument.role == "size"]
     grid = [*spec.grid, *["1"] * (3 - len(spec.grid))]
     return b"".join(

@@ -147,9 +147,8 @@ class _Kernel:
         first = not self._devices
         launcher = self._bind(self._scope if first else {}, device, chosen)
         if first and chosen.kernel.entry is not None:
-            self._form = gpu_form(
-                self._spec, self._arguments, constants_of(chosen.config), chosen.kernel.entry
-            )
+            constants = constants_of(chosen.config)
+            self._form = gpu_form(self._spec, self._arguments, constants, chosen.kernel.entry)
         self._devices[device] = launcher
         return launcher
 

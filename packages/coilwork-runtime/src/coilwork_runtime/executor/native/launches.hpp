@@ -46,7 +46,7 @@ class Launches {
     Kernel& kernel = *call_.program.kernels[step.a];
     const Form* form = kernel.form.load(std::memory_order_acquire);
     const bool direct = form && form->tensors == step.list.count && form->sizes == step.more.count &&
-                        (!form->gpu || (call_.stream_known && form->device == call_.program.cuda_device));
+                        (!form->gpu || (form->device == call_.program.cuda_device && (call_.stream_known || form->device < 0)));
     if (!direct) return through_python(kernel, step);
     if ((++call_.launches & 3) == 0) look_for_signals(call_);
     form->gpu ? on_gpu(*form, step) : on_cpu(*form, kernel, step);

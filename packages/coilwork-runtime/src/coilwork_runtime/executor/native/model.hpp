@@ -112,7 +112,7 @@ struct Form {
   void* launch = nullptr;
   void* set_context = nullptr;
   void* context = nullptr;
-  int32_t device = 0;
+  int32_t device = 0;  // -1 for one that torch does not know, which has no streams
   uint32_t threads = 0, shared_bytes = 0;
   uint64_t compiler_scratch_bytes = 0;
   Formula grid[3];
