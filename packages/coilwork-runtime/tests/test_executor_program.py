@@ -173,13 +173,13 @@ def test_memory_goes_back_when_the_program_says(load: Callable[..., NativeProgra
             assert tensor is not None
             storages.append(weakref.ref(tensor.untyped_storage()))
 
-    storages: list[Any] = []
     asm = added()
     asm.alloc("t", asm.layout(8))
     asm.launch("add", ["z", "z", "t"], [asm.number(8)])
     asm.free("z", "x")
     (t,) = load(asm.returns("t"), watch=watch).call([torch.ones(8), torch.ones(8)])
-    assert seen == [("alloc", "z"), ("alloc", "t"), ("free", "z"), ("free", "x")]
+    memory = [("alloc", "z"), ("alloc", "t"), ("free", "z"), ("free", "x")]
+    assert seen == [("call", ""), *memory, ("return", "t"), ("leave", "")]
     assert t.tolist() == [4.0] * 8
 
 

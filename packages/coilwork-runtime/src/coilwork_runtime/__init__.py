@@ -10,12 +10,14 @@ from coilwork_runtime.errors import (
     KernelBuildError,
     KernelLaunchError,
     LayoutError,
+    LifetimeError,
     MissingCompilerError,
     MissingTritonError,
     ModuleTextError,
     ProgramBytesError,
     RuntimeFault,
 )
+from coilwork_runtime.executor.lifetimes import LifetimeChecker
 from coilwork_runtime.executor.program import NativeProgram, load_native
 from coilwork_runtime.loader import load_python
 from coilwork_runtime.triton_kernels.searching import Search
@@ -29,6 +31,8 @@ __all__ = [
     "KernelBuildError",
     "KernelLaunchError",
     "LayoutError",
+    "LifetimeChecker",
+    "LifetimeError",
     "LoadedArtifact",
     "MissingCompilerError",
     "MissingTritonError",

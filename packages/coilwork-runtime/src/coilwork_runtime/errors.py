@@ -67,3 +67,7 @@ class ProgramBytesError(RuntimeFault):
 
 class ExecutorUnavailableError(RuntimeFault):
     """The native executor can neither be loaded nor built on this machine."""
+
+
+class LifetimeError(RuntimeFault):
+    """A program's memory is not handled as planned: a name defined or freed twice, memory handed out twice, a leak."""

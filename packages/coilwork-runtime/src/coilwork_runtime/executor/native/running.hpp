@@ -6,12 +6,12 @@ namespace coilwork {
 
 // Tells who asked of a change of memory: what happened, where, to which name, the tensor, and the step's words.
 static void tell(Call& call, Memory& memory, const Frame& frame, const char* event, uint32_t slot) {
-  AtenTensorHandle handle = memory.slot(slot).handle ? memory.tensor(slot) : nullptr;
+  AtenTensorHandle handle = slot != NONE && memory.slot(slot).handle ? memory.tensor(slot) : nullptr;
   WithPython python(call);
   const Program& program = call.program;
   const Reference tensor(handle ? object_of(program, handle).release() : nullptr);
   checked(PyObject_CallFunction(program.watch, "ssnsOs", event, program.text(frame.part.name),
-                                static_cast<Py_ssize_t>(frame.at), memory.name(slot),
+                                static_cast<Py_ssize_t>(frame.at), slot == NONE ? "" : memory.name(slot),
                                 tensor.get() ? tensor.get() : Py_None,
                                 program.text(frame.part.steps[frame.at].place)));
 }
@@ -24,11 +24,15 @@ class Runner {
   const Step& run() {
     try {
       const std::vector<Step>& steps = frame_.part.steps;
+      const bool watched = call_.program.watch != nullptr;
+      const bool outermost = &frame_.part == &call_.program.parts[0];
+      if (watched) tell(call_, memory_, frame_, outermost ? "call" : "enter", NONE);
       for (;; ++frame_.at) {
         const Step& step = steps[frame_.at];
+        if (__builtin_expect(watched, 0)) watch_before(step);
         if (step.code == RETURN) return step;
         run(step);
-        if (__builtin_expect(call_.program.watch != nullptr, 0)) watch(step);
+        if (__builtin_expect(watched, 0)) watch_after(step);
       }
     } catch (Raised& raised) {
       WithPython python(call_);
@@ -133,14 +137,20 @@ class Runner {
 
   void release(const Step& step) {
     const uint32_t* slots = frame_.words(step.list);
-    const bool watched = call_.program.watch != nullptr;
-    for (uint32_t k = 0; k < step.list.count; ++k) {
-      if (watched) tell(call_, memory_, frame_, "free", slots[k]);
-      frame_.slots[slots[k]].release();
-    }
+    for (uint32_t k = 0; k < step.list.count; ++k) frame_.slots[slots[k]].release();
   }
 
-  void watch(const Step& step) {
+  void watch_before(const Step& step) {
+    const uint32_t* words = frame_.words(step.list);
+    if (step.code == FREE)
+      for (uint32_t k = 0; k < step.list.count; ++k) tell(call_, memory_, frame_, "free", words[k]);
+    if (step.code != RETURN) return;
+    for (uint32_t k = 0; k < step.list.count; ++k)
+      if (words[2 * k] == TENSOR) tell(call_, memory_, frame_, "return", words[2 * k + 1]);
+    tell(call_, memory_, frame_, "leave", NONE);
+  }
+
+  void watch_after(const Step& step) {
     switch (step.code) {
       case ALLOC:
       case POOL:
@@ -149,7 +159,9 @@ class Runner {
       case VIEW:
         return tell(call_, memory_, frame_, "view", step.a);
       case REUSE:
-        return tell(call_, memory_, frame_, "reuse", step.a);
+        tell(call_, memory_, frame_, "view", step.a);
+        if (frame_.slots[step.b].state == Slot::EMPTY) tell(call_, memory_, frame_, "taken", step.b);
+        return;
       case SETTLE:
         return tell(call_, memory_, frame_, "result", step.a);
       default:
