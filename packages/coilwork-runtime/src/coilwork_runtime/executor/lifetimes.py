@@ -73,9 +73,11 @@ class LifetimeChecker:
                 _freed(run, name, tensor, place)
             case "return":
                 run.returned.add(_address(_needed(tensor, name)))
-            case _:
+            case "leave":
                 runs.pop()
                 _left(run)
+            case _:
+                pass
 
     def _runs(self) -> list[_Run]:
         runs: list[_Run] | None = getattr(self._threads, "runs", None)

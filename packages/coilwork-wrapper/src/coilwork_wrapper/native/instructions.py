@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from coilwork_ir.buffers import Argument, Buffer, GraphOutput, Ref, SymbolOutput, references
@@ -44,7 +44,12 @@ from coilwork_wrapper.native.parts import Part
 from coilwork_wrapper.outer_symbols import outer_symbols
 from coilwork_wrapper.provenance import origin_lines
 
-RELATIONS: Final = {"eq": Relation.EQ, "ne": Relation.NE, "lt": Relation.LT, "le": Relation.LE}
+RELATIONS: Final[Mapping[str, Relation]] = {
+    "eq": Relation.EQ,
+    "ne": Relation.NE,
+    "lt": Relation.LT,
+    "le": Relation.LE,
+}
 MOST_DIMENSIONS: Final = 64
 
 

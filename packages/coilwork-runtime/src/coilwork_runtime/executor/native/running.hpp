@@ -205,9 +205,10 @@ class Runner {
     if (condition.operands.count < carried || body.operands.count < carried)
       throw Damaged{"a loop carries more than it is given"};
     const uint32_t* first = frame_.words(body.operands);
-    for (uint32_t k = 0; k < carried; ++k) memory_.slot(outputs[2 * k]).own(alias(memory_.tensor(first[2 * k + 1])));
+    for (uint32_t k = 0; k < carried; ++k) define(outputs[2 * k], alias(memory_.tensor(first[2 * k + 1])));
     while (true) {
       look_for_signals(call_, true);
+      bool go_on = false;
       {
         Frame frame(call_.program.parts[condition.part]);
         hand_over(condition, frame, outputs, carried);
@@ -215,11 +216,12 @@ class Runner {
         const Step& last = runner.run();
         const uint32_t* results = frame.words(last.list);
         if (last.list.count < 1 || results[0] != TENSOR) throw Damaged{"a loop's condition has no result"};
-        if (!runner.truth(results[1])) break;
+        go_on = runner.truth(results[1]);
       }
+      if (call_.program.watch) tell(call_, memory_, frame_, "decided", NONE);
+      if (!go_on) break;
       Frame frame(call_.program.parts[body.part]);
       hand_over(body, frame, outputs, carried);
-      for (uint32_t k = 0; k < carried; ++k) memory_.slot(outputs[2 * k]).release();
       Runner runner(call_, frame);
       const Step& last = runner.run();
       if (last.list.count != carried) throw Damaged{"a loop's body has other results than it carries"};
@@ -252,7 +254,15 @@ class Runner {
 
   void take(const uint32_t* result, Runner& from, uint32_t slot) {
     if (result[0] != TENSOR) throw Failed{"a nested program returned no tensor"};
-    memory_.slot(slot).own(from.result(result[1]));
+    define(slot, from.result(result[1]));
+  }
+
+  // Gives a name a tensor, instead of the one that it may have.
+  void define(uint32_t slot, AtenTensorHandle made) {
+    const bool watched = call_.program.watch != nullptr;
+    if (watched && memory_.slot(slot).handle) tell(call_, memory_, frame_, "taken", slot);
+    memory_.slot(slot).own(made);
+    if (watched) tell(call_, memory_, frame_, "view", slot);
   }
 
   // Results have memory of their own: a nested program may return its operand, or one tensor twice.
@@ -260,7 +270,9 @@ class Runner {
     const uint32_t* outputs = frame_.words(step.rest);
     for (uint32_t k = 0; k < step.rest.count; ++k) {
       memory_.settle(outputs[2 * k], outputs[2 * k + 1], true);
-      if (call_.program.watch) tell(call_, memory_, frame_, "result", outputs[2 * k]);
+      if (!call_.program.watch) continue;
+      tell(call_, memory_, frame_, "taken", outputs[2 * k]);
+      tell(call_, memory_, frame_, "result", outputs[2 * k]);
     }
   }
 
