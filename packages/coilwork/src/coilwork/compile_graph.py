@@ -147,14 +147,7 @@ def _restored(job: Job, key: str, caches: Caches, builder: Builder) -> CompiledG
                 constants=constants,
                 devices=devices_of(job.gm),
             )
-            options = job.options
-            driven = load(
-                graph,
-                wanted=options.executor,
-                strict=options.strict,
-                builder=builder,
-                store=caches.kernels,
-            )
+            driven = load(graph, options=job.options, builder=builder, store=caches.kernels)
     except (ModuleTextError, ProgramBytesError, KernelBuildError, KeyError) as error:
         caches.drop_graph(key, f"its module does not load: {error}")
         return None

@@ -54,8 +54,7 @@ def make_call(compiled: Compiled, job: Job, builder: Builder, store: Store) -> D
         constants=compiled.constants,
         devices=devices_of(job.gm),
     )
-    options = job.options
-    return load(graph, wanted=options.executor, strict=options.strict, builder=builder, store=store)
+    return load(graph, options=job.options, builder=builder, store=store)
 
 
 def _fx_call(compiled: Compiled, job: Job, builder: Builder) -> Call:

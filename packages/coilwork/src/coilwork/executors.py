@@ -11,9 +11,15 @@ from typing import Any
 import torch
 
 from coilwork.errors import CoilworkFallbackWarning
-from coilwork.options import Executor
+from coilwork.options import CompileOptions, Executor
 from coilwork_cache import Store
-from coilwork_runtime import Builder, ExecutorUnavailableError, NativeProgram, load_native
+from coilwork_runtime import (
+    Builder,
+    ExecutorUnavailableError,
+    LifetimeChecker,
+    NativeProgram,
+    load_native,
+)
 from coilwork_runtime.loader import execute_module
 
 Call = Callable[[list[Any]], Sequence[Any]]
@@ -58,14 +64,15 @@ class Loadable:
     devices: Iterable[str]
 
 
-def load(graph: Loadable, *, wanted: Executor, strict: bool, builder: Builder, store: Store | None) -> Driven:
-    """Build the kernels of `graph`, and load it for the executor that is `wanted`. `store` keeps the executor itself.
+def load(graph: Loadable, *, options: CompileOptions, builder: Builder, store: Store | None) -> Driven:
+    """Build the kernels of `graph`, and load it for the executor that `options` ask for. `store` keeps the executor itself.
 
     Raises:
         ModuleTextError, ProgramBytesError: the module or the program is damaged.
         KernelBuildError: a kernel does not build.
         ExecutorUnavailableError: the native executor is wanted and not to be had, and `strict` is on.
     """
+    wanted = options.executor
     module = execute_module(graph.module, graph.name)
     launchers = builder.build(module.specs)
 
@@ -81,15 +88,16 @@ def load(graph: Loadable, *, wanted: Executor, strict: bool, builder: Builder, s
                 constants=graph.constants,
                 fallback=in_python,
                 store=store,
+                watch=LifetimeChecker() if options.check_lifetimes else None,
             )
             return _native(program)
         except ExecutorUnavailableError as error:
-            if strict and wanted == "native":
+            if options.strict and wanted == "native":
                 raise
             reason = str(error)
-    if wanted == "native":
+    if wanted == "native" or options.check_lifetimes:
         warnings.warn(
-            f"graph {graph.name} is driven by Python instead of the native executor: {reason}",
+            f"graph {graph.name} is driven by Python instead of the native executor: {reason or 'as was asked for'}",
             CoilworkFallbackWarning,
             stacklevel=2,
         )

@@ -70,6 +70,13 @@ class CompileOptions:
             "Python module, which says the same in text; auto is native on CPUs where it loads, and Python on GPUs"
         ),
     )
+    check_lifetimes: bool = field(
+        default=False,
+        metadata=_about(
+            "with the native executor: verify each allocation and free while the program runs, fill memory that is not "
+            "written yet or freed with nan, and name what leaks; slow, for debugging"
+        ),
+    )
     fallback: tuple[str, ...] = field(
         default=(),
         metadata=_about(
