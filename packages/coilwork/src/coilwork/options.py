@@ -104,7 +104,7 @@ class CompileOptions:
         default="auto",
         metadata=_about(
             "sorts and largest elements of short rows: in kernels, fused with what surrounds them, or as torch's own kernels; "
-            "auto finds up to 8 largest elements in kernels on GPUs, and sorts by torch",
+            "auto: in kernels on GPUs, but for long rows that lie across memory",
             key=True,
         ),
     )
