@@ -13,7 +13,7 @@ from lowering_against_eager import externs, trace_and_lower
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from coilwork_ir.loops import Graph, Sort
+from coilwork_ir.loops import Graph
 from coilwork_ir.loops.text import format_graph, parse_graph
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_lowering import LoweringOptions, lower
