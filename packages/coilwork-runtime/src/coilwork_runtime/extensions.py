@@ -11,6 +11,8 @@ import sysconfig
 import tempfile
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,14 +20,14 @@ from coilwork_cache import Store, content_key
 from coilwork_runtime.cpp.toolchain import find_toolchain
 from coilwork_runtime.errors import MissingCompilerError
 
-FLAGS: Final = ("-O2", "-shared", "-fPIC", "-std=c++17", "-fvisibility=hidden", "-w")
+FLAGS: Final = ("-O2", "-fPIC", "-std=c++17", "-fvisibility=hidden", "-w")
 _LOADING: Final = threading.Lock()
 
 
 def load_extension(name: str, sources: Sequence[Path], store: Store | None) -> Any | None:
     """The module `name`; None where there is neither a stored one nor what it takes to build it.
 
-    `sources` are its text, the file that is compiled last; the others are what it includes by name. `store` keeps what is built.
+    `sources` are its text: each `.cpp` is compiled, all at once, and includes others by name. `store` keeps what is built.
     """
     with _LOADING:
         loaded = sys.modules.get(name)
@@ -78,7 +80,17 @@ def _build(texts: tuple[tuple[str, str], ...]) -> bytes | None:
     with tempfile.TemporaryDirectory(prefix="coilwork-extension-") as folder:
         for name, text in texts:
             Path(folder, name).write_text(text, encoding="utf-8")
-        library = Path(folder, "extension.so")
-        command = [toolchain.command, *FLAGS, f"-I{include}", str(Path(folder, texts[-1][0]))]
-        built = subprocess.run([*command, "-o", str(library)], capture_output=True, check=False)
-        return library.read_bytes() if built.returncode == 0 else None
+        units = [name for name, _ in texts if name.endswith(".cpp")]
+        compile_unit = partial(_compiled, toolchain.command, folder, include)
+        with ThreadPoolExecutor(max_workers=len(units)) as threads:
+            if not all(threads.map(compile_unit, units)):
+                return None
+        objects = [f"{unit}.o" for unit in units]
+        command = [toolchain.command, "-shared", *objects, "-o", "extension.so"]
+        linked = subprocess.run(command, capture_output=True, check=False, cwd=folder)
+        return Path(folder, "extension.so").read_bytes() if linked.returncode == 0 else None
+
+
+def _compiled(command: str, folder: str, include: Path, unit: str) -> bool:
+    arguments = [command, *FLAGS, f"-I{include}", "-c", unit, "-o", f"{unit}.o"]
+    return subprocess.run(arguments, capture_output=True, check=False, cwd=folder).returncode == 0

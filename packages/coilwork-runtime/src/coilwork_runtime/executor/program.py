@@ -25,10 +25,6 @@ Watch = Callable[[str, str, int, str, torch.Tensor | None, str], None]
 
 MODULE: Final = "coilwork_executor"
 FOLDER: Final = Path(__file__).parent / "native"
-HEADERS: Final = (
-    *("torch_interface.hpp", "reader.hpp", "arithmetic.hpp", "model.hpp", "parsing.hpp", "plans.hpp"),
-    *("frames.hpp", "python_side.hpp", "memory.hpp", "launches.hpp", "calls.hpp", "running.hpp"),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +99,7 @@ def executor_extension(store: Store | None) -> Any:
         raise ExecutorUnavailableError(
             "other-system", f"the native executor runs on Linux, not {sys.platform}"
         )
-    sources = [Path(FOLDER, name) for name in (*HEADERS, "module.cpp")]
+    sources = sorted(path for path in FOLDER.iterdir() if path.suffix in (".cpp", ".hpp"))
     try:
         extension = load_extension(MODULE, sources, store)
     except ImportError as error:

@@ -2,18 +2,11 @@
 #pragma once
 #include <chrono>
 
-#include "model.hpp"
+#include "references.hpp"
 
 namespace coilwork {
 
 using Clock = std::chrono::steady_clock;
-
-// A Python exception, taken out of the interpreter while C++ unwinds.
-struct Raised {
-  PyObject* type = nullptr;
-  PyObject* value = nullptr;
-  PyObject* trace = nullptr;
-};
 
 // A function of torch failed where no slower way is left.
 struct Failed {
@@ -50,37 +43,6 @@ class WithPython {
   Call& call_;
   bool took_;
 };
-
-// Throws the exception that Python has set.
-[[noreturn]] static void throw_python() {
-  Raised raised;
-  PyErr_Fetch(&raised.type, &raised.value, &raised.trace);
-  throw raised;
-}
-
-// Owns a reference; used with the lock held.
-class Reference {
- public:
-  explicit Reference(PyObject* object = nullptr) : object_(object) {}
-  ~Reference() { Py_XDECREF(object_); }
-  Reference(const Reference&) = delete;
-  Reference(Reference&& other) noexcept : object_(other.release()) {}
-  PyObject* get() const { return object_; }
-  PyObject* release() {
-    PyObject* object = object_;
-    object_ = nullptr;
-    return object;
-  }
-
- private:
-  PyObject* object_;
-};
-
-// A reference to what a function of Python returned.
-static Reference checked(PyObject* object) {
-  if (!object) throw_python();
-  return Reference(object);
-}
 
 // Memory behind a name. As MEMORY, `handle` is some tensor that keeps it alive, and the buffer begins at `data`; a tensor of
 // the buffer's own layout is made when something but a kernel wants one.

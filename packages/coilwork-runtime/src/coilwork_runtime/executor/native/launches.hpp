@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "memory.hpp"
-#include "plans.hpp"
 
 namespace coilwork {
 

@@ -20,6 +20,7 @@ enum Wanted : uint8_t { NOTHING, TENSOR, NUMBER, IGNORED };  // of inputs, resul
 
 constexpr uint32_t MOST_DIMENSIONS = 64;
 constexpr uint32_t NONE = UINT32_MAX;
+constexpr size_t MOST_WORDS = 512;  // parameters of a kernel
 
 // Where a list lies in `Part::words`.
 struct Span {
@@ -125,6 +126,20 @@ struct Kernel {
   std::atomic<const Form*> form{nullptr};
 };
 
+// A Python exception, taken out of the interpreter while C++ unwinds.
+struct Raised {
+  PyObject* type = nullptr;
+  PyObject* value = nullptr;
+  PyObject* trace = nullptr;
+};
+
+// Throws the exception that Python has set.
+[[noreturn]] inline void throw_python() {
+  Raised raised;
+  PyErr_Fetch(&raised.type, &raised.value, &raised.trace);
+  throw raised;
+}
+
 struct Counters {
   std::atomic<uint64_t> calls{0}, python_calls{0}, python_launches{0}, slow_paths{0}, fallbacks{0};
 };
@@ -147,5 +162,11 @@ struct Program {
 
   const char* text(uint32_t number) const { return strings[number].c_str(); }
 };
+
+// In loading.cpp. The form of a kernel; throws Damaged.
+std::unique_ptr<Form> parse_form(const char* data, size_t size);
+// A program from the arguments of its Python constructor; null with a Python exception set.
+Program* load_program(PyObject* args);
+void unload_program(Program* program);
 
 }  // namespace coilwork

@@ -4,8 +4,6 @@
 
 namespace coilwork {
 
-constexpr size_t MOST_WORDS = 512;
-
 static void* address(Reader& in) { return reinterpret_cast<void*>(static_cast<uintptr_t>(in.u64())); }
 
 static Value parse_value(Reader& in, PartParser& part) {
@@ -83,7 +81,7 @@ static void parse_plan(const char* data, size_t size, MakePart make_part, Plan& 
 
 // u8 gpu, string name, u64 function, u8 checks, list of parameter (u8 role, u32 bytes of an item, formula for scratch);
 // GPUs: u64 launch, u64 set_context, u64 context, i32 device, u32 threads, u32 shared bytes, u64 scratch bytes, 3 formulas
-static std::unique_ptr<Form> parse_form(const char* data, size_t size) {
+std::unique_ptr<Form> parse_form(const char* data, size_t size) {
   Reader in(data, size);
   auto form = std::make_unique<Form>();
   form->gpu = in.u8();

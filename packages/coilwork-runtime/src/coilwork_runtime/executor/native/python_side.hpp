@@ -22,15 +22,6 @@ static Reference tensors_from(const Program& program, AtenTensorHandle* handles,
   return checked(PyObject_CallOneArg(program.tensors_of, capsules));
 }
 
-// New handles on the tensors in `list`.
-static void handles_from(const Program& program, PyObject* list, std::vector<AtenTensorHandle>& handles) {
-  const Reference capsules = checked(PyObject_CallOneArg(program.handles_of, list));
-  const Py_ssize_t count = PyList_Check(capsules.get()) ? PyList_GET_SIZE(capsules.get()) : 0;
-  for (Py_ssize_t k = 0; k < count; ++k)
-    handles.push_back(
-        static_cast<AtenTensorHandle>(PyCapsule_GetPointer(PyList_GET_ITEM(capsules.get(), k), nullptr)));
-}
-
 static AtenTensorHandle handle_of(const Program& program, PyObject* tensor) {
   const Reference list = checked(PyList_New(1));
   Py_INCREF(tensor);

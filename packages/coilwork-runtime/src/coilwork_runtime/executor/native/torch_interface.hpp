@@ -83,17 +83,17 @@ struct Torch {
   void* cuda = nullptr;
 };
 
-static Torch torch;  // filled once, while the module is imported
+inline Torch torch;  // filled once, while the module is imported
 
 // The address of a function of torch, null if it has none of that name.
-static void* torch_symbol(const char* name) {
+inline void* torch_symbol(const char* name) {
   void* found = torch.cpu ? dlsym(torch.cpu, name) : nullptr;
   if (!found && torch.cuda) found = dlsym(torch.cuda, name);
   return found;
 }
 
 // The name of a function that is missing, or null.
-static const char* find_torch() {
+inline const char* find_torch() {
   torch.cpu = dlopen("libtorch_cpu.so", RTLD_NOLOAD | RTLD_LAZY);
   torch.cuda = dlopen("libtorch_cuda.so", RTLD_NOLOAD | RTLD_LAZY);
   if (!torch.cpu) return "libtorch_cpu.so";
