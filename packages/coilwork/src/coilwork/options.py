@@ -22,6 +22,7 @@ Numerics = Literal["fast", "eager", "strict"]
 ConvolutionLayout = Literal["auto", "captured", "channels_last"]
 Accumulation = Literal["auto", "sorted", "atomic"]
 Sorting = Literal["auto", "kernels", "calls"]
+Contractions = Literal["auto", "aten", "generated"]
 Random = Literal["auto", "generated", "eager"]
 
 ENVIRONMENT_PREFIX: Final = "COILWORK_"
@@ -113,6 +114,14 @@ class CompileOptions:
         metadata=_about(
             "dropout and uniform numbers: generated in the kernels that use them, or drawn by ATen as in eager; "
             "auto generates on GPUs",
+            key=True,
+        ),
+    )
+    contractions: Contractions = field(
+        default="auto",
+        metadata=_about(
+            "matrix products: torch's own kernels (aten), or kernels that also do what is before and behind them (generated); "
+            "auto generates, on NVIDIA GPUs, those of few rows whose weights are widened from fewer bits",
             key=True,
         ),
     )
