@@ -100,8 +100,18 @@ def _shared(tensors: Sequence[Tensor]) -> Iterable[tuple[int, int, int]]:
                     yield earlier, later, one.data_ptr() - other.data_ptr()
 
 
-def check(program: Program, *, store: Store, wrappers: tuple[str, ...] = ("python",)) -> Finding:
-    """The finding for `program`, at all levels; generated code is called by each of `wrappers`."""
+def check(
+    program: Program,
+    *,
+    store: Store,
+    drivers_store: Store | None = None,
+    wrappers: tuple[str, ...] = ("python",),
+) -> Finding:
+    """The finding for `program`, at all levels; generated code is called by each of `wrappers`.
+
+    `drivers_store` keeps what runs kernels, if other than `store`, which keeps kernels.
+    """
+    stores = (store, drivers_store or store)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         instances = [program]
@@ -112,14 +122,14 @@ def check(program: Program, *, store: Store, wrappers: tuple[str, ...] = ("pytho
         expected = [found for one in instances if (found := _expected(one)) is not None]
         if not expected:
             return Finding(seed=program.seed, kind="skipped")
-        finding = _check(program, expected, store, wrappers)
+        finding = _check(program, expected, stores, wrappers)
         if finding.failed and _differs_in_torch(program, expected):
             finding = replace(finding, kind="torch")
         if finding.kind == "wrong" and _is_narrow(program) and "numerics" not in dict(program.options):
             # Values that are kept in f32 where eager rounds them to 16 bits: right by the contract of `numerics="fast"`, and
             # far off where the difference of two such values is divided by next to nothing.
             rounding = replace(program, options=(*program.options, ("numerics", "eager")))
-            if _check(rounding, expected, store, wrappers).kind == "ok":
+            if _check(rounding, expected, stores, wrappers).kind == "ok":
                 finding = replace(finding, kind="rounded")
         return finding
 
@@ -183,10 +193,11 @@ def _promised(program: Program) -> tuple[Form, ...]:
 
 
 def _check(
-    program: Program, expected: Sequence[Expected], store: Store, wrappers: tuple[str, ...]
+    program: Program, expected: Sequence[Expected], stores: tuple[Store, Store], wrappers: tuple[str, ...]
 ) -> Finding:
     options = CompileOptions(strict=True, verify=True, cache=False, workers=1)
-    backend = Levels(options=replace(options, **dict(program.options)), store=store, wrappers=wrappers)
+    settings = replace(options, **dict(program.options))
+    backend = Levels(options=settings, store=stores[0], drivers_store=stores[1], wrappers=wrappers)
     compiled = _compile(program, backend)
 
     def finding(kind: str, detail: str = "") -> Finding:

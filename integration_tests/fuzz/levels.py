@@ -25,11 +25,12 @@ from coilwork_ir.target import TARGETS
 from coilwork_lowering import LoweringOptions, decompositions, partition
 from coilwork_runtime import Builder
 from coilwork_scheduler import ScheduleOptions, schedule
+from integration_tests.all_levels import DRIVERS
 
 Call = Callable[[list[Any]], Sequence[Any]]
 # In the order of compilation: the first that is wrong names the stage.
 INTERPRETED = ("graph", "schedule", "program")
-GENERATED = ("python", "fx", "cpp")
+GENERATED = tuple(name for name, _, _ in DRIVERS)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,6 +40,7 @@ class Levels:
     Attributes:
         options: settings of the compiler.
         store: keeps built kernels.
+        drivers_store: keeps what runs them: the native executor and C++ wrappers.
         wrappers: which of `GENERATED` are built.
         level: where the next call runs.
         graphs: how many were compiled.
@@ -47,6 +49,7 @@ class Levels:
 
     options: CompileOptions
     store: Store
+    drivers_store: Store
     wrappers: tuple[str, ...] = ("python",)
     level: str = "python"
     graphs: int = 0
@@ -82,10 +85,13 @@ class Levels:
             "program": lambda args: interpret_program(compiled.program, args, constants),
         }
         builder = Builder(self.store, workers=1)
-        for wrapper in self.wrappers:
-            driven = replace(job, options=replace(self.options, wrapper=wrapper), clock=StageClock())
+        for name, wrapper, executor in DRIVERS:
+            if name not in self.wrappers:
+                continue
+            options = replace(self.options, wrapper=wrapper, executor=executor)
+            driven = replace(job, options=options, clock=StageClock())
             try:
-                calls[wrapper] = make_call(compiled, driven, builder, self.store)
+                calls[name] = make_call(compiled, driven, builder, self.drivers_store).call
             except EmitError as error:
                 if wrapper != "cpp":
                     raise

@@ -12,14 +12,17 @@ from typing import Any
 
 import torch
 
+from coilwork.graph_cache import open_caches
+from coilwork.options import CompileOptions
 from coilwork_cache import MemoryStore
 from integration_tests.fuzz.check import Finding, check
 from integration_tests.fuzz.generate import generate
+from integration_tests.fuzz.levels import GENERATED
 from integration_tests.fuzz.program import Program
 from integration_tests.fuzz.script import script
 from integration_tests.fuzz.shrink import shrink
 
-# Every so many programs all three wrappers drive the kernels; the others by Python alone, which is quicker to build.
+# Every so many programs are driven in every way; the others natively and by Python, which are quick to build.
 ALL_WRAPPERS_EACH = 25
 
 
@@ -28,10 +31,11 @@ def examine(seed: int, *, shrinking_s: float) -> dict[str, Any]:
     # Work that is shared by threads is cut elsewhere.
     torch.set_num_threads(1 + seed % 3)
     store = MemoryStore()
-    wrappers = ("python", "fx", "cpp") if seed % ALL_WRAPPERS_EACH == 0 else ("python",)
+    wrappers = GENERATED if seed % ALL_WRAPPERS_EACH == 0 else ("native", "python")
+    executors = open_caches(CompileOptions()).kernels
     started = time.monotonic()
     program = generate(seed)
-    finding = check(program, store=store, wrappers=wrappers)
+    finding = check(program, store=store, drivers_store=executors, wrappers=wrappers)
     record = {
         **finding.as_record(),
         "seconds": round(time.monotonic() - started, 2),
@@ -41,13 +45,13 @@ def examine(seed: int, *, shrinking_s: float) -> dict[str, Any]:
         return record
 
     def fails(other: Program) -> bool:
-        found = check(other, store=store, wrappers=wrappers)
+        found = check(other, store=store, drivers_store=executors, wrappers=wrappers)
         return (
             found.kind == finding.kind and found.level == finding.level and _error(found) == _error(finding)
         )
 
     smaller = shrink(program, fails, seconds=shrinking_s) if shrinking_s else program
-    detail = check(smaller, store=store, wrappers=wrappers).detail
+    detail = check(smaller, store=store, drivers_store=executors, wrappers=wrappers).detail
     return {**record, "detail": detail, "script": script(smaller, detail.strip().splitlines()[-1])}
 
 

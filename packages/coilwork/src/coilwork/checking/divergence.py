@@ -12,18 +12,20 @@ from torch import Tensor, fx
 from coilwork.checking.compare import disagreement
 from coilwork.checking.reference import Reference, copied, run_reference
 from coilwork.checking.stepping import Stepper, describe, last_writers
-from coilwork.drive import Call
 from coilwork.errors import DivergenceError
+from coilwork.executors import Call
 from coilwork_ir.buffers import Buffer, Ref
 from coilwork_ir.program.interpret import Step
 from coilwork_ir.program.nodes import ExternCall, Launch, Program, Return
 
 
-def with_check(call: Call, gm: fx.GraphModule, stepped: Stepper, name: str) -> Call:
+def with_check(
+    call: Call, gm: fx.GraphModule, stepped: Stepper, name: str, *, donated: Sequence[int] = ()
+) -> Call:
     """`call`, which raises `DivergenceError` when a result or an overwritten input is not what `gm` gives in eager.
 
     `call` takes one list of inputs, which it empties. It runs as ever; eager, float64 and the search for the kernel run
-    on copies, with the random numbers that it drew.
+    on copies, with the random numbers that it drew. Inputs at the positions `donated` are the call's, to leave as it likes.
     """
 
     def checked(args: list[Any]) -> Sequence[Any]:
@@ -35,7 +37,7 @@ def with_check(call: Call, gm: fx.GraphModule, stepped: Stepper, name: str) -> C
         try:
             _restore(numbers)
             reference = run_reference(gm, copied(before))
-            found = _first_difference(stepped.program, results, given, reference)
+            found = _first_difference(stepped.program, results, given, reference, donated)
             if found is not None:
                 _restore(numbers)
                 raise _error(found, gm, stepped, before, numbers, name)
@@ -56,7 +58,11 @@ class _Difference:
 
 
 def _first_difference(
-    program: Program, results: Sequence[Any], inputs: Sequence[Any], reference: Reference
+    program: Program,
+    results: Sequence[Any],
+    inputs: Sequence[Any],
+    reference: Reference,
+    donated: Sequence[int],
 ) -> _Difference | None:
     returned = program.instructions[-1]
     assert isinstance(returned, Return)
@@ -68,7 +74,7 @@ def _first_difference(
             return _Difference(what=f"result {position}", buffer=names[position], detail=detail)
     triples = zip(inputs, reference.inputs, reference.wide_inputs, strict=True)
     for position, (ours, eager, wide) in enumerate(triples):
-        if detail := disagreement(ours, eager, wide):
+        if position not in donated and (detail := disagreement(ours, eager, wide)):
             entry = program.inputs[position]
             name = entry.name if isinstance(entry, Buffer) else ""
             return _Difference(what=f"input {position} afterwards", buffer=name, detail=detail)

@@ -9,8 +9,8 @@ from typing import Any
 from torch import Tensor
 
 from coilwork.checking.stepping import Stepper, describe
-from coilwork.drive import Call
 from coilwork.errors import NotFiniteError
+from coilwork.executors import Call
 from coilwork_ir.buffers import Ref
 from coilwork_ir.program.interpret import Step
 from coilwork_ir.program.nodes import ExternCall, Launch, Program, Return

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from coilwork.checking.divergence import with_check
 from coilwork.checking.stepping import Stepper, stepper
 from coilwork.checking.values import Wanted, with_kernels_checked, with_results_checked
-from coilwork.drive import Call
+from coilwork.executors import Call
 from coilwork.job import Job
 from coilwork.options import CompileOptions
 from coilwork.stages import Compiled
@@ -38,7 +38,9 @@ def watched(
     results = _wanted(job.options, "results")
     if results:
         call = with_results_checked(call, stepped, results, job.graph_id)
-    return with_check(call, job.gm, stepped, job.graph_id) if job.options.check else call
+    if not job.options.check:
+        return call
+    return with_check(call, job.gm, stepped, job.graph_id, donated=job.donated)
 
 
 def _stepper(compiled: Compiled, job: Job, builder: Builder) -> Stepper:
