@@ -151,6 +151,10 @@ def positions_written(x: Tensor) -> Tensor:
     return x
 
 
+def the_sum(x: Tensor) -> Tensor:
+    return (x * 2).sum(0)
+
+
 def data_detached(x: Tensor) -> Tensor:
     y = x.detach()
     y.add_(1)
@@ -450,6 +454,15 @@ def test_an_aligned_input_and_then_one_that_is_not() -> None:
     ours = compiled(overwritten)
     for start in (0, 1, 2, 3, 4):
         agrees(overwritten, ours, lambda at=start: [numbers(70)[at:].as_strided((6, 8), (8, 1))])
+
+
+@pytest.mark.parametrize(
+    "settings", [{"executor": "native"}, {"executor": "python"}, {"wrapper": "fx"}, {"wrapper": "cpp"}]
+)
+def test_repeated_elements_that_are_not_aligned_in_a_later_call(settings: dict[str, Any]) -> None:
+    ours = torch.compile(the_sum, backend=backend, options={"strict": True, **settings})
+    for start in (0, 1, 3):
+        agrees(the_sum, ours, lambda at=start: [numbers(99)[at : at + 65].expand(3, 65)])
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.bool, torch.bfloat16, torch.float64, torch.complex64])
