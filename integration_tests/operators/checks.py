@@ -251,7 +251,7 @@ class _Trial:
         return usable, self._eagerly(usable) if usable else []
 
     def _eagerly(self, group: Sequence[Sample], seed: int = SEED) -> list[Any]:
-        return _run_all(_calls(self.function, self.way), group, self.way, seed=seed)
+        return run_all(compiled_calls(self.function, self.way), group, self.way, seed=seed)
 
     def _is_random(self, sample: Sample) -> bool:
         """Whether another seed gives other results."""
@@ -268,11 +268,13 @@ class _Trial:
         torch._dynamo.reset()
         options = {"options": {"strict": True}} if backend is coilwork_backend else {}
         counted = Counted(partial(backend, **options))
-        compiled = torch.compile(_calls(self.function, self.way), backend=counted, dynamic=self.way.dynamic)
+        compiled = torch.compile(
+            compiled_calls(self.function, self.way), backend=counted, dynamic=self.way.dynamic
+        )
         with warnings.catch_warnings(record=True) as caught, _data_dependent_graphs():
             warnings.simplefilter("always")
             try:
-                results = _run_all(compiled, group, self.way)
+                results = run_all(compiled, group, self.way)
             except Exception as error:  # noqa: BLE001  any failure is a finding
                 return [_failure(error)] * len(group)
         fallbacks = [str(one.message) for one in caught if issubclass(one.category, CoilworkFallbackWarning)]
@@ -327,7 +329,7 @@ def _bits(value: Tensor) -> Tensor:
     return torch.nan_to_num(value.detach().resolve_conj().resolve_neg())
 
 
-def _calls(function: Operator, way: Way) -> Callable[[Sequence[Any]], Any]:
+def compiled_calls(function: Operator, way: Way) -> Callable[[Sequence[Any]], Any]:
     """What is compiled: the operator called on every sample in turn, without a loop if there is but one."""
 
     def one(call: Any) -> Any:
@@ -341,7 +343,7 @@ def _calls(function: Operator, way: Way) -> Callable[[Sequence[Any]], Any]:
     return several
 
 
-def _run_all(
+def run_all(
     function: Callable[[Sequence[Any]], Any], given: Sequence[Sample], way: Way, *, seed: int = SEED
 ) -> list[Any]:
     """Per sample: the results, then what the call wrote to, then gradients.

@@ -73,7 +73,7 @@ def tensors_of(value: object) -> list[Tensor]:
 
 def operators() -> dict[str, Any]:
     """Every OpInfo, by `name` or `name.variant`."""
-    if importlib.util.find_spec("expecttest") is None and "expecttest" not in sys.modules:
+    if "expecttest" not in sys.modules and importlib.util.find_spec("expecttest") is None:
         stand_in = types.ModuleType("expecttest")
         vars(stand_in)["TestCase"] = unittest.TestCase
         sys.modules["expecttest"] = stand_in

@@ -297,6 +297,7 @@ EXTERNS: dict[str, Function] = {
     "sort": lambda x: aten.sort(x, 1)[0],
     "topk": lambda x: x.topk(2)[1],
     "complex": lambda x: torch.view_as_real(torch.complex(x, x) * 2j),
+    "half complex": lambda x: torch.view_as_real(x.to(torch.complex32).t()),
     "erfinv": lambda x: torch.erfinv(x.clamp(-0.9, 0.9)),
     "linalg": lambda x: torch.linalg.inv(x @ x.t() + 10 * torch.eye(4)),
     "unsorted split": lambda x: aten.cat([x] * 12, 0),

@@ -27,6 +27,7 @@ class DType(Enum):
     U16 = ("u16", "uint16", 2, "uint")
     U8 = ("u8", "uint8", 1, "uint")
     BOOL = ("bool", "bool", 1, "bool")
+    C32 = ("c32", "complex32", 4, "complex")
     C64 = ("c64", "complex64", 8, "complex")
     C128 = ("c128", "complex128", 16, "complex")
 

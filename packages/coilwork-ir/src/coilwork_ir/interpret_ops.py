@@ -36,6 +36,7 @@ _TORCH: Final[Mapping[DType, torch.dtype]] = MappingProxyType(
         DType.U16: torch.uint16,
         DType.U8: torch.uint8,
         DType.BOOL: torch.bool,
+        DType.C32: torch.complex32,
         DType.C64: torch.complex64,
         DType.C128: torch.complex128,
     }

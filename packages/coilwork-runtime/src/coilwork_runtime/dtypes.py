@@ -23,6 +23,7 @@ _TORCH: Final[Mapping[str, torch.dtype]] = {
     "u16": torch.uint16,
     "u8": torch.uint8,
     "bool": torch.bool,
+    "c32": torch.complex32,
     "c64": torch.complex64,
     "c128": torch.complex128,
 }

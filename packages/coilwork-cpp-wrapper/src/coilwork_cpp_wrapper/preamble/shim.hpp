@@ -65,6 +65,7 @@ int32_t aoti_torch_dtype_uint32();
 int32_t aoti_torch_dtype_uint16();
 int32_t aoti_torch_dtype_uint8();
 int32_t aoti_torch_dtype_bool();
+int32_t aoti_torch_dtype_complex32();
 int32_t aoti_torch_dtype_complex64();
 int32_t aoti_torch_dtype_complex128();
 
