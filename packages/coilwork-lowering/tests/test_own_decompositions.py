@@ -32,3 +32,19 @@ def test_as_eager(name: str) -> None:
     found, expected = gm(), function()
     assert found.dtype == expected.dtype
     torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("dim", [0, 1, -1])
+def test_unique_is_of_the_first_dimension(dim: int) -> None:
+    """Along others, the meta functions of torch state strides that results do not have."""
+    x = torch.tensor([[2, 0, 2, 1], [1, 0, 1, 1], [2, 0, 2, 1]])
+    for function in (
+        lambda x: aten.unique_dim(x, dim, True, True, True),
+        lambda x: aten.unique_dim_consecutive(x, dim, True, True),
+    ):
+        gm = make_fx(function, decomposition_table=decompositions())(x)
+        called = [node for node in gm.graph.nodes if "unique" in str(node.target)]
+        assert [node.args[1] for node in called] == [0]
+        for found, expected in zip(gm(x), function(x), strict=True):
+            assert torch.equal(found, expected)
+            assert found.stride() == expected.stride()

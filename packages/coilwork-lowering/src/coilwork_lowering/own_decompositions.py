@@ -17,6 +17,8 @@ def own_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Cal
     return {
         aten.max_unpool2d.default: _max_unpool2d(table[aten.max_unpool2d.default]),
         aten.take.default: _take,
+        aten.unique_dim.default: _along_the_first(aten.unique_dim.default),
+        aten.unique_dim_consecutive.default: _along_the_first(aten.unique_dim_consecutive.default),
         **{getattr(aten.linspace, overload): linspace for overload in _LINSPACE},
     }
 
@@ -44,14 +46,26 @@ def _linspace(theirs: Callable[..., Any]) -> Callable[..., Any]:
         start: Any, end: Any, steps: Any, *, dtype: torch.dtype | None = None, device: Any = None, **rest: Any
     ) -> Any:
         """In integers, the ends are truncated first, and steps are `float64` on a CPU, `float32` elsewhere."""
+        # theirs asks what type the device is of
+        where = torch.get_default_device() if device is None else torch.device(device)
         if dtype is None or dtype.is_floating_point or dtype.is_complex or dtype is torch.bool:
-            return theirs(start, end, steps, dtype=dtype, device=device, **rest)
-        on_cpu = torch.device("cpu" if device is None else device).type == "cpu"
-        wide = torch.float64 if on_cpu else torch.float32
+            return theirs(start, end, steps, dtype=dtype, device=where, **rest)
+        wide = torch.float64 if where.type == "cpu" else torch.float32
         ends = [_truncated(one, dtype) for one in (start, end)]
-        return theirs(*ends, steps, dtype=wide, device=device, **rest).to(dtype)
+        return theirs(*ends, steps, dtype=wide, device=where, **rest).to(dtype)
 
     return linspace
+
+
+def _along_the_first(operator: Callable[..., Any]) -> Callable[..., Any]:
+    def unique(value: torch.Tensor, dim: int, *rest: Any, **keywords: Any) -> Any:
+        """Along another dimension, a view of what is found along the first: so are eager's strides, unlike the meta function's."""
+        if value.dim() == 0 or dim % value.dim() == 0:
+            return NotImplemented
+        found, *others = operator(value.movedim(dim, 0), 0, *rest, **keywords)
+        return found.movedim(0, dim), *others
+
+    return unique
 
 
 def _truncated(value: Any, dtype: torch.dtype) -> Any:
