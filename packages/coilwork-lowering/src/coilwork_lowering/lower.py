@@ -126,6 +126,7 @@ class _Lowering:
                     self.values[node] = self.call(node)
                 case "output":
                     self.outputs = tuple(self.output(item, k) for k, item in enumerate(_output_items(node)))
+                    self.builder.define_sizes()
                 case _:
                     raise self.refuse(node, "graph-form", f"{node.op} nodes are not part of an ATen graph")
         graph = Graph(
@@ -164,6 +165,7 @@ class _Lowering:
                 name=node.name,
             )
             self.inputs.append(buffer)
+            self.sizes.given(buffer.shape)
             return whole(buffer)
         if isinstance(fake, torch.SymInt):
             size = self.sizes.expr(fake)
