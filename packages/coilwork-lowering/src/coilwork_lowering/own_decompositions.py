@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,6 +18,13 @@ def own_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Cal
     return {
         aten.max_unpool2d.default: _max_unpool2d(table[aten.max_unpool2d.default]),
         aten.take.default: _take,
+        aten.angle.default: _angle,
+        aten.round.decimals: _round,
+        aten.masked_scatter.default: _masked_scatter,
+        aten.adaptive_max_pool2d_backward.default: _chosen_backward(2),
+        aten.adaptive_max_pool3d_backward.default: _chosen_backward(3),
+        aten.fractional_max_pool2d_backward.default: _chosen_backward(2),
+        aten.fractional_max_pool3d_backward.default: _chosen_backward(3),
         aten.unique_dim.default: _along_the_first(aten.unique_dim.default),
         aten.unique_dim_consecutive.default: _along_the_first(aten.unique_dim_consecutive.default),
         **{getattr(aten.linspace, overload): linspace for overload in _LINSPACE},
@@ -39,6 +47,54 @@ def _take(value: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     """Indexing of the flattened tensor. Torch's own reads the value of a 0-dimensional `index` on the host."""
     found: torch.Tensor = torch.ops.aten.index.Tensor(value.reshape(-1), [index])
     return found
+
+
+def _angle(value: torch.Tensor) -> Any:
+    """0 or pi for real numbers, and NaN for itself."""
+    if value.is_complex():
+        return NotImplemented
+    wide = value if value.is_floating_point() else value.to(torch.get_default_dtype())
+    angle = torch.where(wide < 0, torch.full_like(wide, math.pi), torch.zeros_like(wide))
+    return torch.where(torch.isnan(wide), wide, angle)
+
+
+def _round(value: torch.Tensor, *, decimals: int) -> Any:
+    """To so many digits behind the point. In 16 bits eager rounds between the steps: that is left to it."""
+    if decimals == 0:
+        return torch.ops.aten.round.default(value)
+    if value.dtype not in (torch.float32, torch.float64):
+        return NotImplemented
+    power = torch.full((), 10.0 ** abs(decimals), dtype=value.dtype, device=value.device)
+    scaled = value / power if decimals < 0 else value * power
+    whole = torch.ops.aten.round.default(scaled)
+    return whole * power if decimals < 0 else whole / power
+
+
+def _masked_scatter(value: torch.Tensor, mask: torch.Tensor, source: torch.Tensor) -> Any:
+    """The k-th element that the mask chooses is the k-th of `source`: so many that are chosen come before it."""
+    if source.numel() == 0 or value.numel() == 0:
+        return NotImplemented
+    chosen, old = torch.broadcast_tensors(mask, value)
+    before = chosen.reshape(-1).cumsum(0) - 1
+    # where nothing is chosen, any position will do
+    position = torch.where(chosen.reshape(-1), before, 0)
+    found = source.reshape(-1)[position].view(chosen.shape)
+    return torch.where(chosen, found, old).to(memory_format=torch.contiguous_format)
+
+
+def _chosen_backward(dims: int) -> Callable[..., Any]:
+    """The gradient of a pooling that chose elements of its input: each goes where its position says."""
+
+    def backward(gradient: torch.Tensor, value: torch.Tensor, *rest: Any) -> Any:
+        indices = rest[-1]
+        known = indices.dtype is torch.int64 and gradient.dtype in (torch.float32, torch.float64)
+        if not known or value.numel() == 0 or not value.is_contiguous():
+            return NotImplemented
+        flat = torch.zeros_like(value).flatten(-dims)
+        added = flat.scatter_add(-1, indices.flatten(-dims), gradient.flatten(-dims))
+        return added.view(value.shape)
+
+    return backward
 
 
 def _linspace(theirs: Callable[..., Any]) -> Callable[..., Any]:
