@@ -85,6 +85,7 @@ def test_unique_is_of_the_first_dimension(dim: int) -> None:
     for function in (
         lambda x: aten.unique_dim(x, dim, True, True, True),
         lambda x: aten.unique_dim_consecutive(x, dim, True, True),
+        lambda x: aten.unique_consecutive(x, True, True, dim),
     ):
         gm = make_fx(function, decomposition_table=decompositions())(x)
         called = [node for node in gm.graph.nodes if "unique" in str(node.target)]

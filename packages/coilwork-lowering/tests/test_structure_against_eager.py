@@ -340,3 +340,13 @@ def test_operands_without_dimensions() -> None:
     assert_as_eager(lambda a: (a.cumsum(0), a.cumprod(-1), a.logcumsumexp(0)), number)
     assert_as_eager(lambda a: (a.cumsum(0), a.cumprod(1)), torch.ones(0, 3))
     assert_as_eager(lambda a: a.cumsum(0), torch.tensor(True))
+
+
+@pytest.mark.parametrize("shape", [(0,), (2, 0), (0, 3)])
+def test_no_positions(shape: tuple[int, ...]) -> None:
+    x, none = torch.randn(5), torch.empty(shape, dtype=torch.int64)
+    source = torch.empty(shape)
+    assert_as_eager(lambda a, i: aten.gather(a, 0, i), x, none)
+    assert_as_eager(lambda a, i, s: (aten.scatter(a, 0, i, s), aten.scatter_add(a, 0, i, s)), x, none, source)
+    assert_as_eager(lambda a, i, s: aten.scatter_(a * 2, 0, i, s) + 1, x, none, source)
+    assert_as_eager(lambda a, i: aten.scatter(a, 0, i, 2.0), x, none)

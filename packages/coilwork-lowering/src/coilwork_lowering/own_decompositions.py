@@ -27,6 +27,7 @@ def own_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Cal
         aten.fractional_max_pool3d_backward.default: _chosen_backward(3),
         aten.unique_dim.default: _along_the_first(aten.unique_dim.default),
         aten.unique_dim_consecutive.default: _along_the_first(aten.unique_dim_consecutive.default),
+        aten.unique_consecutive.default: _unique_consecutive,
         **{getattr(aten.linspace, overload): linspace for overload in _LINSPACE},
     }
 
@@ -122,6 +123,14 @@ def _along_the_first(operator: Callable[..., Any]) -> Callable[..., Any]:
         return found.movedim(0, dim), *others
 
     return unique
+
+
+def _unique_consecutive(
+    value: torch.Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
+) -> Any:
+    if dim is None:
+        return NotImplemented
+    return torch.ops.aten.unique_dim_consecutive.default(value, dim, return_inverse, return_counts)
 
 
 def _truncated(value: Any, dtype: torch.dtype) -> Any:
