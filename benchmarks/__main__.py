@@ -101,20 +101,20 @@ def run(found: argparse.Namespace, command: str) -> int:
         for start in range(0, len(combinations), found.together):
             group = combinations[start : start + found.together]
             with tempfile.TemporaryDirectory(prefix="coilwork-bench-", ignore_cleanup_errors=True) as folder:
-                measurements += measure_together(plan, group, Path(folder), say)
-            for _ in group:
-                advance()
-            results = Run(
-                command=command,
-                when=when,
-                size=plan.size,
-                device=plan.device,
-                threads=plan.threads,
-                machine=machine,
-                measurements=tuple(measurements),
-            )
-            (found.out / "results.json").write_text(to_json(results))
-            (found.out / "results.md").write_text(markdown(results))
+                for measured in measure_together(plan, group, Path(folder), say):
+                    measurements += measured
+                    results = Run(
+                        command=command,
+                        when=when,
+                        size=plan.size,
+                        device=plan.device,
+                        threads=plan.threads,
+                        machine=machine,
+                        measurements=tuple(measurements),
+                    )
+                    (found.out / "results.json").write_text(to_json(results))
+                    (found.out / "results.md").write_text(markdown(results))
+                    advance()
     if measurements:
         print((found.out / "results.md").read_text())
     return 1 if any(entry.failure or entry.correct is False for entry in measurements) else 0

@@ -73,9 +73,10 @@ class Entrant:
 
 def measure_together(
     plan: Plan, combinations: Sequence[Combination], folder: Path, say: Callable[[str], None]
-) -> list[Measurement]:
+) -> Iterator[list[Measurement]]:
     """Every backend on a few models, which compile at the same time and are then timed one after the other.
 
+    Yields the measurements of each model as soon as they are complete, so that a run that is cut short keeps them.
     A backend that fails gives a measurement that says so.
     """
     prepared: list[list[Entrant]] = [[] for _ in combinations]
@@ -85,10 +86,10 @@ def measure_together(
             list(pool.map(lambda c, e, p: _prepare(plan, c, e, p, say), combinations, prepared, places))
         for combination, entrants in zip(combinations, prepared, strict=True):
             _time(plan, combination, entrants, say)
+            yield [measurement(*combination, entrant) for entrant in entrants]
     finally:
         for entrant in itertools.chain.from_iterable(prepared):
             entrant.worker.close()
-    return [measurement(*c, e) for c, entrants in zip(combinations, prepared, strict=True) for e in entrants]
 
 
 def _prepare(

@@ -21,6 +21,7 @@ from coilwork.stages import emit_kernels, lower_to_program
 from coilwork.targets import TargetChoice
 from coilwork.torch_compat import compile_with_aot_autograd
 from coilwork.trace import Trace
+from coilwork.updates import names_at
 from coilwork_ir.target import TARGETS
 from coilwork_lowering import LoweringOptions, decompositions, lower, partition
 from coilwork_runtime.loader import execute_module
@@ -63,7 +64,14 @@ class KernelsFor:
         for name in self.targets:
             target = TARGETS[name]
             quiet = Trace(None)
-            program = lower_to_program(lowered.graph, target, options, trace=quiet, clock=StageClock())
+            program = lower_to_program(
+                lowered.graph,
+                target,
+                options,
+                trace=quiet,
+                clock=StageClock(),
+                donated=names_at(lowered.graph, job.donated),
+            )
             choice = TargetChoice(main=target, by_device=())
             sources = emit_kernels(program, choice, options, trace=quiet)
             module = emit_python(program, sources, target=name)

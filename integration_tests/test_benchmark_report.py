@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks.models import find_case
 from benchmarks.report import markdown
 from benchmarks.results import Measurement, Run, compile_seconds, from_json, grouped, ratios, to_json
-from benchmarks.runner import Plan, measure_together
+from benchmarks.runner import Entrant, Plan, measure_together, measurement
+from benchmarks.session import Worker
 
 
 def measured(model: str, backend: str, ms: float, first_call_s: float, failure: str = "") -> Measurement:
@@ -82,6 +84,29 @@ def test_a_backend_that_cannot_compile_is_a_row(tmp_path: Path) -> None:
         timeout_s=120.0,
     )
     combinations = [(case, "infer", "f32") for case in plan.cases]
-    eager, broken = measure_together(plan, combinations, tmp_path / "work", lambda text: None)
+    ((eager, broken),) = measure_together(plan, combinations, tmp_path / "work", lambda text: None)
     assert eager.correct and eager.ms is not None and not eager.failure
     assert "no_such_backend" in broken.failure and broken.ms is None
+
+
+class WrongWorker(Worker):
+    """Answers as a worker does whose backend gives a wrong result, without a process."""
+
+    def __init__(self) -> None:
+        pass
+
+    def ask(self, command: str, *, timeout_s: float) -> dict[str, Any]:
+        answers: dict[str, dict[str, Any]] = {
+            "prepare": {"correct": False, "wrong": ["output: max abs error 3"], "first_call_s": 1.0},
+            "memory": {"peak_bytes": 4096},
+        }
+        return answers[command]
+
+
+def test_a_wrong_backend_is_measured_and_listed_as_wrong() -> None:
+    entrant = Entrant(backend="other", worker=WrongWorker())
+    entrant.ask("prepare", 1.0)
+    entrant.ask("memory", 1.0)
+    found = measurement(find_case("lstm"), "infer", "f32", entrant)
+    assert found.peak_bytes == 4096 and found.correct is False
+    assert found.failure == "wrong: output: max abs error 3"

@@ -42,8 +42,13 @@ def drawn(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def sorted_rows(x: Tensor, dim: int, *, descending: bool = False) -> tuple[Tensor, Tensor]:
-    """What a stable sort gives, zeros of both signs being equal: eager's own in bf16 puts -0.0 first where it sorts by digits."""
+    """What a stable sort gives, zeros of both signs being equal and NaN the largest.
+
+    Eager's own, where it sorts by digits, puts -0.0 before 0.0 in bf16, and NaN with a sign first.
+    """
     wide = x.float() if x.dtype is torch.bfloat16 else x
+    if wide.dtype.is_floating_point:
+        wide = torch.where(wide.isnan(), math.nan, wide)
     values, places = torch.sort(wide, dim=dim, stable=True, descending=descending)
     return values.to(x.dtype), places
 

@@ -11,6 +11,7 @@ def measured_peak(program: Program) -> int:
     """Walk the program as an allocator would see it; every rule about names is asserted on the way."""
     owner: dict[str, int] = {}
     size: dict[int, int] = {}
+    given: set[int] = set()
     holders: dict[int, set[str]] = {}
     freed: set[str] = set()
     live = peak = 0
@@ -31,8 +32,11 @@ def measured_peak(program: Program) -> int:
     def fresh(buffer: Buffer, counted: bool) -> None:
         nonlocal live, peak
         storage = len(size)
-        size[storage] = size_of(buffer) if counted else 0
-        live += size[storage]
+        size[storage] = size_of(buffer)
+        if counted:
+            live += size[storage]
+        else:
+            given.add(storage)
         peak = max(peak, live)
         define(buffer.name, storage)
 
@@ -42,7 +46,7 @@ def measured_peak(program: Program) -> int:
         freed.add(name)
         storage = owner[name]
         holders[storage].discard(name)
-        if not holders[storage]:
+        if not holders[storage] and storage not in given:
             live -= size[storage]
 
     for entry in program.inputs:

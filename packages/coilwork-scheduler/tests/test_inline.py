@@ -8,7 +8,7 @@ from coilwork_ir.buffers import Ref
 from coilwork_ir.dtypes import DType
 from coilwork_ir.kernels import KernelCall
 from coilwork_ir.loops import Pointwise, Scatter
-from coilwork_ir.scalar import const, index_value, load, loads, op, placeholder, where
+from coilwork_ir.scalar import cast, const, index_value, load, loads, op, placeholder, where
 from coilwork_ir.target import target
 from coilwork_scheduler import schedule
 
@@ -267,3 +267,35 @@ def test_what_ragged_rows_look_up_is_counted_once(build):
     assert len(made.kernels) == 1
     (found,) = [d for d in made.decisions if d.rule == "inline" and d.subjects == ("twice",)]
     assert dict(found.numbers)["evaluations_per_element"] == 1
+
+
+def test_of_two_values_the_narrower_is_stored(build, compare):
+    """Two reductions over rows and one over columns read a sum of four tensors, rounded to 16 bits and widened again."""
+    rows, width = 4096, 512
+    names = ("a", "b", "c", "d")
+    for name in names:
+        build.input(name, rows, width, dtype=DType.F32)
+    at = build.at
+
+    def rounded(i, j):
+        total = at("a", i, j)
+        for name in names[1:]:
+            total = op("add", total, at(name, i, j))
+        return cast(total, DType.BF16)
+
+    build.pointwise("narrow", [rows, width], rounded, dtype=DType.BF16)
+    build.pointwise("wide", [rows, width], lambda i, j: cast(at("narrow", i, j), DType.F32), dtype=DType.F32)
+    build.reduce("r", "sum", [rows], [width], lambda i, j: at("wide", i, j), dtype=DType.F32)
+    build.reduce("s", "sum", [width], [rows], lambda j, i: at("wide", i, j), dtype=DType.F32)
+    build.extern("test.opaque", ["r", "s"], [build.buffer("t", 4)])
+    build.pointwise("y", [rows, width], lambda i, j: op("mul", at("wide", i, j), at("s", j)), dtype=DType.F32)
+    made = schedule(build.graph("y", "t"), target("sm_90"))
+    written = {
+        name
+        for call in calls(made)
+        for kernel in made.kernels
+        if kernel.name == call.kernel
+        for name, arg in zip(call.args, kernel.args, strict=True)
+        if arg.role != "in"
+    }
+    assert "narrow" in written and "wide" not in written

@@ -109,6 +109,23 @@ def test_inputs_are_never_taken_over() -> None:
     assert "x" not in sources
 
 
+def test_a_donated_input_is_taken_over_and_not_counted() -> None:
+    scheduled = schedule(parse_graph(POINTWISE), CPU, ScheduleOptions(fuse=True, inline=True))
+    program = plan(scheduled, PlanOptions(donated_inputs=("x",)))
+    assert count(program, Alloc) == 0
+    assert [i.source for i in program.instructions if isinstance(i, Reinterpret)] == ["x"]
+    assert program.peak_bytes is not None and as_int(program.peak_bytes) == 0 == measured_peak(program)
+    kept = plan(scheduled, PlanOptions(donated_inputs=("x",), reuse=False))
+    assert count(kept, Alloc) == 1
+
+
+def test_a_donated_input_with_gaps_is_left_alone() -> None:
+    text = POINTWISE.replace("input %x: f32[256]", "input %x: f32[256]{2}")
+    scheduled = schedule(parse_graph(text), CPU, ScheduleOptions(fuse=True, inline=True))
+    program = plan(scheduled, PlanOptions(donated_inputs=("x",)))
+    assert count(program, Alloc) == 1
+
+
 RESULT = """
 graph @result {
   input %x: f32[8, 8]

@@ -124,6 +124,14 @@ def test_reuse_keeps_results_and_the_peak_is_predicted(build, seed):
         for got, wanted in zip(given, expected_inputs, strict=True):
             torch.testing.assert_close(got, wanted)
     assert peaks[True] <= peaks[False]
+    program = plan(
+        made, PlanOptions(donated_inputs=tuple(b.name for b in graph.inputs if isinstance(b, Buffer)))
+    )
+    verify_program(program)
+    assert program.peak_bytes is not None and as_int(program.peak_bytes) == measured_peak(program)
+    assert measured_peak(program) <= peaks[True]
+    for got, wanted in zip(interpret_program(program, inputs()), expected, strict=True):
+        torch.testing.assert_close(got, wanted)
 
 
 def test_random_programs_hand_memory_on_in_both_ways(build):

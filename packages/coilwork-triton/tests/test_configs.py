@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from coilwork_ir.target import target
@@ -89,3 +91,18 @@ def test_sorted_blocks_are_powers_of_two_that_fit(
         meta = dict(config.meta)
         assert all(size & (size - 1) == 0 for size in meta.values())
         assert meta["XBLOCK"] * meta["R0_BLOCK"] * sort_bytes <= H200.shared_memory_bytes
+
+
+def test_one_point_per_thread_where_each_loads_a_sector() -> None:
+    facts = Facts(
+        walk="pointwise",
+        extents={"x": 4_000_000},
+        coalescing={"x": 0.8},
+        element_bytes=8,
+        tensors=3,
+        scattered=True,
+    )
+    found = propose(facts, H200, 3)
+    assert [(dict(c.meta)["XBLOCK"], c.num_warps) for c in found] == [(512, 16), (256, 8), (1024, 32)]
+    few = propose(replace(facts, extents={"x": 4096}), H200, 3)
+    assert all(dict(c.meta)["XBLOCK"] == 128 for c in few)

@@ -5,11 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from kernel_bench import along
+from kernel_bench import along, arg
 
+from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, floordiv, symbol
-from coilwork_ir.kernels import Range
-from coilwork_triton.facts.vectors import Access, in_rows, neighbourly, runs_on, whole_sizes
+from coilwork_ir.kernels import Kernel, Range, Store
+from coilwork_ir.scalar import load, placeholder
+from coilwork_triton.facts.vectors import (
+    Access,
+    in_rows,
+    loads_apart,
+    neighbourly,
+    runs_on,
+    whole_sizes,
+)
 
 
 def rows(outer: Expr | int, inner: Expr | int) -> tuple[Range, Range]:
@@ -133,3 +142,28 @@ def test_what_is_read_several_times_in_a_row() -> None:
     space = rows(64, 56)
     repeated = Access(index=space[0].symbol * 28 + floordiv(space[1].symbol, 2), itemsize=2)
     assert neighbourly(space, [repeated, replace(access(space, 56), store=True)], flat=True)
+
+
+@pytest.mark.parametrize(
+    ("step", "rows", "wanted"),
+    [(32, 4_000_000, True), (8, 4_000_000, False), (32, 256, False)],
+    ids=["sectors", "shared sectors", "a small table"],
+)
+def test_what_is_loaded_from_sectors_of_its_own(step: int, rows: int, wanted: bool) -> None:
+    place = along("x0", rows)
+    args = (
+        arg("in0", DType.BF16, step * rows),
+        arg("in1", DType.I64, rows),
+        arg("out0", DType.BF16, rows),
+    )
+    label = load("in1", (place.symbol,), DType.I64)
+    strided = load("in0", (step * place.symbol,), DType.BF16)
+    chosen = load("in0", (placeholder(0),), DType.BF16, indirect=(label,))
+    for value, expected in ((strided, wanted), (chosen, rows > 256)):
+        kernel = Kernel(
+            name="k",
+            ranges=(place,),
+            args=args,
+            stores=(Store(buffer="out0", index=place.symbol, value=value),),
+        )
+        assert loads_apart(kernel, (value,)) is expected

@@ -12,6 +12,7 @@ from coilwork_lowering.cse import merge_common_subexpressions
 from coilwork_lowering.identities import drop_identities
 from coilwork_lowering.layout import lay_out_convolutions, pad_products
 from coilwork_lowering.options import LayoutOptions
+from coilwork_lowering.pool_positions import narrow_pool_positions
 from coilwork_lowering.recompute import recompute_from_memory
 from coilwork_lowering.torch_compat import min_cut
 
@@ -42,6 +43,8 @@ def partition(
     laid_out, padding = pad_products(laid_out, layout, joint=True)
     for reason in padding.reasons:
         log.debug("joint graph: %s", reason)
+    narrowed = narrow_pool_positions(laid_out)
+    log.debug("joint graph: positions of %d max-pools saved as distances", narrowed)
     marked = recompute_from_memory(laid_out, num_fwd_outputs=num_fwd_outputs)
     log.debug("computed again in the backward: %s", ", ".join(item.node.name for item in marked) or "nothing")
     return min_cut(laid_out, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kw)

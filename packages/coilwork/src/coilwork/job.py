@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 
 from coilwork.clock import StageClock
+from coilwork.donated import donated_inputs
 from coilwork.graph_key import UnkeyableGraphError, graph_key_text
 from coilwork.layout import layout_options
 from coilwork.options import CompileOptions
@@ -31,6 +32,7 @@ class Job:
         graph_id: a short name, the same in every process.
         key_text: canonical text for the cache key; `None` if the graph has none and is not cached.
         options: the settings.
+        donated: positions of inputs whose memory is the graph's to overwrite.
         layout: what decides the layout of convolutions and products; the graphs of a training step come with it decided.
         trace: where stage dumps go.
         clock: times of the stages so far.
@@ -44,6 +46,7 @@ class Job:
     options: CompileOptions
     layout: LayoutOptions
     trace: Trace
+    donated: tuple[int, ...] = ()
     clock: StageClock = field(default_factory=StageClock)
 
     @property
@@ -75,10 +78,11 @@ def open_job(
 ) -> Job:
     """The job of compiling `gm`."""
     key_text: str | None
+    donated = donated_inputs(gm) if role == "backward" else ()
     decided = LayoutOptions(layout="captured", pad_products=False)
     layout = layout_options(options) if role == "inference" else decided
     try:
-        key_text = f"{graph_key_text(gm, example_inputs)}\n{layout}"
+        key_text = f"{graph_key_text(gm, example_inputs)}\n{layout}\n{donated}"
     except UnkeyableGraphError:
         key_text = None
     facts = options.key_text() + (gm.code if key_text is None else key_text)
@@ -92,6 +96,7 @@ def open_job(
         options=options,
         layout=layout,
         trace=open_trace(options.trace, graph_id),
+        donated=donated,
     )
 
 

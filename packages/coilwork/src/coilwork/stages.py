@@ -102,6 +102,7 @@ def run_stages(job: Job, *, fallback: tuple[str, ...]) -> Compiled:
         clock=clock,
         aligned=aligned,
         updates=updates,
+        donated=names_at(lowered.graph, job.donated),
     )
     with clock.stage("codegen"):
         sources = emit_kernels(program, targets, options, trace=trace)
@@ -131,11 +132,12 @@ def lower_to_program(
     clock: StageClock,
     aligned: tuple[str, ...] = (),
     updates: tuple[str, ...] = (),
+    donated: tuple[str, ...] = (),
 ) -> Program:
     """Loop graph -> schedule -> program; nested graphs of control flow likewise.
 
     `aligned` are inputs that kernels may take to start at multiples of 16 bytes, as the program sees to; `updates` are
-    others, which it overwrites, as its caller sees to.
+    others, which it overwrites, as its caller sees to; `donated` are those whose memory the program may have.
     """
     _checked(graph, verify_graph, options, clock)
     if trace.wanted:
@@ -151,7 +153,8 @@ def lower_to_program(
         return lower_to_program(nested, target, options, trace=trace, clock=clock)
 
     with clock.stage("plan"):
-        program = plan(scheduled, PlanOptions(reuse=options.reuse, aligned_inputs=aligned), region=region)
+        planning = PlanOptions(reuse=options.reuse, aligned_inputs=aligned, donated_inputs=donated)
+        program = plan(scheduled, planning, region=region)
     _checked(program, verify_program, options, clock)
     if trace.wanted:
         trace.write(f"{graph.name}.program.txt", format_program(program))

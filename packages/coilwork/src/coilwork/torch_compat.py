@@ -125,6 +125,23 @@ def static_input_positions() -> tuple[int, ...]:
     return tuple(metadata.static_input_indices)
 
 
+def donated_input_positions() -> tuple[int, ...]:
+    """Positions of saved tensors that only the backward graph being compiled will read, and only once.
+
+    AOTAutograd finds them, and at run time refuses a backward that keeps its graph for another one.
+    """
+    context = TracingContext.try_get()
+    metadata = None if context is None else context.fw_metadata
+    if metadata is None or not functorch_config.donated_buffer:
+        return ()
+    return tuple(metadata.bw_donated_idxs or ())
+
+
+def storage_identity(tensor: torch.Tensor) -> int:
+    """A number that tensors have in common if they share memory, while they live; fake tensors have one, too."""
+    return int(tensor.untyped_storage()._cdata)
+
+
 def convolutions_use_tf32() -> bool:
     """Whether cuDNN may round `f32` operands of convolutions to TF32.
 

@@ -92,7 +92,9 @@ class Inliner:
         for position, node in enumerate(self._graph.nodes):
             if isinstance(node, Pointwise | Reduce | Scan | Sort | Scatter):
                 self._facts[position] = self._settle(position)
-                if isinstance(node, Pointwise) and self._wanted_inline(position, node):
+                if isinstance(node, Pointwise) and (
+                    self._wanted_inline(position, node) or self._narrower_is_stored(position, node)
+                ):
                     self._candidates[node.output.name] = position
         if not self._candidates:
             return self._graph
@@ -228,6 +230,39 @@ class Inliner:
             evaluations_per_element=factor,
         )
         return wanted
+
+    def _narrower_is_stored(self, position: int, node: Pointwise) -> bool:
+        """True if `node`, to be stored, is computed inside its consumers after all, from a narrower value stored instead.
+
+        A value in 16 bits that several reductions read in 32 is the usual case: it was to be computed inside the
+        conversion, whose result takes twice the bytes.
+        """
+        if node.into is not None or node.checks or len(self._load_counts[position]) != 1:
+            return False
+        (name,) = self._load_counts[position]
+        at = self._candidates.get(name)
+        readers = self._readers.get(node.output.name, ())
+        if (
+            at is None
+            or self._readers[name] != [position]
+            or not all(r in self._load_counts for r in readers)
+        ):
+            return False
+        source = self._deps.buffers[name]
+        narrower = source.dtype.itemsize < node.output.dtype.itemsize
+        if not narrower or self._sizes.numel(source.shape) > self._sizes.numel(node.output.shape):
+            return False
+        settled = self._facts[position]
+        del self._candidates[name]
+        self._facts[position] = self._settle(position)
+        if self._wanted_inline(position, node):
+            self._journal.note(
+                "inline", (name,), False, "stored in place of what is computed from it, which is wider"
+            )
+            return True
+        self._candidates[name] = at
+        self._facts[position] = settled
+        return False
 
     def _hides(self, position: int, consumers: list[int], node: Pointwise) -> bool:
         """True if a GPU computes `node` again at every point of its consumers in less time than its own launch takes.

@@ -34,6 +34,7 @@ from coilwork_ir.scalar import (
     with_operands,
 )
 from coilwork_scheduler.group import Group, Member
+from coilwork_scheduler.kernels.masked import index_where
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +163,8 @@ class _Composer:
             return value if mask is None else where(mask, value, const(node.other, node.dtype))
         buffer = self._buffers[node.buffer]
         index = buffer.offset_of(tuple(substitute(e, mapping) for e in node.index))
+        if mask is not None:
+            index = index_where(index, mask)
         return load(
             self._renamed.get(node.buffer, node.buffer),
             (index,),

@@ -55,11 +55,14 @@ class PlanOptions:
         reuse: hand memory on in place and between neighbouring steps. Off, every buffer is allocated and freed.
         check_inputs: emit a `CheckLayout` for each input tensor.
         aligned_inputs: inputs that kernels take to start at multiples of 16 bytes: one that does not is copied first.
+        donated_inputs: inputs that the caller gives away, whose memory no other input shares: it is handed on like the
+            program's own.
     """
 
     reuse: bool = True
     check_inputs: bool = True
     aligned_inputs: tuple[str, ...] = ()
+    donated_inputs: tuple[str, ...] = ()
 
 
 def plan(
@@ -75,8 +78,8 @@ def plan(
     Raises:
         ScheduleError: a symbol is bound by no input, or there is a nested graph and no `region`.
     """
-    planner = _Planner(schedule=schedule, options=options, table=analyse(schedule), region=region)
-    return planner.run()
+    table = analyse(schedule, frozenset(options.donated_inputs))
+    return _Planner(schedule=schedule, options=options, table=table, region=region).run()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -94,6 +97,8 @@ class _Planner:
     dying: list[int] = field(default_factory=list)
     # position of a storage -> name that now holds its memory, once handed on
     handed_on: set[int] = field(default_factory=set)
+    # storages in memory that the caller allocated, which the peak leaves out
+    donated: set[int] = field(default_factory=set)
     # inputs of the launch at hand whose memory its outputs took over
     taken_over: list[str] = field(default_factory=list)
     meter: PeakMeter = field(default_factory=PeakMeter)
@@ -101,6 +106,7 @@ class _Planner:
     def __post_init__(self) -> None:
         self.kernels = {kernel.name: kernel for kernel in self.schedule.kernels}
         self.roles = {name: tuple(arg.role for arg in kernel.args) for name, kernel in self.kernels.items()}
+        self.donated = {p for p, storage in enumerate(self.table.storages) if storage.owner == "donated"}
 
     def run(self) -> Program:
         schedule = self.schedule
@@ -216,7 +222,7 @@ class _Planner:
         for position in self.dying:
             storage = self.table.storages[position]
             names.extend(storage.names)
-            if storage.owner in ("planned", "fresh", "callee"):
+            if storage.owner in ("planned", "fresh", "callee") and position not in self.donated:
                 self.meter.shrink(storage.size_bytes)
         if names:
             self.out.append(Free(names=tuple(names)))
@@ -229,7 +235,7 @@ class _Planner:
             dead = self.table.storages[position]
             if dead.reusable and _same_size(dead, storage):
                 self.dying.remove(position)
-                self.handed_on.add(position)
+                self._hand_on(position, storage)
                 self._free_views(dead)
                 return dead.root.name
         return None
@@ -248,9 +254,15 @@ class _Planner:
                 and position not in self.handed_on
                 and _same_size(dead, storage)
             ):
-                self.handed_on.add(position)
+                self._hand_on(position, storage)
                 return source
         return None
+
+    def _hand_on(self, position: int, to: Storage) -> None:
+        """`to` has the memory of the storage at `position` from now on."""
+        self.handed_on.add(position)
+        if position in self.donated:
+            self.donated.add(self.table.of[to.root.name])
 
     def _free_views(self, storage: Storage) -> None:
         others = storage.names[1:]

@@ -6,7 +6,7 @@ views, overwritten buffers and aliasing results share the storage of the buffer 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,7 +15,7 @@ from coilwork_ir.index import Expr, product
 from coilwork_ir.kernels.nodes import KernelCall, Schedule, Step
 from coilwork_ir.loops.nodes import AssertSize, Cond, Extern, View, While
 
-Owner = Literal["input", "constant", "planned", "fresh", "callee"]
+Owner = Literal["input", "donated", "constant", "planned", "fresh", "callee"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,8 +25,9 @@ class Storage:
     Attributes:
         root: the buffer that first names it.
         names: every name for it, in order of definition, the root first.
-        owner: who provides it: the caller (`input`), the artifact (`constant`), an `Alloc` of ours (`planned`), or an
-            operator, whose result alone has it (`fresh`) or of which nothing is known (`callee`).
+        owner: who provides it: the caller, who wants it back (`input`) or not (`donated`), the artifact (`constant`), an
+            `Alloc` of ours (`planned`), or an operator, whose result alone has it (`fresh`) or of which nothing is known
+            (`callee`).
         first: step that defines the root; -1 for inputs and constants.
         last: last step that touches any name; the number of steps for returned memory.
     """
@@ -40,9 +41,9 @@ class Storage:
     @property
     def reusable(self) -> bool:
         """Other buffers may have the memory when this one is dead."""
-        # an operator may have woven results with gaps into each other
+        # an operator may have woven results with gaps into each other, and so may the caller
         return self.owner == "planned" or (
-            self.owner == "fresh" and self.root.span is product(self.root.shape)
+            self.owner in ("fresh", "donated") and self.root.span is product(self.root.shape)
         )
 
     @property
@@ -102,8 +103,8 @@ def step_touches(step: Step) -> tuple[str, ...]:
             return ()
 
 
-def analyse(schedule: Schedule) -> StorageTable:
-    """Storages and live ranges of `schedule`. Linear in its size."""
+def analyse(schedule: Schedule, donated: Collection[str] = ()) -> StorageTable:
+    """Storages and live ranges of `schedule`, whose caller gives the inputs `donated` away. Linear in its size."""
     roles = {kernel.name: tuple(arg.role for arg in kernel.args) for kernel in schedule.kernels}
     buffers = {b.name: b for b in schedule.buffers}
     of: dict[str, int] = {}
@@ -130,7 +131,7 @@ def analyse(schedule: Schedule) -> StorageTable:
     for entry in schedule.inputs:
         if isinstance(entry, Buffer):
             buffers[entry.name] = entry
-            fresh(entry, "input", -1)
+            fresh(entry, "donated" if entry.name in donated else "input", -1)
     for constant in schedule.constants:
         buffers[constant.buffer.name] = constant.buffer
         fresh(constant.buffer, "constant", -1)

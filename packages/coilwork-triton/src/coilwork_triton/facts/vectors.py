@@ -18,9 +18,13 @@ from typing import Final
 
 from coilwork_ir.index import Expr, as_expr, as_int, provably_divisible, provably_le, stride_of, substitute
 from coilwork_ir.kernels import Kernel, Range
-from coilwork_ir.scalar import Load, Scalar, postorder
+from coilwork_ir.scalar import IndexValue, Load, Scalar, postorder
 
 _WIDE: Final = 16
+# Bytes that memory delivers at least.
+_SECTOR: Final = 32
+# Bytes of a table that lookups find near the threads.
+_CACHED: Final = 1 << 17
 # Of the bytes at unit stride; below it, what wide accesses gain outweighs what the others lose.
 _SHARE: Final = 1 / 3
 # Elements between neighbours that still share a line of cache with others.
@@ -64,6 +68,38 @@ def accesses_of(kernel: Kernel, values: Iterable[Scalar]) -> tuple[Access, ...]:
                 store=True,
             )
     return tuple(found.values())
+
+
+def loads_apart(kernel: Kernel, values: Iterable[Scalar]) -> bool:
+    """True if neighbouring points along the innermost range of `kernel` load some tensor from sectors of their own.
+
+    Either its places are that far apart, or they are looked up for each point. What stays in a cache next to the
+    threads does not count.
+    """
+    real = _real(kernel.ranges)
+    if not real:
+        return False
+    large = {a.name for a in kernel.args if not provably_le(a.span * a.dtype.itemsize, as_expr(_CACHED))}
+    for node in postorder(tuple(values)):
+        if isinstance(node, Load) and node.buffer in large:
+            step = stride_of(node.index[0], real[-1])
+            far = None if step is None else as_int(step)
+            if far is not None and abs(far) * node.dtype.itemsize >= _SECTOR:
+                return True
+            if any(varies_along(looked_up, real[-1]) for looked_up in node.indirect):
+                return True
+    return False
+
+
+def varies_along(value: Scalar, inner: Expr) -> bool:
+    """Whether `value` differs from point to point along the range `inner`."""
+    return any(
+        inner in expr.free_symbols
+        for node in postorder((value,))
+        for expr in (
+            (node.expr,) if isinstance(node, IndexValue) else node.index if isinstance(node, Load) else ()
+        )
+    )
 
 
 def whole_sizes(ranges: Sequence[Range], touched: Sequence[Access]) -> tuple[int, ...]:

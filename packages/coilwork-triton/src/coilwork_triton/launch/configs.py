@@ -11,6 +11,7 @@ The reasoning, per kind of kernel (measured on an H200; other devices differ in 
 - Rows that are walked one after the other, for sums of columns too, need the next one on its way while one is reduced.
   Two blocks of 256 threads per multiprocessor, each with 128 registers per thread, hold 16 elements of a row per thread,
   its weight and two sums.
+- Where every point loads a sector of its own, one point per thread is best: what counts is how many threads wait at a time.
 - A transpose needs both tile sides to span whole 32-byte sectors on both of its sides.
 """
 
@@ -57,6 +58,7 @@ class Facts:
         element_bytes: size of the widest element loaded or stored.
         tensors: number of tensor arguments.
         scans: the kernel scans along r.
+        scattered: neighbouring points load from sectors of their own.
         columns: reductions along w.
         ragged: rows of r end where data says, most of them early.
         streams: element sizes of what is accessed at every point.
@@ -71,6 +73,7 @@ class Facts:
     element_bytes: int
     tensors: int
     scans: bool = False
+    scattered: bool = False
     columns: int = 0
     ragged: bool = False
     streams: tuple[int, ...] = ()
@@ -147,6 +150,9 @@ def _pointwise_line(facts: Facts, target: Target) -> list[Config]:
     extent = facts.extents.get("x")
     if extent is None:
         return [_config({}, 1, target)]
+    whole = next_power_of_two(extent)
+    if facts.scattered and extent >= 1024 * 2 * target.multiprocessors:
+        return [_config({"x": size}, size // target.warp_size, target) for size in (512, 256, 1024)]
     # 16 bytes per thread and load, two loads in flight for four-byte elements
     per_thread = 4 if facts.element_bytes >= 8 else 8
     share = next_power_of_two(-(-extent // (2 * target.multiprocessors)))
@@ -157,7 +163,6 @@ def _pointwise_line(facts: Facts, target: Target) -> list[Config]:
         shapes += [(2048, per_thread), (2048, 2 * per_thread)]
     elif best > 256:
         shapes.append((best // 2, per_thread))
-    whole = next_power_of_two(extent)
     return [
         _config({"x": min(size, whole)}, min(8, _warps_for(min(size, whole), each, target)), target)
         for size, each in shapes
@@ -343,7 +348,7 @@ def _looped_blocks(facts: Facts, target: Target) -> list[Config]:
     shapes = [(64, 32 * deep, 8), (32, 64 * deep, 8), (16, 128 * deep, 8)]
     if columns >= 128 * 3 * target.multiprocessors:
         # blocks of 64 need more registers than leave room for all of them at once; half as many run in one wave
-        shapes = [(64, 32 * deep, 8), (128, 32 * deep, 8), (32, 64 * deep, 8)]
+        shapes = [(128, 32 * deep, 4), (64, 32 * deep, 8), (128, 32 * deep, 8)]
     busy = [shape for shape in shapes if columns >= shape[0] * target.multiprocessors]
     ordered = busy + [shape for shape in reversed(shapes) if shape not in busy]
     # few threads with many loads each are best where several tensors are read

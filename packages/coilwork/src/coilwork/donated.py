@@ -1,0 +1,35 @@
+"""Inputs of a backward graph whose memory it may overwrite: what the forward saved for it alone.
+
+AOTAutograd says which saved tensors are no inputs, results or gradients of the user's. Of these, one may still be a view of
+another; such memory has two readers, so it is left alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import torch
+from torch import fx
+
+from coilwork.torch_compat import donated_input_positions, storage_identity
+
+
+def donated_inputs(gm: fx.GraphModule) -> tuple[int, ...]:
+    """Positions of the inputs of `gm`, the backward graph that is being compiled, that are given away to it."""
+    values = [node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder"]
+    given = [position for position in donated_input_positions() if position < len(values)]
+    return unshared(values, given) if given else ()
+
+
+def unshared(values: Sequence[object], positions: Sequence[int]) -> tuple[int, ...]:
+    """Those of `positions` at which there is a strided tensor whose storage no other of `values` has."""
+    storages = [_storage(value) for value in values]
+    users = Counter(storages)
+    return tuple(p for p in positions if storages[p] is not None and users[storages[p]] == 1)
+
+
+def _storage(value: object) -> int | None:
+    if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
+        return None
+    return storage_identity(value)

@@ -1,0 +1,91 @@
+"""A backward graph overwrites what was saved for it alone, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from coilwork.backend import backend
+from coilwork.donated import unshared
+
+
+def test_views_of_one_memory_are_not_given_away() -> None:
+    base, own = torch.zeros(4, 4), torch.zeros(3)
+    values = [base, 7, base[1], own, None]
+    assert unshared(values, [0, 2, 3]) == (3,)
+    assert unshared(values, [1, 4]) == ()
+
+
+def loss(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    logits = x @ weight
+    return torch.nn.functional.cross_entropy(logits, torch.arange(64) % 50)
+
+
+def leaves() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return (
+        torch.randn(64, 32, generator=generator, requires_grad=True),
+        torch.randn(32, 50, generator=generator, requires_grad=True),
+    )
+
+
+def backward_peak(trace: Path) -> int:
+    (path,) = trace.glob("backward_*/report.json")
+    peak: int = json.loads(path.read_text())["peak_bytes_predicted"]
+    return peak
+
+
+def test_the_gradient_of_the_logits_takes_their_place(tmp_path: Path) -> None:
+    peaks = {}
+    for reuse in (True, False):
+        torch._dynamo.reset()
+        x, weight = leaves()
+        trace = tmp_path / str(reuse)
+        compiled = torch.compile(loss, backend=backend, options={"trace": str(trace), "reuse": reuse})
+        compiled(x, weight).backward()
+        expected_x, expected_weight = leaves()
+        loss(expected_x, expected_weight).backward()
+        torch.testing.assert_close(x.grad, expected_x.grad)
+        torch.testing.assert_close(weight.grad, expected_weight.grad)
+        peaks[reuse] = backward_peak(trace)
+    assert peaks[False] - peaks[True] >= 64 * 50 * 4
+
+
+def test_a_graph_that_is_kept_keeps_its_values() -> None:
+    torch._dynamo.reset()
+    x, weight = leaves()
+    value = torch.compile(loss, backend=backend)(x, weight)
+    value.backward(retain_graph=True)
+    value.backward(retain_graph=True)
+    expected_x, expected_weight = leaves()
+    loss(expected_x, expected_weight).backward()
+    assert x.grad is not None and expected_x.grad is not None
+    torch.testing.assert_close(x.grad, 2 * expected_x.grad)
+
+
+def test_a_graph_compiled_to_be_used_once_refuses_to_be_kept() -> None:
+    torch._dynamo.reset()
+    x, weight = leaves()
+    compiled = torch.compile(loss, backend=backend)
+    compiled(x, weight).backward()
+    value = compiled(x, weight)
+    with pytest.raises(RuntimeError, match="donated"):
+        value.backward(retain_graph=True)
+
+
+def test_donation_follows_torch_s_setting(tmp_path: Path) -> None:
+    torch._dynamo.reset()
+    x, weight = leaves()
+    with torch._functorch.config.patch(donated_buffer=False):
+        compiled = torch.compile(loss, backend=backend, options={"trace": str(tmp_path)})
+        compiled(x, weight).backward()
+        kept = compiled(x, weight)
+        kept.backward(retain_graph=True)
+        kept.backward()
+    expected_x, expected_weight = leaves()
+    loss(expected_x, expected_weight).backward()
+    assert x.grad is not None and expected_x.grad is not None
+    torch.testing.assert_close(x.grad, 3 * expected_x.grad)
