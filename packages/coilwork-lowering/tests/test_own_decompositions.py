@@ -93,3 +93,14 @@ def test_unique_is_of_the_first_dimension(dim: int) -> None:
         for found, expected in zip(gm(x), function(x), strict=True):
             assert torch.equal(found, expected)
             assert found.stride() == expected.stride()
+
+
+def test_what_may_be_empty_is_left_to_aten() -> None:
+    def function(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        scattered: torch.Tensor = aten.masked_scatter(x, mask, torch.masked_select(x, mask))
+        return scattered
+
+    x, mask = torch.randn(3), torch.tensor([False, False, False])
+    gm = make_fx(function, decomposition_table=decompositions(), tracing_mode="symbolic")(x, ~mask)
+    assert any("masked_scatter" in str(node.target) for node in gm.graph.nodes)
+    assert torch.equal(gm(x, mask), x)

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from coilwork_lowering.torch_compat import surely
+
 _LINSPACE = ("default", "Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
 
 
@@ -73,7 +75,8 @@ def _round(value: torch.Tensor, *, decimals: int) -> Any:
 
 def _masked_scatter(value: torch.Tensor, mask: torch.Tensor, source: torch.Tensor) -> Any:
     """The k-th element that the mask chooses is the k-th of `source`: so many that are chosen come before it."""
-    if source.numel() == 0 or value.numel() == 0:
+    # Where nothing is chosen, and of what may be empty, there is no element to read.
+    if not surely(source.numel() > 0) or not surely(value.numel() > 0):
         return NotImplemented
     chosen, old = torch.broadcast_tensors(mask, value)
     before = chosen.reshape(-1).cumsum(0) - 1
@@ -89,7 +92,7 @@ def _chosen_backward(dims: int) -> Callable[..., Any]:
     def backward(gradient: torch.Tensor, value: torch.Tensor, *rest: Any) -> Any:
         indices = rest[-1]
         known = indices.dtype is torch.int64 and gradient.dtype in (torch.float32, torch.float64)
-        if not known or value.numel() == 0 or not value.is_contiguous():
+        if not known or not surely(value.numel() > 0) or not value.is_contiguous():
             return NotImplemented
         flat = torch.zeros_like(value).flatten(-dims)
         added = flat.scatter_add(-1, indices.flatten(-dims), gradient.flatten(-dims))

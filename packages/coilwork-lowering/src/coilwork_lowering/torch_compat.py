@@ -163,6 +163,13 @@ def expression_bounds(env: ShapeEnv, expression: sympy.Basic) -> tuple[int | Non
     return (_finite(found.lower), _finite(found.upper))
 
 
+def surely(condition: bool | torch.SymBool) -> bool:
+    """Whether a condition on sizes holds whatever they are. Adds no guard."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return condition if isinstance(condition, bool) else statically_known_true(condition)
+
+
 def plain_integer(name: str) -> sympy.Symbol:
     """A new integer symbol."""
     # sympy takes longer to load than this package; whoever has symbolic sizes has loaded it
