@@ -9,7 +9,6 @@ programs that come out are read: a program launches kernels, calls ATen's, or do
 from __future__ import annotations
 
 import argparse
-import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Sequence
@@ -17,17 +16,21 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
+from unittest import mock
 
 import torch
 
+from coilwork import attempts
 from coilwork.backend import backend
-from coilwork_ir.program import ExternCall, Launch
-from coilwork_ir.program.text import parse_program
+from coilwork.drive import Call, boxed
+from coilwork.job import Job
+from coilwork.stages import Compiled
+from coilwork_ir.program import ExternCall, Launch, Program
 from coilwork_ir.program.walk import walk
-from integration_tests.operators.checks import WAYS, compiled_calls, run_all
-from integration_tests.operators.database import operators, samples
+from integration_tests.operators.checks import WAYS, Way, compiled_calls, run_all
+from integration_tests.operators.database import Sample, operators, samples
 
-MOST_SAMPLES: Final = 6
+MOST_SAMPLES: Final = 3
 DTYPES: Final = (torch.float32, torch.int64, torch.bool, torch.complex64)
 
 HEADER: Final = """\
@@ -61,8 +64,8 @@ class Coverage:
         return "mixed" if self.launches else "ATen"
 
 
-def coverage(op: Any, *, backward: bool, folder: Path) -> Coverage | None:
-    """What samples of `op` compile to; `folder` is empty and takes the compiler's traces. None if nothing was compiled."""
+def coverage(op: Any, *, backward: bool) -> Coverage | None:
+    """What samples of `op` compile to, all in one graph, or the first that eager takes; None if nothing was compiled."""
     known = op.supported_backward_dtypes("cpu") if backward else op.supported_dtypes("cpu")
     dtype = next((one for one in DTYPES if one in known), None)
     if dtype is None or (backward and not op.supports_autograd):
@@ -72,31 +75,42 @@ def coverage(op: Any, *, backward: bool, folder: Path) -> Coverage | None:
         given = samples(op, "cpu", dtype, requires_grad=backward, most=MOST_SAMPLES)
     except Exception:  # noqa: BLE001  the database's own failures
         return None
-    settings = {"trace": str(folder), "cache": False}
     for group in (given, *([sample] for sample in given)):
-        torch._dynamo.reset()
-        function = torch.compile(compiled_calls(op.op, way), backend=partial(backend, options=settings))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            try:
-                run_all(function, group, way)
-            except Exception:  # noqa: BLE001  what eager refuses, too
-                continue
-        programs = sorted(folder.rglob("*.program.txt"))
-        if backward:
-            programs = [path for path in programs if path.parent.name.startswith("backward")]
+        programs = [
+            program
+            for role, program in compiled_programs(op, way, group)
+            if not backward or role == "backward"
+        ]
         if programs:
             return read(programs)
     return None
 
 
-def read(programs: Sequence[Path]) -> Coverage:
-    """Launches and calls in program texts."""
+def compiled_programs(op: Any, way: Way, group: Sequence[Sample]) -> list[tuple[str, Program]]:
+    """Role and program of every graph that the samples compile to. Their kernels are not built: the graphs run in eager mode."""
+    found: list[tuple[str, Program]] = []
+
+    def keep(compiled: Compiled, job: Job, *_: object) -> Call:
+        found.append((job.role, compiled.program))
+        return boxed(job.gm)
+
+    torch._dynamo.reset()
+    function = torch.compile(
+        compiled_calls(op.op, way), backend=partial(backend, options={"cache": False, "strict": True})
+    )
+    with warnings.catch_warnings(), mock.patch.object(attempts, "make_call", keep):
+        warnings.simplefilter("ignore")
+        try:
+            run_all(function, group, way)
+        except Exception:  # noqa: BLE001  what eager refuses, too
+            return []
+    return found
+
+
+def read(programs: Sequence[Program]) -> Coverage:
+    """Launches and calls in programs."""
     instructions = [
-        instruction
-        for path in programs
-        for part in walk(parse_program(path.read_text()))
-        for instruction in part.instructions
+        instruction for program in programs for part in walk(program) for instruction in part.instructions
     ]
     calls = {one.target.removesuffix(".default") for one in instructions if isinstance(one, ExternCall)}
     return Coverage(launches=sum(isinstance(one, Launch) for one in instructions), calls=tuple(sorted(calls)))
@@ -107,10 +121,8 @@ def rows(names: Sequence[str]) -> list[tuple[str, Coverage | None, Coverage | No
     database = operators()
     found = []
     for name in names:
-        with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
-            forward = coverage(database[name], backward=False, folder=Path(one))
-            backward = coverage(database[name], backward=True, folder=Path(other))
-        found.append((name, forward, backward))
+        forward = coverage(database[name], backward=False)
+        found.append((name, forward, coverage(database[name], backward=True)))
     return found
 
 
