@@ -16,7 +16,7 @@ from torch import Tensor
 
 from coilwork.clock import StageClock
 from coilwork.job import Role, open_job
-from coilwork.options import CompileOptions
+from coilwork.options import CompileOptions, Contractions
 from coilwork.stages import emit_kernels, lower_to_program
 from coilwork.targets import TargetChoice
 from coilwork.torch_compat import compile_with_aot_autograd
@@ -36,11 +36,13 @@ class KernelsFor:
     """Attributes:
 
     targets: names of GPUs.
+    contractions: who computes matrix products.
     specs: the kernels, by target, and what makes them differ.
     graphs: the roles of the graphs that were lowered.
     """
 
     targets: tuple[str, ...]
+    contractions: Contractions = "auto"
     specs: dict[tuple[str, ...], TritonKernel] = field(default_factory=dict)
     graphs: list[Role] = field(default_factory=list)
 
@@ -58,7 +60,7 @@ class KernelsFor:
         )
 
     def _compile(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, role: Role) -> Call:
-        options = CompileOptions(strict=True, verify=True)
+        options = CompileOptions(strict=True, verify=True, contractions=self.contractions)
         job = open_job(gm, example_inputs, role=role, options=options)
         lowered = lower(gm, name=job.graph_id, example_strides=job.strides)
         for name in self.targets:

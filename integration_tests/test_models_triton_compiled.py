@@ -93,6 +93,17 @@ def test_inference_kernels_compile(compiler: Compiler, name: str) -> None:
     compiler.compile(kernels)
 
 
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_products_compile_that_kernels_compute(compiler: Compiler, name: str) -> None:
+    case, kernels = find_case(name), KernelsFor(targets=GPUS, contractions="generated")
+    setting = Setting(size=Size.FULL, device=torch.device("cpu"), dtype=torch.bfloat16)
+    instance = instantiate(case, setting, training=False)
+    with fresh_dynamo(case), torch.no_grad():
+        torch.compile(instance.module, backend=kernels, fullgraph=True)(*instance.inputs)
+    assert sum("tl.dot" in spec.source for spec in kernels.specs.values()) >= 4 * len(GPUS)
+    compiler.compile(kernels)
+
+
 @pytest.mark.parametrize("name", TRAINED)
 def test_training_kernels_compile(compiler: Compiler, name: str) -> None:
     case, kernels = find_case(name), KernelsFor(targets=GPUS)

@@ -139,6 +139,34 @@ def rounding_kernel() -> TritonKernel:
     )
 
 
+PRODUCT_TRITON = """
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def product(a, b, c, BLOCK: tl.constexpr):
+    i, j = tl.arange(0, BLOCK)[:, None], tl.arange(0, BLOCK)[None, :]
+    sums = tl.full([BLOCK, BLOCK], 0.0, tl.float32)
+    sums = tl.dot(tl.load(a + (i * BLOCK + j)), tl.load(b + (i * BLOCK + j)), sums)
+    tl.store(c + (i * BLOCK + j), sums)
+"""
+
+
+def product_kernel() -> TritonKernel:
+    """`c = a @ b` of matrices of bf16, 16 by 16."""
+    return TritonKernel(
+        name="product",
+        source=PRODUCT_TRITON,
+        entry="product",
+        args=("*in:bf16", "*in:bf16", "*out:f32"),
+        arg_names=("a", "b", "c"),
+        grid=("1",),
+        configs=({"BLOCK": 16, "num_warps": 1, "num_stages": 1},),
+        target="sm_90",
+    )
+
+
 def module_text(spec: CppKernel | TritonKernel) -> str:
     """A generated module around a doubling kernel: input x of 8 floats, plus a constant; output `2 * x + c`."""
     kind = type(spec).__name__

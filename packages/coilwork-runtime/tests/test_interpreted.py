@@ -79,3 +79,16 @@ def test_bf16_is_rounded_to_nearest() -> None:
         assert torch.equal(c, n.bfloat16().double()), c
     """
     assert run_interpreted(code) == ""
+
+
+def test_matrices_of_bf16_are_multiplied_as_numbers() -> None:
+    code = """
+        import torch
+        from runtime_sample_kernels import product_kernel
+        from coilwork_runtime import Builder
+        a, b = (torch.randn(16, 16).bfloat16() for _ in range(2))
+        c = torch.zeros(16, 16)
+        Builder().build([product_kernel()])["product"](a, b, c)
+        torch.testing.assert_close(c, a.float() @ b.float())
+    """
+    assert run_interpreted(code) == ""

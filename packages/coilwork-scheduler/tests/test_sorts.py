@@ -138,6 +138,14 @@ def test_rows_that_do_not_fit_are_calls() -> None:
     assert [d.reason for d in made.decisions if d.rule == "sort"] == ["rows do not fit on chip"]
 
 
+def test_whole_rows_that_are_sorted_faster_by_digits_are_calls() -> None:
+    shape = (64, 2049)
+    whole = schedule(graph_of(shape, sort_of(shape), outputs=("values",)), H200)
+    assert calls(whole) == ["aten.sort.stable"]
+    first = schedule(graph_of(shape, sort_of(shape, count=9), outputs=("values",)), H200)
+    assert calls(first) == []
+
+
 def test_few_long_rows_are_calls() -> None:
     assert calls(scheduled(graph_of((2, 600), sort_of((2, 600)), outputs=("values",)))) == [
         "aten.sort.stable"

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
+from contraction_kernels import Product, int8_linear, product_kernel
 from kernel_bench import along, arg
 
 from coilwork_ir.dtypes import DType
@@ -450,6 +451,8 @@ SAMPLES: Mapping[str, Kernel] = MappingProxyType(
         "first_of_rows": sorted_rows(16384, 4000, F32, first=50, descending=True),
         "reductions_persistent": every_reduction("persistent"),
         "reductions_looped": every_reduction("looped"),
+        "int8_linear": int8_linear(m=16, n=96, k=512, half=BF16),
+        "odd_linear": product_kernel(Product(m=300, n=333, k=200, left=BF16, right=BF16, epilogue=True)),
         "reductions_across": every_reduction("looped", across=True),
     }
 )

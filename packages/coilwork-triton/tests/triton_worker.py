@@ -46,6 +46,7 @@ def round_as_gpus_do() -> None:
     """Conversions to and from bf16 in Triton's interpreter: to nearest, and of numbers, also of subnormal ones.
 
     As it comes (Triton 3.6, 3.7) it cuts bits off, takes subnormal numbers for 0, and for types other than f32 converts the bits.
+    It multiplies matrices of bf16 by their bits, too.
     """
     import torch
     import triton.language as tl
@@ -62,7 +63,13 @@ def round_as_gpus_do() -> None:
         wide = torch.from_numpy(convert(source, tl.float32).data.copy())
         return TensorHandle(wide.bfloat16().view(torch.int16).numpy().view("uint16"), tl.bfloat16)
 
-    interpreter_builder.cast_impl = cast_impl
+    multiply = interpreter_builder.create_dot
+
+    def create_dot(left: Any, right: Any, sums: Any, *precision: Any) -> Any:
+        wide = [x if x.dtype.scalar != tl.bfloat16 else cast_impl(x, tl.float32) for x in (left, right)]
+        return multiply(*wide, sums, *precision)
+
+    interpreter_builder.cast_impl, interpreter_builder.create_dot = cast_impl, create_dot
 
 
 def interpreted_size(value: int) -> Any:

@@ -35,8 +35,8 @@ class LoweringOptions:
         random: how dropout and uniform numbers are drawn. `generated` makes them in the kernels that use them, other
             numbers than eager's from one seed per call; `eager` calls ATen. `auto` generates on accelerators. Default: `auto`.
         sorting: `kernels` sorts rows of known length that fit on chip in kernels, with what makes them and what follows, where
-            the target can; `calls` leaves all sorts to ATen. `auto` finds few largest elements in kernels on accelerators, by
-            passes over the row, and leaves the rest to ATen. Default: `auto`.
+            the target can; `calls` leaves all sorts to ATen. `auto` is `kernels` on accelerators, but for long rows that lie
+            across memory, and `calls` on a CPU. Default: `auto`.
     """
 
     fallback: tuple[str, ...] = ()

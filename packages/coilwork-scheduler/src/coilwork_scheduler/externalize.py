@@ -22,6 +22,8 @@ from coilwork_scheduler.stage import extent_of
 # take a fraction of that.
 SHORT_ROW: Final = 512
 LEAST_ROWS: Final = 8
+# Whole rows of more than so many points are sorted faster by their digits, in passes through memory.
+LONGEST_SORT: Final = 2048
 
 
 def externalize_sorts(graph: Graph, target: Target, *, sizes: SizeHints, journal: Journal) -> Graph:
@@ -75,6 +77,8 @@ def _refused(node: Sort, target: Target, sizes: SizeHints, *, host: bool) -> str
         return "how long rows are is not known"
     if not 0 < length <= target.sorted_row:
         return "rows do not fit on chip"
+    if node.count is None and length > LONGEST_SORT:
+        return "rows this long are sorted faster by digits"
     rows = sizes.numel(tuple(extent_of(r) for r in node.ranges if r is not node.axis))
     if rows < LEAST_ROWS and length > SHORT_ROW and node.count is None:
         return "a program per row would leave the device idle"

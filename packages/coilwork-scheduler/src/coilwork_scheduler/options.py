@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from coilwork_ir.kernels.nodes import Numerics
+
+ContractionChoice = Literal["auto", "aten", "generated"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +22,8 @@ class ScheduleOptions:
         split: on GPUs, reduce long rows with few results in pieces, then the results of the pieces.
         horizontal: also fuse stages that only share what they read.
         combine: where the target's code generator takes it, put small kernels of one kind that do not wait for each other into one launch.
+        contractions: who computes matrix products: `aten`, kernels (`generated`), or whichever costs less, as far as that is
+            known (`auto`).
         max_ops: scalar operations that inlining may gather in one stage; fused kernels hold at most twice as many.
         max_args: tensor arguments of one kernel.
         max_combined_args: tensor arguments of a combined one. A launch has 4 KB of parameters.
@@ -43,6 +48,7 @@ class ScheduleOptions:
     split: bool = True
     horizontal: bool = True
     combine: bool = True
+    contractions: ContractionChoice = "auto"
     max_ops: int = 256
     max_args: int = 32
     max_combined_args: int = 384

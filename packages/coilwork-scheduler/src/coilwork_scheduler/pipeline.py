@@ -13,6 +13,8 @@ from typing import Final
 from coilwork_ir.kernels import Schedule
 from coilwork_ir.loops import Graph, Pointwise, Reduce, Scan, Scatter, Sort
 from coilwork_ir.target import Target
+from coilwork_scheduler.contractions.choose import open_contractions
+from coilwork_scheduler.contractions.scale_sums import scale_sums
 from coilwork_scheduler.cost import CostModel, RooflineCost
 from coilwork_scheduler.dead import remove_dead
 from coilwork_scheduler.dependence import Dependence, analyse
@@ -57,9 +59,11 @@ class GraphPass:
 GRAPH_PASSES: Final = (
     GraphPass(name="externalize", run=lambda graph, facts, settings: _externalize(graph, settings)),
     GraphPass(name="separate", run=lambda graph, facts, settings: separate_overlaps(graph)),
+    GraphPass(name="contract", run=lambda graph, facts, settings: _contract(graph, facts, settings)),
     GraphPass(name="dead", run=lambda graph, facts, settings: remove_dead(graph, facts)),
     GraphPass(name="inline", run=lambda graph, facts, settings: _inline(graph, facts, settings)),
     GraphPass(name="dead-after-inline", run=lambda graph, facts, settings: remove_dead(graph, facts)),
+    GraphPass(name="scale-sums", run=lambda graph, facts, settings: _scale_sums(graph, facts, settings)),
     GraphPass(name="one-hot", run=lambda graph, facts, settings: _sum_one_term(graph, settings)),
     GraphPass(name="split-scans", run=lambda graph, facts, settings: _split_scans(graph, facts, settings)),
     GraphPass(name="split", run=lambda graph, facts, settings: _split(graph, facts, settings)),
@@ -114,6 +118,18 @@ def _externalize(graph: Graph, settings: Settings) -> Graph:
     return externalize_sorts(graph, settings.target, sizes=settings.sizes, journal=settings.journal)
 
 
+def _contract(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
+    return open_contractions(
+        graph,
+        facts,
+        target=settings.target,
+        model=settings.model,
+        sizes=settings.sizes,
+        options=settings.options,
+        journal=settings.journal,
+    )
+
+
 def _inline(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
     if not settings.options.inline:
         return graph
@@ -127,6 +143,12 @@ def _inline(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
         journal=settings.journal,
     )
     return inliner.run()
+
+
+def _scale_sums(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
+    if settings.options.numerics != "fast":
+        return graph
+    return scale_sums(graph, facts, journal=settings.journal)
 
 
 def _sum_one_term(graph: Graph, settings: Settings) -> Graph:

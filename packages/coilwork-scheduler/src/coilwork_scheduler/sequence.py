@@ -27,6 +27,13 @@ ORDER: Final = (
         "separate",
         "a sort that becomes a call may need its operand in memory: a node like others",
     ),
+    Before(
+        "separate",
+        "contract",
+        "a product's operand that is overwritten later is read where it was, through its views",
+    ),
+    Before("contract", "dead", "views of operands that loads see through are read by nobody any more"),
+    Before("contract", "inline", "what widens an operand may be computed inside the sum of products"),
     Before("separate", "dead", "a temporary for a value that nobody needs goes with what reads it"),
     Before(
         "separate",
@@ -42,6 +49,12 @@ ORDER: Final = (
     Before(
         "inline", "one-hot", "that all terms but one are zero shows when what makes them is in the reduction"
     ),
+    Before("inline", "scale-sums", "a weight's scale shows when what widens it is in the sum"),
+    Before("dead-after-inline", "scale-sums", "a sum that nobody needs is not looked at"),
+    Before(
+        "scale-sums", "one-hot", "a sum that lost a scale is read by one node more, whatever becomes of it"
+    ),
+    Before("scale-sums", "split", "the scale is for the whole sum, not for its pieces"),
     Before("dead-after-inline", "one-hot", "a sum that nobody needs is not looked at"),
     Before(
         "one-hot", "split-scans", "what is scanned may be a sum of one term, and moves along with its pieces"

@@ -9,8 +9,10 @@ from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr
 from coilwork_ir.kernel_source import Config, SearchSpace
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.scalar import Scalar
+from coilwork_ir.scalar import Contraction, Reduce, Scalar, contraction_in
 from coilwork_ir.target import Target
+from coilwork_triton.contraction.body import emit_contraction
+from coilwork_triton.contraction.shape import shape_of
 from coilwork_triton.facts.chosen import chosen_of
 from coilwork_triton.facts.levels import find_levels
 from coilwork_triton.iteration.shape import Shape, plan
@@ -49,6 +51,11 @@ def write(kernel: Kernel, target: Target, options: TritonOptions, library: set[s
     Raises:
         EmitError: the kernel holds something Triton lacks.
     """
+    hinted = kernel.hints.reduction == "contracted"
+    parallel = [r.symbol for r in kernel.ranges if r.kind == "parallel"]
+    contraction = contraction_in(roots_of(kernel), parallel) if hinted else None
+    if contraction is not None:
+        return _contracted(kernel, *contraction, target, options, library)
     chosen = chosen_of(kernel)
     if chosen is not None:
         kernel = chosen.kernel
@@ -61,6 +68,27 @@ def write(kernel: Kernel, target: Target, options: TritonOptions, library: set[s
         space=shape.space,
         index_dtype=shape.index_dtype,
         neighbourly=shape.neighbourly,
+    )
+
+
+def _contracted(
+    kernel: Kernel,
+    node: Reduce,
+    parts: Contraction,
+    target: Target,
+    options: TritonOptions,
+    library: set[str],
+) -> Written:
+    shape = shape_of(kernel, node, parts, target, options)
+    ranges = frozenset(r.symbol for r in kernel.ranges)
+    levels = find_levels((*roots_of(kernel), parts.left, parts.right), ranges)
+    return Written(
+        body=emit_contraction(kernel, shape, levels, library),
+        grid=shape.grid,
+        configs=shape.configs,
+        space=shape.space,
+        index_dtype=shape.index_dtype,
+        neighbourly=False,
     )
 
 

@@ -21,6 +21,7 @@ Numerics = Literal["fast", "eager", "strict"]
 ConvolutionLayout = Literal["auto", "captured", "channels_last"]
 Accumulation = Literal["auto", "sorted", "atomic"]
 Sorting = Literal["auto", "kernels", "calls"]
+Contractions = Literal["auto", "aten", "generated"]
 Random = Literal["auto", "generated", "eager"]
 
 ENVIRONMENT_PREFIX: Final = "COILWORK_"
@@ -89,7 +90,7 @@ class CompileOptions:
         default="auto",
         metadata=_about(
             "sorts and largest elements of short rows: in kernels, fused with what surrounds them, or as torch's own kernels; "
-            "auto finds up to 8 largest elements in kernels on GPUs, and sorts by torch",
+            "auto: in kernels on GPUs, but for long rows that lie across memory",
             key=True,
         ),
     )
@@ -98,6 +99,14 @@ class CompileOptions:
         metadata=_about(
             "dropout and uniform numbers: generated in the kernels that use them, or drawn by ATen as in eager; "
             "auto generates on GPUs",
+            key=True,
+        ),
+    )
+    contractions: Contractions = field(
+        default="auto",
+        metadata=_about(
+            "matrix products: torch's own kernels (aten), or kernels that also do what is before and behind them (generated); "
+            "auto generates, on NVIDIA GPUs, those of few rows whose weights are widened from fewer bits",
             key=True,
         ),
     )

@@ -208,6 +208,7 @@ def _schedule_options(options: CompileOptions, aligned_inputs: tuple[str, ...]) 
         inline=options.fusion,
         fuse=options.fusion,
         combine=options.fusion and options.combine,
+        contractions=options.contractions,
         aligned_inputs=aligned_inputs,
     )
 

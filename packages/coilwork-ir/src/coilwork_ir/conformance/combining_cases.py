@@ -263,6 +263,39 @@ _TOGETHER: Final = Case(
     sizes=({"m_n0": 0}, {"m_n0": 1}, {"m_n0": 70}),
 )
 
+# Sums of products for matrix units, with a factor that is computed, and something added behind them.
+_PRODUCT: Final = Case(
+    name="product",
+    text="""kernel @product fast {
+      size n0 in [0, 100]
+      size n1 in [0, 100]
+      size n2 in [0, 100]
+      range x0: `n0` parallel x 0.0
+      range x1: `n1` parallel x 0.0
+      range r0: `n2` reduction r 1.0
+      arg in0: f16 in span `n0*n2`
+      arg in1: f16 in span `n1*n2`
+      arg in2: f32 in span `n1`
+      arg out0: f32 out span `n0*n1`
+      hints contracted split 1
+      body {
+        t0 = load %in0[n2*x0 + r0] : f16
+        t1 = cast(t0) : f32
+        t2 = cos(t1)
+        t3 = cast(t2) : f16
+        t4 = cast(t3) : f32
+        t5 = load %in1[n1*r0 + x1] : f16
+        t6 = cast(t5) : f32
+        t7 = mul(t4, t6)
+        t8 = reduce sum 0 (t7) over (r0)
+        t9 = load %in2[x1] : f32
+        t10 = add(t8, t9)
+        store %out0[n1*x0 + x1] = t10
+      }
+    }""",
+    sizes=({"n0": 5, "n1": 37, "n2": 19}, {"n0": 33, "n1": 16, "n2": 64}, {"n0": 3, "n1": 4, "n2": 0}),
+)
+
 # Types with atomic instructions on today's GPUs, and the others.
 _ATOMIC: Final = (DType.F64, DType.F32, DType.I64, DType.I32)
 _OTHERS: Final = tuple(d for d in KIT_DTYPES if d not in _ATOMIC)
@@ -288,4 +321,5 @@ COMBINING_CASES: Final[tuple[Case, ...]] = (
     store_case("store-mul", ("mul",), KIT_DTYPES),
     _BOX,
     _TOGETHER,
+    _PRODUCT,
 )

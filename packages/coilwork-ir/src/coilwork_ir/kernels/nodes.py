@@ -27,7 +27,7 @@ from coilwork_ir.scalar import Scalar
 RangeKind = Literal["parallel", "walked", "reduction"]
 TileName = Literal["x", "y", "z", "w", "r"]
 ArgRole = Literal["in", "out", "inout"]
-ReductionStrategy = Literal["none", "persistent", "looped", "split"]
+ReductionStrategy = Literal["none", "persistent", "looped", "split", "contracted"]
 Numerics = Literal["fast", "eager", "strict"]
 
 
@@ -88,7 +88,8 @@ class Hints:
     """Advice from the scheduler. Code generators may ignore it; correctness does not depend on it.
 
     Attributes:
-        reduction: how to walk the reduction ranges.
+        reduction: how to walk the reduction ranges. `contracted` says that the one reduction is a contraction, for
+            matrix units: see `coilwork_ir.scalar.contraction`.
         split: with `split`, the number of pieces.
         inplace: pairs (output, input) that may be the same memory: every element is read before it is written, by
             the same point of the iteration space.

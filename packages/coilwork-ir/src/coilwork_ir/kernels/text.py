@@ -69,7 +69,7 @@ from coilwork_ir.text.scalars import (
 
 RANGE_KINDS: tuple[RangeKind, ...] = ("parallel", "walked", "reduction")
 ROLES: tuple[ArgRole, ...] = ("inout", "in", "out")
-STRATEGIES: tuple[ReductionStrategy, ...] = ("none", "persistent", "looped", "split")
+STRATEGIES: tuple[ReductionStrategy, ...] = ("none", "persistent", "looped", "split", "contracted")
 NUMERICS: tuple[Numerics, ...] = ("fast", "eager", "strict")
 
 

@@ -14,6 +14,7 @@ from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr
 from coilwork_ir.kernels.nodes import Kernel, KernelCall, RangeKind, Schedule, Store, TensorArg, TileName
 from coilwork_ir.kernels.verify_combined import COMBINED_RULES, check_combined
+from coilwork_ir.kernels.verify_contracted import CONTRACTED_RULES, check_contracted
 from coilwork_ir.loops.access import defined
 from coilwork_ir.loops.verify import RULES as LOOP_RULES
 from coilwork_ir.loops.verify import verify_node, verify_results
@@ -34,6 +35,7 @@ KERNEL_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
     {
         **SCALAR_RULES,
         **COMBINED_RULES,
+        **CONTRACTED_RULES,
         "symbol-declared": SCOPE_RULES["symbol-declared"],
         "unique-symbol": SCOPE_RULES["unique-symbol"],
         "range": Rule(
@@ -149,10 +151,13 @@ def verify_kernel(kernel: Kernel) -> None:
         if name not in used:
             place.fail("arg-unused", f"{name} is neither loaded nor stored")
     _check_hints(kernel, args, place)
-    if any(entry.kind != "parallel" for entry in kernel.ranges):
+    contracted = kernel.hints.reduction == "contracted"
+    if contracted or any(entry.kind != "parallel" for entry in kernel.ranges):
         level_of = levels(kernel)
         _check_levels(kernel, level_of, place)
         _check_walked(kernel, level_of, place)
+        if contracted:
+            check_contracted(kernel, level_of, _roots(kernel), place)
 
 
 def _check_ranges(kernel: Kernel, place: Place) -> _KernelScope:

@@ -12,6 +12,7 @@ from coilwork_ir.scalar.build import (
     sort,
     where,
 )
+from coilwork_ir.scalar.contraction import Contraction, contraction_in, contraction_of
 from coilwork_ir.scalar.leading import leading_points
 from coilwork_ir.scalar.nodes import Const, IndexValue, Literal_, Load, Op, Reduce, Scalar, Scan, Sort
 from coilwork_ir.scalar.walk import (
@@ -25,6 +26,7 @@ from coilwork_ir.scalar.walk import (
 
 __all__ = [
     "Const",
+    "Contraction",
     "IndexValue",
     "Literal_",
     "Load",
@@ -35,6 +37,8 @@ __all__ = [
     "Sort",
     "cast",
     "const",
+    "contraction_in",
+    "contraction_of",
     "index_value",
     "leading_points",
     "load",

@@ -1,4 +1,4 @@
-"""Products whose result must be dense and whose columns are no whole vectors: computed by blocks, each moved to its place."""
+"""Products whose result must be dense and whose columns are no whole vectors: computed by blocks of rows, each moved to its place."""
 
 from __future__ import annotations
 
@@ -22,14 +22,8 @@ from coilwork_lowering.layout.products import (
 )
 
 _aten: Final = torch.ops.aten
-# Rows and columns of a block are multiples of these: whole tiles of products' kernels, and blocks that begin between
-# vectors nowhere.
+# Rows of a block are a multiple of these: whole tiles of products' kernels, and blocks that begin between vectors nowhere.
 _ROWS: Final = 128
-_COLUMNS: Final = 128
-# More rows than these are cut, too: their operand would not stay in a GPU's second-level cache from block to block.
-_MOST_ROWS: Final = 8192
-# Bytes of a temporary that stays there between the product that writes it and the copy that reads it.
-_CACHED: Final = 1 << 24
 # What a kernel for matrix units computes at least, in columns, however few there are.
 _LEAST_COLUMNS: Final = 64
 _SECTOR: Final = 32
@@ -41,14 +35,11 @@ class _Plan:
 
     Attributes:
         rows: rows of each block; the last one has what is left.
-        width: columns of each block; the last one has what is left.
-        columns: columns of all blocks together, whole vectors. A product of its own computes the few others, for all
-            rows.
+        columns: columns of the blocks, whole vectors. A product of its own computes the few others, for all rows.
         blocks_us: time of all of it, as modelled.
     """
 
     rows: int
-    width: int
     columns: int
     blocks_us: float
 
@@ -58,8 +49,7 @@ class ByRows:
 
     A block is computed into a temporary, all of whose sizes are whole vectors, and copied to its place in the result, which
     is made with holes until then (`as_strided_scatter` into `empty`). Temporaries live one after the other, so that
-    the room for one of them is enough, and are small enough to be read from a GPU's cache. The weight is not copied: a
-    block's columns of it are a view.
+    the room for one of them is enough. The weight is not copied: its first columns are a view.
 
     `names`, `reasons` and `saved_us` say what was done.
     """
@@ -93,8 +83,7 @@ class ByRows:
         self._apply(product, planned)
         self.names.append(name)
         self.saved_us += lost_us - cost_us
-        blocks = ceil(total / planned.rows) * ceil(planned.columns / planned.width)
-        return f"{name} by {blocks} blocks of {planned.rows} rows, {planned.width} columns: {what}; {why}"
+        return f"{name} by {ceil(total / planned.rows)} blocks of {planned.rows} rows: {what}; {why}"
 
     def _planned(self, product: Product) -> _Plan | str:
         """How to cut `product`, or what stands in the way."""
@@ -109,22 +98,21 @@ class ByRows:
             return "the inner size is no whole vectors"
         total, wide = int(shape[0]), int(shape[1])
         columns = wide - wide % VECTOR
-        if not columns:
-            return "there are no whole vectors of columns"
-        rows = total if total <= _MOST_ROWS else _about_alike(total, _MOST_ROWS, _ROWS)
-        most = min(self.room, _CACHED) // (rows * product.node.meta["val"].element_size())
-        width = columns if most >= columns else _about_alike(columns, max(most, _COLUMNS), _COLUMNS)
+        itemsize = product.node.meta["val"].element_size()
+        most = self.room // max(columns * itemsize, 1)
+        if not columns or most < min(total, _ROWS):
+            return "a block has no room"
+        rows = total if most >= total else _rows_of_block(total, most)
         for part in (
             self._slice(left.meta["val"], 0, 0, rows),
-            self._slice(right.meta["val"], 1, 0, width),
+            self._slice(right.meta["val"], 1, 0, columns),
             self._slice(right.meta["val"], 1, columns, wide),
         ):
             if is_unaligned(part):
                 return "an operand has unaligned rows"
             if 1 not in part.stride()[-2:]:
                 return "an operand is copied for each product"
-        modelled = _modelled_us(product, rows, width, columns)
-        return _Plan(rows=rows, width=width, columns=columns, blocks_us=modelled)
+        return _Plan(rows=rows, columns=columns, blocks_us=_modelled_us(product, rows, columns))
 
     def _slice(self, value: torch.Tensor, dim: int, start: int, end: int) -> torch.Tensor:
         with self.mode:
@@ -139,15 +127,17 @@ class ByRows:
         where = {"dtype": value.dtype, "device": value.device}
         result = self._insert(node, _aten.empty.memory_format, ([total, wide],), value, where)
         left, right = product.places
+        first, last = (
+            self._cut(node, node.args[right], 1, *ends) for ends in ((0, plan.columns), (plan.columns, wide))
+        )
         bias = node.args[0] if left else None
-        for rows in _pieces(total, plan.rows):
-            upper = self._cut(node, node.args[left], 0, *rows)
-            for columns in _pieces(plan.columns, plan.width):
-                args = [upper, self._cut(node, node.args[right], 1, *columns)]
-                if left:
-                    args.insert(0, self._part_of(node, bias, rows, columns))
-                result = self._placed(node, result, tuple(args), rows[0] * wide + columns[0])
-        args = [node.args[left], self._cut(node, node.args[right], 1, plan.columns, wide)]
+        for start in range(0, total, plan.rows):
+            end = min(start + plan.rows, total)
+            args = [self._cut(node, node.args[left], 0, start, end), first]
+            if left:
+                args.insert(0, self._part_of(node, bias, (start, end), (0, plan.columns)))
+            result = self._placed(node, result, tuple(args), start * wide)
+        args = [node.args[left], last]
         if left:
             args.insert(0, self._part_of(node, bias, (0, total), (plan.columns, wide)))
         result = self._placed(node, result, tuple(args), plan.columns)
@@ -194,18 +184,13 @@ class ByRows:
         return insert_call(self.graph, node, node, target, args, value, kwargs)
 
 
-def _about_alike(total: int, most: int, multiple: int) -> int:
-    """The size of as few pieces of `total` as there can be, of `most` each; of pieces about alike, a `multiple`."""
-    pieces = ceil(total / (most // multiple * multiple))
-    return ceil(total / pieces / multiple) * multiple
+def _rows_of_block(total: int, most: int) -> int:
+    """Rows of as few blocks as there can be, about alike, of `most` rows each."""
+    blocks = ceil(total / (most // _ROWS * _ROWS))
+    return ceil(total / blocks / _ROWS) * _ROWS
 
 
-def _pieces(total: int, size: int) -> list[tuple[int, int]]:
-    """Where pieces of `total` begin and end."""
-    return [(start, min(start + size, total)) for start in range(0, total, size)]
-
-
-def _modelled_us(product: Product, rows: int, width: int, columns: int) -> float:
+def _modelled_us(product: Product, rows: int, columns: int) -> float:
     """Time of the products and copies of all blocks, and of the columns that are left."""
     left, result = (product.tensors[k].meta["val"] for k in (0, 2))
     (total, wide), inner, itemsize = (
@@ -214,14 +199,12 @@ def _modelled_us(product: Product, rows: int, width: int, columns: int) -> float
         result.element_size(),
     )
     found = 0.0
-    for row, end in _pieces(total, rows):
-        for start, stop in _pieces(columns, width):
-            count, across = end - row, stop - start
-            block = count * across * itemsize
-            moved = (count * inner + inner * across) * itemsize + block
-            found += aligned_us(2 * count * inner * across, moved) + LAUNCH_US
-            # read from the cache
-            found += block / BYTES_PER_US + LAUNCH_US
+    for start in range(0, total, rows):
+        count = min(rows, total - start)
+        block = count * columns * itemsize
+        moved = (count * inner + inner * columns) * itemsize + block
+        found += aligned_us(2 * count * inner * columns, moved) + LAUNCH_US
+        found += 2 * block / BYTES_PER_US + LAUNCH_US
     few = wide - columns
     found += unaligned_us(2 * total * inner * _LEAST_COLUMNS, few, hinted_bytes(left)) + LAUNCH_US
     # each row's end is a sector of its own

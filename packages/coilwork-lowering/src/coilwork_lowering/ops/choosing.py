@@ -22,19 +22,12 @@ from coilwork_lowering.values import TensorValue, Value, coordinate_symbols, who
 # Elements chosen. A pass over a row takes some 13 instructions per element; a network that sorts the first two of elements of
 # 32 bits takes 34 to 60 in all, and of narrower ones, whose keys are half as wide, 21 to 26.
 FEW: Final = 2
-# Without such a network, as many as reductions share a kernel, and no more than passes over a row are cheap.
-MOST_CHOSEN: Final = 8
 _SIGN: Final = 1 << 31
 
 
 def chooses(dtype: DType, count: int) -> bool:
     """Whether passes over the row are cheaper than to sort the first `count` elements."""
     return dtype in (DType.F32, DType.I32) and count <= FEW
-
-
-def may_choose(dtype: DType, count: int) -> bool:
-    """Whether passes over a row find the first `count` elements."""
-    return count <= MOST_CHOSEN and dtype not in (DType.U32, DType.BOOL)
 
 
 def order_key(value: Scalar) -> Scalar:

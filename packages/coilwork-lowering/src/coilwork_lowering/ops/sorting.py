@@ -12,13 +12,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import torch
+
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, floordiv, mod
 from coilwork_ir.loops import Sort
 from coilwork_ir.scalar import Scalar, cast, const, op, placeholder
 from coilwork_lowering import view_maps
 from coilwork_lowering.builder import Builder, device_text, node_ranges
-from coilwork_lowering.ops.choosing import choose, chooses, may_choose
+from coilwork_lowering.ops.choosing import choose, chooses
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.ops.reductions import mapped
 from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, wrap_dim
@@ -28,6 +30,8 @@ from coilwork_lowering.values import Shape, TensorValue, Value, coordinate_symbo
 
 # Points of a row that stays on chip.
 LONGEST_ROW: Final = 4096
+# Points of a row of which many lie in one warp, whatever their order in memory.
+SHORT_ROW: Final = 64
 _UNSORTED: Final = (DType.F64, DType.I64, DType.U64, DType.F8E4M3, DType.F8E5M2)
 
 
@@ -49,21 +53,17 @@ def _rows_of(builder: Builder, value: TensorValue, dim: int) -> Rows:
 
 
 def _row(
-    builder: Builder, call: Call, *, longest: int = LONGEST_ROW, passes: bool = False
+    builder: Builder, call: Call, *, longest: int = LONGEST_ROW, sorts: bool = True
 ) -> tuple[TensorValue, int, int]:
     """The operand, the dimension that its rows lie along, and their length, which is at most `longest`.
 
-    `passes` over the row will do, without a sort.
+    `sorts`: passes over the row will not do.
 
     Raises:
         NotLowered: they are not sorted in a kernel.
     """
-    value = call.tensor("self")
-    if builder.options.sorting != "kernels" and not passes:
-        raise NotLowered("a sort that ATen does as well")
-    if builder.options.sorting == "calls" or (
-        builder.options.sorting == "auto" and value.device.startswith("cpu")
-    ):
+    value, chosen = call.tensor("self"), builder.options.sorting
+    if chosen == "calls" or (chosen == "auto" and value.device.startswith("cpu")):
         raise NotLowered("elements that ATen finds as well")
     if not value.shape or device_text(call.result[0].device) != value.device:
         raise NotLowered("a sort of a number")
@@ -75,7 +75,16 @@ def _row(
         raise NotLowered("elements in no order of 32 bits")
     if any(as_int(extent) == 0 for extent in value.shape):
         raise NotLowered("a sort of nothing")
+    if chosen == "auto" and sorts and length > SHORT_ROW and not _along_memory(call, dim):
+        raise NotLowered("long rows that lie across memory")
     return value, dim, length
+
+
+def _along_memory(call: Call, dim: int) -> bool:
+    """Whether elements of a row are neighbours in the captured operand."""
+    source = call.node.args[0]
+    fake = source.meta.get("val") if isinstance(source, torch.fx.Node) else None
+    return isinstance(fake, torch.Tensor) and fake.dim() > 0 and fake.stride()[dim] == 1
 
 
 def _sorted(
@@ -128,20 +137,16 @@ def _sort(builder: Builder, call: Call) -> Value:
 def _topk(builder: Builder, call: Call) -> Value:
     values, positions = call.result
     count = call.integer("k")
-    sorts = builder.options.sorting == "kernels"
-    passes = may_choose(call.tensor("self").dtype, count) and not sorts
-    longest = LONGEST_ROW * LONGEST_ROW if sorts else LONGEST_ROW
-    value, dim, length = _row(builder, call, longest=longest, passes=passes)
+    passes = chooses(call.tensor("self").dtype, count)
+    value, dim, length = _row(builder, call, longest=LONGEST_ROW * LONGEST_ROW, sorts=not passes)
     if not 1 <= count <= length:
         raise NotLowered("no elements of a row")
     largest = bool(call["largest"])
     strides = (builder.result_strides(values), builder.result_strides(positions))
     if length > LONGEST_ROW:
         return _first_of_pieces(builder, value, dim, length, count, largest=largest, strides=strides)
-    if count < length and (passes or chooses(value.dtype, count)):
+    if count < length and passes:
         return choose(builder, call, value, dim, count, largest=largest)
-    if not sorts:
-        raise NotLowered("a whole row")
     return _sorted(builder, _rows_of(builder, value, dim), descending=largest, count=count, strides=strides)
 
 

@@ -17,6 +17,7 @@ def repaired_interpreter(options: Any) -> Iterator[None]:
       meets a block of them, converted to that type; `&` then refuses the floats.
     - Conversions to bf16 round to nearest, as GPUs do, instead of to zero, and those between bf16 and any type but f32
       convert numbers instead of bits.
+    - Matrices of bf16 are multiplied as numbers, too.
 
     The interpreter has one builder per process: not for two threads at once.
     """
@@ -25,6 +26,7 @@ def repaired_interpreter(options: Any) -> Iterator[None]:
     from triton.runtime.interpreter import TensorHandle, interpreter_builder
 
     compute, convert = interpreter_builder.binary_op, interpreter_builder.cast_impl
+    multiply = interpreter_builder.create_dot
 
     def binary_op(lhs: Any, rhs: Any, op: Callable[..., Any]) -> Any:
         result = compute(lhs, rhs, op)
@@ -39,12 +41,19 @@ def repaired_interpreter(options: Any) -> Iterator[None]:
 
     before = interpreter_builder.options
     interpreter_builder.options = options
+
+    def create_dot(left: Any, right: Any, sums: Any, *precision: Any) -> Any:
+        wide = [x if x.dtype.scalar != tl.bfloat16 else cast_impl(x, tl.float32) for x in (left, right)]
+        return multiply(*wide, sums, *precision)
+
     interpreter_builder.binary_op, interpreter_builder.cast_impl = binary_op, cast_impl
+    interpreter_builder.create_dot = create_dot
     try:
         yield
     finally:
         interpreter_builder.options = before
         interpreter_builder.binary_op, interpreter_builder.cast_impl = compute, convert
+        interpreter_builder.create_dot = multiply
 
 
 def scalar_argument(value: int, dtype: str) -> Any:

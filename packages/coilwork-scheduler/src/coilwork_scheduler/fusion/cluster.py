@@ -8,7 +8,7 @@ from typing import Final
 
 from coilwork_ir.index import Expr, substitute
 from coilwork_ir.ops import SCALAR_OPS
-from coilwork_ir.scalar import Load, Op, Reduce, Scan, Sort, leading_points, loads, postorder
+from coilwork_ir.scalar import Load, Op, Reduce, Scan, Sort, contraction_of, leading_points, loads, postorder
 from coilwork_scheduler.fusion.space import Alignment
 from coilwork_scheduler.group import Bound, Group, Member
 from coilwork_scheduler.stage import Stage
@@ -32,7 +32,8 @@ class Part:
     """One stage of a cluster with its accesses in the cluster's space.
 
     `checked` are buffers its checks read. `combines` tells whether values of several points make one: reductions, scans,
-    sorts. A `ragged` one reduces rows that end where data says, most of them early.
+    sorts. A `contracted` one is a sum of products for matrix units. A `ragged` one reduces rows that end where data says,
+    most of them early.
     """
 
     stage: Stage
@@ -45,6 +46,7 @@ class Part:
     reductions: int
     combines: bool
     ragged: bool
+    contracted: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +95,7 @@ class Cluster:
 def cluster_of(stage: Stage, device: str) -> Cluster:
     """The cluster of `stage` alone."""
     reads: dict[Touch, None] = {}
-    ops = cost = reductions = ragged = 0
+    ops = cost = reductions = ragged = contracted = 0
     combines = False
     for node in postorder(stage.scalars):
         combines |= isinstance(node, Reduce | Scan | Sort)
@@ -108,6 +110,8 @@ def cluster_of(stage: Stage, device: str) -> Cluster:
                 cost += 1
                 reductions += 1
                 ragged += leading_points(node.kind, node.operands[0], node.axes) is not None
+                found = contraction_of(node.kind, node.operands[0], stage.parallel, node.axes)
+                contracted += found is not None
             case Sort(output=0):
                 ops += 1
                 cost += SORT_COST
@@ -127,6 +131,7 @@ def cluster_of(stage: Stage, device: str) -> Cluster:
         reductions=reductions,
         combines=combines,
         ragged=0 < ragged == reductions,
+        contracted=contracted > 0,
     )
     names = frozenset(touch.buffer for touch in reads)
     return Cluster(

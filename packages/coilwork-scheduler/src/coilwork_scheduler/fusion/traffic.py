@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr
@@ -14,6 +15,9 @@ from coilwork_scheduler.occupancy import programs_of, unit_stride
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.sizes import SizeHints
 from coilwork_scheduler.stage import extent_of
+
+# Products that matrix units add in the time of one operation on vectors.
+_MATRIX_RATE: Final = 64
 
 
 @dataclass(slots=True, kw_only=True)
@@ -90,7 +94,12 @@ class Traffic:
         for part, depth in zip(cluster.parts, depths(cluster), strict=True):
             # a ragged row is taken to have one point
             walks = any(not reduced.isdisjoint(e.free_symbols) for e in part.mapping.values())
-            operations += part.cost * rows * (length if walks and not part.ragged else 1)
+            operations += (
+                part.cost
+                * rows
+                * (length if walks and not part.ragged else 1)
+                // (_MATRIX_RATE if part.contracted else 1)
+            )
             again = 0 if resident or not walks else depth
             for touch in part.reads:
                 if touch.buffer not in cluster.written and (touch, again) not in counted:

@@ -10,6 +10,7 @@ from coilwork_ir.loops import Graph
 from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.scalar import Op, Reduce, postorder
 from coilwork_ir.target import Target
+from coilwork_scheduler.contractions.known import is_contraction
 from coilwork_scheduler.cost import CostModel, KernelWork
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.fusion.cluster import (
@@ -109,6 +110,10 @@ class Weigher:
         row = broken_sort(both)
         if row is not None:
             return Verdict(None, "reject-sort", f"%{row} is the result of a sort of other rows")
+        if any(part.contracted for part in both.parts) and not is_contraction(self._draft(both)):
+            return Verdict(
+                None, "reject-contraction", "a sum of products shares a kernel with pointwise operations only"
+            )
         torn = reads_what_it_writes(both)
         if torn is not None:
             return Verdict(

@@ -7,6 +7,7 @@ the caller reads it) is still inlined where it reads less than it writes.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
@@ -17,6 +18,7 @@ from coilwork_ir.loops.access import bodies, defined
 from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.scalar import Load, Op, Scalar, leading_points, loads, postorder
 from coilwork_ir.target import Target
+from coilwork_scheduler.contractions.known import contraction_of_node
 from coilwork_scheduler.cost import CostModel, KernelWork
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.inlining.expand import Expander, Producer
@@ -33,6 +35,9 @@ _SPARE_ARGS: Final = 4
 CLEAR_WIN: Final = 0.75
 # a consumer that pads or extends its operand has some more points than it; computing there, too, loses nothing
 _EDGES: Final = 1.01
+
+# results along a side of what one program of a product computes
+_PRODUCT_BLOCK: Final = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +180,9 @@ class Inliner:
         if node.into is not None or node.checks:
             return False
         name = node.output.name
+        if any(contraction_of_node(made) is not None for made in self._makers(position)):
+            # the sums are for this node alone to round and store
+            return False
         consumers: list[int] = []
         needed = False
         for reader in self._readers.get(name, ()):
@@ -190,7 +198,7 @@ class Inliner:
         if cheap and not facts.leaves:
             return True
         points = max(sizes.numel(node.output.shape), 1)
-        evaluations = sum(self._points(c) * self._load_counts[c].get(name, 1) for c in consumers)
+        evaluations = sum(self._evaluations(c, name) for c in consumers)
         factor = evaluations / points
         size = points * node.output.dtype.itemsize
         operands = {
@@ -320,6 +328,31 @@ class Inliner:
 
     def _points_bytes(self, points: int, name: str) -> int:
         return points * self._deps.buffers[name].dtype.itemsize
+
+    def _makers(self, position: int) -> Iterator[Node]:
+        """Nodes that compute what the node at `position` reads itself."""
+        for name in self._load_counts[position]:
+            definer = self._deps.definer.get(name)
+            if definer is not None:
+                yield self._graph.nodes[definer]
+
+    def _evaluations(self, position: int, name: str) -> int:
+        """How often the consumer at `position` evaluates an element of `name`, over all elements."""
+        node = self._graph.nodes[position]
+        contraction = contraction_of_node(node)
+        if contraction is None:
+            return self._points(position) * self._load_counts[position].get(name, 1)
+        found = 0
+        for factor, others in (
+            (contraction.left, contraction.columns),
+            (contraction.right, contraction.rows),
+        ):
+            count = sum(access.buffer == name for access in loads((factor,)))
+            # once per block of the other factor
+            blocks = -(-self._sizes.numel(tuple(extent_of(r) for r in others)) // _PRODUCT_BLOCK)
+            points = self._points(position) // max(self._sizes.numel(tuple(extent_of(r) for r in others)), 1)
+            found += count * points * blocks
+        return found
 
     def _points(self, position: int) -> int:
         node = self._graph.nodes[position]

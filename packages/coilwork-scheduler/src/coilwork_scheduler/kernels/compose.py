@@ -23,6 +23,7 @@ from coilwork_ir.scalar import (
     Sort,
     cast,
     const,
+    contraction_of,
     index_value,
     load,
     op,
@@ -121,6 +122,7 @@ class _Composer:
         self._buffers = buffers
         self._renamed = renamed
         self._wide = numerics == "fast"
+        self._exact: frozenset[Scalar] = frozenset()
 
     def values(self, member: Member) -> tuple[Scalar, ...]:
         """The member's scalar graphs in the group's space."""
@@ -129,6 +131,7 @@ class _Composer:
             mapping = {}
         roots = member.stage.scalars
         done: dict[Scalar, Scalar] = {}
+        self._exact = _factors(member)
         for node in postorder(roots):
             done[node] = self._visit(node, [done[operand] for operand in node.operands], mapping)
         return tuple(done[root] for root in roots)
@@ -150,7 +153,7 @@ class _Composer:
             case Sort():
                 axis = mapping.get(node.axis, node.axis)
                 return sort(operands[0], axis, output=node.output, descending=node.descending)
-            case Op(op="cast") if self._wide:
+            case Op(op="cast") if self._wide and node not in self._exact:
                 return cast(unrounded(operands[0], node.dtype), node.dtype)
             case _:
                 return with_operands(node, operands)
@@ -186,6 +189,17 @@ class _Composer:
 
     def _walks(self, index: Expr) -> bool:
         return not self._rows.isdisjoint(index.free_symbols.intersection(self._walked))
+
+
+def _factors(member: Member) -> frozenset[Scalar]:
+    """The factors of a contraction, which stay as they were rounded: matrix units take them in no wider type."""
+    found: set[Scalar] = set()
+    for node in postorder(member.stage.scalars):
+        if isinstance(node, Reduce) and node.kind == "sum":
+            (operand,) = node.operands[:1]
+            if contraction_of(node.kind, operand, member.stage.parallel, node.axes) is not None:
+                found.update(operand.operands)
+    return frozenset(found)
 
 
 def unrounded(value: Scalar, dtype: DType) -> Scalar:

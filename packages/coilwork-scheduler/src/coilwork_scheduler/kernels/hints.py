@@ -10,6 +10,7 @@ from coilwork_ir.kernels import Hints
 from coilwork_ir.kernels.nodes import ReductionStrategy
 from coilwork_ir.scalar import Load, Sort, postorder
 from coilwork_ir.target import Target
+from coilwork_scheduler.contractions.known import is_contraction
 from coilwork_scheduler.kernels.accesses import scalars_of
 from coilwork_scheduler.kernels.compose import Draft
 from coilwork_scheduler.kernels.passes import inplace_pairs
@@ -23,6 +24,9 @@ def hints_for(
     draft: Draft, tiling: Tiling, buffers: Mapping[str, Buffer], target: Target, options: ScheduleOptions
 ) -> Hints:
     """The hints of `draft`; in-place pairs name its buffers."""
+    if target.is_gpu and is_contraction(draft):
+        # threads do not load, in the layout of a product's results, just the elements that they store
+        return Hints(reduction="contracted")
     return Hints(
         reduction=_strategy(draft, tiling, target, options),
         inplace=inplace_pairs(draft, buffers),

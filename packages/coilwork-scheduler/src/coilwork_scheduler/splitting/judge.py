@@ -12,6 +12,7 @@ from coilwork_ir.loops import Reduce
 from coilwork_ir.ops import SCALAR_OPS, SELF_COMBINING
 from coilwork_ir.scalar import Load, Op, loads, postorder, substitute_ranges
 from coilwork_ir.target import Target
+from coilwork_scheduler.contractions.known import contraction_of_node
 from coilwork_scheduler.cost import FULL_PROGRAMS, CostModel, KernelWork
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.fusion.space import refine, split_over, symbols_over
@@ -149,6 +150,9 @@ class Judge:
         """True if `node` has so few results that one kernel for them might leave the device idle."""
         extents = tuple(extent_of(r) for r in (*node.ranges, *node.axes))
         if node.checks or not all(provably_positive(e) for e in extents):
+            return False
+        if contraction_of_node(node) is not None:
+            # in pieces already, where that pays
             return False
         results = self.sizes.numel(extents[: len(node.ranges)])
         fewest = programs_of(results, across=True)

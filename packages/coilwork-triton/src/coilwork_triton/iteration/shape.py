@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
@@ -15,8 +15,6 @@ from coilwork_ir.index import (
     bounds,
     ceildiv,
     evaluate,
-    floordiv,
-    mod,
     product,
     provably_divisible,
     provably_le,
@@ -37,6 +35,7 @@ from coilwork_triton.facts.vectors import (
     together_along,
     whole_sizes,
 )
+from coilwork_triton.iteration.tiles import Letter, Tile, extent_of, flat_tile, needs_64_bits
 from coilwork_triton.launch.configs import (
     BLOCKS,
     STAGES,
@@ -50,43 +49,10 @@ from coilwork_triton.launch.configs import (
 from coilwork_triton.launch.options import TritonOptions
 from coilwork_triton.launch.search_space import Side, search_space
 
-Letter = Literal["x", "y", "z", "w", "r", "c"]
-_INT32_MAX: Final = 2**31 - 1
-# Offsets of masked-off lanes run past the end by up to a block.
-_BLOCK_SLACK: Final = 1 << 20
 _GRID_AXIS_MAX: Final = 65535
 _CHUNK: Final = 4
 # Architectures of NVIDIA GPUs with half as many units for f64 as for f32; others have few.
 _FAST_F64: Final = frozenset({"80", "90", "100"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tile:
-    """One dimension of the iteration space as the kernel walks it: its ranges flattened, first outermost.
-
-    Attributes:
-        letter: `x`, `y`, `z`, `w` or `r`, or `c` for the first elements of sorted rows.
-        numel: product of its ranges' extents.
-        block: name of its block size, a `constexpr` parameter; of `c` the size itself.
-        index: the variable that holds the flat position, as a symbol.
-        axis: its dimension in blocks of values; None where every candidate's block is one point, so that the
-            position is a scalar.
-        masked: some candidate's block does not divide the extent.
-        parts: range symbols other than `index` and what they are in terms of it.
-    """
-
-    letter: Letter
-    numel: Expr
-    block: str
-    index: Expr
-    axis: int | None
-    masked: bool
-    parts: tuple[tuple[Expr, Expr], ...]
-
-    @property
-    def mask(self) -> str:
-        """Name of its mask variable."""
-        return f"{self.letter}mask"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +69,7 @@ class Shape:
         chosen: the first elements of sorted rows: a tile that stands in the place of r.
         float_keys: f64 is fast enough to compare the keys of sorts in it.
         program: the variable that counts the kernel's programs, where it shares its grid with others.
+        zeros: what loads find outside of the tiles is 0.
         neighbourly: no access is to be wide, so that neighbouring threads touch neighbouring elements.
         chunk: neighbours along r that one thread has together in every candidate's block, where r is the only axis.
     """
@@ -118,6 +85,7 @@ class Shape:
     chosen: Tile | None = None
     float_keys: bool = False
     program: str = ""
+    zeros: bool = False
 
     @property
     def all_tiles(self) -> tuple[Tile, ...]:
@@ -191,7 +159,7 @@ def plan(
     """
     touched, ragged = accesses_of(kernel, values), is_ragged(values)
     grouped = _grouped(kernel, values, touched, ragged=ragged)
-    numels = {letter: product(_extent(r) for r in ranges) for letter, ranges in grouped.items()}
+    numels = {letter: product(extent_of(r) for r in ranges) for letter, ranges in grouped.items()}
     sorts = tuple(v for v in postorder(values) if isinstance(v, Sort))
     if sorts:
         _check_sorts(kernel, grouped)
@@ -222,7 +190,7 @@ def plan(
     configs = tuple(replace(c, fp_fusion=kernel.numerics == "fast") for c in proposed)
     tiles = _tiles(grouped, numels, walk, configs)
     rank = sum(tile.axis is not None for tile in tiles)
-    wide = _needs_64_bits(kernel, tuple(numels.values())) if options.index_dtype == "auto" else False
+    wide = needs_64_bits(kernel, tuple(numels.values())) if options.index_dtype == "auto" else False
     if options.index_dtype == "i64":
         wide = True
     crowded = any(
@@ -261,13 +229,13 @@ def _grouped(
             raise EmitError("range-tile", f"range {r.symbol.name} is {r.kind} but lies in tile {r.tile}")
         grouped.setdefault(r.tile, []).append(r)
     if tuple(grouped) == ("x",) and in_rows(grouped["x"], touched):
-        inner = next(r for r in reversed(grouped["x"]) if as_int(_extent(r)) != 1)
+        inner = next(r for r in reversed(grouped["x"]) if as_int(extent_of(r)) != 1)
         grouped = {"y": [r for r in grouped["x"] if r is not inner], "x": [inner]}
     if tuple(grouped) == ("x", "r") and ragged:
         # one length per row of results, and few rows per program
         inner = along_rows(grouped["x"], values)
         outer = [r for r in grouped["x"] if r is not inner]
-        if any(as_int(_extent(r)) != 1 for r in outer):
+        if any(as_int(extent_of(r)) != 1 for r in outer):
             grouped = {"y": outer, "x": [inner], "r": grouped["r"]}
     return grouped
 
@@ -290,13 +258,13 @@ def _tiles(
         if letter == "r" and walk == "persistent":
             # The block is there even if there is nothing to reduce; programs and turns of a loop are not.
             masked = masked or (bounds(numels[letter]).lo or 0) < 1
-        tiles.append(_tile(letter, grouped[letter], None if scalar else rank, masked))
+        tiles.append(flat_tile(letter, grouped[letter], None if scalar else rank, masked))
         rank += not scalar
     return tiles
 
 
 def _check_sorts(kernel: Kernel, grouped: Mapping[Letter, list[Range]]) -> None:
-    length = bounds(product(_extent(r) for r in grouped.get("r", ()))).hi
+    length = bounds(product(extent_of(r) for r in grouped.get("r", ()))).hi
     if len(grouped.get("r", ())) != 1 or "w" in grouped or length is None or length > LONGEST_ROW:
         raise EmitError(
             "sort-row",
@@ -376,13 +344,6 @@ def _neighbourly(
     return neighbourly([*others, *grouped["x"]], touched, flat=len(grouped["x"]) > 1)
 
 
-def _extent(r: Range) -> Expr:
-    extent = r.symbol.extent
-    if extent is None:
-        raise EmitError("range-extent", f"range {r.symbol.name} has no extent")
-    return extent
-
-
 def _walk(kernel: Kernel, numel: Expr | None, options: TritonOptions) -> Walk:
     if numel is None:
         return "pointwise"
@@ -418,36 +379,5 @@ def _typical(size: Expr) -> int:
     return max(1, low or 1, min(UNKNOWN_EXTENT, UNKNOWN_EXTENT if high is None else high))
 
 
-def _tile(letter: Letter, ranges: list[Range], axis: int | None, masked: bool) -> Tile:
-    extents = [_extent(r) for r in ranges]
-    numel = product(extents)
-    real = [r for r, extent in zip(ranges, extents) if as_int(extent) != 1]
-    if len(real) == 1:
-        index = real[0].symbol
-        parts = tuple((r.symbol, as_expr(0)) for r in ranges if r.symbol is not index)
-    else:
-        index = symbol(f"{letter}index", extent=numel)
-        inner = as_expr(1)
-        found: list[tuple[Expr, Expr]] = []
-        for number in reversed(range(len(ranges))):
-            r, extent = ranges[number], extents[number]
-            outermost = all(as_int(e) == 1 for e in extents[:number])
-            quotient = floordiv(index, inner)
-            if as_int(extent) == 1:
-                found.append((r.symbol, as_expr(0)))
-            else:
-                found.append((r.symbol, quotient if outermost else mod(quotient, extent)))
-            inner = inner * extent
-        parts = tuple(reversed(found))
-    return Tile(
-        letter=letter, numel=numel, block=BLOCKS[letter], index=index, axis=axis, masked=masked, parts=parts
-    )
-
-
 def _programs_bound(tile: Tile, configs: tuple[Config, ...]) -> Expr:
     return ceildiv(tile.numel, min(dict(c.meta)[tile.block] for c in configs))
-
-
-def _needs_64_bits(kernel: Kernel, numels: tuple[Expr, ...]) -> bool:
-    fits = all(provably_le(a.span, _INT32_MAX) for a in kernel.args)
-    return not (fits and all(provably_le(n, _INT32_MAX - _BLOCK_SLACK) for n in numels))

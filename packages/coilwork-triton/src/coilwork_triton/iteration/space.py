@@ -9,7 +9,8 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_int
 from coilwork_ir.kernels import Kernel
-from coilwork_triton.iteration.shape import Shape, Tile
+from coilwork_triton.iteration.shape import Shape
+from coilwork_triton.iteration.tiles import Tile
 from coilwork_triton.text.index_printer import IndexPrinter
 from coilwork_triton.text.tree import (
     Assign,
@@ -102,11 +103,21 @@ class Space:
 
     def prologue(self) -> tuple[Statement, ...]:
         """Definitions of the parallel tiles' positions and masks, and of symbolic extents."""
-        lines: list[Statement] = []
-        for tile in self.shape.tiles:
-            if as_int(tile.numel) is None:
-                lines.append(Assign((f"{tile.letter}numel",), self._printer.text(tile.numel)))
+        lines = self.extents()
         programs = self._program_ids(lines)
+        return (*lines, *self.positions(programs))
+
+    def extents(self) -> list[Statement]:
+        """Definitions of the extents that are not known."""
+        return [
+            Assign((f"{tile.letter}numel",), self._printer.text(tile.numel))
+            for tile in self.shape.tiles
+            if as_int(tile.numel) is None
+        ]
+
+    def positions(self, programs: Callable[[Tile], Expression]) -> list[Statement]:
+        """Definitions of the parallel tiles' positions and masks; `programs` gives a program's number along a tile."""
+        lines: list[Statement] = []
         for tile in self.shape.parallel:
             if tile.index not in self._used and not self._parts_used(tile):
                 continue
@@ -122,7 +133,7 @@ class Space:
                 position = Binary("+", Name(offset), tl("arange", Number(0), Name(tile.block)))
                 lines.append(Assign((tile.index.name,), self._expanded(position, tile)))
             lines += self._derived(tile)
-        return tuple(lines)
+        return lines
 
     def reduction_lines(self, *, looped: bool) -> tuple[Statement, ...]:
         """Definitions of the r tile's positions and mask, for one loop body or for the whole row."""

@@ -45,6 +45,8 @@ UNKNOWN_EXTENT: Final = 1024
 TRANSPOSED: Final = 0.1
 # Share of a row's last block that may lie behind the row's end.
 _WASTE: Final = 1 / 8
+# Points of rows to sort that share a program where they lie across memory.
+_SHORT_ROW: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,7 +205,8 @@ def _sorting(facts: Facts, target: Target) -> list[Config]:
     """As few threads per row as have room for it: an exchange within a thread costs a third of one between threads."""
     row = next_power_of_two(facts.extents["r"])
     rows = next_power_of_two(facts.extents.get("x", 1))
-    across = _reduces_across(facts)
+    # several long rows in one program gave wrong results on an H200 where they lie across memory: one at a time
+    across = _reduces_across(facts) and row <= _SHORT_ROW
     # elements per thread: registers for 32 keys of 8 bytes, or 64 of 4
     room = 256 // facts.sort_bytes
     found = []

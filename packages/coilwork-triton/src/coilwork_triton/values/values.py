@@ -14,8 +14,9 @@ from coilwork_ir.scalar import Const, IndexValue, Load, Op, Reduce, Scalar, Scan
 from coilwork_triton.facts.joined import Joined
 from coilwork_triton.facts.levels import Levels
 from coilwork_triton.facts.vectors import LEAST_ROW, Access, runs_on
-from coilwork_triton.iteration.shape import Shape, Tile
+from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.iteration.space import Space
+from coilwork_triton.iteration.tiles import Tile
 from coilwork_triton.text.index_printer import fits_32_bits
 from coilwork_triton.text.printer import format_expression
 from coilwork_triton.text.tree import (
@@ -228,6 +229,8 @@ class Values:
         if node.mask is not None:
             conditions.append(self.expression(scope, node.mask))
             options["other"] = plain_constant(node.other, node.dtype)
+        elif self.shape.zeros and conditions:
+            options["other"] = plain_constant(False if node.dtype.is_bool else 0, node.dtype)
         policy = self._eviction(scope, node)
         if policy:
             options["eviction_policy"] = Text(policy)
@@ -270,6 +273,7 @@ class Values:
         """The tile along which `node` may read on to the end of 16 bytes, which lets it be that wide everywhere."""
         if (
             self.shape.neighbourly
+            or self.shape.zeros
             or node.indirect
             or node.mask is not None
             or node.buffer not in self._aligned

@@ -1,0 +1,162 @@
+"""Whether a kernel of ours computes a product rather than the library: by bytes, and by what is known of either.
+
+Libraries' products are hard to beat where they are bound by arithmetic. They read operands as they lie in memory, though: a
+weight of 8 bits has to be widened into memory first, which with few rows moves several times the bytes of the product itself. There
+a kernel that widens what it reads wins however well it multiplies: 61 us against 15 us for a copy of the weight, with 16 rows
+of 4096 and 11008 columns on an H200.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from coilwork_ir.buffers import Buffer
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import as_int
+from coilwork_ir.loops import Graph, Pointwise, View
+from coilwork_ir.ops import SCALAR_OPS
+from coilwork_ir.scalar import Op, loads, postorder
+from coilwork_ir.target import Target
+from coilwork_scheduler.contractions.product import Product
+from coilwork_scheduler.cost import FULL_PROGRAMS, CostModel, KernelWork
+from coilwork_scheduler.dependence import Dependence
+from coilwork_scheduler.options import ScheduleOptions
+from coilwork_scheduler.sizes import SizeHints
+
+# Rows, or columns, up to which a product is bound by reading the other factor.
+SKINNY: Final = 64
+# Columns, or rows, that a program of a skinny product computes.
+STRIP: Final = 32
+# Operations per element that widen it, and nodes in a row that do, at most.
+_WIDENING: Final = 16
+_STEPS: Final = 4
+# Terms of a sum's piece, at least.
+_LEAST_PIECE: Final = 512
+_MOST_PIECES: Final = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Whether a kernel computes a product, in how many pieces, and why."""
+
+    generated: bool
+    pieces: int
+    reason: str
+    numbers: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProductJudge:
+    """Judges the products of one graph. `views` are its views by the names of what they define."""
+
+    graph: Graph
+    facts: Dependence
+    views: Mapping[str, View]
+    target: Target
+    model: CostModel
+    sizes: SizeHints
+    options: ScheduleOptions
+
+    def verdict(self, product: Product) -> Verdict:
+        """What is to become of `product`."""
+        pieces = self._pieces(product)
+        choice = self.options.contractions
+        if choice == "generated":
+            return Verdict(generated=True, pieces=pieces, reason="kernels are asked for", numbers={})
+        if self.target.kind != "cuda" or self.options.numerics == "strict":
+            return _call("no kernel is known to be faster", {})
+        widened = [b for b in (product.left, product.right) if self._narrower(b) < self._size(b)]
+        rows, columns = (self.sizes.value(size) for size in product.sizes[:2])
+        if not widened or min(rows, columns) > SKINNY:
+            return _call("reads what lies in memory, as a library's product does", {})
+        if product.output.dtype is DType.F32 and min(rows, columns) > 1:
+            return _call("matrix units do not multiply in f32", {})
+        if (product.left if rows > columns else product.right) not in widened:
+            return _call("what is widened is the smaller factor", {})
+        copied = sum(self._narrower(b) + self._size(b) for b in widened)
+        written = self._size(product.output)
+        once = sum(self._size(b) for b in (product.left, product.right))
+        narrow = sum(min(self._narrower(b), self._size(b)) for b in (product.left, product.right))
+        call_us = self._us(copied, 0, 1 << 20) + self._us(once, written, 1 << 20)
+        kernel_us = self._kernel_us(product, narrow, pieces)
+        numbers = {"call_us": round(call_us, 3), "kernel_us": round(kernel_us, 3), "pieces": float(pieces)}
+        if kernel_us >= call_us:
+            return _call("widening into memory costs less than pieces do", numbers)
+        reason = "widens what it reads, and moves fewer bytes"
+        return Verdict(generated=True, pieces=pieces, reason=reason, numbers=numbers)
+
+    def _narrower(self, buffer: Buffer) -> int:
+        """Bytes that computing `buffer` reads, if that is cheap and nobody writes into it; else its own."""
+        found, cost = self._behind(buffer.name, _STEPS)
+        return found if cost <= _WIDENING else self._size(buffer)
+
+    def _behind(self, name: str, steps: int) -> tuple[int, int]:
+        """The fewest bytes that computing buffer `name` reads, and the operations that takes per element."""
+        while name in self.views:
+            name = self.views[name].source
+        own = self._size(self.facts.buffers[name])
+        position = self.facts.definer.get(name)
+        made = None if position is None else self.graph.nodes[position]
+        if not steps or not isinstance(made, Pointwise) or made.into is not None or made.checks:
+            return own, 0
+        read = loads((made.body,))
+        if any(a.indirect or a.mask is not None for a in read):
+            return own, 0
+        cost = sum(SCALAR_OPS[v.op].cost for v in postorder((made.body,)) if isinstance(v, Op))
+        below = [self._behind(name, steps - 1) for name in sorted({a.buffer for a in read})]
+        found = sum(size for size, _ in below)
+        return (found, cost + sum(more for _, more in below)) if found < own else (own, 0)
+
+    def _pieces(self, product: Product) -> int:
+        """Pieces of the sums that fill the device; 1 where the product is not skinny, or long enough."""
+        rows, columns = (self.sizes.value(size) for size in product.sizes[:2])
+        exact = as_int(product.sizes[2])
+        if not self.target.is_gpu or exact is None or min(rows, columns) > SKINNY or max(rows, columns) <= 1:
+            return 1
+        strips = self._strips(product)
+        wanted = self.target.multiprocessors * FULL_PROGRAMS
+        pieces = 1
+        while (
+            strips * pieces < wanted
+            and pieces < _MOST_PIECES
+            and exact % (2 * pieces) == 0
+            and exact // (2 * pieces) >= _LEAST_PIECE
+        ):
+            pieces *= 2
+        narrow = sum(self._size(b) for b in (product.left, product.right))
+        pays = self._kernel_us(product, narrow, pieces) < self._kernel_us(product, narrow, 1)
+        return pieces if pays else 1
+
+    def _strips(self, product: Product) -> int:
+        rows, columns, _ = (self.sizes.value(size) for size in product.sizes)
+        return self.sizes.numel(product.batch) * max(1, -(-max(rows, columns) // STRIP))
+
+    def _kernel_us(self, product: Product, read_bytes: float, pieces: int) -> float:
+        """Time of a kernel that reads the factors, and of the one that adds its pieces."""
+        strips, written = self._strips(product), self._size(product.output)
+        if pieces == 1:
+            return self._us(read_bytes, written, strips)
+        results = self.sizes.numel(product.output.shape)
+        parts = 4 * pieces * results
+        return self._us(read_bytes, parts, strips * pieces) + self._us(parts, written, results)
+
+    def _us(self, read_bytes: float, write_bytes: float, programs: int) -> float:
+        return self.model.kernel_us(
+            KernelWork(
+                read_bytes=read_bytes,
+                write_bytes=write_bytes,
+                operations=0,
+                rows=programs,
+                row_length=2,
+                programs=programs,
+            )
+        )
+
+    def _size(self, buffer: Buffer) -> int:
+        return self.sizes.size_bytes(buffer)
+
+
+def _call(reason: str, numbers: Mapping[str, float]) -> Verdict:
+    return Verdict(generated=False, pieces=1, reason=reason, numbers=numbers)

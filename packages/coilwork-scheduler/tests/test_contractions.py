@@ -1,0 +1,235 @@
+"""Which matrix products become kernels, and what shares them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from coilwork_ir.kernels import Decision, KernelCall, Schedule
+from coilwork_ir.kernels.interpret import interpret_schedule
+from coilwork_ir.kernels.verify import verify_schedule
+from coilwork_ir.loops import Extern
+from coilwork_ir.loops.interpret import interpret_graph
+from coilwork_ir.loops.text import parse_graph
+from coilwork_ir.loops.verify import verify_graph
+from coilwork_ir.target import TARGETS
+from coilwork_scheduler import ScheduleOptions, schedule
+
+HEAD = "graph @g {\n"
+INT8 = """  input %x: bf16[M, K]
+  input %w: i8[N, K]
+  input %s: bf16[N]
+  %wide: bf16[N, K] = pointwise [i0: N, i1: K] {
+    t0 = load %w[i0, i1] : i8
+    t1 = cast(t0) : bf16
+    t2 = cast(t1) : f32
+    t3 = load %s[i0] : bf16
+    t4 = cast(t3) : f32
+    t5 = mul(t2, t4)
+    t6 = cast(t5) : bf16
+    yield t6
+  }
+  %turned: bf16[K, N]{1, K} = view %wide offset `0`
+  extern "aten.mm.default" (%x, %turned) contraction defines (%y: bf16[M, N]) out "aten.mm.out" ("out") fresh
+  return (%y)
+}
+"""
+LINEAR = """  input %x: f32[6, 10]
+  input %w: f32[7, 10]
+  input %b: f32[7]
+  %turned: f32[10, 7]{1, 10} = view %w offset `0`
+  extern "aten.addmm.default" (%b, %x, %turned) contraction defines (%y: f32[6, 7]) out "aten.addmm.out" ("out") fresh
+  %z: f32[2, 3, 7] = pointwise [i0: 2, i1: 3, i2: 7] {
+    t0 = load %y[3*i0 + i1, i2] : f32
+    t1 = exp(t0)
+    yield t1
+  }
+"""
+
+
+def int8_graph(m: int, n: int, k: int) -> str:
+    sizes = {"M": m, "N": n, "K": k}
+    return HEAD + "".join(str(sizes.get(c, c)) for c in INT8)
+
+
+def scheduled(
+    text: str, inputs: Sequence[Tensor] = (), *, target: str = "sm_90", **options: object
+) -> Schedule:
+    """The schedule of the graph, which gives what the graph gives for `inputs`."""
+    graph = parse_graph(text)
+    verify_graph(graph)
+    made = schedule(graph, TARGETS[target], ScheduleOptions(**options))
+    verify_schedule(made)
+    if inputs:
+        pairs = zip(interpret_schedule(made, inputs), interpret_graph(graph, inputs), strict=True)
+        for found, expected in pairs:
+            assert isinstance(found, Tensor) and isinstance(expected, Tensor)
+            close = 1e-5 if expected.dtype is torch.float32 else 2e-2
+            assert (found - expected).abs().max() <= close * expected.abs().max()
+    return made
+
+
+def calls(made: Schedule) -> list[str]:
+    return [step.target for step in made.steps if isinstance(step, Extern)]
+
+
+def strategies(made: Schedule) -> list[str]:
+    return [kernel.hints.reduction for kernel in made.kernels]
+
+
+def decision(made: Schedule, rule: str = "contraction") -> Decision:
+    (found,) = [d for d in made.decisions if d.rule == rule]
+    return found
+
+
+def drawn(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    generator = torch.Generator().manual_seed(sum(shape))
+    if dtype is torch.int8:
+        return torch.randint(-100, 100, shape, generator=generator, dtype=dtype)
+    return torch.randn(shape, generator=generator).to(dtype) / 8
+
+
+def int8_inputs(m: int, n: int, k: int) -> list[Tensor]:
+    half = torch.bfloat16
+    return [drawn(m, k, dtype=half), drawn(n, k, dtype=torch.int8), drawn(n, dtype=half)]
+
+
+def test_few_rows_against_a_weight_of_8_bits_are_one_kernel() -> None:
+    made = scheduled(int8_graph(16, 11008, 4096))
+    assert calls(made) == [] and strategies(made) == ["contracted"]
+    (step,) = made.steps
+    assert isinstance(step, KernelCall) and step.args == ("x", "w", "s", "y")
+    chosen = dict(decision(made).numbers)
+    assert decision(made).accepted and chosen["kernel_us"] < chosen["call_us"] / 3
+
+
+@pytest.mark.parametrize(
+    ("target", "m", "options"),
+    [
+        ("sm_90", 16, {"contractions": "aten"}),
+        ("sm_90", 16, {"numerics": "strict"}),
+        ("sm_90", 128, {}),
+        ("gfx942", 16, {}),
+        ("x86-64-avx512", 16, {}),
+    ],
+)
+def test_other_products_are_calls(target: str, m: int, options: dict[str, object]) -> None:
+    made = scheduled(int8_graph(m, 11008, 4096), target=target, **options)
+    assert calls(made) == ["aten.mm.default"]
+    if "contractions" not in options:
+        assert not decision(made).accepted
+
+
+@pytest.mark.parametrize("target", ["sm_90", "x86-64-avx512"])
+@pytest.mark.parametrize("numerics", ["fast", "eager"])
+@pytest.mark.parametrize("m", [1, 3])
+def test_what_widens_a_weight_is_part_of_the_product(m: int, numerics: str, target: str) -> None:
+    made = scheduled(
+        int8_graph(m, 12, 40),
+        int8_inputs(m, 12, 40),
+        target=target,
+        numerics=numerics,
+        contractions="generated",
+    )
+    assert calls(made) == [] and len(made.kernels) == 1
+    contracted = target == "sm_90" and m > 1
+    assert (strategies(made) == ["contracted"]) is contracted
+
+
+def test_a_scale_is_behind_the_sum_if_roundings_may_be_left_out() -> None:
+    inputs = int8_inputs(4, 12, 40)
+    for numerics, behind in (("fast", True), ("eager", False)):
+        made = scheduled(int8_graph(4, 12, 40), inputs, numerics=numerics, contractions="generated")
+        assert any(d.rule == "scale-sums" for d in made.decisions) is behind
+
+
+def test_few_strips_are_cut_in_pieces_of_equal_length() -> None:
+    made = scheduled(int8_graph(4, 512, 4096), int8_inputs(4, 512, 4096), contractions="generated")
+    assert strategies(made) == ["contracted", "persistent"]
+    first, second = (kernel.ranges[-1].symbol.extent for kernel in made.kernels)
+    assert repr(first) == "512" and repr(second) == "8"
+
+
+def test_a_bias_and_what_follows_share_the_kernel() -> None:
+    inputs = [drawn(6, 10), drawn(7, 10), drawn(7)]
+    made = scheduled(HEAD + LINEAR + "  return (%z)\n}\n", inputs, contractions="generated")
+    assert strategies(made) == ["contracted"] and calls(made) == []
+    assert made.kernels[0].hints.inplace == ()
+    both = scheduled(HEAD + LINEAR + "  return (%z, %y)\n}\n", inputs, contractions="generated")
+    assert strategies(both) == ["contracted"] and len(both.kernels[0].stores) == 2
+
+
+def test_a_reduction_of_the_result_is_a_kernel_of_its_own() -> None:
+    rows = """  (%m: f32[2, 3]) = reduce max [i0: 2, i1: 3 | r0: 7] {
+    t0 = load %z[i0, i1, r0] : f32
+    yield t0
+  }
+  return (%m, %z)
+}
+"""
+    inputs = [drawn(6, 10), drawn(7, 10), drawn(7)]
+    made = scheduled(HEAD + LINEAR + rows, inputs, contractions="generated")
+    assert sorted(strategies(made)) == ["contracted", "persistent"]
+
+
+def test_what_costs_much_for_each_element_of_a_factor_is_computed_once() -> None:
+    text = """graph @g {
+  input %x: f32[512, 64]
+  input %v: f32[512, 64]
+  input %w: f32[64, 4096]
+  %a: f32[512, 64] = pointwise [i0: 512, i1: 64] {
+    t0 = load %x[i0, i1] : f32
+    t1 = load %v[i0, i1] : f32
+    t2 = erf(t0)
+    t3 = mul(t2, t1)
+    yield t3
+  }
+  extern "aten.mm.default" (%a, %w) contraction defines (%y: f32[512, 4096]) out "aten.mm.out" ("out") fresh
+  return (%y)
+}
+"""
+    assert strategies(scheduled(text, contractions="generated")) == ["none", "contracted"]
+
+
+def test_batches_and_operands_in_any_layout() -> None:
+    text = """graph @g {
+  input %x: f16[3, 5, 8]
+  input %w: f16[3, 6, 8]
+  input %b: f16[5, 1]
+  %xv: f16[3, 5, 4]{40, 8, 2} = view %x offset `1`
+  %wv: f16[3, 4, 6]{48, 1, 8} = view %w offset `2`
+  extern "aten.baddbmm.default" (%bv, %xv, %wv) contraction defines (%y: f16[3, 5, 6]) out "aten.baddbmm.out" ("out") fresh
+  return (%y)
+}
+""".replace("  extern", "  %bv: f16[3, 5, 6]{0, 1, 0} = view %b offset `0`\n  extern")
+    half = torch.float16
+    inputs = [drawn(3, 5, 8, dtype=half), drawn(3, 6, 8, dtype=half), drawn(5, 1, dtype=half)]
+    made = scheduled(text, inputs, contractions="generated")
+    assert strategies(made) == ["contracted"]
+
+
+def test_sums_weighted_by_other_factors_are_calls() -> None:
+    weighted = LINEAR.replace("(%b, %x, %turned)", "(%b, %x, %turned, alpha = 2.0)")
+    assert weighted != LINEAR
+    made = scheduled(
+        HEAD + weighted + "  return (%z)\n}\n",
+        [drawn(6, 10), drawn(7, 10), drawn(7)],
+        contractions="generated",
+    )
+    assert calls(made) == ["aten.addmm.default"]
+
+
+def test_sizes_may_be_unknown() -> None:
+    text = """graph @g {
+  symbol s0 in [2, 100]
+  input %x: f32[s0, 8]
+  input %w: f32[8, 5]
+  extern "aten.mm.default" (%x, %w) contraction defines (%y: f32[s0, 5]) out "aten.mm.out" ("out") fresh
+  return (%y)
+}
+"""
+    made = scheduled(text, [drawn(7, 8), drawn(8, 5)], contractions="generated")
+    assert strategies(made) == ["contracted"]

@@ -1,0 +1,90 @@
+"""Tiles: the dimensions of a kernel's iteration space as its text walks them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from coilwork_ir.errors import EmitError
+from coilwork_ir.index import Expr, as_expr, as_int, floordiv, mod, product, provably_le, symbol
+from coilwork_ir.kernels import Kernel, Range
+from coilwork_triton.launch.configs import BLOCKS
+
+Letter = Literal["x", "y", "z", "w", "r", "c"]
+_INT32_MAX: Final = 2**31 - 1
+# Offsets of masked-off lanes run past the end by up to a block.
+_BLOCK_SLACK: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tile:
+    """One dimension of the iteration space as the kernel walks it: its ranges flattened, first outermost.
+
+    Attributes:
+        letter: `x`, `y`, `z`, `w` or `r`, or `c` for the first elements of sorted rows.
+        numel: product of its ranges' extents.
+        block: name of its block size, a `constexpr` parameter; of `c` the size itself.
+        index: the variable that holds the flat position, as a symbol.
+        axis: its dimension in blocks of values; None where every candidate's block is one point, so that the
+            position is a scalar.
+        masked: some candidate's block does not divide the extent.
+        parts: range symbols other than `index` and what they are in terms of it.
+    """
+
+    letter: Letter
+    numel: Expr
+    block: str
+    index: Expr
+    axis: int | None
+    masked: bool
+    parts: tuple[tuple[Expr, Expr], ...]
+
+    @property
+    def mask(self) -> str:
+        """Name of its mask variable."""
+        return f"{self.letter}mask"
+
+
+def extent_of(r: Range) -> Expr:
+    """The points of `r`.
+
+    Raises:
+        EmitError: it has no extent.
+    """
+    extent = r.symbol.extent
+    if extent is None:
+        raise EmitError("range-extent", f"range {r.symbol.name} has no extent")
+    return extent
+
+
+def flat_tile(letter: Letter, ranges: list[Range], axis: int | None, masked: bool) -> Tile:
+    """The tile that walks `ranges`, outermost first, along dimension `axis` of blocks; see `Tile`."""
+    extents = [extent_of(r) for r in ranges]
+    numel = product(extents)
+    real = [r for r, extent in zip(ranges, extents) if as_int(extent) != 1]
+    if len(real) == 1:
+        index = real[0].symbol
+        parts = tuple((r.symbol, as_expr(0)) for r in ranges if r.symbol is not index)
+    else:
+        index = symbol(f"{letter}index", extent=numel)
+        inner = as_expr(1)
+        found: list[tuple[Expr, Expr]] = []
+        for number in reversed(range(len(ranges))):
+            r, extent = ranges[number], extents[number]
+            outermost = all(as_int(e) == 1 for e in extents[:number])
+            quotient = floordiv(index, inner)
+            if as_int(extent) == 1:
+                found.append((r.symbol, as_expr(0)))
+            else:
+                found.append((r.symbol, quotient if outermost else mod(quotient, extent)))
+            inner = inner * extent
+        parts = tuple(reversed(found))
+    return Tile(
+        letter=letter, numel=numel, block=BLOCKS[letter], index=index, axis=axis, masked=masked, parts=parts
+    )
+
+
+def needs_64_bits(kernel: Kernel, numels: tuple[Expr, ...]) -> bool:
+    """True unless offsets into every argument, and positions along tiles of `numels` points, provably fit in 32 bits."""
+    fits = all(provably_le(a.span, _INT32_MAX) for a in kernel.args)
+    return not (fits and all(provably_le(n, _INT32_MAX - _BLOCK_SLACK) for n in numels))

@@ -1,0 +1,158 @@
+"""Sums of products on matrix units: in Triton's interpreter and compiled."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from contraction_kernels import Product, int8_linear, product_kernel, product_over_two_ranges
+from kernel_bench import TARGETS, TritonProcess, compile_source, corners, grid_of, run_source
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.interpret_ops import torch_dtype
+from coilwork_ir.kernels import Hints, Kernel
+from coilwork_ir.kernels.interpret import interpret_kernel
+from coilwork_ir.kernels.verify import verify_kernel
+from coilwork_ir.target import target
+from coilwork_triton import TritonCodegen
+
+F32, F16, BF16, I8 = DType.F32, DType.F16, DType.BF16, DType.I8
+
+
+def tensors_of(kernel: Kernel) -> list[torch.Tensor]:
+    """Small numbers for every input; outputs start as nan."""
+    generator = torch.Generator().manual_seed(len(kernel.args))
+    found = []
+    for argument in kernel.args:
+        dtype, count = torch_dtype(argument.dtype), int(repr(argument.span))
+        if argument.role == "out":
+            found.append(torch.full((count,), float("nan"), dtype=dtype))
+        elif argument.dtype is I8:
+            found.append(torch.randint(-100, 100, (count,), generator=generator, dtype=dtype))
+        else:
+            found.append(torch.randn(count, generator=generator).to(dtype))
+    return found
+
+
+def agree(process: TritonProcess, kernel: Kernel, **options) -> None:
+    """Fail unless every candidate does what the kernel means."""
+    verify_kernel(kernel)
+    source = TritonCodegen().emit(kernel, target("sm_90"), options)
+    assert "tl.dot" in source.text
+    tensors = tensors_of(kernel)
+    expected = {a.name: t.clone() for a, t in zip(kernel.args, tensors, strict=True)}
+    interpret_kernel(kernel, expected, ())
+    for number in range(len(source.configs)):
+        found = run_source(process, source, [t.clone() for t in tensors], (), number)
+        for (name, wanted), got in zip(expected.items(), found, strict=True):
+            close = (
+                {"rtol": 1e-2, "atol": 1e-2} if wanted.dtype.itemsize == 2 else {"rtol": 1e-4, "atol": 1e-3}
+            )
+            torch.testing.assert_close(got, wanted, **close, msg=lambda m, name=name: f"{name}: {m}")
+
+
+@pytest.mark.parametrize("dtype", [F32, F16, BF16])
+@pytest.mark.parametrize("m, n, k", [(16, 32, 64), (5, 33, 17), (70, 65, 50), (2, 2, 2)])
+def test_products(engine: TritonProcess, m: int, n: int, k: int, dtype: DType) -> None:
+    agree(engine, product_kernel(Product(m=m, n=n, k=k, left=dtype, right=dtype)))
+
+
+@pytest.mark.parametrize("left_by_rows", [True, False])
+@pytest.mark.parametrize("right_by_rows", [True, False])
+def test_transposed_factors(engine: TritonProcess, left_by_rows: bool, right_by_rows: bool) -> None:
+    shape = Product(
+        m=40, n=27, k=35, left=F16, right=F16, left_by_rows=left_by_rows, right_by_rows=right_by_rows
+    )
+    agree(engine, product_kernel(shape))
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_batches(engine: TritonProcess, batch: int) -> None:
+    agree(engine, product_kernel(Product(m=20, n=17, k=19, batch=batch, left=F32, right=F32)))
+
+
+@pytest.mark.parametrize("k", [64, 50])
+@pytest.mark.parametrize("half", [F16, BF16])
+def test_weights_of_8_bits_are_widened_in_the_kernel(engine: TritonProcess, k: int, half: DType) -> None:
+    agree(engine, int8_linear(m=16, n=40, k=k, half=half))
+
+
+@pytest.mark.parametrize("m, k", [(20, 37), (90, 64)])
+def test_what_becomes_of_factors_and_sums(engine: TritonProcess, m: int, k: int) -> None:
+    """A factor that is not zero where it reads zeros, a bias per column, an activation, a residual."""
+    agree(engine, product_kernel(Product(m=m, n=33, k=k, left=F32, right=F32, left_exp=True, epilogue=True)))
+
+
+def test_a_sum_over_two_ranges(engine: TritonProcess) -> None:
+    agree(engine, product_over_two_ranges())
+
+
+def test_what_is_overwritten_is_loaded_before(engine: TritonProcess) -> None:
+    kernel = product_kernel(Product(m=20, n=33, k=40, left=F32, right=F32, over=True))
+    text = TritonCodegen().emit(kernel, target("sm_90"), {}).text
+    assert text.index("tl.load(io0") < text.index("debug_barrier") < text.index("tl.store")
+    agree(engine, kernel)
+
+
+def test_a_kernel_in_64_bits(engine: TritonProcess) -> None:
+    agree(engine, product_kernel(Product(m=20, n=17, k=19, batch=2, left=F16, right=F16)), index_dtype="i64")
+
+
+def test_corners_of_the_search_space(engine: TritonProcess) -> None:
+    kernel = product_kernel(Product(m=70, n=40, k=33, left=F16, right=F16, epilogue=True))
+    source = TritonCodegen().emit(kernel, target("sm_90"), {})
+    tensors = tensors_of(kernel)
+    expected = {a.name: t.clone() for a, t in zip(kernel.args, tensors, strict=True)}
+    interpret_kernel(kernel, expected, ())
+    found = corners(source)
+    assert len(found) > 5
+    for config in found:
+        reply = engine.ask(
+            {
+                "do": "run",
+                "text": source.text,
+                "entry": source.entry,
+                "tensors": [t.clone() for t in tensors],
+                "sizes": [],
+                "grid": grid_of(source, config, ()),
+                "meta": dict(config.meta),
+                "options": {},
+            }
+        )
+        torch.testing.assert_close(reply[-1], expected["out0"], rtol=1e-2, atol=1e-2)
+
+
+def test_unhinted_products_are_walked_like_any_reduction() -> None:
+    kernel = product_kernel(Product(m=8, n=8, k=8, left=F32, right=F32), hints=Hints(reduction="looped"))
+    assert "tl.dot" not in TritonCodegen().emit(kernel, target("sm_90"), {}).text
+
+
+def test_blocks_with_all_stages_fit_the_shared_memory() -> None:
+    for name in TARGETS:
+        device = target(name)
+        for shape in (
+            Product(m=8192, n=50257, k=768, left=BF16, right=BF16),
+            Product(m=16, n=11008, k=4096, left=BF16, right=BF16),
+            Product(m=4096, n=4096, k=4096, left=F32, right=F32),
+        ):
+            source = TritonCodegen().emit(product_kernel(shape), device, {})
+            assert len(source.configs) > 1
+            for config in source.configs:
+                meta = dict(config.meta)
+                sides = meta["YBLOCK"] + meta["XBLOCK"]
+                block = sides * meta["R0_BLOCK"] * shape.left.itemsize
+                assert block * meta["STAGES"] <= device.shared_memory_bytes
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TARGETS)
+def test_odd_products_compile(compiler: TritonProcess, name: str) -> None:
+    kernel = product_kernel(Product(m=8192, n=50257, k=768, left=BF16, right=BF16, right_by_rows=False))
+    text = compile_source(compiler, TritonCodegen().emit(kernel, target(name), {}), name)
+    assert ("wgmma" if name == "sm_90" else "mfma") in text
+
+
+@pytest.mark.slow
+def test_8_bit_weights_are_copied_16_bytes_at_a_time(compiler: TritonProcess) -> None:
+    kernel = int8_linear(m=16, n=11008, k=4096, half=BF16)
+    text = compile_source(compiler, TritonCodegen().emit(kernel, target("sm_90"), {}), "sm_90")
+    assert "cp.async.cg.shared.global [" in text and "0x10" in text and "mma.sync" in text
