@@ -219,7 +219,8 @@ def opinfo(session: nox.Session) -> None:
     device = "cuda" if "cuda" in session.posargs else "cpu"
     arguments = ["-m", "integration_tests.operators.sweep", "--results", f"opinfo_{device}.jsonl"]
     if "--processes" not in session.posargs:
-        arguments += ["--processes", str(os.cpu_count() or 1)]
+        cores = os.cpu_count() or 1
+        arguments += ["--processes", str(cores if device == "cpu" else max(1, cores // 4))]
     if device == "cuda":
         environment = use_present_environment(session)
         environment["PYTHONPATH"] += os.pathsep + str(ROOT)

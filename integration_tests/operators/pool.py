@@ -24,12 +24,13 @@ NEW_CONTEXT = ("crash", "died", "timeout")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What every worker is told, how long a unit may take, and when to stop taking new ones."""
+    """What every worker is told, how long a unit may take, when to stop taking new ones, and who builds kernels for a worker."""
 
     device: str
     samples: int
     limit_s: float
     deadline: float
+    builders: int = 1
 
 
 @dataclass(slots=True)
@@ -51,7 +52,7 @@ class Worker:
             [sys.executable, "-m", "integration_tests.operators.worker", "--device", settings.device,
              "--samples", str(settings.samples)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._complaints, bufsize=0,
-            env=os.environ | {"COILWORK_WORKERS": "1", "OMP_NUM_THREADS": "1"},
+            env=os.environ | {"COILWORK_WORKERS": str(settings.builders), "OMP_NUM_THREADS": "1"},
         )
         # fmt: on
         self._unread = b""

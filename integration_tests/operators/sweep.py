@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import threading
 import time
 from pathlib import Path
@@ -106,6 +107,8 @@ def main() -> int:
         samples=chosen.samples,
         limit_s=chosen.limit,
         deadline=started + chosen.seconds,
+        # Triton takes a hundred times as long as a C++ compiler
+        builders=1 if chosen.device == "cpu" else max(1, (os.cpu_count() or 1) // chosen.processes),
     )
     done: SimpleQueue[list[dict[str, Any]]] = SimpleQueue()
     threads, pending = run(todo, settings, processes=chosen.processes, finished=done)
