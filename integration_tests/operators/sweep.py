@@ -24,7 +24,7 @@ from integration_tests.operators.database import operators
 from integration_tests.operators.exceptions import reason
 from integration_tests.operators.pool import Settings, run
 from integration_tests.operators.units import DTYPES, FULLY, WAYS_OF_A_SWEEP, Unit, chosen_names, units
-from integration_tests.operators.verdicts import is_failure, table
+from integration_tests.operators.verdicts import is_failure, others, table
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -130,6 +130,8 @@ def report(records: list[dict[str, Any]], *, left: int) -> int:
         unexplained += known is None
         why = f"known: {known}" if known else f"{record['detail'][:400]}  [{record['sample'][:160]}]"
         print(f"{record['status']:10} {record['op']} {record['way']} {record['dtype']}: {why}")
+    for line in others(records):
+        print(line)
     print(f"{len(failures)} failures, {unexplained} of them without a known reason")
     return 1 if unexplained else 0
 

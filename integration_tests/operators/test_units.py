@@ -18,6 +18,7 @@ from integration_tests.operators.verdicts import (
     NOT_OURS,
     VERDICTS,
     is_failure,
+    others,
     pairs,
     table,
 )
@@ -59,6 +60,19 @@ def test_the_table_counts_pairs_and_rejections() -> None:
     text = table(records)
     assert "equal: 2 of 3 pairs compared, 66.67 %" in text
     assert "rejected for 1 operators (6 calls), accepted for 1" in text
+
+
+def test_what_others_do_is_told_once_per_way() -> None:
+    records = [
+        {**record("add", "torch"), "detail": "1 instead of 2\nmore"},
+        {**record("add", "torch", dtype="int64"), "detail": "3 instead of 4"},
+        {**record("mul", "eager"), "detail": ""},
+        record("mul", "wrong", way="dynamic"),
+    ]
+    assert others(records) == [
+        "add forward float32,int64: aot_eager, in which nothing is ours, does so too: 1 instead of 2",
+        "mul forward float32: Dynamo compiles nothing",
+    ]
 
 
 def test_the_shards_are_all_operators() -> None:

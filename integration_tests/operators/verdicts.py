@@ -63,6 +63,23 @@ def is_failure(record: Record) -> bool:
     return MEANING[record["status"]] in FAILURES
 
 
+def others(records: Sequence[Record]) -> list[str]:
+    """A line for every operator and way in which something else than the compiler differs, with the reason and the dtypes."""
+    units: dict[tuple[str, str], tuple[str, list[str]]] = {}
+    for record in records:
+        if record["status"] == "torch":
+            first = record["detail"].partition("\n")[0][:160]
+            why = f"aot_eager, in which nothing is ours, does so too: {first}"
+        elif record["status"] == "eager":
+            why = "Dynamo compiles nothing"
+        else:
+            continue
+        units.setdefault((record["op"], record["way"]), (why, []))[1].append(record["dtype"])
+    return [
+        f"{op} {way} {','.join(dict.fromkeys(dtypes))}: {why}" for (op, way), (why, dtypes) in units.items()
+    ]
+
+
 def table(records: Sequence[Record]) -> str:
     """Pairs of operator and dtype by verdict, a line per dtype; then each way of calling, in pairs; then rejected calls."""
     verdicts = pairs(records)
