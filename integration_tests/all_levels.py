@@ -1,6 +1,6 @@
 """A torch.compile backend that runs every graph at every level of the compiler and compares them on each call.
 
-eager == interpret(graph) == interpret(schedule) == interpret(program) == Python == FX == C++, results and overwritten inputs alike.
+eager == interpret(graph) == interpret(schedule) == interpret(program) == Python == native == FX == C++, results and overwritten inputs alike.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 from coilwork.clock import StageClock
 from coilwork.drive import boxed, make_call
 from coilwork.job import Job, Role, open_job
-from coilwork.options import CompileOptions, Wrapper
+from coilwork.options import CompileOptions, Executor, Wrapper
 from coilwork.stages import Compiled, run_stages
 from coilwork.torch_compat import compile_with_aot_autograd
 from coilwork_cache import Store
@@ -30,7 +30,12 @@ from coilwork_runtime import Builder
 from coilwork_scheduler import ScheduleOptions, schedule
 
 Call = Callable[[list[Any]], Sequence[Any]]
-WRAPPERS: tuple[Wrapper, ...] = ("python", "fx", "cpp")
+DRIVERS: tuple[tuple[str, Wrapper, Executor], ...] = (
+    ("python", "python", "python"),
+    ("native", "python", "native"),
+    ("fx", "fx", "auto"),
+    ("cpp", "cpp", "auto"),
+)
 
 
 class LevelError(AssertionError):
@@ -77,12 +82,12 @@ class AllLevels:
         def call(args: list[Any]) -> Sequence[Any]:
             given = list(args)
             args.clear()
-            outcomes = {name: run(level, given) for name, level in levels.items()}
+            outcomes = {name: run(level, given, donated=job.donated) for name, level in levels.items()}
             expected = run(eager, given, keep=True)
             for name, outcome in outcomes.items():
                 _check(f"{name} of {job.graph_id}", outcome, Outcome(results=expected.results, inputs=given))
             first = outcomes["python"]
-            for name in ("fx", "cpp"):
+            for name in ("native", "fx", "cpp"):
                 if name in outcomes:
                     _check(f"{name} against python, of {job.graph_id}", outcomes[name], first, exact=True)
             self.calls += 1
@@ -100,10 +105,11 @@ class AllLevels:
             "program": lambda args: interpret_program(compiled.program, args, constants),
         }
         builder = Builder(self.store)
-        for wrapper in WRAPPERS:
-            driven = replace(job, options=replace(job.options, wrapper=wrapper), clock=StageClock())
+        for name, wrapper, executor in DRIVERS:
+            options = replace(job.options, wrapper=wrapper, executor=executor)
+            driven = replace(job, options=options, clock=StageClock())
             try:
-                levels[wrapper] = make_call(compiled, driven, builder, self.store)
+                levels[name] = make_call(compiled, driven, builder, self.store).call
             except EmitError as error:
                 if wrapper != "cpp":
                     raise
@@ -113,19 +119,21 @@ class AllLevels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a call returned, and its inputs afterwards."""
+    """What a call returned, and its inputs afterwards: `None` in place of those that it may have overwritten."""
 
     results: Sequence[Any]
     inputs: Sequence[Any]
 
 
-def run(call: Call, given: Sequence[Any], *, keep: bool = False) -> Outcome:
-    """Call on copies of `given` (on itself with `keep`), from a fixed seed."""
+def run(call: Call, given: Sequence[Any], *, keep: bool = False, donated: Sequence[int] = ()) -> Outcome:
+    """Call on copies of `given` (on itself with `keep`), from a fixed seed. `donated` are inputs that are the call's to overwrite."""
     inputs = list(given) if keep else [clone(value) for value in given]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         results = call(list(inputs))
-    return Outcome(results=results, inputs=inputs)
+    return Outcome(
+        results=results, inputs=[None if k in donated else value for k, value in enumerate(inputs)]
+    )
 
 
 def clone(value: Any) -> Any:
@@ -147,6 +155,8 @@ def _check(what: str, ours: Outcome, expected: Outcome, *, exact: bool = False) 
     pairs = [("result", *pair) for pair in zip(ours.results, expected.results, strict=True)]
     pairs += [("input", *pair) for pair in zip(ours.inputs, expected.inputs, strict=True)]
     for kind, one, other in pairs:
+        if kind == "input" and one is None:
+            continue
         if not isinstance(other, Tensor):
             if one != other:
                 raise LevelError(f"{what}: {kind} {one!r}, expected {other!r}")

@@ -108,6 +108,12 @@ def test_what_stays(function: Callable[..., Any], shapes: Any, why: str) -> None
     assert len(sizes(made, "meta") if len(shapes[0]) == 2 else [1]) == 1
 
 
+def test_where_kernels_store_such_rows_nothing_is_cut() -> None:
+    options = LayoutOptions(layout="captured", devices=("meta",), by_rows=False)
+    made, decision = decided(logits, empty(8192, 768), empty(50257, 768), options=options)
+    assert decision.by_rows == () and sizes(made, "meta") == [(8192, 768, 50257)]
+
+
 def test_joint_graphs_and_strict_numerics_stay() -> None:
     gm = make_fx(logits, tracing_mode="fake")(empty(8192, 768), empty(50257, 768))
     made, decision = pad_products(gm, ON_META, joint=True)

@@ -123,6 +123,43 @@ def test_other_products_are_calls(target: str, m: int, options: dict[str, object
         assert not decision(made).accepted
 
 
+def logits_graph(m: int, n: int, k: int, layout: str = "") -> str:
+    """Rows times the transpose of a weight in bf16."""
+    weight = layout or f"{{1, {k}}}"
+    return (
+        f"graph @logits {{\n  input %x: bf16[{m}, {k}]\n  input %w: bf16[{k}, {n}]{weight}\n"
+        f'  extern "aten.mm.default" (%x, %w) contraction defines (%y: bf16[{m}, {n}]) out "aten.mm.out" ("out")\n'
+        "  return (%y)\n}"
+    )
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(50257, 8192), (50257, 1024), (30522, 4096), (50260, 8192)])
+def test_rows_that_are_no_whole_vectors_are_stored_by_a_kernel(columns: int, rows: int) -> None:
+    made = scheduled(logits_graph(rows, columns, 768))
+    assert calls(made) == [] and strategies(made) == ["contracted"]
+    assert decision(made).accepted and "no whole vectors" in decision(made).reason
+    numbers = dict(decision(made).numbers)
+    assert numbers["kernel_us"] <= 0.8 * numbers["call_us"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "inner", "layout", "options"),
+    [
+        (8192, 50264, 768, "", {}),
+        (16, 50257, 768, "", {}),
+        (8192, 50257, 770, "", {}),
+        (8192, 50257, 768, "{50257, 1}", {}),
+        (8192, 50257, 768, "", {"numerics": "strict"}),
+    ],
+    ids=["whole vectors", "bound by the weight", "odd sums", "odd rows of the weight", "strict"],
+)
+def test_products_that_a_kernel_gains_nothing_by(
+    rows: int, columns: int, inner: int, layout: str, options: dict[str, object]
+) -> None:
+    made = scheduled(logits_graph(rows, columns, inner, layout), **options)
+    assert calls(made) == ["aten.mm.default"] and not decision(made).accepted
+
+
 @pytest.mark.parametrize("target", ["sm_90", "x86-64-avx512"])
 @pytest.mark.parametrize("numerics", ["fast", "eager"])
 @pytest.mark.parametrize("m", [1, 3])
@@ -151,6 +188,11 @@ def test_few_strips_are_cut_in_pieces_of_equal_length() -> None:
     assert strategies(made) == ["contracted", "persistent"]
     first, second = (kernel.ranges[-1].symbol.extent for kernel in made.kernels)
     assert repr(first) == "512" and repr(second) == "8"
+
+
+def test_one_row_is_a_reduction_like_others() -> None:
+    made = scheduled(int8_graph(1, 512, 4096), int8_inputs(1, 512, 4096))
+    assert decision(made).accepted and strategies(made) == ["persistent"]
 
 
 def test_a_bias_and_what_follows_share_the_kernel() -> None:

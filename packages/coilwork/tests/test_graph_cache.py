@@ -142,8 +142,20 @@ def replace_graphs(store: LocalStore, records: dict[str, bytes]) -> None:
         lambda store: replace_graphs(store, {"module.py": b"def make_call(:"}),
         lambda store: replace_graphs(store, {"module.py": b"KERNELS = ()"}),
         lambda store: replace_graphs(store, {"module.py": b"\xff\xfe"}),
+        lambda store: replace_graphs(store, {"program.bin": b"coilwork"}),
     ],
-    ids=["truncated", "flipped", "empty", "report", "json", "constant", "syntax", "contents", "encoding"],
+    ids=[
+        "truncated",
+        "flipped",
+        "empty",
+        "report",
+        "json",
+        "constant",
+        "syntax",
+        "contents",
+        "encoding",
+        "program",
+    ],
 )
 def test_damage_is_a_warning_and_a_recompile(
     damage: Callable[[LocalStore], None], strictly: Compile, tmp_path: Path

@@ -71,7 +71,9 @@ def test_training_in_channels_last(strictly: Compile, dynamic: bool) -> None:
 
 
 def test_the_options_decide() -> None:
-    assert layout_options(CompileOptions()) == LayoutOptions()
+    # kernels store rows of any length, unless they are not to multiply
+    assert layout_options(CompileOptions()) == LayoutOptions(by_rows=False)
+    assert layout_options(CompileOptions(contractions="aten")) == LayoutOptions()
     assert layout_options(CompileOptions(conv_layout="captured")).layout == "captured"
     assert layout_options(CompileOptions(numerics="strict")).layout == "captured"
     asked = CompileOptions(numerics="strict", conv_layout="channels_last")

@@ -71,6 +71,8 @@ class LayoutOptions:
             `torch.backends.cudnn` says; only then do their kernels prefer channels-last. Default: True, as in torch.
         pad_products: pad matrix products on `devices`: sizes in 16 bit floats to multiples of 8 where that saves more
             than its copies cost, and rows to multiples of 16 bytes where the graph is free to choose. Default: True.
+        by_rows: compute products that cannot be padded, since their results must be dense, by blocks of rows. Off where
+            kernels store such rows themselves. Default: True.
     """
 
     layout: ConvolutionLayout = "auto"
@@ -79,6 +81,7 @@ class LayoutOptions:
     blocked_devices: tuple[str, ...] = ("cpu",)
     tf32_convolutions: bool = True
     pad_products: bool = True
+    by_rows: bool = True
 
 
 def names(listed: tuple[str, ...], target: str) -> bool:

@@ -8,7 +8,7 @@ window's place, which kernels compute where they need them; the minimum cut then
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -21,7 +21,7 @@ from coilwork_lowering.torch_compat import fake_mode_of
 
 _aten: Final = torch.ops.aten
 _prims: Final = torch.ops.prims
-_POOLS: Final = {"max_pool2d_with_indices": 2, "max_pool3d_with_indices": 3}
+_POOLS: Final[Mapping[str, int]] = {"max_pool2d_with_indices": 2, "max_pool3d_with_indices": 3}
 _BACKWARDS: Final = frozenset(f"{name}_backward" for name in _POOLS)
 _NARROW: Final = (torch.uint8, torch.int16, torch.int32)
 

@@ -6,14 +6,19 @@ from coilwork_runtime.devices import describe_device
 from coilwork_runtime.errors import (
     ArtifactError,
     DeviceError,
+    ExecutorUnavailableError,
     KernelBuildError,
     KernelLaunchError,
     LayoutError,
+    LifetimeError,
     MissingCompilerError,
     MissingTritonError,
     ModuleTextError,
+    ProgramBytesError,
     RuntimeFault,
 )
+from coilwork_runtime.executor.lifetimes import LifetimeChecker
+from coilwork_runtime.executor.program import NativeProgram, load_native
 from coilwork_runtime.loader import load_python
 from coilwork_runtime.triton_kernels.searching import Search
 from coilwork_runtime.version import __version__
@@ -22,18 +27,24 @@ __all__ = [
     "ArtifactError",
     "Builder",
     "DeviceError",
+    "ExecutorUnavailableError",
     "KernelBuildError",
     "KernelLaunchError",
     "LayoutError",
+    "LifetimeChecker",
+    "LifetimeError",
     "LoadedArtifact",
     "MissingCompilerError",
     "MissingTritonError",
     "ModuleTextError",
+    "NativeProgram",
+    "ProgramBytesError",
     "RuntimeFault",
     "Search",
     "__version__",
     "describe_device",
     "load_artifact",
+    "load_native",
     "load_python",
     "save_artifact",
 ]

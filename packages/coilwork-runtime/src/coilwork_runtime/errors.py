@@ -59,3 +59,15 @@ class ArtifactError(RuntimeFault):
 
 class ModuleTextError(RuntimeFault):
     """The text of a generated module is damaged: it does not define what such a module defines."""
+
+
+class ProgramBytesError(RuntimeFault):
+    """The bytes of a program cannot be read: they are damaged, or of another version."""
+
+
+class ExecutorUnavailableError(RuntimeFault):
+    """The native executor can neither be loaded nor built on this machine."""
+
+
+class LifetimeError(RuntimeFault):
+    """A program's memory is not handled as planned: a name defined or freed twice, memory handed out twice, a leak."""

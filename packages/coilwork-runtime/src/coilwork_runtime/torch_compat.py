@@ -43,3 +43,21 @@ def current_cuda_device() -> int:
 def raw_cuda_stream(device: int) -> int:
     """The handle of the current stream of a CUDA device."""
     return torch._C._cuda_getCurrentRawStream(device)
+
+
+# Tensors as handles of torch's C interface, in capsules without a name, and back; the latter deletes the handles.
+handles_of = cast(
+    Callable[[list[torch.Tensor]], list[object]], torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors
+)
+tensors_of = cast(
+    Callable[[list[object]], list[torch.Tensor]], torch._C._aoti.alloc_tensors_by_stealing_from_void_ptrs
+)
+
+
+def operator_schema(namespace: str, name: str, overload: str) -> Any | None:
+    """The `FunctionSchema` of an operator overload, `None` if torch has no such operator."""
+    wanted = "" if overload == "default" else overload
+    for schema in torch._C._jit_get_schemas_for_operator(f"{namespace}::{name}"):
+        if schema.overload_name == wanted:
+            return schema
+    return None

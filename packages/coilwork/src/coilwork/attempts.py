@@ -6,8 +6,9 @@ import warnings
 from collections.abc import Sequence
 from typing import Final
 
-from coilwork.drive import Call, make_call
+from coilwork.drive import make_call
 from coilwork.errors import CoilworkFallbackWarning
+from coilwork.executors import Driven
 from coilwork.job import Job
 from coilwork.stages import Compiled, run_stages
 from coilwork_cache import Store
@@ -18,7 +19,7 @@ from coilwork_runtime import Builder, KernelBuildError
 MOST_RETRIES: Final = 3
 
 
-def build_with_retries(job: Job, builder: Builder, store: Store) -> tuple[Compiled, Call]:
+def build_with_retries(job: Job, builder: Builder, store: Store) -> tuple[Compiled, Driven]:
     """What the stages make of the job, and its callable; `store` keeps what is built.
 
     An error that names operators is a warning, and the graph is lowered again with them as calls of ATen; not with

@@ -12,8 +12,9 @@ from typing import Any
 import torch
 
 from coilwork.attempts import build_with_retries
-from coilwork.drive import Call, boxed
+from coilwork.drive import boxed
 from coilwork.errors import CoilworkError, CoilworkFallbackWarning, CompileError
+from coilwork.executors import Call, Driven, Loadable, load
 from coilwork.graph_cache import CachedGraph, Caches, open_caches
 from coilwork.identity import compiler_identity
 from coilwork.job import Job, Role, open_job
@@ -25,7 +26,7 @@ from coilwork.stages import Compiled
 from coilwork.targets import devices_of, targets_text
 from coilwork.torch_compat import BoxedCallable
 from coilwork.updates import with_aligned_updates
-from coilwork_runtime import Builder, KernelBuildError, ModuleTextError, load_python
+from coilwork_runtime import Builder, KernelBuildError, ModuleTextError, ProgramBytesError
 from coilwork_runtime.triton_kernels.descent import Trial
 
 log = logging.getLogger("coilwork")
@@ -86,12 +87,18 @@ def _compile(job: Job) -> CompiledGraph:
             return restored
     if any(device.startswith("cuda") for device in devices_of(job.gm)):
         builder.warm_up()
-    compiled, call = build_with_retries(job, builder, caches.kernels)
-    report = _report(job, compiled)
+    compiled, driven = build_with_retries(job, builder, caches.kernels)
+    report = _report(job, compiled, driven)
     if key is not None:
-        entry = CachedGraph(module=compiled.module, constant_keys=tuple(compiled.constants), report=report)
+        entry = CachedGraph(
+            module=compiled.module,
+            program=compiled.native,
+            refusal=compiled.refusal,
+            constant_keys=tuple(compiled.constants),
+            report=report,
+        )
         caches.put_graph(key, entry)
-    return CompiledGraph(_finished(job, call), report)
+    return CompiledGraph(_finished(job, driven.call), report)
 
 
 def _finished(job: Job, call: Call) -> Call:
@@ -132,18 +139,39 @@ def _restored(job: Job, key: str, caches: Caches, builder: Builder) -> CompiledG
     try:
         constants = {name: job.constant(name) for name in entry.constant_keys}
         with job.clock.stage("build"):
-            call = load_python(entry.module, builder=builder, constants=constants, name=job.graph_id)
-    except (ModuleTextError, KernelBuildError, KeyError) as error:
+            graph = Loadable(
+                name=job.graph_id,
+                module=entry.module,
+                program=entry.program,
+                refusal=entry.refusal,
+                constants=constants,
+                devices=devices_of(job.gm),
+            )
+            driven = load(graph, options=job.options, builder=builder, store=caches.kernels)
+    except (ModuleTextError, ProgramBytesError, KernelBuildError, KeyError) as error:
         caches.drop_graph(key, f"its module does not load: {error}")
         return None
     job.trace.write("module.py", entry.module)
     report = replace(
-        entry.report, graph_id=job.graph_id, role=job.role, cache_hit=True, seconds=job.clock.seconds
+        entry.report,
+        graph_id=job.graph_id,
+        role=job.role,
+        cache_hit=True,
+        seconds=job.clock.seconds,
+        **_executor_facts(driven),
     )
-    return CompiledGraph(_finished(job, call), report)
+    return CompiledGraph(_finished(job, driven.call), report)
 
 
-def _report(job: Job, compiled: Compiled) -> CompileReport:
+def _executor_facts(driven: Driven) -> dict[str, Any]:
+    return {
+        "executor": driven.executor,
+        "executor_reason": driven.reason,
+        "python_calls": dict(driven.python_calls),
+    }
+
+
+def _report(job: Job, compiled: Compiled, driven: Driven) -> CompileReport:
     return CompileReport(
         graph_id=job.graph_id,
         role=job.role,
@@ -152,6 +180,7 @@ def _report(job: Job, compiled: Compiled) -> CompileReport:
         extern_calls=compiled.extern_calls,
         seconds=job.clock.seconds,
         peak_bytes_predicted=compiled.peak_bytes,
+        **_executor_facts(driven),
     )
 
 

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from coilwork.errors import CoilworkFallbackWarning
+from coilwork.executors import Call, Driven, Loadable, load
 from coilwork.job import Job
 from coilwork.stages import Compiled
+from coilwork.targets import devices_of
 from coilwork_cache import Store
 from coilwork_cpp_wrapper import build_cpp, emit_cpp
 from coilwork_ir.errors import EmitError
-from coilwork_runtime import Builder, generated, load_python
+from coilwork_runtime import Builder, generated
 from coilwork_runtime.loader import execute_module
 from coilwork_wrapper import emit_fx
 
-Call = Callable[[list[Any]], Sequence[Any]]
 
-
-def make_call(compiled: Compiled, job: Job, builder: Builder, store: Store) -> Call:
+def make_call(compiled: Compiled, job: Job, builder: Builder, store: Store) -> Driven:
     """Build the kernels and return what calls them, by the boxed convention: one list of inputs, which is emptied.
 
     `store` keeps what a C++ wrapper builds. A program that C++ cannot drive yet is driven by Python, with a warning.
@@ -32,10 +32,10 @@ def make_call(compiled: Compiled, job: Job, builder: Builder, store: Store) -> C
     """
     match job.options.wrapper:
         case "fx":
-            return _fx_call(compiled, job, builder)
+            return Driven(call=_fx_call(compiled, job, builder), executor="fx", python_calls={})
         case "cpp":
             try:
-                return _cpp_call(compiled, job, store)
+                return Driven(call=_cpp_call(compiled, job, store), executor="cpp", python_calls={})
             except EmitError as error:
                 if job.options.strict:
                     raise
@@ -46,7 +46,15 @@ def make_call(compiled: Compiled, job: Job, builder: Builder, store: Store) -> C
                 )
         case "python":
             pass
-    return load_python(compiled.module, builder=builder, constants=compiled.constants, name=job.graph_id)
+    graph = Loadable(
+        name=job.graph_id,
+        module=compiled.module,
+        program=compiled.native,
+        refusal=compiled.refusal,
+        constants=compiled.constants,
+        devices=devices_of(job.gm),
+    )
+    return load(graph, options=job.options, builder=builder, store=store)
 
 
 def _fx_call(compiled: Compiled, job: Job, builder: Builder) -> Call:

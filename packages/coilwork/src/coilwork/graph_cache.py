@@ -20,11 +20,13 @@ from coilwork_cache import Bundle, CacheCorruptionWarning, GraphCache, NullStore
 class CachedGraph:
     """What the cache keeps of a compiled graph.
 
-    `constant_keys` name the tensors that the module needs; their contents are part of the key, and they are taken
+    `program` is for the native executor, empty if it refuses the program, and `refusal` says why. `constant_keys` name the tensors that the module needs; their contents are part of the key, and they are taken
     from the graph at hand.
     """
 
     module: str
+    program: bytes = b""
+    refusal: str = ""
     constant_keys: tuple[str, ...]
     report: CompileReport
 
@@ -55,7 +57,13 @@ class Caches:
             facts = json.loads(bundle.records["report.json"])
             report = replace(CompileReport(graph_id="", role=""), **facts)
             keys = tuple(str(key) for key in json.loads(bundle.records["constants.json"]))
-            return CachedGraph(module=bundle.records["module.py"].decode(), constant_keys=keys, report=report)
+            return CachedGraph(
+                module=bundle.records["module.py"].decode(),
+                program=bundle.records["program.bin"],
+                refusal=bundle.records["refusal.txt"].decode(),
+                constant_keys=keys,
+                report=report,
+            )
         except (KeyError, TypeError, ValueError) as error:
             self.drop_graph(key, f"{type(error).__name__}: {error}")
             return None
@@ -69,6 +77,8 @@ class Caches:
         """Keep `entry` under `key`."""
         records = {
             "module.py": entry.module.encode(),
+            "program.bin": entry.program,
+            "refusal.txt": entry.refusal.encode(),
             "report.json": entry.report.to_json().encode(),
             "constants.json": json.dumps(list(entry.constant_keys)).encode(),
         }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from coilwork.options import CompileOptions
 from coilwork.torch_compat import convolutions_use_tf32
 from coilwork_lowering import LayoutOptions
@@ -20,4 +22,5 @@ def layout_options(options: CompileOptions) -> LayoutOptions:
         tf32_convolutions=convolutions_use_tf32(),
         # a kernel of ours stores rows of any length
         pad_products=options.numerics != "strict" and options.contractions != "generated",
+        by_rows=options.contractions == "aten" or torch.version.hip is not None,
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from coilwork.drive import Call
+from coilwork.executors import Call
 
 _Conversion = Callable[[Any], Any]
 

@@ -17,6 +17,7 @@ from coilwork.errors import OptionError
 Mode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
 MODES: Final[tuple[str, ...]] = get_args(Mode)
 Wrapper = Literal["python", "fx", "cpp"]
+Executor = Literal["auto", "native", "python"]
 Numerics = Literal["fast", "eager", "strict"]
 ConvolutionLayout = Literal["auto", "captured", "channels_last"]
 Accumulation = Literal["auto", "sorted", "atomic"]
@@ -62,6 +63,20 @@ class CompileOptions:
     wrapper: Wrapper = field(
         default="python",
         metadata=_about("what drives the kernels: a Python module, a torch.fx graph, or C++ (CPU)", key=True),
+    )
+    executor: Executor = field(
+        default="auto",
+        metadata=_about(
+            "who runs a program with wrapper=python: native, a small extension that is built once per machine; or the "
+            "Python module, which says the same in text; auto is native on CPUs where it loads, and Python on GPUs"
+        ),
+    )
+    check_lifetimes: bool = field(
+        default=False,
+        metadata=_about(
+            "with the native executor: verify each allocation and free while the program runs, fill memory that is not "
+            "written yet or freed with nan, and name what leaks; slow, for debugging"
+        ),
     )
     fallback: tuple[str, ...] = field(
         default=(),

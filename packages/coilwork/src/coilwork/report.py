@@ -20,6 +20,9 @@ class CompileReport:
         cache_hit: the graph came from the graph cache.
         seconds: wall seconds by stage.
         peak_bytes_predicted: predicted peak of allocated memory; `None` when it depends on sizes.
+        executor: who runs the program: `native`, `python`, or the wrapper that was asked for.
+        executor_reason: why it is not the native executor.
+        python_calls: operators that the native executor calls through Python, with the reason for each.
         fallback: why the graph runs in eager mode instead; empty when it was compiled.
     """
 
@@ -31,6 +34,9 @@ class CompileReport:
     cache_hit: bool = False
     seconds: Mapping[str, float] = field(default_factory=dict)
     peak_bytes_predicted: int | None = None
+    executor: str = ""
+    executor_reason: str = ""
+    python_calls: Mapping[str, str] = field(default_factory=dict)
     fallback: str = ""
 
     def to_json(self) -> str:
@@ -44,6 +50,6 @@ class CompileReport:
         seconds = ", ".join(f"{stage} {taken:.3f}" for stage, taken in self.seconds.items())
         kept = "from the cache, " if self.cache_hit else ""
         return (
-            f"{kept}{self.kernels} launches of {self.distinct_kernels} kernels, "
+            f"{kept}{self.executor}, {self.kernels} launches of {self.distinct_kernels} kernels, "
             f"{self.extern_calls} operator calls; seconds: {seconds}"
         )

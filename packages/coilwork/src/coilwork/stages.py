@@ -34,19 +34,25 @@ from coilwork_lowering import LoweringOptions, lay_out_convolutions, lower, pad_
 from coilwork_scheduler import ScheduleOptions, schedule
 from coilwork_scheduler.explain import explain
 from coilwork_scheduler.memory import PlanOptions, plan
-from coilwork_wrapper import emit_python
+from coilwork_wrapper import emit_native, emit_python
 
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled:
-    """What the stages produce: a graph, its program, the kernels' sources, and the Python module that drives them."""
+    """What the stages produce: a graph, its program, the kernels' sources, and what drives them.
+
+    `module` is the Python module; `native` is the same for the native executor, empty if it refuses the program, and
+    `refusal` says why.
+    """
 
     graph: Graph
     program: Program
     sources: Mapping[str, KernelSource]
     module: str
+    native: bytes = b""
+    refusal: str = ""
     constants: Mapping[str, torch.Tensor]
     target: str
 
@@ -108,15 +114,26 @@ def run_stages(job: Job, *, fallback: tuple[str, ...]) -> Compiled:
         sources = emit_kernels(program, targets, options, trace=trace)
     with clock.stage("wrap"):
         module = emit_python(program, sources, target=targets.main.name)
+        native, refusal = _native(program)
     trace.write("module.py", module)
     return Compiled(
         graph=lowered.graph,
         program=program,
         sources=sources,
         module=module,
+        native=native,
+        refusal=refusal,
         constants=lowered.constants,
         target=targets.main.name,
     )
+
+
+def _native(program: Program) -> tuple[bytes, str]:
+    """The program for the native executor, or why there is none."""
+    try:
+        return emit_native(program), ""
+    except EmitError as error:
+        return b"", str(error)
 
 
 def _readable(gm: torch.fx.GraphModule) -> str:

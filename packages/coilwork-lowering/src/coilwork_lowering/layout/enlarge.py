@@ -70,7 +70,7 @@ class Enlarging:
     per product, and what all of them together save and add. `by_rows` computes what cannot be padded; None: nothing.
     """
 
-    def __init__(self, graph: torch.fx.Graph, mode: AbstractContextManager[object], *, joint: bool) -> None:
+    def __init__(self, graph: torch.fx.Graph, mode: AbstractContextManager[object], *, by_rows: bool) -> None:
         self.graph = graph
         self.mode = mode
         self.names: list[str] = []
@@ -79,7 +79,7 @@ class Enlarging:
         self.saved_us = 0.0
         self.padding_bytes = 0
         self._room = max(_ROOM, int(_SHARE_OF_GRAPH * _held_bytes(graph)))
-        self.by_rows = None if joint else ByRows(graph, mode, self._room)
+        self.by_rows = ByRows(graph, mode, self._room) if by_rows else None
         # what is read of padded memory, the padded memory, and where zeros follow in it
         self._zeros: dict[torch.fx.Node, tuple[torch.fx.Node, Pads]] = {}
         self._read_as: dict[torch.fx.Node, torch.fx.Node] = {}

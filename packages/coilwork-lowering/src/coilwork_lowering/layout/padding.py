@@ -85,7 +85,7 @@ def pad_products(
         return gm, PaddingDecision(products=len(slow))
     graph = copied_graph(gm.graph)
     named = {node.name: node for node in graph.nodes}
-    sizes, rows = Enlarging(graph, mode, joint=joint), _Padding(mode)
+    sizes, rows = Enlarging(graph, mode, by_rows=options.by_rows and not joint), _Padding(mode)
     for name in slow:
         product = product_of(named[name], options.devices)
         if product is not None and can_enlarge(product):

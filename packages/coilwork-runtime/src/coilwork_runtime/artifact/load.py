@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
@@ -13,16 +13,19 @@ import torch
 
 from coilwork_cache import Store
 from coilwork_runtime.artifact.constants import constant_from_bytes
-from coilwork_runtime.artifact.records import Records, read_records
+from coilwork_runtime.artifact.records import PROGRAM, Records, read_records
 from coilwork_runtime.builder import Builder, Launcher
 from coilwork_runtime.devices import cpu_features, describe_device
 from coilwork_runtime.errors import (
     ArtifactError,
     DeviceError,
+    ExecutorUnavailableError,
     KernelBuildError,
     MissingCompilerError,
     MissingTritonError,
+    ProgramBytesError,
 )
+from coilwork_runtime.executor.program import NativeProgram, load_native
 from coilwork_runtime.loader import Call, execute_module
 from coilwork_runtime.specs import CppKernel, KernelSpec, TritonKernel
 from coilwork_runtime.triton_kernels.binaries import GpuBinary, decode_binary
@@ -38,11 +41,13 @@ class LoadedArtifact:
         name: of the graph.
         targets: what its kernels were generated for, e.g. `("sm_90",)`.
         call: the boxed form: takes one list, which it empties.
+        executor: who runs it, `native` or `python`.
     """
 
     name: str
     targets: tuple[str, ...]
     call: Call
+    executor: str = "python"
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
         """The outputs for `inputs`.
@@ -87,9 +92,34 @@ def load_artifact(path: str | PathLike[str], *, store: Store | None = None) -> L
             f"the artefact {where} has constants on a device that is not here",
             reason=str(error),
         ) from error
+    native = _native(records, launchers, constants, lambda: module.make_call(launchers, constants), store)
     return LoadedArtifact(
-        name=facts["name"], targets=tuple(facts["targets"]), call=module.make_call(launchers, constants)
+        name=facts["name"],
+        targets=tuple(facts["targets"]),
+        call=module.make_call(launchers, constants) if native is None else native.call,
+        executor="python" if native is None else "native",
     )
+
+
+def _native(
+    records: Records,
+    launchers: Mapping[str, Launcher],
+    constants: Mapping[str, torch.Tensor],
+    fallback: Callable[[], Call],
+    store: Store | None,
+) -> NativeProgram | None:
+    """The program for the native executor, if there is one that runs here.
+
+    On GPUs the Python module does, and where there is no store to keep the executor in: building it takes longer than most loads.
+    """
+    data = records.contents.get(PROGRAM)
+    if data is None or store is None or "gpu" in records.facts["devices"]:
+        return None
+    try:
+        return load_native(data, launchers=launchers, constants=constants, fallback=fallback, store=store)
+    except (ExecutorUnavailableError, ProgramBytesError):
+        # built for another version of the executor, or none can be had: the module does the same
+        return None
 
 
 def _check_runtime(path: Path, written_by: str) -> None:

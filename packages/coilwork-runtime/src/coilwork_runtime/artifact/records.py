@@ -20,6 +20,8 @@ from typing import Any, Final
 from coilwork_runtime.errors import ArtifactError
 
 FORMAT: Final = 2
+# The record of a program for the native executor; not in every artefact.
+PROGRAM: Final = "program.bin"
 MANIFEST: Final = "manifest.json"
 DIGEST: Final = "manifest.sha256"
 # Equal contents give equal files.

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from coilwork_runtime.artifact.constants import constant_bytes, describe_constant
-from coilwork_runtime.artifact.records import Records, write_records
+from coilwork_runtime.artifact.records import PROGRAM, Records, write_records
 from coilwork_runtime.builder import Builder
 from coilwork_runtime.loader import execute_module
 from coilwork_runtime.specs import CppKernel
@@ -26,10 +26,11 @@ def save_artifact(
     name: str,
     builder: Builder,
     constants: Mapping[str, torch.Tensor],
+    program: bytes = b"",
 ) -> None:
     """Write the generated module `module_text` with all it needs to `path`, for `load_artifact`.
 
-    Kernels are built through `builder`, and so come out of its store where they are there. Constants are copied.
+    `program` is the same for the native executor, if there is such a form of it. Kernels are built through `builder`, and so come out of its store where they are there. Constants are copied.
 
     Raises:
         ArtifactError: the file cannot be written.
@@ -37,6 +38,8 @@ def save_artifact(
     """
     specs = execute_module(module_text, name).specs
     contents: dict[str, bytes] = {"module.py": module_text.encode()}
+    if program:
+        contents[PROGRAM] = program
     kernels: dict[str, list[dict[str, Any]]] = {}
     for spec, binaries in zip(specs, builder.binaries(specs), strict=True):
         entries = kernels[spec.name] = []

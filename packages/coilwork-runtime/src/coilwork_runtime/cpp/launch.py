@@ -11,6 +11,7 @@ import torch
 
 from coilwork_runtime.checks import raise_check
 from coilwork_runtime.dtypes import torch_dtype
+from coilwork_runtime.executor.forms import NATIVE, NativeLaunch, cpu_form
 from coilwork_runtime.specs import CppKernel, parse_argument
 
 Launcher = Callable[..., None]
@@ -40,6 +41,8 @@ def load_launcher(spec: CppKernel, library: Path) -> Launcher:
     }
     exec(compile(launcher_text(spec), f"<coilwork launcher of {spec.name}>", "exec"), scope)
     launch: Launcher = scope["launch"]
+    form = cpu_form(spec, ctypes.cast(function, ctypes.c_void_p).value or 0)
+    vars(launch)[NATIVE] = NativeLaunch(form=lambda: form, report=report)
     return launch
 
 

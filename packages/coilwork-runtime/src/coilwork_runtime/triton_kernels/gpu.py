@@ -10,6 +10,7 @@ from statistics import median
 import torch
 
 from coilwork_cache import Store
+from coilwork_runtime.executor.forms import GpuEntry
 from coilwork_runtime.torch_compat import current_cuda_device, raw_cuda_stream
 from coilwork_runtime.triton_kernels.binaries import GpuBinary
 from coilwork_runtime.triton_kernels.driver import Kernel, present_driver
@@ -30,10 +31,12 @@ CALLS_PER_ROUND = 5
 class LoadedKernel:
     """A kernel on a device: `launch` is called with grid, stream, scratch and arguments.
 
-    `registers` and `spill_bytes` are what a thread of it uses; 0 where the driver does not say.
+    `entry` is what others need to launch it themselves, if they can. `registers` and `spill_bytes` are what a thread of it
+    uses; 0 where the driver does not say.
     """
 
     launch: Kernel
+    entry: GpuEntry | None = None
     registers: int = 0
     spill_bytes: int = 0
 
@@ -75,6 +78,16 @@ def torch_gpu(store: Store | None) -> Gpu:
         function = driver.load(binary, device)
         return LoadedKernel(
             launch=make_kernel(driver, function, binary, kinds, store),
+            entry=GpuEntry(
+                launch_address=driver.launch_address,
+                set_context_address=driver.set_context_address,
+                context=function.context,
+                handle=function.handle,
+                device=device,
+                threads=binary.threads,
+                shared_bytes=binary.shared_bytes,
+                compiler_scratch_bytes=binary.scratch_bytes,
+            ),
             registers=function.registers,
             spill_bytes=function.spill_bytes,
         )

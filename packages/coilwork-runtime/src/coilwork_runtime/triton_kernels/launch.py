@@ -14,6 +14,7 @@ import torch
 from coilwork_cache import Store
 from coilwork_runtime.dtypes import torch_dtype
 from coilwork_runtime.errors import DeviceError, KernelBuildError, KernelLaunchError
+from coilwork_runtime.executor.forms import NATIVE, NativeLaunch, gpu_form
 from coilwork_runtime.layouts import empty_strided_cuda
 from coilwork_runtime.specs import Argument, TritonKernel
 from coilwork_runtime.triton_kernels.binaries import GpuBinary
@@ -97,7 +98,9 @@ class _Kernel:
         self._lock = threading.RLock()
         self._devices: dict[int, Launcher] = {}
         self._scope: dict[str, Any] = {}
+        self._form: bytes | None = None
         self.entry = self._function(self._scope)
+        vars(self.entry)[NATIVE] = NativeLaunch(form=self._native_form)
 
     def _function(self, scope: dict[str, Any]) -> Launcher:
         text = launcher_text(self._spec, self._arguments, compiler_scratch=self._scopes_scratch)
@@ -141,8 +144,11 @@ class _Kernel:
             chosen = self._searched(self._explore, device, loaded, args)
         if chosen is None:
             chosen = self._chosen(device, loaded, args)
-        scope = {} if self._devices else self._scope
-        launcher = self._bind(scope, device, chosen)
+        first = not self._devices
+        launcher = self._bind(self._scope if first else {}, device, chosen)
+        if first and chosen.kernel.entry is not None:
+            constants = constants_of(chosen.config)
+            self._form = gpu_form(self._spec, self._arguments, constants, chosen.kernel.entry)
         self._devices[device] = launcher
         return launcher
 
@@ -229,6 +235,10 @@ class _Kernel:
             return None
         remember(self._store, self._spec, self._gpu.name(device), _sizes(args), found)
         return shelf[identity(found.best.config)]
+
+    def _native_form(self) -> bytes | None:
+        """How the chosen configuration is launched on the first device; `None` before the first call."""
+        return self._form
 
     def _roles(self) -> list[str]:
         return [a.role for _, a in self._arguments if a.role in ("in", "out", "inout")]

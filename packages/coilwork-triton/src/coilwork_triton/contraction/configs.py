@@ -1,6 +1,6 @@
 """Which blocks to try for a contraction: from its sizes and the device, best guess first.
 
-- Skinny ones, of at most 64 rows, are a walk over the other factor, which is read once: a program takes a strip of it, 256
+- Skinny ones, of at most 64 rows, are a walk over the other factor, which is read once: a program takes a strip of it, up to 256
   bytes deep, with several such blocks on their way. Narrow strips, so that there are some for each multiprocessor; what
   is still missing to fill the device are parts of the sum, which the scheduler cuts.
 - Others are bound by the matrix units. A block of 128 x 256 results reads its factors least often and is the most that
@@ -99,7 +99,13 @@ def _skinny(work: Work) -> list[_Block]:
     short = max(LEAST, next_power_of_two(min(work.rows, work.columns)))
     right = work.rows <= work.columns
     depth = _DEPTH // (work.right_bytes if right else work.left_bytes)
-    shapes = ((32, depth, 4, 4), (64, depth, 4, 3), (32, depth // 2, 4, 5))
+    # every strip reads the other factor again, from the L2 cache: the more rows that has, the wider strips are
+    if short <= 16:
+        shapes = ((32, depth, 4, 4), (64, depth, 4, 3), (32, depth // 2, 4, 5))
+    elif short <= 32:
+        shapes = ((64, depth // 2, 4, 4), (32, depth // 2, 4, 5), (128, depth // 2, 4, 3))
+    else:
+        shapes = ((128, depth // 2, 4, 3), (64, depth // 2, 4, 4), (128, depth // 4, 4, 4))
     found = [_Block(short, long, deep, warps, stages) for long, deep, warps, stages in shapes]
     return found if right else [replace(b, rows=b.columns, columns=b.rows) for b in found]
 

@@ -1,0 +1,82 @@
+"""What the native executor leaves to Python because it is rare: refusals in the words of the Python path, and retries.
+
+Its functions are called by name from native/python_side.hpp.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import torch
+
+from coilwork_runtime.executor.forms import NATIVE, NativeLaunch
+from coilwork_runtime.layouts import (
+    Sizes,
+    check_aligned_layout,
+    check_layout,
+    check_rank,
+    empty_strided,
+    ensure_layout,
+    reinterpret_dtype,
+)
+
+__all__ = ["check", "check_rank", "empty", "failed_check", "reread", "scratch", "settle"]
+
+
+def check(
+    value: torch.Tensor, name: str, dtype: str, device: str, size: Sizes, stride: Sizes, aligned: int
+) -> torch.Tensor:
+    """As `check_layout`, or `check_aligned_layout` if `aligned`.
+
+    Raises:
+        LayoutError: the input is not as declared.
+    """
+    if aligned:
+        return check_aligned_layout(value, name, _dtype(dtype), device, size, stride)
+    check_layout(value, name, _dtype(dtype), device, size, stride)
+    return value
+
+
+def empty(size: Sizes, stride: Sizes, dtype: str, device: str) -> torch.Tensor:
+    """Memory that torch's C interface did not give; torch raises what the failure is."""
+    return empty_strided(size, stride, _dtype(dtype), device)
+
+
+def scratch(size_bytes: int, device: int) -> torch.Tensor:
+    """Scratch memory of a kernel, on a GPU or (-1) the CPU."""
+    return torch.empty(size_bytes, dtype=torch.uint8, device="cpu" if device < 0 else f"cuda:{device}")
+
+
+def settle(value: torch.Tensor, size: Sizes, stride: Sizes, dtype: str) -> torch.Tensor:
+    """As `ensure_layout`.
+
+    Raises:
+        LayoutError: an operator returned another shape or element type.
+    """
+    return ensure_layout(value, size, stride, _dtype(dtype))
+
+
+def reread(value: torch.Tensor, size: Sizes, stride: Sizes, dtype: str, offset: int) -> torch.Tensor:
+    """As `reinterpret_dtype`.
+
+    Raises:
+        LayoutError: the memory starts between two elements.
+    """
+    return reinterpret_dtype(value, size, stride, _dtype(dtype), offset)
+
+
+def failed_check(launcher: Any, number: int) -> NoReturn:
+    """Raise the error of check `number`, counted from 1, of a kernel.
+
+    Raises:
+        IndexError, RuntimeError: that error.
+    """
+    native = vars(launcher)[NATIVE]
+    if isinstance(native, NativeLaunch) and native.report is not None:
+        native.report(number)
+    raise RuntimeError(f"check {number} of a kernel failed")
+
+
+def _dtype(name: str) -> torch.dtype:
+    found: torch.dtype = getattr(torch, name)
+    return found

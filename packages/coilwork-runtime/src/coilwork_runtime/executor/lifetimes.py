@@ -1,0 +1,151 @@
+"""Checking what a program does with memory, while it does it: every allocation, view, result and free against the names alive.
+
+Memory is filled with ones, which floats read as nan, when it is allocated and when the last name that holds it is freed: a kernel
+that reads what nobody wrote, or what is no longer there, spoils its results at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import Final
+
+import torch
+
+from coilwork_runtime.errors import LifetimeError
+
+POISON: Final = 0xFF
+
+
+@dataclass(slots=True)
+class _Memory:
+    """A block that the program allocated, and the names that hold it."""
+
+    place: str
+    size_bytes: int
+    holders: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class _Run:
+    """A program that is running: blocks by address, and the address behind each name."""
+
+    program: str
+    blocks: dict[int, _Memory] = field(default_factory=dict)
+    names: dict[str, int] = field(default_factory=dict)
+    returned: set[int] = field(default_factory=set)
+
+
+class LifetimeChecker:
+    """What `load_native` takes as `watch`. Threads may share it; each has its own runs.
+
+    `peak_bytes` is the most that the blocks of one run, those of nested programs aside, took at a time.
+    """
+
+    def __init__(self) -> None:
+        self._threads = threading.local()
+        self.peak_bytes = 0
+
+    def __call__(
+        self, event: str, program: str, number: int, name: str, tensor: torch.Tensor | None, place: str
+    ) -> None:
+        """Hear of an event of the native executor.
+
+        Raises:
+            LifetimeError: it is none that the plan allows.
+        """
+        runs = self._runs()
+        if event in ("call", "enter"):
+            if event == "call":
+                # there is something left of a call that failed
+                runs.clear()
+            runs.append(_Run(program=program))
+            return
+        run = runs[-1]
+        match event:
+            case "alloc":
+                self._allocated(run, name, _needed(tensor, name), place)
+            case "view" | "result":
+                _hold(run, name, _needed(tensor, name), place)
+            case "taken":
+                _let_go(run, name)
+            case "free":
+                _freed(run, name, tensor, place)
+            case "return":
+                run.returned.add(_address(_needed(tensor, name)))
+            case "leave":
+                runs.pop()
+                _left(run)
+            case _:
+                pass
+
+    def _runs(self) -> list[_Run]:
+        runs: list[_Run] | None = getattr(self._threads, "runs", None)
+        if runs is None:
+            runs = self._threads.runs = []
+        return runs
+
+    def _allocated(self, run: _Run, name: str, tensor: torch.Tensor, place: str) -> None:
+        address = _address(tensor)
+        if address in run.blocks:
+            others = ", ".join(f"%{one}" for one in sorted(run.blocks[address].holders))
+            raise LifetimeError(
+                "memory-twice", f"the memory of %{name} still belongs to {others}", reason=f"in {place}"
+            )
+        if address:
+            run.blocks[address] = _Memory(place=place, size_bytes=tensor.untyped_storage().nbytes())
+            _poison(tensor)
+        _hold(run, name, tensor, place)
+        self.peak_bytes = max(self.peak_bytes, sum(block.size_bytes for block in run.blocks.values()))
+
+
+def _hold(run: _Run, name: str, tensor: torch.Tensor, place: str) -> None:
+    if name in run.names:
+        raise LifetimeError("defined-twice", f"%{name} is defined while it is alive", reason=f"in {place}")
+    address = _address(tensor)
+    run.names[name] = address
+    if address in run.blocks:
+        run.blocks[address].holders.add(name)
+
+
+def _let_go(run: _Run, name: str) -> _Memory | None:
+    """The block that nobody holds now that `name` is gone, if there is one."""
+    address = run.names.pop(name, None)
+    block = None if address is None else run.blocks.get(address)
+    if address is None or block is None:
+        return None
+    block.holders.discard(name)
+    return None if block.holders else run.blocks.pop(address)
+
+
+def _freed(run: _Run, name: str, tensor: torch.Tensor | None, place: str) -> None:
+    if tensor is None:
+        raise LifetimeError("freed-twice", f"%{name} is freed and not alive", reason=f"in {place}")
+    if _let_go(run, name) is not None:
+        _poison(tensor)
+
+
+def _left(run: _Run) -> None:
+    leaks = [block for address, block in run.blocks.items() if address not in run.returned]
+    if leaks:
+        names = ", ".join(f"%{name}" for block in leaks for name in sorted(block.holders))
+        raise LifetimeError(
+            "leak",
+            f"{names} of program {run.program} is neither freed nor returned",
+            reason="; ".join(f"allocated in {block.place}" for block in leaks),
+        )
+
+
+def _poison(tensor: torch.Tensor) -> None:
+    memory = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+    memory.set_(tensor.untyped_storage()).fill_(POISON)
+
+
+def _needed(tensor: torch.Tensor | None, name: str) -> torch.Tensor:
+    if tensor is None:
+        raise LifetimeError("not-alive", f"%{name} is used and not alive")
+    return tensor
+
+
+def _address(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()

@@ -1,0 +1,137 @@
+// What a call has while it runs: the memory behind each name, the value of each register, and its hold on Python.
+#pragma once
+#include <chrono>
+
+#include "references.hpp"
+
+namespace coilwork {
+
+using Clock = std::chrono::steady_clock;
+
+// A function of torch failed where no slower way is left.
+struct Failed {
+  const char* what;
+};
+
+// One call of a program from Python, nested programs included.
+struct Call {
+  const Program& program;
+  PyThreadState* released = nullptr;  // set while others may run Python
+  void* stream = nullptr;
+  bool stream_known = false;  // of the only GPU that the program uses, which is current
+  Clock::time_point looked = Clock::now();  // when signals were last seen to
+  unsigned launches = 0;
+
+  explicit Call(const Program& program) : program(program) {}
+};
+
+// Holds the interpreter's lock for a while.
+class WithPython {
+ public:
+  explicit WithPython(Call& call) : call_(call), took_(call.released != nullptr) {
+    if (took_) {
+      PyEval_RestoreThread(call_.released);
+      call_.released = nullptr;
+    }
+  }
+  ~WithPython() {
+    if (took_) call_.released = PyEval_SaveThread();
+  }
+  WithPython(const WithPython&) = delete;
+
+ private:
+  Call& call_;
+  bool took_;
+};
+
+// Memory behind a name. As MEMORY, `handle` is some tensor that keeps it alive, and the buffer begins at `data`; a tensor of
+// the buffer's own layout is made when something but a kernel wants one.
+struct Slot {
+  enum State : uint8_t { EMPTY = 0, OWNED, BORROWED, MEMORY };
+  AtenTensorHandle handle;
+  char* data;
+  uint32_t layout;
+  State state;
+
+  void release() {
+    if (state == OWNED || state == MEMORY) torch.aoti_torch_delete_tensor_object(handle);
+    handle = nullptr;
+    data = nullptr;
+    state = EMPTY;
+  }
+  void own(AtenTensorHandle made) {
+    if (state != EMPTY) release();
+    handle = made;
+    data = nullptr;
+    state = OWNED;
+  }
+};
+
+struct Frame {
+  const Part& part;
+  Slot* slots;
+  int64_t* registers;
+  size_t at = 0;  // number of the step that runs
+
+  explicit Frame(const Part& part) : part(part) {
+    const size_t bytes = part.slot_names.size() * sizeof(Slot) + part.registers() * sizeof(int64_t);
+    slots = static_cast<Slot*>(malloc(bytes ? bytes : 1));
+    if (!slots) throw std::bad_alloc();
+    memset(static_cast<void*>(slots), 0, part.slot_names.size() * sizeof(Slot));
+    registers = reinterpret_cast<int64_t*>(slots + part.slot_names.size());
+    if (!part.constants.empty())
+      memcpy(registers + part.variables, part.constants.data(), part.constants.size() * sizeof(int64_t));
+  }
+  ~Frame() {
+    for (size_t k = 0; k < part.slot_names.size(); ++k) slots[k].release();
+    free(slots);
+  }
+  Frame(const Frame&) = delete;
+
+  const uint32_t* words(Span span) const { return part.words.data() + span.first; }
+};
+
+// Sizes and strides of a layout in a frame.
+class Extents {
+ public:
+  Extents(const Layout& layout, const Frame& frame) : rank(layout.rank) {
+    if (layout.fixed) {
+      sizes = layout.values.data();
+    } else {
+      for (uint32_t k = 0; k < 2 * rank; ++k) values_[k] = frame.registers[layout.registers[k]];
+      sizes = values_;
+    }
+    strides = sizes + rank;
+  }
+  Extents(const Extents&) = delete;
+
+  bool equal_sizes(const int64_t* others) const { return rank == 0 || memcmp(sizes, others, rank * 8) == 0; }
+  bool equal_strides(const int64_t* others) const { return rank == 0 || memcmp(strides, others, rank * 8) == 0; }
+  // Strides of dimensions with one element, and of empty tensors, do not matter.
+  bool same_strides(const int64_t* others) const {
+    bool same = true;
+    for (uint32_t d = 0; d < rank; ++d) {
+      if (sizes[d] == 0) return true;
+      same = same && (sizes[d] == 1 || others[d] == strides[d]);
+    }
+    return same;
+  }
+
+  uint32_t rank;
+  const int64_t* sizes;
+  const int64_t* strides;
+
+ private:
+  int64_t values_[2 * MOST_DIMENSIONS];
+};
+
+// Looks after signals such as an interrupt, if it has not been done for a while.
+static void look_for_signals(Call& call, bool now = false) {
+  const Clock::time_point time = Clock::now();
+  if (!now && time - call.looked < std::chrono::milliseconds(50)) return;
+  call.looked = time;
+  WithPython python(call);
+  if (PyErr_CheckSignals() != 0) throw_python();
+}
+
+}  // namespace coilwork

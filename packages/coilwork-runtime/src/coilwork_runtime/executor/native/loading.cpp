@@ -1,0 +1,105 @@
+// From what Python hands over to a program: its bytes, plans, kernels and constants.
+#include <new>
+
+#include "plans.hpp"
+#include "references.hpp"
+
+namespace coilwork {
+
+static void parse_plans(Program& program, PyObject* plans) {
+  for (Part& part : program.parts) {
+    for (const Step& step : part.steps) {
+      if (step.code != CALL) continue;
+      PyObject* pair = PySequence_Check(plans) && step.a < static_cast<size_t>(PyTuple_GET_SIZE(plans))
+                           ? PyTuple_GET_ITEM(plans, step.a)
+                           : nullptr;
+      const char* data = nullptr;
+      Py_ssize_t size = 0;
+      PyObject* callable = nullptr;
+      if (!pair) throw Damaged{"a call has no plan"};
+      if (!PyArg_ParseTuple(pair, "y#O", &data, &size, &callable)) throw_python();
+      auto plan = std::make_unique<Plan>();
+      Py_INCREF(callable);
+      plan->callable = callable;
+      const auto make_part = [&](Reader& in) {
+        return PartParser(in, program, part, program.plans.size(), program.parts.size());
+      };
+      parse_plan(data, static_cast<size_t>(size), make_part, *plan);
+      program.plans[step.a] = std::move(plan);
+    }
+  }
+}
+
+static void parse_kernels(Program& program, PyObject* kernels) {
+  if (static_cast<size_t>(PyTuple_GET_SIZE(kernels)) != program.kernels.size()) throw Damaged{"kernels are missing"};
+  for (size_t k = 0; k < program.kernels.size(); ++k) {
+    PyObject *launcher = nullptr, *form = nullptr, *settle = nullptr;
+    if (!PyArg_ParseTuple(PyTuple_GET_ITEM(kernels, static_cast<Py_ssize_t>(k)), "OOO", &launcher, &form, &settle))
+      throw_python();
+    Kernel& kernel = *program.kernels[k];
+    Py_INCREF(launcher);
+    kernel.launcher = launcher;
+    if (settle != Py_None) {
+      Py_INCREF(settle);
+      kernel.settle = settle;
+    }
+    if (form == Py_None) continue;
+    char* data = nullptr;
+    Py_ssize_t size = 0;
+    if (PyBytes_AsStringAndSize(form, &data, &size) != 0) throw_python();
+    kernel.form = parse_form(data, static_cast<size_t>(size)).release();
+  }
+}
+
+void unload_program(Program* program) {
+  for (auto& plan : program->plans)
+    if (plan) Py_CLEAR(plan->callable);
+  for (auto& kernel : program->kernels) {
+    Py_CLEAR(kernel->launcher);
+    Py_CLEAR(kernel->settle);
+    delete kernel->form.exchange(nullptr);
+  }
+  for (AtenTensorHandle constant : program->constants) torch.aoti_torch_delete_tensor_object(constant);
+  for (PyObject** object : {&program->handles_of, &program->tensors_of, &program->faults, &program->fallback, &program->watch})
+    Py_CLEAR(*object);
+  delete program;
+}
+
+static PyObject* keep(PyObject* object) {
+  if (object == Py_None) return nullptr;
+  Py_INCREF(object);
+  return object;
+}
+
+Program* load_program(PyObject* args) {
+  const char* data = nullptr;
+  Py_ssize_t size = 0;
+  PyObject *plans, *kernels, *constants, *handles_of, *tensors_of, *faults, *fallback, *watch;
+  if (!PyArg_ParseTuple(args, "y#O!O!O!OOOOO", &data, &size, &PyTuple_Type, &plans, &PyTuple_Type, &kernels, &PyList_Type,
+                        &constants, &handles_of, &tensors_of, &faults, &fallback, &watch))
+    return nullptr;
+  Program* program = new Program();
+  try {
+    program->handles_of = keep(handles_of);
+    program->tensors_of = keep(tensors_of);
+    program->faults = keep(faults);
+    program->fallback = keep(fallback);
+    program->watch = keep(watch);
+    parse_program(data, static_cast<size_t>(size), *program);
+    parse_plans(*program, plans);
+    parse_kernels(*program, kernels);
+    handles_from(*program, constants, program->constants);
+    if (program->constants.size() != program->keys.size()) throw Damaged{"constants are missing"};
+    return program;
+  } catch (const Damaged& damaged) {
+    PyErr_Format(PyExc_ValueError, "the program cannot be read: %s", damaged.what);
+  } catch (Raised& raised) {
+    PyErr_Restore(raised.type, raised.value, raised.trace);
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_MemoryError, error.what());
+  }
+  unload_program(program);
+  return nullptr;
+}
+
+}  // namespace coilwork

@@ -1,0 +1,224 @@
+// coilwork_executor: Program(data, plans, kernels, constants, torch, faults, fallback, watch) is a callable over one list of
+// inputs, which it empties, that returns a list of results. See coilwork_runtime/executor/program.py.
+#include <new>
+
+#include "running.hpp"
+
+namespace coilwork {
+
+struct Object {
+  PyObject_HEAD
+  vectorcallfunc call;
+  Program* program;
+};
+
+// Inputs as they are given: handles for tensors, numbers for sizes. False if one of them is neither.
+static bool read_inputs(const Program& program, PyObject* list, Frame& frame) {
+  const Part& part = frame.part;
+  const Py_ssize_t given = PyList_GET_SIZE(list);
+  if (given != static_cast<Py_ssize_t>(part.inputs.size())) {
+    PyErr_Format(PyExc_ValueError, given < static_cast<Py_ssize_t>(part.inputs.size())
+                     ? "not enough values to unpack (expected %zu, got %zd)"
+                     : "too many values to unpack (expected %zu)",
+                 part.inputs.size(), given);
+    throw_python();
+  }
+  size_t tensors = 0;
+  for (Py_ssize_t k = 0; k < given; ++k) {
+    const Part::Input& input = part.inputs[k];
+    if (input.kind == 0) {
+      ++tensors;
+    } else if (input.kind == 1) {
+      PyObject* number = PyList_GET_ITEM(list, k);
+      if (!PyLong_CheckExact(number)) return false;
+      frame.registers[input.number] = PyLong_AsLongLong(number);
+      if (frame.registers[input.number] == -1 && PyErr_Occurred()) throw_python();
+    }
+  }
+  std::vector<AtenTensorHandle> handles;
+  handles.reserve(tensors);
+  if (tensors == part.inputs.size()) {
+    handles_from(program, list, handles);
+  } else if (tensors) {
+    const Reference only = checked(PyList_New(0));
+    for (Py_ssize_t k = 0; k < given; ++k)
+      if (part.inputs[k].kind == 0 && PyList_Append(only.get(), PyList_GET_ITEM(list, k)) != 0) throw_python();
+    handles_from(program, only.get(), handles);
+  }
+  size_t next = 0;
+  for (const Part::Input& input : part.inputs)
+    if (input.kind == 0) frame.slots[input.number].own(handles.at(next++));
+  return true;
+}
+
+static PyObject* results_of(Call& call, Runner& runner, const Frame& frame, const Step& last) {
+  const uint32_t* words = frame.words(last.list);
+  const uint32_t count = last.list.count;
+  std::vector<AtenTensorHandle> handles;
+  handles.reserve(count);
+  for (uint32_t k = 0; k < count; ++k)
+    if (words[2 * k] == TENSOR) handles.push_back(runner.result(words[2 * k + 1]));
+  Reference tensors = tensors_from(call.program, handles.data(), handles.size());
+  if (handles.size() == count) return tensors.release();
+  Reference results = checked(PyList_New(count));
+  Py_ssize_t next = 0;
+  for (uint32_t k = 0; k < count; ++k) {
+    PyObject* value = Py_None;
+    if (words[2 * k] == TENSOR) value = PyList_GetItem(tensors.get(), next++);
+    if (words[2 * k] == NUMBER) {
+      value = PyLong_FromLongLong(frame.registers[words[2 * k + 1]]);
+    } else {
+      Py_XINCREF(value);
+    }
+    if (!value) throw_python();
+    PyList_SET_ITEM(results.get(), k, value);
+  }
+  return results.release();
+}
+
+// No gradients are recorded inside of a program, and its GPU is the current one.
+class Surroundings {
+ public:
+  explicit Surroundings(Call& call) : recorded_(torch.aoti_torch_grad_mode_is_enabled()) {
+    if (recorded_) torch.aoti_torch_grad_mode_set_enabled(false);
+    const Program& program = call.program;
+    if (program.cuda_device < 0 || program.several_devices || !torch.aoti_torch_get_current_cuda_stream) return;
+    int32_t current = -1;
+    if (torch.aoti_torch_get_current_device_index(&current) != 0) return;
+    if (current != program.cuda_device && torch.aoti_torch_create_cuda_guard(program.cuda_device, &guard_) != 0) return;
+    call.stream_known = torch.aoti_torch_get_current_cuda_stream(program.cuda_device, &call.stream) == 0;
+  }
+  ~Surroundings() {
+    if (guard_) torch.aoti_torch_delete_cuda_guard(guard_);
+    if (recorded_) torch.aoti_torch_grad_mode_set_enabled(true);
+  }
+  Surroundings(const Surroundings&) = delete;
+
+ private:
+  bool recorded_;
+  CUDAGuardHandle guard_ = nullptr;
+};
+
+static PyObject* run_program(const Program& program, PyObject* list) {
+  program.counters.calls.fetch_add(1, std::memory_order_relaxed);
+  Call call(program);
+  Frame frame(program.parts[0]);
+  if (!read_inputs(program, list, frame)) {
+    program.counters.fallbacks.fetch_add(1, std::memory_order_relaxed);
+    return PyObject_CallOneArg(program.fallback, list);
+  }
+  if (PyList_SetSlice(list, 0, PyList_GET_SIZE(list), nullptr) != 0) throw_python();
+  Runner::place_constants(program, frame);
+  Runner runner(call, frame);
+  const Step* last = nullptr;
+  {
+    const Surroundings surroundings(call);
+    call.released = PyEval_SaveThread();
+    try {
+      last = &runner.run();
+    } catch (...) {
+      PyEval_RestoreThread(call.released);
+      throw;
+    }
+    PyEval_RestoreThread(call.released);
+    call.released = nullptr;
+  }
+  return results_of(call, runner, frame, *last);
+}
+
+static PyObject* object_call(PyObject* self, PyObject* const* args, size_t flags, PyObject* keywords) {
+  if (PyVectorcall_NARGS(flags) != 1 || keywords || !PyList_Check(args[0])) {
+    PyErr_SetString(PyExc_TypeError, "a program takes one list of inputs");
+    return nullptr;
+  }
+  try {
+    return run_program(*reinterpret_cast<Object*>(self)->program, args[0]);
+  } catch (Raised& raised) {
+    PyErr_Restore(raised.type, raised.value, raised.trace);
+  } catch (const Failed& failed) {
+    PyErr_SetString(PyExc_RuntimeError, failed.what);
+  } catch (const std::bad_alloc&) {
+    PyErr_NoMemory();
+  }
+  return nullptr;
+}
+
+static PyObject* object_new(PyTypeObject* type, PyObject* args, PyObject*) {
+  Program* program = load_program(args);
+  if (!program) return nullptr;
+  PyObject* self = type->tp_alloc(type, 0);
+  if (!self) {
+    unload_program(program);
+    return nullptr;
+  }
+  reinterpret_cast<Object*>(self)->call = object_call;
+  reinterpret_cast<Object*>(self)->program = program;
+  return self;
+}
+
+static void object_dealloc(PyObject* self) {
+  unload_program(reinterpret_cast<Object*>(self)->program);
+  Py_TYPE(self)->tp_free(self);
+}
+
+static PyObject* object_counters(PyObject* self, PyObject*) {
+  const Counters& counters = reinterpret_cast<Object*>(self)->program->counters;
+  return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K}", "calls", counters.calls.load(), "python_calls",
+                       counters.python_calls.load(), "python_launches", counters.python_launches.load(), "slow_paths",
+                       counters.slow_paths.load(), "fallbacks", counters.fallbacks.load());
+}
+
+static PyMethodDef object_methods[] = {
+    {"counters", object_counters, METH_NOARGS, "How often the program was called, and how often it went through Python."},
+    {nullptr, nullptr, 0, nullptr}};
+
+static PyTypeObject ObjectType = {PyVarObject_HEAD_INIT(nullptr, 0) "coilwork_executor.Program"};
+
+// The address of a C function of torch, 0 if it has none of that name.
+static PyObject* symbol(PyObject*, PyObject* name) {
+  const char* text = PyUnicode_AsUTF8(name);
+  return text ? PyLong_FromVoidPtr(torch_symbol(text)) : nullptr;
+}
+
+// What a function of torch that names a constant returns, such as aoti_torch_dtype_float32; None without it.
+static PyObject* code(PyObject*, PyObject* name) {
+  const char* text = PyUnicode_AsUTF8(name);
+  if (!text) return nullptr;
+  auto* function = reinterpret_cast<int32_t (*)()>(torch_symbol(text));
+  if (!function) Py_RETURN_NONE;
+  return PyLong_FromLong(function());
+}
+
+static PyMethodDef module_methods[] = {
+    {"code", code, METH_O, "What a function of torch that names a constant returns, None without it."},
+    {"symbol", symbol, METH_O, "The address of a C function of torch, 0 if it has none of that name."},
+    {nullptr, nullptr, 0, nullptr}};
+
+static PyModuleDef Module = {PyModuleDef_HEAD_INIT, "coilwork_executor", nullptr, -1, module_methods};
+
+}  // namespace coilwork
+
+PyMODINIT_FUNC PyInit_coilwork_executor() {
+  using namespace coilwork;
+  if (const char* missing = find_torch()) {
+    PyErr_Format(PyExc_ImportError, "this torch does not export %s", missing);
+    return nullptr;
+  }
+  ObjectType.tp_basicsize = sizeof(Object);
+  ObjectType.tp_dealloc = object_dealloc;
+  ObjectType.tp_call = PyVectorcall_Call;
+  ObjectType.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL;
+  ObjectType.tp_vectorcall_offset = offsetof(Object, call);
+  ObjectType.tp_new = object_new;
+  ObjectType.tp_methods = object_methods;
+  if (PyType_Ready(&ObjectType) < 0) return nullptr;
+  PyObject* module = PyModule_Create(&Module);
+  if (!module) return nullptr;
+  Py_INCREF(&ObjectType);
+  if (PyModule_AddObject(module, "Program", reinterpret_cast<PyObject*>(&ObjectType)) < 0) {
+    Py_DECREF(&ObjectType);
+    Py_DECREF(module);
+    return nullptr;
+  }
+  return module;
+}

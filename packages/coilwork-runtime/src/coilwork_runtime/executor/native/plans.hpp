@@ -1,0 +1,122 @@
+// Reading how calls and kernels are made: bytes that `coilwork_runtime.executor` writes for this process.
+#pragma once
+#include "parsing.hpp"
+
+namespace coilwork {
+
+static void* address(Reader& in) { return reinterpret_cast<void*>(static_cast<uintptr_t>(in.u64())); }
+
+static Value parse_value(Reader& in, PartParser& part) {
+  Value made;
+  const uint8_t kind = in.u8();
+  made.kind = static_cast<Value::Kind>(kind);
+  switch (kind) {
+    case Value::NONE:
+      break;
+    case Value::TENSOR:
+    case Value::TENSOR_AT:
+      made.number = part.slot();
+      break;
+    case Value::SIZE:
+    case Value::REAL_OF_SIZE:
+      made.number = part.readable();
+      break;
+    case Value::INT:
+    case Value::BOOL:
+    case Value::CODE:
+    case Value::CODE_AT:
+      made.integer = in.i64();
+      break;
+    case Value::REAL:
+      made.real = in.f64();
+      break;
+    case Value::TEXT:
+      made.text = in.string();
+      break;
+    case Value::DEVICE:
+    case Value::DEVICE_AT:
+      made.integer = in.i32();
+      made.number = static_cast<uint32_t>(in.i32());
+      break;
+    case Value::LIST:
+    case Value::INTS:
+    case Value::TENSORS:
+      for (uint32_t left = in.count(); left; --left) made.items.push_back(parse_value(in, part));
+      break;
+    case Value::SOME:
+    case Value::INT_AT:
+    case Value::REAL_AT:
+      made.items.push_back(parse_value(in, part));
+      break;
+    default:
+      throw Damaged{"a value of no known kind"};
+  }
+  return made;
+}
+
+// u8 route, what the route needs, then slots and registers for the Python callable, u32 results, u8 single
+template <class MakePart>
+static void parse_plan(const char* data, size_t size, MakePart make_part, Plan& plan) {
+  Reader in(data, size);
+  PartParser part = make_part(in);
+  const uint8_t route = in.u8();
+  if (route > Plan::ITEM) throw Damaged{"a route that is not known"};
+  plan.route = static_cast<Plan::Route>(route);
+  if (route == Plan::FUNCTION) {
+    plan.function = address(in);
+    plan.in_place = in.u8();
+  } else if (route == Plan::DISPATCHER) {
+    plan.name = in.string();
+    plan.overload = in.string();
+  }
+  for (uint32_t left = in.count(); left; --left) plan.results.push_back(in.u8());
+  for (uint32_t left = in.count(); left; --left) plan.values.push_back(parse_value(in, part));
+  for (const Value& value : plan.values) plan.words += 2 + 2 * value.items.size();
+  for (uint32_t left = in.count(); left; --left) plan.slots.push_back(part.slot());
+  for (uint32_t left = in.count(); left; --left) plan.sizes.push_back(part.readable());
+  plan.wanted = in.u32();
+  plan.single = in.u8();
+  if (!in.done()) throw Damaged{"something follows a plan"};
+}
+
+// u8 gpu, string name, u64 function, u8 checks, list of parameter (u8 role, u32 bytes of an item, formula for scratch);
+// GPUs: u64 launch, u64 set_context, u64 context, i32 device, u32 threads, u32 shared bytes, u64 scratch bytes, 3 formulas
+std::unique_ptr<Form> parse_form(const char* data, size_t size) {
+  Reader in(data, size);
+  auto form = std::make_unique<Form>();
+  form->gpu = in.u8();
+  form->name = in.string();
+  form->function = address(in);
+  form->checks = in.u8();
+  std::vector<Form::Parameter>& parameters = form->parameters;
+  Reader ahead = in;
+  for (uint32_t left = ahead.count(), k = 0; k < left; ++k) {
+    const uint8_t role = ahead.u8();
+    ahead.skip(4);
+    if (role == Form::Parameter::SIZE64 || role == Form::Parameter::SIZE32) ++form->sizes;
+    if (role == Form::Parameter::POINTER) ++form->tensors;
+    if (role == Form::Parameter::SCRATCH)
+      for (uint32_t steps = ahead.count(); steps; --steps) ahead.skip(9);
+  }
+  for (uint32_t left = in.count(); left; --left) {
+    Form::Parameter made{static_cast<Form::Parameter::Role>(in.u8()), in.u32(), {}};
+    if (made.role > Form::Parameter::SCRATCH) throw Damaged{"a parameter of no known role"};
+    if (made.role == Form::Parameter::SCRATCH) made.elements.read(in, form->sizes);
+    parameters.push_back(std::move(made));
+  }
+  if (parameters.size() + 2 > MOST_WORDS) throw Damaged{"a kernel has too many parameters"};
+  if (form->gpu) {
+    form->launch = address(in);
+    form->set_context = address(in);
+    form->context = address(in);
+    form->device = in.i32();
+    form->threads = in.u32();
+    form->shared_bytes = in.u32();
+    form->compiler_scratch_bytes = in.u64();
+    for (Formula& extent : form->grid) extent.read(in, form->sizes);
+  }
+  if (!in.done()) throw Damaged{"something follows a kernel"};
+  return form;
+}
+
+}  // namespace coilwork

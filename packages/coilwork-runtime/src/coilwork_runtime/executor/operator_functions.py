@@ -1,0 +1,98 @@
+"""C functions of single operators: which there are, and what their parameters are, as torch's own headers declare.
+
+They cost half of what the dispatcher costs, and take `Scalar` arguments, which the dispatcher's C interface does not. A
+function is used only if its declaration is what the operator's schema asks for.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from coilwork_runtime.executor.schemas import Schema, Type
+
+FOLDER: Final = Path(torch.__file__).parent / "include/torch/csrc/inductor/aoti_torch/generated"
+_DECLARATION: Final = re.compile(r"AOTITorchError\s+(aoti_torch_\w+)\s*\(([^)]*)\)\s*;")
+_SIMPLE: Final[Mapping[str, str]] = {
+    "Tensor": "AtenTensorHandle",
+    "int": "int64_t",
+    "float": "double",
+    "number": "double",
+    "bool": "int32_t",
+    "str": "const char*",
+    "ScalarType": "int32_t",
+    "Layout": "int32_t",
+    "MemoryFormat": "int32_t",
+}
+
+
+def function_name(schema: Schema, device: str) -> str | None:
+    """The C function for the operator on `device` (`"cpu"`, `"cuda:0"`); `None` if there is none that fits its schema."""
+    kind = device.partition(":")[0] or "cpu"
+    namespace, _, name = schema.name.partition("::")
+    wanted = _parameters(schema)
+    if namespace != "aten" or wanted is None:
+        return None
+    base = f"{name}_{schema.overload}" if schema.overload else name
+    for symbol, declared in (
+        (f"aoti_torch_{kind}_{base}", declarations(kind)),
+        (f"aoti_torch_aten_{base}", declarations("aten")),
+    ):
+        if declared.get(symbol) == wanted:
+            return symbol
+    return None
+
+
+@functools.cache
+def declarations(kind: str) -> Mapping[str, tuple[str, ...]]:
+    """Types of the parameters of each function that torch declares for `kind` of device; none where it has no headers."""
+    try:
+        text = Path(FOLDER, f"c_shim_{kind}.h").read_text(encoding="utf-8")
+    except OSError:
+        return {}
+    return {found[1]: tuple(map(_type, found[2].split(","))) for found in _DECLARATION.finditer(text)}
+
+
+def _type(parameter: str) -> str:
+    """`const int64_t*` of `const int64_t* size`."""
+    return parameter.strip().rpartition(" ")[0]
+
+
+def _parameters(schema: Schema) -> tuple[str, ...] | None:
+    """C types that the schema asks for; `None` if it has a parameter or result that such functions have not."""
+    outs = [p for p in schema.parameters if p.is_out]
+    rest = [p for p in schema.parameters if not p.is_out]
+    kinds: list[str] = []
+    for parameter in (*outs, *rest):
+        found = _c_types(parameter.type)
+        if found is None:
+            return None
+        kinds += found
+    if not schema.writes_in_place:
+        for result in schema.results:
+            if str(result) not in ("Tensor", "int"):
+                return None
+            kinds.append("AtenTensorHandle*" if str(result) == "Tensor" else "int64_t*")
+    return tuple(kinds)
+
+
+def _c_types(kind: Type) -> tuple[str, ...] | None:
+    text = str(kind)
+    if text in _SIMPLE:
+        return (_SIMPLE[text],)
+    if kind.name == "Optional" and str(kind.element) in _SIMPLE:
+        return (f"{_SIMPLE[str(kind.element)]}*",)
+    match text:
+        case "List[int]":
+            return ("const int64_t*", "int64_t")
+        case "List[Tensor]":
+            return ("const AtenTensorHandle*", "int64_t")
+        case "Optional[Device]":
+            return ("int32_t*", "int32_t")
+        case _:
+            return None

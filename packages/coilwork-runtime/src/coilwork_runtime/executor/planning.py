@@ -1,0 +1,211 @@
+"""How each call of an operator is made: by its own C function, by the dispatcher's C function, or in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final, Protocol
+
+import torch
+
+from coilwork_runtime.executor.callbacks import Callback, make_callback
+from coilwork_runtime.executor.operator_functions import function_name
+from coilwork_runtime.executor.recorded_calls import Argument, RecordedCall, Slot
+from coilwork_runtime.executor.schemas import Parameter, Schema, find_schema
+from coilwork_runtime.executor.values import Unplanned, dispatcher_value, function_value, is_exact
+
+ITEMS: Final = ("aten._local_scalar_dense.default", "aten.item.default")
+# Room on the stack of the native executor.
+MOST_VALUES: Final = 48
+MOST_REALS: Final = 8
+# Their Scalar becomes an element of a type that is given, whatever its own.
+CASTING: Final = ("aten.full.default", "aten.fill_.Scalar", "aten.scatter.value_out")
+
+
+class Route(IntEnum):
+    """Who makes a call."""
+
+    PYTHON = 0
+    FUNCTION = 1
+    DISPATCHER = 2
+    ITEM = 3
+
+
+class TorchInterface(Protocol):
+    """torch's C interface, as the extension finds it."""
+
+    def symbol(self, name: str) -> int:
+        """The address of a function, 0 if there is none."""
+        ...
+
+    def code(self, name: str) -> int | None:
+        """What a function without parameters returns, `None` if there is none."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallPlan:
+    """How one call is made.
+
+    Attributes:
+        target: the operator.
+        route: who makes it.
+        data: the plan as the native executor reads it (native/plans.hpp).
+        callback: makes it in Python, where that is the route or the route fails.
+        reason: why it is not made natively, `""` if it is.
+    """
+
+    target: str
+    route: Route
+    data: bytes
+    callback: Callback
+    reason: str = ""
+
+
+def plan_call(call: RecordedCall, torch_interface: TorchInterface) -> CallPlan:
+    """The plan of `call`."""
+    try:
+        route, head = _native(call, torch_interface)
+        reason = ""
+    except Unplanned as error:
+        route, head, reason = Route.PYTHON, _u32(0) + _u32(0), str(error)
+    tail = _listing([_u32(slot.number) for slot in call.slots()])
+    tail += _listing([_u32(size.number) for size in call.sizes()])
+    tail += _u32(call.wanted) + bytes((call.single,))
+    return CallPlan(
+        target=call.target,
+        route=route,
+        data=bytes((route,)) + head + tail,
+        callback=make_callback(call),
+        reason=reason,
+    )
+
+
+def _native(call: RecordedCall, torch_interface: TorchInterface) -> tuple[Route, bytes]:
+    """The route, and what the plan says of it: results, then values."""
+    if call.target in ITEMS:
+        (slot,) = call.slots()
+        return Route.ITEM, _u32(0) + _listing([bytes((1,)) + _u32(slot.number)])
+    schema = find_schema(call.target)
+    if schema is None:
+        raise Unplanned("torch has no schema for it")
+    if not schema.name.startswith("aten::"):
+        # what fails natively is done again in Python, and nobody knows what these do
+        raise Unplanned("operators of other libraries are called in Python")
+    bound = tuple(bind(call, schema))
+    name = function_name(schema, call.device)
+    address = 0 if name is None else torch_interface.symbol(name)
+    if address and _same_as_double(call.target, bound):
+        try:
+            return Route.FUNCTION, _by_function(address, schema, bound, torch_interface)
+        except Unplanned:
+            # the dispatcher has forms for more
+            pass
+    return Route.DISPATCHER, _by_dispatcher(schema, bound, torch_interface)
+
+
+def _by_function(
+    address: int,
+    schema: Schema,
+    bound: tuple[tuple[Parameter, Argument], ...],
+    torch_interface: TorchInterface,
+) -> bytes:
+    ordered = [b for b in bound if b[0].is_out] + [b for b in bound if not b[0].is_out]
+    values = []
+    for parameter, value in ordered:
+        data = function_value(parameter, value, torch_interface.code)
+        # a device that is not given is two values: a pointer and an index
+        double = str(parameter.type) == "Optional[Device]" and value is None
+        values += [data[:1], data[1:]] if double else [data]
+    reals = sum(str(parameter.type) in ("float", "number") for parameter, _ in bound)
+    if 2 * len(values) > MOST_VALUES or reals > MOST_REALS:
+        raise Unplanned("it has too many arguments")
+    results = [] if schema.writes_in_place else [bytes((str(r) != "Tensor",)) for r in schema.results]
+    head = address.to_bytes(8, "little") + bytes((schema.writes_in_place,))
+    return head + _listing(results) + _listing(values)
+
+
+def _by_dispatcher(
+    schema: Schema, bound: tuple[tuple[Parameter, Argument], ...], torch_interface: TorchInterface
+) -> bytes:
+    kinds = {"Tensor": 0, "int": 1, "bool": 1, "List[Tensor]": 2}
+    results = []
+    for kind in schema.results:
+        if str(kind) not in kinds or (str(kind) == "List[Tensor]" and len(schema.results) > 1):
+            raise Unplanned(f"it returns {kind}, which torch's C dispatcher does not")
+        results.append(bytes((kinds[str(kind)],)))
+    if len(bound) > MOST_VALUES:
+        raise Unplanned("it has too many arguments")
+    values = [dispatcher_value(parameter, value, torch_interface.code) for parameter, value in bound]
+    return _text(schema.name) + _text(schema.overload) + _listing(results) + _listing(values)
+
+
+def bind(call: RecordedCall, schema: Schema) -> Iterator[tuple[Parameter, Argument]]:
+    """Each parameter of `schema` with its argument, defaults filled in.
+
+    Raises:
+        Unplanned: the call does not fit the schema.
+    """
+    if len(call.args) > len(schema.parameters):
+        raise Unplanned(f"it takes {len(schema.parameters)} arguments and is given {len(call.args)}")
+    given = {p.name: a for p, a in zip(schema.parameters[: len(call.args)], call.args, strict=True)}
+    given.update(call.kwargs)
+    unknown = given.keys() - {parameter.name for parameter in schema.parameters}
+    if unknown:
+        raise Unplanned(f"it has no argument {sorted(unknown)[0]}")
+    for parameter in schema.parameters:
+        if parameter.name in given:
+            yield parameter, given[parameter.name]
+        elif parameter.has_default:
+            yield parameter, _default(parameter.default)
+        elif parameter.type.name == "Optional":
+            yield parameter, None
+        else:
+            raise Unplanned(f"argument {parameter.name} is missing")
+
+
+def _default(value: Any) -> Argument:
+    if isinstance(value, list | tuple):
+        return [_default(item) for item in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise Unplanned(f"its default {value!r} cannot be spelled")
+
+
+def _same_as_double(target: str, bound: tuple[tuple[Parameter, Argument], ...]) -> bool:
+    """Whether the result is the same with `Scalar` arguments as `double`, which is what C functions take.
+
+    An integer makes another result than the equal `double` unless a tensor is of floating point, or the value is
+    converted to a type that is given.
+    """
+    scalars = [value for p, value in bound if p.type.mentions("number") and value is not None]
+    if not all(is_exact(value) for value in scalars):
+        return False
+    if all(isinstance(value, float) for value in scalars):
+        return True
+    tensors = [slot for _, value in bound for slot in _slots(value)]
+    if target in CASTING:
+        return bool(tensors) or any(isinstance(value, torch.dtype) for _, value in bound)
+    return any(slot.is_float for slot in tensors)
+
+
+def _slots(value: Argument) -> Iterator[Slot]:
+    if isinstance(value, Slot):
+        yield value
+    elif isinstance(value, list):
+        for item in value:
+            yield from _slots(item)
+
+
+def _u32(number: int) -> bytes:
+    return number.to_bytes(4, "little")
+
+
+def _text(value: str) -> bytes:
+    data = value.encode()
+    return _u32(len(data)) + data
+
+
+def _listing(items: list[bytes]) -> bytes:
+    return _u32(len(items)) + b"".join(items)

@@ -1,0 +1,135 @@
+"""From a program's bytes to its callable."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from coilwork_cache import Store
+from coilwork_runtime.errors import ExecutorUnavailableError, ProgramBytesError
+from coilwork_runtime.executor import faults
+from coilwork_runtime.executor.forms import NATIVE, NativeLaunch
+from coilwork_runtime.executor.planning import CallPlan, Route, plan_call
+from coilwork_runtime.executor.recorded_calls import read_tables
+from coilwork_runtime.extensions import load_extension
+from coilwork_runtime.torch_compat import handles_of, tensors_of
+
+Call = Callable[[list[Any]], Sequence[Any]]
+Watch = Callable[[str, str, int, str, torch.Tensor | None, str], None]
+
+MODULE: Final = "coilwork_executor"
+FOLDER: Final = Path(__file__).parent / "native"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NativeProgram:
+    """A program that the native executor runs.
+
+    Attributes:
+        call: the boxed callable: takes one list, which it empties, and returns a list.
+        plans: how each call of an operator is made.
+        counters: how often it was called, and how often a call, a launch or a rare case went through Python:
+            `calls`, `python_calls`, `python_launches`, `slow_paths`, `fallbacks`.
+    """
+
+    call: Call
+    plans: tuple[CallPlan, ...]
+    counters: Callable[[], Mapping[str, int]]
+
+    @property
+    def in_python(self) -> tuple[CallPlan, ...]:
+        """The calls that are made in Python."""
+        return tuple(plan for plan in self.plans if plan.route is Route.PYTHON)
+
+
+def load_native(
+    data: bytes,
+    *,
+    launchers: Mapping[str, Callable[..., Any]],
+    constants: Mapping[str, torch.Tensor],
+    fallback: Callable[[], Call],
+    store: Store | None = None,
+    watch: Watch | None = None,
+) -> NativeProgram:
+    """The program in `data`, as `coilwork_wrapper.native` writes it.
+
+    `launchers` has one for each kernel by name, `constants` the tensors by key. `fallback` makes a callable that takes over
+    calls whose inputs are not plain tensors and integers. `store` keeps the extension. `watch(event, program, instruction,
+    name, tensor, place)` is told of each allocation, view, result and free, at a price.
+
+    Raises:
+        ExecutorUnavailableError: the extension can neither be loaded nor built here.
+        ProgramBytesError: the bytes are damaged.
+        KeyError: a kernel or constant is missing.
+    """
+    extension = executor_extension(store)
+    tables = read_tables(data)
+    plans = tuple(plan_call(call, extension) for call in tables.calls)
+    kernels = tuple(_kernel(launchers[name]) for name in tables.kernels)
+    try:
+        call: Any = extension.Program(
+            data,
+            tuple((plan.data, plan.callback) for plan in plans),
+            kernels,
+            [constants[key] for key in tables.keys],
+            handles_of,
+            tensors_of,
+            faults,
+            _lazily(fallback),
+            watch,
+        )
+    except ValueError as error:
+        raise ProgramBytesError("damaged-program", "a program cannot be loaded", reason=str(error)) from error
+    return NativeProgram(call=call, plans=plans, counters=call.counters)
+
+
+def executor_extension(store: Store | None) -> Any:
+    """The extension module.
+
+    Raises:
+        ExecutorUnavailableError: there is neither a stored one nor what it takes to build it.
+    """
+    if sys.platform != "linux":
+        raise ExecutorUnavailableError(
+            "other-system", f"the native executor runs on Linux, not {sys.platform}"
+        )
+    sources = sorted(path for path in FOLDER.iterdir() if path.suffix in (".cpp", ".hpp"))
+    try:
+        extension = load_extension(MODULE, sources, store)
+    except ImportError as error:
+        raise ExecutorUnavailableError(
+            "executor-import", "the native executor does not load", reason=str(error)
+        ) from error
+    if extension is None:
+        raise ExecutorUnavailableError(
+            "executor-build",
+            "the native executor cannot be built here",
+            reason="it takes a C++ compiler and Python's headers",
+            remedy="install g++ and python3-dev, or use the option executor='python'",
+        )
+    return extension
+
+
+def _kernel(
+    launcher: Callable[..., Any],
+) -> tuple[Callable[..., Any], bytes | None, Callable[[], Any] | None]:
+    """The launcher, how to do without it, and what to ask for that later."""
+    native = getattr(launcher, "__dict__", {}).get(NATIVE)
+    if not isinstance(native, NativeLaunch):
+        return launcher, None, None
+    form = native.form()
+    return launcher, form, native.form if form is None else None
+
+
+def _lazily(make: Callable[[], Call]) -> Call:
+    @functools.cache
+    def made() -> Call:
+        return make()
+
+    return lambda args: made()(args)

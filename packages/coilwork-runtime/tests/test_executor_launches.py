@@ -1,0 +1,157 @@
+"""How the native executor launches GPU kernels: grids, arguments, scratch memory, errors, through a driver that only remembers."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from executor_assembly import Assembly
+from stub_driver import StubDriver, build_stub_driver
+
+from coilwork_cache import MemoryStore
+from coilwork_runtime import load_native
+from coilwork_runtime.executor.forms import NATIVE, GpuEntry, NativeLaunch, gpu_form
+from coilwork_runtime.executor.program import NativeProgram
+from coilwork_runtime.specs import TritonKernel
+from coilwork_runtime.triton_kernels.requests import run_time_arguments
+
+SPEC = TritonKernel(
+    name="scale",
+    source="",
+    entry="scale",
+    args=("*in:f32:16", "*out:f32", "size:i64", "size:i32"),
+    arg_names=("x", "y", "n", "m"),
+    grid=("(n + XBLOCK - 1) // XBLOCK", "max(m, 1)"),
+    configs=({"XBLOCK": 4},),
+)
+
+
+@pytest.fixture(scope="module")
+def stub(tmp_path_factory: pytest.TempPathFactory) -> StubDriver:
+    return build_stub_driver(tmp_path_factory.mktemp("driver"))
+
+
+@pytest.fixture(scope="module")
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def entry(stub: StubDriver) -> GpuEntry:
+    """A function on a device that torch does not know."""
+    stub.set("fail_with", 0)
+    stub.set("want_parameters", 6)
+
+    def address(name: str) -> int:
+        return ctypes.cast(stub.library[name], ctypes.c_void_p).value or 0
+
+    return GpuEntry(
+        launch_address=address("cuLaunchKernel"),
+        set_context_address=address("cuCtxSetCurrent"),
+        context=0x77,
+        handle=0x2005,
+        device=-1,
+        threads=128,
+        shared_bytes=64,
+        compiler_scratch_bytes=0,
+    )
+
+
+def form(entry: GpuEntry, spec: TritonKernel = SPEC) -> bytes | None:
+    return gpu_form(spec, run_time_arguments(spec), {"XBLOCK": 4}, entry)
+
+
+def load(
+    store: MemoryStore, entry: GpuEntry, spec: TritonKernel = SPEC, *, later: bool = False
+) -> NativeProgram:
+    """y = kernel(x, n, m), where n and m are inputs; with `later` the first launch goes through Python."""
+    settled = [not later]
+
+    def launcher(*args: Any) -> None:
+        settled[0] = True
+
+    vars(launcher)[NATIVE] = NativeLaunch(form=lambda: form(entry, spec) if settled[0] else None)
+    asm = Assembly("net")
+    asm.input("x")
+    n, m = asm.size_input(), asm.size_input()
+    asm.alloc("y", asm.layout(8))
+    asm.launch("scale", ["x", "y"], [n, m])
+
+    def no_fallback() -> Callable[[list[Any]], Any]:
+        raise AssertionError("no fallback is needed")
+
+    return load_native(
+        asm.returns("y"), launchers={"scale": launcher}, constants={}, fallback=no_fallback, store=store
+    )
+
+
+def test_grid_and_arguments(stub: StubDriver, store: MemoryStore, entry: GpuEntry) -> None:
+    program = load(store, entry)
+    x = torch.randn(8)
+    (y,) = program.call([x, 9, 5])
+    assert stub.launch() == [0x2005, 3, 5, 1, 128, 64, 0]
+    assert stub.parameters()[:3] == [x.data_ptr(), y.data_ptr(), 9]
+    assert stub.parameters()[3] & 0xFFFFFFFF == 5 and stub.parameters()[4:] == [0, 0]
+    program.call([x, 8, 0])
+    assert stub.launch()[1:4] == [2, 1, 1]
+    assert program.counters()["python_launches"] == 0
+
+
+def test_no_blocks_no_launch(stub: StubDriver, store: MemoryStore, entry: GpuEntry) -> None:
+    program = load(store, entry)
+    before = stub.number("launches")
+    program.call([torch.randn(8), 0, 1])
+    assert stub.number("launches") == before
+
+
+def test_what_the_driver_cannot_take(stub: StubDriver, store: MemoryStore, entry: GpuEntry) -> None:
+    program = load(store, entry)
+    x = torch.randn(8)
+    with pytest.raises(OverflowError, match="does not fit the 32 bits"):
+        program.call([x, 4, -(1 << 40)])
+    with pytest.raises(OverflowError, match="cannot be launched"):
+        program.call([x, 1 << 40, 1])
+    stub.set("fail_with", 700)
+    with pytest.raises(
+        RuntimeError, match="kernel scale: the driver refuses a launch of 1 x 1 x 1 blocks: error 700"
+    ) as caught:
+        program.call([x, 4, 1])
+    assert caught.value.__notes__ == ["instruction 1 of program net: launch scale"]
+    stub.set("fail_with", 0)
+    program.call([x, 4, 1])
+
+
+def test_a_thread_without_a_context_gets_one(stub: StubDriver, store: MemoryStore, entry: GpuEntry) -> None:
+    program = load(store, entry)
+    stub.set("fail_with", 201)
+    program.call([torch.randn(8), 4, 1])
+    assert stub.number("current_context") == 0x77
+
+
+def test_scratch_memory_of_kernel_and_compiler(stub: StubDriver, store: MemoryStore, entry: GpuEntry) -> None:
+    spec = replace(SPEC, args=(*SPEC.args, "*scratch:f32=2*n + 1"), arg_names=(*SPEC.arg_names, "s"))
+    stub.set("want_parameters", 7)
+    program = load(store, replace(entry, device=-1, compiler_scratch_bytes=256), spec)
+    program.call([torch.randn(8), 9, 5])
+    scratch, compilers, last = stub.parameters()[4:7]
+    assert scratch and compilers and scratch != compilers and last == 0
+
+
+def test_the_first_launch_may_settle_the_configuration(
+    stub: StubDriver, store: MemoryStore, entry: GpuEntry
+) -> None:
+    program = load(store, entry, later=True)
+    before = stub.number("launches")
+    for _ in range(3):
+        program.call([torch.randn(8), 4, 1])
+    assert stub.number("launches") == before + 2
+    assert program.counters()["python_launches"] == 1
+
+
+def test_a_grid_that_is_no_expression_stays_with_python(entry: GpuEntry) -> None:
+    assert form(entry) is not None
+    assert form(entry, replace(SPEC, grid=("n if m else 1",))) is None

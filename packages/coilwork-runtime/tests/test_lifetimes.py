@@ -1,0 +1,104 @@
+"""The lifetime checker names what a program does wrong with memory, and leaves a right one alone."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from executor_assembly import REUSE, Assembly
+
+from coilwork_cache import MemoryStore
+from coilwork_runtime import LifetimeChecker, LifetimeError, load_native
+
+if shutil.which("g++") is None:
+    pytest.skip("needs g++", allow_module_level=True)
+
+
+def add(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> None:
+    c.copy_(a + b)
+
+
+@pytest.fixture(scope="module")
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+def run(store: MemoryStore, data: bytes, checker: LifetimeChecker, kernel: Callable[..., None] = add) -> Any:
+    def no_fallback() -> Callable[[list[Any]], Sequence[Any]]:
+        raise AssertionError("no fallback is needed")
+
+    program = load_native(
+        data, launchers={"add": kernel}, constants={}, fallback=no_fallback, store=store, watch=checker
+    )
+    for _ in range(2):
+        results = program.call([torch.ones(8)])
+    return results
+
+
+def doubled(asm: Assembly) -> None:
+    """%t = x + x, %z = t + t."""
+    asm.input("x")
+    asm.alloc("t", asm.layout(8))
+    asm.launch("add", ["x", "x", "t"])
+    asm.alloc("z", asm.layout(8))
+    asm.launch("add", ["t", "t", "z"])
+
+
+def test_a_right_program_passes(store: MemoryStore) -> None:
+    checker = LifetimeChecker()
+    asm = Assembly("net")
+    doubled(asm)
+    asm.view("v", "t", asm.layout(2, 4))
+    asm.free("t")
+    asm.free("v", "x")
+    asm.view("w", "z", asm.layout(4, 2), code=REUSE)
+    (w,) = run(store, asm.returns("w"), checker)
+    assert torch.equal(w, torch.full((4, 2), 4.0))
+    assert checker.peak_bytes == 64
+
+
+def test_a_leak_is_named(store: MemoryStore) -> None:
+    asm = Assembly("net")
+    doubled(asm)
+    with pytest.raises(LifetimeError, match="%t of program net is neither freed nor returned") as caught:
+        run(store, asm.returns("z"), LifetimeChecker())
+    assert caught.value.code == "leak" and "allocated in alloc %t" in str(caught.value)
+
+
+def test_what_is_freed_twice_is_named(store: MemoryStore) -> None:
+    asm = Assembly("net")
+    doubled(asm)
+    asm.free("t")
+    asm.free("t")
+    with pytest.raises(LifetimeError, match="%t is freed and not alive") as caught:
+        run(store, asm.returns("z"), LifetimeChecker())
+    assert caught.value.code == "freed-twice"
+    assert caught.value.__notes__ == ["instruction 5 of program net: free"]
+
+
+def test_what_is_defined_twice_is_named(store: MemoryStore) -> None:
+    asm = Assembly("net")
+    doubled(asm)
+    asm.alloc("t", asm.layout(8))
+    with pytest.raises(LifetimeError, match="%t is defined while it is alive") as caught:
+        run(store, asm.returns("z"), LifetimeChecker())
+    assert caught.value.code == "defined-twice"
+
+
+def test_freed_and_unwritten_memory_is_poisoned(store: MemoryStore) -> None:
+    kept: list[torch.Tensor] = []
+
+    def keeping(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> None:
+        kept.append(a.detach())
+        assert c.isnan().all()
+        add(a, b, c)
+
+    asm = Assembly("net")
+    doubled(asm)
+    asm.free("t")
+    (z,) = run(store, asm.returns("z"), LifetimeChecker(), keeping)
+    assert torch.equal(z, torch.full((8,), 4.0))
+    assert kept[1].isnan().all()

@@ -1,0 +1,241 @@
+"""Each instruction of a program in binary form. Total: a new instruction has to be added here to be executed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from coilwork_ir.buffers import Argument, Buffer, GraphOutput, Ref, SymbolOutput, references
+from coilwork_ir.errors import EmitError
+from coilwork_ir.index import Expr
+from coilwork_ir.loc import Origin
+from coilwork_ir.program.nodes import (
+    Alloc,
+    AllocPool,
+    BindSymbol,
+    CheckLayout,
+    CheckSize,
+    Comment,
+    CondCall,
+    ExternCall,
+    Free,
+    Instruction,
+    Launch,
+    PoolView,
+    Program,
+    Reinterpret,
+    Return,
+    Reuse,
+    WhileCall,
+)
+from coilwork_wrapper.native.encoding import (
+    Code,
+    Output,
+    Relation,
+    Result,
+    View,
+    i32,
+    listing,
+    u8,
+    u32,
+    u32s,
+)
+from coilwork_wrapper.native.parts import Part
+from coilwork_wrapper.outer_symbols import outer_symbols
+from coilwork_wrapper.provenance import origin_lines
+
+RELATIONS: Final[Mapping[str, Relation]] = {
+    "eq": Relation.EQ,
+    "ne": Relation.NE,
+    "lt": Relation.LT,
+    "le": Relation.LE,
+}
+MOST_DIMENSIONS: Final = 64
+
+
+def write_instruction(part: Part, instruction: Instruction) -> None:
+    """Add `instruction` to `part`.
+
+    Raises:
+        EmitError: `native-unsupported`, it does what the executor cannot.
+    """
+    match instruction:
+        case BindSymbol() | CheckLayout() | CheckSize():
+            _check(part, instruction)
+        case Alloc() | AllocPool() | PoolView() | Reuse() | Reinterpret() | Free():
+            _memory(part, instruction)
+        case Launch(kernel=kernel):
+            operands = u32(part.shared.kernels[kernel]) + u32s([part.slot(name) for name in instruction.args])
+            operands += u32s([part.registers.of(size) for size in instruction.sizes])
+            part.add(Code.LAUNCH, _place(f"launch {kernel}", instruction.origins), operands)
+        case ExternCall():
+            _extern(part, instruction)
+        case CondCall():
+            _cond(part, instruction)
+        case WhileCall():
+            _while(part, instruction)
+        case Comment():
+            pass
+        case Return(values=values):
+            part.add(Code.RETURN, "return", listing(values, lambda value: _result(part, value)))
+
+
+def _check(part: Part, instruction: BindSymbol | CheckLayout | CheckSize) -> None:
+    registers = part.registers
+    match instruction:
+        case BindSymbol(symbol=symbol, buffer=name):
+            operands = u32(registers.symbol(symbol)) + u32(part.slot(name)) + u32(instruction.dim)
+            rank = len(part.buffers[name].shape) if name in part.inputs else -1
+            operands += u8(instruction.what == "stride") + i32(rank)
+            part.add(Code.BIND, f"bind {symbol.name} to %{name}", operands)
+        case CheckLayout(buffer=name):
+            layout = _layout(part, part.buffers[name])
+            part.add(Code.CHECK, f"check %{name}", u32(part.slot(name)) + layout + u8(instruction.aligned))
+        case CheckSize():
+            operands = u32(registers.of(instruction.lhs)) + u8(RELATIONS[instruction.relation])
+            operands += u32(registers.of(instruction.rhs)) + u32(part.text(instruction.message))
+            part.add(Code.REQUIRE, _place("check a size", instruction.origins), operands)
+
+
+def _memory(part: Part, instruction: Alloc | AllocPool | PoolView | Reuse | Reinterpret | Free) -> None:
+    match instruction:
+        case Alloc(buffer=buffer):
+            part.add(
+                Code.ALLOC, f"alloc %{buffer.name}", _slot_and_layout(part, buffer) + _plain(part, buffer)
+            )
+        case AllocPool(pool=pool):
+            layout = part.pool_layout(instruction.size_bytes, instruction.device)
+            part.add(Code.POOL, f"alloc %{pool}", u32(part.slot(pool)) + u32(layout))
+        case PoolView(buffer=buffer):
+            operands = u32(part.slot(buffer.name)) + u32(part.slot(instruction.pool))
+            operands += u32(part.registers.of(instruction.offset_bytes)) + _layout(part, buffer)
+            part.add(Code.CARVE, f"carve %{buffer.name}", operands + _plain(part, buffer))
+        case Reuse(buffer=buffer, source=source):
+            operands = _view(part, buffer, source, 0)
+            part.add(Code.REUSE, f"reuse %{source} as %{buffer.name}", operands)
+        case Reinterpret(buffer=buffer, source=source):
+            operands = _view(part, buffer, source, instruction.offset)
+            part.add(Code.VIEW, _place(f"view %{source} as %{buffer.name}", instruction.origins), operands)
+        case Free(names=names):
+            part.add(
+                Code.FREE, "free " + ", ".join(f"%{n}" for n in names), u32s([part.slot(n) for n in names])
+            )
+
+
+def _view(part: Part, buffer: Buffer, source: str, offset: Expr | int) -> bytes:
+    seen = part.buffers[source]
+    start = part.registers.of(offset)
+    kind = View.LAYOUT
+    if buffer.dtype is not seen.dtype:
+        kind = View.BITS
+    elif (buffer.shape, buffer.strides) == (seen.shape, seen.strides) and start == part.registers.of(0):
+        kind = View.SAME
+    operands = u32(part.slot(buffer.name)) + u32(part.slot(source)) + u8(kind) + u32(start)
+    return operands + _layout(part, buffer) + _plain(part, buffer)
+
+
+def _extern(part: Part, call: ExternCall) -> None:
+    shared = part.shared
+    data = (
+        u32(part.text(call.target))
+        + listing(call.args, part.argument)
+        + listing(call.kwargs, lambda pair: u32(part.text(pair[0])) + part.argument(pair[1]))
+        + listing(call.out, lambda pair: u32(part.text(pair[0])) + u32(part.slot(pair[1])))
+        + u32(part.text(_device(part, call)))
+        + u32(len(call.outputs))
+        + u8(call.single)
+    )
+    operands = u32(len(shared.calls)) + listing(call.outputs, lambda output: _output(part, output))
+    shared.calls.append(data)
+    operands += listing(
+        call.binds, lambda bind: u32(part.registers.symbol(bind[0])) + u32(bind[1]) + u32(bind[2])
+    )
+    place = _place(f"call {call.target}", call.origins)
+    part.add(Code.CALL, place, operands)
+    # layouts may depend on sizes that the results bind
+    for output in call.outputs:
+        if isinstance(output, Buffer):
+            part.add(Code.SETTLE, place, _slot_and_layout(part, output))
+
+
+def _device(part: Part, call: ExternCall) -> str:
+    """Of the first tensor that the call is about."""
+    given = (*call.args, *(value for _, value in call.kwargs), *(Ref(name) for _, name in call.out))
+    names = [name for argument in given for name in references(argument)]
+    names += [output.name for output in call.outputs if isinstance(output, Buffer)]
+    return part.buffers[names[0]].device if names else ""
+
+
+def _output(part: Part, output: Buffer | SymbolOutput | None) -> bytes:
+    match output:
+        case None:
+            return u8(Output.NOTHING) + u32(0)
+        case SymbolOutput(symbol=symbol):
+            return u8(Output.NUMBER) + u32(part.registers.symbol(symbol))
+        case Buffer(name=name):
+            return u8(Output.TENSOR) + u32(part.slot(name))
+
+
+def _cond(part: Part, call: CondCall) -> None:
+    operands = u32(part.slot(call.predicate))
+    operands += _nested(part, call.then, call.operands) + _nested(part, call.otherwise, call.operands)
+    operands += listing(call.outputs, lambda output: _slot_and_layout(part, output))
+    part.add(Code.COND, _place(f"choose by %{call.predicate}", call.origins), operands)
+
+
+def _while(part: Part, call: WhileCall) -> None:
+    values = (*call.carried, *call.extra)
+    operands = _nested(part, call.condition, values) + _nested(part, call.body, values)
+    operands += listing(call.outputs, lambda output: _slot_and_layout(part, output))
+    part.add(Code.WHILE, _place("loop", call.origins), operands)
+
+
+def _nested(part: Part, program: Program, values: Sequence[Argument]) -> bytes:
+    sizes = [part.registers.symbol(symbol) for symbol in outer_symbols(program)]
+    return (
+        u32(part.shared.numbers[id(program)])
+        + listing(values, lambda value: _operand(part, value))
+        + u32s(sizes)
+    )
+
+
+def _operand(part: Part, value: Argument) -> bytes:
+    match value:
+        case Ref(name):
+            return u8(0) + u32(part.slot(name))
+        case Expr() | int():
+            return u8(1) + u32(part.registers.of(value))
+        case _:
+            raise EmitError(
+                "native-unsupported",
+                f"a {type(value).__name__} handed to a nested program",
+                reason="nested programs take tensors and integers",
+            )
+
+
+def _result(part: Part, value: GraphOutput) -> bytes:
+    match value:
+        case None:
+            return u8(Result.NOTHING) + u32(0)
+        case Ref(name):
+            return u8(Result.TENSOR) + u32(part.slot(name))
+        case Expr():
+            return u8(Result.NUMBER) + u32(part.registers.of(value))
+
+
+def _slot_and_layout(part: Part, buffer: Buffer) -> bytes:
+    return u32(part.slot(buffer.name)) + _layout(part, buffer)
+
+
+def _layout(part: Part, buffer: Buffer) -> bytes:
+    if len(buffer.shape) > MOST_DIMENSIONS:
+        raise EmitError("native-unsupported", f"%{buffer.name} has {len(buffer.shape)} dimensions")
+    return u32(part.layout(buffer))
+
+
+def _plain(part: Part, buffer: Buffer) -> bytes:
+    return u8(part.plain(buffer.name))
+
+
+def _place(what: str, origins: tuple[Origin, ...]) -> str:
+    return "\n  ".join((what, *origin_lines(origins)))

@@ -1,0 +1,131 @@
+"""One program, or one nested in it, in binary form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from coilwork_ir.buffers import Argument, Buffer, GraphInput
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import Expr, as_expr
+from coilwork_ir.program.nodes import AllocPool, Instruction, Program
+from coilwork_ir.program.walk import buffers
+from coilwork_wrapper.native.arguments import argument_bytes
+from coilwork_wrapper.native.encoding import Input, Strings, listing, u8, u32, u32s
+from coilwork_wrapper.native.registers import Registers, compute_bytes, constants_bytes
+from coilwork_wrapper.native.uses import tensors_needed
+from coilwork_wrapper.outer_symbols import outer_symbols
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """What all parts of a file have in common; `calls` is filled as parts are written.
+
+    Attributes:
+        strings: the table of strings.
+        kernels: numbers of kernels.
+        keys: numbers of constants.
+        numbers: a nested program's number, by its identity.
+        calls: calls of operators, in order.
+    """
+
+    strings: Strings
+    kernels: Mapping[str, int]
+    keys: Mapping[str, int]
+    numbers: Mapping[int, int]
+    calls: list[bytes] = field(default_factory=list)
+
+
+class Part:
+    """A part being written: numbers for its names, and the bytes of its instructions so far."""
+
+    def __init__(self, program: Program, shared: Shared) -> None:
+        self.program = program
+        self.shared = shared
+        self.registers = Registers()
+        self.buffers = buffers(program)
+        pools = [i.pool for i in program.instructions if isinstance(i, AllocPool)]
+        self._slots = {name: number for number, name in enumerate((*self.buffers, *pools))}
+        self._layouts: dict[bytes, int] = {}
+        self._instructions: list[bytes] = []
+        self._needed = tensors_needed(program)
+        self.constants = frozenset(constant.buffer.name for constant in program.constants)
+        self.inputs = frozenset(entry.name for entry in program.inputs if isinstance(entry, Buffer))
+
+    def text(self, words: str) -> int:
+        """The number of a string."""
+        return self.shared.strings.number(words)
+
+    def slot(self, name: str) -> int:
+        """The number of a buffer or pool."""
+        return self._slots[name]
+
+    def plain(self, name: str) -> bool:
+        """Whether only kernels and views touch the buffer."""
+        return name not in self._needed
+
+    def layout(self, buffer: Buffer) -> int:
+        """The number of a buffer's layout."""
+        return self._layout(buffer.dtype, buffer.device, buffer.shape, buffer.strides)
+
+    def pool_layout(self, size_bytes: Expr, device: str) -> int:
+        """The number of the layout of a block of bytes."""
+        return self._layout(DType.U8, device, (size_bytes,), (as_expr(1),))
+
+    def _layout(self, dtype: DType, device: str, shape: Sequence[Expr], strides: Sequence[Expr]) -> int:
+        registers = [self.registers.of(one) for one in (*shape, *strides)]
+        data = u32(self.text(dtype.torch_name)) + u32(self.text(device)) + u32(len(shape))
+        return self._layouts.setdefault(data + b"".join(map(u32, registers)), len(self._layouts))
+
+    def argument(self, value: Argument) -> bytes:
+        """An argument of an operator."""
+        return argument_bytes(value, self._ref, self.registers.of, self.text)
+
+    def _ref(self, name: str) -> bytes:
+        return u32(self.slot(name)) + u8(self.buffers[name].dtype.is_float)
+
+    def add(self, code: int, place: str, operands: bytes) -> None:
+        """Write an instruction, after what computes the sizes that it needs."""
+        where = self.text(place)
+        pending = self.registers.pending()
+        if pending:
+            self._instructions.append(compute_bytes(pending, where))
+        self._instructions.append(u8(code) + u32(where) + operands)
+
+    def data(self, write: Callable[[Part, Instruction], None], order: Sequence[Instruction]) -> bytes:
+        """The part, its instructions written by `write` in this order."""
+        for symbol in outer_symbols(self.program):
+            self.registers.symbol(symbol)
+        outer = [self.registers.symbol(symbol) for symbol in outer_symbols(self.program)]
+        inputs = self._inputs()
+        for instruction in order:
+            write(self, instruction)
+        known = [
+            u32(self.slot(constant.buffer.name)) + u32(self.shared.keys[constant.key])
+            for constant in self.program.constants
+        ]
+        return b"".join(
+            (
+                u32(self.text(self.program.name)),
+                listing(self._slots, lambda name: u32(self.text(name))),
+                constants_bytes(self.registers),
+                u32s(outer),
+                inputs,
+                listing(known, bytes),
+                listing(self._layouts, bytes),
+                listing(self._instructions, bytes),
+            )
+        )
+
+    def _inputs(self) -> bytes:
+        bound: set[str] = set()
+
+        def entry_bytes(entry: GraphInput) -> bytes:
+            if isinstance(entry, Buffer):
+                return u8(Input.TENSOR) + u32(self.slot(entry.name))
+            if not entry.is_symbol or entry.name in bound:
+                return u8(Input.KNOWN) + u32(0)
+            bound.add(entry.name)
+            return u8(Input.SIZE) + u32(self.registers.symbol(entry))
+
+        return listing(self.program.inputs, entry_bytes)

@@ -1,0 +1,120 @@
+"""Who runs a program: the native executor, or the Python module that does the same in readable text."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from coilwork.errors import CoilworkFallbackWarning
+from coilwork.options import CompileOptions, Executor
+from coilwork_cache import Store
+from coilwork_runtime import (
+    Builder,
+    ExecutorUnavailableError,
+    LifetimeChecker,
+    NativeProgram,
+    load_native,
+)
+from coilwork_runtime.loader import execute_module
+
+Call = Callable[[list[Any]], Sequence[Any]]
+log = logging.getLogger("coilwork")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Driven:
+    """A callable, and who is behind it.
+
+    Attributes:
+        call: takes one list, which it empties.
+        executor: `native` or `python`; what a wrapper other than `python` is called otherwise.
+        reason: why it is not the native executor; empty if it is, or if nobody asked for it.
+        python_calls: operators that the native executor calls through Python, with the reason for each.
+    """
+
+    call: Call
+    executor: str
+    reason: str = ""
+    python_calls: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loadable:
+    """A compiled graph as it lies in the cache.
+
+    Attributes:
+        name: of the graph, for tracebacks.
+        module: text of the Python module.
+        program: bytes for the native executor; empty if it refuses the program.
+        refusal: why it does.
+        constants: tensors by key.
+        devices: where its tensors are.
+    """
+
+    name: str
+    module: str
+    program: bytes
+    refusal: str
+    constants: Mapping[str, torch.Tensor]
+    devices: Iterable[str]
+
+
+def load(graph: Loadable, *, options: CompileOptions, builder: Builder, store: Store | None) -> Driven:
+    """Build the kernels of `graph`, and load it for the executor that `options` ask for. `store` keeps the executor itself.
+
+    Raises:
+        ModuleTextError, ProgramBytesError: the module or the program is damaged.
+        KernelBuildError: a kernel does not build.
+        ExecutorUnavailableError: the native executor is wanted and not to be had, and `strict` is on.
+    """
+    wanted = options.executor
+    module = execute_module(graph.module, graph.name)
+    launchers = builder.build(module.specs)
+
+    def in_python() -> Call:
+        return module.make_call(launchers, graph.constants)
+
+    reason = _obstacle(graph, wanted)
+    if not reason and wanted != "python":
+        try:
+            program = load_native(
+                graph.program,
+                launchers=launchers,
+                constants=graph.constants,
+                fallback=in_python,
+                store=store,
+                watch=LifetimeChecker() if options.check_lifetimes else None,
+            )
+            return _native(program)
+        except ExecutorUnavailableError as error:
+            if options.strict and wanted == "native":
+                raise
+            reason = str(error)
+    if wanted == "native" or options.check_lifetimes:
+        warnings.warn(
+            f"graph {graph.name} is driven by Python instead of the native executor: {reason or 'as was asked for'}",
+            CoilworkFallbackWarning,
+            stacklevel=2,
+        )
+    elif reason:
+        log.debug("graph %s is driven by Python: %s", graph.name, reason)
+    return Driven(call=in_python(), executor="python", reason=reason, python_calls={})
+
+
+def _native(program: NativeProgram) -> Driven:
+    calls = {plan.target: plan.reason for plan in program.in_python}
+    return Driven(call=program.call, executor="native", python_calls=calls)
+
+
+def _obstacle(graph: Loadable, wanted: Executor) -> str:
+    """Why the native executor is not even tried."""
+    if wanted == "auto" and any(device.startswith("cuda") for device in graph.devices):
+        return "on GPUs it runs where the option executor asks for it"
+    if wanted != "python" and not graph.program:
+        return graph.refusal or "it was not compiled for it"
+    return ""
