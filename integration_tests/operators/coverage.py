@@ -22,7 +22,8 @@ import torch
 
 from coilwork import attempts
 from coilwork.backend import backend
-from coilwork.drive import Call, boxed
+from coilwork.drive import boxed
+from coilwork.executors import Driven
 from coilwork.job import Job
 from coilwork.stages import Compiled
 from coilwork_ir.program import ExternCall, Launch, Program
@@ -90,9 +91,9 @@ def compiled_programs(op: Any, way: Way, group: Sequence[Sample]) -> list[tuple[
     """Role and program of every graph that the samples compile to. Their kernels are not built: the graphs run in eager mode."""
     found: list[tuple[str, Program]] = []
 
-    def keep(compiled: Compiled, job: Job, *_: object) -> Call:
+    def keep(compiled: Compiled, job: Job, *_: object) -> Driven:
         found.append((job.role, compiled.program))
-        return boxed(job.gm)
+        return Driven(call=boxed(job.gm), executor="eager", python_calls={})
 
     torch._dynamo.reset()
     function = torch.compile(
