@@ -154,7 +154,9 @@ def _pointwise_line(facts: Facts, target: Target) -> list[Config]:
         return [_config({}, 1, target)]
     whole = next_power_of_two(extent)
     if facts.scattered and extent >= 1024 * 2 * target.multiprocessors:
-        return [_config({"x": size}, size // target.warp_size, target) for size in (512, 256, 1024)]
+        # several per thread are better where the sectors turn out to be in a cache
+        few = ((512, 1), (256, 1), (1024, 4))
+        return [_config({"x": size}, _warps_for(size, each, target), target) for size, each in few]
     # 16 bytes per thread and load, two loads in flight for four-byte elements
     per_thread = 4 if facts.element_bytes >= 8 else 8
     share = next_power_of_two(-(-extent // (2 * target.multiprocessors)))
