@@ -164,6 +164,9 @@ def _scatter(mode: StoreMode | None) -> Callable[[Builder, Call], Value]:
         if not value.shape or not positions.shape:
             raise NotLowered("scatter with 0-dimensional operands")
         dim = wrap_dim(call.integer("dim"), len(value.shape))
+        if any(as_int(size) == 0 for size in positions.shape):
+            # nothing is written; such positions may be of any rank
+            return value if in_place(call) else builder.copy(value, strides=call.strides(builder))
         source = call.arguments["src"] if "src" in call.arguments else call["value"]
         added = mode == "add" or (mode is None and call["reduce"] in ("add", "sum", "mean"))
         # one element along the dimension: no two have the same target, and there is no order to keep

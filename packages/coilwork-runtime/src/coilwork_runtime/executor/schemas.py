@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,13 +68,26 @@ def parse_type(text: str) -> Type:
 
 def find_schema(target: str) -> Schema | None:
     """The schema of `"aten.mm.out"`; `None` if torch has no such operator overload."""
+    try:
+        return _schema(target)
+    except LookupError:
+        return None
+
+
+@functools.cache
+def _schema(target: str) -> Schema:
+    """As `find_schema`. That there is none is not remembered: a library may register it later.
+
+    Raises:
+        LookupError: there is none.
+    """
     parts = target.split(".")
     if len(parts) != 3:
-        return None
+        raise LookupError(target)
     namespace, name, overload = parts
     found = operator_schema(namespace, name, overload)
     if found is None:
-        return None
+        raise LookupError(target)
     return Schema(
         name=f"{namespace}::{name}",
         overload=found.overload_name,

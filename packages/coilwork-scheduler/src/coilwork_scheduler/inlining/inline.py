@@ -8,56 +8,32 @@ the caller reads it) is still inlined where it reads less than it writes.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Final, TypeAlias
+from typing import Final
 
 from coilwork_ir.index import Expr
-from coilwork_ir.loc import merge_origins
-from coilwork_ir.loops import Check, Graph, Node, Pointwise, Reduce, Scan, Scatter, Sort
+from coilwork_ir.loops import Graph, Node, Pointwise, Reduce, Scan, Scatter, Sort
 from coilwork_ir.loops.access import bodies, defined
 from coilwork_ir.ops import SCALAR_OPS
-from coilwork_ir.scalar import Load, Op, Scalar, leading_points, loads, postorder
+from coilwork_ir.scalar import Load, Op, leading_points, loads, postorder
 from coilwork_ir.target import Target
 from coilwork_scheduler.contractions.known import contraction_of_node
 from coilwork_scheduler.cost import CostModel, KernelWork
 from coilwork_scheduler.dependence import Dependence
-from coilwork_scheduler.inlining.expand import Expander, Producer
+from coilwork_scheduler.inlining.rewriting import Computation, Facts, rewritten
 from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.kernels.assemble import readers_of
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.sizes import SizeHints
 from coilwork_scheduler.stage import extent_of
 
-Computation: TypeAlias = Pointwise | Reduce | Scan | Sort | Scatter
 # arguments left for a kernel's outputs and for what fusion adds
 _SPARE_ARGS: Final = 4
 # bytes read again per byte saved, up to which a producer is inlined into several consumers
 CLEAR_WIN: Final = 0.75
 # a consumer that pads or extends its operand has some more points than it; computing there, too, loses nothing
 _EDGES: Final = 1.01
-
 # results along a side of what one program of a product computes
 _PRODUCT_BLOCK: Final = 128
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Facts:
-    """A computation with everything inlined into it that will be.
-
-    Attributes:
-        inlined: buffers whose loads in its own body are replaced.
-        closure: nodes it computes, itself included.
-        ops, cost: operations per point, plain and weighted, repeated evaluations included.
-        leaves: buffers it reads in the end.
-        mutable: roots among the leaves' memory that some node overwrites.
-    """
-
-    inlined: frozenset[str]
-    closure: frozenset[int]
-    ops: int
-    cost: int
-    leaves: frozenset[str]
-    mutable: frozenset[str]
 
 
 class Inliner:
@@ -84,7 +60,7 @@ class Inliner:
         self._readers = readers_of(graph, facts)
         self._own_ops: dict[int, tuple[int, int]] = {}
         self._load_counts: dict[int, dict[str, int]] = {}
-        self._facts: dict[int, _Facts] = {}
+        self._facts: dict[int, Facts] = {}
         self._candidates: dict[str, int] = {}
         # weighted operations per point that hiding producers have added to a consumer
         self._added: dict[int, int] = {}
@@ -103,7 +79,7 @@ class Inliner:
                     self._candidates[node.output.name] = position
         if not self._candidates:
             return self._graph
-        return self._rewrite()
+        return rewritten(self._graph, self._facts, self._candidates, self._readers)
 
     def _measure(self, position: int, node: Computation) -> None:
         ops = cost = 0
@@ -117,7 +93,7 @@ class Inliner:
         self._own_ops[position] = (ops, cost)
         self._load_counts[position] = counts
 
-    def _settle(self, position: int) -> _Facts:
+    def _settle(self, position: int) -> Facts:
         """Facts of a node whose producers are all decided; candidates that make it too large are not taken."""
         ops, cost = self._own_ops[position]
         inlined: set[str] = set()
@@ -154,7 +130,7 @@ class Inliner:
         if inlined:
             ops = sum(self._own_ops[p][0] for p in closure) + repeated
             cost = sum(self._own_ops[p][1] for p in closure) + repeated_cost
-        return _Facts(
+        return Facts(
             inlined=frozenset(inlined),
             closure=closure,
             ops=ops,
@@ -365,48 +341,3 @@ class Inliner:
             most = [self._sizes.numel(self._deps.buffers[name].shape) for name in looked_up]
             return min(points, max([1, *most]))
         return points
-
-    def _rewrite(self) -> Graph:
-        producers: dict[str, Producer] = {}
-        for name, position in self._candidates.items():
-            node = self._graph.nodes[position]
-            assert isinstance(node, Pointwise)
-            producers[name] = Producer(
-                ranges=node.ranges, body=node.body, inlined=self._facts[position].inlined
-            )
-        expander = Expander(producers)
-        nodes: list[Node] = []
-        for position, node in enumerate(self._graph.nodes):
-            facts = self._facts.get(position)
-            if facts is None or not facts.inlined or not self._stays(node):
-                nodes.append(node)
-                continue
-            assert isinstance(node, Pointwise | Reduce | Scan | Sort | Scatter)
-            values = expander.expand(bodies(node), facts.inlined)
-            origins = merge_origins(*(self._graph.nodes[p].origins for p in sorted(facts.closure)))
-            nodes.append(replace(_with_bodies(node, values), origins=origins))
-        return replace(self._graph, nodes=tuple(nodes))
-
-    def _stays(self, node: Node) -> bool:
-        """False for a producer that every reader inlines: it is about to be removed, so leave its body alone."""
-        if not isinstance(node, Pointwise) or node.output.name not in self._candidates:
-            return True
-        name = node.output.name
-        return any(
-            reader not in self._facts or name not in self._facts[reader].inlined
-            for reader in self._readers.get(name, ())
-        )
-
-
-def _with_bodies(node: Computation, values: tuple[Scalar, ...]) -> Computation:
-    """`node` with the scalar graphs that `bodies` lists replaced."""
-    count = len(values) - len(node.checks)
-    checks = tuple(
-        Check(condition=condition, message=check.message, error=check.error)
-        for condition, check in zip(values[count:], node.checks, strict=True)
-    )
-    if isinstance(node, Scatter):
-        end = 1 + len(node.indirect)
-        mask = values[end] if node.mask is not None else None
-        return replace(node, value=values[0], indirect=values[1:end], mask=mask, checks=checks)
-    return replace(node, body=values[0], checks=checks)

@@ -47,7 +47,6 @@ using StableIValue = uint64_t;
   F(aoti_torch_item_uint8, AOTITorchError, (AtenTensorHandle, uint8_t*))                                                  \
   F(aoti_torch_grad_mode_is_enabled, bool, ())                                                                            \
   F(aoti_torch_grad_mode_set_enabled, void, (bool))                                                                       \
-  F(aoti_torch_get_current_device_index, AOTITorchError, (int32_t*))                                                      \
   F(aoti_torch_device_type_cpu, int32_t, ())                                                                              \
   F(aoti_torch_device_type_cuda, int32_t, ())                                                                             \
   F(aoti_torch_dtype_int64, int32_t, ())                                                                                  \
@@ -66,8 +65,9 @@ using StableIValue = uint64_t;
   F(torch_delete_list, AOTITorchError, (StableListHandle))                                                                \
   F(torch_new_string_handle, AOTITorchError, (const char*, size_t, StringHandle*))
 
-// Exported by libtorch_cuda, where there is one.
+// Only where there is libtorch_cuda, whose most are.
 #define COILWORK_CUDA_FUNCTIONS(F)                                                                                        \
+  F(aoti_torch_get_current_device_index, AOTITorchError, (int32_t*))                    \
   F(aoti_torch_create_cuda_guard, AOTITorchError, (int32_t, CUDAGuardHandle*))                                            \
   F(aoti_torch_delete_cuda_guard, AOTITorchError, (CUDAGuardHandle))                                                      \
   F(aoti_torch_get_current_cuda_stream, AOTITorchError, (int32_t, void**))

@@ -1,0 +1,88 @@
+"""What was decided about inlining, and the graph that follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from coilwork_ir.loc import merge_origins
+from coilwork_ir.loops import Check, Graph, Node, Pointwise, Reduce, Scan, Scatter, Sort
+from coilwork_ir.loops.access import bodies
+from coilwork_ir.scalar import Scalar
+from coilwork_scheduler.inlining.expand import Expander, Producer
+
+Computation: TypeAlias = Pointwise | Reduce | Scan | Sort | Scatter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """A computation with everything inlined into it that will be.
+
+    Attributes:
+        inlined: buffers whose loads in its own body are replaced.
+        closure: nodes it computes, itself included.
+        ops, cost: operations per point, plain and weighted, repeated evaluations included.
+        leaves: buffers it reads in the end.
+        mutable: roots among the leaves' memory that some node overwrites.
+    """
+
+    inlined: frozenset[str]
+    closure: frozenset[int]
+    ops: int
+    cost: int
+    leaves: frozenset[str]
+    mutable: frozenset[str]
+
+
+def rewritten(
+    graph: Graph,
+    facts: Mapping[int, Facts],
+    candidates: Mapping[str, int],
+    readers: Mapping[str, Sequence[int]],
+) -> Graph:
+    """`graph` with `candidates`, producers by name, computed inside the computations whose `facts` say so.
+
+    Producers that nobody reads any more are left for dead code removal.
+    """
+    producers: dict[str, Producer] = {}
+    for name, position in candidates.items():
+        node = graph.nodes[position]
+        assert isinstance(node, Pointwise)
+        producers[name] = Producer(ranges=node.ranges, body=node.body, inlined=facts[position].inlined)
+
+    def stays(node: Node) -> bool:
+        """False for a producer that every reader inlines: it is about to be removed, so leave its body alone."""
+        if not isinstance(node, Pointwise) or node.output.name not in candidates:
+            return True
+        name = node.output.name
+        return any(
+            reader not in facts or name not in facts[reader].inlined for reader in readers.get(name, ())
+        )
+
+    expander = Expander(producers)
+    nodes: list[Node] = []
+    for position, node in enumerate(graph.nodes):
+        own = facts.get(position)
+        if own is None or not own.inlined or not stays(node):
+            nodes.append(node)
+            continue
+        assert isinstance(node, Pointwise | Reduce | Scan | Sort | Scatter)
+        values = expander.expand(bodies(node), own.inlined)
+        origins = merge_origins(*(graph.nodes[p].origins for p in sorted(own.closure)))
+        nodes.append(replace(_with_bodies(node, values), origins=origins))
+    return replace(graph, nodes=tuple(nodes))
+
+
+def _with_bodies(node: Computation, values: tuple[Scalar, ...]) -> Computation:
+    """`node` with the scalar graphs that `bodies` lists replaced."""
+    count = len(values) - len(node.checks)
+    checks = tuple(
+        Check(condition=condition, message=check.message, error=check.error)
+        for condition, check in zip(values[count:], node.checks, strict=True)
+    )
+    if isinstance(node, Scatter):
+        end = 1 + len(node.indirect)
+        mask = values[end] if node.mask is not None else None
+        return replace(node, value=values[0], indirect=values[1:end], mask=mask, checks=checks)
+    return replace(node, body=values[0], checks=checks)
