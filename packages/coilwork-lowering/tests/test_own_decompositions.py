@@ -104,3 +104,14 @@ def test_what_may_be_empty_is_left_to_aten() -> None:
     gm = make_fx(function, decomposition_table=decompositions(), tracing_mode="symbolic")(x, ~mask)
     assert any("masked_scatter" in str(node.target) for node in gm.graph.nodes)
     assert torch.equal(gm(x, mask), x)
+
+
+@pytest.mark.parametrize("shape", [(2,), (2, 3), (2, 1)])
+def test_index_add_does_not_broadcast(shape: tuple[int, ...]) -> None:
+    def function(x: torch.Tensor, index: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+        added: torch.Tensor = aten.index_add(x, 0, index, source)
+        return added
+
+    inputs = (torch.zeros(3, 2), torch.tensor([0, 2]), torch.ones(shape))
+    with pytest.raises(RuntimeError, match="must have the shape"):
+        make_fx(function, decomposition_table=decompositions(), tracing_mode="fake")(*inputs)

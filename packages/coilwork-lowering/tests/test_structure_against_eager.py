@@ -10,7 +10,7 @@ import torch
 from lowering_against_eager import assert_as_eager, externs, trace_and_lower
 from torch import Tensor
 
-from coilwork_ir.loops import Extern, Scatter, View
+from coilwork_ir.loops import AssertSize, Extern, Scatter, View
 from coilwork_ir.loops.interpret import interpret_graph
 from coilwork_lowering import Lowered
 
@@ -365,3 +365,18 @@ def test_no_positions(shape: tuple[int, ...]) -> None:
     assert_as_eager(lambda a, i, s: (aten.scatter(a, 0, i, s), aten.scatter_add(a, 0, i, s)), x, none, source)
     assert_as_eager(lambda a, i, s: aten.scatter_(a * 2, 0, i, s) + 1, x, none, source)
     assert_as_eager(lambda a, i: aten.scatter(a, 0, i, 2.0), x, none)
+
+
+@pytest.mark.parametrize("shape", [(2,), (2, 3), (2, 1)])
+def test_index_add_of_another_shape_is_left_to_aten(shape: tuple[int, ...]) -> None:
+    inputs = (torch.zeros(3, 2), torch.tensor([0, 2]), torch.ones(shape))
+    lowered = trace_and_lower(lambda a, i, s: aten.index_add(a, 0, i, s), inputs)
+    assert externs(lowered.graph) == ["aten.index_add.default"]
+
+
+def test_index_add_checks_sizes_that_are_unknown() -> None:
+    inputs = (torch.zeros(3, 7), torch.tensor([0, 2]), torch.ones(2, 5))
+    lowered = trace_and_lower(lambda a, i, s: aten.index_add(a, 0, i, s), inputs, mode="symbolic")
+    asserted = [node for node in lowered.graph.nodes if isinstance(node, AssertSize)]
+    assert [node.relation for node in asserted] == ["eq"]
+    assert externs(lowered.graph) == []

@@ -10,6 +10,9 @@ import torch
 
 from coilwork_lowering.torch_compat import surely
 
+_REFUSED = (
+    "index_add: the source must have the shape of what it is added to, but for the dimension of the index"
+)
 _LINSPACE = ("default", "Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
 
 
@@ -19,6 +22,7 @@ def own_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Cal
     linspace = _linspace(table[aten.linspace.default])
     return {
         aten.max_unpool2d.default: _max_unpool2d(table[aten.max_unpool2d.default]),
+        aten.index_add.default: _index_add(table[aten.index_add.default]),
         aten.take.default: _take,
         aten.angle.default: _angle,
         aten.round.decimals: _round,
@@ -50,6 +54,22 @@ def _take(value: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     """Indexing of the flattened tensor. Torch's own reads the value of a 0-dimensional `index` on the host."""
     found: torch.Tensor = torch.ops.aten.index.Tensor(value.reshape(-1), [index])
     return found
+
+
+def _index_add(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    def index_add(
+        value: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, *, alpha: Any = 1
+    ) -> Any:
+        """Torch's own indexes, and so broadcasts sources that eager refuses."""
+        if value.dim() > 0:
+            at = dim % value.dim()
+            torch._check(source.dim() == value.dim(), lambda: _REFUSED)
+            for k, (size, wanted) in enumerate(zip(source.shape, value.shape, strict=True)):
+                if k != at:
+                    torch._check(size == wanted, lambda: _REFUSED)
+        return theirs(value, dim, index, source, alpha=alpha)
+
+    return index_add
 
 
 def _angle(value: torch.Tensor) -> Any:
