@@ -211,6 +211,26 @@ def integration(session: nox.Session) -> None:
 
 
 @nox.session
+def opinfo(session: nox.Session) -> None:
+    """All operators of torch's own database beside eager: `-- --device cuda` for the GPU, more words go to the sweep.
+
+    It takes hours; interrupted, the same command goes on where it stopped (`opinfo_cpu.jsonl`).
+    """
+    device = "cuda" if "cuda" in session.posargs else "cpu"
+    arguments = ["-m", "integration_tests.operators.sweep", "--results", f"opinfo_{device}.jsonl"]
+    if "--processes" not in session.posargs:
+        cores = os.cpu_count() or 1
+        arguments += ["--processes", str(cores if device == "cpu" else max(1, cores // 4))]
+    if device == "cuda":
+        environment = use_present_environment(session)
+        environment["PYTHONPATH"] += os.pathsep + str(ROOT)
+        session.run(sys.executable, *arguments, *session.posargs, env=environment, external=True)
+        return
+    install_ours(session, "coilwork[test]")
+    session.run("python", *arguments, *session.posargs, env={"PYTHONPATH": str(ROOT)})
+
+
+@nox.session
 def consumers(session: nox.Session) -> None:
     """Small projects that use single packages, and the full stack, each in an environment of its own."""
     session.install("-q", "pytest", *CONSTRAINTS)

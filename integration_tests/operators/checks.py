@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from coilwork.backend import backend as coilwork_backend
-from coilwork.errors import CoilworkFallbackWarning
-from integration_tests.operators.database import Sample, hard_samples, samples, tensors_of
+from coilwork.errors import CoilworkError, CoilworkFallbackWarning
+from coilwork_ir.errors import CoilworkIRError
+from integration_tests.operators.database import Sample, hard_samples, samples, tensors_of, tolerance
 from integration_tests.operators.judge import judge
 
 Operator = Callable[..., Any]
 SEED = 1234
-# Enough that a coin is thrown twice alike on every one is unlikely.
+# Enough that a coin is thrown alike every time is unlikely.
 SEEDS = 8
+# Samples that are compiled together: as many as keep one another's symbols of sizes few.
+TOGETHER = 16
+TOGETHER_DYNAMIC = 6
+# Failures of one operator that are told one by one.
+MOST_FAILURES = 4
+# What lies in memory that nobody has written to is no result.
+UNWRITTEN = frozenset(
+    "empty empty_like empty_permuted empty_strided new_empty new_empty_strided resize_ resize_as_".split()
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,9 +38,10 @@ class Outcome:
     """What became of one way to run one operator.
 
     `status`: "ok", "marginal", "wrong", "dtype", "shape", "strides" (see `judge`), "random" (only dtype, shape and
-    strides could be compared), "crash" (raises where eager does not), "fallback" (right, but a graph or an operator
-    could not be compiled), "eager" (nothing was compiled), "torch" (fails with aot_eager in the same way),
-    "skipped" (eager raises, no samples, or not supported).
+    strides could be compared), "uncompiled" (a graph fails to compile), "crash" (raises when it runs, where eager does
+    not), "fallback" (right, but a graph or an operator was left to eager), "eager" (Dynamo compiled nothing), "torch"
+    (fails with aot_eager in the same way), "accepted" (eager rejects the call), "skipped" (eager raises, no samples, or
+    not supported). `samples` is how many were compared.
     """
 
     op: str
@@ -38,8 +50,9 @@ class Outcome:
     status: str
     detail: str = ""
     sample: str = ""
+    samples: int = 0
 
-    def as_record(self) -> dict[str, str]:
+    def as_record(self) -> dict[str, Any]:
         """For JSON."""
         return asdict(self)
 
@@ -62,6 +75,7 @@ WAYS = {
         Way(name="forward"),
         Way(name="backward", backward=True),
         Way(name="dynamic", dynamic=True),
+        Way(name="dynamic_backward", dynamic=True, backward=True),
         Way(name="inplace", mutates=True),
         Way(name="out", out=True),
         Way(name="hard", hard=True),
@@ -81,79 +95,232 @@ class Counted:
         return self._compile_graph(graph, inputs, **keywords)
 
 
-def check(name: str, op: Any, *, way: Way, device: str, dtype: torch.dtype, most: int) -> list[Outcome]:
-    """All outcomes of one operator, called one way with one dtype."""
-    label = str(dtype).removeprefix("torch.")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Status and detail of one sample."""
 
-    def outcome(status: str, detail: str = "", sample: str = "") -> Outcome:
-        return Outcome(op=name, way=way.name, dtype=label, status=status, detail=detail, sample=sample)
-
-    function = op.inplace_variant if way.mutates else op.op
-    supported = op.supported_backward_dtypes(device) if way.backward else op.supported_dtypes(device)
-    if function is None or dtype not in supported or (way.out and not op.supports_out):
-        return [outcome("skipped", "not supported")]
-    torch.manual_seed(SEED)
-    try:
-        if way.hard:
-            given = hard_samples(op, device, dtype, most=4 * most)
-        else:
-            given = samples(op, device, dtype, requires_grad=way.backward, most=most)
-    except Exception as error:  # noqa: BLE001  the database's own failures are not ours
-        return [outcome("skipped", f"no samples: {error}")]
-    usable = []
-    for sample in given:
-        try:
-            usable.append((sample, _expected(function, sample, way)))
-        except Exception:  # noqa: BLE001  what eager refuses is not compared
-            continue
-    if not usable:
-        return [outcome("skipped", "eager raises on every sample, or nothing to differentiate")]
-    # A random operator may give the same twice by chance, on few elements.
-    random = any(expected.random for _, expected in usable)
-    usable = [(sample, replace(expected, random=random)) for sample, expected in usable]
-    together = _compare(function, usable, way, coilwork_backend)
-    if all(status in GOOD for status, _ in together):
-        return [outcome(*max(together, key=lambda found: GOOD.index(found[0])))]
-    found = []
-    alone = [_compare(function, [pair], way, coilwork_backend)[0] for pair in usable]
-    if all(status in (*GOOD, "eager") for status, _ in alone) and together[0][0] == "eager":
-        # One compiled sample is enough: others may be written such that Dynamo does not trace them.
-        return [outcome(*min(alone, key=lambda one: (*GOOD, "eager").index(one[0])))]
-    for pair, (status, detail) in zip(usable, alone):
-        if status in (*GOOD, "eager"):
-            continue
-        aot, _ = _compare(function, [pair], way, torch._dynamo.lookup_backend("aot_eager"))[0]
-        found.append(outcome("torch" if aot == status else status, detail, pair[0].describe()))
-    if not found:
-        position = next(i for i, (status, _) in enumerate(together) if status not in GOOD)
-        found.append(
-            outcome(*together[position], "only with the other samples: " + usable[position][0].describe())
-        )
-    return found
+    status: str
+    detail: str = ""
 
 
 # Best first.
 GOOD = ("ok", "random", "marginal")
+# A failure of these kinds in torch's own part may look like either.
+RAISES = ("crash", "uncompiled")
+
+
+def check(
+    name: str,
+    op: Any,
+    *,
+    way: Way,
+    device: str,
+    dtype: torch.dtype,
+    most: int | None,
+    tell: Callable[[str], None] = lambda text: None,
+    alone: bool = False,
+) -> list[Outcome]:
+    """All outcomes of one operator, called one way with one dtype.
+
+    `most` samples, or all; `tell` is called with what is tried next; `alone` compiles each sample by itself.
+    """
+    label = str(dtype).removeprefix("torch.")
+    function = op.inplace_variant if way.mutates else op.op
+    supported = op.supported_backward_dtypes(device) if way.backward else op.supported_dtypes(device)
+    if function is None or dtype not in supported or (way.out and not op.supports_out):
+        return [
+            Outcome(
+                op=name, way=way.name, dtype=label, status="skipped", detail="not supported by the operator"
+            )
+        ]
+    torch.manual_seed(SEED)
+    try:
+        if way.hard:
+            given = hard_samples(op, device, dtype, most=40 if most is None else 4 * most)
+        else:
+            given = samples(op, device, dtype, requires_grad=way.backward, most=most)
+    except Exception as error:  # noqa: BLE001  the database's own failures are not ours
+        return [Outcome(op=name, way=way.name, dtype=label, status="skipped", detail=f"no samples: {error}")]
+    trial = _Trial(
+        function=function,
+        way=way,
+        values=op.name not in UNWRITTEN,
+        tolerance=tolerance(op, device, dtype),
+    )
+    count = 1 if alone else TOGETHER_DYNAMIC if way.dynamic else TOGETHER
+    found: list[tuple[Sample, Finding]] = []
+    for start in range(0, len(given), count):
+        group = given[start : start + count]
+        tell(group[0].describe())
+        found += trial.findings(group)
+        if sum(finding.status not in (*GOOD, "eager") for _, finding in found) >= MOST_FAILURES:
+            break
+    return _outcomes(name, way, label, found)
+
+
+def _outcomes(name: str, way: Way, dtype: str, found: Sequence[tuple[Sample, Finding]]) -> list[Outcome]:
+    """The failures one by one; without any, one outcome for all samples."""
+
+    def outcome(finding: Finding, sample: str = "") -> Outcome:
+        return Outcome(
+            op=name,
+            way=way.name,
+            dtype=dtype,
+            status=finding.status,
+            detail=finding.detail,
+            sample=sample,
+            samples=len(found),
+        )
+
+    if not found:
+        return [outcome(Finding(status="skipped", detail="eager raises on every sample, or has no gradient"))]
+    failures = [
+        outcome(finding, sample.describe())
+        for sample, finding in found
+        if finding.status not in (*GOOD, "eager")
+    ]
+    if failures:
+        return failures[:MOST_FAILURES]
+    # One compiled sample is enough: others may be written such that Dynamo does not trace them.
+    compiled = [finding for _, finding in found if finding.status in GOOD]
+    if not compiled:
+        return [outcome(found[0][1])]
+    return [outcome(max(compiled, key=lambda one: GOOD.index(one.status)))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Expected:
-    """Eager's results; `random` if another seed gives others."""
+class _Trial:
+    """One operator called one way; `values` tells whether results have any, `tolerance` how far they may differ."""
 
-    results: Any
-    random: bool
+    function: Operator
+    way: Way
+    values: bool
+    tolerance: tuple[float, float] | None
+
+    def findings(self, group: Sequence[Sample]) -> list[tuple[Sample, Finding]]:
+        """What is found for each sample that eager does not refuse: compiled together, and those that fail alone."""
+        usable, expected = self._expected(group)
+        if not usable:
+            return []
+        together = self._compare(usable, expected, coilwork_backend)
+        found: list[tuple[Sample, Finding]] = []
+        failures = 0
+        for sample, finding in zip(usable, together):
+            if finding.status in GOOD or failures >= MOST_FAILURES:
+                found.append((sample, finding))
+                continue
+            alone = self._alone(sample) if len(usable) > 1 else self._ours(sample, finding)
+            if alone.status in GOOD and finding.status not in ("eager", *RAISES):
+                alone = Finding(
+                    status=finding.status, detail=f"only with other samples in one graph: {finding.detail}"
+                )
+            failures += alone.status not in (*GOOD, "eager")
+            found.append((sample, alone))
+        if len(usable) > 1 and together[0].status in RAISES and not failures:
+            told = f"only with other samples in one graph: {together[0].detail}"
+            found[0] = (found[0][0], Finding(status=together[0].status, detail=told))
+        return found
+
+    def _alone(self, sample: Sample) -> Finding:
+        return self._ours(sample, self._one(sample, coilwork_backend))
+
+    def _ours(self, sample: Sample, finding: Finding) -> Finding:
+        """`finding`, unless `aot_eager`, in which nothing is ours, differs in the same way."""
+        if finding.status in (*GOOD, "eager"):
+            return finding
+        theirs = self._one(sample, torch._dynamo.lookup_backend("aot_eager")).status
+        same = theirs == finding.status or (theirs in RAISES and finding.status in RAISES)
+        return Finding(status="torch" if same else finding.status, detail=finding.detail)
+
+    def _one(self, sample: Sample, backend: Callable[..., Any]) -> Finding:
+        return self._compare([sample], self._eagerly([sample]), backend)[0]
+
+    def _expected(self, group: Sequence[Sample]) -> tuple[list[Sample], list[Any]]:
+        """The samples that eager does not refuse, and its results."""
+        try:
+            return list(group), self._eagerly(group)
+        except Exception:  # noqa: BLE001  what eager refuses is not compared
+            pass
+        usable = []
+        for sample in group:
+            try:
+                self._eagerly([sample])
+            except Exception:  # noqa: BLE001  as above
+                continue
+            usable.append(sample)
+        return usable, self._eagerly(usable) if usable else []
+
+    def _eagerly(self, group: Sequence[Sample], seed: int = SEED) -> list[Any]:
+        return run_all(compiled_calls(self.function, self.way), group, self.way, seed=seed)
+
+    def _is_random(self, sample: Sample) -> bool:
+        """Whether another seed gives other results."""
+        first = tensors_of(self._eagerly([sample]))
+        others = (tensors_of(self._eagerly([sample], SEED + k)) for k in range(1, SEEDS))
+        return any(
+            not torch.equal(_bits(one), _bits(other)) for found in others for one, other in zip(first, found)
+        )
+
+    def _compare(
+        self, group: Sequence[Sample], expected: Sequence[Any], backend: Callable[..., Any]
+    ) -> list[Finding]:
+        """What is found for each sample, all compiled together with the given backend."""
+        torch._dynamo.reset()
+        options = {"options": {"strict": True}} if backend is coilwork_backend else {}
+        counted = Counted(partial(backend, **options))
+        compiled = torch.compile(
+            compiled_calls(self.function, self.way), backend=counted, dynamic=self.way.dynamic
+        )
+        with warnings.catch_warnings(record=True) as caught, _data_dependent_graphs():
+            warnings.simplefilter("always")
+            try:
+                results = run_all(compiled, group, self.way)
+            except Exception as error:  # noqa: BLE001  any failure is a finding
+                return [_failure(error)] * len(group)
+        fallbacks = [str(one.message) for one in caught if issubclass(one.category, CoilworkFallbackWarning)]
+        return [
+            self._judged(sample, result, wanted, graphs=counted.graphs, fallbacks=fallbacks)
+            for sample, result, wanted in zip(group, results, expected)
+        ]
+
+    def _judged(
+        self, sample: Sample, result: Any, wanted: Any, *, graphs: int, fallbacks: Sequence[str]
+    ) -> Finding:
+        def wide() -> Any:
+            return self._eagerly([sample.in_float64()])[0]
+
+        found = judge(result, wanted, wide, values=self.values, tolerance=self.tolerance)
+        status, detail = str(found.verdict), found.detail
+        if status == "wrong" and self._is_random(sample):
+            found = judge(result, wanted, wide, values=False)
+            status, detail = ("random" if found.verdict == "ok" else str(found.verdict)), found.detail
+        if status in GOOD and not graphs:
+            return Finding(status="eager", detail="Dynamo compiles nothing")
+        if status in GOOD and fallbacks:
+            return Finding(status="fallback", detail="; ".join(fallbacks)[:1500])
+        return Finding(status=status, detail=detail)
 
 
-def _expected(function: Operator, sample: Sample, way: Way) -> Expected:
-    """Eager's results. Raises whatever eager raises."""
-    first = _run_all(_calls(function, way), [sample], way, seed=SEED)[0]
-    others = (_run_all(_calls(function, way), [sample], way, seed=SEED + k)[0] for k in range(1, SEEDS))
-    random = any(
-        not torch.equal(_bits(one), _bits(other))
-        for found in others
-        for one, other in zip(tensors_of(first), tensors_of(found))
-    )
-    return Expected(results=first, random=random)
+def _data_dependent_graphs() -> Any:
+    """Sizes and numbers that depend on data stay in the graph, so that these operators are compiled at all."""
+    return torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True, capture_scalar_outputs=True)
+
+
+def _failure(error: Exception) -> Finding:
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    text = f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})"
+    text = text if len(text) < 1600 else f"{text[:800]} ... {text[-800:]}"
+    uncompiled = any(isinstance(one, _COMPILE_ERRORS) for one in _causes(error))
+    return Finding(status="uncompiled" if uncompiled else "crash", detail=text)
+
+
+_COMPILE_ERRORS = (CoilworkError, CoilworkIRError, torch._dynamo.exc.BackendCompilerFailed)
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def _bits(value: Tensor) -> Tensor:
@@ -162,7 +329,7 @@ def _bits(value: Tensor) -> Tensor:
     return torch.nan_to_num(value.detach().resolve_conj().resolve_neg())
 
 
-def _calls(function: Operator, way: Way) -> Callable[[Sequence[Any]], Any]:
+def compiled_calls(function: Operator, way: Way) -> Callable[[Sequence[Any]], Any]:
     """What is compiled: the operator called on every sample in turn, without a loop if there is but one."""
 
     def one(call: Any) -> Any:
@@ -176,7 +343,7 @@ def _calls(function: Operator, way: Way) -> Callable[[Sequence[Any]], Any]:
     return several
 
 
-def _run_all(
+def run_all(
     function: Callable[[Sequence[Any]], Any], given: Sequence[Sample], way: Way, *, seed: int = SEED
 ) -> list[Any]:
     """Per sample: the results, then what the call wrote to, then gradients.
@@ -192,7 +359,9 @@ def _run_all(
     torch.manual_seed(seed)
     results = function(calls)
     inputs = [tensors_of((arguments, keywords)) for arguments, keywords, _ in calls]
-    gradients = _gradients(results, inputs) if way.backward else [()] * len(calls)
+    gradients: Sequence[Any] = [()] * len(calls)
+    if way.backward:
+        gradients = _gradients([sample.finish(one) for sample, one in zip(given, results)], inputs)
     written = [call if way.mutates or way.out else () for call in calls]
     return [(_detached(result), _detached(w), g) for result, w, g in zip(results, written, gradients)]
 
@@ -215,53 +384,16 @@ def _gradients(results: Sequence[object], inputs: Sequence[Sequence[Tensor]]) ->
     """Per sample, the gradients of its inputs; all from one call, as all results may come from one graph."""
     outputs, weights = [], []
     for result in results:
-        for index, value in enumerate(tensors_of(result)):
-            if value.requires_grad:
-                generator = torch.Generator(device=value.device).manual_seed(index)
-                noise = torch.randn(
-                    value.shape, generator=generator, device=value.device, dtype=torch.float64
-                )
-                outputs.append(value)
-                weights.append(noise.to(value.dtype))
+        differentiable = [value for value in tensors_of(result) if value.requires_grad]
+        if not differentiable:
+            raise ValueError("nothing to differentiate")
+        for index, value in enumerate(differentiable):
+            generator = torch.Generator(device=value.device).manual_seed(index)
+            noise = torch.randn(value.shape, generator=generator, device=value.device, dtype=torch.float64)
+            outputs.append(value)
+            weights.append(noise.to(value.dtype))
     wanted = [[value for value in tensors if value.requires_grad] for tensors in inputs]
-    if not outputs or not all(wanted):
+    if not all(wanted):
         raise ValueError("nothing to differentiate")
     flat = iter(torch.autograd.grad(outputs, [v for one in wanted for v in one], weights, allow_unused=True))
     return [tuple(next(flat) for _ in one) for one in wanted]
-
-
-def _compare(
-    function: Operator, pairs: Sequence[tuple[Sample, Expected]], way: Way, backend: Callable[..., Any]
-) -> list[tuple[str, str]]:
-    """Status and detail for each sample, all compiled together with the given backend."""
-    torch._dynamo.reset()
-    counted = Counted(backend)
-    # Sizes and numbers that depend on data stay in the graph, so that these operators are compiled at all.
-    torch._dynamo.config.capture_dynamic_output_shape_ops = True
-    torch._dynamo.config.capture_scalar_outputs = True
-    compiled = torch.compile(_calls(function, way), backend=counted, dynamic=way.dynamic)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        try:
-            results = _run_all(compiled, [sample for sample, _ in pairs], way)
-        except Exception as error:  # noqa: BLE001  any failure is a finding
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            text = f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})"
-            return [("crash", text if len(text) < 1600 else f"{text[:800]} ... {text[-800:]}")] * len(pairs)
-    fallbacks = [str(one.message) for one in caught if issubclass(one.category, CoilworkFallbackWarning)]
-    judged = []
-    for (sample, expected), result in zip(pairs, results):
-        wide = lambda sample=sample: _run_all(_calls(function, way), [sample.in_float64()], way)[0]  # noqa: E731
-        judgement = judge(result, expected.results, wide)
-        status, detail = str(judgement.verdict), judgement.detail
-        if expected.random and status == "wrong":
-            judgement = judge(result, expected.results, wide, values=False)
-            status = "random" if judgement.verdict == "ok" else judgement.verdict
-            detail = judgement.detail
-        if status in ("ok", "marginal", "random"):
-            if fallbacks:
-                status, detail = "fallback", "; ".join(fallbacks)[:1500]
-            elif not counted.graphs:
-                status = "eager"
-        judged.append((status, detail))
-    return judged

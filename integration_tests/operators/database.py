@@ -12,8 +12,8 @@ import itertools
 import sys
 import types
 import unittest
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
@@ -22,15 +22,25 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 MOST_SAMPLES_SEEN = 120
+# Tests of torch's that compare an operator with itself computed otherwise; what they tolerate, we do.
+TOLERANT_TESTS = (None, "TestCommon", "TestInductorOpInfo")
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """Arguments of one call. Tensors are detached leaves; `differentiable` are positions among them, in pytree order."""
+    """Arguments of one call. Tensors are detached leaves; `differentiable` are positions among them, in pytree order.
+
+    `finish` is applied to results before gradients are taken: it leaves what is defined, of eigenvectors for instance.
+    """
 
     arguments: tuple[Any, ...]
     keywords: dict[str, Any]
     differentiable: tuple[int, ...] = ()
+    finish: Callable[[Any], Any] = _as_it_is
 
     def fresh(self, *, requires_grad: bool = False) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Copies of the arguments with their strides, for a call that may write to them."""
@@ -44,7 +54,7 @@ class Sample:
     def in_float64(self) -> Sample:
         """The same call in double precision (complex numbers likewise)."""
         arguments, keywords = pytree.tree_map(_widened, (self.arguments, self.keywords))
-        return Sample(arguments=arguments, keywords=keywords, differentiable=self.differentiable)
+        return replace(self, arguments=arguments, keywords=keywords)
 
     def describe(self) -> str:
         """Short text of the arguments, for a report."""
@@ -63,7 +73,7 @@ def tensors_of(value: object) -> list[Tensor]:
 
 def operators() -> dict[str, Any]:
     """Every OpInfo, by `name` or `name.variant`."""
-    if importlib.util.find_spec("expecttest") is None and "expecttest" not in sys.modules:
+    if "expecttest" not in sys.modules and importlib.util.find_spec("expecttest") is None:
         stand_in = types.ModuleType("expecttest")
         vars(stand_in)["TestCase"] = unittest.TestCase
         sys.modules["expecttest"] = stand_in
@@ -80,11 +90,30 @@ def _call(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any
     return function(*arguments, **keywords)
 
 
-def samples(op: Any, device: str, dtype: torch.dtype, *, requires_grad: bool, most: int) -> list[Sample]:
-    """Up to `most` samples that differ in kind: the first, a 0-d one, an empty one, strided inputs, then others."""
-    seen = _listed(op.sample_inputs(device, dtype, requires_grad=requires_grad))
+def tolerance(op: Any, device: str, dtype: torch.dtype) -> tuple[float, float] | None:
+    """Relative and absolute tolerance that the database states for results in `dtype`; None where it states none."""
+    found: list[Any] = []
+    for entry in op.decorators:
+        applies = getattr(entry, "cls_name", None) in TOLERANT_TESTS
+        applies = applies and getattr(entry, "device_type", None) in (None, torch.device(device).type)
+        for one in getattr(entry, "decorators", [entry]) if applies else ():
+            found += [getattr(one, "overrides", {}).get(dtype)]
+    stated = [one for one in found if one is not None]
+    return (max(one.rtol for one in stated), max(one.atol for one in stated)) if stated else None
+
+
+def samples(
+    op: Any, device: str, dtype: torch.dtype, *, requires_grad: bool, most: int | None
+) -> list[Sample]:
+    """All samples, or up to `most` that differ in kind: the first, a 0-d one, an empty one, strided inputs, then others.
+
+    Where no sample has strided inputs, one of the first sample's values is added.
+    """
+    seen = _listed(op.sample_inputs(device, dtype, requires_grad=requires_grad), most)
     if not seen:
         return []
+    if most is None:
+        return seen if any(map(_is_strided, seen)) else [*seen, _strided(seen[0])]
     chosen: dict[int, Sample] = {0: seen[0]}
     for kind in (_has_scalar_tensor, _is_empty, _is_strided):
         found = next((i for i, sample in enumerate(seen) if kind(sample)), None)
@@ -102,7 +131,7 @@ def samples(op: Any, device: str, dtype: torch.dtype, *, requires_grad: bool, mo
 
 def hard_samples(op: Any, device: str, dtype: torch.dtype, *, most: int) -> list[Sample]:
     """Up to `most` of torch's reference samples: the largest, some with infinities and NaN, and a spread of others."""
-    seen = _listed(op.reference_inputs(device, dtype))
+    seen = _listed(op.reference_inputs(device, dtype), most)
     chosen = dict.fromkeys([max(range(len(seen)), key=lambda i: _elements(seen[i]))] if seen else [])
     special = [i for i, sample in enumerate(seen) if _has_special(sample)]
     for index in (*special[:: max(1, len(special) // 3)], *range(0, len(seen), max(1, len(seen) // most))):
@@ -110,20 +139,33 @@ def hard_samples(op: Any, device: str, dtype: torch.dtype, *, most: int) -> list
     return [seen[index] for index in chosen][:most]
 
 
-def _listed(given: Iterable[Any]) -> list[Sample]:
-    first = itertools.islice(given, MOST_SAMPLES_SEEN)
-    return [_sample(one.input, one.args, one.kwargs) for one in first]
+def rejected_samples(op: Any, device: str) -> list[Sample]:
+    """Calls that eager rejects, as the database says."""
+    if op.error_inputs_func is None:
+        return []
+    return [_sample(one.sample_input) for one in op.error_inputs(device)]
 
 
-def _sample(first: object, rest: Sequence[object], keywords: dict[str, Any]) -> Sample:
-    arguments = (first, *rest)
+def _listed(given: Iterable[Any], most: int | None) -> list[Sample]:
+    first = given if most is None else itertools.islice(given, MOST_SAMPLES_SEEN)
+    return [_sample(one) for one in first]
+
+
+def _sample(given: Any) -> Sample:
+    """Torch's sample as ours."""
+    arguments, keywords = (given.input, *given.args), given.kwargs
     differentiable = tuple(
         position for position, tensor in enumerate(tensors_of((arguments, keywords))) if tensor.requires_grad
     )
     detached, detached_keywords = pytree.tree_map(
         lambda leaf: leaf.detach() if isinstance(leaf, Tensor) else leaf, (arguments, keywords)
     )
-    return Sample(arguments=detached, keywords=detached_keywords, differentiable=differentiable)
+    return Sample(
+        arguments=detached,
+        keywords=detached_keywords,
+        differentiable=differentiable,
+        finish=given.output_process_fn_grad or _as_it_is,
+    )
 
 
 def _tensors(sample: Sample) -> Iterator[Tensor]:
@@ -164,11 +206,17 @@ def _strided(sample: Sample) -> Sample:
         return wide[..., 0]
 
     arguments, keywords = pytree.tree_map(spread, (sample.arguments, sample.keywords))
-    return Sample(arguments=arguments, keywords=keywords, differentiable=sample.differentiable)
+    return replace(sample, arguments=arguments, keywords=keywords)
 
 
 def _widened(leaf: object) -> object:
-    wider = {torch.float32: torch.float64, torch.bfloat16: torch.float64, torch.complex64: torch.complex128}
+    wider = {
+        torch.float32: torch.float64,
+        torch.bfloat16: torch.float64,
+        torch.float16: torch.float64,
+        torch.complex32: torch.complex128,
+        torch.complex64: torch.complex128,
+    }
     if isinstance(leaf, Tensor):
         return leaf.to(wider.get(leaf.dtype, leaf.dtype))
     if isinstance(leaf, torch.dtype):

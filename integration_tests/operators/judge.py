@@ -27,11 +27,19 @@ class Judgement:
     detail: str = ""
 
 
-def judge(compiled: Any, eager: Any, reference: Callable[[], Any], *, values: bool = True) -> Judgement:
+def judge(
+    compiled: Any,
+    eager: Any,
+    reference: Callable[[], Any],
+    *,
+    values: bool = True,
+    tolerance: tuple[float, float] | None = None,
+) -> Judgement:
     """The worst verdict over all leaves of two nested results.
 
     `reference` computes the same in float64, or raises where that is impossible; it is asked only where the two
-    differ by more than rounding usually does. `values=False` leaves out values, for random results.
+    differ by more than rounding usually does: than `tolerance`, relative and absolute, or torch's default for the type.
+    `values=False` leaves out values, for random results.
     """
     ours, ours_spec = pytree.tree_flatten(compiled)
     theirs, theirs_spec = pytree.tree_flatten(eager)
@@ -40,7 +48,7 @@ def judge(compiled: Any, eager: Any, reference: Callable[[], Any], *, values: bo
     wide: list[Any] | None = None
     worst = Judgement(verdict="ok")
     for position, (one, other) in enumerate(zip(ours, theirs)):
-        found = _leaf(one, other, values=values)
+        found = _leaf(one, other, values=values, tolerance=tolerance)
         if found.verdict == "wrong" and isinstance(other, Tensor) and _rounds(other):
             if wide is None:
                 wide = _reference_leaves(reference, len(theirs))
@@ -63,7 +71,7 @@ def _rounds(value: Tensor) -> bool:
     return value.is_floating_point() or value.is_complex()
 
 
-def _leaf(one: Any, other: Any, *, values: bool) -> Judgement:
+def _leaf(one: Any, other: Any, *, values: bool, tolerance: tuple[float, float] | None) -> Judgement:
     if not isinstance(other, Tensor):
         same = type(one) is type(other) and (not values or one == other or (one != one and other != other))
         return Judgement(verdict="ok" if same else "wrong", detail=f"{one!r} instead of {other!r}")
@@ -79,7 +87,7 @@ def _leaf(one: Any, other: Any, *, values: bool) -> Judgement:
         )
     if values:
         try:
-            torch.testing.assert_close(one, other, equal_nan=True, check_stride=False)
+            _assert_close(one, other, tolerance)
         except AssertionError as error:
             return Judgement(verdict="wrong", detail=" ".join(str(error).split())[:400])
     if other.layout is torch.strided and _strides(one) != _strides(other):
@@ -87,6 +95,21 @@ def _leaf(one: Any, other: Any, *, values: bool) -> Judgement:
             verdict="strides", detail=f"{one.stride()} instead of {other.stride()} of {tuple(other.shape)}"
         )
     return Judgement(verdict="ok")
+
+
+def _assert_close(one: Tensor, other: Tensor, tolerance: tuple[float, float] | None) -> None:
+    if tolerance is None or not _rounds(other):
+        torch.testing.assert_close(one, other, equal_nan=True, check_stride=False)
+        return
+    relative, absolute = torch.testing._comparison.default_tolerances(other)
+    torch.testing.assert_close(
+        one,
+        other,
+        rtol=max(relative, tolerance[0]),
+        atol=max(absolute, tolerance[1]),
+        equal_nan=True,
+        check_stride=False,
+    )
 
 
 def _strides(value: Tensor) -> tuple[int, ...]:

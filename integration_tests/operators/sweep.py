@@ -1,201 +1,139 @@
-"""Every operator of torch's database through Coilwork beside eager; prints a table and writes all outcomes as JSON.
+"""Every operator of torch's database through Coilwork beside eager; prints a table and what failed.
 
-    python -m integration_tests.operators.sweep --device cpu --processes 2 --ways forward,backward --shard 0/4
+    python -m integration_tests.operators.sweep --device cpu --processes 2
+    python -m integration_tests.operators.sweep --dtypes float32,int64 --ways forward,dynamic --shard 0/4 --samples 4
 
-Needs torch and Coilwork alone. A worker process checks operator after operator; one that takes longer than
-`--limit` seconds is killed with its worker, and the next operator goes to a new one. `--results FILE` is appended to
-after every operator, and operators that it already holds are not checked again: an interrupted sweep goes on where
-it stopped, and `--seconds` ends it in time.
+Needs torch and Coilwork alone. Worker processes check unit after unit: an operator called one way with one dtype. One
+that dies, or takes longer than `--limit` seconds, is replaced. `--results FILE` is appended to after every unit, and
+units that it already holds are not checked again: an interrupted sweep goes on where it stopped, and `--seconds` ends
+it in time. `--again` forgets those that failed.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import selectors
-import subprocess
-import sys
+import os
 import threading
 import time
-from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, TextIO
 
 from integration_tests.operators.database import operators
-
-START_LIMIT_S = 180.0
-GOOD = ("ok", "random", "marginal", "eager", "torch", "skipped")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """What every worker is told, and how long an operator may take."""
-
-    device: str
-    ways: str
-    samples: int
-    limit_s: float
-    deadline: float
-
-
-class Worker:
-    """One process that checks operators; `ask` kills it when it does not answer in time."""
-
-    def __init__(self, settings: Settings) -> None:
-        # fmt: off
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "integration_tests.operators.worker", "--device", settings.device,
-             "--ways", settings.ways, "--samples", str(settings.samples)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, bufsize=1,
-        )
-        # fmt: on
-        if self._line(START_LIMIT_S) != "ready":
-            self.stop()
-            raise RuntimeError(
-                "a worker does not start; run `python -m integration_tests.operators.worker` by hand"
-            )
-
-    def ask(self, name: str, limit_s: float) -> tuple[str, list[dict[str, str]]]:
-        """Status "done", "timeout" or "died" of the process, and the outcomes."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(name + "\n")
-        line = self._line(limit_s)
-        if line:
-            return "done", json.loads(line)["outcomes"]
-        status = "timeout" if self._process.poll() is None and line is None else "died"
-        self.stop()
-        return status, []
-
-    def stop(self) -> None:
-        self._process.kill()
-        self._process.wait()
-
-    def _line(self, limit_s: float) -> str | None:
-        """The next line, "" at the end of the stream, None if none comes in time."""
-        assert self._process.stdout is not None
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._process.stdout, selectors.EVENT_READ)
-            if not selector.select(limit_s):
-                return None
-        return self._process.stdout.readline().strip()
-
-
-def work(names: SimpleQueue[str], done: SimpleQueue[list[dict[str, str]]], settings: Settings) -> None:
-    """One thread: takes names until there are none or time is up."""
-    worker: Worker | None = None
-    while time.monotonic() < settings.deadline:
-        try:
-            name = names.get_nowait()
-        except Empty:
-            break
-        worker = worker or Worker(settings)
-        started = time.monotonic()
-        status, outcomes = worker.ask(name, settings.limit_s)
-        if status != "done":
-            worker = None
-            outcomes = [{"op": name, "way": "all", "dtype": "", "status": status, "detail": "", "sample": ""}]
-        elif any(outcome["status"] == "crash" for outcome in outcomes):
-            # A GPU's context does not outlive an illegal access.
-            worker.stop()
-            worker = None
-        seconds = f"{time.monotonic() - started:.1f}"
-        done.put([{**outcome, "seconds": seconds} for outcome in outcomes])
-    if worker is not None:
-        worker.stop()
-
-
-def chosen_names(shard: str, only: str, finished: set[str]) -> list[str]:
-    """This shard's operators that are not finished; `only` is a list of names, `a,b`, or a prefix, `nn.*`."""
-    names = sorted(operators())
-    if only:
-        wanted = only.split(",")
-        names = [
-            name
-            for name in names
-            if any(name == one or (one.endswith("*") and name.startswith(one[:-1])) for one in wanted)
-        ]
-    index, count = map(int, shard.split("/"))
-    return [name for name in names[index::count] if name not in finished]
-
-
-def table(records: list[dict[str, Any]]) -> str:
-    """Counts of every status by way and dtype."""
-    counts = Counter((f"{r['way']} {r['dtype']}", r["status"]) for r in records)
-    statuses = sorted({status for _, status in counts}, key=lambda s: (s not in GOOD, s))
-    ways = sorted({way for way, _ in counts})
-    lines = [f"{'':20}" + "".join(f"{status:>10}" for status in statuses)]
-    lines += [f"{way:20}" + "".join(f"{counts[way, s]:>10}" for s in statuses) for way in ways]
-    return "\n".join(lines)
+from integration_tests.operators.exceptions import reason
+from integration_tests.operators.pool import Settings, run
+from integration_tests.operators.units import DTYPES, FULLY, WAYS_OF_A_SWEEP, Unit, chosen_names, units
+from integration_tests.operators.verdicts import is_failure, others, table
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--device", default="cpu", help="cpu or cuda")
-    parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument(
-        "--shard", default="0/1", help="i/n: every n-th operator, from the i-th, counted from 0"
+    add = parser.add_argument
+    add("--device", default="cpu", help="cpu or cuda")
+    add("--processes", type=int, default=1)
+    add("--shard", default="0/1", help="i/n: every n-th operator, from the i-th, counted from 0")
+    add(
+        "--ways",
+        default=",".join(WAYS_OF_A_SWEEP),
+        help="of forward, errors, backward, dynamic, dynamic_backward, inplace, out, hard",
     )
-    parser.add_argument(
-        "--ways", default="forward", help="of forward, backward, dynamic, inplace, out, narrow, types, hard"
-    )
-    parser.add_argument("--samples", type=int, default=3, help="samples per operator, compiled together")
-    parser.add_argument("--only", default="", help="operators, by commas; `nn.*` for a prefix")
-    parser.add_argument("--limit", type=float, default=60.0, help="seconds that one operator may take")
-    parser.add_argument(
-        "--seconds", type=float, default=1e9, help="start no operator after this many seconds"
-    )
-    parser.add_argument("--results", type=Path, default=Path("operator_sweep.jsonl"))
-    parser.add_argument("--failures", type=Path, default=Path("operator_failures.json"))
+    add("--dtypes", default="", help="by commas; without it, all on a CPU, and the most used five on a GPU")
+    add("--fully", default=",".join(FULLY), help="dtypes that are tried in all ways; others go forward alone")
+    add("--samples", type=int, default=0, help="most samples per unit; 0 for all")
+    add("--only", default="", help="operators, by commas; `nn.*` for a prefix")
+    add("--limit", type=float, default=240.0, help="seconds that one unit may take")
+    add("--seconds", type=float, default=1e9, help="start no unit after this many seconds")
+    add("--results", type=Path, default=Path("opinfo.jsonl"), help="the progress file")
+    add("--again", action="store_true", help="check again what failed")
+    add("--quiet", action="store_true", help="print no failures while it runs")
     return parser.parse_args()
+
+
+def collect(
+    threads: list[threading.Thread], done: SimpleQueue[list[dict[str, Any]]], file: TextIO, *, quiet: bool
+) -> list[dict[str, Any]]:
+    """All outcomes, written to `file` as they come."""
+    found: list[dict[str, Any]] = []
+    while any(thread.is_alive() for thread in threads) or not done.empty():
+        try:
+            outcomes = done.get(timeout=1.0)
+        except Empty:
+            continue
+        found += outcomes
+        for outcome in outcomes:
+            file.write(json.dumps(outcome) + "\n")
+            if is_failure(outcome) and not quiet:
+                print(
+                    f"{outcome['status']:10} {outcome['op']} {outcome['way']} {outcome['dtype']}", flush=True
+                )
+        file.flush()
+    return found
+
+
+def read_progress(path: Path, *, again: bool) -> list[dict[str, Any]]:
+    """What an earlier sweep found; with `again`, without the units that failed. A line cut short is left out."""
+    if not path.exists():
+        return []
+    lines = path.read_text().splitlines(keepends=True)
+    records = [json.loads(line) for line in lines if line.endswith("\n")]
+    if again:
+        failed = {record["unit"] for record in records if is_failure(record)}
+        records = [record for record in records if record["unit"] not in failed]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return records
 
 
 def main() -> int:
     chosen = parse_arguments()
-    finished: list[dict[str, Any]] = []
-    if chosen.results.exists():
-        finished = [json.loads(line) for line in chosen.results.read_text().splitlines()]
-    names = chosen_names(chosen.shard, chosen.only, {record["op"] for record in finished})
-    pending: SimpleQueue[str] = SimpleQueue()
-    for name in names:
-        pending.put(name)
-    done: SimpleQueue[list[dict[str, str]]] = SimpleQueue()
+    records = read_progress(chosen.results, again=chosen.again)
+    database = operators()
+    most_used = ["float32", "int64", "bool", "bfloat16", "float16"]
+    wanted = units(
+        database,
+        chosen_names(database, shard=chosen.shard, only=chosen.only),
+        ways=chosen.ways.split(","),
+        dtypes=chosen.dtypes.split(",") if chosen.dtypes else DTYPES if chosen.device == "cpu" else most_used,
+        device=chosen.device,
+        fully=chosen.fully.split(","),
+    )
+    finished = {record["unit"] for record in records}
+    todo: list[Unit] = [unit for unit in wanted if unit.key not in finished]
+    started = time.monotonic()
     settings = Settings(
         device=chosen.device,
-        ways=chosen.ways,
         samples=chosen.samples,
         limit_s=chosen.limit,
-        deadline=time.monotonic() + chosen.seconds,
+        deadline=started + chosen.seconds,
+        # Triton takes a hundred times as long as a C++ compiler
+        builders=1 if chosen.device == "cpu" else max(1, (os.cpu_count() or 1) // chosen.processes),
     )
-    threads = [threading.Thread(target=work, args=(pending, done, settings)) for _ in range(chosen.processes)]
-    for thread in threads:
-        thread.start()
+    done: SimpleQueue[list[dict[str, Any]]] = SimpleQueue()
+    threads, pending = run(todo, settings, processes=chosen.processes, finished=done)
     with chosen.results.open("a") as file:
-        while any(thread.is_alive() for thread in threads) or not done.empty():
-            try:
-                outcomes = done.get(timeout=1.0)
-            except Empty:
-                continue
-            finished += outcomes
-            for outcome in outcomes:
-                file.write(json.dumps(outcome) + "\n")
-                if outcome["status"] not in GOOD:
-                    print(
-                        f"{outcome['status']:9} {outcome['op']} {outcome['way']} {outcome['dtype']}",
-                        flush=True,
-                    )
-            file.flush()
-    failures = [record for record in finished if record["status"] not in GOOD]
-    chosen.failures.write_text(json.dumps(failures, indent=1))
-    print(table(finished))
-    left = pending.qsize()
+        records += collect(threads, done, file, quiet=chosen.quiet)
+    keys = {unit.key for unit in wanted}
+    return report([record for record in records if record["unit"] in keys], left=pending.qsize())
+
+
+def report(records: list[dict[str, Any]], *, left: int) -> int:
+    """Print the table and the exceptions; 1 if one is not explained."""
+    print(table(records))
     if left:
-        print(f"{left} operators are left; the same command goes on with them")
-    print(f"{len(failures)} failures, in {chosen.failures}; all outcomes in {chosen.results}")
-    return 1 if failures or (left and time.monotonic() < settings.deadline) else 0
+        print(f"{left} units are left; the same command goes on with them")
+    failures = [record for record in records if is_failure(record)]
+    unexplained = 0
+    for record in failures:
+        known = reason(record["op"], record["way"], record["dtype"])
+        unexplained += known is None
+        why = f"known: {known}" if known else f"{record['detail'][:400]}  [{record['sample'][:160]}]"
+        print(f"{record['status']:10} {record['op']} {record['way']} {record['dtype']}: {why}")
+    for line in others(records):
+        print(line)
+    print(f"{len(failures)} failures, {unexplained} of them without a known reason")
+    return 1 if unexplained else 0
 
 
 if __name__ == "__main__":

@@ -195,3 +195,19 @@ def test_foreach() -> None:
         return result
 
     assert_as_eager(step, *xs, *ys)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_nextafter_and_erfinv(dtype: torch.dtype) -> None:
+    values = torch.cat([SPECIAL[:10].to(dtype), torch.tensor([torch.finfo(dtype).tiny], dtype=dtype)])
+    a, b = torch.meshgrid(values, values, indexing="ij")
+    lowered = assert_as_eager(aten.nextafter, a, b)
+    assert len(lowered.graph.nodes) == 1
+    assert_as_eager(aten.nextafter, torch.randn(20, dtype=dtype), torch.randn(20, dtype=dtype), tolerance=0.0)
+    inside = torch.linspace(-1, 1, 101, dtype=dtype)
+    assert_as_eager(aten.erfinv, torch.cat([inside, values]))
+
+
+def test_erfinv_of_other_types() -> None:
+    assert_as_eager(aten.erfinv, torch.linspace(-1, 1, 20).bfloat16())
+    assert_as_eager(aten.erfinv, torch.tensor([-1, 0, 1, 2]))

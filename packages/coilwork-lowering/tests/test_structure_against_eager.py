@@ -10,7 +10,7 @@ import torch
 from lowering_against_eager import assert_as_eager, externs, trace_and_lower
 from torch import Tensor
 
-from coilwork_ir.loops import Extern, Scatter, View
+from coilwork_ir.loops import AssertSize, Extern, Scatter, View
 from coilwork_lowering import Lowered
 
 aten = torch.ops.aten
@@ -297,7 +297,9 @@ EXTERNS: dict[str, Function] = {
     "sort": lambda x: aten.sort(x, 1)[0],
     "topk": lambda x: x.topk(2)[1],
     "complex": lambda x: torch.view_as_real(torch.complex(x, x) * 2j),
-    "erfinv": lambda x: torch.erfinv(x.clamp(-0.9, 0.9)),
+    "half complex": lambda x: torch.view_as_real(x.to(torch.complex32).t()),
+    "other 8 bit floats": lambda x: x.to(torch.float8_e4m3fnuz).t().to(torch.float32),
+    "digamma": lambda x: torch.digamma(x.abs() + 1),
     "linalg": lambda x: torch.linalg.inv(x @ x.t() + 10 * torch.eye(4)),
     "unsorted split": lambda x: aten.cat([x] * 12, 0),
     "fractional pool": lambda x: aten.fractional_max_pool2d(
@@ -315,3 +317,52 @@ def test_everything_else_is_called(name: str) -> None:
 def test_views_are_made_once() -> None:
     lowered = trace_and_lower(lambda x: (torch.mm(x.t(), x), torch.mm(x.t(), x + 1)), (torch.randn(3, 4),))
     assert sum(isinstance(n, View) for n in lowered.graph.nodes) == 1
+
+
+@pytest.mark.parametrize("offset", [0, 1, -2, 3])
+def test_a_diagonal_is_replaced(offset: int) -> None:
+    x = torch.randn(3, 2, 5)
+    for dims in ((0, 2), (2, 0), (1, -1)):
+        update = torch.randn_like(x.diagonal(offset, *dims))
+
+        def replaced(a: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+            result: torch.Tensor = aten.diagonal_scatter(a, s, offset, *dims)  # noqa: B023  called in this round
+            return result
+
+        assert_as_eager(replaced, x, update)
+
+
+def test_operands_without_dimensions() -> None:
+    number, zero = torch.tensor(2.5), torch.tensor(0)
+    x = torch.randn(4)
+    assert_as_eager(lambda a, i: (aten.gather(a, 0, i), aten.index_select(a, 0, i)), number, zero)
+    assert_as_eager(lambda a, i: (aten.gather(a, 0, i), aten.index_select(a, -1, i)), number, zero[None])
+    assert_as_eager(lambda a, i: (aten.gather(a, 0, i + 2), aten.index_select(a, 0, i + 3)), x, zero)
+    assert_as_eager(lambda a: (a.cumsum(0), a.cumprod(-1), a.logcumsumexp(0)), number)
+    assert_as_eager(lambda a: (a.cumsum(0), a.cumprod(1)), torch.ones(0, 3))
+    assert_as_eager(lambda a: a.cumsum(0), torch.tensor(True))
+
+
+@pytest.mark.parametrize("shape", [(0,), (2, 0), (0, 3)])
+def test_no_positions(shape: tuple[int, ...]) -> None:
+    x, none = torch.randn(5), torch.empty(shape, dtype=torch.int64)
+    source = torch.empty(shape)
+    assert_as_eager(lambda a, i: aten.gather(a, 0, i), x, none)
+    assert_as_eager(lambda a, i, s: (aten.scatter(a, 0, i, s), aten.scatter_add(a, 0, i, s)), x, none, source)
+    assert_as_eager(lambda a, i, s: aten.scatter_(a * 2, 0, i, s) + 1, x, none, source)
+    assert_as_eager(lambda a, i: aten.scatter(a, 0, i, 2.0), x, none)
+
+
+@pytest.mark.parametrize("shape", [(2,), (2, 3), (2, 1)])
+def test_index_add_of_another_shape_is_left_to_aten(shape: tuple[int, ...]) -> None:
+    inputs = (torch.zeros(3, 2), torch.tensor([0, 2]), torch.ones(shape))
+    lowered = trace_and_lower(lambda a, i, s: aten.index_add(a, 0, i, s), inputs)
+    assert externs(lowered.graph) == ["aten.index_add.default"]
+
+
+def test_index_add_checks_sizes_that_are_unknown() -> None:
+    inputs = (torch.zeros(3, 7), torch.tensor([0, 2]), torch.ones(2, 5))
+    lowered = trace_and_lower(lambda a, i, s: aten.index_add(a, 0, i, s), inputs, mode="symbolic")
+    asserted = [node for node in lowered.graph.nodes if isinstance(node, AssertSize)]
+    assert [node.relation for node in asserted] == ["eq"]
+    assert externs(lowered.graph) == []

@@ -9,8 +9,9 @@ import pytest
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import symbol
 from coilwork_ir.kernels import KernelCall
-from coilwork_ir.loops import Check, Mutation
+from coilwork_ir.loops import Check, Mutation, Scan
 from coilwork_ir.scalar import Reduce, const, op, postorder
+from coilwork_ir.scalar import Scan as ScanValue
 
 F64 = DType.F64
 
@@ -251,6 +252,24 @@ def test_a_check_of_a_reduction_runs_in_a_kernel_after_it(build, compare):
     assert len(calls(made)) == 2
     (refused,) = [d for d in made.decisions if d.rule == "reject-check"]
     assert not refused.accepted and "%twice" in refused.reason
+
+
+def test_a_check_of_a_scan_runs_in_a_kernel_after_it(build, compare):
+    at = build.at
+    build.input("x", 4, 6)
+    ranges = build.ranges(4, 6)
+    total = build.buffer("total", 4, 6)
+    build.nodes.append(
+        Scan(outputs=(total,), kind="sum", ranges=ranges, axis=ranges[1], body=at("x", *ranges))
+    )
+    build.pointwise("y", [4, 6], lambda i, j: op("exp", at("total", i, j)))
+    checked(build, "positive", op("ge", at("total", *ranges), c(-1e9)))
+    made = compare(build.graph("y"), inline=False)
+    (with_check,) = [k for k in made.kernels if k.checks]
+    assert not any(
+        isinstance(v, ScanValue) for v in postorder([check.condition for check in with_check.checks])
+    )
+    assert len(calls(made)) == 2
 
 
 def test_a_check_of_an_input_shares_a_kernel_with_a_reduction(build, compare):

@@ -27,8 +27,12 @@ class DType(Enum):
     U16 = ("u16", "uint16", 2, "uint")
     U8 = ("u8", "uint8", 1, "uint")
     BOOL = ("bool", "bool", 1, "bool")
+    C32 = ("c32", "complex32", 4, "complex")
     C64 = ("c64", "complex64", 8, "complex")
     C128 = ("c128", "complex128", 16, "complex")
+    F8E4M3FNUZ = ("f8e4m3fnuz", "float8_e4m3fnuz", 1, "other")
+    F8E5M2FNUZ = ("f8e5m2fnuz", "float8_e5m2fnuz", 1, "other")
+    F8E8M0 = ("f8e8m0", "float8_e8m0fnu", 1, "other")
 
     def __init__(self, text: str, torch_name: str, itemsize: int, category: str) -> None:
         self.text = text
@@ -38,7 +42,7 @@ class DType(Enum):
 
     @property
     def is_float(self) -> bool:
-        """True for real floating point types."""
+        """True for real floating point types that generated code computes with."""
         return self.category == "float"
 
     @property
@@ -58,8 +62,13 @@ class DType(Enum):
 
     @property
     def is_complex(self) -> bool:
-        """True for complex types, which generated code does not compute with."""
+        """True for complex types."""
         return self.category == "complex"
+
+    @property
+    def is_opaque(self) -> bool:
+        """True for types that generated code does not compute with, which only pass from call to call: complex, and rare floats."""
+        return self.category in ("complex", "other")
 
     @property
     def is_low_precision(self) -> bool:

@@ -36,8 +36,12 @@ _TORCH: Final[Mapping[DType, torch.dtype]] = MappingProxyType(
         DType.U16: torch.uint16,
         DType.U8: torch.uint8,
         DType.BOOL: torch.bool,
+        DType.C32: torch.complex32,
         DType.C64: torch.complex64,
         DType.C128: torch.complex128,
+        DType.F8E4M3FNUZ: torch.float8_e4m3fnuz,
+        DType.F8E5M2FNUZ: torch.float8_e5m2fnuz,
+        DType.F8E8M0: torch.float8_e8m0fnu,
     }
 )
 _FEW_KERNELS: Final = (torch.uint16, torch.uint32)  # torch computes little with these: go through int64

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 
-from coilwork_ir.buffers import Buffer, DeviceValue, Ref, contiguous_strides
+from coilwork_ir.buffers import Buffer, DeviceValue, Ref, SymbolOutput, contiguous_strides
 from coilwork_ir.dtypes import DType, from_torch_name
 from coilwork_ir.index import Expr, as_expr, as_int, symbol
 from coilwork_ir.loc import Origin
@@ -30,6 +31,7 @@ from coilwork_lowering.values import (
     whole,
 )
 
+_READ_NUMBER: Final = "aten._local_scalar_dense.default"
 Body = Callable[[tuple[Expr, ...]], Scalar]
 
 
@@ -85,6 +87,8 @@ class Builder:
         # what numbers at random are made from, per device, and how many operators have made some
         self.seeds: dict[str, TensorValue] = {}
         self.streams = 0
+        # sizes that the program computes, what they are, and from which node on
+        self._sizes_read: list[tuple[int, Expr, Scalar]] = []
         self._made: dict[tuple[str, Shape, tuple[Expr, ...], DType, Expr], Buffer] = {}
 
     # names and declarations
@@ -143,6 +147,10 @@ class Builder:
 
     def rewind(self, mark: int) -> None:
         """Forget the nodes since `mark`, none of which may have overwritten memory; their names stay used."""
+        for position, size, number in self._sizes_read:
+            if position >= mark:
+                self.sizes.undefine(size, number)
+        self._sizes_read = [one for one in self._sizes_read if one[0] < mark]
         forgotten = {node.output.name for node in self.nodes[mark:] if isinstance(node, View)}
         if forgotten:
             self._made = {key: made for key, made in self._made.items() if made.name not in forgotten}
@@ -220,10 +228,28 @@ class Builder:
     # nodes
 
     def add(self, node: Node) -> None:
-        """Append `node`."""
+        """Append `node`, and before it what computes the sizes that it mentions first."""
+        self.define_sizes()
         self.nodes.append(node)
         if isinstance(node, Scatter):
             self._unfilled.discard(node.output.name)
+
+    def define_sizes(self) -> None:
+        """Append what computes the sizes without an integer form that were met since."""
+        for size, number in self.sizes.take_undefined():
+            self._sizes_read.append((len(self.nodes), size, number))
+            self._read_size(size, number)
+
+    def _read_size(self, size: Expr, number: Scalar) -> None:
+        stored = self.pointwise((), number.dtype, "cpu", lambda point: number, name=size.name)
+        self.nodes.append(
+            Extern(
+                target=_READ_NUMBER,
+                args=(Ref(stored.buffer.name),),
+                outputs=(SymbolOutput(symbol=size),),
+                origins=self.origins,
+            )
+        )
 
     def pointwise(
         self,

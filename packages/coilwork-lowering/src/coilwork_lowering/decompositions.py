@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
 
 from coilwork_lowering.options import LoweringOptions, names
+from coilwork_lowering.own_decompositions import own_decompositions
 from coilwork_lowering.torch_compat import Overload, base_decompositions, more_decompositions, qualified_name
 
 _EXTRA: Final = (
@@ -34,6 +35,11 @@ _EXTRA: Final = (
     "gelu",
     "gelu_backward",
     "_to_copy",
+    "dist",
+    "ldexp",
+    "narrow_copy",
+    "tril_indices",
+    "triu_indices",
     "_fused_rms_norm",
     "_fused_rms_norm_backward",
 )
@@ -58,6 +64,7 @@ _KEPT: Final = frozenset(
         "aten.unbind",
         "aten.select_scatter",
         "aten.slice_scatter",
+        "aten.diagonal_scatter",
         "aten.lerp",
         "aten.addcmul",
         "aten.addcdiv",
@@ -111,28 +118,8 @@ def decompositions(options: LoweringOptions = LoweringOptions()) -> dict[Any, Ca
         getattr(torch.ops.aten, name) for name in _EXTRA if name in dir(torch.ops.aten) or _exists(name)
     ]
     table.update(more_decompositions(packets))
-    table.update(_own(table))
+    table.update(own_decompositions(table))
     return {op: function for op, function in table.items() if not _is_kept(op, options)}
-
-
-def _own(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
-    """Our decompositions, where those in `table` differ from eager."""
-    unpool = table[torch.ops.aten.max_unpool2d.default]
-
-    def max_unpool2d(value: torch.Tensor, indices: torch.Tensor, output_size: Any) -> torch.Tensor:
-        """In channels-last where the input is, as eager's kernel for CPUs."""
-        result: torch.Tensor = unpool(value, indices, output_size)
-        if value.device.type != "cpu":
-            return result
-        channels_last = not value.is_contiguous() and value.is_contiguous(memory_format=torch.channels_last)
-        return result.contiguous(memory_format=torch.channels_last) if channels_last else result
-
-    def take(value: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-        """Indexing of the flattened tensor. Torch's own reads the value of a 0-dimensional `index` on the host."""
-        found: torch.Tensor = torch.ops.aten.index.Tensor(value.reshape(-1), [index])
-        return found
-
-    return {torch.ops.aten.max_unpool2d.default: max_unpool2d, torch.ops.aten.take.default: take}
 
 
 def _exists(name: str) -> bool:

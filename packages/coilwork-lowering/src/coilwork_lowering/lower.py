@@ -126,6 +126,7 @@ class _Lowering:
                     self.values[node] = self.call(node)
                 case "output":
                     self.outputs = tuple(self.output(item, k) for k, item in enumerate(_output_items(node)))
+                    self.builder.define_sizes()
                 case _:
                     raise self.refuse(node, "graph-form", f"{node.op} nodes are not part of an ATen graph")
         graph = Graph(
@@ -164,6 +165,7 @@ class _Lowering:
                 name=node.name,
             )
             self.inputs.append(buffer)
+            self.sizes.given(buffer.shape)
             return whole(buffer)
         if isinstance(fake, torch.SymInt):
             size = self.sizes.expr(fake)
@@ -194,7 +196,12 @@ class _Lowering:
             raise self.refuse(node, "graph-form", f"attribute {node.target} is a {type(found).__name__}")
         fake = node.meta.get("val", found)
         device = device_text(fake.device)
-        if found.dim() == 0 and not found.is_complex() and not is_fake(found) and only_read(node):
+        if (
+            found.dim() == 0
+            and not dtype_of(found.dtype).is_opaque
+            and not is_fake(found)
+            and only_read(node)
+        ):
             # A number written as a tensor. As a constant of the code it costs no load, nor a copy between devices.
             value = const(number_in(found), dtype_of(found.dtype))
             return self.builder.pointwise((), value.dtype, device, lambda point: value, name=node.name)
@@ -277,7 +284,7 @@ class _Lowering:
             raise self.refuse(node, "no-lowering", f"{name} changes the shape of an existing tensor")
         call = self.bind(node, target, name, args=node.args, result=node.meta.get("val"))
         rule = RULES.get(name)
-        if rule is not None and not self.options.falls_back(name) and not _touches_complex(call):
+        if rule is not None and not self.options.falls_back(name) and not _touches_opaque(call):
             kept = self.builder.mark()
             try:
                 return rule.lower(self.builder, call)
@@ -412,19 +419,18 @@ def _fake(given: Any) -> Any:
     return given
 
 
-def _touches_complex(call: Call) -> bool:
-    """Whether a complex tensor or number takes part: generated code does not compute with them."""
+def _touches_opaque(call: Call) -> bool:
+    """Whether a tensor or number takes part of a type that generated code does not compute with."""
     stack: list[Any] = [*call.fakes.values(), call.result]
     while stack:
         item = stack.pop()
         if isinstance(item, list | tuple):
             stack.extend(item)
-        elif (
-            (isinstance(item, torch.Tensor) and item.dtype.is_complex)
-            or isinstance(item, complex)
-            or (isinstance(item, torch.dtype) and item.is_complex)
-        ):
+        elif isinstance(item, complex):
             return True
+        elif isinstance(item, torch.Tensor | torch.dtype):
+            if dtype_of(item.dtype if isinstance(item, torch.Tensor) else item).is_opaque:
+                return True
     return False
 
 

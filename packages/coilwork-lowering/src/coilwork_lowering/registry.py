@@ -25,6 +25,7 @@ from coilwork_lowering.ops import (
     scatters,
     searching,
     sorting,
+    special,
     views,
 )
 from coilwork_lowering.rules import Rule
@@ -47,6 +48,7 @@ _FAMILIES: Final[tuple[tuple[Rule, ...], ...]] = (
     scatters.RULES,
     searching.RULES,
     sorting.RULES,
+    special.RULES,
     views.RULES,
 )
 

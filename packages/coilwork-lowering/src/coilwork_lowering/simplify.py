@@ -49,7 +49,7 @@ def is_lossless(source: DType, target: DType) -> bool:
     if source is target:
         return True
     if source.is_bool:
-        return not target.is_complex
+        return not target.is_opaque
     if source.is_integer and target.is_integer:
         if source.is_signed_integer and not target.is_signed_integer:
             return False

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import torch
 
 from coilwork_ir.index import Expr, as_expr, symbol
+from coilwork_ir.scalar import Scalar
+from coilwork_lowering.computed_sizes import is_rounded, rounded
 from coilwork_lowering.errors import LoweringError
-from coilwork_lowering.torch_compat import integer_bounds, shape_env_of, sympy_of
+from coilwork_lowering.torch_compat import (
+    expression_bounds,
+    integer_bounds,
+    plain_integer,
+    shape_env_of,
+    sympy_of,
+)
 
 if TYPE_CHECKING:
     import sympy
@@ -17,10 +25,16 @@ if TYPE_CHECKING:
 
 
 class SizeTable:
-    """The size symbols of one graph: sympy symbol -> IR symbol, filled as sizes are met."""
+    """The size symbols of one graph: sympy symbol -> IR symbol, filled as sizes are met.
+
+    Sizes without an integer form, `int(0.7 * n)`, get symbols of their own. The program computes them before the first
+    node that mentions them: whoever appends nodes asks `take_undefined` what is missing.
+    """
 
     def __init__(self) -> None:
         self._known: dict[sympy.Symbol, Expr] = {}
+        self._computed: dict[sympy.Basic, tuple[sympy.Symbol, Expr]] = {}
+        self._undefined: dict[Expr, Scalar] = {}
 
     @property
     def pairs(self) -> tuple[tuple[Expr, sympy.Symbol], ...]:
@@ -35,7 +49,7 @@ class SizeTable:
         """`size` as an index expression.
 
         Raises:
-            LoweringError[symbol]: the expression has no integer form (it divides exactly, or uses floats).
+            LoweringError[symbol]: the expression has no integer form (it divides exactly), and cannot be computed.
         """
         if isinstance(size, Expr):
             return size
@@ -56,13 +70,16 @@ class SizeTable:
 
     def from_sympy(self, expression: sympy.Basic, env: ShapeEnv) -> Expr:
         """`expression` over torch's symbols as an index expression."""
-        # sympy takes longer to load than this package; whoever has symbolic sizes has loaded it
-        from coilwork_ir.index.sympy_bridge import from_sympy
-
         free = sorted(expression.free_symbols, key=lambda s: s.name)
         mapping = {s.name: self.symbol(s, env) for s in free}
         try:
-            return from_sympy(expression, mapping)
+            return _from_sympy(expression, mapping)
+        except (TypeError, ValueError):
+            pass
+        try:
+            named = self._named(expression, mapping, env)
+            mapping |= {theirs.name: ours for theirs, ours in self._computed.values()}
+            return _from_sympy(named, mapping)
         except (TypeError, ValueError) as cause:
             raise LoweringError(
                 "symbol",
@@ -70,3 +87,49 @@ class SizeTable:
                 reason=str(cause),
                 remedy="mark fewer dimensions dynamic, or keep this part out of the compiled region",
             ) from cause
+
+    def _named(self, expression: sympy.Basic, mapping: Mapping[str, Expr], env: ShapeEnv) -> sympy.Basic:
+        """`expression` with symbols in place of what is rounded and has no integer form."""
+        if _integer_form(expression, mapping) is not None or not expression.args:
+            return expression
+        if not is_rounded(expression):
+            return expression.func(*(self._named(one, mapping, env) for one in expression.args))
+        if expression not in self._computed:
+            number = rounded(expression, lambda part: _integer_form(part, mapping))
+            theirs = plain_integer(f"computed{len(self._computed)}")
+            lo, hi = expression_bounds(env, expression)
+            ours = symbol(theirs.name, lo=lo, hi=hi)
+            self._computed[expression] = (theirs, ours)
+            self._undefined[ours] = number
+        return self._computed[expression][0]
+
+    # symbols that the program computes
+
+    def given(self, sizes: Iterable[Expr]) -> None:
+        """An input has these sizes: a symbol among them is known from the start."""
+        for size in sizes:
+            self._undefined.pop(size, None)
+
+    def take_undefined(self) -> tuple[tuple[Expr, Scalar], ...]:
+        """Symbols that the next node may mention and no node has defined, each with the number it is. The caller defines them."""
+        found = tuple(self._undefined.items())
+        self._undefined.clear()
+        return found
+
+    def undefine(self, ours: Expr, number: Scalar) -> None:
+        """What defined the symbol was taken back."""
+        self._undefined[ours] = number
+
+
+def _from_sympy(expression: sympy.Basic, mapping: Mapping[str, Expr]) -> Expr:
+    # sympy takes longer to load than this package; whoever has symbolic sizes has loaded it
+    from coilwork_ir.index.sympy_bridge import from_sympy
+
+    return from_sympy(expression, mapping)
+
+
+def _integer_form(expression: sympy.Basic, mapping: Mapping[str, Expr]) -> Expr | None:
+    try:
+        return _from_sympy(expression, mapping)
+    except (TypeError, ValueError):
+        return None

@@ -157,6 +157,27 @@ def integer_bounds(env: ShapeEnv, symbol: sympy.Symbol) -> tuple[int | None, int
     return (_finite(found.lower), _finite(found.upper))
 
 
+def expression_bounds(env: ShapeEnv, expression: sympy.Basic) -> tuple[int | None, int | None]:
+    """Inclusive bounds of an integer expression; None where it is unbounded. Adds no guard."""
+    found = env.bound_sympy(expression)
+    return (_finite(found.lower), _finite(found.upper))
+
+
+def surely(condition: bool | torch.SymBool) -> bool:
+    """Whether a condition on sizes holds whatever they are. Adds no guard."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return condition if isinstance(condition, bool) else statically_known_true(condition)
+
+
+def plain_integer(name: str) -> sympy.Symbol:
+    """A new integer symbol."""
+    # sympy takes longer to load than this package; whoever has symbolic sizes has loaded it
+    import sympy
+
+    return sympy.Symbol(name, integer=True)
+
+
 def plain_symbol(value: torch.SymInt) -> sympy.Symbol | None:
     """torch's symbol if `value` is one and nothing more."""
     import sympy

@@ -23,8 +23,12 @@ _TORCH: Final[Mapping[str, torch.dtype]] = {
     "u16": torch.uint16,
     "u8": torch.uint8,
     "bool": torch.bool,
+    "c32": torch.complex32,
     "c64": torch.complex64,
     "c128": torch.complex128,
+    "f8e4m3fnuz": torch.float8_e4m3fnuz,
+    "f8e5m2fnuz": torch.float8_e5m2fnuz,
+    "f8e8m0": torch.float8_e8m0fnu,
 }
 
 

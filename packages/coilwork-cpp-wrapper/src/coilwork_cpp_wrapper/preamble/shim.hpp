@@ -56,6 +56,9 @@ int32_t aoti_torch_dtype_float16();
 int32_t aoti_torch_dtype_bfloat16();
 int32_t aoti_torch_dtype_float8_e4m3fn();
 int32_t aoti_torch_dtype_float8_e5m2();
+int32_t aoti_torch_dtype_float8_e4m3fnuz();
+int32_t aoti_torch_dtype_float8_e5m2fnuz();
+int32_t aoti_torch_dtype_float8_e8m0fnu();
 int32_t aoti_torch_dtype_int64();
 int32_t aoti_torch_dtype_int32();
 int32_t aoti_torch_dtype_int16();
@@ -65,6 +68,7 @@ int32_t aoti_torch_dtype_uint32();
 int32_t aoti_torch_dtype_uint16();
 int32_t aoti_torch_dtype_uint8();
 int32_t aoti_torch_dtype_bool();
+int32_t aoti_torch_dtype_complex32();
 int32_t aoti_torch_dtype_complex64();
 int32_t aoti_torch_dtype_complex128();
 

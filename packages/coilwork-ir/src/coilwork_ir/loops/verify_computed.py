@@ -134,7 +134,7 @@ def check_positions(node: Scan | Sort, place: Place) -> None:
     """A scan or sort gives values, then maybe positions."""
     if isinstance(node, Sort):
         most, first = 2, node.body.dtype
-        if first.is_complex:
+        if first.is_opaque:
             place.fail("body-dtype", f"{first.text} has no order")
     else:
         most = 2 if node.kind in ("min", "max") else 1

@@ -202,7 +202,7 @@ def sort(operand: Scalar, axis: Expr, *, output: int = 0, descending: bool = Fal
     """
     if output not in (0, 1):
         raise VerifyError("sort-output", f"a sort has no result number {output}")
-    if operand.dtype.is_complex:
+    if operand.dtype.is_opaque:
         raise VerifyError("operand-type", f"sort of {operand.dtype.text}, which has no order")
     result = DType.I64 if output == 1 else operand.dtype
 
@@ -263,7 +263,7 @@ def _result_dtype(row: ScalarOp, operands: Sequence[Scalar], dtype: DType | None
 
 
 def _accepts(row: ScalarOp, dtype: DType) -> bool:
-    if dtype.is_complex:
+    if dtype.is_opaque:
         return False
     match row.accepts:
         case "any":

@@ -16,8 +16,8 @@ from coilwork_lowering.values import TensorValue, Value
 
 def filled(builder: Builder, call: Call, value: Value) -> TensorValue:
     """The result's shape full of `value`."""
-    if call.dtype.is_complex:
-        raise NotLowered("complex values")
+    if call.dtype.is_opaque:
+        raise NotLowered(f"values of type {call.dtype.text}")
     number = scalar_operand(builder, value, (), call.dtype)
     return builder.pointwise(
         call.shape(builder), call.dtype, call.device, lambda point: number, strides=call.strides(builder)
@@ -41,7 +41,7 @@ def _constant(number: int, targets: str) -> Rule:
 
 def _uninitialised(builder: Builder, call: Call) -> Value:
     """Any content is right. Where parts are stored into the memory one by one, none is stored before."""
-    if call.dtype.is_complex or not begins_filling(call.node, builder.options):
+    if call.dtype.is_opaque or not begins_filling(call.node, builder.options):
         return filled(builder, call, 0)
     return builder.unfilled(call.shape(builder), call.dtype, call.device)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 from coilwork_ir.dtypes import DType
@@ -41,12 +42,15 @@ def _embedding(builder: Builder, call: Call) -> Value:
 
 
 def _index_select(builder: Builder, call: Call) -> Value:
-    value, positions = call.tensor("self"), call.tensor("index")
-    if not value.shape or not positions.shape:
-        raise NotLowered("index_select with 0-dimensional operands")
+    value, positions = with_dimension(call.tensor("self")), with_dimension(call.tensor("index"))
     return _take(
         builder, call, value, wrap_dim(call.integer("dim"), len(value.shape)), positions, wraps=False
     )
+
+
+def with_dimension(value: TensorValue) -> TensorValue:
+    """`value`, as a tensor of one element along one dimension if it has no dimensions."""
+    return value if value.shape else replace(value, shape=(as_expr(1),))
 
 
 def _take(
@@ -57,6 +61,7 @@ def _take(
     size = value.shape[dim]
 
     def split(point: tuple[Expr, ...]) -> tuple[tuple[Expr, ...], tuple[Expr, ...], tuple[Expr, ...]]:
+        point = point or (as_expr(0),)
         return point[:dim], point[dim : dim + rank], point[dim + rank :]
 
     def found(point: tuple[Expr, ...]) -> Scalar:
@@ -77,16 +82,15 @@ def _take(
 
 
 def _gather(builder: Builder, call: Call) -> Value:
-    value, positions = call.tensor("self"), call.tensor("index")
-    if not value.shape or not positions.shape:
-        raise NotLowered("gather with 0-dimensional operands")
+    value, positions = with_dimension(call.tensor("self")), with_dimension(call.tensor("index"))
     dim = wrap_dim(call.integer("dim"), len(value.shape))
     size = value.shape[dim]
 
     def found(point: tuple[Expr, ...]) -> Scalar:
-        return position_of(builder, positions, point, size, wraps=False)
+        return position_of(builder, positions, point or (as_expr(0),), size, wraps=False)
 
     def body(point: tuple[Expr, ...]) -> Scalar:
+        point = point or (as_expr(0),)
         at = (*point[:dim], placeholder(0), *point[dim + 1 :])
         return builder.read(value, at, indirect=(found(point),))
 

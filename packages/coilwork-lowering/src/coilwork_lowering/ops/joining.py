@@ -212,6 +212,21 @@ def _select_scatter(builder: Builder, call: Call) -> Value:
     return builder.pointwise(value.shape, dtype, call.device, body, strides=call.strides(builder))
 
 
+def _diagonal_scatter(builder: Builder, call: Call) -> Value:
+    value, source = call.tensor("self"), call.tensor("src")
+    rank, offset, dtype = len(value.shape), call.integer("offset"), call.dtype
+    first, second = (wrap_dim(call.integer(name), rank) for name in ("dim1", "dim2"))
+
+    def body(point: tuple[Expr, ...]) -> Scalar:
+        hit = op("eq", index(point[second] - point[first]), index(as_expr(offset)))
+        along = point[first] if offset >= 0 else point[second]
+        rest = tuple(c for k, c in enumerate(point) if k not in (first, second))
+        update = to_dtype(builder.read(source, (*rest, along), mask=hit), dtype)
+        return select(hit, update, builder.read(value, point))
+
+    return builder.pointwise(value.shape, dtype, call.device, body, strides=call.strides(builder))
+
+
 def _where(builder: Builder, call: Call) -> Value:
     names = ("condition", "self", "other")
     condition, then, otherwise = on_device(builder, [call[n] for n in names], call.device)
@@ -251,6 +266,7 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(overloads("triu"), _triangle(ge)),
     Rule(overloads("slice_scatter"), _slice_scatter),
     Rule(overloads("select_scatter"), _select_scatter),
+    Rule(overloads("diagonal_scatter"), _diagonal_scatter),
     Rule(overloads("as_strided_scatter"), _as_strided_scatter),
     Rule(overloads("where.self where.ScalarSelf where.ScalarOther where.Scalar"), _where),
     Rule(overloads("masked_fill.Scalar masked_fill.Tensor"), _masked_fill),

@@ -11,7 +11,7 @@ from coilwork_ir.index import as_int
 from coilwork_ir.loops import Scan
 from coilwork_ir.ops import ScanKind
 from coilwork_lowering.builder import Builder, device_text, node_ranges
-from coilwork_lowering.ops.elementwise import overloads
+from coilwork_lowering.ops.elementwise import elementwise, overloads
 from coilwork_lowering.ops.reductions import finish
 from coilwork_lowering.rules import Call, NotLowered, Rule, wrap_dim
 from coilwork_lowering.scalar_math import to_dtype
@@ -47,12 +47,17 @@ def _append(
     return outputs
 
 
+def _is_trivial(value: TensorValue) -> bool:
+    """Whether there is nothing to run along: no dimension, or no elements."""
+    return not value.shape or any(as_int(size) == 0 for size in value.shape)
+
+
 def _accumulating(kind: ScanKind) -> Callable[[Builder, Call], Value]:
     def lower(builder: Builder, call: Call) -> Value:
         value = call.tensor("self")
-        if not value.shape or any(as_int(size) == 0 for size in value.shape):
-            raise NotLowered("a scan without an axis")
         wide = DType.F32 if call.dtype.is_low_precision else call.dtype
+        if _is_trivial(value):
+            return elementwise(builder, call, lambda a: a, operands=[value], compute=[wide])
         if wide.is_bool or (kind == "logcumsumexp" and not wide.is_float):
             raise NotLowered("a scan of this type")
         dim = wrap_dim(call.integer("dim"), len(value.shape))
@@ -65,8 +70,8 @@ def _accumulating(kind: ScanKind) -> Callable[[Builder, Call], Value]:
 def _running_extreme(kind: ScanKind) -> Callable[[Builder, Call], Value]:
     def lower(builder: Builder, call: Call) -> Value:
         value = call.tensor("self")
-        if not value.shape or value.dtype.is_bool or any(as_int(size) == 0 for size in value.shape):
-            raise NotLowered("a scan without an axis")
+        if value.dtype.is_bool or _is_trivial(value):
+            raise NotLowered("a scan of truth values, or without an axis")
         dim = wrap_dim(call.integer("dim"), len(value.shape))
         values, positions = call.result
         if device_text(values.device) != value.device:

@@ -10,6 +10,7 @@ from coilwork_ir.index import Expr, as_expr, as_int
 from coilwork_ir.loops import Check, Scatter
 from coilwork_ir.ops import StoreMode
 from coilwork_ir.scalar import Scalar, placeholder
+from coilwork_lowering.assertions import lower_assertion
 from coilwork_lowering.builder import Builder, node_ranges
 from coilwork_lowering.ops.elementwise import on_device, overloads, scalar_operand
 from coilwork_lowering.ops.indexing import AdvancedIndex, in_range, position_of
@@ -23,7 +24,15 @@ from coilwork_lowering.ops.sorted_scatters import (
 from coilwork_lowering.rules import Call, NotLowered, Rule, wrap_dim
 from coilwork_lowering.scalar_math import eq, index, mul, select
 from coilwork_lowering.simplify import simplified
-from coilwork_lowering.values import Shape, TensorValue, Value, coordinate_symbols, is_whole, whole
+from coilwork_lowering.values import (
+    Relation,
+    Shape,
+    TensorValue,
+    Value,
+    coordinate_symbols,
+    is_whole,
+    whole,
+)
 
 
 def scatter_into(
@@ -164,6 +173,9 @@ def _scatter(mode: StoreMode | None) -> Callable[[Builder, Call], Value]:
         if not value.shape or not positions.shape:
             raise NotLowered("scatter with 0-dimensional operands")
         dim = wrap_dim(call.integer("dim"), len(value.shape))
+        if any(as_int(size) == 0 for size in positions.shape):
+            # nothing is written; such positions may be of any rank
+            return value if in_place(call) else builder.copy(value, strides=call.strides(builder))
         source = call.arguments["src"] if "src" in call.arguments else call["value"]
         added = mode == "add" or (mode is None and call["reduce"] in ("add", "sum", "mean"))
         # one element along the dimension: no two have the same target, and there is no order to keep
@@ -218,11 +230,34 @@ def _reduce_mode(call: Call) -> StoreMode:
     return mode
 
 
+def _require_rows(
+    builder: Builder, call: Call, value: TensorValue, positions: TensorValue, source: TensorValue, dim: int
+) -> None:
+    """`source` has the shape of `value`, and a row per position: torch's meta function does not look.
+
+    Raises:
+        NotLowered: it has not, as ATen's kernel will say.
+    """
+    if len(source.shape) != len(value.shape) or len(positions.shape) != 1:
+        raise NotLowered("index_add of another rank")
+    wanted = (*value.shape[:dim], positions.shape[0], *value.shape[dim + 1 :])
+    for given, size in zip(source.shape, wanted, strict=True):
+        if given == size:
+            continue
+        if given.is_const and size.is_const:
+            raise NotLowered("index_add of another shape")
+        message = (
+            f"the source of {call.target} must have the shape of what it is added to, but for dimension {dim}"
+        )
+        lower_assertion(builder, Relation(lhs=given, relation="eq", rhs=size), message, call.node)
+
+
 def _index_add(builder: Builder, call: Call) -> Value:
     value, positions, source = call.tensor("self"), call.tensor("index"), call.tensor("source")
     if not value.shape or not positions.shape:
         raise NotLowered("index_add with 0-dimensional operands")
     dim = wrap_dim(call.integer("dim"), len(value.shape))
+    _require_rows(builder, call, value, positions, source, dim)
     if adds_sorted(builder, call.device, value.dtype):
         return index_add_sorted(builder, call, value, positions, source, dim)
     mode = store_mode(call, True)

@@ -71,7 +71,7 @@ def _row(
     length = as_int(value.shape[dim])
     if length is None or length > longest:
         raise NotLowered("rows that do not stay on chip")
-    if value.dtype in _UNSORTED or value.dtype.is_complex:
+    if value.dtype in _UNSORTED or value.dtype.is_opaque:
         raise NotLowered("elements in no order of 32 bits")
     if any(as_int(extent) == 0 for extent in value.shape):
         raise NotLowered("a sort of nothing")

@@ -156,7 +156,7 @@ def _view_dtype(builder: Builder, call: Call) -> Value:
     target = dtype_of(call.fake.dtype)
     if target is value.dtype:
         return value
-    if target.itemsize != value.dtype.itemsize or target.is_complex or value.dtype.is_complex:
+    if target.itemsize != value.dtype.itemsize or target.is_opaque or value.dtype.is_opaque:
         raise NotLowered("a view with another element size")
     placed = builder.placed(value, builder.sizes.exprs(call.fakes["self"].stride()))
     strides = builder.sizes.exprs(call.fake.stride())

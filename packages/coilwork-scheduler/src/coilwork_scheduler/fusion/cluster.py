@@ -8,7 +8,7 @@ from typing import Final
 
 from coilwork_ir.index import Expr, substitute
 from coilwork_ir.ops import SCALAR_OPS
-from coilwork_ir.scalar import Load, Op, Reduce, Sort, contraction_of, leading_points, loads, postorder
+from coilwork_ir.scalar import Load, Op, Reduce, Scan, Sort, contraction_of, leading_points, loads, postorder
 from coilwork_scheduler.fusion.space import Alignment
 from coilwork_scheduler.group import Bound, Group, Member
 from coilwork_scheduler.stage import Stage
@@ -31,7 +31,9 @@ class Touch:
 class Part:
     """One stage of a cluster with its accesses in the cluster's space.
 
-    `checked` are buffers its checks read. A `contracted` one is a sum of products for matrix units. A `ragged` one reduces rows that end where data says, most of them early.
+    `checked` are buffers its checks read. `combines` tells whether values of several points make one: reductions, scans,
+    sorts. A `contracted` one is a sum of products for matrix units. A `ragged` one reduces rows that end where data says,
+    most of them early.
     """
 
     stage: Stage
@@ -42,6 +44,7 @@ class Part:
     ops: int
     cost: int
     reductions: int
+    combines: bool
     ragged: bool
     contracted: bool
 
@@ -93,7 +96,9 @@ def cluster_of(stage: Stage, device: str) -> Cluster:
     """The cluster of `stage` alone."""
     reads: dict[Touch, None] = {}
     ops = cost = reductions = ragged = contracted = 0
+    combines = False
     for node in postorder(stage.scalars):
+        combines |= isinstance(node, Reduce | Scan | Sort)
         match node:
             case Load():
                 reads.setdefault(Touch(buffer=node.buffer, index=node.index, direct=not node.indirect))
@@ -124,6 +129,7 @@ def cluster_of(stage: Stage, device: str) -> Cluster:
         ops=ops,
         cost=cost,
         reductions=reductions,
+        combines=combines,
         ragged=0 < ragged == reductions,
         contracted=contracted > 0,
     )
@@ -269,16 +275,17 @@ def overwriting_hazard(cluster: Cluster, root: Mapping[str, str]) -> str | None:
 
 
 def check_behind_reduction(cluster: Cluster) -> str | None:
-    """A buffer that a check reads and that holds, or is made from, a reduction of the same cluster.
+    """A buffer that a check reads and that holds, or is made from, a reduction, scan or sort of the same cluster.
 
-    Code generators perform checks before anything is written, and so before the first reduction is complete.
+    Code generators perform checks before anything is written, and so before the first of these is complete.
     """
-    if not cluster.reductions or not any(part.checked for part in cluster.parts):
+    if not any(part.checked for part in cluster.parts):
         return None
-    made: dict[str, int] = {}
-    for part, depth in zip(cluster.parts, depths(cluster), strict=True):
-        made.update(dict.fromkeys((touch.buffer for touch in part.writes), depth + bool(part.reductions)))
-    return next((name for part in cluster.parts for name in sorted(part.checked) if made.get(name)), None)
+    late: set[str] = set()
+    for part in cluster.parts:
+        if part.combines or any(touch.buffer in late for touch in part.reads):
+            late.update(touch.buffer for touch in part.writes)
+    return next((name for part in cluster.parts for name in sorted(part.checked & late)), None)
 
 
 def depths(cluster: Cluster) -> tuple[int, ...]:

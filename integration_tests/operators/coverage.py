@@ -1,0 +1,166 @@
+"""Which operators of torch's database run as generated code: the table in docs/coverage.md.
+
+    python -m integration_tests.operators.coverage --output docs/coverage.md
+
+Each operator's samples are compiled in one graph for the CPU, forward and (where it has gradients) backward, and the
+programs that come out are read: a program launches kernels, calls ATen's, or does neither where a result is a view.
+"""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+from unittest import mock
+
+import torch
+
+from coilwork import attempts
+from coilwork.backend import backend
+from coilwork.drive import boxed
+from coilwork.executors import Driven
+from coilwork.job import Job
+from coilwork.stages import Compiled
+from coilwork_ir.program import ExternCall, Launch, Program
+from coilwork_ir.program.walk import walk
+from integration_tests.operators.checks import WAYS, Way, compiled_calls, run_all
+from integration_tests.operators.database import Sample, operators, samples
+
+MOST_SAMPLES: Final = 3
+DTYPES: Final = (torch.float32, torch.int64, torch.bool, torch.complex64)
+
+HEADER: Final = """\
+# Operator coverage
+
+What became of the samples of each operator in torch's own database (`torch.testing._internal`'s `op_db`, torch {version}), compiled for a
+CPU in `float32`, or in the first type the operator has. Made by `python -m integration_tests.operators.coverage`.
+
+- *generated*: kernels of ours, fused with what surrounds them, or views, which need none;
+- *mixed*: kernels of ours and calls of ATen's;
+- *ATen*: calls of ATen's own kernels inside the compiled program;
+- *unsupported*: nothing is compiled, because torch's tracing stops before the compiler.
+
+The last column names the operators that are called.
+
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """What one operator compiles to: launches of kernels, and the operators called, by name; `None` if nothing was compiled."""
+
+    launches: int
+    calls: tuple[str, ...]
+
+    @property
+    def kind(self) -> str:
+        """The word in the table."""
+        if not self.calls:
+            return "generated"
+        return "mixed" if self.launches else "ATen"
+
+
+def coverage(op: Any, *, backward: bool) -> Coverage | None:
+    """What samples of `op` compile to, all in one graph, or the first that eager takes; None if nothing was compiled."""
+    known = op.supported_backward_dtypes("cpu") if backward else op.supported_dtypes("cpu")
+    dtype = next((one for one in DTYPES if one in known), None)
+    if dtype is None or (backward and not op.supports_autograd):
+        return None
+    way = WAYS["backward" if backward else "forward"]
+    try:
+        given = samples(op, "cpu", dtype, requires_grad=backward, most=MOST_SAMPLES)
+    except Exception:  # noqa: BLE001  the database's own failures
+        return None
+    for group in (given, *([sample] for sample in given)):
+        programs = [
+            program
+            for role, program in compiled_programs(op, way, group)
+            if not backward or role == "backward"
+        ]
+        if programs:
+            return read(programs)
+    return None
+
+
+def compiled_programs(op: Any, way: Way, group: Sequence[Sample]) -> list[tuple[str, Program]]:
+    """Role and program of every graph that the samples compile to. Their kernels are not built: the graphs run in eager mode."""
+    found: list[tuple[str, Program]] = []
+
+    def keep(compiled: Compiled, job: Job, *_: object) -> Driven:
+        found.append((job.role, compiled.program))
+        return Driven(call=boxed(job.gm), executor="eager", python_calls={})
+
+    torch._dynamo.reset()
+    function = torch.compile(
+        compiled_calls(op.op, way), backend=partial(backend, options={"cache": False, "strict": True})
+    )
+    with warnings.catch_warnings(), mock.patch.object(attempts, "make_call", keep):
+        warnings.simplefilter("ignore")
+        try:
+            run_all(function, group, way)
+        except Exception:  # noqa: BLE001  what eager refuses, too
+            return []
+    return found
+
+
+def read(programs: Sequence[Program]) -> Coverage:
+    """Launches and calls in programs."""
+    instructions = [
+        instruction for program in programs for part in walk(program) for instruction in part.instructions
+    ]
+    calls = {one.target.removesuffix(".default") for one in instructions if isinstance(one, ExternCall)}
+    return Coverage(launches=sum(isinstance(one, Launch) for one in instructions), calls=tuple(sorted(calls)))
+
+
+def rows(names: Sequence[str]) -> list[tuple[str, Coverage | None, Coverage | None]]:
+    """Name, forward and backward of each operator."""
+    database = operators()
+    found = []
+    for name in names:
+        forward = coverage(database[name], backward=False)
+        found.append((name, forward, coverage(database[name], backward=True)))
+    return found
+
+
+def page(found: Sequence[tuple[str, Coverage | None, Coverage | None]]) -> str:
+    """The table as Markdown."""
+    kinds = ("generated", "mixed", "ATen", "unsupported")
+    forward = Counter(_kind(one) for _, one, _ in found)
+    backward = Counter(_kind(one) for _, _, one in found if one is not None)
+    lines = [HEADER.format(version=torch.__version__.partition("+")[0])]
+    lines += ["| | " + " | ".join(kinds) + " |\n", "|---|" + "---:|" * len(kinds) + "\n"]
+    lines.append("| forward | " + " | ".join(str(forward[kind]) for kind in kinds) + " |\n")
+    lines.append("| backward | " + " | ".join(str(backward[kind]) for kind in kinds[:3]) + " | |\n\n")
+    lines += ["| operator | forward | backward | calls |\n", "|---|---|---|---|\n"]
+    for name, one, other in found:
+        calls = dict.fromkeys((*(one.calls if one else ()), *(other.calls if other else ())))
+        shown = ", ".join(f"`{call}`" for call in calls)
+        lines.append(f"| `{name}` | {_kind(one)} | {'' if other is None else other.kind} | {shown} |\n")
+    return "".join(lines)
+
+
+def _kind(one: Coverage | None) -> str:
+    return "unsupported" if one is None else one.kind
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--output", type=Path, default=Path("docs/coverage.md"))
+    parser.add_argument("--only", default="", help="operators, by commas")
+    chosen = parser.parse_args()
+    torch.set_num_threads(1)
+    torch._dynamo.config.capture_dynamic_output_shape_ops = True
+    torch._dynamo.config.capture_scalar_outputs = True
+    names = chosen.only.split(",") if chosen.only else sorted(operators())
+    chosen.output.write_text(page(rows(names)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+"""Where compiled code may differ from eager, and why: what a sweep finds beyond this list is a bug."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownException:
+    """Operators, ways and dtypes by shell patterns, several separated by blanks; `reason` is a sentence for a user."""
+
+    ops: str
+    reason: str
+    ways: str = "*"
+    dtypes: str = "*"
+
+    def covers(self, op: str, way: str, dtype: str) -> bool:
+        """Whether this is about the unit."""
+        wanted = ((op, self.ops), (way, self.ways), (dtype, self.dtypes))
+        return all(any(fnmatchcase(given, one) for one in among.split()) for given, among in wanted)
+
+
+KNOWN: Final[tuple[KnownException, ...]] = ()
+
+
+def reason(op: str, way: str, dtype: str) -> str | None:
+    """Why the unit may fail; None if it may not."""
+    return next((known.reason for known in KNOWN if known.covers(op, way, dtype)), None)

@@ -1,0 +1,165 @@
+"""Worker processes of a sweep. They survive what an operator does: who dies or takes too long is replaced, and told of."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from integration_tests.operators.units import Unit
+
+START_LIMIT_S = 180.0
+# A process that has compiled this many units has a large heap, and makes room for a fresh one.
+MOST_UNITS = 250
+NEW_CONTEXT = ("crash", "died", "timeout")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What every worker is told, how long a unit may take, when to stop taking new ones, and who builds kernels for a worker."""
+
+    device: str
+    samples: int
+    limit_s: float
+    deadline: float
+    builders: int = 1
+
+
+@dataclass(slots=True)
+class Answer:
+    """What a worker said to a unit: `status` is "done", or what became of the process at sample `at`."""
+
+    status: str
+    at: str = ""
+    outcomes: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Worker:
+    """One process that checks operators."""
+
+    def __init__(self, settings: Settings) -> None:
+        # fmt: off
+        self._complaints = tempfile.TemporaryFile()  # noqa: SIM115  as long as the process
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "integration_tests.operators.worker", "--device", settings.device,
+             "--samples", str(settings.samples)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._complaints, bufsize=0,
+            env=os.environ | {"COILWORK_WORKERS": str(settings.builders), "OMP_NUM_THREADS": "1"},
+        )
+        # fmt: on
+        self._unread = b""
+        self.units = 0
+        if self._line(START_LIMIT_S) is None:
+            reason = self.last_words()
+            self.stop()
+            raise RuntimeError(f"a worker does not start: {reason}")
+
+    def ask(self, unit: Unit, limit_s: float, *, alone: bool = False) -> Answer:
+        """The worker's answer; afterwards a process that died or took too long is stopped."""
+        assert self._process.stdin is not None
+        self.units += 1
+        at = ""
+        until = time.monotonic() + limit_s
+        try:
+            self._process.stdin.write(f"{unit.key} {'alone' if alone else ''}\n".encode())
+        except BrokenPipeError:
+            self.stop()
+            return Answer("died")
+        while (line := self._line(until - time.monotonic())) is not None:
+            said = json.loads(line)
+            if "outcomes" in said:
+                return Answer("done", at, said["outcomes"])
+            at = said["at"]
+        status = "timeout" if time.monotonic() >= until else "died"
+        words = self.last_words() if status == "died" else ""
+        self.stop()
+        return Answer(status, f"{at} {words}".strip())
+
+    def last_words(self) -> str:
+        """The end of what the process wrote to stderr."""
+        self._complaints.seek(0, os.SEEK_END)
+        self._complaints.seek(max(0, self._complaints.tell() - 300))
+        return self._complaints.read().decode(errors="replace").strip()
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._complaints.close()
+
+    def _line(self, limit_s: float) -> bytes | None:
+        """The next line; None at the end of the stream, or if none comes in time."""
+        assert self._process.stdout is not None
+        until = time.monotonic() + limit_s
+        while b"\n" not in self._unread:
+            with selectors.DefaultSelector() as selector:
+                selector.register(self._process.stdout, selectors.EVENT_READ)
+                if not selector.select(max(0.0, until - time.monotonic())):
+                    return None
+            part = os.read(self._process.stdout.fileno(), 1 << 16)
+            if not part:
+                return None
+            self._unread += part
+        line, _, self._unread = self._unread.partition(b"\n")
+        return line
+
+
+def work(pending: SimpleQueue[Unit], done: SimpleQueue[list[dict[str, Any]]], settings: Settings) -> None:
+    """One thread: takes units until there are none or time is up, and puts the outcomes of each."""
+    worker: Worker | None = None
+    while time.monotonic() < settings.deadline:
+        try:
+            unit = pending.get_nowait()
+        except Empty:
+            break
+        started = time.monotonic()
+        worker = worker or Worker(settings)
+        answer = worker.ask(unit, settings.limit_s)
+        if answer.status == "died":
+            # Once more, sample by sample: which one is it, and is it the unit's fault or that of those before it?
+            worker = Worker(settings)
+            answer = worker.ask(unit, settings.limit_s, alone=True)
+        outcomes = answer.outcomes
+        if answer.status != "done":
+            worker = None
+            outcomes = [_outcome(unit, answer)]
+        elif worker.units >= MOST_UNITS or any(one["status"] in NEW_CONTEXT for one in outcomes):
+            # A GPU's context does not outlive an illegal access.
+            worker.stop()
+            worker = None
+        seconds = f"{time.monotonic() - started:.1f}"
+        done.put([{**one, "unit": unit.key, "seconds": seconds} for one in outcomes])
+    if worker is not None:
+        worker.stop()
+
+
+def _outcome(unit: Unit, answer: Answer) -> dict[str, Any]:
+    return {
+        "op": unit.op,
+        "way": unit.way,
+        "dtype": unit.dtype,
+        "status": answer.status,
+        "detail": "",
+        "sample": answer.at,
+        "samples": 0,
+    }
+
+
+def run(
+    units: list[Unit], settings: Settings, *, processes: int, finished: SimpleQueue[list[dict[str, Any]]]
+) -> tuple[list[threading.Thread], SimpleQueue[Unit]]:
+    """Start `processes` threads that work through `units`; they put outcomes into `finished`."""
+    pending: SimpleQueue[Unit] = SimpleQueue()
+    for unit in units:
+        pending.put(unit)
+    threads = [threading.Thread(target=work, args=(pending, finished, settings)) for _ in range(processes)]
+    for thread in threads:
+        thread.start()
+    return threads, pending

@@ -1,0 +1,122 @@
+"""From outcomes to the table of pairs of operator and dtype: equal, wrong, failed to compile, crashed."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from integration_tests.operators.units import DTYPES
+
+# Every status as what it means for its pair.
+MEANING: Final[Mapping[str, str]] = {
+    "ok": "equal",
+    "marginal": "equal",
+    "random": "equal",
+    "eager": "not traced",
+    "skipped": "no samples",
+    "torch": "torch's own",
+    "accepted": "accepted",
+    "fallback": "uncompiled",
+    "uncompiled": "uncompiled",
+    "wrong": "wrong",
+    "dtype": "wrong",
+    "shape": "wrong",
+    "strides": "wrong",
+    "crash": "raises",
+    "timeout": "timeout",
+    "died": "crashed",
+}
+# Best first: a pair is as bad as the worst that became of it.
+VERDICTS: Final = (
+    "no samples",
+    "not traced",
+    "equal",
+    "torch's own",
+    "accepted",
+    "timeout",
+    "raises",
+    "uncompiled",
+    "wrong",
+    "crashed",
+)
+# Not ours to mend: Dynamo or AOTAutograd alone behave so, or there was nothing to compare.
+NOT_OURS: Final = ("no samples", "not traced", "torch's own")
+FAILURES: Final = ("accepted", "timeout", "raises", "uncompiled", "wrong", "crashed")
+
+Record = Mapping[str, Any]
+
+
+def pairs(records: Sequence[Record]) -> dict[tuple[str, str], str]:
+    """The verdict on each pair of operator and dtype, over all ways. Rejected calls belong to none, and are left out."""
+    found: dict[tuple[str, str], str] = defaultdict(lambda: VERDICTS[0])
+    for record in records:
+        if record["way"] == "errors":
+            continue
+        key = (record["op"], record["dtype"])
+        found[key] = max(found[key], MEANING[record["status"]], key=VERDICTS.index)
+    return dict(found)
+
+
+def is_failure(record: Record) -> bool:
+    """Whether something of ours is wrong."""
+    return MEANING[record["status"]] in FAILURES
+
+
+def others(records: Sequence[Record]) -> list[str]:
+    """A line for every operator and way in which something else than the compiler differs, with the reason and the dtypes."""
+    units: dict[tuple[str, str], tuple[str, list[str]]] = {}
+    for record in records:
+        if record["status"] == "torch":
+            first = record["detail"].partition("\n")[0][:160]
+            why = f"aot_eager, in which nothing is ours, does so too: {first}"
+        elif record["status"] == "eager":
+            why = "Dynamo compiles nothing"
+        else:
+            continue
+        units.setdefault((record["op"], record["way"]), (why, []))[1].append(record["dtype"])
+    return [
+        f"{op} {way} {','.join(dict.fromkeys(dtypes))}: {why}" for (op, way), (why, dtypes) in units.items()
+    ]
+
+
+def table(records: Sequence[Record]) -> str:
+    """Pairs of operator and dtype by verdict, a line per dtype; then each way of calling, in pairs; then rejected calls."""
+    verdicts = pairs(records)
+    order = [*DTYPES, *sorted({dtype for _, dtype in verdicts} - set(DTYPES))]
+    rows = {
+        dtype: Counter(found for (_, of), found in verdicts.items() if of == dtype)
+        for dtype in order
+        if any(of == dtype for _, of in verdicts)
+    }
+    total = sum(rows.values(), Counter())
+    ways = dict.fromkeys(record["way"] for record in records if record["way"] != "errors")
+    by_way = {
+        way: Counter(pairs([record for record in records if record["way"] == way]).values()) for way in ways
+    }
+    shown = [verdict for verdict in VERDICTS if total[verdict] or verdict in ("equal", "wrong", "crashed")]
+    lines = [_line("pairs", [*shown, "all"])]
+    lines += [_line(name, [*(row[v] for v in shown), row.total()]) for name, row in rows.items()]
+    lines += [_line("all dtypes", [*(total[v] for v in shown), total.total()]), ""]
+    lines += [_line(name, [*(row[v] for v in shown), row.total()]) for name, row in by_way.items()]
+    ours = sum(count for verdict, count in total.items() if verdict not in NOT_OURS)
+    if ours:
+        lines += [
+            "",
+            f"equal: {total['equal']} of {ours} pairs compared, {100 * total['equal'] / ours:.2f} %",
+        ]
+    errors = [record for record in records if record["way"] == "errors"]
+    rejecting = {record["op"] for record in errors if record["status"] == "ok"}
+    calls = sum(record["samples"] for record in errors)
+    if errors:
+        accepting = {record["op"] for record in errors if record["status"] == "accepted"}
+        theirs = {record["op"] for record in errors if record["status"] == "torch"}
+        lines.append(
+            f"calls that eager rejects: rejected for {len(rejecting)} operators ({calls} calls), "
+            f"accepted for {len(accepting)}, for {len(theirs - accepting)} by aot_eager too"
+        )
+    return "\n".join(lines)
+
+
+def _line(name: str, cells: Sequence[object]) -> str:
+    return f"{name:18}" + "".join(f"{cell!s:>13}" for cell in cells)

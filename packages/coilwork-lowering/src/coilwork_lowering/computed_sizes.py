@@ -1,0 +1,74 @@
+"""Sizes that go through floating point, `int(0.7 * n)`: no integer expression says how torch rounds them, so the program computes them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import Expr
+from coilwork_ir.scalar import Scalar, cast, const, op
+from coilwork_lowering.scalar_math import index
+
+if TYPE_CHECKING:
+    import sympy
+
+# What makes an integer of a number, by the class's name.
+_ROUNDING: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "TruncToInt": "trunc",
+        "FloorToInt": "floor",
+        "floor": "floor",
+        "CeilToInt": "ceil",
+        "ceiling": "ceil",
+        "RoundToInt": "round",
+    }
+)
+_BINARY: Final[Mapping[str, str]] = MappingProxyType(
+    {"IntTrueDiv": "div", "FloatTrueDiv": "div", "FloatPow": "pow", "Max": "maximum", "Min": "minimum"}
+)
+_UNARY: Final[Mapping[str, str]] = MappingProxyType(
+    {"OpaqueUnaryFn_sqrt": "sqrt", "OpaqueUnaryFn_log2": "log2", "OpaqueUnaryFn_exp": "exp"}
+)
+
+Integer = Callable[["sympy.Basic"], Expr | None]
+
+
+def is_rounded(expression: sympy.Basic) -> bool:
+    """Whether `expression` is a number rounded to an integer."""
+    return type(expression).__name__ in _ROUNDING
+
+
+def rounded(expression: sympy.Basic, integer: Integer) -> Scalar:
+    """The integer, of type i64, that `expression`, for which `is_rounded`, is; in double precision, as Python computes it.
+
+    `integer` gives index expressions of what has an integer form, None of everything else.
+
+    Raises:
+        ValueError: a function that has no row in the op table.
+    """
+    name = _ROUNDING[type(expression).__name__]
+    return cast(op(name, _number(expression.args[0], integer)), DType.I64)
+
+
+def _number(expression: sympy.Basic, integer: Integer) -> Scalar:
+    whole = integer(expression)
+    if whole is not None:
+        return cast(index(whole), DType.F64)
+    if expression.is_number:
+        return const(float(str(expression)), DType.F64)
+    name = type(expression).__name__
+    operands = [_number(one, integer) for one in expression.args]
+    if name in ("ToFloat", "Identity"):
+        return operands[0]
+    if name in ("Add", "Mul"):
+        return functools.reduce(functools.partial(op, name.lower()), operands)
+    if name in _BINARY and len(operands) == 2:
+        return op(_BINARY[name], *operands)
+    if name in _UNARY:
+        return op(_UNARY[name], *operands)
+    if name in _ROUNDING:
+        return op(_ROUNDING[name], *operands)
+    raise ValueError(f"no way to compute {expression}")

@@ -1,0 +1,162 @@
+"""Decompositions of our own, where those that torch ships differ from eager."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from coilwork_lowering.torch_compat import surely
+
+_REFUSED = (
+    "index_add: the source must have the shape of what it is added to, but for the dimension of the index"
+)
+_LINSPACE = ("default", "Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
+
+
+def own_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
+    """What replaces entries of `table`, torch's own."""
+    aten = torch.ops.aten
+    linspace = _linspace(table[aten.linspace.default])
+    return {
+        aten.max_unpool2d.default: _max_unpool2d(table[aten.max_unpool2d.default]),
+        aten.index_add.default: _index_add(table[aten.index_add.default]),
+        aten.take.default: _take,
+        aten.angle.default: _angle,
+        aten.round.decimals: _round,
+        aten.masked_scatter.default: _masked_scatter,
+        aten.adaptive_max_pool2d_backward.default: _chosen_backward(2),
+        aten.adaptive_max_pool3d_backward.default: _chosen_backward(3),
+        aten.fractional_max_pool2d_backward.default: _chosen_backward(2),
+        aten.fractional_max_pool3d_backward.default: _chosen_backward(3),
+        aten.unique_dim.default: _along_the_first(aten.unique_dim.default),
+        aten.unique_dim_consecutive.default: _along_the_first(aten.unique_dim_consecutive.default),
+        aten.unique_consecutive.default: _unique_consecutive,
+        **{getattr(aten.linspace, overload): linspace for overload in _LINSPACE},
+    }
+
+
+def _max_unpool2d(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    def max_unpool2d(value: torch.Tensor, indices: torch.Tensor, output_size: Any) -> torch.Tensor:
+        """In channels-last where the input is, as eager's kernel for CPUs."""
+        result: torch.Tensor = theirs(value, indices, output_size)
+        if value.device.type != "cpu":
+            return result
+        channels_last = not value.is_contiguous() and value.is_contiguous(memory_format=torch.channels_last)
+        return result.contiguous(memory_format=torch.channels_last) if channels_last else result
+
+    return max_unpool2d
+
+
+def _take(value: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """Indexing of the flattened tensor. Torch's own reads the value of a 0-dimensional `index` on the host."""
+    found: torch.Tensor = torch.ops.aten.index.Tensor(value.reshape(-1), [index])
+    return found
+
+
+def _index_add(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    def index_add(
+        value: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, *, alpha: Any = 1
+    ) -> Any:
+        """Torch's own indexes, and so broadcasts sources that eager refuses."""
+        if value.dim() > 0:
+            at = dim % value.dim()
+            torch._check(source.dim() == value.dim(), lambda: _REFUSED)
+            for k, (size, wanted) in enumerate(zip(source.shape, value.shape, strict=True)):
+                if k != at:
+                    torch._check(size == wanted, lambda: _REFUSED)
+        return theirs(value, dim, index, source, alpha=alpha)
+
+    return index_add
+
+
+def _angle(value: torch.Tensor) -> Any:
+    """0 or pi for real numbers, and NaN for itself."""
+    if value.is_complex():
+        return NotImplemented
+    wide = value if value.is_floating_point() else value.to(torch.get_default_dtype())
+    angle = torch.where(wide < 0, torch.full_like(wide, math.pi), torch.zeros_like(wide))
+    return torch.where(torch.isnan(wide), wide, angle)
+
+
+def _round(value: torch.Tensor, *, decimals: int) -> Any:
+    """To so many digits behind the point. In 16 bits eager rounds between the steps: that is left to it."""
+    if decimals == 0:
+        return torch.ops.aten.round.default(value)
+    if value.dtype not in (torch.float32, torch.float64):
+        return NotImplemented
+    power = torch.full((), 10.0 ** abs(decimals), dtype=value.dtype, device=value.device)
+    scaled = value / power if decimals < 0 else value * power
+    whole = torch.ops.aten.round.default(scaled)
+    return whole * power if decimals < 0 else whole / power
+
+
+def _masked_scatter(value: torch.Tensor, mask: torch.Tensor, source: torch.Tensor) -> Any:
+    """The k-th element that the mask chooses is the k-th of `source`: so many that are chosen come before it."""
+    # Where nothing is chosen, and of what may be empty, there is no element to read.
+    if not surely(source.numel() > 0) or not surely(value.numel() > 0):
+        return NotImplemented
+    chosen, old = torch.broadcast_tensors(mask, value)
+    before = chosen.reshape(-1).cumsum(0) - 1
+    # where nothing is chosen, any position will do
+    position = torch.where(chosen.reshape(-1), before, 0)
+    found = source.reshape(-1)[position].view(chosen.shape)
+    return torch.where(chosen, found, old).to(memory_format=torch.contiguous_format)
+
+
+def _chosen_backward(dims: int) -> Callable[..., Any]:
+    """The gradient of a pooling that chose elements of its input: each goes where its position says."""
+
+    def backward(gradient: torch.Tensor, value: torch.Tensor, *rest: Any) -> Any:
+        indices = rest[-1]
+        known = indices.dtype is torch.int64 and gradient.dtype in (torch.float32, torch.float64)
+        if not known or not surely(value.numel() > 0) or not value.is_contiguous():
+            return NotImplemented
+        flat = torch.zeros_like(value).flatten(-dims)
+        added = flat.scatter_add(-1, indices.flatten(-dims), gradient.flatten(-dims))
+        return added.view(value.shape)
+
+    return backward
+
+
+def _linspace(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    def linspace(
+        start: Any, end: Any, steps: Any, *, dtype: torch.dtype | None = None, device: Any = None, **rest: Any
+    ) -> Any:
+        """In integers, the ends are truncated first, and steps are `float64` on a CPU, `float32` elsewhere."""
+        # theirs asks what type the device is of
+        where = torch.get_default_device() if device is None else torch.device(device)
+        if dtype is None or dtype.is_floating_point or dtype.is_complex or dtype is torch.bool:
+            return theirs(start, end, steps, dtype=dtype, device=where, **rest)
+        wide = torch.float64 if where.type == "cpu" else torch.float32
+        ends = [_truncated(one, dtype) for one in (start, end)]
+        return theirs(*ends, steps, dtype=wide, device=where, **rest).to(dtype)
+
+    return linspace
+
+
+def _along_the_first(operator: Callable[..., Any]) -> Callable[..., Any]:
+    def unique(value: torch.Tensor, dim: int, *rest: Any, **keywords: Any) -> Any:
+        """Along another dimension, a view of what is found along the first: so are eager's strides, unlike the meta function's."""
+        if value.dim() == 0 or dim % value.dim() == 0:
+            return NotImplemented
+        found, *others = operator(value.movedim(dim, 0), 0, *rest, **keywords)
+        return found.movedim(0, dim), *others
+
+    return unique
+
+
+def _unique_consecutive(
+    value: torch.Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
+) -> Any:
+    if dim is None:
+        return NotImplemented
+    return torch.ops.aten.unique_dim_consecutive.default(value, dim, return_inverse, return_counts)
+
+
+def _truncated(value: Any, dtype: torch.dtype) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.to(dtype)
+    return torch.sym_int(value)

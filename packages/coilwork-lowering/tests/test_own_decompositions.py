@@ -1,0 +1,117 @@
+"""Decompositions of our own give eager's results where torch's do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from coilwork_lowering import decompositions
+
+aten = torch.ops.aten
+CASES: dict[str, Callable[[], Any]] = {
+    "linspace from a fraction": lambda: aten.linspace(4.3, -3, 50, dtype=torch.int64),
+    "linspace of int32": lambda: aten.linspace(-2.9, 7.9, 13, dtype=torch.int32),
+    "linspace of uint8": lambda: aten.linspace(0, 4.3, 50, dtype=torch.uint8),
+    "linspace between tensors": lambda: aten.linspace(
+        torch.tensor(4.3), torch.tensor(-3), 50, dtype=torch.int16
+    ),
+    "linspace of floats": lambda: aten.linspace(4.3, -3, 50),
+    "angle": lambda: aten.angle(torch.tensor([-2.0, -0.0, 0.0, 3.0, float("nan"), float("-inf")])),
+    "angle of integers": lambda: aten.angle(torch.tensor([-2, 0, 3])),
+    "round to decimals": lambda: aten.round.decimals(torch.tensor([1.2345, -2.5, 0.055, 1e30]), decimals=2),
+    "round to hundreds": lambda: aten.round.decimals(torch.tensor([1234.5, -250.0, 350.0]), decimals=-2),
+    "round to integers": lambda: aten.round.decimals(torch.tensor([1.5, -2.5]).bfloat16(), decimals=0),
+    "masked scatter": lambda: aten.masked_scatter(
+        torch.zeros(2, 3), torch.tensor([[True, False, True], [False, True, True]]), torch.arange(1.0, 9.0)
+    ),
+    "masked scatter by a row": lambda: aten.masked_scatter(
+        torch.zeros(3, 2).t(), torch.tensor([True, False, True]), torch.arange(1, 9).float()
+    ),
+    "adaptive pooling": lambda: _pooled(aten.adaptive_max_pool2d, aten.adaptive_max_pool2d_backward),
+    "fractional pooling": lambda: aten.fractional_max_pool2d_backward(
+        torch.ones(1, 2, 2, 2),
+        torch.arange(50.0).view(1, 2, 5, 5),
+        [2, 2],
+        [2, 2],
+        torch.tensor([[[[0, 6], [6, 24]], [[3, 4], [20, 21]]]]),
+    ),
+    "indices of triangles": lambda: (aten.tril_indices(3, 4, 1), aten.triu_indices(3, 4, -1)),
+    "ldexp": lambda: aten.ldexp(torch.tensor([1.5, -3.0]), torch.tensor([3, -2])),
+    "dist": lambda: aten.dist(torch.arange(6.0).view(2, 3), torch.ones(3), 3),
+    "narrow copy": lambda: aten.narrow_copy(torch.arange(12).view(3, 4), 1, 1, 2),
+    "linspace of one": lambda: aten.linspace(4.3, -3, 1, dtype=torch.int64),
+}
+
+
+def _pooled(forward: Any, backward: Any) -> torch.Tensor:
+    x = torch.arange(2.0 * 3 * 5 * 4).view(2, 3, 5, 4).sin()
+    result, indices = forward(x, [2, 3])
+    gradient: torch.Tensor = backward(result * 2, x, indices)
+    return gradient
+
+
+LEFT = "linspace angle round.decimals masked_scatter max_pool2d_backward tril_indices ldexp dist narrow_copy".split()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_as_eager(name: str) -> None:
+    function = CASES[name]
+    gm = make_fx(function, decomposition_table=decompositions())()
+    called = [str(node.target) for node in gm.graph.nodes]
+    assert not [target for target in called if any(name in target for name in LEFT)]
+    found, expected = gm(), function()
+    torch.testing.assert_close(found, expected, equal_nan=True)
+
+
+def test_a_source_that_is_too_short_is_refused() -> None:
+    def function(mask: torch.Tensor) -> torch.Tensor:
+        scattered: torch.Tensor = aten.masked_scatter(torch.zeros(3), mask, torch.ones(1))
+        return scattered
+
+    mask = torch.tensor([True, False, True])
+    gm = make_fx(function, decomposition_table=decompositions(), tracing_mode="fake")(mask)
+    with pytest.raises(IndexError):
+        gm(mask)
+
+
+@pytest.mark.parametrize("dim", [0, 1, -1])
+def test_unique_is_of_the_first_dimension(dim: int) -> None:
+    """Along others, the meta functions of torch state strides that results do not have."""
+    x = torch.tensor([[2, 0, 2, 1], [1, 0, 1, 1], [2, 0, 2, 1]])
+    for function in (
+        lambda x: aten.unique_dim(x, dim, True, True, True),
+        lambda x: aten.unique_dim_consecutive(x, dim, True, True),
+        lambda x: aten.unique_consecutive(x, True, True, dim),
+    ):
+        gm = make_fx(function, decomposition_table=decompositions())(x)
+        called = [node for node in gm.graph.nodes if "unique" in str(node.target)]
+        assert [node.args[1] for node in called] == [0]
+        for found, expected in zip(gm(x), function(x), strict=True):
+            assert torch.equal(found, expected)
+            assert found.stride() == expected.stride()
+
+
+def test_what_may_be_empty_is_left_to_aten() -> None:
+    def function(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        scattered: torch.Tensor = aten.masked_scatter(x, mask, torch.masked_select(x, mask))
+        return scattered
+
+    x, mask = torch.randn(3), torch.tensor([False, False, False])
+    gm = make_fx(function, decomposition_table=decompositions(), tracing_mode="symbolic")(x, ~mask)
+    assert any("masked_scatter" in str(node.target) for node in gm.graph.nodes)
+    assert torch.equal(gm(x, mask), x)
+
+
+@pytest.mark.parametrize("shape", [(2,), (2, 3), (2, 1)])
+def test_index_add_does_not_broadcast(shape: tuple[int, ...]) -> None:
+    def function(x: torch.Tensor, index: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+        added: torch.Tensor = aten.index_add(x, 0, index, source)
+        return added
+
+    inputs = (torch.zeros(3, 2), torch.tensor([0, 2]), torch.ones(shape))
+    with pytest.raises(RuntimeError, match="must have the shape"):
+        make_fx(function, decomposition_table=decompositions(), tracing_mode="fake")(*inputs)
