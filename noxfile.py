@@ -231,6 +231,20 @@ def opinfo(session: nox.Session) -> None:
 
 
 @nox.session
+def fuzz(session: nox.Session) -> None:
+    """Random programs at every level of the compiler beside eager; words go to it: `-- --first 5000 --count 2000`."""
+    install_ours(session, "coilwork[demo,gpu,redis,test]")
+    session.run("python", "-m", "integration_tests.fuzz", *(session.posargs or ("--count", "1000")))
+
+
+@nox.session
+def modules(session: nox.Session) -> None:
+    """All samples of all modules of torch's database through generated code, about an hour; `-- --most 4` for some."""
+    install_ours(session, "coilwork[demo,gpu,redis,test]")
+    session.run("python", "-W", "ignore", "-m", "integration_tests.modules.sweep", *session.posargs)
+
+
+@nox.session
 def consumers(session: nox.Session) -> None:
     """Small projects that use single packages, and the full stack, each in an environment of its own."""
     session.install("-q", "pytest", *CONSTRAINTS)

@@ -75,23 +75,37 @@ def test_memory_that_somebody_else_reads_is_made_first() -> None:
     assert_as_eager(lambda x: empties(x)[0], X)
 
 
-def test_an_input_is_copied_once() -> None:
-    def three(x: Tensor, part: Tensor, row: Tensor) -> Tensor:
-        return place(place(place(x, part, 0, 1), part, 2, 3), row[None], 1, 0)
+def test_a_value_is_copied_once() -> None:
+    def three(x: Tensor, part: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
+        made = x * 2
+        return place(place(place(made, part, 0, 1), part, 2, 3), row[None], 1, 0), made
 
     lowered = assert_as_eager(three, X, PART, ROW)
-    assert nodes(lowered) == ["Pointwise", "Scatter", "Scatter", "Scatter"]
-    assert isinstance(lowered.graph.nodes[0], Pointwise)
+    assert nodes(lowered) == ["Pointwise", "Pointwise", "Scatter", "Scatter", "Scatter"]
+    assert isinstance(lowered.graph.nodes[1], Pointwise)
+
+
+def test_places_in_the_storage_of_an_input_are_left_to_the_operator() -> None:
+    """Where the input begins in it may be another place in the next call; and so it may in what is made of it."""
+
+    def three(x: Tensor, part: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
+        one = place(place(x, part, 0, 1), row[None], 1, 0)
+        return one, one.t().as_strided((3,), (2,), 1) * 2
+
+    lowered = assert_as_eager(three, X, PART, ROW, extern=True)
+    scatter, strided = "aten.as_strided_scatter.default", "aten.as_strided.default"
+    assert externs(lowered.graph) == [scatter, scatter, strided]
+    assert externs(trace_and_lower(lambda x: x.as_strided((3,), (2,)) * 2, (X,)).graph) == []
 
 
 def test_what_was_placed_may_be_needed_before_the_next() -> None:
     def both(x: Tensor, part: Tensor) -> tuple[Tensor, Tensor]:
-        one = place(x, part, 0, 0)
+        one = place(x + 1, part, 0, 0)
         return one, place(one, part, 2, 2)
 
     assert_as_eager(both, X, PART)
     # the part is of the tensor that it goes to
-    assert_as_eager(lambda x: place(x, x[1:3, 1:4], 0, 0), X)
+    assert_as_eager(lambda x: place(x + 1, x[1:3, 1:4], 0, 0), X)
     assert_as_eager(lambda x: place(place(x * 2, x[:2], 1, 0), x[:3], 0, 0), X)
     assert_as_eager(lambda x: place(place(x * 2, x[:2], 1, 0), x[:3], 0, 0).t()[2:], X)
 

@@ -11,6 +11,7 @@ from lowering_against_eager import assert_as_eager, externs, trace_and_lower
 from torch import Tensor
 
 from coilwork_ir.loops import AssertSize, Extern, Scatter, View
+from coilwork_ir.loops.interpret import interpret_graph
 from coilwork_lowering import Lowered
 
 aten = torch.ops.aten
@@ -30,7 +31,7 @@ VIEWS: dict[str, Function] = {
     "diagonal": lambda x: x.diagonal(1, 2, 3),
     "unfold": lambda x: x.unfold(3, 2, 2),
     "flip": lambda x: x.flip(0, 3),
-    "as_strided": lambda x: x.as_strided((4, 3), (2, 5), 3),
+    "as_strided": lambda x: (x * 2).as_strided((4, 3), (2, 5), 3),
     "as_strided of a slice": lambda x: aten.as_strided(x[1], (2, 3), (7, 2)),
     "bits": lambda x: x.view(torch.int32),
     "nested": lambda x: x.view(6, 20).t()[::2].unsqueeze(0).expand(3, 10, 6).reshape(30, 6),
@@ -218,6 +219,19 @@ def test_positions_out_of_range_raise(what: str) -> None:
 
     with pytest.raises(IndexError, match="index out of range in aten"):
         loop_evaluator.run(lowered.graph, lowered.constants, [torch.randn(7, 1), bad])
+
+
+def test_parts_that_may_be_empty_are_joined_within_their_bounds() -> None:
+    """The interpreter refuses a load before the first element of a part."""
+
+    def joined(x: torch.Tensor) -> torch.Tensor:
+        part = x.unflatten(-1, (3, -1))
+        return torch.cat([part, part * 2, part], 1)
+
+    lowered = trace_and_lower(joined, (torch.arange(6),), mode="symbolic")
+    for count in (3, 6, 9):
+        (found,) = interpret_graph(lowered.graph, [torch.arange(count)])
+        assert isinstance(found, torch.Tensor) and torch.equal(found, joined(torch.arange(count)))
 
 
 def scatters(lowered: Lowered) -> int:

@@ -59,6 +59,14 @@ def test_another_layout_is_refused_with_every_difference(value: torch.Tensor, me
     assert "try     call through torch.compile" in str(caught.value)
 
 
+def test_an_unaligned_input_of_repeated_elements_is_copied() -> None:
+    base = torch.arange(9.0)
+    odd = next(base[at : at + 4] for at in (0, 1) if base[at:].data_ptr() % 16)
+    for value in (odd.expand(3, 4), odd[:3, None].expand(3, 4), odd[0].expand(3, 4)):
+        copy = check_aligned_layout(value, "x", F32, "cpu", (3, 4), value.stride())
+        assert copy.data_ptr() % 16 == 0 and copy.stride() == value.stride() and torch.equal(copy, value)
+
+
 def test_an_unaligned_input_is_copied() -> None:
     base = torch.arange(9.0)
     aligned = base[:8] if base.data_ptr() % 16 == 0 else base[1:]

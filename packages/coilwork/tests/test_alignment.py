@@ -36,6 +36,12 @@ def test_inputs_whose_own_memory_matters_are_left_out() -> None:
     assert aligned(lambda a, b: (a, b * 2), x, y) == ("b_1",)
 
 
+def test_a_place_in_the_storage_is_none_in_a_copy() -> None:
+    x, y = torch.zeros(16), torch.zeros(16)
+    assert aligned(lambda a, b: (a.as_strided((3,), (2,), 1) + 1, b * 2), x, y) == ("b_1",)
+    assert aligned(lambda a, b: (a.as_strided((3,), (2,)) + 1, b * 2), x, y) == ("a_1", "b_1")
+
+
 def test_views_that_are_only_read_do_not_matter() -> None:
     x, w = torch.zeros(4, 16), torch.zeros(8, 16)
     assert aligned(lambda a, b: (a + 1, a @ b.t()), x, w) == ("a_1", "b_1")

@@ -10,6 +10,7 @@ import torch
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.loops import Scatter
 from coilwork_lowering.builder import Builder, node_ranges
+from coilwork_lowering.generated import is_view
 from coilwork_lowering.options import LoweringOptions
 from coilwork_lowering.simplify import simplified
 from coilwork_lowering.values import TensorValue, coordinate_symbols, whole
@@ -39,6 +40,16 @@ def box_in(whole: torch.Tensor, size: Any, stride: Any, offset: Any) -> tuple[in
             return None
         starts.append(start)
     return None if left else tuple(starts)
+
+
+def begins_with_an_input(node: object) -> bool:
+    """Whether `node` lies in its storage as some input does in its own, where the next call may have it begin elsewhere.
+
+    That is true of views, and of `as_strided_scatter`, which copies the whole storage.
+    """
+    while isinstance(node, torch.fx.Node) and (is_view(node) or node.target is _SCATTER):
+        node = node.args[0]
+    return isinstance(node, torch.fx.Node) and node.op == "placeholder"
 
 
 def begins_filling(node: torch.fx.Node, options: LoweringOptions) -> bool:

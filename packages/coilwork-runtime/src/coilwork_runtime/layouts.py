@@ -143,7 +143,7 @@ def check_aligned_layout(
     check_layout(value, name, dtype, device, size, stride)
     if value.data_ptr() % ALIGNMENT_BYTES == 0:
         return value
-    return torch.empty_strided(size, stride, dtype=dtype, device=value.device).copy_(value)
+    return _aligned_copy(value.as_strided(size, stride))
 
 
 def aligned(*values: torch.Tensor) -> Sequence[torch.Tensor]:
@@ -155,6 +155,11 @@ def aligned(*values: torch.Tensor) -> Sequence[torch.Tensor]:
 
 
 def _aligned_copy(value: torch.Tensor) -> torch.Tensor:
+    """A copy in the same layout. Elements that are one in memory are so in the copy."""
+    if 0 in value.stride() and value.numel():
+        # Torch refuses to write to such elements, but each has its place in the line of memory that they span.
+        line = value.as_strided((_span(value.shape, value.stride()),), (1,))
+        return line.clone().as_strided(value.shape, value.stride())
     copy = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
     return copy.copy_(value)
 

@@ -4,7 +4,7 @@ Torch's allocators align storages, so an input's alignment follows from its stor
 time by copying an input that breaks it; hence inputs whose own memory matters (overwritten, or returned, as they are or
 as a view) are left out. For most of those that are overwritten, `updates.py` makes the promise. What a forward graph
 returns of its inputs is either saved for the backward graph, which asks for values only, or made anew by AOTAutograd from
-the inputs that it holds: there a copy does.
+the inputs that it holds: there a copy does. A place in an input's storage is none in the storage of a copy.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ import torch
 
 from coilwork_ir.buffers import Buffer, Ref
 from coilwork_ir.loops.access import overwritten, shares_memory
-from coilwork_ir.loops.nodes import Graph
+from coilwork_ir.loops.nodes import Extern, Graph
 
+# Their offset counts from where the storage begins, not the tensor.
+IN_STORAGE: Final = ("aten.as_strided.default", "aten.as_strided_scatter.default")
 ALIGNMENT_BYTES: Final = 16
 
 
@@ -35,9 +37,11 @@ def aligned_inputs(graph: Graph, gm: torch.fx.GraphModule, *, returns_memory: bo
 
 
 def _own_memory(graph: Graph, *, returns_memory: bool) -> set[str]:
-    """Buffers of `graph` that hand on their own memory: to what overwrites it, or to the caller."""
+    """Buffers of `graph` that hand on their own memory: to what overwrites it, looks for a place in it, or to the caller."""
     source = {new: old for node in graph.nodes for new, old in shares_memory(node)}
     handed_on = [old for node in graph.nodes for old, _ in overwritten(node)]
+    calls = [node for node in graph.nodes if isinstance(node, Extern) and node.target in IN_STORAGE]
+    handed_on += [value.name for node in calls for value in node.args if isinstance(value, Ref)]
     if returns_memory:
         handed_on += [output.name for output in graph.outputs if isinstance(output, Ref)]
     found: set[str] = set()

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from coilwork.attempts import build_with_retries
+from coilwork.checking.watch import watched, watches
 from coilwork.drive import boxed
 from coilwork.errors import CoilworkError, CoilworkFallbackWarning, CompileError
 from coilwork.executors import Call, Driven, Loadable, load
@@ -88,6 +89,7 @@ def _compile(job: Job) -> CompiledGraph:
     if any(device.startswith("cuda") for device in devices_of(job.gm)):
         builder.warm_up()
     compiled, driven = build_with_retries(job, builder, caches.kernels)
+    call = watched(driven.call, compiled, job, builder, partial(_finished, job))
     report = _report(job, compiled, driven)
     if key is not None:
         entry = CachedGraph(
@@ -98,7 +100,7 @@ def _compile(job: Job) -> CompiledGraph:
             report=report,
         )
         caches.put_graph(key, entry)
-    return CompiledGraph(_finished(job, driven.call), report)
+    return CompiledGraph(call, report)
 
 
 def _finished(job: Job, call: Call) -> Call:
@@ -123,8 +125,10 @@ def _log_search(graph_id: str, kernel: str, trials: int, best: Trial) -> None:
 
 def _cache_key(job: Job, caches: Caches) -> str | None:
     """The job's key in the graph cache; `None` if it is not cached whole."""
-    # Only the Python module can be restored from text; other wrappers find their kernels in the cache.
-    if job.key_text is None or not job.options.cache or job.options.wrapper != "python":
+    # Only the Python module can be restored from text; other wrappers find their kernels in the cache. Checks look at the
+    # program, which is not cached.
+    restorable = job.options.wrapper == "python" and not watches(job.options)
+    if job.key_text is None or not job.options.cache or not restorable:
         return None
     targets = targets_text(job.gm, job.options)
     return caches.graph_key(job.key_text, targets, job.options, torch.__version__, compiler_identity())

@@ -31,6 +31,14 @@ class CompileError(CoilworkError):
     """A graph could not be compiled and `strict` is on."""
 
 
+class DivergenceError(CoilworkError):
+    """With `check`, a compiled call does not give what eager does; names the kernel and the source lines at fault."""
+
+
+class NotFiniteError(CoilworkError):
+    """With `check_nan` or `check_inf`, a value is NaN or infinite; names the kernel and the source lines at fault."""
+
+
 class ArtifactError(CoilworkError):
     """A saved artifact is corrupt, of another version, or for another device."""
 

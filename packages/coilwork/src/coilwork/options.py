@@ -24,6 +24,7 @@ Accumulation = Literal["auto", "sorted", "atomic"]
 Sorting = Literal["auto", "kernels", "calls"]
 Contractions = Literal["auto", "aten", "generated"]
 Random = Literal["auto", "generated", "eager"]
+CheckedValues = Literal["off", "results", "kernels"]
 
 ENVIRONMENT_PREFIX: Final = "COILWORK_"
 
@@ -137,6 +138,20 @@ class CompileOptions:
     )
     reuse: bool = field(default=True, metadata=_about("let the memory planner reuse buffers", key=True))
     verify: bool = field(default=False, metadata=_about("check every IR between stages"))
+    check: bool = field(
+        default=False,
+        metadata=_about(
+            "run every call beside eager and float64; the first result that differs is an error that names its kernel and "
+            "source lines; several times slower than eager"
+        ),
+    )
+    check_nan: CheckedValues = field(
+        default="off",
+        metadata=_about(
+            "NaN is an error: in what is returned, or in what any kernel reads or writes, one launch at a time"
+        ),
+    )
+    check_inf: CheckedValues = field(default="off", metadata=_about("the same for infinities"))
     cache: bool = field(default=True, metadata=_about("use the on-disk caches"))
     cache_dir: str = field(
         default="", metadata=_about("folder of the caches; empty for the platform's user cache folder")

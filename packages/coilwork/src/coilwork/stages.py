@@ -209,13 +209,14 @@ def _emit(kernel: Kernel, target: Target, options: CompileOptions) -> KernelSour
 
 
 def _kernel_devices(program: Program) -> dict[str, str]:
-    """Kernel name -> device of the buffers it is launched on."""
+    """Kernel name -> device of the buffers it is launched on; none for a kernel without any, which checks constants."""
     devices: dict[str, str] = {}
     for part in walk(program):
         known = buffers(part)
         for instruction in part.instructions:
             if isinstance(instruction, Launch):
-                devices.setdefault(instruction.kernel, known[instruction.args[0]].device)
+                device = known[instruction.args[0]].device if instruction.args else ""
+                devices.setdefault(instruction.kernel, device)
     return devices
 
 

@@ -193,3 +193,18 @@ def shares_nothing(target: object) -> bool:
         return False
     schema = target._schema
     return not schema.is_mutable and all(result.alias_info is None for result in schema.returns)
+
+
+def draws_numbers(target: object) -> bool:
+    """True of an operator that reads a random generator."""
+    return isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
+
+
+def leaves_of(values: object) -> list[Any]:
+    """Everything in nested `values` that is no container, in torch's order."""
+    return list(pytree.tree_leaves(values))
+
+
+def map_leaves(function: Callable[[Any], Any], values: Any) -> Any:
+    """Nested `values` with each leaf replaced by `function` of it."""
+    return pytree.tree_map(function, values)

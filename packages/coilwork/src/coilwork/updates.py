@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from coilwork.alignment import ALIGNMENT_BYTES, starts_aligned
+from coilwork.alignment import ALIGNMENT_BYTES, IN_STORAGE, starts_aligned
 from coilwork.torch_compat import shares_nothing
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.loops.nodes import Graph
@@ -78,7 +78,7 @@ def _keeps_to_itself(user: fx.Node, source: fx.Node) -> bool:
     """`user` makes nothing that shares the memory of `source`, and overwrites it only as a whole, at last."""
     if user.target is _COPY and user.args[0] is source:
         return not user.users
-    return shares_nothing(user.target)
+    return shares_nothing(user.target) and str(user.target) not in IN_STORAGE
 
 
 def _is_single(value: torch.Tensor) -> bool:

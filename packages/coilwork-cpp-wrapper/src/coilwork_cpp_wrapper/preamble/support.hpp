@@ -54,6 +54,7 @@ struct Ints {
   const int64_t* data;
   int64_t count;
   Ints(std::initializer_list<int64_t> values) : data(values.begin()), count((int64_t)values.size()) {}
+  Ints(const int64_t* values, int64_t number) : data(values), count(number) {}
 };
 
 // Owns one handle; moving hands it on.
@@ -249,9 +250,20 @@ static void check_layout(const Tensor& value, const char* name, Ints shape, Ints
   }
 }
 
-// `value`, or a copy of it if its address is no multiple of 16 bytes.
+// `value`, or a copy of it if its address is no multiple of 16 bytes. Torch refuses to write to elements that are one in
+// memory: of those a single one is copied, and repeated again.
 static Tensor aligned(Tensor&& value, Ints shape, Ints strides, int32_t dtype) {
-  return (uintptr_t)value.data() % 16 == 0 ? move(value) : copied(value, shape, strides, dtype);
+  if ((uintptr_t)value.data() % 16 == 0) return move(value);
+  int64_t sizes[64];
+  bool repeats = false;
+  for (int64_t d = 0; d < shape.count; ++d) {
+    const bool repeated = strides.data[d] == 0 && shape.data[d] > 1;
+    sizes[d] = repeated ? 1 : shape.data[d];
+    repeats = repeats || repeated;
+  }
+  if (!repeats) return copied(value, shape, strides, dtype);
+  const Ints single(sizes, shape.count);
+  return view(copied(view(value, single, strides, 0), single, strides, dtype), shape, strides, 0);
 }
 
 // A kernel with run-time checks returns 0, or 1 + the number of the one that failed.

@@ -21,10 +21,17 @@ class Memory:
     """What the names of one run stand for.
 
     Tensors have exactly the layout of their buffers. All memory of a run is where its first tensor is: a graph for a GPU may
-    be interpreted with CPU tensors.
+    be interpreted with CPU tensors. Without `poison` fresh memory holds zeros.
     """
 
-    def __init__(self, sizes: Mapping[str, int] | None = None, device: torch.device | None = None) -> None:
+    def __init__(
+        self,
+        sizes: Mapping[str, int] | None = None,
+        device: torch.device | None = None,
+        *,
+        poison: bool = True,
+    ) -> None:
+        self._poison = poison
         self.tensors: dict[str, Tensor] = {}
         self.sizes: dict[str, int] = dict(sizes or {})
         self.device = device or torch.device("cpu")
@@ -60,12 +67,17 @@ class Memory:
         return tuple(self.size(e) for e in buffer.strides)
 
     def allocate(self, buffer: Buffer) -> Tensor:
-        """Fresh memory for `buffer`, filled with nan or a conspicuous number, so that reading too early shows."""
+        """Fresh memory for `buffer`, filled with nan or a conspicuous number, so that reading too early shows.
+
+        Without poison it is filled with zeros.
+        """
         made = torch.empty_strided(
             self.shape(buffer), self.strides(buffer), dtype=torch_dtype(buffer.dtype), device=self.device
         )
         line = flat(made)
-        if line.dtype.is_floating_point or line.dtype.is_complex:
+        if not self._poison:
+            line.zero_()
+        elif line.dtype.is_floating_point or line.dtype.is_complex:
             line.fill_(float("nan"))
         else:
             line.view(torch.uint8).fill_(0 if line.dtype is torch.bool else 0x5A)

@@ -5,7 +5,9 @@ Needs torch (`pip install coilwork-ir[interpreter]`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -38,9 +40,32 @@ from coilwork_ir.program.nodes import (
     WhileCall,
 )
 
+Step: TypeAlias = Launch | ExternCall
+LaunchKernel: TypeAlias = Callable[[Launch, Sequence[Tensor], Sequence[int]], None]
+Observe: TypeAlias = Callable[[Program, Step, Mapping[str, Tensor]], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hooks:
+    """What takes part in the interpretation of a program, and of those nested in it.
+
+    Attributes:
+        launch: runs a kernel on the launch's tensors and sizes, in place of the interpreter of kernels.
+        before, after: told of every launch and call, with all tensors that are alive, by name.
+        poison: fresh memory holds NaN; else zeros.
+    """
+
+    launch: LaunchKernel | None = None
+    before: Observe | None = None
+    after: Observe | None = None
+    poison: bool = True
+
 
 def interpret_program(
-    program: Program, inputs: Sequence[Tensor | int], constants: Mapping[str, Tensor] | None = None
+    program: Program,
+    inputs: Sequence[Tensor | int],
+    constants: Mapping[str, Tensor] | None = None,
+    hooks: Hooks = Hooks(),
 ) -> list[Value]:
     """Run `program` on `inputs`; as `interpret_graph`.
 
@@ -48,14 +73,18 @@ def interpret_program(
         InterpretError: inputs that do not fit the declarations, an access outside of a buffer, a name that is not alive.
         IndexError, RuntimeError: a run-time check failed.
     """
-    return _run(program, inputs, constants or {}, Memory())
+    return _run(program, inputs, constants or {}, Memory(poison=hooks.poison), hooks)
 
 
 def _run(
-    program: Program, inputs: Sequence[object], constants: Mapping[str, Tensor], memory: Memory
+    program: Program,
+    inputs: Sequence[object],
+    constants: Mapping[str, Tensor],
+    memory: Memory,
+    hooks: Hooks,
 ) -> list[Value]:
     memory.enter(program.inputs, inputs, program.constants, constants)
-    machine = _Machine(program, memory, constants)
+    machine = _Machine(program, memory, constants, hooks)
     for instruction in program.instructions:
         if isinstance(instruction, Return):
             return [memory.output(value) for value in instruction.values]
@@ -64,7 +93,11 @@ def _run(
 
 
 class _Machine:
-    def __init__(self, program: Program, memory: Memory, constants: Mapping[str, Tensor]) -> None:
+    def __init__(
+        self, program: Program, memory: Memory, constants: Mapping[str, Tensor], hooks: Hooks
+    ) -> None:
+        self.program = program
+        self.hooks = hooks
         self.memory = memory
         self.constants = constants
         self.kernels: dict[str, Kernel] = {kernel.name: kernel for kernel in program.kernels}
@@ -80,10 +113,8 @@ class _Machine:
                 memory.bind(instruction.symbol, values[instruction.dim])
             case CheckLayout():
                 self._check_layout(self.inputs[instruction.buffer])
-            case Launch():
-                self._launch(instruction)
-            case ExternCall():
-                self._extern(instruction)
+            case Launch() | ExternCall():
+                self._observed(instruction)
             case CheckSize():
                 lhs, rhs = memory.size(instruction.lhs), memory.size(instruction.rhs)
                 check_size(lhs, instruction.relation, rhs, instruction.message)
@@ -133,11 +164,24 @@ class _Machine:
         ):
             raise InterpretError("input-layout", f"%{buffer.name} has another layout than declared")
 
+    def _observed(self, step: Step) -> None:
+        if self.hooks.before is not None:
+            self.hooks.before(self.program, step, self.memory.tensors)
+        if isinstance(step, Launch):
+            self._launch(step)
+        else:
+            self._extern(step)
+        if self.hooks.after is not None:
+            self.hooks.after(self.program, step, self.memory.tensors)
+
     def _launch(self, launch: Launch) -> None:
+        sizes = [self.memory.size(size) for size in launch.sizes]
+        if self.hooks.launch is not None:
+            self.hooks.launch(launch, [self.memory.tensors[name] for name in launch.args], sizes)
+            return
         kernel = self.kernels[launch.kernel]
         names = [arg.name for arg in kernel.args]
         lines = [flat(self.memory.tensors[name]) for name in launch.args]
-        sizes = [self.memory.size(size) for size in launch.sizes]
         interpret_kernel(kernel, dict(zip(names, lines, strict=True)), sizes)
 
     def _extern(self, instruction: ExternCall) -> None:
@@ -151,7 +195,8 @@ class _Machine:
         call(instruction.target, instruction.args, kwargs, self.memory, single=True)
 
     def _nested(self, program: Program, inputs: Sequence[object]) -> list[Value]:
-        return _run(program, inputs, self.constants, Memory(self.memory.sizes, self.memory.device))
+        memory = Memory(self.memory.sizes, self.memory.device, poison=self.hooks.poison)
+        return _run(program, inputs, self.constants, memory, self.hooks)
 
     def _settle(self, outputs: Sequence[Buffer], values: Sequence[object]) -> None:
         for output, value in zip(outputs, values, strict=True):

@@ -14,7 +14,7 @@ from coilwork_lowering import view_maps
 from coilwork_lowering.builder import Builder
 from coilwork_lowering.ops.elementwise import on_device, overloads, scalar_operand
 from coilwork_lowering.ops.views import slice_bounds, wrapped_start
-from coilwork_lowering.placing import box_in, fill, replaces_part_of
+from coilwork_lowering.placing import begins_with_an_input, box_in, fill, replaces_part_of
 from coilwork_lowering.rules import Call, NotLowered, Rule, as_plain_int, as_size, wrap_dim
 from coilwork_lowering.scalar_math import both, ge, index, le, lt, select, to_dtype
 from coilwork_lowering.simplify import simplified
@@ -41,7 +41,8 @@ def _cat(builder: Builder, call: Call) -> Value:
         result: Scalar | None = None
         for part, start in reversed(list(zip(parts, starts[:-1], strict=True))):
             inside = lt(at, index(start + part.shape[dim]))
-            after = ge(at, index(start)) if provably_nonneg(start - 1) else None
+            # A start that may be 0 at run time is no less a bound: what lies before it is another part's.
+            after = None if as_int(start) == 0 else ge(at, index(start))
             mask = inside if after is None else both(after, inside)
             moved = tuple(c - start if k == dim else c for k, c in enumerate(point))
             element = to_dtype(builder.read(part, moved, mask=None if len(parts) == 1 else mask), dtype)
@@ -190,6 +191,8 @@ def _as_strided_scatter(builder: Builder, call: Call) -> Value:
     starts = box_in(call.fakes["self"], size, stride, offset)
     if starts is None or source.dtype is not value.dtype or source.device != value.device:
         raise NotLowered("the part is no box")
+    if begins_with_an_input(call.node.args[0]):
+        raise NotLowered("a place in the storage of an input, which may begin elsewhere in the next call")
     given = call.node.args[0]
     assert isinstance(given, torch.fx.Node)
     in_place = given.target is call.node.target and replaces_part_of(call.node, given, builder.options)

@@ -29,13 +29,25 @@ def write_into(builder: Builder, old: TensorValue, source: TensorValue) -> Tenso
     def body(point: tuple[Expr, ...]) -> Scalar:
         return to_dtype(builder.read_broadcast(moved, point), old.dtype)
 
-    overlaps = any(
-        as_int(step) == 0 and as_int(size) != 1
-        for step, size in zip(old.buffer.strides, old.shape, strict=True)
-    )
-    if overlaps:
+    if _overlaps(old):
         raise NotLowered("a copy into overlapping memory")
     return builder.pointwise(old.shape, old.dtype, old.device, body, into=old.buffer)
+
+
+def _overlaps(old: TensorValue) -> bool:
+    """Whether elements share memory, as far as strides are known: what one writes, a fused kernel may read as another."""
+    reach = 0
+    pairs = [(as_int(step), as_int(size)) for step, size in zip(old.buffer.strides, old.shape, strict=True)]
+    if any(step == 0 and size != 1 for step, size in pairs):
+        return True
+    known = sorted(
+        (step, size) for step, size in pairs if step is not None and size is not None and size != 1
+    )
+    for step, size in known:
+        if step <= reach:
+            return True
+        reach += step * (size - 1)
+    return False
 
 
 def _copy(builder: Builder, call: Call) -> Value:

@@ -10,6 +10,7 @@ from coilwork_ir.index import Expr, as_expr, as_int, maximum, minimum, provably_
 from coilwork_lowering import view_maps
 from coilwork_lowering.builder import Builder, dtype_of
 from coilwork_lowering.ops.elementwise import overloads
+from coilwork_lowering.placing import begins_with_an_input
 from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, as_size, wrap_dim
 from coilwork_lowering.scalar_math import to_dtype
 from coilwork_lowering.values import TensorValue, Value
@@ -145,6 +146,8 @@ def _as_strided(builder: Builder, call: Call) -> Value:
     # where the storage begins, relative to the owner's first element
     origin = start - builder.sizes.expr(fake.storage_offset())
     wanted = call["storage_offset"]
+    if wanted is not None and begins_with_an_input(call.node.args[0]):
+        raise NotLowered("a place in the storage of an input, which may begin elsewhere in the next call")
     offset = start if wanted is None else origin + as_size(wanted)
     if not provably_nonneg(offset):
         raise NotLowered("as_strided reaches memory before the tensor's buffer")

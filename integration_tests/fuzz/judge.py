@@ -1,0 +1,167 @@
+"""Is a value of a compiled program right: integers and truth values exactly, floats beside a run in float64.
+
+Eager's own distance from float64 is the measure. One run of eager is one draw, and it may be exact by luck; where a
+value seems wrong, eager runs again several times with every rounding made up to an ulp worse, and the largest distance
+of these runs counts: it knows which sums cancel and which quotients blow up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+from integration_tests.fuzz.draw import default_dtype, same_numbers
+
+FACTOR = 2.0
+SPREAD_FACTOR = 4.0
+FLOOR_ULPS = 8.0
+FLOOR_FLOAT64 = 1e-13
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """What a tensor is, but for its values and shape."""
+
+    dtype: torch.dtype
+    stride: tuple[int, ...]
+
+
+def difference(
+    ours: Tensor,
+    eager: Tensor,
+    wide: Tensor,
+    spread: Callable[[], Sequence[Tensor]],
+    promised: Form | None = None,
+) -> str:
+    """What is wrong with `ours`; empty if nothing is.
+
+    `spread` gives the value in rerun eager programs; `promised` is a form that is right beside eager's.
+    """
+    form = promised or Form(dtype=eager.dtype, stride=tuple(eager.stride()))
+    if ours.dtype != eager.dtype:
+        if ours.dtype == form.dtype:
+            return difference(
+                ours.to(eager.dtype), eager, wide, spread, replace(form, stride=tuple(ours.stride()))
+            )
+        return f"dtype {ours.dtype} instead of {eager.dtype}"
+    if ours.shape != eager.shape:
+        return f"shape {tuple(ours.shape)} instead of {tuple(eager.shape)}"
+    allowed = {_strides(eager.shape, eager.stride()), _strides(eager.shape, form.stride)}
+    if _strides(ours.shape, ours.stride()) not in allowed:
+        return f"strides {ours.stride()} instead of {eager.stride()}, shape {tuple(eager.shape)}"
+    if not eager.is_floating_point():
+        if torch.equal(ours, eager):
+            return ""
+        at = (ours != eager).nonzero()
+        first = tuple(at[0].tolist())
+        return (
+            f"{len(at)} of {ours.numel()} differ, first at {first}: {ours[first]} instead of {eager[first]}"
+        )
+    if eager.numel() == 0:
+        return ""
+    error = _error(ours, eager, wide)
+    floor = FLOOR_ULPS * torch.finfo(eager.dtype).eps * _largest(wide) + torch.finfo(eager.dtype).tiny
+    if eager.dtype is torch.float64:
+        # No wider run knows what of it is left when terms of the size of 1 cancel.
+        floor = max(floor, FLOOR_FLOAT64)
+    limit = FACTOR * _error(eager, eager, wide) + floor
+    if error <= limit:
+        return ""
+    others = spread()
+    limit = max(limit, *(SPREAD_FACTOR * _error(other, eager, wide) + floor for other in others))
+    if error <= limit:
+        return ""
+    worst = (ours.double() - wide).abs().nan_to_num(0.0).flatten().argmax().item()
+    values = ", ".join(f"{v.flatten()[worst].item():.9g}" for v in (ours, eager, wide))
+    return f"error {error:.3g} where {limit:.3g} is allowed; element {worst}: ours, eager, float64 {values}"
+
+
+def _strides(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
+    """Strides that matter."""
+    if 0 in shape:
+        return ()
+    return tuple(stride for stride, size in zip(strides, shape) if size > 1)
+
+
+def _largest(wide: Tensor) -> float:
+    finite = wide[torch.isfinite(wide)]
+    return finite.abs().max().item() if finite.numel() else 0.0
+
+
+def _error(value: Tensor, eager: Tensor, wide: Tensor) -> float:
+    """Largest distance from float64; infinite if infinities and NaN are neither where eager nor where float64 has them."""
+    odd = _odd(value)
+    if not torch.equal(odd, _odd(eager)) and not torch.equal(odd, _odd(wide.to(value.dtype))):
+        return float("inf")
+    finite = torch.isfinite(value) & torch.isfinite(wide)
+    distances = (value.double() - wide)[finite].abs()
+    return distances.max().item() if distances.numel() else 0.0
+
+
+def _odd(value: Tensor) -> Tensor:
+    return value.isnan().int() + 2 * value.isposinf().int() + 3 * value.isneginf().int()
+
+
+class Jitter(TorchDispatchMode):
+    """Within it, what an operation has rounded is off by up to another ulp."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        fresh = not func._schema.is_mutable and not any(r.alias_info for r in func._schema.returns)
+        before = _memory((args, kwargs))
+        wide = None
+        if fresh:
+            try:
+                with default_dtype(torch.float64):
+                    wide = func(*tree_map(_widen, args), **tree_map(_widen, kwargs))
+            except (RuntimeError, TypeError, ValueError, NotImplementedError):
+                wide = None
+        result = func(*args, **kwargs)
+        if not fresh:
+            return result
+        ours = result if isinstance(result, tuple) else (result,)
+        theirs = wide if isinstance(wide, tuple) else (wide,) * len(ours)
+        for one, other in zip(ours, theirs):
+            if isinstance(one, Tensor) and one.is_floating_point() and one.numel():
+                if one.untyped_storage().data_ptr() not in before:
+                    self._disturb(one, other)
+        return result
+
+    def _disturb(self, value: Tensor, wide: object) -> None:
+        noise = torch.rand(value.shape, generator=self._generator, dtype=torch.float64) * 2 - 1
+        moved = (value.double() * (1 + noise * torch.finfo(value.dtype).eps)).to(value.dtype)
+        if isinstance(wide, Tensor) and wide.shape == value.shape:
+            if same_numbers(value, wide):
+                return
+            moved = torch.where(value.double() == wide, value, moved)
+        value.copy_(moved)
+
+
+def _memory(arguments: object) -> set[int]:
+    found: set[int] = set()
+
+    def note(leaf: object) -> object:
+        if isinstance(leaf, Tensor) and leaf.layout is torch.strided:
+            found.add(leaf.untyped_storage().data_ptr())
+        return leaf
+
+    tree_map(note, arguments)
+    return found
+
+
+def _widen(leaf: object) -> object:
+    if isinstance(leaf, Tensor) and leaf.is_floating_point():
+        return leaf.double()
+    if isinstance(leaf, torch.dtype) and leaf.is_floating_point:
+        return torch.float64
+    return leaf

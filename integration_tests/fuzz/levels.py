@@ -1,0 +1,107 @@
+"""A backend that compiles a graph once and runs it at the level that it is told: an interpreter of an IR, or generated code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from coilwork.clock import StageClock
+from coilwork.drive import make_call
+from coilwork.job import Role, open_job
+from coilwork.numbers import with_numbers
+from coilwork.options import CompileOptions
+from coilwork.stages import run_stages
+from coilwork.torch_compat import compile_with_aot_autograd
+from coilwork_cache import Store
+from coilwork_ir.errors import EmitError
+from coilwork_ir.kernels.interpret import interpret_schedule
+from coilwork_ir.loops.interpret import interpret_graph
+from coilwork_ir.program.interpret import interpret_program
+from coilwork_ir.target import TARGETS
+from coilwork_lowering import LoweringOptions, decompositions, partition
+from coilwork_runtime import Builder
+from coilwork_scheduler import ScheduleOptions, schedule
+from integration_tests.all_levels import DRIVERS
+
+Call = Callable[[list[Any]], Sequence[Any]]
+# In the order of compilation: the first that is wrong names the stage.
+INTERPRETED = ("graph", "schedule", "program")
+GENERATED = tuple(name for name, _, _ in DRIVERS)
+
+
+@dataclass(slots=True, kw_only=True)
+class Levels:
+    """Use as a backend of `torch.compile`; every call runs at `level`.
+
+    Attributes:
+        options: settings of the compiler.
+        store: keeps built kernels.
+        drivers_store: keeps what runs them: the native executor and C++ wrappers.
+        wrappers: which of `GENERATED` are built.
+        level: where the next call runs.
+        graphs: how many were compiled.
+        refused: what C++ could not drive.
+    """
+
+    options: CompileOptions
+    store: Store
+    drivers_store: Store
+    wrappers: tuple[str, ...] = ("python",)
+    level: str = "python"
+    graphs: int = 0
+    refused: list[str] = field(default_factory=list)
+
+    def __call__(
+        self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **_: Any
+    ) -> Callable[..., Any]:
+        return compile_with_aot_autograd(
+            gm,
+            example_inputs,
+            forward=partial(self._compile, role="forward"),
+            backward=partial(self._compile, role="backward"),
+            inference=partial(self._compile, role="inference"),
+            decompositions=decompositions(LoweringOptions(numerics=self.options.numerics)),
+            partition=partition,
+        )
+
+    def _compile(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, role: Role) -> Call:
+        job = open_job(gm, example_inputs, role=role, options=self.options)
+        compiled = run_stages(job, fallback=())
+        constants = compiled.constants
+        options = ScheduleOptions(
+            numerics=self.options.numerics,
+            inline=self.options.fusion,
+            fuse=self.options.fusion,
+            combine=self.options.fusion,
+        )
+        scheduled = schedule(compiled.graph, TARGETS[compiled.target], options)
+        calls: dict[str, Call] = {
+            "graph": lambda args: interpret_graph(compiled.graph, args, constants),
+            "schedule": lambda args: interpret_schedule(scheduled, args, constants),
+            "program": lambda args: interpret_program(compiled.program, args, constants),
+        }
+        builder = Builder(self.store, workers=1)
+        for name, wrapper, executor in DRIVERS:
+            if name not in self.wrappers:
+                continue
+            options = replace(self.options, wrapper=wrapper, executor=executor)
+            driven = replace(job, options=options, clock=StageClock())
+            try:
+                calls[name] = make_call(compiled, driven, builder, self.drivers_store).call
+            except EmitError as error:
+                if wrapper != "cpp":
+                    raise
+                self.refused.append(error.what)
+        calls = {name: with_numbers(gm, call) for name, call in calls.items()}
+        self.graphs += 1
+
+        def call(args: list[Any]) -> Sequence[Any]:
+            # What C++ cannot drive runs by Python.
+            return calls.get(self.level, calls["python"])(args)
+
+        call._boxed_call = True
+        return call

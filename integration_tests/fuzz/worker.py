@@ -1,0 +1,80 @@
+"""Checks the programs of a range of seeds in one process: a line of JSON per program on stdout."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+import warnings
+from typing import Any
+
+import torch
+
+from coilwork.graph_cache import open_caches
+from coilwork.options import CompileOptions
+from coilwork_cache import MemoryStore
+from integration_tests.fuzz.check import Finding, check
+from integration_tests.fuzz.generate import generate
+from integration_tests.fuzz.levels import GENERATED
+from integration_tests.fuzz.program import Program
+from integration_tests.fuzz.script import script
+from integration_tests.fuzz.shrink import shrink
+
+# Every so many programs are driven in every way; the others natively and by Python, which are quick to build.
+ALL_WRAPPERS_EACH = 25
+
+
+def examine(seed: int, *, shrinking_s: float) -> dict[str, Any]:
+    """The finding for the program of `seed`, as a record; with a script if it failed."""
+    # Work that is shared by threads is cut elsewhere.
+    torch.set_num_threads(1 + seed % 3)
+    store = MemoryStore()
+    wrappers = GENERATED if seed % ALL_WRAPPERS_EACH == 0 else ("native", "python")
+    executors = open_caches(CompileOptions()).kernels
+    started = time.monotonic()
+    program = generate(seed)
+    finding = check(program, store=store, drivers_store=executors, wrappers=wrappers)
+    record = {
+        **finding.as_record(),
+        "seconds": round(time.monotonic() - started, 2),
+        "steps": len(program.steps),
+    }
+    if not finding.failed:
+        return record
+
+    def fails(other: Program) -> bool:
+        found = check(other, store=store, drivers_store=executors, wrappers=wrappers)
+        return (
+            found.kind == finding.kind and found.level == finding.level and _error(found) == _error(finding)
+        )
+
+    smaller = shrink(program, fails, seconds=shrinking_s) if shrinking_s else program
+    detail = check(smaller, store=store, drivers_store=executors, wrappers=wrappers).detail
+    return {**record, "detail": detail, "script": script(smaller, detail.strip().splitlines()[-1])}
+
+
+def _error(finding: Finding) -> str:
+    """What was raised, without its message."""
+    return finding.detail.strip().splitlines()[-1].partition(":")[0] if finding.kind == "raises" else ""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--first", type=int, required=True)
+    parser.add_argument("--count", type=int, required=True)
+    parser.add_argument("--shrinking", type=float, default=60.0)
+    chosen = parser.parse_args()
+    warnings.simplefilter("ignore")
+    # Results go to the real stdout; whatever else prints there goes to stderr.
+    report = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    for seed in range(chosen.first, chosen.first + chosen.count):
+        print(json.dumps({"start": seed}), file=report)
+        print(json.dumps(examine(seed, shrinking_s=chosen.shrinking)), file=report)
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+"""Compiles modules of torch's database and compares forward, gradients and buffers with eager."""
+
+from __future__ import annotations
+
+import copy
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from coilwork.backend import backend as coilwork_backend
+from coilwork.errors import CoilworkFallbackWarning
+from integration_tests.modules.database import Sample
+from integration_tests.operators.database import tensors_of
+from integration_tests.operators.judge import judge
+
+SEED = 77
+# Samples that are compiled together; what fails is compiled again alone.
+TOGETHER = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of one sample: "ok", "wrong", "raises", "fallback" (some of it was not compiled), "eager" (none of it was),
+    "dynamo" (none of it with aot_eager either: Dynamo leaves the module alone), "torch" (aot_eager fails in the same way) or
+    "refused" (eager raises)."""
+
+    sample: str
+    status: str
+    detail: str = ""
+
+    @property
+    def good(self) -> bool:
+        return self.status in ("ok", "dynamo", "torch", "refused")
+
+
+def check(samples: Sequence[Sample], *, backend: Callable[..., Any] = coilwork_backend) -> list[Outcome]:
+    """An outcome for each sample."""
+    outcomes: list[Outcome] = []
+    usable: list[tuple[Sample, Any]] = []
+    for sample in samples:
+        try:
+            usable.append((sample, _run(_each, [sample])[0]))
+        except Exception as error:  # noqa: BLE001  what eager refuses is not compared
+            outcomes.append(Outcome(sample=sample.describe(), status="refused", detail=str(error)[:200]))
+    for start in range(0, len(usable), TOGETHER):
+        outcomes += _check_together(usable[start : start + TOGETHER], backend)
+    return outcomes
+
+
+def _check_together(pairs: Sequence[tuple[Sample, Any]], backend: Callable[..., Any]) -> list[Outcome]:
+    found = _compare(pairs, backend)
+    if len(pairs) == 1 or all(one.good for one in found):
+        return [one if one.good else _blamed(pair, one) for pair, one in zip(pairs, found)]
+    return [outcome for pair in pairs for outcome in _check_together([pair], backend)]
+
+
+def _blamed(pair: tuple[Sample, Any], outcome: Outcome) -> Outcome:
+    """The outcome, or "torch" if AOTAutograd with eager kernels is off as well."""
+    (other,) = _compare([pair], torch._dynamo.lookup_backend("aot_eager"))
+    status = outcome.status
+    if other.status == status:
+        status = "dynamo" if status == "eager" else "torch"
+    return Outcome(sample=outcome.sample, status=status, detail=outcome.detail)
+
+
+def _compare(pairs: Sequence[tuple[Sample, Any]], backend: Callable[..., Any]) -> list[Outcome]:
+    graphs: list[int] = []
+
+    def counted(gm: torch.fx.GraphModule, inputs: Any, **keywords: Any) -> Any:
+        graphs.append(len(inputs))
+        return backend(gm, inputs, **keywords)
+
+    torch._dynamo.reset()
+    torch._dynamo.config.allow_rnn = True
+    given = [sample for sample, _ in pairs]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            results = _run(torch.compile(_each, backend=counted), given)
+        except Exception:  # noqa: BLE001  any failure is a finding
+            text = traceback.format_exc(limit=-4)[-900:]
+            return [Outcome(sample=sample.describe(), status="raises", detail=text) for sample in given]
+    fallbacks = [str(one.message) for one in caught if issubclass(one.category, CoilworkFallbackWarning)]
+    outcomes = []
+    for (sample, expected), result in zip(pairs, results, strict=True):
+        judgement = judge(result, expected, lambda one=sample: _run(_each, [_wide(one)])[0])
+        status, detail = "ok", judgement.detail
+        if judgement.verdict not in ("ok", "marginal"):
+            status = "wrong"
+        elif fallbacks:
+            status, detail = "fallback", "; ".join(fallbacks)[:900]
+        elif not graphs:
+            status = "eager"
+        outcomes.append(Outcome(sample=sample.describe(), status=status, detail=detail))
+    return outcomes
+
+
+def _each(calls: Sequence[tuple[nn.Module, Any, Any]]) -> Any:
+    """What is compiled."""
+    if len(calls) == 1:
+        module, arguments, keywords = calls[0]
+        return (module(*arguments, **keywords),)
+    return tuple([module(*arguments, **keywords) for module, arguments, keywords in calls])
+
+
+def _run(function: Callable[[Any], Any], given: Sequence[Sample]) -> list[Any]:
+    """Per sample: results, gradients of inputs and parameters, buffers afterwards."""
+    calls, leaves = [], []
+    for sample in given:
+        module = copy.deepcopy(sample.module)
+        arguments, keywords = copy.deepcopy((sample.arguments, sample.keywords))
+        tensors = tensors_of((arguments, keywords))
+        wanted = [tensors[position].requires_grad_() for position in sample.differentiable]
+        # A module may overwrite its input, which a leaf does not allow.
+        passed = pytree.tree_map(_through, (arguments, keywords))
+        calls.append((module, *passed))
+        leaves.append([*wanted, *(value for value in module.parameters() if value.requires_grad)])
+    torch.manual_seed(SEED)
+    results = function(calls)
+    gradients = _gradients(results, leaves)
+    return [
+        (pytree.tree_map(_detached, result), found, [value.detach() for value in module.buffers()])
+        for result, found, (module, _, _) in zip(results, gradients, calls, strict=True)
+    ]
+
+
+def _through(leaf: Any) -> Any:
+    return leaf.clone() if isinstance(leaf, Tensor) and leaf.requires_grad else leaf
+
+
+def _detached(leaf: Any) -> Any:
+    return leaf.detach() if isinstance(leaf, Tensor) else leaf
+
+
+def _gradients(results: Sequence[Any], leaves: Sequence[Sequence[Tensor]]) -> list[list[Tensor | None]]:
+    """Per sample the gradients of its leaves; one backward for all, as all results may come from one graph."""
+    outputs, weights = [], []
+    for result in results:
+        for position, value in enumerate(tensors_of(result)):
+            if value.requires_grad:
+                generator = torch.Generator().manual_seed(position)
+                noise = torch.randn(value.shape, generator=generator, dtype=torch.float64)
+                outputs.append(value)
+                weights.append(noise.to(value.dtype))
+    every = [leaf for part in leaves for leaf in part]
+    if not outputs or not every:
+        return [[] for _ in leaves]
+    found = iter(torch.autograd.grad(outputs, every, weights, allow_unused=True))
+    return [[next(found) for _ in part] for part in leaves]
+
+
+def _wide(sample: Sample) -> Sample:
+    arguments, keywords = pytree.tree_map(_widened, (sample.arguments, sample.keywords))
+    return Sample(
+        name=sample.name,
+        number=sample.number,
+        module=copy.deepcopy(sample.module).double(),
+        arguments=arguments,
+        keywords=keywords,
+        differentiable=sample.differentiable,
+    )
+
+
+def _widened(leaf: Any) -> Any:
+    return leaf.double() if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf

@@ -1,0 +1,112 @@
+"""Every module of torch's database through generated code, in training and evaluation, beside eager.
+
+    python -m integration_tests.modules.sweep                       all samples of all modules
+    python -m integration_tests.modules.sweep --only nn.GRU,nn.LSTM --most 20
+
+A worker process checks them one after the other. Exit status 1 if any sample is wrong, raises or is not compiled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import selectors
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from integration_tests.modules.checks import check
+from integration_tests.modules.database import modules, samples
+
+
+def spread(count: int, most: int) -> list[int]:
+    """Up to `most` numbers below `count`, evenly apart, the first and the last among them."""
+    if count <= most:
+        return list(range(count))
+    return sorted({round(i * (count - 1) / max(1, most - 1)) for i in range(most)})
+
+
+def check_module(name: str, info: Any, most: int) -> list[dict[str, str]]:
+    """Outcomes of up to `most` samples of the module in each mode, as records."""
+    records = []
+    for training in (True, False):
+        made = samples(name, info, training=training)
+        chosen = [made[position] for position in spread(len(made), most)]
+        records += [
+            {"sample": one.sample, "status": one.status, "detail": one.detail} for one in check(chosen)
+        ]
+    return records
+
+
+def outcomes(names: list[str], most: int, limit_s: float) -> Iterator[tuple[str, list[dict[str, str]]]]:
+    """The records of each module. A worker process checks one after the other; when it dies, another goes on."""
+    pending = list(names)
+    while pending:
+        command = [sys.executable, "-W", "ignore", "-m", "integration_tests.modules.sweep", "--worker"]
+        worker = subprocess.Popen(
+            [*command, "--only", ",".join(pending), "--most", str(most)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        assert worker.stdout is not None
+        while pending:
+            with selectors.DefaultSelector() as selector:
+                selector.register(worker.stdout, selectors.EVENT_READ)
+                line = worker.stdout.readline() if selector.select(limit_s) else None
+            name = pending.pop(0)
+            if not line:
+                status = "died" if line == "" else "timeout"
+                yield name, [{"sample": name, "status": status, "detail": ""}]
+                break
+            yield name, json.loads(line)
+        worker.kill()
+        worker.wait()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", default="", help="names, by commas")
+    parser.add_argument("--most", type=int, default=10_000, help="samples of a module in each mode")
+    parser.add_argument("--limit", type=float, default=1800.0, help="seconds that a module may take")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    torch.set_num_threads(1)
+    names = chosen.only.split(",") if chosen.only else list(modules())
+    if chosen.worker:
+        # Records go to the real stdout; whatever else prints there goes to stderr.
+        report = os.fdopen(os.dup(1), "w", buffering=1)
+        os.dup2(2, 1)
+        database = modules()
+        for name in names:
+            print(json.dumps(check_module(name, database[name], chosen.most)), file=report)
+        return 0
+    counts: Counter[str] = Counter()
+    bad = 0
+    started = time.monotonic()
+    before = started
+    for name, records in outcomes(names, chosen.most, chosen.limit):
+        for record in records:
+            counts[record["status"]] += 1
+            if record["status"] not in ("ok", "dynamo", "torch", "refused"):
+                bad += 1
+                print(f"{record['status']}: {record['sample']}\n    {record['detail']}", flush=True)
+        print(f"{name}: {time.monotonic() - before:.0f} s", file=sys.stderr, flush=True)
+        before = time.monotonic()
+    kinds = ", ".join(f"{number} {status}" for status, number in sorted(counts.items()))
+    print(
+        f"{len(names)} modules, {sum(counts.values())} samples in {time.monotonic() - started:.0f} s: {kinds}"
+    )
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,200 @@
+"""The fuzzer itself, and 200 of its programs. More: `nox -s fuzz`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from coilwork import stages
+from coilwork_cache import MemoryStore
+from integration_tests.fuzz import __main__ as command
+from integration_tests.fuzz.check import Finding, check, run
+from integration_tests.fuzz.generate import generate
+from integration_tests.fuzz.judge import Form, difference
+from integration_tests.fuzz.program import Program, Step, materialize, plain, widened
+from integration_tests.fuzz.script import script
+from integration_tests.fuzz.shrink import shrink
+
+PROGRAMS, LIMIT_S = 200, 240.0
+
+
+def test_programs_at_every_level() -> None:
+    """Ends after the limit with as many as were done; a slow machine checks fewer."""
+    records = list(command.findings(0, PROGRAMS, seconds=LIMIT_S, limit_s=90, shrinking_s=0))
+    failed = [record for record in records if record["kind"] in ("wrong", "raises", "crash", "timeout")]
+    assert failed == []
+    assert sum(record["kind"] == "ok" for record in records) > len(records) // 2 > 5
+
+
+def small(*steps: Step, results: tuple[str, ...], **changed: Any) -> Program:
+    """A program of one matrix, x0."""
+    inputs = (plain("x0", (5, 7), "float32", "grid"),)
+    return replace(Program(seed=1, inputs=inputs, steps=steps, results=results), **changed)
+
+
+SINE = Step(text="v0 = torch.sin(x0)", makes=("v0",), reads=("x0",))
+SUM = Step(text="v1 = v0.sum(1)", makes=("v1",), reads=("v0",))
+WRITE = Step(text="x0.add_(1)", reads=("x0",), writes=("x0",))
+
+
+# Programs
+
+
+def test_a_seed_is_one_program() -> None:
+    assert generate(7) == generate(7) != generate(8)
+    first, second = (materialize(generate(7)) for _ in range(2))
+    assert all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(first, second, strict=True))
+
+
+def test_programs_have_every_family() -> None:
+    text = "\n".join(generate(seed).source() for seed in range(150))
+    for words in (
+        "sum(",
+        "cat(",
+        "gather(",
+        "scatter",
+        "sort(",
+        "where(",
+        ".to(torch.",
+        "_(",
+        "F.pad(",
+        "cumsum(",
+    ):
+        assert words in text, words
+
+
+def test_layouts() -> None:
+    value = replace(plain("x0", (3, 4), "int32", "small"), order=(1, 0), steps=(2, 1), offset=5)
+    assert value.stride == (2, 6) and value.span == 5 + 1 + 2 * 2 + 3 * 6
+    assert replace(value, steps=(0, 1)).stride == (0, 1)
+    (made,) = materialize(small(results=("x0",), inputs=(value,)))
+    assert made.stride() == (2, 6) and made.storage_offset() == 5 and made.dtype is torch.int32
+
+
+def test_inputs_that_share_memory() -> None:
+    base = plain("x0", (6,), "float32", "grid")
+    program = small(results=("x0",), inputs=(base, replace(base, name="x1", offset=3, base="x0")))
+    one, other = materialize(program)
+    one[3] = 99
+    assert other[0] == 99 and other.shape == (6,)
+
+
+def test_dead_steps_go_and_writes_to_inputs_stay() -> None:
+    program = small(SINE, SUM, WRITE, results=("v0",)).live()
+    assert program.steps == (SINE, WRITE)
+
+
+def test_float64_stands_for_every_narrower_type() -> None:
+    assert widened("x.to(torch.bfloat16) + y.to(torch.int8)") == "x.to(torch.float64) + y.to(torch.int8)"
+
+
+def test_other_sizes() -> None:
+    index = plain("x1", (5,), "int64", "index:7")
+    program = small(SINE, results=("v0",), sizes=((5, 9), (7, 4)))
+    program = replace(program, inputs=(*program.inputs, index)).resized()
+    assert [value.shape for value in program.inputs] == [(9, 4), (9,)] and program.inputs[1].fill == "index:4"
+
+
+# Judging
+
+
+def test_rounding_is_measured_by_eager() -> None:
+    wide = torch.tensor([1.0, 2.0], dtype=torch.float64) / 3
+    eager = wide.float()
+    assert not difference(eager.clone(), eager, wide, list)
+    assert "error" in difference(eager + 1e-3, eager, wide, lambda: [eager])
+    assert not difference(eager + 1e-3, eager, wide, lambda: [eager + 1e-3])
+
+
+@pytest.mark.parametrize(
+    ("ours", "words"),
+    [
+        (torch.ones(2, 3, dtype=torch.int32), "dtype"),
+        (torch.ones(3, 2, dtype=torch.int64), "shape"),
+        (torch.ones(3, 2, dtype=torch.int64).t(), "strides"),
+        (torch.tensor([[1, 1, 1], [1, 2, 1]]), "1 of 6 differ, first at (1, 1)"),
+    ],
+)
+def test_integers_and_forms_are_exact(ours: torch.Tensor, words: str) -> None:
+    eager = torch.ones(2, 3, dtype=torch.int64)
+    assert words in difference(ours, eager, eager, list)
+
+
+def test_what_fake_tensors_promise_is_right_too() -> None:
+    eager = torch.ones(2, 3)
+    promised = Form(dtype=torch.float32, stride=(1, 2))
+    assert not difference(torch.ones(3, 2).t(), eager, eager.double(), list, promised)
+
+
+# Finding, shrinking, telling
+
+
+def test_eager_runs_with_gradients() -> None:
+    program = small(SINE, SUM, results=("v1",), gradients=True)
+    found = run(program.function(), program)
+    assert [tuple(value.shape) for value in found.values] == [(5,), (5, 7), (5, 7)]
+
+
+def test_a_broken_kernel_is_found_and_its_level_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    emit = stages.emit_kernels
+
+    def broken(*arguments: Any, **keywords: Any) -> Any:
+        sources = emit(*arguments, **keywords)
+        return {name: replace(s, text=s.text.replace("1.0f", "1.5f")) for name, s in sources.items()}
+
+    program = small(SINE, SUM, WRITE, results=("v0", "v1"))
+    assert check(program, store=MemoryStore()) == Finding(seed=1, kind="ok", graphs=1)
+    monkeypatch.setattr(stages, "emit_kernels", broken)
+    finding = check(program, store=MemoryStore())
+    assert (finding.kind, finding.level) == ("wrong", "python")
+    assert "input x0 afterwards" in finding.detail
+
+
+def test_shrinking_keeps_what_fails_and_drops_the_rest() -> None:
+    def fails(program: Program) -> bool:
+        """Stands for a bug of `cumsum` over more than two elements."""
+        if not any("cumsum" in step.text for step in program.steps):
+            return False
+        try:
+            run(program.function(), program)
+        except (RuntimeError, IndexError, TypeError, ValueError):
+            return False
+        return any(n > 2 for value in program.inputs for n in value.shape)
+
+    seed = next(seed for seed in range(500) if fails(generate(seed)) and len(generate(seed).steps) > 6)
+    shrunk = shrink(generate(seed), fails, seconds=60)
+    assert fails(shrunk)
+    assert len(shrunk.steps) == 1 and len(shrunk.inputs) == 1 and shrunk.options == () and not shrunk.dynamic
+    assert sum(n > 1 for n in shrunk.inputs[0].shape) == 1 and max(shrunk.inputs[0].shape) == 3
+
+
+def test_a_script_stands_alone() -> None:
+    program = small(SINE, SUM, WRITE, results=("v1",))
+    text = script(program, 'result "v1" differs')
+    space: dict[str, Any] = {"__name__": "script"}
+    exec(compile(text, "script", "exec"), space)
+    ours, expected = space["run"](space["program"]), run(program.function(), program).values
+    torch.testing.assert_close(ours, list(expected))
+    assert "'strict': True" in text and "result 'v1' differs" in text
+
+
+def test_a_worker_that_dies_costs_one_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Dying:
+        """Dies at seed 2."""
+
+        def __init__(self, first: int, count: int, shrinking_s: float) -> None:
+            self.seeds = iter(range(first, first + count))
+
+        def answer(self, limit_s: float) -> dict[str, Any] | str:
+            seed = next(self.seeds)
+            return "died" if seed == 2 else {"seed": seed, "kind": "ok"}
+
+        def stop(self) -> None:
+            pass
+
+    monkeypatch.setattr(command, "Worker", Dying)
+    kinds = [r["kind"] for r in command.findings(0, 5, seconds=60, limit_s=1, shrinking_s=0)]
+    assert kinds == ["ok", "ok", "crash", "ok", "ok"]

@@ -1,0 +1,102 @@
+"""Calls that end when a NaN or an infinity turns up: in what they return, or in what any kernel reads or writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from coilwork.checking.stepping import Stepper, describe
+from coilwork.errors import NotFiniteError
+from coilwork.executors import Call
+from coilwork_ir.buffers import Ref
+from coilwork_ir.program.interpret import Step
+from coilwork_ir.program.nodes import ExternCall, Launch, Program, Return
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which values are refused: NaN, infinities, or both."""
+
+    nan: bool
+    inf: bool
+
+    def __bool__(self) -> bool:
+        return self.nan or self.inf
+
+    def fault(self, value: object) -> str:
+        """What `value` holds that it must not, and where first; empty if nothing."""
+        if not isinstance(value, Tensor) or not (value.is_floating_point() or value.is_complex()):
+            return ""
+        if value.is_floating_point() and value.element_size() == 1:
+            value = value.float()
+        for kind, wanted, found in (
+            ("NaN", self.nan, value.isnan),
+            ("an infinity", self.inf, value.isinf),
+        ):
+            if wanted and (where := found()).any():
+                first = where.nonzero()[0].tolist()
+                return f"{kind} in {int(where.sum())} of {value.numel()} elements, the first at {first}"
+        return ""
+
+
+def with_results_checked(call: Call, stepped: Stepper, wanted: Wanted, name: str) -> Call:
+    """`call`, which raises `NotFiniteError` when a result holds what is not wanted."""
+    returned = stepped.program.instructions[-1]
+    assert isinstance(returned, Return)
+    names = [value.name if isinstance(value, Ref) else "" for value in returned.values]
+    steps = [i for i in stepped.program.instructions if isinstance(i, Launch | ExternCall)]
+
+    def checked(args: list[Any]) -> Sequence[Any]:
+        results = call(args)
+        for position, value in enumerate(results):
+            if fault := wanted.fault(value):
+                writers = [describe(step) for step in steps if names[position] in stepped.written(step)]
+                raise NotFiniteError(
+                    "not-finite",
+                    f"graph {name}: result {position} holds {fault}",
+                    reason="it is written by " + ("\n  and by   ".join(writers) or "no kernel"),
+                    remedy='"kernels" instead of "results" to find the first kernel at fault',
+                )
+        return results
+
+    return checked
+
+
+def with_kernels_checked(stepped: Stepper, wanted: Wanted, name: str) -> Call:
+    """A call that runs the program one launch at a time and raises `NotFiniteError` at the first kernel at fault."""
+
+    def refuse(step: Step, buffer: str, fault: str, *, read: bool) -> None:
+        verb, whose = ("reads", "the caller's") if read else ("writes", "that kernel's")
+        raise NotFiniteError(
+            "not-finite",
+            f"graph {name}: {describe(step).partition(',')[0]} {verb} %{buffer}, which holds {fault}",
+            reason=f"it is {whose}: no kernel before wrote such a value\n  kernel  {describe(step)}",
+        )
+
+    def before(program: Program, step: Step, tensors: Mapping[str, Tensor]) -> None:
+        for buffer in stepped.read(step):
+            if fault := wanted.fault(tensors[buffer]):
+                refuse(step, buffer, fault, read=True)
+
+    def after(program: Program, step: Step, tensors: Mapping[str, Tensor]) -> None:
+        for buffer in stepped.written(step):
+            if buffer in tensors and (fault := wanted.fault(tensors[buffer])):
+                refuse(step, buffer, fault, read=False)
+
+    def checked(args: list[Any]) -> Sequence[Any]:
+        given = list(args)
+        args.clear()
+        results = stepped.run(given, before=before, after=after)
+        for position, value in enumerate(results):
+            if fault := wanted.fault(value):
+                raise NotFiniteError(
+                    "not-finite",
+                    f"graph {name}: result {position} holds {fault}",
+                    reason="no kernel touched it",
+                )
+        return results
+
+    return checked

@@ -1,0 +1,217 @@
+"""Calls that are looked at: beside eager, and for NaN and infinities."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, fx
+
+from coilwork import stages
+from coilwork.checking.compare import disagreement
+from coilwork.checking.reference import copied, run_reference
+from coilwork.errors import DivergenceError, NotFiniteError
+from coilwork.options import CompileOptions
+from coilwork_ir.kernel_source import KernelSource
+
+Compile = Callable[..., Callable[..., Any]]
+
+
+def blocks(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    first = torch.sigmoid(x) @ w
+    second = torch.tanh(first) @ w
+    return first, torch.relu(second)
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """`broken(old, new)`: from now on generated kernels have `new` where `old` should stand, which at least one has."""
+
+    def break_kernels(old: str, new: str) -> None:
+        emit = stages.emit_kernels
+
+        def emit_broken(*arguments: Any, **keywords: Any) -> Mapping[str, KernelSource]:
+            sources = emit(*arguments, **keywords)
+            assert any(re.search(old, source.text) for source in sources.values())
+            return {
+                name: KernelSource(**{**_fields(source), "text": re.sub(old, new, source.text)})
+                for name, source in sources.items()
+            }
+
+        monkeypatch.setattr(stages, "emit_kernels", emit_broken)
+
+    return break_kernels
+
+
+def _fields(source: KernelSource) -> dict[str, Any]:
+    return {name: getattr(source, name) for name in KernelSource.__slots__}
+
+
+# Beside eager
+
+
+def test_a_right_call_passes(strictly: Compile) -> None:
+    x, w = torch.randn(5, 8), torch.randn(8, 8)
+    compiled = strictly(blocks, check=True)
+    torch.testing.assert_close(compiled(x, w), blocks(x, w))
+
+
+def test_training_mutation_and_dropout_pass(strictly: Compile) -> None:
+    layer = torch.nn.Sequential(
+        torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8), torch.nn.Dropout(), torch.nn.ReLU()
+    )
+    compiled = strictly(layer, check=True)
+    compiled(torch.randn(7, 6)).sum().backward()
+    assert layer[0].weight.grad is not None and int(layer[1].num_batches_tracked) == 1
+
+
+def test_sizes_that_are_not_known_and_numbers_pass(strictly: Compile) -> None:
+    compiled = torch.compile(strictly(lambda x, n: (x * n, x.shape[0] > 3), check=True), dynamic=True)
+    for size in (4, 7):
+        result, large = compiled(torch.ones(size, 3), 2.5)
+        assert large is True and result.sum() == size * 3 * 2.5
+
+
+def test_a_broken_kernel_is_named_with_its_source_lines(
+    strictly: Compile, broken: Callable[[str, str], None]
+) -> None:
+    broken(r"tanhf\(", "sinf(")
+    broken(r"extern .C. \{\n", 'extern "C" {\n  float sinf(float) noexcept;\n')
+    with pytest.raises(DivergenceError) as caught:
+        strictly(blocks, check=True, cache=False)(torch.randn(5, 8), torch.randn(8, 8))
+    message = str(caught.value)
+    assert "result 1" in message
+    assert re.search(r"%tanh\w* is the first value that differs", message)
+    assert re.search(
+        r"kernel tanh\w+, which computes aten\.tanh\.default at .*test_checking.py:\d+.*: second = ", message
+    )
+
+
+def test_a_broken_backward_is_found(strictly: Compile, broken: Callable[[str, str], None]) -> None:
+    x = torch.randn(5, 8, requires_grad=True)
+    compiled = strictly(lambda x: torch.sigmoid(x).sum(), check=True, cache=False)
+    loss = compiled(x)
+    broken(r"1\.0f", "1.25f")
+    with pytest.raises(DivergenceError, match="graph backward"):
+        loss.backward()
+
+
+def test_an_overwritten_input_is_compared(strictly: Compile, broken: Callable[[str, str], None]) -> None:
+    broken(r"2\.0f", "2.5f")
+    with pytest.raises(DivergenceError, match="input 0 afterwards"):
+        strictly(lambda x: x.mul_(2).add_(1).sum() * 0, check=True, cache=False)(torch.ones(3))
+
+
+def test_the_generator_is_left_where_the_call_left_it(strictly: Compile) -> None:
+    compiled = strictly(lambda x: torch.nn.functional.dropout(x), check=True)
+    torch.manual_seed(3)
+    compiled(torch.ones(5))
+    ours = torch.rand(())
+    torch.manual_seed(3)
+    torch.nn.functional.dropout(torch.ones(5))
+    assert torch.equal(ours, torch.rand(()))
+
+
+# How values are compared
+
+
+def test_floats_are_measured_by_eagers_own_error() -> None:
+    wide = torch.tensor([1.0, 2.0], dtype=torch.float64)
+    eager = wide.float() * (1 + 1e-4)
+    assert not disagreement(eager * (1 + 1e-4), eager, wide)
+    assert "off from float64" in disagreement(eager * 1.01, eager, wide)
+    assert not disagreement(wide.float(), wide.float(), wide)
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -float("inf")])
+def test_infinities_and_nan_have_their_places(wrong: float) -> None:
+    eager = torch.tensor([1.0, float("inf")])
+    assert disagreement(torch.tensor([wrong, float("inf")]), eager, eager.double())
+    assert disagreement(torch.tensor([1.0, 2.0]), eager, eager.double())
+    assert not disagreement(eager.clone(), eager, eager.double())
+
+
+def test_integers_may_be_what_float64_gives() -> None:
+    eager, wide = torch.tensor([3, 4]), torch.tensor([3, 5])
+    assert not disagreement(torch.tensor([3, 5]), eager, wide)
+    assert "1 of 2 elements differ; at [1] 6 instead of 4" in disagreement(torch.tensor([3, 6]), eager, wide)
+
+
+@pytest.mark.parametrize(
+    "ours", [torch.ones(2, dtype=torch.float64), torch.ones(3), torch.ones(1, 2), None, 1.0]
+)
+def test_another_kind_of_value_is_wrong(ours: object) -> None:
+    assert disagreement(ours, torch.ones(2), torch.ones(2, dtype=torch.float64))
+
+
+def test_the_reference_runs_in_both_precisions() -> None:
+    gm = fx.symbolic_trace(lambda x: (torch.ops.aten.div.Tensor(x, 3), torch.ops.aten.sum.default(x)))
+    x = torch.tensor([1.0, 2.0])
+    found = run_reference(gm, [x], keep=True)
+    assert found.results[0].dtype is torch.float32 and found.wide_results[0].dtype is torch.float64
+    assert found.wide_results[0][0].item() == 1 / 3
+    assert found.values["div_tensor"][1][0].item() == 1 / 3
+
+
+def test_copies_share_memory_as_the_originals_do() -> None:
+    base = torch.arange(6.0)
+    one, other, number = copied([base[1:], base.view(2, 3).t(), 7])
+    one[0] = -1
+    assert other[1, 0] == -1 and base[1] == 1 and number == 7 and other.stride() == (1, 3)
+
+
+# NaN and infinities
+
+
+def hidden_nan(x: Tensor) -> Tensor:
+    logs = torch.log(x).cumsum(0)
+    return torch.where(logs.isnan(), 0.0, logs)
+
+
+def test_nan_in_a_result_names_its_kernel(strictly: Compile) -> None:
+    compiled = strictly(lambda x: (x + 1, torch.log(x)), check_nan="results")
+    compiled(torch.ones(4))
+    with pytest.raises(
+        NotFiniteError, match=r"result 1 holds NaN in 1 of 4 elements, the first at \[2\]"
+    ) as caught:
+        compiled(torch.tensor([1.0, 2.0, -1.0, 3.0]))
+    assert "aten.log.default at" in str(caught.value) and "test_checking.py" in str(caught.value)
+
+
+def test_nan_in_a_kernel_is_found_though_no_result_has_it(strictly: Compile) -> None:
+    x = torch.tensor([1.0, -1.0, 3.0])
+    strictly(hidden_nan, check_nan="results")(x)
+    with pytest.raises(NotFiniteError, match=r"writes %\w+, which holds NaN") as caught:
+        strictly(hidden_nan, check_nan="kernels", fusion=False)(x)
+    assert "aten.log.default" in str(caught.value) and "logs = torch.log(x)" in str(caught.value)
+
+
+def test_nan_that_the_caller_passes_is_the_callers(strictly: Compile) -> None:
+    with pytest.raises(NotFiniteError, match=r"reads %\w+, which holds NaN(.|\n)*it is the caller's"):
+        strictly(lambda x: x.nan_to_num(), check_nan="kernels")(torch.tensor([float("nan")]))
+
+
+def test_infinities_are_another_option(strictly: Compile) -> None:
+    x = torch.tensor([0.0, 1.0])
+    strictly(torch.log, check_nan="kernels")(x)
+    for where in ("results", "kernels"):
+        with pytest.raises(NotFiniteError, match="an infinity in 1 of 2 elements"):
+            strictly(torch.log, check_inf=where)(x)
+
+
+def test_a_call_in_steps_is_right(strictly: Compile) -> None:
+    layer = torch.nn.Sequential(torch.nn.Conv2d(2, 3, 3), torch.nn.BatchNorm2d(3), torch.nn.GELU())
+    x = torch.randn(2, 2, 6, 6)
+    compiled = strictly(layer, check_nan="kernels", check_inf="kernels")
+    compiled(x).square().sum().backward()
+    grad = layer[0].weight.grad
+    assert grad is not None and torch.isfinite(grad).all()
+    torch.testing.assert_close(strictly(torch.cat, check_nan="kernels")([x, x]), torch.cat([x, x]))
+
+
+def test_checks_are_off_by_default() -> None:
+    options = CompileOptions()
+    assert (options.check, options.check_nan, options.check_inf) == (False, "off", "off")
