@@ -1,7 +1,7 @@
 """What a call costs the host besides its kernels' work: `python -m benchmarks.calls -o docs/benchmarks/calls.md`.
 
 Programs of many launches on tensors of 64 elements, where the work is next to nothing, on the CPU with one thread. Each figure is the
-least of several processes, which alternate between the backends; in a process, the least mean of many rounds of calls.
+least of as many processes as `--processes` says (3), which alternate between the backends; in a process, the least mean of many rounds.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def page(found: Mapping[tuple[str, str], Mapping[str, float]], command: str) -> 
     lines += [
         "",
         "TorchInductor puts kernels that follow each other on a CPU into one C++ function, so that its second and third launch of such a",
-        "program cost nothing; calls of ATen in between keep them apart. What a product costs ATen is the same for both.",
+        "program cost nothing; calls of ATen in between keep them apart.",
     ]
     return "\n".join(lines) + "\n"
 

@@ -193,6 +193,7 @@ class PartParser {
       case REQUIRE:  // a, b: registers, kind: relation, c: text
         made.a = readable();
         made.kind = in_.u8();
+        if (made.kind > 3) throw Damaged{"a relation that is not known"};
         made.b = readable();
         made.c = text();
         break;

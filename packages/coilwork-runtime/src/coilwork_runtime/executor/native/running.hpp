@@ -18,7 +18,12 @@ static void tell(Call& call, Memory& memory, const Frame& frame, const char* eve
 
 class Runner {
  public:
-  Runner(Call& call, Frame& frame) : call_(call), frame_(frame), memory_(call, frame), launches_(call, frame, memory_), calls_(call, frame, memory_) {}
+  Runner(Call& call, Frame& frame)
+      : call_(call),
+        frame_(frame),
+        memory_(call, frame),
+        launches_(call, frame, memory_),
+        calls_(call, frame, memory_) {}
 
   // Runs to the end; returns the last step, which says what the results are.
   const Step& run() {
@@ -128,8 +133,8 @@ class Runner {
 
   void require(const Step& step) {
     const int64_t left = frame_.registers[step.a], right = frame_.registers[step.b];
-    const bool holds = step.kind == 0 ? left == right : step.kind == 1 ? left != right : step.kind == 2 ? left < right : left <= right;
-    if (holds) return;
+    const bool relations[] = {left == right, left != right, left < right, left <= right};
+    if (relations[step.kind]) return;
     WithPython python(call_);
     PyErr_SetString(PyExc_RuntimeError, call_.program.text(step.c));
     throw_python();
