@@ -358,7 +358,13 @@ def placed_in_storage(x: Tensor) -> Tensor:
     return x.as_strided((4,), (3,), 1) + 1
 
 
-@pytest.mark.parametrize("function", [strided_anew, placed_in_storage], ids=lambda f: f.__name__)
+def placed_from_a_part(x: Tensor) -> Tensor:
+    return x.split([12, 8], 0)[1].as_strided((4,), (3,), 1) * 2
+
+
+@pytest.mark.parametrize(
+    "function", [strided_anew, placed_in_storage, placed_from_a_part], ids=lambda f: f.__name__
+)
 def test_as_strided_of_inputs_that_begin_elsewhere(function: Function) -> None:
     """Offsets count in the storage, and Dynamo does not compile anew for an input that begins elsewhere in its own."""
     ours = compiled(function)

@@ -309,6 +309,19 @@ def test_sizes_that_depend_on_data(strictly: Compile) -> None:
             torch.testing.assert_close(compiled(x), function(x))
 
 
+def test_a_part_of_what_was_found(strictly: Compile) -> None:
+    """Torch adds up the bounds of such a part, which it does not know, by `sym_sum`."""
+
+    def function(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return torch.masked_select(x, mask).narrow(0, 2, 3) * 2
+
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        compiled = strictly(function)
+        for count in (8, 5):
+            mask = torch.arange(10) < count
+            torch.testing.assert_close(compiled(torch.arange(10.0), mask), torch.tensor([4.0, 6.0, 8.0]))
+
+
 # Threads
 
 

@@ -73,7 +73,16 @@ def is_number_function(target: Any) -> bool:
     return (
         target in (*_INTEGER, *_FLOAT, *_RELATIONS, operator.neg, operator.not_, operator.and_, operator.or_)
         or target
-        in (torch.sym_float, torch.sym_int, torch.sym_not, torch.sym_ite, math.floor, math.ceil, math.trunc)
+        in (
+            torch.sym_float,
+            torch.sym_int,
+            torch.sym_not,
+            torch.sym_ite,
+            torch.sym_sum,
+            math.floor,
+            math.ceil,
+            math.trunc,
+        )
         or getattr(target, "__name__", "") in _UNARY
     )
 
@@ -86,6 +95,11 @@ def compute(target: Any, operands: tuple[Value, ...]) -> Value:
     """
     if all(isinstance(v, bool | int | float) for v in operands):
         return _plain(target(*operands))
+    if target is torch.sym_sum and isinstance(operands[0], tuple):
+        total: Value = 0
+        for summand in operands[0]:
+            total = compute(operator.add, (total, summand))
+        return total
     if target in _RELATIONS and all(_is_integer(v) for v in operands):
         return _relation(_RELATIONS[target], *(_integer(v) for v in operands))
     if target in _INTEGER and all(_is_integer(v) for v in operands):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -10,9 +11,9 @@ import torch
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.loops import Scatter
 from coilwork_lowering.builder import Builder, node_ranges
-from coilwork_lowering.generated import is_view
 from coilwork_lowering.options import LoweringOptions
 from coilwork_lowering.simplify import simplified
+from coilwork_lowering.torch_compat import Overload, schema_of
 from coilwork_lowering.values import TensorValue, coordinate_symbols, whole
 
 _SCATTER: Final = torch.ops.aten.as_strided_scatter.default
@@ -47,9 +48,17 @@ def begins_with_an_input(node: object) -> bool:
 
     That is true of views, and of `as_strided_scatter`, which copies the whole storage.
     """
-    while isinstance(node, torch.fx.Node) and (is_view(node) or node.target is _SCATTER):
+    while isinstance(node, torch.fx.Node) and (_shares_memory(node) or node.target is _SCATTER):
         node = node.args[0]
     return isinstance(node, torch.fx.Node) and node.op == "placeholder"
+
+
+def _shares_memory(node: torch.fx.Node) -> bool:
+    """Whether `node` is its first operand's memory, or parts of it, or one of such parts."""
+    if node.target is operator.getitem:
+        return True
+    returned = schema_of(node.target).returns if isinstance(node.target, Overload) else ()
+    return any(result.alias_info is not None for result in returned)
 
 
 def begins_filling(node: torch.fx.Node, options: LoweringOptions) -> bool:
