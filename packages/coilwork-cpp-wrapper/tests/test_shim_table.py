@@ -12,9 +12,9 @@ import torch
 
 from coilwork_cpp_wrapper.calls import shim_prototype
 from coilwork_cpp_wrapper.module import preamble_text
-from coilwork_cpp_wrapper.schemas import find_schema
 from coilwork_cpp_wrapper.shim_table import SHIMS
 from coilwork_runtime.cpp.toolchain import find_toolchain
+from coilwork_runtime.schemas import find_schema
 
 HEADERS = Path(torch.__file__).parent / "include"
 LIBRARY = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"

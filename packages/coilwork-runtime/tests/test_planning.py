@@ -14,7 +14,7 @@ from coilwork_runtime.executor.callbacks import make_callback
 from coilwork_runtime.executor.operator_functions import declarations, function_name
 from coilwork_runtime.executor.planning import Route, plan_call
 from coilwork_runtime.executor.recorded_calls import Argument, RecordedCall, Size, Slot
-from coilwork_runtime.executor.schemas import Schema, find_schema, parse_type
+from coilwork_runtime.schemas import Schema, find_schema, parse_type
 
 X, Y = Slot(0, True), Slot(1, True)
 INTEGERS = Slot(2, False)

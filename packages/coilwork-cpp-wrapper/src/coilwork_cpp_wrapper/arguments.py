@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from coilwork_cpp_wrapper.schemas import Parameter, Schema, Type
 from coilwork_cpp_wrapper.scope import Scope, dtype_code
 from coilwork_cpp_wrapper.tree import Braces, Call, Code, Member, Name, Number, Real, Words
 from coilwork_ir.buffers import Argument, DeviceValue, ListValue, Ref, TorchValue
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr
 from coilwork_ir.program.nodes import ExternCall
+from coilwork_runtime.schemas import Parameter, Schema, Type
 
 Bound = tuple[Parameter, Argument]
 ATTRIBUTES: Final[Mapping[str, str]] = MappingProxyType(

@@ -13,7 +13,6 @@ from coilwork_cpp_wrapper.arguments import (
     shim_parameters,
     shim_values,
 )
-from coilwork_cpp_wrapper.schemas import Schema, find_schema
 from coilwork_cpp_wrapper.scope import Scope, dtype_code, refuse
 from coilwork_cpp_wrapper.shim_table import SHIMS, Shim
 from coilwork_cpp_wrapper.tree import (
@@ -33,6 +32,7 @@ from coilwork_cpp_wrapper.tree import (
 from coilwork_ir.buffers import Argument, Buffer, ListValue, Ref, SymbolOutput
 from coilwork_ir.dtypes import DType
 from coilwork_ir.program.nodes import ExternCall
+from coilwork_runtime.schemas import Schema, find_schema
 
 ITEMS: Final = ("aten._local_scalar_dense.default", "aten.item.default")
 MOST_ARGUMENTS: Final = 64

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import torch
 
@@ -33,15 +33,6 @@ def size_in(argument: int | torch.SymInt) -> int:
     if isinstance(argument, torch.SymInt) and argument.node.is_nested_int():
         return 0
     return int(argument)
-
-
-def operator_schema(namespace: str, name: str, overload: str) -> Any | None:
-    """The `FunctionSchema` of an operator overload, `None` if torch has no such operator."""
-    wanted = "" if overload == "default" else overload
-    for schema in torch._C._jit_get_schemas_for_operator(f"{namespace}::{name}"):
-        if schema.overload_name == wanted:
-            return schema
-    return None
 
 
 def abi_version() -> int:

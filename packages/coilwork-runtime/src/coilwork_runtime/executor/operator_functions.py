@@ -14,7 +14,7 @@ from typing import Final
 
 import torch
 
-from coilwork_runtime.executor.schemas import Schema, Type
+from coilwork_runtime.schemas import Schema, Type
 
 FOLDER: Final = Path(torch.__file__).parent / "include/torch/csrc/inductor/aoti_torch/generated"
 _DECLARATION: Final = re.compile(r"AOTITorchError\s+(aoti_torch_\w+)\s*\(([^)]*)\)\s*;")

@@ -12,8 +12,8 @@ import torch
 from coilwork_runtime.executor.callbacks import Callback, make_callback
 from coilwork_runtime.executor.operator_functions import function_name
 from coilwork_runtime.executor.recorded_calls import Argument, RecordedCall, Slot
-from coilwork_runtime.executor.schemas import Parameter, Schema, find_schema
 from coilwork_runtime.executor.values import Unplanned, dispatcher_value, function_value, is_exact
+from coilwork_runtime.schemas import Parameter, Schema, find_schema
 
 ITEMS: Final = ("aten._local_scalar_dense.default", "aten.item.default")
 # Room on the stack of the native executor.
