@@ -8,11 +8,8 @@ from typing import Any
 
 import torch
 
-from coilwork_lowering.torch_compat import surely
+from coilwork_lowering.torch_compat import require, surely
 
-_REFUSED = (
-    "index_add: the source must have the shape of what it is added to, but for the dimension of the index"
-)
 _LINSPACE = ("default", "Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
 
 
@@ -56,6 +53,12 @@ def _take(value: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     return found
 
 
+def _refused() -> str:
+    return (
+        "index_add: the source must have the shape of what it is added to, but for the dimension of the index"
+    )
+
+
 def _index_add(theirs: Callable[..., Any]) -> Callable[..., Any]:
     def index_add(
         value: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, *, alpha: Any = 1
@@ -63,10 +66,10 @@ def _index_add(theirs: Callable[..., Any]) -> Callable[..., Any]:
         """Torch's own indexes, and so broadcasts sources that eager refuses."""
         if value.dim() > 0:
             at = dim % value.dim()
-            torch._check(source.dim() == value.dim(), lambda: _REFUSED)
+            require(source.dim() == value.dim(), _refused)
             for k, (size, wanted) in enumerate(zip(source.shape, value.shape, strict=True)):
                 if k != at:
-                    torch._check(size == wanted, lambda: _REFUSED)
+                    require(size == wanted, _refused)
         return theirs(value, dim, index, source, alpha=alpha)
 
     return index_add

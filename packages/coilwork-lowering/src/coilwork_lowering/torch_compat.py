@@ -163,6 +163,11 @@ def expression_bounds(env: ShapeEnv, expression: sympy.Basic) -> tuple[int | Non
     return (_finite(found.lower), _finite(found.upper))
 
 
+def require(condition: Any, message: Callable[[], str]) -> None:
+    """Raise `message()` at run time where `condition`, a truth value or a symbolic one, does not hold, while a graph is traced."""
+    torch._check(condition, message)
+
+
 def surely(condition: bool | torch.SymBool) -> bool:
     """Whether a condition on sizes holds whatever they are. Adds no guard."""
     from torch.fx.experimental.symbolic_shapes import statically_known_true
