@@ -13,10 +13,10 @@ from coilwork_lowering import lower
 
 
 def aligned(
-    function: Callable[..., object], *inputs: torch.Tensor, returns_memory: bool = True
+    function: Callable[..., object], *inputs: torch.Tensor, returned: int | None = None
 ) -> tuple[str, ...]:
     gm = make_fx(function, tracing_mode="fake")(*inputs)
-    return aligned_inputs(lower(gm, name="g").graph, gm, returns_memory=returns_memory)
+    return aligned_inputs(lower(gm, name="g").graph, gm, returned=returned)
 
 
 def test_offsets_decide() -> None:
@@ -49,8 +49,19 @@ def test_views_that_are_only_read_do_not_matter() -> None:
 
 def test_whoever_asks_for_values_only_takes_a_copy_of_what_is_returned() -> None:
     x, y = torch.zeros(16), torch.zeros(16)
-    assert aligned(lambda a, b: (a, a.view(4, 4), b * 2), x, y, returns_memory=False) == ("a_1", "b_1")
-    assert aligned(lambda a, b: (a.add_(b), a), x, y, returns_memory=False) == ("b_1",)
+    assert aligned(lambda a, b: (b * 2, a, a.view(4, 4)), x, y, returned=1) == ("a_1", "b_1")
+    assert aligned(lambda a, b: (b * 2, a.view(4, 4), a), x, y, returned=2) == ("b_1",)
+    assert aligned(lambda a, b: (a.add_(b), a), x, y, returned=0) == ("b_1",)
+
+
+def test_a_part_that_is_returned_is_memory_of_the_caller_s() -> None:
+    compiled = torch.compile(
+        lambda x: (x.split([8, 5], 0)[1].squeeze(), x + 2), backend=backend, options={"strict": True}
+    )
+    for offset in (0, 3):
+        x = torch.rand(20).as_strided((13,), (1,), offset).requires_grad_()
+        part, _ = compiled(x)
+        assert part.data_ptr() == x.data_ptr() + 32
 
 
 def test_saved_inputs_that_are_not_aligned() -> None:

@@ -3,8 +3,7 @@
 Torch's allocators align storages, so an input's alignment follows from its storage offset. The promise is kept at run
 time by copying an input that breaks it; hence inputs whose own memory matters (overwritten, or returned, as they are or
 as a view) are left out. For most of those that are overwritten, `updates.py` makes the promise. What a forward graph
-returns of its inputs is either saved for the backward graph, which asks for values only, or made anew by AOTAutograd from
-the inputs that it holds: there a copy does. A place in an input's storage is none in the storage of a copy.
+saves of its inputs for the backward graph, which asks for values only, may be of a copy. A place in an input's storage is none in the storage of a copy.
 """
 
 from __future__ import annotations
@@ -22,12 +21,13 @@ IN_STORAGE: Final = ("aten.as_strided.default", "aten.as_strided_scatter.default
 ALIGNMENT_BYTES: Final = 16
 
 
-def aligned_inputs(graph: Graph, gm: torch.fx.GraphModule, *, returns_memory: bool = True) -> tuple[str, ...]:
+def aligned_inputs(graph: Graph, gm: torch.fx.GraphModule, *, returned: int | None = None) -> tuple[str, ...]:
     """Names of the input buffers of `graph`, lowered from `gm`, that are aligned and may be copied when they are not.
 
-    `returns_memory`: whoever calls the graph expects an input that it returns to be the same memory, not just as good.
+    `returned`: so many of the first outputs go to the caller, who expects an input that is among them, as a view perhaps, to
+    be the same memory, not just as good; `None`: all of them do.
     """
-    own_memory = _own_memory(graph, returns_memory=returns_memory)
+    own_memory = _own_memory(graph, returned)
     placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
     return tuple(
         entry.name
@@ -36,14 +36,13 @@ def aligned_inputs(graph: Graph, gm: torch.fx.GraphModule, *, returns_memory: bo
     )
 
 
-def _own_memory(graph: Graph, *, returns_memory: bool) -> set[str]:
+def _own_memory(graph: Graph, returned: int | None) -> set[str]:
     """Buffers of `graph` that hand on their own memory: to what overwrites it, looks for a place in it, or to the caller."""
     source = {new: old for node in graph.nodes for new, old in shares_memory(node)}
     handed_on = [old for node in graph.nodes for old, _ in overwritten(node)]
     calls = [node for node in graph.nodes if isinstance(node, Extern) and node.target in IN_STORAGE]
     handed_on += [value.name for node in calls for value in node.args if isinstance(value, Ref)]
-    if returns_memory:
-        handed_on += [output.name for output in graph.outputs if isinstance(output, Ref)]
+    handed_on += [output.name for output in graph.outputs[:returned] if isinstance(output, Ref)]
     found: set[str] = set()
     for start in handed_on:
         name: str | None = start

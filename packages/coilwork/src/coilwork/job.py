@@ -14,6 +14,7 @@ from coilwork.donated import donated_inputs
 from coilwork.graph_key import UnkeyableGraphError, graph_key_text
 from coilwork.layout import layout_options
 from coilwork.options import CompileOptions
+from coilwork.torch_compat import returned_outputs
 from coilwork.trace import Trace, open_trace
 from coilwork.updates import aligned_updates
 from coilwork_lowering import LayoutOptions
@@ -33,6 +34,7 @@ class Job:
         key_text: canonical text for the cache key; `None` if the graph has none and is not cached.
         options: the settings.
         donated: positions of inputs whose memory is the graph's to overwrite.
+        returned: how many of the first outputs the caller gets, rather than the backward graph; `None`: all.
         layout: what decides the layout of convolutions and products; the graphs of a training step come with it decided.
         trace: where stage dumps go.
         clock: times of the stages so far.
@@ -47,6 +49,7 @@ class Job:
     layout: LayoutOptions
     trace: Trace
     donated: tuple[int, ...] = ()
+    returned: int | None = None
     clock: StageClock = field(default_factory=StageClock)
 
     @property
@@ -79,10 +82,11 @@ def open_job(
     """The job of compiling `gm`."""
     key_text: str | None
     donated = donated_inputs(gm) if role == "backward" else ()
+    returned = returned_outputs() if role == "forward" else None
     decided = LayoutOptions(layout="captured", pad_products=False)
     layout = layout_options(options) if role == "inference" else decided
     try:
-        key_text = f"{graph_key_text(gm, example_inputs)}\n{layout}\n{donated}"
+        key_text = f"{graph_key_text(gm, example_inputs)}\n{layout}\n{donated}\n{returned}"
     except UnkeyableGraphError:
         key_text = None
     facts = options.key_text() + (gm.code if key_text is None else key_text)
@@ -97,6 +101,7 @@ def open_job(
         layout=layout,
         trace=open_trace(options.trace, graph_id),
         donated=donated,
+        returned=returned,
     )
 
 

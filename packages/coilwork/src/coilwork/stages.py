@@ -98,7 +98,7 @@ def run_stages(job: Job, *, fallback: tuple[str, ...]) -> Compiled:
     with clock.stage("lower"):
         lowered = lower(gm, name=job.graph_id, options=lowering, example_strides=job.strides)
     targets = choose_targets(lowered.graph, options)
-    aligned = aligned_inputs(lowered.graph, gm, returns_memory=job.role != "forward")
+    aligned = aligned_inputs(lowered.graph, gm, returned=job.returned)
     updates = names_at(lowered.graph, job.aligned_updates)
     program = lower_to_program(
         lowered.graph,

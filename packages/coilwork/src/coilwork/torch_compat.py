@@ -125,6 +125,16 @@ def static_input_positions() -> tuple[int, ...]:
     return tuple(metadata.static_input_indices)
 
 
+def returned_outputs() -> int | None:
+    """How many of the first outputs of the forward graph being compiled go to its caller; `None` if that is not known.
+
+    The others are saved for the backward graph.
+    """
+    context = TracingContext.try_get()
+    metadata = None if context is None else context.fw_metadata
+    return None if metadata is None else int(metadata.num_forward)
+
+
 def donated_input_positions() -> tuple[int, ...]:
     """Positions of saved tensors that only the backward graph being compiled will read, and only once.
 
