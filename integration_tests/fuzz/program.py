@@ -95,6 +95,7 @@ class Program:
         gradients: run backward as well, to every input of a float type.
         options: options of the compiler other than the defaults.
         sizes: other sizes to call the compiled program with: pairs of an old size and the new one.
+        before: elements in each storage in front of what the inputs describe.
     """
 
     seed: int
@@ -105,6 +106,7 @@ class Program:
     gradients: bool = False
     options: tuple[tuple[str, Any], ...] = ()
     sizes: tuple[tuple[int, int], ...] = ()
+    before: int = 0
 
     def source(self) -> str:
         """The function `program`, as text."""
@@ -127,9 +129,8 @@ class Program:
         return replace(self, inputs=tuple(_resized(value, sizes) for value in self.inputs), sizes=())
 
     def elsewhere(self) -> Program:
-        """The program with inputs that begin later in their storages, for which nobody compiles anew."""
-        moved = tuple(replace(value, offset=value.offset + 3) for value in self.inputs)
-        return replace(self, inputs=moved, sizes=())
+        """The program with the same inputs, later in their storages, for which nobody compiles anew."""
+        return replace(self, before=3, sizes=())
 
     def live(self) -> Program:
         """Without steps and inputs that no result and no write to an input depends on."""
@@ -170,10 +171,13 @@ def materialize(program: Program, *, wide: bool = False) -> list[Tensor]:
         for value in program.inputs
         if not value.base
     }
+    storages = {name: torch.cat([s.new_zeros(program.before), s]) for name, s in storages.items()}
     if wide:
         storages = {name: s.double() if s.is_floating_point() else s for name, s in storages.items()}
     return [
-        storages[value.base or value.name].as_strided(value.shape, value.stride, value.offset)
+        storages[value.base or value.name].as_strided(
+            value.shape, value.stride, program.before + value.offset
+        )
         for value in program.inputs
     ]
 
