@@ -77,7 +77,7 @@ class Planner:
         laid_out, _ = pad_products(laid_out, job.layout)
         lowering = LoweringOptions(numerics=options.numerics, accumulation=options.accumulation)
         lowered = lower(laid_out, name=job.graph_id, options=lowering, example_strides=job.strides)
-        aligned = aligned_inputs(lowered.graph, laid_out, returns_memory=job.role != "forward")
+        aligned = aligned_inputs(lowered.graph, laid_out, returned=job.returned)
         target, quiet = TARGETS[self.target], Trace(None)
         self.programs.append(
             lower_to_program(
