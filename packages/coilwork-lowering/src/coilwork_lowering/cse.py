@@ -24,7 +24,7 @@ def merge_common_subexpressions(gm: torch.fx.GraphModule) -> int:
     seen: dict[Any, torch.fx.Node] = {}
     replaced = 0
     for node in list(gm.graph.nodes):
-        if node.op != "call_function" or not _is_pure(node.target):
+        if node.op != "call_function" or not is_pure(node.target):
             continue
         key = _key(node)
         first = seen.setdefault(key, node)
@@ -37,7 +37,8 @@ def merge_common_subexpressions(gm: torch.fx.GraphModule) -> int:
     return replaced
 
 
-def _is_pure(target: Any) -> bool:
+def is_pure(target: Any) -> bool:
+    """Whether equal calls of `target` have equal results, and nothing else happens."""
     if target is operator.getitem:
         return True
     if not isinstance(target, Overload):

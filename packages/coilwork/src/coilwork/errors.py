@@ -31,6 +31,10 @@ class CompileError(CoilworkError):
     """A graph could not be compiled and `strict` is on."""
 
 
+class PassError(CoilworkError):
+    """A pass of the user's own failed, or made something that is no graph of the same inputs and outputs."""
+
+
 class DivergenceError(CoilworkError):
     """With `check`, a compiled call does not give what eager does; names the kernel and the source lines at fault."""
 
@@ -49,6 +53,10 @@ class CoilworkWarning(UserWarning):
 
 class CoilworkFallbackWarning(CoilworkWarning):
     """A graph runs in eager mode because Coilwork could not compile it."""
+
+
+class UncachedPassWarning(CoilworkWarning):
+    """What is compiled is not cached, because a pass or rewrite has no `uuid`."""
 
 
 class NotBuiltYetWarning(CoilworkWarning):

@@ -4,6 +4,7 @@
 files between hold one kind each.
 """
 
+from coilwork_lowering.rewrites.batch_norm import FROZEN
 from coilwork_lowering.rewrites.captured import CapturedVocabulary
 from coilwork_lowering.rewrites.clean_up import clean_up
 from coilwork_lowering.rewrites.condition import (
@@ -15,23 +16,30 @@ from coilwork_lowering.rewrites.condition import (
     of_rank,
     same_dtype,
 )
+from coilwork_lowering.rewrites.constants import Prepared, split_constants
 from coilwork_lowering.rewrites.engine import apply_rewrites
+from coilwork_lowering.rewrites.inference import cleaned_up
 from coilwork_lowering.rewrites.match import Match
 from coilwork_lowering.rewrites.pattern import call, either, items, tensor, value
 from coilwork_lowering.rewrites.rewrite import Fired, Rewrite
 from coilwork_lowering.rewrites.table import REWRITES, chosen
+from coilwork_lowering.rewrites.values import complete_values
 
 __all__ = [
+    "FROZEN",
     "REWRITES",
     "CapturedVocabulary",
     "Condition",
     "Fired",
     "Match",
+    "Prepared",
     "Rewrite",
     "apply_rewrites",
     "call",
     "chosen",
     "clean_up",
+    "cleaned_up",
+    "complete_values",
     "dtype_among",
     "either",
     "equals",
@@ -40,6 +48,7 @@ __all__ = [
     "like_result",
     "of_rank",
     "same_dtype",
+    "split_constants",
     "tensor",
     "value",
 ]
