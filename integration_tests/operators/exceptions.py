@@ -28,7 +28,7 @@ KNOWN: Final[tuple[KnownException, ...]] = (
         ways="hard",
         reason=(
             "the mean of numbers one of which is infinite is infinite, as `mean` says, too; eager's running mean is NaN from "
-            "the number after it on, so that its result depends on where the infinity stands"
+            "the number after it on, so that its result depends on where the infinity stands."
         ),
     ),
 )
