@@ -79,4 +79,3 @@ def _laid_out(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         return value
     made = torch.empty_strided(value.shape, like.stride(), dtype=value.dtype, device=value.device)
     return made.copy_(value)
-

@@ -275,7 +275,10 @@ def option_list() -> tuple[OptionInfo, ...]:
     hints = get_type_hints(CompileOptions)
     return tuple(
         OptionInfo(
-            name=f.name, values=_CODE.get(f.name) or _values(hints[f.name]), default=repr(f.default), effect=f.metadata["effect"]
+            name=f.name,
+            values=_CODE.get(f.name) or _values(hints[f.name]),
+            default=repr(f.default),
+            effect=f.metadata["effect"],
         )
         for f in fields(CompileOptions)
     )
@@ -318,7 +321,11 @@ def _coerce(name: str, value: object, *, source: str) -> object:
     elif type(value) is expected:
         _check_least(name, value, source=source)
         return value
-    kind = "a list of strings" if get_origin(expected) is tuple else f"of type {getattr(expected, '__name__', expected)}"
+    kind = (
+        "a list of strings"
+        if get_origin(expected) is tuple
+        else f"of type {getattr(expected, '__name__', expected)}"
+    )
     kind = f"a {_CODE[name]}" if name in _CODE else kind
     raise OptionError(
         "bad-option", f"{source}: {name}={value!r} has the wrong type", remedy=f"it must be {kind}"

@@ -40,9 +40,7 @@ def without_uuid(items: Sequence[Any]) -> tuple[str, ...]:
     return tuple(name_of(item) for item in items if uuid_of(item) is None)
 
 
-def run_passes(
-    gm: torch.fx.GraphModule, passes: Sequence[GraphPass], *, where: str
-) -> torch.fx.GraphModule:
+def run_passes(gm: torch.fx.GraphModule, passes: Sequence[GraphPass], *, where: str) -> torch.fx.GraphModule:
     """`gm` after all `passes`, one after the other. `where` tells messages which graph it is.
 
     Raises:

@@ -41,7 +41,7 @@ class CompileReport:
     executor: str = ""
     executor_reason: str = ""
     python_calls: Mapping[str, str] = field(default_factory=dict)
-    rewrites: tuple[Mapping[str, object], ...] = ()
+    rewrites: list[dict[str, object]] = field(default_factory=list)
     prepared: int = 0
     prepared_bytes: int = 0
     fallback: str = ""

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import difflib
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from coilwork.errors import OptionError, UncachedPassWarning
 from coilwork.options import CompileOptions
 from coilwork.torch_compat import is_static_input
 from coilwork_lowering import RewriteOptions
 from coilwork_lowering.rewrites import (
     FROZEN,
+    REWRITES,
     CapturedVocabulary,
     Fired,
     Rewrite,
@@ -26,13 +30,36 @@ def rewrites_of(level: str, options: CompileOptions, *, on_gpu: bool = False) ->
     Random numbers are drawn otherwise than in eager where the option `random` lets generated code draw them.
     """
     generated = options.random == "generated" or (options.random == "auto" and on_gpu)
-    allowed = RewriteOptions(
-        numerics=options.numerics, random=generated, skip=options.skip_rewrites
-    )
+    allowed = RewriteOptions(numerics=options.numerics, random=generated, skip=options.skip_rewrites)
     match level:
         case "captured" | "aten" | "frozen":
             return chosen(level, allowed, options.rewrites)
     raise AssertionError(f"level {level}")
+
+
+def check_names(options: CompileOptions) -> None:
+    """Refuse to skip what does not exist.
+
+    Raises:
+        OptionError: `skip_rewrites` names no rewrite; the message names the nearest known one.
+    """
+    known = [rewrite.name for rewrite in (*REWRITES, *options.rewrites)]
+    for name in options.skip_rewrites:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+            raise OptionError("unknown-rewrite", f"there is no rewrite {name!r}", remedy=hint)
+
+
+def announce_unkeyed(options: CompileOptions) -> None:
+    """Warn that passes and rewrites without uuid keep what is compiled out of the cache."""
+    if options.cache and options.unkeyed:
+        warnings.warn(
+            f"graphs are not cached: {', '.join(options.unkeyed)} has no uuid. Give it an attribute or method `uuid` "
+            "that changes whenever it does",
+            UncachedPassWarning,
+            stacklevel=3,
+        )
 
 
 def rewrite_captured(
