@@ -46,7 +46,6 @@ FIRES: dict[str, tuple[str, Callable[[Tensor], Any], Tensor]] = {
     "transposes": ("view-and-back", lambda x: read(x.transpose(0, 1).transpose(1, 0)), SPECIAL),
     "unsqueezed": ("view-and-back", lambda x: read(x.unsqueeze(0).squeeze(0)), SPECIAL),
     "viewed": ("view-and-back", lambda x: read(x.view(6).view(1, 6)), SPECIAL),
-    "view of view": ("view-of-view", lambda x: read(x.view(3, 2).view(2, 3)), SPECIAL),
     "permutes": (
         "permuted-twice",
         lambda x: read(x.permute(2, 0, 1).permute(1, 0, 2)),

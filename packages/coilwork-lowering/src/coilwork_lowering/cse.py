@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from functools import cache
 from typing import Any, Final
 
 import torch
@@ -21,22 +22,29 @@ def merge_common_subexpressions(gm: torch.fx.GraphModule) -> int:
     Only pure operators on values take part: nothing random, nothing that writes, no higher-order operator. Two calls
     are equal when target, arguments and the autograd region (forward or backward) are.
     """
+    replaced = merge_common_subexpressions_in(gm.graph)
+    if replaced:
+        gm.recompile()
+    return replaced
+
+
+def merge_common_subexpressions_in(graph: torch.fx.Graph) -> int:
+    """`merge_common_subexpressions` of a graph that is no module yet, or is still being changed."""
     seen: dict[Any, torch.fx.Node] = {}
     replaced = 0
-    for node in list(gm.graph.nodes):
+    for node in list(graph.nodes):
         if node.op != "call_function" or not is_pure(node.target):
             continue
         key = _key(node)
         first = seen.setdefault(key, node)
         if first is not node:
             node.replace_all_uses_with(first)
-            gm.graph.erase_node(node)
+            graph.erase_node(node)
             replaced += 1
-    if replaced:
-        gm.recompile()
     return replaced
 
 
+@cache
 def is_pure(target: Any) -> bool:
     """Whether equal calls of `target` have equal results, and nothing else happens."""
     if target is operator.getitem:

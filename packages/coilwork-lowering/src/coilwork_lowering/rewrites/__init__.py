@@ -6,7 +6,7 @@ files between hold one kind each.
 
 from coilwork_lowering.rewrites.batch_norm import FROZEN
 from coilwork_lowering.rewrites.captured import CapturedVocabulary
-from coilwork_lowering.rewrites.clean_up import clean_up
+from coilwork_lowering.rewrites.clean_up import clean_up, cleaned_up
 from coilwork_lowering.rewrites.condition import (
     Condition,
     dtype_among,
@@ -18,7 +18,6 @@ from coilwork_lowering.rewrites.condition import (
 )
 from coilwork_lowering.rewrites.constants import Prepared, split_constants
 from coilwork_lowering.rewrites.engine import apply_rewrites
-from coilwork_lowering.rewrites.inference import cleaned_up
 from coilwork_lowering.rewrites.match import Match
 from coilwork_lowering.rewrites.pattern import call, either, items, tensor, value
 from coilwork_lowering.rewrites.rewrite import Fired, Rewrite

@@ -118,6 +118,12 @@ class CapturedVocabulary:
     def key(self, node: fx.Node) -> Hashable:
         return node.target if node.op in ("call_function", "call_method") else None
 
+    def op(self, node: fx.Node) -> str | None:
+        if node.op == "call_method" and (node.target in _CONVERSIONS or node.target == "type_as"):
+            return "to"
+        spelling = _SPELLINGS.get(self.key(node))
+        return None if spelling is None else spelling.op
+
     def read(self, node: fx.Node) -> Read | None:
         if node.op == "call_method" and node.target in _CONVERSIONS:
             if len(node.args) != 1 or node.kwargs:

@@ -17,13 +17,19 @@ def drop_dead_code(gm: fx.GraphModule) -> int:
     What writes, checks, has effects or returns nothing stays; so does what draws random numbers, since later ones would
     change, and what tells sizes, which others may mention.
     """
-    dropped = 0
-    for node in reversed(list(gm.graph.nodes)):
-        if node.op == "call_function" and not node.users and _is_pure(node.target):
-            gm.graph.erase_node(node)
-            dropped += 1
+    dropped = drop_dead_code_in(gm.graph)
     if dropped:
         gm.recompile()
+    return dropped
+
+
+def drop_dead_code_in(graph: fx.Graph) -> int:
+    """`drop_dead_code` of a graph that is no module yet, or is still being changed."""
+    dropped = 0
+    for node in reversed(list(graph.nodes)):
+        if node.op == "call_function" and not node.users and _is_pure(node.target):
+            graph.erase_node(node)
+            dropped += 1
     return dropped
 
 

@@ -36,7 +36,6 @@ class _Place:
     them tells, replacements are taken to make memory of their own where the captured calls did.
     """
 
-    gm: fx.GraphModule
     vocabulary: Vocabulary
     mode: AbstractContextManager[object] | None
     memory: Memory | None
@@ -56,6 +55,16 @@ def apply_rewrites(
     Raises:
         KeyError: a pattern names an operator that does not exist.
     """
+    fired = rewrite_graph(gm.graph, rewrites, vocabulary=vocabulary)
+    if fired:
+        gm.recompile()
+    return fired
+
+
+def rewrite_graph(
+    graph: fx.Graph, rewrites: Sequence[Rewrite], *, vocabulary: Vocabulary | None = None
+) -> tuple[Fired, ...]:
+    """`apply_rewrites` to a graph that is no module yet, or is still being changed."""
     vocabulary = AtenVocabulary() if vocabulary is None else vocabulary
     table = anchor_table(rewrites, vocabulary)
     counts: dict[str, int] = defaultdict(int)
@@ -63,11 +72,11 @@ def apply_rewrites(
     for _ in range(MOST_ROUNDS):
         place: _Place | None = None
         fired = 0
-        for node in list(gm.graph.nodes):
+        for node in list(graph.nodes):
             candidates = table.get(vocabulary.key(node), ())
             if not candidates or not node.users:
                 continue
-            place = _place(gm, vocabulary) if place is None else place
+            place = _place(graph, vocabulary) if place is None else place
             for rewrite in candidates:
                 origins = _rewritten_at(node, rewrite, place)
                 if origins is not None:
@@ -77,8 +86,6 @@ def apply_rewrites(
                     break
         if not fired:
             break
-    if counts:
-        gm.recompile()
     return tuple(
         Fired(name=r.name, level=r.level, count=counts[r.name], sources=tuple(sources[r.name]))
         for r in rewrites
@@ -98,14 +105,13 @@ def anchor_table(
     return table
 
 
-def _place(gm: fx.GraphModule, vocabulary: Vocabulary) -> _Place:
+def _place(graph: fx.Graph, vocabulary: Vocabulary) -> _Place:
     aten = isinstance(vocabulary, AtenVocabulary)
     return _Place(
-        gm=gm,
         vocabulary=vocabulary,
-        mode=mode_among(vocabulary.value(node) for node in gm.graph.nodes),
-        memory=memory_of(gm.graph) if aten else None,
-        writers=tuple(node for node in gm.graph.nodes if vocabulary.writes(node)),
+        mode=mode_among(vocabulary.value(node) for node in graph.nodes),
+        memory=memory_of(graph) if aten else None,
+        writers=tuple(node for node in graph.nodes if vocabulary.writes(node)),
     )
 
 

@@ -106,8 +106,10 @@ def _fit(pattern: Pattern, found: Any, state: _State, vocabulary: Vocabulary) ->
 
 
 def _fit_call(pattern: Call, node: fx.Node, state: _State, vocabulary: Vocabulary) -> Iterator[_State]:
+    if vocabulary.op(node) not in pattern.ops:
+        return
     read = vocabulary.read(node)
-    if read is None or read.op not in pattern.ops:
+    if read is None:
         return
     wanted = dict(pattern.arguments)
     if not wanted.keys() <= read.arguments.keys():

@@ -152,16 +152,6 @@ VIEW_AND_BACK: Final = Rewrite(
     conditions=(_LIKE,),
 )
 
-VIEW_OF_VIEW: Final = Rewrite(
-    name="view-of-view",
-    doc="Of two views in a row the second, where the first has no other reader.",
-    pattern=call(
-        "aten.view.default", self=call("aten.view.default", self=_X, size=value("inner")), size=value("size")
-    ),
-    replacement=lambda x, size, **rest: aten.view.default(x, size),
-    conditions=(Condition(name="x is contiguous", holds=lambda match: bool(_is_dense(match.value("x")))),),
-)
-
 PERMUTED_TWICE: Final = Rewrite(
     name="permuted-twice",
     doc="One permutation for two.",
@@ -212,10 +202,6 @@ TWICE_IS_NEVER: Final = Rewrite(
 )
 
 
-def _is_dense(found: torch.Tensor) -> bool:
-    return all(type(size) is int for size in found.shape) and found.is_contiguous()
-
-
 POINTLESS: Final = (
     TIMES_ONE,
     PLUS_ZERO,
@@ -224,7 +210,6 @@ POINTLESS: Final = (
     CLONE,
     SAME_VIEW,
     VIEW_AND_BACK,
-    VIEW_OF_VIEW,
     PERMUTED_TWICE,
     PAD_BY_NOTHING,
     TWICE_IS_ONCE,

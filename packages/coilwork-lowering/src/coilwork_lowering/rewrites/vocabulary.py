@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Protocol
 
 from torch import fx
@@ -42,6 +43,9 @@ class Vocabulary(Protocol):
     def key(self, node: fx.Node) -> Hashable:
         """What to look a call up by; cheap, since every node of a graph is."""
 
+    def op(self, node: fx.Node) -> str | None:
+        """What `read` says that the operator is, or would be; cheaper."""
+
     def read(self, node: fx.Node) -> Read | None:
         """`node` as a call, `None` if it is not of this vocabulary."""
 
@@ -55,6 +59,26 @@ class Vocabulary(Protocol):
         """Keep the fake value of a new node."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Signature:
+    """An overload's name, the parameters that may be given by position, and the defaults."""
+
+    op: str
+    positional: tuple[str, ...]
+    defaults: Mapping[str, Any]
+
+
+@cache
+def _signature_of(target: Overload) -> _Signature:
+    # schemas are read through a slow binding, and a graph calls few overloads many times
+    formals = schema_of(target).arguments
+    return _Signature(
+        op=qualified_name(target),
+        positional=tuple(formal.name for formal in formals if not formal.kwarg_only),
+        defaults={formal.name: formal.default_value for formal in formals if formal.has_default_value()},
+    )
+
+
 class AtenVocabulary:
     """Graphs of ATen overloads, `"aten.add.Tensor"`, their arguments named by schema; and `getitem(self, index)`."""
 
@@ -66,6 +90,11 @@ class AtenVocabulary:
     def key(self, node: fx.Node) -> Hashable:
         return node.target if node.op == "call_function" else None
 
+    def op(self, node: fx.Node) -> str | None:
+        if isinstance(node.target, Overload):
+            return _signature_of(node.target).op
+        return GET_ITEM if node.target is operator.getitem else None
+
     def read(self, node: fx.Node) -> Read | None:
         if node.op != "call_function":
             return None
@@ -74,18 +103,11 @@ class AtenVocabulary:
             return Read(op=GET_ITEM, arguments={"self": source, "index": index}, defaults={})
         if not isinstance(node.target, Overload):
             return None
-        arguments: dict[str, Any] = {}
-        defaults: dict[str, Any] = {}
-        for position, formal in enumerate(schema_of(node.target).arguments):
-            if formal.has_default_value():
-                defaults[formal.name] = formal.default_value
-            if position < len(node.args) and not formal.kwarg_only:
-                arguments[formal.name] = node.args[position]
-            elif formal.name in node.kwargs:
-                arguments[formal.name] = node.kwargs[formal.name]
-            else:
-                arguments[formal.name] = defaults.get(formal.name)
-        return Read(op=qualified_name(node.target), arguments=arguments, defaults=defaults)
+        signature = _signature_of(node.target)
+        arguments = dict(signature.defaults)
+        arguments.update(zip(signature.positional, node.args))
+        arguments.update(node.kwargs)
+        return Read(op=signature.op, arguments=arguments, defaults=signature.defaults)
 
     def value(self, node: fx.Node) -> Any:
         return node.meta.get("val")
