@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch import Tensor, fx
 
 from coilwork_lowering.options import RewriteOptions
 from coilwork_lowering.rewrites import CapturedVocabulary, Fired, apply_rewrites, chosen
+from coilwork_lowering.rewrites.attention import PAYS
 
 Function = Callable[..., Tensor]
 B, H, L, D = 2, 3, 8, 16
@@ -21,15 +23,21 @@ ADDED = torch.zeros(B, 1, L, L).masked_fill(HIDDEN, torch.finfo(torch.float32).m
 
 
 class Capture:
-    """A back end that rewrites captured graphs and runs them as they are then."""
+    """A back end that rewrites captured graphs and runs them as they are then; those of small scores, too, unless `large`."""
 
-    def __init__(self, options: RewriteOptions | None = None) -> None:
+    def __init__(self, options: RewriteOptions | None = None, *, large: bool = False) -> None:
+        self.large = large
         self.options = RewriteOptions() if options is None else options
         self.fired: tuple[Fired, ...] = ()
         self.gm: fx.GraphModule | None = None
 
     def __call__(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         rewrites = chosen("captured", self.options)
+        if not self.large:
+            rewrites = tuple(
+                replace(rewrite, conditions=tuple(c for c in rewrite.conditions if c is not PAYS))
+                for rewrite in rewrites
+            )
         self.fired = apply_rewrites(gm, rewrites, vocabulary=CapturedVocabulary())
         gm.graph.lint()
         self.gm = gm
@@ -234,3 +242,14 @@ def test_unknown_sizes_add_no_guard() -> None:
         inputs = operands(q=(B, H, length, D), k=(B, H, length, D), v=(B, H, length, D))
         torch.testing.assert_close(run(*inputs), plain(*inputs), rtol=1e-5, atol=1e-5)
     assert capture.fired
+
+
+@pytest.mark.parametrize(
+    ("length", "trained", "fits"), [(500, False, False), (600, False, True), (600, True, False)]
+)
+def test_on_cpus_scores_must_be_large(length: int, trained: bool, fits: bool) -> None:
+    torch._dynamo.reset()
+    capture = Capture(large=True)
+    q, k, v = operands(q=(B, H, length, D), k=(B, H, length, D), v=(B, H, length, D))
+    torch.compile(plain, backend=capture)(q.requires_grad_(trained), k, v)
+    assert bool(capture.fired) is fits

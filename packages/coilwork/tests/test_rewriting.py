@@ -24,8 +24,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.softmax(q @ k.transpose(-2, -1) * 0.25, dim=-1) @ v
 
 
-def operands() -> tuple[Tensor, ...]:
-    return tuple(torch.randn(2, 3, 8, 16) for _ in range(3))
+def operands(length: int = 600) -> tuple[Tensor, ...]:
+    """Such that scores are large enough: 8 MiB."""
+    return tuple(torch.randn(2, 3, length, 16) for _ in range(3))
 
 
 def report_of(folder: Path, role: str = "inference") -> dict[str, Any]:
@@ -50,12 +51,12 @@ def test_the_report_says_what_was_rewritten_and_where(strictly: Compile, tmp_pat
 
 def test_training_is_rewritten_before_autograd(strictly: Compile, tmp_path: Path) -> None:
     gradients = []
-    inputs = operands()
+    inputs = operands(1700)
     for function in (attention, strictly(attention, trace=str(tmp_path), cache=False)):
         leaves = [t.clone().requires_grad_() for t in inputs]
         function(*leaves).square().sum().backward()
         gradients.append([leaf.grad for leaf in leaves])
-    torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-3, atol=1e-4)
     assert "attention" in [item["name"] for item in report_of(tmp_path, "backward")["rewrites"]]
 
 
