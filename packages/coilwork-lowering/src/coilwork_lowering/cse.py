@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import torch
 
+from coilwork_lowering.sharing import escapes, viewed_by
 from coilwork_lowering.torch_compat import Overload, schema_of
 
 # fresh memory, whose contents somebody may write: two calls are two tensors
@@ -18,6 +19,8 @@ _NEVER: Final = frozenset(
 
 def merge_common_subexpressions(gm: torch.fx.GraphModule) -> int:
     """Replace calls that repeat an earlier one in `gm`, in place; returns how many.
+
+    Two results that the graph returns, or views of them, stay two: their caller may write into one of them.
 
     Only pure operators on values take part: nothing random, nothing that writes, no higher-order operator. Two calls
     are equal when target, arguments and the autograd region (forward or backward) are.
@@ -37,11 +40,15 @@ def merge_common_subexpressions_in(graph: torch.fx.Graph) -> int:
             continue
         key = _key(node)
         first = seen.setdefault(key, node)
-        if first is not node:
+        if first is not node and not _returns_both(first, node):
             node.replace_all_uses_with(first)
             graph.erase_node(node)
             replaced += 1
     return replaced
+
+
+def _returns_both(first: torch.fx.Node, second: torch.fx.Node) -> bool:
+    return viewed_by(second) is None and escapes(second) and escapes(first)
 
 
 @cache
