@@ -13,11 +13,6 @@ static int64_t coarse_ms() {
   return static_cast<int64_t>(now.tv_sec) * 1000 + now.tv_nsec / 1000000;
 }
 
-// A function of torch failed where no slower way is left.
-struct Failed {
-  const char* what;
-};
-
 // One call of a program from Python, nested programs included.
 struct Call {
   const Program& program;
