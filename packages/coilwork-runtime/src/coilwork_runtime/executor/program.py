@@ -33,12 +33,14 @@ class NativeProgram:
 
     Attributes:
         call: the boxed callable: takes one list, which it empties, and returns a list.
+        direct: the same, called with the inputs one by one.
         plans: how each call of an operator is made.
         counters: how often it was called, and how often a call, a launch or a rare case went through Python:
             `calls`, `python_calls`, `python_launches`, `slow_paths`, `fallbacks`.
     """
 
     call: Call
+    direct: Callable[..., Sequence[Any]]
     plans: tuple[CallPlan, ...]
     counters: Callable[[], Mapping[str, int]]
 
@@ -86,7 +88,7 @@ def load_native(
         )
     except ValueError as error:
         raise ProgramBytesError("damaged-program", "a program cannot be loaded", reason=str(error)) from error
-    return NativeProgram(call=call, plans=plans, counters=call.counters)
+    return NativeProgram(call=call, direct=call, plans=plans, counters=call.counters)
 
 
 def executor_extension(store: Store | None) -> Any:
