@@ -126,7 +126,7 @@ class NativeRecorder:
     ) -> None:
         if event == "call":
             self.recorder = Recorder()
-        if event not in ("view", "taken", "return", "leave"):
+        if event not in ("view", "carve", "taken", "return", "leave"):
             self._forget_returned()
         address = 0 if tensor is None else tensor.untyped_storage().data_ptr()
         match event:

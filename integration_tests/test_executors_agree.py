@@ -28,8 +28,9 @@ RUNTIME = "integration_tests.memory_events"
 class BothExecutors:
     """A torch.compile backend that runs every graph by both executors, and the native one again under the lifetime checker."""
 
-    def __init__(self, store: MemoryStore) -> None:
+    def __init__(self, store: MemoryStore, *, pools: bool = False) -> None:
         self.store = store
+        self.options = CompileOptions(strict=True, pools=pools)
         self.calls = 0
         self.events = 0
         self.peaks: list[tuple[int | None, int]] = []
@@ -46,7 +47,7 @@ class BothExecutors:
         )
 
     def _compile(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, role: Role) -> Any:
-        job = open_job(gm, example_inputs, role=role, options=CompileOptions(strict=True))
+        job = open_job(gm, example_inputs, role=role, options=self.options)
         compiled = run_stages(job, fallback=())
         data = emit_native(compiled.program)
         assert data == compiled.native
@@ -105,11 +106,12 @@ def store() -> MemoryStore:
     return MemoryStore()
 
 
+@pytest.mark.parametrize("pools", [False, True], ids=["single", "pools"])
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
-def test_executors_agree(case: Case, store: MemoryStore) -> None:
+def test_executors_agree(case: Case, pools: bool, store: MemoryStore) -> None:
     torch._dynamo.reset()
     torch.manual_seed(0)
-    both = BothExecutors(store)
+    both = BothExecutors(store, pools=pools)
     compiled = torch.compile(case.make(), backend=both)
     with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
         for inputs_of_call in case.calls:

@@ -161,6 +161,7 @@ class Runner {
       case POOL:
         return tell(call_, memory_, frame_, "alloc", step.a);
       case CARVE:
+        return tell(call_, memory_, frame_, "carve", step.a);
       case VIEW:
         return tell(call_, memory_, frame_, "view", step.a);
       case REUSE:
