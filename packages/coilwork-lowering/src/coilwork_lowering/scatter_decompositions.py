@@ -113,12 +113,7 @@ def _index_reduce(
         require(size == (index.shape[0] if k == at else wanted), _refused)
     shape = [-1 if k == at else 1 for k in range(value.dim())]
     positions = index.to(torch.int64).view(shape).expand(source.shape)
-    return torch.ops.aten.scatter_reduce.two(
-        value, at, positions, source, _REDUCE[reduce], include_self=include_self
-    )
-
-
-_REDUCE: Final = {"prod": "prod", "mean": "mean", "amax": "amax", "amin": "amin"}
+    return torch.ops.aten.scatter_reduce.two(value, at, positions, source, reduce, include_self=include_self)
 
 
 def _put(value: torch.Tensor, index: torch.Tensor, source: torch.Tensor, accumulate: bool = False) -> Any:
