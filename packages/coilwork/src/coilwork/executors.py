@@ -18,6 +18,7 @@ from coilwork_runtime import (
     ExecutorUnavailableError,
     LifetimeChecker,
     NativeProgram,
+    ProductLibrary,
     load_native,
 )
 from coilwork_runtime.loader import execute_module
@@ -89,6 +90,7 @@ def load(graph: Loadable, *, options: CompileOptions, builder: Builder, store: S
                 fallback=in_python,
                 store=store,
                 watch=LifetimeChecker() if options.check_lifetimes else None,
+                products=_products(graph, options),
             )
             return _native(program)
         except ExecutorUnavailableError as error:
@@ -109,6 +111,12 @@ def load(graph: Loadable, *, options: CompileOptions, builder: Builder, store: S
 def _native(program: NativeProgram) -> Driven:
     calls = {plan.target: plan.reason for plan in program.in_python}
     return Driven(call=program.call, executor="native", python_calls=calls)
+
+
+def _products(graph: Loadable, options: CompileOptions) -> ProductLibrary | None:
+    """Who computes matrix products instead of ATen."""
+    on_gpu = any(device.startswith("cuda") for device in graph.devices)
+    return ProductLibrary() if on_gpu and options.products == "cublaslt" else None
 
 
 def _obstacle(graph: Loadable, wanted: Executor) -> str:
