@@ -36,9 +36,11 @@ class Driven:
         executor: `native` or `python`; what a wrapper other than `python` is called otherwise.
         reason: why it is not the native executor; empty if it is, or if nobody asked for it.
         python_calls: operators that the native executor calls through Python, with the reason for each.
+        direct: does what `call` does with the inputs one by one, if there is such a callable that leaves nothing to others.
     """
 
     call: Call
+    direct: Callable[..., Sequence[Any]] | None = None
     executor: str
     reason: str = ""
     python_calls: Mapping[str, str]
@@ -110,7 +112,9 @@ def load(graph: Loadable, *, options: CompileOptions, builder: Builder, store: S
 
 def _native(program: NativeProgram) -> Driven:
     calls = {plan.target: plan.reason for plan in program.in_python}
-    return Driven(call=program.call, executor="native", python_calls=calls)
+    # operators of libraries are looked after by AOTAutograd when they are first called
+    direct = None if calls else program.direct
+    return Driven(call=program.call, direct=direct, executor="native", python_calls=calls)
 
 
 def _products(graph: Loadable, options: CompileOptions) -> ProductLibrary | None:

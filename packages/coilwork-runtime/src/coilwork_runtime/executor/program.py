@@ -34,6 +34,7 @@ class NativeProgram:
 
     Attributes:
         call: the boxed callable: takes one list, which it empties, and returns a list.
+        direct: the same, called with the inputs one by one.
         plans: how each call of an operator is made.
         counters: how often it was called, and how often a call, a launch or a rare case went through Python:
             `calls`, `python_calls`, `python_launches`, `slow_paths`, `fallbacks`; and matrix products that cuBLASLt did, and those
@@ -41,6 +42,7 @@ class NativeProgram:
     """
 
     call: Call
+    direct: Callable[..., Sequence[Any]]
     plans: tuple[CallPlan, ...]
     counters: Callable[[], Mapping[str, int]]
 
@@ -92,7 +94,7 @@ def load_native(
         )
     except ValueError as error:
         raise ProgramBytesError("damaged-program", "a program cannot be loaded", reason=str(error)) from error
-    return NativeProgram(call=call, plans=plans, counters=call.counters)
+    return NativeProgram(call=call, direct=call, plans=plans, counters=call.counters)
 
 
 def _opened(products: ProductLibrary, extension: Any) -> int:

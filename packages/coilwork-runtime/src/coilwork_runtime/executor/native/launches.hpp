@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "memory.hpp"
+#include "resolving.hpp"
 
 namespace coilwork {
 
@@ -40,6 +41,20 @@ constexpr int INVALID_CONTEXT = 201;
 class Launches {
  public:
   Launches(Call& call, Frame& frame, Memory& memory) : call_(call), frame_(frame), memory_(memory) {}
+
+  // Calls a C++ kernel whose arguments were laid out when the program was loaded.
+  void run_kernel(const Step& step) {
+    if ((++call_.launches & 3) == 0) look_for_signals(call_);
+    const Argument* arguments = frame_.part.arguments.data() + step.list.first;
+    uint64_t words[MOST_PREPARED];
+    for (uint32_t k = 0; k < step.list.count; ++k) {
+      const Argument& argument = arguments[k];
+      words[k] = argument.is_size ? static_cast<uint64_t>(frame_.registers[argument.number])
+                                  : address_of(argument.number) + static_cast<uint64_t>(argument.offset);
+    }
+    const int64_t failed = call_words(step.function, words, step.list.count);
+    if (step.flag && failed) refuse(*call_.program.kernels[step.a], failed);
+  }
 
   void launch(const Step& step) {
     Kernel& kernel = *call_.program.kernels[step.a];
@@ -85,7 +100,10 @@ class Launches {
       }
     }
     const int64_t failed = call_words(form.function, words, count);
-    if (!form.checks || failed == 0) return;
+    if (form.checks && failed) refuse(kernel, failed);
+  }
+
+  [[noreturn]] void refuse(const Kernel& kernel, int64_t failed) {
     WithPython python(call_);
     slowly(call_, "failed_check", "(OL)", kernel.launcher, static_cast<long long>(failed));
     throw Failed{"a check in a kernel failed"};

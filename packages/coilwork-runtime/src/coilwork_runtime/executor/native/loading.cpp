@@ -3,6 +3,7 @@
 
 #include "plans.hpp"
 #include "references.hpp"
+#include "resolving.hpp"
 
 namespace coilwork {
 
@@ -94,6 +95,8 @@ Program* load_program(PyObject* args) {
     parse_kernels(*program, kernels);
     handles_from(*program, constants, program->constants);
     if (program->constants.size() != program->keys.size()) throw Damaged{"constants are missing"};
+    if (!program->watch)
+      for (Part& part : program->parts) Resolver(*program, part).resolve();
     return program;
   } catch (const Damaged& damaged) {
     PyErr_Format(PyExc_ValueError, "the program cannot be read: %s", damaged.what);

@@ -25,7 +25,7 @@ class Memory {
   // The tensor behind a name, of its own layout.
   AtenTensorHandle tensor(uint32_t number) {
     Slot& found = slot(number);
-    if (found.state == Slot::MEMORY) materialise(found);
+    if (found.state == Slot::MEMORY || found.state == Slot::WITHIN) materialise(found);
     if (!found.handle) throw Failed{"a name is used that is not alive"};
     return found.handle;
   }
@@ -91,6 +91,16 @@ class Memory {
       target.layout = step.layout;
     }
     if (step.code == REUSE) source.release();
+  }
+
+  // A view of memory that another slot keeps until nobody needs it (resolving.hpp).
+  void point(const Step& step) {
+    Slot& target = slot(step.a);
+    Slot& root = slot(step.root);
+    target.data = data_of(slot(step.b)) + step.offset + step.scale * frame_.registers[step.c];
+    target.handle = root.handle;
+    target.layout = step.layout;
+    target.state = step.flag ? Slot::BORROWED : Slot::WITHIN;
   }
 
   // Refuses an input that is not as declared; one that should be aligned and is not is replaced by a copy.

@@ -13,7 +13,9 @@
 namespace coilwork {
 
 enum Code : uint8_t {
-  COMPUTE = 1, BIND, CHECK, ALLOC, POOL, CARVE, REUSE, VIEW, LAUNCH, CALL, REQUIRE, COND, WHILE, FREE, RETURN, SETTLE
+  COMPUTE = 1, BIND, CHECK, ALLOC, POOL, CARVE, REUSE, VIEW, LAUNCH, CALL, REQUIRE, COND, WHILE, FREE, RETURN, SETTLE,
+  // made while a program is loaded (resolving.hpp)
+  RUN_KERNEL, POINT
 };
 enum class Seen : uint8_t { SAME, LAYOUT, BITS };
 enum Wanted : uint8_t { NOTHING, TENSOR, NUMBER, IGNORED };  // of inputs, results of calls, results of programs
@@ -42,6 +44,18 @@ struct Step {
   uint32_t place = 0;
   uint32_t a = NONE, b = NONE, c = NONE, layout = NONE;
   Span list, more, rest;
+  uint32_t number = 0;         // in the program, as it was written
+  uint32_t root = NONE;        // POINT: the slot that keeps the memory
+  int64_t offset = 0;          // POINT: bytes, on top of the register times `scale`
+  int64_t scale = 0;
+  void* function = nullptr;    // RUN_KERNEL
+};
+
+// What a kernel is given when it is run as RUN_KERNEL: a register, or memory so many bytes after the start of a slot's.
+struct Argument {
+  uint32_t number = 0;
+  bool is_size = false;
+  int64_t offset = 0;
 };
 
 struct Part {
@@ -62,6 +76,7 @@ struct Part {
   std::vector<Layout> layouts;
   std::vector<Step> steps;
   std::vector<uint32_t> words;
+  std::vector<Argument> arguments;
 
   size_t registers() const { return variables + constants.size(); }
 };

@@ -1,5 +1,5 @@
 // coilwork_executor: Program(data, plans, kernels, constants, torch, faults, fallback, watch) is a callable over one list of
-// inputs, which it empties, that returns a list of results. See coilwork_runtime/executor/program.py.
+// inputs, which it empties, or over the inputs one by one, that returns a list of results. See coilwork_runtime/executor/program.py.
 #include <new>
 
 #include "running.hpp"
@@ -13,41 +13,37 @@ struct Object {
 };
 
 // Inputs as they are given: handles for tensors, numbers for sizes. False if one of them is neither.
-static bool read_inputs(const Program& program, PyObject* list, Frame& frame) {
+static bool read_inputs(const Program& program, PyObject* const* given, size_t count, Frame& frame) {
   const Part& part = frame.part;
-  const Py_ssize_t given = PyList_GET_SIZE(list);
-  if (given != static_cast<Py_ssize_t>(part.inputs.size())) {
-    PyErr_Format(PyExc_ValueError, given < static_cast<Py_ssize_t>(part.inputs.size())
-                     ? "not enough values to unpack (expected %zu, got %zd)"
-                     : "too many values to unpack (expected %zu)",
-                 part.inputs.size(), given);
+  if (count != part.inputs.size()) {
+    PyErr_Format(PyExc_ValueError, count < part.inputs.size() ? "not enough values to unpack (expected %zu, got %zu)"
+                                                              : "too many values to unpack (expected %zu)",
+                 part.inputs.size(), count);
     throw_python();
   }
   size_t tensors = 0;
-  for (Py_ssize_t k = 0; k < given; ++k) {
+  for (size_t k = 0; k < count; ++k) {
     const Part::Input& input = part.inputs[k];
     if (input.kind == 0) {
       ++tensors;
     } else if (input.kind == 1) {
-      PyObject* number = PyList_GET_ITEM(list, k);
-      if (!PyLong_CheckExact(number)) return false;
-      frame.registers[input.number] = PyLong_AsLongLong(number);
+      if (!PyLong_CheckExact(given[k])) return false;
+      frame.registers[input.number] = PyLong_AsLongLong(given[k]);
       if (frame.registers[input.number] == -1 && PyErr_Occurred()) throw_python();
     }
   }
-  std::vector<AtenTensorHandle> handles;
-  handles.reserve(tensors);
-  if (tensors == part.inputs.size()) {
-    handles_from(program, list, handles);
-  } else if (tensors) {
-    const Reference only = checked(PyList_New(0));
-    for (Py_ssize_t k = 0; k < given; ++k)
-      if (part.inputs[k].kind == 0 && PyList_Append(only.get(), PyList_GET_ITEM(list, k)) != 0) throw_python();
-    handles_from(program, only.get(), handles);
+  if (!tensors) return true;
+  const Reference only = checked(PyList_New(static_cast<Py_ssize_t>(tensors)));
+  Py_ssize_t next = 0;
+  for (size_t k = 0; k < count; ++k) {
+    if (part.inputs[k].kind != 0) continue;
+    Py_INCREF(given[k]);
+    PyList_SET_ITEM(only.get(), next++, given[k]);
   }
-  size_t next = 0;
+  const Reference capsules = checked(PyObject_CallOneArg(program.handles_of, only.get()));
+  next = 0;
   for (const Part::Input& input : part.inputs)
-    if (input.kind == 0) frame.slots[input.number].own(handles.at(next++));
+    if (input.kind == 0) frame.slots[input.number].own(handle_in(capsules.get(), next++));
   return true;
 }
 
@@ -112,15 +108,23 @@ static int32_t product_settings_of(const Program& program) {
   return static_cast<int32_t>(found);
 }
 
-static PyObject* run_program(const Program& program, PyObject* list) {
+// `list` holds the inputs if they were given in one, which is emptied once they are read.
+static PyObject* run_program(const Program& program, PyObject* list, PyObject* const* given, size_t count) {
   program.counters.calls.fetch_add(1, std::memory_order_relaxed);
   Call call(program);
   Frame frame(program.parts[0]);
-  if (!read_inputs(program, list, frame)) {
+  if (!read_inputs(program, given, count, frame)) {
     program.counters.fallbacks.fetch_add(1, std::memory_order_relaxed);
-    return PyObject_CallOneArg(program.fallback, list);
+    const Surroundings surroundings(call);
+    if (list) return PyObject_CallOneArg(program.fallback, list);
+    const Reference inputs = checked(PyList_New(static_cast<Py_ssize_t>(count)));
+    for (size_t k = 0; k < count; ++k) {
+      Py_INCREF(given[k]);
+      PyList_SET_ITEM(inputs.get(), static_cast<Py_ssize_t>(k), given[k]);
+    }
+    return PyObject_CallOneArg(program.fallback, inputs.get());
   }
-  if (PyList_SetSlice(list, 0, PyList_GET_SIZE(list), nullptr) != 0) throw_python();
+  if (list && PyList_SetSlice(list, 0, PyList_GET_SIZE(list), nullptr) != 0) throw_python();
   Runner::place_constants(program, frame);
   if (program.products) call.product_settings = product_settings_of(program);
   Runner runner(call, frame);
@@ -141,12 +145,18 @@ static PyObject* run_program(const Program& program, PyObject* list) {
 }
 
 static PyObject* object_call(PyObject* self, PyObject* const* args, size_t flags, PyObject* keywords) {
-  if (PyVectorcall_NARGS(flags) != 1 || keywords || !PyList_Check(args[0])) {
-    PyErr_SetString(PyExc_TypeError, "a program takes one list of inputs");
+  if (keywords && PyTuple_GET_SIZE(keywords)) {
+    PyErr_SetString(PyExc_TypeError, "a program takes one list of inputs, or the inputs one by one");
     return nullptr;
   }
+  const Program& program = *reinterpret_cast<Object*>(self)->program;
+  const size_t count = static_cast<size_t>(PyVectorcall_NARGS(flags));
   try {
-    return run_program(*reinterpret_cast<Object*>(self)->program, args[0]);
+    if (count == 1 && PyList_Check(args[0])) {
+      PyObject* list = args[0];
+      return run_program(program, list, PySequence_Fast_ITEMS(list), static_cast<size_t>(PyList_GET_SIZE(list)));
+    }
+    return run_program(program, nullptr, args, count);
   } catch (Raised& raised) {
     PyErr_Restore(raised.type, raised.value, raised.trace);
   } catch (const Failed& failed) {

@@ -83,7 +83,7 @@ class Products {
     Slot& slot = memory_.slot(number);
     if (!slot.handle) return false;
     seen.data = reinterpret_cast<uintptr_t>(data_of(slot));
-    if (slot.state == Slot::MEMORY) {
+    if (slot.state == Slot::MEMORY || slot.state == Slot::WITHIN) {
       const Layout& layout = memory_.layout(slot.layout);
       const Extents extents(layout, memory_.frame());
       memcpy(room, extents.sizes, extents.rank * sizeof *room);
