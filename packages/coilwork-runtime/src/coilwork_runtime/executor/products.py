@@ -8,7 +8,7 @@ another way; they are the same in every call. What is refused is done by ATen.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ from coilwork_runtime.executor.recorded_calls import Argument, RecordedCall, Slo
 from coilwork_runtime.torch_compat import product_settings
 
 NO_PRODUCT: Final = bytes((0,))
-_OPERANDS: Final = {"aten.mm.out": 2, "aten.bmm.out": 2, "aten.addmm.out": 3}
+_OPERANDS: Final[Mapping[str, int]] = {"aten.mm.out": 2, "aten.bmm.out": 2, "aten.addmm.out": 3}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
