@@ -188,16 +188,13 @@ class Launches {
   uint64_t scratch_bytes(int64_t bytes, std::vector<Scratch>& scratch, size_t most, int32_t device) {
     scratch.reserve(most);  // so that slots never move
     scratch.emplace_back();
-    const int32_t kind = device < 0 ? torch.aoti_torch_device_type_cpu() : torch.aoti_torch_device_type_cuda();
-    const int64_t one = 1;
-    AtenTensorHandle made = nullptr;
-    if (torch.aoti_torch_empty_strided(1, &bytes, &one, torch.aoti_torch_dtype_uint8(), kind, device < 0 ? 0 : device,
-                                       &made) != 0) {
+    Slot& slot = scratch.back().slot;
+    if (void* found = memory_.bytes(bytes, device, slot)) return reinterpret_cast<uint64_t>(found);
+    if (!slot.handle) {
       WithPython python(call_);
-      made = tensor_slowly(call_, "scratch", "(Li)", static_cast<long long>(bytes), int(device));
+      slot.own(tensor_slowly(call_, "scratch", "(Li)", static_cast<long long>(bytes), int(device)));
     }
-    scratch.back().slot.own(made);
-    return reinterpret_cast<uint64_t>(data_of(scratch.back().slot));
+    return reinterpret_cast<uint64_t>(data_of(slot));
   }
 
   void through_python(Kernel& kernel, const Step& step) {
