@@ -14,7 +14,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_expr, symbol
 from coilwork_ir.kernels import Kernel, Range, Store, TensorArg
 from coilwork_ir.ops import REDUCE_OPS, SCALAR_OPS
-from coilwork_ir.scalar import Scalar, cast, load, op
+from coilwork_ir.scalar import Scalar, cast, const, load, op
 
 N = symbol("n0", lo=0)
 X = symbol("x0", extent=N)
@@ -264,6 +264,24 @@ def test_bitcasts(load_kernel: Callable) -> None:
     outputs = [torch.empty(50, dtype=torch.int32), torch.empty(50, dtype=torch.int16)]
     load_kernel(kernel)(a, b, *outputs, 50)
     assert torch.equal(outputs[0], a.view(torch.int32)) and torch.equal(outputs[1], b.view(torch.int16))
+
+
+@pytest.mark.parametrize(
+    ("bits", "kind", "dtype"),
+    [(DType.I32, DType.F32, torch.float32), (DType.I64, DType.F64, torch.float64)],
+)
+def test_a_number_has_as_many_bits_as_its_type(
+    load_kernel: Callable, bits: DType, kind: DType, dtype: torch.dtype
+) -> None:
+    kernel = elementwise(
+        f"bitcast_number_{bits.text}",
+        (kind,),
+        lambda v: [op("copysign", op("bitcast", const(1, bits), dtype=kind), v[0])],
+    )
+    a = torch.tensor([1.0, -1.0], dtype=dtype)
+    output = torch.empty(2, dtype=dtype)
+    load_kernel(kernel)(a, output, 2)
+    assert torch.equal(output, torch.nextafter(torch.zeros_like(a), a))
 
 
 def test_low_precision_operands_are_widened(load_kernel: Callable) -> None:
