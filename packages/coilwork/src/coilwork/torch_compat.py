@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 import torch
 from torch._dynamo.utils import counters, flatten_graph_inputs
 from torch._functorch import config as functorch_config
+from torch._functorch._aot_autograd.schemas import OutputType
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch._guards import TracingContext
 from torch._higher_order_ops.effects import _EffectType, _get_effect, _register_effectful_op
@@ -133,6 +134,26 @@ def returned_outputs() -> int | None:
     context = TracingContext.try_get()
     metadata = None if context is None else context.fw_metadata
     return None if metadata is None else int(metadata.num_forward)
+
+
+def aliased_inputs() -> tuple[tuple[int, int], ...]:
+    """Pairs (output, input) of the forward or inference graph being compiled: results that its caller gets as views of inputs."""
+    context = TracingContext.try_get()
+    metadata = None if context is None else context.fw_metadata
+    if metadata is None:
+        return ()
+    # New contents of inputs that the graph does not overwrite itself come first.
+    results = enumerate(metadata.output_info, start=len(metadata.mutated_inp_runtime_indices))
+    return tuple(
+        (output, int(info.base_idx))
+        for output, info in results
+        if info.output_type is OutputType.alias_of_input and info.base_idx is not None
+    )
+
+
+def is_view(target: object) -> bool:
+    """Whether an operator returns memory of its first argument and changes nothing."""
+    return isinstance(target, OpOverload) and target.is_view
 
 
 def donated_input_positions() -> tuple[int, ...]:
