@@ -30,7 +30,13 @@ def a_new_one_beside(x: Tensor) -> tuple[Tensor, Tensor]:
     return y, x[:, x.shape[1] // 2 :]
 
 
-@pytest.mark.parametrize("function", [half_written, all_written, a_new_one_beside])
+def repeated(x: Tensor) -> Tensor:
+    """The new contents are one row, which lies otherwise than the input."""
+    x.copy_(torch.arange(x.shape[1]))
+    return x[:, : x.shape[1] // 2]
+
+
+@pytest.mark.parametrize("function", [half_written, all_written, a_new_one_beside, repeated])
 @pytest.mark.parametrize("training", [False, True])
 def test_of_any_size_and_place(function: Callable[[Tensor], Tensor], training: bool) -> None:
     def call(run: Callable[[Tensor], Tensor], offset: int, columns: int) -> tuple[list[Tensor], Tensor]:
@@ -74,10 +80,11 @@ def test_views_are_taken_from_the_input_and_what_is_new_stays() -> None:
     assert first.data_ptr() == given.data_ptr() + 4 != second.data_ptr() + 4
 
 
-def test_what_has_another_form_stays() -> None:
-    gm = graph_of(lambda x: ((x.t() * 2).clone(memory_format=torch.contiguous_format)[1:],), torch.ones(2, 3))
-    assert with_views(gm, [(0, 0)]) is gm
+def test_what_is_no_view_of_new_contents_stays() -> None:
+    gm = graph_of(written, torch.ones(2, 3))
     assert with_views(gm, []) is gm
+    gm = graph_of(lambda x: (x.copy_(x * 2) + 1,), torch.ones(2, 3))
+    assert with_views(gm, [(0, 0)]) is gm
 
 
 def test_an_empty_result_takes_over_no_memory() -> None:

@@ -14,21 +14,27 @@ from typing import Any
 import torch
 from torch import fx
 
-from coilwork.torch_compat import aliased_inputs, is_view
+from coilwork.torch_compat import aliased_inputs, is_view, renewed_inputs, run_on_fakes
+
+_COPY = torch.ops.aten.copy_.default
 
 
 def returning_views_of_inputs(gm: fx.GraphModule) -> fx.GraphModule:
     """The forward or inference graph that is being compiled, with such results taken from the inputs."""
-    return with_views(gm, aliased_inputs())
+    return with_views(gm, aliased_inputs(), renewed_inputs())
 
 
-def with_views(gm: fx.GraphModule, aliases: Sequence[tuple[int, int]]) -> fx.GraphModule:
-    """`gm`, or a copy in which the outputs named by `aliases`, pairs (output, input), are views of the inputs.
+def with_views(
+    gm: fx.GraphModule, aliases: Sequence[tuple[int, int]], renewed: Sequence[tuple[int, int]] = ()
+) -> fx.GraphModule:
+    """`gm`, or a copy in which the outputs named by `aliases` are views of the inputs: pairs (output, input).
 
-    What is no view of a value of the input's form stays.
+    `renewed` are the outputs that are new contents of inputs, which the graph does not overwrite itself. A result that is
+    no view of new contents stays.
     """
-    found = [(output, chain, base) for output, base in aliases if (chain := _chain(gm, output, base))]
-    if not found:
+    contents = _contents(gm, renewed)
+    chains = {output: _chain(gm, output, contents.get(base)) for output, base in aliases}
+    if not any(chains.values()):
         return gm
     copies: dict[fx.Node, fx.Node] = {}
     graph = fx.Graph()
@@ -38,11 +44,14 @@ def with_views(gm: fx.GraphModule, aliases: Sequence[tuple[int, int]]) -> fx.Gra
     last = graph.output_node()
     results = list(_items(last))
     with graph.inserting_before(last):
-        for output, chain, base in found:
-            replaced = {**copies, chain[0]: inputs[base]}
-            for node in chain[1:]:
-                replaced[node] = graph.node_copy(node, replaced.__getitem__)
-            results[output] = replaced[chain[-1]]
+        for output, base in aliases:
+            replaced = dict(copies)
+            for position, node in enumerate(chains[output]):
+                replaced[node] = (
+                    inputs[base] if position == 0 else graph.node_copy(node, replaced.__getitem__)
+                )
+                replaced[node].meta["val"] = run_on_fakes(replaced[node])
+                results[output] = replaced[node]
     last.args = (tuple(results),)
     made = fx.GraphModule(gm, graph)
     made.meta.update(gm.meta)
@@ -55,19 +64,33 @@ def _items(output: fx.Node) -> Sequence[Any]:
     return items
 
 
-def _chain(gm: fx.GraphModule, output: int, base: int) -> list[fx.Node]:
-    """From the new contents of input `base` to the output, view by view; empty if the output is made otherwise."""
+def _contents(gm: fx.GraphModule, renewed: Sequence[tuple[int, int]]) -> dict[int, fx.Node]:
+    """What inputs, by position, hold in the end, as far as they are overwritten by something of their form."""
+    given = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    results = _items(gm.graph.output_node())
+    found = {base: results[output] for output, base in renewed}
+    for node in gm.graph.nodes:
+        if node.target is _COPY and node.args[0] in given:
+            found[given.index(node.args[0])] = node.args[1]
+    return {
+        base: node
+        for base, node in found.items()
+        if isinstance(node, fx.Node) and _form(node) == _form(given[base])
+    }
+
+
+def _chain(gm: fx.GraphModule, output: int, contents: fx.Node | None) -> list[fx.Node]:
+    """From `contents` to the output, view by view; empty if the output is made otherwise."""
     node = _items(gm.graph.output_node())[output]
-    given = [one for one in gm.graph.nodes if one.op == "placeholder"][base]
     chain: list[fx.Node] = []
     while isinstance(node, fx.Node):
         chain.insert(0, node)
+        if node is contents:
+            return chain
         if not _is_view(node):
             break
         node = node.args[0]
-    if not isinstance(node, fx.Node) or node.op == "placeholder":
-        return []
-    return chain if _form(node) == _form(given) else []
+    return []
 
 
 def _is_view(node: fx.Node) -> bool:
@@ -77,7 +100,5 @@ def _is_view(node: fx.Node) -> bool:
 
 def _form(node: fx.Node) -> tuple[object, ...] | None:
     value = node.meta.get("val")
-    if not isinstance(value, torch.Tensor):
-        return None
     # Sizes as text: their comparison would be a guard.
-    return (value.dtype, *map(str, value.shape), *map(str, value.stride()))
+    return (value.dtype, *map(str, value.shape)) if isinstance(value, torch.Tensor) else None

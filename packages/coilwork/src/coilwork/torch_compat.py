@@ -8,7 +8,7 @@ before 2.13 nothing says that checks of linear algebra have effects.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final, Protocol
 
 import torch
@@ -19,7 +19,7 @@ from torch._functorch.aot_autograd import aot_module_simplified
 from torch._guards import TracingContext
 from torch._higher_order_ops.effects import _EffectType, _get_effect, _register_effectful_op
 from torch._ops import HigherOrderOperator, OpOverload
-from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -149,6 +149,24 @@ def aliased_inputs() -> tuple[tuple[int, int], ...]:
         for output, info in results
         if info.output_type is OutputType.alias_of_input and info.base_idx is not None
     )
+
+
+def renewed_inputs() -> tuple[tuple[int, int], ...]:
+    """Pairs (output, input) of that graph: new contents of an input, which AOTAutograd copies into it after the call."""
+    context = TracingContext.try_get()
+    metadata = None if context is None else context.fw_metadata
+    return () if metadata is None else tuple(enumerate(metadata.mutated_inp_runtime_indices))
+
+
+def run_on_fakes(node: torch.fx.Node) -> Any:
+    """What `node`, an input or a call of an operator, gives for the fake tensors in its arguments' metadata."""
+    if node.op == "placeholder":
+        return node.meta["val"]
+    target: Any = node.target
+    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda argument: argument.meta["val"])
+    tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, FakeTensor)]
+    with tensors[0].fake_mode if tensors else nullcontext():
+        return target(*args, **kwargs)
 
 
 def is_view(target: object) -> bool:
