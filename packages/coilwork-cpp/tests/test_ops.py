@@ -266,23 +266,23 @@ def test_bitcasts(load_kernel: Callable) -> None:
     assert torch.equal(outputs[0], a.view(torch.int32)) and torch.equal(outputs[1], b.view(torch.int16))
 
 
-<<<<<<< HEAD
-@pytest.mark.parametrize(
-    ("bits", "kind", "dtype"),
-    [(DType.I32, DType.F32, torch.float32), (DType.I64, DType.F64, torch.float64)],
-)
-def test_a_number_has_as_many_bits_as_its_type(
-    load_kernel: Callable, bits: DType, kind: DType, dtype: torch.dtype
-) -> None:
+def test_bitcasts_of_constants(load_kernel: Callable) -> None:
+    """Whatever type C++ takes their text for."""
     kernel = elementwise(
-        f"bitcast_number_{bits.text}",
-        (kind,),
-        lambda v: [op("copysign", op("bitcast", const(1, bits), dtype=kind), v[0])],
+        "constant_bits",
+        (DType.F64, DType.BF16),
+        lambda v: [
+            op("copysign", op("bitcast", const(1, DType.I64), dtype=DType.F64), v[0]),
+            op(
+                "where", op("lt", v[1], v[1]), v[1], op("bitcast", const(-16512, DType.I16), dtype=DType.BF16)
+            ),
+        ],
     )
-    a = torch.tensor([1.0, -1.0], dtype=dtype)
-    output = torch.empty(2, dtype=dtype)
-    load_kernel(kernel)(a, output, 2)
-    assert torch.equal(output, torch.nextafter(torch.zeros_like(a), a))
+    a, b = torch.randn(50, dtype=torch.float64), torch.randn(50).bfloat16()
+    outputs = [torch.empty_like(a), torch.empty_like(b)]
+    load_kernel(kernel)(a, b, *outputs, 50)
+    assert torch.equal(outputs[0], torch.copysign(torch.tensor(5e-324, dtype=torch.float64), a))
+    assert torch.equal(outputs[1], torch.full_like(b, -1.0))
 
 
 @pytest.mark.parametrize("bits", [DType.I32, DType.I64])
@@ -301,25 +301,6 @@ def test_there_and_back_between_floats_and_integers(
     load_kernel(kernel)(x, output, x.numel())
     wanted = x.to(torch_dtype(bits)).to(x.dtype)
     assert torch.equal(output, wanted) and torch.equal(output.signbit(), wanted.signbit())
-=======
-def test_bitcasts_of_constants(load_kernel: Callable) -> None:
-    """Whatever type C++ takes their text for."""
-    kernel = elementwise(
-        "constant_bits",
-        (DType.F64, DType.BF16),
-        lambda v: [
-            op("copysign", op("bitcast", const(1, DType.I64), dtype=DType.F64), v[0]),
-            op(
-                "where", op("lt", v[1], v[1]), v[1], op("bitcast", const(-16512, DType.I16), dtype=DType.BF16)
-            ),
-        ],
-    )
-    a, b = torch.randn(50, dtype=torch.float64), torch.randn(50).bfloat16()
-    outputs = [torch.empty_like(a), torch.empty_like(b)]
-    load_kernel(kernel)(a, b, *outputs, 50)
-    assert torch.equal(outputs[0], torch.copysign(torch.tensor(5e-324, dtype=torch.float64), a))
-    assert torch.equal(outputs[1], torch.full_like(b, -1.0))
->>>>>>> main
 
 
 def test_low_precision_operands_are_widened(load_kernel: Callable) -> None:

@@ -39,21 +39,12 @@ def apply(name: str, operand_types: Sequence[DType], result: DType, operands: Se
     return convert(code, compute, result) if result.is_low_precision else code
 
 
-<<<<<<< HEAD
-def _bitcast(operand: Code, given: DType, result: DType) -> Code:
-    if result.is_bool:
-        return Binary("!=", operand, ZERO)
-    if isinstance(operand, Literal):
-        # an integer alone would be as wide as it has to be
-        operand = Call(value_type(given), (operand,))
-=======
 def _bitcast(operand: Code, source: DType, result: DType) -> Code:
     if result.is_bool:
         return Binary("!=", operand, ZERO)
     if isinstance(operand, Literal) and source.is_integer:
         # a number in C++ is an `int`, however many bits the constant has
         operand = Call(value_type(source), (operand,))
->>>>>>> main
     return Call("__builtin_bit_cast", (Literal(value_type(result)), operand))
 
 

@@ -32,6 +32,8 @@ def with_views(
     `renewed` are the outputs that are new contents of inputs, which the graph does not overwrite itself. A result that is
     no view of new contents stays.
     """
+    if not aliases:
+        return gm
     contents = _contents(gm, renewed)
     chains = {output: _chain(gm, output, contents.get(base)) for output, base in aliases}
     if not any(chains.values()):
