@@ -8,17 +8,18 @@ before 2.13 nothing says that checks of linear algebra have effects.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Final, Protocol
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Final, Protocol, runtime_checkable
 
 import torch
 from torch._dynamo.utils import counters, flatten_graph_inputs
 from torch._functorch import config as functorch_config
+from torch._functorch._aot_autograd.schemas import OutputType, PlainTensorMeta
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch._guards import TracingContext
 from torch._higher_order_ops.effects import _EffectType, _get_effect, _register_effectful_op
 from torch._ops import HigherOrderOperator, OpOverload
-from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -30,10 +31,21 @@ NEWEST: Final = (2, 13)
 BoxedCallable = Callable[[list[Any]], Any]
 
 
+NO_ALIAS: Final = (OutputType.non_alias, OutputType.unsafe_view_alias, OutputType.custom_function_view)
+
+
 class GraphCompiler(Protocol):
     """What AOTAutograd calls with each graph that it makes."""
 
     def __call__(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedCallable: ...
+
+
+@runtime_checkable
+class HasDirect(Protocol):
+    """A compiled graph that may also be called with its inputs one by one, under any grad mode."""
+
+    @property
+    def direct(self) -> Callable[..., Sequence[Any]] | None: ...
 
 
 def check_torch_version(version: str = torch.__version__) -> None:
@@ -67,7 +79,23 @@ def compile_with_aot_autograd(
     decompositions: dict[Any, Callable[..., Any]],
     partition: Callable[..., Any],
 ) -> Callable[..., Any]:
-    """Run AOTAutograd over a Dynamo graph with our compilers."""
+    """Run AOTAutograd over a Dynamo graph with our compilers.
+
+    Where its wrapper would hand inputs and results through as they are, what it returns is the compiled graph itself.
+    """
+    direct: list[Callable[..., Any] | None] = []
+
+    count = len(example_inputs)
+    # it has to be switched off in calls; while a graph is compiled it is off
+    autocast = torch._C._is_any_autocast_enabled()
+
+    def noting(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedCallable:
+        made = inference(gm, example_inputs)
+        compiled: object = made
+        plain = not autocast and len(example_inputs) == count and hands_through()
+        direct.append(compiled.direct if plain and isinstance(compiled, HasDirect) else None)
+        return made
+
     counters["aot_autograd"]["total"] += 1
     # Otherwise the tokens that order calls with effects are inputs and outputs of the graph, and None at run time.
     with functorch_config.patch(unlift_effect_tokens=True), checks_have_effects():
@@ -76,13 +104,43 @@ def compile_with_aot_autograd(
             example_inputs,
             fw_compiler=forward,
             bw_compiler=torch._dynamo.disable(backward),
-            inference_compiler=inference,
+            inference_compiler=noting,
             decompositions=decompositions,
             partition_fn=partition,
             keep_inference_input_mutations=True,
         )
+    if len(direct) == 1 and direct[0] is not None:
+        return direct[0]
     wrapped: Callable[..., Any] = torch._dynamo.disable(compiled)
     return wrapped
+
+
+def hands_through() -> bool:
+    """Whether the wrapper around the inference graph being compiled does nothing to inputs and results.
+
+    It does if inputs are overwritten, results are views, tensors of subclasses are taken apart, random state is an input,
+    sizes of results are remembered as changing, or the first call is a rehearsal.
+    """
+    context = TracingContext.try_get()
+    metadata = None if context is None else context.fw_metadata
+    if (
+        context is None
+        or metadata is None
+        or context.fakify_first_call
+        or torch._C._is_any_autocast_enabled()
+    ):
+        return False
+    tensors = (*metadata.subclass_inp_meta, *metadata.subclass_fw_graph_out_meta)
+    return (
+        not any(info.mutates_data or info.mutates_metadata for info in metadata.input_info)
+        and all(info.output_type in NO_ALIAS and not info.dynamic_dims for info in metadata.output_info)
+        and all(isinstance(one, int | PlainTensorMeta) for one in tensors)
+        and metadata.num_intermediate_bases == 0
+        and metadata.grad_enabled_mutation is None
+        and not metadata.tokens
+        and not metadata.is_rng_op_functionalized
+        and not functorch_config.debug_assert
+    )
 
 
 @contextmanager
@@ -145,6 +203,44 @@ def returned_outputs() -> int | None:
     context = TracingContext.try_get()
     metadata = None if context is None else context.fw_metadata
     return None if metadata is None else int(metadata.num_forward)
+
+
+def aliased_inputs() -> tuple[tuple[int, int], ...]:
+    """Pairs (output, input) of the forward or inference graph being compiled: results that its caller gets as views of inputs."""
+    context = TracingContext.try_get()
+    metadata = None if context is None else context.fw_metadata
+    if metadata is None:
+        return ()
+    # New contents of inputs that the graph does not overwrite itself come first.
+    results = enumerate(metadata.output_info, start=len(metadata.mutated_inp_runtime_indices))
+    return tuple(
+        (output, int(info.base_idx))
+        for output, info in results
+        if info.output_type is OutputType.alias_of_input and info.base_idx is not None
+    )
+
+
+def renewed_inputs() -> tuple[tuple[int, int], ...]:
+    """Pairs (output, input) of that graph: new contents of an input, which AOTAutograd copies into it after the call."""
+    context = TracingContext.try_get()
+    metadata = None if context is None else context.fw_metadata
+    return () if metadata is None else tuple(enumerate(metadata.mutated_inp_runtime_indices))
+
+
+def run_on_fakes(node: torch.fx.Node) -> Any:
+    """What `node`, an input or a call of an operator, gives for the fake tensors in its arguments' metadata."""
+    if node.op == "placeholder":
+        return node.meta["val"]
+    target: Any = node.target
+    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda argument: argument.meta["val"])
+    tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, FakeTensor)]
+    with tensors[0].fake_mode if tensors else nullcontext():
+        return target(*args, **kwargs)
+
+
+def is_view(target: object) -> bool:
+    """Whether an operator returns memory of its first argument and changes nothing."""
+    return isinstance(target, OpOverload) and target.is_view
 
 
 def donated_input_positions() -> tuple[int, ...]:
