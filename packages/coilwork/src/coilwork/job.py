@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -79,14 +79,21 @@ class Job:
 def open_job(
     gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, role: Role, options: CompileOptions
 ) -> Job:
-    """The job of compiling `gm`."""
+    """The job of compiling `gm`.
+
+    Where `torch.use_deterministic_algorithms(True)` holds, floats are not added by atomic operations, whatever `options` say.
+    """
     key_text: str | None
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    if deterministic and options.accumulation == "atomic":
+        options = replace(options, accumulation="sorted")
     donated = donated_inputs(gm) if role == "backward" else ()
     returned = returned_outputs() if role == "forward" else None
     decided = LayoutOptions(layout="captured", pad_products=False)
     layout = layout_options(options) if role == "inference" else decided
     try:
-        key_text = f"{graph_key_text(gm, example_inputs)}\n{layout}\n{donated}\n{returned}"
+        # torch's own kernels read the setting when they run, ours when they are made
+        key_text = f"{graph_key_text(gm, example_inputs)}\n{layout}\n{donated}\n{returned}\n{deterministic=}"
     except UnkeyableGraphError:
         key_text = None
     facts = options.key_text() + (gm.code if key_text is None else key_text)
