@@ -260,7 +260,7 @@ def typecheck(session: nox.Session) -> None:
     """mypy --strict on every package's source, and on this repository's own tools."""
     session.install("-q", "mypy", "nox", *third_party(extras=("redis", "test")), *CONSTRAINTS)
     sources = [f"packages/{name}/src" for name in PACKAGES]
-    session.run("mypy", *sources, "noxfile.py", "devtools", *session.posargs)
+    session.run("mypy", *sources, "noxfile.py", "devtools", "benchmarks", *session.posargs)
 
 
 @nox.session

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -88,6 +89,7 @@ def _compile(function: Callable[..., Tensor], backend: str, folder: Path) -> Cal
         return torch.compile(function, backend=lambda gm, inputs: lambda *args: (args[0],))
     if backend == "inductor":
         return torch.compile(function)
+    options: dict[str, str | int | bool | Callable[..., Any]]
     options = {"executor": backend, "strict": True, "trace": str(folder)}
     return torch.compile(function, backend=resolve_backend("coilwork"), options=options)
 

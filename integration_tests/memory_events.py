@@ -113,6 +113,16 @@ reinterpret_dtype = _viewing(generated.reinterpret_dtype)
 ensure_layout = _viewing(generated.ensure_layout)
 
 
+def allocator_events(run: Callable[[], object]) -> list[int]:
+    """What torch's allocator of the CPU hears while `run` runs: bytes of each block, negative when it is released."""
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True, acc_events=True
+    ) as profiler:
+        run()
+    kineto: Any = profiler.profiler
+    return [event.nbytes() for event in kineto.kineto_results.events() if event.name() == "[memory]"]
+
+
 class NativeRecorder:
     """The executor's `watch`; the events of the last call are in `recorder`."""
 
@@ -126,7 +136,7 @@ class NativeRecorder:
     ) -> None:
         if event == "call":
             self.recorder = Recorder()
-        if event not in ("view", "taken", "return", "leave"):
+        if event not in ("view", "carve", "taken", "return", "leave"):
             self._forget_returned()
         address = 0 if tensor is None else tensor.untyped_storage().data_ptr()
         match event:

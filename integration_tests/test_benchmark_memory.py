@@ -16,10 +16,11 @@ from benchmarks.memory_bound.case import Case, FewestBytes, Make, call_of, fewes
 from benchmarks.memory_bound.cases import CASES, find_case, select
 from benchmarks.memory_bound.choices import forget_choices, learned, searches
 from benchmarks.memory_bound.judging import Judge
-from benchmarks.memory_bound.plan import Planner, ordered, plan_of, table
+from benchmarks.memory_bound.plan import ordered, plan_of, table
 from benchmarks.memory_bound.report import markdown, standing
 from benchmarks.memory_bound.results import Figure, MemoryRun, Row, from_json, to_json
 from benchmarks.memory_bound.runner import Plan, measured
+from benchmarks.planner import Planner
 from coilwork_cache import LocalStore, content_key
 from coilwork_ir.program.walk import buffers
 from coilwork_runtime.specs import TritonKernel

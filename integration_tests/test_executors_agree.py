@@ -19,7 +19,7 @@ from coilwork_runtime import Builder, LifetimeChecker, load_native
 from coilwork_runtime.loader import execute_module
 from coilwork_wrapper import emit_native, emit_python
 from integration_tests.all_levels import Call, clone
-from integration_tests.memory_events import NativeRecorder, recording
+from integration_tests.memory_events import NativeRecorder, allocator_events, recording
 from integration_tests.test_wrappers_agree import CASES, Case
 
 RUNTIME = "integration_tests.memory_events"
@@ -28,8 +28,9 @@ RUNTIME = "integration_tests.memory_events"
 class BothExecutors:
     """A torch.compile backend that runs every graph by both executors, and the native one again under the lifetime checker."""
 
-    def __init__(self, store: MemoryStore) -> None:
+    def __init__(self, store: MemoryStore, *, pools: bool = False) -> None:
         self.store = store
+        self.options = CompileOptions(strict=True, pools=pools)
         self.calls = 0
         self.events = 0
         self.peaks: list[tuple[int | None, int]] = []
@@ -46,7 +47,7 @@ class BothExecutors:
         )
 
     def _compile(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, role: Role) -> Any:
-        job = open_job(gm, example_inputs, role=role, options=CompileOptions(strict=True))
+        job = open_job(gm, example_inputs, role=role, options=self.options)
         compiled = run_stages(job, fallback=())
         data = emit_native(compiled.program)
         assert data == compiled.native
@@ -55,7 +56,7 @@ class BothExecutors:
         launchers = Builder(self.store).build(module.specs)
         python = module.make_call(launchers, compiled.constants)
         recorder, checker = NativeRecorder(), LifetimeChecker()
-        native, checked = (
+        unwatched, native, checked = (
             load_native(
                 data,
                 launchers=launchers,
@@ -64,7 +65,7 @@ class BothExecutors:
                 store=self.store,
                 watch=watch,
             )
-            for watch in (recorder, checker)
+            for watch in (None, recorder, checker)
         )
 
         def call(args: list[Any]) -> Sequence[Any]:
@@ -73,9 +74,11 @@ class BothExecutors:
             with recording() as heard:
                 expected = self._run(python, given)
                 events = list(heard.events)
-            for one in (native.call, checked.call):
+            for one in (unwatched.call, native.call, checked.call):
                 _same(self._run(one, given), expected)
             assert recorder.recorder.events == events
+            # a program that is not watched settles who holds memory when it is loaded, so torch's allocator is asked
+            assert _allocator_events(unwatched.call, given) == _allocator_events(python, given)
             self.events += len(events)
             self.calls += 1
             self.peaks.append((compiled.peak_bytes, checker.peak_bytes))
@@ -92,6 +95,16 @@ class BothExecutors:
             return call(list(inputs)), inputs
 
 
+def _allocator_events(call: Call, given: Sequence[Any]) -> list[int]:
+    """Blocks of one call, its inputs aside; single numbers are left out: a scalar becomes a tensor on its way to an operator."""
+    inputs = [clone(value) for value in given]
+    results: list[Any] = []
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        events = allocator_events(lambda: results.append(call(list(inputs))))
+    return [size for size in events if abs(size) > 8]
+
+
 def _same(ours: tuple[Sequence[Any], Sequence[Any]], theirs: tuple[Sequence[Any], Sequence[Any]]) -> None:
     for one, other in zip((*ours[0], *ours[1]), (*theirs[0], *theirs[1]), strict=True):
         if isinstance(other, torch.Tensor):
@@ -105,11 +118,12 @@ def store() -> MemoryStore:
     return MemoryStore()
 
 
+@pytest.mark.parametrize("pools", [False, True], ids=["single", "pools"])
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
-def test_executors_agree(case: Case, store: MemoryStore) -> None:
+def test_executors_agree(case: Case, pools: bool, store: MemoryStore) -> None:
     torch._dynamo.reset()
     torch.manual_seed(0)
-    both = BothExecutors(store)
+    both = BothExecutors(store, pools=pools)
     compiled = torch.compile(case.make(), backend=both)
     with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
         for inputs_of_call in case.calls:

@@ -7,125 +7,22 @@ what falls to ATen first, then what moves most in vain. Captured on the CPU, at 
 from __future__ import annotations
 
 import argparse
-import copy
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils import _pytree as pytree
 
 from benchmarks.memory_bound.case import SETS, Case, FewestBytes, Make, call_of, fewest_bytes
 from benchmarks.memory_bound.cases import select
 from benchmarks.memory_bound.traffic import Moved, traffic
-from coilwork.alignment import aligned_inputs
-from coilwork.clock import StageClock
-from coilwork.job import Role, open_job
-from coilwork.options import CompileOptions
-from coilwork.stages import lower_to_program
-from coilwork.torch_compat import compile_with_aot_autograd
-from coilwork.trace import Trace
-from coilwork.updates import names_at
+from benchmarks.planner import Planner
 from coilwork_ir.errors import CoilworkIRError
-from coilwork_ir.program.nodes import Program
 from coilwork_ir.target import TARGETS
-from coilwork_lowering import (
-    LoweringOptions,
-    decompositions,
-    lay_out_convolutions,
-    lower,
-    pad_products,
-    partition,
-)
 
-GPU = torch.device("cuda", 0)
 # A case falls to ATen if ATen moves at least this share of its bytes.
 ATEN_SHARE = 0.05
-
-
-@dataclass(slots=True, kw_only=True)
-class Planner:
-    """A torch.compile backend that plans programs for `target` and runs none of them."""
-
-    target: str
-    programs: list[Program] = field(default_factory=list)
-
-    def __call__(
-        self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **_: Any
-    ) -> Callable[..., Any]:
-        return compile_with_aot_autograd(
-            gm,
-            example_inputs,
-            forward=partial(self._plan, role="forward"),
-            backward=partial(self._plan, role="backward"),
-            inference=partial(self._plan, role="inference"),
-            decompositions=decompositions(LoweringOptions()),
-            partition=partition,
-        )
-
-    def _plan(
-        self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, role: Role
-    ) -> Callable[[list[Any]], Sequence[Any]]:
-        options = CompileOptions(strict=True)
-        job = open_job(gm, example_inputs, role=role, options=options)
-        laid_out, _ = lay_out_convolutions(on_gpu(gm), job.layout)
-        laid_out, _ = pad_products(laid_out, job.layout)
-        lowering = LoweringOptions(numerics=options.numerics, accumulation=options.accumulation)
-        lowered = lower(laid_out, name=job.graph_id, options=lowering, example_strides=job.strides)
-        aligned = aligned_inputs(lowered.graph, laid_out, returned=job.returned)
-        target, quiet = TARGETS[self.target], Trace(None)
-        self.programs.append(
-            lower_to_program(
-                lowered.graph,
-                target,
-                options,
-                trace=quiet,
-                clock=StageClock(),
-                aligned=aligned,
-                updates=names_at(lowered.graph, job.aligned_updates),
-            )
-        )
-        return UntouchedResults(gm)
-
-
-def on_gpu(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """`gm`, captured on a CPU, as if on a GPU: lowering chooses by device. No tensor but a fake one is made."""
-    moved = copy.deepcopy(gm)
-    for node in moved.graph.nodes:
-        node.meta["val"] = pytree.tree_map_only(FakeTensor, _fake_on_gpu, node.meta.get("val"))
-        if isinstance(node.kwargs.get("device"), torch.device):
-            node.update_kwarg("device", GPU)
-    moved.recompile()
-    return moved
-
-
-def _fake_on_gpu(value: FakeTensor) -> Tensor:
-    with value.fake_mode:
-        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=GPU)
-
-
-class UntouchedResults:
-    """Stands for a compiled graph: tensors of the right shapes, whose memory nobody writes."""
-
-    _boxed_call = True
-
-    def __init__(self, gm: torch.fx.GraphModule) -> None:
-        (output,) = gm.graph.find_nodes(op="output")
-        self._results = [
-            node.meta["val"] if isinstance(node, torch.fx.Node) else node for node in output.args[0]
-        ]
-
-    def __call__(self, args: list[Any]) -> Sequence[Any]:
-        args.clear()
-        return [
-            torch.empty_strided(r.shape, r.stride(), dtype=r.dtype) if isinstance(r, Tensor) else r
-            for r in self._results
-        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,16 +19,17 @@ class Size(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """Where and in which precision a case runs."""
+    """Where and in which precision a case runs; `absent_gpu`: on a CPU in place of a GPU that is not there."""
 
     size: Size
     device: torch.device
     dtype: torch.dtype
+    absent_gpu: bool = False
 
     @property
     def large(self) -> bool:
         """Whether batches should be large enough to fill a GPU."""
-        return self.size is Size.FULL and self.device.type == "cuda"
+        return self.size is Size.FULL and (self.absent_gpu or self.device.type == "cuda")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

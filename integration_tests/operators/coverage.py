@@ -13,22 +13,15 @@ import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
-from unittest import mock
 
 import torch
 
-from coilwork import attempts
-from coilwork.backend import backend
-from coilwork.drive import boxed
-from coilwork.executors import Driven
-from coilwork.job import Job
-from coilwork.stages import Compiled
 from coilwork_ir.program import ExternCall, Launch, Program
 from coilwork_ir.program.walk import walk
 from integration_tests.operators.checks import WAYS, Way, compiled_calls, run_all
+from integration_tests.operators.compiled_programs import CompiledProgram, compile_afresh, kept
 from integration_tests.operators.database import Sample, operators, samples
 
 MOST_SAMPLES: Final = 3
@@ -78,31 +71,20 @@ def coverage(op: Any, *, backward: bool) -> Coverage | None:
         return None
     for group in (given, *([sample] for sample in given)):
         programs = [
-            program
-            for role, program in compiled_programs(op, way, group)
-            if not backward or role == "backward"
+            one.program for one in compiled_programs(op, way, group) if not backward or one.role == "backward"
         ]
         if programs:
             return read(programs)
     return None
 
 
-def compiled_programs(op: Any, way: Way, group: Sequence[Sample]) -> list[tuple[str, Program]]:
-    """Role and program of every graph that the samples compile to. Their kernels are not built: the graphs run in eager mode."""
-    found: list[tuple[str, Program]] = []
-
-    def keep(compiled: Compiled, job: Job, *_: object) -> Driven:
-        found.append((job.role, compiled.program))
-        return Driven(call=boxed(job.gm), executor="eager", python_calls={})
-
+def compiled_programs(op: Any, way: Way, group: Sequence[Sample]) -> list[CompiledProgram]:
+    """Every graph that the samples compile to."""
     torch._dynamo.reset()
-    function = torch.compile(
-        compiled_calls(op.op, way), backend=partial(backend, options={"cache": False, "strict": True})
-    )
-    with warnings.catch_warnings(), mock.patch.object(attempts, "make_call", keep):
+    with warnings.catch_warnings(), kept() as found:
         warnings.simplefilter("ignore")
         try:
-            run_all(function, group, way)
+            run_all(compile_afresh(compiled_calls(op.op, way)), group, way)
         except Exception:  # noqa: BLE001  what eager refuses, too
             return []
     return found

@@ -22,7 +22,16 @@ class KnownException:
         return all(any(fnmatchcase(given, one) for one in among.split()) for given, among in wanted)
 
 
-KNOWN: Final[tuple[KnownException, ...]] = ()
+KNOWN: Final[tuple[KnownException, ...]] = (
+    KnownException(
+        ops="std_mean var_mean std_mean.unbiased var_mean.unbiased",
+        ways="hard",
+        reason=(
+            "the mean of numbers one of which is infinite is infinite, as `mean` says, too; eager's running mean is NaN from "
+            "the number after it on, so that its result depends on where the infinity stands."
+        ),
+    ),
+)
 
 
 def reason(op: str, way: str, dtype: str) -> str | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from integration_tests.operators.checks import WAYS
 from integration_tests.operators.database import operators
 from integration_tests.operators.exceptions import KNOWN, KnownException
 from integration_tests.operators.sweep import read_progress
@@ -129,10 +130,7 @@ def test_known_exceptions_have_reasons_and_are_of_operators() -> None:
     for known in KNOWN:
         assert known.reason.endswith(".")
         assert any(
-            known.covers(name, way, dtype)
-            for name in names
-            for way in ("forward", "errors")
-            for dtype in DTYPES
+            known.covers(name, way, dtype) for name in names for way in (*WAYS, "errors") for dtype in DTYPES
         )
 
 

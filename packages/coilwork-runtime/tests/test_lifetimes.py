@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from executor_assembly import REUSE, Assembly
+from executor_assembly import CARVE, POOL, REUSE, Assembly, u8
 
 from coilwork_cache import MemoryStore
 from coilwork_runtime import LifetimeChecker, LifetimeError, load_native
@@ -102,3 +102,43 @@ def test_freed_and_unwritten_memory_is_poisoned(store: MemoryStore) -> None:
     (z,) = run(store, asm.returns("z"), LifetimeChecker(), keeping)
     assert torch.equal(z, torch.full((8,), 4.0))
     assert kept[1].isnan().all()
+
+
+def carve(asm: Assembly, name: str, offset: int) -> None:
+    operands = asm.slot(name) + asm.slot("pool") + asm.number(offset) + asm.layout(8) + u8(True)
+    asm.add(CARVE, operands, f"carve %{name}")
+
+
+def test_a_part_of_a_pool_is_spoiled_when_it_is_freed(store: MemoryStore) -> None:
+    asm = Assembly("net")
+    asm.input("x")
+    asm.add(POOL, asm.slot("pool") + asm.layout(64, dtype="uint8"))
+    carve(asm, "a", 0)
+    asm.launch("add", ["x", "x", "a"])
+    carve(asm, "b", 32)
+    asm.launch("add", ["a", "a", "b"])
+    asm.view("again", "a", asm.layout(8))
+    asm.free("a")
+    asm.launch("add", ["again", "b", "b"])
+    asm.free("again")
+    carve(asm, "c", 0)
+    asm.alloc("y", asm.layout(8))
+    asm.launch("add", ["b", "c", "y"])
+    asm.free("x", "b", "c", "pool")
+    checker = LifetimeChecker()
+    (y,) = run(store, asm.returns("y"), checker)
+    # %c was never written
+    assert torch.isnan(y).all()
+    assert checker.peak_bytes == 96
+
+
+def test_parts_of_a_pool_that_overlap_are_named(store: MemoryStore) -> None:
+    asm = Assembly("net")
+    asm.input("x")
+    asm.add(POOL, asm.slot("pool") + asm.layout(64, dtype="uint8"))
+    carve(asm, "a", 0)
+    asm.launch("add", ["x", "x", "a"])
+    carve(asm, "b", 16)
+    with pytest.raises(LifetimeError, match="bytes 16 to 48 of the pool for %b still belong to %a") as caught:
+        run(store, asm.returns("b"), LifetimeChecker())
+    assert caught.value.code == "memory-twice"

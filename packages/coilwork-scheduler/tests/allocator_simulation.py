@@ -4,17 +4,45 @@ from __future__ import annotations
 
 from coilwork_ir.buffers import Buffer, Ref
 from coilwork_ir.index import as_int
-from coilwork_ir.program.nodes import Alloc, ExternCall, Free, Launch, Program, Reinterpret, Return, Reuse
+from coilwork_ir.program.nodes import (
+    Alloc,
+    AllocPool,
+    ExternCall,
+    Free,
+    Launch,
+    PoolView,
+    Program,
+    Reinterpret,
+    Return,
+    Reuse,
+)
 
 
-def measured_peak(program: Program) -> int:
-    """Walk the program as an allocator would see it; every rule about names is asserted on the way."""
+def measured_peak(program: Program, *, granule: int = 1) -> int:
+    """Walk the program as an allocator would see it; every rule about names is asserted on the way.
+
+    Each allocation takes a multiple of `granule` bytes.
+    """
     owner: dict[str, int] = {}
     size: dict[int, int] = {}
     given: set[int] = set()
     holders: dict[int, set[str]] = {}
     freed: set[str] = set()
     live = peak = 0
+    # pools: their storage, and the piece of a storage that a name has
+    pools: dict[str, int] = {}
+    pieces: dict[str, tuple[int, int]] = {}
+
+    def carve(buffer: Buffer, pool: str, offset: int) -> None:
+        storage = pools[pool]
+        piece = (offset, offset + size_of(buffer))
+        assert offset % 64 == 0 and piece[1] <= size[storage]
+        for other in holders[storage]:
+            if other in pieces:
+                start, end = pieces[other]
+                assert end <= piece[0] or piece[1] <= start, f"{buffer.name} lies where {other} is"
+        define(buffer.name, storage)
+        pieces[buffer.name] = piece
 
     def size_of(buffer: Buffer) -> int:
         found = as_int(buffer.span)
@@ -34,6 +62,7 @@ def measured_peak(program: Program) -> int:
         storage = len(size)
         size[storage] = size_of(buffer)
         if counted:
+            size[storage] = -(-size[storage] // granule) * granule
             live += size[storage]
         else:
             given.add(storage)
@@ -56,16 +85,36 @@ def measured_peak(program: Program) -> int:
         match instruction:
             case Alloc():
                 fresh(instruction.buffer, counted=True)
+            case AllocPool():
+                storage = len(size)
+                found = as_int(instruction.size_bytes)
+                assert found is not None
+                size[storage] = found
+                live += found
+                peak = max(peak, live)
+                define(instruction.pool, storage)
+                pools[instruction.pool] = storage
+            case PoolView():
+                offset = as_int(instruction.offset_bytes)
+                assert offset is not None
+                use(instruction.pool)
+                carve(instruction.buffer, instruction.pool, offset)
             case Reuse():
                 use(instruction.source)
                 storage = owner[instruction.source]
-                assert size[storage] == size_of(instruction.buffer)
+                if instruction.source in pieces:
+                    start, end = pieces[instruction.buffer.name] = pieces[instruction.source]
+                    assert end - start == size_of(instruction.buffer)
+                else:
+                    assert size[storage] == -(-size_of(instruction.buffer) // granule) * granule
                 define(instruction.buffer.name, storage)
                 freed.add(instruction.source)
                 holders[storage].discard(instruction.source)
             case Reinterpret():
                 use(instruction.source)
                 define(instruction.buffer.name, owner[instruction.source])
+                if instruction.source in pieces:
+                    pieces[instruction.buffer.name] = pieces[instruction.source]
             case Launch():
                 for name in instruction.args:
                     use(name)

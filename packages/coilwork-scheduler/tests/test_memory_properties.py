@@ -13,7 +13,7 @@ from coilwork_ir.index import as_expr, as_int
 from coilwork_ir.loops import View
 from coilwork_ir.loops.interpret import interpret_graph
 from coilwork_ir.program.interpret import interpret_program
-from coilwork_ir.program.nodes import Reinterpret, Reuse
+from coilwork_ir.program.nodes import Alloc, Reinterpret, Reuse
 from coilwork_ir.program.verify import verify_program
 from coilwork_ir.scalar import op
 from coilwork_ir.target import target
@@ -147,3 +147,33 @@ def test_random_programs_hand_memory_on_in_both_ways(build):
             counts[kind] += sum(isinstance(i, kind) for i in with_reuse.instructions)
             counts[kind] -= sum(isinstance(i, kind) for i in without.instructions)
     assert counts[Reuse] > 20 and counts[Reinterpret] > 20
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_pools_keep_results_and_the_peak(build, seed):
+    graph = Programs(build, seed).graph(8 + seed % 40)
+    made = schedule(graph, target("sm_90"), ScheduleOptions(inline=False, fuse=seed % 3 == 0))
+    slack = (0, 128)[seed % 2]
+    plain, pooled = (plan(made, PlanOptions(pools=pools, pool_slack_bytes=slack)) for pools in (False, True))
+    verify_program(pooled)
+    assert measured_peak(pooled) <= measured_peak(plain, granule=64) + slack
+    assert pooled.peak_bytes is not None and as_int(pooled.peak_bytes) == measured_peak(pooled)
+    for got, wanted in zip(
+        interpret_program(pooled, inputs()), interpret_graph(graph, inputs()), strict=True
+    ):
+        torch.testing.assert_close(got, wanted)
+
+
+def test_random_programs_come_to_have_pools(build):
+    """The property above would hold of programs without any."""
+    allocations = {False: 0, True: 0}
+    for seed in range(40):
+        made = schedule(
+            Programs(type(build)(), seed).graph(30),
+            target("sm_90"),
+            ScheduleOptions(inline=False, fuse=False),
+        )
+        for pools in allocations:
+            program = plan(made, PlanOptions(pools=pools))
+            allocations[pools] += sum(isinstance(i, Alloc) for i in program.instructions)
+    assert allocations[True] < 0.7 * allocations[False]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coilwork_ir.index import as_expr, symbol
+from coilwork_ir.index import as_expr, substitute, symbol
 from coilwork_scheduler.fusion.space import alignments, refine
 from coilwork_scheduler.group import Group
 
@@ -79,3 +79,40 @@ def test_a_group_follows_a_reduction_of_pieces(rows, stride, follows):
     read = (piece * stride + point, column)
     found = list(alignments(pieces, rowwise, [(read, (row, other))], "t"))
     assert [a for a in found if a.second == {row: read[0], other: column}] == found[: 1 if follows else 0]
+
+
+@pytest.mark.parametrize(
+    ("batch", "length", "piece", "pieces"),
+    [
+        # pieces within a sequence; sequences within a piece
+        (4, 64, 16, 16),
+        (16, 16, 64, 4),
+    ],
+)
+def test_a_sum_of_pieces_through_a_view(batch, length, piece, pieces):
+    column, which, point = symbol("c", extent=5), symbol("p", extent=pieces), symbol("r", extent=piece)
+    i, j, k = symbol("i", extent=batch), symbol("j", extent=length), symbol("k", extent=5)
+    sums = Group(members=(), parallel=(which, column), reduced=(point,))
+    makes = Group(members=(), parallel=(i, j, k), reduced=())
+    row = which * piece + point
+    read, written = (row // length, row % length, column), (i, j, k)
+    same = [
+        found
+        for found in alignments(sums, makes, [(read, written)], "t")
+        if all(
+            substitute(a, found.first) is substitute(b, found.second)
+            for a, b in zip(read, written, strict=True)
+        )
+    ]
+    assert same
+    assert all(s.extent.value > 1 for found in same for s in (*found.parallel, *found.reduced))
+
+
+def test_no_common_space_of_a_sum_through_a_view_of_half():
+    column, which, point = symbol("c", extent=5), symbol("p", extent=8), symbol("r", extent=16)
+    i, j, k = symbol("i", extent=4), symbol("j", extent=64), symbol("k", extent=5)
+    sums = Group(members=(), parallel=(which, column), reduced=(point,))
+    makes = Group(members=(), parallel=(i, j, k), reduced=())
+    row = which * 16 + point
+    shared = [((row // 64, row % 64, column), (i, j, k))]
+    assert list(alignments(sums, makes, shared, "t")) == []

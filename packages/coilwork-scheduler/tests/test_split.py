@@ -18,7 +18,7 @@ from coilwork_ir.loops import Check
 from coilwork_ir.loops.interpret import interpret_graph
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.ops import REDUCE_OPS
-from coilwork_ir.scalar import cast, const, op
+from coilwork_ir.scalar import Reduce, cast, const, op, postorder
 from coilwork_ir.target import target
 from coilwork_scheduler import RooflineCost, ScheduleOptions, schedule
 
@@ -296,6 +296,22 @@ def test_a_stored_producer_shares_the_kernel_of_the_pieces(build):
     build.reduce("db", "sum", [3072], [8, 1024], lambda k, i, j: at("g", i, j, k), dtype=F32)
     made = schedule(build.graph("g", "db"), H200, observe=lambda _, passed: verify_graph(passed))
     assert args_of(made) == [("x", "dy", "g", "db_part"), ("db_part", "db")]
+
+
+def test_so_does_one_that_the_sum_reads_through_a_view(build):
+    """As linear layers sum the rows of all sequences of a batch."""
+    at, many = build.at, [8, 1024, 3072]
+    for name in ("x", "dy"):
+        build.input(name, *many, dtype=BF16)
+    slope = lambda i, j, k: op("mul", op("erf", at("x", i, j, k)), at("dy", i, j, k))  # noqa: E731
+    build.pointwise("g", many, slope, dtype=BF16)
+    build.reduce("db", "sum", [3072], [8192], lambda k, r: at("g", r // 1024, r % 1024, k), dtype=F32)
+    made = schedule(build.graph("g", "db"), H200, observe=lambda _, passed: verify_graph(passed))
+    assert args_of(made) == [("x", "dy", "g", "db_part"), ("db_part", "db")]
+    # the sum adds what is stored, so that nothing is needed to more digits than those
+    (total,) = [n for n in postorder([s.value for s in made.kernels[0].stores]) if isinstance(n, Reduce)]
+    (stored,) = [s.value for s in made.kernels[0].stores if s.value.dtype is BF16]
+    assert total.operands[0] is cast(stored, F32)
 
 
 def test_unrelated_reductions_of_one_shape_are_judged_apart(build):

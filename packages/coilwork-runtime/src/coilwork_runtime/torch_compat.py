@@ -54,6 +54,30 @@ tensors_of = cast(
 )
 
 
+def product_settings() -> int:
+    """What torch says at present of matrix products on CUDA, for products of our own.
+
+    Bit 0: `float32` may be computed in TF32. Bits 1 and 2: sums of `float16` may be rounded to it between parts; there may be
+    parts. Bits 3 and 4: the same of `bfloat16`. -1: something that only ATen does.
+    """
+    if torch.are_deterministic_algorithms_enabled() or torch._C._get_cublas_allow_fp16_accumulation():
+        return -1
+    try:
+        bits = int(torch._C._get_cublas_allow_tf32())
+    except RuntimeError:
+        # it was said in two ways that do not agree
+        return -1
+    answers: tuple[tuple[int, Any], ...] = (
+        (1, torch._C._get_cublas_allow_fp16_reduced_precision_reduction()),
+        (3, torch._C._get_cublas_allow_bf16_reduced_precision_reduction()),
+    )
+    for place, answer in answers:
+        # one bool in earlier versions
+        rounds, parts = answer if isinstance(answer, tuple) else (answer, True)
+        bits |= (int(rounds) | int(parts) << 1) << place
+    return bits
+
+
 def operator_schema(namespace: str, name: str, overload: str) -> Any | None:
     """The `FunctionSchema` of an operator overload, `None` if torch has no such operator."""
     wanted = "" if overload == "default" else overload

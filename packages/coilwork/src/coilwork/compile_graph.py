@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -34,13 +34,19 @@ log = logging.getLogger("coilwork")
 
 
 class CompiledGraph:
-    """A compiled graph, called with one list of inputs, which it empties (AOTAutograd's boxed convention)."""
+    """A compiled graph, called with one list of inputs, which it empties (AOTAutograd's boxed convention).
+
+    `direct`, if there is one, takes the inputs one by one.
+    """
 
     _boxed_call = True
 
-    def __init__(self, call: Call, report: CompileReport) -> None:
+    def __init__(
+        self, call: Call, report: CompileReport, direct: Callable[..., Sequence[Any]] | None = None
+    ) -> None:
         self._call = call
         self.report = report
+        self.direct = direct
 
     def __call__(self, args: list[Any]) -> Sequence[Any]:
         return self._call(args)
@@ -100,7 +106,7 @@ def _compile(job: Job) -> CompiledGraph:
             report=report,
         )
         caches.put_graph(key, entry)
-    return CompiledGraph(call, report)
+    return CompiledGraph(call, report, driven.direct if call is driven.call else None)
 
 
 def _finished(job: Job, call: Call) -> Call:
@@ -164,7 +170,8 @@ def _restored(job: Job, key: str, caches: Caches, builder: Builder) -> CompiledG
         seconds=job.clock.seconds,
         **_executor_facts(driven),
     )
-    return CompiledGraph(_finished(job, driven.call), report)
+    call = _finished(job, driven.call)
+    return CompiledGraph(call, report, driven.direct if call is driven.call else None)
 
 
 def _executor_facts(driven: Driven) -> dict[str, Any]:

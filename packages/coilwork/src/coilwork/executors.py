@@ -18,6 +18,7 @@ from coilwork_runtime import (
     ExecutorUnavailableError,
     LifetimeChecker,
     NativeProgram,
+    ProductLibrary,
     load_native,
 )
 from coilwork_runtime.loader import execute_module
@@ -35,9 +36,11 @@ class Driven:
         executor: `native` or `python`; what a wrapper other than `python` is called otherwise.
         reason: why it is not the native executor; empty if it is, or if nobody asked for it.
         python_calls: operators that the native executor calls through Python, with the reason for each.
+        direct: does what `call` does with the inputs one by one, if there is such a callable that leaves nothing to others.
     """
 
     call: Call
+    direct: Callable[..., Sequence[Any]] | None = None
     executor: str
     reason: str = ""
     python_calls: Mapping[str, str]
@@ -89,6 +92,7 @@ def load(graph: Loadable, *, options: CompileOptions, builder: Builder, store: S
                 fallback=in_python,
                 store=store,
                 watch=LifetimeChecker() if options.check_lifetimes else None,
+                products=_products(graph, options),
             )
             return _native(program)
         except ExecutorUnavailableError as error:
@@ -108,7 +112,15 @@ def load(graph: Loadable, *, options: CompileOptions, builder: Builder, store: S
 
 def _native(program: NativeProgram) -> Driven:
     calls = {plan.target: plan.reason for plan in program.in_python}
-    return Driven(call=program.call, executor="native", python_calls=calls)
+    # operators of libraries are looked after by AOTAutograd when they are first called
+    direct = None if calls else program.direct
+    return Driven(call=program.call, direct=direct, executor="native", python_calls=calls)
+
+
+def _products(graph: Loadable, options: CompileOptions) -> ProductLibrary | None:
+    """Who computes matrix products instead of ATen."""
+    on_gpu = any(device.startswith("cuda") for device in graph.devices)
+    return ProductLibrary() if on_gpu and options.products == "cublaslt" else None
 
 
 def _obstacle(graph: Loadable, wanted: Executor) -> str:

@@ -22,6 +22,7 @@ Numerics = Literal["fast", "eager", "strict"]
 ConvolutionLayout = Literal["auto", "captured", "channels_last"]
 Accumulation = Literal["auto", "sorted", "atomic"]
 Sorting = Literal["auto", "kernels", "calls"]
+Products = Literal["aten", "cublaslt"]
 Contractions = Literal["auto", "aten", "generated"]
 Random = Literal["auto", "generated", "eager"]
 CheckedValues = Literal["off", "results", "kernels"]
@@ -135,6 +136,13 @@ class CompileOptions:
             key=True,
         ),
     )
+    products: Products = field(
+        default="aten",
+        metadata=_about(
+            "with the native executor on GPUs, matrix products that no kernel does: through ATen's operators, or from "
+            "cuBLASLt itself, whose descriptors and algorithm are looked up once per shape; the last bits may differ"
+        ),
+    )
     fusion: bool = field(
         default=True, metadata=_about("off, every operation is a kernel of its own; for debugging", key=True)
     )
@@ -146,6 +154,14 @@ class CompileOptions:
         ),
     )
     reuse: bool = field(default=True, metadata=_about("let the memory planner reuse buffers", key=True))
+    pools: bool = field(
+        default=False,
+        metadata=_about(
+            "place buffers that never leave a graph in a few shared allocations, for at most 1 MiB more of memory; "
+            "spares the host most of what allocations cost with the native executor",
+            key=True,
+        ),
+    )
     verify: bool = field(default=False, metadata=_about("check every IR between stages"))
     check: bool = field(
         default=False,

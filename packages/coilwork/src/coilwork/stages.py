@@ -167,7 +167,9 @@ def lower_to_program(
         return lower_to_program(nested, target, options, trace=trace, clock=clock)
 
     with clock.stage("plan"):
-        planning = PlanOptions(reuse=options.reuse, aligned_inputs=aligned, donated_inputs=donated)
+        planning = PlanOptions(
+            reuse=options.reuse, aligned_inputs=aligned, donated_inputs=donated, pools=options.pools
+        )
         program = plan(scheduled, planning, region=region)
     _checked(program, verify_program, options, clock)
     if trace.wanted:

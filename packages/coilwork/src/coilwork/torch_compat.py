@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, runtime_checkable
 
 import torch
 from torch._dynamo.utils import counters, flatten_graph_inputs
 from torch._functorch import config as functorch_config
+from torch._functorch._aot_autograd.schemas import OutputType, PlainTensorMeta
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch._guards import TracingContext
 from torch._higher_order_ops.effects import _EffectType, _get_effect, _register_effectful_op
@@ -30,10 +31,21 @@ NEWEST: Final = (2, 13)
 BoxedCallable = Callable[[list[Any]], Any]
 
 
+NO_ALIAS: Final = (OutputType.non_alias, OutputType.unsafe_view_alias, OutputType.custom_function_view)
+
+
 class GraphCompiler(Protocol):
     """What AOTAutograd calls with each graph that it makes."""
 
     def __call__(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedCallable: ...
+
+
+@runtime_checkable
+class HasDirect(Protocol):
+    """A compiled graph that may also be called with its inputs one by one, under any grad mode."""
+
+    @property
+    def direct(self) -> Callable[..., Sequence[Any]] | None: ...
 
 
 def check_torch_version(version: str = torch.__version__) -> None:
@@ -67,7 +79,23 @@ def compile_with_aot_autograd(
     decompositions: dict[Any, Callable[..., Any]],
     partition: Callable[..., Any],
 ) -> Callable[..., Any]:
-    """Run AOTAutograd over a Dynamo graph with our compilers."""
+    """Run AOTAutograd over a Dynamo graph with our compilers.
+
+    Where its wrapper would hand inputs and results through as they are, what it returns is the compiled graph itself.
+    """
+    direct: list[Callable[..., Any] | None] = []
+
+    count = len(example_inputs)
+    # it has to be switched off in calls; while a graph is compiled it is off
+    autocast = torch._C._is_any_autocast_enabled()
+
+    def noting(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedCallable:
+        made = inference(gm, example_inputs)
+        compiled: object = made
+        plain = not autocast and len(example_inputs) == count and hands_through()
+        direct.append(compiled.direct if plain and isinstance(compiled, HasDirect) else None)
+        return made
+
     counters["aot_autograd"]["total"] += 1
     # Otherwise the tokens that order calls with effects are inputs and outputs of the graph, and None at run time.
     with functorch_config.patch(unlift_effect_tokens=True), checks_have_effects():
@@ -76,13 +104,43 @@ def compile_with_aot_autograd(
             example_inputs,
             fw_compiler=forward,
             bw_compiler=torch._dynamo.disable(backward),
-            inference_compiler=inference,
+            inference_compiler=noting,
             decompositions=decompositions,
             partition_fn=partition,
             keep_inference_input_mutations=True,
         )
+    if len(direct) == 1 and direct[0] is not None:
+        return direct[0]
     wrapped: Callable[..., Any] = torch._dynamo.disable(compiled)
     return wrapped
+
+
+def hands_through() -> bool:
+    """Whether the wrapper around the inference graph being compiled does nothing to inputs and results.
+
+    It does if inputs are overwritten, results are views, tensors of subclasses are taken apart, random state is an input,
+    sizes of results are remembered as changing, or the first call is a rehearsal.
+    """
+    context = TracingContext.try_get()
+    metadata = None if context is None else context.fw_metadata
+    if (
+        context is None
+        or metadata is None
+        or context.fakify_first_call
+        or torch._C._is_any_autocast_enabled()
+    ):
+        return False
+    tensors = (*metadata.subclass_inp_meta, *metadata.subclass_fw_graph_out_meta)
+    return (
+        not any(info.mutates_data or info.mutates_metadata for info in metadata.input_info)
+        and all(info.output_type in NO_ALIAS and not info.dynamic_dims for info in metadata.output_info)
+        and all(isinstance(one, int | PlainTensorMeta) for one in tensors)
+        and metadata.num_intermediate_bases == 0
+        and metadata.grad_enabled_mutation is None
+        and not metadata.tokens
+        and not metadata.is_rng_op_functionalized
+        and not functorch_config.debug_assert
+    )
 
 
 @contextmanager

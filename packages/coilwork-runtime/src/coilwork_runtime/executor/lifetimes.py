@@ -18,12 +18,22 @@ POISON: Final = 0xFF
 
 
 @dataclass(slots=True)
+class _Piece:
+    """A part of a pool, in bytes from its start, and the names that hold it."""
+
+    start: int
+    end: int
+    holders: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True)
 class _Memory:
-    """A block that the program allocated, and the names that hold it."""
+    """A block that the program allocated, the names that hold it, and what was carved out of it if it is a pool."""
 
     place: str
     size_bytes: int
     holders: set[str] = field(default_factory=set)
+    pieces: list[_Piece] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -65,6 +75,8 @@ class LifetimeChecker:
         match event:
             case "alloc":
                 self._allocated(run, name, _needed(tensor, name), place)
+            case "carve":
+                _carve(run, name, _needed(tensor, name), place)
             case "view" | "result":
                 _hold(run, name, _needed(tensor, name), place)
             case "taken":
@@ -94,7 +106,7 @@ class LifetimeChecker:
             )
         if address:
             run.blocks[address] = _Memory(place=place, size_bytes=tensor.untyped_storage().nbytes())
-            _poison(tensor)
+            _poison(tensor, 0, run.blocks[address].size_bytes)
         _hold(run, name, tensor, place)
         self.peak_bytes = max(self.peak_bytes, sum(block.size_bytes for block in run.blocks.values()))
 
@@ -104,25 +116,64 @@ def _hold(run: _Run, name: str, tensor: torch.Tensor, place: str) -> None:
         raise LifetimeError("defined-twice", f"%{name} is defined while it is alive", reason=f"in {place}")
     address = _address(tensor)
     run.names[name] = address
-    if address in run.blocks:
-        run.blocks[address].holders.add(name)
+    block = run.blocks.get(address)
+    if block is None:
+        return
+    block.holders.add(name)
+    at = tensor.storage_offset() * tensor.element_size()
+    for piece in block.pieces:
+        if piece.start <= at < piece.end:
+            piece.holders.add(name)
 
 
-def _let_go(run: _Run, name: str) -> _Memory | None:
-    """The block that nobody holds now that `name` is gone, if there is one."""
+def _carve(run: _Run, name: str, tensor: torch.Tensor, place: str) -> None:
+    """`name` is a part of a pool that nobody else may have."""
+    block = run.blocks.get(_address(tensor))
+    start = int(tensor.storage_offset()) * tensor.element_size()
+    end = start + _span(tensor) * tensor.element_size()
+    if block is not None and end > start:
+        for other in block.pieces:
+            if start < other.end and other.start < end:
+                raise LifetimeError(
+                    "memory-twice",
+                    f"bytes {start} to {end} of the pool for %{name} still belong to "
+                    + ", ".join(f"%{one}" for one in sorted(other.holders)),
+                    reason=f"in {place}",
+                )
+        block.pieces.append(_Piece(start=start, end=end))
+        _poison(tensor, start, end)
+    _hold(run, name, tensor, place)
+
+
+def _span(tensor: torch.Tensor) -> int:
+    """Elements from the first to the end of the last."""
+    if tensor.numel() == 0:
+        return 0
+    return 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def _let_go(run: _Run, name: str) -> list[_Piece]:
+    """The memory, a whole block or parts of a pool, that nobody holds now that `name` is gone."""
     address = run.names.pop(name, None)
     block = None if address is None else run.blocks.get(address)
     if address is None or block is None:
-        return None
+        return []
     block.holders.discard(name)
-    return None if block.holders else run.blocks.pop(address)
+    if not block.holders:
+        del run.blocks[address]
+        return [_Piece(start=0, end=block.size_bytes)]
+    for piece in block.pieces:
+        piece.holders.discard(name)
+    gone = [piece for piece in block.pieces if not piece.holders]
+    block.pieces = [piece for piece in block.pieces if piece.holders]
+    return gone
 
 
 def _freed(run: _Run, name: str, tensor: torch.Tensor | None, place: str) -> None:
     if tensor is None:
         raise LifetimeError("freed-twice", f"%{name} is freed and not alive", reason=f"in {place}")
-    if _let_go(run, name) is not None:
-        _poison(tensor)
+    for piece in _let_go(run, name):
+        _poison(tensor, piece.start, piece.end)
 
 
 def _left(run: _Run) -> None:
@@ -136,9 +187,10 @@ def _left(run: _Run) -> None:
         )
 
 
-def _poison(tensor: torch.Tensor) -> None:
+def _poison(tensor: torch.Tensor, start: int, end: int) -> None:
+    """Spoil bytes `start` to `end` of the memory that `tensor` lies in."""
     memory = torch.empty(0, dtype=torch.uint8, device=tensor.device)
-    memory.set_(tensor.untyped_storage()).fill_(POISON)
+    memory.set_(tensor.untyped_storage())[start:end].fill_(POISON)
 
 
 def _needed(tensor: torch.Tensor | None, name: str) -> torch.Tensor:

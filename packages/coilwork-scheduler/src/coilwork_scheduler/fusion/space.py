@@ -1,9 +1,11 @@
 """Common iteration spaces: how the ranges of two groups can be seen as one set of ranges.
 
-Two ways, in this order:
+Three ways, in this order:
     by access     both touch one buffer, at plain range symbols per dimension: ranges at the same dimension are the same
                   range, in whatever order each group has them; a reduction of pieces goes through a dimension with
                   two of its ranges, and a group without reductions follows it;
+    by places     both go through all of one buffer, once, and the row-major order of its elements orders the ranges of
+                  each: a reduction of columns in pieces of `[B*T, C]` and what makes `[B, T, C]`;
     by row order  both lists of extents, read row-major, have a common refinement: `[B*T, C]` and `[B, T, C]`. Found by
                   matching products from the outermost dimension inwards; sizes may be symbolic if the quotients are
                   provably exact.
@@ -15,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from coilwork_ir.index import Expr, as_expr, floordiv, symbol
+from coilwork_ir.index import Expr, as_expr, coefficients, floordiv, symbol
 from coilwork_scheduler.group import Bound, Group
 from coilwork_scheduler.stage import extent_of
 
@@ -129,6 +131,11 @@ def alignments(
             yield Alignment(
                 parallel=first.parallel, reduced=first.reduced, first={}, second=_without_identity(paired)
             )
+        elif paired is None and not second.reduced:
+            orders = _orders(first, second, ours, theirs)
+            whole = orders and refine(_extents(orders[0]), _extents(orders[1]))
+            if orders and whole:
+                yield _cut(first, second, whole, tag, *orders)
     yield from _row_major(first, second, tag)
 
 
@@ -178,6 +185,45 @@ def _through(a: Expr, b: Expr) -> frozenset[Expr]:
     return frozenset()
 
 
+def _orders(
+    first: Group, second: Group, ours: tuple[Expr, ...], theirs: tuple[Expr, ...]
+) -> tuple[tuple[Expr, ...], tuple[Expr, ...]] | None:
+    """The ranges of each group, outermost first, in the row-major order of the elements that both touch at `ours` and `theirs`.
+
+    `None` unless each goes through every element once, as the digits of a number go through all numbers.
+    """
+    if len(ours) != len(theirs):
+        return None
+    places, others, stride = as_expr(0), as_expr(0), _ONE
+    for a, b in zip(reversed(ours), reversed(theirs), strict=True):
+        places, others = places + stride * a, others + stride * b
+        plain = next((e for e in (a, b) if e.is_symbol and e.extent is not None), None)
+        if plain is not None:
+            stride = stride * extent_of(plain)
+        elif not (a.is_const and a is b):
+            return None
+    mine = _digits(places, (*first.parallel, *first.reduced))
+    others_of = _digits(others, second.parallel)
+    return None if mine is None or others_of is None else (mine, others_of)
+
+
+def _digits(place: Expr, ranges: tuple[Expr, ...]) -> tuple[Expr, ...] | None:
+    """`ranges`, outermost first, if `place` is the number of which they are the digits."""
+    found = coefficients(place, ranges)
+    if found is None or not found[1].is_const or found[1].value != 0:
+        return None
+    by_stride = dict(zip(found[0], ranges, strict=True))
+    order: list[Expr] = []
+    stride = _ONE
+    while len(order) < len(ranges):
+        inner = by_stride.pop(stride, None)
+        if inner is None:
+            return None
+        order.append(inner)
+        stride = stride * extent_of(inner)
+    return tuple(reversed(order))
+
+
 def _row_major(first: Group, second: Group, tag: str) -> Iterator[Alignment]:
     if second.reduced:
         outer = refine(_extents(first.parallel), _extents(second.parallel))
@@ -192,7 +238,7 @@ def _row_major(first: Group, second: Group, tag: str) -> Iterator[Alignment]:
         both = (*first.parallel, *first.reduced)
         whole = refine(_extents(both), _extents(second.parallel))
         if whole is not None:
-            yield _cut(first, second, whole, tag)
+            yield _cut(first, second, whole, tag, both, second.parallel)
     outer = refine(_extents(first.parallel), _extents(second.parallel))
     if outer is not None:
         # with reductions: the second group computes once per row
@@ -226,16 +272,22 @@ def _refined(
     )
 
 
-def _cut(first: Group, second: Group, whole: Refinement, tag: str) -> Alignment:
-    """The second group runs along all ranges of the first, reduced ones included."""
-    ours = (*first.parallel, *first.reduced)
+def _cut(
+    first: Group,
+    second: Group,
+    whole: Refinement,
+    tag: str,
+    ours: tuple[Expr, ...],
+    theirs: tuple[Expr, ...],
+) -> Alignment:
+    """The second group runs along all ranges of the first, reduced ones included; `whole` refines the two in the orders given."""
     symbols = symbols_over(ours, whole.first, whole.pieces, f"p{tag}_")
-    count = sum(len(pieces) for pieces in whole.first[: len(first.parallel)])
+    cut = {own: [symbols[k] for k in pieces] for own, pieces in zip(ours, whole.first, strict=True)}
     return Alignment(
-        parallel=symbols[:count],
-        reduced=symbols[count:],
+        parallel=tuple(piece for own in first.parallel for piece in cut[own]),
+        reduced=tuple(piece for own in first.reduced for piece in cut[own]),
         first=_without_identity(split_over(ours, whole.first, symbols)),
-        second=_without_identity(split_over(second.parallel, whole.second, symbols)),
+        second=_without_identity(split_over(theirs, whole.second, symbols)),
         crossed=whole.crossed,
     )
 

@@ -65,7 +65,7 @@ def compose(
 ) -> Draft:
     """The draft kernel of `group`, which stores those of its buffers that are `wanted` outside."""
     into = tuple(pair for member in group.members for pair in member.stage.into)
-    composer = _Composer(group, buffers, {old: new for new, old in into}, numerics)
+    composer = _Composer(group, buffers, {old: new for new, old in into}, wanted, numerics)
     stores: list[Store] = []
     checks: list[Check] = []
     for member in group.members:
@@ -112,7 +112,12 @@ class _Composer:
     """Rewrites one member after the other; remembers what the group has computed."""
 
     def __init__(
-        self, group: Group, buffers: Mapping[str, Buffer], renamed: Mapping[str, str], numerics: Numerics
+        self,
+        group: Group,
+        buffers: Mapping[str, Buffer],
+        renamed: Mapping[str, str],
+        wanted: Collection[str],
+        numerics: Numerics,
     ) -> None:
         self.produced: dict[str, Scalar] = {}
         self.bound = None if group.bound is None else group.bound.holds
@@ -121,6 +126,7 @@ class _Composer:
         self._reduced = group.reduced
         self._buffers = buffers
         self._renamed = renamed
+        self._wanted = wanted
         self._wide = numerics == "fast"
         self._exact: frozenset[Scalar] = frozenset()
 
@@ -131,10 +137,25 @@ class _Composer:
             mapping = {}
         roots = member.stage.scalars
         done: dict[Scalar, Scalar] = {}
-        self._exact = _factors(member)
+        self._exact = _factors(member) | self._sums_of_stored(member)
         for node in postorder(roots):
             done[node] = self._visit(node, [done[operand] for operand in node.operands], mapping)
         return tuple(done[root] for root in roots)
+
+    def _sums_of_stored(self, member: Member) -> frozenset[Scalar]:
+        """What plain sums of buffers add up that the group stores, too: as rounded for memory, which is what eager adds.
+
+        Cheaper functions then do for what is only rounded.
+        """
+        return frozenset(
+            operand
+            for root in member.stage.scalars
+            if isinstance(root, Reduce) and root.kind == "sum"
+            for operand in root.operands[:1]
+            if isinstance(operand, Op) and operand.op == "cast"
+            for value in operand.operands
+            if isinstance(value, Load) and value.buffer in self._wanted and value.buffer in self.produced
+        )
 
     def _visit(self, node: Scalar, operands: list[Scalar], mapping: Mapping[Expr, Expr]) -> Scalar:
         match node:

@@ -1,5 +1,7 @@
 """From a schedule to a program: allocations as late, frees as early as they can be, and memory handed on in place.
 
+With `pools`, most allocations are then placed in shared blocks (pools.py).
+
 Two kinds of reuse, neither of which can raise the peak:
     in place   a kernel's output takes over an input that dies in the same launch, where the kernel says (as data)
                that each element is read before the same point writes it;
@@ -35,6 +37,7 @@ from coilwork_ir.program.nodes import (
 )
 from coilwork_scheduler.errors import ScheduleError
 from coilwork_scheduler.memory.peak import PeakMeter
+from coilwork_scheduler.memory.pools import with_pools
 from coilwork_scheduler.memory.storage import (
     Storage,
     StorageTable,
@@ -57,12 +60,16 @@ class PlanOptions:
         aligned_inputs: inputs that kernels take to start at multiples of 16 bytes: one that does not is copied first.
         donated_inputs: inputs that the caller gives away, whose memory no other input shares: it is handed on like the
             program's own.
+        pools: place buffers that never leave the program in shared blocks.
+        pool_slack_bytes: how much higher the peak may be for that.
     """
 
     reuse: bool = True
     check_inputs: bool = True
     aligned_inputs: tuple[str, ...] = ()
     donated_inputs: tuple[str, ...] = ()
+    pools: bool = False
+    pool_slack_bytes: int = 1 << 20
 
 
 def plan(
@@ -79,7 +86,10 @@ def plan(
         ScheduleError: a symbol is bound by no input, or there is a nested graph and no `region`.
     """
     table = analyse(schedule, frozenset(options.donated_inputs))
-    return _Planner(schedule=schedule, options=options, table=table, region=region).run()
+    program = _Planner(schedule=schedule, options=options, table=table, region=region).run()
+    if not options.pools:
+        return program
+    return with_pools(program, table, slack_bytes=options.pool_slack_bytes)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,17 +1,17 @@
 // What a call has while it runs: the memory behind each name, the value of each register, and its hold on Python.
 #pragma once
-#include <chrono>
+#include <time.h>
 
 #include "references.hpp"
 
 namespace coilwork {
 
-using Clock = std::chrono::steady_clock;
-
-// A function of torch failed where no slower way is left.
-struct Failed {
-  const char* what;
-};
+// Milliseconds of a clock that is read in a few nanoseconds and ticks every few milliseconds.
+static int64_t coarse_ms() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+  return static_cast<int64_t>(now.tv_sec) * 1000 + now.tv_nsec / 1000000;
+}
 
 // One call of a program from Python, nested programs included.
 struct Call {
@@ -19,8 +19,9 @@ struct Call {
   PyThreadState* released = nullptr;  // set while others may run Python
   void* stream = nullptr;
   bool stream_known = false;  // of the only GPU that the program uses, which is current
-  Clock::time_point looked = Clock::now();  // when signals were last seen to
+  int64_t looked_ms = coarse_ms();  // when signals were last seen to
   unsigned launches = 0;
+  int32_t product_settings = -1;
 
   explicit Call(const Program& program) : program(program) {}
 };
@@ -45,9 +46,9 @@ class WithPython {
 };
 
 // Memory behind a name. As MEMORY, `handle` is some tensor that keeps it alive, and the buffer begins at `data`; a tensor of
-// the buffer's own layout is made when something but a kernel wants one.
+// the buffer's own layout is made when something but a kernel wants one. WITHIN is the same with another slot's handle.
 struct Slot {
-  enum State : uint8_t { EMPTY = 0, OWNED, BORROWED, MEMORY };
+  enum State : uint8_t { EMPTY = 0, OWNED, BORROWED, MEMORY, WITHIN };
   AtenTensorHandle handle;
   char* data;
   uint32_t layout;
@@ -71,7 +72,7 @@ struct Frame {
   const Part& part;
   Slot* slots;
   int64_t* registers;
-  size_t at = 0;  // number of the step that runs
+  size_t at = 0;  // index of the step that runs
 
   explicit Frame(const Part& part) : part(part) {
     const size_t bytes = part.slot_names.size() * sizeof(Slot) + part.registers() * sizeof(int64_t);
@@ -127,9 +128,9 @@ class Extents {
 
 // Looks after signals such as an interrupt, if it has not been done for a while.
 static void look_for_signals(Call& call, bool now = false) {
-  const Clock::time_point time = Clock::now();
-  if (!now && time - call.looked < std::chrono::milliseconds(50)) return;
-  call.looked = time;
+  const int64_t time_ms = coarse_ms();
+  if (!now && time_ms - call.looked_ms < 50) return;
+  call.looked_ms = time_ms;
   WithPython python(call);
   if (PyErr_CheckSignals() != 0) throw_python();
 }

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "memory.hpp"
+#include "resolving.hpp"
 
 namespace coilwork {
 
@@ -40,6 +41,20 @@ constexpr int INVALID_CONTEXT = 201;
 class Launches {
  public:
   Launches(Call& call, Frame& frame, Memory& memory) : call_(call), frame_(frame), memory_(memory) {}
+
+  // Calls a C++ kernel whose arguments were laid out when the program was loaded.
+  void run_kernel(const Step& step) {
+    if ((++call_.launches & 3) == 0) look_for_signals(call_);
+    const Argument* arguments = frame_.part.arguments.data() + step.list.first;
+    uint64_t words[MOST_PREPARED];
+    for (uint32_t k = 0; k < step.list.count; ++k) {
+      const Argument& argument = arguments[k];
+      words[k] = argument.is_size ? static_cast<uint64_t>(frame_.registers[argument.number])
+                                  : address_of(argument.number) + static_cast<uint64_t>(argument.offset);
+    }
+    const int64_t failed = call_words(step.function, words, step.list.count);
+    if (step.flag && failed) refuse(*call_.program.kernels[step.a], failed);
+  }
 
   void launch(const Step& step) {
     Kernel& kernel = *call_.program.kernels[step.a];
@@ -85,7 +100,10 @@ class Launches {
       }
     }
     const int64_t failed = call_words(form.function, words, count);
-    if (!form.checks || failed == 0) return;
+    if (form.checks && failed) refuse(kernel, failed);
+  }
+
+  [[noreturn]] void refuse(const Kernel& kernel, int64_t failed) {
     WithPython python(call_);
     slowly(call_, "failed_check", "(OL)", kernel.launcher, static_cast<long long>(failed));
     throw Failed{"a check in a kernel failed"};
@@ -170,16 +188,13 @@ class Launches {
   uint64_t scratch_bytes(int64_t bytes, std::vector<Scratch>& scratch, size_t most, int32_t device) {
     scratch.reserve(most);  // so that slots never move
     scratch.emplace_back();
-    const int32_t kind = device < 0 ? torch.aoti_torch_device_type_cpu() : torch.aoti_torch_device_type_cuda();
-    const int64_t one = 1;
-    AtenTensorHandle made = nullptr;
-    if (torch.aoti_torch_empty_strided(1, &bytes, &one, torch.aoti_torch_dtype_uint8(), kind, device < 0 ? 0 : device,
-                                       &made) != 0) {
+    Slot& slot = scratch.back().slot;
+    if (void* found = memory_.bytes(bytes, device, slot)) return reinterpret_cast<uint64_t>(found);
+    if (!slot.handle) {
       WithPython python(call_);
-      made = tensor_slowly(call_, "scratch", "(Li)", static_cast<long long>(bytes), int(device));
+      slot.own(tensor_slowly(call_, "scratch", "(Li)", static_cast<long long>(bytes), int(device)));
     }
-    scratch.back().slot.own(made);
-    return reinterpret_cast<uint64_t>(data_of(scratch.back().slot));
+    return reinterpret_cast<uint64_t>(data_of(slot));
   }
 
   void through_python(Kernel& kernel, const Step& step) {

@@ -3,6 +3,7 @@
 
 #include "plans.hpp"
 #include "references.hpp"
+#include "resolving.hpp"
 
 namespace coilwork {
 
@@ -60,7 +61,8 @@ void unload_program(Program* program) {
     delete kernel->form.exchange(nullptr);
   }
   for (AtenTensorHandle constant : program->constants) torch.aoti_torch_delete_tensor_object(constant);
-  for (PyObject** object : {&program->handles_of, &program->tensors_of, &program->faults, &program->fallback, &program->watch})
+  for (PyObject** object : {&program->handles_of, &program->tensors_of, &program->faults, &program->fallback, &program->watch,
+                            &program->product_settings})
     Py_CLEAR(*object);
   delete program;
 }
@@ -74,9 +76,10 @@ static PyObject* keep(PyObject* object) {
 Program* load_program(PyObject* args) {
   const char* data = nullptr;
   Py_ssize_t size = 0;
-  PyObject *plans, *kernels, *constants, *handles_of, *tensors_of, *faults, *fallback, *watch;
-  if (!PyArg_ParseTuple(args, "y#O!O!O!OOOOO", &data, &size, &PyTuple_Type, &plans, &PyTuple_Type, &kernels, &PyList_Type,
-                        &constants, &handles_of, &tensors_of, &faults, &fallback, &watch))
+  PyObject *plans, *kernels, *constants, *handles_of, *tensors_of, *faults, *fallback, *watch, *product_settings;
+  unsigned long long products = 0;
+  if (!PyArg_ParseTuple(args, "y#O!O!O!OOOOOKO", &data, &size, &PyTuple_Type, &plans, &PyTuple_Type, &kernels, &PyList_Type,
+                        &constants, &handles_of, &tensors_of, &faults, &fallback, &watch, &products, &product_settings))
     return nullptr;
   Program* program = new Program();
   try {
@@ -85,11 +88,15 @@ Program* load_program(PyObject* args) {
     program->faults = keep(faults);
     program->fallback = keep(fallback);
     program->watch = keep(watch);
+    program->products = reinterpret_cast<ProductLibrary*>(static_cast<uintptr_t>(products));
+    program->product_settings = keep(product_settings);
     parse_program(data, static_cast<size_t>(size), *program);
     parse_plans(*program, plans);
     parse_kernels(*program, kernels);
     handles_from(*program, constants, program->constants);
     if (program->constants.size() != program->keys.size()) throw Damaged{"constants are missing"};
+    if (!program->watch)
+      for (Part& part : program->parts) Resolver(*program, part).resolve();
     return program;
   } catch (const Damaged& damaged) {
     PyErr_Format(PyExc_ValueError, "the program cannot be read: %s", damaged.what);

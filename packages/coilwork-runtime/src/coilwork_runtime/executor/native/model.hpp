@@ -13,7 +13,9 @@
 namespace coilwork {
 
 enum Code : uint8_t {
-  COMPUTE = 1, BIND, CHECK, ALLOC, POOL, CARVE, REUSE, VIEW, LAUNCH, CALL, REQUIRE, COND, WHILE, FREE, RETURN, SETTLE
+  COMPUTE = 1, BIND, CHECK, ALLOC, POOL, CARVE, REUSE, VIEW, LAUNCH, CALL, REQUIRE, COND, WHILE, FREE, RETURN, SETTLE,
+  // made while a program is loaded (resolving.hpp)
+  RUN_KERNEL, POINT
 };
 enum class Seen : uint8_t { SAME, LAYOUT, BITS };
 enum Wanted : uint8_t { NOTHING, TENSOR, NUMBER, IGNORED };  // of inputs, results of calls, results of programs
@@ -42,6 +44,18 @@ struct Step {
   uint32_t place = 0;
   uint32_t a = NONE, b = NONE, c = NONE, layout = NONE;
   Span list, more, rest;
+  uint32_t number = 0;         // in the program, as it was written
+  uint32_t root = NONE;        // POINT: the slot that keeps the memory
+  int64_t offset = 0;          // POINT: bytes, on top of the register times `scale`
+  int64_t scale = 0;
+  void* function = nullptr;    // RUN_KERNEL
+};
+
+// What a kernel is given when it is run as RUN_KERNEL: a register, or memory so many bytes after the start of a slot's.
+struct Argument {
+  uint32_t number = 0;
+  bool is_size = false;
+  int64_t offset = 0;
 };
 
 struct Part {
@@ -62,6 +76,7 @@ struct Part {
   std::vector<Layout> layouts;
   std::vector<Step> steps;
   std::vector<uint32_t> words;
+  std::vector<Argument> arguments;
 
   size_t registers() const { return variables + constants.size(); }
 };
@@ -81,6 +96,9 @@ struct Value {
   std::vector<Value> items;
 };
 
+struct Product;         // in products.hpp
+class ProductLibrary;
+
 struct Plan {
   enum Route : uint8_t { PYTHON = 0, FUNCTION, DISPATCHER, ITEM };
   Route route = PYTHON;
@@ -93,6 +111,14 @@ struct Plan {
   uint32_t wanted = 0;           // results that the program declares
   size_t words = 0;              // room that the arguments of a function take
   std::vector<uint32_t> slots, sizes;  // what the Python callable is given
+  // A matrix product that cuBLASLt may do instead; slots, `bias` may be NONE. A device below 0 is the CPU of tests.
+  struct Multiplication {
+    bool batched = false;
+    uint32_t first = 0, second = 0, result = 0, bias = NONE;
+    int32_t device = 0;
+    mutable std::atomic<Product*> last{nullptr};
+  };
+  std::unique_ptr<Multiplication> multiplication;
   PyObject* callable = nullptr;
 };
 
@@ -142,6 +168,7 @@ struct Raised {
 
 struct Counters {
   std::atomic<uint64_t> calls{0}, python_calls{0}, python_launches{0}, slow_paths{0}, fallbacks{0};
+  std::atomic<uint64_t> products{0}, refused_products{0};
 };
 
 struct Program {
@@ -158,6 +185,8 @@ struct Program {
   PyObject* faults = nullptr;        // `coilwork_runtime.executor.faults`
   PyObject* fallback = nullptr;      // does the whole call where inputs are not plain
   PyObject* watch = nullptr;         // is told of each change of memory; null almost always
+  ProductLibrary* products = nullptr;    // null where operators do matrix products
+  PyObject* product_settings = nullptr;  // returns what torch says about products at present; below 0: none of ours
   mutable Counters counters;
 
   const char* text(uint32_t number) const { return strings[number].c_str(); }

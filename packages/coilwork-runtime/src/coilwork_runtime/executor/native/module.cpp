@@ -1,5 +1,5 @@
 // coilwork_executor: Program(data, plans, kernels, constants, torch, faults, fallback, watch) is a callable over one list of
-// inputs, which it empties, that returns a list of results. See coilwork_runtime/executor/program.py.
+// inputs, which it empties, or over the inputs one by one, that returns a list of results. See coilwork_runtime/executor/program.py.
 #include <new>
 
 #include "running.hpp"
@@ -13,41 +13,37 @@ struct Object {
 };
 
 // Inputs as they are given: handles for tensors, numbers for sizes. False if one of them is neither.
-static bool read_inputs(const Program& program, PyObject* list, Frame& frame) {
+static bool read_inputs(const Program& program, PyObject* const* given, size_t count, Frame& frame) {
   const Part& part = frame.part;
-  const Py_ssize_t given = PyList_GET_SIZE(list);
-  if (given != static_cast<Py_ssize_t>(part.inputs.size())) {
-    PyErr_Format(PyExc_ValueError, given < static_cast<Py_ssize_t>(part.inputs.size())
-                     ? "not enough values to unpack (expected %zu, got %zd)"
-                     : "too many values to unpack (expected %zu)",
-                 part.inputs.size(), given);
+  if (count != part.inputs.size()) {
+    PyErr_Format(PyExc_ValueError, count < part.inputs.size() ? "not enough values to unpack (expected %zu, got %zu)"
+                                                              : "too many values to unpack (expected %zu)",
+                 part.inputs.size(), count);
     throw_python();
   }
   size_t tensors = 0;
-  for (Py_ssize_t k = 0; k < given; ++k) {
+  for (size_t k = 0; k < count; ++k) {
     const Part::Input& input = part.inputs[k];
     if (input.kind == 0) {
       ++tensors;
     } else if (input.kind == 1) {
-      PyObject* number = PyList_GET_ITEM(list, k);
-      if (!PyLong_CheckExact(number)) return false;
-      frame.registers[input.number] = PyLong_AsLongLong(number);
+      if (!PyLong_CheckExact(given[k])) return false;
+      frame.registers[input.number] = PyLong_AsLongLong(given[k]);
       if (frame.registers[input.number] == -1 && PyErr_Occurred()) throw_python();
     }
   }
-  std::vector<AtenTensorHandle> handles;
-  handles.reserve(tensors);
-  if (tensors == part.inputs.size()) {
-    handles_from(program, list, handles);
-  } else if (tensors) {
-    const Reference only = checked(PyList_New(0));
-    for (Py_ssize_t k = 0; k < given; ++k)
-      if (part.inputs[k].kind == 0 && PyList_Append(only.get(), PyList_GET_ITEM(list, k)) != 0) throw_python();
-    handles_from(program, only.get(), handles);
+  if (!tensors) return true;
+  const Reference only = checked(PyList_New(static_cast<Py_ssize_t>(tensors)));
+  Py_ssize_t next = 0;
+  for (size_t k = 0; k < count; ++k) {
+    if (part.inputs[k].kind != 0) continue;
+    Py_INCREF(given[k]);
+    PyList_SET_ITEM(only.get(), next++, given[k]);
   }
-  size_t next = 0;
+  const Reference capsules = checked(PyObject_CallOneArg(program.handles_of, only.get()));
+  next = 0;
   for (const Part::Input& input : part.inputs)
-    if (input.kind == 0) frame.slots[input.number].own(handles.at(next++));
+    if (input.kind == 0) frame.slots[input.number].own(handle_in(capsules.get(), next++));
   return true;
 }
 
@@ -104,16 +100,33 @@ class Surroundings {
   CUDAGuardHandle guard_ = nullptr;
 };
 
-static PyObject* run_program(const Program& program, PyObject* list) {
+// What torch says at present of how matrix products are computed.
+static int32_t product_settings_of(const Program& program) {
+  const Reference number = checked(PyObject_CallNoArgs(program.product_settings));
+  const long found = PyLong_AsLong(number.get());
+  if (found == -1 && PyErr_Occurred()) throw_python();
+  return static_cast<int32_t>(found);
+}
+
+// `list` holds the inputs if they were given in one, which is emptied once they are read.
+static PyObject* run_program(const Program& program, PyObject* list, PyObject* const* given, size_t count) {
   program.counters.calls.fetch_add(1, std::memory_order_relaxed);
   Call call(program);
   Frame frame(program.parts[0]);
-  if (!read_inputs(program, list, frame)) {
+  if (!read_inputs(program, given, count, frame)) {
     program.counters.fallbacks.fetch_add(1, std::memory_order_relaxed);
-    return PyObject_CallOneArg(program.fallback, list);
+    const Surroundings surroundings(call);
+    if (list) return PyObject_CallOneArg(program.fallback, list);
+    const Reference inputs = checked(PyList_New(static_cast<Py_ssize_t>(count)));
+    for (size_t k = 0; k < count; ++k) {
+      Py_INCREF(given[k]);
+      PyList_SET_ITEM(inputs.get(), static_cast<Py_ssize_t>(k), given[k]);
+    }
+    return PyObject_CallOneArg(program.fallback, inputs.get());
   }
-  if (PyList_SetSlice(list, 0, PyList_GET_SIZE(list), nullptr) != 0) throw_python();
+  if (list && PyList_SetSlice(list, 0, PyList_GET_SIZE(list), nullptr) != 0) throw_python();
   Runner::place_constants(program, frame);
+  if (program.products) call.product_settings = product_settings_of(program);
   Runner runner(call, frame);
   const Step* last = nullptr;
   {
@@ -132,12 +145,18 @@ static PyObject* run_program(const Program& program, PyObject* list) {
 }
 
 static PyObject* object_call(PyObject* self, PyObject* const* args, size_t flags, PyObject* keywords) {
-  if (PyVectorcall_NARGS(flags) != 1 || keywords || !PyList_Check(args[0])) {
-    PyErr_SetString(PyExc_TypeError, "a program takes one list of inputs");
+  if (keywords && PyTuple_GET_SIZE(keywords)) {
+    PyErr_SetString(PyExc_TypeError, "a program takes one list of inputs, or the inputs one by one");
     return nullptr;
   }
+  const Program& program = *reinterpret_cast<Object*>(self)->program;
+  const size_t count = static_cast<size_t>(PyVectorcall_NARGS(flags));
   try {
-    return run_program(*reinterpret_cast<Object*>(self)->program, args[0]);
+    if (count == 1 && PyList_Check(args[0])) {
+      PyObject* list = args[0];
+      return run_program(program, list, PySequence_Fast_ITEMS(list), static_cast<size_t>(PyList_GET_SIZE(list)));
+    }
+    return run_program(program, nullptr, args, count);
   } catch (Raised& raised) {
     PyErr_Restore(raised.type, raised.value, raised.trace);
   } catch (const Failed& failed) {
@@ -168,9 +187,10 @@ static void object_dealloc(PyObject* self) {
 
 static PyObject* object_counters(PyObject* self, PyObject*) {
   const Counters& counters = reinterpret_cast<Object*>(self)->program->counters;
-  return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K}", "calls", counters.calls.load(), "python_calls",
+  return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:K}", "calls", counters.calls.load(), "python_calls",
                        counters.python_calls.load(), "python_launches", counters.python_launches.load(), "slow_paths",
-                       counters.slow_paths.load(), "fallbacks", counters.fallbacks.load());
+                       counters.slow_paths.load(), "fallbacks", counters.fallbacks.load(), "products",
+                       counters.products.load(), "refused_products", counters.refused_products.load());
 }
 
 static PyMethodDef object_methods[] = {
@@ -194,7 +214,25 @@ static PyObject* code(PyObject*, PyObject* name) {
   return PyLong_FromLong(function());
 }
 
+// Opens cuBLASLt: the one that torch has loaded, or a file. Each is opened once, and stays.
+static PyObject* products(PyObject*, PyObject* name) {
+  static std::vector<std::pair<std::string, ProductLibrary*>> opened;  // guarded by the interpreter's lock
+  const char* path = PyUnicode_AsUTF8(name);
+  if (!path) return nullptr;
+  for (const auto& known : opened)
+    if (known.first == path) return PyLong_FromVoidPtr(known.second);
+  // a symbol is looked for in what libtorch_cuda itself needs, too
+  void* library = *path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : torch.cuda;
+  if (!library) return PyErr_Format(PyExc_ImportError, *path ? "%s cannot be loaded" : "this torch has no libtorch_cuda%s", path);
+  const char* missing = nullptr;
+  ProductLibrary* made = ProductLibrary::open(library, &missing);
+  if (!made) return PyErr_Format(PyExc_ImportError, "there is no %s", missing);
+  opened.emplace_back(path, made);
+  return PyLong_FromVoidPtr(made);
+}
+
 static PyMethodDef module_methods[] = {
+    {"products", products, METH_O, "The address of an opened cuBLASLt: torch's own, or that of a file. ImportError without it."},
     {"code", code, METH_O, "What a function of torch that names a constant returns, None without it."},
     {"symbol", symbol, METH_O, "The address of a C function of torch, 0 if it has none of that name."},
     {nullptr, nullptr, 0, nullptr}};

@@ -29,7 +29,10 @@ class PartParser {
       part_.known.push_back({target, in_.below(program_.keys.size())});
     }
     for (uint32_t left = in_.count(); left; --left) part_.layouts.push_back(layout());
-    for (uint32_t left = in_.count(); left; --left) part_.steps.push_back(step());
+    for (uint32_t left = in_.count(); left; --left) {
+      part_.steps.push_back(step());
+      part_.steps.back().number = static_cast<uint32_t>(part_.steps.size() - 1);
+    }
     if (part_.steps.empty() || part_.steps.back().code != RETURN) throw Damaged{"a program does not end in a return"};
   }
 

@@ -54,7 +54,9 @@ static Value parse_value(Reader& in, PartParser& part) {
   return made;
 }
 
-// u8 route, what the route needs, then slots and registers for the Python callable, u32 results, u8 single
+// u8 route, what the route needs, then slots and registers for the Python callable, u32 results, u8 single,
+// u8 whether it is a matrix product, and of one: u8 batched, slots of operands and result, u8 whether there is a slot of a bias
+// and that slot, i32 device
 template <class MakePart>
 static void parse_plan(const char* data, size_t size, MakePart make_part, Plan& plan) {
   Reader in(data, size);
@@ -76,6 +78,16 @@ static void parse_plan(const char* data, size_t size, MakePart make_part, Plan& 
   for (uint32_t left = in.count(); left; --left) plan.sizes.push_back(part.readable());
   plan.wanted = in.u32();
   plan.single = in.u8();
+  if (in.u8()) {
+    plan.multiplication = std::make_unique<Plan::Multiplication>();
+    Plan::Multiplication& made = *plan.multiplication;
+    made.batched = in.u8();
+    made.first = part.slot();
+    made.second = part.slot();
+    made.result = part.slot();
+    if (in.u8()) made.bias = part.slot();
+    made.device = in.i32();
+  }
   if (!in.done()) throw Damaged{"something follows a plan"};
 }
 

@@ -77,8 +77,8 @@ static void annotate(const Program& program, const Frame& frame, Raised& raised)
   PyErr_NormalizeException(&raised.type, &raised.value, &raised.trace);
   if (!raised.value) return;
   const Step& step = frame.part.steps[frame.at];
-  PyObject* note = PyUnicode_FromFormat("instruction %zu of program %s: %s", frame.at, program.text(frame.part.name),
-                                        program.text(step.place));
+  PyObject* note = PyUnicode_FromFormat("instruction %u of program %s: %s", step.number,
+                                        program.text(frame.part.name), program.text(step.place));
   PyObject* done = note ? PyObject_CallMethod(raised.value, "add_note", "O", note) : nullptr;
   if (!done) PyErr_Clear();
   Py_XDECREF(done);

@@ -4,6 +4,11 @@
 
 namespace coilwork {
 
+// A function of torch failed where no slower way is left.
+struct Failed {
+  const char* what;
+};
+
 // Owns a reference; used with the lock held.
 class Reference {
  public:
@@ -28,13 +33,19 @@ inline Reference checked(PyObject* object) {
   return Reference(object);
 }
 
+// The handle in item `k` of a list of capsules, which is the caller's from now on.
+inline AtenTensorHandle handle_in(PyObject* capsules, Py_ssize_t k) {
+  if (!PyList_Check(capsules) || k >= PyList_GET_SIZE(capsules)) throw Failed{"there are fewer handles than tensors"};
+  void* handle = PyCapsule_GetPointer(PyList_GET_ITEM(capsules, k), nullptr);
+  if (!handle) throw_python();
+  return static_cast<AtenTensorHandle>(handle);
+}
+
 // New handles on the tensors in `list`.
 inline void handles_from(const Program& program, PyObject* list, std::vector<AtenTensorHandle>& handles) {
   const Reference capsules = checked(PyObject_CallOneArg(program.handles_of, list));
   const Py_ssize_t count = PyList_Check(capsules.get()) ? PyList_GET_SIZE(capsules.get()) : 0;
-  for (Py_ssize_t k = 0; k < count; ++k)
-    handles.push_back(
-        static_cast<AtenTensorHandle>(PyCapsule_GetPointer(PyList_GET_ITEM(capsules.get(), k), nullptr)));
+  for (Py_ssize_t k = 0; k < count; ++k) handles.push_back(handle_in(capsules.get(), k));
 }
 
 }  // namespace coilwork

@@ -28,16 +28,16 @@ class Runner {
   // Runs to the end; returns the last step, which says what the results are.
   const Step& run() {
     try {
-      const std::vector<Step>& steps = frame_.part.steps;
-      const bool watched = call_.program.watch != nullptr;
-      const bool outermost = &frame_.part == &call_.program.parts[0];
-      if (watched) tell(call_, memory_, frame_, outermost ? "call" : "enter", NONE);
+      if (call_.program.watch) return run_watched();
+      const Step* steps = frame_.part.steps.data();
       for (;; ++frame_.at) {
         const Step& step = steps[frame_.at];
-        if (__builtin_expect(watched, 0)) watch_before(step);
-        if (step.code == RETURN) return step;
-        run(step);
-        if (__builtin_expect(watched, 0)) watch_after(step);
+        if (step.code == RUN_KERNEL) {
+          launches_.run_kernel(step);
+        } else {
+          if (step.code == RETURN) return step;
+          run(step);
+        }
       }
     } catch (Raised& raised) {
       WithPython python(call_);
@@ -79,6 +79,18 @@ class Runner {
     throw raised;
   }
 
+  const Step& run_watched() {
+    const bool outermost = &frame_.part == &call_.program.parts[0];
+    tell(call_, memory_, frame_, outermost ? "call" : "enter", NONE);
+    for (;; ++frame_.at) {
+      const Step& step = frame_.part.steps[frame_.at];
+      watch_before(step);
+      if (step.code == RETURN) return step;
+      run(step);
+      watch_after(step);
+    }
+  }
+
   void run(const Step& step) {
     switch (step.code) {
       case COMPUTE:
@@ -100,6 +112,9 @@ class Runner {
       case REUSE:
       case VIEW:
         memory_.view(step);
+        break;
+      case POINT:
+        memory_.point(step);
         break;
       case LAUNCH:
         launches_.launch(step);
@@ -161,6 +176,7 @@ class Runner {
       case POOL:
         return tell(call_, memory_, frame_, "alloc", step.a);
       case CARVE:
+        return tell(call_, memory_, frame_, "carve", step.a);
       case VIEW:
         return tell(call_, memory_, frame_, "view", step.a);
       case REUSE:

@@ -1,0 +1,123 @@
+"""Programs for a GPU that is not there: a torch.compile backend that plans and runs nothing.
+
+What is captured on a CPU is lowered, scheduled and planned as if on a GPU. No memory of the graph's tensors is touched.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils import _pytree as pytree
+
+from coilwork.alignment import aligned_inputs
+from coilwork.clock import StageClock
+from coilwork.job import Role, open_job
+from coilwork.layout import layout_options
+from coilwork.options import CompileOptions
+from coilwork.stages import lower_to_program
+from coilwork.torch_compat import compile_with_aot_autograd
+from coilwork.trace import Trace
+from coilwork.updates import names_at
+from coilwork_ir.program.nodes import Program
+from coilwork_ir.target import TARGETS
+from coilwork_lowering import (
+    LoweringOptions,
+    decompositions,
+    lay_out_convolutions,
+    lower,
+    pad_products,
+    partition,
+)
+
+GPU = torch.device("cuda", 0)
+
+
+@dataclass(slots=True, kw_only=True)
+class Planner:
+    """A torch.compile backend that plans programs for `target`, which has `GPU`'s type, and runs none of them."""
+
+    target: str
+    options: CompileOptions = field(default_factory=lambda: CompileOptions(strict=True))
+    programs: list[Program] = field(default_factory=list)
+
+    def __call__(
+        self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **_: Any
+    ) -> Callable[..., Any]:
+        # Graphs of a training step are laid out before they are moved: what is said of a GPU holds for them, too.
+        joint = replace(
+            layout_options(self.options), devices=("cuda", "cpu"), narrow_devices=(), blocked_devices=()
+        )
+        return compile_with_aot_autograd(
+            gm,
+            example_inputs,
+            forward=partial(self._plan, role="forward"),
+            backward=partial(self._plan, role="backward"),
+            inference=partial(self._plan, role="inference"),
+            decompositions=decompositions(LoweringOptions()),
+            partition=partial(partition, layout=joint),
+        )
+
+    def _plan(
+        self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, role: Role
+    ) -> Callable[[list[Any]], Sequence[Any]]:
+        options = self.options
+        job = open_job(gm, example_inputs, role=role, options=options)
+        laid_out, _ = lay_out_convolutions(on_gpu(gm), job.layout)
+        laid_out, _ = pad_products(laid_out, job.layout)
+        lowering = LoweringOptions(numerics=options.numerics, accumulation=options.accumulation)
+        lowered = lower(laid_out, name=job.graph_id, options=lowering, example_strides=job.strides)
+        self.programs.append(
+            lower_to_program(
+                lowered.graph,
+                TARGETS[self.target],
+                options,
+                trace=Trace(None),
+                clock=StageClock(),
+                aligned=aligned_inputs(lowered.graph, laid_out, returned=job.returned),
+                updates=names_at(lowered.graph, job.aligned_updates),
+                donated=names_at(lowered.graph, job.donated),
+            )
+        )
+        return UntouchedResults(gm)
+
+
+def on_gpu(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """`gm`, captured on a CPU, as if on a GPU: lowering chooses by device. No tensor but a fake one is made."""
+    moved = copy.deepcopy(gm)
+    for node in moved.graph.nodes:
+        node.meta["val"] = pytree.tree_map_only(FakeTensor, _fake_on_gpu, node.meta.get("val"))
+        if isinstance(node.kwargs.get("device"), torch.device):
+            node.update_kwarg("device", GPU)
+    moved.recompile()
+    return moved
+
+
+def _fake_on_gpu(value: FakeTensor) -> Tensor:
+    with value.fake_mode:
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=GPU)
+
+
+class UntouchedResults:
+    """Stands for a compiled graph: tensors of the right shapes, whose memory nobody writes."""
+
+    _boxed_call = True
+
+    def __init__(self, gm: torch.fx.GraphModule) -> None:
+        (output,) = gm.graph.find_nodes(op="output")
+        self._results = [
+            node.meta["val"] if isinstance(node, torch.fx.Node) else node for node in output.args[0]
+        ]
+
+    def __call__(self, args: list[Any]) -> Sequence[Any]:
+        args.clear()
+        return [
+            torch.empty_strided(r.shape, r.stride(), dtype=r.dtype) if isinstance(r, Tensor) else r
+            for r in self._results
+        ]

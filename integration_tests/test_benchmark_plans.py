@@ -1,0 +1,79 @@
+"""Programs of whole models for a GPU that is not there: what they launch, and what is in memory when most is."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from benchmarks.lifetimes import peak_of
+from benchmarks.memory_bound.traffic import traffic
+from benchmarks.model_plan import main, programs_of, text_of
+from benchmarks.models import Size, find_case
+from benchmarks.planner import Planner
+from coilwork_ir.index import as_int
+from coilwork_ir.program.text import parse_program
+from coilwork_ir.target import target
+
+SMALL = {"target": "sm_90", "dtype": torch.bfloat16, "size": Size.REDUCED}
+
+
+@pytest.mark.parametrize(("name", "train"), [("gpt2", True), ("resnet50", False)])
+def test_peaks_are_those_that_the_planner_predicts(name: str, train: bool) -> None:
+    programs = programs_of(find_case(name), train=train, **SMALL)
+    assert len(programs) == (2 if train else 1)
+    for program in programs:
+        assert program.peak_bytes is not None
+        assert peak_of(program).size_bytes == as_int(program.peak_bytes)
+        assert all(buffer.device == "cuda:0" for buffer in program.inputs if hasattr(buffer, "device"))
+
+
+def test_gradients_of_an_activation_and_of_its_bias_share_a_kernel() -> None:
+    """Though the activation sees batch and sequence, and the linear layer before it their product."""
+
+    def gradients(x: Tensor, dy: Tensor) -> tuple[Tensor, Tensor]:
+        found = torch.ops.aten.gelu_backward(
+            dy.view(8, 1024, 3072), x.view(8, 1024, 3072), approximate="tanh"
+        )
+        rows = found.view(8192, 3072)
+        return rows, rows.sum(0)
+
+    planner = Planner(target="sm_90")
+    torch._dynamo.reset()
+    x, dy = (torch.empty(8192, 3072, dtype=torch.bfloat16) for _ in range(2))
+    torch.compile(gradients, backend=planner, dynamic=False)(x, dy)
+    both, rest = traffic(planner.programs[0])
+    assert both.read == 2 * 8192 * 3072 * 2 and rest.total < both.total / 100
+
+
+def test_the_table_names_what_moves_most_first() -> None:
+    (program,) = programs_of(find_case("gpt2"), train=False, **SMALL)
+    lines = text_of(program, target("sm_90"), most=3).splitlines()
+    assert "kernels" in lines[0] and len([line for line in lines if " read " in line]) == 3
+    costs = [float(line.split()[0]) for line in lines if " read " in line]
+    assert costs == sorted(costs, reverse=True)
+
+
+def test_reused_and_reinterpreted_memory_is_one_block() -> None:
+    program = parse_program(
+        """
+program @p {
+  alloc %a: f32[8] @cuda:0
+  view %b: f32[4, 2] @cuda:0 of %a offset `0`
+  reuse %c: f32[8] @cuda:0 of %a
+  alloc %d: f32[2] @cuda:0
+  free (%b)
+  free (%c)
+  alloc %e: f32[8] @cuda:0
+  return (%d, %e)
+}
+"""
+    )
+    peak = peak_of(program)
+    assert peak.size_bytes == 40 and peak.blocks[0].size_bytes == 32
+
+
+def test_a_model_without_training_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["t5", "--train"])
+    assert "no training step" in capsys.readouterr().err

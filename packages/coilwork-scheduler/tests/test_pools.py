@@ -1,0 +1,106 @@
+"""Which buffers go into pools, which do not, and what sizes in symbols do."""
+
+from __future__ import annotations
+
+from allocator_simulation import measured_peak
+
+from coilwork_ir.index import as_int, evaluate
+from coilwork_ir.loops.text import parse_graph
+from coilwork_ir.program.nodes import Alloc, AllocPool, Free, Instruction, PoolView, Program
+from coilwork_ir.program.text import format_program, parse_program
+from coilwork_ir.program.verify import verify_program
+from coilwork_ir.target import target
+from coilwork_scheduler import ScheduleOptions, schedule
+from coilwork_scheduler.memory import PlanOptions, plan
+
+TARGET = target("sm_90")
+
+
+def planned(text: str, *, pools: bool = True, reuse: bool = True, slack: int = 1 << 20) -> Program:
+    scheduled = schedule(parse_graph(text), TARGET, ScheduleOptions(fuse=False, inline=False))
+    program = plan(scheduled, PlanOptions(pools=pools, reuse=reuse, pool_slack_bytes=slack))
+    verify_program(program)
+    return program
+
+
+def of(program: Program, kind: type[Instruction]) -> list[Instruction]:
+    return [one for one in program.instructions if isinstance(one, kind)]
+
+
+def chain(shape: str, length: int, *, symbols: tuple[str, ...] = ()) -> str:
+    """Products, each of the one before with itself."""
+    lines = ["graph @chain {", *symbols, f"  input %b0: f32[{shape}]"]
+    for k in range(length):
+        lines.append(
+            f'  extern "aten.mm.default" (%b{k}, %b{k}) contraction defines (%b{k + 1}: f32[{shape}]) '
+            'out "aten.mm.out" ("out")'
+        )
+    return "\n".join([*lines, f"  return (%b{length})", "}"])
+
+
+def test_one_allocation_instead_of_many():
+    program = planned(chain("64, 64", 10), reuse=False)
+    (pool,) = of(program, AllocPool)
+    assert len(of(program, PoolView)) == 9 and len(of(program, Alloc)) == 1
+    assert isinstance(pool, AllocPool) and as_int(pool.size_bytes) == 2 * 64 * 64 * 4
+    assert measured_peak(program) == measured_peak(planned(chain("64, 64", 10), pools=False)) + 64 * 64 * 4
+    freed = [name for one in of(program, Free) if isinstance(one, Free) for name in one.names]
+    assert freed[-1] == "pool0"
+    assert parse_program(format_program(program)) == program
+
+
+def test_results_and_single_buffers_stay_as_they_are():
+    text = chain("64, 64", 2)
+    assert planned(text) == planned(text, pools=False)
+
+
+def test_a_pool_ends_where_there_is_no_room_for_it():
+    # the first result is alive until the large one, which is the peak, is there
+    lines = ["graph @g {", "  input %x: f32[64, 64]"]
+    for k in range(6):
+        source = "x" if k == 0 else f"b{k - 1}"
+        lines.append(
+            f'  extern "aten.mm.default" (%{source}, %x) contraction defines (%b{k}: f32[64, 64]) out "aten.mm.out" ("out")'
+        )
+    lines.append(
+        '  extern "aten.mm.default" (%b5, %x) contraction defines (%y: f32[64, 100000]) out "aten.mm.out" ("out")'
+    )
+    program = planned("\n".join([*lines, "  return (%y)", "}"]), reuse=False, slack=0)
+    names = [one.buffer.name for one in of(program, Alloc) if isinstance(one, Alloc)]
+    assert "y" in names and len(names) + len(of(program, PoolView)) == 7
+    assert len(of(program, PoolView)) >= 5
+    assert program.peak_bytes is not None
+    assert as_int(program.peak_bytes) == measured_peak(program) == 4 * 64 * (64 + 100000)
+
+
+def test_sizes_in_symbols():
+    text = chain("s0, 64", 8, symbols=("  symbol s0 in [2, 1000]",))
+    program = planned(text, reuse=False)
+    pools = [one for one in of(program, AllocPool) if isinstance(one, AllocPool)]
+    (symbol,) = program.symbols
+    # two that end one after the other: one of twice the size would still be there when the result is
+    assert [evaluate(pool.size_bytes, {symbol.name: 7}) for pool in pools] == [7 * 64 * 4] * 2
+    assert len(of(program, PoolView)) == 7 and len(of(program, Alloc)) == 1
+    assert program.peak_bytes is planned(text, pools=False, reuse=False).peak_bytes
+
+
+def test_a_size_that_may_leave_an_uneven_offset_is_allocated():
+    program = planned(chain("s0, 3", 8, symbols=("  symbol s0 in [2, 1000]",)), reuse=False)
+    assert not of(program, AllocPool)
+
+
+def test_what_an_operator_might_keep_is_allocated():
+    text = """graph @g {
+  input %x: f32[64, 64]
+  extern "mine.first.default" (%x) custom defines (%a: f32[64, 64]) out "mine.first.out" ("out")
+  extern "aten.mm.default" (%a, %a) contraction defines (%b: f32[64, 64]) out "aten.mm.out" ("out")
+  extern "aten.mm.default" (%b, %b) contraction defines (%c: f32[64, 64]) out "aten.mm.out" ("out")
+  extern "aten.view.default" (%c) aten defines (%d: f32[64, 64])
+  extern "aten.mm.default" (%d, %d) contraction defines (%e: f32[64, 64]) out "aten.mm.out" ("out")
+  extern "aten.mm.default" (%e, %e) contraction defines (%f: f32[64, 64]) out "aten.mm.out" ("out")
+  extern "aten.mm.default" (%f, %f) contraction defines (%y: f32[64, 64]) out "aten.mm.out" ("out")
+  return (%y)
+}"""
+    program = planned(text, reuse=False)
+    placed = {one.buffer.name for one in of(program, PoolView) if isinstance(one, PoolView)}
+    assert placed == {"b", "e", "f"}
