@@ -85,21 +85,30 @@ def test_deterministic_algorithms_do_without_atomics_and_have_a_key_of_their_own
         jobs[setting] = open_job(gm, [torch.zeros(3)], role="inference", options=options)
     assert jobs[False].options.accumulation == "atomic" and jobs[True].options.accumulation == "sorted"
     assert jobs[False].key_text != jobs[True].key_text
+    assert jobs[True].options.fallback == ()
+
+
+def test_stores_at_equal_positions_are_left_to_torch_on_accelerators() -> None:
+    torch.use_deterministic_algorithms(True)
+    with FakeTensorMode():
+        x = torch.empty(3, device="cuda")
+        gm = make_fx(lambda x: x + 1)(x)
+        job = open_job(gm, [x], role="inference", options=CompileOptions(fallback=("aten.exp",)))
+    assert {"aten.exp", "aten.index_put", "aten.scatter"} <= set(job.options.fallback)
 
 
 @pytest.mark.parametrize("executor", ["native", "python"])
 def test_calls_that_eager_refuses_are_refused(executor: str) -> None:
-    def written(x: Tensor, at: Tensor, values: Tensor) -> Tensor:
-        result: Tensor = torch.ops.aten.put.default(x * 2, at, values) + 1
-        return result
+    def written(x: Tensor, at: Tensor) -> Tensor:
+        return torch.nn.functional.max_unpool2d(x * 2, at, 2) + 1
 
-    inputs = (torch.zeros(5), torch.tensor([1, 3]), torch.ones(2))
+    inputs = (torch.ones(1, 1, 2, 2), torch.tensor([[[[0, 3], [9, 15]]]]))
     compiled = torch.compile(written, backend=backend, options={**STRICT, "executor": executor})
     torch.testing.assert_close(compiled(*inputs), written(*inputs))
     torch.use_deterministic_algorithms(True)
-    with pytest.raises(RuntimeError, match="put_ does not have a deterministic implementation"):
+    with pytest.raises(RuntimeError, match="does not have a deterministic implementation"):
         written(*inputs)
-    with pytest.raises(RuntimeError, match="put_ does not have a deterministic implementation"):
+    with pytest.raises(RuntimeError, match="does not have a deterministic implementation"):
         compiled(*inputs)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import torch
 
@@ -13,7 +13,8 @@ from coilwork.clock import StageClock
 from coilwork.donated import donated_inputs
 from coilwork.graph_key import UnkeyableGraphError, graph_key_text
 from coilwork.layout import layout_options
-from coilwork.options import CompileOptions
+from coilwork.options import Accumulation, CompileOptions
+from coilwork.targets import devices_of
 from coilwork.torch_compat import returned_outputs
 from coilwork.trace import Trace, open_trace
 from coilwork.updates import aligned_updates
@@ -81,12 +82,13 @@ def open_job(
 ) -> Job:
     """The job of compiling `gm`.
 
-    Where `torch.use_deterministic_algorithms(True)` holds, floats are not added by atomic operations, whatever `options` say.
+    Where `torch.use_deterministic_algorithms(True)` holds, floats are not added by atomic operations, whatever `options` say, and
+    accelerators leave stores at positions from data to torch.
     """
     key_text: str | None
     deterministic = torch.are_deterministic_algorithms_enabled()
-    if deterministic and options.accumulation == "atomic":
-        options = replace(options, accumulation="sorted")
+    if deterministic:
+        options = _deterministic(gm, options)
     donated = donated_inputs(gm) if role == "backward" else ()
     returned = returned_outputs() if role == "forward" else None
     decided = LayoutOptions(layout="captured", pad_products=False)
@@ -110,6 +112,24 @@ def open_job(
         donated=donated,
         returned=returned,
     )
+
+
+# Stores at positions from data: which one wins where positions are equal, accelerators leave open. Torch's kernels sort, or raise.
+_LAST_WINS: Final = (
+    "aten.index_put",
+    "aten._unsafe_index_put",
+    "aten.scatter",
+    "aten.put",
+    "aten.index_copy",
+)
+
+
+def _deterministic(gm: torch.fx.GraphModule, options: CompileOptions) -> CompileOptions:
+    """`options` under `torch.use_deterministic_algorithms(True)`."""
+    accumulation: Accumulation = "sorted" if options.accumulation == "atomic" else options.accumulation
+    parallel = any(not device.startswith("cpu") for device in devices_of(gm))
+    fallback = (*options.fallback, *_LAST_WINS) if parallel else options.fallback
+    return replace(options, accumulation=accumulation, fallback=fallback)
 
 
 def _strides(value: object) -> tuple[int, ...] | None:
