@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from coilwork.backend import backend
-from coilwork.errors import BatchVariantError
 from integration_tests.batch_invariance import CASES, Case, differences
 from integration_tests.interpreting import answers_of
 
@@ -32,8 +31,13 @@ INTERPRETED: tuple[tuple[str, str, tuple[int, ...]], ...] = (
 )
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["f32", "bf16"])
-@pytest.mark.parametrize("name", list(CASES))
+ROUNDED = ("softmax", "layer-norm", "product", "mlp", "gpt2 block")
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [*((name, torch.float32) for name in CASES), *((name, torch.bfloat16) for name in ROUNDED)],
+)
 def test_rows_on_the_cpu(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COILWORK_STRICT", "1")
     batches = BATCHES if name != "long rows" else (9, 3, 1)
@@ -62,11 +66,6 @@ def test_what_cannot_be_promised_is_an_error_that_names_operator_and_line() -> N
 
     # also without strict=True: eager in its place would break the promise as well
     compiled = torch.compile(convolved, backend=backend, options={"batch_invariant": True})
-    with pytest.raises(Exception, match=r"aten\.convolution[\s\S]*test_batch_invariance\.py") as caught:
+    named = r"BatchVariantError\[batch-variant\]: aten\.convolution[\s\S]*test_batch_invariance\.py"
+    with pytest.raises(Exception, match=named):
         compiled(torch.randn(3, 2, 8))
-    causes = []
-    error: BaseException | None = caught.value
-    while error is not None:
-        causes.append(error)
-        error = error.__cause__
-    assert any(isinstance(cause, BatchVariantError) for cause in causes)

@@ -66,6 +66,7 @@ def open_contractions(
             views=judge.views,
             name=name,
             least=2 if options.batch_invariant and target.is_gpu else 1,
+            round_first=options.batch_invariant,
         )
     return replace(graph, nodes=tuple(nodes)) if changed else graph
 

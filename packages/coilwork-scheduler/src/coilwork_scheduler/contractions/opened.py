@@ -23,11 +23,13 @@ def opened(
     views: Mapping[str, View],
     name: Callable[[str], str],
     least: int = 1,
+    round_first: bool = False,
 ) -> tuple[Node, ...]:
     """The nodes that compute `product`: sums in f32, in `pieces` of equal length, and the result in its own type.
 
     `name` gives fresh names for buffers. With `least` 2, a single row or column gets another one beside it, of zeros: a product of
-    a matrix with a vector would be a sum in another order.
+    a matrix with a vector would be a sum in another order. With `round_first`, the product is rounded before something is added to it:
+    whether torch adds a bias within a product or behind it depends on strides.
     """
     output, origins = product.output, product.node.origins
     length = product.sizes[2]
@@ -65,6 +67,8 @@ def opened(
     if not plain:
         value: Scalar = load(total.name, ranges, DType.F32)
         if product.added is not None:
+            if round_first:
+                value = cast(cast(value, output.dtype), DType.F32)
             added = _broadcast(product.added, ranges, output)
             value = op("add", value, cast(element(product.added, added, buffers, views), DType.F32))
         nodes.append(Pointwise(output=output, ranges=ranges, body=cast(value, output.dtype), origins=origins))
