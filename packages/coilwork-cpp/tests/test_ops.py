@@ -285,6 +285,24 @@ def test_bitcasts_of_constants(load_kernel: Callable) -> None:
     assert torch.equal(outputs[1], torch.full_like(b, -1.0))
 
 
+@pytest.mark.parametrize("bits", [DType.I32, DType.I64])
+@pytest.mark.parametrize("kind", [DType.F32, DType.F64, DType.F16, DType.BF16])
+def test_there_and_back_between_floats_and_integers(
+    load_kernel: Callable, torch_dtype: Callable, bits: DType, kind: DType
+) -> None:
+    """gcc would make it a rounding towards zero, which keeps -0, NaN and what no integer is."""
+    kernel = elementwise(
+        f"there_and_back_{bits.text}_{kind.text}", (kind,), lambda v: [cast(cast(v[0], bits), kind)]
+    )
+    numbers = [0.0, -0.0, -0.5, 1.5, -1.5, math.nan, math.inf, -math.inf, 3e9, -3e9, 2.0**31, -(2.0**31)]
+    numbers += [1e19, -1e19, 2.0**63, -(2.0**63), 123456.0, -7.99]
+    x = torch.tensor(numbers).to(torch_dtype(kind)).repeat(5)
+    output = torch.empty_like(x)
+    load_kernel(kernel)(x, output, x.numel())
+    wanted = x.to(torch_dtype(bits)).to(x.dtype)
+    assert torch.equal(output, wanted) and torch.equal(output.signbit(), wanted.signbit())
+
+
 def test_low_precision_operands_are_widened(load_kernel: Callable) -> None:
     def values(v: list[Scalar]) -> list[Scalar]:
         return [op("add", *v), op("where", op("lt", *v), *v), op("maximum", *v)]

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Final, cast
 
 import torch
 
 Sizes = Sequence[int]
 
+_profiler: Final[Any] = importlib.import_module("torch.autograd.profiler")
 _guards: Final[Any] = importlib.import_module("torch._C._dynamo.guards")
 
 # Allocation and views without the dispatcher's argument parsing: half the price of torch.empty_strided / as_strided.
@@ -76,6 +78,17 @@ def product_settings() -> int:
         rounds, parts = answer if isinstance(answer, tuple) else (answer, True)
         bits |= (int(rounds) | int(parts) << 1) << place
     return bits
+
+
+def profiler_is_on() -> bool:
+    """Whether torch's profiler records."""
+    return bool(getattr(_profiler, "_is_profiler_enabled", False))
+
+
+def recorded_range(name: str) -> AbstractContextManager[object]:
+    """A range of that name in what the profiler records; without the operator call that `record_function` is."""
+    within: AbstractContextManager[object] = torch._C._profiler._RecordFunctionFast(name)
+    return within
 
 
 def operator_schema(namespace: str, name: str, overload: str) -> Any | None:

@@ -14,6 +14,7 @@ from coilwork.donated import donated_inputs
 from coilwork.graph_key import UnkeyableGraphError, graph_key_text
 from coilwork.layout import layout_options
 from coilwork.options import Accumulation, CompileOptions
+from coilwork.returned_views import returning_views_of_inputs
 from coilwork.targets import devices_of
 from coilwork.torch_compat import returned_outputs
 from coilwork.trace import Trace, open_trace
@@ -89,6 +90,8 @@ def open_job(
     deterministic = torch.are_deterministic_algorithms_enabled()
     if deterministic:
         options = _deterministic(gm, options)
+    if role != "backward":
+        gm = returning_views_of_inputs(gm)
     donated = donated_inputs(gm) if role == "backward" else ()
     returned = returned_outputs() if role == "forward" else None
     decided = LayoutOptions(layout="captured", pad_products=False)

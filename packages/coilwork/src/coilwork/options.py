@@ -123,7 +123,7 @@ class CompileOptions:
     random: Random = field(
         default="auto",
         metadata=_about(
-            "dropout and uniform numbers: generated in the kernels that use them, or drawn by ATen as in eager; "
+            "dropout and other numbers at random: generated in the kernels that use them, or drawn by ATen as in eager; "
             "auto generates on GPUs",
             key=True,
         ),

@@ -22,6 +22,7 @@ struct Call {
   int64_t looked_ms = coarse_ms();  // when signals were last seen to
   unsigned launches = 0;
   int32_t product_settings = -1;
+  bool profiled = false;
 
   explicit Call(const Program& program) : program(program) {}
 };

@@ -49,6 +49,7 @@ static void parse_kernels(Program& program, PyObject* kernels) {
     Py_ssize_t size = 0;
     if (PyBytes_AsStringAndSize(form, &data, &size) != 0) throw_python();
     kernel.form = parse_form(data, static_cast<size_t>(size)).release();
+    program.on_gpu = program.on_gpu || kernel.form.load(std::memory_order_relaxed)->gpu;
   }
 }
 

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "arithmetic.hpp"
+#include "driver_interface.hpp"
 #include "torch_interface.hpp"
 
 namespace coilwork {
@@ -136,11 +137,10 @@ struct Form {
   std::vector<Parameter> parameters;
   size_t tensors = 0, sizes = 0;
   // GPUs only
-  void* launch = nullptr;
+  HowToLaunch how;
   void* set_context = nullptr;
   void* context = nullptr;
   int32_t device = 0;  // -1 for one that torch does not know, which has no streams
-  uint32_t threads = 0, shared_bytes = 0;
   uint64_t compiler_scratch_bytes = 0;
   Formula grid[3];
 };
@@ -187,6 +187,7 @@ struct Program {
   PyObject* watch = nullptr;         // is told of each change of memory; null almost always
   ProductLibrary* products = nullptr;    // null where operators do matrix products
   PyObject* product_settings = nullptr;  // returns what torch says about products at present; below 0: none of ours
+  bool on_gpu = false;               // it has kernels on a GPU
   mutable Counters counters;
 
   const char* text(uint32_t number) const { return strings[number].c_str(); }

@@ -126,6 +126,7 @@ static PyObject* run_program(const Program& program, PyObject* list, PyObject* c
   }
   if (list && PyList_SetSlice(list, 0, PyList_GET_SIZE(list), nullptr) != 0) throw_python();
   Runner::place_constants(program, frame);
+  call.profiled = is_profiled(program);
   if (program.products) call.product_settings = product_settings_of(program);
   Runner runner(call, frame);
   const Step* last = nullptr;
@@ -243,6 +244,7 @@ static PyModuleDef Module = {PyModuleDef_HEAD_INIT, "coilwork_executor", nullptr
 
 PyMODINIT_FUNC PyInit_coilwork_executor() {
   using namespace coilwork;
+  if (!profilers.find()) return nullptr;
   if (const char* missing = find_torch()) {
     PyErr_Format(PyExc_ImportError, "this torch does not export %s", missing);
     return nullptr;

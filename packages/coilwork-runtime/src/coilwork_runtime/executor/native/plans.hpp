@@ -92,7 +92,8 @@ static void parse_plan(const char* data, size_t size, MakePart make_part, Plan& 
 }
 
 // u8 gpu, string name, u64 function, u8 checks, list of parameter (u8 role, u32 bytes of an item, formula for scratch);
-// GPUs: u64 launch, u64 set_context, u64 context, i32 device, u32 threads, u32 shared bytes, u64 scratch bytes, 3 formulas
+// GPUs: u64 launch, u64 set_context, u64 context, i32 device, u32 threads, u32 shared bytes, u64 scratch bytes,
+// u64 launch_ex or 0, u32 blocks of a cluster, u8 cooperative, 3 formulas
 std::unique_ptr<Form> parse_form(const char* data, size_t size) {
   Reader in(data, size);
   auto form = std::make_unique<Form>();
@@ -118,13 +119,18 @@ std::unique_ptr<Form> parse_form(const char* data, size_t size) {
   }
   if (parameters.size() + 2 > MOST_WORDS) throw Damaged{"a kernel has too many parameters"};
   if (form->gpu) {
-    form->launch = address(in);
+    HowToLaunch& how = form->how;
+    how.function = form->function;
+    how.launch = reinterpret_cast<DriverLaunch>(address(in));
     form->set_context = address(in);
     form->context = address(in);
     form->device = in.i32();
-    form->threads = in.u32();
-    form->shared_bytes = in.u32();
+    how.threads = in.u32();
+    how.shared_bytes = in.u32();
     form->compiler_scratch_bytes = in.u64();
+    how.launch_ex = reinterpret_cast<DriverLaunchEx>(address(in));
+    how.cluster = in.u32();
+    how.cooperative = in.u8();
     for (Formula& extent : form->grid) extent.read(in, form->sizes);
   }
   if (!in.done()) throw Damaged{"something follows a kernel"};
