@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import resource
+import os
 import tempfile
 import time
 from dataclasses import dataclass
@@ -56,8 +56,8 @@ def measure_executor() -> ExecutorFacts:
 
 
 def _children_cpu_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+    used = os.times()
+    return used.children_user + used.children_system
 
 
 def _load_seconds(library: bytes) -> float:
