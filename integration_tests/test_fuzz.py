@@ -11,9 +11,9 @@ import torch
 from coilwork import stages
 from coilwork_cache import MemoryStore
 from integration_tests.fuzz import __main__ as command
-from integration_tests.fuzz.check import Finding, check, run
+from integration_tests.fuzz.check import SPREAD_RUNS, Finding, check, run
 from integration_tests.fuzz.generate import generate
-from integration_tests.fuzz.judge import Form, difference
+from integration_tests.fuzz.judge import Form, Jitter, difference
 from integration_tests.fuzz.program import Program, Step, materialize, plain, widened
 from integration_tests.fuzz.script import script
 from integration_tests.fuzz.shrink import shrink
@@ -98,6 +98,11 @@ def test_other_sizes() -> None:
     assert [value.shape for value in program.inputs] == [(9, 4), (9,)] and program.inputs[1].fill == "index:4"
 
 
+def test_other_sizes_are_not_huge() -> None:
+    resized = [generate(seed).resized() for seed in range(30_600, 30_620)]
+    assert max(torch.Size(value.shape).numel() for program in resized for value in program.inputs) < 3_000_000
+
+
 # Judging
 
 
@@ -107,6 +112,22 @@ def test_rounding_is_measured_by_eager() -> None:
     assert not difference(eager.clone(), eager, wide, list)
     assert "error" in difference(eager + 1e-3, eager, wide, lambda: [eager])
     assert not difference(eager + 1e-3, eager, wide, lambda: [eager + 1e-3])
+
+
+def test_equal_numbers_may_be_apart_by_the_rounding_of_their_mean() -> None:
+    x = torch.full((2, 27), 0.13322724401950836)
+    eager, wide = x.std(1), x.double().std(1)
+    assert eager.eq(0).all()
+
+    def spread() -> list[torch.Tensor]:
+        found = []
+        for seed in range(SPREAD_RUNS):
+            with Jitter(seed):
+                found.append(x.std(1))
+        return found
+
+    assert not difference(torch.full((2,), 1.5e-8), eager, wide, spread)
+    assert "error" in difference(torch.full((2,), 1.5e-7), eager, wide, spread)
 
 
 @pytest.mark.parametrize(

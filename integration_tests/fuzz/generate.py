@@ -39,6 +39,7 @@ FAMILIES: tuple[tuple[Callable[[Draw], None], int], ...] = (
 SIZES = (2, 3, 4, 5, 7, 8, 13, 16, 17, 31, 32, 33, 64, 65, 100, 129)
 MOST_STEPS = 24
 MOST_INPUT = 20_000
+MOST_RESIZED = 2_000_000
 
 
 def generate(seed: int) -> Program:
@@ -112,6 +113,8 @@ def _finished(draw: Draw, rng: random.Random, sizes: list[int]) -> Program:
     if dynamic:
         others = [n for n in SIZES if n not in sizes]
         program = replace(program, dynamic=True, sizes=tuple(zip(sizes, rng.sample(others, len(sizes)))))
+        if any(_elements(value.shape) > MOST_RESIZED for value in program.resized().inputs):
+            program = replace(program, sizes=())
     gradients = rng.random() < 0.2 and any(
         torch.is_floating_point(draw.tensor(name)) for name in program.results
     )

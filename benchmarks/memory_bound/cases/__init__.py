@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from benchmarks.memory_bound.case import Case
-from benchmarks.memory_bound.cases import gather, norms, pointwise, reductions, scans, softmax
+from benchmarks.memory_bound.cases import gather, gradients, norms, pointwise, reductions, scans, softmax
 
 CASES: tuple[Case, ...] = (
     *softmax.CASES,
@@ -14,6 +14,7 @@ CASES: tuple[Case, ...] = (
     *scans.CASES,
     *pointwise.CASES,
     *gather.CASES,
+    *gradients.CASES,
 )
 
 

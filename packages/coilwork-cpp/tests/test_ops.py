@@ -14,7 +14,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_expr, symbol
 from coilwork_ir.kernels import Kernel, Range, Store, TensorArg
 from coilwork_ir.ops import REDUCE_OPS, SCALAR_OPS
-from coilwork_ir.scalar import Scalar, cast, load, op
+from coilwork_ir.scalar import Scalar, cast, const, load, op
 
 N = symbol("n0", lo=0)
 X = symbol("x0", extent=N)
@@ -264,6 +264,43 @@ def test_bitcasts(load_kernel: Callable) -> None:
     outputs = [torch.empty(50, dtype=torch.int32), torch.empty(50, dtype=torch.int16)]
     load_kernel(kernel)(a, b, *outputs, 50)
     assert torch.equal(outputs[0], a.view(torch.int32)) and torch.equal(outputs[1], b.view(torch.int16))
+
+
+def test_bitcasts_of_constants(load_kernel: Callable) -> None:
+    """Whatever type C++ takes their text for."""
+    kernel = elementwise(
+        "constant_bits",
+        (DType.F64, DType.BF16),
+        lambda v: [
+            op("copysign", op("bitcast", const(1, DType.I64), dtype=DType.F64), v[0]),
+            op(
+                "where", op("lt", v[1], v[1]), v[1], op("bitcast", const(-16512, DType.I16), dtype=DType.BF16)
+            ),
+        ],
+    )
+    a, b = torch.randn(50, dtype=torch.float64), torch.randn(50).bfloat16()
+    outputs = [torch.empty_like(a), torch.empty_like(b)]
+    load_kernel(kernel)(a, b, *outputs, 50)
+    assert torch.equal(outputs[0], torch.copysign(torch.tensor(5e-324, dtype=torch.float64), a))
+    assert torch.equal(outputs[1], torch.full_like(b, -1.0))
+
+
+@pytest.mark.parametrize("bits", [DType.I32, DType.I64])
+@pytest.mark.parametrize("kind", [DType.F32, DType.F64, DType.F16, DType.BF16])
+def test_there_and_back_between_floats_and_integers(
+    load_kernel: Callable, torch_dtype: Callable, bits: DType, kind: DType
+) -> None:
+    """gcc would make it a rounding towards zero, which keeps -0, NaN and what no integer is."""
+    kernel = elementwise(
+        f"there_and_back_{bits.text}_{kind.text}", (kind,), lambda v: [cast(cast(v[0], bits), kind)]
+    )
+    numbers = [0.0, -0.0, -0.5, 1.5, -1.5, math.nan, math.inf, -math.inf, 3e9, -3e9, 2.0**31, -(2.0**31)]
+    numbers += [1e19, -1e19, 2.0**63, -(2.0**63), 123456.0, -7.99]
+    x = torch.tensor(numbers).to(torch_dtype(kind)).repeat(5)
+    output = torch.empty_like(x)
+    load_kernel(kernel)(x, output, x.numel())
+    wanted = x.to(torch_dtype(bits)).to(x.dtype)
+    assert torch.equal(output, wanted) and torch.equal(output.signbit(), wanted.signbit())
 
 
 def test_low_precision_operands_are_widened(load_kernel: Callable) -> None:

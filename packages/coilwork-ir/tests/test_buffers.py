@@ -30,6 +30,14 @@ def test_expanded_dimensions_take_no_memory() -> None:
     assert buffer.numel is N * 4
 
 
+def test_what_has_no_elements_takes_no_memory() -> None:
+    # torch's strides of an empty tensor count an extent of 0 as 1
+    empty = Buffer(
+        name="b", dtype=DType.F32, shape=(as_expr(4), as_expr(0)), strides=(as_expr(1), as_expr(1))
+    )
+    assert empty.span is as_expr(0)
+
+
 def test_references_of_arguments() -> None:
     nested = ListValue((Ref("a"), ListValue((Ref("b"), None)), 3))
     assert references(nested) == ("a", "b")

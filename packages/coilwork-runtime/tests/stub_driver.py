@@ -17,7 +17,10 @@ SOURCE = r"""
 API int64_t record[16]; API int64_t parameters[64]; API int64_t want_parameters; API int64_t fail_with;
 API int64_t launches; API int64_t shared_limit; API int64_t current_context; API int64_t no_context;
 int64_t record[16], parameters[64], want_parameters, fail_with, launches, shared_limit, current_context, no_context;
+API int64_t modules;
+int64_t modules;
 API int cuModuleLoadData(void** module, const void* image) {
+  ++modules;
   if (*static_cast<const char*>(image) == '!') return 200;
   *module = reinterpret_cast<void*>(0x1000);
   return 0;
@@ -50,6 +53,21 @@ API int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, un
   ++launches;
   return 0;
 }
+API int64_t attributes[16], attribute_count;
+int64_t attributes[16], attribute_count;
+struct Attribute { int32_t which, padding; uint32_t numbers[16]; };
+struct Config { unsigned grid[3], block[3], shared; void* stream; Attribute* attributes; unsigned count; };
+API int cuLaunchKernelEx(const Config* config, void* function, void** values, void** extra) {
+  const int failed = cuLaunchKernel(function, config->grid[0], config->grid[1], config->grid[2], config->block[0], config->block[1],
+                                    config->block[2], config->shared, config->stream, values, extra);
+  if (failed) return failed;
+  attribute_count = config->count;
+  for (unsigned k = 0; k < config->count; ++k) {
+    attributes[4 * k] = config->attributes[k].which;
+    for (int n = 0; n < 3; ++n) attributes[4 * k + 1 + n] = config->attributes[k].numbers[n];
+  }
+  return 0;
+}
 """
 
 
@@ -69,6 +87,11 @@ class StubDriver:
     def launch(self) -> list[int]:
         """Function, grid (3), threads, shared bytes, stream of the last launch."""
         return list((ctypes.c_int64 * 16).in_dll(self.library, "record"))[:7]
+
+    def attributes(self) -> list[list[int]]:
+        """Number and first three values of each attribute of the last launch that had some."""
+        values = list((ctypes.c_int64 * 16).in_dll(self.library, "attributes"))
+        return [values[4 * k : 4 * k + 4] for k in range(self.number("attribute_count"))]
 
     def parameters(self) -> list[int]:
         values = (ctypes.c_int64 * 64).in_dll(self.library, "parameters")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from coilwork_runtime.triton_kernels.binaries import (
@@ -27,10 +29,15 @@ REPLY = {
 
 def test_round_trip() -> None:
     assert decode_binary(encode_binary(BINARY)) == BINARY
+    clustered = replace(BINARY, cluster=4, cooperative=True)
+    assert decode_binary(encode_binary(clustered)) == clustered
+    assert b"cluster" not in encode_binary(BINARY) and b"cooperative" not in encode_binary(BINARY)
 
 
 def test_from_a_workers_reply() -> None:
     assert binary_from_reply(REPLY, b"\x7fELF code") == BINARY
+    clustered = binary_from_reply(REPLY | {"num_ctas": 2, "launch_cooperative_grid": True}, b"\x7fELF code")
+    assert clustered == replace(BINARY, cluster=2, cooperative=True, scratch_bytes=32)
 
 
 @pytest.mark.parametrize("cut", [0, 4, 12, 20, len(encode_binary(BINARY)) - len(BINARY.image)])
@@ -50,9 +57,7 @@ def test_a_header_with_other_types() -> None:
         decode_binary(encode_binary(BINARY).replace(b"4096", b'"4k"'))
 
 
-@pytest.mark.parametrize(
-    "wish", [{"num_ctas": 2}, {"launch_cooperative_grid": True}, {"profile_scratch_size": 8}]
-)
+@pytest.mark.parametrize("wish", [{"launch_pdl": True}, {"profile_scratch_size": 8}])
 def test_launches_of_another_kind_are_refused(wish: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="not supported"):
         binary_from_reply(REPLY | wish, b"code")

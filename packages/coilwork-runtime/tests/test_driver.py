@@ -55,6 +55,39 @@ def test_passes_grid_stream_arguments_and_two_scratch_pointers(
     assert stub.parameters()[3:] == [-3, y.data_ptr(), 0]
 
 
+@pytest.mark.parametrize("make", [fast, slow_kernel])
+def test_clusters_and_blocks_that_wait_for_each_other(stub: StubDriver, driver: Driver, make: Make) -> None:
+    binary = dataclasses.replace(BINARY, cluster=2, cooperative=True)
+    kernel = make(driver, driver.load(binary, 0), binary, "P")
+    stub.set("want_parameters", 3)
+    x = torch.ones(3)
+    kernel(7, 2, 1, STREAM, 0, x)
+    assert stub.launch()[1:] == [14, 2, 1, 128, 1024, STREAM]
+    assert stub.attributes() == [[2, 1, 0, 0], [4, 2, 1, 1], [5, 1, 0, 0]]
+    assert stub.parameters()[0] == x.data_ptr()
+    large = dataclasses.replace(BINARY, cluster=16)
+    kernel = make(driver, driver.load(large, 0), large, "P")
+    kernel(1, 1, 1, STREAM, 0, x)
+    assert stub.attributes() == [[4, 16, 1, 1], [5, 1, 0, 0]]
+
+
+def test_a_binary_is_loaded_once_per_device(stub: StubDriver, driver: Driver) -> None:
+    before = stub.number("modules")
+    first = driver.load(BINARY, 0)
+    assert driver.load(dataclasses.replace(BINARY), 0) is first
+    assert stub.number("modules") == before + 1
+    driver.load(BINARY, 1)
+    driver.load(dataclasses.replace(BINARY, image=b"other code"), 0)
+    assert stub.number("modules") == before + 3
+
+
+def test_a_driver_without_clusters_refuses_them(stub: StubDriver) -> None:
+    old = Driver(dataclasses.replace(CUDA, library=str(stub.path), launch_ex="cuLaunchKernelAbsent"))
+    old.load(BINARY, 0)
+    with pytest.raises(KernelLaunchError, match="asks for clusters"):
+        old.load(dataclasses.replace(BINARY, cluster=2), 0)
+
+
 def test_what_a_thread_uses_is_read(driver: Driver) -> None:
     function = driver.load(BINARY, 0)
     assert (function.registers, function.spill_bytes) == (40, 16)

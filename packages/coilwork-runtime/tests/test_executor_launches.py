@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -99,6 +101,45 @@ def test_grid_and_arguments(stub: StubDriver, store: MemoryStore, entry: GpuEntr
     program.call([x, 8, 0])
     assert stub.launch()[1:4] == [2, 1, 1]
     assert program.counters()["python_launches"] == 0
+
+
+def test_clusters_and_blocks_that_wait_for_each_other(
+    stub: StubDriver, store: MemoryStore, entry: GpuEntry
+) -> None:
+    address = ctypes.cast(stub.library["cuLaunchKernelEx"], ctypes.c_void_p).value or 0
+    program = load(store, replace(entry, cluster=4, launch_ex_address=address))
+    (y,) = program.call([torch.randn(8), 9, 5])
+    assert stub.launch() == [0x2005, 12, 5, 1, 128, 64, 0]
+    assert stub.attributes() == [[4, 4, 1, 1], [5, 1, 0, 0]]
+    assert stub.parameters()[1] == y.data_ptr()
+    load(store, replace(entry, cooperative=True, launch_ex_address=address)).call([torch.randn(8), 9, 5])
+    assert stub.launch()[1] == 3 and stub.attributes() == [[2, 1, 0, 0]]
+
+
+def test_launch_hooks(
+    stub: StubDriver, store: MemoryStore, entry: GpuEntry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[tuple[str, str, int]] = []
+
+    class Chain:
+        def __init__(self, what: str) -> None:
+            self.what, self.calls = what, list[str]()
+
+        def __call__(self, metadata: Any) -> None:
+            heard.append((self.what, metadata.get()["name"], stub.number("launches") - before))
+
+    knobs: Any = ModuleType("triton.knobs")
+    knobs.runtime = SimpleNamespace(launch_enter_hook=Chain("enter"), launch_exit_hook=Chain("exit"))
+    monkeypatch.setitem(sys.modules, "triton.knobs", knobs)
+    program, before = load(store, entry), stub.number("launches")
+    program.call([torch.randn(8), 9, 5])
+    assert heard == [] and stub.number("launches") == before + 1
+    knobs.runtime.launch_enter_hook.calls.append("somebody")
+    program.call([torch.randn(8), 9, 5])
+    assert heard == [("enter", "scale", 1), ("exit", "scale", 2)]
+    knobs.runtime.launch_enter_hook = None
+    program.call([torch.randn(8), 9, 5])
+    assert len(heard) == 2
 
 
 def test_no_blocks_no_launch(stub: StubDriver, store: MemoryStore, entry: GpuEntry) -> None:

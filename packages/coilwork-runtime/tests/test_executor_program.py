@@ -106,6 +106,8 @@ def test_kernels_run_and_the_list_is_emptied(load: Callable[..., NativeProgram])
         "python_launches": 0,
         "slow_paths": 0,
         "fallbacks": 0,
+        "products": 0,
+        "refused_products": 0,
     }
 
 

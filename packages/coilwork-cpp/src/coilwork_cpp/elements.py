@@ -125,6 +125,6 @@ def _float_to_integer(value: Code, to: DType) -> Code:
     if to is DType.U64:
         return Call("float_to_u64", (value,))
     if to in (DType.I64, DType.I32):
-        return Call(to.text, (value,))
+        return Call(f"to_{to.text}", (value,))
     # C++ leaves a conversion of a negative value to unsigned undefined
     return Call(to.text, (Call("i64" if to is DType.U32 else "i32", (value,)),))

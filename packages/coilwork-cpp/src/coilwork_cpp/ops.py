@@ -25,7 +25,7 @@ def apply(name: str, operand_types: Sequence[DType], result: DType, operands: Se
     if name == "cast":
         return convert(operands[0], operand_types[0], result)
     if name == "bitcast":
-        return _bitcast(operands[0], result)
+        return _bitcast(operands[0], operand_types[0], result)
     if name == "where":
         return Select(operands[0], operands[1], operands[2])
     rule = RULES.get(name)
@@ -39,9 +39,12 @@ def apply(name: str, operand_types: Sequence[DType], result: DType, operands: Se
     return convert(code, compute, result) if result.is_low_precision else code
 
 
-def _bitcast(operand: Code, result: DType) -> Code:
+def _bitcast(operand: Code, source: DType, result: DType) -> Code:
     if result.is_bool:
         return Binary("!=", operand, ZERO)
+    if isinstance(operand, Literal) and source.is_integer:
+        # a number in C++ is an `int`, however many bits the constant has
+        operand = Call(value_type(source), (operand,))
     return Call("__builtin_bit_cast", (Literal(value_type(result)), operand))
 
 

@@ -191,6 +191,15 @@ static inline u8 f32_to_f8e5m2(float x) {
     "float_to_u64": """
 static inline u64 float_to_u64(double x) { return x < 0 ? u64(i64(x)) : u64(x); }
 """,
+    # Negated twice, for gcc takes float(i32(x)) for trunc(x): -0, NaN and what is out of range would stay as they are.
+    "to_i32": """
+template <class T>
+static inline i32 to_i32(T x) { return i32(0u - u32(i32(-x))); }
+""",
+    "to_i64": """
+template <class T>
+static inline i64 to_i64(T x) { return i64(u64(0) - u64(i64(-x))); }
+""",
     "min_nan": """
 // NaN if either is NaN. Two selects, because gcc leaves loops with several such values scalar if it is one with `|`.
 template <class T>

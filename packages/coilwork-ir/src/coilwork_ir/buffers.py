@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, total
+from coilwork_ir.index import Expr, as_expr, as_int, total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,9 @@ class Buffer:
 
     @property
     def span(self) -> Expr:
-        """Elements from the first to one past the last in memory, for non-empty, non-negative-stride layouts."""
+        """Elements from the first to one past the last in memory, for non-negative strides; 0 if there are none."""
+        if any(as_int(extent) == 0 for extent in self.shape):
+            return as_expr(0)
         return (
             total((extent - 1) * stride for extent, stride in zip(self.shape, self.strides, strict=True)) + 1
         )

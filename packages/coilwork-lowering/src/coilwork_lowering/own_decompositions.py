@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from coilwork_lowering.pad_decompositions import pad_decompositions
+from coilwork_lowering.scatter_decompositions import scatter_decompositions
 from coilwork_lowering.torch_compat import require, surely
 
 _LINSPACE = ("default", "Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
@@ -31,7 +33,10 @@ def own_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Cal
         aten.unique_dim.default: _along_the_first(aten.unique_dim.default),
         aten.unique_dim_consecutive.default: _along_the_first(aten.unique_dim_consecutive.default),
         aten.unique_consecutive.default: _unique_consecutive,
+        aten._efficientzerotensor.default: _zeros,
         **{getattr(aten.linspace, overload): linspace for overload in _LINSPACE},
+        **pad_decompositions(),
+        **scatter_decompositions(),
     }
 
 
@@ -45,6 +50,12 @@ def _max_unpool2d(theirs: Callable[..., Any]) -> Callable[..., Any]:
         return result.contiguous(memory_format=torch.channels_last) if channels_last else result
 
     return max_unpool2d
+
+
+def _zeros(size: Sequence[int], *, dtype: Any = None, device: Any = None, **_: Any) -> torch.Tensor:
+    """With memory, unlike torch's."""
+    found: torch.Tensor = torch.ops.aten.zeros.default(size, dtype=dtype, device=device)
+    return found
 
 
 def _take(value: torch.Tensor, index: torch.Tensor) -> torch.Tensor:

@@ -13,9 +13,11 @@ from coilwork_lowering.computed_sizes import is_rounded, rounded
 from coilwork_lowering.errors import LoweringError
 from coilwork_lowering.torch_compat import (
     expression_bounds,
+    hint_of,
     integer_bounds,
     plain_integer,
     shape_env_of,
+    surely,
     sympy_of,
 )
 
@@ -35,6 +37,9 @@ class SizeTable:
         self._known: dict[sympy.Symbol, Expr] = {}
         self._computed: dict[sympy.Basic, tuple[sympy.Symbol, Expr]] = {}
         self._undefined: dict[Expr, Scalar] = {}
+        # of the sizes that are more than a symbol, those that are 1
+        self._asked: set[sympy.Basic] = set()
+        self._ones: dict[sympy.Basic, sympy.Basic] = {}
 
     @property
     def pairs(self) -> tuple[tuple[Expr, sympy.Symbol], ...]:
@@ -55,7 +60,16 @@ class SizeTable:
             return size
         if isinstance(size, int):
             return as_expr(size)
-        return self.from_sympy(sympy_of(size), shape_env_of(size))
+        return self.from_sympy(self._without_ones(size), shape_env_of(size))
+
+    def _without_ones(self, size: torch.SymInt) -> sympy.Basic:
+        """The expression of `size` with 1 in the place of what torch knows to be 1: what broadcasts is seen by that."""
+        expression = sympy_of(size)
+        if expression.args and expression not in self._asked:
+            self._asked.add(expression)
+            if hint_of(size) in (1, None) and surely(size == 1):
+                self._ones[expression] = expression**0
+        return expression.xreplace(self._ones) if self._ones else expression
 
     def exprs(self, sizes: Iterable[int | torch.SymInt]) -> tuple[Expr, ...]:
         """`expr` of each."""

@@ -18,6 +18,7 @@ from coilwork_runtime.errors import (
     RuntimeFault,
 )
 from coilwork_runtime.executor.lifetimes import LifetimeChecker
+from coilwork_runtime.executor.products import ProductLibrary
 from coilwork_runtime.executor.program import NativeProgram, load_native
 from coilwork_runtime.loader import load_python
 from coilwork_runtime.triton_kernels.searching import Search
@@ -38,6 +39,7 @@ __all__ = [
     "MissingTritonError",
     "ModuleTextError",
     "NativeProgram",
+    "ProductLibrary",
     "ProgramBytesError",
     "RuntimeFault",
     "Search",

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Final, cast
 
 import torch
 
 Sizes = Sequence[int]
 
+_profiler: Final[Any] = importlib.import_module("torch.autograd.profiler")
 _guards: Final[Any] = importlib.import_module("torch._C._dynamo.guards")
 
 # Allocation and views without the dispatcher's argument parsing: half the price of torch.empty_strided / as_strided.
@@ -52,6 +54,41 @@ handles_of = cast(
 tensors_of = cast(
     Callable[[list[object]], list[torch.Tensor]], torch._C._aoti.alloc_tensors_by_stealing_from_void_ptrs
 )
+
+
+def product_settings() -> int:
+    """What torch says at present of matrix products on CUDA, for products of our own.
+
+    Bit 0: `float32` may be computed in TF32. Bits 1 and 2: sums of `float16` may be rounded to it between parts; there may be
+    parts. Bits 3 and 4: the same of `bfloat16`. -1: something that only ATen does.
+    """
+    if torch.are_deterministic_algorithms_enabled() or torch._C._get_cublas_allow_fp16_accumulation():
+        return -1
+    try:
+        bits = int(torch._C._get_cublas_allow_tf32())
+    except RuntimeError:
+        # it was said in two ways that do not agree
+        return -1
+    answers: tuple[tuple[int, Any], ...] = (
+        (1, torch._C._get_cublas_allow_fp16_reduced_precision_reduction()),
+        (3, torch._C._get_cublas_allow_bf16_reduced_precision_reduction()),
+    )
+    for place, answer in answers:
+        # one bool in earlier versions
+        rounds, parts = answer if isinstance(answer, tuple) else (answer, True)
+        bits |= (int(rounds) | int(parts) << 1) << place
+    return bits
+
+
+def profiler_is_on() -> bool:
+    """Whether torch's profiler records."""
+    return bool(getattr(_profiler, "_is_profiler_enabled", False))
+
+
+def recorded_range(name: str) -> AbstractContextManager[object]:
+    """A range of that name in what the profiler records; without the operator call that `record_function` is."""
+    within: AbstractContextManager[object] = torch._C._profiler._RecordFunctionFast(name)
+    return within
 
 
 def operator_schema(namespace: str, name: str, overload: str) -> Any | None:

@@ -18,6 +18,7 @@ from coilwork_runtime import (
     ExecutorUnavailableError,
     LifetimeChecker,
     NativeProgram,
+    ProductLibrary,
     load_native,
 )
 from coilwork_runtime.loader import execute_module
@@ -91,6 +92,7 @@ def load(graph: Loadable, *, options: CompileOptions, builder: Builder, store: S
                 fallback=in_python,
                 store=store,
                 watch=LifetimeChecker() if options.check_lifetimes else None,
+                products=_products(graph, options),
             )
             return _native(program)
         except ExecutorUnavailableError as error:
@@ -113,6 +115,12 @@ def _native(program: NativeProgram) -> Driven:
     # operators of libraries are looked after by AOTAutograd when they are first called
     direct = None if calls else program.direct
     return Driven(call=program.call, direct=direct, executor="native", python_calls=calls)
+
+
+def _products(graph: Loadable, options: CompileOptions) -> ProductLibrary | None:
+    """Who computes matrix products instead of ATen."""
+    on_gpu = any(device.startswith("cuda") for device in graph.devices)
+    return ProductLibrary() if on_gpu and options.products == "cublaslt" else None
 
 
 def _obstacle(graph: Loadable, wanted: Executor) -> str:

@@ -14,6 +14,7 @@ from coilwork.donated import donated_inputs
 from coilwork.graph_key import UnkeyableGraphError, graph_key_text
 from coilwork.layout import layout_options
 from coilwork.options import CompileOptions
+from coilwork.returned_views import returning_views_of_inputs
 from coilwork.torch_compat import returned_outputs
 from coilwork.trace import Trace, open_trace
 from coilwork.updates import aligned_updates
@@ -81,6 +82,8 @@ def open_job(
 ) -> Job:
     """The job of compiling `gm`."""
     key_text: str | None
+    if role != "backward":
+        gm = returning_views_of_inputs(gm)
     donated = donated_inputs(gm) if role == "backward" else ()
     returned = returned_outputs() if role == "forward" else None
     decided = LayoutOptions(layout="captured", pad_products=False)

@@ -22,6 +22,7 @@ Numerics = Literal["fast", "eager", "strict"]
 ConvolutionLayout = Literal["auto", "captured", "channels_last"]
 Accumulation = Literal["auto", "sorted", "atomic"]
 Sorting = Literal["auto", "kernels", "calls"]
+Products = Literal["aten", "cublaslt"]
 Contractions = Literal["auto", "aten", "generated"]
 Random = Literal["auto", "generated", "eager"]
 CheckedValues = Literal["off", "results", "kernels"]
@@ -113,7 +114,7 @@ class CompileOptions:
     random: Random = field(
         default="auto",
         metadata=_about(
-            "dropout and uniform numbers: generated in the kernels that use them, or drawn by ATen as in eager; "
+            "dropout and other numbers at random: generated in the kernels that use them, or drawn by ATen as in eager; "
             "auto generates on GPUs",
             key=True,
         ),
@@ -124,6 +125,13 @@ class CompileOptions:
             "matrix products: torch's own kernels (aten), or kernels that also do what is before and behind them (generated); "
             "auto generates, on NVIDIA GPUs, those of few rows whose weights are widened from fewer bits",
             key=True,
+        ),
+    )
+    products: Products = field(
+        default="aten",
+        metadata=_about(
+            "with the native executor on GPUs, matrix products that no kernel does: through ATen's operators, or from "
+            "cuBLASLt itself, whose descriptors and algorithm are looked up once per shape; the last bits may differ"
         ),
     )
     fusion: bool = field(

@@ -8,7 +8,7 @@ before 2.13 nothing says that checks of linear algebra have effects.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final, Protocol, runtime_checkable
 
 import torch
@@ -19,7 +19,7 @@ from torch._functorch.aot_autograd import aot_module_simplified
 from torch._guards import TracingContext
 from torch._higher_order_ops.effects import _EffectType, _get_effect, _register_effectful_op
 from torch._ops import HigherOrderOperator, OpOverload
-from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -191,6 +191,44 @@ def returned_outputs() -> int | None:
     context = TracingContext.try_get()
     metadata = None if context is None else context.fw_metadata
     return None if metadata is None else int(metadata.num_forward)
+
+
+def aliased_inputs() -> tuple[tuple[int, int], ...]:
+    """Pairs (output, input) of the forward or inference graph being compiled: results that its caller gets as views of inputs."""
+    context = TracingContext.try_get()
+    metadata = None if context is None else context.fw_metadata
+    if metadata is None:
+        return ()
+    # New contents of inputs that the graph does not overwrite itself come first.
+    results = enumerate(metadata.output_info, start=len(metadata.mutated_inp_runtime_indices))
+    return tuple(
+        (output, int(info.base_idx))
+        for output, info in results
+        if info.output_type is OutputType.alias_of_input and info.base_idx is not None
+    )
+
+
+def renewed_inputs() -> tuple[tuple[int, int], ...]:
+    """Pairs (output, input) of that graph: new contents of an input, which AOTAutograd copies into it after the call."""
+    context = TracingContext.try_get()
+    metadata = None if context is None else context.fw_metadata
+    return () if metadata is None else tuple(enumerate(metadata.mutated_inp_runtime_indices))
+
+
+def run_on_fakes(node: torch.fx.Node) -> Any:
+    """What `node`, an input or a call of an operator, gives for the fake tensors in its arguments' metadata."""
+    if node.op == "placeholder":
+        return node.meta["val"]
+    target: Any = node.target
+    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda argument: argument.meta["val"])
+    tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, FakeTensor)]
+    with tensors[0].fake_mode if tensors else nullcontext():
+        return target(*args, **kwargs)
+
+
+def is_view(target: object) -> bool:
+    """Whether an operator returns memory of its first argument and changes nothing."""
+    return isinstance(target, OpOverload) and target.is_view
 
 
 def donated_input_positions() -> tuple[int, ...]:

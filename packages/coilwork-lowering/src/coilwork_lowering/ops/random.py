@@ -7,6 +7,7 @@ than eager's, but nothing of them lies in memory between two kernels.
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 from coilwork_ir.buffers import DeviceValue, ListValue
@@ -47,7 +48,12 @@ def philox(counter: tuple[Scalar, Scalar], key: Scalar) -> tuple[Scalar, Scalar]
     return first, second
 
 
-def _require_generated(builder: Builder, device: str) -> None:
+def require_generated(builder: Builder, device: str) -> None:
+    """Leave numbers at random to ATen where the options say so.
+
+    Raises:
+        NotLowered: they do, on this device.
+    """
     chosen = builder.options.random
     if chosen == "eager" or (chosen == "auto" and device.startswith("cpu")):
         raise NotLowered("numbers at random as eager draws them")
@@ -94,11 +100,35 @@ class Stream:
 
     def uniform(self, point: tuple[Expr, ...], shape: Shape) -> Scalar:
         """An `f32` from 0 up to 1, exclusive, at `point` of a tensor of `shape`: 24 bits of a word."""
+        return _fraction(self._word(point, shape))
+
+    def inside(self, point: tuple[Expr, ...], shape: Shape) -> Scalar:
+        """An `f32` between 0 and 1, both exclusive, and as far from one as from the other: 23 bits of a word."""
+        bits = cast(op("rshift", self._word(point, shape), const(33 - _BITS, DType.U32)), DType.I32)
+        return mul(add(cast(bits, DType.F32), const(0.5, DType.F32)), const(2.0 ** (1 - _BITS), DType.F32))
+
+    def below(self, point: tuple[Expr, ...], shape: Shape, count: int) -> Scalar:
+        """An `i64` from 0 up to `count`, exclusive, which is at most 2**31: the upper word of a product."""
+        wide = mul(cast(self._word(point, shape), DType.U64), const(count, DType.U64))
+        return cast(op("rshift", wide, const(32, DType.U64)), DType.I64)
+
+    def normal(self, point: tuple[Expr, ...], shape: Shape) -> Scalar:
+        """An `f32` of the standard normal distribution, at most 6.7 from 0. Two elements share a pair."""
+        position = index(flatten(point, shape))
+        first, second = self._words(position, 1, narrow=provably_le(product(shape), _WORD))
+        low = const((1 << (32 - _BITS)) - 1, DType.U32)
+        # all 32 bits, for small numbers are what makes large ones
+        rest = cast(cast(op("bitwise_and", first, low), DType.I32), DType.F32)
+        fraction = mul(add(rest, const(0.5, DType.F32)), const(2.0**-32, DType.F32))
+        radius = op("sqrt", mul(const(-2.0, DType.F32), op("log", add(_fraction(first), fraction))))
+        angle = mul(_fraction(second), const(2 * math.pi, DType.F32))
+        return mul(radius, select(_bit(position, _APART_BITS), op("sin", angle), op("cos", angle)))
+
+    def _word(self, point: tuple[Expr, ...], shape: Shape) -> Scalar:
+        """The word of `point`."""
         position = index(flatten(point, shape))
         words = self._words(position, 1, narrow=provably_le(product(shape), _WORD))
-        word = select(_bit(position, _APART_BITS), words[1], words[0])
-        bits = cast(op("rshift", word, const(32 - _BITS, DType.U32)), DType.I32)
-        return mul(cast(bits, DType.F32), const(2.0**-_BITS, DType.F32))
+        return select(_bit(position, _APART_BITS), words[1], words[0])
 
     def happens(self, point: tuple[Expr, ...], shape: Shape, probability: float) -> Scalar:
         """True with `probability`, which is rounded to a multiple of 2**-16: half a word each."""
@@ -110,6 +140,12 @@ class Stream:
         lower = op("bitwise_and", word, const((1 << _HALF) - 1, DType.U32))
         bits = cast(select(_bit(position, _APART_BITS), upper, lower), DType.I32)
         return lt(bits, const(round(probability * (1 << _HALF)), DType.I32))
+
+
+def _fraction(word: Scalar) -> Scalar:
+    """The first bits of a word, as an `f32` from 0 up to 1."""
+    bits = cast(op("rshift", word, const(32 - _BITS, DType.U32)), DType.I32)
+    return mul(cast(bits, DType.F32), const(2.0**-_BITS, DType.F32))
 
 
 def _counter(position: Scalar, shared: int) -> Scalar:
@@ -135,7 +171,7 @@ def _native_dropout(builder: Builder, call: Call) -> Value:
     value, p, train = call.tensor("input"), _probability(call["p"]), call["train"]
     if train is False or not value.dtype.is_float:
         raise NotLowered("dropout that keeps everything")
-    _require_generated(builder, value.device)
+    require_generated(builder, value.device)
     result, mask = call.result
     shape = value.shape
     if any(as_int(extent) == 0 for extent in shape):
@@ -167,7 +203,7 @@ def _made(builder: Builder, call: Call, *, probability: float | None) -> Value:
     """A new tensor of uniform numbers, or of ones with `probability`."""
     fake: Any = call.fake
     device = device_text(fake.device)
-    _require_generated(builder, device)
+    require_generated(builder, device)
     dtype, shape = call.dtype, call.shape(builder)
     if any(as_int(extent) == 0 for extent in shape) or (probability is None and dtype is not DType.F32):
         raise NotLowered("uniform numbers of another type than f32")

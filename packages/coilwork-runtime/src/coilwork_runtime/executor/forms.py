@@ -41,6 +41,9 @@ class GpuEntry:
     threads: int
     shared_bytes: int
     compiler_scratch_bytes: int
+    cluster: int = 1
+    cooperative: bool = False
+    launch_ex_address: int = 0
 
 
 def cpu_form(spec: CppKernel, address: int) -> bytes:
@@ -81,6 +84,13 @@ def _gpu_form(
             struct.pack("<QQQ", entry.launch_address, entry.set_context_address, entry.context),
             struct.pack(
                 "<iIIQ", entry.device, entry.threads, entry.shared_bytes, entry.compiler_scratch_bytes
+            ),
+            # the plain function costs less
+            struct.pack(
+                "<QIB",
+                0 if entry.cluster == 1 and not entry.cooperative else entry.launch_ex_address,
+                entry.cluster,
+                entry.cooperative,
             ),
             *(formula(text, sizes, constants) for text in grid),
         )

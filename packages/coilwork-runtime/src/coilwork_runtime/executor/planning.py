@@ -11,6 +11,7 @@ import torch
 
 from coilwork_runtime.executor.callbacks import Callback, make_callback
 from coilwork_runtime.executor.operator_functions import function_name
+from coilwork_runtime.executor.products import ProductLibrary, product_bytes
 from coilwork_runtime.executor.recorded_calls import Argument, RecordedCall, Slot
 from coilwork_runtime.executor.values import Unplanned, dispatcher_value, function_value, is_exact
 from coilwork_runtime.schemas import Parameter, Schema, find_schema
@@ -63,8 +64,10 @@ class CallPlan:
     reason: str = ""
 
 
-def plan_call(call: RecordedCall, torch_interface: TorchInterface) -> CallPlan:
-    """The plan of `call`."""
+def plan_call(
+    call: RecordedCall, torch_interface: TorchInterface, products: ProductLibrary | None = None
+) -> CallPlan:
+    """The plan of `call`, which `products` may do if it is a matrix product."""
     try:
         route, head = _native(call, torch_interface)
         reason = ""
@@ -72,7 +75,7 @@ def plan_call(call: RecordedCall, torch_interface: TorchInterface) -> CallPlan:
         route, head, reason = Route.PYTHON, _u32(0) + _u32(0), str(error)
     tail = _listing([_u32(slot.number) for slot in call.slots()])
     tail += _listing([_u32(size.number) for size in call.sizes()])
-    tail += _u32(call.wanted) + bytes((call.single,))
+    tail += _u32(call.wanted) + bytes((call.single,)) + product_bytes(call, products)
     return CallPlan(
         target=call.target,
         route=route,

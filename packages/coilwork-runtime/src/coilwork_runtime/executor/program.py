@@ -16,6 +16,7 @@ from coilwork_runtime.errors import ExecutorUnavailableError, ProgramBytesError
 from coilwork_runtime.executor import faults
 from coilwork_runtime.executor.forms import NATIVE, NativeLaunch
 from coilwork_runtime.executor.planning import CallPlan, Route, plan_call
+from coilwork_runtime.executor.products import ProductLibrary
 from coilwork_runtime.executor.recorded_calls import read_tables
 from coilwork_runtime.extensions import load_extension
 from coilwork_runtime.torch_compat import handles_of, tensors_of
@@ -38,7 +39,8 @@ class NativeProgram:
         direct: the same, called with the inputs one by one.
         plans: how each call of an operator is made.
         counters: how often it was called, and how often a call, a launch or a rare case went through Python:
-            `calls`, `python_calls`, `python_launches`, `slow_paths`, `fallbacks`.
+            `calls`, `python_calls`, `python_launches`, `slow_paths`, `fallbacks`; and matrix products that cuBLASLt did, and those
+            that it was asked for and ATen did: `products`, `refused_products`.
     """
 
     call: Call
@@ -60,21 +62,23 @@ def load_native(
     fallback: Callable[[], Call],
     store: Store | None = None,
     watch: Watch | None = None,
+    products: ProductLibrary | None = None,
 ) -> NativeProgram:
     """The program in `data`, as `coilwork_wrapper.native` writes it.
 
     `launchers` has one for each kernel by name, `constants` the tensors by key. `fallback` makes a callable that takes over
     calls whose inputs are not plain tensors and integers. `store` keeps the extension. `watch(event, program, instruction,
-    name, tensor, place)` is told of each allocation, view, result and free, at a price.
+    name, tensor, place)` is told of each allocation, view, result and free, at a price. `products` does matrix products that
+    fit it; ATen does the others.
 
     Raises:
-        ExecutorUnavailableError: the extension can neither be loaded nor built here.
+        ExecutorUnavailableError: the extension can neither be loaded nor built here, or `products` is not to be had.
         ProgramBytesError: the bytes are damaged.
         KeyError: a kernel or constant is missing.
     """
     extension = executor_extension(store)
     tables = read_tables(data)
-    plans = tuple(plan_call(call, extension) for call in tables.calls)
+    plans = tuple(plan_call(call, extension, products) for call in tables.calls)
     kernels = tuple(_kernel(launchers[name]) for name in tables.kernels)
     try:
         call: Any = extension.Program(
@@ -87,10 +91,24 @@ def load_native(
             faults,
             _lazily(fallback),
             watch,
+            0 if products is None else _opened(products, extension),
+            None if products is None else products.settings,
         )
     except ValueError as error:
         raise ProgramBytesError("damaged-program", "a program cannot be loaded", reason=str(error)) from error
     return NativeProgram(call=call, direct=call, plans=plans, counters=call.counters)
+
+
+def _opened(products: ProductLibrary, extension: Any) -> int:
+    try:
+        return products.open(extension)
+    except ImportError as error:
+        raise ExecutorUnavailableError(
+            "no-products",
+            "cuBLASLt cannot be loaded",
+            reason=str(error),
+            remedy="use the option products='aten'",
+        ) from error
 
 
 def executor_extension(store: Store | None) -> Any:

@@ -22,6 +22,8 @@ class GpuBinary:
         shared_bytes: dynamic shared memory per block.
         threads: per block.
         scratch_bytes: global memory that the compiler wants per block, almost always 0.
+        cluster: blocks that share their memory, of which the grid counts clusters; 1 for none.
+        cooperative: all blocks run at once and may wait for each other.
     """
 
     image: bytes
@@ -29,6 +31,8 @@ class GpuBinary:
     shared_bytes: int
     threads: int
     scratch_bytes: int = 0
+    cluster: int = 1
+    cooperative: bool = False
 
 
 def binary_from_reply(metadata: Mapping[str, Any], image: bytes) -> GpuBinary:
@@ -37,30 +41,35 @@ def binary_from_reply(metadata: Mapping[str, Any], image: bytes) -> GpuBinary:
     Raises:
         ValueError: the kernel wants a kind of launch that generated code does not use.
     """
-    for wish in ("launch_cooperative_grid", "launch_pdl", "profile_scratch_size"):
+    for wish in ("launch_pdl", "profile_scratch_size"):
         if metadata[wish]:
             raise ValueError(f"the compiled kernel asks for {wish}, which is not supported")
-    if metadata["num_ctas"] != 1:
-        raise ValueError("the compiled kernel asks for thread block clusters, which are not supported")
     return GpuBinary(
         image=image,
         name=metadata["name"],
         shared_bytes=metadata["shared"],
         threads=metadata["num_warps"] * metadata["warp_size"],
-        scratch_bytes=metadata["global_scratch_size"],
+        # of a cluster's blocks each has its own
+        scratch_bytes=metadata["global_scratch_size"] * metadata["num_ctas"],
+        cluster=metadata["num_ctas"],
+        cooperative=bool(metadata["launch_cooperative_grid"]),
     )
 
 
 def encode_binary(binary: GpuBinary) -> bytes:
     """The stored form."""
-    header = json.dumps(
-        {
-            "name": binary.name,
-            "shared_bytes": binary.shared_bytes,
-            "threads": binary.threads,
-            "scratch_bytes": binary.scratch_bytes,
-        }
-    ).encode()
+    facts: dict[str, str | int] = {
+        "name": binary.name,
+        "shared_bytes": binary.shared_bytes,
+        "threads": binary.threads,
+        "scratch_bytes": binary.scratch_bytes,
+    }
+    # said only where it is so: what was stored before stays what it is
+    if binary.cluster != 1:
+        facts["cluster"] = binary.cluster
+    if binary.cooperative:
+        facts["cooperative"] = 1
+    header = json.dumps(facts).encode()
     return MAGIC + _LENGTH.pack(len(header)) + header + binary.image
 
 
@@ -80,12 +89,23 @@ def decode_binary(data: bytes) -> GpuBinary:
         raise ValueError("no compiled Triton kernel")
     numbers = {field: header.get(field) for field in ("shared_bytes", "threads", "scratch_bytes")}
     shared, threads, scratch = numbers.values()
+    cluster, cooperative = header.get("cluster", 1), header.get("cooperative", 0)
     name = header.get("name")
     if not (
         isinstance(name, str)
         and isinstance(shared, int)
         and isinstance(threads, int)
         and isinstance(scratch, int)
+        and isinstance(cluster, int)
+        and isinstance(cooperative, int)
     ):
         raise ValueError("no compiled Triton kernel")
-    return GpuBinary(image=image, name=name, shared_bytes=shared, threads=threads, scratch_bytes=scratch)
+    return GpuBinary(
+        image=image,
+        name=name,
+        shared_bytes=shared,
+        threads=threads,
+        scratch_bytes=scratch,
+        cluster=cluster,
+        cooperative=bool(cooperative),
+    )

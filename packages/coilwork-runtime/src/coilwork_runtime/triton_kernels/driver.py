@@ -8,17 +8,26 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable, Mapping
+import hashlib
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
 
 from coilwork_runtime.errors import DeviceError, KernelLaunchError
-from coilwork_runtime.triton_kernels.binaries import GpuBinary
+from coilwork_runtime.triton_kernels.binaries import GpuBinary, encode_binary
 
 INVALID_CONTEXT: Final = 201
 MAX_DYNAMIC_SHARED_MEMORY: Final = 8
+NON_PORTABLE_CLUSTER: Final = 14
+MOST_PORTABLE_CLUSTER: Final = 8
+# attributes of a launch
+COOPERATIVE: Final = 2
+CLUSTER_DIMENSION: Final = 4
+CLUSTER_SCHEDULING: Final = 5
+SPREAD: Final = 1
 STATIC_SHARED_LIMIT_BYTES: Final = 48 * 1024
 # attributes of a function
 LOCAL_BYTES: Final = 3
@@ -43,7 +52,7 @@ class LoadedFunction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverNames:
-    """What a vendor calls the driver's functions; their parameters are the same."""
+    """What a vendor calls the driver's functions; their parameters are the same. `launch_ex` is empty where there is none."""
 
     library: str
     module_load: str
@@ -51,6 +60,7 @@ class DriverNames:
     launch: str
     error_name: str
     attribute: str
+    launch_ex: str = ""
 
 
 CUDA: Final = DriverNames(
@@ -60,6 +70,7 @@ CUDA: Final = DriverNames(
     launch="cuLaunchKernel",
     error_name="cuGetErrorName",
     attribute="cuFuncGetAttribute",
+    launch_ex="cuLaunchKernelEx",
 )
 HIP: Final = DriverNames(
     library="libamdhip64.so",
@@ -86,17 +97,27 @@ class Driver:
             raise DeviceError(
                 "no-driver", f"the GPU driver {names.library} does not load", reason=str(error)
             ) from error
+        self._loading = threading.Lock()
+        self._loaded: dict[tuple[int, int, bytes], LoadedFunction] = {}
         self.launch = self._library[names.launch]
         self.launch_address = _address(self.launch)
+        self.launch_ex_address = self._optional_address(names.launch_ex)
         self.set_context_address = _address(self._library.cuCtxSetCurrent) if names is not HIP else 0
 
     def load(self, binary: GpuBinary, device: int) -> LoadedFunction:
-        """Load `binary` on CUDA device `device`, which must be current.
+        """Load `binary` on CUDA device `device`, which must be current; once, whoever asks.
 
         Raises:
             KernelLaunchError: the driver refuses the binary, or it needs more shared memory than there is.
         """
         context = self._current_context(device)
+        key = (device, context, hashlib.sha256(encode_binary(binary)).digest())
+        with self._loading:
+            if key not in self._loaded:
+                self._loaded[key] = self._load(binary, context)
+            return self._loaded[key]
+
+    def _load(self, binary: GpuBinary, context: int) -> LoadedFunction:
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
         self._check(self._library[self.names.module_load](ctypes.byref(module), binary.image), binary, "load")
         self._check(
@@ -109,6 +130,14 @@ class Driver:
                 function, MAX_DYNAMIC_SHARED_MEMORY, ctypes.c_int(binary.shared_bytes)
             )
             self._check(result, binary, f"reserve {binary.shared_bytes} bytes of shared memory for")
+        if (binary.cluster != 1 or binary.cooperative) and not self.launch_ex_address:
+            raise KernelLaunchError(
+                "kernel-load",
+                f"kernel {binary.name} asks for clusters or a cooperative launch, which this driver has not",
+            )
+        if binary.cluster > MOST_PORTABLE_CLUSTER:
+            result = self._library.cuFuncSetAttribute(function, NON_PORTABLE_CLUSTER, ctypes.c_int(1))
+            self._check(result, binary, f"allow clusters of {binary.cluster} blocks for")
         return LoadedFunction(
             handle=function.value or 0,
             context=context,
@@ -116,6 +145,35 @@ class Driver:
             registers=self._attribute(function, REGISTERS),
             spill_bytes=self._attribute(function, LOCAL_BYTES),
         )
+
+    def _optional_address(self, name: str) -> int:
+        try:
+            return _address(self._library[name]) if name else 0
+        except AttributeError:
+            # a driver older than CUDA 11.8
+            return 0
+
+    def launch_with_attributes(
+        self, function: int, grid: Sequence[int], binary: GpuBinary, stream: int, parameters: Any
+    ) -> int:
+        """The driver's answer to a launch of clusters, or of blocks that wait for each other."""
+        attributes = (LaunchAttribute * 3)()
+        count = 0
+        for which, numbers in _attributes(binary):
+            attributes[count].which = which
+            attributes[count].numbers[: len(numbers)] = numbers
+            count += 1
+        config = LaunchConfig(
+            (ctypes.c_uint * 3)(grid[0] * binary.cluster, grid[1], grid[2]),
+            (ctypes.c_uint * 3)(binary.threads, 1, 1),
+            binary.shared_bytes,
+            stream,
+            attributes,
+            count,
+        )
+        launch = self._library[self.names.launch_ex]
+        result: int = launch(ctypes.byref(config), ctypes.c_void_p(function), parameters, None)
+        return result
 
     def set_context(self, context: int) -> None:
         """Make `context` current in this thread."""
@@ -157,6 +215,33 @@ class Driver:
             )
 
 
+class LaunchAttribute(ctypes.Structure):
+    """CUlaunchAttribute."""
+
+    _fields_ = (("which", ctypes.c_int), ("padding", ctypes.c_int), ("numbers", ctypes.c_uint * 16))
+
+
+class LaunchConfig(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared_bytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(LaunchAttribute)),
+        ("count", ctypes.c_uint),
+    )
+
+
+def _attributes(binary: GpuBinary) -> Iterator[tuple[int, tuple[int, ...]]]:
+    if binary.cooperative:
+        yield COOPERATIVE, (1,)
+    if binary.cluster != 1:
+        yield CLUSTER_DIMENSION, (binary.cluster, 1, 1)
+        yield CLUSTER_SCHEDULING, (SPREAD,)
+
+
 @functools.cache
 def present_driver() -> Driver:
     """The driver of the GPUs that torch uses.
@@ -180,6 +265,7 @@ def slow_kernel(driver: Driver, function: LoadedFunction, binary: GpuBinary, kin
     """What `launcher.Kernel` of launcher.cpp is, in Python: called with grid, stream and arguments."""
     makers = [CELLS[kind] for kind in kinds]
     launch, handle = driver.launch, ctypes.c_void_p(function.handle)
+    plain = binary.cluster == 1 and not binary.cooperative
 
     def call(grid_x: int, grid_y: int, grid_z: int, stream: int, scratch: Any, *values: Any) -> None:
         if not (grid_x and grid_y and grid_z):
@@ -188,11 +274,18 @@ def slow_kernel(driver: Driver, function: LoadedFunction, binary: GpuBinary, kin
         cells += [ctypes.c_uint64(value_of(scratch)), ctypes.c_uint64(0)]
         parameters = (ctypes.c_void_p * len(cells))(*map(ctypes.addressof, cells))
         extents = (grid_x, grid_y, grid_z, binary.threads, 1, 1, binary.shared_bytes)
-        result = launch(handle, *extents, ctypes.c_void_p(stream), parameters, None)
+
+        def once() -> int:
+            if not plain:
+                return driver.launch_with_attributes(function.handle, extents[:3], binary, stream, parameters)
+            answer: int = launch(handle, *extents, ctypes.c_void_p(stream), parameters, None)
+            return answer
+
+        result = once()
         if result == INVALID_CONTEXT and function.context:
             # a thread that has not used the device yet
             driver.set_context(function.context)
-            result = launch(handle, *extents, ctypes.c_void_p(stream), parameters, None)
+            result = once()
         if result:
             raise RuntimeError(
                 f"kernel {binary.name}: grid {(grid_x, grid_y, grid_z)}: {driver.error_name(result)}"

@@ -1,8 +1,8 @@
 // Launching GPU kernels from Python at about the driver's own cost.
 //
-// Kernel(launch, set_context, function, context, threads, shared_bytes, kinds, name) is a callable
-// kernel(grid_x, grid_y, grid_z, stream, scratch, *arguments). `launch` and `set_context` are addresses of cuLaunchKernel
-// and cuCtxSetCurrent, so this needs no header and no library of a vendor. `kinds` has a letter per argument: P for a tensor
+// Kernel(launch, launch_ex, set_context, function, context, threads, shared_bytes, cluster, cooperative, kinds, name) is a callable
+// kernel(grid_x, grid_y, grid_z, stream, scratch, *arguments). `launch`, `launch_ex` and `set_context` are addresses of
+// cuLaunchKernel, cuLaunchKernelEx (0 unless it is needed) and cuCtxSetCurrent, so this needs no header and no library of a vendor. `kinds` has a letter per argument: P for a tensor
 // (or an address), i for int32, l for int64. Two pointers follow the arguments: scratch memory, and one that is never used.
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -10,24 +10,24 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "driver_interface.hpp"
+
 namespace {
 
-typedef int (*Launch)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**);
-typedef int (*SetContext)(void*);
+using coilwork::DriverLaunch;
+using coilwork::DriverLaunchEx;
+using coilwork::HowToLaunch;
+using coilwork::SetContext;
 
 const Py_ssize_t kMostArguments = 510;
 const Py_ssize_t kFixed = 5;
-const int kInvalidContext = 201;
 
 struct Kernel {
   PyObject_HEAD
   vectorcallfunc call;
-  Launch launch;
+  HowToLaunch how;
   SetContext set_context;
-  void* function;
   void* context;
-  unsigned threads;
-  unsigned shared_bytes;
   Py_ssize_t count;
   char kinds[kMostArguments + 1];
   PyObject* name;
@@ -65,13 +65,14 @@ PyObject* kernel_call(PyObject* object, PyObject* const* args, size_t flags, PyO
     PyErr_Format(PyExc_TypeError, "kernel %U takes %zd arguments, not %zd", self->name, self->count, given - kFixed);
     return nullptr;
   }
-  long grid[3];
+  int64_t grid[3];
   for (int axis = 0; axis < 3; ++axis) {
     grid[axis] = PyLong_AsLong(args[axis]);
     if (grid[axis] == -1 && PyErr_Occurred()) return nullptr;
     if (grid[axis] == 0) Py_RETURN_NONE;
     if (grid[axis] < 0 || grid[axis] > INT32_MAX) {
-      PyErr_Format(PyExc_OverflowError, "kernel %U: a grid of %ld blocks cannot be launched", self->name, grid[axis]);
+      PyErr_Format(PyExc_OverflowError, "kernel %U: a grid of %lld blocks cannot be launched", self->name,
+                   static_cast<long long>(grid[axis]));
       return nullptr;
     }
   }
@@ -90,31 +91,31 @@ PyObject* kernel_call(PyObject* object, PyObject* const* args, size_t flags, PyO
   for (Py_ssize_t k = 0; k < count + 2; ++k) parameters[k] = &slots[k];
   int result;
   Py_BEGIN_ALLOW_THREADS
-  result = self->launch(self->function, grid[0], grid[1], grid[2], self->threads, 1, 1, self->shared_bytes, stream,
-                        parameters, nullptr);
-  if (result == kInvalidContext && self->set_context && self->context) {
+  result = self->how(grid, stream, parameters);
+  if (result == coilwork::INVALID_CONTEXT && self->set_context && self->context) {
     // a thread that has not used the device yet
     if (self->set_context(self->context) == 0)
-      result = self->launch(self->function, grid[0], grid[1], grid[2], self->threads, 1, 1, self->shared_bytes, stream,
-                            parameters, nullptr);
+      result = self->how(grid, stream, parameters);
   }
   Py_END_ALLOW_THREADS
   if (result) {
-    PyErr_Format(PyExc_RuntimeError, "kernel %U: the driver refuses a launch of %ld x %ld x %ld blocks: error %d",
-                 self->name, grid[0], grid[1], grid[2], result);
+    PyErr_Format(PyExc_RuntimeError, "kernel %U: the driver refuses a launch of %lld x %lld x %lld blocks: error %d",
+                 self->name, static_cast<long long>(grid[0]), static_cast<long long>(grid[1]),
+                 static_cast<long long>(grid[2]), result);
     return nullptr;
   }
   Py_RETURN_NONE;
 }
 
 PyObject* kernel_new(PyTypeObject* type, PyObject* args, PyObject*) {
-  unsigned long long launch, set_context, function, context;
-  unsigned threads, shared_bytes;
+  unsigned long long launch, launch_ex, set_context, function, context;
+  unsigned threads, shared_bytes, cluster;
+  int cooperative;
   const char* kinds;
   Py_ssize_t count;
   PyObject* name;
-  if (!PyArg_ParseTuple(args, "KKKKIIs#U", &launch, &set_context, &function, &context, &threads, &shared_bytes, &kinds,
-                        &count, &name))
+  if (!PyArg_ParseTuple(args, "KKKKKIIIps#U", &launch, &launch_ex, &set_context, &function, &context, &threads, &shared_bytes,
+                        &cluster, &cooperative, &kinds, &count, &name))
     return nullptr;
   if (count > kMostArguments) {
     PyErr_SetString(PyExc_ValueError, "a kernel has too many arguments");
@@ -123,12 +124,15 @@ PyObject* kernel_new(PyTypeObject* type, PyObject* args, PyObject*) {
   Kernel* self = reinterpret_cast<Kernel*>(type->tp_alloc(type, 0));
   if (!self) return nullptr;
   self->call = kernel_call;
-  self->launch = reinterpret_cast<Launch>(static_cast<uintptr_t>(launch));
+  self->how = HowToLaunch{reinterpret_cast<DriverLaunch>(static_cast<uintptr_t>(launch)),
+                          reinterpret_cast<DriverLaunchEx>(static_cast<uintptr_t>(launch_ex)),
+                          reinterpret_cast<void*>(static_cast<uintptr_t>(function)),
+                          threads,
+                          shared_bytes,
+                          cluster,
+                          cooperative != 0};
   self->set_context = reinterpret_cast<SetContext>(static_cast<uintptr_t>(set_context));
-  self->function = reinterpret_cast<void*>(static_cast<uintptr_t>(function));
   self->context = reinterpret_cast<void*>(static_cast<uintptr_t>(context));
-  self->threads = threads;
-  self->shared_bytes = shared_bytes;
   self->count = count;
   for (Py_ssize_t k = 0; k < count; ++k) self->kinds[k] = kinds[k];
   Py_INCREF(name);

@@ -12,6 +12,7 @@ from coilwork_runtime.triton_kernels.driver import Driver, Kernel, LoadedFunctio
 
 MODULE: Final = "coilwork_launcher"
 SOURCE: Final = Path(__file__).with_name("launcher.cpp")
+INTERFACE: Final = Path(__file__).parents[1] / "executor/native/driver_interface.hpp"
 
 
 def make_kernel(
@@ -23,11 +24,14 @@ def make_kernel(
         return slow_kernel(driver, function, binary, kinds)
     kernel: Kernel = extension.Kernel(
         driver.launch_address,
+        0 if binary.cluster == 1 and not binary.cooperative else driver.launch_ex_address,
         driver.set_context_address,
         function.handle,
         function.context,
         binary.threads,
         binary.shared_bytes,
+        binary.cluster,
+        binary.cooperative,
         kinds,
         binary.name,
     )
@@ -36,4 +40,4 @@ def make_kernel(
 
 def launcher_extension(store: Store | None) -> Any | None:
     """The extension module, or None where there is neither a stored one nor what it takes to build it."""
-    return load_extension(MODULE, [SOURCE], store)
+    return load_extension(MODULE, [SOURCE, INTERFACE], store)

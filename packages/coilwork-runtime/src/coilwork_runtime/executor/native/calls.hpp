@@ -1,6 +1,7 @@
 // Calling torch's operators: through an operator's own C function, through the dispatcher's C function, or in Python.
 #pragma once
 #include "launches.hpp"
+#include "products.hpp"
 
 namespace coilwork {
 
@@ -29,13 +30,13 @@ static uint64_t bits_of(T value) {
 
 class Calls {
  public:
-  Calls(Call& call, Frame& frame, Memory& memory) : call_(call), frame_(frame), memory_(memory) {}
+  Calls(Call& call, Frame& frame, Memory& memory) : call_(call), frame_(frame), memory_(memory), products_(call, memory) {}
 
   void run(const Step& step) {
     const Plan& plan = *call_.program.plans[step.a];
     look_for_signals(call_);
-    bool done = false;
-    switch (plan.route) {
+    bool done = multiply(plan);
+    if (!done) switch (plan.route) {
       case Plan::FUNCTION:
         done = by_function(plan, step);
         break;
@@ -56,6 +57,14 @@ class Calls {
   }
 
  private:
+  bool multiply(const Plan& plan) {
+    if (!plan.multiplication) return false;
+    const bool done = products_.run(*plan.multiplication);
+    Counters& counters = call_.program.counters;
+    (done ? counters.products : counters.refused_products).fetch_add(1, std::memory_order_relaxed);
+    return done;
+  }
+
   void bind(uint32_t target, uint32_t slot, uint32_t dimension) {
     int64_t rank = 0;
     int64_t* sizes = nullptr;
@@ -336,6 +345,7 @@ class Calls {
   Call& call_;
   Frame& frame_;
   Memory& memory_;
+  Products products_;
 };
 
 }  // namespace coilwork

@@ -21,6 +21,8 @@ struct Call {
   bool stream_known = false;  // of the only GPU that the program uses, which is current
   int64_t looked_ms = coarse_ms();  // when signals were last seen to
   unsigned launches = 0;
+  int32_t product_settings = -1;
+  bool profiled = false;
 
   explicit Call(const Program& program) : program(program) {}
 };

@@ -33,11 +33,6 @@ static int64_t call_words(void* function, uint64_t* words, size_t count) {
   throw Failed{"a kernel has too many parameters"};
 }
 
-using DriverLaunch = int (*)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**,
-                             void**);
-using SetContext = int (*)(void*);
-constexpr int INVALID_CONTEXT = 201;
-
 class Launches {
  public:
   Launches(Call& call, Frame& frame, Memory& memory) : call_(call), frame_(frame), memory_(memory) {}
@@ -147,10 +142,10 @@ class Launches {
       words[count] = scratch_bytes(blocks * own.item_bytes, scratch, form.parameters.size() + 1, form.device);
     }
     for (size_t k = 0; k < count + 2; ++k) parameters[k] = &words[k];
-    int result = drive(form, grid, parameters);
+    int result = form.how(grid, call_.stream, parameters);
     if (result == INVALID_CONTEXT && form.set_context && form.context) {
       // a thread that has not used the device yet
-      if (reinterpret_cast<SetContext>(form.set_context)(form.context) == 0) result = drive(form, grid, parameters);
+      if (reinterpret_cast<SetContext>(form.set_context)(form.context) == 0) result = form.how(grid, call_.stream, parameters);
     }
     if (result) {
       WithPython python(call_);
@@ -159,12 +154,6 @@ class Launches {
                    static_cast<long long>(grid[2]), result);
       throw_python();
     }
-  }
-
-  int drive(const Form& form, const int64_t* grid, void** parameters) {
-    return reinterpret_cast<DriverLaunch>(form.launch)(
-        form.function, static_cast<unsigned>(grid[0]), static_cast<unsigned>(grid[1]), static_cast<unsigned>(grid[2]),
-        form.threads, 1, 1, form.shared_bytes, call_.stream, parameters, nullptr);
   }
 
   template <class T>
@@ -188,16 +177,13 @@ class Launches {
   uint64_t scratch_bytes(int64_t bytes, std::vector<Scratch>& scratch, size_t most, int32_t device) {
     scratch.reserve(most);  // so that slots never move
     scratch.emplace_back();
-    const int32_t kind = device < 0 ? torch.aoti_torch_device_type_cpu() : torch.aoti_torch_device_type_cuda();
-    const int64_t one = 1;
-    AtenTensorHandle made = nullptr;
-    if (torch.aoti_torch_empty_strided(1, &bytes, &one, torch.aoti_torch_dtype_uint8(), kind, device < 0 ? 0 : device,
-                                       &made) != 0) {
+    Slot& slot = scratch.back().slot;
+    if (void* found = memory_.bytes(bytes, device, slot)) return reinterpret_cast<uint64_t>(found);
+    if (!slot.handle) {
       WithPython python(call_);
-      made = tensor_slowly(call_, "scratch", "(Li)", static_cast<long long>(bytes), int(device));
+      slot.own(tensor_slowly(call_, "scratch", "(Li)", static_cast<long long>(bytes), int(device)));
     }
-    scratch.back().slot.own(made);
-    return reinterpret_cast<uint64_t>(data_of(scratch.back().slot));
+    return reinterpret_cast<uint64_t>(data_of(slot));
   }
 
   void through_python(Kernel& kernel, const Step& step) {

@@ -49,6 +49,7 @@ static void parse_kernels(Program& program, PyObject* kernels) {
     Py_ssize_t size = 0;
     if (PyBytes_AsStringAndSize(form, &data, &size) != 0) throw_python();
     kernel.form = parse_form(data, static_cast<size_t>(size)).release();
+    program.on_gpu = program.on_gpu || kernel.form.load(std::memory_order_relaxed)->gpu;
   }
 }
 
@@ -61,7 +62,8 @@ void unload_program(Program* program) {
     delete kernel->form.exchange(nullptr);
   }
   for (AtenTensorHandle constant : program->constants) torch.aoti_torch_delete_tensor_object(constant);
-  for (PyObject** object : {&program->handles_of, &program->tensors_of, &program->faults, &program->fallback, &program->watch})
+  for (PyObject** object : {&program->handles_of, &program->tensors_of, &program->faults, &program->fallback, &program->watch,
+                            &program->product_settings})
     Py_CLEAR(*object);
   delete program;
 }
@@ -75,9 +77,10 @@ static PyObject* keep(PyObject* object) {
 Program* load_program(PyObject* args) {
   const char* data = nullptr;
   Py_ssize_t size = 0;
-  PyObject *plans, *kernels, *constants, *handles_of, *tensors_of, *faults, *fallback, *watch;
-  if (!PyArg_ParseTuple(args, "y#O!O!O!OOOOO", &data, &size, &PyTuple_Type, &plans, &PyTuple_Type, &kernels, &PyList_Type,
-                        &constants, &handles_of, &tensors_of, &faults, &fallback, &watch))
+  PyObject *plans, *kernels, *constants, *handles_of, *tensors_of, *faults, *fallback, *watch, *product_settings;
+  unsigned long long products = 0;
+  if (!PyArg_ParseTuple(args, "y#O!O!O!OOOOOKO", &data, &size, &PyTuple_Type, &plans, &PyTuple_Type, &kernels, &PyList_Type,
+                        &constants, &handles_of, &tensors_of, &faults, &fallback, &watch, &products, &product_settings))
     return nullptr;
   Program* program = new Program();
   try {
@@ -86,6 +89,8 @@ Program* load_program(PyObject* args) {
     program->faults = keep(faults);
     program->fallback = keep(fallback);
     program->watch = keep(watch);
+    program->products = reinterpret_cast<ProductLibrary*>(static_cast<uintptr_t>(products));
+    program->product_settings = keep(product_settings);
     parse_program(data, static_cast<size_t>(size), *program);
     parse_plans(*program, plans);
     parse_kernels(*program, kernels);

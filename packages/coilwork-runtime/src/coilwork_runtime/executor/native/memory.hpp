@@ -20,6 +20,7 @@ class Memory {
 
   Slot& slot(uint32_t number) { return frame_.slots[number]; }
   const Layout& layout(uint32_t number) const { return frame_.part.layouts[number]; }
+  const Frame& frame() const { return frame_; }
 
   // The tensor behind a name, of its own layout.
   AtenTensorHandle tensor(uint32_t number) {
@@ -40,6 +41,17 @@ class Memory {
                          call_.program.text(layout.device_name));
   }
 
+  // Some bytes on a GPU or (-1) the CPU, as long as `slot` has them; null if there are none left.
+  void* bytes(int64_t count, int32_t device, Slot& slot) {
+    const int32_t kind = device < 0 ? torch.aoti_torch_device_type_cpu() : torch.aoti_torch_device_type_cuda();
+    const int64_t one = 1;
+    AtenTensorHandle made = nullptr;
+    if (torch.aoti_torch_empty_strided(1, &count, &one, torch.aoti_torch_dtype_uint8(), kind, device < 0 ? 0 : device, &made) != 0)
+      return nullptr;
+    slot.own(made);
+    return data_of(slot);
+  }
+
   void allocate(const Step& step) {
     const Layout& wanted = layout(step.layout);
     const Extents extents(wanted, frame_);
@@ -50,15 +62,8 @@ class Memory {
   void carve(const Step& step) {
     const int64_t offset = frame_.registers[step.c];
     Slot& pool = slot(step.b);
-    if (step.flag) return keep(slot(step.a), pool, data_of(pool) + offset, step.layout);
-    const Layout& wanted = layout(step.layout);
-    const Extents extents(wanted, frame_);
-    AtenTensorHandle made = nullptr;
-    if (torch.aoti_torch__alloc_from_pool(pool.handle, offset, wanted.dtype, extents.rank, extents.sizes,
-                                          extents.strides, &made) != 0)
-      throw Failed{"a buffer cannot be placed in its pool"};
-    slot(step.a).own(made);
-    slot(step.a).layout = step.layout;
+    // a tensor is made of it when something else than a kernel or a product asks for one
+    keep(slot(step.a), pool, data_of(pool) + offset, step.layout);
   }
 
   void view(const Step& step) {
@@ -241,6 +246,11 @@ class Memory {
     torch.aoti_torch_get_dtype(source, &dtype);
     const int64_t zero = 0, one = 1;
     AtenTensorHandle whole = nullptr, made = nullptr;
+    if (start == 0) {
+      if (torch.aoti_torch__alloc_from_pool(source, bytes, wanted.dtype, extents.rank, extents.sizes, extents.strides, &made) != 0)
+        throw Failed{"memory cannot be read as another element type"};
+      return made;
+    }
     if (torch.aoti_torch__reinterpret_tensor(source, 1, &zero, &one, -start, &whole) != 0)
       throw Failed{"memory cannot be seen as a whole"};
     bytes += start * static_cast<int64_t>(torch.aoti_torch_dtype_element_size(dtype));

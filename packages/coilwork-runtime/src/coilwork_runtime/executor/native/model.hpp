@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "arithmetic.hpp"
+#include "driver_interface.hpp"
 #include "torch_interface.hpp"
 
 namespace coilwork {
@@ -96,6 +97,9 @@ struct Value {
   std::vector<Value> items;
 };
 
+struct Product;         // in products.hpp
+class ProductLibrary;
+
 struct Plan {
   enum Route : uint8_t { PYTHON = 0, FUNCTION, DISPATCHER, ITEM };
   Route route = PYTHON;
@@ -108,6 +112,14 @@ struct Plan {
   uint32_t wanted = 0;           // results that the program declares
   size_t words = 0;              // room that the arguments of a function take
   std::vector<uint32_t> slots, sizes;  // what the Python callable is given
+  // A matrix product that cuBLASLt may do instead; slots, `bias` may be NONE. A device below 0 is the CPU of tests.
+  struct Multiplication {
+    bool batched = false;
+    uint32_t first = 0, second = 0, result = 0, bias = NONE;
+    int32_t device = 0;
+    mutable std::atomic<Product*> last{nullptr};
+  };
+  std::unique_ptr<Multiplication> multiplication;
   PyObject* callable = nullptr;
 };
 
@@ -125,11 +137,10 @@ struct Form {
   std::vector<Parameter> parameters;
   size_t tensors = 0, sizes = 0;
   // GPUs only
-  void* launch = nullptr;
+  HowToLaunch how;
   void* set_context = nullptr;
   void* context = nullptr;
   int32_t device = 0;  // -1 for one that torch does not know, which has no streams
-  uint32_t threads = 0, shared_bytes = 0;
   uint64_t compiler_scratch_bytes = 0;
   Formula grid[3];
 };
@@ -157,6 +168,7 @@ struct Raised {
 
 struct Counters {
   std::atomic<uint64_t> calls{0}, python_calls{0}, python_launches{0}, slow_paths{0}, fallbacks{0};
+  std::atomic<uint64_t> products{0}, refused_products{0};
 };
 
 struct Program {
@@ -173,6 +185,9 @@ struct Program {
   PyObject* faults = nullptr;        // `coilwork_runtime.executor.faults`
   PyObject* fallback = nullptr;      // does the whole call where inputs are not plain
   PyObject* watch = nullptr;         // is told of each change of memory; null almost always
+  ProductLibrary* products = nullptr;    // null where operators do matrix products
+  PyObject* product_settings = nullptr;  // returns what torch says about products at present; below 0: none of ours
+  bool on_gpu = false;               // it has kernels on a GPU
   mutable Counters counters;
 
   const char* text(uint32_t number) const { return strings[number].c_str(); }

@@ -100,6 +100,14 @@ class Surroundings {
   CUDAGuardHandle guard_ = nullptr;
 };
 
+// What torch says at present of how matrix products are computed.
+static int32_t product_settings_of(const Program& program) {
+  const Reference number = checked(PyObject_CallNoArgs(program.product_settings));
+  const long found = PyLong_AsLong(number.get());
+  if (found == -1 && PyErr_Occurred()) throw_python();
+  return static_cast<int32_t>(found);
+}
+
 // `list` holds the inputs if they were given in one, which is emptied once they are read.
 static PyObject* run_program(const Program& program, PyObject* list, PyObject* const* given, size_t count) {
   program.counters.calls.fetch_add(1, std::memory_order_relaxed);
@@ -118,6 +126,8 @@ static PyObject* run_program(const Program& program, PyObject* list, PyObject* c
   }
   if (list && PyList_SetSlice(list, 0, PyList_GET_SIZE(list), nullptr) != 0) throw_python();
   Runner::place_constants(program, frame);
+  call.profiled = is_profiled(program);
+  if (program.products) call.product_settings = product_settings_of(program);
   Runner runner(call, frame);
   const Step* last = nullptr;
   {
@@ -178,9 +188,10 @@ static void object_dealloc(PyObject* self) {
 
 static PyObject* object_counters(PyObject* self, PyObject*) {
   const Counters& counters = reinterpret_cast<Object*>(self)->program->counters;
-  return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K}", "calls", counters.calls.load(), "python_calls",
+  return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:K}", "calls", counters.calls.load(), "python_calls",
                        counters.python_calls.load(), "python_launches", counters.python_launches.load(), "slow_paths",
-                       counters.slow_paths.load(), "fallbacks", counters.fallbacks.load());
+                       counters.slow_paths.load(), "fallbacks", counters.fallbacks.load(), "products",
+                       counters.products.load(), "refused_products", counters.refused_products.load());
 }
 
 static PyMethodDef object_methods[] = {
@@ -204,7 +215,25 @@ static PyObject* code(PyObject*, PyObject* name) {
   return PyLong_FromLong(function());
 }
 
+// Opens cuBLASLt: the one that torch has loaded, or a file. Each is opened once, and stays.
+static PyObject* products(PyObject*, PyObject* name) {
+  static std::vector<std::pair<std::string, ProductLibrary*>> opened;  // guarded by the interpreter's lock
+  const char* path = PyUnicode_AsUTF8(name);
+  if (!path) return nullptr;
+  for (const auto& known : opened)
+    if (known.first == path) return PyLong_FromVoidPtr(known.second);
+  // a symbol is looked for in what libtorch_cuda itself needs, too
+  void* library = *path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : torch.cuda;
+  if (!library) return PyErr_Format(PyExc_ImportError, *path ? "%s cannot be loaded" : "this torch has no libtorch_cuda%s", path);
+  const char* missing = nullptr;
+  ProductLibrary* made = ProductLibrary::open(library, &missing);
+  if (!made) return PyErr_Format(PyExc_ImportError, "there is no %s", missing);
+  opened.emplace_back(path, made);
+  return PyLong_FromVoidPtr(made);
+}
+
 static PyMethodDef module_methods[] = {
+    {"products", products, METH_O, "The address of an opened cuBLASLt: torch's own, or that of a file. ImportError without it."},
     {"code", code, METH_O, "What a function of torch that names a constant returns, None without it."},
     {"symbol", symbol, METH_O, "The address of a C function of torch, 0 if it has none of that name."},
     {nullptr, nullptr, 0, nullptr}};
@@ -215,6 +244,7 @@ static PyModuleDef Module = {PyModuleDef_HEAD_INIT, "coilwork_executor", nullptr
 
 PyMODINIT_FUNC PyInit_coilwork_executor() {
   using namespace coilwork;
+  if (!profilers.find()) return nullptr;
   if (const char* missing = find_torch()) {
     PyErr_Format(PyExc_ImportError, "this torch does not export %s", missing);
     return nullptr;

@@ -54,7 +54,9 @@ static Value parse_value(Reader& in, PartParser& part) {
   return made;
 }
 
-// u8 route, what the route needs, then slots and registers for the Python callable, u32 results, u8 single
+// u8 route, what the route needs, then slots and registers for the Python callable, u32 results, u8 single,
+// u8 whether it is a matrix product, and of one: u8 batched, slots of operands and result, u8 whether there is a slot of a bias
+// and that slot, i32 device
 template <class MakePart>
 static void parse_plan(const char* data, size_t size, MakePart make_part, Plan& plan) {
   Reader in(data, size);
@@ -76,11 +78,22 @@ static void parse_plan(const char* data, size_t size, MakePart make_part, Plan& 
   for (uint32_t left = in.count(); left; --left) plan.sizes.push_back(part.readable());
   plan.wanted = in.u32();
   plan.single = in.u8();
+  if (in.u8()) {
+    plan.multiplication = std::make_unique<Plan::Multiplication>();
+    Plan::Multiplication& made = *plan.multiplication;
+    made.batched = in.u8();
+    made.first = part.slot();
+    made.second = part.slot();
+    made.result = part.slot();
+    if (in.u8()) made.bias = part.slot();
+    made.device = in.i32();
+  }
   if (!in.done()) throw Damaged{"something follows a plan"};
 }
 
 // u8 gpu, string name, u64 function, u8 checks, list of parameter (u8 role, u32 bytes of an item, formula for scratch);
-// GPUs: u64 launch, u64 set_context, u64 context, i32 device, u32 threads, u32 shared bytes, u64 scratch bytes, 3 formulas
+// GPUs: u64 launch, u64 set_context, u64 context, i32 device, u32 threads, u32 shared bytes, u64 scratch bytes,
+// u64 launch_ex or 0, u32 blocks of a cluster, u8 cooperative, 3 formulas
 std::unique_ptr<Form> parse_form(const char* data, size_t size) {
   Reader in(data, size);
   auto form = std::make_unique<Form>();
@@ -106,13 +119,18 @@ std::unique_ptr<Form> parse_form(const char* data, size_t size) {
   }
   if (parameters.size() + 2 > MOST_WORDS) throw Damaged{"a kernel has too many parameters"};
   if (form->gpu) {
-    form->launch = address(in);
+    HowToLaunch& how = form->how;
+    how.function = form->function;
+    how.launch = reinterpret_cast<DriverLaunch>(address(in));
     form->set_context = address(in);
     form->context = address(in);
     form->device = in.i32();
-    form->threads = in.u32();
-    form->shared_bytes = in.u32();
+    how.threads = in.u32();
+    how.shared_bytes = in.u32();
     form->compiler_scratch_bytes = in.u64();
+    how.launch_ex = reinterpret_cast<DriverLaunchEx>(address(in));
+    how.cluster = in.u32();
+    how.cooperative = in.u8();
     for (Formula& extent : form->grid) extent.read(in, form->sizes);
   }
   if (!in.done()) throw Damaged{"something follows a kernel"};

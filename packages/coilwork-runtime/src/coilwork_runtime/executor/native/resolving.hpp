@@ -109,8 +109,7 @@ class Resolver {
 
   // Views that are made as tensors, with a reference of their own.
   static bool own_tensor(const Step& step) {
-    if (step.code == CARVE) return !step.flag;
-    return static_cast<Seen>(step.kind) == Seen::BITS;
+    return step.code != CARVE && static_cast<Seen>(step.kind) == Seen::BITS;
   }
 
   bool is_prepared(const Step& step) const {

@@ -1,6 +1,7 @@
 // Running a program: its instructions in order, and the programs nested in it.
 #pragma once
 #include "calls.hpp"
+#include "observing.hpp"
 
 namespace coilwork {
 
@@ -29,6 +30,7 @@ class Runner {
   const Step& run() {
     try {
       if (call_.program.watch) return run_watched();
+      if (call_.profiled) return run_observed();
       const Step* steps = frame_.part.steps.data();
       for (;; ++frame_.at) {
         const Step& step = steps[frame_.at];
@@ -77,6 +79,24 @@ class Runner {
     PyErr_Fetch(&raised.type, &raised.value, &raised.trace);
     annotate(call_.program, frame_, raised);
     throw raised;
+  }
+
+  const Step& run_observed() {
+    const Program& program = call_.program;
+    const Observed whole(call_, program.text(frame_.part.name), false);
+    for (;; ++frame_.at) {
+      const Step& step = frame_.part.steps[frame_.at];
+      if (step.code == RETURN) return step;
+      if (step.code != RUN_KERNEL && step.code != LAUNCH) {
+        run(step);
+        continue;
+      }
+      const Observed launch(call_, program.text(program.kernels[step.a]->name), true);
+      if (step.code == LAUNCH)
+        launches_.launch(step);
+      else
+        launches_.run_kernel(step);
+    }
   }
 
   const Step& run_watched() {

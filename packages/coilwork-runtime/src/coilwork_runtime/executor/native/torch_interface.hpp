@@ -55,6 +55,9 @@ using StableIValue = uint64_t;
   F(aoti_torch_dtype_int8, int32_t, ())                                                                                   \
   F(aoti_torch_dtype_uint8, int32_t, ())                                                                                  \
   F(aoti_torch_dtype_bool, int32_t, ())                                                                                   \
+  F(aoti_torch_dtype_float32, int32_t, ())                                                                                \
+  F(aoti_torch_dtype_bfloat16, int32_t, ())                                                                               \
+  F(aoti_torch_dtype_float16, int32_t, ())                                                                                \
   F(aoti_torch_dtype_element_size, size_t, (int32_t))                                                                     \
   F(aoti_torch_abi_version, uint64_t, ())                                                                                 \
   F(torch_call_dispatcher, AOTITorchError, (const char*, const char*, StableIValue*, uint64_t))                           \

@@ -1,0 +1,56 @@
+"""The derivative of padding by the outermost elements: what the copies get is added to their element."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from coilwork_lowering.torch_compat import surely
+
+
+def pad_decompositions() -> dict[Any, Callable[..., Any]]:
+    """By overload."""
+    aten = torch.ops.aten
+    return {
+        aten.replication_pad1d_backward.default: _replicated_backward,
+        aten.replication_pad2d_backward.default: _replicated_backward,
+        aten.replication_pad3d_backward.default: _replicated_backward,
+    }
+
+
+def _replicated_backward(gradient: torch.Tensor, value: torch.Tensor, padding: Sequence[int]) -> Any:
+    """`padding` holds how much is added before and after, from the last dimension on; what is negative was cut off."""
+    if value.dtype not in (torch.float32, torch.float64) or not value.is_contiguous():
+        return NotImplemented
+    pairs = list(zip(padding[::2], padding[1::2], strict=True))
+    for k, (before, after) in enumerate(pairs):
+        size = value.shape[-1 - k]
+        if not surely(before + size > 0) or not surely(after + size > 0):
+            return NotImplemented
+    for k, (before, after) in enumerate(pairs):
+        gradient = _along(gradient, value.dim() - 1 - k, before, after)
+    return gradient
+
+
+def _along(gradient: torch.Tensor, dim: int, before: int, after: int) -> torch.Tensor:
+    """The gradient of what was padded along one dimension."""
+    first, end = max(before, 0), gradient.shape[dim] - max(after, 0)
+    inner = gradient.narrow(dim, first, end - first)
+    total = inner if before >= 0 and after >= 0 else _placed(inner, dim, -min(before, 0), -min(after, 0))
+    size = total.shape[dim]
+    if before > 0:
+        outer = gradient.narrow(dim, 0, before).sum(dim, keepdim=True)
+        total = total + _placed(outer, dim, 0, size - 1)
+    if after > 0:
+        outer = gradient.narrow(dim, end, after).sum(dim, keepdim=True)
+        total = total + _placed(outer, dim, size - 1, 0)
+    return total
+
+
+def _placed(value: torch.Tensor, dim: int, before: Any, after: Any) -> torch.Tensor:
+    """With zeros before and after."""
+    pads = [0, 0] * (value.dim() - 1 - dim) + [before, after]
+    found: torch.Tensor = torch.ops.aten.constant_pad_nd.default(value, pads)
+    return found

@@ -1,0 +1,48 @@
+"""The derivative of padding gives eager's results."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from coilwork_lowering import decompositions
+
+aten = torch.ops.aten
+CASES: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
+    ((2, 3), (1, 2)),
+    ((2, 3, 4), (0, 3)),
+    ((2, 3, 4), (-1, 2)),
+    ((1, 3, 4, 5), (1, 0, 2, 3)),
+    ((3, 4, 5), (-2, 1, 2, -3)),
+    ((2, 2, 3, 4, 2), (1, 1, 0, 2, 2, 0)),
+    ((2, 1, 1, 1), (3, 3, 2, 2)),
+)
+
+
+@pytest.mark.parametrize("shape, padding", CASES)
+def test_replicated(shape: tuple[int, ...], padding: tuple[int, ...]) -> None:
+    dims = len(padding) // 2
+    backward = getattr(aten, f"replication_pad{dims}d_backward").default
+    value = torch.zeros(shape)
+    padded = getattr(aten, f"replication_pad{dims}d")(value, padding)
+    gradient = torch.arange(1.0, 1 + padded.numel()).view(padded.shape)
+
+    def function() -> Any:
+        return backward(gradient, value, padding)
+
+    gm = make_fx(function, decomposition_table=decompositions())()
+    assert not [node for node in gm.graph.nodes if "backward" in str(node.target)]
+    torch.testing.assert_close(gm(), function(), rtol=0, atol=0)
+
+
+def test_what_is_cut_off_whole_is_left_alone() -> None:
+    value, gradient = torch.zeros(2, 2), torch.ones(2, 3)
+
+    def function() -> Any:
+        return aten.replication_pad1d_backward.default(gradient, value, (-2, 3))
+
+    gm = make_fx(function, decomposition_table=decompositions())()
+    torch.testing.assert_close(gm(), function())

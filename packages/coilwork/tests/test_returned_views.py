@@ -1,0 +1,102 @@
+"""Results that are views of overwritten inputs lie in the inputs' memory, wherever that is; and empty results in nobody's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, fx
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from coilwork.backend import backend
+from coilwork.returned_views import with_views
+
+
+def half_written(x: Tensor) -> Tensor:
+    half = x.shape[1] // 2
+    x.narrow(1, half, half).abs_()
+    return x.narrow(1, 0, half)
+
+
+def all_written(x: Tensor) -> tuple[Tensor, Tensor]:
+    x.mul_(2)
+    return x[:, : x.shape[1] // 2], x.unflatten(1, (2, x.shape[1] // 2))
+
+
+def a_new_one_beside(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = x + 1
+    x.copy_(y)
+    return y, x[:, x.shape[1] // 2 :]
+
+
+def repeated(x: Tensor) -> Tensor:
+    """The new contents are one row, which lies otherwise than the input."""
+    x.copy_(torch.arange(x.shape[1]))
+    return x[:, : x.shape[1] // 2]
+
+
+@pytest.mark.parametrize("function", [half_written, all_written, a_new_one_beside, repeated])
+@pytest.mark.parametrize("training", [False, True])
+def test_of_any_size_and_place(function: Callable[[Tensor], Tensor], training: bool) -> None:
+    def call(run: Callable[[Tensor], Tensor], offset: int, columns: int) -> tuple[list[Tensor], Tensor]:
+        storage = torch.arange(-20.0, 20.0, requires_grad=training) * 1
+        given = storage.as_strided((3, columns), (columns, 1), offset)
+        found = run(given)
+        return [found] if isinstance(found, Tensor) else list(found), given
+
+    compiled = torch.compile(
+        function, backend=backend, dynamic=True, options={"strict": True, "verify": True}
+    )
+    for offset, columns in ((1, 4), (4, 4), (0, 6)):
+        ours, mine = call(compiled, offset, columns)
+        theirs, other = call(function, offset, columns)
+        torch.testing.assert_close([*ours, mine], [*theirs, other])
+        assert [value.storage_offset() for value in ours] == [value.storage_offset() for value in theirs]
+        for one, two in zip(ours, theirs, strict=True):
+            assert (one.data_ptr() == mine.data_ptr()) == (two.data_ptr() == other.data_ptr())
+
+
+def graph_of(function: Callable[..., object], *inputs: Tensor) -> fx.GraphModule:
+    return make_fx(function, tracing_mode="fake")(*inputs)
+
+
+def written(x: Tensor) -> tuple[Tensor, Tensor]:
+    new = x * 2
+    x.copy_(new)
+    return new.t()[1:], new
+
+
+def test_views_are_taken_from_the_input_and_what_is_new_stays() -> None:
+    gm = graph_of(written, torch.ones(2, 3))
+    made = with_views(gm, [(0, 0)])
+    view, new = made.graph.output_node().args[0]
+    (sliced,) = view.all_input_nodes
+    assert sliced.all_input_nodes[0].op == "placeholder"
+    assert new.target is torch.ops.aten.mul.Tensor
+    given = torch.ones(2, 3)
+    first, second = made(given)
+    torch.testing.assert_close((first, second), (torch.full((2, 2), 2.0), torch.full((2, 3), 2.0)))
+    assert first.data_ptr() == given.data_ptr() + 4 != second.data_ptr() + 4
+
+
+def test_what_is_no_view_of_new_contents_stays() -> None:
+    gm = graph_of(written, torch.ones(2, 3))
+    assert with_views(gm, []) is gm
+    gm = graph_of(lambda x: (x.copy_(x * 2) + 1,), torch.ones(2, 3))
+    assert with_views(gm, [(0, 0)]) is gm
+
+
+def test_an_empty_result_takes_over_no_memory() -> None:
+    def function(rows: Tensor, empty: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        found = x.gather(0, rows)
+        return torch._foreach_add([found, y], [y, found])[1], empty - -1
+
+    given = (
+        torch.tensor([0, 0, 0]),
+        torch.empty(4, 0, dtype=torch.int32),
+        torch.tensor([1.5]),
+        torch.rand(4, 1),
+    )
+    compiled = torch.compile(function, backend=backend, options={"strict": True, "verify": True})
+    torch.testing.assert_close(compiled(*given), function(*given))
