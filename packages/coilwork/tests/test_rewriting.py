@@ -78,6 +78,16 @@ def test_random_numbers_are_those_of_eager_unless_generated() -> None:
     assert "attention-with-dropout" not in names(True, random="eager")
 
 
+def test_other_promises_keep_the_captured_operators() -> None:
+    assert "attention" in {r.name for r in rewrites_of("captured", CompileOptions())}
+    assert "attention" not in {r.name for r in rewrites_of("captured", CompileOptions(batch_invariant=True))}
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert "attention" not in {r.name for r in rewrites_of("captured", CompileOptions())}
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 def test_what_does_not_exist_cannot_be_skipped() -> None:
     with pytest.raises(OptionError, match=r"no rewrite 'atention'(.|\n)*did you mean 'attention'"):
         check_names(CompileOptions(skip_rewrites=("atention",)))

@@ -16,6 +16,7 @@ from coilwork.modes import announce_mode
 from coilwork.options import CompileOptions, resolve
 from coilwork.passes import run_passes
 from coilwork.rewriting import announce_unkeyed, check_names, rewrite_captured, rewrites_of
+from coilwork.stages import lowering_options
 from coilwork.torch_compat import (
     BoxedCallable,
     check_torch_version,
@@ -25,7 +26,6 @@ from coilwork.torch_compat import (
     static_input_positions,
 )
 from coilwork_lowering import (
-    LoweringOptions,
     decompositions,
     lay_out_convolutions,
     pad_products,
@@ -61,13 +61,7 @@ def compile_dynamo_graph(
     """`backend` with its settings already resolved."""
     if has_nested_inputs(example_inputs):
         return flattened(gm, example_inputs, lambda g, i: compile_dynamo_graph(g, i, options))
-    lowering = LoweringOptions(
-        fallback=options.fallback,
-        numerics=options.numerics,
-        accumulation=options.accumulation,
-        random=options.random,
-        sorting=options.sorting,
-    )
+    lowering = lowering_options(options, options.fallback)
     announce_unkeyed(options)
     log = list(rewrite_captured(gm, example_inputs, options))
     with collector_paused():

@@ -35,6 +35,10 @@ class PassError(CoilworkError):
     """A pass of the user's own failed, or made something that is no graph of the same inputs and outputs."""
 
 
+class BatchVariantError(CompileError):
+    """With `batch_invariant`, an operator runs as a kernel of torch's that may give a row other bits in another batch."""
+
+
 class DivergenceError(CoilworkError):
     """With `check`, a compiled call does not give what eager does; names the kernel and the source lines at fault."""
 

@@ -27,10 +27,13 @@ from coilwork_lowering.rewrites import (
 def rewrites_of(level: str, options: CompileOptions, *, on_gpu: bool = False) -> tuple[Rewrite, ...]:
     """The rewrites of `level`, Coilwork's and the user's own.
 
-    Random numbers are drawn otherwise than in eager where the option `random` lets generated code draw them.
+    Random numbers are drawn otherwise than in eager where the option `random` lets generated code draw them. Batch invariance
+    and deterministic algorithms are promises about the captured operators: then nothing that rounds otherwise is done.
     """
     generated = options.random == "generated" or (options.random == "auto" and on_gpu)
-    allowed = RewriteOptions(numerics=options.numerics, random=generated, skip=options.skip_rewrites)
+    promised = options.batch_invariant or torch.are_deterministic_algorithms_enabled()
+    numerics = "eager" if promised and options.numerics == "fast" else options.numerics
+    allowed = RewriteOptions(numerics=numerics, random=generated, skip=options.skip_rewrites)
     match level:
         case "captured" | "aten" | "frozen":
             return chosen(level, allowed, options.rewrites)
