@@ -211,3 +211,22 @@ def test_nextafter_and_erfinv(dtype: torch.dtype) -> None:
 def test_erfinv_of_other_types() -> None:
     assert_as_eager(aten.erfinv, torch.linspace(-1, 1, 20).bfloat16())
     assert_as_eager(aten.erfinv, torch.tensor([-1, 0, 1, 2]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_digamma(dtype: torch.dtype) -> None:
+    inside = torch.cat([torch.linspace(-20.3, 30.1, 301), torch.tensor([1e-30, -1e-30, 1e10, -1e10, 10.0])])
+    lowered = assert_as_eager(
+        aten.digamma, torch.cat([inside, SPECIAL[:10], torch.arange(-3.0, 12.0)]).to(dtype)
+    )
+    assert len(lowered.graph.nodes) == 1
+    assert_as_eager(aten.digamma, torch.arange(1, 30))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+def test_frexp(dtype: torch.dtype) -> None:
+    limits = torch.finfo(dtype)
+    edges = [limits.tiny, -limits.tiny, limits.max, limits.smallest_normal / 8, 1.0, -0.5, 3.75]
+    values = torch.cat([SPECIAL.to(dtype), torch.tensor(edges, dtype=dtype), torch.randn(50).to(dtype)])
+    lowered = assert_as_eager(aten.frexp.Tensor, values, tolerance=0.0)
+    assert len(lowered.graph.nodes) == 2

@@ -108,6 +108,17 @@ def test_machine_code_contracts_only_fast_kernels(compiler: TritonProcess) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("numerics", ["eager", "strict"])
+def test_machine_code_of_arithmetic_rounds_and_keeps_subnormals(
+    compiler: TritonProcess, numerics: Numerics
+) -> None:
+    values = [op("add", op("mul", A, B), B), op("div", A, B), op("sqrt", A), op("maximum", A, B)]
+    text = compile_source(compiler, source_of(values, numerics), "sm_90")
+    assert "ftz" not in text and "approx" not in text and "div.full" not in text
+    assert "div.rn.f32" in text and "sqrt.rn.f32" in text
+
+
+@pytest.mark.slow
 def test_strict_machine_code_has_no_approximate_instruction(compiler: TritonProcess) -> None:
     # not erf: NVIDIA's of f64 makes powers of two by ex2.approx, which is exact on whole numbers
     values = [EVERY["exp"], EVERY["tanh"], EVERY["log"], op("div", A, B), op("sqrt", A)]

@@ -41,3 +41,10 @@ def cut(ranges: tuple[Expr, ...], limit: int, *, rounded: bool) -> Cut:
         size = max(1, limit // points)
         return Cut(outer=ranges[:position], middle=ranges[position], size=size, inner=ranges[position + 1 :])
     return Cut(outer=(), middle=None, size=0, inner=ranges)
+
+
+def fixed_cut(ranges: tuple[Expr, ...], limit: int, *, rounded: bool) -> Cut:
+    """Blocks of `limit` points of the innermost range, whatever the extents are, known or not."""
+    if not rounded:
+        return Cut(outer=(), middle=None, size=0, inner=ranges)
+    return Cut(outer=ranges[:-1], middle=ranges[-1], size=limit, inner=())

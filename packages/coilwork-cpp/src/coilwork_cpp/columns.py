@@ -15,6 +15,7 @@ from typing import Final
 
 from coilwork_cpp.blocking import cut
 from coilwork_cpp.elements import value_type
+from coilwork_cpp.fixed_columns import fixed_pass
 from coilwork_cpp.lanes import combine_point, flat_position
 from coilwork_cpp.nest import Span, bind, close, nested, whole
 from coilwork_cpp.passes import Pass, evaluated, passes_of
@@ -46,8 +47,10 @@ from coilwork_ir.scalar import Const, IndexValue, Load, Reduce, Scalar
 _BLOCK: Final = 64
 
 
-def column_body(unit: Block, region: Region, plan: Plan, kernel: Kernel, spans: dict[Expr, Span]) -> None:
-    """The loops of one unit."""
+def column_body(
+    unit: Block, region: Region, plan: Plan, kernel: Kernel, spans: dict[Expr, Span], *, fixed: bool
+) -> None:
+    """The loops of one unit. With `fixed`, reductions combine in the order that those of rows have then."""
     passes, outer_stores = passes_of(region, kernel, keep=False)
     serial = [whole(unit, r) for r in plan.serial]
     block, chain = nested(unit, serial)
@@ -55,7 +58,10 @@ def column_body(unit: Block, region: Region, plan: Plan, kernel: Kernel, spans: 
     columns = spans[plan.vector.symbol]
     for step in passes:
         _share_column_values(block, region, plan, step, columns)
-        _pass(block, region, plan, step, columns)
+        if fixed and step.reduces and not step.scans:
+            fixed_pass(block, region, plan.tile, step, columns, _lane(columns))
+        else:
+            _pass(block, region, plan, step, columns, fixed=fixed)
     if outer_stores:
         roots = tuple(root for store in outer_stores for root in store_roots(store))
         block.hoist(roots, frozenset((columns.symbol, *region.reduction)))
@@ -123,7 +129,7 @@ class _order:
         return self._place[value]
 
 
-def _pass(block: Block, region: Region, plan: Plan, step: Pass, columns: Span) -> None:
+def _pass(block: Block, region: Region, plan: Plan, step: Pass, columns: Span, *, fixed: bool) -> None:
     block.hoist(step.roots, frozenset((columns.symbol, *region.reduction)))
     lane = _lane(columns)
     rounded = any(is_rounded(reduce) for reduce in step.reduces) and not step.scans
@@ -138,7 +144,7 @@ def _pass(block: Block, region: Region, plan: Plan, step: Pass, columns: Span) -
             totals[reduce] = Name(f"{stem}_total")
             block.add(DeclareArray(components(reduce)[0].total_type, totals[reduce].text, plan.tile))
         for name, part in zip(arrays[reduce], components(reduce), strict=True):
-            block.add(DeclareArray(part.type, name.text, plan.tile))
+            block.add(DeclareArray(part.total_type if fixed else part.type, name.text, plan.tile))
     states = {}
     start: list[Assign] = []
     for scan in step.scans:
@@ -151,7 +157,7 @@ def _pass(block: Block, region: Region, plan: Plan, step: Pass, columns: Span) -
             start.append(Assign(Element(totals[reduce], lane), components(reduce)[0].total_start))
         else:
             for name, part in zip(names, components(reduce), strict=True):
-                start.append(Assign(Element(name, lane), part.start))
+                start.append(Assign(Element(name, lane), part.total_start if fixed else part.start))
     block.add(_columns_loop(columns, tuple(start)))
 
     outer_spans = [whole(block, r) for r in shape.outer]

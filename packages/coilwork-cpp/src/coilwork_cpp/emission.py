@@ -90,20 +90,24 @@ def emit_kernel(kernel: Kernel, target: Target, options: CppOptions) -> KernelSo
         *(TensorArg(name=s.name, dtype=s.dtype, role="inout", span=s.elements) for s in scratch),
     )
     aliased = _aliased(kernel)
+    fixed = options.batch_invariant
     nests: list[_Nest] = []
     for phase in phases:
         for piece in pieces_of(phase.kernel):
             for region in regions_of(piece):
                 name = f"nest_{len(nests)}"
-                nests.append(_nest(name, piece, region, kernel, tensors, aliased))
+                nests.append(_nest(name, piece, region, kernel, tensors, aliased, fixed=fixed))
     items: tuple[Struct | Function, ...] = (
         _arguments(kernel, tensors),
         *(n.function for n in nests),
         _entry(kernel, tensors, nests),
     )
     names = called(items)
-    # libmvec's functions are off by up to 4 units in the last place, libm's of f64 by less than one
-    vector_math = options.vector_math and kernel.numerics != "strict" and "neon" not in target.features
+    # libmvec's functions are off by up to 4 units in the last place, libm's of f64 by less than one; and what is left
+    # over at the end of a loop gets libm's, so that an element's place would decide
+    vector_math = (
+        options.vector_math and not fixed and kernel.numerics != "strict" and "neon" not in target.features
+    )
     contraction = () if kernel.numerics == "fast" else ('#pragma GCC optimize("fp-contract=off")',)
     text = source_text(
         Source(
@@ -175,6 +179,8 @@ def _nest(
     original: Kernel,
     tensors: Sequence[TensorArg],
     aliased: frozenset[str],
+    *,
+    fixed: bool,
 ) -> _Nest:
     args = {t.name: t for t in tensors}
     plan = plan_region(region, args)
@@ -191,9 +197,9 @@ def _nest(
     if not region.reduction:
         pointwise_body(unit, region, plan, spans)
     elif plan.vector is None:
-        before = row_body(unit, region, plan, kernel)
+        before = row_body(unit, region, plan, kernel, fixed=fixed)
     else:
-        column_body(unit, region, plan, kernel, spans)
+        column_body(unit, region, plan, kernel, spans, fixed=fixed)
     loop: tuple[Statement, ...] = (For("unit", Name("begin"), Name("end"), unit.body()),)
     prologue = _prologue(original, tensors, region, aliased)
     function = Function(

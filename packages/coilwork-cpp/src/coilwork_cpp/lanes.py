@@ -39,6 +39,10 @@ from coilwork_ir.index import Expr, as_int
 from coilwork_ir.scalar import Reduce, Scalar
 
 _LANES: Final = 64
+# The order that `batch_invariant` promises: element number r of the innermost range goes to lane r % FIXED_LANES, in f32;
+# lanes are folded pairwise, and added to the total in f64, after FIXED_BLOCK elements and at the end of the range.
+FIXED_LANES: Final = 16
+FIXED_BLOCK: Final = 4096
 _SHORT: Final = 128
 MOST_LEFT: Final = 16
 

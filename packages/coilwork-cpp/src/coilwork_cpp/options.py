@@ -18,10 +18,13 @@ class CppOptions:
             element at a time.
         split_elements: reductions with few results are computed in pieces of this many elements, so that threads
             can share them; 0: never.
+        batch_invariant: what a row gives is the same to the bit whatever rows are beside it: reductions combine their
+            elements in one order that the reduced ranges alone decide, and functions are libm's at every element.
     """
 
     vector_math: bool = True
     split_elements: int = 16384
+    batch_invariant: bool = False
 
 
 def options_from(settings: Mapping[str, object]) -> CppOptions:
@@ -37,10 +40,11 @@ def options_from(settings: Mapping[str, object]) -> CppOptions:
             near = get_close_matches(name, known, n=1)
             remedy = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
             raise EmitError("unknown-option", f"no option {name!r}", remedy=remedy)
-        wanted = bool if name == "vector_math" else int
+        wanted = int if name == "split_elements" else bool
         if type(value) is not wanted:
             raise EmitError("option-type", f"option {name!r} takes {wanted.__name__}, got {value!r}")
     vector_math = settings.get("vector_math", default.vector_math)
     split_elements = settings.get("split_elements", default.split_elements)
-    assert isinstance(vector_math, bool) and isinstance(split_elements, int)
-    return CppOptions(vector_math=vector_math, split_elements=split_elements)
+    invariant = settings.get("batch_invariant", default.batch_invariant)
+    assert isinstance(vector_math, bool) and isinstance(split_elements, int) and isinstance(invariant, bool)
+    return CppOptions(vector_math=vector_math, split_elements=split_elements, batch_invariant=invariant)

@@ -156,6 +156,23 @@ def merge(
     return (Assign(total[0], _combined(reduce, dtype, total[0], folded)),)
 
 
+def fold_pair(reduce: Reduce, low: Code, high: Code) -> tuple[Statement, ...]:
+    """Combine lane `high` into lane `low`, as the functions `fold_*` of the prelude do; no argmin or argmax."""
+    dtype = reduce.operands[0].dtype.compute
+    if reduce.kind not in ("min", "max") or not dtype.is_float:
+        return (Assign(low, _combined(reduce, dtype, low, high)),)
+    order = Binary(">" if reduce.kind == "max" else "<", low, high)
+    best = Select(order, low, high)
+    return (Assign(low, Select(Binary("!=", low, low), low, best)),)
+
+
+def fold_total(reduce: Reduce, total: Code, folded: Code) -> Statement:
+    """Combine the folded lanes of a block into `total`, as `merge` does; no argmin or argmax."""
+    if is_rounded(reduce):
+        return add_block(reduce, total, folded)
+    return Assign(total, _combined(reduce, reduce.operands[0].dtype.compute, total, folded))
+
+
 def _fold(reduce: Reduce, dtype: DType) -> str:
     if not dtype.is_bool:
         return reduce.kind

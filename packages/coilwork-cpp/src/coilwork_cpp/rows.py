@@ -15,10 +15,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from coilwork_cpp.blocking import Cut, cut
+from coilwork_cpp.blocking import Cut, cut, fixed_cut
 from coilwork_cpp.crossing import crossing_pass, crossing_range
 from coilwork_cpp.elements import value_type
 from coilwork_cpp.lanes import (
+    FIXED_BLOCK,
+    FIXED_LANES,
     MOST_LEFT,
     combine_point,
     finish_point,
@@ -61,8 +63,11 @@ _STACK_BYTES: Final = 32768
 _KEEP_LIMIT: Final = 1 << 22
 
 
-def row_body(unit: Block, region: Region, plan: Plan, kernel: Kernel) -> tuple[Declare, ...]:
-    """The loops of one unit; what it returns must be declared once per thread, before the loop over units."""
+def row_body(unit: Block, region: Region, plan: Plan, kernel: Kernel, *, fixed: bool) -> tuple[Declare, ...]:
+    """The loops of one unit; what it returns must be declared once per thread, before the loop over units.
+
+    With `fixed`, reductions combine in the order of `lanes.FIXED_LANES`.
+    """
     points = product(extent_of(r) for r in region.reduction)
     high = bounds(points).hi
     passes, outer_stores = passes_of(region, kernel, keep=high is None or high <= _KEEP_LIMIT)
@@ -70,7 +75,7 @@ def row_body(unit: Block, region: Region, plan: Plan, kernel: Kernel) -> tuple[D
     block, chain = nested(unit, serial)
     before, kept = _keep_memory(block, passes, points)
     for step in passes:
-        _pass(block, region, step, kept)
+        _pass(block, region, step, kept, fixed=fixed)
     for root in (r for s in outer_stores for r in store_roots(s)):
         block.value(root)
     for store in outer_stores:
@@ -99,16 +104,19 @@ def _keep_memory(
     return tuple(before), kept
 
 
-def _pass(block: Block, region: Region, step: Pass, kept: dict[Scalar, Name]) -> None:
+def _pass(block: Block, region: Region, step: Pass, kept: dict[Scalar, Name], *, fixed: bool) -> None:
     inner = frozenset(region.reduction)
     block.hoist(step.roots, inner)
     rounded = any(is_rounded(reduce) for reduce in step.reduces)
-    lanes = 1 if step.scans else lane_count(region.reduction[-1], step)
-    crossing = crossing_range(region, step) if lanes > 1 else None
+    lanes = 1 if step.scans else FIXED_LANES if fixed else lane_count(region.reduction[-1], step)
+    crossing = crossing_range(region, step) if lanes > 1 and not fixed else None
     if not step.reduces and crossing is None:
         _plain_pass(block, region, step, kept)
         return
-    shape = cut(region.reduction, _BLOCK, rounded=rounded and lanes > 1)
+    if fixed:
+        shape = fixed_cut(region.reduction, FIXED_BLOCK, rounded=rounded and lanes > 1)
+    else:
+        shape = cut(region.reduction, _BLOCK, rounded=rounded and lanes > 1)
     totals: dict[Reduce, tuple[Name, ...]] = {}
     for reduce in step.reduces:
         stem = block.names.fresh(reduce.kind)
@@ -120,7 +128,7 @@ def _pass(block: Block, region: Region, step: Pass, kept: dict[Scalar, Name]) ->
     elif lanes == 1:
         _plain_pass(block, region, step, kept, totals)
     else:
-        _laned_pass(block, region, step, kept, totals, shape, lanes)
+        _laned_pass(block, region, step, kept, totals, shape, lanes, fixed=fixed)
     for reduce in step.reduces:
         result = finish(reduce, totals[reduce])
         block.known[reduce] = (
@@ -171,6 +179,8 @@ def _laned_pass(
     totals: dict[Reduce, tuple[Name, ...]],
     shape: Cut,
     lanes: int,
+    *,
+    fixed: bool,
 ) -> None:
     outer_spans = [whole(block, r) for r in shape.outer]
     outer, outer_chain = nested(block, outer_spans)
@@ -195,7 +205,8 @@ def _laned_pass(
     inner, chain = nested(holder, spans[:-1])
     inner.hoist(step.roots, frozenset((region.reduction[-1],)))
     left = (as_int(extent_of(spans[-1].symbol)) or 0) % lanes
-    if left and left <= MOST_LEFT and spans[-1].begin == ZERO and not any(map(is_positional, totals)):
+    apart = left and left <= MOST_LEFT and spans[-1].begin == ZERO and not fixed
+    if apart and not any(map(is_positional, totals)):
         lane_loops(
             inner, region, step, kept, arrays, replace(spans[-1], end=less(spans[-1].end, left)), lanes
         )

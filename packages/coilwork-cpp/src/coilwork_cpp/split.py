@@ -91,7 +91,8 @@ class _Space:
 
 def split(kernel: Kernel, options: CppOptions) -> tuple[Phase, ...]:
     """`kernel` in phases; one, if it is not worth splitting."""
-    space = _space(kernel, options.split_elements) if options.split_elements > 0 else None
+    wanted = options.split_elements > 0 and not options.batch_invariant
+    space = _space(kernel, options.split_elements) if wanted else None
     if space is None:
         return (Phase(kernel=kernel),)
     phases: list[Phase] = []

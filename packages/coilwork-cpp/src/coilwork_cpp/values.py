@@ -117,6 +117,12 @@ class Block:
         self.add(Declare(f"const {value_type(dtype)}", name, code))
         return Name(name)
 
+    def declare_index(self, stem: str, code: Code) -> Name:
+        """A new `i64` constant that holds `code`."""
+        name = self.names.fresh(stem)
+        self.add(Declare("const i64", name, code))
+        return Name(name)
+
     def hoist(self, roots: Iterable[Scalar], inner: frozenset[Expr]) -> None:
         """Declare here whatever `roots` need that does not vary along `inner`."""
         for root in roots:

@@ -21,6 +21,8 @@ class ScheduleOptions:
         fuse: put several stages into one kernel.
         split: on GPUs, reduce long rows with few results in pieces, then the results of the pieces.
         horizontal: also fuse stages that only share what they read.
+        batch_invariant: what a row gives may not depend on how many rows there are: nothing is split, and a product is a sum of
+            products also where one of its sides is a single row or column.
         combine: where the target's code generator takes it, put small kernels of one kind that do not wait for each other into one launch.
         contractions: who computes matrix products: `aten`, kernels (`generated`), or whichever costs less, as far as that is
             known (`auto`).
@@ -47,6 +49,7 @@ class ScheduleOptions:
     fuse: bool = True
     split: bool = True
     horizontal: bool = True
+    batch_invariant: bool = False
     combine: bool = True
     contractions: ContractionChoice = "auto"
     max_ops: int = 256

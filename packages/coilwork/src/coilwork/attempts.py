@@ -37,7 +37,7 @@ def build_with_retries(job: Job, builder: Builder, store: Store) -> tuple[Compil
                 return compiled, make_call(compiled, job, builder, store)
         except (CoilworkIRError, KernelBuildError) as error:
             fresh = tuple(name for name in _culprits(error, compiled) if name not in fallback)
-            if job.options.strict or not fresh or attempt == MOST_RETRIES:
+            if job.options.strict or job.options.batch_invariant or not fresh or attempt == MOST_RETRIES:
                 raise
             warnings.warn(
                 f"{', '.join(fresh)} run as ATen's own kernels in graph {job.graph_id}: {error}",

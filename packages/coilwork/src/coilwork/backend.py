@@ -14,6 +14,7 @@ from coilwork.job import Role
 from coilwork.layout import layout_options
 from coilwork.modes import announce_mode
 from coilwork.options import CompileOptions, resolve
+from coilwork.stages import lowering_options
 from coilwork.torch_compat import (
     BoxedCallable,
     check_torch_version,
@@ -21,7 +22,7 @@ from coilwork.torch_compat import (
     flattened,
     has_nested_inputs,
 )
-from coilwork_lowering import LoweringOptions, decompositions, partition
+from coilwork_lowering import decompositions, partition
 
 
 def backend(
@@ -50,13 +51,7 @@ def compile_dynamo_graph(
     """`backend` with its settings already resolved."""
     if has_nested_inputs(example_inputs):
         return flattened(gm, example_inputs, lambda g, i: compile_dynamo_graph(g, i, options))
-    lowering = LoweringOptions(
-        fallback=options.fallback,
-        numerics=options.numerics,
-        accumulation=options.accumulation,
-        random=options.random,
-        sorting=options.sorting,
-    )
+    lowering = lowering_options(options, options.fallback)
     with collector_paused():
         return compile_with_aot_autograd(
             gm,

@@ -64,9 +64,9 @@ def compile_graph(
     try:
         compiled = _compile(job)
     # Whatever a stage raises is the compiler's fault, not the user's: this is the one place where any failure
-    # becomes a warning and the eager graph. Strict mode shows it instead.
+    # becomes a warning and the eager graph. Strict mode shows it instead, and so it is where eager would break a promise.
     except Exception as error:
-        if options.strict:
+        if options.strict or options.batch_invariant:
             if isinstance(error, CoilworkError):
                 raise
             raise CompileError(

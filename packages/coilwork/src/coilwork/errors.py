@@ -31,6 +31,10 @@ class CompileError(CoilworkError):
     """A graph could not be compiled and `strict` is on."""
 
 
+class BatchVariantError(CompileError):
+    """With `batch_invariant`, an operator runs as a kernel of torch's that may give a row other bits in another batch."""
+
+
 class DivergenceError(CoilworkError):
     """With `check`, a compiled call does not give what eager does; names the kernel and the source lines at fault."""
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
 
 import torch
 
@@ -13,8 +13,9 @@ from coilwork.clock import StageClock
 from coilwork.donated import donated_inputs
 from coilwork.graph_key import UnkeyableGraphError, graph_key_text
 from coilwork.layout import layout_options
-from coilwork.options import CompileOptions
+from coilwork.options import Accumulation, CompileOptions
 from coilwork.returned_views import returning_views_of_inputs
+from coilwork.targets import devices_of
 from coilwork.torch_compat import returned_outputs
 from coilwork.trace import Trace, open_trace
 from coilwork.updates import aligned_updates
@@ -80,8 +81,15 @@ class Job:
 def open_job(
     gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, role: Role, options: CompileOptions
 ) -> Job:
-    """The job of compiling `gm`."""
+    """The job of compiling `gm`.
+
+    Where `torch.use_deterministic_algorithms(True)` holds, floats are not added by atomic operations, whatever `options` say, and
+    accelerators leave stores at positions from data to torch.
+    """
     key_text: str | None
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    if deterministic:
+        options = _deterministic(gm, options)
     if role != "backward":
         gm = returning_views_of_inputs(gm)
     donated = donated_inputs(gm) if role == "backward" else ()
@@ -89,7 +97,8 @@ def open_job(
     decided = LayoutOptions(layout="captured", pad_products=False)
     layout = layout_options(options) if role == "inference" else decided
     try:
-        key_text = f"{graph_key_text(gm, example_inputs)}\n{layout}\n{donated}\n{returned}"
+        # torch's own kernels read the setting when they run, ours when they are made
+        key_text = f"{graph_key_text(gm, example_inputs)}\n{layout}\n{donated}\n{returned}\n{deterministic=}"
     except UnkeyableGraphError:
         key_text = None
     facts = options.key_text() + (gm.code if key_text is None else key_text)
@@ -106,6 +115,24 @@ def open_job(
         donated=donated,
         returned=returned,
     )
+
+
+# Stores at positions from data: which one wins where positions are equal, accelerators leave open. Torch's kernels sort, or raise.
+_LAST_WINS: Final = (
+    "aten.index_put",
+    "aten._unsafe_index_put",
+    "aten.scatter",
+    "aten.put",
+    "aten.index_copy",
+)
+
+
+def _deterministic(gm: torch.fx.GraphModule, options: CompileOptions) -> CompileOptions:
+    """`options` under `torch.use_deterministic_algorithms(True)`."""
+    accumulation: Accumulation = "sorted" if options.accumulation == "atomic" else options.accumulation
+    parallel = any(not device.startswith("cpu") for device in devices_of(gm))
+    fallback = (*options.fallback, *_LAST_WINS) if parallel else options.fallback
+    return replace(options, accumulation=accumulation, fallback=fallback)
 
 
 def _strides(value: object) -> tuple[int, ...] | None:

@@ -62,6 +62,15 @@ class CompileOptions:
             key=True,
         ),
     )
+    batch_invariant: bool = field(
+        default=False,
+        metadata=_about(
+            "what is computed for a row does not depend on the rows beside it, to the bit: numerics are eager's at least, reductions "
+            "run in one order, and products in generated kernels, slower than torch's; operators of which "
+            "that cannot be promised are an error",
+            key=True,
+        ),
+    )
     wrapper: Wrapper = field(
         default="python",
         metadata=_about("what drives the kernels: a Python module, a torch.fx graph, or C++ (CPU)", key=True),
@@ -214,7 +223,35 @@ def resolve(
     for name, value in (options or {}).items():
         known = _known(name, source="options")
         chosen[known] = _coerce(known, value, source="options")
-    return replace(CompileOptions(), **chosen)
+    return _with_invariance(replace(CompileOptions(), **chosen), frozenset(chosen))
+
+
+# What a row's bits may not depend on the batch for, and what it excludes.
+_INVARIANT: Final[Mapping[str, str]] = {"contractions": "generated", "conv_layout": "captured"}
+
+
+def _with_invariance(options: CompileOptions, chosen: frozenset[str]) -> CompileOptions:
+    """`options` with what `batch_invariant` needs of others.
+
+    What is fused with what depends on sizes. So intermediates are rounded as if nothing were fused, and nothing is contracted.
+    """
+    if not options.batch_invariant:
+        return options
+    for name, wanted in _INVARIANT.items():
+        if name in chosen and getattr(options, name) != wanted:
+            raise OptionError(
+                "bad-option",
+                f"{name}={getattr(options, name)!r} cannot go with batch_invariant=True",
+                remedy=f"{name}={wanted!r}, or leave it out",
+            )
+    if "numerics" in chosen and options.numerics == "fast":
+        raise OptionError(
+            "bad-option",
+            "numerics='fast' cannot go with batch_invariant=True: what is fused, and so not rounded, depends on sizes",
+            remedy="numerics='eager', or leave it out",
+        )
+    numerics: Numerics = "strict" if options.numerics == "strict" else "eager"
+    return replace(options, numerics=numerics, contractions="generated", conv_layout="captured")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ import torch
 from coilwork.alignment import aligned_inputs
 from coilwork.clock import StageClock
 from coilwork.codegens import codegen_for
+from coilwork.invariance import check_batch_invariant
 from coilwork.job import Job
 from coilwork.options import CompileOptions
 from coilwork.targets import TargetChoice, choose_targets
@@ -88,13 +89,7 @@ def run_stages(job: Job, *, fallback: tuple[str, ...]) -> Compiled:
         trace.write("layout.txt", "\n".join((decision.reason, *padding.reasons)) + "\n")
         if decision.channels_last or padding.padded or padding.by_rows:
             trace.write("aten.laid_out.txt", _readable(gm))
-    lowering = LoweringOptions(
-        fallback=fallback,
-        numerics=options.numerics,
-        accumulation=options.accumulation,
-        random=options.random,
-        sorting=options.sorting,
-    )
+    lowering = lowering_options(options, fallback)
     with clock.stage("lower"):
         lowered = lower(gm, name=job.graph_id, options=lowering, example_strides=job.strides)
     targets = choose_targets(lowered.graph, options)
@@ -110,6 +105,8 @@ def run_stages(job: Job, *, fallback: tuple[str, ...]) -> Compiled:
         updates=updates,
         donated=names_at(lowered.graph, job.donated),
     )
+    if options.batch_invariant:
+        check_batch_invariant(program)
     with clock.stage("codegen"):
         sources = emit_kernels(program, targets, options, trace=trace)
     with clock.stage("wrap"):
@@ -201,7 +198,8 @@ def _emit(kernel: Kernel, target: Target, options: CompileOptions) -> KernelSour
     """The kernel's source; an error that does not say whose fault it is names the kernel's operators."""
     codegen = codegen_for(target, options)
     try:
-        return codegen.emit(kernel, target, {})
+        # generators of other packages need not know the option where nobody asks for it
+        return codegen.emit(kernel, target, {"batch_invariant": True} if options.batch_invariant else {})
     except EmitError as error:
         if error.origins:
             raise
@@ -222,6 +220,18 @@ def _kernel_devices(program: Program) -> dict[str, str]:
     return devices
 
 
+def lowering_options(options: CompileOptions, fallback: tuple[str, ...]) -> LoweringOptions:
+    """The settings of lowering. `fallback` are operators to leave to ATen."""
+    return LoweringOptions(
+        fallback=fallback,
+        numerics=options.numerics,
+        accumulation=options.accumulation,
+        random=options.random,
+        sorting=options.sorting,
+        decompose_sdpa=options.batch_invariant,
+    )
+
+
 def _schedule_options(options: CompileOptions, aligned_inputs: tuple[str, ...]) -> ScheduleOptions:
     return ScheduleOptions(
         numerics=options.numerics,
@@ -229,6 +239,7 @@ def _schedule_options(options: CompileOptions, aligned_inputs: tuple[str, ...]) 
         fuse=options.fusion,
         combine=options.fusion and options.combine,
         contractions=options.contractions,
+        batch_invariant=options.batch_invariant,
         aligned_inputs=aligned_inputs,
     )
 

@@ -1,4 +1,4 @@
-"""Functions that are formulas over the op table: the inverse of erf, and the next number that a type has."""
+"""Functions that are formulas over the op table: the inverse of erf, digamma, and the parts and neighbours of a float."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
+import torch
+
 from coilwork_ir.dtypes import DType
-from coilwork_ir.scalar import Scalar, const, op
-from coilwork_lowering.ops.elementwise import TO_FLOAT, pointwise_rule
-from coilwork_lowering.rules import NotLowered, Rule
-from coilwork_lowering.scalar_math import add, div, eq, gt, like, lt, mul, select, sub
+from coilwork_ir.index import Expr
+from coilwork_ir.scalar import Scalar, cast, const, op
+from coilwork_lowering.builder import Builder, dtype_of
+from coilwork_lowering.ops.elementwise import TO_FLOAT, overloads, pointwise_rule
+from coilwork_lowering.rules import Call, NotLowered, Rule
+from coilwork_lowering.scalar_math import add, both, div, eq, gt, like, lt, mul, select, sub, to_dtype
+from coilwork_lowering.values import TensorValue, Value
 
 # Rational approximations of ATen's `calc_erfinv`, lowest power first.
 _CENTRE: Final = (0.886226899, -1.645349621, 0.914624893, -0.140543331)
@@ -18,6 +23,10 @@ _CENTRE_BELOW: Final = (1.0, -2.118377725, 1.442710462, -0.329097515, 0.01222980
 _TAIL: Final = (-1.970840454, -1.624906493, 3.429567803, 1.641345311)
 _TAIL_BELOW: Final = (1.0, 3.543889200, 1.637067800)
 _TAIL_FROM: Final = 0.7
+# Of Bernoulli's numbers, B(2k) / 2k for k from 1, as the asymptotic series of digamma has them.
+_BERNOULLI: Final = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760, 1 / 12)
+_ASYMPTOTIC_FROM: Final = 10
+_DIGAMMA_OF_10: Final = 2.25175258906672110764
 
 
 def _polynomial(x: Scalar, coefficients: Sequence[float]) -> Scalar:
@@ -58,7 +67,65 @@ def _nextafter(a: Scalar, b: Scalar) -> Scalar:
     return select(op("isnan", a), a, select(op("isnan", b), b, ordered))
 
 
+def _digamma(x: Scalar) -> Scalar:
+    """By the recurrence up to 10, from there on asymptotically, and reflected below 0 (Cephes), as ATen."""
+    zero, one, ten = like(0, x), like(1, x), like(_ASYMPTOTIC_FROM, x)
+    below = lt(x, zero)
+    at, collected = select(below, sub(one, x), x), zero
+    for _ in range(_ASYMPTOTIC_FROM):
+        small = lt(at, ten)
+        collected = select(small, sub(collected, div(one, at)), collected)
+        at = select(small, add(at, one), at)
+    inverse = div(one, mul(at, at))
+    series = mul(inverse, _polynomial(inverse, _BERNOULLI))
+    found = sub(sub(add(collected, op("log", at)), div(like(0.5, x), at)), series)
+    found = select(eq(at, ten), add(collected, like(_DIGAMMA_OF_10, x)), found)
+    # the tangent of a rounded product would be off near integers
+    wide = cast(x, DType.F64)
+    fraction = sub(wide, op("trunc", wide))
+    pi = const(math.pi, DType.F64)
+    slope = cast(div(pi, op("tan", mul(pi, fraction))), x.dtype)
+    reflected = select(eq(x, op("trunc", x)), like(math.nan, x), sub(found, slope))
+    pole = op("copysign", like(math.inf, x), op("neg", x))
+    return select(eq(x, zero), pole, select(below, reflected, found))
+
+
+def _parts(x: Scalar) -> tuple[Scalar, Scalar]:
+    """`x` as a fraction from 0.5 up to 1 and an `i32` power of two; of 0 and what is not finite, itself and 0."""
+    kind, mantissa, exponents = (DType.I32, 23, 0xFF) if x.dtype is DType.F32 else (DType.I64, 52, 0x7FF)
+    bias = exponents // 2 - 1
+    subnormal = lt(op("abs", x), like(2.0 ** (1 - exponents // 2), x))
+    bits = op("bitcast", select(subnormal, mul(x, like(2.0 ** (mantissa + 1), x)), x), dtype=kind)
+    field = op("bitwise_and", op("rshift", bits, const(mantissa, kind)), const(exponents, kind))
+    power = sub(cast(field, DType.I32), const(bias, DType.I32))
+    power = select(subnormal, sub(power, const(mantissa + 1, DType.I32)), power)
+    rest = op("bitwise_and", bits, const(~(exponents << mantissa), kind))
+    fraction = op("bitcast", op("bitwise_or", rest, const(bias << mantissa, kind)), dtype=x.dtype)
+    plain = both(op("ne", x, like(0, x)), lt(op("abs", x), like(math.inf, x)))
+    return select(plain, fraction, x), select(plain, power, const(0, DType.I32))
+
+
+def _frexp(builder: Builder, call: Call) -> Value:
+    value = call.tensor("self")
+    if not value.dtype.is_float:
+        raise NotLowered("parts of an integer")
+
+    def part(number: int, fake: torch.Tensor) -> TensorValue:
+        dtype = dtype_of(fake.dtype)
+
+        def body(point: tuple[Expr, ...]) -> Scalar:
+            return to_dtype(_parts(cast(builder.read(value, point), value.dtype.compute))[number], dtype)
+
+        strides = builder.result_strides(fake)
+        return builder.pointwise(value.shape, dtype, value.device, body, strides=strides)
+
+    mantissa, exponent = call.result
+    return (part(0, mantissa), part(1, exponent))
+
+
 RULES: Final[tuple[Rule, ...]] = (
+    pointwise_rule("digamma special_digamma special_psi", _digamma, kind=TO_FLOAT),
+    Rule(overloads("frexp.Tensor"), _frexp),
     pointwise_rule("erfinv special_erfinv", _erfinv, kind=TO_FLOAT),
     pointwise_rule("nextafter", _nextafter),
 )

@@ -59,7 +59,15 @@ def open_contractions(
             nodes.append(node)
             continue
         changed = True
-        nodes += opened(product, pieces=verdict.pieces, buffers=facts.buffers, views=judge.views, name=name)
+        nodes += opened(
+            product,
+            pieces=verdict.pieces,
+            buffers=facts.buffers,
+            views=judge.views,
+            name=name,
+            least=2 if options.batch_invariant and target.is_gpu else 1,
+            round_first=options.batch_invariant,
+        )
     return replace(graph, nodes=tuple(nodes)) if changed else graph
 
 

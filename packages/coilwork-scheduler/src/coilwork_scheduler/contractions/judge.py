@@ -153,7 +153,12 @@ class ProductJudge:
         """
         rows, columns = (self.sizes.value(size) for size in product.sizes[:2])
         exact = as_int(product.sizes[2])
-        if not self.target.is_gpu or exact is None or not 1 < min(rows, columns) <= SKINNY:
+        if (
+            self.options.batch_invariant
+            or not self.target.is_gpu
+            or exact is None
+            or not 1 < min(rows, columns) <= SKINNY
+        ):
             return 1
         strips = self._strips(product)
         wanted = self.target.multiprocessors * FULL_PROGRAMS

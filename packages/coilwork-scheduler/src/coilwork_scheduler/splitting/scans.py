@@ -59,7 +59,7 @@ def split_scans(
     journal: Journal,
 ) -> Graph:
     """`graph` with scans of few long rows done in pieces, where `model` says that it pays; on GPUs only."""
-    if not options.split or not target.is_gpu:
+    if not options.split or options.batch_invariant or not target.is_gpu:
         return graph
     taken = set(facts.buffers)
     nodes: list[Node] = []

@@ -42,7 +42,7 @@ def split_reductions(
 
     Linear in the size of the graph.
     """
-    if not options.split or not target.is_gpu:
+    if not options.split or options.batch_invariant or not target.is_gpu:
         return graph
     judge = Judge(
         facts=facts,

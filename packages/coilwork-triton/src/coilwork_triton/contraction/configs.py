@@ -72,6 +72,13 @@ def propose(work: Work, target: Target, limit: int) -> tuple[Config, ...]:
     return tuple(_config(block) for block in dict.fromkeys(fitting))[:limit]
 
 
+def fixed(work: Work, target: Target) -> tuple[Config, ...]:
+    """The one configuration of `batch_invariant`: it depends on what is multiplied, not on how many rows and columns there are."""
+    block = _Block(64, 64, 32, 4, 2) if work.dtype is DType.F32 else _Block(64, 128, 64, 4, 3)
+    each = block.depth * 4 * (block.rows + block.columns)
+    return (_config(replace(block, stages=max(1, min(block.stages, target.shared_memory_bytes // each)))),)
+
+
 def space_of(
     work: Work, target: Target, *, whole: Mapping[str, Expr], configs: tuple[Config, ...]
 ) -> SearchSpace:

@@ -14,7 +14,7 @@ from coilwork_ir.kernel_source import Config, SearchSpace
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.scalar import Contraction, Load, Reduce, Scalar, postorder
 from coilwork_ir.target import Target
-from coilwork_triton.contraction.configs import Work, propose, space_of
+from coilwork_triton.contraction.configs import Work, fixed, propose, space_of
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.iteration.tiles import Tile, flat_tile, needs_64_bits
 from coilwork_triton.launch.configs import BLOCKS, UNKNOWN_EXTENT
@@ -80,7 +80,8 @@ def shape_of(
         right_bytes=_memory_bytes(parts.right, parts.dtype),
         dtype=parts.dtype,
     )
-    proposed = propose(work, target, options.max_configs)
+    invariant = options.batch_invariant
+    proposed = fixed(work, target) if invariant else propose(work, target, options.max_configs)
     configs = tuple(replace(c, fp_fusion=kernel.numerics == "fast") for c in proposed)
     whole = {letter: numels[letter] for letter in "yxr" if _divides(numels[letter], letter, configs)}
     rows, columns, axis = (
@@ -88,7 +89,7 @@ def shape_of(
         for letter in ("y", "x", "r")
     )
     batch = flat_tile("z", [ranges[s] for s in others], None, False) if others else None
-    space = space_of(work, target, whole=whole, configs=configs)
+    space = SearchSpace() if invariant else space_of(work, target, whole=whole, configs=configs)
     if options.index_dtype == "auto":
         wide = needs_64_bits(kernel, tuple(numels.values()))
     else:

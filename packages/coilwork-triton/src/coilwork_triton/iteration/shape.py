@@ -43,6 +43,7 @@ from coilwork_triton.launch.configs import (
     UNKNOWN_EXTENT,
     Facts,
     Walk,
+    fixed,
     next_power_of_two,
     propose,
 )
@@ -164,6 +165,9 @@ def plan(
     if sorts:
         _check_sorts(kernel, grouped)
     walk = "persistent" if sorts else "looped" if ragged else _walk(kernel, numels.get("r"), options)
+    invariant = options.batch_invariant and "r" in grouped and not sorts
+    if invariant and "w" not in grouped:
+        walk = "looped"
     if "w" in grouped and walk != "persistent":
         raise EmitError(
             "walked-rows",
@@ -186,7 +190,7 @@ def plan(
         sort_width=max((together_along(a, sorts[0].axis) for a in touched), default=1) if sorts else 1,
         first=0 if chosen is None else _first(chosen),
     )
-    proposed = propose(facts, target, options.max_configs)
+    proposed = fixed(grouped, target) if invariant else propose(facts, target, options.max_configs)
     configs = tuple(replace(c, fp_fusion=kernel.numerics == "fast") for c in proposed)
     tiles = _tiles(grouped, numels, walk, configs)
     rank = sum(tile.axis is not None for tile in tiles)
@@ -196,20 +200,25 @@ def plan(
     crowded = any(
         t.letter in "yz" and not provably_le(_programs_bound(t, configs), _GRID_AXIS_MAX) for t in tiles
     )
-    together = _neighbourly(kernel, grouped, touched, facts)
+    # where a row begins decides how wide it may be accessed, and that which elements a thread adds first
+    together = invariant or _neighbourly(kernel, grouped, touched, facts)
     chunk = 1 if together else _chunk(configs, target)
-    return Shape(
-        tiles=tuple(tiles),
-        walk=walk,
-        configs=configs,
-        space=search_space(
+    if invariant:
+        space = SearchSpace()
+    else:
+        space = search_space(
             [_side(t, walk, crowded) for t in tiles],
             configs,
             target=target,
             chunk=chunk if walk == "looped" else 1,
             scans=facts.scans,
             staged=walk == "persistent" or not _overwrites(kernel, values),
-        ),
+        )
+    return Shape(
+        tiles=tuple(tiles),
+        walk=walk,
+        configs=configs,
+        space=space,
         index_dtype=DType.I64 if wide else DType.I32,
         flat_grid=crowded,
         neighbourly=together,

@@ -17,7 +17,7 @@ The reasoning, per kind of kernel (measured on an H200; other devices differ in 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final, Literal
@@ -45,6 +45,8 @@ UNKNOWN_EXTENT: Final = 1024
 TRANSPOSED: Final = 0.1
 # Share of a row's last block that may lie behind the row's end.
 _WASTE: Final = 1 / 8
+# Elements of a row that `batch_invariant` reduces at a time.
+FIXED_ROW: Final = 1024
 # Points of rows to sort that share a program where they lie across memory.
 _SHORT_ROW: Final = 64
 
@@ -97,6 +99,17 @@ def propose(facts: Facts, target: Target, limit: int) -> tuple[Config, ...]:
     else:
         found = _walked(facts, target) if "w" in facts.extents else rules[facts.walk](facts, target)
     return tuple(dict.fromkeys(found))[:limit]
+
+
+def fixed(tiles: Iterable[str], target: Target) -> tuple[Config, ...]:
+    """The one configuration of `batch_invariant` for reductions of `tiles`: a row per program, in blocks of one length.
+
+    How threads share a block's sum follows from its shape, so no block may hold several rows, nor a whole row of some
+    lengths alone. A short row wastes most of its block.
+    """
+    blocks = {tile: FIXED_ROW if tile == "r" else 1 for tile in tiles}
+    config = _config(blocks, 4, target)
+    return (replace(config, meta=(*config.meta, (STAGES, 1))),)
 
 
 def _config(blocks: dict[str, int], warps: int, target: Target) -> Config:

@@ -21,11 +21,14 @@ class TritonOptions:
             `i32` is the caller's promise that they fit at run time (say, by a guard on sizes).
         max_configs: most candidates to offer; 1 gives the best guess alone.
         persistent_limit: longest reduction, in elements, kept in registers as one tile.
+        batch_invariant: what a row gives is the same to the bit whatever rows are beside it: one launch configuration per kind of
+            kernel that reduces or multiplies, whatever the sizes, and nothing for a search to vary.
     """
 
     index_dtype: IndexChoice = "auto"
     max_configs: int = 3
     persistent_limit: int = 65536
+    batch_invariant: bool = False
 
 
 def parse_options(options: Mapping[str, object]) -> TritonOptions:
@@ -45,7 +48,11 @@ def parse_options(options: Mapping[str, object]) -> TritonOptions:
         choice: IndexChoice = index_dtype
     else:
         raise EmitError("option-value", f"index_dtype is 'auto', 'i32' or 'i64', not {index_dtype!r}")
+    invariant = options.get("batch_invariant", False)
+    if not isinstance(invariant, bool):
+        raise EmitError("option-value", f"batch_invariant is True or False, not {invariant!r}")
     return TritonOptions(
+        batch_invariant=invariant,
         index_dtype=choice,
         max_configs=_positive(options, "max_configs", TritonOptions().max_configs),
         persistent_limit=_positive(options, "persistent_limit", TritonOptions().persistent_limit),

@@ -1,0 +1,71 @@
+"""`batch_invariant=True`: a row's bits do not depend on the rows beside it; C++ on the CPU, and Triton's kernels interpreted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from coilwork.backend import backend
+from integration_tests.batch_invariance import CASES, Case, differences
+from integration_tests.interpreting import answers_of
+
+BATCHES = (1000, 64, 7, 3, 2, 1)
+# The interpreter takes a second for some dozen programs, and each row is one.
+INTERPRETED: tuple[tuple[str, str, tuple[int, ...]], ...] = (
+    ("softmax", "float32", (64, 7, 2, 1)),
+    ("layer-norm", "bfloat16", (24, 3, 1)),
+    ("rms-norm", "float32", (24, 3, 1)),
+    ("log-sum-exp", "float32", (24, 3, 1)),
+    ("cross-entropy", "float32", (7, 2, 1)),
+    ("columns", "float32", (24, 3, 1)),
+    ("long rows", "float32", (3, 2, 1)),
+    ("attention", "float32", (3, 2, 1)),
+    ("product", "float32", (70, 7, 2, 1)),
+    ("product", "bfloat16", (70, 7, 2, 1)),
+    ("mlp", "float32", (7, 3, 1)),
+    ("gpt2 block", "float32", (3, 1)),
+)
+
+
+ROUNDED = ("softmax", "layer-norm", "product", "mlp", "gpt2 block")
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [*((name, torch.float32) for name in CASES), *((name, torch.bfloat16) for name in ROUNDED)],
+)
+def test_rows_on_the_cpu(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COILWORK_STRICT", "1")
+    batches = BATCHES if name != "long rows" else (9, 3, 1)
+    with torch.no_grad():
+        assert differences(CASES[name], dtype, batches) == []
+
+
+@pytest.mark.interpreter
+@pytest.mark.slow
+def test_rows_in_triton(tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    found = answers_of("integration_tests.batch_invariance", tmp_path, BATCH_CASES=json.dumps(INTERPRETED))
+    assert found == {f"{name} {dtype}": "" for name, dtype, _ in INTERPRETED}
+
+
+def test_a_function_of_the_batch_is_found_out() -> None:
+    def centred(x: Tensor) -> Tensor:
+        return x - x.mean(0)
+
+    assert differences(Case(run=centred, width=8), torch.float32, (4, 1))
+
+
+def test_what_cannot_be_promised_is_an_error_that_names_operator_and_line() -> None:
+    def convolved(x: Tensor) -> Tensor:
+        return torch.nn.functional.conv1d(x, torch.ones(1, 2, 3))
+
+    # also without strict=True: eager in its place would break the promise as well
+    compiled = torch.compile(convolved, backend=backend, options={"batch_invariant": True})
+    named = r"BatchVariantError\[batch-variant\]: aten\.convolution[\s\S]*test_batch_invariance\.py"
+    with pytest.raises(Exception, match=named):
+        compiled(torch.randn(3, 2, 8))

@@ -1,0 +1,122 @@
+"""Results are the same from run to run, to the bit; `torch.use_deterministic_algorithms` holds in compiled code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from coilwork.backend import backend
+from coilwork.clock import StageClock
+from coilwork.job import open_job
+from coilwork.options import Accumulation, CompileOptions
+from coilwork.stages import emit_kernels, lower_to_program
+from coilwork.targets import TargetChoice
+from coilwork.trace import Trace
+from coilwork_ir.target import TARGETS
+from coilwork_lowering import LoweringOptions, decompositions, lower
+from integration_tests.determinism import CASES, SCATTERS
+
+STRICT: dict[str, Any] = {"strict": True}
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch._dynamo.reset()
+    yield
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(False)
+
+
+def tensors(results: Any) -> list[Tensor]:
+    return [results] if isinstance(results, Tensor) else list(results)
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_bits_depend_on_neither_run_nor_threads(name: str) -> None:
+    function, inputs = CASES[name]
+    compiled = torch.compile(function, backend=backend, options=STRICT)
+    results = []
+    for threads in (1, 2, 4, 2, 2):
+        torch.set_num_threads(threads)
+        results.append(tensors(compiled(*inputs)))
+    for other in results[1:]:
+        for got, wanted in zip(other, results[0], strict=True):
+            assert torch.equal(got.view(torch.int32), wanted.view(torch.int32))
+    for got, wanted in zip(results[0], tensors(function(*inputs)), strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-3, atol=1e-3)
+
+
+def texts_for_a_gpu(name: str, accumulation: Accumulation) -> list[str]:
+    """The Triton kernels of a case whose tensors are on a GPU, which nobody has to have."""
+    function, inputs = CASES[name]
+    with FakeTensorMode():
+        fakes = [torch.empty(i.shape, dtype=i.dtype, device="cuda") for i in inputs]
+        gm = make_fx(function, decomposition_table=decompositions(LoweringOptions()))(*fakes)
+    lowered = lower(gm, name="graph", options=LoweringOptions(accumulation=accumulation))
+    target = TARGETS["sm_90"]
+    options = CompileOptions(accumulation=accumulation)
+    program = lower_to_program(lowered.graph, target, options, trace=Trace(None), clock=StageClock())
+    choice = TargetChoice(main=target, by_device=())
+    return [s.text for s in emit_kernels(program, choice, options, trace=Trace(None)).values()]
+
+
+def test_kernels_for_gpus_add_no_floats_by_atomics_unless_asked() -> None:
+    found = {}
+    for name in SCATTERS:
+        texts = texts_for_a_gpu(name, "auto")
+        assert texts and not any("tl.atomic_" in text for text in texts), name
+        found[name] = any("tl.atomic_add" in text for text in texts_for_a_gpu(name, "atomic"))
+    assert all(found.values()), found
+
+
+def test_deterministic_algorithms_do_without_atomics_and_have_a_key_of_their_own() -> None:
+    jobs = {}
+    gm = make_fx(lambda x: x + 1)(torch.zeros(3))
+    for setting in (False, True):
+        torch.use_deterministic_algorithms(setting)
+        options = CompileOptions(accumulation="atomic")
+        jobs[setting] = open_job(gm, [torch.zeros(3)], role="inference", options=options)
+    assert jobs[False].options.accumulation == "atomic" and jobs[True].options.accumulation == "sorted"
+    assert jobs[False].key_text != jobs[True].key_text
+    assert jobs[True].options.fallback == ()
+
+
+def test_stores_at_equal_positions_are_left_to_torch_on_accelerators() -> None:
+    torch.use_deterministic_algorithms(True)
+    with FakeTensorMode():
+        x = torch.empty(3, device="cuda")
+        gm = make_fx(lambda x: x + 1)(x)
+        job = open_job(gm, [x], role="inference", options=CompileOptions(fallback=("aten.exp",)))
+    assert {"aten.exp", "aten.index_put", "aten.scatter"} <= set(job.options.fallback)
+
+
+@pytest.mark.parametrize("executor", ["native", "python"])
+def test_calls_that_eager_refuses_are_refused(executor: str) -> None:
+    def written(x: Tensor, at: Tensor) -> Tensor:
+        return torch.nn.functional.max_unpool2d(x * 2, at, 2) + 1
+
+    inputs = (torch.ones(1, 1, 2, 2), torch.tensor([[[[0, 3], [9, 15]]]]))
+    compiled = torch.compile(written, backend=backend, options={**STRICT, "executor": executor})
+    torch.testing.assert_close(compiled(*inputs), written(*inputs))
+    torch.use_deterministic_algorithms(True)
+    with pytest.raises(RuntimeError, match="does not have a deterministic implementation"):
+        written(*inputs)
+    with pytest.raises(RuntimeError, match="does not have a deterministic implementation"):
+        compiled(*inputs)
+
+
+@pytest.mark.parametrize("name", SCATTERS)
+def test_what_kernels_compute_in_order_is_taken_by_deterministic_algorithms(name: str) -> None:
+    function, inputs = CASES[name]
+    torch.use_deterministic_algorithms(True)
+    compiled = torch.compile(function, backend=backend, options={**STRICT, "accumulation": "atomic"})
+    once, again = compiled(*inputs), compiled(*inputs)
+    assert isinstance(once, Tensor) and isinstance(again, Tensor) and torch.equal(once, again)
+    torch.testing.assert_close(once, function(*inputs), rtol=1e-4, atol=1e-4)

@@ -1,0 +1,144 @@
+"""Reductions across the vectorised range in the order of rows: what `batch_invariant` makes of a pass of `columns`.
+
+Whether a reduction is vectorised along its elements or across its results depends on strides and extents, hence on how many
+rows there are. So that its bits do not, a column has as many partial results here as a row has lanes, and they are folded alike:
+
+```
+for blocks of r
+  lanes[L][T] = start
+  for r: simd for x in tile: lanes[r % L][x] = combine(lanes[r % L][x], element(r, x))
+  for half = L/2 ... 1: for l < half: simd for x in tile: lanes[l][x] = combine(lanes[l][x], lanes[l + half][x])
+  simd for x in tile: total[x] = combine(total[x], lanes[0][x])
+```
+"""
+
+from __future__ import annotations
+
+from coilwork_cpp.blocking import fixed_cut
+from coilwork_cpp.lanes import FIXED_BLOCK, FIXED_LANES, combine_point, flat_position
+from coilwork_cpp.nest import Span, bind, close, nested, whole
+from coilwork_cpp.passes import Pass
+from coilwork_cpp.ranges import extent_of
+from coilwork_cpp.rebuild import store_roots
+from coilwork_cpp.reductions import (
+    components,
+    finish,
+    fold_pair,
+    fold_total,
+    is_positional,
+    is_rounded,
+)
+from coilwork_cpp.regions import Region
+from coilwork_cpp.tree import (
+    ZERO,
+    Assign,
+    Binary,
+    Call,
+    Code,
+    Declare,
+    DeclareArray,
+    Element,
+    For,
+    Literal,
+    Name,
+    Statement,
+)
+from coilwork_cpp.values import Block
+from coilwork_ir.scalar import Reduce
+
+
+def fixed_pass(block: Block, region: Region, tile: int, step: Pass, columns: Span, lane: Code) -> None:
+    """The loops of `step`, which has no scans; `lane` is the number of the current column in its tile of `tile`."""
+    block.hoist(step.roots, frozenset((columns.symbol, *region.reduction)))
+    shape = fixed_cut(region.reduction, FIXED_BLOCK, rounded=any(map(is_rounded, step.reduces)))
+    totals: dict[Reduce, tuple[Name, ...]] = {}
+    lanes: dict[Reduce, Name] = {}
+    start: list[Statement] = []
+    for reduce in step.reduces:
+        stem = block.names.fresh(reduce.kind)
+        totals[reduce] = tuple(Name(stem + part.suffix) for part in components(reduce))
+        for name, part in zip(totals[reduce], components(reduce), strict=True):
+            block.add(DeclareArray(part.total_type, name.text, tile))
+            start.append(Assign(Element(name, lane), part.total_start))
+        if not is_positional(reduce):
+            lanes[reduce] = Name(f"{stem}_lanes")
+            block.add(DeclareArray(components(reduce)[0].type, lanes[reduce].text, FIXED_LANES * tile))
+    if start:
+        block.add(_over(columns, *start))
+
+    outer_spans = [whole(block, r) for r in shape.outer]
+    outer, outer_chain = nested(block, outer_spans)
+    spans = [whole(outer, r) for r in shape.inner]
+    holder = outer
+    if shape.middle is not None:
+        holder = outer.inside()
+        begin, end = Name(f"{shape.middle.name}_begin"), Name(f"{shape.middle.name}_end")
+        next_block = Binary("+", begin, Literal(str(shape.size)))
+        limit = outer.index(extent_of(shape.middle))
+        holder.add(Declare("const i64", end.text, Call("min_i64", (next_block, limit))))
+        spans = [Span(shape.middle, begin, end), *spans]
+    for reduce, name in lanes.items():
+        every = Binary("+", Binary("*", Name("l"), Literal(str(tile))), lane)
+        reset = Assign(Element(name, every), components(reduce)[0].start)
+        holder.add(For("l", ZERO, Literal(str(FIXED_LANES)), (_over(columns, reset),)))
+    _points(holder, region, tile, step, columns, lane, spans, totals, lanes)
+    for reduce, name in lanes.items():
+        holder.add(*_folded(reduce, totals[reduce][0], name, tile, columns, lane))
+    if shape.middle is not None:
+        limit = outer.index(extent_of(shape.middle))
+        outer.add(For(f"{shape.middle.name}_begin", ZERO, limit, holder.body(), step=shape.size))
+    close(outer_chain, outer_spans)
+    for reduce, names in totals.items():
+        block.known[reduce] = finish(reduce, tuple(Element(name, lane) for name in names))
+
+
+def _points(
+    holder: Block,
+    region: Region,
+    tile: int,
+    step: Pass,
+    columns: Span,
+    lane: Code,
+    spans: list[Span],
+    totals: dict[Reduce, tuple[Name, ...]],
+    lanes: dict[Reduce, Name],
+) -> None:
+    inner, chain = nested(holder, spans)
+    inner.hoist(step.roots, frozenset((columns.symbol,)))
+    own: Code = Binary("%", Name(region.reduction[-1].name), Literal(str(FIXED_LANES)))
+    own = inner.declare_index("lane_first", Binary("*", own, Literal(str(tile))))
+    point = inner.inside()
+    bind(point, columns.symbol)
+    position = flat_position(point, region.reduction)
+    for reduce in step.reduces:
+        if reduce in lanes:
+            state: tuple[Code, ...] = (Element(lanes[reduce], Binary("+", own, lane)),)
+        else:
+            state = tuple(Element(name, lane) for name in totals[reduce])
+        combine_point(point, reduce, state, position)
+    for root in (root for store in step.stores for root in store_roots(store)):
+        point.value(root)
+    for store in step.stores:
+        point.store(store)
+    inner.add(_over(columns, *point.body()))
+    close(chain, spans)
+
+
+def _folded(
+    reduce: Reduce, total: Name, lanes: Name, tile: int, columns: Span, lane: Code
+) -> list[Statement]:
+    """Lanes in pairs, as far apart as they can be, as the folds of rows do it; then into the total."""
+    found: list[Statement] = []
+    half = FIXED_LANES // 2
+    while half:
+        low = Binary("+", Binary("*", Name("l"), Literal(str(tile))), lane)
+        high = Binary("+", Binary("*", Binary("+", Name("l"), Literal(str(half))), Literal(str(tile))), lane)
+        pair = fold_pair(reduce, Element(lanes, low), Element(lanes, high))
+        found.append(For("l", ZERO, Literal(str(half)), (_over(columns, *pair),)))
+        half //= 2
+    found.append(_over(columns, fold_total(reduce, Element(total, lane), Element(lanes, lane))))
+    return found
+
+
+def _over(columns: Span, *body: Statement) -> For:
+    return For(columns.variable, columns.begin, columns.end, body, simd=True)
