@@ -105,3 +105,9 @@ def test_bench_fails_with_its_backends(tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert "FileNotFoundError" in result.output
     assert run("bench", "no_colon.py").exit_code == 2
+
+
+def test_executor_is_built_and_loaded() -> None:
+    result = run("executor")
+    assert result.exit_code == 0
+    assert all(word in result.output for word in ("build", "load", "size", "comes with the package"))

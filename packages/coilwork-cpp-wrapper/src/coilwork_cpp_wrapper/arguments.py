@@ -12,6 +12,7 @@ from coilwork_ir.buffers import Argument, DeviceValue, ListValue, Ref, TorchValu
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr
 from coilwork_ir.program.nodes import ExternCall
+from coilwork_runtime.c_types import SIMPLE_TYPES, c_types
 from coilwork_runtime.schemas import Parameter, Schema, Type
 
 Bound = tuple[Parameter, Argument]
@@ -152,20 +153,6 @@ def _require_cpu(device: str) -> None:
 
 # C functions of single operators
 
-_SIMPLE: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "Tensor": "AtenTensorHandle",
-        "int": "int64_t",
-        "float": "double",
-        "number": "double",
-        "bool": "int32_t",
-        "str": "const char*",
-        "ScalarType": "int32_t",
-        "Layout": "int32_t",
-        "MemoryFormat": "int32_t",
-    }
-)
-
 
 def shim_parameters(kind: Type) -> tuple[str, ...]:
     """C types of the parameters that a parameter of type `kind` becomes.
@@ -173,20 +160,10 @@ def shim_parameters(kind: Type) -> tuple[str, ...]:
     Raises:
         UnsupportedArgument: not a type that functions of the table have.
     """
-    text = str(kind)
-    if text in _SIMPLE:
-        return (_SIMPLE[text],)
-    if kind.name == "Optional" and str(kind.element) in _SIMPLE:
-        return (f"{_SIMPLE[str(kind.element)]}*",)
-    match text:
-        case "List[int]":
-            return ("const int64_t*", "int64_t")
-        case "List[Tensor]":
-            return ("const AtenTensorHandle*", "int64_t")
-        case "Optional[Device]":
-            return ("int32_t*", "int32_t")
-        case _:
-            raise UnsupportedArgument(f"type {text}")
+    found = c_types(kind)
+    if found is None:
+        raise UnsupportedArgument(f"type {kind}")
+    return found
 
 
 def shim_values(parameter: Parameter, value: Argument, scope: Scope) -> tuple[Code, ...]:
@@ -216,7 +193,7 @@ def _shim_optional(element: Type, value: Argument, scope: Scope) -> tuple[Code, 
         case "Tensor", Ref(name):
             return (Call(f"{scope.name(name)}.pointer"),)
         case _:
-            return (_slot(_SIMPLE[element.name], _simple(element, value, scope)),)
+            return (_slot(SIMPLE_TYPES[element.name], _simple(element, value, scope)),)
 
 
 def _slot(kind: str, value: Code) -> Code:

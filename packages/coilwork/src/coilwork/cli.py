@@ -17,6 +17,7 @@ from coilwork.bench_worker import Finding
 from coilwork.options import option_list
 from coilwork_cache import LocalStore, clear, describe, export_archive, import_archive, verify
 from coilwork_runtime import describe_device
+from coilwork_runtime.executor.measured import ExecutorFacts, measure_executor
 
 PACKAGES = (
     "coilwork",
@@ -59,6 +60,26 @@ def info() -> None:
         shown = (facts[key] for key in ("name", "multiprocessors", "shared_memory_bytes", "l2_bytes"))
         devices.add_row(name, *map(str, shown))
     console.print(devices)
+
+
+@main.command()
+def executor() -> None:
+    """Build and load the native executor once more: seconds and bytes."""
+    facts = measure_executor()
+    table = Table(title="native executor")
+    table.add_column("what")
+    table.add_column("")
+    table.add_row("comes with the package", "yes" if facts.prebuilt else "no")
+    table.add_row("build", _seconds(facts))
+    table.add_row("load", "-" if facts.load_s is None else f"{1e3 * facts.load_s:.2f} ms")
+    table.add_row("size", "-" if facts.size_bytes is None else f"{facts.size_bytes / 1024:.0f} KiB")
+    Console().print(table)
+
+
+def _seconds(facts: ExecutorFacts) -> str:
+    if facts.build_s is None:
+        return "no compiler"
+    return f"{facts.build_s:.2f} s ({facts.build_cpu_s:.2f} s of processors)"
 
 
 def _version(name: str) -> str:

@@ -14,21 +14,11 @@ from typing import Final
 
 import torch
 
-from coilwork_runtime.schemas import Schema, Type
+from coilwork_runtime.c_types import c_types
+from coilwork_runtime.schemas import Schema
 
 FOLDER: Final = Path(torch.__file__).parent / "include/torch/csrc/inductor/aoti_torch/generated"
 _DECLARATION: Final = re.compile(r"AOTITorchError\s+(aoti_torch_\w+)\s*\(([^)]*)\)\s*;")
-_SIMPLE: Final[Mapping[str, str]] = {
-    "Tensor": "AtenTensorHandle",
-    "int": "int64_t",
-    "float": "double",
-    "number": "double",
-    "bool": "int32_t",
-    "str": "const char*",
-    "ScalarType": "int32_t",
-    "Layout": "int32_t",
-    "MemoryFormat": "int32_t",
-}
 
 
 def function_name(schema: Schema, device: str) -> str | None:
@@ -69,7 +59,7 @@ def _parameters(schema: Schema) -> tuple[str, ...] | None:
     rest = [p for p in schema.parameters if not p.is_out]
     kinds: list[str] = []
     for parameter in (*outs, *rest):
-        found = _c_types(parameter.type)
+        found = c_types(parameter.type)
         if found is None:
             return None
         kinds += found
@@ -79,20 +69,3 @@ def _parameters(schema: Schema) -> tuple[str, ...] | None:
                 return None
             kinds.append("AtenTensorHandle*" if str(result) == "Tensor" else "int64_t*")
     return tuple(kinds)
-
-
-def _c_types(kind: Type) -> tuple[str, ...] | None:
-    text = str(kind)
-    if text in _SIMPLE:
-        return (_SIMPLE[text],)
-    if kind.name == "Optional" and str(kind.element) in _SIMPLE:
-        return (f"{_SIMPLE[str(kind.element)]}*",)
-    match text:
-        case "List[int]":
-            return ("const int64_t*", "int64_t")
-        case "List[Tensor]":
-            return ("const AtenTensorHandle*", "int64_t")
-        case "Optional[Device]":
-            return ("int32_t*", "int32_t")
-        case _:
-            return None

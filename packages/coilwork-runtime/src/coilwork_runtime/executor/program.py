@@ -26,6 +26,8 @@ Watch = Callable[[str, str, int, str, torch.Tensor | None, str], None]
 
 MODULE: Final = "coilwork_executor"
 FOLDER: Final = Path(__file__).parent / "native"
+PREBUILT: Final = Path(__file__).parent / "prebuilt"
+"""Where a wheel has the extension, built for the Python that built the wheel."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +123,7 @@ def executor_extension(store: Store | None) -> Any:
         )
     sources = sorted(path for path in FOLDER.iterdir() if path.suffix in (".cpp", ".hpp"))
     try:
-        extension = load_extension(MODULE, sources, store)
+        extension = load_extension(MODULE, sources, store, prebuilt=PREBUILT)
     except ImportError as error:
         raise ExecutorUnavailableError(
             "executor-import", "the native executor does not load", reason=str(error)

@@ -4,8 +4,8 @@ An allocation with its free costs the host half of what a launch costs. A pool i
 and its members are found in it at offsets that are known beforehand. Pools may raise the peak of memory by a fixed small amount in all: where
 the buffers beside a pool leave no room for it, the pool ends, and what is alive there is allocated by itself.
 
-Only memory that the program alone knows is placed: it is not returned, and no operator that might keep it, or hand out a part
-of it, has seen it.
+Only memory that the program alone knows is placed: it is not returned, and no operator of a library has seen it, which might
+keep it, or use it on a stream of its own, as collectives do.
 """
 
 from __future__ import annotations
@@ -172,16 +172,16 @@ def _blocks(program: Program, table: StorageTable, products: dict[Expr, int]) ->
 
 
 def _kept(program: Program, table: StorageTable) -> frozenset[int]:
-    """Storages that are returned, or seen by an operator that might keep them or return a part of them."""
+    """Storages that are returned, or seen by an operator that might keep them.
+
+    Results of ATen's operators that share an operand's memory are known (`Extern.aliases`), and belong to its storage.
+    """
     names: list[str] = []
     for instruction in program.instructions:
-        if isinstance(instruction, ExternCall):
-            results = [output.name for output in instruction.outputs if isinstance(output, Buffer)]
-            unknown = any(table.storage(name).owner != "fresh" for name in results)
-            if unknown or not instruction.target.startswith("aten."):
-                given = (*instruction.args, *(value for _, value in instruction.kwargs))
-                names += [name for value in given for name in references(value)]
-                names += [name for _, name in instruction.out]
+        if isinstance(instruction, ExternCall) and not instruction.target.startswith("aten."):
+            given = (*instruction.args, *(value for _, value in instruction.kwargs))
+            names += [name for value in given for name in references(value)]
+            names += [name for _, name in instruction.out]
         if isinstance(instruction, Return):
             names += [value.name for value in instruction.values if isinstance(value, Ref)]
     return frozenset(table.of[name] for name in names)

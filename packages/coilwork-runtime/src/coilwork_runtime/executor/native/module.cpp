@@ -227,6 +227,9 @@ static PyObject* products(PyObject*, PyObject* name) {
   if (!library) return PyErr_Format(PyExc_ImportError, *path ? "%s cannot be loaded" : "this torch has no libtorch_cuda%s", path);
   const char* missing = nullptr;
   ProductLibrary* made = ProductLibrary::open(library, &missing);
+  // where it is loaded by other means
+  for (const char* name : {"libcublasLt.so.13", "libcublasLt.so.12"})
+    if (void* loaded = made || *path ? nullptr : dlopen(name, RTLD_NOLOAD | RTLD_LAZY)) made = ProductLibrary::open(loaded, &missing);
   if (!made) return PyErr_Format(PyExc_ImportError, "there is no %s", missing);
   opened.emplace_back(path, made);
   return PyLong_FromVoidPtr(made);

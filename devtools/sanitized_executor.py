@@ -1,0 +1,33 @@
+"""A pytest plugin: the native executor is built with the address sanitizer before any test asks for it."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from coilwork_runtime.compiling import compile_extension, read_sources
+from coilwork_runtime.cpp.toolchain import find_toolchain
+from coilwork_runtime.executor.program import FOLDER, MODULE
+from coilwork_runtime.extensions import import_from
+
+FLAGS = ("-fsanitize=address", "-fno-omit-frame-pointer", "-g1")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Build and load it. Its file stays until the process ends, which names functions by it."""
+    library = compile_extension(find_toolchain().command, read_sources(FOLDER), FLAGS)
+    if library is None:
+        pytest.exit("the native executor cannot be built with the address sanitizer here", returncode=3)
+    folder = tempfile.TemporaryDirectory(prefix="coilwork-sanitized-")
+    config.add_cleanup(folder.cleanup)
+    path = Path(folder.name, f"{MODULE}.so")
+    path.write_bytes(library)
+    sys.modules[MODULE] = import_from(MODULE, path)
+
+
+def pytest_report_header() -> str:
+    """So that a log says what ran."""
+    return f"native executor: {sys.modules[MODULE].__file__}, {' '.join(FLAGS)}"

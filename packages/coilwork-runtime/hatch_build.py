@@ -1,0 +1,71 @@
+"""Builds the native executor into wheels for Linux on x86-64, where a compiler and Python's headers are there.
+
+The library is for the Python that builds the wheel; others, and machines with an older C library, build their own when they first need it.
+So the wheel installs under every Python, and only says what system it is for. Without a compiler the wheel is pure.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+MODULE = "coilwork_executor"
+PACKAGE = Path("src", "coilwork_runtime")
+INSIDE = "coilwork_runtime/executor/prebuilt"
+
+
+class PrebuiltExecutor(BuildHookInterface[Any]):
+    """Adds the library, and the tag of the system, to a wheel. Environment: `CXX`, and `COILWORK_PURE_WHEEL=1` to do without."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Called before the wheel is put together; `version` is `editable` for one that only points here."""
+        if version == "editable" or os.environ.get("COILWORK_PURE_WHEEL") == "1" or not _on_linux_x86():
+            return
+        compiling = _compiling(Path(self.root))
+        command = os.environ.get("CXX") or next(filter(shutil.which, ("g++", "c++", "clang++")), None)
+        texts = compiling.read_sources(Path(self.root, PACKAGE, "executor", "native"))
+        library = None if command is None else compiling.compile_extension(command, texts, ("-s",))
+        if library is None:
+            self.app.display_warning(
+                "no C++ compiler or no Python.h: the wheel comes without the native executor"
+            )
+            return
+        self._folder = tempfile.TemporaryDirectory(prefix="coilwork-wheel-")
+        path = Path(self._folder.name, compiling.library_name(MODULE, texts))
+        path.write_bytes(library)
+        build_data["force_include"][str(path)] = f"{INSIDE}/{path.name}"
+        build_data["pure_python"] = False
+        build_data["tag"] = f"py3-none-{_platform()}"
+
+
+def _on_linux_x86() -> bool:
+    return sys.platform == "linux" and platform.machine() == "x86_64" and sys.implementation.name == "cpython"
+
+
+def _platform() -> str:
+    """The machines that the library runs on: those whose C library is not older than this one's."""
+    library, version = platform.libc_ver()
+    if library != "glibc":
+        return "linux_x86_64"
+    major, minor = version.split(".")[:2]
+    return f"manylinux_{major}_{minor}_x86_64"
+
+
+def _compiling(root: Path) -> ModuleType:
+    """`coilwork_runtime.compiling`, without the package around it, whose requirements are not there."""
+    path = Path(root, PACKAGE, "compiling.py")
+    spec = importlib.util.spec_from_file_location("coilwork_compiling", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is missing")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

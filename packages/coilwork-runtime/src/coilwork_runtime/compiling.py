@@ -1,0 +1,72 @@
+"""Compiling extension modules: what both a process that lacks one and the build of a wheel do.
+
+Imports nothing of torch's or ours, since a wheel is built without them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sysconfig
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+FLAGS: Final = ("-O2", "-fPIC", "-std=c++17", "-fvisibility=hidden", "-w")
+Texts = tuple[tuple[str, str], ...]
+"""Names and texts of source files, sorted by name."""
+
+
+def read_sources(folder: Path) -> Texts:
+    """The C++ files in `folder`."""
+    paths = sorted(path for path in folder.iterdir() if path.suffix in (".cpp", ".hpp"))
+    return tuple((path.name, path.read_text(encoding="utf-8")) for path in paths)
+
+
+def python_tag() -> str:
+    """The Python that an extension is built for: `cpython-311-x86_64-linux-gnu`."""
+    return str(sysconfig.get_config_var("SOABI"))
+
+
+def library_name(name: str, texts: Texts) -> str:
+    """The file name of module `name`, built from `texts` for this Python: other sources have another."""
+    digest = hashlib.sha256()
+    for part in (*FLAGS, *(part for pair in texts for part in pair)):
+        digest.update(part.encode() + b"\0")
+    return f"{name}-{digest.hexdigest()[:20]}.{python_tag()}.so"
+
+
+def compile_extension(command: str, texts: Texts, flags: Sequence[str] = ()) -> bytes | None:
+    """The library of an extension module: each `.cpp` is compiled, all at once, and includes others by name.
+
+    `command` is the compiler; `flags` are added when it compiles and when it links. `None` where Python's headers are missing
+    or the compiler fails.
+    """
+    include = Path(sysconfig.get_paths()["include"])
+    if not Path(include, "Python.h").exists():
+        return None
+    with tempfile.TemporaryDirectory(prefix="coilwork-extension-") as folder:
+        for name, text in texts:
+            Path(folder, name).write_text(text, encoding="utf-8")
+        units = [name for name, _ in texts if name.endswith(".cpp")]
+        compile_unit = partial(_compiled, command, folder, (*FLAGS, *flags, f"-I{include}"))
+        with ThreadPoolExecutor(max_workers=len(units)) as threads:
+            if not all(threads.map(compile_unit, units)):
+                return None
+        objects = [f"{unit}.o" for unit in units]
+        linked = _succeeds([command, "-shared", *flags, *objects, "-o", "extension.so"], folder)
+        return Path(folder, "extension.so").read_bytes() if linked else None
+
+
+def _compiled(command: str, folder: str, arguments: Sequence[str], unit: str) -> bool:
+    return _succeeds([command, *arguments, "-c", unit, "-o", f"{unit}.o"], folder)
+
+
+def _succeeds(command: list[str], folder: str) -> bool:
+    try:
+        return subprocess.run(command, capture_output=True, check=False, cwd=folder).returncode == 0
+    except OSError:
+        return False

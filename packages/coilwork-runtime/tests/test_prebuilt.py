@@ -1,0 +1,92 @@
+"""Extensions that a wheel brings: loaded where they are for this Python and these sources, otherwise built."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from coilwork_cache import MemoryStore
+from coilwork_runtime import extensions
+from coilwork_runtime.compiling import compile_extension, library_name, python_tag, read_sources
+from coilwork_runtime.executor.measured import measure_executor
+from coilwork_runtime.executor.program import FOLDER, MODULE, PREBUILT
+from coilwork_runtime.extensions import load_extension
+
+if shutil.which("g++") is None:
+    pytest.skip("needs g++", allow_module_level=True)
+
+NAME = "coilwork_prebuilt_sample"
+SOURCE = """#include <Python.h>
+static PyObject* answer(PyObject*, PyObject*) { return PyLong_FromLong(42); }
+static PyMethodDef methods[] = {{"answer", answer, METH_NOARGS, ""}, {nullptr, nullptr, 0, nullptr}};
+static PyModuleDef module = {PyModuleDef_HEAD_INIT, "coilwork_prebuilt_sample", nullptr, -1, methods};
+PyMODINIT_FUNC PyInit_coilwork_prebuilt_sample() { return PyModule_Create(&module); }
+"""
+
+
+@pytest.fixture(autouse=True)
+def forget() -> Iterator[None]:
+    yield
+    sys.modules.pop(NAME, None)
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> list[Path]:
+    path = tmp_path / "module.cpp"
+    path.write_text(SOURCE)
+    return [path]
+
+
+def put_library(tmp_path: Path, data: bytes | None) -> Path:
+    folder = tmp_path / "prebuilt"
+    folder.mkdir()
+    if data is not None:
+        Path(folder, library_name(NAME, read_sources(tmp_path))).write_bytes(data)
+    return folder
+
+
+def test_it_is_loaded_without_a_compiler(
+    tmp_path: Path, sources: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = put_library(tmp_path, compile_extension("g++", read_sources(tmp_path)))
+    monkeypatch.setattr(extensions, "_build", lambda texts: pytest.fail("it is there"))
+    store = MemoryStore()
+    module = load_extension(NAME, sources, store, prebuilt=folder)
+    assert module is not None and module.answer() == 42 and Path(module.__file__).parent == folder
+    assert not list(store.entries())
+
+
+def test_one_that_does_not_load_is_built(tmp_path: Path, sources: list[Path]) -> None:
+    folder = put_library(tmp_path, b"for another machine")
+    module = load_extension(NAME, sources, None, prebuilt=folder)
+    assert module is not None and module.answer() == 42
+
+
+def test_one_of_other_sources_is_not_loaded(tmp_path: Path, sources: list[Path]) -> None:
+    folder = put_library(tmp_path, compile_extension("g++", read_sources(tmp_path)))
+    sources[0].write_text(SOURCE.replace("42", "43"))
+    module = load_extension(NAME, sources, None, prebuilt=folder)
+    assert module is not None and module.answer() == 43
+
+
+def test_names_tell_pythons_and_sources_apart() -> None:
+    assert python_tag() in library_name("a", (("x.cpp", "1"),))
+    names = {library_name("a", (("x.cpp", text),)) for text in ("1", "2")}
+    assert len(names) == 2
+
+
+def test_what_this_package_brings_is_of_its_sources() -> None:
+    """Sources may have been edited since in a checkout, which has no folder of built ones."""
+    brought = [path.name for path in PREBUILT.iterdir()] if PREBUILT.is_dir() else []
+    ours = [name for name in brought if python_tag() in name]
+    assert ours in ([], [library_name(MODULE, read_sources(FOLDER))])
+
+
+def test_measured() -> None:
+    facts = measure_executor()
+    assert facts.build_s is not None and facts.load_s is not None and facts.size_bytes is not None
+    assert 0 < facts.load_s < facts.build_s and 10_000 < facts.size_bytes < 4_000_000
