@@ -205,7 +205,7 @@ def _report(job: Job, compiled: Compiled, driven: Driven, guards: tuple[str, ...
         extern_calls=compiled.extern_calls,
         seconds=job.clock.seconds,
         peak_bytes_predicted=compiled.peak_bytes,
-        guards=guards,
+        guards="\n".join(guards),
         **_executor_facts(driven),
     )
 

@@ -55,7 +55,6 @@ class Caches:
             return None
         try:
             facts = json.loads(bundle.records["report.json"])
-            facts["guards"] = tuple(facts.get("guards", ()))
             report = replace(CompileReport(graph_id="", role=""), **facts)
             keys = tuple(str(key) for key in json.loads(bundle.records["constants.json"]))
             return CachedGraph(
