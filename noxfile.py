@@ -245,6 +245,13 @@ def modules(session: nox.Session) -> None:
 
 
 @nox.session
+def sanitize(session: nox.Session) -> None:
+    """The native executor's tests under AddressSanitizer and LeakSanitizer; other arguments go to pytest."""
+    install_ours(session, "coilwork-runtime[test]")
+    session.run("python", "devtools/sanitize.py", *session.posargs)
+
+
+@nox.session
 def consumers(session: nox.Session) -> None:
     """Small projects that use single packages, and the full stack, each in an environment of its own."""
     session.install("-q", "pytest", *CONSTRAINTS)

@@ -31,6 +31,14 @@ KNOWN: Final[tuple[KnownException, ...]] = (
             "the number after it on, so that its result depends on where the infinity stands."
         ),
     ),
+    KnownException(
+        ops="clamp",
+        ways="hard",
+        reason=(
+            "where limits are broadcast and their layouts contradict that of the input, torch's meta function, whose strides a "
+            "compiled graph has to keep, names others than torch's kernel makes."
+        ),
+    ),
 )
 
 

@@ -67,6 +67,27 @@ def test_as_eager(name: str) -> None:
     torch.testing.assert_close(found, expected, equal_nan=True)
 
 
+def test_a_masked_scatter_is_contiguous() -> None:
+    value, mask = torch.arange(12.0).view(3, 4).t(), torch.arange(12).view(3, 4).t() % 3 == 0
+
+    def function() -> Any:
+        return aten.masked_scatter.default(value, mask, torch.arange(1.0, 9.0))
+
+    found = make_fx(function, decomposition_table=decompositions())()()
+    torch.testing.assert_close(found, function(), check_stride=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_log_sigmoid_is_contiguous(dtype: torch.dtype) -> None:
+    value = torch.linspace(-90, 90, 48).view(2, 3, 2, 4).to(dtype).to(memory_format=torch.channels_last)
+
+    def function() -> Any:
+        return aten.log_sigmoid_forward.default(value)
+
+    found = make_fx(function, decomposition_table=decompositions())()()
+    torch.testing.assert_close(found, function(), check_stride=True)
+
+
 def test_a_source_that_is_too_short_is_refused() -> None:
     def function(mask: torch.Tensor) -> torch.Tensor:
         scattered: torch.Tensor = aten.masked_scatter(torch.zeros(3), mask, torch.ones(1))

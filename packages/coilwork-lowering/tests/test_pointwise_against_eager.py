@@ -6,8 +6,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from lowering_against_eager import assert_as_eager
+from lowering_against_eager import assert_as_eager, trace_and_lower
 from torch import Tensor
+
+from coilwork_ir.loops.interpret import interpret_graph
 
 aten = torch.ops.aten
 SPECIAL = torch.tensor(
@@ -206,6 +208,14 @@ def test_nextafter_and_erfinv(dtype: torch.dtype) -> None:
     assert_as_eager(aten.nextafter, torch.randn(20, dtype=dtype), torch.randn(20, dtype=dtype), tolerance=0.0)
     inside = torch.linspace(-1, 1, 101, dtype=dtype)
     assert_as_eager(aten.erfinv, torch.cat([inside, values]))
+
+
+def test_erfinv_where_erf_is_flat() -> None:
+    near_one = 1 - torch.arange(1, 2000) * 2.0**-24
+    values = torch.cat([near_one, -near_one, torch.linspace(-1, 1, 4001), torch.logspace(-30, -1, 200)])
+    lowered = trace_and_lower(aten.erfinv, (values,))
+    (found,) = interpret_graph(lowered.graph, (values,), lowered.constants)
+    torch.testing.assert_close(found, values.double().erfinv().float(), rtol=1e-6, atol=0)
 
 
 def test_erfinv_of_other_types() -> None:

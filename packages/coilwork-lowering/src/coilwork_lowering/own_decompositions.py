@@ -22,6 +22,7 @@ def own_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Cal
     return {
         aten.max_unpool2d.default: _max_unpool2d(table[aten.max_unpool2d.default]),
         aten.index_add.default: _index_add(table[aten.index_add.default]),
+        aten.log_sigmoid_forward.default: _log_sigmoid(table[aten.log_sigmoid_forward.default]),
         aten.take.default: _take,
         aten.angle.default: _angle,
         aten.round.decimals: _round,
@@ -50,6 +51,14 @@ def _max_unpool2d(theirs: Callable[..., Any]) -> Callable[..., Any]:
         return result.contiguous(memory_format=torch.channels_last) if channels_last else result
 
     return max_unpool2d
+
+
+def _log_sigmoid(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    def log_sigmoid_forward(value: torch.Tensor) -> Any:
+        """Contiguous on a CPU, as eager's kernel makes it and torch's own does not."""
+        return theirs(value.contiguous() if value.device.type == "cpu" else value)
+
+    return log_sigmoid_forward
 
 
 def _zeros(size: Sequence[int], *, dtype: Any = None, device: Any = None, **_: Any) -> torch.Tensor:
@@ -117,7 +126,7 @@ def _masked_scatter(value: torch.Tensor, mask: torch.Tensor, source: torch.Tenso
     # where nothing is chosen, any position will do
     position = torch.where(chosen.reshape(-1), before, 0)
     found = source.reshape(-1)[position].view(chosen.shape)
-    return torch.where(chosen, found, old).to(memory_format=torch.contiguous_format)
+    return torch.where(chosen, found, old).contiguous()
 
 
 def _chosen_backward(dims: int) -> Callable[..., Any]:

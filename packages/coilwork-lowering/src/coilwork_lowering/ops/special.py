@@ -23,6 +23,15 @@ _CENTRE_BELOW: Final = (1.0, -2.118377725, 1.442710462, -0.329097515, 0.01222980
 _TAIL: Final = (-1.970840454, -1.624906493, 3.429567803, 1.641345311)
 _TAIL_BELOW: Final = (1.0, 3.543889200, 1.637067800)
 _TAIL_FROM: Final = 0.7
+# For `f32`, of Giles ("Approximating the erfinv function", GPU Computing Gems, 2011), lowest power first.
+_NEAR: Final = (
+    *(1.50140941, 0.246640727, -0.00417768164, -0.00125372503, 0.00021858087),
+    *(-4.39150654e-06, -3.5233877e-06, 3.43273939e-07, 2.81022636e-08),
+)
+_FAR: Final = (
+    *(2.83297682, 1.00167406, 0.00943887047, -0.0076224613, 0.00573950773),
+    *(-0.00367342844, 0.00134934322, 0.000100950558, -0.000200214257),
+)
 # Of Bernoulli's numbers, B(2k) / 2k for k from 1, as the asymptotic series of digamma has them.
 _BERNOULLI: Final = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760, 1 / 12)
 _ASYMPTOTIC_FROM: Final = 10
@@ -37,8 +46,24 @@ def _polynomial(x: Scalar, coefficients: Sequence[float]) -> Scalar:
 
 
 def _erfinv(y: Scalar) -> Scalar:
-    """An approximation, and two steps of Newton's method, as ATen."""
+    """In `f32` a polynomial: where erf is flat, the rounding of a step of Newton's method would be far larger than a step."""
     one, size = like(1, y), op("abs", y)
+    x = _erfinv_by_steps(y, size) if y.dtype is DType.F64 else _erfinv_of_f32(y)
+    edge = select(eq(size, one), op("copysign", like(math.inf, y), y), like(math.nan, y))
+    return select(lt(size, one), x, edge)
+
+
+def _erfinv_of_f32(y: Scalar) -> Scalar:
+    one = like(1, y)
+    w = op("neg", op("log", mul(sub(one, y), add(one, y))))
+    near = _polynomial(sub(w, like(2.5, y)), _NEAR)
+    far = _polynomial(sub(op("sqrt", w), like(3, y)), _FAR)
+    return mul(select(lt(w, like(5, y)), near, far), y)
+
+
+def _erfinv_by_steps(y: Scalar, size: Scalar) -> Scalar:
+    """An approximation, and two steps of Newton's method, as ATen."""
+    one = like(1, y)
     square = mul(y, y)
     centre = div(mul(y, _polynomial(square, _CENTRE)), _polynomial(square, _CENTRE_BELOW))
     far = op("sqrt", op("neg", op("log", div(sub(one, size), like(2, y)))))
@@ -47,9 +72,7 @@ def _erfinv(y: Scalar) -> Scalar:
     for _ in range(2):
         slope = mul(like(2 / math.sqrt(math.pi), y), op("exp", op("neg", mul(x, x))))
         x = sub(x, div(sub(op("erf", x), y), slope))
-    inside = lt(size, one)
-    edge = select(eq(size, one), op("copysign", like(math.inf, y), y), like(math.nan, y))
-    return select(inside, x, edge)
+    return x
 
 
 def _nextafter(a: Scalar, b: Scalar) -> Scalar:
