@@ -9,6 +9,7 @@ from typing import Any, Final
 import torch
 
 from coilwork_lowering.cse import merge_common_subexpressions
+from coilwork_lowering.drawn_once import keep_random_numbers
 from coilwork_lowering.identities import drop_identities
 from coilwork_lowering.layout import lay_out_convolutions, pad_products
 from coilwork_lowering.options import LayoutOptions
@@ -45,6 +46,8 @@ def partition(
         log.debug("joint graph: %s", reason)
     narrowed = narrow_pool_positions(laid_out)
     log.debug("joint graph: positions of %d max-pools saved as distances", narrowed)
+    drawn = keep_random_numbers(laid_out)
+    log.debug("joint graph: results of %d operators that draw numbers are kept", drawn)
     marked = recompute_from_memory(laid_out, num_fwd_outputs=num_fwd_outputs)
     log.debug("computed again in the backward: %s", ", ".join(item.node.name for item in marked) or "nothing")
     return min_cut(laid_out, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kw)

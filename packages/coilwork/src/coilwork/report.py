@@ -23,6 +23,8 @@ class CompileReport:
         executor: who runs the program: `native`, `python`, or the wrapper that was asked for.
         executor_reason: why it is not the native executor.
         python_calls: operators that the native executor calls through Python, with the reason for each.
+        guards: demands on sizes that compiling added to those of the capture, with operator and line, one per
+            line; there should be none.
         fallback: why the graph runs in eager mode instead; empty when it was compiled.
     """
 
@@ -37,6 +39,7 @@ class CompileReport:
     executor: str = ""
     executor_reason: str = ""
     python_calls: Mapping[str, str] = field(default_factory=dict)
+    guards: str = ""
     fallback: str = ""
 
     def to_json(self) -> str:

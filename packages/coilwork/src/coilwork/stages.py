@@ -31,7 +31,7 @@ from coilwork_ir.program.text import format_program
 from coilwork_ir.program.verify import verify_program
 from coilwork_ir.program.walk import all_kernels, buffers, walk
 from coilwork_ir.target import Target
-from coilwork_lowering import LoweringOptions, lay_out_convolutions, lower, pad_products
+from coilwork_lowering import AddedGuard, LoweringOptions, lay_out_convolutions, lower, pad_products
 from coilwork_scheduler import ScheduleOptions, schedule
 from coilwork_scheduler.explain import explain
 from coilwork_scheduler.memory import PlanOptions, plan
@@ -56,6 +56,7 @@ class Compiled:
     refusal: str = ""
     constants: Mapping[str, torch.Tensor]
     target: str
+    guards: tuple[AddedGuard, ...] = ()
 
     @property
     def launches(self) -> int:
@@ -122,6 +123,7 @@ def run_stages(job: Job, *, fallback: tuple[str, ...]) -> Compiled:
         refusal=refusal,
         constants=lowered.constants,
         target=targets.main.name,
+        guards=lowered.guards,
     )
 
 

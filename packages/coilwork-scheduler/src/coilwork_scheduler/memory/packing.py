@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 ALIGNMENT: Final = 64
-MOST_BY_SIZE: Final = 256
+MOST_BY_SIZE: Final = 128
 
 
 class Interval(NamedTuple):

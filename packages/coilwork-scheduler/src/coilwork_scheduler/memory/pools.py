@@ -44,6 +44,9 @@ MOST_SPLITS: Final = 12
 THRESHOLDS: Final = 6
 MOST_ROUNDS: Final = 6
 PARTS: Final = (2, 4, 8)
+# How often each buffer is placed on average, over all attempts, and in all where there are few.
+PLACEMENTS_EACH: Final = 12
+FEWEST_PLACEMENTS: Final = 8000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,28 +73,23 @@ class _Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pool:
-    """Members with their offsets, each in multiples of its own product, and how many of each the pool takes."""
+    """Members with their offsets, each in multiples of its own product, and how many of each the pool takes.
+
+    It is there from its first member's start to its last's end.
+    """
 
     members: tuple[_Block, ...]
     offsets: tuple[int, ...]
     size: Bytes
-
-    @property
-    def start(self) -> int:
-        """The first member's."""
-        return min(member.start for member in self.members)
-
-    @property
-    def end(self) -> int:
-        """The last member's."""
-        return max(member.end for member in self.members)
+    start: int
+    end: int
 
 
 def with_pools(program: Program, table: StorageTable, *, slack_bytes: int) -> Program:
     """`program` with as many of its allocations as possible in pools. `table` says which names are one piece of memory.
 
     The peak is at most `slack_bytes` higher, whatever the sizes are, each rounded up to a multiple of 64 bytes, as allocators
-    do. Deterministic; linear in the number of instructions but for a bounded number of attempts.
+    do. Deterministic; linear in the number of instructions: the number of attempts is bounded.
     """
     products: dict[Expr, int] = {as_expr(1): 0}
     blocks = _blocks(program, table, products)
@@ -232,10 +230,11 @@ def _split(size: Expr) -> tuple[int, Expr]:
 
 
 class _Room:
-    """Bytes alive at each instruction, pools included, and how many there may be."""
+    """Bytes alive at each instruction, pools included, and how many there may be; and how many placements may be tried."""
 
     def __init__(self, blocks: Sequence[_Block], length: int, width: int, slack_bytes: int) -> None:
         self.live = _profile(blocks, length, width)
+        self.placements = max(FEWEST_PLACEMENTS, PLACEMENTS_EACH * len(blocks))
         self._most = [(most[0] + slack_bytes, *most[1:]) for most in _largest(self.live)]
 
     def violations(self, pool: _Pool) -> list[int]:
@@ -291,9 +290,9 @@ def _largest(totals: Sequence[Bytes]) -> list[Bytes]:
 
 def _pools(candidates: Sequence[_Block], room: _Room, depth: int) -> list[_Pool]:
     """Pools of `candidates` that there is room for."""
-    if len(candidates) < FEWEST_MEMBERS or depth > MOST_SPLITS:
+    if len(candidates) < FEWEST_MEMBERS or depth > MOST_SPLITS or room.placements < len(candidates):
         return []
-    whole = _packed(candidates)
+    whole = _packed(candidates, room)
     too_much = room.violations(whole)
     if not too_much:
         return [whole]
@@ -318,7 +317,9 @@ def _without_the_largest(candidates: Sequence[_Block], room: _Room) -> _Pool | N
         rest = [block for block in candidates if max(block.size) <= limit]
         if 2 * len(rest) < len(candidates) or len(rest) < FEWEST_MEMBERS:
             return None
-        pool = _packed(rest)
+        if room.placements < len(rest):
+            return None
+        pool = _packed(rest, room)
         if not room.violations(pool):
             return pool
     return None
@@ -332,16 +333,17 @@ def _lower_part(whole: _Pool, room: _Room) -> _Pool | None:
             for member, offset in zip(whole.members, whole.offsets, strict=True)
             if (offset + member.size[member.product]) * part <= whole.size[member.product]
         ]
-        if len(rest) < FEWEST_MEMBERS:
+        if len(rest) < FEWEST_MEMBERS or room.placements < len(rest):
             return None
-        pool = _packed(rest)
+        pool = _packed(rest, room)
         if not room.violations(pool):
             return pool
     return None
 
 
-def _packed(blocks: Sequence[_Block]) -> _Pool:
+def _packed(blocks: Sequence[_Block], room: _Room) -> _Pool:
     """Offsets for `blocks`: each product has a part of the pool to itself."""
+    room.placements -= len(blocks)
     offsets = [0] * len(blocks)
     size = [0] * len(blocks[0].size)
     for which in dict.fromkeys(block.product for block in blocks):
@@ -350,7 +352,13 @@ def _packed(blocks: Sequence[_Block]) -> _Pool:
         size[which] = placed.size
         for k, offset in zip(numbers, placed.offsets, strict=True):
             offsets[k] = offset
-    return _Pool(members=tuple(blocks), offsets=tuple(offsets), size=tuple(size))
+    return _Pool(
+        members=tuple(blocks),
+        offsets=tuple(offsets),
+        size=tuple(size),
+        start=min(block.start for block in blocks),
+        end=max(block.end for block in blocks),
+    )
 
 
 # What becomes of the program
