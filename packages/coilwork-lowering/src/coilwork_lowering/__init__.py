@@ -1,5 +1,6 @@
 """ATen FX graphs, as AOTAutograd makes them, to Coilwork's loop IR."""
 
+from coilwork_lowering.added_guards import AddedGuard, GuardWatch
 from coilwork_lowering.decompositions import decompositions
 from coilwork_lowering.errors import LoweringError
 from coilwork_lowering.layout import LayoutDecision, PaddingDecision, lay_out_convolutions, pad_products
@@ -10,6 +11,8 @@ from coilwork_lowering.partition import partition
 __version__ = "0.1.0"
 
 __all__ = [
+    "AddedGuard",
+    "GuardWatch",
     "LayoutDecision",
     "LayoutOptions",
     "Lowered",

@@ -13,6 +13,7 @@ from coilwork_ir.buffers import Buffer, Constant, GraphInput, GraphOutput, Ref
 from coilwork_ir.index import Expr, as_expr, symbol
 from coilwork_ir.loops import Graph
 from coilwork_ir.scalar import const
+from coilwork_lowering.added_guards import AddedGuard, GuardWatch
 from coilwork_lowering.assertions import lower_assertion
 from coilwork_lowering.builder import Builder, device_text, dtype_of
 from coilwork_lowering.errors import LoweringError
@@ -54,12 +55,14 @@ class Lowered:
         constants: the tensors that `graph.constants` name by key.
         input_names: the placeholders, in order, one per `graph.inputs`.
         symbols: pairs (IR symbol, torch's sympy symbol) of every size symbol.
+        guards: what lowering demanded of sizes; there should be none.
     """
 
     graph: Graph
     constants: Mapping[str, torch.Tensor]
     input_names: tuple[str, ...]
     symbols: tuple[tuple[Expr, sympy.Symbol], ...]
+    guards: tuple[AddedGuard, ...] = ()
 
 
 def lower(
@@ -114,8 +117,11 @@ class _Lowering:
         self.results: tuple[Buffer, ...] = ()
 
     def run(self) -> Lowered:
+        watch = GuardWatch(self.gm)
+        guards: list[AddedGuard] = []
         for node in self.gm.graph.nodes:
-            self.builder.origins = (origin_of(node),)
+            origin = origin_of(node)
+            self.builder.origins = (origin,)
             self.builder.hint = node.name
             match node.op:
                 case "placeholder":
@@ -129,6 +135,7 @@ class _Lowering:
                     self.builder.define_sizes()
                 case _:
                     raise self.refuse(node, "graph-form", f"{node.op} nodes are not part of an ATen graph")
+            guards += watch.added(origin)
         graph = Graph(
             name=self.name,
             symbols=self.entry_symbols(),
@@ -138,7 +145,11 @@ class _Lowering:
             outputs=self.outputs,
         )
         return Lowered(
-            graph=graph, constants=self.tensors, input_names=tuple(self.input_names), symbols=self.sizes.pairs
+            graph=graph,
+            constants=self.tensors,
+            input_names=tuple(self.input_names),
+            symbols=self.sizes.pairs,
+            guards=tuple(guards),
         )
 
     def entry_symbols(self) -> tuple[Expr, ...]:

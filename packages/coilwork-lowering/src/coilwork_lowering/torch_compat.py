@@ -84,6 +84,26 @@ def shape_env_of(value: torch.SymInt | torch.SymFloat | torch.SymBool) -> ShapeE
     return env
 
 
+def environment_of(gm: torch.fx.GraphModule) -> ShapeEnv | None:
+    """The shape environment of the sizes in `gm`; None if all of them are known."""
+    for node in gm.graph.nodes:
+        value = node.meta.get("val")
+        for size in value.shape if isinstance(value, torch.Tensor) else (value,):
+            if isinstance(size, torch.SymInt):
+                return shape_env_of(size)
+    return None
+
+
+def guard_count(env: ShapeEnv) -> int:
+    """How many guards there are on sizes."""
+    return len(env.guards)
+
+
+def guard_texts(env: ShapeEnv, first: int) -> list[tuple[str, str]]:
+    """The guards from number `first` on: conditions, and the lines of code that asked for them."""
+    return [(str(guard.expr), str(guard.sloc)) for guard in env.guards[first:]]
+
+
 def hint_of(value: int | torch.SymInt) -> int | None:
     """The number that a size was traced with; None if it depends on data. Adds no guard."""
     if isinstance(value, int):

@@ -28,7 +28,7 @@ from coilwork.stages import Compiled
 from coilwork.targets import devices_of, targets_text
 from coilwork.torch_compat import BoxedCallable
 from coilwork.updates import with_aligned_updates
-from coilwork_lowering import LayoutOptions
+from coilwork_lowering import GuardWatch, LayoutOptions
 from coilwork_lowering.rewrites import Fired, Prepared
 from coilwork_runtime import Builder, KernelBuildError, ModuleTextError, ProgramBytesError
 from coilwork_runtime.triton_kernels.descent import Trial
@@ -114,10 +114,13 @@ def _compile(job: Job) -> CompiledGraph:
             return restored
     if any(device.startswith("cuda") for device in devices_of(job.gm)):
         builder.warm_up()
+    watch = GuardWatch(job.gm)
     compiled, driven = build_with_retries(job, builder, caches.kernels)
+    guards = _guards(job, compiled, watch)
     call = watched(driven.call, compiled, job, builder, partial(_finished, job))
-    report = _report(job, compiled, driven)
-    if key is not None:
+    report = _report(job, compiled, driven, guards)
+    # a graph from the cache would not repeat the guards
+    if key is not None and not guards:
         entry = CachedGraph(
             module=compiled.module,
             program=compiled.native,
@@ -194,6 +197,16 @@ def _restored(job: Job, key: str, caches: Caches, builder: Builder) -> CompiledG
     return CompiledGraph(call, report, driven.direct if call is driven.call else None)
 
 
+def _guards(job: Job, compiled: Compiled, watch: GuardWatch) -> tuple[str, ...]:
+    """Demands on sizes that compiling added, each with a warning in the log: the graph serves fewer sizes than was captured."""
+    own = {(guard.condition, guard.where) for guard in compiled.guards}
+    others = [guard for guard in watch.added() if (guard.condition, guard.where) not in own]
+    found = tuple(str(guard) for guard in (*compiled.guards, *others))
+    for text in found:
+        log.warning("graph %s: compiling added a guard: %s", job.graph_id, text)
+    return found
+
+
 def _executor_facts(driven: Driven) -> dict[str, Any]:
     return {
         "executor": driven.executor,
@@ -202,7 +215,7 @@ def _executor_facts(driven: Driven) -> dict[str, Any]:
     }
 
 
-def _report(job: Job, compiled: Compiled, driven: Driven) -> CompileReport:
+def _report(job: Job, compiled: Compiled, driven: Driven, guards: tuple[str, ...]) -> CompileReport:
     return CompileReport(
         graph_id=job.graph_id,
         role=job.role,
@@ -214,6 +227,7 @@ def _report(job: Job, compiled: Compiled, driven: Driven) -> CompileReport:
         rewrites=[
             {**asdict(item), "sources": list(item.sources)} for item in (*job.rewrites, *compiled.rewrites)
         ],
+        guards="\n".join(guards),
         **_executor_facts(driven),
     )
 

@@ -32,7 +32,7 @@ from coilwork_ir.program.text import format_program
 from coilwork_ir.program.verify import verify_program
 from coilwork_ir.program.walk import all_kernels, buffers, walk
 from coilwork_ir.target import Target
-from coilwork_lowering import LoweringOptions, lay_out_convolutions, lower, pad_products
+from coilwork_lowering import AddedGuard, LoweringOptions, lay_out_convolutions, lower, pad_products
 from coilwork_lowering.rewrites import Fired, cleaned_up
 from coilwork_scheduler import ScheduleOptions, schedule
 from coilwork_scheduler.explain import explain
@@ -59,6 +59,7 @@ class Compiled:
     constants: Mapping[str, torch.Tensor]
     target: str
     rewrites: tuple[Fired, ...] = ()
+    guards: tuple[AddedGuard, ...] = ()
 
     @property
     def launches(self) -> int:
@@ -132,6 +133,7 @@ def run_stages(job: Job, *, fallback: tuple[str, ...]) -> Compiled:
         constants=lowered.constants,
         target=targets.main.name,
         rewrites=fired,
+        guards=lowered.guards,
     )
 
 

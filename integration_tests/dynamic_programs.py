@@ -1,0 +1,157 @@
+"""Programs whose sizes come from data: a family over what unbacked symbols can do, each with inputs of several sizes.
+
+`TABLE` pairs a function with the argument tuples that one graph, compiled once, must serve. What a function promises about its sizes it says by `torch._check`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+import torch
+from torch import Tensor
+
+X: Final = torch.randn(6, 8, generator=torch.Generator().manual_seed(1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """`graphs`: how many graphs its arguments may take; more than one where Dynamo itself specialises."""
+
+    run: Callable[..., object]
+    arguments: tuple[tuple[Tensor, ...], ...]
+    graphs: int = 1
+
+
+def _int(value: Tensor, low: int, high: int) -> int:
+    number = value.item()
+    torch._check(number >= low)
+    torch._check(number <= high)
+    return int(number)
+
+
+def nonzero(x: Tensor) -> Tensor:
+    return torch.nonzero(x > 0).float().sum(1)
+
+
+def masked_select(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    y = torch.masked_select(x, x > 0)
+    return y * 2, y.sum(), y.softmax(0)
+
+
+def boolean_index(x: Tensor) -> Tensor:
+    y = x[x > 0.3]
+    return torch.cat([y, y + 1])
+
+
+def nothing_selected(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    y = x[x > 100.0]
+    return y * 2, y.sum(), torch.cat([y, x.reshape(-1)])
+
+
+def shapes_from_items(x: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
+    k = _int(n, 2, 1000)
+    return torch.zeros(k) + x.sum(), torch.arange(k)
+
+
+def narrow(x: Tensor, n: Tensor) -> Tensor:
+    return x.narrow(0, _int(n, 0, x.size(0) - 2), 2) + 1
+
+
+def select(x: Tensor, n: Tensor) -> Tensor:
+    return x.select(0, _int(n, 0, x.size(0) - 1)) * 2
+
+
+def slices(x: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
+    k = _int(n, 0, x.size(0))
+    return x[:k].sum(0), x[k:].sum(0)
+
+
+def storage_offset(x: Tensor, n: Tensor) -> Tensor:
+    return torch.as_strided(x, (3,), (2,), _int(n, 0, 4)) * 2
+
+
+def reshapes(x: Tensor, n: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    y = x[: _int(n, 2, x.size(0))]
+    return y.reshape(-1) + 1, y.t().reshape(-1), y.contiguous().view(-1)
+
+
+def columns_reshaped(x: Tensor, n: Tensor) -> Tensor:
+    # whether the narrowed columns are contiguous depends on data
+    k = _int(n, 1, x.size(1))
+    return x[:, :k].reshape(-1) * 2
+
+
+def repeated(x: Tensor) -> tuple[Tensor, Tensor]:
+    r = torch.repeat_interleave(x, (x[:, 0] > 0).long() + 1, dim=0)
+    return r.sum(0), r * 2
+
+
+def unique(x: Tensor) -> tuple[Tensor, Tensor]:
+    u = torch.unique((x * 3).long())
+    return u * 2, u.sum()
+
+
+def split(x: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
+    a, b = n.tolist()
+    torch._check(a >= 0)
+    torch._check(b >= 0)
+    torch._check(a + b == x.size(0))
+    p, q = torch.split(x, [a, b])
+    return p + 1, q.sum(0)
+
+
+def products(x: Tensor, n: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    z = torch.ones(_int(n, 2, 1000), x.size(1))
+    return z @ x.t(), torch.softmax(z, 0), z.max(0).values
+
+
+def normed_rows(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = x[torch.nonzero(x[:, 0] > 0).squeeze(1)]
+    return y @ x.t(), torch.nn.functional.layer_norm(y, (y.size(1),))
+
+
+def written_rows(x: Tensor) -> Tensor:
+    y, i = x.clone(), torch.nonzero(x[:, 0] > 0).squeeze(1)
+    y[i] = 0
+    return y.index_add_(0, i, x[i])
+
+
+def numbers(x: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
+    return x * n.item(), torch.arange(x.size(0)) + n.item()
+
+
+def padded(x: Tensor, n: Tensor) -> Tensor:
+    return torch.nn.functional.pad(x, (0, _int(n, 0, 50)))
+
+
+def _n(*values: int) -> tuple[tuple[Tensor, Tensor], ...]:
+    return tuple((X, torch.tensor(value)) for value in values)
+
+
+_SIGNS: Final = ((X,), (-X,))
+TABLE: Final[Mapping[str, Program]] = MappingProxyType(
+    {
+        "nonzero": Program(run=nonzero, arguments=_SIGNS),
+        "masked_select": Program(run=masked_select, arguments=_SIGNS),
+        "boolean index": Program(run=boolean_index, arguments=_SIGNS),
+        "nothing selected": Program(run=nothing_selected, arguments=((X,), (X * 200,))),
+        "shapes from items": Program(run=shapes_from_items, arguments=_n(5, 2, 999)),
+        "narrow": Program(run=narrow, arguments=_n(2, 0, 4)),
+        "select": Program(run=select, arguments=_n(2, 0, 5)),
+        "slices": Program(run=slices, arguments=_n(2, 0, 6, 1)),
+        "storage offset": Program(run=storage_offset, arguments=_n(1, 4, 0)),
+        "reshapes": Program(run=reshapes, arguments=_n(3, 6, 2)),
+        "columns reshaped": Program(run=columns_reshaped, arguments=_n(3, 8, 1), graphs=3),
+        "repeated": Program(run=repeated, arguments=_SIGNS),
+        "unique": Program(run=unique, arguments=((X,), (X * 2,))),
+        "split": Program(run=split, arguments=((X, torch.tensor([2, 4])), (X, torch.tensor([6, 0])))),
+        "products": Program(run=products, arguments=_n(3, 2, 40)),
+        "normed rows": Program(run=normed_rows, arguments=_SIGNS),
+        "written rows": Program(run=written_rows, arguments=_SIGNS),
+        "numbers": Program(run=numbers, arguments=_n(3, -2, 0)),
+        "padded": Program(run=padded, arguments=_n(3, 0, 1)),
+    }
+)

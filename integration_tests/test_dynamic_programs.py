@@ -1,0 +1,174 @@
+"""Sizes from data, end to end: one graph for all of them, promises by `torch._check` used and held, no guard of ours."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from coilwork.backend import backend
+from coilwork_lowering.builder import Builder
+from coilwork_lowering.registry import RULES
+from coilwork_lowering.rules import Call
+from coilwork_lowering.values import Value
+from integration_tests.dynamic_programs import TABLE, X
+
+STRICT: dict[str, Any] = {"strict": True}
+
+
+@pytest.fixture(autouse=True)
+def captured() -> Iterator[None]:
+    torch._dynamo.reset()
+    config = torch._dynamo.config
+    with config.patch(capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True):
+        yield
+    torch._dynamo.reset()
+
+
+class Counted:
+    """The back end, and how many graphs it was asked for."""
+
+    def __init__(self) -> None:
+        self.graphs = 0
+
+    def __call__(self, gm: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        self.graphs += 1
+        return backend(gm, inputs, options=STRICT)
+
+
+def compiled(function: Callable[..., Any], **settings: Any) -> tuple[Callable[..., Any], Counted]:
+    counted = Counted()
+    return torch.compile(function, backend=counted, fullgraph=True, **settings), counted
+
+
+def listed(results: Any) -> list[Tensor]:
+    return [results] if isinstance(results, Tensor) else list(results)
+
+
+@pytest.mark.parametrize("name", list(TABLE))
+def test_one_graph_serves_all_sizes(name: str) -> None:
+    program = TABLE[name]
+    run, counted = compiled(program.run)
+    for arguments in program.arguments:
+        for got, wanted in zip(listed(run(*arguments)), listed(program.run(*arguments)), strict=True):
+            assert got.shape == wanted.shape and got.dtype == wanted.dtype
+            assert got.stride() == wanted.stride() or got.numel() < 2
+            torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5)
+    assert counted.graphs == program.graphs
+
+
+@pytest.mark.parametrize("executor", ["native", "python"])
+def test_a_broken_promise_raises_and_says_which(executor: str) -> None:
+    def promised(x: Tensor, n: Tensor) -> Tensor:
+        k: Any = n.item()
+        torch._check(k >= 0)
+        torch._check(k <= 4, lambda: "at most four, please")
+        return x.narrow(0, k, 2) * 2
+
+    run = torch.compile(promised, backend=backend, fullgraph=True, options={**STRICT, "executor": executor})
+    torch.testing.assert_close(run(X, torch.tensor(3)), promised(X, torch.tensor(3)))
+    for broken in (5, -1):
+        with pytest.raises(RuntimeError, match=r"[kKuU<>=]|four"):
+            run(X, torch.tensor(broken))
+    torch.testing.assert_close(run(X, torch.tensor(4)), promised(X, torch.tensor(4)))
+
+
+def test_marked_dimensions_serve_all_sizes_in_one_graph() -> None:
+    def normed(x: Tensor) -> Tensor:
+        return torch.softmax(x @ x.t(), -1).sum(0) + x.size(0)
+
+    run, counted = compiled(normed)
+    for rows in (7, 2, 31, 100):
+        x = torch.randn(rows, 5)
+        torch._dynamo.mark_dynamic(x, 0)
+        torch.testing.assert_close(run(x), normed(x))
+    assert counted.graphs == 1
+
+
+def test_unbacked_dimensions_serve_no_rows_and_a_single_one_as_well() -> None:
+    def scaled(x: Tensor) -> tuple[Tensor, Tensor]:
+        return x.sum(0) * 2, torch.cat([x, x]) * x.size(0)
+
+    run, counted = compiled(scaled)
+    for rows in (5, 1, 0, 40):
+        x = torch.randn(rows, 5)
+        torch._dynamo.decorators.mark_unbacked(x, 0)
+        for got, wanted in zip(run(x), scaled(x), strict=True):
+            torch.testing.assert_close(got, wanted)
+    assert counted.graphs == 1
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_a_model_with_dynamic_sizes_is_compiled_once(training: bool) -> None:
+    model = torch.nn.Sequential(
+        torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.LayerNorm(16), torch.nn.Linear(16, 3)
+    )
+    run, counted = compiled(model, dynamic=True)
+    first = 0
+    for rows in (4, 9, 33):
+        x = torch.randn(rows, 8, requires_grad=training)
+        got, wanted = run(x), model(x)
+        first = first or counted.graphs
+        torch.testing.assert_close(got, wanted)
+        if training:
+            got.sum().backward()
+            found = x.grad
+            x.grad = None
+            wanted.sum().backward()
+            torch.testing.assert_close(found, x.grad)
+    assert counted.graphs == first
+
+
+def guard_warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [r.getMessage() for r in caplog.records if "compiling added a guard" in r.getMessage()]
+
+
+@pytest.mark.parametrize("name", ["products", "normed rows", "slices", "reshapes", "masked_select"])
+def test_compiling_adds_no_guard(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    program = TABLE[name]
+    run, _ = compiled(program.run, dynamic=True)
+    with caplog.at_level(logging.WARNING, logger="coilwork"):
+        for arguments in program.arguments:
+            run(*arguments)
+    assert guard_warnings(caplog) == []
+
+
+def test_a_guard_of_ours_is_reported_with_operator_and_line(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = RULES["aten.exp.default"]
+
+    def specialising(builder: Builder, call: Call) -> Value:
+        assert sizes[0] != 1234
+        return original.lower(builder, call)
+
+    def scaled(x: Tensor) -> Tensor:
+        return torch.exp(x) * 2
+
+    sizes: list[Any] = []
+
+    def remembering(gm: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        known = [node.meta["example_value"] for node in gm.graph.find_nodes(op="placeholder")]
+        sizes[:] = [value.shape[0] for value in known if isinstance(value, Tensor)]
+        return backend(gm, inputs, options={**STRICT, "trace": str(tmp_path), "cache": False})
+
+    lowering = import_module("coilwork_lowering.lower")
+    changed = {**RULES, "aten.exp.default": replace(original, lower=specialising)}
+    monkeypatch.setattr(lowering, "RULES", changed)
+    x = torch.randn(5, 4)
+    torch._dynamo.mark_dynamic(x, 0)
+    with caplog.at_level(logging.WARNING, logger="coilwork"):
+        torch.testing.assert_close(torch.compile(scaled, backend=remembering)(x), scaled(x))
+    (warning,) = guard_warnings(caplog)
+    assert "1234" in warning and "aten.exp.default at" in warning and "test_dynamic_programs.py" in warning
+    (report,) = tmp_path.glob("*/report.json")
+    guard = json.loads(report.read_text())["guards"]
+    assert guard and guard in warning

@@ -1,0 +1,46 @@
+"""Guards that compiling itself adds: places where a size that torch keeps open is turned into a number or a truth value.
+
+Lowering asks nothing of sizes that would add one, so there should be none. Where there is, a compiled graph serves fewer sizes than
+its capture promised, silently; so each is found by comparing torch's list of guards before and after, and said.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from coilwork_ir.loc import Origin
+from coilwork_lowering.torch_compat import environment_of, guard_count, guard_texts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddedGuard:
+    """`condition` must hold of the sizes of a call; `where` in the compiler it came from, and `origin` for which operator."""
+
+    condition: str
+    where: str
+    origin: Origin | None = None
+
+    def __str__(self) -> str:
+        cause = "a step outside of lowering" if self.origin is None else str(self.origin)
+        return f"{self.condition} for {cause} (by {self.where})"
+
+
+class GuardWatch:
+    """What is added to the guards on the sizes of `gm` from now on. A graph without open sizes has none."""
+
+    def __init__(self, gm: torch.fx.GraphModule) -> None:
+        self._env = environment_of(gm)
+        self._seen = self._count()
+
+    def _count(self) -> int:
+        return 0 if self._env is None else guard_count(self._env)
+
+    def added(self, origin: Origin | None = None) -> tuple[AddedGuard, ...]:
+        """Guards since the last call, as `origin`'s."""
+        first, self._seen = self._seen, self._count()
+        if self._env is None or self._seen == first:
+            return ()
+        texts = guard_texts(self._env, first)
+        return tuple(AddedGuard(condition=text, where=where, origin=origin) for text, where in texts)
