@@ -26,6 +26,13 @@ def test_different_calls_stay() -> None:
     assert merge_common_subexpressions(gm) == 0
 
 
+def test_results_that_the_caller_gets_stay_two() -> None:
+    gm = make_fx(lambda x: (x.sin(), x.sin(), x.cos(), x.cos() + 1, x.exp().t(), x.exp()))(torch.ones(3, 3))
+    assert merge_common_subexpressions(gm) == 1
+    found = gm(torch.ones(3, 3))
+    assert len({t.data_ptr() for t in found}) == len(found)
+
+
 def test_what_is_decomposed() -> None:
     table = decompositions()
     for taken in (aten._softmax, aten.native_layer_norm, aten.gelu, aten._to_copy):

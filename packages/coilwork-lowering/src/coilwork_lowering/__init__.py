@@ -5,7 +5,7 @@ from coilwork_lowering.decompositions import decompositions
 from coilwork_lowering.errors import LoweringError
 from coilwork_lowering.layout import LayoutDecision, PaddingDecision, lay_out_convolutions, pad_products
 from coilwork_lowering.lower import Lowered, lower
-from coilwork_lowering.options import LayoutOptions, LoweringOptions
+from coilwork_lowering.options import LayoutOptions, LoweringOptions, RewriteOptions
 from coilwork_lowering.partition import partition
 
 __version__ = "0.1.0"
@@ -19,6 +19,7 @@ __all__ = [
     "LoweringError",
     "LoweringOptions",
     "PaddingDecision",
+    "RewriteOptions",
     "__version__",
     "decompositions",
     "lay_out_convolutions",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import operator
+from functools import cache
 from typing import Any, Final
 
 import torch
 
+from coilwork_lowering.sharing import escapes, viewed_by
 from coilwork_lowering.torch_compat import Overload, schema_of
 
 # fresh memory, whose contents somebody may write: two calls are two tensors
@@ -18,26 +20,40 @@ _NEVER: Final = frozenset(
 def merge_common_subexpressions(gm: torch.fx.GraphModule) -> int:
     """Replace calls that repeat an earlier one in `gm`, in place; returns how many.
 
+    Two results that the graph returns, or views of them, stay two: their caller may write into one of them.
+
     Only pure operators on values take part: nothing random, nothing that writes, no higher-order operator. Two calls
     are equal when target, arguments and the autograd region (forward or backward) are.
     """
-    seen: dict[Any, torch.fx.Node] = {}
-    replaced = 0
-    for node in list(gm.graph.nodes):
-        if node.op != "call_function" or not _is_pure(node.target):
-            continue
-        key = _key(node)
-        first = seen.setdefault(key, node)
-        if first is not node:
-            node.replace_all_uses_with(first)
-            gm.graph.erase_node(node)
-            replaced += 1
+    replaced = merge_common_subexpressions_in(gm.graph)
     if replaced:
         gm.recompile()
     return replaced
 
 
-def _is_pure(target: Any) -> bool:
+def merge_common_subexpressions_in(graph: torch.fx.Graph) -> int:
+    """`merge_common_subexpressions` of a graph that is no module yet, or is still being changed."""
+    seen: dict[Any, torch.fx.Node] = {}
+    replaced = 0
+    for node in list(graph.nodes):
+        if node.op != "call_function" or not is_pure(node.target):
+            continue
+        key = _key(node)
+        first = seen.setdefault(key, node)
+        if first is not node and not _returns_both(first, node):
+            node.replace_all_uses_with(first)
+            graph.erase_node(node)
+            replaced += 1
+    return replaced
+
+
+def _returns_both(first: torch.fx.Node, second: torch.fx.Node) -> bool:
+    return viewed_by(second) is None and escapes(second) and escapes(first)
+
+
+@cache
+def is_pure(target: Any) -> bool:
+    """Whether equal calls of `target` have equal results, and nothing else happens."""
     if target is operator.getitem:
         return True
     if not isinstance(target, Overload):

@@ -19,9 +19,17 @@ def drop_identities(gm: torch.fx.GraphModule) -> int:
     returns stays for that output alone, so that outputs are as many tensors as before. What a checkpointed region
     decided about them is of no consequence.
     """
+    dropped = drop_identities_in(gm.graph)
+    if dropped:
+        gm.recompile()
+    return dropped
+
+
+def drop_identities_in(graph: torch.fx.Graph) -> int:
+    """`drop_identities` of a graph that is no module yet, or is still being changed."""
     dropped = 0
-    output = gm.graph.output_node()
-    for node in list(gm.graph.nodes):
+    output = graph.output_node()
+    for node in list(graph.nodes):
         if node.op != "call_function" or not _is_same(node.target):
             continue
         (source, *_) = node.args
@@ -30,10 +38,8 @@ def drop_identities(gm: torch.fx.GraphModule) -> int:
         for user in readers:
             user.replace_input_with(node, source)
         if not node.users:
-            gm.graph.erase_node(node)
+            graph.erase_node(node)
             dropped += 1
-    if dropped:
-        gm.recompile()
     return dropped
 
 

@@ -84,6 +84,21 @@ class LayoutOptions:
     by_rows: bool = True
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewriteOptions:
+    """Which rewrites of graphs are allowed. All fields change the result, so all belong in a cache key.
+
+    Attributes:
+        numerics: with anything but `fast`, none that round otherwise than the captured calls. Default: `fast`.
+        random: whether random numbers may be drawn otherwise than in eager. Default: False.
+        skip: names of rewrites that are not done. Default: none.
+    """
+
+    numerics: Numerics = "fast"
+    random: bool = False
+    skip: tuple[str, ...] = ()
+
+
 def names(listed: tuple[str, ...], target: str) -> bool:
     """Whether `listed` holds the overload `target` or its packet."""
     return target in listed or target.rpartition(".")[0] in listed

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
 
-from coilwork_lowering.cse import merge_common_subexpressions
 from coilwork_lowering.drawn_once import keep_random_numbers
-from coilwork_lowering.identities import drop_identities
 from coilwork_lowering.layout import lay_out_convolutions, pad_products
 from coilwork_lowering.options import LayoutOptions
 from coilwork_lowering.pool_positions import narrow_pool_positions
 from coilwork_lowering.recompute import recompute_from_memory
+from coilwork_lowering.rewrites import Fired, Rewrite, clean_up
 from coilwork_lowering.torch_compat import min_cut
 
 DEFAULT_LAYOUT: Final = LayoutOptions()
@@ -27,9 +26,13 @@ def partition(
     *,
     num_fwd_outputs: int,
     layout: LayoutOptions = DEFAULT_LAYOUT,
+    rewrites: Sequence[Rewrite] = (),
+    record: Callable[[tuple[Fired, ...]], object] | None = None,
     **kw: Any,
 ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
     """AOTAutograd's `partition_fn`: our clean-up, layouts and marks, then torch's min-cut rematerialisation.
+
+    `rewrites` are done as part of the clean-up, and `record` is told what they did.
 
     Layouts are chosen here, where forward and backward are still one graph, so that what is saved for the backward
     stays in the layout that its convolutions want. Marks are of values that the backward computes again from what is in
@@ -37,8 +40,9 @@ def partition(
 
     torch's own pass for common subexpressions is switched off, because it would load TorchInductor.
     """
-    drop_identities(joint_gm)
-    merge_common_subexpressions(joint_gm)
+    fired = clean_up(joint_gm, rewrites)
+    if record is not None:
+        record(fired)
     laid_out, decision = lay_out_convolutions(joint_gm, layout)
     log.debug("joint graph: %s", decision.reason)
     laid_out, padding = pad_products(laid_out, layout, joint=True)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
+from torch.fx.proxy import GraphAppendingTracer as GraphAppendingTracer
 
 if TYPE_CHECKING:
     import sympy
@@ -45,6 +46,20 @@ def more_decompositions(packets: Sequence[Any]) -> dict[Any, Callable[..., Any]]
 def qualified_name(target: Overload) -> str:
     """`"aten.add.Tensor"` for an overload."""
     return f"{target.namespace}.{target._schema.name.split('::')[-1]}.{target._overloadname}"
+
+
+def overload_called(name: str) -> Overload:
+    """The overload of a qualified name, `"aten.add.Tensor"`.
+
+    Raises:
+        KeyError: there is none.
+    """
+    found: Any = torch.ops
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if not isinstance(found, Overload):
+        raise KeyError(name)
+    return found
 
 
 def schema_of(target: Overload) -> torch.FunctionSchema:
@@ -106,6 +121,18 @@ def fake_mode_of(gm: torch.fx.GraphModule) -> AbstractContextManager[object] | N
         [v for v in values if isinstance(v, torch.Tensor)]
     )
     return found
+
+
+def mode_among(values: Iterable[object]) -> AbstractContextManager[object] | None:
+    """The fake tensor mode, to be entered, that the first fake tensor of `values` was made in.
+
+    A captured graph's tensors are of Dynamo's mode, while `fake_mode_of` finds the one that AOTAutograd will trace with.
+    """
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    found = (value.fake_mode for value in values if isinstance(value, FakeTensor))
+    mode: AbstractContextManager[object] | None = next(found, None)
+    return mode
 
 
 def is_fake(tensor: torch.Tensor) -> bool:

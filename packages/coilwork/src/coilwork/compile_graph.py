@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -16,6 +16,7 @@ from coilwork.checking.watch import watched, watches
 from coilwork.drive import boxed
 from coilwork.errors import CoilworkError, CoilworkFallbackWarning, CompileError
 from coilwork.executors import Call, Driven, Loadable, load
+from coilwork.freezing import FrozenCall
 from coilwork.graph_cache import CachedGraph, Caches, open_caches
 from coilwork.identity import compiler_identity
 from coilwork.job import Job, Role, open_job
@@ -27,7 +28,8 @@ from coilwork.stages import Compiled
 from coilwork.targets import devices_of, targets_text
 from coilwork.torch_compat import BoxedCallable
 from coilwork.updates import with_aligned_updates
-from coilwork_lowering import GuardWatch
+from coilwork_lowering import GuardWatch, LayoutOptions
+from coilwork_lowering.rewrites import Fired, Prepared
 from coilwork_runtime import Builder, KernelBuildError, ModuleTextError, ProgramBytesError
 from coilwork_runtime.triton_kernels.descent import Trial
 
@@ -54,14 +56,24 @@ class CompiledGraph:
 
 
 def compile_graph(
-    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, role: Role, options: CompileOptions
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    role: Role,
+    options: CompileOptions,
+    rewrites: tuple[Fired, ...] = (),
+    layout: LayoutOptions | None = None,
+    prepared: Prepared | None = None,
 ) -> BoxedCallable:
     """Compile `gm`; when that fails, warn and return it as an eager callable (or raise, with `strict`).
+
+    `rewrites` have been done already; `layout` as in `open_job`. With `prepared`, `gm` is its main graph, and what is
+    returned takes the inputs of the whole.
 
     Raises:
         CompileError: the graph cannot be compiled and `options.strict` is on.
     """
-    job = open_job(gm, example_inputs, role=role, options=options)
+    job = open_job(gm, example_inputs, role=role, options=options, rewrites=rewrites, layout=layout)
     try:
         compiled = _compile(job)
     # Whatever a stage raises is the compiler's fault, not the user's: this is the one place where any failure
@@ -74,9 +86,16 @@ def compile_graph(
                 "graph-failed", f"graph {job.graph_id} cannot be compiled", reason=str(error)
             ) from error
         compiled = _eager(job, error)
+    if prepared is not None:
+        compiled = _with_preparation(compiled, prepared)
     job.trace.write("report.json", compiled.report.to_json())
     log.info("graph %s: %s", job.graph_id, compiled.report.summary())
     return compiled
+
+
+def _with_preparation(compiled: CompiledGraph, prepared: Prepared) -> CompiledGraph:
+    report = replace(compiled.report, prepared=len(prepared.values), prepared_bytes=prepared.size_bytes)
+    return CompiledGraph(FrozenCall(prepared, compiled), report)
 
 
 def _compile(job: Job) -> CompiledGraph:
@@ -205,6 +224,9 @@ def _report(job: Job, compiled: Compiled, driven: Driven, guards: tuple[str, ...
         extern_calls=compiled.extern_calls,
         seconds=job.clock.seconds,
         peak_bytes_predicted=compiled.peak_bytes,
+        rewrites=[
+            {**asdict(item), "sources": list(item.sources)} for item in (*job.rewrites, *compiled.rewrites)
+        ],
         guards="\n".join(guards),
         **_executor_facts(driven),
     )

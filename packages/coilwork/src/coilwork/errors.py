@@ -31,6 +31,10 @@ class CompileError(CoilworkError):
     """A graph could not be compiled and `strict` is on."""
 
 
+class PassError(CoilworkError):
+    """A pass of the user's own failed, or made something that is no graph of the same inputs and outputs."""
+
+
 class BatchVariantError(CompileError):
     """With `batch_invariant`, an operator runs as a kernel of torch's that may give a row other bits in another batch."""
 
@@ -53,6 +57,10 @@ class CoilworkWarning(UserWarning):
 
 class CoilworkFallbackWarning(CoilworkWarning):
     """A graph runs in eager mode because Coilwork could not compile it."""
+
+
+class UncachedPassWarning(CoilworkWarning):
+    """What is compiled is not cached, because a pass or rewrite has no `uuid`."""
 
 
 class NotBuiltYetWarning(CoilworkWarning):

@@ -20,6 +20,7 @@ from coilwork.torch_compat import returned_outputs
 from coilwork.trace import Trace, open_trace
 from coilwork.updates import aligned_updates
 from coilwork_lowering import LayoutOptions
+from coilwork_lowering.rewrites import Fired
 
 Role = Literal["forward", "backward", "inference"]
 
@@ -38,6 +39,7 @@ class Job:
         donated: positions of inputs whose memory is the graph's to overwrite.
         returned: how many of the first outputs the caller gets, rather than the backward graph; `None`: all.
         layout: what decides the layout of convolutions and products; the graphs of a training step come with it decided.
+        rewrites: what rewrites did before, to the captured and the joint graph.
         trace: where stage dumps go.
         clock: times of the stages so far.
     """
@@ -52,6 +54,7 @@ class Job:
     trace: Trace
     donated: tuple[int, ...] = ()
     returned: int | None = None
+    rewrites: tuple[Fired, ...] = ()
     clock: StageClock = field(default_factory=StageClock)
 
     @property
@@ -78,10 +81,23 @@ class Job:
         return value
 
 
+DECIDED: Final = LayoutOptions(layout="captured", pad_products=False)
+"""For graphs whose layouts are decided already."""
+
+
 def open_job(
-    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, role: Role, options: CompileOptions
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    role: Role,
+    options: CompileOptions,
+    rewrites: tuple[Fired, ...] = (),
+    layout: LayoutOptions | None = None,
 ) -> Job:
-    """The job of compiling `gm`.
+    """The job of compiling `gm`, to which `rewrites` have been done already.
+
+    `layout` decides what is laid out otherwise. Default: what the options say for inference graphs, nothing for those that
+    were laid out with their joint graph. With a pass or rewrite that has no uuid, nothing is cached.
 
     Where `torch.use_deterministic_algorithms(True)` holds, floats are not added by atomic operations, whatever `options` say, and
     accelerators leave stores at positions from data to torch.
@@ -94,14 +110,17 @@ def open_job(
         gm = returning_views_of_inputs(gm)
     donated = donated_inputs(gm) if role == "backward" else ()
     returned = returned_outputs() if role == "forward" else None
-    decided = LayoutOptions(layout="captured", pad_products=False)
-    layout = layout_options(options) if role == "inference" else decided
+    if layout is None:
+        layout = layout_options(options) if role == "inference" else DECIDED
     try:
         # torch's own kernels read the setting when they run, ours when they are made
         key_text = f"{graph_key_text(gm, example_inputs)}\n{layout}\n{donated}\n{returned}\n{deterministic=}"
     except UnkeyableGraphError:
         key_text = None
-    facts = options.key_text() + (gm.code if key_text is None else key_text)
+    code = gm.code if key_text is None else key_text
+    if options.unkeyed:
+        key_text = None
+    facts = options.key_text() + code
     graph_id = f"{role}_{hashlib.sha256(facts.encode()).hexdigest()[:10]}"
     return Job(
         gm=gm,
@@ -114,6 +133,7 @@ def open_job(
         trace=open_trace(options.trace, graph_id),
         donated=donated,
         returned=returned,
+        rewrites=rewrites,
     )
 
 

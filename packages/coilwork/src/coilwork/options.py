@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 from coilwork.errors import OptionError
+from coilwork.passes import GraphPass, keys_of, without_uuid
+from coilwork_lowering.rewrites import Rewrite
 
 Mode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
 MODES: Final[tuple[str, ...]] = get_args(Mode)
@@ -136,6 +138,33 @@ class CompileOptions:
             key=True,
         ),
     )
+    freezing: bool = field(
+        default=False,
+        metadata=_about(
+            "in inference, compute once what depends on parameters and buffers alone, batch norms behind convolutions "
+            "included, and again whenever one of them has changed",
+            key=True,
+        ),
+    )
+    skip_rewrites: tuple[str, ...] = field(
+        default=(), metadata=_about("rewrites of graphs that are not done, by name", key=True)
+    )
+    rewrites: tuple[Rewrite, ...] = field(
+        default=(), metadata=_about("rewrites of your own, beside those of Coilwork", key=True)
+    )
+    joint_passes: tuple[GraphPass, ...] = field(
+        default=(),
+        metadata=_about(
+            "functions that change the joint graph of forward and backward before it is partitioned, and inference graphs",
+            key=True,
+        ),
+    )
+    passes: tuple[GraphPass, ...] = field(
+        default=(),
+        metadata=_about(
+            "functions that change each graph that is compiled: forward, backward or inference", key=True
+        ),
+    )
     products: Products = field(
         default="aten",
         metadata=_about(
@@ -202,8 +231,25 @@ class CompileOptions:
 
     def key_text(self) -> str:
         """The settings that change what is compiled, as canonical text."""
-        chosen = [f.name for f in fields(self) if f.metadata.get("key")]
-        return ";".join(f"{name}={getattr(self, name)!r}" for name in sorted(chosen))
+        chosen = sorted(f.name for f in fields(self) if f.metadata.get("key"))
+        return ";".join(f"{name}={self._key_of(name)}" for name in chosen)
+
+    def _key_of(self, name: str) -> str:
+        found = getattr(self, name)
+        return keys_of(found) if name in _CODE else repr(found)
+
+    @property
+    def unkeyed(self) -> tuple[str, ...]:
+        """Names of passes and rewrites that have no `uuid`, which keep what is compiled out of the cache."""
+        return without_uuid([item for name in _CODE for item in getattr(self, name)])
+
+
+# Options that hold code, and how their elements are called in messages.
+_CODE: Final[Mapping[str, str]] = {
+    "rewrites": "list of Rewrite",
+    "joint_passes": "list of callables",
+    "passes": "list of callables",
+}
 
 
 def resolve(
@@ -274,7 +320,10 @@ def option_list() -> tuple[OptionInfo, ...]:
     hints = get_type_hints(CompileOptions)
     return tuple(
         OptionInfo(
-            name=f.name, values=_values(hints[f.name]), default=repr(f.default), effect=f.metadata["effect"]
+            name=f.name,
+            values=_CODE.get(f.name) or _values(hints[f.name]),
+            default=repr(f.default),
+            effect=f.metadata["effect"],
         )
         for f in fields(CompileOptions)
     )
@@ -284,7 +333,7 @@ def _values(expected: Any) -> str:
     if get_origin(expected) is Literal:
         return ", ".join(get_args(expected))
     if get_origin(expected) is tuple:
-        return "list of str"
+        return "list of str" if get_args(expected)[0] is str else "list"
     return str(expected.__name__)
 
 
@@ -312,15 +361,27 @@ def _coerce(name: str, value: object, *, source: str) -> object:
             raise OptionError(code, f"{source}: {name} cannot be {value!r}", remedy=hint)
         return value
     if get_origin(expected) is tuple:
-        if isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value):
+        if isinstance(value, (list, tuple)) and all(_is_item(name, item) for item in value):
             return tuple(value)
     elif type(value) is expected:
         _check_least(name, value, source=source)
         return value
-    kind = "a list of strings" if get_origin(expected) is tuple else f"of type {expected.__name__}"
+    kind = (
+        "a list of strings"
+        if get_origin(expected) is tuple
+        else f"of type {getattr(expected, '__name__', expected)}"
+    )
+    kind = f"a {_CODE[name]}" if name in _CODE else kind
     raise OptionError(
         "bad-option", f"{source}: {name}={value!r} has the wrong type", remedy=f"it must be {kind}"
     )
+
+
+def _is_item(name: str, item: object) -> bool:
+    """Whether `item` may stand in the list that is option `name`."""
+    if name == "rewrites":
+        return isinstance(item, Rewrite)
+    return callable(item) if name in _CODE else isinstance(item, str)
 
 
 def _check_least(name: str, value: object, *, source: str) -> None:
@@ -343,6 +404,12 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
             continue
         name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
         _known(name, source=f"environment variable {variable}")
+        if name in _CODE:
+            raise OptionError(
+                "bad-option",
+                f"environment variable {variable} cannot hold code",
+                remedy=f"torch.compile(..., options={{{name!r}: [...]}})",
+            )
         chosen[name] = _coerce(
             name, _parse(variable, text, hints[name]), source=f"environment variable {variable}"
         )

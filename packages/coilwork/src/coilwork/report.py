@@ -23,6 +23,10 @@ class CompileReport:
         executor: who runs the program: `native`, `python`, or the wrapper that was asked for.
         executor_reason: why it is not the native executor.
         python_calls: operators that the native executor calls through Python, with the reason for each.
+        rewrites: what rewrites did to the graph: of each the name, the level of the graph, how often, and the places in
+            the user's code.
+        prepared: how many values are computed once, from frozen parameters, instead of in each call.
+        prepared_bytes: the memory that they take.
         guards: demands on sizes that compiling added to those of the capture, with operator and line, one per
             line; there should be none.
         fallback: why the graph runs in eager mode instead; empty when it was compiled.
@@ -39,6 +43,9 @@ class CompileReport:
     executor: str = ""
     executor_reason: str = ""
     python_calls: Mapping[str, str] = field(default_factory=dict)
+    rewrites: list[dict[str, object]] = field(default_factory=list)
+    prepared: int = 0
+    prepared_bytes: int = 0
     guards: str = ""
     fallback: str = ""
 
@@ -51,8 +58,10 @@ class CompileReport:
         if self.fallback:
             return f"eager: {self.fallback}"
         seconds = ", ".join(f"{stage} {taken:.3f}" for stage, taken in self.seconds.items())
+        counts = ", ".join(f"{item['name']} x{item['count']}" for item in self.rewrites)
+        rewritten = f"; rewrites: {counts}" if counts else ""
         kept = "from the cache, " if self.cache_hit else ""
         return (
             f"{kept}{self.executor}, {self.kernels} launches of {self.distinct_kernels} kernels, "
-            f"{self.extern_calls} operator calls; seconds: {seconds}"
+            f"{self.extern_calls} operator calls{rewritten}; seconds: {seconds}"
         )

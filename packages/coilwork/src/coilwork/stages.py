@@ -14,6 +14,7 @@ from coilwork.codegens import codegen_for
 from coilwork.invariance import check_batch_invariant
 from coilwork.job import Job
 from coilwork.options import CompileOptions
+from coilwork.rewriting import rewrites_of
 from coilwork.targets import TargetChoice, choose_targets
 from coilwork.trace import Trace
 from coilwork.updates import names_at
@@ -32,6 +33,7 @@ from coilwork_ir.program.verify import verify_program
 from coilwork_ir.program.walk import all_kernels, buffers, walk
 from coilwork_ir.target import Target
 from coilwork_lowering import AddedGuard, LoweringOptions, lay_out_convolutions, lower, pad_products
+from coilwork_lowering.rewrites import Fired, cleaned_up
 from coilwork_scheduler import ScheduleOptions, schedule
 from coilwork_scheduler.explain import explain
 from coilwork_scheduler.memory import PlanOptions, plan
@@ -45,7 +47,7 @@ class Compiled:
     """What the stages produce: a graph, its program, the kernels' sources, and what drives them.
 
     `module` is the Python module; `native` is the same for the native executor, empty if it refuses the program, and
-    `refusal` says why.
+    `refusal` says why. `rewrites` are those done by the stages themselves.
     """
 
     graph: Graph
@@ -56,6 +58,7 @@ class Compiled:
     refusal: str = ""
     constants: Mapping[str, torch.Tensor]
     target: str
+    rewrites: tuple[Fired, ...] = ()
     guards: tuple[AddedGuard, ...] = ()
 
     @property
@@ -83,6 +86,12 @@ def run_stages(job: Job, *, fallback: tuple[str, ...]) -> Compiled:
     gm, options, trace, clock = job.gm, job.options, job.trace, job.clock
     if trace.wanted:
         trace.write("aten.txt", _readable(gm))
+    fired: tuple[Fired, ...] = ()
+    if job.role == "inference":
+        with clock.stage("rewrite"):
+            gm, fired = cleaned_up(gm, rewrites_of("aten", options))
+        if trace.wanted and fired:
+            trace.write("aten.rewritten.txt", _readable(gm))
     with clock.stage("layout"):
         gm, decision = lay_out_convolutions(gm, job.layout)
         gm, padding = pad_products(gm, job.layout)
@@ -123,6 +132,7 @@ def run_stages(job: Job, *, fallback: tuple[str, ...]) -> Compiled:
         refusal=refusal,
         constants=lowered.constants,
         target=targets.main.name,
+        rewrites=fired,
         guards=lowered.guards,
     )
 

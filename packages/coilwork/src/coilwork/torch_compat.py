@@ -183,6 +183,18 @@ def static_input_positions() -> tuple[int, ...]:
     return tuple(metadata.static_input_indices)
 
 
+def is_static_input(value: object) -> bool:
+    """Whether an input of a captured graph is a parameter or buffer of a module, as Dynamo marks them."""
+    return isinstance(value, torch.Tensor) and (
+        isinstance(value, torch.nn.Parameter) or hasattr(value, "_dynamo_static_input_type")
+    )
+
+
+def version_of(tensor: torch.Tensor) -> int:
+    """How often `tensor` has been written into; -1 where torch does not count, in tensors of inference mode."""
+    return -1 if tensor.is_inference() else int(tensor._version)
+
+
 def returned_outputs() -> int | None:
     """How many of the first outputs of the forward graph being compiled go to its caller; `None` if that is not known.
 

@@ -1,0 +1,53 @@
+"""Rewrites of graphs before they are lowered: pairs of a pattern and its replacement, one small value each.
+
+`pattern` and `rewrite` say what a pair is, `engine` applies them, `table` lists all that Coilwork does by itself, and the
+files between hold one kind each.
+"""
+
+from coilwork_lowering.rewrites.batch_norm import FROZEN
+from coilwork_lowering.rewrites.captured import CapturedVocabulary
+from coilwork_lowering.rewrites.clean_up import clean_up, cleaned_up
+from coilwork_lowering.rewrites.condition import (
+    Condition,
+    dtype_among,
+    equals,
+    is_number,
+    like_result,
+    of_rank,
+    same_dtype,
+)
+from coilwork_lowering.rewrites.constants import Prepared, split_constants
+from coilwork_lowering.rewrites.engine import apply_rewrites
+from coilwork_lowering.rewrites.match import Match
+from coilwork_lowering.rewrites.pattern import call, either, items, tensor, value
+from coilwork_lowering.rewrites.rewrite import Fired, Rewrite
+from coilwork_lowering.rewrites.table import REWRITES, chosen
+from coilwork_lowering.rewrites.values import complete_values
+
+__all__ = [
+    "FROZEN",
+    "REWRITES",
+    "CapturedVocabulary",
+    "Condition",
+    "Fired",
+    "Match",
+    "Prepared",
+    "Rewrite",
+    "apply_rewrites",
+    "call",
+    "chosen",
+    "clean_up",
+    "cleaned_up",
+    "complete_values",
+    "dtype_among",
+    "either",
+    "equals",
+    "is_number",
+    "items",
+    "like_result",
+    "of_rank",
+    "same_dtype",
+    "split_constants",
+    "tensor",
+    "value",
+]

@@ -1,0 +1,234 @@
+"""Attention written out, as one operator: `softmax(q @ k.T * scale + mask) @ v`.
+
+It is looked for in captured graphs, before autograd: there a match holds for inference and training alike, since the
+backward is made from what replaces it. The forms are those of Hugging Face's `eager` attention and of plain code. What is
+promised is numerics `fast`: scores are not rounded in between, and a row whose every position is masked by -inf gives
+zeros instead of NaN.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, Final
+
+import torch
+import torch.nn.functional as F
+
+from coilwork_lowering.rewrites.condition import Condition, dtype_among, of_rank, same_dtype, same_sizes
+from coilwork_lowering.rewrites.match import Match
+from coilwork_lowering.rewrites.pattern import Call, Pattern, call, either, tensor, value
+from coilwork_lowering.rewrites.rewrite import Rewrite
+from coilwork_lowering.torch_compat import hint_of, surely
+
+LEAST_BYTES: Final = 8 << 20
+"""On CPUs, written-out attention with fewer bytes of scores is as fast. Measured in f32 with heads of 64 numbers on one core: 24 heads
+of 128 x 128, 1.9 ms written out and 2.1 as one operator; 12 heads of 512 x 512, 13.8 and 11.1."""
+
+LEAST_BYTES_IN_TRAINING: Final = 64 << 20
+"""The same with a backward, which is faster written out (5.8 ms and 7.3; 35.7 and 41.0), but keeps the scores in memory."""
+
+_SCORES: Final = call("matmul", self=tensor("query"), other=tensor("key"))
+_SCALED: Final = either(
+    call("mul", self=_SCORES, other=value("scale"), commutes=("self", "other")),
+    call("div", self=_SCORES, other=value("divisor")),
+    _SCORES,
+)
+_MASKED: Final = either(
+    call(
+        "add",
+        self=call("add", self=_SCALED, other=tensor("bias"), commutes=("self", "other")),
+        other=tensor("mask"),
+        commutes=("self", "other"),
+    ),
+    call("add", self=_SCALED, other=tensor("mask"), commutes=("self", "other")),
+    call("masked_fill", self=_SCALED, mask=tensor("hidden"), value=value("fill")),
+    call("where", condition=tensor("seen"), self=_SCALED, other=value("fill")),
+    call("where", condition=tensor("hidden"), self=value("fill"), other=_SCALED),
+    _SCALED,
+)
+
+
+def _weights(scores: Pattern) -> Pattern:
+    """The softmax of `scores`, perhaps in a wider type, and back in theirs."""
+    wide = either(scores, call("to", self=scores, dtype=value("wider")))
+    found = call("softmax", self=wide, dim=value("dim"), dtype=value("softmax_dtype"))
+    return either(found, call("to", self=found, dtype=value("narrow")))
+
+
+def _attention(weights: Pattern) -> Call:
+    return call("matmul", self=weights, other=tensor("values"))
+
+
+def _dropped(weights: Pattern) -> Pattern:
+    return either(
+        call("dropout", self=weights, p=value("p"), training=value("training"), inplace=value("inplace")),
+        weights,
+    )
+
+
+def _drops(match: Match) -> float:
+    p = match.captures.get("p")
+    return float(p) if match.captures.get("training") and isinstance(p, int | float) else 0.0
+
+
+def _scale_is_known(match: Match) -> bool:
+    scale, divisor = match.captures.get("scale"), match.captures.get("divisor")
+    if scale is None and divisor is None:
+        return True
+    return type(scale) in (int, float) or (type(divisor) in (int, float) and divisor != 0)
+
+
+def _is_last(match: Match) -> bool:
+    return match.captures["dim"] in (-1, match.value("query").dim() - 1)
+
+
+def _batches_agree(match: Match) -> bool:
+    query, key, values = (match.value(name) for name in ("query", "key", "values"))
+    return same_sizes(query.shape[:-2], key.shape[:-2]) and same_sizes(query.shape[:-2], values.shape[:-2])
+
+
+def _types_agree(match: Match) -> bool:
+    """Whether the softmax is in a type that holds the scores, and what follows is in the operands' own."""
+    own = match.value("query").dtype
+    wide = match.captures.get("softmax_dtype") or match.captures.get("wider") or own
+    result = match.captures.get("narrow") or wide
+    return wide in (own, torch.float32, "torch.float32") and result in (own, str(own))
+
+
+def _scores_shape(match: Match) -> tuple[Any, ...]:
+    query, key = match.value("query"), match.value("key")
+    return (*query.shape[:-1], key.shape[-1])
+
+
+def _mask_fits(match: Match) -> bool:
+    """Whether masks broadcast to the scores, without making them larger."""
+    wanted = _scores_shape(match)
+    for name in ("mask", "bias", "hidden", "seen"):
+        if name not in match.captures:
+            continue
+        mask = match.value(name)
+        if not isinstance(mask, torch.Tensor) or mask.dim() > len(wanted):
+            return False
+        if not all(surely(n == 1) or surely(n == m) for n, m in zip(mask.shape[::-1], wanted[::-1])):
+            return False
+        own = match.value("query").dtype if name in ("mask", "bias") else torch.bool
+        if mask.dtype != own:
+            return False
+    return True
+
+
+def _fill_hides(match: Match) -> bool:
+    """Whether what masked scores become hides them, whatever they are: scores vanish beside it."""
+    fill = match.captures.get("fill")
+    if "hidden" not in match.captures and "seen" not in match.captures:
+        return True
+    return isinstance(fill, float) and (fill == float("-inf") or fill <= -1e30)
+
+
+def _never_drops(match: Match) -> bool:
+    return _drops(match) == 0.0
+
+
+def _may_drop(match: Match) -> bool:
+    return 0.0 < _drops(match) < 1.0 and match.captures["inplace"] is False
+
+
+def _mask(added: Any, bias: Any, hidden: Any, seen: Any, fill: Any, dtype: torch.dtype) -> Any:
+    """The mask that the operator takes: of truth values, or of what is added."""
+    if added is not None:
+        return added if bias is None else bias + added
+    if hidden is None and seen is None:
+        return None
+    shown = seen if hidden is None else hidden.logical_not()
+    if fill == float("-inf"):
+        return shown
+    # A finite number leaves a row of which everything is masked with equal weights.
+    return torch.where(shown, shown.new_zeros((), dtype=dtype), fill)
+
+
+def _attend(
+    query: Any,
+    key: Any,
+    values: Any,
+    scale: Any,
+    divisor: Any,
+    mask: Any,
+    bias: Any,
+    hidden: Any,
+    seen: Any,
+    fill: Any,
+    p: Any,
+    training: Any,
+    **rest: Any,
+) -> Any:
+    shown = _mask(mask, bias, hidden, seen, fill, query.value.dtype)
+    factor = float(scale) if scale is not None else 1.0 if divisor is None else 1.0 / divisor
+    # Kernels take four dimensions: of three, the first becomes the batch, with one head.
+    three = query.value.dim() == 3
+    q, k, v = (t.unsqueeze(1) if three else t for t in (query, key.transpose(-2, -1), values))
+    if three and shown is not None and shown.value.dim() == 3:
+        shown = shown.unsqueeze(1)
+    result = F.scaled_dot_product_attention(
+        q, k, v, attn_mask=shown, dropout_p=float(p) if training and p else 0.0, scale=factor
+    )
+    result = result.squeeze(1) if three else result
+    # The kernel's result may lie in memory as it likes, a matrix product's was dense.
+    return result.contiguous()
+
+
+def _pays(match: Match) -> bool:
+    """Whether scores are large enough to be worth keeping on chip. Sizes that are not known count as large."""
+    query = match.value("query")
+    if query.device.type != "cpu":
+        return True
+    trained = torch.is_grad_enabled() and any(
+        match.value(name).requires_grad for name in ("query", "key", "values")
+    )
+    sizes = [hint_of(size) for size in _scores_shape(match)]
+    known = [size for size in sizes if size is not None]
+    scores_bytes = prod(known) * query.element_size()
+    least = LEAST_BYTES_IN_TRAINING if trained else LEAST_BYTES
+    return len(known) < len(sizes) or scores_bytes >= least
+
+
+PAYS: Final = Condition(name="scores are large", holds=_pays)
+
+_CONDITIONS: Final = (
+    PAYS,
+    of_rank("query", 3, 4),
+    of_rank("key", 3, 4),
+    of_rank("values", 3, 4),
+    same_dtype("query", "key", "values"),
+    dtype_among("query", torch.float32, torch.bfloat16, torch.float16),
+    Condition(name="the scale is a number known now", holds=_scale_is_known),
+    Condition(name="softmax is over the last dimension", holds=_is_last),
+    Condition(name="batch dimensions are equal", holds=_batches_agree),
+    Condition(name="the softmax's type holds the scores", holds=_types_agree),
+    Condition(name="masks broadcast to the scores", holds=_mask_fits),
+    Condition(name="what fills masked places hides them", holds=_fill_hides),
+)
+_WITHOUT: Final = Condition(name="no dropout", holds=_never_drops)
+_WITH: Final = Condition(name="dropout of a part", holds=_may_drop)
+
+ATTENTION: Final = Rewrite(
+    name="attention",
+    doc="Attention written out becomes scaled_dot_product_attention, which keeps the scores on chip.",
+    pattern=_attention(_dropped(_weights(_MASKED))),
+    replacement=_attend,
+    conditions=(*_CONDITIONS, _WITHOUT),
+    level="captured",
+    inexact=True,
+)
+
+ATTENTION_WITH_DROPOUT: Final = Rewrite(
+    name="attention-with-dropout",
+    doc="The same with dropout of the weights, where random numbers need not be eager's.",
+    pattern=_attention(_dropped(_weights(_MASKED))),
+    replacement=_attend,
+    conditions=(*_CONDITIONS, _WITH),
+    level="captured",
+    inexact=True,
+    random=True,
+)
+
+ATTENTIONS: Final = (ATTENTION, ATTENTION_WITH_DROPOUT)

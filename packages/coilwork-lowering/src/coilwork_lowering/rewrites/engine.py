@@ -1,0 +1,203 @@
+"""Rewriting a graph: every node is looked up in a table of anchors, and what fits there is replaced, until nothing does."""
+
+from __future__ import annotations
+
+import operator
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Final
+
+from torch import fx
+
+from coilwork_lowering.origins import origin_of
+from coilwork_lowering.rewrites.condition import looks_like
+from coilwork_lowering.rewrites.match import Match, anchors_of, matches_at
+from coilwork_lowering.rewrites.pattern import names_in
+from coilwork_lowering.rewrites.replace import replaced
+from coilwork_lowering.rewrites.rewrite import Fired, Rewrite
+from coilwork_lowering.rewrites.vocabulary import AtenVocabulary, Vocabulary
+from coilwork_lowering.sharing import Memory, escapes, may_share, memory_of, owner_of
+from coilwork_lowering.torch_compat import mode_among
+
+MOST_ROUNDS: Final = 4
+"""How often a graph is looked through; each round after the first sees what those before it made."""
+
+# Values computed in one region are not moved into another: torch decides by these what is saved and what computed again.
+_REGION: Final = ("partitioner_tag", "recompute", "ac_graph_id")
+
+
+@dataclass(slots=True, kw_only=True)
+class _Place:
+    """A graph while it is rewritten.
+
+    `memory` holds for graphs of ATen operators. Of others, whose calls may share memory in ways that only running
+    them tells, replacements are taken to make memory of their own where the captured calls did.
+    """
+
+    vocabulary: Vocabulary
+    mode: AbstractContextManager[object] | None
+    memory: Memory | None
+    writers: tuple[fx.Node, ...]
+
+
+def apply_rewrites(
+    gm: fx.GraphModule, rewrites: Sequence[Rewrite], *, vocabulary: Vocabulary | None = None
+) -> tuple[Fired, ...]:
+    """Replace in `gm`, in place, whatever `rewrites` fit; returns what they did, in the order of `rewrites`.
+
+    A match is refused where a condition fails; where anything between its first and its last call may write into memory;
+    where its calls belong to different regions of a joint graph; where the replacement's results differ from the
+    captured ones in type, shape, device or (unless `restrides`) strides; and where it would make values share memory
+    that callers or writers tell apart. New nodes carry the origin of the root that they replace.
+
+    Raises:
+        KeyError: a pattern names an operator that does not exist.
+    """
+    fired = rewrite_graph(gm.graph, rewrites, vocabulary=vocabulary)
+    if fired:
+        gm.recompile()
+    return fired
+
+
+def rewrite_graph(
+    graph: fx.Graph, rewrites: Sequence[Rewrite], *, vocabulary: Vocabulary | None = None
+) -> tuple[Fired, ...]:
+    """`apply_rewrites` to a graph that is no module yet, or is still being changed."""
+    vocabulary = AtenVocabulary() if vocabulary is None else vocabulary
+    table = anchor_table(rewrites, vocabulary)
+    counts: dict[str, int] = defaultdict(int)
+    sources: dict[str, dict[str, None]] = defaultdict(dict)
+    for _ in range(MOST_ROUNDS):
+        place: _Place | None = None
+        fired = 0
+        for node in list(graph.nodes):
+            candidates = table.get(vocabulary.key(node), ())
+            if not candidates or not node.users:
+                continue
+            place = _place(graph, vocabulary) if place is None else place
+            for rewrite in candidates:
+                origins = _rewritten_at(node, rewrite, place)
+                if origins is not None:
+                    counts[rewrite.name] += 1
+                    sources[rewrite.name].update(dict.fromkeys(origins))
+                    fired += 1
+                    break
+        if not fired:
+            break
+    return tuple(
+        Fired(name=r.name, level=r.level, count=counts[r.name], sources=tuple(sources[r.name]))
+        for r in rewrites
+        if counts[r.name]
+    )
+
+
+def anchor_table(
+    rewrites: Sequence[Rewrite], vocabulary: Vocabulary
+) -> Mapping[Hashable, tuple[Rewrite, ...]]:
+    """The rewrites to try at a call, by its key."""
+    table: dict[Hashable, tuple[Rewrite, ...]] = {}
+    for rewrite in rewrites:
+        for op in anchors_of(rewrite.pattern):
+            for key in vocabulary.keys(op):
+                table[key] = (*table.get(key, ()), rewrite)
+    return table
+
+
+def _place(graph: fx.Graph, vocabulary: Vocabulary) -> _Place:
+    aten = isinstance(vocabulary, AtenVocabulary)
+    return _Place(
+        vocabulary=vocabulary,
+        mode=mode_among(vocabulary.value(node) for node in graph.nodes),
+        memory=memory_of(graph) if aten else None,
+        writers=tuple(node for node in graph.nodes if vocabulary.writes(node)),
+    )
+
+
+def _rewritten_at(node: fx.Node, rewrite: Rewrite, place: _Place) -> tuple[str, ...] | None:
+    """Where the replaced calls come from; `None` if nothing was replaced."""
+    for match in matches_at(node, rewrite.pattern, rewrite.also, place.vocabulary):
+        if _stands(match, place) and all(condition.holds(match) for condition in rewrite.conditions):
+            origins = tuple(_origins(match))
+            if _put_in_place(match, rewrite, place):
+                return origins
+    return None
+
+
+def _origins(match: Match) -> Iterator[str]:
+    for node in match.nodes:
+        origin = origin_of(node)
+        if origin.file:
+            yield f"{origin.file}:{origin.line}"
+
+
+def _stands(match: Match, place: _Place) -> bool:
+    """Whether the calls of a match can be computed together."""
+    if len({tuple(node.meta.get(key) for key in _REGION) for node in match.nodes}) > 1:
+        return False
+    first, last = min(match.nodes), max(match.nodes)
+    return not any(first <= writer <= last for writer in place.writers)
+
+
+def _put_in_place(match: Match, rewrite: Rewrite, place: _Place) -> bool:
+    names = tuple(dict.fromkeys(n for root in (rewrite.pattern, *rewrite.also) for n in names_in(root)))
+    # Further roots may have readers before the last root: all results are made in front of the first one.
+    before = min(match.roots)
+    if len(match.roots) > 1 and any(node > before for node in _leaves(match)):
+        return False
+    results, made = replaced(match, names, rewrite.replacement, before, place.mode)
+    pairs = _pairs(match.roots, results)
+    if pairs is None or not all(_fits(old, new, made, rewrite, place) for old, new in pairs):
+        for node in reversed(made):
+            match.root.graph.erase_node(node)
+        return False
+    for old, new in pairs:
+        old.replace_all_uses_with(new)
+    _erase(match, [old for old, _ in pairs])
+    return True
+
+
+def _leaves(match: Match) -> Iterator[fx.Node]:
+    for captured in match.captures.values():
+        items = captured if isinstance(captured, tuple) else (captured,)
+        yield from (item for item in items if isinstance(item, fx.Node))
+
+
+def _pairs(roots: Sequence[fx.Node], results: Sequence[object]) -> list[tuple[fx.Node, fx.Node]] | None:
+    """(old, new) nodes; of a root of several results, the items that are read. `None` if the replacement refused."""
+    if len(roots) != len(results):
+        return None
+    pairs: list[tuple[fx.Node, fx.Node]] = []
+    for root, result in zip(roots, results, strict=True):
+        if isinstance(result, fx.Node):
+            pairs.append((root, result))
+        elif isinstance(result, list):
+            for user in root.users:
+                if user.target is not operator.getitem or not isinstance(user.args[1], int):
+                    return None
+                new = result[user.args[1]]
+                if not isinstance(new, fx.Node):
+                    return None
+                pairs.append((user, new))
+        else:
+            return None
+    return pairs
+
+
+def _fits(old: fx.Node, new: fx.Node, made: Sequence[fx.Node], rewrite: Rewrite, place: _Place) -> bool:
+    value = place.vocabulary.value
+    if not looks_like(value(new), value(old), strides=not rewrite.restrides):
+        return False
+    if place.memory is None:
+        return True
+    if owner_of(new) not in made:
+        return may_share(old, new, place.memory)
+    return owner_of(old) is old or not (owner_of(old) in place.memory.written or escapes(old))
+
+
+def _erase(match: Match, items: Sequence[fx.Node]) -> None:
+    """Take out the calls that nobody reads any more, readers first."""
+    for node in sorted({*items, *match.nodes}, reverse=True):
+        if not node.users:
+            match.root.graph.erase_node(node)

@@ -1,0 +1,35 @@
+"""Every rewrite that Coilwork does by itself, in the order in which they are tried at one call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from coilwork_lowering.options import RewriteOptions
+from coilwork_lowering.rewrites.attention import ATTENTIONS
+from coilwork_lowering.rewrites.batch_norm import FOLDING
+from coilwork_lowering.rewrites.joining import JOINING
+from coilwork_lowering.rewrites.pointless import POINTLESS
+from coilwork_lowering.rewrites.products import PRODUCTS
+from coilwork_lowering.rewrites.rewrite import Level, Rewrite
+
+REWRITES: Final[tuple[Rewrite, ...]] = (*ATTENTIONS, *FOLDING, *POINTLESS, *JOINING, *PRODUCTS)
+
+
+def chosen(level: Level, options: RewriteOptions, own: Iterable[Rewrite] = ()) -> tuple[Rewrite, ...]:
+    """The rewrites of `level` that `options` allow, and the user's `own` of that level behind them.
+
+    A user's own rewrite is allowed whatever it says of itself: who adds it wants it.
+    """
+    return (
+        *(rewrite for rewrite in REWRITES if rewrite.level == level and _is_allowed(rewrite, options)),
+        *(rewrite for rewrite in own if rewrite.level == level and rewrite.name not in options.skip),
+    )
+
+
+def _is_allowed(rewrite: Rewrite, options: RewriteOptions) -> bool:
+    if rewrite.name in options.skip:
+        return False
+    if rewrite.inexact and options.numerics != "fast":
+        return False
+    return options.random or not rewrite.random

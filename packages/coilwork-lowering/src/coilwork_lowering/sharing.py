@@ -1,0 +1,89 @@
+"""Whose memory values are in, who returns it and who writes into it, in a functional ATen graph."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+
+from torch import fx
+
+from coilwork_lowering.generated import operator as operator_called
+from coilwork_lowering.layout.captured import written_operands
+from coilwork_lowering.torch_compat import Overload, schema_of
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Facts about one graph: the nodes whose memory some call writes into."""
+
+    written: frozenset[fx.Node]
+
+
+def memory_of(graph: fx.Graph) -> Memory:
+    """The facts about `graph`."""
+    written: set[fx.Node] = set()
+    for node in graph.nodes:
+        if node.op != "call_function" or node.target is operator.getitem:
+            continue
+        if isinstance(node.target, Overload):
+            written.update(owner_of(operand) for operand in written_operands(node))
+        else:
+            # a nested graph, or a wrapped call: whatever it is given
+            written.update(owner_of(operand) for operand in node.all_input_nodes)
+    return Memory(frozenset(written))
+
+
+def owner_of(node: fx.Node) -> fx.Node:
+    """The node that made the memory that `node` is in."""
+    while (source := viewed_by(node)) is not None:
+        node = source
+    return node
+
+
+def viewed_by(node: fx.Node) -> fx.Node | None:
+    """The operand whose memory the result of `node` is in; `None` if it has its own."""
+    if node.op != "call_function":
+        return None
+    target, maker = node.target, node
+    if target is operator.getitem:
+        maker = node.all_input_nodes[0]
+        target = maker.target
+    if not isinstance(target, Overload) or not maker.args:
+        return None
+    first = maker.args[0]
+    if not isinstance(first, fx.Node):
+        return None
+    # its schema does not say that it is a view: it views only what nobody else has
+    if operator_called(target) in ("_unsafe_view", "_reshape_alias"):
+        return first
+    arguments = schema_of(target).arguments
+    return first if arguments and arguments[0].alias_info is not None else None
+
+
+def escapes(node: fx.Node) -> bool:
+    """Whether the graph returns `node`, or a view of it."""
+    open_nodes, seen = [node], {node}
+    while open_nodes:
+        for user in open_nodes.pop().users:
+            if user.op == "output":
+                return True
+            if user not in seen and (viewed_by(user) is not None or user.target is operator.getitem):
+                seen.add(user)
+                open_nodes.append(user)
+    return False
+
+
+def may_share(old: fx.Node, new: fx.Node, memory: Memory) -> bool:
+    """Whether readers of `old`, in memory of its own or in another's, may read `new` instead, an earlier node's memory.
+
+    Not where somebody writes into either memory: `old` may be what was there before, or be there to be written into.
+    Nor where the graph returns `old` and its caller would find it in the memory of an input or of another result.
+    """
+    had, has = owner_of(old), owner_of(new)
+    if had is has:
+        return not any(user.op == "output" for user in old.users)
+    if had in memory.written or has in memory.written:
+        return False
+    if not escapes(old):
+        return True
+    return has.op == "call_function" and not escapes(has) and had is old

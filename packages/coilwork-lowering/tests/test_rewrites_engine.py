@@ -1,0 +1,196 @@
+"""The engine: what a match is, where it is refused, and what becomes of the nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from rewritten_graphs import check_same, rewritten, traced
+from torch import Tensor
+
+from coilwork_lowering.options import RewriteOptions
+from coilwork_lowering.rewrites import (
+    REWRITES,
+    Condition,
+    Fired,
+    Rewrite,
+    apply_rewrites,
+    call,
+    chosen,
+    complete_values,
+    either,
+    equals,
+    items,
+    tensor,
+    value,
+)
+
+aten = torch.ops.aten
+X = torch.randn(3, 4)
+
+
+def rewrite(name: str, pattern: Any, replacement: Callable[..., Any], **more: Any) -> Rewrite:
+    return Rewrite(name=name, doc=name, pattern=pattern, replacement=replacement, **more)
+
+
+SUM_OF_LOGS = rewrite(
+    "sum-of-logs",
+    call(
+        "aten.add.Tensor",
+        self=call("aten.log.default", self=tensor("x")),
+        other=call("aten.log.default", self=tensor("y")),
+    ),
+    lambda x, y: aten.log.default(aten.mul.Tensor(x, y)),
+)
+
+
+def test_new_nodes_have_the_origin_and_the_values_of_what_they_replace() -> None:
+    gm = traced(lambda x: x.exp().log() + x.log(), (X.abs(),))
+    for node in gm.graph.nodes:
+        node.meta["stack_trace"] = f'File "model.py", line {len(node.name)}, in f\n  code'
+        node.meta["nn_module_stack"] = {"a": ("L['self'].block", "Block")}
+    (fired,) = apply_rewrites(gm, [SUM_OF_LOGS])
+    new = [node for node in gm.graph.nodes if node.target in (aten.mul.Tensor, aten.log.default)]
+    assert [node.meta["val"].shape for node in new] == [X.shape] * 2
+    assert {node.meta["stack_trace"] for node in new} == {'File "model.py", line 3, in f\n  code'}
+    assert all(node.meta["nn_module_stack"] for node in new)
+    assert fired == Fired(name="sum-of-logs", level="aten", count=1, sources=("model.py:3", "model.py:5"))
+
+
+def test_inner_calls_with_other_readers_refuse_unless_shared() -> None:
+    def function(x: Tensor) -> Any:
+        log = x.log()
+        return log + x.log(), log * 2
+
+    gm = traced(function, (X.abs(),))
+    assert apply_rewrites(gm, [SUM_OF_LOGS]) == ()
+    twice = rewrite(
+        "half",
+        call("aten.neg.default", self=call("aten.exp.default", self=tensor("x"), shared=True)),
+        lambda x: aten.neg.default(aten.exp.default(x)),
+        conditions=(Condition(name="never", holds=lambda match: False),),
+    )
+    assert rewritten(lambda x: (-x.exp(), x.exp().sin()), (X,), [twice]).names == ()
+
+
+def test_commuting_operands_and_repeated_names() -> None:
+    square = rewrite(
+        "x-times-exp-x",
+        call(
+            "aten.mul.Tensor",
+            self=tensor("x"),
+            other=call("aten.exp.default", self=tensor("x")),
+            commutes=("self", "other"),
+        ),
+        lambda x: aten.mul.Tensor(x, aten.exp.default(x)),
+        conditions=(Condition(name="x is an input", holds=lambda m: m.captures["x"].op == "placeholder"),),
+    )
+    for function, fits in (
+        (lambda x: x * x.exp(), True),
+        (lambda x: x.exp() * x, True),
+        (lambda x: (x + 1) * x.exp(), False),
+    ):
+        gm = traced(function, (X,))
+        assert len(apply_rewrites(gm, [square])) == int(fits)
+
+
+def test_parameters_that_are_not_named_must_have_their_defaults() -> None:
+    plain = rewrite("plain", call("aten.add.Tensor", self=tensor("x"), other=tensor("y")), lambda x, y: x)
+    x = torch.zeros(3, 4)
+    assert rewritten(lambda x: torch.add(x.sin(), x, alpha=2).exp(), (x,), [plain]).names == ()
+    assert rewritten(lambda x: torch.add(x.sin(), x).exp(), (x,), [plain]).names == ("plain",)
+
+
+def test_several_roots_become_several_results() -> None:
+    both = rewrite(
+        "sine-and-cosine",
+        call("aten.sin.default", self=tensor("x")),
+        lambda x: [
+            aten.neg.default(aten.sin.default(aten.neg.default(x))),
+            aten.cos.default(aten.neg.default(x)),
+        ],
+        also=(call("aten.cos.default", self=tensor("x")),),
+        conditions=(Condition(name="x is an input", holds=lambda m: m.captures["x"].op == "placeholder"),),
+    )
+    made = check_same(lambda x: (x.exp(), x.sin() + x.cos()), (X,), [both])
+    assert made.names == ("sine-and-cosine",)
+    assert made.calls().count("aten.neg.default") == 3
+
+
+def test_roots_of_several_results_become_lists() -> None:
+    halves = rewrite(
+        "split-in-two",
+        call("aten.split.Tensor", self=tensor("x"), split_size=value("size"), dim=value("dim")),
+        lambda x, size, dim: [aten.slice.Tensor(x, dim, k * size, (k + 1) * size) for k in range(2)],
+        conditions=(equals("size", 2),),
+    )
+    made = check_same(lambda x: [p.sin() for p in x.split(2, 1)], (X,), [halves])
+    assert made.names == ("split-in-two",) and "aten.split.Tensor" not in made.calls()
+
+
+def test_what_the_replacement_refuses_or_gets_wrong_leaves_the_graph_alone() -> None:
+    sine = call("aten.sin.default", self=tensor("x"))
+    for wrong in (
+        lambda x: None,
+        lambda x: aten.sum.default(x),
+        lambda x: aten.sin.default(aten.t.default(x)),
+        lambda x: torch.ops.prims.convert_element_type.default(x, torch.float64),
+    ):
+        gm = traced(lambda x: x.sin() * 2, (X,))
+        before = str(gm.graph)
+        assert apply_rewrites(gm, [rewrite("wrong", sine, wrong)]) == ()
+        assert str(gm.graph) == before
+
+
+def test_writes_between_the_calls_of_a_match_refuse() -> None:
+    def function(x: Tensor, y: Tensor) -> Tensor:
+        left = x.log()
+        aten.copy_(y, y + 1)
+        return left + y.log()
+
+    gm = traced(function, (X.abs(), X.abs()))
+    assert apply_rewrites(gm, [SUM_OF_LOGS]) == ()
+
+
+@pytest.mark.parametrize("key", ["partitioner_tag", "recompute", "ac_graph_id"])
+def test_calls_of_different_regions_stay_apart(key: str) -> None:
+    gm = traced(lambda x: x.log() + x.exp().log(), (X.abs(),))
+    next(node for node in gm.graph.nodes if node.target is aten.log.default).meta[key] = 1
+    assert apply_rewrites(gm, [SUM_OF_LOGS]) == ()
+
+
+def test_an_unknown_operator_is_an_error() -> None:
+    with pytest.raises(KeyError, match=r"aten\.sinn\.default"):
+        rewritten(
+            torch.sin, (X,), [rewrite("typo", call("aten.sinn.default", self=tensor("x")), lambda x: x)]
+        )
+
+
+def test_a_pattern_needs_a_call_at_its_root() -> None:
+    with pytest.raises(ValueError, match="needs a name, and calls"):
+        rewrite("leaf", either(tensor("x"), items("y")), lambda x: x)
+
+
+def test_every_rewrite_has_a_name_of_its_own_and_says_what_it_does() -> None:
+    names = [rewrite.name for rewrite in REWRITES]
+    assert len(set(names)) == len(names)
+    assert all(rewrite.doc.endswith(".") for rewrite in REWRITES)
+
+
+def test_skipped_and_inexact_rewrites_are_not_chosen() -> None:
+    def names(**how: Any) -> set[str]:
+        return {rewrite.name for rewrite in chosen("aten", RewriteOptions(**how))}
+
+    assert "clone" in names() and "clone" not in names(skip=("clone",))
+    assert names(numerics="eager") < names()
+
+
+def test_values_of_new_nodes_are_completed() -> None:
+    gm = traced(torch.sin, (X,))
+    (sine,) = (node for node in gm.graph.nodes if node.op == "call_function")
+    with gm.graph.inserting_after(sine):
+        summed = gm.graph.call_function(aten.sum.dim_IntList, (sine, [1]))
+    assert complete_values(gm) == 1
+    assert summed.meta["val"].shape == (3,)

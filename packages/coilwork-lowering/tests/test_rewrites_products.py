@@ -1,0 +1,59 @@
+"""Products and their bias."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from rewritten_graphs import check_same, rewritten
+from torch import Tensor
+
+from coilwork_lowering.options import RewriteOptions
+from coilwork_lowering.rewrites import chosen
+from coilwork_lowering.rewrites.products import PRODUCTS
+
+A, B, BIAS = torch.randn(4, 6), torch.randn(6, 5), torch.randn(5)
+
+FIRES: dict[str, Callable[..., Any]] = {
+    "returned": lambda a, b, bias: a @ b + bias,
+    "the other way round": lambda a, b, bias: bias + a @ b,
+    "read by a product": lambda a, b, bias: (a @ b + bias) @ b.t(),
+    "of more dimensions": lambda a, b, bias: (a.view(2, 2, 6) @ b + bias).sum(-1),
+}
+
+
+@pytest.mark.parametrize("case", FIRES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_becomes_one_call(case: str, dtype: torch.dtype) -> None:
+    inputs = tuple(t.to(dtype) for t in (A, B, BIAS))
+    tolerance = {"rtol": 1e-5, "atol": 1e-5} if dtype is torch.float32 else {"rtol": 2e-2, "atol": 6e-2}
+    made = check_same(FIRES[case], inputs, PRODUCTS, **tolerance)
+    assert made.names == ("add-to-addmm",) and "aten.add.Tensor" not in made.calls()
+
+
+def product_has_another_reader(a: Tensor, b: Tensor, bias: Tensor) -> Any:
+    found = a @ b
+    return found + bias, found
+
+
+STAYS: dict[str, Callable[..., Any]] = {
+    "a kernel adds it for free": lambda a, b, bias: torch.sin(a @ b + bias),
+    "a multiple": lambda a, b, bias: torch.add(a @ b, bias, alpha=2),
+    "a number per row": lambda a, b, bias: a[:, :5] @ b[:5] + bias[:4].unsqueeze(1),
+    "a whole matrix": lambda a, b, bias: a @ b + (a @ b).sin(),
+    "another type": lambda a, b, bias: a @ b + bias.double(),
+    "another reader": product_has_another_reader,
+}
+
+
+@pytest.mark.parametrize("case", STAYS)
+def test_stays(case: str) -> None:
+    assert rewritten(STAYS[case], (A, B, BIAS), PRODUCTS).names == ()
+
+
+@pytest.mark.parametrize("numerics", ["eager", "strict"])
+def test_is_for_fast_numerics_alone(numerics: Any) -> None:
+    names = {rewrite.name for rewrite in chosen("aten", RewriteOptions(numerics=numerics))}
+    assert "add-to-addmm" not in names and "times-one" in names

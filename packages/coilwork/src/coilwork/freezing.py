@@ -1,0 +1,81 @@
+"""Inference with frozen parameters: what depends on them alone is computed once, and again when one has changed."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from coilwork.executors import Call
+from coilwork.torch_compat import version_of
+from coilwork_lowering.rewrites import Prepared
+
+_Stamp = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """Prepared values, and the tensors that they were made from."""
+
+    sources: tuple[weakref.ref[torch.Tensor], ...]
+    stamp: _Stamp
+    values: tuple[torch.Tensor, ...]
+
+
+class FrozenCall:
+    """A call of the main graph behind its preparation, by the boxed convention: one list of inputs, which is emptied.
+
+    Before each call, every source is asked whether it is the tensor that it was, in the same memory and with the same
+    version; if one is not, the values are prepared again. Writes that torch does not count, as those through `.data`, go
+    unseen. Tensors made in inference mode have no version: with one among the sources, every call prepares.
+    """
+
+    _boxed_call = True
+
+    def __init__(self, prepared: Prepared, call: Call) -> None:
+        self._prepared = prepared
+        self._call = call
+        self._state: _State | None = None
+        self.preparations = 0
+
+    def __call__(self, args: list[Any]) -> Sequence[Any]:
+        sources = [args[position] for position in self._prepared.sources]
+        state = self._state
+        if state is None or not _is_current(state, sources):
+            # another thread may do the same: whoever is last leaves its values, which are equal
+            state = _State(
+                sources=tuple(weakref.ref(source) for source in sources),
+                stamp=_stamp(sources),
+                values=self._values(sources),
+            )
+            self._state = state
+            self.preparations += 1
+        given = [args[position] for position in self._prepared.kept]
+        args.clear()
+        given.extend(state.values)
+        return self._call(given)
+
+    def _values(self, sources: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        with torch.no_grad():
+            made = self._prepared.preparation(*sources)
+        return tuple(_laid_out(value, like) for value, like in zip(made, self._prepared.values, strict=True))
+
+
+def _is_current(state: _State, sources: Sequence[torch.Tensor]) -> bool:
+    same = all(known() is source for known, source in zip(state.sources, sources, strict=True))
+    return same and state.stamp == _stamp(sources) and all(version >= 0 for _, version in state.stamp)
+
+
+def _stamp(sources: Sequence[torch.Tensor]) -> _Stamp:
+    return tuple((source.data_ptr(), version_of(source)) for source in sources)
+
+
+def _laid_out(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """`value` with the strides that the main graph was compiled for."""
+    if value.stride() == like.stride():
+        return value
+    made = torch.empty_strided(value.shape, like.stride(), dtype=value.dtype, device=value.device)
+    return made.copy_(value)
