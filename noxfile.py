@@ -204,9 +204,10 @@ def package(session: nox.Session, name: str) -> None:
 def integration(session: nox.Session) -> None:
     """The CPU integration tests on all wheels together, the architecture test among them."""
     install_ours(session, "coilwork[demo,gpu,redis,test]")
+    session.install("-q", "pytest-xdist", *CONSTRAINTS)
     # fmt: off
     session.run("pytest", "integration_tests", "-q", "-m", "not gpu", "--ignore=integration_tests/consumers",
-                *report(session), *session.posargs)
+                "-n", "2", "--dist", "loadfile", *report(session), *session.posargs)
     # fmt: on
 
 

@@ -25,7 +25,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SESSIONS_AT_A_TIME = 2
-SESSION_LIMIT_S = 25 * 60
+SESSION_LIMIT_S = 40 * 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
