@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -219,3 +220,15 @@ def test_a_worker_that_dies_costs_one_program(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(command, "Worker", Dying)
     kinds = [r["kind"] for r in command.findings(0, 5, seconds=60, limit_s=1, shrinking_s=0)]
     assert kinds == ["ok", "ok", "crash", "ok", "ok"]
+
+
+def test_operands_that_give_billions_of_elements_are_not_drawn() -> None:
+    # a [100, 100, 1, 1] beside a [3, 70001]
+    program = generate(31267)
+    assert all(math.prod(value.shape) < 10**8 for value in materialize(program))
+
+
+def test_a_program_that_cannot_be_drawn_is_reported_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert command._source(3) == generate(3).source() + "\n"
+    monkeypatch.setattr(command, "START_LIMIT_S", 0.01)
+    assert command._source(3).startswith("# seed 3 cannot be drawn")

@@ -58,6 +58,20 @@ class Worker:
         self._process.stdout.close()
 
 
+def _source(seed: int) -> str:
+    """The program's, if drawing it ends: that may be what a worker died of."""
+    drawing = [
+        sys.executable,
+        "-c",
+        f"from integration_tests.fuzz.generate import generate; print(generate({seed}).source())",
+    ]
+    try:
+        drawn = subprocess.run(drawing, capture_output=True, text=True, timeout=START_LIMIT_S, check=True)
+    except subprocess.SubprocessError as error:
+        return f"# seed {seed} cannot be drawn: {error}"
+    return drawn.stdout
+
+
 def findings(
     first: int, count: int, *, seconds: float, limit_s: float, shrinking_s: float
 ) -> Iterator[dict[str, Any]]:
@@ -73,7 +87,7 @@ def findings(
                 answer = worker.answer(limit)
                 if isinstance(answer, str):
                     kind = "crash" if answer == "died" else "timeout"
-                    yield {"seed": seed, "kind": kind, "detail": answer, "script": generate(seed).source()}
+                    yield {"seed": seed, "kind": kind, "detail": answer, "script": _source(seed)}
                     seed += 1
                     break
                 limit = limit_s + shrinking_s

@@ -7,6 +7,7 @@ operations that jump take exact values alone.
 
 from __future__ import annotations
 
+import math
 import random
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +21,7 @@ from torch import Tensor
 from integration_tests.fuzz.program import INTEGERS, Input, Program, Step, materialize, plain, widened
 
 MOST_ELEMENTS = 400_000
+MOST_MADE = 50_000_000
 MOST_ABS = 1e4
 _NAME = re.compile(r"\b[xv]\d+\b")
 SCALARS = ("2.0", "0.5", "-1.25", "3.0", "-1", "2", "3", "1", "0.1")
@@ -94,7 +96,11 @@ class Draw:
             pairs = zip(reversed(shape), reversed(value.shape))
             return all(m == n or 1 in (m, n) for m, n in pairs) and condition(value)
 
-        return self.pick(fits, exact=exact)
+        found = self.pick(fits, exact=exact)
+        # smaller ones that are too large are seen when they are made
+        if math.prod(torch.broadcast_shapes(shape, self.tensor(found).shape)) > MOST_MADE:
+            raise NoValueError(f"{name} and {found} give too many elements")
+        return found
 
     def dim(self, name: str) -> int:
         """A dimension, often counted from the end."""
