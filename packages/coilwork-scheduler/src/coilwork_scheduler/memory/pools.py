@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
-from coilwork_ir.buffers import Buffer, Ref, references
-from coilwork_ir.index import Const, Expr, Mul, as_expr, node, product
+from coilwork_ir.buffers import Buffer
+from coilwork_ir.index import Expr, as_expr
 from coilwork_ir.program.nodes import (
     Alloc,
     AllocPool,
@@ -27,16 +27,13 @@ from coilwork_ir.program.nodes import (
     PoolView,
     Program,
     Reinterpret,
-    Return,
     Reuse,
     WhileCall,
 )
-from coilwork_scheduler.memory.packing import ALIGNMENT, Interval, pack
+from coilwork_scheduler.memory.blocks import Block, Bytes, blocks_of
+from coilwork_scheduler.memory.packing import Interval, pack
 from coilwork_scheduler.memory.peak import PeakMeter
 from coilwork_scheduler.memory.storage import StorageTable
-
-Bytes = tuple[int, ...]
-"""Bytes as coefficients: how many times each of the products of sizes that occur in the program."""
 
 MOST_PRODUCTS: Final = 12
 FEWEST_MEMBERS: Final = 2
@@ -50,35 +47,13 @@ FEWEST_PLACEMENTS: Final = 8000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Block:
-    """Memory of the program's, from the instruction that defines it to the one that frees it, which it is not alive in.
-
-    Attributes:
-        root: the buffer that is allocated.
-        size: as the peak counts it.
-        product: number of the product that a member's size is a multiple of; -1 for what is no candidate.
-    """
-
-    root: Buffer
-    start: int
-    end: int
-    size: Bytes
-    product: int
-
-    @property
-    def device(self) -> str:
-        """Where it is."""
-        return self.root.device
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Pool:
     """Members with their offsets, each in multiples of its own product, and how many of each the pool takes.
 
     It is there from its first member's start to its last's end.
     """
 
-    members: tuple[_Block, ...]
+    members: tuple[Block, ...]
     offsets: tuple[int, ...]
     size: Bytes
     start: int
@@ -92,7 +67,7 @@ def with_pools(program: Program, table: StorageTable, *, slack_bytes: int) -> Pr
     do. Deterministic; linear in the number of instructions: the number of attempts is bounded.
     """
     products: dict[Expr, int] = {as_expr(1): 0}
-    blocks = _blocks(program, table, products)
+    blocks = blocks_of(program, table, products)
     if len(products) > MOST_PRODUCTS:
         return program
     width = len(products)
@@ -115,124 +90,13 @@ def with_pools(program: Program, table: StorageTable, *, slack_bytes: int) -> Pr
     return _rewritten(program, blocks, pools, tuple(products))
 
 
-# What there is
-
-
-def _blocks(program: Program, table: StorageTable, products: dict[Expr, int]) -> list[_Block]:
-    """All memory that `program` comes to have, in the order of definition; fills `products`."""
-    groups = _Groups(len(table.storages))
-    starts: dict[int, int] = {}
-    ends: dict[int, int] = {}
-    allocated: set[int] = set()
-    for number, instruction in enumerate(program.instructions):
-        match instruction:
-            case Alloc(buffer=buffer):
-                starts[table.of[buffer.name]] = number
-                allocated.add(table.of[buffer.name])
-            case Reuse(buffer=buffer, source=source) | Reinterpret(buffer=buffer, source=source):
-                groups.join(table.of[source], table.of[buffer.name])
-            case ExternCall() | CondCall() | WhileCall():
-                for output in instruction.outputs:
-                    if isinstance(output, Buffer):
-                        starts.setdefault(table.of[output.name], number)
-            case Free(names=names):
-                # the last one counts: an input whose memory a result took over is freed by name only
-                for name in names:
-                    ends[groups.first(table.of[name])] = number
-            case Return(values=values):
-                for value in values:
-                    if isinstance(value, Ref):
-                        ends.pop(groups.first(table.of[value.name]), None)
-            case _:
-                pass
-    kept = _kept(program, table)
-    outside = {groups.first(position) for position in kept}
-    given = {
-        groups.first(p) for p, s in enumerate(table.storages) if s.owner in ("input", "donated", "constant")
-    }
-    made = []
-    for position, start in sorted(starts.items(), key=lambda item: item[1]):
-        if groups.first(position) != position or position in given:
-            continue
-        end = ends.get(position, len(program.instructions))
-        size, which = _size(table.storages[position].size_bytes, products)
-        free = position in allocated and position not in outside and position in ends
-        made.append(
-            _Block(
-                root=table.storages[position].root,
-                start=start,
-                end=end,
-                size=size,
-                product=which if free else -1,
-            )
-        )
-    return made
-
-
-def _kept(program: Program, table: StorageTable) -> frozenset[int]:
-    """Storages that are returned, or seen by an operator that might keep them.
-
-    Results of ATen's operators that share an operand's memory are known (`Extern.aliases`), and belong to its storage.
-    """
-    names: list[str] = []
-    for instruction in program.instructions:
-        if isinstance(instruction, ExternCall) and not instruction.target.startswith("aten."):
-            given = (*instruction.args, *(value for _, value in instruction.kwargs))
-            names += [name for value in given for name in references(value)]
-            names += [name for _, name in instruction.out]
-        if isinstance(instruction, Return):
-            names += [value.name for value in instruction.values if isinstance(value, Ref)]
-    return frozenset(table.of[name] for name in names)
-
-
-class _Groups:
-    """Storages whose memory was handed on from one to the other; the first to have it stands for them."""
-
-    def __init__(self, count: int) -> None:
-        self._before = list(range(count))
-
-    def first(self, position: int) -> int:
-        """The storage that had the memory first."""
-        while self._before[position] != position:
-            self._before[position] = self._before[self._before[position]]
-            position = self._before[position]
-        return position
-
-    def join(self, source: int, position: int) -> None:
-        """`position` has the memory of `source` now."""
-        if source != position:
-            self._before[self.first(position)] = self.first(source)
-
-
-def _size(size_bytes: Expr, products: dict[Expr, int]) -> tuple[Bytes, int]:
-    """The coefficients of a size, and the number of its product if a member of a pool may have such a size, else -1."""
-    factor, of = _split(size_bytes)
-    number = products.setdefault(of, len(products))
-    if number == 0:
-        factor = -(-factor // ALIGNMENT) * ALIGNMENT
-    places = factor > 0 and factor % ALIGNMENT == 0
-    return (0,) * number + (factor,), number if places else -1
-
-
-def _split(size: Expr) -> tuple[int, Expr]:
-    """`size` as a number times an expression; 1 times itself if it is no product."""
-    match node(size):
-        case Const(value):
-            return value, as_expr(1)
-        case Mul((first, *rest)):
-            match node(first):
-                case Const(value) if value > 0:
-                    return value, product(rest)
-    return 1, size
-
-
 # What goes together
 
 
 class _Room:
     """Bytes alive at each instruction, pools included, and how many there may be; and how many placements may be tried."""
 
-    def __init__(self, blocks: Sequence[_Block], length: int, width: int, slack_bytes: int) -> None:
+    def __init__(self, blocks: Sequence[Block], length: int, width: int, slack_bytes: int) -> None:
         self.live = _profile(blocks, length, width)
         self.placements = max(FEWEST_PLACEMENTS, PLACEMENTS_EACH * len(blocks))
         self._most = [(most[0] + slack_bytes, *most[1:]) for most in _largest(self.live)]
@@ -260,7 +124,7 @@ class _Room:
             )
 
 
-def _profile(blocks: Collection[_Block], end: int, width: int, start: int = 0) -> list[Bytes]:
+def _profile(blocks: Collection[Block], end: int, width: int, start: int = 0) -> list[Bytes]:
     """Bytes of `blocks` alive at each instruction from `start` to before `end`."""
     change = [[0] * width for _ in range(end - start + 1)]
     for block in blocks:
@@ -288,7 +152,7 @@ def _largest(totals: Sequence[Bytes]) -> list[Bytes]:
     return found[:MOST_PRODUCTS]
 
 
-def _pools(candidates: Sequence[_Block], room: _Room, depth: int) -> list[_Pool]:
+def _pools(candidates: Sequence[Block], room: _Room, depth: int) -> list[_Pool]:
     """Pools of `candidates` that there is room for."""
     if len(candidates) < FEWEST_MEMBERS or depth > MOST_SPLITS or room.placements < len(candidates):
         return []
@@ -310,7 +174,7 @@ def _pools(candidates: Sequence[_Block], room: _Room, depth: int) -> list[_Pool]
     return found
 
 
-def _without_the_largest(candidates: Sequence[_Block], room: _Room) -> _Pool | None:
+def _without_the_largest(candidates: Sequence[Block], room: _Room) -> _Pool | None:
     """A pool of most of `candidates`: all but those above some size."""
     sizes = sorted({max(block.size) for block in candidates}, reverse=True)
     for limit in sizes[1 : 1 + THRESHOLDS]:
@@ -341,7 +205,7 @@ def _lower_part(whole: _Pool, room: _Room) -> _Pool | None:
     return None
 
 
-def _packed(blocks: Sequence[_Block], room: _Room) -> _Pool:
+def _packed(blocks: Sequence[Block], room: _Room) -> _Pool:
     """Offsets for `blocks`: each product has a part of the pool to itself."""
     room.placements -= len(blocks)
     offsets = [0] * len(blocks)
@@ -365,7 +229,7 @@ def _packed(blocks: Sequence[_Block], room: _Room) -> _Pool:
 
 
 def _rewritten(
-    program: Program, blocks: Sequence[_Block], pools: Sequence[_Pool], products: Sequence[Expr]
+    program: Program, blocks: Sequence[Block], pools: Sequence[_Pool], products: Sequence[Expr]
 ) -> Program:
     names = _pool_names(program, len(pools))
     views: dict[str, PoolView] = {}
@@ -423,7 +287,7 @@ def _pool_names(program: Program, count: int) -> list[str]:
 
 
 def _peak(
-    program: Program, blocks: Sequence[_Block], pools: Sequence[_Pool], products: Sequence[Expr]
+    program: Program, blocks: Sequence[Block], pools: Sequence[_Pool], products: Sequence[Expr]
 ) -> Expr | None:
     """The peak with pools: the pools' bytes, and those of what is allocated by itself, not rounded."""
     if program.peak_bytes is None:
