@@ -349,9 +349,27 @@ def strided_anew(x: Tensor) -> Tensor:
     return windows + 1
 
 
+def placed_before_a_slice_changes(x: Tensor) -> Tensor:
+    windows = x.as_strided((5, 2), (2, 1), 5)
+    x[8:].add_(100)
+    return windows + 1
+
+
+def placed_before_a_row_changes(x: Tensor) -> Tensor:
+    windows = x[1:].as_strided((5, 2), (2, 1), 5)
+    x.view(4, 5)[1].mul_(2)
+    x.view(4, 5).diagonal().sub_(7)
+    return windows + x.as_strided((5, 2), (1, 2), 4)
+
+
 @pytest.mark.parametrize("offset", [0, 3])
-def test_as_strided(offset: int) -> None:
-    agrees(strided_anew, compiled(strided_anew), lambda: [numbers(30)[offset : offset + 20]])
+@pytest.mark.parametrize(
+    "function",
+    [strided_anew, placed_before_a_slice_changes, placed_before_a_row_changes],
+    ids=lambda f: f.__name__,
+)
+def test_as_strided(function: Function, offset: int) -> None:
+    agrees(function, compiled(function), lambda: [numbers(30)[offset : offset + 20]])
 
 
 def placed_in_storage(x: Tensor) -> Tensor:

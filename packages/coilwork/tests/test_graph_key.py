@@ -39,8 +39,9 @@ def test_names_of_nodes_do_not_count() -> None:
         torch.ones(3, 2).t(),
         torch.ones(2, 3, 1),
         torch.ones(2, 3, device="meta"),
+        torch.ones(7)[1:].view(2, 3),
     ],
-    ids=["dtype", "shape", "strides", "rank", "device"],
+    ids=["dtype", "shape", "strides", "rank", "device", "offset"],
 )
 def test_layouts_count(other: torch.Tensor) -> None:
     assert key(scale, torch.ones(2, 3)) != key(scale, other)

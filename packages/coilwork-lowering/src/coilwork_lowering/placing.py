@@ -17,6 +17,11 @@ from coilwork_lowering.torch_compat import Overload, schema_of
 from coilwork_lowering.values import TensorValue, coordinate_symbols, whole
 
 _SCATTER: Final = torch.ops.aten.as_strided_scatter.default
+_COPIES: Final = (
+    torch.ops.aten.slice_scatter.default,
+    torch.ops.aten.select_scatter.default,
+    torch.ops.aten.diagonal_scatter.default,
+)
 
 
 def box_in(whole: torch.Tensor, size: Any, stride: Any, offset: Any) -> tuple[int, ...] | None:
@@ -51,6 +56,20 @@ def begins_with_an_input(node: object) -> bool:
     while isinstance(node, torch.fx.Node) and (_shares_memory(node) or node.target is _SCATTER):
         node = node.args[0]
     return isinstance(node, torch.fx.Node) and node.op == "placeholder"
+
+
+def kept_offset(node: object) -> Any:
+    """How much further in its storage `node` begins than its fake tensor says: as far as the input that it is a copy of.
+
+    The functions that replace a part of a tensor copy it with its storage; only their fake tensors begin at 0.
+    """
+    copied = False
+    while isinstance(node, torch.fx.Node) and (_shares_memory(node) or node.target in _COPIES):
+        copied |= node.target in _COPIES
+        node = node.args[0]
+    if not copied or not isinstance(node, torch.fx.Node) or node.op != "placeholder":
+        return 0
+    return node.meta["val"].storage_offset()
 
 
 def _shares_memory(node: torch.fx.Node) -> bool:

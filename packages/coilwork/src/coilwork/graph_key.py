@@ -93,12 +93,13 @@ def _value_text(value: object) -> str:
     match value:
         case torch.Tensor():
             shape = ",".join(str(extent) for extent in value.shape)
-            strides = (
-                ",".join(str(s) for s in value.stride())
-                if value.layout == torch.strided
-                else str(value.layout)
-            )
-            return f"{value.dtype}[{shape}]({strides}){value.device}"
+            if value.layout != torch.strided:
+                return f"{value.dtype}[{shape}]({value.layout}){value.device}"
+            strides = ",".join(str(s) for s in value.stride())
+            # decides on alignment, and on what lies at a place in the storage
+            offset = value.storage_offset()
+            begins = "" if type(offset) is int and offset == 0 else f"+{offset}"
+            return f"{value.dtype}[{shape}]({strides}){begins}{value.device}"
         case None | bool() | int() | float() | str():
             return repr(value)
         case torch.SymInt() | torch.SymFloat() | torch.SymBool():

@@ -10,7 +10,7 @@ from coilwork_ir.index import Expr, as_expr, as_int, maximum, minimum, provably_
 from coilwork_lowering import view_maps
 from coilwork_lowering.builder import Builder, dtype_of
 from coilwork_lowering.ops.elementwise import overloads
-from coilwork_lowering.placing import begins_with_an_input
+from coilwork_lowering.placing import begins_with_an_input, kept_offset
 from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, as_size, wrap_dim
 from coilwork_lowering.scalar_math import to_dtype
 from coilwork_lowering.values import TensorValue, Value
@@ -144,7 +144,7 @@ def _as_strided(builder: Builder, call: Call) -> Value:
     placed = builder.placed(call.tensor("self"), builder.sizes.exprs(fake.stride()))
     owner, start = builder.memory(placed.buffer.name)
     # where the storage begins, relative to the owner's first element
-    origin = start - builder.sizes.expr(fake.storage_offset())
+    origin = start - builder.sizes.expr(fake.storage_offset() + kept_offset(call.node.args[0]))
     wanted = call["storage_offset"]
     if wanted is not None and begins_with_an_input(call.node.args[0]):
         raise NotLowered("a place in the storage of an input, which may begin elsewhere in the next call")
