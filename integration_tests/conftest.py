@@ -1,10 +1,31 @@
-"""Puts the repository's root on the path, for `benchmarks` and `integration_tests` themselves."""
+"""Puts the repository's root on the path, for `benchmarks` and `integration_tests` themselves; caches of a file's own."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 ROOT = str(Path(__file__).resolve().parents[1])
 if ROOT not in sys.path:
     sys.path.insert(0, ROOT)
+
+
+@pytest.fixture(scope="module")
+def kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for what the tests of one file compile."""
+    return tmp_path_factory.mktemp("kernels")
+
+
+@pytest.fixture
+def own_caches(monkeypatch: pytest.MonkeyPatch, kernel_cache: Path) -> Iterator[None]:
+    """Kernels are kept for this file alone, nothing that Dynamo knows outlives a test, and numbers at random are the same."""
+    import torch
+
+    monkeypatch.setenv("COILWORK_CACHE_DIR", str(kernel_cache))
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    yield
+    torch._dynamo.reset()

@@ -279,14 +279,18 @@ def answer_rule(rule: Rule, dtype: torch.dtype) -> str:
         return traceback.format_exc()
 
 
-def main(_: Path) -> None:
-    """Every rule; answers in JSON."""
-    found = {
+def answers(rules: Mapping[str, Rule]) -> dict[str, str]:
+    """What is wrong, for every rule and type."""
+    return {
         f"{name}, {str(dtype)[6:]}": answer_rule(rule, dtype)
-        for name, rule in RULES.items()
+        for name, rule in rules.items()
         for dtype in rule.dtypes
     }
-    print(json.dumps(found))
+
+
+def main(_: Path) -> None:
+    """Every rule; answers in JSON."""
+    print(json.dumps(answers(RULES)))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from integration_tests.dtype_rules import FLOATS, Rule, answer_rule
+from integration_tests.dtype_rules import FLOATS, Rule, answers
 
 HALVES: Final = (torch.float16, torch.bfloat16)
 
@@ -82,12 +82,7 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
 
 def main(_: Path) -> None:
     """Every rule; answers in JSON."""
-    found = {
-        f"{name}, {str(dtype)[6:]}": answer_rule(rule, dtype)
-        for name, rule in RULES.items()
-        for dtype in rule.dtypes
-    }
-    print(json.dumps(found))
+    print(json.dumps(answers(RULES)))
 
 
 if __name__ == "__main__":

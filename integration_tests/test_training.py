@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,20 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from coilwork.backend import backend
 
 STEPS = 3
-
-
-@pytest.fixture(scope="module")
-def kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("training")
-
-
-@pytest.fixture(autouse=True)
-def fresh(monkeypatch: pytest.MonkeyPatch, kernel_cache: Path) -> Iterator[None]:
-    monkeypatch.setenv("COILWORK_CACHE_DIR", str(kernel_cache))
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("own_caches")
 
 
 def compiled(function: Any, **settings: Any) -> Any:
