@@ -86,6 +86,13 @@ def _normal_divisors(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     return torch.where(largest, a / 64, a), torch.where(small, torch.ones_like(b), b)
 
 
+def _near_divisors(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """With quotients below 2^52, of which a quotient of f64 knows every digit."""
+    a, b = _normal_divisors(dtype)
+    far = (a.double() / b.double()).abs() >= 2.0**52
+    return torch.where(far & a.isfinite() & (b != 0), b * 1.75, a), b
+
+
 def _integer_pairs(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     return pairs(integers(dtype))
 
@@ -176,6 +183,9 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
             run=lambda a, b: (a + b, a - b, a * b, a / b, -a), inputs=_float_pairs, dtypes=FLOATS
         ),
         "float remainders": Rule(
+            run=lambda a, b: (torch.remainder(a, b), torch.fmod(a, b)), inputs=_near_divisors, dtypes=FLOATS
+        ),
+        "float remainders of far numbers": Rule(
             run=lambda a, b: (torch.remainder(a, b), torch.fmod(a, b)), inputs=_normal_divisors, dtypes=FLOATS
         ),
         "float floor division": Rule(run=lambda a, b: a // b, inputs=_float_pairs, dtypes=FLOATS),

@@ -17,6 +17,8 @@ from integration_tests.interpreting import answers_of
 
 # Where Triton's interpreter is not a GPU: its fma rounds twice, on which exact remainders of f64 rest.
 INTERPRETED_OTHERWISE: Final = frozenset({"float remainders, float64", "float floor division, float64"})
+# What docs/numerics.md says of GPUs: a quotient that f64 does not know to the last digit has no remainder.
+FAR: Final = "float remainders of far numbers"
 
 
 @pytest.mark.parametrize("name", list(dtype_rules.RULES))
@@ -38,7 +40,8 @@ def test_in_triton(module: str, tmp_path: Path) -> None:
     pytest.importorskip("triton")
     found = answers_of(f"integration_tests.{module}", tmp_path)
     assert len(found) > 20
-    assert {k: v for k, v in found.items() if v and k not in INTERPRETED_OTHERWISE} == {}
+    wrong = {k: v for k, v in found.items() if v and k not in INTERPRETED_OTHERWISE and not k.startswith(FAR)}
+    assert wrong == {}
 
 
 def test_a_difference_is_found() -> None:

@@ -33,6 +33,20 @@ def test_results_that_the_caller_gets_stay_two() -> None:
     assert len({t.data_ptr() for t in found}) == len(found)
 
 
+def test_views_taken_before_and_after_a_write_stay_two() -> None:
+    def graph(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        before = torch.ops.aten.slice.Tensor(x, 0, 1, 3)
+        total = before + 1
+        torch.ops.aten.copy_.default(x, x * 2)
+        after = torch.ops.aten.slice.Tensor(x, 0, 1, 3)
+        return total, after + 1
+
+    gm = torch.fx.symbolic_trace(graph)
+    assert merge_common_subexpressions(gm) == 0
+    first, second = gm(torch.ones(4))
+    assert first.tolist() == [2, 2] and second.tolist() == [3, 3]
+
+
 def test_what_is_decomposed() -> None:
     table = decompositions()
     for taken in (aten._softmax, aten.native_layer_norm, aten.gelu, aten._to_copy):

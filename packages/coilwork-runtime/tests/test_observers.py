@@ -81,6 +81,36 @@ def test_a_range_ends_where_a_kernel_fails(store: MemoryStore) -> None:
     assert events["double"].time_range.end <= events["aten::neg"].time_range.start
 
 
+@pytest.mark.parametrize("moment", ["begin", "leave"])
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_an_interrupt_while_profilers_are_told_is_raised(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch, moment: str, which: int
+) -> None:
+    """Of the program and its two launches; nothing is left open, and the next call works."""
+    told = 0
+    usual = getattr(observers.Observation, moment)
+
+    def interrupted(self: observers.Observation, *args: Any, **keywords: Any) -> None:
+        nonlocal told
+        told += 1
+        usual(self, *args, **keywords)
+        if told == which + 1:
+            raise KeyboardInterrupt
+
+    program = twice(store, double)
+    with profile(activities=[ProfilerActivity.CPU]) as recorded:
+        monkeypatch.setattr(observers.Observation, moment, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            program.call([torch.ones(8)])
+        monkeypatch.setattr(observers.Observation, moment, usual)
+        torch.ones(3).neg()
+        (y,) = program.call([torch.ones(8)])
+    assert torch.equal(y, torch.full((8,), 4.0))
+    (after,) = [event for event in recorded.events() if event.name == "aten::neg"]
+    before = [e for e in recorded.events() if e.name in ("double", "coilwork: net")][: which + 1]
+    assert all(event.time_range.end <= after.time_range.start for event in before)
+
+
 @pytest.fixture
 def heard(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """Names of what Triton's hooks are told, of a Triton that has only these."""

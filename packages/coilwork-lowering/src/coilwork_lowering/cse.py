@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from functools import cache
 from typing import Any, Final
 
 import torch
 
-from coilwork_lowering.sharing import escapes, viewed_by
+from coilwork_lowering.sharing import escapes, owner_of, owners_written_by, viewed_by
 from coilwork_lowering.torch_compat import Overload, schema_of
 
 # fresh memory, whose contents somebody may write: two calls are two tensors
@@ -23,7 +24,8 @@ def merge_common_subexpressions(gm: torch.fx.GraphModule) -> int:
     Two results that the graph returns, or views of them, stay two: their caller may write into one of them.
 
     Only pure operators on values take part: nothing random, nothing that writes, no higher-order operator. Two calls
-    are equal when target, arguments and the autograd region (forward or backward) are.
+    are equal when target, arguments and the autograd region (forward or backward) are, and nothing writes into the
+    arguments' memory in between.
     """
     replaced = merge_common_subexpressions_in(gm.graph)
     if replaced:
@@ -34,11 +36,17 @@ def merge_common_subexpressions(gm: torch.fx.GraphModule) -> int:
 def merge_common_subexpressions_in(graph: torch.fx.Graph) -> int:
     """`merge_common_subexpressions` of a graph that is no module yet, or is still being changed."""
     seen: dict[Any, torch.fx.Node] = {}
+    writes: Counter[torch.fx.Node] = Counter()
     replaced = 0
     for node in list(graph.nodes):
-        if node.op != "call_function" or not is_pure(node.target):
+        if node.op != "call_function":
+            continue
+        if not is_pure(node.target):
+            writes.update(owners_written_by(node))
             continue
         key = _key(node)
+        if writes:
+            key = (key, *(writes[owner_of(operand)] for operand in node.all_input_nodes))
         first = seen.setdefault(key, node)
         if first is not node and not _returns_both(first, node):
             node.replace_all_uses_with(first)

@@ -21,16 +21,16 @@ class Memory:
 
 def memory_of(graph: fx.Graph) -> Memory:
     """The facts about `graph`."""
-    written: set[fx.Node] = set()
-    for node in graph.nodes:
-        if node.op != "call_function" or node.target is operator.getitem:
-            continue
-        if isinstance(node.target, Overload):
-            written.update(owner_of(operand) for operand in written_operands(node))
-        else:
-            # a nested graph, or a wrapped call: whatever it is given
-            written.update(owner_of(operand) for operand in node.all_input_nodes)
-    return Memory(frozenset(written))
+    return Memory(frozenset(owner for node in graph.nodes for owner in owners_written_by(node)))
+
+
+def owners_written_by(node: fx.Node) -> frozenset[fx.Node]:
+    """The nodes that made the memory which the call `node` writes into, or may."""
+    if node.op != "call_function" or node.target is operator.getitem:
+        return frozenset()
+    # a nested graph, or a wrapped call, may write into whatever it is given
+    operands = written_operands(node) if isinstance(node.target, Overload) else node.all_input_nodes
+    return frozenset(owner_of(operand) for operand in operands)
 
 
 def owner_of(node: fx.Node) -> fx.Node:

@@ -63,7 +63,11 @@ class Observation:
 def enter(name: str, is_launch: bool, stream: int) -> Observation:
     """A program, or the launch of a kernel, begins."""
     made = Observation()
-    made.begin(name, is_launch=is_launch, stream=stream)
+    try:
+        made.begin(name, is_launch=is_launch, stream=stream)
+    except BaseException:
+        made.leave()
+        raise
     return made
 
 

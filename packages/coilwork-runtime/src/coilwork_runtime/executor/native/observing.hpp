@@ -1,6 +1,8 @@
 // Profilers that are to hear of programs and launches: torch's, and those that hang on Triton's launch hooks. Asked once per
 // call, which costs two look-ups in dictionaries; without one nothing else is done.
 #pragma once
+#include <utility>
+
 #include "python_side.hpp"
 
 namespace coilwork {
@@ -43,7 +45,8 @@ static bool is_profiled(const Program& program) {
   return knobs && has_hook(knobs);
 }
 
-// Tells profilers of what happens while it lives.
+// Tells profilers of what happens while it lives, or until it is told that it is over: then what a profiler raises, or an
+// interrupt while it is asked, is raised.
 class Observed {
  public:
   Observed(Call& call, const char* name, bool is_launch) : call_(call) {
@@ -54,7 +57,7 @@ class Observed {
     token_ = checked(PyObject_CallMethod(module.get(), "enter", "sOK", name, is_launch ? Py_True : Py_False, stream)).release();
   }
   ~Observed() {
-    if (!token_) return;
+    if (!token_) return;  // else something is on its way already
     WithPython python(call_);
     PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
     PyErr_Fetch(&type, &value, &trace);
@@ -65,6 +68,13 @@ class Observed {
     PyErr_Restore(type, value, trace);
   }
   Observed(const Observed&) = delete;
+
+  void leave() {
+    if (!token_) return;
+    WithPython python(call_);
+    const Reference token(std::exchange(token_, nullptr));
+    checked(PyObject_CallMethod(token.get(), "leave", nullptr));
+  }
 
  private:
   Call& call_;

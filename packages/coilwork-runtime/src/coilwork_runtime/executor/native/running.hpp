@@ -83,19 +83,23 @@ class Runner {
 
   const Step& run_observed() {
     const Program& program = call_.program;
-    const Observed whole(call_, program.text(frame_.part.name), false);
+    Observed whole(call_, program.text(frame_.part.name), false);
     for (;; ++frame_.at) {
       const Step& step = frame_.part.steps[frame_.at];
-      if (step.code == RETURN) return step;
+      if (step.code == RETURN) {
+        whole.leave();
+        return step;
+      }
       if (step.code != RUN_KERNEL && step.code != LAUNCH) {
         run(step);
         continue;
       }
-      const Observed launch(call_, program.text(program.kernels[step.a]->name), true);
+      Observed launch(call_, program.text(program.kernels[step.a]->name), true);
       if (step.code == LAUNCH)
         launches_.launch(step);
       else
         launches_.run_kernel(step);
+      launch.leave();
     }
   }
 
