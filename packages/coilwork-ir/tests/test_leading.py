@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from coilwork_ir.dtypes import DType
@@ -21,6 +23,18 @@ def test_an_operand_counts_up_to_a_number_from_data() -> None:
     assert leading_points("sum", where(INSIDE, VALUE, ZERO), (R,)) is COUNT
     assert leading_points("sum", where(INSIDE, VALUE, ZERO), (ONE, R)) is COUNT
     assert leading_points("prod", where(INSIDE, VALUE, const(1.0, DType.F32)), (R,)) is COUNT
+
+
+def test_extremes_do_not_notice_what_is_farthest() -> None:
+    extremes: tuple[tuple[ReduceKind, float], ...] = (("max", -math.inf), ("min", math.inf))
+    for kind, far in extremes:
+        assert leading_points(kind, where(INSIDE, VALUE, const(far, DType.F32)), (R,)) is COUNT
+        assert leading_points(kind, where(INSIDE, VALUE, const(-far, DType.F32)), (R,)) is None
+    whole = load("wholes", [R], DType.I32)
+    assert leading_points("max", where(INSIDE, whole, const(-(2**31), DType.I32)), (R,)) is COUNT
+    assert leading_points("min", where(INSIDE, whole, const(2**31 - 1, DType.I32)), (R,)) is COUNT
+    unsigned = where(INSIDE, cast(whole, DType.U8), const(0, DType.U8))
+    assert leading_points("max", unsigned, (R,)) is None
 
 
 def test_a_position_may_be_counted_in_any_type_that_holds_it() -> None:

@@ -6,6 +6,7 @@ combined. Code generators may stop there, and cost models need not count what co
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
@@ -18,6 +19,7 @@ from coilwork_ir.scalar.walk import range_symbols
 
 # What combining does not notice, for kinds that rows may leave off with.
 _IDENTITY: Final[Mapping[ReduceKind, float]] = MappingProxyType({"sum": 0, "prod": 1, "xor_sum": 0, "any": 0})
+_FAR: Final[Mapping[ReduceKind, float]] = MappingProxyType({"min": math.inf, "max": -math.inf})
 
 
 def leading_points(kind: ReduceKind, operand: Scalar, axes: tuple[Expr, ...]) -> Scalar | None:
@@ -26,10 +28,10 @@ def leading_points(kind: ReduceKind, operand: Scalar, axes: tuple[Expr, ...]) ->
     None if that is not known to be less than all of them.
     """
     long = [a for a in axes if a.extent is None or as_int(a.extent) != 1]
-    if len(long) != 1 or kind not in _IDENTITY or not isinstance(operand, Op) or operand.op != "where":
+    if len(long) != 1 or not isinstance(operand, Op) or operand.op != "where":
         return None
     condition, _, otherwise = operand.operands
-    if not isinstance(otherwise, Const) or otherwise.value != _IDENTITY[kind]:
+    if not isinstance(otherwise, Const) or otherwise.value != _neutral(kind, otherwise.dtype):
         return None
     if not isinstance(condition, Op) or condition.op != "lt":
         return None
@@ -39,6 +41,18 @@ def leading_points(kind: ReduceKind, operand: Scalar, axes: tuple[Expr, ...]) ->
     if not isinstance(position, IndexValue) or position.operands or position.expr is not long[0]:
         return None
     return None if long[0] in range_symbols((count,)) else count
+
+
+def _neutral(kind: ReduceKind, dtype: DType) -> float | None:
+    """None for kinds without such a number, and types that it is not known of."""
+    if kind not in _FAR:
+        return _IDENTITY.get(kind)
+    if dtype.is_float:
+        return _FAR[kind]
+    if not dtype.is_signed_integer:
+        return None
+    largest = (1 << (8 * dtype.itemsize - 1)) - 1
+    return largest if kind == "min" else -largest - 1
 
 
 def _holds_all(dtype: DType, axis: Expr) -> bool:
