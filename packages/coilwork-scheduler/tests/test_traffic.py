@@ -75,3 +75,23 @@ def test_shared_bytes_are_those_that_both_read(build):
     a, b, c = clusters(build)
     found = traffic(build)
     assert found.shared_bytes(a, b) == 128 and found.shared_bytes(a, c) == 0
+
+
+@pytest.mark.parametrize(
+    ("columns", "name", "times"), [(2048, "sm_90", 2), (2048, "x86-64-avx512", 1), (256, "sm_90", 1)]
+)
+def test_rows_that_read_across_fetch_sectors_in_vain(build, columns, name, times):
+    """Of `z`, a block of two rows of 2,048 columns takes 16 bytes of each 32; a block of 16 shorter rows all of them."""
+    build.input("x", 64, columns)
+    build.input("y", 64, columns)
+    build.input("z", columns, 64)
+    build.reduce(
+        "s",
+        "sum",
+        [64],
+        [columns],
+        lambda i, r: op("mul", op("mul", build.at("x", i, r), build.at("y", i, r)), build.at("z", r, i)),
+    )
+    (only,) = clusters(build)
+    size = 8 * 64 * columns
+    assert traffic(build, name=name).work(only, {"s"}).read_bytes == (2 + times) * size

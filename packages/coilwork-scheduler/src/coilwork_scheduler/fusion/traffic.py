@@ -18,6 +18,9 @@ from coilwork_scheduler.stage import extent_of
 
 # Products that matrix units add in the time of one operation on vectors.
 _MATRIX_RATE: Final = 64
+# What a GPU's memory gives at a time, in bytes, and the elements of a row, or of some, that a block of threads has at a time.
+_SECTOR: Final = 32
+_TILE: Final = 4096
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,7 +57,10 @@ class Traffic:
         )
         written = cluster.written
         if cluster.reduced:
-            operations, reads = self._row_work(cluster, rows, length, resident=length * 4 <= on_chip)
+            resident = length * 4 <= on_chip
+            operations, reads = self._row_work(cluster, rows, length, resident=resident)
+            if target.is_gpu and resident:
+                reads += self._fetched_in_vain(cluster, length)
         else:
             operations = rows * sum(part.cost for part in cluster.parts)
             reads = sum(self._touched(touch) for touch in cluster.read if touch.buffer not in written)
@@ -79,12 +85,34 @@ class Traffic:
         for touch in cluster.read:
             if touch.buffer in cluster.written:
                 continue
-            unit = self._unit.get(touch)
-            if unit is None:
-                offset = self.buffers[touch.buffer].offset_of(touch.index)
-                unit = self._unit[touch] = unit_stride(offset)
+            unit = self._contiguous(touch)
             balance += self._touched(touch) * (bool(unit & parallel) - bool(unit & reduced))
         return balance > 0
+
+    def _contiguous(self, touch: Touch) -> frozenset[Expr]:
+        """Ranges along which `touch` is contiguous."""
+        unit = self._unit.get(touch)
+        if unit is None:
+            offset = self.buffers[touch.buffer].offset_of(touch.index)
+            unit = self._unit[touch] = unit_stride(offset)
+        return unit
+
+    def _fetched_in_vain(self, cluster: Cluster, length: int) -> int:
+        """Bytes beside those asked for, where blocks of whole rows read what lies across them: as many rows as a block has
+        at a time take their part of each sector, and the next blocks fetch it again.
+        """
+        if self.across(cluster):
+            return 0
+        parallel, reduced = frozenset(cluster.parallel), frozenset(cluster.reduced)
+        rows, vain = max(_TILE // length, 1), 0
+        for touch in cluster.read:
+            unit = self._contiguous(touch)
+            free = frozenset().union(*(e.free_symbols for e in touch.index))
+            if touch.buffer in cluster.written or unit & reduced or not unit & parallel or not free & reduced:
+                continue
+            used = min(rows * self.buffers[touch.buffer].dtype.itemsize, _SECTOR)
+            vain += self._touched(touch) * _SECTOR // used - self._touched(touch)
+        return vain
 
     def _row_work(self, cluster: Cluster, rows: int, length: int, *, resident: bool) -> tuple[int, int]:
         """Operations and bytes read by a kernel with reductions: once per pass where a row does not stay on chip."""

@@ -1,7 +1,7 @@
 """Substitution of producers into the scalar graphs that load from them.
 
 A load of a producer's buffer at coordinates `c` becomes the producer's body with its ranges replaced by `c`. Values
-that `c` looks up indirectly go along, a mask of the load is pushed down to every load of the body, and where it is
+that `c` looks up indirectly go along, a mask of the load is pushed down to every load of the body that needs it, and where it is
 false the load's `other` is selected. Iterative, and linear in the number of nodes made: chains may be long.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr, substitute
 from coilwork_ir.scalar import (
     IndexValue,
@@ -24,6 +25,7 @@ from coilwork_ir.scalar import (
     where,
     with_operands,
 )
+from coilwork_scheduler.inlining.guarded import Guards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +57,10 @@ class _Frame:
 class Expander:
     """Substitutes `producers`, by buffer name; remembers each producer at each place."""
 
-    def __init__(self, producers: Mapping[str, Producer]) -> None:
+    def __init__(self, producers: Mapping[str, Producer], buffers: Mapping[str, Buffer]) -> None:
         self._producers = producers
         self._known: dict[Key, Scalar] = {}
+        self._guards = Guards(buffers)
 
     def expand(self, roots: Sequence[Scalar], inlined: frozenset[str]) -> tuple[Scalar, ...]:
         """`roots` with the loads of the `inlined` buffers replaced."""
@@ -100,6 +103,8 @@ class Expander:
         index, indirect = _compose(node.index, operands[:count], frame)
         mask = _both(frame.mask, own_mask)
         if node.buffer not in frame.inlined:
+            if frame.mask is not None and not indirect:
+                mask = _both(self._guards.needed(frame.mask, node.buffer, index), own_mask)
             return load(node.buffer, index, node.dtype, indirect=indirect, mask=mask, other=node.other), None
         key: Key = (node.buffer, index, indirect, mask)
         value = self._known.get(key)

@@ -79,7 +79,7 @@ class Inliner:
                     self._candidates[node.output.name] = position
         if not self._candidates:
             return self._graph
-        return rewritten(self._graph, self._facts, self._candidates, self._readers)
+        return rewritten(self._graph, self._facts, self._candidates, self._readers, self._deps.buffers)
 
     def _measure(self, position: int, node: Computation) -> None:
         ops = cost = 0

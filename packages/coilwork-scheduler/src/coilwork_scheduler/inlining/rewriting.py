@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from coilwork_ir.buffers import Buffer
 from coilwork_ir.loc import merge_origins
 from coilwork_ir.loops import Check, Graph, Node, Pointwise, Reduce, Scan, Scatter, Sort
 from coilwork_ir.loops.access import bodies
@@ -40,8 +41,9 @@ def rewritten(
     facts: Mapping[int, Facts],
     candidates: Mapping[str, int],
     readers: Mapping[str, Sequence[int]],
+    buffers: Mapping[str, Buffer],
 ) -> Graph:
-    """`graph` with `candidates`, producers by name, computed inside the computations whose `facts` say so.
+    """`graph` over `buffers` with `candidates`, producers by name, computed inside the computations whose `facts` say so.
 
     Producers that nobody reads any more are left for dead code removal.
     """
@@ -60,7 +62,7 @@ def rewritten(
             reader not in facts or name not in facts[reader].inlined for reader in readers.get(name, ())
         )
 
-    expander = Expander(producers)
+    expander = Expander(producers, buffers)
     nodes: list[Node] = []
     for position, node in enumerate(graph.nodes):
         own = facts.get(position)

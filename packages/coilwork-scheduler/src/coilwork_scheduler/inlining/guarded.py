@@ -1,0 +1,157 @@
+"""Which loads of a producer need the mask under which its consumer wants it.
+
+A mask keeps loads from places that do not exist; what it lets through is selected again behind the producer. So two kinds
+of loads go without:
+
+- A load whose index has nothing to do with the mask is of an element that is read anyway, at points where the mask
+  holds, as long as there are such points. One value per row below a padding of columns then stays one load per row, instead
+  of one per point.
+- A load that stays within its buffer even where the mask does not hold, if that is hardly anywhere: rows that are padded
+  in memory as they are in the result. It can be 16 bytes wide whatever the length of what the mask lets through.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import product
+from types import MappingProxyType
+from typing import Final
+
+from coilwork_ir.buffers import Buffer
+from coilwork_ir.index import Expr, as_int, bounds, evaluate, provably_lt, provably_nonneg
+from coilwork_ir.scalar import Const, IndexValue, Load, Op, Scalar, op, postorder
+
+# Symbols of a mask of which every combination of a few places is tried.
+_MOST_SYMBOLS: Final = 3
+# Share of a range that a mask may leave out for loads to go without it: what they read in vain.
+_HARDLY: Final = 1 / 32
+COMPARISONS: Final[Mapping[str, Callable[[int, int], bool]]] = MappingProxyType(
+    {"lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge}
+)
+
+
+class Guards:
+    """Answers for the masks of one graph over `buffers`."""
+
+    def __init__(self, buffers: Mapping[str, Buffer]) -> None:
+        self._buffers = buffers
+        self._conditions: dict[Scalar, tuple[_Condition, ...]] = {}
+        self._possible: dict[tuple[Scalar, ...], bool] = {}
+
+    def needed(self, mask: Scalar, buffer: str, index: Sequence[Expr]) -> Scalar | None:
+        """What of `mask` has to guard a load of `buffer` at `index`, which looks nothing up."""
+        conditions = self._conditions.get(mask)
+        if conditions is None:
+            conditions = self._conditions[mask] = tuple(_conditions(mask))
+        shape = self._buffers[buffer].shape
+        guarding = [c for c in conditions if not (c.leaves_little and _stays_inside(c, index, shape))]
+        touched = frozenset().union(*(e.free_symbols for e in index))
+        # what is about places that have to do with the load's, and with each other
+        kept: list[_Condition] = []
+        while more := [c for c in guarding if c not in kept and not c.symbols.isdisjoint(touched)]:
+            kept += more
+            touched = touched.union(*(c.symbols for c in more))
+        apart = tuple(c.value for c in guarding if c not in kept)
+        if apart:
+            if apart not in self._possible:
+                self._possible[apart] = _holds_somewhere(apart)
+            if not self._possible[apart]:
+                return mask
+        if len(kept) == len(conditions):
+            return mask
+        return (
+            reduce(lambda left, right: op("bitwise_and", left, right), (c.value for c in kept))
+            if kept
+            else None
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Condition:
+    """One of the conditions that make up a mask, the `symbols` in it, and whether it leaves little of a range out."""
+
+    value: Scalar
+    symbols: frozenset[Expr]
+    leaves_little: bool
+
+
+def _conditions(mask: Scalar) -> Iterator[_Condition]:
+    """What has to hold for `mask` to hold, in order."""
+    pending = [mask]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, Op) and value.op == "bitwise_and":
+            pending.extend(reversed(value.operands))
+            continue
+        symbols: set[Expr] = set()
+        for node in postorder((value,)):
+            if isinstance(node, IndexValue):
+                symbols |= node.expr.free_symbols
+            elif isinstance(node, Load):
+                symbols = symbols.union(*(e.free_symbols for e in node.index))
+        yield _Condition(value=value, symbols=frozenset(symbols), leaves_little=_leaves_little(value))
+
+
+def _stays_inside(condition: _Condition, index: Sequence[Expr], shape: Sequence[Expr]) -> bool:
+    """Whether the coordinates that have to do with `condition` are some of the buffer's without it, too."""
+    return all(
+        condition.symbols.isdisjoint(e.free_symbols) or (provably_nonneg(e) and provably_lt(e, size))
+        for e, size in zip(index, shape, strict=True)
+    )
+
+
+def _leaves_little(value: Scalar) -> bool:
+    """Whether `value` holds up to nearly the end of what its positions can be."""
+    match value:
+        case Op(op="lt", operands=(IndexValue(expr=position, operands=()), Const(value=end))):
+            limit = int(end)
+        case Op(
+            op="lt", operands=(IndexValue(expr=position, operands=()), IndexValue(expr=end, operands=()))
+        ):
+            limit = as_int(end) or 0
+        case _:
+            return False
+    last = bounds(position).hi
+    return last is not None and (1 - _HARDLY) * (last + 1) <= limit
+
+
+def _holds_somewhere(values: tuple[Scalar, ...]) -> bool:
+    """Whether `values`, if they say nothing but where their symbols are, hold together somewhere."""
+    order = tuple(postorder(values))
+    symbols: set[Expr] = set()
+    for node in order:
+        match node:
+            case IndexValue(expr=expr, operands=()):
+                symbols |= expr.free_symbols
+            case Const() | Op(op="lt" | "le" | "gt" | "ge"):
+                pass
+            case _:
+                return False
+    places: list[tuple[int, ...]] = []
+    ordered = sorted(symbols, key=lambda s: s.name)
+    for symbol in ordered:
+        extent = None if symbol.extent is None else as_int(symbol.extent)
+        if extent is None or extent < 1 or len(symbols) > _MOST_SYMBOLS:
+            return False
+        places.append((0, (extent - 1) // 2, extent - 1))
+    names = [symbol.name for symbol in ordered]
+    return any(_hold(order, values, dict(zip(names, point, strict=True))) for point in product(*places))
+
+
+def _hold(order: Sequence[Scalar], values: Sequence[Scalar], point: Mapping[str, int]) -> bool:
+    """Whether all `values` hold at `point`; `order` is what they are made of."""
+    known: dict[Scalar, int] = {}
+    for node in order:
+        match node:
+            case IndexValue(expr=expr):
+                known[node] = evaluate(expr, point)
+            case Const(value=value):
+                known[node] = int(value)
+            case Op(op=name, operands=(left, right)):
+                known[node] = COMPARISONS[name](known[left], known[right])
+            case _:
+                raise AssertionError(f"{type(node).__name__} in a mask of places")
+    return all(known[value] for value in values)

@@ -1,0 +1,95 @@
+"""Masks of producers' loads: what guards a place that might not exist stays, the rest does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from coilwork_ir.buffers import Buffer, contiguous_strides
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import as_expr, const, floordiv, mod, symbol
+from coilwork_ir.scalar import const as literal
+from coilwork_ir.scalar import index_value, load, loads, op
+from coilwork_scheduler.inlining.guarded import Guards
+
+F64 = DType.F64
+ROW, COLUMN = symbol("i", lo=0, extent=const(64)), symbol("j", lo=0, extent=const(1024))
+
+
+def below(expression, limit):
+    return op("lt", index_value(expression), literal(limit, DType.I64))
+
+
+def both(left, right):
+    return op("bitwise_and", left, right)
+
+
+def guards(*shape):
+    sizes = tuple(as_expr(size) for size in shape)
+    return Guards({"x": Buffer(name="x", dtype=F64, shape=sizes, strides=contiguous_strides(sizes))})
+
+
+def test_what_has_nothing_to_do_with_the_mask_goes_without():
+    assert guards(64).needed(below(COLUMN, 1000), "x", (ROW,)) is None
+    assert guards().needed(below(COLUMN, 1000), "x", ()) is None
+
+
+def test_a_mask_that_is_never_true_stays():
+    mask = below(COLUMN, 0)
+    assert guards(64).needed(mask, "x", (ROW,)) is mask
+
+
+@pytest.mark.parametrize("size", [1000, 1023])
+def test_places_that_do_not_exist_stay_guarded(size):
+    mask = below(COLUMN, 1000)
+    assert guards(64, size).needed(mask, "x", (ROW, COLUMN)) is mask
+
+
+def test_a_little_padding_in_memory_is_read():
+    assert guards(64, 1024).needed(below(COLUMN, 1000), "x", (ROW, COLUMN)) is None
+
+
+def test_much_is_not_read_in_vain():
+    mask = below(COLUMN, 600)
+    assert guards(64, 1024).needed(mask, "x", (ROW, COLUMN)) is mask
+
+
+def test_what_may_be_negative_stays_guarded():
+    mask = below(COLUMN, 1000)
+    assert guards(64, 2048).needed(mask, "x", (ROW, COLUMN - 1)) is mask
+
+
+def test_each_condition_guards_what_it_is_about():
+    rows, columns = below(mod(ROW, const(8)), 7), below(COLUMN, 1000)
+    mask = both(rows, columns)
+    place = 7 * floordiv(ROW, const(8)) + mod(ROW, const(8))
+    assert guards(56).needed(mask, "x", (place,)) is rows
+    assert guards(56, 1024).needed(mask, "x", (place, COLUMN)) is rows
+    assert guards(56, 1000).needed(mask, "x", (place, COLUMN)) is mask
+    assert guards(1024).needed(mask, "x", (COLUMN,)) is None
+
+
+def test_conditions_on_the_same_places_stay_together():
+    # no column below 3 is more than 5, whatever the row
+    mask = both(below(COLUMN, 3), op("gt", index_value(COLUMN), literal(5, DType.I64)))
+    assert guards(64).needed(mask, "x", (ROW,)) is mask
+    near = both(below(ROW + COLUMN, 50), below(ROW, 60))
+    assert guards(64).needed(near, "x", (ROW,)) is near
+
+
+def test_what_data_says_stays():
+    mask = op("lt", load("lengths", (COLUMN,), DType.I64), literal(3, DType.I64))
+    assert guards(64).needed(mask, "x", (ROW,)) is mask
+
+
+def test_a_value_per_row_below_padded_columns(build, compare):
+    """Rows of 30 are padded to 32 in memory; what is made of them and of a value per row, too."""
+    build.input("x", 6, 32)
+    build.input("scale", 6)
+
+    def scaled(i, j):
+        return op("exp", op("mul", load("x", (i, j), F64), load("scale", (i,), F64)))
+
+    build.pointwise("y", [6, 31], scaled)
+    build.pointwise("z", [6, 32], lambda i, j: load("y", (i, j), F64, mask=below(j, 31), other=0.0))
+    (kernel,) = compare(build.graph("z")).kernels
+    assert [access.mask for access in loads([kernel.stores[0].value])] == [None, None]
