@@ -115,6 +115,11 @@ BATCH = (drawn(4, 256, 2003), drawn(4, 2003, 256, seed=1))
             id="bias of rows",
         ),
         pytest.param(
+            lambda b, x, w: torch.addmm(b, x, w.t(), beta=2).amax(-1),
+            (torch.tensor(0.5, dtype=BF16), drawn(2048, 512), drawn(INNER, 512)),
+            id="bias of one number",
+        ),
+        pytest.param(
             lambda b, x, w: torch.baddbmm(b, x, w).amax(-1),
             (drawn(1, 1, 2003), drawn(4, 512, 256), drawn(4, 256, 2003)),
             id="bias of batches",
@@ -167,6 +172,25 @@ def test_generated_operands_are_padded_as_they_are_made() -> None:
     assert len(decision.padded) == 2, decision
     stored = [n.output for n in graph.nodes if "pad" in getattr(getattr(n, "output", None), "name", "")]
     assert {tuple(as_int(s) for s in b.shape) for b in stored} == {(4 * ROWS, 2008), (2008, 4 * OUTER)}
+
+
+def test_sums_add_the_zeros_of_what_is_padded() -> None:
+    def function(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+        y = x.relu()
+        return (y @ w).amax(-1), y.sum(0), y.sum(0, True).view(-1), y.sum(1), y.sum(0, True), y.float().sum(0)
+
+    x, w = drawn(4 * ROWS, INNER), drawn(INNER, 4 * OUTER)
+    made, decision = pad_products(make_fx(function, tracing_mode="fake")(x, w), ON_CPU)
+    sums = made.graph.find_nodes(op="call_function", target=torch.ops.aten.sum.dim_IntList)
+    read = [tuple(node.args[0].meta["val"].shape) for node in sums]
+    # one that is returned as it is keeps its strides; a conversion is of what was asked for
+    assert read == [(4 * ROWS, 2008)] * 3 + [(4 * ROWS, INNER)] * 2
+    assert [tuple(node.meta["val"].shape) for node in sums[:3]] == [(2008,), (1, 2008), (4 * ROWS,)]
+    assert {node.name for node in sums[:2]} <= set(decision.padded)
+    with torch.no_grad():
+        for got, wanted in zip(made(x, w), function(x, w), strict=True):
+            assert got.shape == wanted.shape and got.stride() == wanted.stride()
+            torch.testing.assert_close(got, wanted, rtol=0.02, atol=0.5)
 
 
 def test_one_operand_in_two_places() -> None:

@@ -43,6 +43,10 @@ CASES: dict[str, Callable[[], Any]] = {
     "ldexp": lambda: aten.ldexp(torch.tensor([1.5, -3.0]), torch.tensor([3, -2])),
     "dist": lambda: aten.dist(torch.arange(6.0).view(2, 3), torch.ones(3), 3),
     "narrow copy": lambda: aten.narrow_copy(torch.arange(12).view(3, 4), 1, 1, 2),
+    "elements by strides": lambda: (
+        aten.as_strided_copy(torch.arange(12.0).view(3, 4), (2, 2), (1, 2), 3),
+        aten.as_strided_copy(torch.arange(12).view(3, 4)[1:].t(), (4, 2), (0, 3), None),
+    ),
     "linspace of one": lambda: aten.linspace(4.3, -3, 1, dtype=torch.int64),
 }
 
@@ -54,7 +58,7 @@ def _pooled(forward: Any, backward: Any) -> torch.Tensor:
     return gradient
 
 
-LEFT = "linspace angle round.decimals masked_scatter max_pool2d_backward tril_indices ldexp dist narrow_copy".split()
+LEFT = "as_strided_copy linspace angle round.decimals masked_scatter max_pool2d_backward tril_indices ldexp dist narrow_copy".split()
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -146,6 +146,52 @@ def test_finite_masks_keep_rows_of_equal_weights() -> None:
     assert capture.fired
 
 
+def filled(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor) -> Tensor:
+    return (q @ k.transpose(-2, -1)).masked_fill(hidden, float("-inf")).softmax(-1) @ v
+
+
+def chosen_where_seen(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor) -> Tensor:
+    return torch.where(hidden.logical_not(), q @ k.transpose(-2, -1), float("-inf")).softmax(-1) @ v
+
+
+def added(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor) -> Tensor:
+    mask = torch.zeros(hidden.shape, dtype=q.dtype).masked_fill(hidden, float("-inf"))
+    return ((q @ k.transpose(-2, -1)) * 0.5 + mask).softmax(-1) @ v
+
+
+def added_in_batches(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor) -> Tensor:
+    mask = torch.zeros(hidden.shape[1:], dtype=q.dtype).masked_fill(hidden[1], float("-inf"))
+    scores = torch.bmm(q.flatten(0, 1), k.flatten(0, 1).transpose(1, 2)) + mask
+    return torch.bmm(scores.softmax(-1), v.flatten(0, 1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(L, L), (1, L)], ids=["rows of their own", "one row for all"])
+@pytest.mark.parametrize("function", [filled, chosen_where_seen, added, added_in_batches])
+def test_rows_that_see_nothing_are_nan(
+    function: Function, shape: tuple[int, int], dtype: torch.dtype
+) -> None:
+    """As in eager; one operator alone would make zeros of them. So are all gradients with respect to the values, in eager.
+
+    Those of queries and keys `masked_fill` makes zeros of in eager.
+    """
+    hidden = (torch.arange(B * shape[0] * L) % 3 == 0).view(B, 1, *shape)
+    hidden[1, :, -1] = True
+    gradients = []
+    run, capture = compiled(function)
+    for one in (function, run):
+        leaves = [t.clone().requires_grad_() for t in operands(dtype)]
+        result = one(*leaves, hidden)
+        result.sum().backward()
+        gradients.append([result, *(leaf.grad for leaf in leaves)])
+    assert capture.fired
+    assert gradients[0][0].isnan().any()
+    tolerance = {torch.float32: 1e-4, torch.bfloat16: 4e-2}[dtype]
+    if function in (filled, chosen_where_seen):
+        gradients = [[result, values] for result, _, _, values in gradients]
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
 def test_sources_of_what_was_replaced_are_kept() -> None:
     function, capture = compiled(plain)
     function(*operands())

@@ -109,3 +109,17 @@ def test_put(accumulate: bool) -> None:
     found, called = traced(function)
     assert "aten.put.default" not in called
     torch.testing.assert_close(found, function())
+
+
+@pytest.mark.parametrize("remainder", [0, 1, 4])
+@pytest.mark.parametrize("sizes", [(12,), (3, 5)])
+def test_the_gradient_of_a_masked_scatter(sizes: tuple[int, ...], remainder: int) -> None:
+    gradient = torch.arange(1.0, 13).view(4, 3)
+    mask = gradient % 4 > remainder
+
+    def function() -> Any:
+        return aten.masked_scatter_backward.default(gradient, mask, list(sizes))
+
+    found, calls = traced(function)
+    assert "aten.masked_scatter_backward.default" not in calls
+    assert torch.equal(found, function())

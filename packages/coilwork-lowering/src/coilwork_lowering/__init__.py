@@ -1,6 +1,6 @@
 """ATen FX graphs, as AOTAutograd makes them, to Coilwork's loop IR."""
 
-from coilwork_lowering.added_guards import AddedGuard, GuardWatch
+from coilwork_lowering.added_guards import AddedGuard, GuardWatch, watched_decompositions
 from coilwork_lowering.decompositions import decompositions
 from coilwork_lowering.errors import LoweringError
 from coilwork_lowering.layout import LayoutDecision, PaddingDecision, lay_out_convolutions, pad_products
@@ -26,4 +26,5 @@ __all__ = [
     "lower",
     "pad_products",
     "partition",
+    "watched_decompositions",
 ]

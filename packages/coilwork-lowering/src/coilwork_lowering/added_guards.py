@@ -6,12 +6,22 @@ its capture promised, silently; so each is found by comparing torch's list of gu
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 
 from coilwork_ir.loc import Origin
-from coilwork_lowering.torch_compat import environment_of, guard_count, guard_texts
+from coilwork_lowering.origins import name_of_target, origin_of_trace
+from coilwork_lowering.torch_compat import (
+    current_stack_trace,
+    environment_among,
+    environment_of,
+    guard_count,
+    guard_texts,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,3 +54,39 @@ class GuardWatch:
             return ()
         texts = guard_texts(self._env, first)
         return tuple(AddedGuard(condition=text, where=where, origin=origin) for text, where in texts)
+
+
+class _Trail:
+    """How many guards have been reported: decompositions call each other, and each guard is the innermost one's."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+
+
+def watched_decompositions(
+    table: Mapping[Any, Callable[..., Any]], record: Callable[[AddedGuard], object]
+) -> dict[Any, Callable[..., Any]]:
+    """`table`, where `record` is told of each guard that a decomposition adds, with its operator and the user's line."""
+    trail = _Trail()
+    return {op: partial(_watched, op, function, trail, record) for op, function in table.items()}
+
+
+def _watched(
+    _op: Any,
+    _function: Callable[..., Any],
+    _trail: _Trail,
+    _record: Callable[[AddedGuard], object],
+    /,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    env = environment_among(args)
+    if env is None:
+        return _function(*args, **kwargs)
+    before = guard_count(env)
+    result = _function(*args, **kwargs)
+    for condition, where in guard_texts(env, max(before, _trail.seen)):
+        origin = origin_of_trace(name_of_target(_op), current_stack_trace())
+        _record(AddedGuard(condition=condition, where=where, origin=origin))
+    _trail.seen = max(_trail.seen, guard_count(env))
+    return result

@@ -18,6 +18,7 @@ from coilwork_ir.loops import Reduce as ReduceNode
 from coilwork_ir.ops import ReduceKind
 from coilwork_ir.scalar import Const, Literal_, Load, Scalar, const, load, postorder
 from coilwork_lowering.errors import LoweringError
+from coilwork_lowering.nearby import with_numbers_nearby
 from coilwork_lowering.options import LoweringOptions
 from coilwork_lowering.simplify import simplified
 from coilwork_lowering.symbols import SizeTable
@@ -89,6 +90,8 @@ class Builder:
         self.streams = 0
         # sizes that the program computes, what they are, and from which node on
         self._sizes_read: list[tuple[int, Expr, Scalar]] = []
+        # whether numbers were read from tensors, which may be computed with elsewhere
+        self.reads_numbers = False
         self._made: dict[tuple[str, Shape, tuple[Expr, ...], DType, Expr], Buffer] = {}
 
     # names and declarations
@@ -230,6 +233,8 @@ class Builder:
     def add(self, node: Node) -> None:
         """Append `node`, and before it what computes the sizes that it mentions first."""
         self.define_sizes()
+        if self.reads_numbers:
+            node = with_numbers_nearby(node, lambda name: self._buffers[name].device, self._moved_number)
         self.nodes.append(node)
         if isinstance(node, Scatter):
             self._unfilled.discard(node.output.name)
@@ -239,6 +244,9 @@ class Builder:
         for size, number in self.sizes.take_undefined():
             self._sizes_read.append((len(self.nodes), size, number))
             self._read_size(size, number)
+
+    def _moved_number(self, name: str, device: str) -> Buffer:
+        return self.moved(whole(self._buffers[name]), device).buffer
 
     def _read_size(self, size: Expr, number: Scalar) -> None:
         stored = self.pointwise((), number.dtype, "cpu", lambda point: number, name=size.name)

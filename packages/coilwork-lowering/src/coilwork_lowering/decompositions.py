@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 import torch
 
 from coilwork_lowering.options import LoweringOptions, names
 from coilwork_lowering.own_decompositions import own_decompositions
-from coilwork_lowering.torch_compat import Overload, base_decompositions, more_decompositions, qualified_name
+from coilwork_lowering.product_decompositions import product_decompositions
+from coilwork_lowering.torch_compat import (
+    Overload,
+    base_decompositions,
+    composite_operators,
+    more_decompositions,
+    qualified_name,
+)
 
 _EXTRA: Final = (
     "_softmax",
@@ -40,6 +49,7 @@ _EXTRA: Final = (
     "narrow_copy",
     "tril_indices",
     "triu_indices",
+    "rrelu_with_noise_backward",
     "_fused_rms_norm",
     "_fused_rms_norm_backward",
 )
@@ -101,7 +111,6 @@ _KEPT: Final = frozenset(
         "aten.std",
         "aten.any",
         "aten.all",
-        "aten.floor_divide",
         "aten.square",
         "aten.t",
         "aten.transpose",
@@ -112,14 +121,23 @@ _ATTENTION: Final = "aten._scaled_dot_product_"
 
 
 def decompositions(options: LoweringOptions = LoweringOptions()) -> dict[Any, Callable[..., Any]]:  # noqa: B008
-    """The table for AOTAutograd: torch's core decompositions and more, less what is kept whole."""
+    """The table for AOTAutograd: torch's core decompositions and more, less what is kept whole. It is the caller's own."""
+    return dict(_table(options, composite_operators()))
+
+
+@functools.lru_cache(maxsize=8)
+def _table(options: LoweringOptions, operators: tuple[str, ...]) -> Mapping[Any, Callable[..., Any]]:
+    """As `decompositions`; where there are other `operators`, there is another table."""
     table = base_decompositions()
     packets = [
         getattr(torch.ops.aten, name) for name in _EXTRA if name in dir(torch.ops.aten) or _exists(name)
     ]
     table.update(more_decompositions(packets))
     table.update(own_decompositions(table))
-    return {op: function for op, function in table.items() if not _is_kept(op, options)}
+    kept = {op: function for op, function in table.items() if not _is_kept(op, options)}
+    if options.sum_products:
+        kept.update(product_decompositions())
+    return MappingProxyType(kept)
 
 
 def _exists(name: str) -> bool:

@@ -27,6 +27,7 @@ from coilwork_lowering.rules import Call
 from coilwork_lowering.torch_compat import (
     Overload,
     has_kernel,
+    kernel_dtype,
     plain_symbol,
     schema_of,
     shape_env_of,
@@ -250,7 +251,10 @@ def _outputs(
             values.append(after[written[0]][0])
             continue
         fresh = _undefined(builder, result)
-        output, value = _one_output(builder, call, result, dense=not given and UNPADDED in call.node.meta)
+        dense = not given and UNPADDED in call.node.meta
+        output, value = _one_output(
+            builder, call, result, kernel_dtype(call.node.target, number), dense=dense
+        )
         outputs.append(output)
         values.append(value)
         if isinstance(output, Buffer):
@@ -274,12 +278,14 @@ def _undefined(builder: Builder, result: Any) -> list[int]:
 
 
 def _one_output(
-    builder: Builder, call: Call, result: Any, *, dense: bool
+    builder: Builder, call: Call, result: Any, dtype: torch.dtype | None, *, dense: bool
 ) -> tuple[Buffer | SymbolOutput | None, Value]:
     if isinstance(result, torch.Tensor):
         shape = builder.sizes.exprs(result.shape)
         strides = contiguous_strides(shape) if dense else builder.sizes.exprs(result.stride())
-        buffer = builder.declare(shape, dtype_of(result.dtype), device_text(result.device), strides=strides)
+        buffer = builder.declare(
+            shape, dtype_of(dtype or result.dtype), device_text(result.device), strides=strides
+        )
         return buffer, whole(buffer)
     if isinstance(result, torch.SymInt):
         expression, env = sympy_of(result), shape_env_of(result)

@@ -318,6 +318,7 @@ class _Lowering:
 
     def float_item(self, call: Call) -> Value:
         """The number that a one-element tensor holds stays in that tensor until somebody computes with it."""
+        self.builder.reads_numbers = True
         value = call.tensor("self")
         coordinates = [as_expr(0)] * len(value.shape)
         return NumberValue(self.builder.read(value, coordinates))

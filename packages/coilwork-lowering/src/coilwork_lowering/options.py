@@ -23,6 +23,8 @@ class LoweringOptions:
             to the captured type, so the three levels differ only in what later stages may remove. Default: `fast`.
         decompose_sdpa: let fused attention operators decompose to matrix products instead of calling the fused
             kernel. Default: False.
+        sum_products: let matrix products of `f64` decompose to sums of products, which kernels add in one order whatever the
+            sizes. Default: False.
         keep: operators that are not decomposed, in the same notation as `fallback`. Default: none.
         max_cat_inputs: `aten.cat` of more tensors than this calls ATen, because the generated body would test one
             condition per tensor and element. Default: 8 tensors.
@@ -42,6 +44,7 @@ class LoweringOptions:
     fallback: tuple[str, ...] = ()
     numerics: Numerics = "fast"
     decompose_sdpa: bool = False
+    sum_products: bool = False
     keep: tuple[str, ...] = ()
     max_cat_inputs: int = 8
     checks: bool = True

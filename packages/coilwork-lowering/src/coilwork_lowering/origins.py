@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Final
 
 import torch
@@ -16,24 +17,31 @@ _FRAME: Final = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in [^\n
 
 def operator_name(node: torch.fx.Node) -> str:
     """The operator of `node` as the IR spells it: `"aten.add.Tensor"`, or the function's name."""
-    target = node.target
+    return name_of_target(node.target)
+
+
+def name_of_target(target: object) -> str:
+    """What the IR calls an operator or function."""
     if isinstance(target, Overload):
         return qualified_name(target)
-    return target if isinstance(target, str) else getattr(target, "__name__", repr(target))
+    return target if isinstance(target, str) else str(getattr(target, "__name__", repr(target)))
 
 
 def origin_of(node: torch.fx.Node) -> Origin:
     """The captured operation `node`, with the innermost frame of its stack trace."""
+    found = origin_of_trace(operator_name(node), node.meta.get("stack_trace"))
+    return replace(found, node=node.name, module=_module_of(node))
+
+
+def origin_of_trace(op: str, trace: object) -> Origin:
+    """The operation `op`, of no node, with the innermost frame of `trace`, a traceback as text if there is one."""
     file, line, code = "", 0, ""
-    trace = node.meta.get("stack_trace")
     if isinstance(trace, str):
         frames = list(_FRAME.finditer(trace))
         if frames:
             last = frames[-1]
             file, line, code = last["file"], int(last["line"]), (last["code"] or "").strip()
-    return Origin(
-        node=node.name, op=operator_name(node), file=file, line=line, code=code, module=_module_of(node)
-    )
+    return Origin(node="", op=op, file=file, line=line, code=code)
 
 
 def _module_of(node: torch.fx.Node) -> str:

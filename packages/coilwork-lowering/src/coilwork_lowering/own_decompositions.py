@@ -9,7 +9,9 @@ from typing import Any
 import torch
 
 from coilwork_lowering.pad_decompositions import pad_decompositions
+from coilwork_lowering.resize_decompositions import resize_decompositions
 from coilwork_lowering.scatter_decompositions import scatter_decompositions
+from coilwork_lowering.stride_decompositions import stride_decompositions
 from coilwork_lowering.torch_compat import require, surely
 
 _LINSPACE = ("default", "Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
@@ -20,11 +22,11 @@ def own_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Cal
     aten = torch.ops.aten
     linspace = _linspace(table[aten.linspace.default])
     return {
-        aten.max_unpool2d.default: _max_unpool2d(table[aten.max_unpool2d.default]),
         aten.index_add.default: _index_add(table[aten.index_add.default]),
         aten.log_sigmoid_forward.default: _log_sigmoid(table[aten.log_sigmoid_forward.default]),
         aten.take.default: _take,
         aten.angle.default: _angle,
+        aten.as_strided_copy.default: _as_strided_copy,
         aten.round.decimals: _round,
         aten.masked_scatter.default: _masked_scatter,
         aten.adaptive_max_pool2d_backward.default: _chosen_backward(2),
@@ -37,20 +39,10 @@ def own_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Cal
         aten._efficientzerotensor.default: _zeros,
         **{getattr(aten.linspace, overload): linspace for overload in _LINSPACE},
         **pad_decompositions(),
+        **resize_decompositions(),
         **scatter_decompositions(),
+        **stride_decompositions(table),
     }
-
-
-def _max_unpool2d(theirs: Callable[..., Any]) -> Callable[..., Any]:
-    def max_unpool2d(value: torch.Tensor, indices: torch.Tensor, output_size: Any) -> torch.Tensor:
-        """In channels-last where the input is, as eager's kernel for CPUs."""
-        result: torch.Tensor = theirs(value, indices, output_size)
-        if value.device.type != "cpu":
-            return result
-        channels_last = not value.is_contiguous() and value.is_contiguous(memory_format=torch.channels_last)
-        return result.contiguous(memory_format=torch.channels_last) if channels_last else result
-
-    return max_unpool2d
 
 
 def _log_sigmoid(theirs: Callable[..., Any]) -> Callable[..., Any]:
@@ -71,6 +63,14 @@ def _take(value: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     """Indexing of the flattened tensor. Torch's own reads the value of a 0-dimensional `index` on the host."""
     found: torch.Tensor = torch.ops.aten.index.Tensor(value.reshape(-1), [index])
     return found
+
+
+def _as_strided_copy(
+    value: torch.Tensor, size: Sequence[Any], stride: Sequence[Any], storage_offset: Any = None
+) -> torch.Tensor:
+    """The view, copied: where a view may lie in a storage is known to the view's lowering."""
+    view: torch.Tensor = torch.ops.aten.as_strided.default(value, size, stride, storage_offset)
+    return view.clone(memory_format=torch.contiguous_format)
 
 
 def _refused() -> str:

@@ -105,3 +105,11 @@ def to_dtype(value: Scalar, dtype: DType) -> Scalar:
 def select(condition: Scalar, then: Scalar, otherwise: Scalar) -> Scalar:
     """`then` where `condition` holds."""
     return where(condition, then, otherwise)
+
+
+def rounded(a: Scalar, narrow: DType) -> Scalar:
+    """`a`, in its own type, rounded to `narrow` whatever the numerics: a mere cast there and back `fast` leaves out."""
+    if a.dtype is narrow or not narrow.is_low_precision:
+        return a
+    bits = op("bitcast", to_dtype(a, narrow), dtype=DType.U16)
+    return to_dtype(op("bitcast", bits, dtype=narrow), a.dtype)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
@@ -28,6 +29,7 @@ def scatter_decompositions() -> dict[Any, Callable[..., Any]]:
         aten.scatter_reduce.two: _scatter_reduce,
         aten.index_reduce.default: _index_reduce,
         aten.put.default: _put,
+        aten.masked_scatter_backward.default: _masked_scatter_backward,
     }
 
 
@@ -126,3 +128,17 @@ def _put(value: torch.Tensor, index: torch.Tensor, source: torch.Tensor, accumul
         value.reshape(-1), [index.reshape(-1)], source.reshape(-1), accumulate
     )
     return flat.view(value.shape)
+
+
+def _masked_scatter_backward(gradient: torch.Tensor, mask: torch.Tensor, sizes: Sequence[Any]) -> Any:
+    """What the mask chooses is put side by side, behind it zeros. What it does not goes to one place more, which is left out."""
+    count = math.prod(sizes)
+    if not surely(gradient.numel() > 0) or not surely(gradient.numel() <= count):
+        return NotImplemented
+    chosen = torch.broadcast_to(mask, gradient.shape).reshape(-1)
+    places = torch.where(chosen, chosen.cumsum(0) - 1, count)
+    # of those that go to the same place all are zeros
+    given = torch.where(chosen, gradient.reshape(-1), 0)
+    made = gradient.new_zeros(count + 1)
+    placed = torch.ops.aten.index_put.default(made, [places], given)
+    return placed[:count].view(sizes).clone()

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import torch
-from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
+from torch._prims_common import (
+    ELEMENTWISE_TYPE_PROMOTION_KIND,
+    elementwise_dtypes,
+    suggest_memory_format,
+)
 from torch.fx.proxy import GraphAppendingTracer as GraphAppendingTracer
 
 if TYPE_CHECKING:
@@ -28,8 +32,14 @@ def promoted(
     return compute, result
 
 
+def composite_operators() -> tuple[str, ...]:
+    """The names of all operators that are made of others: libraries that a program loads add to them."""
+    found: list[str] = torch._C._dispatch_get_registrations_for_dispatch_key("CompositeImplicitAutograd")
+    return tuple(found)
+
+
 def base_decompositions() -> dict[Any, Callable[..., Any]]:
-    """A fresh copy of torch's core ATen decompositions."""
+    """A fresh copy of torch's core ATen decompositions. Making it walks all operators: a tenth of a second."""
     # loaded on use: the tables take longer to build than this package takes to import
     from torch._decomp import core_aten_decompositions
 
@@ -92,6 +102,25 @@ def environment_of(gm: torch.fx.GraphModule) -> ShapeEnv | None:
             if isinstance(size, torch.SymInt):
                 return shape_env_of(size)
     return None
+
+
+def environment_among(values: Iterable[object]) -> ShapeEnv | None:
+    """The shape environment of the sizes of tensors, and of sizes, among `values` and lists of them; None if all are known."""
+    for value in values:
+        if isinstance(value, list | tuple):
+            found = environment_among(value)
+            if found is not None:
+                return found
+            continue
+        for size in value.shape if isinstance(value, torch.Tensor) else (value,):
+            if isinstance(size, torch.SymInt):
+                return shape_env_of(size)
+    return None
+
+
+def current_stack_trace() -> object:
+    """The user's traceback of the call that is being traced from a captured graph; None if there is none."""
+    return torch.fx.traceback.get_current_meta().get("stack_trace")
 
 
 def guard_count(env: ShapeEnv) -> int:
@@ -259,3 +288,27 @@ def min_cut(
     with config.patch(cse=False):
         forward, backward = min_cut_rematerialization_partition(joint_gm, joint_inputs, **kw)
     return forward, backward
+
+
+def operator_behind(node: torch.fx.Node) -> str | None:
+    """Name, without overload, of the operator that was decomposed into `node` and others, or is it; `None` if it is not known."""
+    original = node.meta.get("original_aten")
+    return str(original.overloadpacket) if isinstance(original, Overload) else None
+
+
+def suggested_format(value: torch.Tensor) -> torch.memory_format:
+    """Channels-last if that is how `value` lies, else contiguous: the format of what eager's kernels make of it."""
+    return suggest_memory_format(value)
+
+
+_COUNTED: Final = frozenset(
+    {"aten::unique_dim", "aten::_unique2", "aten::unique_consecutive", "aten::unique_dim_consecutive"}
+)
+
+
+def kernel_dtype(target: Any, number: int) -> torch.dtype | None:
+    """The element type that kernels give result `number`, where torch 2.11's meta functions name another: positions and counts
+    of distinct values are `int64`, not of the values' type. None elsewhere.
+    """
+    counted = isinstance(target, Overload) and schema_of(target).name in _COUNTED
+    return torch.int64 if counted and number else None

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from coilwork_lowering.layout.cost import LayoutDecision, captured_cost, find_convolutions, judge
+from coilwork_lowering.layout.gaps import copy_operands_with_gaps
 from coilwork_lowering.layout.rewrite import CannotRewriteError, rewrite_to_channels_last
 from coilwork_lowering.options import LayoutOptions
 from coilwork_lowering.torch_compat import copied_graph, fake_mode_of
@@ -13,7 +16,8 @@ from coilwork_lowering.torch_compat import copied_graph, fake_mode_of
 def lay_out_convolutions(
     gm: torch.fx.GraphModule, options: LayoutOptions
 ) -> tuple[torch.fx.GraphModule, LayoutDecision]:
-    """`gm` with its convolutions in channels-last, if that saves memory traffic; else `gm` itself.
+    """`gm` with its convolutions in channels-last, if that saves memory traffic, and with dense copies of operands that have gaps;
+    else `gm` itself.
 
     Kernels for matrix units compute convolutions in channels-last, and convert operands and results of others, each
     time. Here operands become channels-last once, by copies in the graph; every later value has the strides that
@@ -25,6 +29,17 @@ def lay_out_convolutions(
     """
     if options.layout == "captured":
         return gm, LayoutDecision(channels_last=False, reason="layouts as captured: asked for")
+    laid_out, decision = _in_channels_last(gm, options)
+    made, copies = copy_operands_with_gaps(laid_out, options.devices)
+    if copies:
+        reason = f"{decision.reason}; {copies} operands of convolutions that have gaps are copied"
+        decision = replace(decision, reason=reason, dense_copies=copies)
+    return made, decision
+
+
+def _in_channels_last(
+    gm: torch.fx.GraphModule, options: LayoutOptions
+) -> tuple[torch.fx.GraphModule, LayoutDecision]:
     found = find_convolutions(gm, options)
     convolutions = [call for call in found if call.role != "stays"]
     if not any(call.role == "leads" for call in convolutions):

@@ -100,12 +100,13 @@ class LayoutDecision:
     """What was decided for a graph, and why.
 
     Attributes:
-        channels_last: whether the graph was rewritten.
+        channels_last: whether the graph was rewritten to channels-last.
         reason: one sentence for a reader of traces.
         convolutions: calls that can be laid out.
         copies: copies inserted, of a rewrite that was tried.
         captured_bytes: what conversions around convolutions read and write if the graph stays as captured.
         rewritten_bytes: what copies read and write after the rewrite, grouped convolutions' penalty included.
+        dense_copies: copies of operands that lay in memory with gaps.
     """
 
     channels_last: bool
@@ -114,6 +115,7 @@ class LayoutDecision:
     copies: int = 0
     captured_bytes: int = 0
     rewritten_bytes: int = 0
+    dense_copies: int = 0
 
 
 def find_convolutions(gm: torch.fx.GraphModule, options: LayoutOptions) -> tuple[Convolution, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import torch
 
@@ -126,7 +126,7 @@ class Enlarging:
             bias = product.node.args[0]
             assert isinstance(bias, torch.fx.Node)
             shape = bias.meta["val"].shape
-            if not (type(shape[-1]) is int and shape[-1] == 1):
+            if shape and not (type(shape[-1]) is int and shape[-1] == 1):
                 wanted.append((0, bias, {len(shape) - 1: columns}))
         found: list[_Operand] = []
         room = max(
@@ -261,9 +261,43 @@ class Enlarging:
             self._zeros[read] = (made, operand.pads)
             self._read_as[base] = read
             self._redirect(base, read, readers)
+            self._sum_zeros(made, read)
         else:
             _keep_side(made, base, product.node)
         return made
+
+    def _sum_zeros(self, made: torch.fx.Node, read: torch.fx.Node) -> None:
+        """Let sums of what is `read` of `made` add its zeros, too, so that they share the kernel that writes these.
+
+        A sum that gets longer by that is read as its first part, if that is dense.
+        """
+        for total in [user for user in read.users if operator(user.target) == "sum" and len(user.args) > 1]:
+            value, call = total.meta["val"], cast(Any, total.target)
+            with self.mode:
+                wider = call(made.meta["val"], *total.args[1:], **total.kwargs)
+            sizes = enumerate(zip(wider.shape, value.shape, strict=True))
+            pads = {k: has - had for k, (has, had) in sizes if has != had}
+            if pads and not self._is_dense_part(total, pads):
+                continue
+            total.replace_input_with(read, made)
+            set_value(total, wider)
+            if pads:
+                self.names.append(total.name)
+                self.padding_bytes += hinted_bytes(wider) - hinted_bytes(value)
+                readers = list(total.users)
+                self._redirect(total, self._narrow(total, value, after=total), readers)
+
+    def _is_dense_part(self, node: torch.fx.Node, pads: Pads) -> bool:
+        """Whether what precedes `pads` in a longer `node` lies together, and the caller finds the strides it knows."""
+        value = node.meta["val"]
+        if any(type(size) is not int or size != 1 for k in pads for size in value.shape[:k]):
+            return False
+        views = views_over(node, self._narrowed(value, pads), self.mode)
+        return views is not None and all(
+            view.stride() == known.meta["val"].stride()
+            for known, view in views.items()
+            if any(user.op == "output" for user in known.users)
+        )
 
     def _narrow(self, wide: torch.fx.Node, value: torch.Tensor, *, after: torch.fx.Node) -> torch.fx.Node:
         """What `value` was, as slices of `wide`."""

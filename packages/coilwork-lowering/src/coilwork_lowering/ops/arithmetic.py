@@ -33,9 +33,9 @@ from coilwork_lowering.scalar_math import (
     minimum,
     mul,
     neg,
+    rounded,
     select,
     sub,
-    to_dtype,
     truth,
 )
 from coilwork_lowering.values import TensorValue, Value
@@ -184,37 +184,29 @@ def _is_single(value: Value) -> bool:
     return not isinstance(value, TensorValue) or all(as_int(size) == 1 for size in value.shape)
 
 
-def _rounded(a: Scalar, narrow: DType) -> Scalar:
-    """`a`, in its own type, rounded to `narrow` whatever the numerics: a mere cast there and back `fast` leaves out."""
-    if a.dtype is narrow or not narrow.is_low_precision:
-        return a
-    bits = op("bitcast", to_dtype(a, narrow), dtype=DType.U16)
-    return to_dtype(op("bitcast", bits, dtype=narrow), a.dtype)
-
-
 def _rounded_to(narrow: DType) -> ScalarFunction:
-    return lambda a: _rounded(a, narrow)
+    return lambda a: rounded(a, narrow)
 
 
 def _stepwise_truncdiv(narrow: DType) -> ScalarFunction:
-    rounded = _rounded_to(narrow)
-    return lambda a, b: op("trunc", rounded(op("div", a, b)))
+    to_narrow = _rounded_to(narrow)
+    return lambda a, b: op("trunc", to_narrow(op("div", a, b)))
 
 
 def _stepwise_floordiv(narrow: DType) -> ScalarFunction:
     """Python's floor division (as in torch) with every step rounded to `narrow`."""
-    rounded = _rounded_to(narrow)
+    to_narrow = _rounded_to(narrow)
 
     def floordiv(a: Scalar, b: Scalar) -> Scalar:
         zero, one = like(0, a), like(1, a)
-        ratio = rounded(op("div", a, b))
+        ratio = to_narrow(op("div", a, b))
         rest = op("fmod", a, b)
-        multiple = select(both(op("isinf", ratio), invert(op("isinf", a))), a, rounded(sub(a, rest)))
-        quotient = rounded(op("div", multiple, b))
+        multiple = select(both(op("isinf", ratio), invert(op("isinf", a))), a, to_narrow(sub(a, rest)))
+        quotient = to_narrow(op("div", multiple, b))
         opposed = both(op("ne", rest, zero), _xor(lt(b, zero), lt(rest, zero)))
-        quotient = select(opposed, rounded(sub(quotient, one)), quotient)
+        quotient = select(opposed, to_narrow(sub(quotient, one)), quotient)
         down = op("floor", quotient)
-        nearest = select(gt(rounded(sub(quotient, down)), like(0.5, a)), rounded(add(down, one)), down)
+        nearest = select(gt(to_narrow(sub(quotient, down)), like(0.5, a)), to_narrow(add(down, one)), down)
         signed = select(op("eq", quotient, zero), op("copysign", zero, ratio), nearest)
         return select(op("eq", b, zero), ratio, signed)
 
@@ -235,7 +227,7 @@ def _remainder(name: str) -> Lower:
 
         def apply(*given: Scalar) -> Scalar:
             pairs = zip(given, narrowed, strict=True)
-            return op(name, *(a if narrow else _rounded(a, call.dtype) for a, narrow in pairs))
+            return op(name, *(a if narrow else rounded(a, call.dtype) for a, narrow in pairs))
 
         return elementwise(builder, call, apply, operands=operands, compute=[compute] * 2)
 

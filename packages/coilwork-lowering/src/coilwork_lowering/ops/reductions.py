@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -15,7 +16,8 @@ from coilwork_lowering import view_maps
 from coilwork_lowering.builder import Builder, dtype_of
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.rules import Call, NotLowered, Rule, wrap_dim
-from coilwork_lowering.scalar_math import index, maximum, to_dtype, truth
+from coilwork_lowering.scalar_math import index, like, maximum, select, to_dtype, truth
+from coilwork_lowering.torch_compat import operator_behind
 from coilwork_lowering.values import Shape, TensorValue, Value, is_whole
 
 
@@ -222,6 +224,9 @@ def _moments(
     value = call.tensor("self")
     positions = reduced_dims(call, len(value.shape))
     wide = value.dtype.compute
+    # eager squares in f64 there: a root is finite where the variance is not
+    if root and value.device.startswith("cpu") and value.dtype in (DType.F32, DType.BF16):
+        wide = DType.F64
     correction = call.arguments.get("correction")
     if "unbiased" in call.arguments:
         correction = 1 if call["unbiased"] else 0
@@ -252,8 +257,27 @@ def _moments(
     spread = mapped(builder, squares, lambda x: cast(variance(x), wanted), wanted)
     found = [finish(builder, call, spread, fakes[0], positions)]
     if mean is not None and fakes[1] is not None:
+        if _found_one_by_one(call.node):
+            mean = _nan_beside_infinity(builder, mean, squares)
         found.append(finish(builder, call, mean, fakes[1], positions))
     return found
+
+
+def _found_one_by_one(node: torch.fx.Node) -> bool:
+    """Whether eager updates the mean element by element, as these operators do; norms, which are made of them here, add."""
+    original = operator_behind(node)
+    return original in (None, "aten.var_mean", "aten.std_mean")
+
+
+def _nan_beside_infinity(builder: Builder, mean: TensorValue, squares: TensorValue) -> TensorValue:
+    """The mean as updates leave it: beside an infinity the next one is NaN."""
+    strides = mean.buffer.strides if is_whole(mean) else None
+
+    def body(point: tuple[Expr, ...]) -> Scalar:
+        found = builder.read(mean, point)
+        return select(op("isnan", builder.read(squares, point)), like(math.nan, found), found)
+
+    return builder.pointwise(mean.shape, mean.dtype, mean.device, body, strides=strides)
 
 
 def _spread(root: bool, with_mean: bool) -> Callable[[Builder, Call], Value]:

@@ -14,7 +14,20 @@ from coilwork_ir.scalar import Scalar, cast, const, op
 from coilwork_lowering.builder import Builder, dtype_of
 from coilwork_lowering.ops.elementwise import TO_FLOAT, overloads, pointwise_rule
 from coilwork_lowering.rules import Call, NotLowered, Rule
-from coilwork_lowering.scalar_math import add, both, div, eq, gt, like, lt, mul, select, sub, to_dtype
+from coilwork_lowering.scalar_math import (
+    add,
+    both,
+    div,
+    eq,
+    gt,
+    like,
+    lt,
+    mul,
+    rounded,
+    select,
+    sub,
+    to_dtype,
+)
 from coilwork_lowering.values import TensorValue, Value
 
 # Rational approximations of ATen's `calc_erfinv`, lowest power first.
@@ -90,7 +103,7 @@ def _nextafter(a: Scalar, b: Scalar) -> Scalar:
     return select(op("isnan", a), a, select(op("isnan", b), b, ordered))
 
 
-def _digamma(x: Scalar) -> Scalar:
+def digamma(x: Scalar) -> Scalar:
     """By the recurrence up to 10, from there on asymptotically, and reflected below 0 (Cephes), as ATen."""
     zero, one, ten = like(0, x), like(1, x), like(_ASYMPTOTIC_FROM, x)
     below = lt(x, zero)
@@ -137,7 +150,9 @@ def _frexp(builder: Builder, call: Call) -> Value:
         dtype = dtype_of(fake.dtype)
 
         def body(point: tuple[Expr, ...]) -> Scalar:
-            return to_dtype(_parts(cast(builder.read(value, point), value.dtype.compute))[number], dtype)
+            x = cast(builder.read(value, point), value.dtype.compute)
+            # Both parts are of one number, also where kernels of their own find them.
+            return to_dtype(_parts(rounded(x, value.dtype))[number], dtype)
 
         strides = builder.result_strides(fake)
         return builder.pointwise(value.shape, dtype, value.device, body, strides=strides)
@@ -147,7 +162,7 @@ def _frexp(builder: Builder, call: Call) -> Value:
 
 
 RULES: Final[tuple[Rule, ...]] = (
-    pointwise_rule("digamma special_digamma special_psi", _digamma, kind=TO_FLOAT),
+    pointwise_rule("digamma special_digamma special_psi", digamma, kind=TO_FLOAT),
     Rule(overloads("frexp.Tensor"), _frexp),
     pointwise_rule("erfinv special_erfinv", _erfinv, kind=TO_FLOAT),
     pointwise_rule("nextafter", _nextafter),

@@ -2,8 +2,9 @@
 
 It is looked for in captured graphs, before autograd: there a match holds for inference and training alike, since the
 backward is made from what replaces it. The forms are those of Hugging Face's `eager` attention and of plain code. What is
-promised is numerics `fast`: scores are not rounded in between, and a row whose every position is masked by -inf gives
-zeros instead of NaN.
+promised is numerics `fast`: scores are not rounded in between. A row whose every position is masked by -inf is NaN, as
+written out, although the operator makes zeros of it: such rows of the mask are NaN before. Where products alone are -inf in
+a whole row, the operator's kernels differ among themselves.
 """
 
 from __future__ import annotations
@@ -134,16 +135,21 @@ def _may_drop(match: Match) -> bool:
 
 
 def _mask(added: Any, bias: Any, hidden: Any, seen: Any, fill: Any, dtype: torch.dtype) -> Any:
-    """The mask that the operator takes: of truth values, or of what is added."""
+    """The mask that the operator takes, of what is added to scores."""
     if added is not None:
-        return added if bias is None else bias + added
+        return _nowhere_is_nan(added if bias is None else bias + added)
     if hidden is None and seen is None:
         return None
     shown = seen if hidden is None else hidden.logical_not()
-    if fill == float("-inf"):
-        return shown
     # A finite number leaves a row of which everything is masked with equal weights.
-    return torch.where(shown, shown.new_zeros((), dtype=dtype), fill)
+    mask = torch.where(shown, shown.new_zeros((), dtype=dtype), fill)
+    return _nowhere_is_nan(mask) if fill == float("-inf") else mask
+
+
+def _nowhere_is_nan(mask: Any) -> Any:
+    """`mask` with NaN in rows that hide everything. It has no heads, mostly: that costs little beside the scores."""
+    nowhere = (mask == float("-inf")).all(dim=-1, keepdim=True)
+    return mask.masked_fill(nowhere, float("nan"))
 
 
 def _attend(

@@ -1,0 +1,387 @@
+"""Images sampled at points of a grid, and the gradients of that: by image and by grid."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Final
+
+import torch
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import Expr, as_expr, as_int, product
+from coilwork_ir.scalar import Scalar, cast, const, op, placeholder
+from coilwork_lowering.builder import Builder
+from coilwork_lowering.ops.elements import Elements, flatten, unflatten
+from coilwork_lowering.ops.elementwise import overloads
+from coilwork_lowering.ops.grid_taps import (
+    Interpolation,
+    Kernel,
+    Padding,
+    Sampling,
+    Tap,
+    chosen,
+    combinations,
+    spread,
+    taps_of,
+)
+from coilwork_lowering.ops.scatters import scatter_into
+from coilwork_lowering.ops.segments import sums_of_rows
+from coilwork_lowering.ops.sorted_scatters import adds_sorted
+from coilwork_lowering.ops.windows import fits_32_bits
+from coilwork_lowering.rules import Call, NotLowered, Rule
+from coilwork_lowering.scalar_math import add, both, eq, index, like, mul, select, to_dtype
+from coilwork_lowering.values import Shape, TensorValue, Value, layout_of
+
+# Channels from which on a CPU keeps what is the same for all of them.
+_MANY_CHANNELS: Final = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sampled:
+    """An image `(N, C, *sizes)` and a grid `(N, *points, dims)`, whose last dimension has the last image dimension first."""
+
+    image: TensorValue
+    grid: TensorValue
+    sampling: Sampling
+
+    @property
+    def sizes(self) -> Shape:
+        return self.image.shape[2:]
+
+    @property
+    def points(self) -> Shape:
+        return self.grid.shape[1:-1]
+
+    @property
+    def wide(self) -> DType:
+        """The type to compute in."""
+        return self.image.dtype.compute
+
+    def taps(
+        self,
+        builder: Builder,
+        point: Sequence[Expr],
+        indirect: tuple[Scalar, ...] = (),
+        mask: Scalar | None = None,
+    ) -> list[tuple[Tap, ...]]:
+        """The taps along each image dimension of the grid's `point`, `(n, *point)`."""
+        found = []
+        for k, size in enumerate(self.sizes):
+            at = (*point, as_expr(len(self.sizes) - 1 - k))
+            read = builder.read(self.grid, at, indirect=indirect, mask=mask)
+            found.append(taps_of(cast(read, self.wide), size, self.sampling))
+        return found
+
+    def element(self, builder: Builder, n: Expr, channel: Expr, taps: Sequence[Tap]) -> Scalar:
+        """The element at `taps`, one for each dimension; 0 outside the image."""
+        places = tuple(placeholder(k) for k in range(len(taps)))
+        # taps outside are at 0, where there is an element: reading it is cheaper than not to
+        read = cast(
+            builder.read(self.image, (n, channel, *places), indirect=[tap.at for tap in taps]), self.wide
+        )
+        return select(_inside(taps), read, like(0, read))
+
+
+def _inside(taps: Sequence[Tap]) -> Scalar:
+    return reduce(both, [tap.inside for tap in taps])
+
+
+def _product(factors: Sequence[Scalar]) -> Scalar:
+    return reduce(mul, factors)
+
+
+def _sampled(call: Call) -> _Sampled:
+    image, grid = call.tensor("input"), call.tensor("grid")
+    if not image.dtype.is_float or image.dtype.is_opaque or grid.dtype is not image.dtype:
+        raise NotLowered("an image of integers, or a grid of another type")
+    if any(as_int(size) == 0 for size in image.shape):
+        raise NotLowered("an image without elements")
+    on_cpu = image.device.startswith("cpu")
+    sampling = Sampling(
+        interpolation=Interpolation(call.integer("interpolation_mode")),
+        padding=Padding(call.integer("padding_mode")),
+        corners=bool(call["align_corners"]),
+        kernel=Kernel.DEVICE if not on_cpu else Kernel.VECTORISED if len(image.shape) == 4 else Kernel.SCALAR,
+    )
+    return _Sampled(image=image, grid=grid, sampling=sampling)
+
+
+def _grid_sampler(builder: Builder, call: Call) -> Value:
+    sampled = _sampled(call)
+    spreads = sampled.sampling.kernel is Kernel.VECTORISED
+    kept = _kept_taps(builder, sampled) if _keeps(sampled) else None
+
+    def terms(n: Expr, channel: Expr, at: tuple[Expr, ...]) -> Iterator[tuple[Scalar, Scalar, Scalar]]:
+        """Element, weight and whether it is inside, of each tap."""
+        if kept is not None:
+            for place, weight in kept:
+                position = builder.read(place, (n, *at))
+                inside = op("ge", position, like(0, position))
+                safe = op("maximum", position, like(0, position))
+                spot = (n, channel, *unflatten(placeholder(0), sampled.sizes))
+                element = cast(builder.read(sampled.image, spot, indirect=(safe,)), sampled.wide)
+                yield select(inside, element, like(0, element)), builder.read(weight, (n, *at)), inside
+            return
+        for taps in itertools.product(*sampled.taps(builder, (n, *at))):
+            yield (
+                sampled.element(builder, n, channel, taps),
+                _product([t.weight for t in taps]),
+                _inside(taps),
+            )
+
+    def body(point: tuple[Expr, ...]) -> Scalar:
+        n, channel, *at = point
+        total: Scalar = const(0, sampled.wide)
+        for element, weight, inside in terms(n, channel, tuple(at)):
+            weighted = mul(element, weight)
+            if not spreads:
+                # where a coordinate is no number, weights are none either
+                weighted = select(inside, weighted, like(0, weighted))
+            total = add(total, weighted)
+        return to_dtype(total, call.dtype)
+
+    return builder.pointwise(
+        call.shape(builder), call.dtype, call.device, body, strides=call.strides(builder)
+    )
+
+
+def _keeps(sampled: _Sampled) -> bool:
+    """Whether taps are better computed once than for each of many channels."""
+    image = sampled.image
+    channels, layout = as_int(image.shape[1]), layout_of(image)
+    if not image.device.startswith("cpu") or channels is None or channels < _MANY_CHANNELS:
+        return False
+    if not fits_32_bits(product(sampled.sizes)):
+        return False
+    # along channels that lie side by side a loop over them computes taps once by itself
+    return layout is None or as_int(layout.strides[1]) != 1
+
+
+def _kept_taps(builder: Builder, sampled: _Sampled) -> list[tuple[TensorValue, TensorValue]]:
+    """Of each combination of taps, in memory: where the element is in its channel, -1 for outside, and its weight."""
+    shape, dims = (sampled.grid.shape[0], *sampled.points), len(sampled.sizes)
+
+    def chosen_taps(point: tuple[Expr, ...], numbers: Sequence[int]) -> list[Tap]:
+        return [along[k] for along, k in zip(sampled.taps(builder, point), numbers, strict=True)]
+
+    def place(taps: Sequence[Tap]) -> Scalar:
+        flat: Scalar = const(0, DType.I64)
+        for tap, size in zip(taps, sampled.sizes, strict=True):
+            flat = add(mul(flat, index(size)), tap.at)
+        return cast(select(_inside(taps), flat, const(-1, DType.I64)), DType.I32)
+
+    def stored(dtype: DType, body: Callable[[Sequence[Tap]], Scalar], numbers: Sequence[int]) -> TensorValue:
+        return builder.pointwise(
+            shape, dtype, sampled.grid.device, lambda point: body(chosen_taps(point, numbers))
+        )
+
+    return [
+        (
+            stored(DType.I32, place, numbers),
+            stored(sampled.wide, lambda taps: _product([tap.weight for tap in taps]), numbers),
+        )
+        for numbers in itertools.product(range(sampled.sampling.interpolation.taps), repeat=dims)
+    ]
+
+
+def _backward(builder: Builder, call: Call) -> Value:
+    sampled, gradient = _sampled(call), call.tensor("grad_output")
+    mask = call["output_mask"]
+    by_image, by_grid = call.result
+    found: list[Value] = [None, None]
+    if mask[0]:
+        found[0] = _as(builder, _by_image(builder, sampled, gradient), by_image)
+    if mask[1]:
+        found[1] = _as(builder, _by_grid(builder, sampled, gradient), by_grid)
+    return tuple(found)
+
+
+def _as(
+    builder: Builder, found: tuple[TensorValue, Callable[[tuple[Expr, ...]], Scalar]], fake: torch.Tensor
+) -> TensorValue:
+    """A result with the type and strides of `fake`."""
+    like_grid, read = found
+    return builder.pointwise(
+        builder.sizes.exprs(fake.shape),
+        like_grid.dtype,
+        like_grid.device,
+        lambda point: to_dtype(read(point), like_grid.dtype),
+        strides=builder.result_strides(fake),
+    )
+
+
+def _by_grid(
+    builder: Builder, sampled: _Sampled, gradient: TensorValue
+) -> tuple[TensorValue, Callable[[tuple[Expr, ...]], Scalar]]:
+    """One sum over channels for each dimension."""
+    n_channels = sampled.image.shape[1]
+    shape = (sampled.grid.shape[0], *sampled.points)
+
+    def along(dim: int) -> TensorValue:
+        def body(point: tuple[Expr, ...], axes: tuple[Expr, ...]) -> Scalar:
+            n, *at = point
+            slope: Scalar = const(0, sampled.wide)
+            for taps in itertools.product(*sampled.taps(builder, point)):
+                factors = [tap.slope if k == dim else tap.weight for k, tap in enumerate(taps)]
+                part = mul(sampled.element(builder, n, axes[0], taps), _product(factors))
+                slope = add(slope, select(_inside(taps), part, like(0, part)))
+            return mul(slope, cast(builder.read(gradient, (n, axes[0], *at)), sampled.wide))
+
+        (found,) = builder.reduce("sum", shape, (n_channels,), sampled.grid.device, body, (sampled.wide,))
+        assert found is not None
+        return found
+
+    sums = [along(dim) for dim in reversed(range(len(sampled.sizes)))]
+
+    def read(point: tuple[Expr, ...]) -> Scalar:
+        *at, which = point
+        value = builder.read(sums[-1], at)
+        for k in reversed(range(len(sums) - 1)):
+            value = select(eq(index(which), const(k, DType.I64)), builder.read(sums[k], at), value)
+        return value
+
+    return sampled.grid, read
+
+
+def _by_image(
+    builder: Builder, sampled: _Sampled, gradient: TensorValue
+) -> tuple[TensorValue, Callable[[tuple[Expr, ...]], Scalar]]:
+    """What each point read it gives back, by its weight."""
+    if adds_sorted(builder, sampled.image.device, sampled.image.dtype):
+        return sampled.image, _given_back_sorted(builder, sampled, gradient)
+    return sampled.image, _given_back_in_memory(builder, sampled, gradient)
+
+
+def _given_back_in_memory(
+    builder: Builder, sampled: _Sampled, gradient: TensorValue
+) -> Callable[[tuple[Expr, ...]], Scalar]:
+    dims, wide = len(sampled.sizes), sampled.wide
+    zeros = builder.pointwise(sampled.image.shape, wide, sampled.image.device, lambda point: const(0, wide))
+    if _keeps(sampled):
+        return _given_back_by_tap(builder, sampled, gradient, zeros)
+    each = sampled.sampling.interpolation
+    shape = (*gradient.shape, combinations(each, dims))
+
+    def taps(point: tuple[Expr, ...]) -> list[Tap]:
+        n, _, *at, number = point
+        numbers = spread(index(number), each.taps, dims)
+        return [chosen(along, k) for along, k in zip(sampled.taps(builder, (n, *at)), numbers, strict=True)]
+
+    def value(point: tuple[Expr, ...]) -> Scalar:
+        given = cast(builder.read(gradient, point[:-1]), wide)
+        part = mul(given, _product([tap.weight for tap in taps(point)]))
+        return select(_inside(taps(point)), part, like(0, part))
+
+    found = scatter_into(
+        builder,
+        zeros,
+        shape,
+        lambda point: (point[0], point[1], *(placeholder(k) for k in range(dims))),
+        lambda point: [tap.at for tap in taps(point)],
+        value,
+        "add",
+        lambda point: (),
+    )
+    return lambda point: builder.read(found, point)
+
+
+def _given_back_by_tap(
+    builder: Builder, sampled: _Sampled, gradient: TensorValue, zeros: TensorValue
+) -> Callable[[tuple[Expr, ...]], Scalar]:
+    """One tap of all points after the other: what is computed of taps is computed once for all channels."""
+    found, wide = zeros, sampled.wide
+    for place, weight in _kept_taps(builder, sampled):
+        found = _added_by_tap(builder, sampled, gradient, found, place, weight, wide)
+    return lambda point: builder.read(found, point)
+
+
+def _added_by_tap(
+    builder: Builder,
+    sampled: _Sampled,
+    gradient: TensorValue,
+    into: TensorValue,
+    place: TensorValue,
+    weight: TensorValue,
+    wide: DType,
+) -> TensorValue:
+    def position(point: tuple[Expr, ...]) -> Scalar:
+        n, _, *at = point
+        return builder.read(place, (n, *at))
+
+    def value(point: tuple[Expr, ...]) -> Scalar:
+        n, _, *at = point
+        part = mul(cast(builder.read(gradient, point), wide), builder.read(weight, (n, *at)))
+        inside = op("ge", position(point), const(0, DType.I32))
+        return select(inside, part, like(0, part))
+
+    return scatter_into(
+        builder,
+        into,
+        gradient.shape,
+        lambda point: (point[0], point[1], *unflatten(placeholder(0), sampled.sizes)),
+        lambda point: (op("maximum", position(point), const(0, DType.I32)),),
+        value,
+        "add",
+        lambda point: (),
+    )
+
+
+def _given_back_sorted(
+    builder: Builder, sampled: _Sampled, gradient: TensorValue
+) -> Callable[[tuple[Expr, ...]], Scalar]:
+    dims, wide = len(sampled.sizes), sampled.wide
+    each = sampled.sampling.interpolation
+    batch = sampled.image.shape[0]
+    origin = (batch, *sampled.points, combinations(each, dims))
+    targets = (batch, *sampled.sizes)
+    rows = product(targets)
+
+    def picked(along: list[tuple[Tap, ...]], number: Scalar) -> list[Tap]:
+        numbers = spread(number, each.taps, dims)
+        return [chosen(taps, k) for taps, k in zip(along, numbers, strict=True)]
+
+    def key(flat: Expr) -> Scalar:
+        n, *at, number = unflatten(flat, origin)
+        taps = picked(sampled.taps(builder, (n, *at)), index(number))
+        row = index(n)
+        for tap, size in zip(taps, sampled.sizes, strict=True):
+            row = add(mul(row, index(size)), tap.at)
+        return select(_inside(taps), row, index(rows))
+
+    def value(position: Expr, place: Scalar, point: tuple[Expr, ...], mask: Scalar) -> Scalar:
+        n, *at, _ = unflatten(position, origin)
+        along = sampled.taps(builder, (n, *at), (place,), mask)
+        number = op("mod", place, index(origin[-1]))
+        given = cast(builder.read(gradient, (n, point[0], *at), indirect=(place,), mask=mask), wide)
+        return mul(given, _product([tap.weight for tap in picked(along, number)]))
+
+    sums = sums_of_rows(
+        builder,
+        sampled.image.device,
+        Elements(
+            count=product(origin),
+            rows=rows,
+            runs=as_expr(1),
+            all_rows=False,
+            inner=(sampled.image.shape[1],),
+            key=key,
+            value=value,
+            dtype=wide,
+            checks=lambda flat: (),
+        ),
+    ).values
+
+    def read(point: tuple[Expr, ...]) -> Scalar:
+        n, channel, *at = point
+        return builder.read(sums, (flatten((n, *at), targets), channel))
+
+    return read
+
+
+RULES: Final[tuple[Rule, ...]] = (
+    Rule(overloads("grid_sampler_2d grid_sampler_3d"), _grid_sampler),
+    Rule(overloads("grid_sampler_2d_backward grid_sampler_3d_backward"), _backward),
+)

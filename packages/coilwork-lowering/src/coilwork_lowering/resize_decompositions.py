@@ -1,0 +1,190 @@
+"""Images resized with antialiasing, and the derivative of that: weighted sums over windows, one dimension after the other.
+
+Where an image shrinks, the window of an element of the result, and with it the filter, is as much wider as it shrinks. Positions and
+weights are computed by the program, from the sizes; they take a small part of what is read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+Filter = Callable[[Tensor], Tensor]
+# Of the cubic filter, as Pillow and ATen have it where they antialias.
+_CUBIC: Final = -0.5
+
+
+def resize_decompositions() -> dict[Any, Callable[..., Any]]:
+    """By overload."""
+    aten = torch.ops.aten
+    return {
+        aten._upsample_bilinear2d_aa.default: _resized(_triangle, 1),
+        aten._upsample_bicubic2d_aa.default: _resized(_cubic, 2),
+        aten._upsample_bilinear2d_aa_backward.default: _resized_backward(_triangle, 1),
+        aten._upsample_bicubic2d_aa_backward.default: _resized_backward(_cubic, 2),
+    }
+
+
+def _triangle(x: Tensor) -> Tensor:
+    return (1 - x.abs()).clamp(min=0)
+
+
+def _cubic(x: Tensor) -> Tensor:
+    x = x.abs()
+    near = ((_CUBIC + 2) * x - (_CUBIC + 3)) * x * x + 1
+    far = (((x - 5) * x + 8) * x - 4) * _CUBIC
+    return torch.where(x < 1, near, torch.where(x < 2, far, torch.zeros_like(x)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Side:
+    """One dimension of `size` elements that becomes `result`.
+
+    Attributes:
+        scale: elements of the image per element of the result.
+        reach: how far the filter reaches where nothing shrinks.
+    """
+
+    size: int
+    result: int
+    scale: float
+    filter: Filter
+    reach: int
+
+    @property
+    def support(self) -> float:
+        """How far the filter reaches."""
+        return self.reach * max(self.scale, 1.0)
+
+    def window(self, place: Tensor) -> tuple[Tensor, Tensor]:
+        """The first element of the windows of elements `place` of the result, and the first behind it."""
+        centre = self.scale * (place + 0.5)
+        first = (centre - self.support + 0.5).to(torch.int64).clamp(min=0)
+        return first, (centre + self.support + 0.5).to(torch.int64).clamp(max=self.size)
+
+    def weight(self, element: Tensor, place: Tensor) -> Tensor:
+        """How much `element` counts for `place`, but for a factor; 0 outside the window."""
+        first, end = self.window(place)
+        slope = 1 / self.scale if self.scale >= 1 else 1.0
+        found = self.filter((element - self.scale * (place + 0.5) + 0.5) * slope)
+        return torch.where((element >= first) & (element < end), found, torch.zeros_like(found))
+
+    def taps(self, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Elements and weights of each place of the result, `(result, taps)`."""
+        place = torch.arange(self.result, dtype=dtype, device=device)[:, None]
+        first, _ = self.window(place)
+        element = first + torch.arange(math.ceil(self.support) * 2 + 1, device=device)
+        weight = self.weight(element.to(dtype), place)
+        return element.clamp(max=self.size - 1), weight / _one_if_none(weight.sum(1, keepdim=True))
+
+    def users(self, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Places of the result that each element counts for, and how much, `(size, places)`."""
+        everywhere = torch.arange(self.result, dtype=dtype, device=device)
+        _, weights = self._raw(everywhere[:, None])
+        totals = _one_if_none(weights.sum(1))
+        element = torch.arange(self.size, dtype=dtype, device=device)[:, None]
+        if self.scale == 0:
+            first, many = torch.zeros_like(element).to(torch.int64), self.result
+        else:
+            first = ((element + 0.5 - self.support) / self.scale - 0.5).floor().to(torch.int64)
+            many = math.ceil(2 * self.support / self.scale) + 3
+        place = first - 1 + torch.arange(many + 1, device=device)
+        inside = (place >= 0) & (place < self.result)
+        place = place.clamp(0, self.result - 1)
+        weight = self.weight(element, place.to(dtype)) / totals[place]
+        return place, torch.where(inside, weight, torch.zeros_like(weight))
+
+    def _raw(self, place: Tensor) -> tuple[Tensor, Tensor]:
+        first, _ = self.window(place)
+        element = first + torch.arange(math.ceil(self.support) * 2 + 1, device=place.device)
+        return element, self.weight(element.to(place.dtype), place)
+
+
+def _one_if_none(total: Tensor) -> Tensor:
+    return torch.where(total == 0, torch.ones_like(total), total)
+
+
+def _sides(
+    image: Sequence[Any],
+    result: Sequence[Any],
+    corners: bool,
+    scales: Sequence[Any],
+    filter: Filter,
+    reach: int,
+) -> list[_Side] | None:
+    """The two dimensions; None where sizes are not known."""
+    if not all(isinstance(n, int) for n in (*image, *result)):
+        return None
+    found = []
+    for size, places, scale in zip(image, result, scales, strict=True):
+        if corners:
+            ratio = (size - 1) / (places - 1) if places > 1 else 0.0
+        else:
+            ratio = 1 / scale if scale is not None and scale > 0 else size / places
+        found.append(_Side(size=size, result=places, scale=ratio, filter=filter, reach=reach))
+    return found
+
+
+def _combined(value: Tensor, dim: int, places: Tensor, weights: Tensor) -> Tensor:
+    """Weighted sums of elements along `dim`, counted from the end."""
+    shape = (*places.shape, *(1 for _ in range(-dim - 1)))
+    read: Tensor = torch.ops.aten.index.Tensor(value, [None] * (value.dim() + dim) + [places])
+    return (read * weights.view(shape)).sum(dim)
+
+
+def _in_steps(value: Tensor, taps: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+    found = value
+    for dim, (places, weights) in zip((-1, -2), taps, strict=True):
+        found = _combined(found, dim, places, weights)
+    return found
+
+
+def _wide(value: Tensor) -> torch.dtype:
+    return torch.float64 if value.dtype is torch.float64 else torch.float32
+
+
+def _laid_out(found: Tensor, dtype: torch.dtype, channels_last: bool) -> Tensor:
+    form = torch.channels_last if channels_last else torch.contiguous_format
+    return found.to(dtype).contiguous(memory_format=form)
+
+
+def _is_channels_last(value: Tensor) -> bool:
+    return not value.is_contiguous() and value.is_contiguous(memory_format=torch.channels_last)
+
+
+def _resized(filter: Filter, reach: int) -> Callable[..., Any]:
+    def resized(
+        value: Tensor, output_size: Sequence[Any], corners: bool, scales_h: Any = None, scales_w: Any = None
+    ) -> Any:
+        sides = _sides(value.shape[2:], output_size, corners, (scales_h, scales_w), filter, reach)
+        if sides is None or not value.is_floating_point() or 0 in (*value.shape, *output_size):
+            return NotImplemented
+        wide = _wide(value)
+        taps = [side.taps(wide, value.device) for side in reversed(sides)]
+        return _laid_out(_in_steps(value.to(wide), taps), value.dtype, _is_channels_last(value))
+
+    return resized
+
+
+def _resized_backward(filter: Filter, reach: int) -> Callable[..., Any]:
+    def backward(
+        gradient: Tensor,
+        output_size: Sequence[Any],
+        input_size: Sequence[Any],
+        corners: bool,
+        scales_h: Any = None,
+        scales_w: Any = None,
+    ) -> Any:
+        sides = _sides(input_size[2:], output_size, corners, (scales_h, scales_w), filter, reach)
+        if sides is None or not gradient.is_floating_point() or 0 in (*gradient.shape, *input_size):
+            return NotImplemented
+        wide = _wide(gradient)
+        users = [side.users(wide, gradient.device) for side in reversed(sides)]
+        return _laid_out(_in_steps(gradient.to(wide), users), gradient.dtype, _is_channels_last(gradient))
+
+    return backward
