@@ -132,6 +132,21 @@ def test_double_ops_agree_with_torch(engine: TritonProcess, name: str) -> None:
     torch.testing.assert_close(got, want, rtol=2e-13 if name == "pow" else 4e-15, atol=2e-15, equal_nan=True)
 
 
+def test_whole_powers_of_doubles_are_exact_where_the_result_is(engine: TritonProcess) -> None:
+    """As torch's: what is cut to an integer afterwards must not be a little less than it."""
+    base = torch.tensor(
+        [5.0, 3.0, -7.0, 10.0, 2.0, -2.0, 0.0, -0.0, float("inf"), -float("inf"), float("nan")]
+    )
+    powers = torch.tensor([-64, -3, -1, 0, 1, 2, 3, 15, 64, 65.0]).double()
+    left, right = torch.cartesian_prod(base.double(), powers).t().contiguous()
+    got = apply(engine, "pow", DType.F64, [left, right])
+    want = torch.pow(left, right)
+    exact = (want == want.round()) & (want.abs() < 2**53) | torch.isinf(left) | (left == 0)
+    assert torch.equal(got[exact], want[exact])
+    assert torch.equal(torch.signbit(got[exact]), torch.signbit(want[exact]))
+    torch.testing.assert_close(got, want, rtol=2e-14, atol=0, equal_nan=True)
+
+
 INT_OPS = [
     n
     for n, r in SCALAR_OPS.items()

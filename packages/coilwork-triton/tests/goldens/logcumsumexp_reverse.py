@@ -17,6 +17,19 @@ def signbit(x):
 
 
 @triton.jit
+def whole_power(x, y):
+    # by squaring, for whole |y| <= 64: exact where the result is
+    left = tl.abs(y).to(tl.int32)
+    factor = x
+    result = y * 0.0 + 1.0
+    for _ in tl.static_range(7):
+        result = tl.where((left & 1) == 1, result * factor, result)
+        factor = factor * factor
+        left = left >> 1
+    return tl.where(y < 0.0, 1.0 / result, result)
+
+
+@triton.jit
 def power(x, y):
     # f32 goes through f64, whose logarithm has digits to spare
     base = x.to(tl.float64)
@@ -28,6 +41,10 @@ def power(x, y):
     odd = whole & (tl.floor(half) != half) & (tl.abs(exponent) < float("inf"))
     result = tl.where(signbit(base) & odd, result * -1.0, result)
     finite = (a < float("inf")) & (tl.abs(exponent) < float("inf"))
+    if x.dtype == tl.float64:
+        few = whole & (tl.abs(exponent) <= 64.0)
+        near = whole_power(base, tl.where(few, exponent, 1.0))
+        result = tl.where(few & (tl.abs(near) < float("inf")) & (near != 0.0), near, result)
     result = tl.where((base < 0.0) & finite & (whole == 0), float("nan"), result)
     one = (exponent == 0.0) | (base == 1.0) | ((base == -1.0) & (tl.abs(exponent) == float("inf")))
     return tl.where(one, 1.0, result).to(x.dtype)

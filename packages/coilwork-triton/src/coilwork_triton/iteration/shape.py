@@ -22,7 +22,8 @@ from coilwork_ir.index import (
 )
 from coilwork_ir.kernel_source import Config, SearchSpace
 from coilwork_ir.kernels import Kernel, Range
-from coilwork_ir.scalar import Load, Reduce, Scalar, Scan, Sort, postorder
+from coilwork_ir.ops import SCALAR_OPS
+from coilwork_ir.scalar import Load, Op, Reduce, Scalar, Scan, Sort, postorder
 from coilwork_ir.target import Target
 from coilwork_triton.facts.ragged import along_rows, is_ragged
 from coilwork_triton.facts.sort_keys import LONGEST_ROW, key_bytes
@@ -182,6 +183,7 @@ def plan(
         element_bytes=max((a.dtype.itemsize for a in kernel.args), default=4),
         streams=whole_sizes(kernel.ranges, touched),
         tensors=len(kernel.args),
+        operations=sum(SCALAR_OPS[v.op].cost for v in postorder(values) if isinstance(v, Op)),
         ragged=ragged,
         scans=any(isinstance(v, Scan) for v in postorder(values)),
         scattered=loads_apart(kernel, values),

@@ -8,9 +8,12 @@ The reasoning, per kind of kernel (measured on an H200; other devices differ in 
 - A row kept in registers by one program reaches a copy's bandwidth at 16 to 32 elements per thread; with 32 warps,
   or with a mask that a divisible row does not need, it loses a third.
 - A reduction across rows that are contiguous along x is bandwidth bound only if a block spans at least 128 bytes of x.
-- Rows that are walked one after the other, for sums of columns too, need the next one on its way while one is reduced.
-  Two blocks of 256 threads per multiprocessor, each with 128 registers per thread, hold 16 elements of a row per thread,
-  its weight and two sums.
+- Rows that are walked, for sums of columns too, need the next ones on their way while some are reduced. Few threads with
+  many elements each are best: two blocks of 128 threads per multiprocessor, whose 255 registers hold 32 elements and two
+  sums for each, wait for fewer others at each row's barriers than blocks of 256 do, and do the same work with fewer
+  instructions. Rows within a warp need no barriers, and go to registers without a detour through shared memory.
+- Where each point takes many instructions, threads that wait for arithmetic need others that do not: half as many
+  elements each.
 - Where every point loads a sector of its own, one point per thread is best: what counts is how many threads wait at a time.
 - A transpose needs both tile sides to span whole 32-byte sectors on both of its sides.
 """
@@ -49,6 +52,14 @@ _WASTE: Final = 1 / 8
 FIXED_ROW: Final = 1024
 # Points of rows to sort that share a program where they lie across memory.
 _SHORT_ROW: Final = 64
+# Registers of a thread that sums of walked rows' columns may take: the gradients of a norm's weights and of the bias before it, of 32
+# elements each, leave room for what the elements need.
+_SUMS: Final = 96
+# Registers of a thread that what it loads of a whole column may take.
+_LOADED: Final = 128
+# Weighted operations per byte that is accessed at every point, above which threads wait for arithmetic as well: a device that
+# issues 7 instructions per byte of its memory has no time for twice as many.
+_BUSY: Final = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +77,7 @@ class Facts:
         columns: reductions along w.
         ragged: rows of r end where data says, most of them early.
         streams: element sizes of what is accessed at every point.
+        operations: weighted arithmetic per point.
         sort_bytes: size of the keys that r is sorted by; 0 if it is not sorted.
         sort_width: neighbours along r that one thread loads at once where it is sorted.
         first: how many elements of sorted rows are wanted, a power of two; 0 for all of them.
@@ -81,6 +93,7 @@ class Facts:
     columns: int = 0
     ragged: bool = False
     streams: tuple[int, ...] = ()
+    operations: int = 0
     sort_bytes: int = 0
     sort_width: int = 1
     first: int = 0
@@ -207,12 +220,13 @@ def _persistent(facts: Facts, target: Target) -> list[Config]:
     enough = max(1, next_power_of_two(-(-rows // (2 * target.multiprocessors))))
     if across:
         return _persistent_columns(facts, target, row, max(enough, 32))
+    # twice 16 bytes per thread: there is something to load while a row is reduced
+    most = max(4, min(16, 32 // max(facts.streams, default=facts.element_bytes)))
     found = []
-    for elements in (2048, 1024, 4096):
+    for elements, per_thread in ((2048, most), (1024, 8), (4096, 16)):
         x = min(max(1, elements // row), enough, next_power_of_two(rows))
-        found.append(
-            _config(_rest(facts) | {"x": x, "r": row}, min(8, _warps_for(x * row, 8, target)), target)
-        )
+        warps = min(8, _warps_for(x * row, per_thread, target))
+        found.append(_config(_rest(facts) | {"x": x, "r": row}, warps, target))
     return found
 
 
@@ -263,17 +277,24 @@ def _share(count: int, own: int, threads: int) -> int:
 
 
 def _walked(facts: Facts, target: Target) -> list[Config]:
-    """A row, or a few short ones, per step: up to 16 elements per thread of what is read and of each column's sums."""
+    """A row, or a few short ones, per step: up to 32 elements per thread of what is read and of each column's sums."""
     row = next_power_of_two(facts.extents["r"])
     most = next_power_of_two(facts.extents["w"])
     rest = {tile: 1 for tile in ("z", "y", "x") if tile in facts.extents}
-    # 256 threads, of which two blocks fit on a multiprocessor
-    full = 16 if facts.columns <= 2 else 8
-    # (elements per step, elements per thread, stages): the next rows are on their way in two more stages
-    best, other = (4096, 2048) if full == 16 else (2048, 4096)
-    shapes = [(best, full, 3), (other, full, 3), (best, full, 1)]
-    if row >= 4096:
-        shapes = [(row, full, 3), (row, full, 2), (row, full, 1)]
+    each = max(8, min(32, _power_of_two_below(_SUMS // max(1, facts.columns))))
+    step = 4 * target.warp_size * each
+    # (elements per step, elements per thread, stages): the next rows are on their way in further stages
+    if row * max(facts.streams, default=facts.element_bytes) <= 16 * target.warp_size:
+        # the loads of many rows at once keep memory busy
+        # of two columns' sums, twice as many do not spill yet
+        more = 2 if facts.columns <= 2 else 1
+        shapes = [(step, each, 1), (more * step, more * each, 1), (step, each // 2, 1)]
+    elif row >= step:
+        shapes = [(row, each, 3), (row, each // 2, 3), (row, each // 2, 1)]
+    elif 2 * row >= step:
+        shapes = [(step, each, 3), (step, each // 2, 3), (step // 2, each // 2, 3)]
+    else:
+        shapes = [(step, each, 3), (step // 2, each // 2, 4), (step // 2, each // 2, 3)]
     found = []
     for elements, per_thread, stages in shapes:
         rows = min(max(1, elements // row), most)
@@ -287,18 +308,27 @@ def _persistent_columns(facts: Facts, target: Target, row: int, most: int) -> li
     """Blocks of whole columns of `row` points: contiguous along x, where a block spans a line of cache."""
     line = 128 // max(facts.streams, default=facts.element_bytes)
     best = max(2048 // row, line)
-    # few columns: a sector of memory is enough for a block, so that there are more of them
-    last = 2 * best if facts.extents["x"] >= best * target.multiprocessors else max(1, best // 4)
-    widths = dict.fromkeys(
-        min(x, most, next_power_of_two(facts.extents["x"])) for x in (best, max(1, best // 2), last)
-    )
-    # 64 values per thread are as many as its registers hold
-    fitting = [x for x in widths if x * row <= 64 * 512] or [min(widths)]
+    if facts.extents["x"] < best * target.multiprocessors:
+        # few columns: a sector of memory is enough for a block, so that there are more of them, with little to do for each
+        shapes = [(max(1, best // 2), 16), (max(1, best // 4), 16), (max(1, best // 4), 8)]
+    else:
+        each = 64 if sum(facts.streams) * 64 <= 4 * _LOADED and not _busy(facts) else 32
+        fitting = [x for x in (best, best // 2, 2 * best, best // 4) if 0 < x * row <= each * 512]
+        # small blocks first, if large ones are not what it takes to span a line
+        ordered = sorted(fitting[:3], key=lambda x: x * row > 64 * 256)
+        shapes = [(x, each) for x in ordered] or [(max(1, best // 4), each)]
     found = []
-    for x in sorted(fitting, key=lambda x: x * row > 64 * 256):
-        warps = 16 if x * row > 64 * 256 else min(8, _warps_for(x * row, 8, target))
+    for width, per_thread in shapes:
+        x = min(width, most, next_power_of_two(facts.extents["x"]))
+        # blocks that are small have little in flight for each thread anyway
+        warps = max(min(16, _warps_for(x * row, per_thread, target)), min(4, _warps_for(x * row, 8, target)))
         found.append(_config(_rest(facts) | {"x": x, "r": row}, warps, target))
     return found
+
+
+def _busy(facts: Facts) -> bool:
+    """Arithmetic takes about as long as memory."""
+    return facts.operations > _BUSY * max(1, sum(facts.streams))
 
 
 def _ragged(facts: Facts, target: Target) -> list[Config]:

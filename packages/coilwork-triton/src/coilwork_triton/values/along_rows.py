@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
@@ -24,8 +25,11 @@ from coilwork_triton.text.tree import (
     tl,
     tl_name,
 )
-from coilwork_triton.text.types import triton_type, typed_constant
+from coilwork_triton.text.types import free_constant, triton_type, typed_constant
 from coilwork_triton.values.known import Known, Scope
+
+# Sums of which the library has a function that adds them all.
+MOST_SUMS: Final = 4
 
 
 def _site(values: Known, scope: Scope, node: Reduce) -> Site:
@@ -93,6 +97,32 @@ def emit_reduce(values: Known, scope: Scope, node: Reduce) -> None:
     """Bind the results of `node`, whose row is all in registers."""
     site = site_named(values, scope, node)
     bind_results(values, scope, node, REDUCTIONS[node.kind].persistent(site, scope.writer))
+
+
+def emit_sums(values: Known, scope: Scope, nodes: Sequence[Reduce]) -> None:
+    """Bind the results of several sums, whose rows are all in registers: they are exchanged between threads at once.
+
+    Each is what it would be alone: the elements of a row are added in the same order.
+    """
+    groups: dict[tuple[tuple[str, ...], DType], list[tuple[Reduce, Site]]] = {}
+    for node in nodes:
+        site = site_named(values, scope, node)
+        groups.setdefault((site.shape, site.dtype), []).append((node, site))
+    for group in groups.values():
+        for start in range(0, len(group), MOST_SUMS):
+            _sums_at_once(values, scope, group[start : start + MOST_SUMS])
+
+
+def _sums_at_once(values: Known, scope: Scope, found: Sequence[tuple[Reduce, Site]]) -> None:
+    if len(found) == 1:
+        ((node, site),) = found
+        bind_results(values, scope, node, REDUCTIONS[node.kind].persistent(site, scope.writer))
+        return
+    kept = tuple(site.kept(free_constant(0, site.dtype)) for _, site in found)
+    combine = scope.writer.device(f"combine_{len(found)}_sums")
+    sums = found[0][1].along("reduce", Tuple(kept), combine)
+    for (node, _), result in zip(found, scope.writer.bind_all(("sum",) * len(found), sums), strict=True):
+        bind_results(values, scope, node, (result,))
 
 
 def site_named(values: Known, scope: Scope, node: Reduce) -> Site:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, TypeGuard
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
@@ -39,7 +39,7 @@ from coilwork_triton.text.types import (
 )
 from coilwork_triton.text.writer import Names, Writer
 from coilwork_triton.values.addresses import rows_and_columns, without_constant
-from coilwork_triton.values.along_rows import emit_reduce, emit_scan, emit_sort
+from coilwork_triton.values.along_rows import emit_reduce, emit_scan, emit_sort, emit_sums
 from coilwork_triton.values.known import Scope
 from coilwork_triton.values.ops import NEEDS_NAMED, OPERATORS, SCALAR_BUILDERS, OpContext
 from coilwork_triton.values.shortcuts import find_shortcuts
@@ -127,9 +127,42 @@ class Values:
 
     def compute(self, scope: Scope, nodes: Iterable[Scalar]) -> None:
         """Write `nodes`, which are in order, into `scope`."""
-        for node in nodes:
-            if scope.find(node) is None:
+        wanted = tuple(nodes)
+        for place, node in enumerate(wanted):
+            if scope.find(node) is not None:
+                continue
+            sums = self._sums_with(scope, node, wanted[place + 1 :])
+            if not sums:
                 self._compute(scope, node)
+                continue
+            self.compute(scope, self.pending(scope, [operand for each in sums for operand in each.operands]))
+            emit_sums(self, scope, sums)
+
+    def _sums_with(self, scope: Scope, node: Scalar, later: Sequence[Scalar]) -> list[Reduce]:
+        """`node`, if it is a sum of a row in registers, and such sums among `later` that need no other reduction's result.
+
+        Threads then exchange them at once, and what all of them load is asked for before any thread waits. None if there
+        are no others.
+        """
+        if self.shape.walk != "persistent" or not self._is_row_sum(node):
+            return []
+        found = [node]
+        for other in later:
+            if not self._is_row_sum(other) or scope.find(other) is not None:
+                continue
+            if all(other.operands != one.operands for one in found) and not any(
+                isinstance(below, Reduce) for below in self.pending(scope, other.operands)
+            ):
+                found.append(other)
+        return found if len(found) > 1 else []
+
+    def _is_row_sum(self, node: Scalar) -> TypeGuard[Reduce]:
+        return (
+            isinstance(node, Reduce)
+            and node.kind == "sum"
+            and node.operands[0].dtype.is_float
+            and not self.along_walk(node)
+        )
 
     def expression(self, scope: Scope, node: Scalar) -> Expression:
         """The expression for a value that has been computed; constants get their exact type."""
