@@ -273,6 +273,18 @@ def test_a_library_that_is_not_there(store: MemoryStore, stub: StubProducts, tmp
             )
 
 
+def test_a_library_that_need_not_be_there(store: MemoryStore, tmp_path: Path) -> None:
+    library = ProductLibrary(path=str(tmp_path / "libabsent.so"), device="cpu", required=False)
+    data = one("aten.mm.out", 2, 4, 4)
+    program = load_native(
+        data, launchers={}, constants={}, fallback=lambda: lambda args: args, store=store, products=library
+    )
+    a, b = torch.randn(4, 4), torch.randn(4, 4)
+    (found,) = program.call([a, b])
+    torch.testing.assert_close(found, a @ b)
+    assert program.counters()["products"] == program.counters()["refused_products"] == 0
+
+
 def test_numbers_are_those_of_the_header() -> None:
     """Where cuBLASLt's header is installed."""
     found = sorted(Path(torch.__file__).parents[1].glob("nvidia/**/cublasLt.h"))

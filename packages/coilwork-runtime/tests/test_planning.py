@@ -56,8 +56,13 @@ def test_types_and_schemas() -> None:
         ("aten.full.default", "cpu", "aoti_torch_aten_full"),
         ("aten.sort.stable", "cpu", "aoti_torch_cpu_sort_stable"),
         ("aten.exp.default", "cpu", None),
-        # a list of truth values has no C form there
-        ("aten.convolution_backward.default", "cpu", None),
+        # a list of truth values, and one that may be missing
+        ("aten.convolution_backward.default", "cpu", "aoti_torch_cpu_convolution_backward"),
+        (
+            "aten._scaled_dot_product_efficient_attention_backward.default",
+            "cuda:0",
+            "aoti_torch_cuda__scaled_dot_product_efficient_attention_backward",
+        ),
     ],
 )
 def test_c_functions_are_those_that_torch_declares(target: str, device: str, symbol: str | None) -> None:
@@ -100,7 +105,7 @@ def test_a_function_with_other_parameters_is_none(monkeypatch: pytest.MonkeyPatc
                 1,
                 [True, True, False],
             ),
-            Route.DISPATCHER,
+            Route.FUNCTION,
         ),
         (call("aten._local_scalar_dense.default", X), Route.ITEM),
         (call("aten.clamp.default", X, 0), Route.PYTHON),

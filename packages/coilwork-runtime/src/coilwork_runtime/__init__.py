@@ -19,7 +19,7 @@ from coilwork_runtime.errors import (
 )
 from coilwork_runtime.executor.lifetimes import LifetimeChecker
 from coilwork_runtime.executor.products import ProductLibrary
-from coilwork_runtime.executor.program import NativeProgram, load_native
+from coilwork_runtime.executor.program import NativeProgram, load_native, warm_executor
 from coilwork_runtime.loader import load_python
 from coilwork_runtime.triton_kernels.searching import Search
 from coilwork_runtime.version import __version__
@@ -47,6 +47,7 @@ __all__ = [
     "describe_device",
     "load_artifact",
     "load_native",
+    "warm_executor",
     "load_python",
     "save_artifact",
 ]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from typing import Any
 
 from coilwork_cache import Store
+from coilwork_runtime.cpp.batches import batches
 from coilwork_runtime.cpp.build import CppBuilder
 from coilwork_runtime.specs import CppKernel, KernelSpec, TritonKernel
 from coilwork_runtime.triton_kernels.binaries import GpuBinary
@@ -63,7 +64,8 @@ class Builder:
         if not wanted:
             return {}
         with ThreadPoolExecutor(max_workers=self._workers, thread_name_prefix="coilwork-build") as threads:
-            tasks = [self._start(spec, threads) for spec in wanted]
+            together = self._start_together(wanted, threads)
+            tasks = [self._start(spec, threads, together.get(spec.name)) for spec in wanted]
             if any(isinstance(spec, TritonKernel) for spec in wanted) and not interpreting():
                 threads.submit(self._gpu.prepare)
             self._report(tasks)
@@ -114,10 +116,36 @@ class Builder:
                     for built in self._triton.usable(spec, found, [part.result() for part in parts])
                 )
 
-    def _start(self, spec: KernelSpec, threads: ThreadPoolExecutor) -> _Task:
+    def _start_together(
+        self, specs: Sequence[KernelSpec], threads: ThreadPoolExecutor
+    ) -> dict[str, Future[None]]:
+        """Begin to compile C++ kernels, several at a time: by name of a kernel, what it has to wait for."""
+        kernels = [spec for spec in specs if isinstance(spec, CppKernel)]
+        if len(kernels) < 2:
+            return {}
+        missing = [
+            kernel
+            for kernel, is_missing in zip(kernels, threads.map(self._cpp.is_missing, kernels), strict=True)
+            if is_missing
+        ]
+        groups = [group for group in batches(missing, self._workers) if len(group) > 1]
+        return {
+            kernel.name: started
+            for group in groups
+            for started in [threads.submit(self._cpp.build_together, group)]
+            for kernel in group
+        }
+
+    def _build_cpp(self, spec: CppKernel, together: Future[None] | None) -> Launcher:
+        # no thread waits for itself: what is waited for was submitted before
+        if together is not None:
+            together.result()
+        return self._cpp.build(spec)
+
+    def _start(self, spec: KernelSpec, threads: ThreadPoolExecutor, together: Future[None] | None) -> _Task:
         match spec:
             case CppKernel():
-                return _Task([threads.submit(self._cpp.build, spec)], lambda parts: parts[0])
+                return _Task([threads.submit(self._build_cpp, spec, together)], lambda parts: parts[0])
             case TritonKernel() if interpreting():
                 return _Task([threads.submit(self._triton.interpreted, spec)], lambda parts: parts[0])
             case TritonKernel():

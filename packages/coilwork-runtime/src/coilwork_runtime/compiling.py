@@ -15,7 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-FLAGS: Final = ("-O2", "-fPIC", "-std=c++17", "-fvisibility=hidden", "-w")
+# Measured: -O2 takes a quarter longer to compile, and programs run as fast.
+FLAGS: Final = ("-O1", "-fPIC", "-std=c++17", "-fvisibility=hidden", "-w")
 Texts = tuple[tuple[str, str], ...]
 """Names and texts of source files, sorted by name."""
 

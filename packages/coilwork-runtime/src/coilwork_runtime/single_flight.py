@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Generic, TypeVar
 
@@ -15,25 +15,43 @@ class SingleFlight(Generic[T]):
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._running: dict[str, Future[T]] = {}
+        # results; None for those that were left out
+        self._running: dict[str, Future[tuple[T] | None]] = {}
 
     def run(self, key: str, make: Callable[[], T]) -> T:
         """What `make` returns or raises, here or in the thread that is already at it."""
-        with self._lock:
-            other = self._running.get(key)
-            mine: Future[T] = Future()
-            if other is None:
-                self._running[key] = mine
-        if other is not None:
-            return other.result()
+        mine: Future[tuple[T] | None] = Future()
+        while (other := self._claim(key, mine)) is not mine:
+            found = other.result()
+            if found is not None:
+                return found[0]
         try:
             value = make()
         except BaseException as error:
             mine.set_exception(error)
             raise
         else:
-            mine.set_result(value)
+            mine.set_result((value,))
             return value
         finally:
             with self._lock:
                 del self._running[key]
+
+    def run_for(self, keys: Iterable[str], make: Callable[[Sequence[str]], Mapping[str, T]]) -> None:
+        """Run `make` for those of `keys` that no other thread is at. What it leaves out, or if it raises, is for `run` to make."""
+        claims: dict[str, Future[tuple[T] | None]] = {key: Future() for key in keys}
+        mine = {key: claim for key, claim in claims.items() if self._claim(key, claim) is claim}
+        made: Mapping[str, T] = {}
+        try:
+            made = make(tuple(mine)) if mine else {}
+        finally:
+            with self._lock:
+                for key in mine:
+                    del self._running[key]
+            for key, claim in mine.items():
+                claim.set_result((made[key],) if key in made else None)
+
+    def _claim(self, key: str, mine: Future[tuple[T] | None]) -> Future[tuple[T] | None]:
+        """Who is at `key`: `mine` from now on if nobody was."""
+        with self._lock:
+            return self._running.setdefault(key, mine)

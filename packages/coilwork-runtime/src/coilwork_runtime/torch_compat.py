@@ -6,11 +6,13 @@ torch's type stubs name some of it and miss the rest, so all of it is fetched by
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from types import MappingProxyType
 from typing import Any, Final, cast
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 Sizes = Sequence[int]
 
@@ -56,28 +58,39 @@ tensors_of = cast(
 )
 
 
+def tensor_samples() -> list[torch.Tensor]:
+    """Tensors of the types that programs are mostly given, whose `_cdata` is the address of their C++ object."""
+    with _disable_current_modes():
+        plain = torch.empty(2, 3, device="cpu")
+        return [plain, plain.t(), torch.nn.Parameter(plain)]
+
+
+# Asked in every call of a program with matrix products.
+_deterministic: Final = torch._C._get_deterministic_algorithms
+_narrow_sums: Final = torch._C._get_cublas_allow_fp16_accumulation
+_tf32: Final = torch._C._get_cublas_allow_tf32
+_half_parts = cast(Callable[[], object], torch._C._get_cublas_allow_fp16_reduced_precision_reduction)
+_brain_parts = cast(Callable[[], object], torch._C._get_cublas_allow_bf16_reduced_precision_reduction)
+# Whether sums may be rounded between parts, and whether there may be parts; one bool in earlier versions.
+_PARTS: Final[Mapping[object, int]] = MappingProxyType(
+    {(r, p): r | p << 1 for r in (0, 1) for p in (0, 1)} | {False: 2, True: 3}
+)
+
+
 def product_settings() -> int:
     """What torch says at present of matrix products on CUDA, for products of our own.
 
     Bit 0: `float32` may be computed in TF32. Bits 1 and 2: sums of `float16` may be rounded to it between parts; there may be
     parts. Bits 3 and 4: the same of `bfloat16`. -1: something that only ATen does.
     """
-    if torch.are_deterministic_algorithms_enabled() or torch._C._get_cublas_allow_fp16_accumulation():
+    if _deterministic() or _narrow_sums():
         return -1
     try:
-        bits = int(torch._C._get_cublas_allow_tf32())
+        tf32 = _tf32()
     except RuntimeError:
         # it was said in two ways that do not agree
         return -1
-    answers: tuple[tuple[int, Any], ...] = (
-        (1, torch._C._get_cublas_allow_fp16_reduced_precision_reduction()),
-        (3, torch._C._get_cublas_allow_bf16_reduced_precision_reduction()),
-    )
-    for place, answer in answers:
-        # one bool in earlier versions
-        rounds, parts = answer if isinstance(answer, tuple) else (answer, True)
-        bits |= (int(rounds) | int(parts) << 1) << place
-    return bits
+    return (1 if tf32 else 0) | _PARTS[_half_parts()] << 1 | _PARTS[_brain_parts()] << 3
 
 
 def profiler_is_on() -> bool:

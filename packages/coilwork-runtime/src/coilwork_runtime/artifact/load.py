@@ -110,7 +110,7 @@ def _native(
 ) -> NativeProgram | None:
     """The program for the native executor, if there is one that runs here.
 
-    On GPUs the Python module does, and where there is no store to keep the executor in: building it takes longer than most loads.
+    On GPUs the Python module runs, and where there is no store to keep the executor in: building it takes longer than most loads.
     """
     data = records.contents.get(PROGRAM)
     if data is None or store is None or "gpu" in records.facts["devices"]:

@@ -7,10 +7,12 @@ import platform
 import re
 import tempfile
 import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from coilwork_cache import Store, content_key
+from coilwork_runtime.cpp.batches import joined
 from coilwork_runtime.cpp.launch import Launcher, load_launcher
 from coilwork_runtime.cpp.toolchain import Toolchain, compile_library, find_toolchain, flags_for, make_stub
 from coilwork_runtime.errors import KernelBuildError, MissingCompilerError
@@ -19,6 +21,8 @@ from coilwork_runtime.single_flight import SingleFlight
 from coilwork_runtime.specs import CppKernel
 
 _KEY: Final = re.compile("[0-9a-f]+")
+# In the store in place of a kernel's library: the key of one that holds others, too.
+_LIES_IN: Final = b"lies in "
 
 
 class CppBuilder:
@@ -31,6 +35,8 @@ class CppBuilder:
         self._made_folder: Path | None = None
         self._stub_made = False
         self._written: dict[str, Path] = {}
+        # the keys of kernels whose libraries hold others, too
+        self._shared: set[str] = set()
 
     def build(self, spec: CppKernel) -> Launcher:
         """The kernel's launcher.
@@ -62,19 +68,42 @@ class CppBuilder:
                 remedy="check that the compiler matches the running Python and torch",
             ) from error
 
+    def is_missing(self, spec: CppKernel) -> bool:
+        """Whether the kernel has yet to be compiled. What the store has of it is taken from there."""
+        try:
+            key = library_key(spec, find_toolchain())
+        except MissingCompilerError:
+            # `build` says so
+            return False
+        return key not in self._written and self._found(key) is None
+
+    def build_together(self, specs: Sequence[CppKernel]) -> None:
+        """Compile the kernels in one go, for `build` to load them; should they not compile so, it compiles each.
+
+        Their features are equal and their entries distinct (see `batches`).
+        """
+        toolchain = find_toolchain()
+        by_key = {library_key(spec, toolchain): spec for spec in specs}
+        self._flights.run_for(
+            by_key, lambda keys: self._together({key: by_key[key] for key in keys}, toolchain)
+        )
+
     def library(self, spec: CppKernel) -> bytes:
-        """The kernel's shared library, for those who store it elsewhere. Raises as `build` does."""
+        """The kernel's shared library, for those who store it elsewhere: it depends on the kernel alone. Raises as `build` does."""
         toolchain = find_toolchain()
         key = library_key(spec, toolchain)
-        return self._flights.run(key, lambda: self._library(spec, key, toolchain)).read_bytes()
+        return self._flights.run(key, lambda: self._own_library(spec, key, toolchain)).read_bytes()
 
     def _stored_launcher(self, spec: CppKernel) -> Launcher | None:
         """The launcher of what any compiler made of the kernel before; None if the store has nothing that loads."""
         if self._store is None:
             return None
         named = (self._store.get(latest_key(spec)) or b"").decode(errors="replace")
-        data = self._store.get(named) if _KEY.fullmatch(named) else None
-        return None if data is None else self.load(spec, data)
+        path = self._found(named) if _KEY.fullmatch(named) else None
+        try:
+            return None if path is None else load_launcher(spec, path)
+        except (OSError, AttributeError):
+            return None
 
     def load(self, spec: CppKernel, data: bytes) -> Launcher | None:
         """A launcher of a library that was built elsewhere; None if it does not load here."""
@@ -84,11 +113,52 @@ class CppBuilder:
             return None
 
     def _library(self, spec: CppKernel, key: str, toolchain: Toolchain) -> Path:
-        known = self._written.get(key)
-        if known is not None:
-            return known
+        known = self._written.get(key) or self._found(key)
+        return known or self._keep(key, self._compile(spec, key, toolchain))
+
+    def _own_library(self, spec: CppKernel, key: str, toolchain: Toolchain) -> Path:
+        """As `_library`, but it holds this kernel alone."""
+        library = self._library(spec, key, toolchain)
+        return self._keep(key, self._compile(spec, key, toolchain)) if key in self._shared else library
+
+    def _found(self, key: str) -> Path | None:
+        """The library of the kernel with this key as a file, if the store has it."""
         data = None if self._store is None else self._store.get(key)
-        return self._keep(key, self._compile(spec, key, toolchain) if data is None else data)
+        if self._store is None or data is None:
+            return None
+        if not data.startswith(_LIES_IN):
+            return self._keep(key, data)
+        named = data.removeprefix(_LIES_IN).decode(errors="replace")
+        library = self._written.get(named)
+        if library is None:
+            shared = self._store.get(named) if _KEY.fullmatch(named) else None
+            if shared is None:
+                return None
+            library = self._keep(named, shared)
+        self._written[key] = library
+        self._shared.add(key)
+        return library
+
+    def _together(self, specs: Mapping[str, CppKernel], toolchain: Toolchain) -> Mapping[str, Path]:
+        """One library for all; nothing if they do not compile, for then it has to be said which."""
+        if len(specs) < 2:
+            return {}
+        features = next(iter(specs.values())).features
+        data, _ = compile_library(
+            toolchain, joined(specs.values()), features, self._folder_with_stub(toolchain)
+        )
+        if data is None:
+            return {}
+        named = content_key("cpp-library", *specs)
+        library = self._keep(named, data)
+        self._shared.update(specs)
+        self._written.update(dict.fromkeys(specs, library))
+        if self._store is not None:
+            self._store.put(named, data)
+            for key, spec in specs.items():
+                self._store.put(key, _LIES_IN + named.encode())
+                self._store.put(latest_key(spec), key.encode())
+        return dict.fromkeys(specs, library)
 
     def _rebuild(self, spec: CppKernel, key: str, toolchain: Toolchain, refused: Path) -> Path:
         current = self._written.get(key)
@@ -100,11 +170,7 @@ class CppBuilder:
         return self._keep(key, self._compile(spec, key, toolchain))
 
     def _compile(self, spec: CppKernel, key: str, toolchain: Toolchain) -> bytes:
-        folder = self._folder()
-        with self._lock:
-            if not self._stub_made:
-                make_stub(toolchain, folder)
-                self._stub_made = True
+        folder = self._folder_with_stub(toolchain)
         data, complaint = compile_library(toolchain, spec.source, spec.features, folder)
         if data is None:
             raise KernelBuildError(
@@ -119,7 +185,17 @@ class CppBuilder:
 
     def _keep(self, key: str, data: bytes) -> Path:
         self._written[key] = library = self._write(data)
+        self._shared.discard(key)
         return library
+
+    def _folder_with_stub(self, toolchain: Toolchain) -> Path:
+        """The folder, with what kernels are linked against."""
+        folder = self._folder()
+        with self._lock:
+            if not self._stub_made:
+                make_stub(toolchain, folder)
+                self._stub_made = True
+        return folder
 
     def _folder(self) -> Path:
         # functools.cache would let two threads make a folder each, and the stub lies in one only

@@ -18,6 +18,11 @@ from coilwork_runtime.c_types import c_types
 from coilwork_runtime.schemas import Schema
 
 FOLDER: Final = Path(torch.__file__).parent / "include/torch/csrc/inductor/aoti_torch/generated"
+LISTS: Final[Mapping[str, tuple[str, str]]] = {
+    "List[bool]": ("const int32_t*", "int64_t"),
+    "Optional[List[int]]": ("const int64_t**", "int64_t"),
+}
+"""Parameters that generated C++ does not hand over."""
 _DECLARATION: Final = re.compile(r"AOTITorchError\s+(aoti_torch_\w+)\s*\(([^)]*)\)\s*;")
 
 
@@ -59,7 +64,7 @@ def _parameters(schema: Schema) -> tuple[str, ...] | None:
     rest = [p for p in schema.parameters if not p.is_out]
     kinds: list[str] = []
     for parameter in (*outs, *rest):
-        found = c_types(parameter.type)
+        found = LISTS.get(str(parameter.type)) or c_types(parameter.type)
         if found is None:
             return None
         kinds += found

@@ -11,7 +11,7 @@ import torch
 
 from coilwork_runtime.executor.callbacks import Callback, make_callback
 from coilwork_runtime.executor.operator_functions import function_name
-from coilwork_runtime.executor.products import ProductLibrary, product_bytes
+from coilwork_runtime.executor.products import NO_PRODUCT, ProductLibrary, product_bytes
 from coilwork_runtime.executor.recorded_calls import Argument, RecordedCall, Slot
 from coilwork_runtime.executor.values import Unplanned, dispatcher_value, function_value, is_exact
 from coilwork_runtime.schemas import Parameter, Schema, find_schema
@@ -55,6 +55,7 @@ class CallPlan:
         data: the plan as the native executor reads it (native/plans.hpp).
         callback: makes it in Python, where that is the route or the route fails.
         reason: why it is not made natively, `""` if it is.
+        is_product: cuBLASLt is asked first.
     """
 
     target: str
@@ -62,6 +63,7 @@ class CallPlan:
     data: bytes
     callback: Callback
     reason: str = ""
+    is_product: bool = False
 
 
 def plan_call(
@@ -75,13 +77,15 @@ def plan_call(
         route, head, reason = Route.PYTHON, _u32(0) + _u32(0), str(error)
     tail = _listing([_u32(slot.number) for slot in call.slots()])
     tail += _listing([_u32(size.number) for size in call.sizes()])
-    tail += _u32(call.wanted) + bytes((call.single,)) + product_bytes(call, products)
+    product = product_bytes(call, products)
+    tail += _u32(call.wanted) + bytes((call.single,)) + product
     return CallPlan(
         target=call.target,
         route=route,
         data=bytes((route,)) + head + tail,
         callback=make_callback(call),
         reason=reason,
+        is_product=product != NO_PRODUCT,
     )
 
 
@@ -118,8 +122,8 @@ def _by_function(
     values = []
     for parameter, value in ordered:
         data = function_value(parameter, value, torch_interface.code)
-        # a device that is not given is two values: a pointer and an index
-        double = str(parameter.type) == "Optional[Device]" and value is None
+        # a device or list that is not given is two values: a pointer, and an index or count
+        double = str(parameter.type) in ("Optional[Device]", "Optional[List[int]]") and value is None
         values += [data[:1], data[1:]] if double else [data]
     reals = sum(str(parameter.type) in ("float", "number") for parameter, _ in bound)
     if 2 * len(values) > MOST_VALUES or reals > MOST_REALS:

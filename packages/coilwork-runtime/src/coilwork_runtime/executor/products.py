@@ -27,11 +27,13 @@ class ProductLibrary:
         path: of the library; empty for the cuBLASLt that torch has loaded.
         device: type of the devices that it computes on.
         settings: what torch says at present, as `product_settings`; a negative number leaves all products to ATen.
+        required: whether it is an error if the library cannot be opened; else ATen does all products then.
     """
 
     path: str = ""
     device: str = "cuda"
     settings: Callable[[], int] = product_settings
+    required: bool = True
 
     def open(self, extension: Any) -> int:
         """The address that the extension knows it by.

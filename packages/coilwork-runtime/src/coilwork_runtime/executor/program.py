@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import logging
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +21,9 @@ from coilwork_runtime.executor.forms import NATIVE, NativeLaunch
 from coilwork_runtime.executor.planning import CallPlan, Route, plan_call
 from coilwork_runtime.executor.products import ProductLibrary
 from coilwork_runtime.executor.recorded_calls import read_tables
+from coilwork_runtime.executor.timing import Stopwatch
 from coilwork_runtime.extensions import load_extension
-from coilwork_runtime.torch_compat import handles_of, tensors_of
+from coilwork_runtime.torch_compat import handles_of, tensor_samples, tensors_of
 
 Call = Callable[[list[Any]], Sequence[Any]]
 Watch = Callable[[str, str, int, str, torch.Tensor | None, str], None]
@@ -28,6 +32,8 @@ MODULE: Final = "coilwork_executor"
 FOLDER: Final = Path(__file__).parent / "native"
 PREBUILT: Final = Path(__file__).parent / "prebuilt"
 """Where a wheel has the extension, built for the Python that built the wheel."""
+
+log = logging.getLogger("coilwork.runtime")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,12 +47,14 @@ class NativeProgram:
         counters: how often it was called, and how often a call, a launch or a rare case went through Python:
             `calls`, `python_calls`, `python_launches`, `slow_paths`, `fallbacks`; and matrix products that cuBLASLt did, and those
             that it was asked for and ATen did: `products`, `refused_products`.
+        stopwatch: measures what instructions take, by kind, while it is entered.
     """
 
     call: Call
     direct: Callable[..., Sequence[Any]]
     plans: tuple[CallPlan, ...]
     counters: Callable[[], Mapping[str, int]]
+    stopwatch: Stopwatch
 
     @property
     def in_python(self) -> tuple[CallPlan, ...]:
@@ -72,12 +80,14 @@ def load_native(
     fit it; ATen does the others.
 
     Raises:
-        ExecutorUnavailableError: the extension can neither be loaded nor built here, or `products` is not to be had.
+        ExecutorUnavailableError: the extension can neither be loaded nor built here, or `products` is required and not to be had.
         ProgramBytesError: the bytes are damaged.
         KeyError: a kernel or constant is missing.
     """
     extension = executor_extension(store)
     tables = read_tables(data)
+    library = 0 if products is None else _opened(products, extension)
+    products = products if library else None
     plans = tuple(plan_call(call, extension, products) for call in tables.calls)
     kernels = tuple(_kernel(launchers[name]) for name in tables.kernels)
     try:
@@ -91,18 +101,24 @@ def load_native(
             faults,
             _lazily(fallback),
             watch,
-            0 if products is None else _opened(products, extension),
+            library,
             None if products is None else products.settings,
         )
     except ValueError as error:
         raise ProgramBytesError("damaged-program", "a program cannot be loaded", reason=str(error)) from error
-    return NativeProgram(call=call, direct=call, plans=plans, counters=call.counters)
+    return NativeProgram(
+        call=call, direct=call, plans=plans, counters=call.counters, stopwatch=Stopwatch(call, plans)
+    )
 
 
 def _opened(products: ProductLibrary, extension: Any) -> int:
+    """The address of the opened library; 0 if it is not to be had and not required."""
     try:
         return products.open(extension)
     except ImportError as error:
+        if not products.required:
+            log.debug("matrix products are left to ATen: %s", error)
+            return 0
         raise ExecutorUnavailableError(
             "no-products",
             "cuBLASLt cannot be loaded",
@@ -135,7 +151,22 @@ def executor_extension(store: Store | None) -> Any:
             reason="it takes a C++ compiler and Python's headers",
             remedy="install g++ and python3-dev, or use the option executor='python'",
         )
+    extension.learn(tensor_samples())
     return extension
+
+
+def warm_executor(store: Store | None) -> None:
+    """Start loading the extension, and building it if need be, beside what the caller does; who needs it waits for it.
+
+    Whatever stands in the way is for `load_native` to report.
+    """
+    if MODULE not in sys.modules:
+        threading.Thread(target=_load_quietly, args=(store,), name="coilwork-executor", daemon=True).start()
+
+
+def _load_quietly(store: Store | None) -> None:
+    with contextlib.suppress(ExecutorUnavailableError):
+        executor_extension(store)
 
 
 def _kernel(

@@ -40,6 +40,12 @@ class Kind(IntEnum):
     REAL_AT = 24
     CODE_AT = 25
     DEVICE_AT = 26
+    BOOLS = 27
+    INTS_AT = 28
+
+
+_LISTS: Final[Mapping[str, Kind]] = {"int": Kind.INTS, "bool": Kind.BOOLS}
+INTEGER: Final = Type(name="int")
 
 
 class Unplanned(Exception):
@@ -65,11 +71,18 @@ def function_value(parameter: Parameter, value: Argument, code: Codes) -> bytes:
         Unplanned: it has no form there.
     """
     kind, value = parameter.type, repeated(parameter, value)
+    if str(kind) == "Optional[List[int]]":
+        # a pointer to a pointer, then a count
+        listed = [] if value is None else value
+        if not isinstance(listed, list):
+            raise Unplanned("an optional list is not given as one")
+        items = _listing([_scalar(INTEGER, item, code) for item in listed])
+        return _code(Kind.NONE) + _code(Kind.NONE) if value is None else _code(Kind.INTS_AT) + items
     if kind.name == "Optional" and kind.element is not None:
         return _pointer(kind.element, value, code)
     if kind.name == "List" and kind.element is not None and isinstance(value, list):
-        listed = Kind.INTS if kind.element.name == "int" else Kind.TENSORS
-        return _code(listed) + _listing([_scalar(kind.element, item, code) for item in value])
+        items = _listing([_scalar(kind.element, item, code) for item in value])
+        return _code(_LISTS.get(kind.element.name, Kind.TENSORS)) + items
     return _scalar(kind, value, code)
 
 

@@ -189,4 +189,4 @@ def _verbatim(text: str) -> str:
 
 
 def _plain(text: str) -> bool:
-    return all(c.isprintable() or c in "\n\t" for c in text)
+    return text.replace("\n", "").replace("\t", "").isprintable()

@@ -168,6 +168,24 @@ class Calls {
         words[count++] = value.items.size();
         return;
       }
+      case Value::INTS_AT: {
+        uint64_t* at = room.take(value.items.size() + 1);
+        for (size_t k = 0; k < value.items.size(); ++k) at[k + 1] = word(value.items[k]);
+        *at = bits_of(at + 1);
+        words[count++] = bits_of(at);
+        words[count++] = value.items.size();
+        return;
+      }
+      case Value::BOOLS: {  // as int32_t
+        uint64_t* at = room.take(value.items.size());
+        for (size_t k = 0; k < value.items.size(); ++k) {
+          const int32_t truth = word(value.items[k]) != 0;
+          memcpy(reinterpret_cast<char*>(at) + 4 * k, &truth, sizeof truth);
+        }
+        words[count++] = bits_of(at);
+        words[count++] = value.items.size();
+        return;
+      }
       case Value::INT_AT: {
         uint64_t* at = room.take(1);
         *at = word(value.items[0]);

@@ -3,6 +3,7 @@
 #include <time.h>
 
 #include "references.hpp"
+#include "timing.hpp"
 
 namespace coilwork {
 
@@ -23,8 +24,17 @@ struct Call {
   unsigned launches = 0;
   int32_t product_settings = -1;
   bool profiled = false;
+  Timing* timing;
+  // Scratch memory of matrix products, which take turns on one stream: allocated by the first that wants some.
+  AtenTensorHandle workspace = nullptr;
+  void* workspace_data = nullptr;
+  size_t workspace_bytes = 0;
 
-  explicit Call(const Program& program) : program(program) {}
+  explicit Call(const Program& program) : program(program), timing(program.timing.load(std::memory_order_acquire)) {}
+  ~Call() {
+    if (workspace) torch.aoti_torch_delete_tensor_object(workspace);
+  }
+  Call(const Call&) = delete;
 };
 
 // Holds the interpreter's lock for a while.
@@ -85,11 +95,15 @@ struct Frame {
       memcpy(registers + part.variables, part.constants.data(), part.constants.size() * sizeof(int64_t));
   }
   ~Frame() {
-    for (size_t k = 0; k < part.slot_names.size(); ++k) slots[k].release();
+    clear();
     free(slots);
   }
   Frame(const Frame&) = delete;
 
+  // Releases what is left.
+  void clear() {
+    for (size_t k = 0; k < part.slot_names.size(); ++k) slots[k].release();
+  }
   const uint32_t* words(Span span) const { return part.words.data() + span.first; }
 };
 

@@ -4,6 +4,7 @@
 #include "plans.hpp"
 #include "references.hpp"
 #include "resolving.hpp"
+#include "timing.hpp"
 
 namespace coilwork {
 

@@ -87,7 +87,7 @@ struct Value {
   enum Kind : uint8_t {
     NONE = 0, TENSOR, SIZE, INT, REAL, REAL_OF_SIZE, BOOL, CODE, TEXT, LIST, SOME, DEVICE,
     // for functions of single operators: pointers to tensors or numbers, lists as pointer and count
-    TENSOR_AT = 20, INTS, TENSORS, INT_AT, REAL_AT, CODE_AT, DEVICE_AT
+    TENSOR_AT = 20, INTS, TENSORS, INT_AT, REAL_AT, CODE_AT, DEVICE_AT, BOOLS, INTS_AT
   };
   Kind kind = NONE;
   uint32_t number = 0;  // slot, register, or device index
@@ -97,6 +97,7 @@ struct Value {
   std::vector<Value> items;
 };
 
+struct Timing;          // in timing.hpp
 struct Product;         // in products.hpp
 class ProductLibrary;
 
@@ -189,6 +190,9 @@ struct Program {
   PyObject* product_settings = nullptr;  // returns what torch says about products at present; below 0: none of ours
   bool on_gpu = false;               // it has kernels on a GPU
   mutable Counters counters;
+  mutable std::atomic<size_t> workspace_bytes{0};    // the most that a product has asked for so far
+  mutable std::atomic<Timing*> timing{nullptr};  // while somebody wants to know what instructions take
+  mutable std::vector<std::unique_ptr<Timing>> timings;  // all so far: calls may still write into them
 
   const char* text(uint32_t number) const { return strings[number].c_str(); }
 };

@@ -3,6 +3,7 @@
 #include <new>
 
 #include "running.hpp"
+#include "tensor_objects.hpp"
 
 namespace coilwork {
 
@@ -12,8 +13,9 @@ struct Object {
   Program* program;
 };
 
-// Inputs as they are given: handles for tensors, numbers for sizes. False if one of them is neither.
-static bool read_inputs(const Program& program, PyObject* const* given, size_t count, Frame& frame) {
+// Inputs as they are given: handles for tensors, numbers for sizes. False if one of them is neither. `held` are inputs that the caller
+// holds until the program is over; others may go before.
+static bool read_inputs(const Program& program, PyObject* const* given, size_t count, bool held, Frame& frame) {
   const Part& part = frame.part;
   if (count != part.inputs.size()) {
     PyErr_Format(PyExc_ValueError, count < part.inputs.size() ? "not enough values to unpack (expected %zu, got %zu)"
@@ -25,7 +27,16 @@ static bool read_inputs(const Program& program, PyObject* const* given, size_t c
   for (size_t k = 0; k < count; ++k) {
     const Part::Input& input = part.inputs[k];
     if (input.kind == 0) {
-      ++tensors;
+      Slot& slot = frame.slots[input.number];
+      const AtenTensorHandle inside = tensor_objects.in(given[k]);
+      if (!inside) {
+        ++tensors;
+      } else if (held) {
+        slot.handle = inside;
+        slot.state = Slot::BORROWED;
+      } else {
+        slot.own(alias(inside));
+      }
     } else if (input.kind == 1) {
       if (!PyLong_CheckExact(given[k])) return false;
       frame.registers[input.number] = PyLong_AsLongLong(given[k]);
@@ -36,14 +47,14 @@ static bool read_inputs(const Program& program, PyObject* const* given, size_t c
   const Reference only = checked(PyList_New(static_cast<Py_ssize_t>(tensors)));
   Py_ssize_t next = 0;
   for (size_t k = 0; k < count; ++k) {
-    if (part.inputs[k].kind != 0) continue;
+    if (part.inputs[k].kind != 0 || frame.slots[part.inputs[k].number].handle) continue;
     Py_INCREF(given[k]);
     PyList_SET_ITEM(only.get(), next++, given[k]);
   }
   const Reference capsules = checked(PyObject_CallOneArg(program.handles_of, only.get()));
   next = 0;
   for (const Part::Input& input : part.inputs)
-    if (input.kind == 0) frame.slots[input.number].own(handle_in(capsules.get(), next++));
+    if (input.kind == 0 && !frame.slots[input.number].handle) frame.slots[input.number].own(handle_in(capsules.get(), next++));
   return true;
 }
 
@@ -112,8 +123,9 @@ static int32_t product_settings_of(const Program& program) {
 static PyObject* run_program(const Program& program, PyObject* list, PyObject* const* given, size_t count) {
   program.counters.calls.fetch_add(1, std::memory_order_relaxed);
   Call call(program);
+  Phases phases(call.timing);
   Frame frame(program.parts[0]);
-  if (!read_inputs(program, given, count, frame)) {
+  if (!read_inputs(program, given, count, list == nullptr, frame)) {
     program.counters.fallbacks.fetch_add(1, std::memory_order_relaxed);
     const Surroundings surroundings(call);
     if (list) return PyObject_CallOneArg(program.fallback, list);
@@ -125,6 +137,7 @@ static PyObject* run_program(const Program& program, PyObject* list, PyObject* c
     return PyObject_CallOneArg(program.fallback, inputs.get());
   }
   if (list && PyList_SetSlice(list, 0, PyList_GET_SIZE(list), nullptr) != 0) throw_python();
+  phases.done(Timing::INPUTS);
   Runner::place_constants(program, frame);
   call.profiled = is_profiled(program);
   if (program.products) call.product_settings = product_settings_of(program);
@@ -133,16 +146,21 @@ static PyObject* run_program(const Program& program, PyObject* list, PyObject* c
   {
     const Surroundings surroundings(call);
     call.released = PyEval_SaveThread();
+    phases.done(Timing::BEGINNING);
     try {
       last = &runner.run();
     } catch (...) {
       PyEval_RestoreThread(call.released);
       throw;
     }
+    phases.done(Timing::INSTRUCTIONS);
     PyEval_RestoreThread(call.released);
     call.released = nullptr;
   }
-  return results_of(call, runner, frame, *last);
+  PyObject* results = results_of(call, runner, frame, *last);
+  if (call.timing) frame.clear();
+  phases.done(Timing::RESULTS);
+  return results;
 }
 
 static PyObject* object_call(PyObject* self, PyObject* const* args, size_t flags, PyObject* keywords) {
@@ -194,7 +212,43 @@ static PyObject* object_counters(PyObject* self, PyObject*) {
                        counters.products.load(), "refused_products", counters.refused_products.load());
 }
 
+// Begins to measure anew, or ends it.
+static PyObject* object_time(PyObject* self, PyObject* on) {
+  const Program& program = *reinterpret_cast<Object*>(self)->program;
+  const int wanted = PyObject_IsTrue(on);
+  if (wanted < 0) return nullptr;
+  if (wanted) program.timings.push_back(std::make_unique<Timing>(program));
+  program.timing.store(wanted ? program.timings.back().get() : nullptr, std::memory_order_release);
+  Py_RETURN_NONE;
+}
+
+// (calls, nanoseconds) of each phase, and (part, number, code, what it is about, place, calls, nanoseconds) of each instruction.
+static PyObject* object_times(PyObject* self, PyObject*) {
+  const Program& program = *reinterpret_cast<Object*>(self)->program;
+  const Reference phases(PyList_New(0)), rows(PyList_New(0));
+  const auto add = [](PyObject* list, PyObject* row) {
+    const Reference made(row);
+    return made.get() && PyList_Append(list, made.get()) == 0;
+  };
+  if (!phases.get() || !rows.get()) return nullptr;
+  if (!program.timings.empty()) {
+    const Timing& timing = *program.timings.back();
+    for (const Timing::Entry& entry : timing.phases)
+      if (!add(phases.get(), Py_BuildValue("(KK)", entry.times.load(), entry.ns.load()))) return nullptr;
+    for (const Part& part : program.parts)
+      for (const Step& step : part.steps) {
+        const Timing::Entry& entry = timing.of(program, part)[&step - part.steps.data()];
+        if (!add(rows.get(), Py_BuildValue("(sIBIsKK)", program.text(part.name), step.number, step.code, step.a,
+                                           program.text(step.place), entry.times.load(), entry.ns.load())))
+          return nullptr;
+      }
+  }
+  return Py_BuildValue("(OO)", phases.get(), rows.get());
+}
+
 static PyMethodDef object_methods[] = {
+    {"time", object_time, METH_O, "Begins to measure what instructions take, or ends it."},
+    {"times", object_times, METH_NOARGS, "What was measured: of the phases of a call, and of each instruction."},
     {"counters", object_counters, METH_NOARGS, "How often the program was called, and how often it went through Python."},
     {nullptr, nullptr, 0, nullptr}};
 
@@ -235,7 +289,15 @@ static PyObject* products(PyObject*, PyObject* name) {
   return PyLong_FromVoidPtr(made);
 }
 
+// Learns from tensors how tensor objects look.
+static PyObject* learn(PyObject*, PyObject* samples) {
+  if (!PyList_Check(samples)) return PyErr_Format(PyExc_TypeError, "samples come as a list");
+  if (!tensor_objects.learn(samples)) return nullptr;
+  return PyBool_FromLong(tensor_objects.offset != 0);
+}
+
 static PyMethodDef module_methods[] = {
+    {"learn", learn, METH_O, "Learns from a list of tensors how to find the tensor in an object; whether that succeeds."},
     {"products", products, METH_O, "The address of an opened cuBLASLt: torch's own, or that of a file. ImportError without it."},
     {"code", code, METH_O, "What a function of torch that names a constant returns, None without it."},
     {"symbol", symbol, METH_O, "The address of a C function of torch, 0 if it has none of that name."},

@@ -13,11 +13,15 @@ struct Profilers {
   PyObject* enabled = nullptr;     // "_is_profiler_enabled"
   PyObject* modules = nullptr;     // sys.modules
   PyObject* knobs = nullptr;       // "triton.knobs"
+  PyObject* path[3] = {};          // "runtime", "launch_enter_hook", "calls"
 
   bool find() {
     enabled = PyUnicode_InternFromString("_is_profiler_enabled");
     knobs = PyUnicode_InternFromString("triton.knobs");
     modules = PyImport_GetModuleDict();
+    const char* const names[] = {"runtime", "launch_enter_hook", "calls"};
+    for (int k = 0; k < 3; ++k)
+      if (!(path[k] = PyUnicode_InternFromString(names[k]))) return false;
     PyObject* profiler = PyImport_ImportModule("torch.autograd.profiler");
     if (!profiler) PyErr_Clear();
     torchs = profiler ? PyModule_GetDict(profiler) : nullptr;  // as long as the module, which stays
@@ -29,10 +33,10 @@ inline Profilers profilers;
 
 // Whether Triton has a launch hook: a chain of some, or any callable.
 static bool has_hook(PyObject* knobs) {
-  const Reference runtime(PyObject_GetAttrString(knobs, "runtime"));
-  const Reference hook(runtime.get() ? PyObject_GetAttrString(runtime.get(), "launch_enter_hook") : nullptr);
-  const Reference calls(hook.get() ? PyObject_GetAttrString(hook.get(), "calls") : nullptr);
-  PyErr_Clear();
+  const Reference runtime(PyObject_GetAttr(knobs, profilers.path[0]));
+  const Reference hook(runtime.get() ? PyObject_GetAttr(runtime.get(), profilers.path[1]) : nullptr);
+  const Reference calls(hook.get() ? PyObject_GetAttr(hook.get(), profilers.path[2]) : nullptr);
+  if (PyErr_Occurred()) PyErr_Clear();
   if (!hook.get() || hook.get() == Py_None) return false;
   return !calls.get() || !PyList_Check(calls.get()) || PyList_GET_SIZE(calls.get()) > 0;
 }

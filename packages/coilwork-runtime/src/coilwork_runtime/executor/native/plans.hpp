@@ -41,6 +41,8 @@ static Value parse_value(Reader& in, PartParser& part) {
     case Value::LIST:
     case Value::INTS:
     case Value::TENSORS:
+    case Value::BOOLS:
+    case Value::INTS_AT:
       for (uint32_t left = in.count(); left; --left) made.items.push_back(parse_value(in, part));
       break;
     case Value::SOME:

@@ -1,9 +1,11 @@
 // Working out a product: descriptors, and the algorithm that the library's heuristics prefer.
 #include "product_library.hpp"
 
+#include <string.h>
+
 #include <memory>
-#include <string>
-#include <unordered_map>
+#include <utility>
+#include <vector>
 
 namespace coilwork {
 
@@ -13,21 +15,32 @@ static constexpr size_t MOST_PRODUCTS = 4096;  // beyond, sizes seem to change w
 struct ProductLibrary::Known {
   explicit Known(lt::Functions& functions) : functions(functions) {}
 
+  // What the library cannot do is remembered, too.
   Product* find(const ProductKey& key) {
-    const std::lock_guard<std::mutex> hold(mutex_);
-    const std::string bytes(reinterpret_cast<const char*>(&key), sizeof key);
-    const auto known = products_.find(bytes);
-    if (known != products_.end()) return known->second.get();
+    const Holding hold(&lock_);
+    size_t first = 0, last = products_.size();
+    while (first < last) {
+      const size_t middle = (first + last) / 2;
+      const int order = memcmp(&products_[middle].first, &key, sizeof key);
+      if (order == 0) return products_[middle].second.get();
+      if (order < 0)
+        first = middle + 1;
+      else
+        last = middle;
+    }
     if (products_.size() >= MOST_PRODUCTS) return nullptr;
-    return (products_[bytes] = make(key)).get();
+    return products_.emplace(products_.begin() + static_cast<std::ptrdiff_t>(first), key, make(key))->second.get();
   }
 
   lt::Functions& functions;
 
  private:
   lt::Handle handle_of(int32_t device) {
-    lt::Handle& handle = handles_[device];
-    if (!handle && functions.cublasLtCreate(&handle) != lt::SUCCESS) handle = nullptr;
+    for (const auto& known : handles_)
+      if (known.first == device) return known.second;
+    lt::Handle handle = nullptr;
+    if (functions.cublasLtCreate(&handle) != lt::SUCCESS) return nullptr;
+    handles_.emplace_back(device, handle);
     return handle;
   }
 
@@ -103,9 +116,9 @@ struct ProductLibrary::Known {
     return good && count == 1 && found.state == lt::SUCCESS;
   }
 
-  std::mutex mutex_;
-  std::unordered_map<int32_t, lt::Handle> handles_;
-  std::unordered_map<std::string, std::unique_ptr<Product>> products_;
+  Lock lock_;
+  std::vector<std::pair<int32_t, lt::Handle>> handles_;
+  std::vector<std::pair<ProductKey, std::unique_ptr<Product>>> products_;  // by key
 };
 
 Product::~Product() {

@@ -1,15 +1,39 @@
 // cuBLASLt, opened, and the products that have been worked out for it.
 #pragma once
+#include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
-
-#include <mutex>
 
 #include "cublaslt_interface.hpp"
 
 namespace coilwork {
 
 constexpr uintptr_t ALIGNMENT = 16;     // no algorithm asks for more
+
+// A lock of the C library: C++'s own headers for locks and tables take as long to compile as the rest of this.
+class Lock {
+ public:
+  void take() { pthread_mutex_lock(&mutex_); }
+  void give() { pthread_mutex_unlock(&mutex_); }
+
+ private:
+  pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;
+};
+
+// Holds a lock, or none.
+class Holding {
+ public:
+  explicit Holding(Lock* lock) : lock_(lock) {
+    if (lock_) lock_->take();
+  }
+  ~Holding() {
+    if (lock_) lock_->give();
+  }
+  Holding(const Holding&) = delete;
+
+ private:
+  Lock* lock_;
+};
 
 // What a product's algorithm depends on. Compared as bytes, so it is cleared first.
 struct ProductKey {
@@ -18,7 +42,9 @@ struct ProductKey {
   int64_t step[3];     // from one matrix of a batch to the next
   int32_t type, device, settings;
   uint8_t transposed[2], bias, alignment[4];
+  uint8_t none[5];  // what would be padding, which copies need not keep
 };
+static_assert(sizeof(ProductKey) == 10 * sizeof(int64_t) + 3 * sizeof(int32_t) + 12, "nothing between the fields");
 
 struct Product {
   ProductKey key;
@@ -27,7 +53,7 @@ struct Product {
   lt::Layout first = nullptr, second = nullptr, result = nullptr;
   lt::Algo algo{};
   size_t workspace_bytes = 0;
-  std::mutex bias;  // its address is a part of `desc`
+  Lock bias;  // its address is a part of `desc`
 
   ~Product();
   lt::Functions* library = nullptr;

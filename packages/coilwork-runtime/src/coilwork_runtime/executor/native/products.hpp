@@ -135,22 +135,34 @@ class Products {
     return static_cast<uint8_t>(found);
   }
 
+  // Scratch memory for the rest of the call, of the size that the program's products have needed so far; null if there is none.
+  void* workspace(size_t bytes, int32_t device) {
+    if (bytes <= call_.workspace_bytes) return call_.workspace_data;
+    std::atomic<size_t>& most = call_.program.workspace_bytes;
+    size_t wanted = most.load(std::memory_order_relaxed);
+    while (wanted < bytes && !most.compare_exchange_weak(wanted, bytes, std::memory_order_relaxed)) {
+    }
+    wanted = wanted < bytes ? bytes : wanted;
+    Slot made{};
+    void* data = memory_.bytes(static_cast<int64_t>(wanted), device, made);
+    if (!data) return nullptr;
+    if (call_.workspace) torch.aoti_torch_delete_tensor_object(call_.workspace);
+    call_.workspace = made.handle;
+    call_.workspace_data = data;
+    call_.workspace_bytes = wanted;
+    return data;
+  }
+
   bool multiply(ProductLibrary& library, Product& product, const Plan::Multiplication& plan) {
-    Slot workspace{};
-    struct Release {
-      Slot& slot;
-      ~Release() { slot.release(); }
-    } release{workspace};
     void* memory = nullptr;
     if (product.workspace_bytes) {
-      memory = memory_.bytes(static_cast<int64_t>(product.workspace_bytes), plan.device, workspace);
+      memory = workspace(product.workspace_bytes, plan.device);
       if (!memory) return false;
     }
     const auto at = [this](uint32_t slot) { return static_cast<void*>(data_of(memory_.slot(slot))); };
     const float one = 1, zero = 0;
-    std::unique_lock<std::mutex> hold(product.bias, std::defer_lock);
+    const Holding hold(product.key.bias ? &product.bias : nullptr);
     if (product.key.bias) {
-      hold.lock();
       const void* bias = at(plan.bias);
       if (library.functions.cublasLtMatmulDescSetAttribute(product.desc, lt::DESC_BIAS_POINTER, &bias, sizeof bias)) return false;
     }

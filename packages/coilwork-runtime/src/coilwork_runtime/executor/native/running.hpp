@@ -31,6 +31,7 @@ class Runner {
     try {
       if (call_.program.watch) return run_watched();
       if (call_.profiled) return run_observed();
+      if (call_.timing) return run_timed(*call_.timing);
       const Step* steps = frame_.part.steps.data();
       for (;; ++frame_.at) {
         const Step& step = steps[frame_.at];
@@ -100,6 +101,20 @@ class Runner {
       else
         launches_.run_kernel(step);
       launch.leave();
+    }
+  }
+
+  const Step& run_timed(const Timing& timing) {
+    Timing::Entry* entries = timing.of(call_.program, frame_.part);
+    uint64_t since = precise_ns();
+    for (;; ++frame_.at) {
+      const Step& step = frame_.part.steps[frame_.at];
+      if (step.code == RETURN) return step;
+      if (step.code == RUN_KERNEL)
+        launches_.run_kernel(step);
+      else
+        run(step);
+      since = timing.add(entries[frame_.at], since);
     }
   }
 

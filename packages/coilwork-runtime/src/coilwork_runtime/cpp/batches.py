@@ -1,0 +1,50 @@
+"""Several C++ kernels in one run of the compiler: starting it and the linker takes as long as compiling a small kernel does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from coilwork_runtime.specs import CppKernel
+
+MOST_TOGETHER: Final = 16
+# Characters: from here on starting the compiler matters little, and kernels in one file compile one after the other.
+LONGEST_TOGETHER: Final = 64_000
+# What means all of a file, and so kernels that have nothing to do with it.
+_FOR_THE_WHOLE_FILE: Final = re.compile(r"^\s*#\s*(include|define|undef)\b", re.MULTILINE)
+
+
+def batches(kernels: Sequence[CppKernel], workers: int) -> list[tuple[CppKernel, ...]]:
+    """`kernels` in groups, each to be compiled in one go, about equally long, and as many as give all `workers` something to do."""
+    length = sum(len(kernel.source) for kernel in kernels)
+    rounds = max(-(-len(kernels) // (workers * MOST_TOGETHER)), -(-length // (workers * LONGEST_TOGETHER)))
+    groups: list[list[CppKernel]] = [[] for _ in range(min(len(kernels), workers * rounds))]
+    for kernel in sorted(kernels, key=_length, reverse=True):
+        fitting = [group for group in groups if _fits(kernel, group)]
+        if not fitting:
+            groups.append([])
+            fitting = groups[-1:]
+        min(fitting, key=lambda group: sum(map(_length, group))).append(kernel)
+    return [tuple(group) for group in groups if group]
+
+
+def joined(kernels: Iterable[CppKernel]) -> str:
+    """One translation unit for all: what each defines lies in a namespace of its own, and the entries have their names in C."""
+    return "\n".join(
+        f"namespace kernel_{position} {{\n{kernel.source}\n}}" for position, kernel in enumerate(kernels)
+    )
+
+
+def _length(kernel: CppKernel) -> int:
+    return len(kernel.source)
+
+
+def _fits(kernel: CppKernel, group: Sequence[CppKernel]) -> bool:
+    if not group:
+        return True
+    if len(group) == MOST_TOGETHER or any(
+        _FOR_THE_WHOLE_FILE.search(one.source) for one in (kernel, group[0])
+    ):
+        return False
+    return kernel.features == group[0].features and all(kernel.entry != one.entry for one in group)

@@ -1,0 +1,116 @@
+"""What the instructions of a native program take, by kind: what its host time is spent on."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from coilwork_runtime.executor.planning import CallPlan, Route
+
+PHASES: Final = ("inputs", "beginning", "instructions", "results")
+_KINDS: Final[Mapping[int, str]] = {
+    1: "sizes",
+    2: "sizes",
+    3: "checks of inputs",
+    4: "allocations",
+    5: "allocations",
+    6: "views",
+    7: "views",
+    8: "views",
+    9: "kernels",
+    11: "sizes",
+    12: "branches and loops",
+    13: "branches and loops",
+    14: "frees",
+    16: "results of operators",
+    17: "kernels",
+    18: "views",
+}
+_CALL: Final = 10
+_ROUTES: Final[Mapping[Route, str]] = {
+    Route.PYTHON: "in Python",
+    Route.FUNCTION: "C function",
+    Route.DISPATCHER: "dispatcher",
+    Route.ITEM: "C function",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """What instructions of one kind took in a call, on average.
+
+    Attributes:
+        kind: `kernels`, `allocations`, …, or an operator with who calls it.
+        count: of such instructions in a call.
+        microseconds: of all of them together.
+    """
+
+    kind: str
+    count: float
+    microseconds: float
+
+
+class Stopwatch:
+    """Measures a native program, `call`, while it is entered. Nested programs count twice: in their instruction, too."""
+
+    def __init__(self, call: Any, plans: Sequence[CallPlan]) -> None:
+        self._call = call
+        self._plans = plans
+
+    def __enter__(self) -> Stopwatch:
+        self._call.time(True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._call.time(False)
+
+    @property
+    def calls(self) -> int:
+        """How often the program was called while it was measured."""
+        phases, _ = self._call.times()
+        return phases[0][0] if phases else 0
+
+    def phases(self) -> tuple[Taken, ...]:
+        """The parts of a call, in order: its instructions are one of them."""
+        phases, _ = self._call.times()
+        calls = max(1, self.calls)
+        return tuple(
+            Taken(kind=name, count=1, microseconds=spent / calls / 1e3)
+            for name, (_, spent) in zip(PHASES, phases, strict=False)
+        )
+
+    def kinds(self) -> tuple[Taken, ...]:
+        """The instructions by kind, the longest first."""
+        return _summed(((kind, times, spent) for kind, _, times, spent in self._rows()), max(1, self.calls))
+
+    def places(self) -> tuple[Taken, ...]:
+        """The instructions by what they do: each kernel and operator by itself, the longest first."""
+        return _summed(((place, times, spent) for _, place, times, spent in self._rows()), max(1, self.calls))
+
+    def _rows(self) -> Iterator[tuple[str, str, int, int]]:
+        """Kind, what is done, how often, and nanoseconds, of each instruction that ran."""
+        _, rows = self._call.times()
+        for _, _, code, about, place, times, spent in rows:
+            if times:
+                yield self._kind(code, about), place.partition("\n")[0], times, spent
+
+    def _kind(self, code: int, about: int) -> str:
+        if code != _CALL:
+            return _KINDS.get(code, f"instruction {code}")
+        plan = self._plans[about]
+        return f"{plan.target}, {'cuBLASLt' if plan.is_product else _ROUTES[plan.route]}"
+
+
+def _summed(rows: Iterable[tuple[str, int, int]], calls: int) -> tuple[Taken, ...]:
+    counts: dict[str, int] = defaultdict(int)
+    spent_ns: dict[str, int] = defaultdict(int)
+    for kind, times, spent in rows:
+        counts[kind] += times
+        spent_ns[kind] += spent
+    found = (
+        Taken(kind=kind, count=counts[kind] / calls, microseconds=spent_ns[kind] / calls / 1e3)
+        for kind in counts
+    )
+    return tuple(sorted(found, key=lambda one: -one.microseconds))
