@@ -16,6 +16,7 @@ from coilwork.checking.reference import copied, run_reference
 from coilwork.errors import DivergenceError, NotFiniteError
 from coilwork.options import CompileOptions
 from coilwork_ir.kernel_source import KernelSource
+from coilwork_lowering.rewrites import Rewrite, call, tensor
 
 Compile = Callable[..., Callable[..., Any]]
 
@@ -215,3 +216,59 @@ def test_a_call_in_steps_is_right(strictly: Compile) -> None:
 def test_checks_are_off_by_default() -> None:
     options = CompileOptions()
     assert (options.check, options.check_nan, options.check_inf) == (False, "off", "off")
+
+
+# Beside the program as it was written
+
+
+def logarithms(x: Tensor, y: Tensor) -> Tensor:
+    z = x.half().clone()
+    z[:1].mul_(2)
+    return torch.log(x) + torch.log(y) + z.float()
+
+
+WRONG_SUM = Rewrite(
+    name="wrong-sum-of-logs",
+    doc="log(x) + log(y) is not log(x + y).",
+    pattern=call(
+        "aten.add.Tensor",
+        self=call("aten.log.default", self=tensor("x")),
+        other=call("aten.log.default", self=tensor("y")),
+    ),
+    replacement=lambda x, y: torch.ops.aten.log.default(torch.ops.aten.add.Tensor(x, y)),
+    uuid="1",
+)
+
+
+def test_a_rewrite_of_a_joint_graph_that_is_wrong_is_named(strictly: Compile) -> None:
+    """Forward and backward graphs hold what the rewrite made."""
+    compiled = strictly(logarithms, check=True, rewrites=[WRONG_SUM])
+    line = logarithms.__code__.co_firstlineno + 3
+    message = rf"rewritten by .*wrong-sum-of-logs at .*{line}(.|\n)*skip_rewrites"
+    with pytest.raises(DivergenceError, match=message):
+        compiled((torch.rand(5) + 1).requires_grad_(), torch.rand(5) + 1)
+
+
+def test_a_pass_that_is_wrong_is_named(strictly: Compile) -> None:
+    def doubled(gm: fx.GraphModule) -> None:
+        for node in gm.graph.find_nodes(op="call_function", target=torch.ops.aten.log.default):
+            node.target = torch.ops.aten.exp.default
+
+    compiled = strictly(logarithms, check=True, passes=[doubled], cache=False)
+    with pytest.raises(DivergenceError, match=r"pass .*doubled"):
+        compiled(torch.rand(5) + 1, torch.rand(5) + 1)
+
+
+def test_what_was_rewritten_rightly_passes(strictly: Compile) -> None:
+    def program(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor) -> Tensor:
+        scores = (q @ k.transpose(-2, -1)).masked_fill(hidden, float("-inf"))
+        weights = torch.softmax(scores, dim=-1)
+        k.mul_(0.5)
+        return torch.dropout(weights @ v, 0.5, True) * torch.rand(2, 3, 600, 1)
+
+    compiled = strictly(program, check=True)
+    hidden = torch.rand(600, 600) < 0.3
+    hidden[5] = True
+    for _ in range(2):
+        found = compiled(*(torch.randn(2, 3, 600, 16) for _ in range(3)), hidden)
+        assert found[:, :, 5].isnan().any()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from torch._dynamo.exc import BackendCompilerFailed
 
 from coilwork import executors, stages
 from coilwork.errors import CoilworkFallbackWarning
+from coilwork.executors import Loadable
+from coilwork.options import CompileOptions
 from coilwork_ir.errors import EmitError
 from coilwork_ir.program.nodes import Program
 from coilwork_runtime import ExecutorUnavailableError
@@ -115,3 +118,22 @@ def test_calls_through_python_are_reported(strictly: Compile, tmp_path: Path) ->
     (path,) = tmp_path.glob("*/report.json")
     calls = json.loads(path.read_text())["python_calls"]
     assert list(calls) == ["aten.clamp.default"] and "Scalar" in calls["aten.clamp.default"]
+
+
+@pytest.mark.parametrize(
+    ("options", "required"),
+    [
+        ({"numerics": "fast"}, False),
+        ({"products": "cublaslt"}, True),
+        ({"products": "aten"}, None),
+        ({"numerics": "eager"}, None),
+        ({"batch_invariant": True}, None),
+        ({"numerics": "eager", "products": "cublaslt"}, True),
+    ],
+)
+def test_who_computes_products_on_gpus(options: dict[str, Any], required: bool | None) -> None:
+    graph = Loadable(name="g", module="", program=b"", refusal="", constants={}, devices=("cpu", "cuda:0"))
+    library = executors._products(graph, CompileOptions(**options))
+    assert (None if library is None else library.required) is required
+    on_cpu = replace(graph, devices=("cpu",))
+    assert executors._products(on_cpu, CompileOptions(**options)) is None

@@ -30,13 +30,20 @@ def a_new_one_beside(x: Tensor) -> tuple[Tensor, Tensor]:
     return y, x[:, x.shape[1] // 2 :]
 
 
+def of_a_quotient(x: Tensor) -> Tensor:
+    """The new contents have twice half of the columns, which is known to be all of them."""
+    first = x.unflatten(1, (2, -1)).select(2, 0)
+    first.mul_(2)
+    return first
+
+
 def repeated(x: Tensor) -> Tensor:
     """The new contents are one row, which lies otherwise than the input."""
     x.copy_(torch.arange(x.shape[1]))
     return x[:, : x.shape[1] // 2]
 
 
-@pytest.mark.parametrize("function", [half_written, all_written, a_new_one_beside, repeated])
+@pytest.mark.parametrize("function", [half_written, all_written, a_new_one_beside, of_a_quotient, repeated])
 @pytest.mark.parametrize("training", [False, True])
 def test_of_any_size_and_place(function: Callable[[Tensor], Tensor], training: bool) -> None:
     def call(run: Callable[[Tensor], Tensor], offset: int, columns: int) -> tuple[list[Tensor], Tensor]:

@@ -57,7 +57,7 @@ def test_training_is_rewritten_before_autograd(strictly: Compile, tmp_path: Path
         function(*leaves).square().sum().backward()
         gradients.append([leaf.grad for leaf in leaves])
     torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-3, atol=1e-4)
-    assert "attention" in [item["name"] for item in report_of(tmp_path, "backward")["rewrites"]]
+    assert "attention" in [item["name"] for item in report_of(tmp_path, "forward")["rewrites"]]
 
 
 @pytest.mark.parametrize("how", [{"numerics": "eager"}, {"skip_rewrites": ["attention"]}])

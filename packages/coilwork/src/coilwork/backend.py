@@ -8,15 +8,18 @@ from typing import Any
 
 import torch
 
+from coilwork.checking.captured import with_captured_check
 from coilwork.collector import collector_paused
 from coilwork.compile_graph import compile_graph
 from coilwork.job import DECIDED, Role
 from coilwork.layout import layout_options
 from coilwork.modes import announce_mode
 from coilwork.options import CompileOptions, resolve
-from coilwork.passes import run_passes
-from coilwork.rewriting import announce_unkeyed, check_names, rewrite_captured, rewrites_of
+from coilwork.passes import name_of, run_passes
+from coilwork.rewriting import announce_unkeyed, check_names, draws_its_own, rewrite_captured, rewrites_of
 from coilwork.stages import lowering_options
+from coilwork.storages import copy_of, given_storages
+from coilwork.tensor_indices import read_indices
 from coilwork.torch_compat import (
     BoxedCallable,
     check_torch_version,
@@ -26,10 +29,13 @@ from coilwork.torch_compat import (
     static_input_positions,
 )
 from coilwork_lowering import (
+    AddedGuard,
+    GuardWatch,
     decompositions,
     lay_out_convolutions,
     pad_products,
     partition,
+    watched_decompositions,
 )
 from coilwork_lowering.rewrites import Fired, cleaned_up, split_constants
 
@@ -63,17 +69,26 @@ def compile_dynamo_graph(
         return flattened(gm, example_inputs, lambda g, i: compile_dynamo_graph(g, i, options))
     lowering = lowering_options(options, options.fallback)
     announce_unkeyed(options)
+    captured = copy_of(gm) if options.check else None
+    read_indices(gm)
+    guards: list[AddedGuard] = []
     log = list(rewrite_captured(gm, example_inputs, options))
+    compiler = partial(
+        compile_with_aot_autograd,
+        forward=partial(_compile, role="forward", options=options, log=log, guards=guards),
+        backward=partial(_compile, role="backward", options=options, log=log, guards=guards),
+        inference=partial(_compile_inference, options=options, log=log, guards=guards),
+        decompositions=watched_decompositions(decompositions(lowering), guards.append),
+        partition=partial(_partition, options=options, log=log, guards=guards),
+    )
     with collector_paused():
-        return compile_with_aot_autograd(
-            gm,
-            example_inputs,
-            forward=partial(_compile, role="forward", options=options, log=log),
-            backward=partial(_compile, role="backward", options=options, log=log),
-            inference=partial(_compile_inference, options=options, log=log),
-            decompositions=decompositions(lowering),
-            partition=partial(_partition, options=options, log=log),
-        )
+        compiled = given_storages(gm, example_inputs, compiler, strict=options.strict)
+    passes = [name_of(one) for one in (*options.joint_passes, *options.passes)]
+    if captured is None or not (log or passes):
+        return compiled
+    return with_captured_check(
+        compiled, captured, fired=log, passes=passes, same_numbers=not draws_its_own(options, example_inputs)
+    )
 
 
 def _partition(
@@ -82,14 +97,18 @@ def _partition(
     *,
     options: CompileOptions,
     log: list[Fired],
+    guards: list[AddedGuard],
     **rest: Any,
 ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
-    """The halves of a joint graph, after the user's passes; `log` gets what rewrites did to it."""
+    """The halves of a joint graph, after the user's passes; `log` gets what rewrites did to it, `guards` what it added."""
+    watch = GuardWatch(joint)
     joint = run_passes(joint, options.joint_passes, where="joint")
     rewrites = rewrites_of("aten", options)
-    return partition(
+    halves = partition(
         joint, inputs, layout=layout_options(options), rewrites=rewrites, record=log.extend, **rest
     )
+    guards.extend(watch.added())
+    return halves
 
 
 def _compile(
@@ -99,15 +118,25 @@ def _compile(
     role: Role,
     options: CompileOptions,
     log: list[Fired],
+    guards: list[AddedGuard],
 ) -> BoxedCallable:
     # The backward graph is often compiled at its first call, outside of the pause around AOTAutograd.
     with collector_paused():
         gm = run_passes(gm, options.passes, where=role)
-        return compile_graph(gm, example_inputs, role=role, options=options, rewrites=tuple(log))
+        if role == "backward":
+            # what was done to the joint graph is in the report of the forward graph
+            return compile_graph(gm, example_inputs, role=role, options=options)
+        done, added = tuple(log), tuple(guards)
+        return compile_graph(gm, example_inputs, role=role, options=options, rewrites=done, guards=added)
 
 
 def _compile_inference(
-    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: CompileOptions, log: list[Fired]
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    options: CompileOptions,
+    log: list[Fired],
+    guards: list[AddedGuard],
 ) -> BoxedCallable:
     """An inference graph, of which what frozen parameters decide may be taken out before."""
     gm = run_passes(gm, options.joint_passes, where="inference")
@@ -126,7 +155,8 @@ def _compile_inference(
                 role="inference",
                 options=options,
                 rewrites=done,
+                guards=tuple(guards),
                 layout=DECIDED,
                 prepared=prepared,
             )
-    return _compile(gm, example_inputs, role="inference", options=options, log=log)
+    return _compile(gm, example_inputs, role="inference", options=options, log=log, guards=guards)

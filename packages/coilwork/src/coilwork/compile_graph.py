@@ -28,9 +28,9 @@ from coilwork.stages import Compiled
 from coilwork.targets import devices_of, targets_text
 from coilwork.torch_compat import BoxedCallable
 from coilwork.updates import with_aligned_updates
-from coilwork_lowering import GuardWatch, LayoutOptions
+from coilwork_lowering import AddedGuard, GuardWatch, LayoutOptions
 from coilwork_lowering.rewrites import Fired, Prepared
-from coilwork_runtime import Builder, KernelBuildError, ModuleTextError, ProgramBytesError
+from coilwork_runtime import Builder, KernelBuildError, ModuleTextError, ProgramBytesError, warm_executor
 from coilwork_runtime.triton_kernels.descent import Trial
 
 log = logging.getLogger("coilwork")
@@ -47,12 +47,12 @@ class CompiledGraph:
     def __init__(
         self, call: Call, report: CompileReport, direct: Callable[..., Sequence[Any]] | None = None
     ) -> None:
-        self._call = call
+        self.call = call
         self.report = report
         self.direct = direct
 
     def __call__(self, args: list[Any]) -> Sequence[Any]:
-        return self._call(args)
+        return self.call(args)
 
 
 def compile_graph(
@@ -62,12 +62,13 @@ def compile_graph(
     role: Role,
     options: CompileOptions,
     rewrites: tuple[Fired, ...] = (),
+    guards: tuple[AddedGuard, ...] = (),
     layout: LayoutOptions | None = None,
     prepared: Prepared | None = None,
 ) -> BoxedCallable:
     """Compile `gm`; when that fails, warn and return it as an eager callable (or raise, with `strict`).
 
-    `rewrites` have been done already; `layout` as in `open_job`. With `prepared`, `gm` is its main graph, and what is
+    `rewrites` have been done and `guards` added already; `layout` as in `open_job`. With `prepared`, `gm` is its main graph, and what is
     returned takes the inputs of the whole.
 
     Raises:
@@ -86,6 +87,10 @@ def compile_graph(
                 "graph-failed", f"graph {job.graph_id} cannot be compiled", reason=str(error)
             ) from error
         compiled = _eager(job, error)
+    if guards:
+        texts = [*_announced(job, guards), *filter(None, [compiled.report.guards])]
+        report = replace(compiled.report, guards="\n".join(texts))
+        compiled = CompiledGraph(compiled.call, report, compiled.direct)
     if prepared is not None:
         compiled = _with_preparation(compiled, prepared)
     job.trace.write("report.json", compiled.report.to_json())
@@ -114,6 +119,8 @@ def _compile(job: Job) -> CompiledGraph:
             return restored
     if any(device.startswith("cuda") for device in devices_of(job.gm)):
         builder.warm_up()
+    if job.options.wrapper == "python" and job.options.executor != "python":
+        warm_executor(caches.kernels)
     watch = GuardWatch(job.gm)
     compiled, driven = build_with_retries(job, builder, caches.kernels)
     guards = _guards(job, compiled, watch)
@@ -201,7 +208,11 @@ def _guards(job: Job, compiled: Compiled, watch: GuardWatch) -> tuple[str, ...]:
     """Demands on sizes that compiling added, each with a warning in the log: the graph serves fewer sizes than was captured."""
     own = {(guard.condition, guard.where) for guard in compiled.guards}
     others = [guard for guard in watch.added() if (guard.condition, guard.where) not in own]
-    found = tuple(str(guard) for guard in (*compiled.guards, *others))
+    return _announced(job, (*compiled.guards, *others))
+
+
+def _announced(job: Job, guards: Sequence[AddedGuard]) -> tuple[str, ...]:
+    found = tuple(str(guard) for guard in guards)
     for text in found:
         log.warning("graph %s: compiling added a guard: %s", job.graph_id, text)
     return found

@@ -118,15 +118,19 @@ def _native(program: NativeProgram) -> Driven:
 
 
 def _products(graph: Loadable, options: CompileOptions) -> ProductLibrary | None:
-    """Who computes matrix products instead of ATen."""
+    """Who computes matrix products instead of ATen.
+
+    Where results should be eager's to the last bit, or the same whatever is beside them, nobody does.
+    """
     on_gpu = any(device.startswith("cuda") for device in graph.devices)
-    return ProductLibrary() if on_gpu and options.products == "cublaslt" else None
+    free = options.numerics == "fast" and not options.batch_invariant
+    if not on_gpu or options.products == "aten" or (options.products == "auto" and not free):
+        return None
+    return ProductLibrary(required=options.products == "cublaslt")
 
 
 def _obstacle(graph: Loadable, wanted: Executor) -> str:
     """Why the native executor is not even tried."""
-    if wanted == "auto" and any(device.startswith("cuda") for device in graph.devices):
-        return "on GPUs it runs where the option executor asks for it"
     if wanted != "python" and not graph.program:
         return graph.refusal or "it was not compiled for it"
     return ""

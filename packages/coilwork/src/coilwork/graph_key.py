@@ -47,7 +47,10 @@ def _graph_lines(gm: torch.fx.GraphModule) -> list[str]:
             args = _argument_text(node.args, numbers)
             kwargs = _argument_text(node.kwargs, numbers)
             value = _value_text(node.meta.get("val")) if node.op == "call_function" else ""
-            lines.append(f"{number} {_target_text(node.target)} {args} {kwargs} -> {value}")
+            # what the call is a part of may decide how it is lowered
+            original = node.meta.get("original_aten")
+            part = f" of {original}" if is_operator(original) and original is not node.target else ""
+            lines.append(f"{number} {_target_text(node.target)}{part} {args} {kwargs} -> {value}")
     return lines
 
 

@@ -7,9 +7,11 @@ Settings come from three places, later ones win: the defaults below, `COILWORK_<
 from __future__ import annotations
 
 import difflib
+import functools
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from types import MappingProxyType
 from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 from coilwork.errors import OptionError
@@ -24,7 +26,7 @@ Numerics = Literal["fast", "eager", "strict"]
 ConvolutionLayout = Literal["auto", "captured", "channels_last"]
 Accumulation = Literal["auto", "sorted", "atomic"]
 Sorting = Literal["auto", "kernels", "calls"]
-Products = Literal["aten", "cublaslt"]
+Products = Literal["auto", "aten", "cublaslt"]
 Contractions = Literal["auto", "aten", "generated"]
 Random = Literal["auto", "generated", "eager"]
 CheckedValues = Literal["off", "results", "kernels"]
@@ -81,7 +83,7 @@ class CompileOptions:
         default="auto",
         metadata=_about(
             "who runs a program with wrapper=python: native, a small extension that is built once per machine; or the "
-            "Python module, which says the same in text; auto is native on CPUs where it loads, and Python on GPUs"
+            "Python module, which says the same in text; auto is native where it loads"
         ),
     )
     check_lifetimes: bool = field(
@@ -166,10 +168,11 @@ class CompileOptions:
         ),
     )
     products: Products = field(
-        default="aten",
+        default="auto",
         metadata=_about(
             "with the native executor on GPUs, matrix products that no kernel does: through ATen's operators, or from "
-            "cuBLASLt itself, whose descriptors and algorithm are looked up once per shape; the last bits may differ"
+            "cuBLASLt itself, whose descriptors and algorithm are looked up once per shape; the last bits may differ, so "
+            "auto is cublaslt with numerics=fast where it can be opened, and else aten"
         ),
     )
     fusion: bool = field(
@@ -184,7 +187,7 @@ class CompileOptions:
     )
     reuse: bool = field(default=True, metadata=_about("let the memory planner reuse buffers", key=True))
     pools: bool = field(
-        default=False,
+        default=True,
         metadata=_about(
             "place buffers that never leave a graph in a few shared allocations, for at most 1 MiB more of memory; "
             "spares the host most of what allocations cost with the native executor",
@@ -317,7 +320,7 @@ class OptionInfo:
 
 def option_list() -> tuple[OptionInfo, ...]:
     """Every option, in order."""
-    hints = get_type_hints(CompileOptions)
+    hints = _hints()
     return tuple(
         OptionInfo(
             name=f.name,
@@ -350,8 +353,14 @@ def _known(name: str, *, source: str) -> str:
     return name
 
 
+@functools.cache
+def _hints() -> Mapping[str, Any]:
+    """The type of each option; reading them takes a millisecond."""
+    return MappingProxyType(get_type_hints(CompileOptions))
+
+
 def _coerce(name: str, value: object, *, source: str) -> object:
-    expected = get_type_hints(CompileOptions)[name]
+    expected = _hints()[name]
     if get_origin(expected) is Literal:
         allowed = get_args(expected)
         if value not in allowed:
@@ -398,7 +407,7 @@ _OTHER_VARIABLES: Final = frozenset({"COILWORK_REDIS_URL", "COILWORK_REDIS_KEY"}
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
     chosen: dict[str, Any] = {}
-    hints = get_type_hints(CompileOptions)
+    hints = _hints()
     for variable, text in environ.items():
         if not variable.startswith(ENVIRONMENT_PREFIX) or variable in _OTHER_VARIABLES:
             continue

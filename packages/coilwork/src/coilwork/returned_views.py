@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from coilwork.torch_compat import aliased_inputs, is_view, renewed_inputs, run_on_fakes
+from coilwork.torch_compat import aliased_inputs, are_equal_sizes, is_view, renewed_inputs, run_on_fakes
 
 _COPY = torch.ops.aten.copy_.default
 
@@ -77,7 +77,7 @@ def _contents(gm: fx.GraphModule, renewed: Sequence[tuple[int, int]]) -> dict[in
     return {
         base: node
         for base, node in found.items()
-        if isinstance(node, fx.Node) and _form(node) == _form(given[base])
+        if isinstance(node, fx.Node) and _are_alike(node.meta.get("val"), given[base].meta.get("val"))
     }
 
 
@@ -100,7 +100,8 @@ def _is_view(node: fx.Node) -> bool:
     return isinstance(source, fx.Node) and source.op == "call_function" and is_view(source.target)
 
 
-def _form(node: fx.Node) -> tuple[object, ...] | None:
-    value = node.meta.get("val")
-    # Sizes as text: their comparison would be a guard.
-    return (value.dtype, *map(str, value.shape)) if isinstance(value, torch.Tensor) else None
+def _are_alike(one: object, other: object) -> bool:
+    """Whether two are tensors of one type and, as far as is known, of one shape."""
+    if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
+        return False
+    return one.dtype == other.dtype and are_equal_sizes(one.shape, other.shape)

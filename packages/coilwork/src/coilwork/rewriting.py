@@ -30,7 +30,7 @@ def rewrites_of(level: str, options: CompileOptions, *, on_gpu: bool = False) ->
     Random numbers are drawn otherwise than in eager where the option `random` lets generated code draw them. Batch invariance
     and deterministic algorithms are promises about the captured operators: then nothing that rounds otherwise is done.
     """
-    generated = options.random == "generated" or (options.random == "auto" and on_gpu)
+    generated = _draws_its_own(options, on_gpu)
     promised = options.batch_invariant or torch.are_deterministic_algorithms_enabled()
     numerics = "eager" if promised and options.numerics == "fast" else options.numerics
     allowed = RewriteOptions(numerics=numerics, random=generated, skip=options.skip_rewrites)
@@ -38,6 +38,19 @@ def rewrites_of(level: str, options: CompileOptions, *, on_gpu: bool = False) ->
         case "captured" | "aten" | "frozen":
             return chosen(level, allowed, options.rewrites)
     raise AssertionError(f"level {level}")
+
+
+def draws_its_own(options: CompileOptions, example_inputs: Sequence[Any]) -> bool:
+    """Whether random numbers may be others than eager's."""
+    return _draws_its_own(options, _on_gpu(example_inputs))
+
+
+def _draws_its_own(options: CompileOptions, on_gpu: bool) -> bool:
+    return options.random == "generated" or (options.random == "auto" and on_gpu)
+
+
+def _on_gpu(values: Sequence[Any]) -> bool:
+    return any(isinstance(value, torch.Tensor) and value.is_cuda for value in values)
 
 
 def check_names(options: CompileOptions) -> None:
@@ -73,8 +86,7 @@ def rewrite_captured(
     With `freezing`, and where no gradient is asked for, parameters and buffers are marked, and what needs them frozen is
     rewritten as well.
     """
-    on_gpu = any(isinstance(value, torch.Tensor) and value.is_cuda for value in example_inputs)
-    rewrites = rewrites_of("captured", options, on_gpu=on_gpu)
+    rewrites = rewrites_of("captured", options, on_gpu=_on_gpu(example_inputs))
     if options.freezing and not _asks_for_gradients(example_inputs):
         rewrites = (*rewrites_of("frozen", options), *rewrites)
         inputs = (node for node in gm.graph.nodes if node.op == "placeholder")

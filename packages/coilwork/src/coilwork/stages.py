@@ -97,7 +97,7 @@ def run_stages(job: Job, *, fallback: tuple[str, ...]) -> Compiled:
         gm, padding = pad_products(gm, job.layout)
     if trace.wanted:
         trace.write("layout.txt", "\n".join((decision.reason, *padding.reasons)) + "\n")
-        if decision.channels_last or padding.padded or padding.by_rows:
+        if decision.channels_last or decision.dense_copies or padding.padded or padding.by_rows:
             trace.write("aten.laid_out.txt", _readable(gm))
     lowering = lowering_options(options, fallback)
     with clock.stage("lower"):
@@ -241,6 +241,7 @@ def lowering_options(options: CompileOptions, fallback: tuple[str, ...]) -> Lowe
         random=options.random,
         sorting=options.sorting,
         decompose_sdpa=options.batch_invariant,
+        sum_products=options.batch_invariant,
     )
 
 

@@ -20,6 +20,7 @@ from torch._guards import TracingContext
 from torch._higher_order_ops.effects import _EffectType, _get_effect, _register_effectful_op
 from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -227,6 +228,11 @@ def renewed_inputs() -> tuple[tuple[int, int], ...]:
     return () if metadata is None else tuple(enumerate(metadata.mutated_inp_runtime_indices))
 
 
+def are_equal_sizes(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    """Whether two shapes are known to be equal, however they are written; to ask adds no guard."""
+    return len(one) == len(other) and all(statically_known_true(a == b) for a, b in zip(one, other))
+
+
 def run_on_fakes(node: torch.fx.Node) -> Any:
     """What `node`, an input or a call of an operator, gives for the fake tensors in its arguments' metadata."""
     if node.op == "placeholder":
@@ -238,9 +244,18 @@ def run_on_fakes(node: torch.fx.Node) -> Any:
         return target(*args, **kwargs)
 
 
+def mode_of(value: torch.Tensor) -> AbstractContextManager[object]:
+    """Where tensors are made that belong with `value`, which may be fake."""
+    mode: AbstractContextManager[object] = value.fake_mode if isinstance(value, FakeTensor) else nullcontext()
+    return mode
+
+
 def is_view(target: object) -> bool:
     """Whether an operator returns memory of its first argument and changes nothing."""
-    return isinstance(target, OpOverload) and target.is_view
+    if not isinstance(target, OpOverload):
+        return False
+    aliases = [one.alias_info for one in target._schema.arguments if one.alias_info is not None]
+    return bool(aliases) and not any(alias.is_write for alias in aliases)
 
 
 def donated_input_positions() -> tuple[int, ...]:
@@ -290,7 +305,7 @@ class OperatorCounter(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        self.count += not func.is_view
+        self.count += not is_view(func)
         return func(*args, **(kwargs or {}))
 
 
@@ -311,6 +326,18 @@ def shares_nothing(target: object) -> bool:
         return False
     schema = target._schema
     return not schema.is_mutable and all(result.alias_info is None for result in schema.returns)
+
+
+def overwritten_operands(node: torch.fx.Node) -> tuple[object, ...]:
+    """What a call of an operator overwrites; nothing for other nodes."""
+    if not isinstance(node.target, OpOverload):
+        return ()
+    arguments = enumerate(node.target._schema.arguments)
+    return tuple(
+        node.args[k] if k < len(node.args) and not argument.kwarg_only else node.kwargs.get(argument.name)
+        for k, argument in arguments
+        if argument.is_write
+    )
 
 
 def draws_numbers(target: object) -> bool:

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor, fx
 
 from coilwork.checking.compare import disagreement
+from coilwork.checking.random_state import RandomState, random_state, restore
 from coilwork.checking.reference import Reference, copied, run_reference
 from coilwork.checking.stepping import Stepper, describe, last_writers
 from coilwork.errors import DivergenceError
@@ -31,18 +31,18 @@ def with_check(
     def checked(args: list[Any]) -> Sequence[Any]:
         given = list(args)
         before = copied(given)
-        numbers = _random_state()
+        numbers = random_state()
         results = call(args)
-        afterwards = _random_state()
+        afterwards = random_state()
         try:
-            _restore(numbers)
+            restore(numbers)
             reference = run_reference(gm, copied(before))
             found = _first_difference(stepped.program, results, given, reference, donated)
             if found is not None:
-                _restore(numbers)
+                restore(numbers)
                 raise _error(found, gm, stepped, before, numbers, name)
         finally:
-            _restore(afterwards)
+            restore(afterwards)
         return results
 
     return checked
@@ -86,12 +86,12 @@ def _error(
     gm: fx.GraphModule,
     stepped: Stepper,
     inputs: Sequence[Any],
-    numbers: _RandomState,
+    numbers: RandomState,
     name: str,
 ) -> DivergenceError:
     """The error, after a search for the kernel."""
     reference = run_reference(gm, copied(inputs), keep=True)
-    _restore(numbers)
+    restore(numbers)
     search = _Search(stepped=stepped, values=reference.values, last=last_writers(stepped))
     stepped.run(copied(inputs), before=None, after=search.look)
     if search.culprit is None:
@@ -143,20 +143,3 @@ class _Search:
             return
         if self.culprit is None and (detail := disagreement(ours, eager, wide)):
             self.culprit, self.buffer, self.detail = step, name, detail
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _RandomState:
-    cpu: Tensor
-    cuda: Sequence[Tensor]
-
-
-def _random_state() -> _RandomState:
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else ()
-    return _RandomState(cpu=torch.get_rng_state(), cuda=cuda)
-
-
-def _restore(state: _RandomState) -> None:
-    torch.set_rng_state(state.cpu)
-    if state.cuda:
-        torch.cuda.set_rng_state_all(state.cuda)

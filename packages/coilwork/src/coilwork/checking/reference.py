@@ -10,6 +10,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, fx
 
+from coilwork.checking.random_state import RandomState, random_state
 from coilwork.torch_compat import draws_numbers, leaves_of, map_leaves
 
 
@@ -57,13 +58,14 @@ class _Pair(fx.Interpreter):
         self.wide_results: Sequence[Any] = ()
 
     def run_node(self, n: fx.Node) -> Any:
+        numbers = random_state()
         native = super().run_node(n)
         if n.op == "output":
             (listed,) = n.args
             assert isinstance(listed, list | tuple)
             self.wide_results = [self._wide[one] if isinstance(one, fx.Node) else one for one in listed]
             return native
-        wide = next(self._given) if n.op == "placeholder" else self._widely(n, native)
+        wide = next(self._given) if n.op == "placeholder" else self._widely(n, native, numbers)
         self._wide[n] = wide
         if self._keep:
             self.values[n.name] = (native, wide)
@@ -71,13 +73,23 @@ class _Pair(fx.Interpreter):
             self._wide.pop(dead, None)
         return native
 
-    def _widely(self, node: fx.Node, native: Any) -> Any:
-        if node.op != "call_function" or not callable(node.target) or draws_numbers(node.target):
+    def _widely(self, node: fx.Node, native: Any, numbers: RandomState) -> Any:
+        """`node` in float64; `numbers` is what it drew from."""
+        if (
+            node.op not in ("call_function", "call_method")
+            or draws_numbers(node.target)
+            or numbers.has_moved()
+        ):
             return map_leaves(widened, native)
         arguments, keywords = fx.map_arg((node.args, node.kwargs), lambda one: self._wide[one])
         arguments, keywords = map_leaves(_wide_dtype, (arguments, keywords))
         try:
-            wide = node.target(*arguments, **keywords)
+            if isinstance(node.target, str):
+                receiver, *arguments = arguments
+                name = "double" if node.target in _CONVERSIONS else node.target
+                wide = getattr(receiver, name)(*arguments, **keywords)
+            else:
+                wide = node.target(*arguments, **keywords)
         except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError):
             return map_leaves(widened, native)
         return wide if _alike(native, wide) else map_leaves(widened, native)
@@ -90,6 +102,9 @@ def _alike(native: Any, wide: Any) -> bool:
         isinstance(a, Tensor) == isinstance(b, Tensor) and (not isinstance(a, Tensor) or a.shape == b.shape)
         for a, b in zip(ours, theirs, strict=True)
     )
+
+
+_CONVERSIONS: Final = ("half", "bfloat16", "float")
 
 
 def _wide_dtype(leaf: Any) -> Any:

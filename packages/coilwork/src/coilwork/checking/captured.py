@@ -1,0 +1,69 @@
+"""Check mode for what was rewritten: a call beside the program as Dynamo captured it, before any rewrite or pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import fx
+
+from coilwork.checking.compare import disagreement
+from coilwork.checking.random_state import random_state, restore
+from coilwork.checking.reference import Reference, copied, run_reference
+from coilwork.errors import DivergenceError
+from coilwork_lowering.rewrites import Fired
+
+
+def with_captured_check(
+    call: Callable[..., Any],
+    captured: fx.GraphModule,
+    *,
+    fired: Sequence[Fired],
+    passes: Sequence[str],
+    same_numbers: bool,
+) -> Callable[..., Any]:
+    """`call`, which raises `DivergenceError` when a result or an overwritten input is not what `captured` gives in eager.
+
+    Gradients are compared with the graphs behind the rewrites alone. Without `same_numbers`, `call` draws other random
+    numbers than eager, and what draws any cannot be compared.
+    """
+
+    def checked(*args: Any) -> Any:
+        before = copied(args)
+        numbers = random_state()
+        results = call(*args)
+        afterwards = random_state()
+        try:
+            restore(numbers)
+            reference = run_reference(captured, copied(before))
+            found = "" if numbers.has_moved() and not same_numbers else _difference(results, args, reference)
+        finally:
+            restore(afterwards)
+        if found:
+            raise _error(found, fired, passes)
+        return results
+
+    return checked
+
+
+def _difference(results: Sequence[Any], inputs: Sequence[Any], reference: Reference) -> str:
+    triples = zip(results, reference.results, reference.wide_results, strict=True)
+    for position, (ours, eager, wide) in enumerate(triples):
+        if detail := disagreement(ours, eager, wide):
+            return f"result {position} is not eager's: {detail}"
+    triples = zip(inputs, reference.inputs, reference.wide_inputs, strict=True)
+    for position, (ours, eager, wide) in enumerate(triples):
+        if detail := disagreement(ours, eager, wide):
+            return f"input {position} afterwards is not eager's: {detail}"
+    return ""
+
+
+def _error(found: str, fired: Sequence[Fired], passes: Sequence[str]) -> DivergenceError:
+    done = [f"{one.name} at {', '.join(one.sources) or 'an unknown line'}" for one in fired]
+    names = list(dict.fromkeys(one.name for one in fired))
+    return DivergenceError(
+        "diverged",
+        f"a graph that was rewritten: {found}",
+        reason="rewritten by " + "; ".join([*done, *(f"pass {name}" for name in passes)]),
+        remedy=f'options={{"skip_rewrites": {names!r}}} to leave out what is at fault',
+    )

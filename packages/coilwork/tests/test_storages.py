@@ -1,0 +1,158 @@
+"""Programs that overwrite inputs and look for places in their storages, beside eager: here, and with inputs elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+from torch._dynamo.exc import BackendCompilerFailed
+
+from coilwork.backend import backend
+from coilwork.errors import CoilworkFallbackWarning
+
+Function = Callable[..., object]
+
+
+def replaced(x: Tensor) -> Tensor:
+    x.mul_(3)
+    return x.as_strided((2, 2), (4, 1), 6) * 2
+
+
+def replaced_without_an_offset(x: Tensor) -> Tensor:
+    x.mul_(3)
+    return x.as_strided((2, 2), (3, 1)) * 2
+
+
+def a_column_replaced(x: Tensor) -> Tensor:
+    x[:, 1] = 7
+    return torch.as_strided(x, (2, 2), (4, 1), storage_offset=6) + 1
+
+
+def written_at_a_place(x: Tensor) -> Tensor:
+    x[1:2].mul_(3)
+    y = x.as_strided((2, 2), (4, 1), 6)
+    y.add_(1)
+    return y
+
+
+def written_at_a_place_of_a_part(x: Tensor) -> Tensor:
+    y = x[1]
+    y.as_strided((2, 2), (4, 1), 6).add_(1)
+    return y
+
+
+def read_before_it_is_replaced(x: Tensor) -> Tensor:
+    y = x.as_strided((2, 2), (4, 1), 6)
+    x += 1
+    return y * 2
+
+
+def copied_at_a_place(x: Tensor) -> tuple[Tensor, Tensor]:
+    x.neg_()
+    copied = torch.as_strided_copy(x, (2, 2), (4, 1), 6)
+    return copied, torch.as_strided_scatter(x, copied * 2, (2, 2), (4, 1), 6)
+
+
+def ramp() -> Tensor:
+    return torch.arange(64.0)
+
+
+def compiled(function: Function) -> Function:
+    return torch.compile(function, backend=backend, options={"strict": True, "verify": True})
+
+
+def agree(function: Function, ours: Function, make: Callable[[], tuple[Tensor, ...]]) -> None:
+    mine, theirs = make(), make()
+    found, expected = ours(*mine), function(*theirs)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    for a, b in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(a._base, b._base, rtol=0, atol=0)
+    if isinstance(found, Tensor) and isinstance(expected, Tensor):
+        assert found.storage_offset() == expected.storage_offset()
+
+
+@pytest.mark.parametrize(
+    ("first", "strides"), [(0, (5, 1)), (5, (4, 1))], ids=["with gaps", "begins elsewhere"]
+)
+@pytest.mark.parametrize(
+    "function",
+    [
+        replaced,
+        replaced_without_an_offset,
+        a_column_replaced,
+        written_at_a_place,
+        written_at_a_place_of_a_part,
+        read_before_it_is_replaced,
+        copied_at_a_place,
+    ],
+    ids=lambda f: f.__name__,
+)
+def test_inputs_that_begin_elsewhere(function: Function, first: int, strides: tuple[int, int]) -> None:
+    """Dynamo does not compile anew for an input that begins elsewhere in its storage."""
+    ours = compiled(function)
+    for offset in (first, 6, 4, first):
+        agree(function, ours, partial(one, 3, strides, offset))
+
+
+def of_two(x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+    x[1:2].mul_(3)
+    y = x.as_strided((2, 2), (4, 1), 6)
+    y.add_(1)
+    x += 1
+    z.sub_(1)
+    return y, x
+
+
+def one_read(x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+    z.sub_(1)
+    return x.as_strided((2, 2), (4, 1), 9) * 1, z
+
+
+def one(rows: int, strides: tuple[int, int], offset: int) -> tuple[Tensor]:
+    return (ramp().as_strided((rows, 4), strides, offset),)
+
+
+def pair(first: int, second: int, shared: bool) -> tuple[Tensor, Tensor]:
+    storage = ramp()
+    other = storage if shared else ramp()
+    return storage.as_strided((3, 4), (4, 1), first), other.as_strided((3, 4), (4, 1), second)
+
+
+PAIRS = {
+    "the same": (5, 5, True),
+    "overlapping": (5, 7, True),
+    "beside each other": (5, 40, True),
+    "of two storages": (5, 5, False),
+    "of two storages, elsewhere": (4, 5, False),
+}
+
+
+@pytest.mark.parametrize("first", PAIRS)
+@pytest.mark.parametrize("function", [of_two, one_read], ids=lambda f: f.__name__)
+def test_inputs_that_share_a_storage_or_do_not(function: Function, first: str) -> None:
+    if function is one_read and first.startswith("of two"):
+        pytest.skip("nothing that is written is looked for")
+    ours = compiled(function)
+    for name in (first, *PAIRS):
+        agree(function, ours, partial(pair, *PAIRS[name]))
+
+
+def test_an_input_that_asks_for_gradients_and_begins_elsewhere() -> None:
+    """The storage cannot be given in its stead, and AOTAutograd would take the place in something else."""
+
+    def make() -> tuple[Tensor]:
+        return ((ramp().requires_grad_() * 1).as_strided((3, 4), (4, 1), 5),)
+
+    with pytest.raises(BackendCompilerFailed, match="places-in-storage"):
+        compiled(replaced)(*make())
+    with pytest.warns(CoilworkFallbackWarning, match="places-in-storage"):
+        agree(replaced, torch.compile(replaced, backend=backend), make)
+
+
+def test_symbolic_sizes() -> None:
+    ours = torch.compile(replaced, backend=backend, dynamic=True, options={"strict": True})
+    for rows, offset in ((4, 0), (5, 0), (5, 3)):
+        agree(replaced, ours, partial(one, rows, (4, 1), offset))
