@@ -2,6 +2,8 @@
 
 Programs of many launches on tensors of 64 elements, where the work is next to nothing, on the CPU with one thread. Each figure is the
 least of as many processes as `--processes` says (3), which alternate between the backends; in a process, the least mean of many rounds.
+
+`python -m benchmarks.calls --breakdown gpt2 [--train]` says what a call of a model spends the host's time on (breakdown.py).
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.backends import resolve_backend
+from benchmarks.breakdown import breakdown
 from benchmarks.machine import machine_description
 from benchmarks.worker import coilwork_launches, inductor_launches
 from coilwork.torch_compat import compile_with_aot_autograd
@@ -181,7 +184,19 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--worker", nargs=2, metavar=("BACKEND", "CASE"), help="measure here, print JSON")
     parser.add_argument("--processes", type=int, default=3, help="per backend and case")
     parser.add_argument("-o", "--output", type=Path, default=None, help="default: standard output")
+    parser.add_argument(
+        "--breakdown", metavar="MODEL", help="what a call of a model spends the host's time on"
+    )
+    parser.add_argument("--train", action="store_true", help="with --breakdown, a training step")
+    parser.add_argument("--inductor", action="store_true", help="with --breakdown, measure its call, too")
+    parser.add_argument(
+        "--products", choices=("auto", "aten", "cublaslt"), default="auto", help="with --breakdown"
+    )
     asked = parser.parse_args(arguments)
+    if asked.breakdown:
+        options = {"products": asked.products}
+        print(breakdown(asked.breakdown, train=asked.train, options=options, inductor=asked.inductor))
+        return 0
     if asked.worker:
         print(json.dumps(measure(*asked.worker)))
         return 0

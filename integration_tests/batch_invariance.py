@@ -158,7 +158,7 @@ def differences(case: Case, dtype: torch.dtype, batches: Sequence[int]) -> list[
 
 
 def _same_bits(a: Tensor, b: Tensor) -> bool:
-    kind = {4: torch.int32, 2: torch.int16}[a.element_size()]
+    kind = {8: torch.int64, 4: torch.int32, 2: torch.int16}[a.element_size()]
     return a.shape == b.shape and torch.equal(a.contiguous().view(kind), b.contiguous().view(kind))
 
 

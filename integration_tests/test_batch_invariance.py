@@ -31,12 +31,17 @@ INTERPRETED: tuple[tuple[str, str, tuple[int, ...]], ...] = (
 )
 
 
+WIDE = ("attention", "product", "mlp")
 ROUNDED = ("softmax", "layer-norm", "product", "mlp", "gpt2 block")
 
 
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    [*((name, torch.float32) for name in CASES), *((name, torch.bfloat16) for name in ROUNDED)],
+    [
+        *((name, torch.float32) for name in CASES),
+        *((name, torch.bfloat16) for name in ROUNDED),
+        *((name, torch.float64) for name in WIDE),
+    ],
 )
 def test_rows_on_the_cpu(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COILWORK_STRICT", "1")
@@ -58,6 +63,16 @@ def test_a_function_of_the_batch_is_found_out() -> None:
         return x - x.mean(0)
 
     assert differences(Case(run=centred, width=8), torch.float32, (4, 1))
+
+
+def test_products_of_doubles() -> None:
+    def products(x: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+        batches = torch.baddbmm(b, x.expand(2, *x.shape), w.expand(2, *w.shape), beta=0.5, alpha=2)
+        return torch.addmm(b, x, w, beta=0), batches, torch.addmv(b, x, w[:, 0]), x @ w[:, 1], w[:, 1] @ w
+
+    given = [torch.randn(shape, dtype=torch.float64) for shape in ((5, 7), (7, 5), (5,))]
+    compiled = torch.compile(products, backend=backend, options={"batch_invariant": True, "strict": True})
+    torch.testing.assert_close(compiled(*given), products(*given), check_stride=True)
 
 
 def test_what_cannot_be_promised_is_an_error_that_names_operator_and_line() -> None:

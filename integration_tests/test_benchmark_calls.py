@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from benchmarks import calls
+import pytest
+
+from benchmarks import breakdown, calls
 
 
 def test_the_page_shows_ratios_of_what_backends_add() -> None:
@@ -19,3 +21,12 @@ def test_the_page_shows_ratios_of_what_backends_add() -> None:
 def test_a_case_is_measured_apart() -> None:
     found = calls.measure_apart("native", "one")
     assert found["us"] > 0 and found["launches"] == 1
+
+
+@pytest.mark.parametrize("train", [False, True], ids=["inference", "training"])
+def test_a_model_is_broken_down(train: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(breakdown, "SECONDS", 0.0)
+    table = breakdown.breakdown("gpt2", train=train, options={})
+    assert f"outside of {3 if train else 1} programs" in table
+    for kind in ("inputs", "instructions", "kernels", "aten.addmm.out, C function"):
+        assert any(line.endswith(f"  {kind}") for line in table.splitlines()), kind

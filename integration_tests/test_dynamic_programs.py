@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from coilwork.backend import backend
+from coilwork_lowering import LoweringOptions, decompositions
 from coilwork_lowering.builder import Builder
 from coilwork_lowering.registry import RULES
 from coilwork_lowering.rules import Call
@@ -172,3 +173,36 @@ def test_a_guard_of_ours_is_reported_with_operator_and_line(
     (report,) = tmp_path.glob("*/report.json")
     guard = json.loads(report.read_text())["guards"]
     assert guard and guard in warning
+
+
+def test_a_guard_of_a_decomposition_is_reported_with_operator_and_line(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def specialising(x: Tensor) -> Tensor:
+        assert x.shape[0] != 1234
+        return x * torch.sigmoid(x)
+
+    def table(options: LoweringOptions) -> dict[Any, Callable[..., Any]]:
+        return {**decompositions(options), torch.ops.aten.silu.default: specialising}
+
+    def activated(x: Tensor) -> Tensor:
+        return torch.nn.functional.silu(x * 2) * 1
+
+    monkeypatch.setattr(import_module("coilwork.backend"), "decompositions", table)
+    x = torch.randn(5, 4, requires_grad=True)
+    torch._dynamo.mark_dynamic(x, 0)
+    ours = torch.compile(
+        activated, backend=backend, options={**STRICT, "trace": str(tmp_path), "cache": False}
+    )
+    with caplog.at_level(logging.WARNING, logger="coilwork"):
+        ours(x).sum().backward()
+    (warning,) = guard_warnings(caplog)
+    assert "1234" in warning and "aten.silu.default at" in warning and "test_dynamic_programs.py" in warning
+    reports = {
+        path.parent.name.split("_")[0]: json.loads(path.read_text())
+        for path in tmp_path.glob("*/report.json")
+    }
+    assert reports["forward"]["guards"] in warning and reports["forward"]["guards"]
+    # what was done to the joint graph is said once
+    assert reports["forward"]["rewrites"] and not reports["backward"]["guards"]
+    assert "times-one" not in [item["name"] for item in reports["backward"]["rewrites"]]

@@ -65,7 +65,8 @@ def difference(
         return (
             f"{len(at)} of {ours.numel()} differ, first at {first}: {ours[first]} instead of {eager[first]}"
         )
-    if eager.numel() == 0:
+    # most values are eager's to the bit, and need no reference
+    if eager.numel() == 0 or bool(((ours == eager) | (ours.isnan() & eager.isnan())).all()):
         return ""
     error = _error(ours, eager, wide)
     floor = FLOOR_ULPS * torch.finfo(eager.dtype).eps * _largest(wide) + torch.finfo(eager.dtype).tiny
@@ -98,10 +99,12 @@ def _largest(wide: Tensor) -> float:
 
 def _error(value: Tensor, eager: Tensor, wide: Tensor) -> float:
     """Largest distance from float64; infinite if infinities and NaN are neither where eager nor where float64 has them."""
-    odd = _odd(value)
-    if not torch.equal(odd, _odd(eager)) and not torch.equal(odd, _odd(wide.to(value.dtype))):
-        return float("inf")
-    finite = torch.isfinite(value) & torch.isfinite(wide)
+    finite = torch.isfinite(value)
+    if not (finite.all() and torch.isfinite(eager).all()):
+        odd = _odd(value)
+        if not torch.equal(odd, _odd(eager)) and not torch.equal(odd, _odd(wide.to(value.dtype))):
+            return float("inf")
+    finite &= torch.isfinite(wide)
     distances = (value.double() - wide)[finite].abs()
     return distances.max().item() if distances.numel() else 0.0
 

@@ -14,7 +14,10 @@ from coilwork.drive import make_call
 from coilwork.job import Role, open_job
 from coilwork.numbers import with_numbers
 from coilwork.options import CompileOptions
+from coilwork.rewriting import rewrite_captured
 from coilwork.stages import run_stages
+from coilwork.storages import given_storages
+from coilwork.tensor_indices import read_indices
 from coilwork.torch_compat import compile_with_aot_autograd
 from coilwork_cache import Store
 from coilwork_ir.errors import EmitError
@@ -58,15 +61,18 @@ class Levels:
     def __call__(
         self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **_: Any
     ) -> Callable[..., Any]:
-        return compile_with_aot_autograd(
-            gm,
-            example_inputs,
+        # as `coilwork.backend` does; what it leaves to eager is right at every level
+        read_indices(gm)
+        rewrite_captured(gm, example_inputs, self.options)
+        compiler = partial(
+            compile_with_aot_autograd,
             forward=partial(self._compile, role="forward"),
             backward=partial(self._compile, role="backward"),
             inference=partial(self._compile, role="inference"),
             decompositions=decompositions(LoweringOptions(numerics=self.options.numerics)),
             partition=partition,
         )
+        return given_storages(gm, example_inputs, compiler)
 
     def _compile(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, role: Role) -> Call:
         job = open_job(gm, example_inputs, role=role, options=self.options)

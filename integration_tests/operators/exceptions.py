@@ -27,8 +27,8 @@ KNOWN: Final[tuple[KnownException, ...]] = (
         ops="std_mean var_mean std_mean.unbiased var_mean.unbiased",
         ways="hard",
         reason=(
-            "the mean of numbers one of which is infinite is infinite, as `mean` says, too; eager's running mean is NaN from "
-            "the number after it on, so that its result depends on where the infinity stands."
+            "the mean of numbers one of which is infinite is NaN; eager's running mean is so from the number after it on: it is "
+            "infinite if that is the last one."
         ),
     ),
     KnownException(
@@ -37,6 +37,14 @@ KNOWN: Final[tuple[KnownException, ...]] = (
         reason=(
             "where limits are broadcast and their layouts contradict that of the input, torch's meta function, whose strides a "
             "compiled graph has to keep, names others than torch's kernel makes."
+        ),
+    ),
+    KnownException(
+        ops="fft.fft fft.ifft fft.ihfft fft.rfft",
+        ways="dynamic_backward",
+        reason=(
+            "the gradient of what was padded is cut by `constant_pad_nd` along one dimension; with sizes that are not known, torch's "
+            "meta function says that it lies row by row, while torch's kernel keeps the layout that the transform left."
         ),
     ),
 )

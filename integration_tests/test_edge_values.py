@@ -1,0 +1,61 @@
+"""Values at the edges of their types, in operators that other tests see with plain ones: beside eager, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from integration_tests.beside_eager import agrees, compiled
+
+EDGES = (0.0, -0.0, 1, -1, 0.5, 3, 1e-8, 6e-8, 1e-5, 2, 1024, -7.25, 65504, 1e38, float("inf"), -float("inf"))
+FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+
+def edges(dtype: torch.dtype) -> list[Tensor]:
+    return [torch.tensor([*EDGES, float("nan")], dtype=torch.float64).to(dtype)]
+
+
+def taken_apart(x: Tensor) -> tuple[Any, ...]:
+    scaled = x * 0.3
+    return (*torch.frexp(x), *torch.frexp(scaled), scaled)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_frexp(dtype: torch.dtype) -> None:
+    agrees(taken_apart, compiled(taken_apart), lambda: edges(dtype))
+
+
+def ramp(value: float, dtype: torch.dtype) -> list[Tensor]:
+    x = torch.arange(24.0).view(4, 6).to(dtype)
+    x[1, 2] = value
+    return [x]
+
+
+SPREADS = (torch.var, torch.std, torch.var_mean, torch.std_mean)
+
+
+@pytest.mark.parametrize("value", [float("inf"), -float("inf"), float("nan"), 1e38])
+@pytest.mark.parametrize("spread", SPREADS, ids=lambda f: f.__name__)
+def test_spread_beside_an_infinity(spread: Callable[..., Any], value: float) -> None:
+    def both(x: Tensor) -> Any:
+        return spread(x, dim=1), spread(x)
+
+    ours = compiled(both)
+    for dtype in (torch.float32, torch.bfloat16, torch.float64):
+        agrees(both, ours, partial(ramp, value, dtype))
+
+
+def test_running_means_beside_an_infinity() -> None:
+    """Norms add up, and do not update a mean."""
+
+    def normed(x: Tensor, mean: Tensor, var: Tensor) -> Tensor:
+        return torch.nn.functional.batch_norm(x, mean, var, training=True)
+
+    agrees(
+        normed, compiled(normed), lambda: [*ramp(float("inf"), torch.float32), torch.zeros(6), torch.ones(6)]
+    )

@@ -1,0 +1,115 @@
+"""Results lie in memory as eager's do, also where torch's meta functions say otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from integration_tests.beside_eager import agrees, compiled, numbers
+
+LAYOUTS: dict[str, Callable[[], Tensor]] = {
+    "contiguous": lambda: numbers(24).view(2, 3, 4),
+    "transposed": lambda: numbers(24).view(2, 4, 3).transpose(1, 2),
+    "reversed": lambda: numbers(24).view(4, 3, 2).permute(2, 1, 0),
+    "with gaps": lambda: numbers(48).view(2, 3, 8)[..., ::2],
+    "images in channels-last": lambda: numbers(120).view(2, 4, 5, 3).permute(0, 3, 1, 2),
+    "images across": lambda: numbers(120).view(2, 3, 5, 4).transpose(2, 3),
+}
+
+
+def with_moments(make: Callable[[], Tensor]) -> list[Tensor]:
+    return [make(), torch.zeros(3), torch.ones(3)]
+
+
+def alone(make: Callable[[], Tensor]) -> list[Tensor]:
+    return [make()]
+
+
+def normed(training: bool) -> Callable[..., Tensor]:
+    def norm(x: Tensor, mean: Tensor, var: Tensor) -> Tensor:
+        return F.batch_norm(x, mean, var, training=training)
+
+    return norm
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_batch_norm(training: bool) -> None:
+    for make in LAYOUTS.values():
+        torch._dynamo.reset()
+        norm = normed(training)
+        agrees(norm, compiled(norm), partial(with_moments, make))
+
+
+def test_gradients_of_batch_norm() -> None:
+    norm = normed(True)
+    for make in LAYOUTS.values():
+        torch._dynamo.reset()
+        gradients: list[Tensor] = []
+        for run in (norm, compiled(norm)):
+            x = make().requires_grad_()
+            y = run(x, torch.zeros(3), torch.ones(3))
+            gradients += torch.autograd.grad(y, [x], numbers(y.numel()).view(y.shape))
+        torch.testing.assert_close(gradients[1], gradients[0], check_stride=True)
+
+
+BROADCAST: dict[str, Callable[[], list[Tensor]]] = {
+    "a column and rows across": lambda: [numbers(3).view(3, 1), numbers(24).view(2, 4, 3).transpose(1, 2)],
+    "across and reversed": lambda: [numbers(12).view(4, 3).t(), numbers(24).view(4, 3, 2).permute(2, 1, 0)],
+    "a part of reversed and plain": lambda: [
+        numbers(8).view(4, 1, 2).permute(2, 1, 0),
+        numbers(24).view(2, 3, 4),
+    ],
+    "a number and rows across": lambda: [torch.tensor(2.0), numbers(24).view(2, 4, 3).transpose(1, 2)],
+}
+COMPOSED: dict[str, Callable[..., Any]] = {
+    "ldexp": torch.ldexp,
+    "logaddexp": torch.logaddexp,
+    "logaddexp2": torch.logaddexp2,
+    "copysign": torch.copysign,
+    "floor_divide": lambda a, b: torch.floor_divide(a, b + 9),
+    "xlogy": lambda a, b: torch.xlogy(a, b + 9) + torch.special.xlog1py(a, b + 9),
+    "a power of two": lambda a, b: torch.pow(2.0, b) + a,
+    "a product of these": lambda a, b: torch.ldexp(a, b) * torch.logaddexp(a, b),
+}
+
+
+@pytest.mark.parametrize("function", COMPOSED)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_operands_of_unlike_layouts(function: str, dynamic: bool) -> None:
+    for make in BROADCAST.values():
+        torch._dynamo.reset()
+        agrees(COMPOSED[function], compiled(COMPOSED[function], dynamic=dynamic), make)
+
+
+def unpooled(x: Tensor) -> Tensor:
+    return F.max_unpool1d(x, torch.arange(x.numel()).view(x.shape) % 4, [2])
+
+
+def dropped_backward(x: Tensor) -> Tensor:
+    found: Tensor = torch.ops.aten.native_dropout_backward(x, x > 0, 2.0)
+    return found
+
+
+def shuffled(x: Tensor) -> Tensor:
+    return torch.channel_shuffle(x, 3)
+
+
+CASES: dict[str, tuple[Callable[[Tensor], Tensor], tuple[str, ...]]] = {
+    "max_unpool1d": (unpooled, ("contiguous", "transposed", "reversed")),
+    "native_dropout_backward": (dropped_backward, tuple(LAYOUTS)),
+    "channel_shuffle": (shuffled, ("contiguous", "transposed", "images in channels-last", "images across")),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_operators_with_kernels_of_their_own(name: str) -> None:
+    function, layouts = CASES[name]
+    for layout in layouts:
+        torch._dynamo.reset()
+        agrees(function, compiled(function), partial(alone, LAYOUTS[layout]))
