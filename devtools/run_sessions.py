@@ -7,15 +7,20 @@ fails. When the session `build` fails, the sessions after it are not started: th
 
 FOLDER receives one pytest report per session that runs tests (the sessions write it), the logs, and `closing_line.txt`
 with the sum: `N passed, N failed`. A session without tests (lint, say) counts as one.
+
+Each session has an environment and a folder for temporary files of its own, and both go when it has passed: an
+environment with torch takes a gigabyte, and there are some twenty. Those of a session that failed are kept.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
@@ -71,12 +76,29 @@ def run_session(session: str, reports: Path, running: set[int]) -> Outcome:
 
     While it runs, its process group is in `running`.
     """
-    environment = {**os.environ, "NOX_WHEELHOUSE": str(ROOT / "dist"), "PYTHONUNBUFFERED": "1"}
+    # Near the root of the file system: paths of sockets must be short.
+    folder = Path(tempfile.mkdtemp(prefix="nox-"))
+    (folder / "tmp").mkdir()
+    environment = {
+        **os.environ,
+        "NOX_WHEELHOUSE": str(ROOT / "dist"),
+        "PYTHONUNBUFFERED": "1",
+        "TMPDIR": str(folder / "tmp"),
+    }
     if session.startswith("package("):
         # Two sessions share two cores.
         environment.setdefault("OMP_NUM_THREADS", "1")
     log = reports / f"{session}.log"
-    command = [sys.executable, "-m", "nox", "--non-interactive", "--no-color", "-s", session]
+    command = [
+        sys.executable,
+        "-m",
+        "nox",
+        "--non-interactive",
+        "--no-color",
+        "--envdir",
+        str(folder / "environment"),
+    ]
+    command += ["-s", session]
     start = time.monotonic()
     with log.open("wb") as stream:
         # A process group of its own, so that the time limit and an interrupt end its children too.
@@ -100,7 +122,10 @@ def run_session(session: str, reports: Path, running: set[int]) -> Outcome:
             running.discard(process.pid)
     outcome = outcome_of(session, code, time.monotonic() - start, reports / f"{session}.xml")
     print(row(outcome), flush=True)
-    if outcome.failed:
+    if outcome.failed == 0:
+        shutil.rmtree(folder, ignore_errors=True)
+    else:
+        print(f"its environment and temporary files are kept in {folder}", flush=True)
         print(
             f"---- log of {session}\n{log.read_text(errors='replace')}---- end of the log of {session}",
             flush=True,
