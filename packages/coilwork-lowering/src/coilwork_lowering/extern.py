@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -96,8 +96,8 @@ def call_extern(builder: Builder, call: Call, target: Overload, *, effect: bool 
             value = _writable(builder, value, call, formal.name)
         argument, used = _argument(builder, value, fake, call, exact=not out_overload)
         if writes:
-            new = [_mutate(builder, buffer, mutated) for buffer in used]
-            after[formal.name] = new
+            _require_no_copies(builder, value, used, call, formal.name)
+            after[formal.name] = [_mutate(builder, buffer, mutated) for buffer in used]
         if formal.alias_info is not None:
             for label in formal.alias_info.before_set:
                 sources.setdefault(label, []).extend(b.name for b in used)
@@ -136,11 +136,34 @@ def call_extern(builder: Builder, call: Call, target: Overload, *, effect: bool 
 
 
 def _mutate(builder: Builder, buffer: Buffer, mutated: list[Mutation]) -> TensorValue:
-    output = builder.declare(
-        buffer.shape, buffer.dtype, buffer.device, strides=buffer.strides, name=f"{buffer.name}_new"
-    )
-    mutated.append(Mutation(output=output, source=buffer.name))
-    return whole(output)
+    """Note that the memory of `buffer` is written into: all of it, of which `buffer` may be a part, gets a new name."""
+    owner, _ = builder.memory(buffer.name)
+    if all(mutation.source != owner.name for mutation in mutated):
+        output = builder.declare(
+            owner.shape, owner.dtype, owner.device, strides=owner.strides, name=f"{owner.name}_new"
+        )
+        mutated.append(Mutation(output=output, source=owner.name))
+    return whole(buffer)
+
+
+def _require_no_copies(builder: Builder, value: Value, used: Sequence[Buffer], call: Call, name: str) -> None:
+    """What is written into is the memory of `value` itself.
+
+    Raises:
+        LoweringError[layout]: it had to be laid out otherwise for the operator.
+    """
+    items = [
+        item for item in (value if isinstance(value, tuple) else (value,)) if isinstance(item, TensorValue)
+    ]
+    for item, buffer in zip(items, used, strict=True):
+        if builder.root(item.buffer.name) != builder.root(buffer.name):
+            raise LoweringError(
+                "layout",
+                f"{call.target} writes into argument {name}, which lies in memory otherwise than in eager mode",
+                node=call.node.format_node() or call.node.name,
+                origins=builder.origins,
+                remedy="write into a tensor that owns its memory",
+            )
 
 
 def _writable(builder: Builder, value: Value, call: Call, name: str) -> Value:
