@@ -22,7 +22,7 @@ from coilwork_ir.index import as_int, product
 from coilwork_ir.loops import Pointwise
 from coilwork_ir.scalar import loads
 from coilwork_lowering.builder import Builder
-from coilwork_lowering.generated import is_computed, is_reduced
+from coilwork_lowering.generated import is_computed, is_reduced, is_view
 from coilwork_lowering.origins import operator_name, origin_of
 from coilwork_lowering.parts import REPLACING, covers, is_injective, replaced_part, same_place
 from coilwork_lowering.placing import natural_owner
@@ -156,7 +156,7 @@ class Overwriting:
         if not builder.owns_memory(target.buffer) or not is_injective(target):
             return "its elements may share memory"
         for tenant, reader in self._later_readers(root, node):
-            if not self._replaces(reader, tenant, part):
+            if not self._replaces(reader, tenant, self._values[tenant], part):
                 return f"%{tenant.name} is read by %{reader.name}"
         return ""
 
@@ -180,18 +180,24 @@ class Overwriting:
             for user in later:
                 yield tenant, user
 
-    def _replaces(self, reader: fx.Node, tenant: fx.Node, part: TensorValue) -> bool:
-        """Whether `reader` puts something else in the place of `part`, and reads nothing of it."""
-        value = self._values[tenant]
+    def _replaces(self, reader: fx.Node, tenant: fx.Node, value: Value, part: TensorValue) -> bool:
+        """Whether `reader` puts something else in the place of `part`, and reads nothing of it. `value` is the tenant's."""
+        if not isinstance(value, TensorValue) or reader.args[0] is not tenant or reader.kwargs:
+            return False
         name = operator_name(reader)
-        replacing = reader.target is _COPY or name in REPLACING
-        if not replacing or not isinstance(value, TensorValue) or reader.args[0] is not tenant:
+        value = self._builder.current(value)
+        if is_view(reader):
+            # made again to put back what was written into the first: it has the same users' right
+            first = next(
+                (user for user in tenant.users if user in self._values and _is_same_call(user, reader)), None
+            )
+            return first is not None and all(
+                self._replaces(user, reader, self._values[first], part) for user in reader.users
+            )
+        if (reader.target is not _COPY and name not in REPLACING) or value.buffer.name != part.buffer.name:
             return False
         source = reader.args[1]
-        if not isinstance(source, fx.Node) or source is tenant or reader.kwargs:
-            return False
-        value = self._builder.current(value)
-        if value.buffer.name != part.buffer.name:
+        if not isinstance(source, fx.Node) or source is tenant:
             return False
         if reader.target is _COPY:
             return is_whole(value)
@@ -240,6 +246,10 @@ class Overwriting:
         for link in chain:
             self._stored[link] = self._stored[chain[-1]]
         return self._stored[node]
+
+
+def _is_same_call(a: fx.Node, b: fx.Node) -> bool:
+    return a.target is b.target and a.args == b.args and a.kwargs == b.kwargs
 
 
 def is_bijective(value: TensorValue) -> bool:
