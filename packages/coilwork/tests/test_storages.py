@@ -156,3 +156,17 @@ def test_symbolic_sizes() -> None:
     ours = torch.compile(replaced, backend=backend, dynamic=True, options={"strict": True})
     for rows, offset in ((4, 0), (5, 0), (5, 3)):
         agree(replaced, ours, partial(one, rows, (4, 1), offset))
+
+
+def test_places_beside_vmap() -> None:
+    """What `vmap` and `grad` wrap has no storage of its own to be asked for."""
+
+    def step(x: Tensor) -> tuple[Tensor, Tensor]:
+        place = x.as_strided((3, 2), (4, 1), 2)
+        x.mul_(3)
+        rows = torch.func.vmap(torch.func.grad(lambda row: row.sin().sum()))(x.view(4, 4))
+        return rows, place + 1
+
+    mine, theirs = ramp()[:16].clone(), ramp()[:16].clone()
+    torch.testing.assert_close(compiled(step)(mine), step(theirs))
+    torch.testing.assert_close(mine, theirs)

@@ -14,6 +14,7 @@ from coilwork.compile_graph import compile_graph
 from coilwork.job import DECIDED, Role
 from coilwork.layout import layout_options
 from coilwork.modes import announce_mode
+from coilwork.nested_inputs import flattened, has_nested_inputs
 from coilwork.options import CompileOptions, resolve
 from coilwork.passes import name_of, run_passes
 from coilwork.rewriting import announce_unkeyed, check_names, draws_its_own, rewrite_captured, rewrites_of
@@ -24,8 +25,6 @@ from coilwork.torch_compat import (
     BoxedCallable,
     check_torch_version,
     compile_with_aot_autograd,
-    flattened,
-    has_nested_inputs,
     static_input_positions,
 )
 from coilwork_lowering import (

@@ -12,7 +12,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final, Protocol, runtime_checkable
 
 import torch
-from torch._dynamo.utils import counters, flatten_graph_inputs
+from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
+from torch._dynamo.utils import counters
 from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd.schemas import OutputType, PlainTensorMeta
 from torch._functorch.aot_autograd import aot_module_simplified
@@ -30,6 +31,7 @@ OLDEST: Final = (2, 11)
 NEWEST: Final = (2, 13)
 
 BoxedCallable = Callable[[list[Any]], Any]
+TreeSpec = pytree.TreeSpec
 
 
 NO_ALIAS: Final = (OutputType.non_alias, OutputType.unsafe_view_alias, OutputType.custom_function_view)
@@ -162,19 +164,6 @@ def checks_have_effects() -> Iterator[None]:
         registration.destroy()
 
 
-def has_nested_inputs(example_inputs: Sequence[Any]) -> bool:
-    """Compiled autograd hands lists of tensors to a back end."""
-    return any(isinstance(value, (list, tuple, dict)) for value in example_inputs)
-
-
-def flattened(
-    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], compiler: Callable[..., Any]
-) -> Callable[..., Any]:
-    """Compile a graph whose inputs are nested, by flattening them around `compiler`."""
-    result: Callable[..., Any] = flatten_graph_inputs(gm, example_inputs, compiler)
-    return result
-
-
 def static_input_positions() -> tuple[int, ...]:
     """Positions of parameters and buffers among the inputs of the forward graph being compiled."""
     context = TracingContext.try_get()
@@ -272,7 +261,14 @@ def donated_input_positions() -> tuple[int, ...]:
 
 def storage_identity(tensor: torch.Tensor) -> int:
     """A number that tensors have in common if they share memory, while they live; fake tensors have one, too."""
-    return int(tensor.untyped_storage()._cdata)
+    return int(unwrapped(tensor).untyped_storage()._cdata)
+
+
+def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
+    """What lies under the levels of `vmap`, `grad` and their like, which have no storage; `tensor` itself outside of them."""
+    while is_functorch_wrapped_tensor(tensor):
+        tensor = get_unwrapped(tensor)
+    return tensor
 
 
 def convolutions_use_tf32() -> bool:
@@ -348,6 +344,16 @@ def draws_numbers(target: object) -> bool:
 def leaves_of(values: object) -> list[Any]:
     """Everything in nested `values` that is no container, in torch's order."""
     return list(pytree.tree_leaves(values))
+
+
+def nesting_of(values: object) -> TreeSpec:
+    """How `values` are nested."""
+    return pytree.tree_structure(values)
+
+
+def nested_like(leaves: list[Any], nesting: TreeSpec) -> Any:
+    """`leaves`, in torch's order, nested as `nesting` says."""
+    return pytree.tree_unflatten(leaves, nesting)
 
 
 def map_leaves(function: Callable[[Any], Any], values: Any) -> Any:
