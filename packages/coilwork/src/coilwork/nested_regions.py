@@ -8,13 +8,13 @@ does. Equal kernels are built once anyway, so the calls are replaced by what the
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import fx
 from torch.fx.node import map_arg
 
-_INVOKE = torch.ops.higher_order.invoke_subgraph
+_INVOKE: Final = torch.ops.higher_order.invoke_subgraph
 
 
 def put_in_place(gm: fx.GraphModule) -> None:
@@ -59,7 +59,7 @@ def _replace(gm: fx.GraphModule, call: fx.Node) -> None:
     gm.graph.erase_node(call)
 
 
-def _replace_by_value(node: fx.Node, value: object) -> None:
+def _replace_by_value(node: fx.Node, value: Any) -> None:
     """Let the users of `node` have `value`, which is no node: None or a number."""
     for user in list(node.users):
         user.args = map_arg(user.args, lambda other: value if other is node else other)
