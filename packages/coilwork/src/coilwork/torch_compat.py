@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final, Protocol, runtime_checkable
 
 import torch
-from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
 from torch._dynamo.utils import counters
 from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd.schemas import OutputType
@@ -270,15 +269,18 @@ def donated_input_positions() -> tuple[int, ...]:
 
 
 def storage_identity(tensor: torch.Tensor) -> int:
-    """A number that tensors have in common if they share memory, while they live; fake tensors have one, too."""
-    return int(unwrapped(tensor).untyped_storage()._cdata)
+    """A number that tensors have in common if they share memory, while they live; fake tensors have one, too.
+
+    Tensors of `torch.func` (batched, differentiated) have no memory of their own: theirs is that of what they wrap.
+    """
+    while is_functorch_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return int(tensor.untyped_storage()._cdata)
 
 
-def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
-    """What lies under the levels of `vmap`, `grad` and their like, which have no storage; `tensor` itself outside of them."""
-    while is_functorch_wrapped_tensor(tensor):
-        tensor = get_unwrapped(tensor)
-    return tensor
+def is_functorch_tensor(tensor: torch.Tensor) -> bool:
+    """Whether `tensor` stands for another one inside of `vmap`, `grad` or `jvp`; its sizes and strides need not be that one's."""
+    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
 
 
 def convolutions_use_tf32() -> bool:
