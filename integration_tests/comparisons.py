@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -82,25 +82,42 @@ def page(runs: Sequence[Run]) -> str:
 
 def _operators(runs: Sequence[OperatorRun]) -> str:
     lines = ["Known to differ:", ""]
-    lines += [f"- {known.ops} ({known.ways}, {known.dtypes}): {known.reason}" for known in KNOWN]
+    lines += [
+        f"- {known.ops} ({known.ways}, {known.dtypes}, {known.statuses}): {known.reason}" for known in KNOWN
+    ]
     for number, run in enumerate(runs, 1):
-        lines += ["", f"### Sweep {number}", "", *_sweep(run)]
+        lines += ["", f"### Sweep {number}", "", *_sweep(run, later=runs[number:])]
     return "\n".join(lines) + "\n"
 
 
-def _sweep(run: OperatorRun) -> list[str]:
+def _sweep(run: OperatorRun, *, later: Sequence[OperatorRun]) -> list[str]:
     lines = ["```", tally_table(run.tally), "```", ""]
     lines += ["| way | operators and types | samples |", "|---|---:|---:|"]
     lines += [f"| {way} | {units:,} | {samples:,} |" for way, (units, samples) in run.samples.items()]
-    known = [one for one in run.failures if reason(one["op"], one["way"], one["dtype"])]
-    lines += ["", f"Failures: {len(run.failures)}, {len(known)} of them known.", ""]
+    known = [one for one in run.failures if reason(one)]
+    passing = [one for one in run.failures if _passes(one, later)]
+    lines += [
+        "",
+        f"Failures: {len(run.failures)}, {len(known)} of them known, {len(passing)} in units that pass now.",
+        "",
+    ]
     lines += [
         f"- `{one['op']}` {one['way']} {one['dtype']}: {one['status']}, {_cell(one['what'])}"
+        + ("; passes now" if one in passing else "")
         for one in run.failures
     ]
     if run.others:
         lines += ["", "Not Coilwork's:", "", *(f"- {_cell(line)}" for line in run.others)]
     return lines
+
+
+def _passes(failure: Mapping[str, str], later: Sequence[OperatorRun]) -> bool:
+    """Whether the unit ran again, and did not fail the last time."""
+    unit = [failure[name] for name in ("way", "dtype", "op")]
+    again = [run for run in later if unit[2] in run.done.get(unit[0], {}).get(unit[1], ())]
+    return bool(again) and all(
+        [one[name] for name in ("way", "dtype", "op")] != unit for one in again[-1].failures
+    )
 
 
 def _modules(runs: Sequence[ModuleRun]) -> str:
