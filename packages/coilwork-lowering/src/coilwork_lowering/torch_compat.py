@@ -232,7 +232,7 @@ def functionalized_calls(copied: Callable[[torch.Tensor], torch.Tensor]) -> dict
 
 def copy_of_storage(value: torch.Tensor) -> torch.Tensor:
     """A copy of `value`, as far from the beginning of its storage as `value` is."""
-    from torch._higher_order_ops.auto_functionalize import clone_preserve_strides
+    from torch._prims_common import clone_preserve_strides
 
     copy: torch.Tensor = clone_preserve_strides(value)
     return copy
