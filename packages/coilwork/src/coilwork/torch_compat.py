@@ -271,8 +271,18 @@ def donated_input_positions() -> tuple[int, ...]:
 
 
 def storage_identity(tensor: torch.Tensor) -> int:
-    """A number that tensors have in common if they share memory, while they live; fake tensors have one, too."""
+    """A number that tensors have in common if they share memory, while they live; fake tensors have one, too.
+
+    Tensors of `torch.func` (batched, differentiated) have no memory of their own: theirs is that of what they wrap.
+    """
+    while is_functorch_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
     return int(tensor.untyped_storage()._cdata)
+
+
+def is_functorch_tensor(tensor: torch.Tensor) -> bool:
+    """Whether `tensor` stands for another one inside of `vmap`, `grad` or `jvp`; its sizes and strides need not be that one's."""
+    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
 
 
 def convolutions_use_tf32() -> bool:
