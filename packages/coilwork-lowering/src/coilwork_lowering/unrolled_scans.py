@@ -46,7 +46,9 @@ def _is_scan(node: torch.fx.Node) -> bool:
 
 def _unroll(gm: torch.fx.GraphModule, node: torch.fx.Node) -> None:
     """Replace `scan(combine, carried, rows, others)`, which returns what is carried last and stacked results."""
-    attribute, carried, rows, others = node.args
+    attribute = node.args[0]
+    operands: tuple[Any, ...] = node.args[1:]
+    carried, rows, others = operands
     assert isinstance(attribute, torch.fx.Node) and isinstance(attribute.target, str)
     combine = gm.get_submodule(attribute.target)
     assert isinstance(combine, torch.fx.GraphModule)
@@ -68,7 +70,8 @@ def _unroll(gm: torch.fx.GraphModule, node: torch.fx.Node) -> None:
     for user in list(node.users):
         # the results are taken apart at once
         assert user.target is operator.getitem
-        found = [*carried, *columns][user.args[1]]
+        number: Any = user.args[1]
+        found = [*carried, *columns][number]
         if isinstance(found, torch.fx.Node):
             user.replace_all_uses_with(found)
         gm.graph.erase_node(user)
@@ -108,7 +111,8 @@ def _one_call(
         elif inner.op == "call_function":
             made[inner] = gm.graph.node_copy(inner, made.__getitem__)
             made[inner].meta = {**inner.meta, **_where(node)}
-    return list(map_arg(combine.graph.output_node().args[0], made.__getitem__))
+    results: Any = map_arg(combine.graph.output_node().args[0], made.__getitem__)
+    return list(results)
 
 
 def _called(
