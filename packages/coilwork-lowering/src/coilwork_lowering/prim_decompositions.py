@@ -8,7 +8,7 @@ Fourier's, `svd`, numbers at random), those that write to an operand (`copy_to`,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -24,7 +24,7 @@ _UNARY: Final = (
 _BINARY: Final = "atan2 fmax fmin gcd hypot igamma igammac maximum minimum nextafter"
 _BINARY_OF_TENSORS: Final = "add sub mul bitwise_and bitwise_or bitwise_xor eq ne ge gt le lt fmod remainder"
 # A prim, and ATen's name for it.
-_RENAMED: Final = {
+_RENAMED: Final[Mapping[str, Callable[..., Any]]] = {
     "bessel_i0": aten.i0.default,
     "bessel_i0e": aten.special_i0e.default,
     "bessel_i1": aten.special_i1.default,
