@@ -156,3 +156,41 @@ def test_symbolic_sizes() -> None:
     ours = torch.compile(replaced, backend=backend, dynamic=True, options={"strict": True})
     for rows, offset in ((4, 0), (5, 0), (5, 3)):
         agree(replaced, ours, partial(one, rows, (4, 1), offset))
+
+
+def mapped(x: Tensor) -> Tensor:
+    return torch.vmap(lambda row: row.sin() * row.sum())(x)
+
+
+def differentiated(x: Tensor) -> Tensor:
+    found: Tensor = torch.func.grad(lambda y: (y.sin() * y).sum())(x)
+    return found
+
+
+def pushed_forward(x: Tensor) -> tuple[Tensor, Tensor]:
+    found: tuple[Tensor, Tensor] = torch.func.jvp(lambda y: y.sin() * y, (x,), (x + 1,))
+    return found
+
+
+def mapped_over_a_jacobian(x: Tensor) -> Tensor:
+    return torch.vmap(torch.func.jacrev(torch.sin))(x)
+
+
+def mapped_over_places_of_what_is_overwritten(x: Tensor) -> Tensor:
+    x.mul_(2)
+    return torch.vmap(lambda row: row.as_strided((2,), (2,)) + 1)(x)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        mapped,
+        differentiated,
+        pushed_forward,
+        mapped_over_a_jacobian,
+        mapped_over_places_of_what_is_overwritten,
+    ],
+)
+def test_tensors_of_torch_func_lie_in_the_memory_of_what_they_wrap(function: Function) -> None:
+    ours, x = compiled(function), torch.randn(4, 5)
+    torch.testing.assert_close(ours(x.clone()), function(x.clone()))

@@ -20,7 +20,13 @@ import torch
 from torch import fx
 
 from coilwork.errors import CoilworkFallbackWarning, CompileError
-from coilwork.torch_compat import leaves_of, mode_of, overwritten_operands, storage_identity
+from coilwork.torch_compat import (
+    is_functorch_tensor,
+    leaves_of,
+    mode_of,
+    overwritten_operands,
+    storage_identity,
+)
 
 log = logging.getLogger("coilwork")
 
@@ -57,7 +63,7 @@ def given_storages(
     """`compiler(gm, example_inputs)`, with storages in the stead of such inputs. `gm` is changed in place.
 
     An input may be of another form than AOTAutograd would give it anew, and its storage may not be able to take its place,
-    because it asks for gradients, sizes are symbolic, or it is seen in several types. Then the graph runs as it is.
+    because it asks for gradients, sizes are symbolic, or it is seen in several types or by `vmap`. Then the graph runs as it is.
 
     Raises:
         CompileError: then, with `strict`.
@@ -193,7 +199,7 @@ def _place(positions: tuple[int, ...], inputs: Sequence[fx.Node], sharing: Seque
     if (
         all(type(n) is int for n in numbers)
         and all(view.dtype == value.dtype for view in views)
-        and not any(view.requires_grad for view in views)
+        and not any(view.requires_grad or is_functorch_tensor(view) for view in views)
     ):
         offsets = tuple(inputs[position].meta["example_value"].storage_offset() for position in positions)
         return Place(positions=positions, offsets=offsets, count=max(map(_end, views)))
@@ -203,7 +209,7 @@ def _place(positions: tuple[int, ...], inputs: Sequence[fx.Node], sharing: Seque
     raise CompileError(
         "places-in-storage",
         f"input {first.name} is overwritten, and as_strided looks for places in its storage",
-        reason="it is not all of the storage, and asks for gradients, has symbolic sizes or is seen in several types",
+        reason="it is not all of the storage, and asks for gradients, has symbolic sizes, or is seen in several types or by vmap",
         remedy="pass an input that is contiguous and has a storage of its own",
     )
 
