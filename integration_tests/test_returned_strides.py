@@ -69,6 +69,9 @@ BROADCAST: dict[str, Callable[[], list[Tensor]]] = {
 }
 COMPOSED: dict[str, Callable[..., Any]] = {
     "ldexp": torch.ldexp,
+    "ldexp by whole exponents": lambda a, b: (
+        torch.ldexp(a, b.to(torch.int32)) + torch.ldexp(a.long(), b.long())
+    ),
     "logaddexp": torch.logaddexp,
     "logaddexp2": torch.logaddexp2,
     "copysign": torch.copysign,

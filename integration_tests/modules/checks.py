@@ -22,6 +22,8 @@ from integration_tests.operators.judge import judge
 SEED = 77
 # Samples that are compiled together; what fails is compiled again alone.
 TOGETHER = 8
+# Outcomes that are right, or not ours to mend.
+GOOD = ("ok", "dynamo", "torch", "refused")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +38,7 @@ class Outcome:
 
     @property
     def good(self) -> bool:
-        return self.status in ("ok", "dynamo", "torch", "refused")
+        return self.status in GOOD
 
 
 def check(samples: Sequence[Sample], *, backend: Callable[..., Any] = coilwork_backend) -> list[Outcome]:

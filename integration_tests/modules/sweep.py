@@ -3,7 +3,7 @@
     python -m integration_tests.modules.sweep                       all samples of all modules
     python -m integration_tests.modules.sweep --only nn.GRU,nn.LSTM --most 20
 
-A worker process checks them one after the other. Exit status 1 if any sample is wrong, raises or is not compiled.
+A worker process checks them one after the other; `--results` keeps what it finds. Exit status 1 if any sample is wrong, raises or is not compiled.
 """
 
 from __future__ import annotations
@@ -16,12 +16,17 @@ import subprocess
 import sys
 import time
 from collections import Counter
+<<<<<<< HEAD
 from collections.abc import Callable, Iterator
+=======
+from collections.abc import Iterator
+from pathlib import Path
+>>>>>>> main
 from typing import Any
 
 import torch
 
-from integration_tests.modules.checks import check
+from integration_tests.modules.checks import GOOD, check
 from integration_tests.modules.database import modules, samples
 
 
@@ -79,6 +84,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="names, by commas")
     parser.add_argument("--most", type=int, default=10_000, help="samples of a module in each mode")
     parser.add_argument("--limit", type=float, default=1800.0, help="seconds that a module may take")
+    parser.add_argument("--results", type=Path, help="append all outcomes to this file, as lines of JSON")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     torch.set_num_threads(1)
@@ -109,7 +115,11 @@ def summarized(kind: str, found: Iterator[tuple[str, list[dict[str, str]]]]) -> 
         names += 1
         for record in records:
             counts[record["status"]] += 1
-            if record["status"] not in ("ok", "dynamo", "torch", "refused"):
+            good = record["status"] in GOOD
+            if chosen.results is not None:
+                with chosen.results.open("a") as file:
+                    file.write(json.dumps({"module": name, **record, "good": good}) + "\n")
+            if not good:
                 bad += 1
                 print(f"{record['status']}: {record['sample']}\n    {record['detail']}", flush=True)
         print(f"{name}: {time.monotonic() - before:.0f} s", file=sys.stderr, flush=True)

@@ -126,7 +126,7 @@ def report(records: list[dict[str, Any]], *, left: int) -> int:
     failures = [record for record in records if is_failure(record)]
     unexplained = 0
     for record in failures:
-        known = reason(record["op"], record["way"], record["dtype"])
+        known = reason(record)
         unexplained += known is None
         why = f"known: {known}" if known else f"{record['detail'][:400]}  [{record['sample'][:160]}]"
         print(f"{record['status']:10} {record['op']} {record['way']} {record['dtype']}: {why}")

@@ -71,9 +71,7 @@ def test_quarter(dtypes: tuple[str, ...], samples: int) -> None:
     wanted = [unit for dtype in dtypes for unit in quarter(database, dtype)]
     found = outcomes(wanted, samples)
     assert {one["unit"] for one in found} == {unit.key for unit in wanted}
-    failures = [
-        one for one in found if is_failure(one) and reason(one["op"], one["way"], one["dtype"]) is None
-    ]
+    failures = [one for one in found if is_failure(one) and reason(one) is None]
     assert failures == []
     verdicts = list(pairs(found).values())
     assert verdicts.count("equal") > 0.9 * len(verdicts)

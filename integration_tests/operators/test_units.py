@@ -113,24 +113,31 @@ def test_progress_without_the_failures_and_the_line_cut_short(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("op", "way", "dtype", "covered"),
+    ("op", "way", "dtype", "status", "covered"),
     [
-        ("sum", "forward", "int64", True),
-        ("prod", "dynamic", "int64", False),
-        ("add", "forward", "int64", False),
+        ("sum", "forward", "int64", "strides", True),
+        ("prod", "dynamic", "int64", "strides", False),
+        ("add", "forward", "int64", "strides", False),
+        ("sum", "forward", "int64", "wrong", False),
     ],
 )
-def test_exceptions_are_patterns(op: str, way: str, dtype: str, covered: bool) -> None:
-    known = KnownException(ops="sum prod*", ways="forward", dtypes="int*", reason="for the test")
-    assert known.covers(op, way, dtype) is covered
+def test_exceptions_are_patterns(op: str, way: str, dtype: str, status: str, covered: bool) -> None:
+    known = KnownException(
+        ops="sum prod*", ways="forward", dtypes="int*", statuses="strides", reason="for the test"
+    )
+    assert known.covers(op, way, dtype, status) is covered
 
 
 def test_known_exceptions_have_reasons_and_are_of_operators() -> None:
     names = operators()
     for known in KNOWN:
         assert known.reason.endswith(".")
+        assert set(known.statuses.split()) <= {status for status in MEANING if MEANING[status] in FAILURES}
         assert any(
-            known.covers(name, way, dtype) for name in names for way in (*WAYS, "errors") for dtype in DTYPES
+            known.covers(name, way, dtype, known.statuses.split()[0])
+            for name in names
+            for way in (*WAYS, "errors")
+            for dtype in DTYPES
         )
 
 

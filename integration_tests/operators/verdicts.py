@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from integration_tests.operators.units import DTYPES
@@ -80,24 +81,66 @@ def others(records: Sequence[Record]) -> list[str]:
     ]
 
 
-def table(records: Sequence[Record]) -> str:
-    """Pairs of operator and dtype by verdict, a line per dtype; then each way of calling, in pairs; then rejected calls."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """Pairs of operator and dtype by verdict: of each dtype over all ways, and of each way over all dtypes.
+
+    `rejected` counts what became of calls that eager rejects: operators that reject them ("rejected", with so many "calls"),
+    that accept them ("accepted"), and that aot_eager accepts, too ("torch"). Empty if there were none.
+    """
+
+    dtypes: Mapping[str, Mapping[str, int]]
+    ways: Mapping[str, Mapping[str, int]]
+    rejected: Mapping[str, int]
+
+
+def tally(records: Sequence[Record]) -> Tally:
+    """The counts of `records`."""
     verdicts = pairs(records)
     order = [*DTYPES, *sorted({dtype for _, dtype in verdicts} - set(DTYPES))]
-    rows = {
-        dtype: Counter(found for (_, of), found in verdicts.items() if of == dtype)
-        for dtype in order
-        if any(of == dtype for _, of in verdicts)
-    }
-    total = sum(rows.values(), Counter())
     ways = dict.fromkeys(record["way"] for record in records if record["way"] != "errors")
-    by_way = {
-        way: Counter(pairs([record for record in records if record["way"] == way]).values()) for way in ways
+    return Tally(
+        dtypes={
+            dtype: dict(Counter(found for (_, of), found in verdicts.items() if of == dtype))
+            for dtype in order
+            if any(of == dtype for _, of in verdicts)
+        },
+        ways={
+            way: dict(Counter(pairs([record for record in records if record["way"] == way]).values()))
+            for way in ways
+        },
+        rejected=_rejected([record for record in records if record["way"] == "errors"]),
+    )
+
+
+def _rejected(errors: Sequence[Record]) -> dict[str, int]:
+    if not errors:
+        return {}
+    operators = {
+        status: {r["op"] for r in errors if r["status"] == status} for status in ("ok", "accepted", "torch")
     }
+    return {
+        "rejected": len(operators["ok"]),
+        "calls": sum(record["samples"] for record in errors),
+        "accepted": len(operators["accepted"]),
+        "torch": len(operators["torch"] - operators["accepted"]),
+    }
+
+
+def table(records: Sequence[Record]) -> str:
+    """The tally of `records` as text."""
+    return tally_table(tally(records))
+
+
+def tally_table(found: Tally) -> str:
+    """Pairs of operator and dtype by verdict, a line per dtype; then each way of calling, in pairs; then rejected calls."""
+    rows = {name: Counter(counts) for name, counts in found.dtypes.items()}
+    total = sum(rows.values(), Counter[str]())
     shown = [verdict for verdict in VERDICTS if total[verdict] or verdict in ("equal", "wrong", "crashed")]
     lines = [_line("pairs", [*shown, "all"])]
     lines += [_line(name, [*(row[v] for v in shown), row.total()]) for name, row in rows.items()]
     lines += [_line("all dtypes", [*(total[v] for v in shown), total.total()]), ""]
+    by_way = {name: Counter(counts) for name, counts in found.ways.items()}
     lines += [_line(name, [*(row[v] for v in shown), row.total()]) for name, row in by_way.items()]
     ours = sum(count for verdict, count in total.items() if verdict not in NOT_OURS)
     if ours:
@@ -105,15 +148,10 @@ def table(records: Sequence[Record]) -> str:
             "",
             f"equal: {total['equal']} of {ours} pairs compared, {100 * total['equal'] / ours:.2f} %",
         ]
-    errors = [record for record in records if record["way"] == "errors"]
-    rejecting = {record["op"] for record in errors if record["status"] == "ok"}
-    calls = sum(record["samples"] for record in errors)
-    if errors:
-        accepting = {record["op"] for record in errors if record["status"] == "accepted"}
-        theirs = {record["op"] for record in errors if record["status"] == "torch"}
+    if found.rejected:
         lines.append(
-            f"calls that eager rejects: rejected for {len(rejecting)} operators ({calls} calls), "
-            f"accepted for {len(accepting)}, for {len(theirs - accepting)} by aot_eager too"
+            "calls that eager rejects: rejected for {rejected} operators ({calls} calls), accepted for {accepted}, "
+            "for {torch} by aot_eager too".format(**found.rejected)
         )
     return "\n".join(lines)
 

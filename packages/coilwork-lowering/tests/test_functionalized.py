@@ -11,6 +11,7 @@ from lowering_backend import Recorder
 from torch import Tensor
 
 from coilwork_ir.loops import Extern, Graph
+from coilwork_ir.loops.verify import verify_graph
 from coilwork_lowering.functionalized import with_calls_written_out
 
 
@@ -67,6 +68,19 @@ def test_a_view_of_a_value_is_written(dynamic: bool) -> None:
 
     graph = compiled_as_eager(function, torch.randn(5, 4), dynamic=dynamic)
     assert "coilwork_test_mutable.add_to.default" in calls(graph)
+
+
+def test_what_else_views_the_memory_is_written_too() -> None:
+    """The clone that is written in parts is returned whole, and one call writes two parts of it."""
+
+    def function(x: Tensor) -> tuple[Tensor, Tensor]:
+        y, z = x * 2, x * 3
+        torch.ops.coilwork_test_mutable.add_to(y[1:], 3)
+        torch.ops.coilwork_test_mutable.add_to_all([z[0], z[1]], None)
+        return y, z
+
+    graph = compiled_as_eager(function, torch.randn(5, 4))
+    verify_graph(graph)
 
 
 def test_an_input_is_written() -> None:

@@ -40,7 +40,7 @@ CASES: dict[str, Callable[[], Any]] = {
         torch.tensor([[[[0, 6], [6, 24]], [[3, 4], [20, 21]]]]),
     ),
     "indices of triangles": lambda: (aten.tril_indices(3, 4, 1), aten.triu_indices(3, 4, -1)),
-    "ldexp": lambda: aten.ldexp(torch.tensor([1.5, -3.0]), torch.tensor([3, -2])),
+    "ldexp": lambda: aten.ldexp(torch.tensor([1.5, -3.0]), torch.tensor([0.5, -2.0])),
     "dist": lambda: aten.dist(torch.arange(6.0).view(2, 3), torch.ones(3), 3),
     "narrow copy": lambda: aten.narrow_copy(torch.arange(12).view(3, 4), 1, 1, 2),
     "elements by strides": lambda: (

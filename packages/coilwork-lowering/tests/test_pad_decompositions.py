@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -46,3 +47,29 @@ def test_what_is_cut_off_whole_is_left_alone() -> None:
 
     gm = make_fx(function, decomposition_table=decompositions())()
     torch.testing.assert_close(gm(), function())
+
+
+@pytest.mark.parametrize("padding", [(0, -2), (-1, 0, 0, -1), (0, 0), (-1, -1, -2, 0, 0, -1)])
+@pytest.mark.parametrize("mode", ["fake", "symbolic"])
+def test_what_only_cuts_keeps_the_layout(padding: tuple[int, ...], mode: str) -> None:
+    def function(given: torch.Tensor) -> torch.Tensor:
+        cut: torch.Tensor = aten.constant_pad_nd(given, padding)
+        return cut
+
+    _agrees(function, torch.arange(5.0 * 9 * 6).view(5, 9, 6).transpose(1, 2), mode)
+
+
+def test_what_is_cut_to_a_known_size_keeps_the_layout() -> None:
+    def function(given: torch.Tensor) -> torch.Tensor:
+        size = given.shape[2]
+        cut: torch.Tensor = aten.constant_pad_nd(given, (0, 7 - size if size > 7 else 0))
+        return cut
+
+    _agrees(function, torch.arange(5.0 * 9 * 6).view(5, 9, 6).transpose(1, 2), "symbolic")
+
+
+def _agrees(function: Callable[[torch.Tensor], torch.Tensor], value: torch.Tensor, mode: Any) -> None:
+    gm = make_fx(function, decomposition_table=decompositions(), tracing_mode=mode)(value)
+    torch.testing.assert_close(gm(value), function(value), rtol=0, atol=0, check_stride=True)
+    promised: torch.Tensor = gm.graph.output_node().args[0].meta["val"]
+    assert [int(stride) for stride in promised.stride()] == list(function(value).stride())

@@ -223,6 +223,31 @@ def test_erfinv_of_other_types() -> None:
     assert_as_eager(aten.erfinv, torch.tensor([-1, 0, 1, 2]))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+def test_ldexp_by_whole_exponents(dtype: torch.dtype) -> None:
+    limits = torch.finfo(dtype)
+    edges = [
+        limits.tiny,
+        limits.max,
+        limits.smallest_normal * 0.625,
+        limits.smallest_normal * limits.eps,
+        1.5,
+    ]
+    values = torch.cat([SPECIAL.to(dtype), torch.tensor(edges, dtype=dtype), torch.randn(20).to(dtype)])
+    exponents = torch.cat([torch.tensor([0, 1, -1, 2**31 - 1, -(2**31)]), torch.randint(-2200, 2200, (300,))])
+    for whole in (torch.int64, torch.int32):
+        lowered = assert_as_eager(aten.ldexp, values.view(-1, 1), exponents.to(whole), tolerance=0.0)
+        assert len(lowered.graph.nodes) == 1
+    assert_as_eager(aten.ldexp, values.view(-1, 1), torch.arange(-128, 128, dtype=torch.int8), tolerance=0.0)
+
+
+def test_types_and_layouts_of_ldexp() -> None:
+    value, exponents = torch.randn(2, 1, 4).bfloat16(), torch.randint(-9, 9, (2, 4, 3)).transpose(1, 2)
+    for a in (value, value.double(), torch.tensor(1.5).half(), torch.randn(2, 4, 3).mT):
+        for b in (exponents, (exponents + 9).to(torch.uint8).contiguous(), torch.tensor(3)):
+            assert_as_eager(aten.ldexp, a, b)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_digamma(dtype: torch.dtype) -> None:
     inside = torch.cat([torch.linspace(-20.3, 30.1, 301), torch.tensor([1e-30, -1e-30, 1e10, -1e10, 10.0])])

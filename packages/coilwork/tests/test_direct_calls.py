@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.testing._internal.two_tensor import TwoTensor
 
 from coilwork.backend import backend as coilwork_backend
 from coilwork_runtime import LayoutError
@@ -49,6 +50,19 @@ def test_a_plain_graph() -> None:
     x = torch.randn(3, 4)
     torch.testing.assert_close(compiled(x), scaled(x))
     assert kinds == ["Program"]
+
+
+def test_subclasses_are_taken_apart_and_put_together() -> None:
+    """As inputs, and as results that are made of plain ones: the compiled graph sees their parts alone."""
+    pair = TwoTensor(torch.randn(3, 4), torch.randn(3, 4))
+    compiled, kinds = compile_and_note(scaled)
+    torch.testing.assert_close(compiled(pair).b, scaled(pair.b))
+
+    compiled, more = compile_and_note(lambda a, b: TwoTensor(a * 2, b))
+    found = compiled(pair.a, pair.b)
+    assert isinstance(found, TwoTensor)
+    torch.testing.assert_close(found.a, pair.a * 2)
+    assert kinds == more == ["function"]
 
 
 @pytest.mark.parametrize("function", [view_of_an_input, overwriting])

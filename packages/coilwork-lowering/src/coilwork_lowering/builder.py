@@ -190,6 +190,11 @@ class Builder:
         self._successor[name] = again.name
         return again
 
+    def owner(self, buffer: Buffer) -> Buffer:
+        """The buffer whose memory `buffer` views; `buffer` itself if it is no view."""
+        alias = self._views.get(buffer.name)
+        return buffer if alias is None else self.owner(self._buffers[alias.source])
+
     def memory(self, name: str) -> tuple[Buffer, Expr]:
         """The buffer that owns the memory of `name`, and the offset of `name`'s first element in it."""
         alias = self._views.get(name)

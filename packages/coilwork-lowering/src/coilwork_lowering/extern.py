@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -88,7 +88,7 @@ def call_extern(builder: Builder, call: Call, target: Overload, *, effect: bool 
     positional: list[Argument] = []
     keywords: list[tuple[str, Argument]] = []
     sources: dict[str, list[str]] = {}
-    after: dict[str, list[TensorValue]] = {}
+    written: dict[str, list[Buffer]] = {}
     for formal in schema.arguments:
         value, fake = call.arguments[formal.name], call.fakes[formal.name]
         writes = formal.alias_info is not None and formal.alias_info.is_write
@@ -96,8 +96,8 @@ def call_extern(builder: Builder, call: Call, target: Overload, *, effect: bool 
             value = _writable(builder, value, call, formal.name)
         argument, used = _argument(builder, value, fake, call, exact=not out_overload)
         if writes:
-            new = [_mutate(builder, buffer, mutated) for buffer in used]
-            after[formal.name] = new
+            written[formal.name] = used
+            _overwrite_owners(builder, used, mutated)
         if formal.alias_info is not None:
             for label in formal.alias_info.before_set:
                 sources.setdefault(label, []).extend(b.name for b in used)
@@ -107,7 +107,7 @@ def call_extern(builder: Builder, call: Call, target: Overload, *, effect: bool 
         else:
             positional.append(argument)
     outputs, values, aliases, binds = _outputs(
-        builder, call, schema, results, sources, after, given=bool(out_overload)
+        builder, call, schema, results, sources, written, given=bool(out_overload)
     )
     builder.add(
         Extern(
@@ -130,17 +130,22 @@ def call_extern(builder: Builder, call: Call, target: Overload, *, effect: bool 
     )
     for mutation in mutated:
         builder.overwrite(mutation.source, mutation.output)
+    values = [builder.current(value) if isinstance(value, TensorValue) else value for value in values]
     if not isinstance(call.result, list | tuple):
         return values[0] if values else None
     return tuple(values)
 
 
-def _mutate(builder: Builder, buffer: Buffer, mutated: list[Mutation]) -> TensorValue:
-    output = builder.declare(
-        buffer.shape, buffer.dtype, buffer.device, strides=buffer.strides, name=f"{buffer.name}_new"
-    )
-    mutated.append(Mutation(output=output, source=buffer.name))
-    return whole(output)
+def _overwrite_owners(builder: Builder, written: Sequence[Buffer], mutated: list[Mutation]) -> None:
+    """Add to `mutated` the memory that each of `written` lies in, once: what else is a view of it changes as well."""
+    for buffer in written:
+        owner = builder.owner(buffer)
+        if any(mutation.source == owner.name for mutation in mutated):
+            continue
+        output = builder.declare(
+            owner.shape, owner.dtype, owner.device, strides=owner.strides, name=f"{owner.name}_new"
+        )
+        mutated.append(Mutation(output=output, source=owner.name))
 
 
 def _writable(builder: Builder, value: Value, call: Call, name: str) -> Value:
@@ -227,7 +232,7 @@ def _outputs(
     schema: torch.FunctionSchema,
     results: list[Any],
     sources: Mapping[str, list[str]],
-    after: Mapping[str, list[TensorValue]],
+    written: Mapping[str, list[Buffer]],
     *,
     given: bool,
 ) -> tuple[
@@ -244,11 +249,11 @@ def _outputs(
     for number, result in enumerate(results):
         returned = schema.returns[min(number, len(schema.returns) - 1)]
         labels = set() if returned.alias_info is None else returned.alias_info.before_set
-        written = [formals[x] for x in labels if formals.get(x) in after]
-        if written and len(after[written[0]]) == 1:
-            # the argument itself, under the name its memory has after the call
+        arguments = [formals[x] for x in labels if formals.get(x) in written]
+        if arguments and len(written[arguments[0]]) == 1:
+            # the argument itself
             outputs.append(None)
-            values.append(after[written[0]][0])
+            values.append(whole(written[arguments[0]][0]))
             continue
         fresh = _undefined(builder, result)
         dense = not given and UNPADDED in call.node.meta

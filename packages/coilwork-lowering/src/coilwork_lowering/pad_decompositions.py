@@ -1,4 +1,4 @@
-"""The derivative of padding by the outermost elements: what the copies get is added to their element."""
+"""Padding that only cuts off, and the derivative of padding by the outermost elements: what the copies get is added to their element."""
 
 from __future__ import annotations
 
@@ -14,10 +14,22 @@ def pad_decompositions() -> dict[Any, Callable[..., Any]]:
     """By overload."""
     aten = torch.ops.aten
     return {
+        aten.constant_pad_nd.default: _cut,
         aten.replication_pad1d_backward.default: _replicated_backward,
         aten.replication_pad2d_backward.default: _replicated_backward,
         aten.replication_pad3d_backward.default: _replicated_backward,
     }
+
+
+def _cut(value: torch.Tensor, padding: Sequence[Any], fill: Any = 0) -> Any:
+    """A copy of what is left where nothing is added, as ATen; torch's meta function lays it out by rows if sizes are not known."""
+    if not all(surely(amount <= 0) for amount in padding):
+        return NotImplemented
+    left = value
+    for k, (before, after) in enumerate(zip(padding[::2], padding[1::2], strict=True)):
+        dim = value.dim() - 1 - k
+        left = left.narrow(dim, -before, left.shape[dim] + before + after)
+    return left.clone()
 
 
 def _replicated_backward(gradient: torch.Tensor, value: torch.Tensor, padding: Sequence[int]) -> Any:

@@ -128,7 +128,10 @@ def _contiguous(shape: Sequence[Any]) -> list[Any]:
 
 
 def _ldexp(value: torch.Tensor, exponent: torch.Tensor) -> Any:
-    """As eager composes it."""
+    """As eager composes it; floats by whole exponents have a kernel in eager, and a lowering."""
+    whole = not exponent.is_floating_point() and exponent.dtype is not torch.bool
+    if whole and value.is_floating_point():
+        return NotImplemented
     return aten.mul.Tensor(value, aten.pow.Scalar(2.0, _in_format(exponent, torch.contiguous_format)))
 
 

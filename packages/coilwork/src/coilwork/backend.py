@@ -14,6 +14,8 @@ from coilwork.compile_graph import compile_graph
 from coilwork.job import DECIDED, Role
 from coilwork.layout import layout_options
 from coilwork.modes import announce_mode
+from coilwork.nested_inputs import flattened, has_nested_inputs
+from coilwork.nested_regions import put_in_place
 from coilwork.options import CompileOptions, resolve
 from coilwork.passes import name_of, run_passes
 from coilwork.rewriting import announce_unkeyed, check_names, draws_its_own, rewrite_captured, rewrites_of
@@ -24,8 +26,6 @@ from coilwork.torch_compat import (
     BoxedCallable,
     check_torch_version,
     compile_with_aot_autograd,
-    flattened,
-    has_nested_inputs,
     static_input_positions,
 )
 from coilwork_lowering import (
@@ -70,6 +70,7 @@ def compile_dynamo_graph(
     lowering = lowering_options(options, options.fallback)
     announce_unkeyed(options)
     captured = copy_of(gm) if options.check else None
+    put_in_place(gm)
     read_indices(gm)
     guards: list[AddedGuard] = []
     log = list(rewrite_captured(gm, example_inputs, options))

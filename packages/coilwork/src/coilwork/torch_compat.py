@@ -12,9 +12,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final, Protocol, runtime_checkable
 
 import torch
-from torch._dynamo.utils import counters, flatten_graph_inputs
+from torch._dynamo.utils import counters
 from torch._functorch import config as functorch_config
-from torch._functorch._aot_autograd.schemas import OutputType, PlainTensorMeta
+from torch._functorch._aot_autograd.schemas import OutputType
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch._guards import TracingContext
 from torch._higher_order_ops.effects import _EffectType, _get_effect, _register_effectful_op
@@ -22,7 +22,7 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
 from coilwork.errors import UnsupportedTorchError
 
@@ -30,6 +30,7 @@ OLDEST: Final = (2, 11)
 NEWEST: Final = (2, 13)
 
 BoxedCallable = Callable[[list[Any]], Any]
+TreeSpec = pytree.TreeSpec
 
 
 NO_ALIAS: Final = (OutputType.non_alias, OutputType.unsafe_view_alias, OutputType.custom_function_view)
@@ -89,11 +90,12 @@ def compile_with_aot_autograd(
     count = len(example_inputs)
     # it has to be switched off in calls; while a graph is compiled it is off
     autocast = torch._C._is_any_autocast_enabled()
+    subclasses = _sees_subclasses(gm, example_inputs)
 
     def noting(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedCallable:
         made = inference(gm, example_inputs)
         compiled: object = made
-        plain = not autocast and len(example_inputs) == count and hands_through()
+        plain = not (autocast or subclasses) and len(example_inputs) == count and hands_through()
         direct.append(compiled.direct if plain and isinstance(compiled, HasDirect) else None)
         return made
 
@@ -116,11 +118,22 @@ def compile_with_aot_autograd(
     return wrapped
 
 
+def _sees_subclasses(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> bool:
+    """Whether an input or a result of a captured graph is, or may be, a tensor that AOTAutograd takes apart."""
+    results = torch.fx.node.map_arg(
+        gm.graph.output_node().args, lambda node: node.meta.get("example_value", node)
+    )
+    return any(
+        isinstance(value, torch.fx.Node) or is_traceable_wrapper_subclass(value)
+        for value in (*example_inputs, *pytree.tree_leaves(results))
+    )
+
+
 def hands_through() -> bool:
     """Whether the wrapper around the inference graph being compiled does nothing to inputs and results.
 
-    It does if inputs are overwritten, results are views, tensors of subclasses are taken apart, random state is an input,
-    sizes of results are remembered as changing, or the first call is a rehearsal.
+    It does if inputs are overwritten, results are views, random state is an input, sizes of results are remembered as
+    changing, or the first call is a rehearsal. Of subclasses that it takes apart, the metadata tells the parts.
     """
     context = TracingContext.try_get()
     metadata = None if context is None else context.fw_metadata
@@ -131,11 +144,9 @@ def hands_through() -> bool:
         or torch._C._is_any_autocast_enabled()
     ):
         return False
-    tensors = (*metadata.subclass_inp_meta, *metadata.subclass_fw_graph_out_meta)
     return (
         not any(info.mutates_data or info.mutates_metadata for info in metadata.input_info)
         and all(info.output_type in NO_ALIAS and not info.dynamic_dims for info in metadata.output_info)
-        and all(isinstance(one, int | PlainTensorMeta) for one in tensors)
         and metadata.num_intermediate_bases == 0
         and metadata.grad_enabled_mutation is None
         and not metadata.tokens
@@ -160,19 +171,6 @@ def checks_have_effects() -> Iterator[None]:
         yield
     finally:
         registration.destroy()
-
-
-def has_nested_inputs(example_inputs: Sequence[Any]) -> bool:
-    """Compiled autograd hands lists of tensors to a back end."""
-    return any(isinstance(value, (list, tuple, dict)) for value in example_inputs)
-
-
-def flattened(
-    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], compiler: Callable[..., Any]
-) -> Callable[..., Any]:
-    """Compile a graph whose inputs are nested, by flattening them around `compiler`."""
-    result: Callable[..., Any] = flatten_graph_inputs(gm, example_inputs, compiler)
-    return result
 
 
 def static_input_positions() -> tuple[int, ...]:
@@ -358,6 +356,16 @@ def draws_numbers(target: object) -> bool:
 def leaves_of(values: object) -> list[Any]:
     """Everything in nested `values` that is no container, in torch's order."""
     return list(pytree.tree_leaves(values))
+
+
+def nesting_of(values: object) -> TreeSpec:
+    """How `values` are nested."""
+    return pytree.tree_structure(values)
+
+
+def nested_like(leaves: list[Any], nesting: TreeSpec) -> Any:
+    """`leaves`, in torch's order, nested as `nesting` says."""
+    return pytree.tree_unflatten(leaves, nesting)
 
 
 def map_leaves(function: Callable[[Any], Any], values: Any) -> Any:

@@ -157,7 +157,7 @@ class Extern:
         out_overload: the overload that writes into given memory (`"aten.mm.out"`) taking every output as an `out=`
             keyword in `out_names` order, or `""` when the operator allocates its results itself.
         out_names: keyword names of the out overload, one per output.
-        mutates: arguments that the call overwrites.
+        mutates: memory that the call overwrites, an argument's or that of which an argument is a view.
         aliases: pairs (output number, source buffer) where the result shares an argument's memory.
         fresh: the results lie in memory of their own, each in one that nothing else has a part in, so that others may
             have it when they are dead.

@@ -1,0 +1,77 @@
+"""Graphs whose inputs are nested: those that compiled autograd captures, beside eager."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch._dynamo import compiled_autograd
+
+from coilwork.backend import backend
+from coilwork.nested_inputs import flattened, has_nested_inputs
+
+
+def gradients(model: nn.Module, run: Callable[[Tensor], Tensor], batches: Sequence[Tensor]) -> list[Tensor]:
+    model.zero_grad()
+    for x in batches:
+        run(x).square().mean().backward()
+    return [p.grad for p in model.parameters() if p.grad is not None]
+
+
+def test_compiled_autograd() -> None:
+    """The saved tensors are one list; gradients add up, through a hook, and for another batch size."""
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    first = nn.Linear(4, 6)
+    first.weight.register_hook(lambda g: g * 3)
+    model = nn.Sequential(first, nn.ReLU(), nn.Linear(6, 2))
+    batches = [torch.randn(3, 4), torch.randn(3, 4), torch.randn(5, 4)]
+    expected = gradients(model, model, batches)
+    compiled = torch.compile(model, backend=backend, options={"strict": True})
+    with compiled_autograd._enable(torch.compile(backend=backend, options={"strict": True})):
+        found = gradients(model, compiled, batches)
+    torch.testing.assert_close(found, expected)
+
+
+def graph_of_a_pair() -> fx.GraphModule:
+    """`f(x, (a, {"b": b})) = x + a * b, (a, {"b": b})`."""
+    graph = fx.Graph()
+    x, pair = graph.placeholder("x"), graph.placeholder("pair")
+    a = graph.call_function(operator.getitem, (pair, 0))
+    b = graph.call_function(operator.getitem, (graph.call_function(operator.getitem, (pair, 1)), "b"))
+    total = graph.call_function(torch.add, (x, graph.call_function(torch.mul, (a, b))))
+    graph.output((total, pair))
+    return fx.GraphModule(nn.Module(), graph)
+
+
+def test_each_leaf_is_an_input() -> None:
+    x, a, b = torch.randn(3, 4).unbind()
+    seen: list[Any] = []
+
+    def compiler(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        seen.extend(inputs)
+        assert [node.op for node in gm.graph.nodes].count("placeholder") == 3
+        assert not any(node.target is operator.getitem for node in gm.graph.nodes)
+        return gm
+
+    nested = (a, {"b": b})
+    assert has_nested_inputs([x, nested])
+    compiled = flattened(graph_of_a_pair(), [x, nested], compiler)
+    total, pair = compiled(x, nested)
+    assert seen[0] is x and seen[1] is a and seen[2] is b
+    torch.testing.assert_close(total, x + a * b)
+    assert pair[0] is a and pair[1]["b"] is b
+
+
+def test_lists_that_may_be_emptied_are() -> None:
+    graph = fx.Graph()
+    given = graph.placeholder("given")
+    given.meta["steal_arg"] = True
+    graph.output((graph.call_function(operator.getitem, (given, 0)),))
+    inputs = [torch.ones(2)]
+    compiled = flattened(fx.GraphModule(nn.Module(), graph), [inputs], lambda gm, _: gm)
+    (found,) = compiled(inputs)
+    assert not inputs and found.sum() == 2
