@@ -9,6 +9,7 @@ A worker process checks them one after the other. Exit status 1 if any model is 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 import torch
 
@@ -29,6 +30,7 @@ def main() -> int:
     )
     parser.add_argument("--only", default="", help="names, by commas")
     parser.add_argument("--limit", type=float, default=600.0, help="seconds that an architecture may take")
+    parser.add_argument("--results", type=Path, help="append all outcomes to this file, as lines of JSON")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     torch.set_num_threads(1)
@@ -36,9 +38,8 @@ def main() -> int:
     if chosen.worker:
         work(names, check_architecture)
         return 0
-    return summarized(
-        "architectures", outcomes("integration_tests.architectures.sweep", names, [], chosen.limit)
-    )
+    found = outcomes("integration_tests.architectures.sweep", names, [], chosen.limit)
+    return summarized("architecture", found, results=chosen.results)
 
 
 if __name__ == "__main__":

@@ -16,12 +16,8 @@ import subprocess
 import sys
 import time
 from collections import Counter
-<<<<<<< HEAD
 from collections.abc import Callable, Iterator
-=======
-from collections.abc import Iterator
 from pathlib import Path
->>>>>>> main
 from typing import Any
 
 import torch
@@ -94,7 +90,8 @@ def main() -> int:
         work(names, lambda name: check_module(name, database[name], chosen.most))
         return 0
     most = ["--most", str(chosen.most)]
-    return summarized("modules", outcomes("integration_tests.modules.sweep", names, most, chosen.limit))
+    found = outcomes("integration_tests.modules.sweep", names, most, chosen.limit)
+    return summarized("module", found, results=chosen.results)
 
 
 def work(names: list[str], records_of: Callable[[str], list[dict[str, str]]]) -> None:
@@ -105,8 +102,10 @@ def work(names: list[str], records_of: Callable[[str], list[dict[str, str]]]) ->
         print(json.dumps(records_of(name)), file=report)
 
 
-def summarized(kind: str, found: Iterator[tuple[str, list[dict[str, str]]]]) -> int:
-    """Print what is wrong and how many are what; 1 if anything is wrong, else 0."""
+def summarized(
+    kind: str, found: Iterator[tuple[str, list[dict[str, str]]]], *, results: Path | None = None
+) -> int:
+    """Print what is wrong and how many are what, and append all to `results`; 1 if anything is wrong, else 0."""
     counts: Counter[str] = Counter()
     names = bad = 0
     started = time.monotonic()
@@ -116,16 +115,16 @@ def summarized(kind: str, found: Iterator[tuple[str, list[dict[str, str]]]]) -> 
         for record in records:
             counts[record["status"]] += 1
             good = record["status"] in GOOD
-            if chosen.results is not None:
-                with chosen.results.open("a") as file:
-                    file.write(json.dumps({"module": name, **record, "good": good}) + "\n")
+            if results is not None:
+                with results.open("a") as file:
+                    file.write(json.dumps({kind: name, **record, "good": good}) + "\n")
             if not good:
                 bad += 1
                 print(f"{record['status']}: {record['sample']}\n    {record['detail']}", flush=True)
         print(f"{name}: {time.monotonic() - before:.0f} s", file=sys.stderr, flush=True)
         before = time.monotonic()
     kinds = ", ".join(f"{number} {status}" for status, number in sorted(counts.items()))
-    print(f"{names} {kind}, {sum(counts.values())} samples in {time.monotonic() - started:.0f} s: {kinds}")
+    print(f"{names} {kind}s, {sum(counts.values())} samples in {time.monotonic() - started:.0f} s: {kinds}")
     return 1 if bad else 0
 
 
