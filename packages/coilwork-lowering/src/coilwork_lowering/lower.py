@@ -29,6 +29,7 @@ from coilwork_lowering.symbols import SizeTable
 from coilwork_lowering.torch_compat import Overload, is_fake, number_in, schema_of
 from coilwork_lowering.unrolled_scans import with_scans_unrolled
 from coilwork_lowering.values import NumberValue, Relation, TensorValue, Value, whole
+from coilwork_lowering.written_out import with_meanings_written_out
 
 if TYPE_CHECKING:
     import sympy
@@ -89,7 +90,7 @@ def lower(
 
 def _written_out(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """`gm` without the higher-order operators that stand for other calls."""
-    return with_scans_unrolled(with_calls_written_out(gm))
+    return with_scans_unrolled(with_meanings_written_out(with_calls_written_out(gm)))
 
 
 class _Lowering:

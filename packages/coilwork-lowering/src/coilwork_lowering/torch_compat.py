@@ -215,6 +215,19 @@ def functionalized_calls() -> dict[Any, Callable[..., Any]]:
     }
 
 
+def dense_meanings() -> dict[Any, Callable[..., Any]]:
+    """Higher-order operators that stand for calls of others, and the functions that make these calls."""
+    from torch._higher_order_ops.flex_attention import (
+        flex_attention,
+        flex_attention_backward,
+        sdpa_dense,
+        sdpa_dense_backward,
+    )
+    from torch._higher_order_ops.map import map_dense, map_impl
+
+    return {flex_attention: sdpa_dense, flex_attention_backward: sdpa_dense_backward, map_impl: map_dense}
+
+
 def traced_call(
     function: Callable[..., Any], values: Sequence[Any], mode: AbstractContextManager[object] | None
 ) -> torch.fx.Graph:
