@@ -246,6 +246,13 @@ def modules(session: nox.Session) -> None:
 
 
 @nox.session
+def architectures(session: nox.Session) -> None:
+    """A hundred architectures of transformers, small, through generated code beside eager, about an hour; `-- --only gpt2,t5` for some."""
+    install_ours(session, "coilwork[demo,gpu,redis,test]")
+    session.run("python", "-W", "ignore", "-m", "integration_tests.architectures.sweep", *session.posargs)
+
+
+@nox.session
 def sanitize(session: nox.Session) -> None:
     """The native executor's tests under AddressSanitizer and LeakSanitizer; other arguments go to pytest."""
     install_ours(session, "coilwork-runtime[test]")

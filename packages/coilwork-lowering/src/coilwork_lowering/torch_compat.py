@@ -164,6 +164,12 @@ def mode_among(values: Iterable[object]) -> AbstractContextManager[object] | Non
     return mode
 
 
+def guards_suppressed(fake_mode: object) -> AbstractContextManager[object]:
+    """While it is entered, questions about the open sizes of `fake_mode` are answered for those at hand, without a guard."""
+    env: ShapeEnv | None = getattr(fake_mode, "shape_env", None)
+    return nullcontext() if env is None else env.suppress_guards()
+
+
 def is_fake(tensor: torch.Tensor) -> bool:
     """Whether `tensor` has no contents."""
     from torch._subclasses.fake_tensor import FakeTensor
