@@ -246,6 +246,13 @@ def modules(session: nox.Session) -> None:
 
 
 @nox.session
+def architectures(session: nox.Session) -> None:
+    """A hundred architectures of transformers, small, through generated code beside eager, about an hour; `-- --only gpt2,t5` for some."""
+    install_ours(session, "coilwork[demo,gpu,redis,test]")
+    session.run("python", "-W", "ignore", "-m", "integration_tests.architectures.sweep", *session.posargs)
+
+
+@nox.session
 def sanitize(session: nox.Session) -> None:
     """The native executor's tests under AddressSanitizer and LeakSanitizer; other arguments go to pytest."""
     install_ours(session, "coilwork-runtime[test]")
@@ -293,6 +300,26 @@ def build(session: nox.Session) -> None:
             "python", "-m", "build", "--no-isolation", "--outdir", "dist", f"packages/{name}", silent=True
         )
         wheel_in(ROOT / "dist", name)
+
+
+@nox.session
+def bundle(session: nox.Session) -> None:
+    """Wheels for a machine without a network that has torch and Triton: `-- FOLDER [PYTHON VERSION]`.
+
+    There, `pip install --no-index --no-deps --target SITE FOLDER/*.whl` puts all packages, and what they and their
+    tests need, beside the torch that it has.
+    """
+    if not session.posargs:
+        session.error("wanted: the folder that receives the wheels")
+    folder, version = session.posargs[0], (*session.posargs[1:], "3.12")[0]
+    # Models of this suite are its own; torch brings numpy and sympy.
+    present = {"torch", "triton", "transformers", "numpy", "sympy"}
+    needed = [r for r in third_party(extras=("test", "demo")) if distribution_of(r) not in present]
+    for name in PACKAGES:
+        source = f"packages/{name}"
+        session.run("python", "-m", "pip", "wheel", "-q", "--no-deps", "-w", folder, source)
+    download = ("python", "-m", "pip", "download", "-q", "--only-binary=:all:", "--python-version", version)
+    session.run(*download, "-d", folder, *needed, "pytest-xdist")
 
 
 @nox.session

@@ -111,6 +111,7 @@ pool_view = _viewing(generated.pool_view)
 reinterpret = _viewing(generated.reinterpret)
 reinterpret_dtype = _viewing(generated.reinterpret_dtype)
 ensure_layout = _viewing(generated.ensure_layout)
+ensure_aligned_layout = _viewing(generated.ensure_aligned_layout)
 
 
 def allocator_events(run: Callable[[], object]) -> list[int]:

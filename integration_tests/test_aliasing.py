@@ -211,3 +211,18 @@ def test_other_types(dtype: torch.dtype) -> None:
         compiled(function),
         lambda: [(torch.arange(80) % 7).to(dtype)[3:].as_strided((5, 8), (9, 1))],
     )
+
+
+def overwritten_in_a_storage_of_its_own(x: Tensor) -> Tensor:
+    found = x.argmax(-2)[1:][:, [1, 0]]
+    found.as_strided((2, 1), (1, 0), 0).add_(-7)
+    return found
+
+
+def test_a_place_in_the_storage_of_a_temporary_tensor() -> None:
+    """Where it is placed among others in memory, its storage still begins with it."""
+    agrees(
+        overwritten_in_a_storage_of_its_own,
+        compiled(overwritten_in_a_storage_of_its_own),
+        lambda: [numbers(24).view(3, 2, 4)],
+    )

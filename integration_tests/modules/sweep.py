@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +45,15 @@ def check_module(name: str, info: Any, most: int) -> list[dict[str, str]]:
     return records
 
 
-def outcomes(names: list[str], most: int, limit_s: float) -> Iterator[tuple[str, list[dict[str, str]]]]:
-    """The records of each module. A worker process checks one after the other; when it dies, another goes on."""
+def outcomes(
+    program: str, names: list[str], options: list[str], limit_s: float
+) -> Iterator[tuple[str, list[dict[str, str]]]]:
+    """The records of each name. A worker process, `program --worker --only NAMES`, checks one after the other; when it dies, another goes on."""
     pending = list(names)
     while pending:
-        command = [sys.executable, "-W", "ignore", "-m", "integration_tests.modules.sweep", "--worker"]
+        command = [sys.executable, "-W", "ignore", "-m", program, "--worker", *options]
         worker = subprocess.Popen(
-            [*command, "--only", ",".join(pending), "--most", str(most)],
+            [*command, "--only", ",".join(pending)],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
@@ -84,33 +86,45 @@ def main() -> int:
     torch.set_num_threads(1)
     names = chosen.only.split(",") if chosen.only else list(modules())
     if chosen.worker:
-        # Records go to the real stdout; whatever else prints there goes to stderr.
-        report = os.fdopen(os.dup(1), "w", buffering=1)
-        os.dup2(2, 1)
         database = modules()
-        for name in names:
-            print(json.dumps(check_module(name, database[name], chosen.most)), file=report)
+        work(names, lambda name: check_module(name, database[name], chosen.most))
         return 0
+    most = ["--most", str(chosen.most)]
+    found = outcomes("integration_tests.modules.sweep", names, most, chosen.limit)
+    return summarized("module", found, results=chosen.results)
+
+
+def work(names: list[str], records_of: Callable[[str], list[dict[str, str]]]) -> None:
+    """What a worker does: a line of records for each name. They go to the real stdout; whatever else prints there goes to stderr."""
+    report = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    for name in names:
+        print(json.dumps(records_of(name)), file=report)
+
+
+def summarized(
+    kind: str, found: Iterator[tuple[str, list[dict[str, str]]]], *, results: Path | None = None
+) -> int:
+    """Print what is wrong and how many are what, and append all to `results`; 1 if anything is wrong, else 0."""
     counts: Counter[str] = Counter()
-    bad = 0
+    names = bad = 0
     started = time.monotonic()
     before = started
-    for name, records in outcomes(names, chosen.most, chosen.limit):
+    for name, records in found:
+        names += 1
         for record in records:
             counts[record["status"]] += 1
             good = record["status"] in GOOD
-            if chosen.results is not None:
-                with chosen.results.open("a") as file:
-                    file.write(json.dumps({"module": name, **record, "good": good}) + "\n")
+            if results is not None:
+                with results.open("a") as file:
+                    file.write(json.dumps({kind: name, **record, "good": good}) + "\n")
             if not good:
                 bad += 1
                 print(f"{record['status']}: {record['sample']}\n    {record['detail']}", flush=True)
         print(f"{name}: {time.monotonic() - before:.0f} s", file=sys.stderr, flush=True)
         before = time.monotonic()
     kinds = ", ".join(f"{number} {status}" for status, number in sorted(counts.items()))
-    print(
-        f"{len(names)} modules, {sum(counts.values())} samples in {time.monotonic() - started:.0f} s: {kinds}"
-    )
+    print(f"{names} {kind}s, {sum(counts.values())} samples in {time.monotonic() - started:.0f} s: {kinds}")
     return 1 if bad else 0
 
 

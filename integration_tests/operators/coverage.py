@@ -22,6 +22,7 @@ from coilwork_ir.program import ExternCall, Launch, Program
 from coilwork_ir.program.walk import walk
 from integration_tests.operators.checks import WAYS, Way, compiled_calls, run_all
 from integration_tests.operators.compiled_programs import CompiledProgram, compile_afresh, kept
+from integration_tests.operators.core_operators import CORE_TITLE, core_section
 from integration_tests.operators.database import Sample, operators, samples
 
 MOST_SAMPLES: Final = 3
@@ -41,17 +42,16 @@ CPU in `float32`, or in the first type the operator has. Made by `python -m inte
 - *ATen*: calls of ATen's own kernels inside the compiled program;
 - *unsupported*: nothing is compiled, because torch's tracing stops before the compiler.
 
-The last column names the operators that are called.
+The last column names the operators that are called. [Core ATen and prims](#core-aten-and-prims) are below.
 
 Of operators on elements, rows, windows and positions, these are calls on purpose:
 
-- those whose loops are as long as data says: `gcd`, `lcm`, `igamma`, `igammac`, `special.zeta`, and the polynomials of Hermite, Laguerre and
-  Legendre, whose degrees are tensors;
 - sorts and what is made of them (`sort`, `topk`, `kthvalue`, `median`, `mode`, `quantile`) on a CPU; on accelerators rows that fit on chip are generated;
 - numbers at random where they are to be eager's, as in this table; by default they are generated on accelerators;
 - Bessel functions of the first and second kind in `float64`, in which eager's are too coarse to be equal to;
 - results whose size depends on data (`nonzero`, `masked_select`, `unique`, `bincount`);
 - windows of different sizes on a CPU backwards (`adaptive_avg_pool2d`), and Euclidean distances of many rows, which are a matrix product;
+- not lowered yet: `histc`, `_segment_reduce`, `embedding_renorm`, `hash_tensor`;
 - samples without elements, and some of numbers without dimensions: that is why a common operator may be *mixed*.
 
 """
@@ -135,7 +135,8 @@ def shown(found: Sequence[tuple[str, Coverage | None, Coverage | None]]) -> list
 
 def renewed(text: str, rows: Sequence[Row]) -> list[Row]:
     """The rows of a page, with those of `rows` in place of older ones."""
-    lines = [line for line in text.splitlines() if line.startswith("| `")]
+    table = text.partition(CORE_TITLE)[0]
+    lines = [line for line in table.splitlines() if line.startswith("| `")]
     cells = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in lines]
     old = {name.strip("`"): (name.strip("`"), one, other, calls) for name, one, other, calls in cells}
     return [row for _, row in sorted({**old, **{row[0]: row for row in rows}}.items())]
@@ -151,7 +152,7 @@ def page(rows: Sequence[Row]) -> str:
     lines.append("| backward | " + " | ".join(str(backward[kind]) for kind in kinds[:3]) + " | |\n\n")
     lines += ["| operator | forward | backward | calls |\n", "|---|---|---|---|\n"]
     lines += [f"| `{name}` | {one} | {other} | {calls} |\n" for name, one, other, calls in rows]
-    return "".join(lines)
+    return "".join(lines) + core_section()
 
 
 def _kind(one: Coverage | None) -> str:

@@ -217,6 +217,20 @@ def test_aligned_inputs_are_copied_if_need_be() -> None:
         assert (result.data_ptr() == part.data_ptr()) == same
 
 
+def test_results_start_where_they_should() -> None:
+    text = """program @p {
+      input %x: f32[2, 8]
+      extern "aten.slice.Tensor" (%x, 1, 4) defines (%far: f32[2, 4]{8, 1}) aligned (0)
+      extern "aten.slice.Tensor" (%x, 1, 5) defines (%odd: f32[2, 3]{8, 1}) aligned (0)
+      return (%far, %odd)
+    }"""
+    x = torch.randn(2, 8)
+    far, odd = compiled(text)([x])
+    assert isinstance(far, torch.Tensor) and isinstance(odd, torch.Tensor)
+    assert far.data_ptr() == x[:, 4:].data_ptr()
+    assert odd.data_ptr() % 16 == 0 and odd.stride() == (8, 1) and torch.equal(odd, x[:, 5:])
+
+
 @pytest.mark.parametrize(
     ("bad", "words"),
     [

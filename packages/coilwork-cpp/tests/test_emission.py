@@ -140,7 +140,7 @@ def test_source_declares_its_arguments() -> None:
         ("out0", "out", F32),
         ("n0", "size", I64),
     ]
-    assert source.checks == ("index out of range in self",)
+    assert source.checks == ("IndexError: index out of range in self",)
     assert source.features == target("x86-64-avx512").features and not source.grid and not source.configs
     assert source.read_bytes is not None and format_expr(source.read_bytes) == "8*n0 + 25600"
     assert 'extern "C" i64 embedding(' in source.text

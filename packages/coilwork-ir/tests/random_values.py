@@ -539,16 +539,19 @@ class Maker:
                 return Launch(kernel="copy", args=("b1", "b2"), sizes=sizes, origins=self.origins())
             case 8:
                 bound = symbol(self.name("u"), lo=0)
+                outputs = tuple(
+                    rng.choice((None, self.buffer(), SymbolOutput(symbol=bound))) for _ in range(2)
+                )
+                tensors = [k for k, output in enumerate(outputs) if isinstance(output, Buffer)]
                 return ExternCall(
                     target="aten.some.default",
                     args=self.arguments(),
                     kwargs=tuple((self.name("k"), self.argument()) for _ in range(rng.randrange(3))),
                     out=rng.choice(((), (("out", "b1"), ("save", "b2")))),
-                    outputs=tuple(
-                        rng.choice((None, self.buffer(), SymbolOutput(symbol=bound))) for _ in range(2)
-                    ),
+                    outputs=outputs,
                     single=rng.random() < 0.5,
                     binds=rng.choice(((), ((bound, 0, 1),))),
+                    aligned=tuple(k for k in tensors if rng.random() < 0.5),
                     origins=self.origins(),
                 )
             case 9:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
+from operator import attrgetter
 
 import pytest
 import torch
@@ -39,13 +41,18 @@ def test_no_row_is_missing() -> None:
 
 
 OF_TORCH = [r.name for r in SCALAR_OPS.values() if r.accepts in ("float", "number")]
-OF_TORCH = [name for name in OF_TORCH if name not in ("floordiv", "truncdiv", "fma")]
+NAMES |= {
+    "hermite_h": "special.hermite_polynomial_h",
+    "hermite_he": "special.hermite_polynomial_he",
+    "zeta": "special.zeta",
+}
+OF_TORCH = [name for name in OF_TORCH if name not in ("floordiv", "truncdiv", "fma", "laguerre", "legendre")]
 
 
 @pytest.mark.parametrize("name", OF_TORCH)
 def test_float_ops_are_torch_functions(name: str) -> None:
     row = SCALAR_OPS[name]
-    function = getattr(torch, NAMES.get(name, name))
+    function = attrgetter(NAMES.get(name, name))(torch)
     for dtype in (torch.float32, torch.float64):
         line = FLOATS.to(dtype)
         operands = [line] if row.arity == 1 else [line[:, None], line[None, :]]
@@ -67,6 +74,30 @@ def test_comparisons(name: str) -> None:
         given = numbers_of(line)
         result = apply_op(name, [line[:, None], line[None, :]], DType.BOOL)
         assert result.tolist() == [[exact[name](a, b) for b in given] for a in given]
+
+
+@pytest.mark.parametrize("name", ["laguerre_polynomial_l", "legendre_polynomial_p"])
+def test_polynomials_of_nan(name: str) -> None:
+    degrees = torch.tensor([-1.0, -0.5, 0.0, 1.0, 2.0, 20.0, float("nan"), float("inf")])
+    nan = torch.tensor(float("nan"))
+    found = apply_op(name.partition("_")[0], [nan, degrees], DType.F32)
+    wanted = torch.tensor([0.0, 1.0, 1.0, nan, nan, nan, 0.0, 0.0])
+    torch.testing.assert_close(found, wanted, equal_nan=True)
+    numbers = torch.linspace(-1.5, 1.5, 8)
+    assert torch.equal(
+        apply_op(name.partition("_")[0], [numbers, degrees], DType.F32),
+        getattr(torch.special, name)(numbers, degrees),
+    )
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_greatest_common_divisors(dtype: DType) -> None:
+    line = edges(dtype)
+    found = numbers_of(apply_op("gcd", [line[:, None], line[None, :]], dtype))
+    least = min(numbers_of(line))
+    for (a, b), got in zip(((a, b) for a in numbers_of(line) for b in numbers_of(line)), found, strict=True):
+        assert abs(got) == math.gcd(a, b)
+        assert got >= 0 or least in (a, b)
 
 
 WRAPPING = {

@@ -109,6 +109,6 @@ def test_what_rounds_exactly_is_no_function() -> None:
         "where",
     }
     value = torch.tensor([0.3, 2.7])
-    for name in sorted(FUNCTIONS - {"pow", "atan2", "hypot"}):
+    for name in sorted(name for name in FUNCTIONS if SCALAR_OPS[name].arity == 1):
         wide = SCALAR_FUNCTIONS[name](value.double())
         assert wide.dtype is torch.float64

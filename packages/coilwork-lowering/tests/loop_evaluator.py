@@ -37,6 +37,11 @@ OPS: dict[str, Callable[..., torch.Tensor]] = {
     "fma": lambda a, b, c: (a.double() * b.double() + c.double()).to(a.dtype),
     "lshift": torch.bitwise_left_shift,
     "rshift": torch.bitwise_right_shift,
+    "zeta": torch.special.zeta,
+    "hermite_h": torch.special.hermite_polynomial_h,
+    "hermite_he": torch.special.hermite_polynomial_he,
+    "laguerre": torch.special.laguerre_polynomial_l,
+    "legendre": torch.special.legendre_polynomial_p,
 }
 
 

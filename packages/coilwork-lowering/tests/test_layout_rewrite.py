@@ -9,7 +9,7 @@ import torch
 from layout_graphs import ALWAYS, Bottleneck, Compiled, added, output_strides, residual_net, traced
 from torch import Tensor, nn
 
-from coilwork_lowering import LayoutOptions, lay_out_convolutions
+from coilwork_lowering import AddedGuard, GuardWatch, LayoutOptions, lay_out_convolutions
 
 aten = torch.ops.aten
 
@@ -97,6 +97,31 @@ def test_sizes_may_be_symbols() -> None:
     ((captured, made, _),) = backend.pairs
     assert added(captured, made) == {("clone", "channels_last"): 4}
     check_training(residual_net(), torch.randn(4, 3, 16, 16), dynamic=True)
+
+
+def test_open_sizes_get_no_guards() -> None:
+    found: list[AddedGuard] = []
+
+    class Watched(Compiled):
+        def lay_out(self, gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
+            watch = GuardWatch(gm)
+            made = super().lay_out(gm)
+            found.extend(watch.added())
+            return made
+
+    halve = {"kernel_size": 3, "stride": 2, "padding": 1}
+    net = nn.Sequential(
+        nn.Conv2d(3, 8, **halve), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, **halve)
+    ).eval()
+    backend = Watched()
+    compiled = torch.compile(net, backend=backend, dynamic=True)
+    with torch.no_grad():
+        # The last has a result of height one.
+        for shape in ((2, 3, 64, 64), (3, 3, 32, 40), (2, 3, 3, 20)):
+            image = torch.randn(shape)
+            torch.testing.assert_close(compiled(image), net(image), rtol=1e-4, atol=1e-5)
+    assert backend.pairs[0][2].channels_last
+    assert found == []
 
 
 def test_the_graph_given_is_left_alone() -> None:

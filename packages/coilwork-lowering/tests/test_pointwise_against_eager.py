@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -176,6 +177,13 @@ BACKWARDS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_derivatives(name: str, dtype: torch.dtype) -> None:
     assert_as_eager(BACKWARDS[name], torch.randn(40).to(dtype), (3 * torch.randn(40)).to(dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_derivative_of_hardswish_where_it_jumps(dtype: torch.dtype) -> None:
+    """In 16 bits, numbers at random are at times just there."""
+    x = torch.tensor([-3.0, 3.0, -2.5, 2.5, -3.5, 3.5, 0.0, -math.inf, math.inf], dtype=dtype)
+    assert_as_eager(aten.hardswish_backward, torch.linspace(1, 2, 9).to(dtype), x)
 
 
 def test_gelu_approximations_and_conversion() -> None:

@@ -192,4 +192,4 @@ class Assembly:
         )
         strings = listing([u32(len(s.encode())) + s.encode() for s in self.strings])
         payload = strings + tables + listing(self.calls) + listing([part])
-        return b"coilwork" + u32(1) + u32(len(payload)) + payload
+        return b"coilwork" + u32(2) + u32(len(payload)) + payload

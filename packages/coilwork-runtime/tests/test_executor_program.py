@@ -280,7 +280,7 @@ def test_launchers_without_a_native_form_are_called_in_python(load: Callable[...
 
 def called(asm: Assembly, *results: str) -> bytes:
     for name in results:
-        asm.add(SETTLE, asm.slot(name) + asm.layout(8), "settle")
+        asm.add(SETTLE, asm.slot(name) + asm.layout(8) + u8(0), "settle")
     return asm.returns(*results)
 
 
@@ -324,7 +324,7 @@ def test_results_get_their_declared_layout(load: Callable[..., NativeProgram]) -
         asm = Assembly()
         asm.input("x")
         asm.call("aten.t.default", [asm.ref("x")], results=["t"])
-        asm.add(SETTLE, asm.slot("t") + layout(asm), "settle")
+        asm.add(SETTLE, asm.slot("t") + layout(asm) + u8(0), "settle")
         found: torch.Tensor = load(asm.returns("t")).call([x])[0]
         return found
 
@@ -337,6 +337,23 @@ def test_results_get_their_declared_layout(load: Callable[..., NativeProgram]) -
         result(lambda asm: asm.layout(2, 3))
     with pytest.raises(LayoutError, match=r"returned element type torch\.float32 where torch\.int64"):
         result(lambda asm: asm.layout(3, 2, dtype="int64"))
+
+
+def test_results_start_where_they_should(load: Callable[..., NativeProgram]) -> None:
+    def result(x: torch.Tensor, strides: tuple[int, int]) -> torch.Tensor:
+        asm = Assembly()
+        asm.input("x")
+        asm.call("aten.t.default", [asm.ref("x")], results=["t"])
+        asm.add(SETTLE, asm.slot("t") + asm.layout(3, 2, strides=strides) + u8(1), "settle")
+        found: torch.Tensor = load(asm.returns("t")).call([x])[0]
+        return found
+
+    line = torch.randn(8)
+    aligned, between = line[:6].view(2, 3), line[1:7].view(2, 3)
+    assert result(aligned, (1, 3)).data_ptr() == aligned.data_ptr()
+    for x, strides in ((between, (1, 3)), (between, (2, 1)), (between[:, :1].expand(2, 3), (0, 3))):
+        made = result(x, strides)
+        assert made.data_ptr() % 16 == 0 and made.stride() == strides and torch.equal(made, x.t())
 
 
 def test_threads_share_a_program(load: Callable[..., NativeProgram]) -> None:

@@ -13,6 +13,7 @@ from coilwork_runtime.generated import (
     empty_pool,
     empty_strided,
     empty_strided_cpu,
+    ensure_aligned_layout,
     ensure_layout,
     pool_view,
     reinterpret,
@@ -117,6 +118,14 @@ def test_ensure_layout_copies_only_if_it_must() -> None:
     assert copy.stride() == (1, 2) and torch.equal(copy, value)
     with pytest.raises(LayoutError, match=r"operator returned shape \(2, 3\) where \(3, 2\)"):
         ensure_layout(value, (3, 2), (3, 1))
+
+
+def test_results_between_multiples_of_16_bytes_are_copied() -> None:
+    line = torch.arange(8.0)
+    assert ensure_aligned_layout(line[4:], (4,), (1,), F32).data_ptr() == line[4:].data_ptr()
+    for value in (line[1:7].view(2, 3), line[1:7].view(3, 2).t(), line[1:3].view(2, 1).expand(2, 3)):
+        made = ensure_aligned_layout(value, (2, 3), value.stride(), F32)
+        assert made.data_ptr() % 16 == 0 and made.stride() == value.stride() and torch.equal(made, value)
 
 
 def test_another_element_type_of_an_operator_is_refused() -> None:

@@ -8,11 +8,13 @@ import pytest
 from allocator_simulation import measured_peak
 
 from coilwork_ir.index import as_int
+from coilwork_ir.kernels import KernelCall
 from coilwork_ir.loops.text import parse_graph
 from coilwork_ir.program.nodes import (
     Alloc,
     BindSymbol,
     CheckLayout,
+    ExternCall,
     Instruction,
     Launch,
     Program,
@@ -262,3 +264,29 @@ def test_generator_states_are_passed_on_unchecked() -> None:
     program = plan(schedule(parse_graph(text), CPU), PlanOptions(aligned_inputs=("grad", "seed", "offset")))
     checked = [i.buffer for i in program.instructions if isinstance(i, CheckLayout)]
     assert checked == ["grad", "tokens"]
+
+
+def test_results_with_memory_of_their_own_are_made_aligned() -> None:
+    text = """
+        graph @g {
+          input %x: f32[9]
+          extern "my.parts.default" (%x) custom defines (%own: f32[8], %seen: f32[8]) tuple aliases (1 of %x)
+          %sum: f32[8] = pointwise [i0: 8] {
+            t0 = load %own[i0] : f32
+            t1 = load %seen[i0] : f32
+            t2 = add(t0, t1)
+            yield t2
+          }
+          return (%sum)
+        }
+        """
+    made = schedule(parse_graph(text), target("sm_90"))
+    (kernel,) = made.kernels
+    (call,) = (step for step in made.steps if isinstance(step, KernelCall))
+    assert dict(zip(call.args, (arg.aligned for arg in kernel.args), strict=True)) == {
+        "own": True,
+        "seen": False,
+        "sum": True,
+    }
+    (extern,) = (i for i in plan(made).instructions if isinstance(i, ExternCall))
+    assert extern.aligned == (0,)

@@ -89,6 +89,22 @@ def test_a_size_that_may_leave_an_uneven_offset_is_allocated():
     assert not of(program, AllocPool)
 
 
+def test_what_counts_from_the_start_of_a_storage_is_allocated():
+    text = """graph @g {
+  input %x: f32[64, 64]
+  extern "aten.mm.default" (%x, %x) contraction defines (%a: f32[64, 64]) out "aten.mm.out" ("out")
+  extern "aten.mm.default" (%a, %x) contraction defines (%b: f32[64, 64]) out "aten.mm.out" ("out")
+  %v: f32[64, 64]{1, 64} = view %b offset `0`
+  extern "aten.as_strided_scatter.default" (%v, %x, [64, 64], [64, 1], 0) aten defines (%c: f32[64, 64])
+  extern "aten.mm.default" (%a, %c) contraction defines (%d: f32[64, 64]) out "aten.mm.out" ("out")
+  extern "aten.mm.default" (%d, %d) contraction defines (%y: f32[64, 64]) out "aten.mm.out" ("out")
+  return (%y)
+}"""
+    program = planned(text, reuse=False)
+    placed = {one.buffer.name for one in of(program, PoolView) if isinstance(one, PoolView)}
+    assert placed == {"a", "d"}
+
+
 def test_what_an_operator_might_keep_is_allocated():
     text = """graph @g {
   input %x: f32[64, 64]

@@ -9,6 +9,7 @@ import torch
 from kernel_bench import TritonProcess, along, arg, run_source
 
 from coilwork_ir.dtypes import DType
+from coilwork_ir.interpret_ops import SCALAR_FUNCTIONS
 from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.scalar import load, op
@@ -30,6 +31,7 @@ REFERENCES = {
     "sign": lambda a: torch.nan_to_num(torch.sign(a), nan=0.0),
     "lshift": torch.bitwise_left_shift,
     "rshift": torch.bitwise_right_shift,
+    **{name: SCALAR_FUNCTIONS[name] for name in ("zeta", "hermite_h", "hermite_he", "laguerre", "legendre")},
 }
 
 INF, NAN = math.inf, math.nan
@@ -38,6 +40,10 @@ SPECIAL = [
     10.0, -10.0, 19.9, 20.1, 80.0, -80.0, 88.8, -104.0, 1e4, 1e10, -1e10, 3e38, -3e38, 8388609.0, 4194304.5, 0.41,
     0.42, 0.9999, -0.9999, 0.66, 2.0, -2.0, -3.5, 33.0, 100.5, INF, -INF, NAN,
 ]  # fmt: skip
+# Degrees that a recurrence reaches in reasonable time.
+BY_DEGREE = ("hermite_h", "hermite_he", "laguerre", "legendre")
+# In f64, in which torch's own results are the yardstick.
+ROUGHER = {"pow": 2e-13, "zeta": 2e-13, "igamma": 1e-12, "igammac": 1e-12, **dict.fromkeys(BY_DEGREE, 2e-13)}
 PARTNERS = [1.0, -1.0, 2.0, 0.5, -3.0, 0.7, 0.0, -0.0, 1e-3, 1e10, INF, -INF, NAN, 3.0, 7.5]
 INTEGERS = [0, 1, -1, 2, -2, 3, 5, -5, 7, 11, -13, 63, 100, -100, 127, -128]
 
@@ -69,11 +75,14 @@ def reference(name: str, inputs: list[torch.Tensor]) -> torch.Tensor:
     return function(*inputs)
 
 
-def float_inputs(arity: int, dtype: torch.dtype) -> list[torch.Tensor]:
+def float_inputs(name: str, dtype: torch.dtype) -> list[torch.Tensor]:
+    arity = SCALAR_OPS[name].arity
     left = torch.tensor(SPECIAL, dtype=dtype)
     if arity == 1:
         return [left]
     right = torch.tensor(PARTNERS, dtype=dtype)
+    if name in BY_DEGREE:
+        right = right.clamp(max=60)
     a, b = (t.reshape(-1).clone() for t in torch.meshgrid(left, right, indexing="ij"))
     return [a, b] if arity == 2 else [a, b, b.flip(0)]
 
@@ -93,7 +102,7 @@ QUOTIENTS = ("fmod", "mod", "floordiv")
 
 @pytest.mark.parametrize("name", FLOAT_OPS)
 def test_float_ops_agree_with_torch(engine: TritonProcess, name: str) -> None:
-    inputs = float_inputs(SCALAR_OPS[name].arity, torch.float32)
+    inputs = float_inputs(name, torch.float32)
     got = apply(engine, name, DType.F32, inputs)
     want = reference(name, inputs)
     if want.dtype == torch.bool:
@@ -103,18 +112,29 @@ def test_float_ops_agree_with_torch(engine: TritonProcess, name: str) -> None:
     if name in QUOTIENTS:
         near = ~((inputs[0] / inputs[1]).abs() > 2**24)
         got, want, exact = got[near], want[near], exact[near]
+    if name == "igammac":
+        # torch's own loses a constant of Euler's where the result is about as small as the first operand
+        near = inputs[0] != torch.tensor(1e-30)
+        got, want, exact = got[near], want[near], exact[near]
     if name == "fma":
         # the interpreter multiplies and adds in two steps, so the product may overflow
         fits = ~torch.isinf(inputs[0] * inputs[1]) | torch.isinf(inputs[0]) | torch.isinf(inputs[1])
         got, want, exact = got[fits], want[fits], exact[fits]
     # where torch's own kernel overflows early the exact result may be finite
-    kind = (torch.isnan(got) == torch.isnan(want)) & (torch.isinf(got) == torch.isinf(exact.float()))
+    undefined = (torch.isnan(got) == torch.isnan(want)) | (torch.isnan(got) == torch.isnan(exact))
+    infinite = (torch.isinf(got) == torch.isinf(exact.float())) | (torch.isinf(got) == torch.isinf(want))
+    kind = undefined & infinite
     assert kind.all(), f"{name}: got {got[~kind]}, torch {want[~kind]}, exact {exact[~kind]}"
     finite = torch.isfinite(want) & torch.isfinite(got)
-    scale = exact.abs().clamp(min=2.0**-126)[finite] * 2.0**-24
+    size = exact.abs()
+    if name in BY_DEGREE:
+        # near a zero the next lower degree, which has none there, says how large the terms are
+        size = size + reference(name, [inputs[0].double(), inputs[1].double() - 1]).abs()
+    scale = size.clamp(min=2.0**-126)[finite] * 2.0**-24
     error = (got.double() - exact).abs()[finite] / scale
     allowed = (want.double() - exact).abs()[finite] / scale
-    assert (error <= 2 * allowed + 8).all(), f"{name}: {error.max()} half-ulps; torch {allowed.max()}"
+    bound = 2 * allowed.max() + 8 if name in BY_DEGREE else 2 * allowed + 8
+    assert (error <= bound).all(), f"{name}: {error.max()} half-ulps; torch {allowed.max()}"
     # which of two zeros is the smaller is up to the hardware
     zero = (want == 0) if name not in ("minimum", "maximum") else torch.zeros_like(want, dtype=torch.bool)
     assert torch.equal(torch.signbit(got[zero]), torch.signbit(want[zero]))
@@ -122,14 +142,14 @@ def test_float_ops_agree_with_torch(engine: TritonProcess, name: str) -> None:
 
 @pytest.mark.parametrize("name", [n for n in FLOAT_OPS if SCALAR_OPS[n].rule == "same"])
 def test_double_ops_agree_with_torch(engine: TritonProcess, name: str) -> None:
-    inputs = float_inputs(SCALAR_OPS[name].arity, torch.float64)
+    inputs = float_inputs(name, torch.float64)
     got = apply(engine, name, DType.F64, inputs)
     want = reference(name, inputs)
     if name in QUOTIENTS:
         # the interpreter's fma rounds twice: only where products are exact is the remainder
         keep = torch.stack([(i * 2 == (i * 2).round()) & (i.abs() < 2**20) for i in inputs]).all(0)
         got, want = got[keep], want[keep]
-    torch.testing.assert_close(got, want, rtol=2e-13 if name == "pow" else 4e-15, atol=2e-15, equal_nan=True)
+    torch.testing.assert_close(got, want, rtol=ROUGHER.get(name, 4e-15), atol=2e-15, equal_nan=True)
 
 
 def test_whole_powers_of_doubles_are_exact_where_the_result_is(engine: TritonProcess) -> None:
@@ -189,6 +209,6 @@ def test_where_chooses(engine: TritonProcess, dtype: DType) -> None:
 
 @pytest.mark.parametrize("name", ["exp", "sigmoid", "div", "sqrt", "rsqrt"])
 def test_strict_numerics_agree_with_torch(engine: TritonProcess, name: str) -> None:
-    inputs = float_inputs(SCALAR_OPS[name].arity, torch.float32)
+    inputs = float_inputs(name, torch.float32)
     got = apply(engine, name, DType.F32, inputs, "strict")
     torch.testing.assert_close(got, reference(name, inputs), rtol=3e-7, atol=1e-44, equal_nan=True)

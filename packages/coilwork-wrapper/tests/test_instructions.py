@@ -199,6 +199,22 @@ def test_results_that_are_not_as_declared_are_refused(
         make(text)([torch.ones(2, 3)])
 
 
+@EACH
+def test_results_start_where_they_should(make: Callable[..., Call]) -> None:
+    text = """program @p {
+      input %x: f32[2, 8]
+      extern "aten.slice.Tensor" (%x, 1, 4) defines (%far: f32[2, 4]{8, 1}) aligned (0)
+      extern "aten.slice.Tensor" (%x, 1, 5) defines (%odd: f32[2, 3]{8, 1}) aligned (0)
+      extern "aten.slice.Tensor" (%x, 1, 5) defines (%free: f32[2, 3]{8, 1})
+      return (%far, %odd, %free)
+    }"""
+    x = torch.randn(2, 8)
+    far, odd, free = make(text)([x])
+    assert far.data_ptr() == x[:, 4:].data_ptr() and free.data_ptr() == x[:, 5:].data_ptr()
+    assert odd.data_ptr() % 16 == 0 and odd.stride() == (8, 1)
+    assert torch.equal(odd, x[:, 5:]) and torch.equal(free, odd)
+
+
 def test_memory_is_freed_where_the_program_says_so() -> None:
     alive: list[bool] = []
 

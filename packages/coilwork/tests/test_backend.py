@@ -388,3 +388,18 @@ def test_sums_of_rows_that_were_found() -> None:
             torch.testing.assert_close(
                 torch.autograd.grad(got, x, upstream), torch.autograd.grad(wanted, x, upstream)
             )
+
+
+@pytest.mark.parametrize(
+    ("function", "error"),
+    [(lambda x, k: x[k] * 2, IndexError), (lambda x, k: x.gather(0, k) * 2, RuntimeError)],
+    ids=["index", "gather"],
+)
+def test_positions_out_of_range_are_named_with_line(
+    function: Callable[..., Any], error: type[Exception]
+) -> None:
+    torch._dynamo.reset()
+    with pytest.raises(error, match="index out of range in aten") as refused:
+        torch.compile(function, backend=backend)(torch.randn(9), torch.tensor([9]))
+    assert refused.type is error
+    assert any("test_backend.py" in note for note in refused.value.__notes__)

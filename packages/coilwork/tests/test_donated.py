@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from coilwork import donated
 from coilwork.backend import backend
 from coilwork.donated import unshared
 
@@ -17,6 +18,15 @@ def test_views_of_one_memory_are_not_given_away() -> None:
     values = [base, 7, base[1], own, None]
     assert unshared(values, [0, 2, 3]) == (3,)
     assert unshared(values, [1, 4]) == ()
+
+
+def test_memory_that_starts_anywhere_is_not_given_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = torch.fx.Graph()
+    for name, value in (("aligned", torch.zeros(8)), ("between", torch.zeros(9)[1:])):
+        graph.placeholder(name).meta["val"] = value
+    graph.output(())
+    monkeypatch.setattr(donated, "donated_input_positions", lambda: (0, 1, 2))
+    assert donated.donated_inputs(torch.fx.GraphModule({}, graph)) == (0,)
 
 
 def loss(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

@@ -216,13 +216,16 @@ def _list_results(call: ExternCall, results: str, scope: Scope) -> Iterator[Stat
 
 def _finish(call: ExternCall, scope: Scope) -> Iterator[Statement]:
     """Bind the sizes that only the results know, then bring the results into their declared layouts."""
-    outputs = [o for o in call.outputs if isinstance(o, Buffer)]
     for symbol, position, dim in call.binds:
         output = call.outputs[position]
         if isinstance(output, Buffer):
             size = Call(f"{scope.name(output.name)}.size", (Number(dim),))
             yield Declare("const int64_t", scope.symbol(symbol), size)
-    for output in outputs:
+    for number, output in enumerate(call.outputs):
+        if not isinstance(output, Buffer):
+            continue
         name = Name(scope.name(output.name))
         layout = (Call("rt::move", (name,)), *scope.layout(output), dtype_code(output.dtype))
         yield Assign(name, Call("rt::with_layout", layout))
+        if number in call.aligned:
+            yield Assign(name, Call("rt::aligned", layout))

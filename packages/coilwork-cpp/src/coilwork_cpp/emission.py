@@ -122,7 +122,7 @@ def emit_kernel(kernel: Kernel, target: Target, options: CppOptions) -> KernelSo
         text=text,
         entry=kernel.name,
         args=_source_args(kernel, phases),
-        checks=tuple(check.message for check in kernel.checks),
+        checks=tuple(check.text for check in kernel.checks),
         target=target.name,
         features=target.features,
         read_bytes=_traffic(kernel, ("in", "inout")),

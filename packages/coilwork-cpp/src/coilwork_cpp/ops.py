@@ -68,6 +68,11 @@ def _builtin(name: str) -> Rule:
     return lambda dtype, args: Call(f"__builtin_{name}" + ("f" if dtype is DType.F32 else ""), tuple(args))
 
 
+def _in_double(function: str) -> Rule:
+    """A function of doubles of the prelude, rounded at the end."""
+    return lambda dtype, args: Call(value_type(dtype), (Call(function, tuple(args)),))
+
+
 def _compare(operator: str) -> Rule:
     return lambda dtype, args: Binary(operator, args[0], args[1])
 
@@ -211,6 +216,10 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         "erf": _erf,
         "sigmoid": _sigmoid,
         "copysign": _builtin("copysign"),
+        "zeta": _in_double("zeta"),
+        "igamma": _in_double("igamma"),
+        "igammac": _in_double("igammac"),
+        **{name: _typed(name) for name in ("gcd", "hermite_h", "hermite_he", "laguerre", "legendre")},
         "eq": _compare("=="),
         "ne": _compare("!="),
         "lt": _compare("<"),

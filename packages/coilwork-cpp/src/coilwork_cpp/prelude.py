@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from coilwork_cpp.iterated import ITERATED
+
 ALIASES: Final = """
 using i8 = signed char;
 using i16 = short;
@@ -330,6 +332,7 @@ static inline bool precedes_min(T v, i64 p, T best, i64 at) {
 }
 """,
     **_FOLDS,
+    **ITERATED,
     "Workspace": """
 extern "C" void* malloc(unsigned long size) noexcept;
 extern "C" void free(void* memory) noexcept;

@@ -7,6 +7,7 @@ gives the dividend divided by one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from types import MappingProxyType
@@ -124,6 +125,25 @@ def _dividing(function: ScalarFunction, exact: Callable[[int, int], int]) -> Sca
         return function(bits(a), safe).to(a.dtype)
 
     return apply
+
+
+def _of_numbers(polynomial: ScalarFunction) -> ScalarFunction:
+    """Torch's recurrence of NaN stops before it has a result, and returns whatever was there."""
+
+    def apply(x: Tensor, degree: Tensor) -> Tensor:
+        found = polynomial(x, degree)
+        plain = (degree < 1) | torch.isnan(degree) | torch.isinf(degree)
+        return torch.where(torch.isnan(x) & ~plain, x, found)
+
+    return apply
+
+
+def _gcd(a: Tensor, b: Tensor) -> Tensor:
+    if a.dtype is torch.uint64:
+        return _elementwise_u64(math.gcd, a, b)
+    if a.dtype in _FEW_KERNELS:
+        return torch.gcd(a.to(torch.int64), b.to(torch.int64)).to(a.dtype)
+    return torch.gcd(a, b)
 
 
 def _elementwise_u64(exact: Callable[[int, int], int], a: Tensor, b: Tensor) -> Tensor:
@@ -284,6 +304,14 @@ SCALAR_FUNCTIONS: Final[Mapping[str, ScalarFunction]] = MappingProxyType(
         "lgamma": torch.lgamma,
         "hypot": torch.hypot,
         "copysign": torch.copysign,
+        "gcd": _gcd,
+        "zeta": torch.special.zeta,
+        "igamma": torch.igamma,
+        "igammac": torch.igammac,
+        "hermite_h": torch.special.hermite_polynomial_h,
+        "hermite_he": torch.special.hermite_polynomial_he,
+        "laguerre": _of_numbers(torch.special.laguerre_polynomial_l),
+        "legendre": _of_numbers(torch.special.legendre_polynomial_p),
         "eq": _comparing(torch.eq),
         "ne": _comparing(torch.ne),
         "lt": _comparing(torch.lt),

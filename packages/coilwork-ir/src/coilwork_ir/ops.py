@@ -48,6 +48,7 @@ def _op(name: str, arity: int, rule: DTypeRule, accepts: Accepts, doc: str, cost
     return ScalarOp(name=name, arity=arity, rule=rule, accepts=accepts, doc=doc, cost=cost)
 
 
+_DEGREE: Final = " of a degree that is cut to an integer; 0 where that is below 0, infinite or NaN, else NaN of NaN from degree 1 on"
 _ROWS: Final[tuple[ScalarOp, ...]] = (
     # conversion and choice
     _op("cast", 1, "cast", "any", "Tensor.to(dtype)"),
@@ -105,6 +106,22 @@ _ROWS: Final[tuple[ScalarOp, ...]] = (
     _op("lgamma", 1, "same", "float", "torch.lgamma", 40),
     _op("hypot", 2, "same", "float", "torch.hypot", 10),
     _op("copysign", 2, "same", "float", "torch.copysign"),
+    # loops as long as their operands say
+    _op(
+        "gcd",
+        2,
+        "same",
+        "integer",
+        "torch.gcd; the least number of a type has no size, its remainders have its sign",
+        60,
+    ),
+    _op("zeta", 2, "same", "float", "torch.special.zeta: Hurwitz' zeta function", 400),
+    _op("igamma", 2, "same", "float", "torch.igamma: the lower incomplete gamma function, regularized", 400),
+    _op("igammac", 2, "same", "float", "torch.igammac: the upper one", 400),
+    _op("hermite_h", 2, "same", "float", f"torch.special.hermite_polynomial_h{_DEGREE}", 100),
+    _op("hermite_he", 2, "same", "float", f"torch.special.hermite_polynomial_he{_DEGREE}", 100),
+    _op("laguerre", 2, "same", "float", f"torch.special.laguerre_polynomial_l{_DEGREE}", 100),
+    _op("legendre", 2, "same", "float", f"torch.special.legendre_polynomial_p{_DEGREE}", 100),
     # comparisons
     _op("eq", 2, "compare", "any", "torch.eq"),
     _op("ne", 2, "compare", "any", "torch.ne"),

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+<<<<<<< HEAD
 from coilwork_lowering.torch_compat import (
     Overload,
     copied_graph,
@@ -19,6 +20,10 @@ from coilwork_lowering.torch_compat import (
     surely,
     traced_call,
 )
+=======
+from coilwork_lowering.torch_compat import Overload, copied_graph, functionalized_calls
+from coilwork_lowering.written_out import write_out
+>>>>>>> main
 
 
 def with_calls_written_out(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
@@ -30,7 +35,7 @@ def with_calls_written_out(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
     made.meta.update(gm.meta)
     for node in list(made.graph.nodes):
         if _is_wrapped(node, wrappers):
-            _write_out(made, node, wrappers[node.target])
+            write_out(made, node, wrappers[node.target])
     return made
 
 
@@ -62,29 +67,3 @@ def _is_dense(value: torch.Tensor) -> bool:
 def _is_wrapped(node: torch.fx.Node, wrappers: dict[Any, Any]) -> bool:
     # what wraps a higher-order operator stays, and is refused by its name
     return node.op == "call_function" and node.target in wrappers and isinstance(node.args[0], Overload)
-
-
-def _write_out(gm: torch.fx.GraphModule, node: torch.fx.Node, meaning: Any) -> None:
-    nodes = node.all_input_nodes
-
-    def call(*values: Any) -> Any:
-        given = dict(zip(nodes, values, strict=True))
-        args = torch.fx.map_arg(node.args, given.__getitem__)
-        kwargs = torch.fx.map_arg(node.kwargs, given.__getitem__)
-        return meaning(*args, **kwargs)
-
-    inner = traced_call(call, [n.meta["val"] for n in nodes], fake_mode_of(gm))
-    replaced = dict(zip((n for n in inner.nodes if n.op == "placeholder"), nodes, strict=True))
-    with gm.graph.inserting_before(node):
-        for old in inner.nodes:
-            if old.op == "call_function":
-                new = replaced[old] = gm.graph.node_copy(old, replaced.__getitem__)
-                new.meta = {**node.meta, "val": old.meta.get("val")}
-    results: Any = torch.fx.map_arg(inner.output_node().args[0], replaced.__getitem__)
-    for user in list(node.users):
-        # the wrapper returns a tuple, of which nothing but items can be used
-        found = results[user.args[1]]
-        if isinstance(found, torch.fx.Node):
-            user.replace_all_uses_with(found)
-        gm.graph.erase_node(user)
-    gm.graph.erase_node(node)

@@ -28,7 +28,9 @@ from coilwork_lowering.registry import RULES
 from coilwork_lowering.rules import Call, NotLowered
 from coilwork_lowering.symbols import SizeTable
 from coilwork_lowering.torch_compat import Overload, is_fake, number_in, schema_of
+from coilwork_lowering.unrolled_scans import with_scans_unrolled
 from coilwork_lowering.values import NumberValue, Relation, TensorValue, Value, whole
+from coilwork_lowering.written_out import with_meanings_written_out
 
 if TYPE_CHECKING:
     import sympy
@@ -86,8 +88,12 @@ def lower(
     Raises:
         LoweringError: the graph holds something that no node of the loop IR, extern calls included, can say.
     """
-    gm = with_calls_written_out(gm)
-    return _Lowering(gm, name=name, options=options, example_strides=example_strides).run()
+    return _Lowering(_written_out(gm), name=name, options=options, example_strides=example_strides).run()
+
+
+def _written_out(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """`gm` without the higher-order operators that stand for other calls."""
+    return with_scans_unrolled(with_meanings_written_out(with_calls_written_out(gm)))
 
 
 class _Lowering:
@@ -285,7 +291,9 @@ class _Lowering:
     ) -> Graph:
         """A branch or loop body: inputs laid out as the operands, outputs as `results`, sizes shared."""
         origins, hint = self.builder.origins, self.builder.hint
-        inner = _Lowering(gm, name=name, options=self.options, example_strides=None, sizes=self.sizes)
+        inner = _Lowering(
+            _written_out(gm), name=name, options=self.options, example_strides=None, sizes=self.sizes
+        )
         inner.operands = operands
         inner.results = results
         lowered = inner.run()

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from coilwork_lowering.pad_decompositions import pad_decompositions
+from coilwork_lowering.prim_decompositions import prim_decompositions
 from coilwork_lowering.resize_decompositions import resize_decompositions
 from coilwork_lowering.scatter_decompositions import scatter_decompositions
 from coilwork_lowering.stride_decompositions import stride_decompositions
@@ -39,6 +40,7 @@ def own_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Cal
         aten._efficientzerotensor.default: _zeros,
         **{getattr(aten.linspace, overload): linspace for overload in _LINSPACE},
         **pad_decompositions(),
+        **prim_decompositions(),
         **resize_decompositions(),
         **scatter_decompositions(),
         **stride_decompositions(table),

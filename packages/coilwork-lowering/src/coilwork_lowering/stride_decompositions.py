@@ -146,11 +146,14 @@ def _of_one_layout(op: Any) -> Callable[..., Any]:
 
     def decomposed(a: Any, b: Any, **kwargs: Any) -> Any:
         # broadcast numbers would take part in promotion
-        if not isinstance(b, torch.Tensor) or a.dtype is not b.dtype or a.dtype in _ROUNDED_BY_STEPS:
+        if not isinstance(b, torch.Tensor) or a.dtype in _ROUNDED_BY_STEPS or b.dtype in _ROUNDED_BY_STEPS:
             return NotImplemented
+        if a.dtype is not b.dtype:
+            # the meta function takes the operand that is converted for one without a layout
+            return op(*_of_one_type(a, b), **kwargs) if a.dim() > 0 and b.dim() > 0 else NotImplemented
         total = aten.add.Tensor(a, b)
         wanted = total.stride()
-        if _lies(total, _contiguous(total.shape)):
+        if _lies(total, _contiguous(total.shape)) and not any(_lies_otherwise(one, total) for one in (a, b)):
             return NotImplemented
         dense = [
             one
@@ -163,6 +166,20 @@ def _of_one_layout(op: Any) -> Callable[..., Any]:
         return op(*dense, **kwargs)
 
     return decomposed
+
+
+def _of_one_type(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    common = torch.promote_types(a.dtype, b.dtype)
+    return a.to(common), b.to(common)
+
+
+def _lies_otherwise(value: torch.Tensor, total: torch.Tensor) -> bool:
+    """Whether a tensor of the shape of `total` has other strides."""
+    if value.dim() != total.dim() or not all(
+        surely(m == n) for m, n in zip(value.shape, total.shape, strict=True)
+    ):
+        return False
+    return not _lies(value, total.stride())
 
 
 def _lies(value: torch.Tensor, strides: Sequence[Any]) -> bool:

@@ -165,6 +165,12 @@ def mode_among(values: Iterable[object]) -> AbstractContextManager[object] | Non
     return mode
 
 
+def guards_suppressed(fake_mode: object) -> AbstractContextManager[object]:
+    """While it is entered, questions about the open sizes of `fake_mode` are answered for those at hand, without a guard."""
+    env: ShapeEnv | None = getattr(fake_mode, "shape_env", None)
+    return nullcontext() if env is None else env.suppress_guards()
+
+
 def is_fake(tensor: torch.Tensor) -> bool:
     """Whether `tensor` has no contents."""
     from torch._subclasses.fake_tensor import FakeTensor
@@ -236,6 +242,19 @@ def copy_of_storage(value: torch.Tensor) -> torch.Tensor:
 
     copy: torch.Tensor = clone_preserve_strides(value)
     return copy
+
+
+def dense_meanings() -> dict[Any, Callable[..., Any]]:
+    """Higher-order operators that stand for calls of others, and the functions that make these calls."""
+    from torch._higher_order_ops.flex_attention import (
+        flex_attention,
+        flex_attention_backward,
+        sdpa_dense,
+        sdpa_dense_backward,
+    )
+    from torch._higher_order_ops.map import map_dense, map_impl
+
+    return {flex_attention: sdpa_dense, flex_attention_backward: sdpa_dense_backward, map_impl: map_dense}
 
 
 def traced_call(

@@ -86,6 +86,14 @@ def ensure_layout(
     return torch.empty_strided(size, stride, dtype=value.dtype, device=value.device).copy_(value)
 
 
+def ensure_aligned_layout(
+    value: torch.Tensor, size: Sizes, stride: Sizes, dtype: torch.dtype | None = None
+) -> torch.Tensor:
+    """As `ensure_layout`; a result whose address is no multiple of 16 bytes is replaced by an aligned copy."""
+    value = ensure_layout(value, size, stride, dtype)
+    return _aligned_copy(value) if value.data_ptr() % ALIGNMENT_BYTES else value
+
+
 def check_rank(value: torch.Tensor, name: str, rank: int) -> None:
     """Refuse an input with another number of dimensions, before sizes are read off it.
 
@@ -185,6 +193,7 @@ __all__ = [
     "empty_strided",
     "empty_strided_cpu",
     "empty_strided_cuda",
+    "ensure_aligned_layout",
     "ensure_layout",
     "pool_view",
     "reinterpret",

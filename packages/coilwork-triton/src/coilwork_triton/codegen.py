@@ -68,7 +68,7 @@ class TritonCodegen:
             grid=written.grid,
             configs=written.configs,
             space=written.space,
-            checks=tuple(check.message for check in kernel.checks),
+            checks=tuple(check.text for check in kernel.checks),
             target=target.name,
             read_bytes=_traffic(kernel, ("in", "inout")),
             write_bytes=_traffic(kernel, ("out", "inout")),

@@ -22,7 +22,7 @@ def embedding(in0, in1, in2, out0, n0, XBLOCK: tl.constexpr):
     in0_4 = tl.load(in0 + (where2 * 768 + x1), xmask).to(tl.float32)
     in2_5 = tl.load(in2 + x1, xmask).to(tl.float32)
     add6 = in0_4 + in2_5
-    tl.device_assert(bitwise_and3 | ~xmask, "index out of range in self")
+    tl.device_assert(bitwise_and3 | ~xmask, "IndexError: index out of range in self")
     tl.store(out0 + xindex, add6.to(tl.bfloat16), xmask)
 # grid -((-768*n0) // XBLOCK)
 # try {'XBLOCK': 1024} warps 8

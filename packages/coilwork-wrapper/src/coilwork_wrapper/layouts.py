@@ -150,6 +150,14 @@ def ensure_layout(value: torch.Tensor, size: Sizes, stride: Sizes, dtype: torch.
     return torch.empty_strided(size, stride, dtype=dtype, device=value.device).copy_(value)
 
 
+def ensure_aligned_layout(
+    value: torch.Tensor, size: Sizes, stride: Sizes, dtype: torch.dtype
+) -> torch.Tensor:
+    """As `ensure_layout`; a result whose address is no multiple of 16 bytes is replaced by an aligned copy."""
+    (value,) = aligned(ensure_layout(value, size, stride, dtype))
+    return value
+
+
 def _same_strides(value: torch.Tensor, stride: Sizes) -> bool:
     pairs = zip(value.shape, value.stride(), stride, strict=True)
     return value.numel() == 0 or all(extent == 1 or a == b for extent, a, b in pairs)

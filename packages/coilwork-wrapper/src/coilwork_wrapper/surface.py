@@ -25,6 +25,7 @@ FUNCTIONS: Final = (
     "reinterpret",
     "reinterpret_dtype",
     "ensure_layout",
+    "ensure_aligned_layout",
 )
 """Those that the function `call` of a Python module uses. The rest of a module also uses `LayoutMemory`, `CppKernel`,
 `TritonKernel`, `random_input` and `run_standalone`."""
@@ -78,4 +79,10 @@ class Surface(Protocol):
         self, value: torch.Tensor, size: Sizes, stride: Sizes, dtype: torch.dtype
     ) -> torch.Tensor:
         """An operator's result in the declared layout."""
+        ...
+
+    def ensure_aligned_layout(
+        self, value: torch.Tensor, size: Sizes, stride: Sizes, dtype: torch.dtype
+    ) -> torch.Tensor:
+        """An operator's result in the declared layout, at a multiple of 16 bytes."""
         ...

@@ -13,11 +13,9 @@ from typing import Final
 import torch
 
 from coilwork_ir.buffers import Buffer, Ref
-from coilwork_ir.loops.access import overwritten, shares_memory
+from coilwork_ir.loops.access import IN_STORAGE, overwritten, shares_memory
 from coilwork_ir.loops.nodes import Extern, Graph
 
-# Their offset counts from where the storage begins, not the tensor.
-IN_STORAGE: Final = ("aten.as_strided.default", "aten.as_strided_scatter.default")
 ALIGNMENT_BYTES: Final = 16
 
 

@@ -1,7 +1,8 @@
 """Inputs of a backward graph whose memory it may overwrite: what the forward saved for it alone.
 
 AOTAutograd says which saved tensors are no inputs, results or gradients of the user's. Of these, one may still be a view of
-another; such memory has two readers, so it is left alone.
+another; such memory has two readers, so it is left alone. So is what may start between multiples of 16 bytes, where the memory
+of a program must not.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ from collections.abc import Sequence
 import torch
 from torch import fx
 
+from coilwork.alignment import starts_aligned
 from coilwork.torch_compat import donated_input_positions, storage_identity
 
 
 def donated_inputs(gm: fx.GraphModule) -> tuple[int, ...]:
     """Positions of the inputs of `gm`, the backward graph that is being compiled, that are given away to it."""
     values = [node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder"]
-    given = [position for position in donated_input_positions() if position < len(values)]
+    given = [p for p in donated_input_positions() if p < len(values) and starts_aligned(values[p])]
     return unshared(values, given) if given else ()
 
 

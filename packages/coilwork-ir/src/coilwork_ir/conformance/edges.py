@@ -11,7 +11,9 @@ from torch import Tensor
 from coilwork_ir.dtypes import DType
 from coilwork_ir.interpret_ops import torch_dtype
 
-Edge = Literal["left", "right", "third", "dividend", "divisor", "count", "signed-byte", "byte", "choice"]
+Edge = Literal[
+    "left", "right", "third", "dividend", "divisor", "count", "degree", "signed-byte", "byte", "choice"
+]
 
 _INF: Final = float("inf")
 _NAN: Final = float("nan")
@@ -39,6 +41,7 @@ _LEFT: Final = (
     *(_INF, -_INF, _NAN),
 )
 _RIGHT: Final = (1.0, -1.0, 2.0, 0.5, -3.0, 0.7, 0.0, -0.0, 1e-3, 1e3, _INF, -_INF, _NAN, 3.0, 7.5)
+_DEGREES: Final = (0.0, 1.0, 2.0, 3.0, 5.0, 7.5, 12.0, -1.0, -0.5, 0.5, -0.0, _INF, -_INF, _NAN)
 _WHOLE: Final = (0, 1, 2, 3, 5, 7, 8, 31, 63, 100, 127, -1, -2, -7, -13, -100, -128)
 _DIVISORS: Final = (1, 2, 3, 7, 100, -1, -2, -3, -7, -100)
 
@@ -47,7 +50,7 @@ def edge_values(edge: Edge, dtype: DType, count: int) -> Tensor:
     """`count` elements of `dtype`. All values of `left` meet all of `right`, `divisor` and `count`.
 
     `dividend` by `divisor` stays where the op table defines a quotient and a remainder: no integer is divided by zero, nor the
-    least one by -1, and float quotients are below 2**24. `count` is what a shift or an integer power takes, `signed-byte` and
+    least one by -1, and float quotients are below 2**24. `count` is what a shift or an integer power takes, `degree` that of a polynomial, `signed-byte` and
     `byte` whole numbers that these types hold.
     """
     lefts = _floats(dtype) if dtype.is_float else _integers(dtype)
@@ -67,6 +70,8 @@ def edge_values(edge: Edge, dtype: DType, count: int) -> Tensor:
         case "count":
             most = 8 * dtype.itemsize - 1
             return _cycle([n for n in (0, 1, 2, 3, 7, 31, 63) if n <= most], across, dtype)
+        case "degree":
+            return _cycle(_DEGREES, across, dtype)
         case "signed-byte" | "byte":
             least = -128 if edge == "signed-byte" else 0
             return _cycle([least + 17 * k for k in range(15)], place, dtype)

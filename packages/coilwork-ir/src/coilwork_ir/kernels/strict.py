@@ -20,6 +20,7 @@ FUNCTIONS: Final = frozenset(
         *("sin", "cos", "tan", "asin", "acos", "atan", "atan2"),
         *("sinh", "cosh", "tanh", "asinh", "acosh", "atanh"),
         *("sigmoid", "erf", "erfc", "lgamma", "hypot"),
+        *("zeta", "igamma", "igammac"),
     }
 )
 

@@ -28,6 +28,11 @@ class Check:
     message: str
     error: Literal["IndexError", "RuntimeError"] = "RuntimeError"
 
+    @property
+    def text(self) -> str:
+        """`error: message`, the form of `KernelSource.checks`."""
+        return f"{self.error}: {self.message}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pointwise:

@@ -99,6 +99,7 @@ class ExternCall:
     With `out`, `target` is an out overload and `out` pairs its keyword names with allocated buffers, and `outputs` is
     empty. Otherwise the operator allocates, `outputs` are its results (with the declared layout; one that comes with
     other strides is copied into it), and `binds` symbols are read off their sizes: (symbol, output number, dimension).
+    The outputs whose numbers are in `aligned` start at multiples of 16 bytes; one that does not is copied.
     `single`: it returns one bare value rather than a tuple.
     """
 
@@ -109,6 +110,7 @@ class ExternCall:
     outputs: tuple[Buffer | SymbolOutput | None, ...] = ()
     single: bool = True
     binds: tuple[tuple[Expr, int, int], ...] = ()
+    aligned: tuple[int, ...] = ()
     origins: tuple[Origin, ...] = UNKNOWN
 
 

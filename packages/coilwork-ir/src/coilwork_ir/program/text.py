@@ -160,6 +160,8 @@ def _format_extern(call: ExternCall) -> str:
         parts.append(f"binds {format_list(f'{format_symbol(s)} of {k} {d}' for s, k, d in call.binds)}")
     if call.outputs:
         parts.append(f"defines {format_list(_result(o) for o in call.outputs)}")
+    if call.aligned:
+        parts.append(f"aligned {format_list(map(str, call.aligned))}")
     return " ".join(parts) + ("" if call.single else " tuple")
 
 
@@ -282,6 +284,7 @@ def _read_extern(reader: Reader, symbols: Symbols) -> Instruction:
     outputs: tuple[Buffer | SymbolOutput | None, ...] = ()
     if reader.accept("defines"):
         outputs = parse_list(reader, lambda: read_result(reader, symbols))
+    aligned = parse_list(reader, reader.integer) if reader.accept("aligned") else ()
     single = not reader.accept("tuple")
     return ExternCall(
         target=target,
@@ -291,6 +294,7 @@ def _read_extern(reader: Reader, symbols: Symbols) -> Instruction:
         outputs=outputs,
         single=single,
         binds=binds,
+        aligned=aligned,
         origins=parse_origins(reader),
     )
 

@@ -306,6 +306,9 @@ class _Checker:
         for output in call.outputs:
             if isinstance(output, SymbolOutput):
                 self.scope.declare(output.symbol, place)
+        for number in call.aligned:
+            if not (0 <= number < len(call.outputs) and isinstance(call.outputs[number], Buffer)):
+                place.fail("extern-results", f"result {number} is no tensor that could be aligned")
         for buffer in defined_buffers(call):
             self._define(buffer, place)
 

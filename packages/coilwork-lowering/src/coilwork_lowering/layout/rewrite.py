@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -33,7 +33,7 @@ from coilwork_lowering.layout.formats import (
     stride_order,
     tensors_of,
 )
-from coilwork_lowering.torch_compat import is_fake
+from coilwork_lowering.torch_compat import guards_suppressed, is_fake
 
 _aten: Final = torch.ops.aten
 
@@ -208,8 +208,12 @@ class _Rewrite:
         kwargs: Any = torch.fx.map_arg(node.kwargs, _value)
         if node.target is operator.getitem:
             return args[0][args[1]]
+        # On the way to the strides of such results, torch asks how sizes compare. What it would answer otherwise for other
+        # sizes is the order of dimensions of size one, which decides nothing: no reason for a guard.
+        settled = node.name in self.operands or torch.Tag.pointwise in getattr(node.target, "tags", ())
+        answered = guards_suppressed(self.fake_mode) if settled else nullcontext()
         try:
-            with torch.no_grad(), self.fake_mode:
+            with torch.no_grad(), self.fake_mode, answered:
                 return node.target(*args, **kwargs)
         except (RuntimeError, ValueError):
             return None

@@ -102,7 +102,7 @@ def _hardswish(a: Scalar) -> Scalar:
 
 def _hardswish_backward(grad: Scalar, a: Scalar) -> Scalar:
     middle = mul(grad, add(div(a, like(3, a)), like(0.5, a)))
-    return select(lt(a, like(-3, a)), like(0, grad), select(le(a, like(3, a)), middle, grad))
+    return select(le(a, like(-3, a)), like(0, grad), select(lt(a, like(3, a)), middle, grad))
 
 
 def _softplus(a: Scalar, beta: Scalar, threshold: Scalar) -> Scalar:

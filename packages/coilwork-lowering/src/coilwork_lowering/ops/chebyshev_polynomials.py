@@ -1,8 +1,8 @@
 """Chebyshev polynomials of four kinds, of degrees known at run time only: by angles, in 64 bits.
 
 Eager computes high degrees inside [-1, 1] like this and others by recurrence, which takes a loop as long as data says. Angles are as
-exact in `f64` up to the rounding of their multiples. Hermite's, Laguerre's and Legendre's polynomials have no such form; those are
-calls of ATen's.
+exact in `f64` up to the rounding of their multiples. Hermite's, Laguerre's and Legendre's polynomials, which have no such form, are in
+`iterated`.
 """
 
 from __future__ import annotations

@@ -31,10 +31,23 @@ def position_of(
     return select(lt(raw, const(0, DType.I64)), add(raw, index(size)), raw)
 
 
+# Whose positions eager refuses with a RuntimeError; the others' are an IndexError.
+_PLAIN_ERRORS: Final = (
+    "aten.gather",
+    "aten.scatter",
+    "aten.index_add",
+    "aten._embedding_bag",
+    "the offsets of bags",
+)
+
+
 def in_range(position: Scalar, size: Expr, what: str) -> Check:
-    """The check `0 <= position < size`."""
-    condition = both(ge(position, const(0, DType.I64)), lt(position, index(size)))
-    return Check(condition=condition, message=f"index out of range in {what}", error="IndexError")
+    """The check `0 <= position < size` for `what`, an operator, which raises what eager raises."""
+    return Check(
+        condition=both(ge(position, const(0, DType.I64)), lt(position, index(size))),
+        message=f"index out of range in {what}",
+        error="RuntimeError" if what.startswith(_PLAIN_ERRORS) else "IndexError",
+    )
 
 
 def _embedding(builder: Builder, call: Call) -> Value:

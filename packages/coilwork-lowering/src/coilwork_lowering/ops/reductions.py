@@ -293,7 +293,7 @@ def _spread(root: bool, with_mean: bool) -> Callable[[Builder, Call], Value]:
 
 
 RULES: Final[tuple[Rule, ...]] = (
-    Rule(overloads("sum sum.dim_IntList prims.sum.default"), _accumulate("sum")),
+    Rule(overloads("sum sum.dim_IntList"), _accumulate("sum")),
     Rule(overloads("prod prod.dim_int"), _accumulate("prod")),
     Rule(overloads("mean mean.dim"), _mean),
     Rule(overloads("amax max"), _extreme("max")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from coilwork_ir.dtypes import DType
@@ -21,7 +22,9 @@ class _Format(NamedTuple):
     bias: int
 
 
-_FORMATS: Final = {DType.F32: _Format(DType.I32, 23, 127), DType.F64: _Format(DType.I64, 52, 1023)}
+_FORMATS: Final = MappingProxyType(
+    {DType.F32: _Format(DType.I32, 23, 127), DType.F64: _Format(DType.I64, 52, 1023)}
+)
 _STEPS: Final = 3
 
 

@@ -16,6 +16,7 @@ from coilwork_runtime.layouts import (
     check_layout,
     check_rank,
     empty_strided,
+    ensure_aligned_layout,
     ensure_layout,
     reinterpret_dtype,
 )
@@ -47,13 +48,14 @@ def scratch(size_bytes: int, device: int) -> torch.Tensor:
     return torch.empty(size_bytes, dtype=torch.uint8, device="cpu" if device < 0 else f"cuda:{device}")
 
 
-def settle(value: torch.Tensor, size: Sizes, stride: Sizes, dtype: str) -> torch.Tensor:
-    """As `ensure_layout`.
+def settle(value: torch.Tensor, size: Sizes, stride: Sizes, dtype: str, aligned: int) -> torch.Tensor:
+    """As `ensure_layout`, or `ensure_aligned_layout` if `aligned`.
 
     Raises:
         LayoutError: an operator returned another shape or element type.
     """
-    return ensure_layout(value, size, stride, _dtype(dtype))
+    ensure = ensure_aligned_layout if aligned else ensure_layout
+    return ensure(value, size, stride, _dtype(dtype))
 
 
 def reread(value: torch.Tensor, size: Sizes, stride: Sizes, dtype: str, offset: int) -> torch.Tensor:

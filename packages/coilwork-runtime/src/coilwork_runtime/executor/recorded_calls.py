@@ -12,7 +12,7 @@ import torch
 from coilwork_runtime.errors import ProgramBytesError
 
 MAGIC: Final = b"coilwork"
-VERSION: Final = 1
+VERSION: Final = 2
 
 _T = TypeVar("_T")
 

@@ -21,7 +21,7 @@ from coilwork_ir.loops import (
     View,
     While,
 )
-from coilwork_ir.loops.access import defined, overwritten
+from coilwork_ir.loops.access import defined, overwritten, shares_memory
 from coilwork_ir.target import Target
 from coilwork_scheduler.cost import CostModel
 from coilwork_scheduler.dependence import Dependence
@@ -34,7 +34,6 @@ from coilwork_scheduler.kernels.hints import hints_for
 from coilwork_scheduler.kernels.tile import tile
 from coilwork_scheduler.launches.gather import candidate_of, gather
 from coilwork_scheduler.launches.merge import merge
-from coilwork_scheduler.memory.storage import takes_out
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.order import Unit, order
 from coilwork_scheduler.sizes import SizeHints
@@ -216,7 +215,10 @@ def _kernel(
 
 
 def _aligned(context: Context) -> frozenset[str]:
-    """Buffers known to start at a multiple of 16 bytes: memory that the program allocates, and promised inputs."""
+    """Buffers known to start at a multiple of 16 bytes: memory of their own, and promised inputs.
+
+    Results of operators that share no memory are made so (`ExternCall.aligned`).
+    """
     graph = context.graph
     promised = frozenset(context.options.aligned_inputs)
     found: set[str] = set()
@@ -226,18 +228,8 @@ def _aligned(context: Context) -> frozenset[str]:
             found.add(buffer.name)
     for node in graph.nodes:
         taken_over = {new: old for old, new in overwritten(node)}
+        shared = {new for new, _ in shares_memory(node)}
         for buffer in defined(node):
-            old = taken_over.get(buffer.name)
-            if old in found or (old is None and _allocated(node)):
+            if taken_over.get(buffer.name) in found or buffer.name not in shared:
                 found.add(buffer.name)
     return frozenset(found)
-
-
-def _allocated(node: Node) -> bool:
-    match node:
-        case Pointwise() | Reduce() | Scan() | Sort() | Scatter():
-            return True
-        case Extern():
-            return takes_out(node)
-        case _:
-            return False

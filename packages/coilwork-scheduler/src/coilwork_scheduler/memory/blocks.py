@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from coilwork_ir.buffers import Buffer, Ref, references
 from coilwork_ir.index import Const, Expr, Mul, as_expr, node, product
+from coilwork_ir.loops.access import IN_STORAGE
 from coilwork_ir.program.nodes import (
     Alloc,
     CondCall,
@@ -99,19 +100,23 @@ def blocks_of(program: Program, table: StorageTable, products: dict[Expr, int]) 
 
 
 def _kept(program: Program, table: StorageTable) -> frozenset[int]:
-    """Storages that are returned, or seen by an operator that might keep them.
+    """Storages that are returned, or seen by an operator that might keep them or that counts from where they begin.
 
     Results of ATen's operators that share an operand's memory are known (`Extern.aliases`), and belong to its storage.
     """
     names: list[str] = []
     for instruction in program.instructions:
-        if isinstance(instruction, ExternCall) and not instruction.target.startswith("aten."):
+        if isinstance(instruction, ExternCall) and not _takes_any_memory(instruction.target):
             given = (*instruction.args, *(value for _, value in instruction.kwargs))
             names += [name for value in given for name in references(value)]
             names += [name for _, name in instruction.out]
         if isinstance(instruction, Return):
             names += [value.name for value in instruction.values if isinstance(value, Ref)]
     return frozenset(table.of[name] for name in names)
+
+
+def _takes_any_memory(target: str) -> bool:
+    return target.startswith("aten.") and target not in IN_STORAGE
 
 
 class _Groups:

@@ -361,9 +361,8 @@ class _Planner:
             )
         else:
             shared = {number for number, _ in step.aliases}
-            self._grow_callee(
-                tuple(o for k, o in enumerate(step.outputs) if isinstance(o, Buffer) and k not in shared)
-            )
+            own = tuple(k for k, o in enumerate(step.outputs) if isinstance(o, Buffer) and k not in shared)
+            self._grow_callee(tuple(step.outputs[k] for k in own))
             call = ExternCall(
                 target=step.target,
                 args=step.args,
@@ -371,6 +370,7 @@ class _Planner:
                 outputs=step.outputs,
                 single=step.single,
                 binds=step.binds,
+                aligned=own,
                 origins=step.origins,
             )
         self.out.append(call)

@@ -5,7 +5,7 @@ and its members are found in it at offsets that are known beforehand. Pools may 
 the buffers beside a pool leave no room for it, the pool ends, and what is alive there is allocated by itself.
 
 Only memory that the program alone knows is placed: it is not returned, and no operator of a library has seen it, which might
-keep it, or use it on a stream of its own, as collectives do.
+keep it, or use it on a stream of its own, as collectives do; nor one of ATen's that counts from where a storage begins.
 """
 
 from __future__ import annotations

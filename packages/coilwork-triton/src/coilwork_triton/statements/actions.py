@@ -82,7 +82,7 @@ def _check(values: Values, scope: Scope, check: Check) -> None:
     mask = values.space.mask(values.space.letters(values.levels.varies[check.condition]))
     if mask is not None:
         condition = Binary("|", condition, Unary("~", mask))
-    scope.writer.do(tl("device_assert", condition, Text(check.message)))
+    scope.writer.do(tl("device_assert", condition, Text(check.text)))
 
 
 def _store(values: Values, scope: Scope, store: Store) -> None:

@@ -1,4 +1,4 @@
-"""The Triton functions that kernels carry along: read from `device_functions.triton`, handed out by name."""
+"""The Triton functions that kernels carry along: read from this folder's `.triton` files, handed out by name."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
+from typing import Final
 
 from coilwork_triton.text.tree import Library
+
+_FILES: Final = ("device_functions.triton", "iterated_functions.triton")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +27,8 @@ class DeviceFunction:
 @cache
 def device_functions() -> Mapping[str, DeviceFunction]:
     """Every function of the library, in file order."""
-    text = (files("coilwork_triton.text") / "device_functions.triton").read_text(encoding="utf-8")
+    folder = files("coilwork_triton.text")
+    text = "\n".join((folder / name).read_text(encoding="utf-8") for name in _FILES)
     lines = text.splitlines()
     definitions = [n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef)]
     names = frozenset(d.name for d in definitions)

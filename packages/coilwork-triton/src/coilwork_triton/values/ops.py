@@ -251,6 +251,13 @@ SCALAR_BUILDERS: Final[Mapping[str, Builder]] = MappingProxyType(
         "lgamma": _device("lgamma"),
         "hypot": _device("hypot"),
         "copysign": _device("copysign"),
+        **{
+            name: _device(name)
+            for name in (
+                *("gcd", "zeta", "igamma", "igammac"),
+                *("hermite_h", "hermite_he", "laguerre", "legendre"),
+            )
+        },
         "eq": _operator("=="),
         "ne": _operator("!="),
         "lt": _operator("<"),

@@ -299,11 +299,13 @@ class _Emitter:
             for symbol, position, dim in call.binds:
                 if position == number:
                     self.symbols[symbol.name] = self.graph.call_method("size", (value, dim))
-            self._define(output, self._ensured(value, output))
+            aligned = number in call.aligned
+            self._define(output, self._ensured(value, output, aligned=aligned))
 
-    def _ensured(self, value: Any, output: Buffer) -> torch.fx.Node:
+    def _ensured(self, value: Any, output: Buffer, *, aligned: bool) -> torch.fx.Node:
         size, stride = self._layout(output)
-        return self._function(self.runtime.ensure_layout, value, size, stride, _dtype(output))
+        ensure = self.runtime.ensure_aligned_layout if aligned else self.runtime.ensure_layout
+        return self._function(ensure, value, size, stride, _dtype(output))
 
     def _nested(self, program: Program, outer: tuple[Expr, ...]) -> Any:
         name = f"nested_{self.nested}"
@@ -323,7 +325,7 @@ class _Emitter:
         for number, output in enumerate(call.outputs):
             # a nested program may return its operand or one tensor twice; results have memory of their own
             value = self.graph.call_method("clone", (self._function(operator.getitem, node, number),))
-            self._define(output, self._ensured(value, output))
+            self._define(output, self._ensured(value, output, aligned=False))
 
 
 class _Effect(torch.nn.Module):

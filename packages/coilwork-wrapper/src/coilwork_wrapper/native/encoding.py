@@ -27,7 +27,7 @@ from enum import IntEnum
 from typing import Final, TypeVar
 
 MAGIC: Final = b"coilwork"
-VERSION: Final = 1
+VERSION: Final = 2
 
 _T = TypeVar("_T")
 
@@ -71,7 +71,7 @@ class Code(IntEnum):
     RETURN = 15
     """list of (u8 `Result`, slot or register)"""
     SETTLE = 16
-    """slot, layout: a call's result, which is copied if it has other strides"""
+    """slot, layout, u8 aligned: a call's result, which is copied if it has other strides or should be aligned and is not"""
 
 
 class Operation(IntEnum):

@@ -153,9 +153,10 @@ def _extern(part: Part, call: ExternCall) -> None:
     place = _place(f"call {call.target}", call.origins)
     part.add(Code.CALL, place, operands)
     # layouts may depend on sizes that the results bind
-    for output in call.outputs:
+    for number, output in enumerate(call.outputs):
         if isinstance(output, Buffer):
-            part.add(Code.SETTLE, place, _slot_and_layout(part, output))
+            aligned = u8(number in call.aligned)
+            part.add(Code.SETTLE, place, _slot_and_layout(part, output) + aligned)
 
 
 def _device(part: Part, call: ExternCall) -> str:

@@ -167,11 +167,8 @@ def _settle(
     for symbol, position, dim in call.binds:
         if position == number:
             yield Line(f"{scope.symbols[symbol.name]} = {name}.size({dim})")
-    yield Line(f"{name} = {_ensured(name, output, scope)}")
-
-
-def _ensured(value: str, output: Buffer, scope: Scope) -> str:
-    return f"{scope.runtime('ensure_layout')}({value}, {_layout(output, scope)})"
+    ensure = scope.runtime("ensure_aligned_layout" if number in call.aligned else "ensure_layout")
+    yield Line(f"{name} = {ensure}({name}, {_layout(output, scope)})")
 
 
 def _call_nested(program: Program, operands: tuple[Argument, ...], scope: Scope) -> str:
@@ -182,7 +179,8 @@ def _call_nested(program: Program, operands: tuple[Argument, ...], scope: Scope)
 
 def _settle_nested(value: str, output: Buffer, scope: Scope) -> Statement:
     # a nested program may return its operand or one tensor twice; results have memory of their own
-    return Line(f"{scope.name(output.name)} = {_ensured(f'{value}.clone()', output, scope)}")
+    ensure = scope.runtime("ensure_layout")
+    return Line(f"{scope.name(output.name)} = {ensure}({value}.clone(), {_layout(output, scope)})")
 
 
 def _cond(call: CondCall, scope: Scope) -> Iterator[Statement]:

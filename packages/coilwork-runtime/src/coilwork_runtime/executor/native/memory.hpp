@@ -135,8 +135,10 @@ class Memory {
     frame_.registers[step.a] = values[step.c];
   }
 
-  // Brings the result of an operator into its declared layout.
-  void settle(uint32_t number, uint32_t layout_number, bool always_copy) {
+  enum Placing { ANYWHERE, ALIGNED, COPIED };
+
+  // Brings a result into its declared layout and, if need be, to a multiple of 16 bytes or into memory of its own.
+  void settle(uint32_t number, uint32_t layout_number, Placing placing) {
     Slot& result = slot(number);
     const Layout& wanted = layout(layout_number);
     const Extents extents(wanted, frame_);
@@ -148,12 +150,14 @@ class Memory {
                       torch.aoti_torch_get_sizes(value, &sizes) == 0 && extents.equal_sizes(sizes) &&
                       torch.aoti_torch_get_dtype(value, &dtype) == 0 && dtype == wanted.dtype &&
                       torch.aoti_torch_get_strides(value, &strides) == 0;
+    const bool placed = placing != ALIGNED || reinterpret_cast<uintptr_t>(data_of(result)) % 16 == 0;
+    const bool stays = fits && placed && placing != COPIED;
     result.layout = layout_number;
-    if (fits && !always_copy && extents.equal_strides(strides)) return;
+    if (stays && extents.equal_strides(strides)) return;
     AtenTensorHandle made = nullptr;
-    if (fits && !always_copy && extents.same_strides(strides)) {
+    if (stays && extents.same_strides(strides)) {
       made = seen_anew(value, Seen::LAYOUT, 0, layout_number);
-    } else if (fits) {
+    } else if (fits && placed) {
       made = empty(wanted, extents);
       if (torch.aoti_torch_copy_(made, value, 0) != 0) {
         torch.aoti_torch_delete_tensor_object(made);
@@ -163,8 +167,8 @@ class Memory {
       WithPython python(call_);
       const Reference tensor = object_of(call_.program, value);
       const Reference shape = tuple_of(extents.sizes, extents.rank), steps = tuple_of(extents.strides, extents.rank);
-      made = tensor_slowly(call_, "settle", "(OOOs)", tensor.get(), shape.get(), steps.get(),
-                           call_.program.text(wanted.dtype_name));
+      made = tensor_slowly(call_, "settle", "(OOOsi)", tensor.get(), shape.get(), steps.get(),
+                           call_.program.text(wanted.dtype_name), int(placing == ALIGNED));
     }
     result.own(made);
     result.layout = layout_number;

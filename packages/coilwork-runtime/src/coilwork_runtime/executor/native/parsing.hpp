@@ -4,7 +4,7 @@
 
 namespace coilwork {
 
-constexpr uint32_t FORMAT_VERSION = 1;
+constexpr uint32_t FORMAT_VERSION = 2;
 constexpr uint32_t CONSTANT = 1u << 31;
 
 class PartParser {
@@ -147,14 +147,14 @@ class PartParser {
         made.flag = in_.u8();
         made.layout = static_cast<uint32_t>(in_.i32());
         break;
-      case CHECK:  // a: slot, flag: aligned
-      case ALLOC:  // a: slot, flag: plain
+      case CHECK:   // a: slot, flag: aligned
+      case SETTLE:  // a: slot, flag: aligned
+      case ALLOC:   // a: slot, flag: plain
         made.a = slot();
         made.layout = layout_number();
         made.flag = in_.u8();
         break;
       case POOL:
-      case SETTLE:
         made.a = slot();
         made.layout = layout_number();
         break;

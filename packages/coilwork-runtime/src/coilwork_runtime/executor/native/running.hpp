@@ -162,7 +162,7 @@ class Runner {
         calls_.run(step);
         break;
       case SETTLE:
-        memory_.settle(step.a, step.layout, false);
+        memory_.settle(step.a, step.layout, step.flag ? Memory::ALIGNED : Memory::ANYWHERE);
         break;
       case REQUIRE:
         require(step);
@@ -329,7 +329,7 @@ class Runner {
   void settle_all(const Step& step) {
     const uint32_t* outputs = frame_.words(step.rest);
     for (uint32_t k = 0; k < step.rest.count; ++k) {
-      memory_.settle(outputs[2 * k], outputs[2 * k + 1], true);
+      memory_.settle(outputs[2 * k], outputs[2 * k + 1], Memory::COPIED);
       if (!call_.program.watch) continue;
       tell(call_, memory_, frame_, "taken", outputs[2 * k]);
       tell(call_, memory_, frame_, "result", outputs[2 * k]);

@@ -1,0 +1,47 @@
+"""Results of operands that lie differently have eager's strides within a graph."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from coilwork_lowering import decompositions
+
+SIZES = (2, 3, 4)
+ORDERS = list(itertools.permutations(range(3)))
+
+
+def laid_out(order: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Numbers from 1 on, of `SIZES`, whose dimensions lie in memory in `order`."""
+    dense = torch.arange(1, 25).to(dtype).view([SIZES[k] for k in order])
+    return dense.permute([order.index(k) for k in range(3)])
+
+
+@pytest.mark.parametrize("function", [torch.copysign, torch.floor_divide])
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        (torch.float32, torch.int64),
+        (torch.int64, torch.float32),
+        (torch.float64, torch.float32),
+        (torch.int32, torch.int64),
+        (torch.int32, torch.int32),
+        (torch.float32, torch.float32),
+    ],
+)
+def test_unlike_types_and_layouts(
+    function: Callable[..., torch.Tensor], left: torch.dtype, right: torch.dtype
+) -> None:
+    for one, other in itertools.product(ORDERS, ORDERS):
+        operands: tuple[Any, ...] = (laid_out(one, left), laid_out(other, right))
+        wanted = function(*operands)
+        gm = make_fx(function, tracing_mode="fake", decomposition_table=decompositions())(*operands)
+        (output,) = gm.graph.find_nodes(op="output")
+        fake = output.args[0].meta["val"]
+        assert (fake.dtype, fake.stride()) == (wanted.dtype, wanted.stride()), (one, other)
+        assert torch.equal(gm(*operands), wanted)
