@@ -10,20 +10,14 @@ from typing import Any
 
 import torch
 
-<<<<<<< HEAD
 from coilwork_lowering.torch_compat import (
     Overload,
     copied_graph,
     copy_of_storage,
-    fake_mode_of,
     functionalized_calls,
     surely,
-    traced_call,
 )
-=======
-from coilwork_lowering.torch_compat import Overload, copied_graph, functionalized_calls
 from coilwork_lowering.written_out import write_out
->>>>>>> main
 
 
 def with_calls_written_out(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
