@@ -60,7 +60,8 @@ def test_strict_functions_are_the_nearest_numbers(load_kernel: Callable) -> None
     load_kernel(kernel_of(list(wanted.values()), "strict"))(a, b, *outputs)
     for name, got in zip(wanted, outputs, strict=True):
         operands = (a.double(), b.double())[: SCALAR_OPS[name].arity]
-        exact = getattr(torch, name)(*operands).float()
+        function = getattr(torch, name, None) or getattr(torch.special, name)
+        exact = function(*operands).float()
         assert torch.equal(got.isnan(), exact.isnan()), name
         assert ulps(got.nan_to_num(), exact.nan_to_num()) <= 1, name
         assert (got == exact).sum() + got.isnan().sum() >= 0.999 * COUNT, name

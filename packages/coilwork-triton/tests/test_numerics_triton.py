@@ -55,7 +55,8 @@ def test_strict_functions_are_the_nearest_numbers(engine: TritonProcess) -> None
     a[: COUNT // 2] += 1.0
     for name, got in zip(EVERY, results(engine, list(EVERY.values()), "strict", a, b), strict=True):
         operands = (a.double(), b.double())[: SCALAR_OPS[name].arity]
-        exact = getattr(torch, name)(*operands).float()
+        function = getattr(torch, name, None) or getattr(torch.special, name)
+        exact = function(*operands).float()
         assert torch.equal(got.isnan(), exact.isnan()), name
         assert ulps(got.nan_to_num(), exact.nan_to_num()) <= 1, name
         assert (got == exact).sum() + got.isnan().sum() >= 0.999 * COUNT, name

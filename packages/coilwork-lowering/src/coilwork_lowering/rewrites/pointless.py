@@ -40,10 +40,6 @@ def _widens(match: Match) -> bool:
     return is_lossless(dtype_of(narrow), dtype_of(wide))
 
 
-def _pads_nothing(match: Match) -> bool:
-    return all(type(amount) is int and amount == 0 for amount in match.captures["pad"])
-
-
 # Views that step through all of their operand's memory or part of it from the same start: such a view that has the shape
 # and strides of the operand is the operand.
 _VIEWS: Final[tuple[Pattern, ...]] = (
@@ -163,14 +159,6 @@ PERMUTED_TWICE: Final = Rewrite(
     replacement=lambda x, inner, outer: aten.permute.default(x, [inner[k] for k in outer]),
 )
 
-PAD_BY_NOTHING: Final = Rewrite(
-    name="pad-by-nothing",
-    doc="Padding of width 0 on every side.",
-    pattern=call("aten.constant_pad_nd.default", self=_X, pad=value("pad"), value=value("fill")),
-    replacement=_x,
-    conditions=(Condition(name="all widths are 0", holds=_pads_nothing), _LIKE),
-)
-
 _IDEMPOTENT: Final = frozenset(
     {"aten.abs.default", "aten.relu.default", "aten.ceil.default", "aten.floor.default", "aten.trunc.default"}
 )
@@ -211,7 +199,6 @@ POINTLESS: Final = (
     SAME_VIEW,
     VIEW_AND_BACK,
     PERMUTED_TWICE,
-    PAD_BY_NOTHING,
     TWICE_IS_ONCE,
     TWICE_IS_NEVER,
 )
