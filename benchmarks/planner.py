@@ -71,7 +71,9 @@ class Planner:
         job = open_job(gm, example_inputs, role=role, options=options)
         laid_out, _ = lay_out_convolutions(on_gpu(gm), job.layout)
         laid_out, _ = pad_products(laid_out, job.layout)
-        lowering = LoweringOptions(numerics=options.numerics, accumulation=options.accumulation)
+        lowering = LoweringOptions(
+            numerics=options.numerics, accumulation=options.accumulation, updates_in_place=options.reuse
+        )
         lowered = lower(laid_out, name=job.graph_id, options=lowering, example_strides=job.strides)
         self.programs.append(
             lower_to_program(

@@ -15,6 +15,7 @@ from coilwork_ir.index import Expr, as_expr, as_int, symbol
 from coilwork_ir.loc import Origin
 from coilwork_ir.loops import Check, Extern, Node, Pointwise, Scatter, View
 from coilwork_ir.loops import Reduce as ReduceNode
+from coilwork_ir.loops.access import defined, overwritten, shares_memory
 from coilwork_ir.ops import ReduceKind
 from coilwork_ir.scalar import Const, Literal_, Load, Scalar, const, load, postorder
 from coilwork_lowering.errors import LoweringError
@@ -92,6 +93,10 @@ class Builder:
         self._sizes_read: list[tuple[int, Expr, Scalar]] = []
         # whether numbers were read from tensors, which may be computed with elsewhere
         self.reads_numbers = False
+        # the memory that a buffer without one of its own lies in, and buffers that are but views of theirs
+        self._root: dict[str, str] = {}
+        self._lodgers: set[str] = set()
+        self._definer: dict[str, Node] = {}
         self._made: dict[tuple[str, Shape, tuple[Expr, ...], DType, Expr], Buffer] = {}
 
     # names and declarations
@@ -160,6 +165,18 @@ class Builder:
         del self.nodes[mark:]
 
     # memory that was overwritten
+
+    def root(self, name: str) -> str:
+        """The first name of the memory that buffer `name` lies in."""
+        return self._root.get(name, name)
+
+    def owns_memory(self, buffer: Buffer) -> bool:
+        """Whether `buffer` is all of its memory, not a view or another operator's alias of it."""
+        return buffer.name not in self._lodgers
+
+    def definer(self, buffer: Buffer) -> Node | None:
+        """The node that made `buffer`; None of inputs."""
+        return self._definer.get(buffer.name)
 
     def overwrite(self, old: str, new: Buffer) -> None:
         """From here on the memory called `old` is called `new.name`."""
@@ -241,6 +258,12 @@ class Builder:
         if self.reads_numbers:
             node = with_numbers_nearby(node, lambda name: self._buffers[name].device, self._moved_number)
         self.nodes.append(node)
+        for buffer in defined(node):
+            self._definer[buffer.name] = node
+        for name, source in shares_memory(node):
+            self._root[name] = self.root(source)
+            if (source, name) not in overwritten(node) or source in self._lodgers:
+                self._lodgers.add(name)
         if isinstance(node, Scatter):
             self._unfilled.discard(node.output.name)
 

@@ -96,6 +96,7 @@ def call_extern(builder: Builder, call: Call, target: Overload, *, effect: bool 
             value = _writable(builder, value, call, formal.name)
         argument, used = _argument(builder, value, fake, call, exact=not out_overload)
         if writes:
+            _require_no_copies(builder, value, used, call, formal.name)
             written[formal.name] = used
             _overwrite_owners(builder, used, mutated)
         if formal.alias_info is not None:
@@ -146,6 +147,26 @@ def _overwrite_owners(builder: Builder, written: Sequence[Buffer], mutated: list
             owner.shape, owner.dtype, owner.device, strides=owner.strides, name=f"{owner.name}_new"
         )
         mutated.append(Mutation(output=output, source=owner.name))
+
+
+def _require_no_copies(builder: Builder, value: Value, used: Sequence[Buffer], call: Call, name: str) -> None:
+    """What is written into is the memory of `value` itself.
+
+    Raises:
+        LoweringError[layout]: it had to be laid out otherwise for the operator.
+    """
+    items = [
+        item for item in (value if isinstance(value, tuple) else (value,)) if isinstance(item, TensorValue)
+    ]
+    for item, buffer in zip(items, used, strict=True):
+        if builder.root(item.buffer.name) != builder.root(buffer.name):
+            raise LoweringError(
+                "layout",
+                f"{call.target} writes into argument {name}, which lies in memory otherwise than in eager mode",
+                node=call.node.format_node() or call.node.name,
+                origins=builder.origins,
+                remedy="write into a tensor that owns its memory",
+            )
 
 
 def _writable(builder: Builder, value: Value, call: Call, name: str) -> Value:

@@ -10,13 +10,19 @@ from typing import Any
 
 import torch
 
-from coilwork_lowering.torch_compat import Overload, copied_graph, functionalized_calls
+from coilwork_lowering.torch_compat import (
+    Overload,
+    copied_graph,
+    copy_of_storage,
+    functionalized_calls,
+    surely,
+)
 from coilwork_lowering.written_out import write_out
 
 
 def with_calls_written_out(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """`gm` itself if it wraps no operator, else a copy that calls them."""
-    wrappers = functionalized_calls()
+    wrappers = functionalized_calls(_copied)
     if not any(_is_wrapped(node, wrappers) for node in gm.graph.nodes):
         return gm
     made = torch.fx.GraphModule(gm, copied_graph(gm.graph))
@@ -25,6 +31,31 @@ def with_calls_written_out(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
         if _is_wrapped(node, wrappers):
             write_out(made, node, wrappers[node.target])
     return made
+
+
+def _copied(value: torch.Tensor) -> torch.Tensor:
+    """A copy of `value`, in which views lie as in `value`: with what surrounds it in its storage, where something does."""
+    if surely(value.storage_offset() == 0) and _is_dense(value):
+        return value.clone()
+    return copy_of_storage(value)
+
+
+def _is_dense(value: torch.Tensor) -> bool:
+    """Whether the elements surely fill a stretch of memory, each its own place."""
+    pairs = sorted(
+        (
+            (step, size)
+            for step, size in zip(value.stride(), value.shape, strict=True)
+            if not surely(size == 1)
+        ),
+        key=lambda pair: [surely(pair[0] > step) for step in value.stride()].count(True),
+    )
+    below: Any = 1
+    for step, size in pairs:
+        if not surely(step == below):
+            return False
+        below = below * size
+    return True
 
 
 def _is_wrapped(node: torch.fx.Node, wrappers: dict[Any, Any]) -> bool:

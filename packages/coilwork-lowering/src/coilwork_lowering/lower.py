@@ -22,6 +22,7 @@ from coilwork_lowering.functionalized import with_calls_written_out
 from coilwork_lowering.numbers import compute, is_number_function, truth
 from coilwork_lowering.options import LoweringOptions
 from coilwork_lowering.origins import operator_name, origin_of
+from coilwork_lowering.overwriting import Overwriting, Update
 from coilwork_lowering.regions import lower_cond, lower_while
 from coilwork_lowering.registry import RULES
 from coilwork_lowering.rules import Call, NotLowered
@@ -58,6 +59,7 @@ class Lowered:
         input_names: the placeholders, in order, one per `graph.inputs`.
         symbols: pairs (IR symbol, torch's sympy symbol) of every size symbol.
         guards: what lowering demanded of sizes; there should be none.
+        updates: which updates overwrite what they are an update of, and why others do not.
     """
 
     graph: Graph
@@ -65,6 +67,7 @@ class Lowered:
     input_names: tuple[str, ...]
     symbols: tuple[tuple[Expr, sympy.Symbol], ...]
     guards: tuple[AddedGuard, ...] = ()
+    updates: tuple[Update, ...] = ()
 
 
 def lower(
@@ -112,6 +115,7 @@ class _Lowering:
         self.sizes = SizeTable() if sizes is None else sizes
         self.builder = Builder(options=options, sizes=self.sizes)
         self.values: dict[torch.fx.Node, Value] = {}
+        self.overwriting = Overwriting(gm.graph, self.values, self.builder)
         self.inputs: list[GraphInput] = []
         self.input_names: list[str] = []
         self.constants: list[Constant] = []
@@ -135,12 +139,17 @@ class _Lowering:
                 case "get_attr":
                     self.values[node] = self.attribute(node)
                 case "call_function":
+                    for displaced in self.overwriting.displaced_by(node):
+                        self.values[displaced] = self.moved_away(self.values[displaced])
+                        self.overwriting.note(displaced)
                     self.values[node] = self.call(node)
                 case "output":
                     self.outputs = tuple(self.output(item, k) for k, item in enumerate(_output_items(node)))
                     self.builder.define_sizes()
                 case _:
                     raise self.refuse(node, "graph-form", f"{node.op} nodes are not part of an ATen graph")
+            if node in self.values:
+                self.overwriting.note(node)
             guards += watch.added(origin)
         graph = Graph(
             name=self.name,
@@ -156,6 +165,7 @@ class _Lowering:
             input_names=tuple(self.input_names),
             symbols=self.sizes.pairs,
             guards=tuple(guards),
+            updates=tuple(self.overwriting.decided),
         )
 
     def entry_symbols(self) -> tuple[Expr, ...]:
@@ -260,6 +270,18 @@ class _Lowering:
             reason="higher-order operators and Python functions cannot be called from the compiled program",
         )
 
+    def moved_away(self, value: Value) -> Value:
+        """`value` in memory of its own."""
+        match value:
+            case TensorValue():
+                return self.builder.copy(self.builder.current(value))
+            case NumberValue(scalar):
+                return NumberValue(self.builder.read(self.builder.stored(scalar), ()))
+            case tuple():
+                return tuple(self.moved_away(item) for item in value)
+            case _:
+                return value
+
     def nested(
         self,
         gm: torch.fx.GraphModule,
@@ -352,7 +374,9 @@ class _Lowering:
                 given = formal.default_value if formal.has_default_value() else None
             arguments[formal.name] = self.value(given)
             fakes[formal.name] = _fake(given)
-        return Call(node=node, target=name, arguments=arguments, fakes=fakes, result=result)
+        return Call(
+            node=node, target=name, arguments=arguments, fakes=fakes, result=result, updates=self.overwriting
+        )
 
     def value(self, given: Any) -> Value:
         """An FX argument as a lowered value."""
@@ -395,6 +419,8 @@ class _Lowering:
                 strides = self.sizes.exprs(fake.stride())
                 if self.results:
                     strides = self.results[position].strides
+                if not self.overwriting.may_return(item, value):
+                    return Ref(self.builder.copy(value, strides=strides).buffer.name)
                 return Ref(self.builder.placed(value, strides).buffer.name)
             case None | Expr():
                 return value

@@ -39,6 +39,7 @@ class LoweringOptions:
         sorting: `kernels` sorts rows of known length that fit on chip in kernels, with what makes them and what follows, where
             the target can; `calls` leaves all sorts to ATen. `auto` is `kernels` on accelerators, but for long rows that lie
             across memory, and `calls` on a CPU. Default: `auto`.
+        updates_in_place: let updates of tensors whose old contents nobody needs overwrite them. Default: True.
     """
 
     fallback: tuple[str, ...] = ()
@@ -51,6 +52,7 @@ class LoweringOptions:
     accumulation: Accumulation = "auto"
     random: Random = "auto"
     sorting: Sorting = "auto"
+    updates_in_place: bool = True
 
     def falls_back(self, target: str) -> bool:
         """Whether `target`, e.g. `"aten.cumsum.default"`, is named by `fallback`."""

@@ -12,6 +12,7 @@ from coilwork_ir.buffers import Buffer
 from coilwork_ir.loops import Scatter
 from coilwork_lowering.builder import Builder, node_ranges
 from coilwork_lowering.options import LoweringOptions
+from coilwork_lowering.scalar_math import to_dtype
 from coilwork_lowering.simplify import simplified
 from coilwork_lowering.torch_compat import Overload, schema_of
 from coilwork_lowering.values import TensorValue, coordinate_symbols, whole
@@ -72,12 +73,44 @@ def kept_offset(node: object) -> Any:
     return node.meta["val"].storage_offset()
 
 
+def natural_owner(node: torch.fx.Node) -> torch.fx.Node:
+    """The node whose memory `node` shares in the captured graph: itself if it is no view and overwrites nothing."""
+    while node.op == "call_function" and _shares_memory(node) and isinstance(node.args[0], torch.fx.Node):
+        node = node.args[0]
+    return node
+
+
 def _shares_memory(node: torch.fx.Node) -> bool:
     """Whether `node` is its first operand's memory, or parts of it, or one of such parts."""
     if node.target is operator.getitem:
         return True
     returned = schema_of(node.target).returns if isinstance(node.target, Overload) else ()
     return any(result.alias_info is not None for result in returned)
+
+
+def is_written_into(node: torch.fx.Node) -> bool:
+    """Whether an operator writes into `node` or a view of it."""
+    open_nodes = [node]
+    while open_nodes:
+        given = open_nodes.pop()
+        for user in given.users:
+            if isinstance(user.target, Overload) and _writes(user, given):
+                return True
+            if _shares_memory(user):
+                open_nodes.append(user)
+    return False
+
+
+def _writes(user: torch.fx.Node, given: torch.fx.Node) -> bool:
+    assert isinstance(user.target, Overload)
+    formals = schema_of(user.target).arguments
+    pairs = [*zip(formals, user.args), *((f, user.kwargs[f.name]) for f in formals if f.name in user.kwargs)]
+    return any(
+        formal.alias_info is not None
+        and formal.alias_info.is_write
+        and (argument is given or (isinstance(argument, list | tuple) and given in argument))
+        for formal, argument in pairs
+    )
 
 
 def begins_filling(node: torch.fx.Node, options: LoweringOptions) -> bool:
@@ -101,6 +134,26 @@ def replaces_part_of(user: torch.fx.Node, node: torch.fx.Node, options: Lowering
     if not isinstance(value, torch.Tensor) or (value.dtype, value.device) != (memory.dtype, memory.device):
         return False
     return not memory.dtype.is_complex and box_in(memory, size, stride, offset) is not None
+
+
+def store(builder: Builder, part: TensorValue, source: TensorValue) -> None:
+    """Append a store of `source`, converted, into `part` of a buffer, whose memory then has another name."""
+    point = coordinate_symbols("i", source.shape)
+    old = part.buffer
+    output = builder.declare(old.shape, old.dtype, old.device, strides=old.strides)
+    builder.add(
+        Scatter(
+            output=output,
+            into=old.name,
+            ranges=node_ranges("i", source.shape),
+            index=part.at(point),
+            indirect=(),
+            value=simplified(to_dtype(builder.read(source, point), old.dtype)),
+            mode="store",
+            origins=builder.origins,
+        )
+    )
+    builder.overwrite(old.name, output)
 
 
 def fill(builder: Builder, target: Buffer, starts: Sequence[int], source: TensorValue) -> TensorValue:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import torch
 
@@ -19,6 +19,26 @@ class NotLowered(Exception):
     """A rule does not cover these arguments; the call goes to the extern fallback."""
 
 
+class Decisions(Protocol):
+    """Which updates overwrite the tensor that they are an update of: `overwriting.py`."""
+
+    def by_position(self, node: torch.fx.Node, target: TensorValue) -> bool:
+        """Whether `node` stores at looked-up positions into `target` itself."""
+        ...
+
+    def by_part(self, node: torch.fx.Node, target: TensorValue, part: TensorValue) -> bool:
+        """Whether `node` stores into `part` of `target` itself."""
+        ...
+
+    def by_call(self, node: torch.fx.Node, target: TensorValue) -> bool:
+        """Whether `node`, a copy of `target` that an operator writes into, is `target` itself."""
+        ...
+
+    def is_taken(self, value: TensorValue) -> bool:
+        """Whether the memory of `value` was overwritten so."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     """One call of an operator.
@@ -29,6 +49,7 @@ class Call:
         arguments: every argument of the schema by name, defaults filled in, as lowered values.
         fakes: the same arguments as fake tensors and plain Python values.
         result: the fake result, `node.meta["val"]`.
+        updates: decides what is overwritten.
     """
 
     node: torch.fx.Node
@@ -36,6 +57,7 @@ class Call:
     arguments: Mapping[str, Value]
     fakes: Mapping[str, Any]
     result: Any
+    updates: Decisions
 
     def __getitem__(self, name: str) -> Any:
         return self.arguments[name]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from coilwork_ir.buffers import Buffer, contiguous_strides
-from coilwork_ir.index import Expr
+from coilwork_ir.index import Expr, as_int, stride_of
 from coilwork_ir.loops import Graph, Node, Pointwise, Scatter
 from coilwork_ir.scalar import Scalar, load, loads
 from coilwork_scheduler.dependence import Dependence, analyse
@@ -32,7 +32,7 @@ def separate_overlaps(graph: Graph) -> Graph:
             case Scatter(into=str(old)):
                 mask = () if node.mask is None else (node.mask,)
                 roots = (node.value, *node.indirect, *mask)
-                if any(_overlaps(root, old, facts, None) for root in roots):
+                if any(_overlaps(root, old, facts, _own_element(node)) for root in roots):
                     before, values = _computed_before(node, roots, taken)
                     nodes.extend(before)
                     count = 1 + len(node.indirect)
@@ -45,12 +45,25 @@ def separate_overlaps(graph: Graph) -> Graph:
     return replace(graph, nodes=tuple(nodes))
 
 
-def _overlaps(body: Scalar, old: str, facts: Dependence, ranges: tuple[Expr, ...] | None) -> bool:
+def _own_element(node: Scatter) -> tuple[Expr, ...] | None:
+    """The element that a point of `node` writes, if it is known to write one that no other point does."""
+    moving = [[s for s in node.ranges if s in place.free_symbols] for place in node.index]
+    alone = {
+        found[0]
+        for place, found in zip(node.index, moving)
+        if len(found) == 1 and stride_of(place, found[0]) is not None
+    }
+    several = {s for s in node.ranges if as_int(extent_of(s)) != 1}
+    return node.index if not node.indirect and several <= alone else None
+
+
+def _overlaps(body: Scalar, old: str, facts: Dependence, element: tuple[Expr, ...] | None) -> bool:
+    """Whether `body` reads memory of `old` elsewhere than at `element`."""
     root = facts.root[old]
     for access in loads((body,)):
         if facts.root[access.buffer] != root:
             continue
-        same_element = access.buffer == old and not access.indirect and access.index == ranges
+        same_element = access.buffer == old and not access.indirect and access.index == element
         if not same_element:
             return True
     return False

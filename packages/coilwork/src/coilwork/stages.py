@@ -102,6 +102,8 @@ def run_stages(job: Job, *, fallback: tuple[str, ...]) -> Compiled:
     lowering = lowering_options(options, fallback)
     with clock.stage("lower"):
         lowered = lower(gm, name=job.graph_id, options=lowering, example_strides=job.strides)
+    if trace.wanted and lowered.updates:
+        trace.write("updates.txt", "".join(f"{update.text}\n" for update in lowered.updates))
     targets = choose_targets(lowered.graph, options)
     aligned = aligned_inputs(lowered.graph, gm, returned=job.returned)
     updates = names_at(lowered.graph, job.aligned_updates)
@@ -242,6 +244,7 @@ def lowering_options(options: CompileOptions, fallback: tuple[str, ...]) -> Lowe
         sorting=options.sorting,
         decompose_sdpa=options.batch_invariant,
         sum_products=options.batch_invariant,
+        updates_in_place=options.reuse,
     )
 
 

@@ -46,6 +46,7 @@ def _each(
             arguments={n: _item(v, k) for n, v in arguments.items()},
             fakes={n: _item(v, k) for n, v in fakes.items()},
             result=fake,
+            updates=call.updates,
         )
         results.append(lower(builder, single))
     return tuple(results)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 import torch
@@ -14,8 +15,9 @@ from coilwork_lowering import view_maps
 from coilwork_lowering.builder import Builder
 from coilwork_lowering.ops.elementwise import on_device, overloads, scalar_operand
 from coilwork_lowering.ops.views import slice_bounds, wrapped_start
-from coilwork_lowering.placing import begins_with_an_input, box_in, fill, replaces_part_of
-from coilwork_lowering.rules import Call, NotLowered, Rule, as_plain_int, as_size, wrap_dim
+from coilwork_lowering.parts import replaced_part, same_place
+from coilwork_lowering.placing import begins_with_an_input, box_in, fill, replaces_part_of, store
+from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, as_plain_int, as_size, wrap_dim
 from coilwork_lowering.scalar_math import both, ge, index, le, lt, select, to_dtype
 from coilwork_lowering.simplify import simplified
 from coilwork_lowering.values import TensorValue, Value, is_whole
@@ -63,13 +65,7 @@ def _stack(builder: Builder, call: Call) -> Value:
 
 def with_arguments(call: Call, **changed: Value) -> Call:
     """`call` with other lowered arguments."""
-    return Call(
-        node=call.node,
-        target=call.target,
-        arguments={**call.arguments, **changed},
-        fakes=call.fakes,
-        result=call.result,
-    )
+    return replace(call, arguments={**call.arguments, **changed})
 
 
 def _pad(builder: Builder, call: Call) -> Value:
@@ -154,6 +150,24 @@ def _triangle(keeps: Callable[[Scalar, Scalar], Scalar]) -> Callable[[Builder, C
             return select(kept, builder.read(value, point), const(0, value.dtype))
 
         return builder.pointwise(value.shape, call.dtype, call.device, body, strides=call.strides(builder))
+
+    return lower
+
+
+def _replaced(computed: Lower) -> Lower:
+    """A part of a tensor is replaced: where it lies, if that is decided, else as `computed` says."""
+
+    def lower(builder: Builder, call: Call) -> Value:
+        value, source = call.tensor("self"), call.tensor("src")
+        part = replaced_part(call.target, value, call.arguments, source.shape)
+        if same_place(source, part) and call.updates.is_taken(value):
+            # it was written there before
+            return value
+        empty = any(as_int(extent) == 0 for extent in part.shape)
+        if empty or source.device != value.device or not call.updates.by_part(call.node, value, part):
+            return computed(builder, call)
+        store(builder, part, source)
+        return builder.current(value)
 
     return lower
 
@@ -267,9 +281,9 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(overloads("roll"), _roll),
     Rule(overloads("tril"), _triangle(le)),
     Rule(overloads("triu"), _triangle(ge)),
-    Rule(overloads("slice_scatter"), _slice_scatter),
-    Rule(overloads("select_scatter"), _select_scatter),
-    Rule(overloads("diagonal_scatter"), _diagonal_scatter),
+    Rule(overloads("slice_scatter"), _replaced(_slice_scatter)),
+    Rule(overloads("select_scatter"), _replaced(_select_scatter)),
+    Rule(overloads("diagonal_scatter"), _replaced(_diagonal_scatter)),
     Rule(overloads("as_strided_scatter"), _as_strided_scatter),
     Rule(overloads("where.self where.ScalarSelf where.ScalarOther where.Scalar"), _where),
     Rule(overloads("masked_fill.Scalar masked_fill.Tensor"), _masked_fill),

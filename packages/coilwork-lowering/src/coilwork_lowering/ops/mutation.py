@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from typing import Final
 
-from coilwork_ir.index import Expr, as_int
+from coilwork_ir.index import Expr
 from coilwork_ir.scalar import Scalar
 from coilwork_lowering.builder import Builder
-from coilwork_lowering.ops.elementwise import on_device, overloads
+from coilwork_lowering.ops.elementwise import on_device, overloads, scalar_operand
+from coilwork_lowering.parts import may_overlap, same_place
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import to_dtype
 from coilwork_lowering.values import TensorValue, Value, is_whole
 
 
 def _copy_into(builder: Builder, call: Call) -> Value:
-    """The new contents go straight into the old memory when they are laid over a whole buffer."""
+    """The new contents go straight into the old memory when they are laid over a whole buffer, where updates in place are already."""
     old = builder.current(call.tensor("self"))
     if not is_whole(old):
         raise NotLowered("a copy into part of a buffer")
-    return write_into(builder, old, call.tensor("src"))
+    source = call.tensor("src")
+    if same_place(source, old):
+        return old
+    return write_into(builder, old, source)
 
 
 def write_into(builder: Builder, old: TensorValue, source: TensorValue) -> TensorValue:
@@ -29,34 +33,17 @@ def write_into(builder: Builder, old: TensorValue, source: TensorValue) -> Tenso
     def body(point: tuple[Expr, ...]) -> Scalar:
         return to_dtype(builder.read_broadcast(moved, point), old.dtype)
 
-    if _overlaps(old):
+    if may_overlap(old.shape, old.buffer.strides):
         raise NotLowered("a copy into overlapping memory")
     return builder.pointwise(old.shape, old.dtype, old.device, body, into=old.buffer)
 
 
-def _overlaps(old: TensorValue) -> bool:
-    """Whether elements share memory, as far as strides are known: what one writes, a fused kernel may read as another."""
-    reach = 0
-    pairs = [(as_int(step), as_int(size)) for step, size in zip(old.buffer.strides, old.shape, strict=True)]
-    if any(step == 0 and size != 1 for step, size in pairs):
-        return True
-    known = sorted(
-        (step, size) for step, size in pairs if step is not None and size is not None and size != 1
-    )
-    for step, size in known:
-        if step <= reach:
-            return True
-        reach += step * (size - 1)
-    return False
-
-
 def _copy(builder: Builder, call: Call) -> Value:
     (source,) = on_device(builder, [call["src"]], call.device)
-    assert isinstance(source, TensorValue)
     dtype = call.dtype
 
     def body(point: tuple[Expr, ...]) -> Scalar:
-        return to_dtype(builder.read_broadcast(source, point), dtype)
+        return scalar_operand(builder, source, point, dtype)
 
     return builder.pointwise(call.shape(builder), dtype, call.device, body, strides=call.strides(builder))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from coilwork_ir.dtypes import DType
@@ -31,7 +32,6 @@ from coilwork_lowering.values import (
     Value,
     coordinate_symbols,
     is_whole,
-    whole,
 )
 
 
@@ -45,7 +45,7 @@ def scatter_into(
     mode: StoreMode,
     checks: Callable[[tuple[Expr, ...]], Sequence[Check]],
 ) -> TensorValue:
-    """Append a scatter over `shape` that takes over the memory of the whole buffer `old`."""
+    """Append a scatter over `shape` into `old`, coordinates of which `index` gives; `old` as it is then."""
     point = coordinate_symbols("i", shape)
     positions = tuple(simplified(s) for s in indirect(point))
     source = simplified(value(point))
@@ -57,7 +57,7 @@ def scatter_into(
             output=output,
             into=old.buffer.name,
             ranges=node_ranges("i", shape),
-            index=tuple(index(point)),
+            index=tuple(index(point)) if is_whole(old) else old.at(index(point)),
             indirect=positions,
             value=source,
             mode=mode,
@@ -66,7 +66,7 @@ def scatter_into(
         )
     )
     builder.overwrite(old.buffer.name, output)
-    return whole(output)
+    return replace(old, buffer=output)
 
 
 def store_mode(call: Call, accumulate: bool) -> StoreMode:
@@ -119,8 +119,10 @@ def _index_put(builder: Builder, call: Call) -> Value:
 
 
 def _destination(builder: Builder, call: Call, value: TensorValue) -> TensorValue:
-    """A copy to scatter into, or the argument's own memory for the in-place operators."""
+    """What is scattered into: the argument's own memory, always for the in-place operators, or a copy."""
     if not in_place(call):
+        if call.updates.by_position(call.node, value):
+            return value
         return builder.copy(value, strides=call.strides(builder))
     current = builder.current(value)
     if not is_whole(current):

@@ -10,10 +10,10 @@ from coilwork_ir.index import Expr, as_expr, as_int, maximum, minimum, provably_
 from coilwork_lowering import view_maps
 from coilwork_lowering.builder import Builder, dtype_of
 from coilwork_lowering.ops.elementwise import overloads
-from coilwork_lowering.placing import begins_with_an_input, kept_offset
+from coilwork_lowering.placing import begins_with_an_input, is_written_into, kept_offset
 from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, as_size, wrap_dim
 from coilwork_lowering.scalar_math import to_dtype
-from coilwork_lowering.values import TensorValue, Value
+from coilwork_lowering.values import TensorValue, Value, layout_of, same_strides
 
 
 def _reshape(builder: Builder, call: Call) -> Value:
@@ -167,7 +167,13 @@ def _view_dtype(builder: Builder, call: Call) -> Value:
 
 
 def _clone(builder: Builder, call: Call) -> Value:
-    return builder.copy(call.tensor("self"), strides=call.strides(builder))
+    value, strides = call.tensor("self"), call.strides(builder)
+    if is_written_into(call.node):
+        layout = layout_of(value)
+        kept = layout is not None and same_strides(value.shape, layout.strides, strides)
+        if kept and call.updates.by_call(call.node, value):
+            return value
+    return builder.copy(value, strides=strides)
 
 
 def _to_copy(builder: Builder, call: Call) -> Value:

@@ -1,0 +1,278 @@
+"""Which memory an update may overwrite, instead of a copy of it.
+
+AOTAutograd makes of `x[i] = v` a tensor of its own: the old one, copied, with other contents in a part. Where nobody reads
+the old contents afterwards, the part can be written where the old tensor lies. Readers are looked for by memory, not by
+name: whatever lies in the buffer's memory, a view for instance, is the old contents, too. Of a reader that comes after
+the update it is enough that it replaces what the update writes: then it reads only what is still the same. So do the
+scatters that put a written view back into its base, and the `copy_` into an input at the end of a graph.
+
+Memory of inputs belongs to the caller. It may be overwritten only if the graph does so itself, later, as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import fx
+
+from coilwork_ir.index import as_int, product
+from coilwork_ir.loops import Pointwise
+from coilwork_ir.scalar import loads
+from coilwork_lowering.builder import Builder
+from coilwork_lowering.generated import is_computed, is_reduced, is_view
+from coilwork_lowering.origins import operator_name, origin_of
+from coilwork_lowering.parts import REPLACING, covers, is_injective, replaced_part, same_place
+from coilwork_lowering.placing import natural_owner
+from coilwork_lowering.rules import NotLowered
+from coilwork_lowering.torch_compat import Overload, schema_of
+from coilwork_lowering.values import NumberValue, TensorValue, Value, is_whole
+
+_COPY: Final = torch.ops.aten.copy_.default
+# A part is stored by a kernel of its own. That pays where at least so many bytes are not moved: what a launch's time is worth.
+_LAUNCH_BYTES_CPU: Final = 1 << 15
+_LAUNCH_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """What was decided for one update, the call `node` at `place`: why `memory` is not overwritten; empty if it is."""
+
+    node: str
+    place: str
+    memory: str
+    reason: str
+
+    @property
+    def text(self) -> str:
+        """One line."""
+        done = (
+            f"is a tensor beside %{self.memory}: {self.reason}"
+            if self.reason
+            else f"overwrites %{self.memory}"
+        )
+        return f"%{self.node} {done}    # {self.place}"
+
+
+class Overwriting:
+    """What lies in which memory while a graph is lowered, and who reads it later.
+
+    `values` are the nodes lowered so far; `decided` is a log.
+    """
+
+    def __init__(self, graph: fx.Graph, values: Mapping[fx.Node, Value], builder: Builder) -> None:
+        self._position = {node: k for k, node in enumerate(graph.nodes)}
+        self._values = values
+        self._builder = builder
+        self._tenants: dict[str, list[fx.Node]] = {}
+        self._inputs: dict[str, fx.Node] = {}
+        self._stored: dict[fx.Node, bool] = {}
+        # memory that was overwritten, and the node whose memory it is by rights
+        self._taken: set[str] = set()
+        self._owners: dict[str, fx.Node] = {}
+        self.decided: list[Update] = []
+
+    def note(self, node: fx.Node) -> None:
+        """`node` was lowered."""
+        for root in dict.fromkeys(map(self._builder.root, _buffers(self._values[node]))):
+            self._tenants.setdefault(root, []).append(node)
+            if node.op in ("placeholder", "get_attr"):
+                self._inputs[root] = self._owners[root] = node
+
+    def by_position(self, node: fx.Node, target: TensorValue) -> bool:
+        """Whether `node`, which stores somewhere in `target`, may overwrite it; else it overwrites a copy.
+
+        A copy of what a kernel computes costs nothing, and a part of that need not lie in memory.
+        """
+        computed = "" if self._is_in_memory(target) or is_bijective(target) else "a kernel computes it"
+        return self._decide(node, target, target, computed)
+
+    def by_part(self, node: fx.Node, target: TensorValue, part: TensorValue) -> bool:
+        """Whether `node`, which replaces `part` of `target`, should overwrite it; else all of it is computed, by whoever reads it."""
+        reason = ""
+        if not self._is_in_memory(target):
+            reason = "a kernel computes it"
+        elif self._builder.root(target.buffer.name) not in self._inputs and not self._is_stored(node):
+            reason = "kernels read it"
+        elif not _saves_a_launch(target, part):
+            reason = "few bytes"
+        return self._decide(node, target, part, reason)
+
+    def by_call(self, node: fx.Node, target: TensorValue) -> bool:
+        """Whether `node`, a copy of `target` that an operator will write into, may be `target`."""
+        return self._decide(node, target, target, "")
+
+    def displaced_by(self, node: fx.Node) -> tuple[fx.Node, ...]:
+        """What lies in memory that `node`, a `copy_` into an input, overwrites as a whole, and is read later all the same.
+
+        An update lies there, by one of these decisions, as long as it is the input's newest contents.
+        """
+        if node.target is not _COPY:
+            return ()
+        old, new = (
+            self._values.get(given) if isinstance(given, fx.Node) else None for given in node.args[:2]
+        )
+        if not isinstance(old, TensorValue) or not self.is_taken(old):
+            return ()
+        if isinstance(new, TensorValue) and same_place(
+            self._builder.current(old), self._builder.current(new)
+        ):
+            return ()
+        root = self._builder.root(old.buffer.name)
+        found = dict.fromkeys(tenant for tenant, _ in self._later_readers(root, node))
+        return tuple(tenant for tenant in found if natural_owner(tenant) is not node.args[0])
+
+    def is_taken(self, value: TensorValue) -> bool:
+        """Whether `value` lies in memory that was overwritten by such a decision."""
+        return self._builder.root(value.buffer.name) in self._taken
+
+    def may_return(self, node: fx.Node, value: TensorValue) -> bool:
+        """Whether a result `node` of the graph may lie where `value` does: alone, or with those that share memory by rights."""
+        if not self.is_taken(value):
+            return True
+        owner = natural_owner(node)
+        return self._owners.setdefault(self._builder.root(value.buffer.name), owner) is owner
+
+    def _decide(self, node: fx.Node, target: TensorValue, part: TensorValue, reason: str) -> bool:
+        reason = reason or self._refusal(node, target, part)
+        memory = self._builder.root(target.buffer.name)
+        place = str(origin_of(node))
+        self.decided.append(Update(node=node.name, place=place, memory=memory, reason=reason))
+        if not reason:
+            self._taken.add(memory)
+        return not reason
+
+    def _refusal(self, node: fx.Node, target: TensorValue, part: TensorValue) -> str:
+        """Why `part` of `target` must not be overwritten at `node`; empty if it may."""
+        builder = self._builder
+        if not builder.options.updates_in_place:
+            return "by option"
+        root = builder.root(target.buffer.name)
+        given = self._inputs.get(root)
+        if given is not None and not self._is_overwritten_later(given, node):
+            return "it is an input's memory"
+        if not builder.owns_memory(target.buffer) or not is_injective(target):
+            return "its elements may share memory"
+        for tenant, reader in self._later_readers(root, node):
+            if not self._replaces(reader, tenant, self._values[tenant], part):
+                return f"%{tenant.name} is read by %{reader.name}"
+        return ""
+
+    def _is_overwritten_later(self, given: fx.Node, node: fx.Node) -> bool:
+        return any(
+            user.target is _COPY and user.args[0] is given and self._is_later(user, node)
+            for user in given.users
+        )
+
+    def _is_later(self, user: fx.Node, node: fx.Node) -> bool:
+        return self._position[user] > self._position[node]
+
+    def _later_readers(self, root: str, node: fx.Node) -> Iterator[tuple[fx.Node, fx.Node]]:
+        """Tenants of the memory, and who reads them after `node`. Others are forgotten."""
+        found = [
+            (tenant, [user for user in tenant.users if self._is_later(user, node)])
+            for tenant in self._tenants[root]
+        ]
+        self._tenants[root] = [tenant for tenant, later in found if later]
+        for tenant, later in found:
+            for user in later:
+                yield tenant, user
+
+    def _replaces(self, reader: fx.Node, tenant: fx.Node, value: Value, part: TensorValue) -> bool:
+        """Whether `reader` puts something else in the place of `part`, and reads nothing of it. `value` is the tenant's."""
+        if not isinstance(value, TensorValue) or reader.args[0] is not tenant or reader.kwargs:
+            return False
+        name = operator_name(reader)
+        value = self._builder.current(value)
+        if is_view(reader):
+            # made again to put back what was written into the first: it has the same users' right
+            first = next(
+                (user for user in tenant.users if user in self._values and _is_same_call(user, reader)), None
+            )
+            return first is not None and all(
+                self._replaces(user, reader, self._values[first], part) for user in reader.users
+            )
+        if (reader.target is not _COPY and name not in REPLACING) or value.buffer.name != part.buffer.name:
+            return False
+        source = reader.args[1]
+        if not isinstance(source, fx.Node) or source is tenant:
+            return False
+        if reader.target is _COPY:
+            return is_whole(value)
+        try:
+            shape = self._builder.sizes.exprs(source.meta["val"].shape)
+            return covers(replaced_part(name, value, self._arguments(reader), shape), part)
+        except NotLowered:
+            return False
+
+    def _arguments(self, node: fx.Node) -> dict[str, Value]:
+        """Sizes and numbers among the arguments of `node`, by the schema's names.
+
+        Raises:
+            NotLowered: one of them is computed later.
+        """
+        assert isinstance(node.target, Overload)
+        found: dict[str, Value] = {}
+        for position, formal in enumerate(schema_of(node.target).arguments[2:], start=2):
+            given = node.args[position] if position < len(node.args) else formal.default_value
+            if isinstance(given, fx.Node):
+                if given not in self._values:
+                    raise NotLowered("a size that is computed later")
+                found[formal.name] = self._values[given]
+            elif given is None or isinstance(given, int):
+                found[formal.name] = given
+            else:
+                raise NotLowered(f"an argument {given!r}")
+        return found
+
+    def _is_in_memory(self, target: TensorValue) -> bool:
+        """Whether `target` lies in memory in any case: a kernel's pointwise results need not."""
+        return not isinstance(self._builder.definer(target.buffer), Pointwise)
+
+    def _is_stored(self, node: fx.Node) -> bool:
+        """Whether `node`, or what it becomes by further replacements, is needed in memory."""
+        chain = [node]
+        while (last := chain[-1]) not in self._stored:
+            kept = [user for user in last.users if not (is_computed(user) or is_reduced(user))]
+            onward = [
+                user for user in last.users if operator_name(user) in REPLACING and user.args[0] is last
+            ]
+            if kept or not onward:
+                self._stored[last] = bool(kept)
+            else:
+                chain.append(onward[0])
+        for link in chain:
+            self._stored[link] = self._stored[chain[-1]]
+        return self._stored[node]
+
+
+def _is_same_call(a: fx.Node, b: fx.Node) -> bool:
+    return a.target is b.target and a.args == b.args and a.kwargs == b.kwargs
+
+
+def is_bijective(value: TensorValue) -> bool:
+    """Whether `value` is all elements of its buffer, as far as the counts tell."""
+    return is_whole(value) or product(value.shape) == product(value.buffer.shape)
+
+
+def _saves_a_launch(target: TensorValue, part: TensorValue) -> bool:
+    """Whether the rest of `target`, read and written, takes longer than one more launch. Sizes that nobody knows are large."""
+    kept = as_int(product(target.shape) - product(part.shape))
+    limit = _LAUNCH_BYTES_CPU if target.device.startswith("cpu") else _LAUNCH_BYTES
+    return kept is None or 2 * kept * target.dtype.itemsize >= limit
+
+
+def _buffers(value: Value) -> Iterator[str]:
+    """Names of the buffers that `value` reads."""
+    match value:
+        case TensorValue():
+            yield value.buffer.name
+        case NumberValue(scalar):
+            yield from (access.buffer for access in loads((scalar,)))
+        case tuple():
+            for item in value:
+                yield from _buffers(item)
+        case _:
+            return
