@@ -39,7 +39,7 @@ REASONS: Final = {
     ),
     "numbers at random, whose generator is eager's": "aten.randperm prims.normal prims.uniform",
     "tokens, writes to operands and results in given memory, which tracing takes apart": (
-        "prims._make_token prims._sink_tokens prims.copy_to prims.resize aten.atan2.out"
+        "prims._make_token prims._sink_tokens prims.copy_to prims.resize aten.resize_ aten.atan2.out"
     ),
     "eager has no kernel to be compared with": "prims.xor_sum",
 }
@@ -91,11 +91,12 @@ def core_section() -> str:
 
 
 def _overloads(namespace: Any) -> Iterator[Overload]:
-    for name in sorted(dir(namespace)):
-        packet = getattr(namespace, name)
-        if isinstance(packet, torch._ops.OpOverloadPacket):
-            for overload in sorted(packet.overloads()):
-                yield getattr(packet, overload)
+    """All that are registered; an attribute of the namespace is there only when somebody has asked for it."""
+    for qualified in sorted(torch._C._dispatch_get_all_op_names()):
+        space, _, name = qualified.partition("::")
+        if space == namespace.name:
+            packet, _, overload = name.partition(".")
+            yield getattr(getattr(namespace, packet), overload or "default")
 
 
 def _is_torchs(prim: Overload) -> bool:
