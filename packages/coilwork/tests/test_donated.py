@@ -50,7 +50,9 @@ def test_memory_of_any_size_is_whole_where_its_strides_say_so() -> None:
     with FakeTensorMode(shape_env=environment) as mode:
         value = mode.from_tensor(
             torch.empty(6, 4, 8),
-            symbolic_context=StatelessSymbolicContext([DimDynamic.DYNAMIC, DimDynamic.DYNAMIC, DimDynamic.STATIC]),
+            symbolic_context=StatelessSymbolicContext(
+                [DimDynamic.DYNAMIC, DimDynamic.DYNAMIC, DimDynamic.STATIC]
+            ),
         )
         assert donated.is_whole(value)
         assert donated.is_whole(value.transpose(0, 2))
