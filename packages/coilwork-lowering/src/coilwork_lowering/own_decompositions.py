@@ -25,6 +25,9 @@ def own_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Cal
     return {
         aten.index_add.default: _index_add(table[aten.index_add.default]),
         aten.log_sigmoid_forward.default: _log_sigmoid(table[aten.log_sigmoid_forward.default]),
+        aten.smooth_l1_loss_backward.default: _smooth_l1_loss_backward(
+            table[aten.smooth_l1_loss_backward.default]
+        ),
         aten.take.default: _take,
         aten.angle.default: _angle,
         aten.as_strided_copy.default: _as_strided_copy,
@@ -53,6 +56,18 @@ def _log_sigmoid(theirs: Callable[..., Any]) -> Callable[..., Any]:
         return theirs(value.contiguous() if value.device.type == "cpu" else value)
 
     return log_sigmoid_forward
+
+
+def _smooth_l1_loss_backward(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    def smooth_l1_loss_backward(
+        gradient: torch.Tensor, value: torch.Tensor, target: torch.Tensor, reduction: int, beta: float
+    ) -> torch.Tensor:
+        """NaN where the distance is NaN. Torch's own takes the sign of that, which is 0."""
+        distance = value - target
+        found = theirs(gradient, value, target, reduction, beta)
+        return torch.where(torch.isnan(distance), distance, found)
+
+    return smooth_l1_loss_backward
 
 
 def _zeros(size: Sequence[int], *, dtype: Any = None, device: Any = None, **_: Any) -> torch.Tensor:
