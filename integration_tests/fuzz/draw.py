@@ -182,7 +182,7 @@ class Draw:
             if not self._fits(self._native[name], self._wide[name]):
                 raise NoValueError(f"{name} is too large, or of another form in float64")
         rounded = any(not self.exact(name) for name in step.reads)
-        rounded |= any(not same_numbers(self._native[name], self._wide[name]) for name in changed)
+        rounded |= any(_is_rounded(self._native[name], self._wide[name]) for name in changed)
         if rounded:
             self._rounded |= {_storage(self._native[name]) for name in changed}
 
@@ -213,6 +213,13 @@ def same_numbers(native: Tensor, wide: Tensor) -> bool:
     if not native.is_floating_point():
         return torch.equal(native, wide)
     return torch.equal(torch.nan_to_num(native.double(), 7.77e77), torch.nan_to_num(wide.double(), 7.77e77))
+
+
+def _is_rounded(native: Tensor, wide: Tensor) -> bool:
+    """Whether float64 gives other numbers. In float64 itself: whether there are some that need more digits than float32 has."""
+    if native.dtype is torch.float64:
+        return not same_numbers(native.float(), native)
+    return not same_numbers(native, wide)
 
 
 def _storage(value: Tensor) -> int:
