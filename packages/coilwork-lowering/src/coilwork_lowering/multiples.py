@@ -30,9 +30,7 @@ def residue(name: sympy.Symbol, multiples: Iterable[tuple[sympy.Basic, sympy.Bas
         if found is None or modulus * found[0] > LARGEST_MODULUS:
             continue
         fitting = (
-            value
-            for value in range(remainder, modulus * found[0], modulus)
-            if value % found[0] == found[1]
+            value for value in range(remainder, modulus * found[0], modulus) if value % found[0] == found[1]
         )
         value = next(fitting, None)
         if value is not None:

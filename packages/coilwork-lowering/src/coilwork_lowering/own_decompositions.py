@@ -22,12 +22,11 @@ def own_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Cal
     """What replaces entries of `table`, torch's own."""
     aten = torch.ops.aten
     linspace = _linspace(table[aten.linspace.default])
+    smooth_l1 = aten.smooth_l1_loss_backward.default
+    table = {**table, smooth_l1: _smooth_l1_loss_backward(table[smooth_l1])}
     return {
         aten.index_add.default: _index_add(table[aten.index_add.default]),
         aten.log_sigmoid_forward.default: _log_sigmoid(table[aten.log_sigmoid_forward.default]),
-        aten.smooth_l1_loss_backward.default: _smooth_l1_loss_backward(
-            table[aten.smooth_l1_loss_backward.default]
-        ),
         aten.take.default: _take,
         aten.angle.default: _angle,
         aten.as_strided_copy.default: _as_strided_copy,
