@@ -121,10 +121,27 @@ def test_a_donated_input_is_taken_over_and_not_counted() -> None:
     assert count(kept, Alloc) == 1
 
 
-def test_a_donated_input_with_gaps_is_left_alone() -> None:
-    text = POINTWISE.replace("input %x: f32[256]", "input %x: f32[256]{2}")
-    scheduled = schedule(parse_graph(text), CPU, ScheduleOptions(fuse=True, inline=True))
+PADDED = """
+graph @padded {
+  input %x: f32[8, 30]{32, 1}
+  %y: f32[8, 30]{32, 1} = pointwise [i0: 8, i1: 30] {
+    t0 = load %x[i0, i1] : f32
+    t1 = exp(t0)
+    yield t1
+  }
+  return (%y)
+}
+"""
+
+
+def test_a_donated_input_with_gaps_is_taken_over_by_what_has_the_same() -> None:
+    scheduled = schedule(parse_graph(PADDED), CPU, ScheduleOptions(fuse=True, inline=True))
     program = plan(scheduled, PlanOptions(donated_inputs=("x",)))
+    assert [i.source for i in program.instructions if isinstance(i, Reinterpret)] == ["x"]
+    dense = parse_graph(PADDED.replace("%y: f32[8, 30]{32, 1}", "%y: f32[8, 30]"))
+    program = plan(
+        schedule(dense, CPU, ScheduleOptions(fuse=True, inline=True)), PlanOptions(donated_inputs=("x",))
+    )
     assert count(program, Alloc) == 1
 
 

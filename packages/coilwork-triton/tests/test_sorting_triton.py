@@ -29,11 +29,11 @@ def drawn(count: int, dtype: DType) -> torch.Tensor:
     return x.to(torch_dtype(dtype))
 
 
-def agrees(engine: TritonProcess, kernel: Kernel) -> None:
-    """Every candidate gives what the interpreter of the IR gives."""
+def agrees(engine: TritonProcess, kernel: Kernel, operand: torch.Tensor | None = None) -> None:
+    """Every candidate gives what the interpreter of the IR gives, for `operand` or else for numbers at random."""
     source = TritonCodegen().emit(kernel, target("sm_90"), {})
     tensors = {
-        a.name: drawn(int(repr(a.span)), a.dtype)
+        a.name: (drawn(int(repr(a.span)), a.dtype) if operand is None else operand.flatten())
         if a.role == "in"
         else torch.zeros(int(repr(a.span)), dtype=torch_dtype(a.dtype))
         for a in kernel.args
@@ -67,6 +67,29 @@ def test_lengths(engine: TritonProcess, length: int) -> None:
 def test_first_elements(engine: TritonProcess, rows: int, length: int, first: int) -> None:
     agrees(engine, sorted_rows(rows, length, BF16, first=first, descending=True))
     agrees(engine, sorted_rows(rows, length, F32, first=first))
+
+
+@pytest.mark.parametrize("order", ["random", "rising", "falling", "equal", "few threads"])
+def test_first_elements_of_what_threads_keep(engine: TritonProcess, order: str) -> None:
+    """Also where a thread has more of the first elements than it keeps."""
+    kernel = sorted_rows(2, 2000, BF16, first=24)
+    meta = dict(TritonCodegen().emit(kernel, target("sm_90"), {}).configs[0].meta)
+    assert meta["SORT_KEPT"] > 0
+    length = meta["R0_BLOCK"]
+    rows = torch.stack([torch.randperm(2000, generator=torch.Generator().manual_seed(k)) for k in range(2)])
+    if order == "rising":
+        rows[1] = torch.arange(2000)
+    elif order == "falling":
+        rows[1] = torch.arange(2000).flip(0)
+    elif order == "equal":
+        rows[1] = 5
+    elif order == "few threads":
+        # all first elements are one thread's
+        width, threads = meta["SORT_WIDTH"], meta["SORT_THREADS"]
+        mine = (torch.arange(2000) // width) % threads == 3
+        assert mine.sum() > meta["SORT_KEPT"] and length >= 2000
+        rows[1] = torch.where(mine, rows[1] % 7, 100 + rows[1])
+    agrees(engine, kernel, rows.bfloat16())
 
 
 def test_columns(engine: TritonProcess) -> None:

@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from coilwork import donated
 from coilwork.backend import backend
 from coilwork.donated import unshared
+from coilwork_lowering.layout import OWN_PADDING
 
 
 def test_views_of_one_memory_are_not_given_away() -> None:
@@ -27,6 +30,34 @@ def test_memory_that_starts_anywhere_is_not_given_away(monkeypatch: pytest.Monke
     graph.output(())
     monkeypatch.setattr(donated, "donated_input_positions", lambda: (0, 1, 2))
     assert donated.donated_inputs(torch.fx.GraphModule({}, graph)) == (0,)
+
+
+def test_memory_with_gaps_is_given_away_only_where_they_are_padding_of_ours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    graph = torch.fx.Graph()
+    for name in ("woven", "padded"):
+        graph.placeholder(name).meta["val"] = torch.empty_strided((4, 30), (32, 1))
+    for node in graph.find_nodes(op="placeholder", target="padded"):
+        node.meta[OWN_PADDING] = True
+    graph.output(())
+    monkeypatch.setattr(donated, "donated_input_positions", lambda: (0, 1))
+    assert donated.donated_inputs(torch.fx.GraphModule({}, graph)) == (1,)
+
+
+def test_memory_of_any_size_is_whole_where_its_strides_say_so() -> None:
+    environment = ShapeEnv()
+    with FakeTensorMode(shape_env=environment) as mode:
+        value = mode.from_tensor(
+            torch.empty(6, 4, 8),
+            symbolic_context=StatelessSymbolicContext(
+                [DimDynamic.DYNAMIC, DimDynamic.DYNAMIC, DimDynamic.STATIC]
+            ),
+        )
+        assert donated.is_whole(value)
+        assert donated.is_whole(value.transpose(0, 2))
+        assert not donated.is_whole(value[:, :, 1:])
+    assert not environment.guards
 
 
 def loss(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

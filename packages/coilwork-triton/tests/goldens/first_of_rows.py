@@ -88,11 +88,29 @@ def sort_merge(keys, LOG: tl.constexpr, LAST: tl.constexpr):
 
 
 @triton.jit
-def sort_first(
+def sort_least(keys, RUN: tl.constexpr, COUNT: tl.constexpr, LENGTH: tl.constexpr, TURNS: tl.constexpr):
+    # the COUNT least of each LENGTH keys in order: runs of COUNT are sorted; the least of two runs, one rising and one falling,
+    # are the lesser of their elements in pairs (Shanbhag, Pirk and Madden, SIGMOD 2018). Runs of RUN keys are sorted already,
+    # every second one falling; with TURNS, so are the results
+    found = keys
+    for log in tl.static_range(1, 16):
+        if 2**log <= COUNT and 2**log > RUN:
+            found = sort_merge(found, log, False)
+    for half in tl.static_range(1, 16):
+        if 2**half * COUNT <= LENGTH:
+            found = tl.reshape(found, [found.numel // (2 * COUNT), 2, COUNT])
+            found = tl.reshape(tl.min(found, 1), [keys.numel // 2**half])
+            for log in tl.static_range(0, 16):
+                if 2**log == COUNT:
+                    found = sort_merge(found, log, 2**half * COUNT == LENGTH and not TURNS)
+    return found
+
+
+@triton.jit
+def sort_first_of_all(
     keys, LENGTH: tl.constexpr, COUNT: tl.constexpr, THREADS: tl.constexpr, WIDTH: tl.constexpr, SHARE: tl.constexpr
 ):
-    # the COUNT least of each row in order: runs of COUNT are sorted; the least of two runs, one rising and one falling, are
-    # the lesser of their elements in pairs (Shanbhag, Pirk and Madden, SIGMOD 2018). SHARE threads hold a run together.
+    # the COUNT least of each row in order; SHARE threads hold a run together
     narrow: tl.constexpr = WIDTH if WIDTH < COUNT // SHARE else COUNT // SHARE
     deep: tl.constexpr = COUNT // SHARE // narrow
     found = tl.reshape(
@@ -108,16 +126,40 @@ def sort_first(
         ],
     )
     found = tl.reshape(tl.permute(found, [0, 3, 1, 5, 4, 2, 6]), [keys.numel])
-    for log in tl.static_range(1, 16):
-        if 2**log <= COUNT:
-            found = sort_merge(found, log, False)
-    for half in tl.static_range(1, 16):
-        if 2**half * COUNT <= LENGTH:
-            found = tl.reshape(found, [found.numel // (2 * COUNT), 2, COUNT])
-            found = tl.reshape(tl.min(found, 1), [keys.numel // 2**half])
-            for log in tl.static_range(0, 16):
-                if 2**log == COUNT:
-                    found = sort_merge(found, log, 2**half * COUNT == LENGTH)
+    return sort_least(found, 1, COUNT, LENGTH, False)
+
+
+@triton.jit
+def sort_first(
+    keys,
+    LENGTH: tl.constexpr,
+    COUNT: tl.constexpr,
+    THREADS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    SHARE: tl.constexpr,
+    KEPT: tl.constexpr,
+):
+    # the COUNT least of each row in order. They are nearly always among the KEPT least of what each thread holds, which it finds
+    # by itself. They need not be if all that some thread has kept comes before the last one found. Then the whole row is gone
+    # through, unless no more than COUNT of it reach that one
+    if KEPT == 0:
+        found = sort_first_of_all(keys, LENGTH, COUNT, THREADS, WIDTH, SHARE)
+    else:
+        rows: tl.constexpr = keys.numel // LENGTH
+        own: tl.constexpr = LENGTH // THREADS
+        held = tl.reshape(keys, [rows, own // WIDTH, THREADS, WIDTH])
+        held = tl.reshape(tl.permute(held, [0, 2, 1, 3]), [keys.numel])
+        kept = sort_least(held, 1, KEPT, own, True)
+        found = sort_least(kept, KEPT, COUNT, THREADS * KEPT, False)
+        greatest = tl.max(tl.reshape(kept, [rows, THREADS, KEPT]), 2)
+        last = tl.max(tl.reshape(found, [rows, COUNT]), 1, keep_dims=True)
+        again = tl.max(tl.reshape((greatest < last).to(tl.int32), [rows * THREADS]), 0) > 0
+        if rows == 1:
+            if again:
+                reached = tl.reshape(keys, [keys.numel]) <= tl.max(found, 0)
+                again = tl.sum(reached.to(tl.int32), 0) > COUNT
+        if again:
+            found = sort_first_of_all(keys, LENGTH, COUNT, THREADS, WIDTH, SHARE)
     return found
 
 
@@ -131,6 +173,7 @@ def sorted_rows(
     SORT_THREADS: tl.constexpr,
     SORT_WIDTH: tl.constexpr,
     SORT_SHARE: tl.constexpr,
+    SORT_KEPT: tl.constexpr,
 ):
     x0 = tl.program_id(0)
     r0 = tl.arange(0, R0_BLOCK)
@@ -139,11 +182,11 @@ def sorted_rows(
     cmask = c0 < 50
     in0_0 = tl.load(in0 + (x0 * 4000 + r0), rmask)
     keys1 = sort_float_keys(tl.where(rmask, sort_key_float(in0_0, r0, True), 1125899906842624))
-    ordered2 = sort_integer_keys(tl.reshape(sort_first(keys1, R0_BLOCK, 64, SORT_THREADS, SORT_WIDTH, SORT_SHARE), (64,)))
+    ordered2 = sort_integer_keys(tl.reshape(sort_first(keys1, R0_BLOCK, 64, SORT_THREADS, SORT_WIDTH, SORT_SHARE, SORT_KEPT), (64,)))
     value3 = sorted_float(ordered2, tl.float32, True)
     position4 = sorted_position(ordered2)
     tl.store(out0 + (x0 * 50 + c0), value3, cmask)
     tl.store(out1 + (x0 * 50 + c0), position4, cmask)
 # grid 16384
-# try {'XBLOCK': 1, 'R0_BLOCK': 4096, 'SORT_THREADS': 128, 'SORT_WIDTH': 4, 'SORT_SHARE': 8} warps 4
-# try {'XBLOCK': 1, 'R0_BLOCK': 4096, 'SORT_THREADS': 256, 'SORT_WIDTH': 4, 'SORT_SHARE': 8} warps 8
+# try {'XBLOCK': 1, 'R0_BLOCK': 4096, 'SORT_THREADS': 128, 'SORT_WIDTH': 4, 'SORT_SHARE': 8, 'SORT_KEPT': 8} warps 4
+# try {'XBLOCK': 1, 'R0_BLOCK': 4096, 'SORT_THREADS': 256, 'SORT_WIDTH': 4, 'SORT_SHARE': 8, 'SORT_KEPT': 0} warps 8

@@ -26,6 +26,8 @@ from coilwork_lowering.torch_compat import copied_graph, fake_mode_of
 
 UNPADDED: Final = "unpadded_strides"
 """Metadata of a node with padded rows: that its operator, left to allocate its result, makes it dense."""
+OWN_PADDING: Final = "own_padding"
+"""Metadata of a node whose memory, its own or a view's, has rows padded here: nothing else lies between them."""
 
 # Padding is read and written with the rows, about this often, at this many bytes per microsecond.
 _TOUCHES: Final = 3
@@ -142,6 +144,7 @@ class _Padding:
             owner.meta[UNPADDED] = True
             for node, value in values.items():
                 set_value(node, value)
+                node.meta[OWN_PADDING] = True
 
     def judge(self, product: Product) -> None:
         """Pad what `product` needs padded, if all of it can be and that is worth it."""

@@ -58,8 +58,8 @@ class PlanOptions:
         reuse: hand memory on in place and between neighbouring steps. Off, every buffer is allocated and freed.
         check_inputs: emit a `CheckLayout` for each input tensor.
         aligned_inputs: inputs that kernels take to start at multiples of 16 bytes: one that does not is copied first.
-        donated_inputs: inputs that the caller gives away, whose memory no other input shares: it is handed on like the
-            program's own.
+        donated_inputs: inputs that the caller gives away, gaps between their elements included, whose memory nothing else
+            shares: it is handed on like the program's own.
         pools: place buffers that never leave the program in shared blocks.
         pool_slack_bytes: how much higher the peak may be for that.
     """

@@ -41,9 +41,9 @@ class Storage:
     @property
     def reusable(self) -> bool:
         """Other buffers may have the memory when this one is dead."""
-        # an operator may have woven results with gaps into each other, and so may the caller
-        return self.owner == "planned" or (
-            self.owner in ("fresh", "donated") and self.root.span is product(self.root.shape)
+        # an operator may have woven results with gaps into each other
+        return self.owner in ("planned", "donated") or (
+            self.owner == "fresh" and self.root.span is product(self.root.shape)
         )
 
     @property

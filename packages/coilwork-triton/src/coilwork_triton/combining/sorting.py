@@ -9,7 +9,7 @@ from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_triton.facts.sort_keys import family, key_bytes
-from coilwork_triton.launch.configs import SORT_SHARE, SORT_THREADS, SORT_WIDTH
+from coilwork_triton.launch.configs import SORT_KEPT, SORT_SHARE, SORT_THREADS, SORT_WIDTH
 from coilwork_triton.text.tree import Call, Expression, Name, Number, Tuple, tl, tl_name
 from coilwork_triton.text.types import triton_type
 from coilwork_triton.text.writer import Writer
@@ -54,7 +54,7 @@ def sorted_row(site: SortSite, writer: Writer) -> tuple[Expression, Expression]:
     if site.count is None:
         ordered: Expression = Call(writer.device("sort_rows"), (found, length, *spread))
     else:
-        arguments = (found, length, Number(site.count), *spread, Name(SORT_SHARE))
+        arguments = (found, length, Number(site.count), *spread, Name(SORT_SHARE), Name(SORT_KEPT))
         ordered = tl("reshape", Call(writer.device("sort_first"), arguments), _extents(site.first))
     if wide:
         ordered = Call(writer.device("sort_integer_keys"), (ordered,))

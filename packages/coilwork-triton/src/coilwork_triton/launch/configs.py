@@ -20,6 +20,7 @@ The reasoning, per kind of kernel (measured on an H200; other devices differ in 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -37,10 +38,14 @@ BLOCKS: Final[Mapping[str, str]] = MappingProxyType(
 # Iterations in flight of the loop over walked rows, or over blocks of a long one: one more parameter of such kernels.
 STAGES: Final = "STAGES"
 # How the threads of a program hold a row to sort: so many threads share it, each of them having so many neighbours at a
-# time, and so many of them hold a run of its first elements. Any powers of two are right; these are fast.
+# time, and so many of them hold a run of its first elements. Where it is likely that these are among so many that each thread
+# keeps of its own, that is tried first; 0 for no. Any powers of two are right; these are fast.
 SORT_THREADS: Final = "SORT_THREADS"
 SORT_WIDTH: Final = "SORT_WIDTH"
 SORT_SHARE: Final = "SORT_SHARE"
+SORT_KEPT: Final = "SORT_KEPT"
+# The probability above which it is not tried. Where it fails, all is done again.
+_AGAIN: Final = 0.02
 
 # What a size that is unknown at compile time is taken to be.
 UNKNOWN_EXTENT: Final = 1024
@@ -260,7 +265,9 @@ def _sorting(facts: Facts, target: Target) -> list[Config]:
             along = max(1, min(threads, row // width))
         meta = (*one.meta, (SORT_THREADS, along), (SORT_WIDTH, width))
         if facts.first:
-            meta = (*meta, (SORT_SHARE, _share(facts.first, row // along, along)))
+            share = _share(facts.first, row // along, along)
+            kept = 0 if across else _kept(facts.first, row // along, along)
+            meta = (*meta, (SORT_SHARE, share), (SORT_KEPT, kept))
         found.append(replace(one, meta=meta))
     return found
 
@@ -274,6 +281,22 @@ def _share(count: int, own: int, threads: int) -> int:
     """Threads that hold a run of `count` elements of a row, of which each of `threads` has `own`."""
     share = 1 << ((count.bit_length() - 1) // 2)
     return min(max(share, count // own), threads, count)
+
+
+def _kept(count: int, own: int, threads: int) -> int:
+    """How many each of `threads` keeps of its `own` elements of a row, so that the first `count` of the row are likely among them.
+
+    0 if that is not far fewer than it has. Where the first ones lie is taken to be random, so that a thread has k of them with the
+    probability that Poisson's distribution gives.
+    """
+    mean = count / threads
+    kept = 4
+    while 4 * kept <= own:
+        fewer = sum(mean**k / math.factorial(k) for k in range(kept)) * math.exp(-mean)
+        if threads * (1 - fewer) < _AGAIN and threads * kept >= 2 * count:
+            return kept
+        kept *= 2
+    return 0
 
 
 def _walked(facts: Facts, target: Target) -> list[Config]:
