@@ -203,8 +203,8 @@ class _Lowering:
             return whole(buffer)
         if isinstance(fake, torch.SymInt):
             name = plain_symbol(fake)
-            given = None if name is None else self.sizes.symbol(name, shape_env_of(fake))
-            self.inputs.append(_unused_symbol(node.name) if given is None else given)
+            passed = None if name is None else self.sizes.symbol(name, shape_env_of(fake))
+            self.inputs.append(_unused_symbol(node.name) if passed is None else passed)
             return self.sizes.expr(fake)
         if isinstance(fake, int):
             self.inputs.append(_unused_symbol(node.name))
