@@ -23,7 +23,11 @@ SPREAD_FACTOR = 4.0
 FLOOR_ULPS = 32.0
 FLOOR_FLOAT64 = 1e-13
 # Inside of these a mean is rounded, or not: equal numbers may be apart by that, where eager's recurrence finds nothing.
-SPREADS = ("aten::std", "aten::var", "aten::std_mean", "aten::var_mean")
+# So is the sum inside of a logarithm of it, which may be anything near 0.
+SPREADS = (
+    *("aten::std", "aten::var", "aten::std_mean", "aten::var_mean"),
+    *("aten::logaddexp", "aten::logaddexp2", "aten::logsumexp", "aten::logcumsumexp"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
