@@ -167,6 +167,94 @@ def product_kernel() -> TritonKernel:
     )
 
 
+JOINED_TRITON = """
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def then(a, b, c, d):
+    # t * a + b, then * c + d: associative, and the order of operands matters
+    return a * c, b * c + d
+
+
+@triton.jit
+def joined(a, b, reduced, kept, whole, scanned, M: tl.constexpr, N: tl.constexpr, AXIS: tl.constexpr, BACKWARDS: tl.constexpr):
+    at = tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :]
+    pair = (tl.load(a + at), tl.load(b + at))
+    rest: tl.constexpr = N if AXIS == 0 else M
+    u, v = tl.reduce(pair, AXIS, then)
+    tl.store(reduced + tl.arange(0, rest), u)
+    tl.store(reduced + rest + tl.arange(0, rest), v)
+    u, v = tl.reduce(pair, AXIS, then, keep_dims=True)
+    line = tl.expand_dims(tl.arange(0, rest), AXIS)
+    tl.store(kept + line, u)
+    tl.store(kept + rest + line, v)
+    u, v = tl.reduce(pair, None, then)
+    tl.store(whole, u)
+    tl.store(whole + 1, v)
+    u, v = tl.associative_scan(pair, AXIS, then, reverse=BACKWARDS)
+    tl.store(scanned + at, u)
+    tl.store(scanned + M * N + at, v)
+"""
+
+
+def joined_kernel(rows: int, columns: int, axis: int, *, backwards: bool) -> TritonKernel:
+    """Functions `t -> t * a + b` with `a` and `b` from two integer matrices, applied one after the other along `axis`.
+
+    `reduced` and `kept` are the functions of whole lines, `whole` that of all elements, `scanned` those so far, from the other end
+    if `backwards`. Of each, all factors come before all constants.
+    """
+    meta = {"M": rows, "N": columns, "AXIS": axis, "BACKWARDS": backwards}
+    return TritonKernel(
+        name="joined",
+        source=JOINED_TRITON,
+        entry="joined",
+        args=("*in:i64", "*in:i64", "*out:i64", "*out:i64", "*out:i64", "*out:i64"),
+        arg_names=("a", "b", "reduced", "kept", "whole", "scanned"),
+        grid=("1",),
+        configs=({**meta, "num_warps": 1, "num_stages": 1},),
+        target="sm_90",
+    )
+
+
+MOMENTS_TRITON = """
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def both(n, mean, squares, m, other, more):
+    total = n + m
+    delta = other - mean
+    share = m / total
+    return total, mean + delta * share, squares + more + delta * delta * n * share
+
+
+@triton.jit
+def moments(a, b, N: tl.constexpr):
+    x = tl.load(a + tl.arange(0, N))
+    n, mean, squares = tl.reduce((tl.full([N], 1.0, tl.float32), x, tl.zeros([N], tl.float32)), 0, both)
+    tl.store(b, n)
+    tl.store(b + 1, mean)
+    tl.store(b + 2, squares / n)
+"""
+
+
+def moments_kernel(count: int) -> TritonKernel:
+    """`b` is the number, the mean and the variance of `count` floats `a`, joined as of disjoint sets (Chan et al.)."""
+    return TritonKernel(
+        name="moments",
+        source=MOMENTS_TRITON,
+        entry="moments",
+        args=("*in:f32", "*out:f32"),
+        arg_names=("a", "b"),
+        grid=("1",),
+        configs=({"N": count, "num_warps": 1, "num_stages": 1},),
+        target="sm_90",
+    )
+
+
 def module_text(spec: CppKernel | TritonKernel) -> str:
     """A generated module around a doubling kernel: input x of 8 floats, plus a constant; output `2 * x + c`."""
     kind = type(spec).__name__

@@ -92,3 +92,52 @@ def test_matrices_of_bf16_are_multiplied_as_numbers() -> None:
         torch.testing.assert_close(c, a.float() @ b.float())
     """
     assert run_interpreted(code) == ""
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("backwards", [False, True])
+def test_joined_operands_are_combined_in_order(axis: int, backwards: bool) -> None:
+    code = f"""
+        import functools, itertools
+        import torch
+        from runtime_sample_kernels import joined_kernel
+        from coilwork_runtime import Builder
+
+        axis, backwards = {axis}, {backwards}
+        then = lambda f, g: (f[0] * g[0], f[1] * g[0] + g[1])
+        flat = lambda pairs: [x for part in zip(*pairs) for x in part]
+        for rows, columns in ((1, 1), (1, 2), (8, 1), (2, 16), (16, 4)):
+            a = torch.randint(0, 2, (rows, columns)) * 2 - 1
+            b = torch.randint(-9, 10, (rows, columns))
+            along, across = (rows, columns) if axis == 0 else (columns, rows)
+            outs = [torch.zeros(2 * n, dtype=torch.int64) for n in (across, across, 1, rows * columns)]
+            kernel = joined_kernel(rows, columns, axis, backwards=backwards)
+            Builder().build([kernel])["joined"](a, b, *outs)
+
+            pairs = torch.stack((a, b), -1)
+            lines = [[tuple(f) for f in line] for line in pairs.transpose(0, 1 - axis).tolist()]
+            wholes = flat(functools.reduce(then, line) for line in lines)
+            assert outs[0].tolist() == outs[1].tolist() == wholes, (rows, columns)
+            everything = functools.reduce(then, map(tuple, pairs.reshape(-1, 2).tolist()))
+            assert outs[2].tolist() == list(everything), (rows, columns)
+            turn = (lambda x: x[::-1]) if backwards else (lambda x: x)
+            prefixes = [turn(list(itertools.accumulate(turn(line), then))) for line in lines]
+            found = outs[3].reshape(2, rows, columns).permute(1, 2, 0).transpose(0, 1 - axis)
+            assert found.tolist() == [[list(f) for f in line] for line in prefixes], (rows, columns)
+    """
+    assert run_interpreted(code) == ""
+
+
+def test_three_operands_of_floats_are_joined() -> None:
+    code = """
+        import torch
+        from runtime_sample_kernels import moments_kernel
+        from coilwork_runtime import Builder
+        for n in (1, 2, 1024):
+            a, b = torch.randn(n) + 100, torch.zeros(3)
+            Builder().build([moments_kernel(n)])["moments"](a, b)
+            wide = a.double()
+            want = torch.stack((torch.tensor(float(n)).double(), wide.mean(), wide.var(correction=0)))
+            torch.testing.assert_close(b.double(), want, rtol=1e-5, atol=0)
+    """
+    assert run_interpreted(code) == ""

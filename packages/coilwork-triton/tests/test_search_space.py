@@ -45,6 +45,8 @@ RUN = (
     "rows-and-columns",
     "store-box",
 )
+# Plain sums. Of whole numbers, and below 2^24, no addition is rounded: however a configuration groups them, they are the same to the bit.
+SUMS = ("row-sum", "scan")
 # The interpreter combines lanes one by one.
 FEW_POINTS = 64
 MOST_INTERPRETED = 4
@@ -154,6 +156,9 @@ def points(config: Config) -> int:
 @pytest.mark.parametrize("name", RUN)
 def test_corners_are_right(engine: TritonProcess, name: str) -> None:
     case = next(case for case in CASES if case.name == name)
+    exact: dict[str, float] = {}
+    if name in SUMS:
+        case, exact = replace(case, fills=(("in0", "index"),), limit=100), {"rtol": 0.0, "atol": 0.0}
     if engine.interprets:
         case = replace(case, sizes=case.sizes[:2])
 
@@ -171,7 +176,7 @@ def test_corners_are_right(engine: TritonProcess, name: str) -> None:
         ]
         for found in results:
             for one, first in zip(found, results[0], strict=True):
-                torch.testing.assert_close(one, first, equal_nan=True)
+                torch.testing.assert_close(one, first, equal_nan=True, **exact)
         for mine, changed in zip(tensors, results[0], strict=True):
             mine.copy_(changed)
 

@@ -160,28 +160,31 @@ def _require_no_copies(builder: Builder, value: Value, used: Sequence[Buffer], c
     ]
     for item, buffer in zip(items, used, strict=True):
         if builder.root(item.buffer.name) != builder.root(buffer.name):
-            raise LoweringError(
-                "layout",
-                f"{call.target} writes into argument {name}, which lies in memory otherwise than in eager mode",
-                node=call.node.format_node() or call.node.name,
-                origins=builder.origins,
-                remedy="write into a tensor that owns its memory",
-            )
+            raise _not_writable(builder, call, name, "lies in memory otherwise than in eager mode")
 
 
 def _writable(builder: Builder, value: Value, call: Call, name: str) -> Value:
-    """A tensor whose own memory is to be written: it must not be replaced by a copy."""
+    """A tensor whose own memory is to be written: it must not be replaced by a copy.
+
+    Raises:
+        LoweringError[layout]: its elements have no strides there.
+    """
     items = value if isinstance(value, tuple) else (value,)
     for item in items:
         if isinstance(item, TensorValue) and layout_of(item) is None:
-            raise LoweringError(
-                "layout",
-                f"{call.target} writes into argument {name}, which has no strided layout in its memory",
-                node=call.node.format_node() or call.node.name,
-                origins=builder.origins,
-                remedy="write into a tensor that owns its memory",
-            )
+            raise _not_writable(builder, call, name, "has no strided layout in its memory")
     return value
+
+
+def _not_writable(builder: Builder, call: Call, name: str, reason: str) -> LoweringError:
+    """That `call` can't be given the memory which it writes as argument `name`."""
+    return LoweringError(
+        "layout",
+        f"{call.target} writes into argument {name}, which {reason}",
+        node=call.node.format_node() or call.node.name,
+        origins=builder.origins,
+        remedy="write into a tensor that owns its memory",
+    )
 
 
 def _result_list(result: Any) -> list[Any]:

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from coilwork_runtime.triton_kernels.interpreter_combining import reduce_blocks, scan_blocks
+
 
 @contextmanager
 def repaired_interpreter(options: Any) -> Iterator[None]:
@@ -18,12 +20,13 @@ def repaired_interpreter(options: Any) -> Iterator[None]:
     - Conversions to bf16 round to nearest, as GPUs do, instead of to zero, and those between bf16 and any type but f32
       convert numbers instead of bits.
     - Matrices of bf16 are multiplied as numbers, too.
+    - Reductions and scans combine whole blocks level by level, not element by element in Python.
 
     The interpreter has one builder per process: not for two threads at once.
     """
     # Only where kernels are interpreted: what is compiled ahead needs no Triton in this process.
     import triton.language as tl
-    from triton.runtime.interpreter import TensorHandle, interpreter_builder
+    from triton.runtime.interpreter import ReduceOps, ScanOps, TensorHandle, interpreter_builder
 
     compute, convert = interpreter_builder.binary_op, interpreter_builder.cast_impl
     multiply = interpreter_builder.create_dot
@@ -39,21 +42,26 @@ def repaired_interpreter(options: Any) -> Iterator[None]:
             return convert(TensorHandle(_float32_of_bits(source.data), tl.float32), dtype)
         return TensorHandle(_bfloat16_bits(convert(source, tl.float32).data), tl.bfloat16)
 
-    before = interpreter_builder.options
-    interpreter_builder.options = options
-
     def create_dot(left: Any, right: Any, sums: Any, *precision: Any) -> Any:
         wide = [x if x.dtype.scalar != tl.bfloat16 else cast_impl(x, tl.float32) for x in (left, right)]
         return multiply(*wide, sums, *precision)
 
-    interpreter_builder.binary_op, interpreter_builder.cast_impl = binary_op, cast_impl
-    interpreter_builder.create_dot = create_dot
+    repairs: tuple[tuple[Any, str, Any], ...] = (
+        (interpreter_builder, "options", options),
+        (interpreter_builder, "binary_op", binary_op),
+        (interpreter_builder, "cast_impl", cast_impl),
+        (interpreter_builder, "create_dot", create_dot),
+        (ReduceOps, "generic_reduce", reduce_blocks),
+        (ScanOps, "generic_scan", scan_blocks),
+    )
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in repairs]
+    for owner, name, value in repairs:
+        setattr(owner, name, value)
     try:
         yield
     finally:
-        interpreter_builder.options = before
-        interpreter_builder.binary_op, interpreter_builder.cast_impl = compute, convert
-        interpreter_builder.create_dot = multiply
+        for owner, name, value in before:
+            setattr(owner, name, value)
 
 
 def scalar_argument(value: int, dtype: str) -> Any:
