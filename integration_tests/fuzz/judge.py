@@ -102,11 +102,14 @@ def _largest(wide: Tensor) -> float:
 
 
 def _error(value: Tensor, eager: Tensor, wide: Tensor) -> float:
-    """Largest distance from float64; infinite if infinities and NaN are neither where eager nor where float64 has them."""
+    """Largest distance from float64; infinite if infinities and NaN are neither where eager nor where float64 has them.
+
+    Where eager has others than float64, a product or sum went beyond its type on the way: the order of the terms says where.
+    """
     finite = torch.isfinite(value)
     if not (finite.all() and torch.isfinite(eager).all()):
-        odd = _odd(value)
-        if not torch.equal(odd, _odd(eager)) and not torch.equal(odd, _odd(wide.to(value.dtype))):
+        odd, theirs, right = (_odd(v) for v in (value, eager, wide.to(value.dtype)))
+        if torch.equal(theirs, right) and not torch.equal(odd, theirs):
             return float("inf")
     finite &= torch.isfinite(wide)
     distances = (value.double() - wide)[finite].abs()
