@@ -174,6 +174,43 @@ def test_one_input_of_any_size(function: Function) -> None:
         )
 
 
+def test_what_is_written_in_equal_parts_of_any_size_is_one_memory() -> None:
+    """The size of a part is a third of a size that is not known."""
+
+    def written_in_parts(x: Tensor) -> tuple[Tensor, Tensor]:
+        whole = x + 1
+        parts = whole.unflatten(0, (3, -1))
+        parts.zero_()
+        return whole, parts
+
+    ours = compiled(written_in_parts, dynamic=True)
+    for rows in (6, 9, 12):
+        agrees(written_in_parts, ours, lambda count=rows: [numbers(4 * count).view(count, 4)])
+
+
+def test_parts_of_an_offset_input_of_any_size_stay_in_its_storage() -> None:
+    def cut_and_merged(x: Tensor) -> Tensor:
+        return x.unflatten(1, (4, -1)).reshape(-1)
+
+    ours = compiled(cut_and_merged, dynamic=True)
+    for columns in (8, 12):
+        agrees(cut_and_merged, ours, lambda count=columns: [numbers(17 + 4 * count)[17:].view(2, count, 2)])
+
+
+def test_an_update_of_another_layout_and_its_view_share_memory() -> None:
+    """What is updated lies across, the result row by row: it is laid out anew once, not for each result."""
+
+    def updated_across(x: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+        y = (x + 1).t().scatter_add(0, at, x[:, :4])
+        return y, y.narrow(0, 1, 3)
+
+    agrees(
+        updated_across,
+        compiled(updated_across),
+        lambda: [numbers(20).view(4, 5), torch.arange(16).view(4, 4) % 5],
+    )
+
+
 def test_what_is_read_before_a_write_to_overlapping_memory_is_as_it_was() -> None:
     windows = LAYOUTS["overlapping windows"]
     before, _ = compiled(read_before_and_after)(windows())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,8 @@ import torch
 from coilwork import stages
 from coilwork_cache import MemoryStore
 from integration_tests.fuzz import __main__ as command
-from integration_tests.fuzz.check import SPREAD_RUNS, Finding, check, run
+from integration_tests.fuzz.check import SPREAD_RUNS, Finding, _promised, check, run
+from integration_tests.fuzz.draw import Draw
 from integration_tests.fuzz.generate import generate
 from integration_tests.fuzz.judge import Form, Jitter, difference
 from integration_tests.fuzz.program import Program, Step, materialize, plain, widened
@@ -149,6 +151,41 @@ def test_what_fake_tensors_promise_is_right_too() -> None:
     eager = torch.ones(2, 3)
     promised = Form(dtype=torch.float32, stride=(1, 2))
     assert not difference(torch.ones(3, 2).t(), eager, eager.double(), list, promised)
+
+
+def test_what_overflows_on_the_way_is_a_matter_of_order() -> None:
+    """A product with a zero: it is 0, or NaN where the others were infinite before it came."""
+    wide = torch.zeros(3, dtype=torch.float64)
+    nan, zero = torch.full((3,), float("nan")), torch.zeros(3)
+    overflowed = torch.tensor([0.0, float("nan"), 0.0])
+    assert not difference(nan, overflowed, wide, list)
+    assert "error inf" in difference(nan, zero, wide, lambda: [zero])
+
+
+def test_promises_are_known_beside_sizes_that_depend_on_data() -> None:
+    step = Step(text="v1 = x0.flatten().nonzero()", makes=("v1",), reads=("x0",))
+    forms = _promised(small(SINE, step, results=("v0", "v1")))
+    assert forms[0] is not None and forms[0].dtype == torch.float32
+    assert len(forms) == 2
+
+
+@pytest.mark.parametrize(
+    ("dtype", "text", "exact"),
+    [
+        ("float64", "x0 * 0.5", True),
+        ("float64", "x0 / 3", False),
+        ("float32", "x0 + 0.25", True),
+        ("float32", "x0 ** 2", False),
+        ("float32", "torch.linalg.vector_norm(x0, 3, 0)", False),
+        ("float32", "torch.logical_not(x0)", True),
+    ],
+)
+def test_what_is_exact(dtype: str, text: str, exact: bool) -> None:
+    """A function that no kernel rounds as another does is exact by luck alone."""
+    draw = Draw(random.Random(1), 1)
+    draw.add_input(plain("x0", (5, 7), dtype, "grid"))
+    (made,) = draw.make(text)
+    assert draw.exact(made) is exact
 
 
 # Finding, shrinking, telling

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import selectors
 import subprocess
 import sys
@@ -25,6 +26,8 @@ from typing import Any
 from integration_tests.fuzz.generate import generate
 
 PER_PROCESS = 250
+# Threads of OpenMP that wait would keep a core busy until the others come, which share it.
+PATIENT = {"OMP_WAIT_POLICY": "passive"}
 START_LIMIT_S = 120.0
 
 
@@ -37,6 +40,7 @@ class Worker:
             [sys.executable, "-m", "integration_tests.fuzz.worker", "--first", str(first), "--count", str(count),
              "--shrinking", str(shrinking_s)],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, bufsize=1,
+            env={**PATIENT, **os.environ},
         )
         # fmt: on
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from coilwork.options import CompileOptions
 from coilwork_cache import Store
@@ -150,7 +151,7 @@ class Expected:
     program: Program
     eager: Ran
     wide: Ran
-    promised: tuple[Form, ...]
+    promised: tuple[Form | None, ...]
 
     def spread(self, position: int) -> Callable[[], list[Tensor]]:
         """The value at `position` in runs of eager whose roundings are worse."""
@@ -182,14 +183,22 @@ def _expected(program: Program) -> Expected | None:
     return Expected(program=program, eager=eager, wide=wide, promised=_promised(program))
 
 
-def _promised(program: Program) -> tuple[Form, ...]:
-    """Forms of the results on fake tensors; none if the program does not run on them."""
+def _promised(program: Program) -> tuple[Form | None, ...]:
+    """Forms of the results on fake tensors, of those whose sizes are known without data; none if the program does not run on them."""
+    # Sizes that depend on data are symbols, those of inputs are numbers.
+    sizes = ShapeEnv(allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True)
     try:
-        with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-            results = program.function()(*map(mode.from_tensor, materialize(program)))
+        with FakeTensorMode(allow_non_fake_inputs=True, shape_env=sizes) as mode:
+            inputs = [mode.from_tensor(value, static_shapes=True) for value in materialize(program)]
+            results = program.function()(*inputs)
     except (RuntimeError, TypeError, ValueError, NotImplementedError):
         return ()
-    return tuple(Form(dtype=value.dtype, stride=tuple(value.stride())) for value in results)
+    return tuple(map(_form, results))
+
+
+def _form(value: Tensor) -> Form | None:
+    stride = tuple(value.stride())
+    return Form(dtype=value.dtype, stride=stride) if all(type(step) is int for step in stride) else None
 
 
 def _check(

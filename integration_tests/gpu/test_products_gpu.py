@@ -56,3 +56,52 @@ def test_rows_that_are_no_whole_vectors(
         # with calls one block, and the last columns
         assert more <= (66_000_000 if contractions == "aten" else 1_000_000)
         torch.testing.assert_close(found, expected, rtol=0.02, atol=0.02)
+
+
+def split(x: Tensor, w: Tensor) -> Tensor:
+    """Products of few results and long sums, which the library adds up in parts."""
+    return (x @ w).relu() @ w.t()
+
+
+def operands() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator("cuda").manual_seed(0)
+    x = torch.randn(64, 16384, device="cuda", generator=generator)
+    return x, torch.randn(16384, 256, device="cuda", generator=generator) / 128
+
+
+def test_scratch_memory_of_products_is_the_streams() -> None:
+    torch._dynamo.reset()
+    x, w = operands()
+    compiled = torch.compile(split, backend=backend, options={"products": "cublaslt"})
+    side = torch.cuda.Stream()
+    with torch.no_grad(), no_fallback():
+        expected = split(x.double(), w.double())
+        for stream in (torch.cuda.current_stream(), side, side):
+            with torch.cuda.stream(stream):
+                torch.testing.assert_close(compiled(x, w).double(), expected, rtol=1e-3, atol=1e-3)
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        found = compiled(x, w)
+        hidden = 64 * 256 * 4
+        assert torch.cuda.max_memory_allocated() - before <= found.numel() * 4 + 2 * hidden
+        torch.testing.assert_close(found.double(), expected, rtol=1e-3, atol=1e-3)
+
+
+def test_scratch_memory_of_products_in_a_captured_graph_is_the_graphs() -> None:
+    torch._dynamo.reset()
+    x, w = operands()
+    compiled = torch.compile(split, backend=backend, options={"products": "cublaslt"})
+    with torch.no_grad(), no_fallback():
+        compiled(x, w)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            found = compiled(x, w)
+        x.normal_()
+        # what a call outside does at the same time has memory of its own
+        graph.replay()
+        other = compiled(x * 2, w)
+        torch.cuda.synchronize()
+        expected = split(x.double(), w.double())
+        torch.testing.assert_close(found.double(), expected, rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(other.double(), 2 * expected, rtol=1e-3, atol=1e-3)

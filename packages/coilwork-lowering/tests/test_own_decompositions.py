@@ -47,6 +47,13 @@ CASES: dict[str, Callable[[], Any]] = {
         aten.as_strided_copy(torch.arange(12.0).view(3, 4), (2, 2), (1, 2), 3),
         aten.as_strided_copy(torch.arange(12).view(3, 4)[1:].t(), (4, 2), (0, 3), None),
     ),
+    "gradients of a loss of NaN": lambda: aten.smooth_l1_loss_backward(
+        torch.ones(6),
+        torch.tensor([float("nan"), float("inf"), float("inf"), 0.25, 3.0, -3.0]),
+        torch.tensor([0.0, float("inf"), 0.0, 0.5, 1.0, 1.0]),
+        0,
+        1.0,
+    ),
     "linspace of one": lambda: aten.linspace(4.3, -3, 1, dtype=torch.int64),
 }
 

@@ -179,6 +179,12 @@ def test_derivatives(name: str, dtype: torch.dtype) -> None:
     assert_as_eager(BACKWARDS[name], torch.randn(40).to(dtype), (3 * torch.randn(40)).to(dtype))
 
 
+def test_the_derivative_of_hardsigmoid_in_double_precision() -> None:
+    """Eager's sixth is a number of single precision, whatever the type."""
+    grad, x = torch.randn(2, 40, dtype=torch.float64)
+    assert_as_eager(aten.hardsigmoid_backward, grad, x, tolerance=1e-14)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_derivative_of_hardswish_where_it_jumps(dtype: torch.dtype) -> None:
     """In 16 bits, numbers at random are at times just there."""

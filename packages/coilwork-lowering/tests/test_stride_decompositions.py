@@ -45,3 +45,20 @@ def test_unlike_types_and_layouts(
         fake = output.args[0].meta["val"]
         assert (fake.dtype, fake.stride()) == (wanted.dtype, wanted.stride()), (one, other)
         assert torch.equal(gm(*operands), wanted)
+
+
+@pytest.mark.parametrize("loss", ["mse_loss", "smooth_l1_loss", "huber_loss"])
+def test_gradients_of_losses_are_contiguous(loss: str) -> None:
+    function = getattr(torch.ops.aten, f"{loss}_backward").default
+    further = (0,) if loss == "mse_loss" else (0, 1.0)
+    for one, other in itertools.product(ORDERS, ORDERS):
+        operands = tuple(laid_out(order, torch.float32) for order in (one, one, other))
+
+        def gradient(*given: torch.Tensor) -> Any:
+            return function(*given, *further)
+
+        gm = make_fx(gradient, tracing_mode="fake", decomposition_table=decompositions())(*operands)
+        (output,) = gm.graph.find_nodes(op="output")
+        wanted = gradient(*operands)
+        assert output.args[0].meta["val"].stride() == wanted.stride()
+        assert torch.equal(gm(*operands), wanted)

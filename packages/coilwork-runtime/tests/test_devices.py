@@ -37,6 +37,14 @@ def test_target_names(machine: str, features: frozenset[str], name: str) -> None
     assert cpu_target_name(machine, features) == name
 
 
+@pytest.mark.parametrize(
+    ("device", "words"), [("meta", "torch.compiler.disable"), ("xpu:0", "install its device package")]
+)
+def test_devices_without_kernels_say_what_helps(device: str, words: str) -> None:
+    with pytest.raises(DeviceError, match=words):
+        describe_device(device)
+
+
 @pytest.mark.parametrize("key", ["flags\t\t", "Features\t"])
 def test_features_are_read_from_the_kernel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, key: str) -> None:
     info = tmp_path / "cpuinfo"

@@ -27,7 +27,14 @@ from coilwork_lowering.regions import lower_cond, lower_while
 from coilwork_lowering.registry import RULES
 from coilwork_lowering.rules import Call, NotLowered
 from coilwork_lowering.symbols import SizeTable
-from coilwork_lowering.torch_compat import Overload, is_fake, number_in, schema_of
+from coilwork_lowering.torch_compat import (
+    Overload,
+    is_fake,
+    number_in,
+    plain_symbol,
+    schema_of,
+    shape_env_of,
+)
 from coilwork_lowering.unrolled_scans import with_scans_unrolled
 from coilwork_lowering.values import NumberValue, Relation, TensorValue, Value, whole
 from coilwork_lowering.written_out import with_meanings_written_out
@@ -112,7 +119,7 @@ class _Lowering:
         self.name = name
         self.options = options
         self.example_strides = example_strides
-        self.sizes = SizeTable() if sizes is None else sizes
+        self.sizes = SizeTable(_passed(gm)) if sizes is None else sizes
         self.builder = Builder(options=options, sizes=self.sizes)
         self.values: dict[torch.fx.Node, Value] = {}
         self.overwriting = Overwriting(gm.graph, self.values, self.builder)
@@ -195,9 +202,10 @@ class _Lowering:
             self.sizes.given(buffer.shape)
             return whole(buffer)
         if isinstance(fake, torch.SymInt):
-            size = self.sizes.expr(fake)
-            self.inputs.append(size if size.is_symbol else _unused_symbol(node.name))
-            return size
+            name = plain_symbol(fake)
+            passed = None if name is None else self.sizes.symbol(name, shape_env_of(fake))
+            self.inputs.append(_unused_symbol(node.name) if passed is None else passed)
+            return self.sizes.expr(fake)
         if isinstance(fake, int):
             self.inputs.append(_unused_symbol(node.name))
             return as_expr(int(fake))
@@ -450,6 +458,13 @@ class _Lowering:
 def _output_items(node: torch.fx.Node) -> list[Any]:
     result = node.args[0]
     return list(result) if isinstance(result, list | tuple) else [result]
+
+
+def _passed(gm: torch.fx.GraphModule) -> list[sympy.Symbol]:
+    """The symbols that `gm` takes as integers."""
+    given = (node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder")
+    names = (plain_symbol(value) for value in given if isinstance(value, torch.SymInt))
+    return [name for name in names if name is not None]
 
 
 def _unused_symbol(name: str) -> Expr:

@@ -27,8 +27,16 @@ from coilwork_lowering.origins import operator_name, origin_of
 from coilwork_lowering.parts import REPLACING, covers, is_injective, replaced_part, same_place
 from coilwork_lowering.placing import natural_owner
 from coilwork_lowering.rules import NotLowered
+from coilwork_lowering.sharing import escapes
 from coilwork_lowering.torch_compat import Overload, schema_of
-from coilwork_lowering.values import NumberValue, TensorValue, Value, is_whole
+from coilwork_lowering.values import (
+    NumberValue,
+    TensorValue,
+    Value,
+    is_whole,
+    layout_of,
+    same_strides,
+)
 
 _COPY: Final = torch.ops.aten.copy_.default
 # A part is stored by a kernel of its own. That pays where at least so many bytes are not moved: what a launch's time is worth.
@@ -155,10 +163,20 @@ class Overwriting:
             return "it is an input's memory"
         if not builder.owns_memory(target.buffer) or not is_injective(target):
             return "its elements may share memory"
+        if escapes(node) and not self._is_laid_out_as(target, node):
+            # each result in that memory would be copied into its own
+            return "the caller sees another layout"
         for tenant, reader in self._later_readers(root, node):
             if not self._replaces(reader, tenant, self._values[tenant], part):
                 return f"%{tenant.name} is read by %{reader.name}"
         return ""
+
+    def _is_laid_out_as(self, target: TensorValue, node: fx.Node) -> bool:
+        layout, promised = (
+            layout_of(self._builder.current(target)),
+            self._builder.sizes.exprs(node.meta["val"].stride()),
+        )
+        return layout is not None and same_strides(target.shape, layout.strides, promised)
 
     def _is_overwritten_later(self, given: fx.Node, node: fx.Node) -> bool:
         return any(

@@ -22,6 +22,8 @@ def own_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Cal
     """What replaces entries of `table`, torch's own."""
     aten = torch.ops.aten
     linspace = _linspace(table[aten.linspace.default])
+    smooth_l1 = aten.smooth_l1_loss_backward.default
+    table = {**table, smooth_l1: _smooth_l1_loss_backward(table[smooth_l1])}
     return {
         aten.index_add.default: _index_add(table[aten.index_add.default]),
         aten.log_sigmoid_forward.default: _log_sigmoid(table[aten.log_sigmoid_forward.default]),
@@ -53,6 +55,18 @@ def _log_sigmoid(theirs: Callable[..., Any]) -> Callable[..., Any]:
         return theirs(value.contiguous() if value.device.type == "cpu" else value)
 
     return log_sigmoid_forward
+
+
+def _smooth_l1_loss_backward(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    def smooth_l1_loss_backward(
+        gradient: torch.Tensor, value: torch.Tensor, target: torch.Tensor, reduction: int, beta: float
+    ) -> torch.Tensor:
+        """NaN where the distance is NaN. Torch's own takes the sign of that, which is 0."""
+        distance = value - target
+        found = theirs(gradient, value, target, reduction, beta)
+        return torch.where(torch.isnan(distance), distance, found)
+
+    return smooth_l1_loss_backward
 
 
 def _zeros(size: Sequence[int], *, dtype: Any = None, device: Any = None, **_: Any) -> torch.Tensor:

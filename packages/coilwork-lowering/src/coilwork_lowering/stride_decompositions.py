@@ -27,6 +27,10 @@ _NORMS: Final = (
 )
 _BY_THE_SECOND: Final = (aten.copysign.Tensor, aten.floor_divide.default, aten.div.Tensor_mode)
 _ROUNDED_BY_STEPS: Final = (torch.float16, torch.bfloat16)
+_LOSSES_BACKWARD: Final = (
+    *(aten.mse_loss_backward.default, aten.smooth_l1_loss_backward.default),
+    aten.huber_loss_backward.default,
+)
 _NORMS_BACKWARD: Final = ("native_batch_norm_backward", "batch_norm_backward")
 
 
@@ -40,6 +44,7 @@ def stride_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, 
         **{op: _of_one_layout(op) for op in _BY_THE_SECOND},
         aten.pow.Scalar: _power_of_number,
         aten.ldexp.Tensor: _ldexp,
+        **{op: _made_contiguous(table[op]) for op in _LOSSES_BACKWARD},
     }
     for op in (
         aten.logaddexp.default,
@@ -103,6 +108,15 @@ def _channel_shuffle(value: torch.Tensor, groups: int) -> Any:
     wanted = suggested_format(value) if value.device.type == "cpu" else torch.contiguous_format
     # a shuffle of one group, or of groups of one, would be the input itself
     return shuffled.clone(memory_format=wanted)
+
+
+def _made_contiguous(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    """`theirs`, with a contiguous result: eager's kernel fills such a tensor."""
+
+    def decomposed(*args: Any) -> Any:
+        return _in_format(theirs(*args), torch.contiguous_format)
+
+    return decomposed
 
 
 def _power_of_number(base: Any, exponent: torch.Tensor) -> Any:

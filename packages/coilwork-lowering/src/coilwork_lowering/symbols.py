@@ -11,10 +11,12 @@ from coilwork_ir.index import Expr, as_expr, symbol
 from coilwork_ir.scalar import Scalar
 from coilwork_lowering.computed_sizes import is_rounded, rounded
 from coilwork_lowering.errors import LoweringError
+from coilwork_lowering.multiples import as_multiple, bounded, residue
 from coilwork_lowering.torch_compat import (
     expression_bounds,
     hint_of,
     integer_bounds,
+    known_multiples,
     plain_integer,
     shape_env_of,
     surely,
@@ -33,8 +35,12 @@ class SizeTable:
     node that mentions them: whoever appends nodes asks `take_undefined` what is missing.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, passed: Iterable[sympy.Symbol] = ()) -> None:
+        """`passed` are those that the graph is given as integers: others are read off shapes, where they must stand alone."""
+        self._passed = frozenset(passed)
         self._known: dict[sympy.Symbol, Expr] = {}
+        # the same as what they are multiples of
+        self._written: dict[sympy.Symbol, Expr] = {}
         self._computed: dict[sympy.Basic, tuple[sympy.Symbol, Expr]] = {}
         self._undefined: dict[Expr, Scalar] = {}
         # of the sizes that are more than a symbol, those that are 1
@@ -76,16 +82,22 @@ class SizeTable:
         return tuple(self.expr(size) for size in sizes)
 
     def symbol(self, name: sympy.Symbol, env: ShapeEnv) -> Expr:
-        """The IR symbol for torch's `name`."""
+        """The IR symbol for torch's `name`. In sizes it stands as `from_sympy` writes it."""
         if name not in self._known:
             lo, hi = integer_bounds(env, name)
-            self._known[name] = symbol(name.name, lo=lo, hi=hi)
+            modulus, remainder = residue(name, known_multiples(env)) if name in self._passed else (1, 0)
+            self._known[name] = bounded(name.name, lo, hi, modulus, remainder)
+            self._written[name] = as_multiple(self._known[name], modulus, remainder)
         return self._known[name]
+
+    def _as_written(self, name: sympy.Symbol, env: ShapeEnv) -> Expr:
+        self.symbol(name, env)
+        return self._written[name]
 
     def from_sympy(self, expression: sympy.Basic, env: ShapeEnv) -> Expr:
         """`expression` over torch's symbols as an index expression."""
         free = sorted(expression.free_symbols, key=lambda s: s.name)
-        mapping = {s.name: self.symbol(s, env) for s in free}
+        mapping = {s.name: self._as_written(s, env) for s in free}
         try:
             return _from_sympy(expression, mapping)
         except (TypeError, ValueError):

@@ -275,6 +275,11 @@ def integer_bounds(env: ShapeEnv, symbol: sympy.Symbol) -> tuple[int | None, int
     return (_finite(found.lower), _finite(found.upper))
 
 
+def known_multiples(env: ShapeEnv) -> list[tuple[sympy.Basic, sympy.Basic]]:
+    """Expressions that guards or assertions hold to be multiples, and of what. Adds no guard."""
+    return sorted(((one.args[0], one.args[1]) for one in env.divisible), key=str)
+
+
 def expression_bounds(env: ShapeEnv, expression: sympy.Basic) -> tuple[int | None, int | None]:
     """Inclusive bounds of an integer expression; None where it is unbounded. Adds no guard."""
     found = env.bound_sympy(expression)

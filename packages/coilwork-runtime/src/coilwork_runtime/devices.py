@@ -31,6 +31,12 @@ def describe_device(device: str) -> dict[str, object]:
         return _cpu()
     if kind == "cuda":
         return _cuda(int(index or 0))
+    if kind == "meta":
+        raise DeviceError(
+            "unknown-device",
+            "meta tensors have no memory, and a kernel nothing to compute",
+            remedy="make them on another device, or keep what only asks for shapes out of the graph with torch.compiler.disable",
+        )
     raise DeviceError(
         "unknown-device", f"no description of device {device!r}", remedy="install its device package"
     )

@@ -10,12 +10,12 @@ import triton.language as tl
 @triton.jit
 def sort_key_float(x, position, DESCENDING: tl.constexpr):
     bits = x.to(tl.int32, bitcast=True)
-    order = tl.where(bits < 0, (bits ^ 0x7FFFFFFF) + 1, bits)
+    sign = bits >> 31
+    order = (bits ^ (sign & 0x7FFFFFFF)) - sign
     order = tl.where(x != x, 0x7FFFFFFF, order)
     if DESCENDING:
         order = order ^ -1
-    zero = (bits ^ 0x7FFFFFFF) == -1
-    return (order.to(tl.int64) << 16) | ((position << 1).to(tl.int32) | zero.to(tl.int32)).to(tl.int64)
+    return (order.to(tl.int64) << 16) | ((position << 1).to(tl.int32) | (sign & 1)).to(tl.int64)
 
 
 @triton.jit
@@ -24,7 +24,7 @@ def sorted_float(keys, DTYPE: tl.constexpr, DESCENDING: tl.constexpr):
     if DESCENDING:
         order = order ^ -1
     bits = tl.where(order < 0, (order ^ 0x7FFFFFFF) + 1, order)
-    bits = tl.where((keys & 1) != 0, -2147483648, bits)
+    bits = tl.where((order == 0) & ((keys & 1) != 0), -2147483648, bits)
     return bits.to(DTYPE, bitcast=True)
 
 

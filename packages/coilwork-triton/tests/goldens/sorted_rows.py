@@ -11,13 +11,13 @@ import triton.language as tl
 def sort_key_half(x, position, DESCENDING: tl.constexpr):
     # floats of 16 bits
     bits = x.to(tl.int16, bitcast=True).to(tl.int32) << 16
-    order = tl.where(bits < 0, (bits ^ 0x7FFFFFFF) + 1, bits)
+    sign = bits >> 31
+    order = (bits ^ (sign & 0x7FFFFFFF)) - sign
     wide = x.to(tl.float32)
     order = tl.where(wide != wide, 0x7FFF0000, order)
     if DESCENDING:
         order = order ^ -65536
-    zero = (bits ^ 0x7FFFFFFF) == -1
-    return order | (position << 1).to(tl.int32) | zero.to(tl.int32)
+    return order | ((position << 1).to(tl.int32) | (sign & 1))
 
 
 @triton.jit
@@ -26,7 +26,7 @@ def sorted_half(keys, DTYPE: tl.constexpr, DESCENDING: tl.constexpr):
     if DESCENDING:
         order = order ^ -65536
     bits = tl.where(order < 0, (order ^ 0x7FFFFFFF) + 1, order) >> 16
-    bits = tl.where((keys & 1) != 0, -32768, bits)
+    bits = tl.where((order == 0) & ((keys & 1) != 0), -32768, bits)
     return bits.to(tl.int16).to(DTYPE, bitcast=True)
 
 

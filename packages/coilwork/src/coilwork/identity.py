@@ -35,6 +35,7 @@ _STAGES: Final = (
     coilwork_triton,
     coilwork_wrapper,
 )
+_SOURCES: Final = (".py", ".triton", ".cpp", ".hpp")
 
 
 @cache
@@ -51,9 +52,9 @@ def compiler_identity() -> str:
 
 
 def sources_digest(folder: Path) -> bytes:
-    """A hash of every Python file below `folder`, names and contents."""
+    """A hash of every source file below `folder`, names and contents: Python, C++, and the functions that kernels carry along."""
     digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*.py")):
+    for path in sorted(path for path in folder.rglob("*") if path.suffix in _SOURCES):
         content = path.read_bytes()
         digest.update(f"{path.relative_to(folder).as_posix()} {len(content)}\n".encode())
         digest.update(content)

@@ -93,24 +93,34 @@ class Evaluator:
         """
         access = self.memory[name]
         values = [self.value(v) for v in indirect]
-        total = torch.zeros((), dtype=torch.int64)
+        total: Tensor | None = None
         for dim, (expr, size, stride) in enumerate(zip(index, access.shape, access.strides, strict=True)):
-            found = self._index(expr, values)
-            outside = (found < 0) | (found >= size)
-            if mask is not None:
-                outside = outside & mask
-            if not self.domain.empty and bool(outside.any()):
-                shown = found.expand(torch.broadcast_shapes(found.shape, outside.shape))[
-                    outside.expand(torch.broadcast_shapes(found.shape, outside.shape))
-                ]
-                raise InterpretError(
-                    "out-of-bounds",
-                    f"index {int(shown[0])} of %{name} is outside of 0..{size - 1}",
-                    reason=f"dimension {dim}, index expression {expr!r}",
-                    remedy="mask the access, or check the index first",
-                )
-            total = total + found.clamp(0, max(size - 1, 0)) * stride
-        return total
+            found = self._within(name, dim, expr, self._index(expr, values), size, mask)
+            part = found if stride == 1 else found * stride
+            total = part if total is None else total + part
+        return torch.zeros((), dtype=torch.int64) if total is None else total
+
+    def _within(
+        self, name: str, dim: int, expr: Expr, found: Tensor, size: int, mask: Tensor | None
+    ) -> Tensor:
+        """`found`, what `expr` is along `dim` of buffer `name`, within `0..size`; raises as `offsets` does."""
+        if found.numel():
+            least, most = found.aminmax()
+            if int(least) >= 0 and int(most) < size:
+                return found
+        outside = (found < 0) | (found >= size)
+        if mask is not None:
+            outside = outside & mask
+        if not self.domain.empty and bool(outside.any()):
+            shape = torch.broadcast_shapes(found.shape, outside.shape)
+            shown = found.expand(shape)[outside.expand(shape)]
+            raise InterpretError(
+                "out-of-bounds",
+                f"index {int(shown[0])} of %{name} is outside of 0..{size - 1}",
+                reason=f"dimension {dim}, index expression {expr!r}",
+                remedy="mask the access, or check the index first",
+            )
+        return found.clamp(0, max(size - 1, 0))
 
     def _load(self, node: Load) -> Tensor:
         mask = None if node.mask is None else self.done[node.mask]

@@ -33,6 +33,9 @@ from coilwork_lowering.scalar_math import (
 )
 from coilwork_lowering.values import Value
 
+# what ATen's kernels multiply by, in double precision as well: the number of single precision next to a sixth
+_ONE_SIXTH: Final = 11184811 / 2**26
+
 
 def _relu(a: Scalar) -> Scalar:
     return a if a.dtype.is_bool else maximum(a, like(0, a))
@@ -93,7 +96,7 @@ def _hardsigmoid(a: Scalar) -> Scalar:
 
 def _hardsigmoid_backward(grad: Scalar, a: Scalar) -> Scalar:
     inside = both(gt(a, like(-3, a)), lt(a, like(3, a)))
-    return select(inside, mul(grad, like(1 / 6, grad)), like(0, grad))
+    return select(inside, mul(grad, like(_ONE_SIXTH, grad)), like(0, grad))
 
 
 def _hardswish(a: Scalar) -> Scalar:

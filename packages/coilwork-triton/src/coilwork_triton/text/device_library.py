@@ -1,4 +1,4 @@
-"""The Triton functions that kernels carry along: read from this folder's `.triton` files, handed out by name."""
+"""The Triton functions that kernels carry along: read from the `.triton` files in `functions/`, handed out by name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ from typing import Final
 
 from coilwork_triton.text.tree import Library
 
-_FILES: Final = ("device_functions.triton", "iterated_functions.triton")
+_FILES: Final = (
+    "elementary.triton",
+    "combining.triton",
+    "sorting.triton",
+    "programs.triton",
+    "iterated.triton",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +33,7 @@ class DeviceFunction:
 @cache
 def device_functions() -> Mapping[str, DeviceFunction]:
     """Every function of the library, in file order."""
-    folder = files("coilwork_triton.text")
+    folder = files("coilwork_triton.text") / "functions"
     text = "\n".join((folder / name).read_text(encoding="utf-8") for name in _FILES)
     lines = text.splitlines()
     definitions = [n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef)]

@@ -156,7 +156,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A `@triton.jit` function taken from `device_functions.triton` as it stands there."""
+    """A `@triton.jit` function taken from `functions/` as it stands there."""
 
     source: str
 

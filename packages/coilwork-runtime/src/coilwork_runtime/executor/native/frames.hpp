@@ -25,7 +25,8 @@ struct Call {
   int32_t product_settings = -1;
   bool profiled = false;
   Timing* timing;
-  // Scratch memory of matrix products, which take turns on one stream: allocated by the first that wants some.
+  // Scratch memory of matrix products, which take turns on one stream; the first that wants some looks for it. `workspace` if
+  // it is the call's own.
   AtenTensorHandle workspace = nullptr;
   void* workspace_data = nullptr;
   size_t workspace_bytes = 0;

@@ -59,7 +59,16 @@ struct Product {
   lt::Functions* library = nullptr;
 };
 
-// The library, a handle for each device, and the products so far. One per process and library; never destroyed.
+// Memory that the products on one stream use in turn, after each other. It is never given back, as ATen keeps what it has for the
+// same purpose: allocated for a call, it would come on top of all that is alive then.
+struct Scratch {
+  int32_t device;
+  void* stream;
+  void* data;
+  size_t bytes;
+};
+
+// The library, a handle for each device, the products so far, and their scratch memory. One per process and library; never destroyed.
 class ProductLibrary {
  public:
   // Null, and the name of a function in `missing`, if `handle` of the dynamic linker has not all.
@@ -67,6 +76,13 @@ class ProductLibrary {
 
   // The product for `key`; null if the library has none, or there are too many.
   Product* find(const ProductKey& key);
+
+  // The scratch memory of a stream; of no bytes if there is none yet.
+  Scratch scratch(int32_t device, void* stream);
+  // Has `made` kept as that of its stream. False if it is not needed: there is as much by now, or there are too many streams.
+  bool keep(const Scratch& made);
+  // Whether memory of now is that of a graph of the driver's, which may run at any time later, next to others.
+  static bool captured(void* stream);
 
   lt::Functions functions;
 

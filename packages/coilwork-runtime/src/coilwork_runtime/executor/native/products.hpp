@@ -27,6 +27,8 @@ class Products {
   }
 
  private:
+  static constexpr size_t LEAST_SCRATCH = 1u << 20;
+
   // A tensor as it lies in memory.
   struct Seen {
     int64_t rank = 0;
@@ -135,9 +137,11 @@ class Products {
     return static_cast<uint8_t>(found);
   }
 
-  // Scratch memory for the rest of the call, of the size that the program's products have needed so far; null if there is none.
-  void* workspace(size_t bytes, int32_t device) {
+  // Scratch memory: the stream's, or where that may not be, memory of the call's own, of the size that the program's products
+  // have needed so far; null if there is none.
+  void* workspace(ProductLibrary& library, size_t bytes, int32_t device) {
     if (bytes <= call_.workspace_bytes) return call_.workspace_data;
+    if (device >= 0 && !ProductLibrary::captured(call_.stream) && kept_workspace(library, bytes, device)) return call_.workspace_data;
     std::atomic<size_t>& most = call_.program.workspace_bytes;
     size_t wanted = most.load(std::memory_order_relaxed);
     while (wanted < bytes && !most.compare_exchange_weak(wanted, bytes, std::memory_order_relaxed)) {
@@ -153,10 +157,29 @@ class Products {
     return data;
   }
 
+  bool kept_workspace(ProductLibrary& library, size_t bytes, int32_t device) {
+    Scratch kept = library.scratch(device, call_.stream);
+    if (kept.bytes < bytes) {
+      kept.bytes = LEAST_SCRATCH;
+      while (kept.bytes < bytes) kept.bytes *= 2;
+      Slot made{};
+      kept.data = memory_.bytes(static_cast<int64_t>(kept.bytes), device, made);
+      if (!kept.data) return false;
+      if (!library.keep(kept)) {
+        torch.aoti_torch_delete_tensor_object(made.handle);
+        kept = library.scratch(device, call_.stream);
+        if (kept.bytes < bytes) return false;
+      }
+    }
+    call_.workspace_data = kept.data;
+    call_.workspace_bytes = kept.bytes;
+    return true;
+  }
+
   bool multiply(ProductLibrary& library, Product& product, const Plan::Multiplication& plan) {
     void* memory = nullptr;
     if (product.workspace_bytes) {
-      memory = workspace(product.workspace_bytes, plan.device);
+      memory = workspace(library, product.workspace_bytes, plan.device);
       if (!memory) return false;
     }
     const auto at = [this](uint32_t slot) { return static_cast<void*>(data_of(memory_.slot(slot))); };
