@@ -127,6 +127,26 @@ def combine_whole_blocks() -> None:
     ReduceOps.generic_reduce, ScanOps.generic_scan = reduce_blocks, scan_blocks
 
 
+def patch_once() -> set[int]:
+    """Let Triton's interpreter patch `triton.language` for a module's functions once, not at every call of one.
+
+    Returns the modules for which it has, to be cleared for every launch, whose end undoes it.
+    """
+    from triton.runtime import interpreter
+
+    patch, patched = interpreter._patch_lang, set[int]()
+
+    def patch_lang(function: Any) -> Any:
+        module = id(function.__globals__)
+        if module in patched:
+            return interpreter._LangPatchScope()
+        patched.add(module)
+        return patch(function)
+
+    interpreter._patch_lang = patch_lang
+    return patched
+
+
 def interpreted_size(value: int) -> Any:
     """`value` as Triton's interpreter holds it.
 
@@ -158,11 +178,14 @@ def compile_(request: dict[str, Any]) -> Any:
 
 def main(requests: BinaryIO, replies: BinaryIO) -> None:
     """Answer until stdin ends."""
+    patched = set[int]()
     if os.environ["TRITON_INTERPRET"] == "1":
         round_as_gpus_do()
         combine_whole_blocks()
+        patched = patch_once()
     while header := requests.read(8):
         request = pickle.loads(requests.read(struct.unpack("<Q", header)[0]))
+        patched.clear()
         try:
             reply: Any = ("ok", {"run": run, "compile": compile_}[request["do"]](request))
         except Exception:  # noqa: BLE001 - whatever Triton raises is the test's to show
