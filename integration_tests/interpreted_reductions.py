@@ -71,7 +71,6 @@ def layer_norm_weights() -> None:
 
 
 def extremes() -> None:
-    # the interpreter combines positions point by point: as few points as are worth splitting
     compared(lambda x: x.argmax(), (drawn(30011) * 4).round())
     columns = (drawn(7001, 4) * 2).round()
     columns[[2001, 6000], 1] = math.nan

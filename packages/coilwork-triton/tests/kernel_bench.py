@@ -107,11 +107,7 @@ def moved(config: Config, name: str, value: int) -> Config:
 
 def corners(source: KernelSource) -> list[Config]:
     """For each parameter the nearest configurations to the best guess where it is least and where it is most."""
-    return corners_of(source, everything(source))
-
-
-def corners_of(source: KernelSource, known: Sequence[Config]) -> list[Config]:
-    """The corners among `known`, configurations of `source`."""
+    known = everything(source)
     found: dict[Config, None] = {}
     for name, _ in source.space.values:
         chosen = {value_of(config, name) for config in known}

@@ -38,7 +38,7 @@ GPU_EXCUSED: Mapping[Numerics, Mapping[str, str]] = {
     "eager": _ROUNDING,
     "strict": {},
 }
-# The interpreter combines lanes one by one: short blocks make it bearable, and rows of several of them.
+# In the interpreter, blocks so short that these rows are several of them: something is carried from one to the next.
 SHORT_BLOCK = 16
 SHORT_ROWS = ({"n0": 5}, {"n0": 40})
 

@@ -11,6 +11,7 @@ import pickle
 import struct
 import sys
 import traceback
+from collections.abc import Callable, Sequence
 from typing import Any, BinaryIO
 
 NAMESPACES: dict[str, dict[str, Any]] = {}
@@ -72,6 +73,80 @@ def round_as_gpus_do() -> None:
     interpreter_builder.cast_impl, interpreter_builder.create_dot = cast_impl, create_dot
 
 
+def combine_whole_blocks() -> None:
+    """Reductions and scans in Triton's interpreter: a combine function is called for all pairs of neighbours at once.
+
+    As it comes (Triton 3.6, 3.7) it calls one for every element, except for a few that it knows.
+    """
+    import numpy
+    from triton.runtime.interpreter import ReduceOps, ScanOps
+
+    def pairs_of(operation: Any, blocks: Sequence[Any]) -> Callable[..., list[Any]]:
+        """The combine function on arrays, which have the combined axis first."""
+
+        def combine(left: list[Any], right: list[Any]) -> list[Any]:
+            given = [
+                operation.to_tensor(x, block.dtype)
+                for side in (left, right)
+                for x, block in zip(side, blocks)
+            ]
+            found = operation.combine_fn.fn(*given)
+            return [part.handle.data for part in (found if isinstance(found, tuple) else (found,))]
+
+        return combine
+
+    def reduce_blocks(operation: Any, blocks: Sequence[Any]) -> list[Any]:
+        if operation.axis is None:
+            raise NotImplementedError("the kernels of this package name the axis that they reduce")
+        arrays = [numpy.moveaxis(block.handle.data, operation.axis, 0) for block in blocks]
+        combine = pairs_of(operation, blocks)
+        while len(arrays[0]) > 1:
+            arrays = combine([x[0::2] for x in arrays], [x[1::2] for x in arrays])
+        results = [numpy.moveaxis(x, 0, operation.axis) if operation.keep_dims else x[0] for x in arrays]
+        return [operation.to_tensor(x, block.dtype) for x, block in zip(results, blocks)]
+
+    def prefixes(arrays: list[Any], combine: Callable[..., list[Any]]) -> list[Any]:
+        if len(arrays[0]) == 1:
+            return arrays
+        evens = [x[0::2] for x in arrays]
+        at_odds = prefixes(combine(evens, [x[1::2] for x in arrays]), combine)
+        # shapes are powers of two: the first, with nothing before it, is combined all the same
+        at_evens = combine([numpy.roll(x, 1, axis=0) for x in at_odds], evens)
+        results = [numpy.stack(both, 1).reshape(x.shape) for x, *both in zip(arrays, at_evens, at_odds)]
+        for result, x in zip(results, arrays):
+            result[0] = x[0]
+        return results
+
+    def scan_blocks(operation: Any, blocks: Sequence[Any]) -> list[Any]:
+        arrays = [numpy.moveaxis(block.handle.data, operation.axis, 0) for block in blocks]
+        results = [
+            numpy.moveaxis(x, 0, operation.axis) for x in prefixes(arrays, pairs_of(operation, blocks))
+        ]
+        return [operation.to_tensor(x.copy(), block.dtype) for x, block in zip(results, blocks)]
+
+    ReduceOps.generic_reduce, ScanOps.generic_scan = reduce_blocks, scan_blocks
+
+
+def patch_once() -> set[int]:
+    """Let Triton's interpreter patch `triton.language` for a module's functions once, not at every call of one.
+
+    Returns the modules for which it has, to be cleared for every launch, whose end undoes it.
+    """
+    from triton.runtime import interpreter
+
+    patch, patched = interpreter._patch_lang, set[int]()
+
+    def patch_lang(function: Any) -> Any:
+        module = id(function.__globals__)
+        if module in patched:
+            return interpreter._LangPatchScope()
+        patched.add(module)
+        return patch(function)
+
+    interpreter._patch_lang = patch_lang
+    return patched
+
+
 def interpreted_size(value: int) -> Any:
     """`value` as Triton's interpreter holds it.
 
@@ -103,10 +178,14 @@ def compile_(request: dict[str, Any]) -> Any:
 
 def main(requests: BinaryIO, replies: BinaryIO) -> None:
     """Answer until stdin ends."""
+    patched = set[int]()
     if os.environ["TRITON_INTERPRET"] == "1":
         round_as_gpus_do()
+        combine_whole_blocks()
+        patched = patch_once()
     while header := requests.read(8):
         request = pickle.loads(requests.read(struct.unpack("<Q", header)[0]))
+        patched.clear()
         try:
             reply: Any = ("ok", {"run": run, "compile": compile_}[request["do"]](request))
         except Exception:  # noqa: BLE001 - whatever Triton raises is the test's to show

@@ -21,13 +21,16 @@ def repaired_interpreter(options: Any) -> Iterator[None]:
       convert numbers instead of bits.
     - Matrices of bf16 are multiplied as numbers, too.
     - Reductions and scans combine whole blocks level by level, not element by element in Python.
+    - `triton.language` is patched once per launch and module, not at every call of a device function.
 
     The interpreter has one builder per process: not for two threads at once.
     """
     # Only where kernels are interpreted: what is compiled ahead needs no Triton in this process.
     import triton.language as tl
+    from triton.runtime import interpreter
     from triton.runtime.interpreter import ReduceOps, ScanOps, TensorHandle, interpreter_builder
 
+    patch, patched = interpreter._patch_lang, set[int]()
     compute, convert = interpreter_builder.binary_op, interpreter_builder.cast_impl
     multiply = interpreter_builder.create_dot
 
@@ -46,11 +49,19 @@ def repaired_interpreter(options: Any) -> Iterator[None]:
         wide = [x if x.dtype.scalar != tl.bfloat16 else cast_impl(x, tl.float32) for x in (left, right)]
         return multiply(*wide, sums, *precision)
 
+    def patch_once(function: Any) -> Any:
+        module = id(function.__globals__)
+        if module in patched:
+            return interpreter._LangPatchScope()
+        patched.add(module)
+        return patch(function)
+
     repairs: tuple[tuple[Any, str, Any], ...] = (
         (interpreter_builder, "options", options),
         (interpreter_builder, "binary_op", binary_op),
         (interpreter_builder, "cast_impl", cast_impl),
         (interpreter_builder, "create_dot", create_dot),
+        (interpreter, "_patch_lang", patch_once),
         (ReduceOps, "generic_reduce", reduce_blocks),
         (ScanOps, "generic_scan", scan_blocks),
     )
