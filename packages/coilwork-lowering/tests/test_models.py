@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from coilwork_ir.buffers import Ref
 from coilwork_ir.loops import Extern, Graph, Pointwise
-from coilwork_lowering.lower import only_read
+from coilwork_lowering.entries import only_read
 
 
 @pytest.fixture(autouse=True)

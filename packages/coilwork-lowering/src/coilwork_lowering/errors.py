@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from coilwork_ir.errors import CoilworkIRError
+
+if TYPE_CHECKING:
+    import torch
+
+    from coilwork_ir.loc import Origin
 
 
 class LoweringError(CoilworkIRError):
@@ -10,3 +17,17 @@ class LoweringError(CoilworkIRError):
 
     Codes: `no-lowering`, `dtype`, `layout`, `symbol`, `argument`, `graph-form`, `index-range`.
     """
+
+
+def refusal(
+    node: torch.fx.Node, code: str, what: str, *, origins: tuple[Origin, ...], reason: str = ""
+) -> LoweringError:
+    """The error for `node`, which has no place in the loop IR."""
+    return LoweringError(
+        code,
+        what,
+        node=node.format_node() or node.name,
+        origins=origins,
+        reason=reason,
+        remedy="run this graph in eager mode, or keep the call out with torch.compiler.disable",
+    )

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from coilwork_ir.buffers import Buffer, Constant, GraphInput, GraphOutput, Ref
-from coilwork_ir.index import Expr, as_expr, symbol
+from coilwork_ir.buffers import Buffer, GraphOutput, Ref
+from coilwork_ir.index import Expr, as_expr
 from coilwork_ir.loops import Graph
-from coilwork_ir.scalar import const
 from coilwork_lowering.added_guards import AddedGuard, GuardWatch
 from coilwork_lowering.assertions import lower_assertion
-from coilwork_lowering.builder import Builder, device_text, dtype_of
-from coilwork_lowering.errors import LoweringError
+from coilwork_lowering.builder import Builder, dtype_of
+from coilwork_lowering.entries import Entries, passed_symbols
+from coilwork_lowering.errors import LoweringError, refusal
 from coilwork_lowering.extern import call_extern
 from coilwork_lowering.functionalized import with_calls_written_out
 from coilwork_lowering.numbers import compute, is_number_function, truth
@@ -27,16 +27,9 @@ from coilwork_lowering.regions import lower_cond, lower_while
 from coilwork_lowering.registry import RULES
 from coilwork_lowering.rules import Call, NotLowered
 from coilwork_lowering.symbols import SizeTable
-from coilwork_lowering.torch_compat import (
-    Overload,
-    is_fake,
-    number_in,
-    plain_symbol,
-    schema_of,
-    shape_env_of,
-)
+from coilwork_lowering.torch_compat import Overload, schema_of
 from coilwork_lowering.unrolled_scans import with_scans_unrolled
-from coilwork_lowering.values import NumberValue, Relation, TensorValue, Value, whole
+from coilwork_lowering.values import NumberValue, Relation, TensorValue, Value
 from coilwork_lowering.written_out import with_meanings_written_out
 
 if TYPE_CHECKING:
@@ -118,20 +111,14 @@ class _Lowering:
         self.gm = gm
         self.name = name
         self.options = options
-        self.example_strides = example_strides
-        self.sizes = SizeTable(_passed(gm)) if sizes is None else sizes
+        self.sizes = SizeTable(passed_symbols(gm)) if sizes is None else sizes
         self.builder = Builder(options=options, sizes=self.sizes)
         self.values: dict[torch.fx.Node, Value] = {}
         self.overwriting = Overwriting(gm.graph, self.values, self.builder)
-        self.inputs: list[GraphInput] = []
-        self.input_names: list[str] = []
-        self.constants: list[Constant] = []
-        self.tensors: dict[str, torch.Tensor] = {}
+        self.entries = Entries(gm, self.builder, strides=example_strides)
         self.outputs: tuple[GraphOutput, ...] = ()
         # buffers that are returned as parts of tensors, and the first part that each is
         self.returned: dict[str, torch.fx.Node] = {}
-        # of a nested graph: what its inputs are bound to, whose layout they have
-        self.operands: list[TensorValue | None] = []
         # of a nested graph: the buffers that its outputs become, whose layout they get
         self.results: tuple[Buffer, ...] = ()
 
@@ -144,9 +131,9 @@ class _Lowering:
             self.builder.hint = node.name
             match node.op:
                 case "placeholder":
-                    self.values[node] = self.placeholder(node)
+                    self.values[node] = self.entries.input(node)
                 case "get_attr":
-                    self.values[node] = self.attribute(node)
+                    self.values[node] = self.entries.attribute(node)
                 case "call_function":
                     for displaced in self.overwriting.displaced_by(node):
                         self.values[displaced] = self.moved_away(self.values[displaced])
@@ -162,97 +149,20 @@ class _Lowering:
             guards += watch.added(origin)
         graph = Graph(
             name=self.name,
-            symbols=self.entry_symbols(),
-            inputs=tuple(self.inputs),
-            constants=tuple(self.constants),
+            symbols=self.entries.symbols(),
+            inputs=tuple(self.entries.inputs),
+            constants=tuple(self.entries.constants),
             nodes=tuple(self.builder.nodes),
             outputs=self.outputs,
         )
         return Lowered(
             graph=graph,
-            constants=self.tensors,
-            input_names=tuple(self.input_names),
+            constants=self.entries.tensors,
+            input_names=tuple(self.entries.names),
             symbols=self.sizes.pairs,
             guards=tuple(guards),
             updates=tuple(self.overwriting.decided),
         )
-
-    def entry_symbols(self) -> tuple[Expr, ...]:
-        """Symbols that inputs mention: as themselves, in shapes or in strides."""
-        found: dict[Expr, None] = {}
-        for given in self.inputs:
-            expressions = (given,) if isinstance(given, Expr) else (*given.shape, *given.strides)
-            for expression in expressions:
-                for s in sorted(expression.free_symbols, key=lambda e: e.name):
-                    found.setdefault(s)
-        return tuple(found)
-
-    def placeholder(self, node: torch.fx.Node) -> Value:
-        position = len(self.inputs)
-        self.input_names.append(node.name)
-        fake = node.meta.get("val")
-        if isinstance(fake, torch.Tensor):
-            given = self.input_strides(position)
-            buffer = self.builder.declare(
-                self.sizes.exprs(fake.shape),
-                dtype_of(fake.dtype),
-                device_text(fake.device),
-                strides=self.sizes.exprs(fake.stride()) if given is None else given,
-                name=node.name,
-            )
-            self.inputs.append(buffer)
-            self.sizes.given(buffer.shape)
-            return whole(buffer)
-        if isinstance(fake, torch.SymInt):
-            name = plain_symbol(fake)
-            passed = None if name is None else self.sizes.symbol(name, shape_env_of(fake))
-            self.inputs.append(_unused_symbol(node.name) if passed is None else passed)
-            return self.sizes.expr(fake)
-        if isinstance(fake, int):
-            self.inputs.append(_unused_symbol(node.name))
-            return as_expr(int(fake))
-        raise self.refuse(
-            node, "graph-form", f"input {node.name} is neither a tensor nor an integer: {fake!r}"
-        )
-
-    def input_strides(self, position: int) -> tuple[Expr, ...] | None:
-        """Strides of an input where they are known better than from its metadata."""
-        if self.operands:
-            bound = self.operands[position]
-            return None if bound is None else bound.buffer.strides
-        given = None if self.example_strides is None else self.example_strides[position]
-        return None if given is None else self.sizes.exprs(given)
-
-    def attribute(self, node: torch.fx.Node) -> Value:
-        found: Any = self.gm
-        for part in str(node.target).split("."):
-            found = getattr(found, part)
-        if isinstance(found, torch.fx.GraphModule):
-            return found
-        if not isinstance(found, torch.Tensor):
-            raise self.refuse(node, "graph-form", f"attribute {node.target} is a {type(found).__name__}")
-        fake = node.meta.get("val", found)
-        device = device_text(fake.device)
-        if (
-            found.dim() == 0
-            and not dtype_of(found.dtype).is_opaque
-            and not is_fake(found)
-            and only_read(node)
-        ):
-            # A number written as a tensor. As a constant of the code it costs no load, nor a copy between devices.
-            value = const(number_in(found), dtype_of(found.dtype))
-            return self.builder.pointwise((), value.dtype, device, lambda point: value, name=node.name)
-        key = str(node.target)
-        buffer = self.builder.declare(
-            self.sizes.exprs(fake.shape),
-            dtype_of(fake.dtype),
-            device_text(found.device),
-            strides=self.sizes.exprs(fake.stride()),
-            name=node.name,
-        )
-        self.constants.append(Constant(buffer=buffer, key=key))
-        self.tensors[key] = found
-        return self.builder.moved(whole(buffer), device)
 
     def call(self, node: torch.fx.Node) -> Value:
         target = node.target
@@ -304,11 +214,11 @@ class _Lowering:
         inner = _Lowering(
             _written_out(gm), name=name, options=self.options, example_strides=None, sizes=self.sizes
         )
-        inner.operands = operands
+        inner.entries.operands = operands
         inner.results = results
         lowered = inner.run()
         for key, tensor in lowered.constants.items():
-            if self.tensors.setdefault(key, tensor) is not tensor:
+            if self.entries.tensors.setdefault(key, tensor) is not tensor:
                 raise LoweringError("graph-form", f"two constants are called {key}", origins=origins)
         self.builder.origins, self.builder.hint = origins, hint
         return lowered.graph
@@ -457,31 +367,12 @@ class _Lowering:
         return self.builder.view_again(buffer)
 
     def refuse(self, node: torch.fx.Node, code: str, what: str, *, reason: str = "") -> LoweringError:
-        return LoweringError(
-            code,
-            what,
-            node=node.format_node() or node.name,
-            origins=self.builder.origins,
-            reason=reason,
-            remedy="run this graph in eager mode, or keep the call out with torch.compiler.disable",
-        )
+        return refusal(node, code, what, origins=self.builder.origins, reason=reason)
 
 
 def _output_items(node: torch.fx.Node) -> list[Any]:
     result = node.args[0]
     return list(result) if isinstance(result, list | tuple) else [result]
-
-
-def _passed(gm: torch.fx.GraphModule) -> list[sympy.Symbol]:
-    """The symbols that `gm` takes as integers."""
-    given = (node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder")
-    names = (plain_symbol(value) for value in given if isinstance(value, torch.SymInt))
-    return [name for name in names if name is not None]
-
-
-def _unused_symbol(name: str) -> Expr:
-    """A name for an integer input that the graph knows without being told."""
-    return symbol(f"unused_{name}")
 
 
 def _fake(given: Any) -> Any:
@@ -505,11 +396,3 @@ def _touches_opaque(call: Call) -> bool:
             if dtype_of(item.dtype if isinstance(item, torch.Tensor) else item).is_opaque:
                 return True
     return False
-
-
-def only_read(node: torch.fx.Node) -> bool:
-    """Whether no user of `node` writes into it or returns a view of it."""
-    return all(
-        isinstance(user.target, Overload) and not any(a.alias_info for a in schema_of(user.target).arguments)
-        for user in node.users
-    )
