@@ -211,6 +211,19 @@ def test_an_update_of_another_layout_and_its_view_share_memory() -> None:
     )
 
 
+@pytest.mark.parametrize("cut", [lambda x: x.chunk(2), lambda x: x.unbind(0)], ids=["chunk", "unbind"])
+def test_parts_that_coincide_have_gradients_of_their_own(cut: Function) -> None:
+    """Of a tensor whose rows are one row."""
+
+    def gradient(function: Function) -> Tensor:
+        x = numbers(4).expand(4, 4).requires_grad_()
+        parts = function(x)
+        tangents = [numbers(part.numel()).view(part.shape) + k for k, part in enumerate(parts)]
+        return torch.autograd.grad(parts, x, tangents)[0]
+
+    torch.testing.assert_close(gradient(compiled(cut)), gradient(cut))
+
+
 def test_what_is_read_before_a_write_to_overlapping_memory_is_as_it_was() -> None:
     windows = LAYOUTS["overlapping windows"]
     before, _ = compiled(read_before_and_after)(windows())

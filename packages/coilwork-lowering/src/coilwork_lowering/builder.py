@@ -407,6 +407,12 @@ class Builder:
             self._made[key] = self._view(name, shape, strides, kind, offset, source.device)
         return whole(self._made[key])
 
+    def view_again(self, buffer: Buffer) -> Buffer:
+        """The memory of `buffer` under another name, as it is."""
+        alias = self._views.get(buffer.name)
+        name, offset = (buffer.name, as_expr(0)) if alias is None else (alias.source, alias.offset)
+        return self._view(name, buffer.shape, buffer.strides, buffer.dtype, offset, buffer.device)
+
     def placed(self, value: TensorValue, strides: Sequence[Expr] | None) -> TensorValue:
         """`value` as a whole buffer with `strides` (None: any), viewing its memory where possible, else copied."""
         value = self.current(value)

@@ -117,6 +117,8 @@ class _Lowering:
         self.overwriting = Overwriting(gm.graph, self.values, self.builder)
         self.entries = Entries(gm, self.builder, strides=example_strides)
         self.outputs: tuple[GraphOutput, ...] = ()
+        # buffers that are returned as parts of tensors, and the first part that each is
+        self.returned: dict[str, torch.fx.Node] = {}
         # of a nested graph: the buffers that its outputs become, whose layout they get
         self.results: tuple[Buffer, ...] = ()
 
@@ -339,7 +341,7 @@ class _Lowering:
                     strides = self.results[position].strides
                 if not self.overwriting.may_return(item, value):
                     return Ref(self.builder.copy(value, strides=strides).buffer.name)
-                return Ref(self.builder.placed(value, strides).buffer.name)
+                return Ref(self.own_view(item, self.builder.placed(value, strides).buffer).name)
             case None | Expr():
                 return value
             case bool() | int():
@@ -353,6 +355,16 @@ class _Lowering:
             origins=self.builder.origins,
             remedy="return tensors and numbers only",
         )
+
+    def own_view(self, node: torch.fx.Node, buffer: Buffer) -> Buffer:
+        """`buffer`, or the same memory under another name where it is returned as another part of a tensor.
+
+        Parts may coincide, in a tensor that is expanded. Autograd knows results by identity, and one that came twice would
+        get the gradient of its last place alone.
+        """
+        if node.target is not operator.getitem or self.returned.setdefault(buffer.name, node) is node:
+            return buffer
+        return self.builder.view_again(buffer)
 
     def refuse(self, node: torch.fx.Node, code: str, what: str, *, reason: str = "") -> LoweringError:
         return refusal(node, code, what, origins=self.builder.origins, reason=reason)
