@@ -34,6 +34,12 @@ def parse_arguments() -> argparse.Namespace:
     add = parser.add_argument
     add("--device", default="cpu", help="cpu or cuda")
     add("--processes", type=int, default=1)
+    add(
+        "--builders",
+        type=int,
+        default=0,
+        help="processes that build kernels for each; 0 for one on a CPU, all cores on a GPU",
+    )
     add("--shard", default="0/1", help="i/n: every n-th operator, from the i-th, counted from 0")
     add(
         "--ways",
@@ -108,7 +114,8 @@ def main() -> int:
         limit_s=chosen.limit,
         deadline=started + chosen.seconds,
         # Triton takes a hundred times as long as a C++ compiler
-        builders=1 if chosen.device == "cpu" else max(1, (os.cpu_count() or 1) // chosen.processes),
+        builders=chosen.builders
+        or (1 if chosen.device == "cpu" else max(1, (os.cpu_count() or 1) // chosen.processes)),
     )
     done: SimpleQueue[list[dict[str, Any]]] = SimpleQueue()
     threads, pending = run(todo, settings, processes=chosen.processes, finished=done)
