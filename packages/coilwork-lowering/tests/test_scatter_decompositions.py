@@ -132,7 +132,12 @@ FILLED = {
     "of size one": lambda: (torch.rand(3, 1, 4).permute(2, 1, 0), -3, torch.tensor([0]), 5.0),
     "a number": lambda: (torch.rand(()), 0, torch.tensor([0]), 5.0),
     "no rows": lambda: (torch.rand(4, 3), 1, torch.tensor([], dtype=torch.int64), 5.0),
-    "of another type": lambda: (torch.zeros(4, 3, dtype=torch.int32), 1, torch.tensor([2]), torch.tensor(2.7)),
+    "of another type": lambda: (
+        torch.zeros(4, 3, dtype=torch.int32),
+        1,
+        torch.tensor([2]),
+        torch.tensor(2.7),
+    ),
 }
 
 

@@ -79,7 +79,12 @@ def _smooth_l1_loss_backward(theirs: Callable[..., Any]) -> Callable[..., Any]:
 
 def _elu_backward(theirs: Callable[..., Any]) -> Callable[..., Any]:
     def elu_backward(
-        gradient: torch.Tensor, alpha: float, scale: float, input_scale: float, is_result: bool, value: torch.Tensor
+        gradient: torch.Tensor,
+        alpha: float,
+        scale: float,
+        input_scale: float,
+        is_result: bool,
+        value: torch.Tensor,
     ) -> torch.Tensor:
         """NaN where the value is NaN, on a CPU. Torch's own takes that for positive, where vectors of eager's kernel do not."""
         found: torch.Tensor = theirs(gradient, alpha, scale, input_scale, is_result, value)
