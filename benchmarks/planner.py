@@ -26,7 +26,7 @@ from coilwork.torch_compat import compile_with_aot_autograd
 from coilwork.trace import Trace
 from coilwork.updates import names_at
 from coilwork_ir.program.nodes import Program
-from coilwork_ir.target import TARGETS
+from coilwork_ir.target import TARGETS, Targets
 from coilwork_lowering import (
     LoweringOptions,
     decompositions,
@@ -78,7 +78,7 @@ class Planner:
         self.programs.append(
             lower_to_program(
                 lowered.graph,
-                TARGETS[self.target],
+                Targets(main=TARGETS[self.target]),
                 options,
                 trace=Trace(None),
                 clock=StageClock(),

@@ -18,11 +18,10 @@ from coilwork.clock import StageClock
 from coilwork.job import Role, open_job
 from coilwork.options import CompileOptions, Contractions
 from coilwork.stages import emit_kernels, lower_to_program
-from coilwork.targets import TargetChoice
 from coilwork.torch_compat import compile_with_aot_autograd
 from coilwork.trace import Trace
 from coilwork.updates import names_at
-from coilwork_ir.target import TARGETS
+from coilwork_ir.target import TARGETS, Targets
 from coilwork_lowering import LoweringOptions, decompositions, lower, partition
 from coilwork_runtime.loader import execute_module
 from coilwork_runtime.specs import TritonKernel
@@ -64,18 +63,17 @@ class KernelsFor:
         job = open_job(gm, example_inputs, role=role, options=options)
         lowered = lower(gm, name=job.graph_id, example_strides=job.strides)
         for name in self.targets:
-            target = TARGETS[name]
+            targets = Targets(main=TARGETS[name])
             quiet = Trace(None)
             program = lower_to_program(
                 lowered.graph,
-                target,
+                targets,
                 options,
                 trace=quiet,
                 clock=StageClock(),
                 donated=names_at(lowered.graph, job.donated),
             )
-            choice = TargetChoice(main=target, by_device=())
-            sources = emit_kernels(program, choice, options, trace=quiet)
+            sources = emit_kernels(program, targets, options, trace=quiet)
             module = emit_python(program, sources, target=name)
             for spec in execute_module(module, job.graph_id).specs:
                 if not isinstance(spec, TritonKernel):

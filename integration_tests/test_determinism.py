@@ -16,9 +16,8 @@ from coilwork.clock import StageClock
 from coilwork.job import open_job
 from coilwork.options import Accumulation, CompileOptions
 from coilwork.stages import emit_kernels, lower_to_program
-from coilwork.targets import TargetChoice
 from coilwork.trace import Trace
-from coilwork_ir.target import TARGETS
+from coilwork_ir.target import TARGETS, Targets
 from coilwork_lowering import LoweringOptions, decompositions, lower
 from integration_tests.determinism import CASES, SCATTERS
 
@@ -60,11 +59,10 @@ def texts_for_a_gpu(name: str, accumulation: Accumulation) -> list[str]:
         fakes = [torch.empty(i.shape, dtype=i.dtype, device="cuda") for i in inputs]
         gm = make_fx(function, decomposition_table=decompositions(LoweringOptions()))(*fakes)
     lowered = lower(gm, name="graph", options=LoweringOptions(accumulation=accumulation))
-    target = TARGETS["sm_90"]
+    targets = Targets(main=TARGETS["sm_90"])
     options = CompileOptions(accumulation=accumulation)
-    program = lower_to_program(lowered.graph, target, options, trace=Trace(None), clock=StageClock())
-    choice = TargetChoice(main=target, by_device=())
-    return [s.text for s in emit_kernels(program, choice, options, trace=Trace(None)).values()]
+    program = lower_to_program(lowered.graph, targets, options, trace=Trace(None), clock=StageClock())
+    return [s.text for s in emit_kernels(program, targets, options, trace=Trace(None)).values()]
 
 
 def test_kernels_for_gpus_add_no_floats_by_atomics_unless_asked() -> None:

@@ -25,7 +25,7 @@ from coilwork_ir.scalar import Const, IndexValue, Load, Op, Scalar, cast, load, 
 from coilwork_ir.scalar import Reduce as ReduceValue
 from coilwork_ir.scalar import Scan as ScanValue
 from coilwork_ir.scalar import Sort as SortValue
-from coilwork_ir.target import Target
+from coilwork_ir.target import Target, Targets
 
 # pytest's importlib mode puts no test folder on the path, and these tests share an allocator.
 sys.path.insert(0, str(Path(__file__).parent))
@@ -523,7 +523,11 @@ def compare() -> Callable[..., Schedule]:
     from coilwork_scheduler import ScheduleOptions, schedule
 
     def check(
-        graph: Graph, *, name: str | Target = "sm_90", sizes: Mapping[str, int] = {}, **settings: object
+        graph: Graph,
+        *,
+        name: str | Target | Targets = "sm_90",
+        sizes: Mapping[str, int] = {},
+        **settings: object,
     ) -> Schedule:
         rng = Random(7)
         given = {}
@@ -561,11 +565,16 @@ class Builder:
         self.nodes: list[Node] = []
 
     def buffer(
-        self, name: str, *shape: Expr | int, dtype: DType = DType.F64, strides: Sequence[int] = ()
+        self,
+        name: str,
+        *shape: Expr | int,
+        dtype: DType = DType.F64,
+        strides: Sequence[int] = (),
+        device: str = "cpu",
     ) -> Buffer:
         extents = tuple(as_expr(e) for e in shape)
         steps = tuple(as_expr(s) for s in strides) if strides else contiguous_strides(extents)
-        self.buffers[name] = Buffer(name=name, dtype=dtype, shape=extents, strides=steps)
+        self.buffers[name] = Buffer(name=name, dtype=dtype, shape=extents, strides=steps, device=device)
         return self.buffers[name]
 
     def input(self, name: str, *shape: Expr | int, **how: object) -> None:

@@ -18,7 +18,7 @@ from coilwork_ir.loops import Check, Extern, Graph, Node, Pointwise, Reduce, Sor
 from coilwork_ir.loops.interpret import interpret_graph
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.scalar import Scalar, const, load, op
-from coilwork_ir.target import Target, target
+from coilwork_ir.target import Target, Targets, target
 from coilwork_scheduler import schedule
 
 F32, I64 = DType.F32, DType.I64
@@ -178,7 +178,8 @@ def test_memory_of_the_host_beside_a_gpu_is_sorted_by_aten() -> None:
     graph = Graph(
         name="both", inputs=(tensor("x", (3, 4)),), nodes=nodes, outputs=(Ref("values"), Ref("away"))
     )
-    assert calls(schedule(graph, H200)) == ["aten.sort.stable"]
+    both = Targets(main=H200, by_device=(("cpu", CPU), ("cuda:0", H200)))
+    assert calls(schedule(graph, both)) == ["aten.sort.stable"]
 
 
 def test_checks_go_where_the_sort_goes() -> None:

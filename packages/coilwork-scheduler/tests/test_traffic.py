@@ -6,7 +6,7 @@ import pytest
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.scalar import const, op
-from coilwork_ir.target import target
+from coilwork_ir.target import Targets, target
 from coilwork_scheduler import ScheduleOptions
 from coilwork_scheduler.fusion.cluster import cluster_of, merged
 from coilwork_scheduler.fusion.space import alignments
@@ -18,7 +18,9 @@ from coilwork_scheduler.stage import stage_of
 
 def traffic(build, name="sm_90", **settings):
     options = ScheduleOptions(**settings)
-    return Traffic(buffers=build.buffers, sizes=hints_of(options), target=target(name), options=options)
+    return Traffic(
+        buffers=build.buffers, sizes=hints_of(options), targets=Targets(main=target(name)), options=options
+    )
 
 
 def clusters(build):

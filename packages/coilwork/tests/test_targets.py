@@ -35,8 +35,8 @@ def test_triton_on_the_cpu_is_a_gpu_target() -> None:
 
 def test_a_graph_is_compiled_for_its_devices() -> None:
     choice = choose_targets(parse_graph(GRAPH.format(where="")), CompileOptions())
-    assert choice.main == choice.for_device("cpu") == target_of_device("cpu", CompileOptions())
-    assert choice.for_device("cuda:7") == choice.main
+    assert choice.main == choice.of("cpu") == target_of_device("cpu", CompileOptions())
+    assert choice.of("cuda:7") == choice.main
 
 
 def test_a_graph_without_tensors_is_for_the_cpu() -> None:

@@ -58,6 +58,28 @@ class Target:
         return self.kind != "cpu"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Targets:
+    """The targets of one graph: a kernel is made for the device that its buffers are on.
+
+    Attributes:
+        main: the target of devices that are not listed; a GPU's, where there is one.
+        by_device: pairs of a device and its target.
+    """
+
+    main: Target
+    by_device: tuple[tuple[str, Target], ...] = ()
+
+    def of(self, device: str) -> Target:
+        """The target of kernels whose buffers are on `device`."""
+        return next((target for name, target in self.by_device if name == device), self.main)
+
+    @property
+    def has_gpu(self) -> bool:
+        """True if some of the kernels may be grids of blocks."""
+        return self.main.is_gpu or any(target.is_gpu for _, target in self.by_device)
+
+
 _MIB: Final = 1 << 20
 
 _BUILT_IN: Final[tuple[Target, ...]] = (

@@ -71,7 +71,6 @@ def prim_decompositions() -> dict[Any, Callable[..., Any]]:
         split_dim=_split_dim,
         reshape=_reshape,
         copy_strided=_copy_strided,
-        device_put=_device_put,
         amax=_extreme(aten.amax.default),
         amin=_extreme(aten.amin.default),
         sum=_sum,
@@ -132,10 +131,6 @@ def _copy_strided(a: torch.Tensor, strides: Sequence[Any]) -> torch.Tensor:
     made = aten.empty_strided.default(a.shape, strides, dtype=a.dtype, device=a.device)
     copied: torch.Tensor = aten.copy.default(made, a)
     return copied
-
-
-def _device_put(a: torch.Tensor, device: torch.device, non_blocking: bool = False) -> torch.Tensor:
-    return a.to(device, non_blocking=non_blocking)
 
 
 def _every(dims: Sequence[int] | None, rank: int) -> list[int]:

@@ -140,7 +140,7 @@ def _index_fill(value: torch.Tensor, dim: int, index: torch.Tensor, filling: Any
     at = dim % rows.dim()
     shape = [index.numel() if k == at else size for k, size in enumerate(rows.shape)]
     filled = torch.ops.aten.index_copy.default(rows, at, index, number.expand(shape))
-    result = filled.view(value.shape)
+    result: torch.Tensor = filled.view(value.shape)
     wanted = torch.ops.aten.clone.default(value).stride()
     if all(surely(a == b) for a, b in zip(result.stride(), wanted, strict=True)):
         return result

@@ -12,7 +12,7 @@ from coilwork_ir.index import as_int, symbol
 from coilwork_ir.loops import Extern, Graph, Node, Pointwise, Sort
 from coilwork_ir.loops.access import defined
 from coilwork_ir.scalar import Load, load
-from coilwork_ir.target import Target
+from coilwork_ir.target import Target, Targets
 from coilwork_scheduler.dependence import analyse
 from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.sizes import SizeHints
@@ -26,7 +26,7 @@ LEAST_ROWS: Final = 8
 LONGEST_SORT: Final = 2048
 
 
-def externalize_sorts(graph: Graph, target: Target, *, sizes: SizeHints, journal: Journal) -> Graph:
+def externalize_sorts(graph: Graph, targets: Targets, *, sizes: SizeHints, journal: Journal) -> Graph:
     """`graph` with each sort that a kernel cannot do replaced by a call on a buffer that holds its operand.
 
     That is `aten.sort.stable`, or `aten.topk` for the first elements of rows if these may be any of equal ones.
@@ -34,14 +34,14 @@ def externalize_sorts(graph: Graph, target: Target, *, sizes: SizeHints, journal
     if not any(isinstance(node, Sort) for node in graph.nodes):
         return graph
     facts = analyse(graph)
-    elsewhere = any(not buffer.device.startswith("cpu") for buffer in facts.buffers.values())
     taken = set(facts.buffers)
     nodes: list[Node] = []
     for node in graph.nodes:
         if not isinstance(node, Sort):
             nodes.append(node)
             continue
-        why = _refused(node, target, sizes, host=elsewhere and defined(node)[0].device.startswith("cpu"))
+        target = targets.of(defined(node)[0].device)
+        why = _refused(node, target, sizes)
         length = as_int(extent_of(node.axis))
         journal.note(
             "sort",
@@ -66,10 +66,10 @@ def externalize_sorts(graph: Graph, target: Target, *, sizes: SizeHints, journal
     return replace(graph, nodes=tuple(nodes))
 
 
-def _refused(node: Sort, target: Target, sizes: SizeHints, *, host: bool) -> str:
-    """Why a kernel does not do `node`; empty if it does. `host` says that its memory is not the target's."""
+def _refused(node: Sort, target: Target, sizes: SizeHints) -> str:
+    """Why a kernel does not do `node`; empty if it does."""
     length = as_int(extent_of(node.axis))
-    if not target.sorted_row or host:
+    if not target.sorted_row:
         return "kernels of the target sort nothing"
     if node.body.dtype.itemsize > 4 or node.body.dtype in (DType.F8E4M3, DType.F8E5M2):
         return f"kernels do not sort {node.body.dtype.text}"

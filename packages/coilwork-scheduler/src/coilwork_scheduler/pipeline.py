@@ -12,7 +12,8 @@ from typing import Final
 
 from coilwork_ir.kernels import Schedule
 from coilwork_ir.loops import Graph, Pointwise, Reduce, Scan, Scatter, Sort
-from coilwork_ir.target import Target
+from coilwork_ir.loops.access import defined
+from coilwork_ir.target import Target, Targets
 from coilwork_scheduler.contractions.choose import open_contractions
 from coilwork_scheduler.contractions.scale_sums import scale_sums
 from coilwork_scheduler.cost import CostModel, RooflineCost
@@ -41,7 +42,7 @@ DEFAULT: Final = ScheduleOptions()
 class Settings:
     """What every pass may ask for; `journal` is the one place that decisions go to."""
 
-    target: Target
+    targets: Targets
     options: ScheduleOptions
     model: CostModel
     sizes: SizeHints
@@ -73,25 +74,26 @@ PASS_NAMES: Final = (*(graph_pass.name for graph_pass in GRAPH_PASSES), "fuse", 
 
 def schedule(
     graph: Graph,
-    target: Target,
+    target: Target | Targets,
     options: ScheduleOptions = DEFAULT,
     *,
     model: CostModel | None = None,
     observe: Callable[[str, Graph], None] | None = None,
 ) -> Schedule:
-    """Kernels and steps that compute `graph` on `target`.
+    """Kernels and steps that compute `graph` on `target`, or on those of its devices.
 
     Deterministic: equal arguments give equal results. Time grows as n log n in the number of nodes. `model` estimates
-    what kernels cost; without one it is `RooflineCost(target)`. `observe` is called with the name and the result of
+    what kernels cost; without one it is `RooflineCost` of the main target. `observe` is called with the name and the result of
     each pass from graph to graph: to print the graph, or to verify it.
 
     Raises:
         ScheduleError: the graph breaks a rule of the loop IR, or needs what the target does not have.
     """
+    targets = target if isinstance(target, Targets) else Targets(main=target)
     settings = Settings(
-        target=target,
+        targets=targets,
         options=options,
-        model=RooflineCost(target=target) if model is None else model,
+        model=RooflineCost(target=targets.main) if model is None else model,
         sizes=hints_of(options),
         journal=Journal(options.max_decisions),
     )
@@ -106,7 +108,7 @@ def schedule(
     context = Context(
         graph=graph,
         facts=facts,
-        target=target,
+        targets=targets,
         options=options,
         model=settings.model,
         sizes=settings.sizes,
@@ -115,14 +117,14 @@ def schedule(
 
 
 def _externalize(graph: Graph, settings: Settings) -> Graph:
-    return externalize_sorts(graph, settings.target, sizes=settings.sizes, journal=settings.journal)
+    return externalize_sorts(graph, settings.targets, sizes=settings.sizes, journal=settings.journal)
 
 
 def _contract(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
     return open_contractions(
         graph,
         facts,
-        target=settings.target,
+        targets=settings.targets,
         model=settings.model,
         sizes=settings.sizes,
         options=settings.options,
@@ -136,7 +138,7 @@ def _inline(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
     inliner = Inliner(
         graph,
         facts,
-        target=settings.target,
+        targets=settings.targets,
         model=settings.model,
         sizes=settings.sizes,
         options=settings.options,
@@ -161,7 +163,7 @@ def _split(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
     return split_reductions(
         graph,
         facts,
-        target=settings.target,
+        targets=settings.targets,
         model=settings.model,
         sizes=settings.sizes,
         options=settings.options,
@@ -173,7 +175,7 @@ def _split_scans(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
     return split_scans(
         graph,
         facts,
-        target=settings.target,
+        targets=settings.targets,
         model=settings.model,
         sizes=settings.sizes,
         options=settings.options,
@@ -182,13 +184,13 @@ def _split_scans(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
 
 
 def _fuse(graph: Graph, facts: Dependence, settings: Settings) -> tuple[Group, ...]:
-    stages = _stages(graph, settings.target)
+    stages = _stages(graph, settings.targets)
     if not settings.options.fuse:
         return tuple(group_of(stage) for stage in stages)
     around = Surroundings(
         graph=graph,
         facts=facts,
-        target=settings.target,
+        targets=settings.targets,
         model=settings.model,
         sizes=settings.sizes,
         options=settings.options,
@@ -196,10 +198,10 @@ def _fuse(graph: Graph, facts: Dependence, settings: Settings) -> tuple[Group, .
     return Fuser(around, stages, settings.journal).run()
 
 
-def _stages(graph: Graph, target: Target) -> list[Stage]:
+def _stages(graph: Graph, targets: Targets) -> list[Stage]:
     stages: list[Stage] = []
     for position, node in enumerate(graph.nodes):
-        if isinstance(node, Scan) and not target.scan:
+        if isinstance(node, Scan) and not (target := targets.of(defined(node)[0].device)).scan:
             raise ScheduleError(
                 "no-scan",
                 f"target {target.name} has no scans",

@@ -15,7 +15,7 @@ from coilwork.invariance import check_batch_invariant
 from coilwork.job import Job
 from coilwork.options import CompileOptions
 from coilwork.rewriting import rewrites_of
-from coilwork.targets import TargetChoice, choose_targets
+from coilwork.targets import choose_targets
 from coilwork.trace import Trace
 from coilwork.updates import names_at
 from coilwork_ir.errors import EmitError
@@ -31,7 +31,7 @@ from coilwork_ir.program.nodes import ExternCall, Launch, Program
 from coilwork_ir.program.text import format_program
 from coilwork_ir.program.verify import verify_program
 from coilwork_ir.program.walk import all_kernels, buffers, walk
-from coilwork_ir.target import Target
+from coilwork_ir.target import Target, Targets
 from coilwork_lowering import AddedGuard, LoweringOptions, lay_out_convolutions, lower, pad_products
 from coilwork_lowering.rewrites import Fired, cleaned_up
 from coilwork_scheduler import ScheduleOptions, schedule
@@ -109,7 +109,7 @@ def run_stages(job: Job, *, fallback: tuple[str, ...]) -> Compiled:
     updates = names_at(lowered.graph, job.aligned_updates)
     program = lower_to_program(
         lowered.graph,
-        targets.main,
+        targets,
         options,
         trace=trace,
         clock=clock,
@@ -153,7 +153,7 @@ def _readable(gm: torch.fx.GraphModule) -> str:
 
 def lower_to_program(
     graph: Graph,
-    target: Target,
+    targets: Targets,
     options: CompileOptions,
     *,
     trace: Trace,
@@ -171,14 +171,14 @@ def lower_to_program(
     if trace.wanted:
         trace.write(f"{graph.name}.loops.txt", format_graph(graph))
     with clock.stage("schedule"):
-        scheduled: Schedule = schedule(graph, target, _schedule_options(options, aligned + updates))
+        scheduled: Schedule = schedule(graph, targets, _schedule_options(options, aligned + updates))
     _checked(scheduled, verify_schedule, options, clock)
     if trace.wanted:
         trace.write(f"{graph.name}.schedule.txt", format_schedule(scheduled))
         trace.write(f"{graph.name}.decisions.txt", explain(scheduled.decisions))
 
     def region(nested: Graph) -> Program:
-        return lower_to_program(nested, target, options, trace=trace, clock=clock)
+        return lower_to_program(nested, targets, options, trace=trace, clock=clock)
 
     with clock.stage("plan"):
         planning = PlanOptions(
@@ -192,13 +192,13 @@ def lower_to_program(
 
 
 def emit_kernels(
-    program: Program, targets: TargetChoice, options: CompileOptions, *, trace: Trace
+    program: Program, targets: Targets, options: CompileOptions, *, trace: Trace
 ) -> dict[str, KernelSource]:
     """Source text for every kernel of `program`, by name; each for the device its buffers are on."""
     devices = _kernel_devices(program)
     sources: dict[str, KernelSource] = {}
     for kernel in all_kernels(program):
-        target = targets.for_device(devices[kernel.name])
+        target = targets.of(devices[kernel.name])
         source = _emit(kernel, target, options)
         sources[kernel.name] = source
         suffix = "cpp" if source.language == "cpp" else "py"

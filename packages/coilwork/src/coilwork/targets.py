@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
 from coilwork.options import CompileOptions
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.loops.access import defined
 from coilwork_ir.loops.nodes import Graph
-from coilwork_ir.target import TARGETS, Target
+from coilwork_ir.target import TARGETS, Target, Targets
 from coilwork_runtime import describe_device
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TargetChoice:
-    """The targets of one graph: `main` decides fusion and tiling, kernels are emitted for their own device's."""
-
-    main: Target
-    by_device: tuple[tuple[str, Target], ...]
-
-    def for_device(self, device: str) -> Target:
-        """The target of a kernel whose buffers live on `device`."""
-        return dict(self.by_device).get(device, self.main)
-
-
-def choose_targets(graph: Graph, options: CompileOptions) -> TargetChoice:
+def choose_targets(graph: Graph, options: CompileOptions) -> Targets:
     """The targets for the devices that `graph` mentions; a GPU, where there is one, is the main target."""
     devices: dict[str, None] = {}
     for entry in graph.inputs:
@@ -38,7 +24,7 @@ def choose_targets(graph: Graph, options: CompileOptions) -> TargetChoice:
     found = tuple((device, target_of_device(device, options)) for device in devices)
     gpus = [target for _, target in found if target.is_gpu]
     main = gpus[0] if gpus else (found[0][1] if found else target_of_device("cpu", options))
-    return TargetChoice(main=main, by_device=found)
+    return Targets(main=main, by_device=found)
 
 
 def target_of_device(device: str, options: CompileOptions) -> Target:

@@ -33,6 +33,7 @@ class Kind(IntEnum):
     LIST = 9
     SOME = 10
     DEVICE = 11
+    UNDEFINED = 12
     TENSOR_AT = 20
     INTS = 21
     TENSORS = 22
@@ -139,6 +140,9 @@ def _scalar(kind: Type, value: Argument, code: Codes) -> bytes:
     match kind.name, value:
         case "Tensor", Slot(number):
             return _code(Kind.TENSOR) + _u32(number)
+        case "Tensor", None:
+            # derivatives hand on what the forward had none of, by a tensor that is undefined
+            return _code(Kind.UNDEFINED)
         case "int", Size(number):
             return _code(Kind.SIZE) + _u32(number)
         case "int", int():

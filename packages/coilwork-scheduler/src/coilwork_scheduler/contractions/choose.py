@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from coilwork_ir.loops import Graph, Node, View
-from coilwork_ir.target import Target
+from coilwork_ir.target import Targets
 from coilwork_scheduler.contractions.judge import ProductJudge
 from coilwork_scheduler.contractions.opened import opened
 from coilwork_scheduler.contractions.product import product_of
@@ -22,7 +22,7 @@ def open_contractions(
     graph: Graph,
     facts: Dependence,
     *,
-    target: Target,
+    targets: Targets,
     model: CostModel,
     sizes: SizeHints,
     options: ScheduleOptions,
@@ -38,7 +38,7 @@ def open_contractions(
         graph=graph,
         facts=facts,
         views={node.output.name: node for node in graph.nodes if isinstance(node, View)},
-        target=target,
+        targets=targets,
         model=model,
         sizes=sizes,
         options=options,
@@ -65,7 +65,7 @@ def open_contractions(
             buffers=facts.buffers,
             views=judge.views,
             name=name,
-            least=2 if options.batch_invariant and target.is_gpu else 1,
+            least=2 if options.batch_invariant and targets.of(product.output.device).is_gpu else 1,
             round_first=options.batch_invariant,
         )
     return replace(graph, nodes=tuple(nodes)) if changed else graph

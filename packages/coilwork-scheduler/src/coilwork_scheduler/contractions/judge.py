@@ -22,7 +22,7 @@ from coilwork_ir.index import as_int, provably_divisible
 from coilwork_ir.loops import Graph, Pointwise, View
 from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.scalar import Op, loads, postorder
-from coilwork_ir.target import Target
+from coilwork_ir.target import Target, Targets
 from coilwork_scheduler.contractions.product import Product
 from coilwork_scheduler.cost import FULL_PROGRAMS, CostModel, KernelWork
 from coilwork_scheduler.dependence import Dependence
@@ -68,7 +68,7 @@ class ProductJudge:
     graph: Graph
     facts: Dependence
     views: Mapping[str, View]
-    target: Target
+    targets: Targets
     model: CostModel
     sizes: SizeHints
     options: ScheduleOptions
@@ -79,7 +79,7 @@ class ProductJudge:
         choice = self.options.contractions
         if choice == "generated":
             return Verdict(generated=True, pieces=pieces, reason="kernels are asked for", numbers={})
-        if self.target.kind != "cuda" or self.options.numerics == "strict":
+        if self._target(product).kind != "cuda" or self.options.numerics == "strict":
             return _call("no kernel is known to be faster", {})
         odd = self._odd_rows(product)
         if odd is not None:
@@ -155,13 +155,13 @@ class ProductJudge:
         exact = as_int(product.sizes[2])
         if (
             self.options.batch_invariant
-            or not self.target.is_gpu
+            or not self._target(product).is_gpu
             or exact is None
             or not 1 < min(rows, columns) <= SKINNY
         ):
             return 1
         strips = self._strips(product)
-        wanted = self.target.multiprocessors * FULL_PROGRAMS
+        wanted = self._target(product).multiprocessors * FULL_PROGRAMS
         pieces = 1
         while (
             strips * pieces < wanted
@@ -201,6 +201,9 @@ class ProductJudge:
                 programs=programs,
             )
         )
+
+    def _target(self, product: Product) -> Target:
+        return self.targets.of(product.output.device)
 
     def _size(self, buffer: Buffer) -> int:
         return self.sizes.size_bytes(buffer)

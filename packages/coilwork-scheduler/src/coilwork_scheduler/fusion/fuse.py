@@ -64,7 +64,7 @@ class Fuser:
         self._version = dict.fromkeys(self._clusters, 0)
         self._works: dict[int, KernelWork] = {}
         self._traffic = Traffic(
-            buffers=facts.buffers, sizes=around.sizes, target=around.target, options=around.options
+            buffers=facts.buffers, sizes=around.sizes, targets=around.targets, options=around.options
         )
         self._weigher = Weigher(
             around=around,
@@ -82,10 +82,9 @@ class Fuser:
         for position in self._clusters:
             self._consider_neighbours(position, later_only=True)
         self._fuse_pairs()
-        if self._around.target.is_gpu:
-            while self._walk_columns():
-                # results of what joined one kernel may share the next one too
-                self._fuse_pairs()
+        while self._walk_columns():
+            # results of what joined one kernel may share the next one too
+            self._fuse_pairs()
         groups = [cluster.group for cluster in self._clusters.values()]
         groups += [group_of(stage) for stage in self._stages if not fusable(stage)]
         return tuple(sorted(groups, key=lambda group: group.position))
@@ -103,7 +102,9 @@ class Fuser:
         for position in tuple(self._clusters):
             # those before may have taken this one in
             columns = self._clusters.get(position)
-            if columns is None or not sums_columns(columns) or not self._traffic.across(columns):
+            if columns is None or not self._on_gpu(columns) or not sums_columns(columns):
+                continue
+            if not self._traffic.across(columns):
                 continue
             for partner in self._row_partners(position):
                 version = self._serial
@@ -175,7 +176,7 @@ class Fuser:
     def _consider_readers(self, position: int) -> None:
         """What reduces results of a reduction that just grew may have got siblings by that."""
         cluster = self._clusters[position]
-        if not cluster.reduced or not self._around.target.is_gpu:
+        if not cluster.reduced or not self._on_gpu(cluster):
             return
         window = self._around.options.fusion_window
         for name in sorted(self._links.intersection(cluster.written)):
@@ -189,7 +190,7 @@ class Fuser:
 
         So the sums of several results' pieces share a kernel too, though they read nothing alike.
         """
-        if not cluster.reduced or not self._around.target.is_gpu:
+        if not cluster.reduced or not self._on_gpu(cluster):
             return set()
         definer = self._around.facts.definer
         makers = {self._dag.find(definer[n]) for n in cluster.read_names & self._links if n in definer}
@@ -202,6 +203,9 @@ class Fuser:
             for reader in self._partners[name][:window]
             if self._clusters[self._dag.find(reader)].reduced
         }
+
+    def _on_gpu(self, cluster: Cluster) -> bool:
+        return self._around.targets.of(cluster.device).is_gpu
 
     # one pair
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr
-from coilwork_ir.target import Target
+from coilwork_ir.target import Targets
 from coilwork_scheduler.cost import KernelWork
 from coilwork_scheduler.fusion.cluster import Cluster, Touch, depths
 from coilwork_scheduler.occupancy import programs_of, unit_stride
@@ -29,7 +29,7 @@ class Traffic:
 
     buffers: Mapping[str, Buffer]
     sizes: SizeHints
-    target: Target
+    targets: Targets
     options: ScheduleOptions
     _bytes: dict[str, int] = field(default_factory=dict)
     _unit: dict[Touch, frozenset[Expr]] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Traffic:
 
     def work(self, cluster: Cluster, stored: Collection[str]) -> KernelWork:
         """The work of a kernel that computes `cluster` and leaves its buffers `stored` in memory."""
-        sizes, target = self.sizes, self.target
+        sizes, target = self.sizes, self.targets.of(cluster.device)
         groups = max(sizes.numel(tuple(extent_of(s) for s in cluster.parallel)), 1)
         rows = groups * max(sizes.numel(tuple(extent_of(s) for s in cluster.walked)), 1)
         length = max(sizes.numel(tuple(extent_of(s) for s in cluster.reduced)), 1)
@@ -74,7 +74,7 @@ class Traffic:
         )
 
     def _programs(self, cluster: Cluster, rows: int) -> int:
-        if not cluster.reduced or not self.target.is_gpu:
+        if not cluster.reduced or not self.targets.of(cluster.device).is_gpu:
             return rows
         return programs_of(rows, across=self.across(cluster))
 

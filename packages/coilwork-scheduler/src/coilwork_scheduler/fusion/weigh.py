@@ -9,7 +9,7 @@ from typing import Final
 from coilwork_ir.loops import Graph
 from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.scalar import Op, Reduce, postorder
-from coilwork_ir.target import Target
+from coilwork_ir.target import Targets
 from coilwork_scheduler.contractions.known import is_contraction
 from coilwork_scheduler.cost import CostModel, KernelWork
 from coilwork_scheduler.dependence import Dependence
@@ -40,7 +40,7 @@ class Surroundings:
 
     graph: Graph
     facts: Dependence
-    target: Target
+    targets: Targets
     model: CostModel
     sizes: SizeHints
     options: ScheduleOptions
@@ -143,7 +143,7 @@ class Weigher:
             return Verdict(None, "reject-registers", "rows and sums of columns are too many values to keep")
         shared = self.traffic.shared_bytes(one, two)
         if not flows and shared * 5 < min(work.read_bytes + work.write_bytes for work in works):
-            if not (one.reduced and two.reduced and all(self._launch_bound(work) for work in works)):
+            if not (one.reduced and two.reduced and all(self._launch_bound(one, work) for work in works)):
                 return Verdict(None, "", "")
         work = self.work(both)
         if both.walked:
@@ -170,9 +170,9 @@ class Weigher:
             work,
         )
 
-    def _launch_bound(self, work: KernelWork) -> bool:
-        """True if a GPU kernel that does `work` hardly takes longer than its launch."""
-        target = self.around.target
+    def _launch_bound(self, cluster: Cluster, work: KernelWork) -> bool:
+        """True if a kernel of a GPU's, where `cluster` is, that does `work` hardly takes longer than its launch."""
+        target = self.around.targets.of(cluster.device)
         return target.is_gpu and self.around.model.kernel_us(work) < LAUNCH_BOUND * target.launch_us
 
     def _distinct(self, cluster: Cluster, work: KernelWork) -> KernelWork:

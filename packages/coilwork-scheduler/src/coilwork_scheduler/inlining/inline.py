@@ -15,7 +15,7 @@ from coilwork_ir.loops import Graph, Node, Pointwise, Reduce, Scan, Scatter, Sor
 from coilwork_ir.loops.access import bodies, defined
 from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.scalar import Load, Op, leading_points, loads, postorder
-from coilwork_ir.target import Target
+from coilwork_ir.target import Targets
 from coilwork_scheduler.contractions.known import contraction_of_node
 from coilwork_scheduler.cost import CostModel, KernelWork
 from coilwork_scheduler.dependence import Dependence
@@ -44,7 +44,7 @@ class Inliner:
         graph: Graph,
         facts: Dependence,
         *,
-        target: Target,
+        targets: Targets,
         model: CostModel,
         sizes: SizeHints,
         options: ScheduleOptions,
@@ -52,7 +52,7 @@ class Inliner:
     ) -> None:
         self._graph = graph
         self._deps = facts
-        self._target = target
+        self._targets = targets
         self._model = model
         self._sizes = sizes
         self._options = options
@@ -256,7 +256,7 @@ class Inliner:
         can share that kernel.
         """
         facts = self._facts[position]
-        if not self._target.is_gpu or any(
+        if not self._targets.of(node.output.device).is_gpu or any(
             self._deps.definer.get(leaf) in self._load_counts for leaf in facts.leaves
         ):
             return False

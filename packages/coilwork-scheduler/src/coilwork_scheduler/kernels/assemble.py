@@ -22,12 +22,14 @@ from coilwork_ir.loops import (
     While,
 )
 from coilwork_ir.loops.access import defined, overwritten, shares_memory
-from coilwork_ir.target import Target
+from coilwork_ir.scalar import loads
+from coilwork_ir.target import Target, Targets
 from coilwork_scheduler.cost import CostModel
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.errors import ScheduleError
 from coilwork_scheduler.group import Group
 from coilwork_scheduler.journal import Journal
+from coilwork_scheduler.kernels.accesses import scalars_of
 from coilwork_scheduler.kernels.canonical import KernelTable, canonical
 from coilwork_scheduler.kernels.compose import compose
 from coilwork_scheduler.kernels.hints import hints_for
@@ -45,7 +47,7 @@ class Context:
 
     graph: Graph
     facts: Dependence
-    target: Target
+    targets: Targets
     options: ScheduleOptions
     model: CostModel
     sizes: SizeHints
@@ -73,7 +75,9 @@ def assemble(context: Context, groups: Sequence[Group], journal: Journal) -> Sch
         if run[0] in built:
             parts = [built[index] for index in run]
             kernel, call = parts[0] if len(parts) == 1 else merge(parts)
-            kernel = table.add(kernel)
+            target = _target(context, call.args)
+            # what is alike on two devices is text in two languages
+            kernel = table.add(kernel, "" if target == context.targets.main else target.name)
             steps.append(replace(call, kernel=kernel.name))
             made = [name for name, arg in zip(call.args, kernel.args, strict=True) if arg.role != "in"]
             buffers.update({name: facts.buffers[name] for name in made})
@@ -102,13 +106,13 @@ def _launches(
     journal: Journal,
 ) -> tuple[tuple[int, ...], ...]:
     """`sequence`, in which calls that share a launch are one entry."""
-    target, options = context.target, context.options
-    if not options.combine or not target.combines:
+    if not context.options.combine:
         return tuple((index,) for index in sequence)
     candidates = {
         index: candidate
         for index, (kernel, call) in built.items()
         if not units[index].begins
+        and _target(context, call.args).combines
         and (candidate := candidate_of(kernel, call, context.facts.buffers, context.model, context.sizes))
     }
     return gather(
@@ -117,8 +121,8 @@ def _launches(
         candidates,
         kept,
         journal,
-        launch_us=target.launch_us,
-        max_args=options.max_combined_args,
+        launch_us=context.targets.main.launch_us,
+        max_args=context.options.max_combined_args,
     )
 
 
@@ -210,8 +214,18 @@ def _kernel(
     buffers = context.facts.buffers
     draft = compose(group, wanted, buffers, context.options.numerics)
     tiling = tile(draft, buffers, context.sizes)
-    hints = hints_for(draft, tiling, buffers, context.target, context.options)
+    touched = (
+        *(store.buffer for store in draft.stores),
+        *(access.buffer for access in loads(scalars_of(draft))),
+    )
+    hints = hints_for(draft, tiling, buffers, _target(context, touched), context.options)
     return canonical(draft, tiling, hints, buffers, aligned=aligned, numerics=context.options.numerics)
+
+
+def _target(context: Context, names: Sequence[str]) -> Target:
+    """The target of a kernel that touches the buffers called `names`, which are on one device."""
+    buffers = context.facts.buffers
+    return context.targets.of(buffers[names[0]].device if names else "")
 
 
 def _aligned(context: Context) -> frozenset[str]:

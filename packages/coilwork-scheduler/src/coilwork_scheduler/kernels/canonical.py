@@ -138,16 +138,19 @@ def _with_starts(draft: Draft, buffers: Mapping[str, Buffer]) -> tuple[Draft, di
 
 
 class KernelTable:
-    """The distinct kernels of one schedule, each named by what it does and a hash of its structure."""
+    """The distinct kernels of one schedule, each named by what it does and a hash of its structure, and of where."""
 
     def __init__(self) -> None:
-        self._by_structure: dict[str, Kernel] = {}
+        self._known: dict[str, Kernel] = {}
         self._names: set[str] = set()
 
-    def add(self, kernel: Kernel) -> Kernel:
-        """The kernel with the structure of `kernel` that was added first, under its final name."""
-        text = structure(kernel)
-        found = self._by_structure.get(text)
+    def add(self, kernel: Kernel, target: str = "") -> Kernel:
+        """The kernel with the structure of `kernel` that was added first, under its final name.
+
+        `target` is the name of the target it is for, if that is not the graph's main one.
+        """
+        text = f"{target}\n{structure(kernel)}" if target else structure(kernel)
+        found = self._known.get(text)
         if found is not None:
             return found
         code = digest(text)
@@ -156,13 +159,13 @@ class KernelTable:
             length += 1
         named = replace(kernel, name=f"{kernel.name}_{code[:length]}")
         self._names.add(named.name)
-        self._by_structure[text] = named
+        self._known[text] = named
         return named
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
         """All kernels, in the order of their first call."""
-        return tuple(self._by_structure.values())
+        return tuple(self._known.values())
 
 
 def _arguments(draft: Draft) -> dict[str, _Argument]:

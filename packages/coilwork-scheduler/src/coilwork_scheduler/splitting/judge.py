@@ -9,9 +9,10 @@ from typing import Final
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr, bounds, product, provably_positive, stride_of
 from coilwork_ir.loops import Reduce
+from coilwork_ir.loops.access import defined
 from coilwork_ir.ops import SCALAR_OPS, SELF_COMBINING
 from coilwork_ir.scalar import Load, Op, loads, postorder, substitute_ranges
-from coilwork_ir.target import Target
+from coilwork_ir.target import Target, Targets
 from coilwork_scheduler.contractions.known import contraction_of_node
 from coilwork_scheduler.cost import FULL_PROGRAMS, CostModel, KernelWork
 from coilwork_scheduler.dependence import Dependence
@@ -139,7 +140,7 @@ class Judge:
     """Decides whether a family is cut, and into what. `rows` are the reductions that it may share a kernel with."""
 
     facts: Dependence
-    target: Target
+    targets: Targets
     model: CostModel
     sizes: SizeHints
     options: ScheduleOptions
@@ -151,12 +152,15 @@ class Judge:
         extents = tuple(extent_of(r) for r in (*node.ranges, *node.axes))
         if node.checks or not all(provably_positive(e) for e in extents):
             return False
+        target = self._target(node)
+        if not target.is_gpu:
+            return False
         if contraction_of_node(node) is not None:
             # in pieces already, where that pays
             return False
         results = self.sizes.numel(extents[: len(node.ranges)])
         fewest = programs_of(results, across=True)
-        return fewest < self.target.multiprocessors * PROGRAMS and self._length(node.axes) >= 2 * LEAST_ACROSS
+        return fewest < target.multiprocessors * PROGRAMS and self._length(node.axes) >= 2 * LEAST_ACROSS
 
     def pieces_of(self, family: Family) -> Cutting | None:
         """How to cut the axes of `family`; `None` if one kernel for each result does as well."""
@@ -188,6 +192,8 @@ class Judge:
 
         They do unless a program keeps its row on chip; rows of unknown length it does not keep.
         """
+        if not self._target(node).is_gpu:
+            return False
         if self.candidate(node) and self.splits(alone(node)):
             return True
         longest = 1
@@ -246,7 +252,7 @@ class Judge:
             axes,
             axes,
             {axis: self.sizes.value(extent_of(axis)) for axis in axes},
-            wanted=self.target.multiprocessors * FULL_PROGRAMS,
+            wanted=self._target(family.members[0]).multiprocessors * FULL_PROGRAMS,
             skip=False,
             miss=WALKED_MISS,
         )
@@ -319,7 +325,8 @@ class Judge:
     def _wanted(self, family: Family, shape: _Shape) -> float:
         """Pieces per result that fill the device, none of them too short to be worth a program."""
         blocks = max(shape.results / BLOCK, 1) if shape.across else shape.results
-        wanted = self.target.multiprocessors * (PROGRAMS if shape.across else PROGRAMS_ALONG) / blocks
+        units = self._target(family.members[0]).multiprocessors
+        wanted = units * (PROGRAMS if shape.across else PROGRAMS_ALONG) / blocks
         if any(member.kind == "welford" for member in family.members):
             resident = RESIDENT_ACROSS if shape.across else RESIDENT_ALONG
             wanted = max(wanted, shape.length / resident)
@@ -338,6 +345,10 @@ class Judge:
                 programs=shape.programs * pieces,
             )
         )
+
+    def _target(self, node: Reduce) -> Target:
+        """What `node` is computed on."""
+        return self.targets.of(defined(node)[0].device)
 
     def _moved(self, family: Family, shape: _Shape, pieces: int) -> int:
         """Bytes of the results of pieces."""

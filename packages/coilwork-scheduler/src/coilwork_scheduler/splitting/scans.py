@@ -19,7 +19,7 @@ from coilwork_ir.index import Expr, as_expr, as_int, floordiv, mod, provably_pos
 from coilwork_ir.loops import Graph, Node, Pointwise, Reduce, Scan
 from coilwork_ir.ops import ReduceKind, ScanKind
 from coilwork_ir.scalar import Scalar, const, index_value, load, loads, op, substitute_ranges, where
-from coilwork_ir.target import Target
+from coilwork_ir.target import Targets
 from coilwork_scheduler.cost import CostModel, KernelWork
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.externalize import fresh_name
@@ -52,19 +52,19 @@ def split_scans(
     graph: Graph,
     facts: Dependence,
     *,
-    target: Target,
+    targets: Targets,
     model: CostModel,
     sizes: SizeHints,
     options: ScheduleOptions,
     journal: Journal,
 ) -> Graph:
     """`graph` with scans of few long rows done in pieces, where `model` says that it pays; on GPUs only."""
-    if not options.split or options.batch_invariant or not target.is_gpu:
+    if not options.split or options.batch_invariant or not targets.has_gpu:
         return graph
     taken = set(facts.buffers)
     nodes: list[Node] = []
     for node in graph.nodes:
-        length = _piece_length(node, options) if isinstance(node, Scan) else None
+        length = _piece_length(node, targets, options) if isinstance(node, Scan) else None
         if length is None:
             nodes.append(node)
             continue
@@ -108,9 +108,11 @@ def _work(read_bytes: float, write_bytes: float, rows: int, length: int, program
     )
 
 
-def _piece_length(node: Scan, options: ScheduleOptions) -> int | None:
+def _piece_length(node: Scan, targets: Targets, options: ScheduleOptions) -> int | None:
     """Points of a piece of `node`; `None` if it is not cut: unsuited, or on chip as a whole."""
     if node.kind not in _COMBINE or node.checks or node.outputs[0] is None:
+        return None
+    if not targets.of(node.outputs[0].device).is_gpu:
         return None
     if any(b is not None for b in node.outputs[1:]) or node.body.dtype.is_bool:
         return None

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from coilwork_ir.loops import Graph, Node, Reduce
 from coilwork_ir.scalar import Load
-from coilwork_ir.target import Target
+from coilwork_ir.target import Targets
 from coilwork_scheduler.cost import CostModel
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.journal import Journal
@@ -32,7 +32,7 @@ def split_reductions(
     graph: Graph,
     facts: Dependence,
     *,
-    target: Target,
+    targets: Targets,
     model: CostModel,
     sizes: SizeHints,
     options: ScheduleOptions,
@@ -42,11 +42,11 @@ def split_reductions(
 
     Linear in the size of the graph.
     """
-    if not options.split or options.batch_invariant or not target.is_gpu:
+    if not options.split or options.batch_invariant or not targets.has_gpu:
         return graph
     judge = Judge(
         facts=facts,
-        target=target,
+        targets=targets,
         model=model,
         sizes=sizes,
         options=options,

@@ -220,6 +220,8 @@ class Calls {
     switch (value.kind) {
       case Value::TENSOR:
         return bits_of(memory_.tensor(value.number));
+      case Value::UNDEFINED:
+        return bits_of(undefined());
       case Value::SIZE:
       case Value::INT:
       case Value::BOOL:
@@ -237,6 +239,8 @@ class Calls {
     switch (value.kind) {
       case Value::TENSOR:
         return bits_of(alias(memory_.tensor(value.number)));
+      case Value::UNDEFINED:
+        return bits_of(alias(undefined()));
       case Value::CODE:
         return static_cast<uint32_t>(value.integer);
       case Value::BOOL:

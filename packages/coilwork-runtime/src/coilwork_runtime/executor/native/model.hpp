@@ -85,7 +85,7 @@ struct Part {
 // An argument of a call, as the plan of the call says.
 struct Value {
   enum Kind : uint8_t {
-    NONE = 0, TENSOR, SIZE, INT, REAL, REAL_OF_SIZE, BOOL, CODE, TEXT, LIST, SOME, DEVICE,
+    NONE = 0, TENSOR, SIZE, INT, REAL, REAL_OF_SIZE, BOOL, CODE, TEXT, LIST, SOME, DEVICE, UNDEFINED,
     // for functions of single operators: pointers to tensors or numbers, lists as pointer and count
     TENSOR_AT = 20, INTS, TENSORS, INT_AT, REAL_AT, CODE_AT, DEVICE_AT, BOOLS, INTS_AT
   };

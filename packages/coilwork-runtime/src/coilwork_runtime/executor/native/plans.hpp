@@ -12,6 +12,7 @@ static Value parse_value(Reader& in, PartParser& part) {
   made.kind = static_cast<Value::Kind>(kind);
   switch (kind) {
     case Value::NONE:
+    case Value::UNDEFINED:
       break;
     case Value::TENSOR:
     case Value::TENSOR_AT:

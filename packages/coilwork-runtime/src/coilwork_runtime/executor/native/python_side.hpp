@@ -37,6 +37,16 @@ static AtenTensorHandle alias(AtenTensorHandle handle) {
   return copy;
 }
 
+// The tensor that is none: what an operator is given for a tensor that its schema does not let be left out.
+static AtenTensorHandle undefined() {
+  static const AtenTensorHandle made = [] {
+    AtenTensorHandle handle = nullptr;
+    if (torch.aoti_torch_new_uninitialized_tensor(&handle) != 0) throw Failed{"there is no undefined tensor"};
+    return handle;
+  }();
+  return made;
+}
+
 // A new tensor object for `handle`, which stays.
 static Reference object_of(const Program& program, AtenTensorHandle handle) {
   AtenTensorHandle copy = alias(handle);

@@ -24,6 +24,7 @@ using StableIValue = uint64_t;
 #define COILWORK_TORCH_FUNCTIONS(F)                                                                                       \
   F(aoti_torch_delete_tensor_object, AOTITorchError, (AtenTensorHandle))                                                  \
   F(aoti_torch_new_tensor_handle, AOTITorchError, (AtenTensorHandle, AtenTensorHandle*))                                  \
+  F(aoti_torch_new_uninitialized_tensor, AOTITorchError, (AtenTensorHandle*))                                             \
   F(aoti_torch_get_data_ptr, AOTITorchError, (AtenTensorHandle, void**))                                                  \
   F(aoti_torch_get_dim, AOTITorchError, (AtenTensorHandle, int64_t*))                                                     \
   F(aoti_torch_get_sizes, AOTITorchError, (AtenTensorHandle, int64_t**))                                                  \

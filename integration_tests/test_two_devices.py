@@ -1,0 +1,49 @@
+"""Graphs with tensors on two devices: each kernel is emitted for its own, which nobody has to have."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from coilwork.clock import StageClock
+from coilwork.options import CompileOptions
+from coilwork.stages import emit_kernels, lower_to_program
+from coilwork.trace import Trace
+from coilwork_ir.buffers import Ref
+from coilwork_ir.program import Launch, Return
+from coilwork_ir.program.walk import buffers
+from coilwork_ir.target import TARGETS, Targets
+from coilwork_lowering import decompositions, lower
+from integration_tests.two_device_programs import PROGRAMS
+
+BOTH = Targets(
+    main=TARGETS["sm_90"], by_device=(("cpu", TARGETS["x86-64-avx2"]), ("cuda:0", TARGETS["sm_90"]))
+)
+LANGUAGES = {"cpu": "cpp", "cuda": "triton"}
+
+
+@pytest.mark.parametrize("pools", [False, True])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_kernels_are_written_in_the_language_of_their_device(name: str, pools: bool) -> None:
+    with FakeTensorMode():
+        host = torch.empty(6, 8)
+        there = torch.empty(6, 8, device="cuda:0")
+        expected = PROGRAMS[name](host, there)
+        gm = make_fx(PROGRAMS[name], decomposition_table=decompositions())(host, there)
+    options = CompileOptions(verify=True, strict=True, pools=pools)
+    lowered = lower(gm, name="graph")
+    program = lower_to_program(lowered.graph, BOTH, options, trace=Trace(None), clock=StageClock())
+    sources = emit_kernels(program, BOTH, options, trace=Trace(None))
+    known = buffers(program)
+    seen = set()
+    for launch in (one for one in program.instructions if isinstance(one, Launch)):
+        (device,) = {torch.device(known[argument].device).type for argument in launch.args}
+        assert sources[launch.kernel].language == LANGUAGES[device]
+        seen.add(device)
+    assert seen == {"cpu", "cuda"}
+    ending = program.instructions[-1]
+    assert isinstance(ending, Return)
+    returned = [known[value.name].device for value in ending.values if isinstance(value, Ref)]
+    assert returned == [str(tensor.device) for tensor in expected]

@@ -1,0 +1,135 @@
+"""Graphs whose tensors are on two devices: each kernel is made for its own."""
+
+from __future__ import annotations
+
+import pytest
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.kernels import KernelCall
+from coilwork_ir.kernels.verify import verify_schedule
+from coilwork_ir.program.nodes import AllocPool
+from coilwork_ir.program.verify import verify_program
+from coilwork_ir.scalar import op
+from coilwork_ir.target import Targets, target
+from coilwork_scheduler import schedule
+from coilwork_scheduler.memory import PlanOptions, plan
+
+HOST, GPU = "cpu", "cuda:0"
+BOTH = Targets(main=target("sm_90"), by_device=((HOST, target("x86-64-avx2")), (GPU, target("sm_90"))))
+
+
+def kernels_on(made, build):
+    """The kernels of each device's calls, in order."""
+    verify_schedule(made)
+    program = plan(made)
+    verify_program(program)
+    kernels = {kernel.name: kernel for kernel in made.kernels}
+    devices = {buffer.name: buffer.device for buffer in (*made.buffers, *build.inputs)}
+    found = {HOST: [], GPU: []}
+    for step in made.steps:
+        if isinstance(step, KernelCall):
+            (device,) = {devices[name] for name in step.args}
+            found[device].append(kernels[step.kernel])
+    return found
+
+
+def halves(build, device, sizes):
+    for k, size in enumerate(sizes):
+        name = f"{device[:3]}{k}"
+        build.input(f"{name}_x", size, device=device)
+        build.pointwise(
+            f"{name}_y",
+            [size],
+            lambda i, name=name: op("mul", build.at(f"{name}_x", i), build.at(f"{name}_x", i)),
+            device=device,
+        )
+    return [f"{device[:3]}{k}_y" for k in range(len(sizes))]
+
+
+def test_launches_are_shared_on_the_gpu_alone(build, compare):
+    names = halves(build, HOST, [16, 48, 33]) + halves(build, GPU, [16, 48, 33])
+    found = kernels_on(compare(build.graph(*names), name=BOTH), build)
+    assert [kernel.combined for kernel in found[HOST]] == [None] * 3
+    assert [len(kernel.combined.members) for kernel in found[GPU] if kernel.combined is not None] == [2]
+
+
+def test_what_two_devices_compute_alike_is_a_kernel_of_each(build, compare):
+    names = halves(build, HOST, [40]) + halves(build, GPU, [40])
+    found = kernels_on(compare(build.graph(*names), name=BOTH), build)
+    assert len({kernel.name for on_one in found.values() for kernel in on_one}) == 2
+
+
+def test_two_devices_of_one_kind_share_kernels(build, compare):
+    alike = Targets(main=target("sm_90"), by_device=((HOST, target("sm_90")), (GPU, target("sm_90"))))
+    names = halves(build, HOST, [40]) + halves(build, GPU, [40])
+    assert len(compare(build.graph(*names), name=alike).kernels) == 1
+
+
+def test_reductions_are_walked_and_split_as_their_device_wants(build, compare):
+    for device in (HOST, GPU):
+        name = device[:3]
+        build.input(f"{name}_x", 4, 60, dtype=DType.F32, device=device)
+        build.input(f"{name}_long", 100000, dtype=DType.F32, device=device)
+        build.reduce(
+            f"{name}_rows",
+            "sum",
+            [4],
+            [60],
+            lambda i, r, name=name: build.at(f"{name}_x", i, r),
+            dtype=DType.F32,
+            device=device,
+        )
+        build.reduce(
+            f"{name}_all",
+            "sum",
+            [],
+            [100000],
+            lambda r, name=name: build.at(f"{name}_long", r),
+            dtype=DType.F32,
+            device=device,
+        )
+    outputs = [f"{device}_{what}" for device in ("cpu", "cud") for what in ("rows", "all")]
+    found = kernels_on(compare(build.graph(*outputs), name=BOTH), build)
+    assert [kernel.hints.reduction for kernel in found[HOST]] == ["looped", "looped"]
+    assert len(found[GPU]) == 3 and {k.hints.reduction for k in found[GPU]} == {"persistent"}
+
+
+@pytest.mark.parametrize("device", [HOST, GPU])
+def test_rows_and_columns_share_a_kernel_where_programs_walk(build, compare, device):
+    rows, columns = 512, 64
+    build.input("x", rows, columns, dtype=DType.F32, device=device)
+    build.input("away", 8, device=GPU if device == HOST else HOST)
+    build.pointwise(
+        "beside",
+        [8],
+        lambda i: op("add", build.at("away", i), build.at("away", i)),
+        device=build.buffers["away"].device,
+    )
+    build.reduce(
+        "along", "sum", [rows], [columns], lambda i, r: build.at("x", i, r), dtype=DType.F32, device=device
+    )
+    build.reduce(
+        "across", "sum", [columns], [rows], lambda i, r: build.at("x", r, i), dtype=DType.F32, device=device
+    )
+    found = kernels_on(compare(build.graph("along", "across", "beside"), name=BOTH), build)
+    walked = [any(r.kind == "walked" for r in kernel.ranges) for kernel in found[device]]
+    assert any(walked) == (device == GPU)
+
+
+def test_a_pool_is_on_one_device(build):
+    outputs = []
+    for device in (HOST, GPU):
+        name = device[:3]
+        build.input(f"{name}_x", 64, 64, device=device)
+        value = f"{name}_x"
+        for k in range(9):
+            made = build.buffer(f"{name}_{k}", 64, 64, device=device)
+            build.extern(
+                "aten.mm.default", [value] * 2, [made], out_overload="aten.mm.out", out_names=("out",)
+            )
+            value = made.name
+        outputs.append(value)
+    program = plan(schedule(build.graph(*outputs), BOTH), PlanOptions(pools=True, reuse=False))
+    verify_program(program)
+    pools = [i.device for i in program.instructions if isinstance(i, AllocPool)]
+    assert sorted(pools) == [HOST, GPU]
