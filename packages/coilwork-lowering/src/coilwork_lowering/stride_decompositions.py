@@ -173,7 +173,9 @@ def _of_one_layout(op: Any) -> Callable[..., Any]:
 
     def decomposed(a: Any, b: Any, **kwargs: Any) -> Any:
         # broadcast numbers would take part in promotion
-        if not isinstance(b, torch.Tensor) or (op in _ROUNDING and _ROUNDED_BY_STEPS & {a.dtype, b.dtype}):
+        if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)) or (
+            op in _ROUNDING and _ROUNDED_BY_STEPS & {a.dtype, b.dtype}
+        ):
             return NotImplemented
         if a.dtype is not b.dtype:
             # the meta function takes the operand that is converted for one without a layout
