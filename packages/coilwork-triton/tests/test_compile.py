@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 from kernel_bench import TARGETS, TritonProcess, along, arg, compile_source
 from triton_sample_kernels import SAMPLES, converted, copy, every_op
@@ -29,6 +31,23 @@ def test_samples_compile(compiler: TritonProcess, sample: str, name: str) -> Non
 @pytest.mark.parametrize("dtype", [DType.F32, DType.F64, DType.I64, DType.I32, DType.I8, DType.U8])
 def test_every_op_compiles(compiler: TritonProcess, dtype: DType, name: str) -> None:
     assert build(compiler, every_op(dtype), name)
+
+
+@pytest.mark.parametrize("scalars", [(0,), (1,), (0, 1, 2)])
+@pytest.mark.parametrize(
+    ("dtype", "numerics"),
+    [
+        *((DType.F32, numerics) for numerics in ("fast", "eager", "strict")),
+        *((dtype, "fast") for dtype in (DType.F64, DType.I64, DType.I32, DType.U8)),
+    ],
+)
+def test_every_op_compiles_for_single_elements(
+    compiler: TritonProcess,
+    dtype: DType,
+    scalars: tuple[int, ...],
+    numerics: Literal["fast", "eager", "strict"],
+) -> None:
+    assert build(compiler, every_op(dtype, scalars=scalars, numerics=numerics), "sm_90")
 
 
 @pytest.mark.parametrize("name", TARGETS)
