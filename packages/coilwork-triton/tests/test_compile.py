@@ -103,6 +103,21 @@ def test_rows_in_registers_are_read_once_without_masks(compiler: TritonProcess) 
     assert "@%p" not in [line.split()[0] for line in text.splitlines() if "ld.global" in line]
 
 
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F64])
+def test_a_product_less_itself_is_not_what_rounding_took_from_it(
+    compiler: TritonProcess, dtype: DType
+) -> None:
+    x = along("x0", 1024, "x", 1.0)
+    product = op("mul", load("in0", [x.symbol], dtype), load("in1", [x.symbol], dtype))
+    kernel = Kernel(
+        name="nothing",
+        ranges=(x,),
+        args=tuple(arg(name, dtype, 1024) for name in ("in0", "in1", "out0")),
+        stores=(Store(buffer="out0", index=x.symbol, value=op("sub", product, product)),),
+    )
+    assert "fma" not in build(compiler, kernel, "sm_90")
+
+
 def test_checks_trap_when_built_for_debugging(compiler: TritonProcess) -> None:
     source = TritonCodegen().emit(SAMPLES["embedding"], target("sm_90"), {})
     assert "__assertfail" in compile_source(compiler, source, "sm_90", debug=True)

@@ -198,6 +198,25 @@ def test_double_ops_agree_with_torch(engine: TritonProcess, name: str) -> None:
     torch.testing.assert_close(got, want, rtol=ROUGHER.get(name, 4e-15), atol=2e-15, equal_nan=True)
 
 
+@pytest.mark.parametrize("numerics", ["fast", "eager", "strict"])
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F64])
+def test_a_number_less_itself_is_zero(engine: TritonProcess, dtype: DType, numerics: str) -> None:
+    x = along("x0", len(SPECIAL))
+    value = load("in0", [x.symbol], dtype)
+    kernel = Kernel(
+        name="nothing",
+        ranges=(x,),
+        args=(arg("in0", dtype, len(SPECIAL)), arg("out0", dtype, len(SPECIAL))),
+        stores=(Store(buffer="out0", index=x.symbol, value=op("sub", value, value)),),
+        numerics=numerics,
+    )
+    source = TritonCodegen().emit(kernel, target("sm_90"), {})
+    inputs = torch.tensor(SPECIAL, dtype=TORCH[dtype])
+    got = run_source(engine, source, [inputs, torch.ones_like(inputs)])[-1]
+    torch.testing.assert_close(got, inputs - inputs, rtol=0, atol=0, equal_nan=True)
+    assert not torch.signbit(got[got == 0]).any()
+
+
 def test_whole_powers_of_doubles_are_exact_where_the_result_is(engine: TritonProcess) -> None:
     """As torch's: what is cut to an integer afterwards must not be a little less than it."""
     base = torch.tensor(
