@@ -1,9 +1,10 @@
-"""Architectures of transformers, small and with random weights, through generated code in training and evaluation, beside eager.
+"""Architectures with random weights through generated code in training and evaluation, beside eager: of transformers, small; of vision libraries.
 
     python -m integration_tests.architectures.sweep
-    python -m integration_tests.architectures.sweep --only gpt2,t5
+    python -m integration_tests.architectures.sweep --only gpt2,t5,torchvision/resnet18
+    python -m integration_tests.architectures.sweep --from timm --device cuda --processes 8
 
-A worker process checks them one after the other. Exit status 1 if any model is wrong, raises or is not compiled.
+Worker processes check them one after the other. Exit status 1 if any model is wrong, raises or is not compiled.
 """
 
 from __future__ import annotations
@@ -13,14 +14,16 @@ from pathlib import Path
 
 import torch
 
+from integration_tests.architectures import vision
 from integration_tests.architectures.database import NAMES, sample
 from integration_tests.modules.checks import check
-from integration_tests.modules.sweep import outcomes, summarized, work
+from integration_tests.modules.sweep import several, summarized, work
 
 
-def check_architecture(name: str) -> list[dict[str, str]]:
-    """Outcomes of a training step and of inference, as records."""
-    found = check([sample(name, training=True)]) + check([sample(name, training=False)])
+def check_architecture(name: str, device: str = "cpu") -> list[dict[str, str]]:
+    """Outcomes of a training step and of inference on `device`, as records."""
+    make = vision.sample if "/" in name else sample
+    found = [one for mode in (True, False) for one in check([make(name, training=mode).on(device)])]
     return [{"sample": one.sample, "status": one.status, "detail": one.detail} for one in found]
 
 
@@ -29,16 +32,23 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", default="", help="names, by commas")
+    parser.add_argument(
+        "--from", dest="library", choices=("transformers", *vision.LIBRARIES), default="transformers"
+    )
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--processes", type=int, default=1, help="workers at a time")
     parser.add_argument("--limit", type=float, default=600.0, help="seconds that an architecture may take")
     parser.add_argument("--results", type=Path, help="append all outcomes to this file, as lines of JSON")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     torch.set_num_threads(1)
-    names = chosen.only.split(",") if chosen.only else list(NAMES)
+    every = NAMES if chosen.library == "transformers" else vision.names(chosen.library)
+    names = chosen.only.split(",") if chosen.only else list(every)
     if chosen.worker:
-        work(names, check_architecture)
+        work(names, lambda name: check_architecture(name, chosen.device))
         return 0
-    found = outcomes("integration_tests.architectures.sweep", names, [], chosen.limit)
+    options = ["--device", chosen.device]
+    found = several("integration_tests.architectures.sweep", names, options, chosen.limit, chosen.processes)
     return summarized("architecture", found, results=chosen.results)
 
 

@@ -149,7 +149,7 @@ def _gradients(results: Sequence[Any], leaves: Sequence[Sequence[Tensor]]) -> li
                 generator = torch.Generator().manual_seed(position)
                 noise = torch.randn(value.shape, generator=generator, dtype=torch.float64)
                 outputs.append(value)
-                weights.append(noise.to(value.dtype))
+                weights.append(noise.to(value))
     every = [leaf for part in leaves for leaf in part]
     if not outputs or not every:
         return [[] for _ in leaves]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
@@ -30,6 +30,15 @@ class Sample:
     arguments: tuple[Any, ...]
     keywords: dict[str, Any]
     differentiable: tuple[int, ...]
+
+    def on(self, device: str) -> Sample:
+        """The sample with its module, which moves, and its tensors on `device`."""
+
+        def moved(leaf: Any) -> Any:
+            return leaf.to(device) if isinstance(leaf, Tensor) else leaf
+
+        arguments, keywords = torch.utils._pytree.tree_map(moved, (self.arguments, self.keywords))
+        return replace(self, module=self.module.to(device), arguments=arguments, keywords=keywords)
 
     def describe(self) -> str:
         """The module, and the shapes that it is called with."""

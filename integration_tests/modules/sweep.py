@@ -18,6 +18,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import Any
 
 import torch
@@ -33,12 +35,12 @@ def spread(count: int, most: int) -> list[int]:
     return sorted({round(i * (count - 1) / max(1, most - 1)) for i in range(most)})
 
 
-def check_module(name: str, info: Any, most: int) -> list[dict[str, str]]:
-    """Outcomes of up to `most` samples of the module in each mode, as records."""
+def check_module(name: str, info: Any, most: int, device: str = "cpu") -> list[dict[str, str]]:
+    """Outcomes of up to `most` samples of the module in each mode on `device`, as records."""
     records = []
     for training in (True, False):
         made = samples(name, info, training=training)
-        chosen = [made[position] for position in spread(len(made), most)]
+        chosen = [made[position].on(device) for position in spread(len(made), most)]
         records += [
             {"sample": one.sample, "status": one.status, "detail": one.detail} for one in check(chosen)
         ]
@@ -73,6 +75,27 @@ def outcomes(
         worker.wait()
 
 
+def several(
+    program: str, names: list[str], options: list[str], limit_s: float, processes: int
+) -> Iterator[tuple[str, list[dict[str, str]]]]:
+    """The same by several workers, each with its share of the names; in the order in which they come."""
+    found: SimpleQueue[tuple[str, list[dict[str, str]]]] = SimpleQueue()
+
+    def follow(share: list[str]) -> None:
+        for one in outcomes(program, share, options, limit_s):
+            found.put(one)
+
+    shares = [names[k::processes] for k in range(processes) if names[k::processes]]
+    threads = [Thread(target=follow, args=(share,), daemon=True) for share in shares]
+    for thread in threads:
+        thread.start()
+    while not found.empty() or any(thread.is_alive() for thread in threads):
+        try:
+            yield found.get(timeout=0.5)
+        except Empty:
+            continue
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -80,6 +103,8 @@ def main() -> int:
     parser.add_argument("--only", default="", help="names, by commas")
     parser.add_argument("--most", type=int, default=10_000, help="samples of a module in each mode")
     parser.add_argument("--limit", type=float, default=1800.0, help="seconds that a module may take")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--processes", type=int, default=1, help="workers at a time")
     parser.add_argument("--results", type=Path, help="append all outcomes to this file, as lines of JSON")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
@@ -87,10 +112,10 @@ def main() -> int:
     names = chosen.only.split(",") if chosen.only else list(modules())
     if chosen.worker:
         database = modules()
-        work(names, lambda name: check_module(name, database[name], chosen.most))
+        work(names, lambda name: check_module(name, database[name], chosen.most, chosen.device))
         return 0
-    most = ["--most", str(chosen.most)]
-    found = outcomes("integration_tests.modules.sweep", names, most, chosen.limit)
+    options = ["--most", str(chosen.most), "--device", chosen.device]
+    found = several("integration_tests.modules.sweep", names, options, chosen.limit, chosen.processes)
     return summarized("module", found, results=chosen.results)
 
 

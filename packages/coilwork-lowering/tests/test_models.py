@@ -217,6 +217,29 @@ def test_data_dependent_shapes() -> None:
         assert len(call.binds) == 1
 
 
+POSITIONS = torch.tensor([4, 1, 4, 0])
+
+
+@pytest.mark.parametrize(
+    ("positions", "weights"),
+    [
+        (POSITIONS.to(torch.int16), None),
+        (POSITIONS.to(torch.uint8), None),
+        (POSITIONS, torch.tensor([1, 2, 3, 4])),
+        (POSITIONS.to(torch.int32), torch.tensor([1.5, 2.0, 3.0, 4.0])),
+        (POSITIONS, torch.tensor([1.5, 2.0, 3.0, 4.0]).half()),
+    ],
+)
+def test_counts_and_their_types(positions: Tensor, weights: Tensor | None) -> None:
+    def function(positions: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+        counts = torch.bincount(positions, weights, minlength=3)
+        return counts, counts / 2
+
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        found, _ = run_compiled(function, positions, weights)
+        torch.testing.assert_close(found, function(positions, weights))
+
+
 def test_constants_travel_beside_the_graph() -> None:
     table = torch.tensor([1.0, 2.0, 4.0])
 

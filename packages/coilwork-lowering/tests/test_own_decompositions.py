@@ -56,6 +56,10 @@ CASES: dict[str, Callable[[], Any]] = {
         0,
         1.0,
     ),
+    "gradients where values are NaN": lambda: aten.elu_backward(
+        torch.ones(32), 1.0, 1.0, 1.0, False, torch.tensor([float("nan"), -0.5]).repeat(16)
+    ),
+    "added to nothing": lambda: aten.index_add(torch.zeros(3, 0), 1, torch.tensor([5]), torch.ones(3, 1)),
     "linspace of one": lambda: aten.linspace(4.3, -3, 1, dtype=torch.int64),
 }
 
@@ -161,3 +165,17 @@ def test_index_add_does_not_broadcast(shape: tuple[int, ...]) -> None:
     inputs = (torch.zeros(3, 2), torch.tensor([0, 2]), torch.ones(shape))
     with pytest.raises(RuntimeError, match="must have the shape"):
         make_fx(function, decomposition_table=decompositions(), tracing_mode="fake")(*inputs)
+
+
+@pytest.mark.parametrize("keepdim", [False, True])
+@pytest.mark.parametrize("dim", [[-3], [-1, 0]])
+def test_a_norm_along_dimensions_counted_from_the_last(dim: list[int], keepdim: bool) -> None:
+    value = torch.tensor([[[-1.5]]])
+
+    def function(value: torch.Tensor) -> Any:
+        return aten.linalg_vector_norm.default(value, 3, dim, keepdim)
+
+    gm = make_fx(function, decomposition_table=decompositions(), tracing_mode="fake")(value)
+    (output,) = gm.graph.find_nodes(op="output")
+    assert output.args[0].meta["val"].shape == function(value).shape
+    torch.testing.assert_close(gm(value), function(value))

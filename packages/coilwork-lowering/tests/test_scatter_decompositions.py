@@ -123,3 +123,41 @@ def test_the_gradient_of_a_masked_scatter(sizes: tuple[int, ...], remainder: int
     found, calls = traced(function)
     assert "aten.masked_scatter_backward.default" not in calls
     assert torch.equal(found, function())
+
+
+FILLED = {
+    "rows": lambda: (torch.rand(4, 3), 0, torch.tensor([2, -1]), 5.0),
+    "transposed": lambda: (torch.rand(4, 3).t(), 0, torch.tensor([1]), 5.0),
+    "with gaps": lambda: (torch.rand(6, 4)[::2, ::2], 1, torch.tensor(1), 5.0),
+    "of size one": lambda: (torch.rand(3, 1, 4).permute(2, 1, 0), -3, torch.tensor([0]), 5.0),
+    "a number": lambda: (torch.rand(()), 0, torch.tensor([0]), 5.0),
+    "no rows": lambda: (torch.rand(4, 3), 1, torch.tensor([], dtype=torch.int64), 5.0),
+    "of another type": lambda: (
+        torch.zeros(4, 3, dtype=torch.int32),
+        1,
+        torch.tensor([2]),
+        torch.tensor(2.7),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FILLED)
+def test_filled_rows(name: str) -> None:
+    value, dim, index, filling = FILLED[name]()
+
+    def function() -> Any:
+        return value.index_fill(dim, index, filling)
+
+    found, called = traced(function)
+    expected = function()
+    # AOTAutograd refuses writes
+    assert not [name for name in called if name.rpartition(".")[0].endswith("_")]
+    assert torch.equal(found, expected)
+    assert found.dtype is expected.dtype
+    assert found.stride() == expected.stride()
+
+
+@pytest.mark.parametrize("index", [torch.tensor([[1]]), torch.tensor([1], dtype=torch.int32)])
+def test_rows_that_are_no_list_of_positions_are_not_filled(index: torch.Tensor) -> None:
+    with pytest.raises(RuntimeError, match="index"):
+        traced(lambda: torch.rand(4, 3).index_fill(0, index, 5.0))

@@ -62,3 +62,26 @@ def test_gradients_of_losses_are_contiguous(loss: str) -> None:
         wanted = gradient(*operands)
         assert output.args[0].meta["val"].stride() == wanted.stride()
         assert torch.equal(gm(*operands), wanted)
+
+
+BACKWARD: dict[str, Callable[..., Any]] = {
+    "elu": lambda g, x: torch.ops.aten.elu_backward.default(g, 1.5, 1.0, 0.5, False, x),
+    "softplus": lambda g, x: torch.ops.aten.softplus_backward.default(g, x, 1.0, 20.0),
+    "hardtanh": lambda g, x: torch.ops.aten.hardtanh_backward.default(g, x, 0.1, 0.9),
+    "hardswish": lambda g, x: torch.ops.aten.hardswish_backward.default(g, x),
+    "logit": lambda g, x: torch.ops.aten.logit_backward.default(g, x),
+    "log_softmax": lambda g, x: torch.ops.aten._log_softmax_backward_data.default(g, x, 1, torch.float32),
+    "cross entropy": lambda g, x: torch.ops.aten.binary_cross_entropy_backward.default(g, x, x.square()),
+    "taken": lambda g, x: torch.ops.aten.take.default(x, (g * 20).long()),
+}
+
+
+@pytest.mark.parametrize("name", BACKWARD)
+def test_of_two_tensors_that_lie_differently(name: str) -> None:
+    for one, other in itertools.product(ORDERS, ORDERS):
+        operands = tuple(laid_out(order, torch.float32) / 25 for order in (one, other))
+        wanted = BACKWARD[name](*operands)
+        gm = make_fx(BACKWARD[name], tracing_mode="fake", decomposition_table=decompositions())(*operands)
+        (output,) = gm.graph.find_nodes(op="output")
+        assert output.args[0].meta["val"].stride() == wanted.stride(), (one, other)
+        torch.testing.assert_close(gm(*operands), wanted)

@@ -134,6 +134,13 @@ def test_norms(order: float) -> None:
     assert_as_eager(lambda a: aten.linalg_vector_norm(a, order, [0, 2]), x.bfloat16(), tolerance=2e-2)
 
 
+@pytest.mark.parametrize("order", [0, 1, 2, 3, 2.5, -1, float("inf"), float("-inf")])
+def test_norms_of_single_elements(order: float) -> None:
+    x = torch.tensor([7e-40, -1e30, 0.0, float("inf"), float("nan"), -3.0]).view(6, 1, 1)
+    assert_as_eager(lambda a: aten.linalg_vector_norm(a, order, [1]), x, tolerance=0)
+    assert_as_eager(lambda a: aten.linalg_vector_norm(a, order), x[0, 0, 0], tolerance=0)
+
+
 def test_copies_of_views() -> None:
     assert_as_eager(
         lambda a: (

@@ -16,6 +16,7 @@ from coilwork_lowering.scatter_decompositions import scatter_decompositions
 from coilwork_lowering.stride_decompositions import stride_decompositions
 from coilwork_lowering.torch_compat import require, surely
 
+_WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _LINSPACE = ("default", "Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
 
 
@@ -24,7 +25,12 @@ def own_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Cal
     aten = torch.ops.aten
     linspace = _linspace(table[aten.linspace.default])
     smooth_l1 = aten.smooth_l1_loss_backward.default
-    table = {**table, smooth_l1: _smooth_l1_loss_backward(table[smooth_l1])}
+    elu = aten.elu_backward.default
+    table = {
+        **table,
+        smooth_l1: _smooth_l1_loss_backward(table[smooth_l1]),
+        elu: _elu_backward(table[elu]),
+    }
     return {
         aten.index_add.default: _index_add(table[aten.index_add.default]),
         aten.log_sigmoid_forward.default: _log_sigmoid(table[aten.log_sigmoid_forward.default]),
@@ -32,6 +38,8 @@ def own_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Cal
         aten.angle.default: _angle,
         aten.as_strided_copy.default: _as_strided_copy,
         aten.round.decimals: _round,
+        aten.bincount.default: _bincount,
+        aten.linalg_vector_norm.default: _vector_norm,
         aten.masked_scatter.default: _masked_scatter,
         aten.adaptive_max_pool2d_backward.default: _chosen_backward(2),
         aten.adaptive_max_pool3d_backward.default: _chosen_backward(3),
@@ -71,6 +79,22 @@ def _smooth_l1_loss_backward(theirs: Callable[..., Any]) -> Callable[..., Any]:
     return smooth_l1_loss_backward
 
 
+def _elu_backward(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    def elu_backward(
+        gradient: torch.Tensor,
+        alpha: float,
+        scale: float,
+        input_scale: float,
+        is_result: bool,
+        value: torch.Tensor,
+    ) -> torch.Tensor:
+        """NaN where the value is NaN, on a CPU. Torch's own takes that for positive, where vectors of eager's kernel do not."""
+        found: torch.Tensor = theirs(gradient, alpha, scale, input_scale, is_result, value)
+        return found if value.device.type != "cpu" else torch.where(torch.isnan(value), value, found)
+
+    return elu_backward
+
+
 def _zeros(size: Sequence[int], *, dtype: Any = None, device: Any = None, **_: Any) -> torch.Tensor:
     """With memory, unlike torch's."""
     found: torch.Tensor = torch.ops.aten.zeros.default(size, dtype=dtype, device=device)
@@ -78,8 +102,8 @@ def _zeros(size: Sequence[int], *, dtype: Any = None, device: Any = None, **_: A
 
 
 def _take(value: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """Indexing of the flattened tensor. Torch's own reads the value of a 0-dimensional `index` on the host."""
-    found: torch.Tensor = torch.ops.aten.index.Tensor(value.reshape(-1), [index])
+    """Indexing of the flattened tensor, contiguous. Torch's own reads the value of a 0-dimensional `index` on the host."""
+    found: torch.Tensor = torch.ops.aten.index.Tensor(value.reshape(-1), [index.contiguous()])
     return found
 
 
@@ -101,13 +125,15 @@ def _index_add(theirs: Callable[..., Any]) -> Callable[..., Any]:
     def index_add(
         value: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, *, alpha: Any = 1
     ) -> Any:
-        """Torch's own indexes, and so broadcasts sources that eager refuses."""
+        """Torch's own indexes, and so broadcasts sources that eager refuses, and looks at positions in an empty tensor."""
         if value.dim() > 0:
             at = dim % value.dim()
             require(source.dim() == value.dim(), _refused)
             for k, (size, wanted) in enumerate(zip(source.shape, value.shape, strict=True)):
                 if k != at:
                     require(size == wanted, _refused)
+        if surely(value.numel() == 0):
+            return value.clone()
         return theirs(value, dim, index, source, alpha=alpha)
 
     return index_add
@@ -132,6 +158,35 @@ def _round(value: torch.Tensor, *, decimals: int) -> Any:
     scaled = value / power if decimals < 0 else value * power
     whole = torch.ops.aten.round.default(scaled)
     return whole * power if decimals < 0 else whole / power
+
+
+def _unlike_weights() -> str:
+    return "bincount: there must be as many weights as positions, in one dimension"
+
+
+def _bincount(value: torch.Tensor, weights: torch.Tensor | None = None, minlength: Any = 0) -> Any:
+    """Weights are added where they count. Torch 2.11's meta function says that counts and sums are of the type of `value`."""
+    bincount = torch.ops.aten.bincount.default
+    if weights is None or surely(value.numel() == 0):
+        whole = value.dtype in _WHOLE and value.dtype is not torch.int64
+        return bincount(value.to(torch.int64), None, minlength) if whole else NotImplemented
+    if value.dtype not in _WHOLE:
+        return NotImplemented
+    require(weights.dim() == 1 and weights.shape[0] == value.numel(), _unlike_weights)
+    dtype = torch.float32 if weights.dtype is torch.float32 else torch.float64
+    positions = value.to(torch.int64)
+    counts = bincount(positions, None, minlength)
+    return torch.zeros_like(counts, dtype=dtype).scatter_add(0, positions, weights.to(dtype))
+
+
+def _vector_norm(
+    value: torch.Tensor, order: Any = 2, dim: Sequence[int] | None = None, *rest: Any, **keywords: Any
+) -> Any:
+    """Along dimensions that are counted from the first: torch 2.11's meta function keeps others of one element."""
+    if dim is None or all(k >= 0 for k in dim):
+        return NotImplemented
+    counted = [k % max(value.dim(), 1) for k in dim]
+    return torch.ops.aten.linalg_vector_norm.default(value, order, counted, *rest, **keywords)
 
 
 def _masked_scatter(value: torch.Tensor, mask: torch.Tensor, source: torch.Tensor) -> Any:

@@ -28,6 +28,8 @@ def scatter_decompositions() -> dict[Any, Callable[..., Any]]:
         **{operator: _of_a_number(operator) for operator in of_a_number},
         aten.scatter_reduce.two: _scatter_reduce,
         aten.index_reduce.default: _index_reduce,
+        aten.index_fill.int_Scalar: _index_fill,
+        aten.index_fill.int_Tensor: _index_fill,
         aten.put.default: _put,
         aten.masked_scatter_backward.default: _masked_scatter_backward,
     }
@@ -116,6 +118,34 @@ def _index_reduce(
     shape = [-1 if k == at else 1 for k in range(value.dim())]
     positions = index.to(torch.int64).view(shape).expand(source.shape)
     return torch.ops.aten.scatter_reduce.two(value, at, positions, source, reduce, include_self=include_self)
+
+
+def _not_a_number() -> str:
+    return "index_fill: the value must be a number, or a tensor without dimensions"
+
+
+def _not_a_row() -> str:
+    return "index_fill: the index must be of int64, and have one dimension or none"
+
+
+def _index_fill(value: torch.Tensor, dim: int, index: torch.Tensor, filling: Any) -> torch.Tensor:
+    """Rows of copies of one number, in the layout of `value`. Torch 2.11's own writes into a tensor that it makes."""
+    require(index.dim() <= 1 and index.dtype is torch.int64, _not_a_row)
+    if isinstance(filling, torch.Tensor):
+        require(filling.dim() == 0, _not_a_number)
+        number = filling.to(value.dtype)
+    else:
+        number = torch.full((), filling, dtype=value.dtype, device=value.device)
+    rows = value.unsqueeze(0) if value.dim() == 0 else value
+    at = dim % rows.dim()
+    shape = [index.numel() if k == at else size for k, size in enumerate(rows.shape)]
+    filled = torch.ops.aten.index_copy.default(rows, at, index, number.expand(shape))
+    result: torch.Tensor = filled.view(value.shape)
+    wanted = torch.ops.aten.clone.default(value).stride()
+    if all(surely(a == b) for a, b in zip(result.stride(), wanted, strict=True)):
+        return result
+    laid_out: torch.Tensor = torch.ops.prims.copy_strided.default(result, wanted)
+    return laid_out
 
 
 def _put(value: torch.Tensor, index: torch.Tensor, source: torch.Tensor, accumulate: bool = False) -> Any:

@@ -27,9 +27,14 @@ _NORMS: Final = (
 )
 _BY_THE_SECOND: Final = (aten.copysign.Tensor, aten.floor_divide.default, aten.div.Tensor_mode)
 _ROUNDED_BY_STEPS: Final = (torch.float16, torch.bfloat16)
-_LOSSES_BACKWARD: Final = (
+_LAID_OUT_AS_A_SUM: Final = (
+    *(aten.logaddexp.default, aten.logaddexp2.default, aten.xlogy.Tensor, aten.special_xlog1py.default),
+    *(aten.elu_backward.default, aten.softplus_backward.default),
+    *(aten.hardtanh_backward.default, aten.hardswish_backward.default, aten.logit_backward.default),
+)
+_CONTIGUOUS: Final = (
     *(aten.mse_loss_backward.default, aten.smooth_l1_loss_backward.default),
-    aten.huber_loss_backward.default,
+    *(aten.huber_loss_backward.default, aten._log_softmax_backward_data.default),
 )
 _NORMS_BACKWARD: Final = ("native_batch_norm_backward", "batch_norm_backward")
 
@@ -44,14 +49,12 @@ def stride_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, 
         **{op: _of_one_layout(op) for op in _BY_THE_SECOND},
         aten.pow.Scalar: _power_of_number,
         aten.ldexp.Tensor: _ldexp,
-        **{op: _made_contiguous(table[op]) for op in _LOSSES_BACKWARD},
+        aten.binary_cross_entropy_backward.default: _binary_cross_entropy_backward(
+            table[aten.binary_cross_entropy_backward.default]
+        ),
+        **{op: _made_contiguous(table[op]) for op in _CONTIGUOUS},
     }
-    for op in (
-        aten.logaddexp.default,
-        aten.logaddexp2.default,
-        aten.xlogy.Tensor,
-        aten.special_xlog1py.default,
-    ):
+    for op in _LAID_OUT_AS_A_SUM:
         found[op] = partial(_laid_out_as_a_sum, table[op])
     for position, names in ((0, _NORMS), (1, _NORMS_BACKWARD)):
         packets = [getattr(aten, name) for name in names]
@@ -119,6 +122,14 @@ def _made_contiguous(theirs: Callable[..., Any]) -> Callable[..., Any]:
     return decomposed
 
 
+def _binary_cross_entropy_backward(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    def binary_cross_entropy_backward(gradient: torch.Tensor, value: torch.Tensor, *rest: Any) -> Any:
+        """In the layout of `value`, whatever that of the gradient is."""
+        return laid_out(theirs(gradient, value, *rest), aten.empty_like.default(value).stride())
+
+    return binary_cross_entropy_backward
+
+
 def _power_of_number(base: Any, exponent: torch.Tensor) -> Any:
     """Contiguous, whatever the exponents are."""
     dense = _in_format(exponent, torch.contiguous_format)
@@ -149,9 +160,10 @@ def _ldexp(value: torch.Tensor, exponent: torch.Tensor) -> Any:
     return aten.mul.Tensor(value, aten.pow.Scalar(2.0, _in_format(exponent, torch.contiguous_format)))
 
 
-def _laid_out_as_a_sum(theirs: Callable[..., Any], a: torch.Tensor, b: torch.Tensor) -> Any:
-    """As one operator lays it out; several select among operands and results of their own."""
-    result: torch.Tensor = theirs(a, b)
+def _laid_out_as_a_sum(theirs: Callable[..., Any], *args: Any) -> Any:
+    """As one operator lays out what it makes of two tensors; several select among operands and results of their own."""
+    result: torch.Tensor = theirs(*args)
+    a, b = (one for one in args if isinstance(one, torch.Tensor))
     return laid_out(result, aten.add.Tensor(a, b).stride())
 
 

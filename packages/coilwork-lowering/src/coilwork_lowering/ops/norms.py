@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-from coilwork_ir.index import Expr
+from coilwork_ir.index import Expr, as_int
 from coilwork_ir.ops import ReduceKind
 from coilwork_ir.scalar import Scalar, cast, op
 from coilwork_lowering.builder import Builder, dtype_of
@@ -26,7 +26,7 @@ from coilwork_lowering.values import Value
 
 
 def _vector_norm(builder: Builder, call: Call) -> Value:
-    """`(sum |x| ** ord) ** (1 / ord)`, with the limits for 0 and infinities."""
+    """`(sum |x| ** ord) ** (1 / ord)`, with the limits for 0 and infinities; of single elements what is then exact, `|x|`."""
     value = call.tensor("self")
     order = call["ord"]
     if not value.dtype.is_float or not isinstance(order, int | float):
@@ -39,6 +39,8 @@ def _vector_norm(builder: Builder, call: Call) -> Value:
     if math.isinf(power):
         require_elements(value.shape, positions)
         kind = "max" if power > 0 else "min"
+    if power != 0 and all(as_int(value.shape[k]) == 1 for k in positions):
+        power = 1.0
     before, after = _norm_functions(power)
     total = first(reduce_over(builder, call, value, positions, kind, lambda x: before(cast(x, wide)), [wide]))
     norm = mapped(builder, total, lambda x: cast(after(x), call.dtype), call.dtype)

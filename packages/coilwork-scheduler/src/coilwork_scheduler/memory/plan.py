@@ -61,7 +61,7 @@ class PlanOptions:
         donated_inputs: inputs that the caller gives away, gaps between their elements included, whose memory nothing else
             shares: it is handed on like the program's own.
         pools: place buffers that never leave the program in shared blocks.
-        pool_slack_bytes: how much higher the peak may be for that.
+        pool_slack_bytes: how much higher the peak may be for that, at most (`with_pools`).
     """
 
     reuse: bool = True

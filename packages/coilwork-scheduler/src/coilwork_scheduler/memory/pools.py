@@ -1,7 +1,7 @@
 """Many small allocations become a few: buffers that never leave the program are placed in shared blocks.
 
 An allocation with its free costs the host half of what a launch costs. A pool is allocated once, for a stretch of the program,
-and its members are found in it at offsets that are known beforehand. Pools may raise the peak of memory by a fixed small amount in all: where
+and its members are found in it at offsets that are known beforehand. Pools may raise the peak of memory by a small amount in all: where
 the buffers beside a pool leave no room for it, the pool ends, and what is alive there is allocated by itself.
 
 Only memory that the program alone knows is placed: it is not returned, and no operator of a library has seen it, which might
@@ -44,6 +44,9 @@ PARTS: Final = (2, 4, 8)
 # How often each buffer is placed on average, over all attempts, and in all where there are few.
 PLACEMENTS_EACH: Final = 12
 FEWEST_PLACEMENTS: Final = 8000
+# Pools may raise the peak by one part in so many, or by this many bytes where that is less.
+PEAK_PARTS: Final = 64
+LEAST_SLACK: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +67,7 @@ def with_pools(program: Program, table: StorageTable, *, slack_bytes: int) -> Pr
     """`program` with as many of its allocations as possible in pools. `table` says which names are one piece of memory.
 
     The peak is at most `slack_bytes` higher, whatever the sizes are, each rounded up to a multiple of 64 bytes, as allocators
-    do. Deterministic; linear in the number of instructions: the number of attempts is bounded.
+    do; where all sizes are known, by no more than a 64th of it or 64 KiB. Deterministic; linear in the number of instructions: the number of attempts is bounded.
     """
     products: dict[Expr, int] = {as_expr(1): 0}
     blocks = blocks_of(program, table, products)
@@ -99,7 +102,10 @@ class _Room:
     def __init__(self, blocks: Sequence[Block], length: int, width: int, slack_bytes: int) -> None:
         self.live = _profile(blocks, length, width)
         self.placements = max(FEWEST_PLACEMENTS, PLACEMENTS_EACH * len(blocks))
-        self._most = [(most[0] + slack_bytes, *most[1:]) for most in _largest(self.live)]
+        largest = _largest(self.live)
+        if width == 1:
+            slack_bytes = min(slack_bytes, max((LEAST_SLACK, *(most[0] // PEAK_PARTS for most in largest))))
+        self._most = [(most[0] + slack_bytes, *most[1:]) for most in largest]
 
     def violations(self, pool: _Pool) -> list[int]:
         """Instructions at which there would be too much memory, with `pool` instead of its members."""
