@@ -46,6 +46,24 @@ KNOWN: Final[tuple[KnownException, ...]] = (
             "compiled graph has to keep, names others than torch's kernel makes."
         ),
     ),
+    KnownException(
+        ops="torch.ops.aten._efficient_attention_forward",
+        ways="*backward",
+        statuses="strides",
+        reason=(
+            "torch's meta function gives gradients the layout of what they are gradients of, as a compiled graph has to keep it; "
+            "its kernel makes them contiguous."
+        ),
+    ),
+    KnownException(
+        ops="__rmod__",
+        dtypes="int64",
+        statuses="wrong",
+        reason=(
+            "the remainder of a division by 0 is undefined on GPUs: eager's is 2^32 - 1 where the dividend fits 32 bits, for which "
+            "its compiler divides faster, else -1; compiled code's is -1 always."
+        ),
+    ),
 )
 
 

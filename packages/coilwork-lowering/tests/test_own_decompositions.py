@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from coilwork_lowering import decompositions
 
@@ -134,6 +136,18 @@ def test_unique_is_of_the_first_dimension(dim: int) -> None:
         for found, expected in zip(gm(x), function(x), strict=True):
             assert torch.equal(found, expected)
             assert found.stride() == expected.stride()
+
+
+def test_unique_of_a_gpu_is_of_any_dimension() -> None:
+    """Its kernel's results are contiguous, as the meta function says."""
+    with FakeTensorMode(shape_env=ShapeEnv()):
+        gm = make_fx(lambda x: aten.unique_dim(x, 1, True, True, True), decomposition_table=decompositions())(
+            torch.empty(5, 4, device="cuda:0")
+        )
+    (called,) = [node for node in gm.graph.nodes if "unique" in str(node.target)]
+    assert called.args[1] == 1
+    found = gm.graph.find_nodes(op="output")[0].args[0][0].meta["val"]
+    assert found.stride(1) == 1
 
 
 def test_what_may_be_empty_is_left_to_aten() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 from kernel_bench import TARGETS, TritonProcess, along, arg, compile_source
 from triton_sample_kernels import SAMPLES, converted, copy, every_op
@@ -29,6 +31,23 @@ def test_samples_compile(compiler: TritonProcess, sample: str, name: str) -> Non
 @pytest.mark.parametrize("dtype", [DType.F32, DType.F64, DType.I64, DType.I32, DType.I8, DType.U8])
 def test_every_op_compiles(compiler: TritonProcess, dtype: DType, name: str) -> None:
     assert build(compiler, every_op(dtype), name)
+
+
+@pytest.mark.parametrize("scalars", [(0,), (1,), (0, 1, 2)])
+@pytest.mark.parametrize(
+    ("dtype", "numerics"),
+    [
+        *((DType.F32, numerics) for numerics in ("fast", "eager", "strict")),
+        *((dtype, "fast") for dtype in (DType.F64, DType.I64, DType.I32, DType.U8)),
+    ],
+)
+def test_every_op_compiles_for_single_elements(
+    compiler: TritonProcess,
+    dtype: DType,
+    scalars: tuple[int, ...],
+    numerics: Literal["fast", "eager", "strict"],
+) -> None:
+    assert build(compiler, every_op(dtype, scalars=scalars, numerics=numerics), "sm_90")
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -82,6 +101,21 @@ def test_rows_in_registers_are_read_once_without_masks(compiler: TritonProcess) 
     # 8192 elements of two bytes over 256 threads: four loads of 16 bytes each
     assert text.count("ld.global.v4") == 4
     assert "@%p" not in [line.split()[0] for line in text.splitlines() if "ld.global" in line]
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F64])
+def test_a_product_less_itself_is_not_what_rounding_took_from_it(
+    compiler: TritonProcess, dtype: DType
+) -> None:
+    x = along("x0", 1024, "x", 1.0)
+    product = op("mul", load("in0", [x.symbol], dtype), load("in1", [x.symbol], dtype))
+    kernel = Kernel(
+        name="nothing",
+        ranges=(x,),
+        args=tuple(arg(name, dtype, 1024) for name in ("in0", "in1", "out0")),
+        stores=(Store(buffer="out0", index=x.symbol, value=op("sub", product, product)),),
+    )
+    assert "fma" not in build(compiler, kernel, "sm_90")
 
 
 def test_checks_trap_when_built_for_debugging(compiler: TritonProcess) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
 import pytest
 import torch
 from kernel_bench import TritonProcess, along, arg, run_source
 
 from coilwork_ir.dtypes import DType
+from coilwork_ir.index import as_expr
 from coilwork_ir.interpret_ops import SCALAR_FUNCTIONS
 from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.ops import SCALAR_OPS
@@ -57,16 +59,24 @@ PARTNERS = [1.0, -1.0, 2.0, 0.5, -3.0, 0.7, 0.0, -0.0, 1e-3, 1e10, INF, -INF, NA
 INTEGERS = [0, 1, -1, 2, -2, 3, 5, -5, 7, 11, -13, 63, 100, -100, 127, -128]
 
 
-def emit_op(name: str, dtype: DType, count: int, numerics: str = "fast") -> tuple[Kernel, DType]:
-    """A kernel that applies `name` to its inputs element by element."""
+def emit_op(
+    name: str, dtype: DType, count: int, numerics: str = "fast", scalars: Collection[int] = ()
+) -> tuple[Kernel, DType]:
+    """A kernel that applies `name` to its inputs element by element; of those number `scalars` to the first element."""
     row = SCALAR_OPS[name]
     x = along("x0", count)
     kinds = [DType.BOOL, dtype, dtype] if row.rule == "select" else [dtype] * row.arity
-    values = [load(f"in{k}", [x.symbol], kind) for k, kind in enumerate(kinds)]
+    places = [as_expr(0) if k in scalars else x.symbol for k in range(row.arity)]
+    values = [
+        load(f"in{k}", [place], kind) for k, (place, kind) in enumerate(zip(places, kinds, strict=True))
+    ]
     value = op(name, *values)
-    stores = (Store(buffer="out0", index=x.symbol, value=value),)
+    alone = len(scalars) == row.arity
+    stores = (Store(buffer="out0", index=as_expr(0) if alone else x.symbol, value=value),)
     args = (*(arg(f"in{k}", kind, count) for k, kind in enumerate(kinds)), arg("out0", value.dtype, count))
-    kernel = Kernel(name=f"apply_{name}", ranges=(x,), args=args, stores=stores, numerics=numerics)
+    kernel = Kernel(
+        name=f"apply_{name}", ranges=() if alone else (x,), args=args, stores=stores, numerics=numerics
+    )
     return kernel, value.dtype
 
 
@@ -188,6 +198,25 @@ def test_double_ops_agree_with_torch(engine: TritonProcess, name: str) -> None:
     torch.testing.assert_close(got, want, rtol=ROUGHER.get(name, 4e-15), atol=2e-15, equal_nan=True)
 
 
+@pytest.mark.parametrize("numerics", ["fast", "eager", "strict"])
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F64])
+def test_a_number_less_itself_is_zero(engine: TritonProcess, dtype: DType, numerics: str) -> None:
+    x = along("x0", len(SPECIAL))
+    value = load("in0", [x.symbol], dtype)
+    kernel = Kernel(
+        name="nothing",
+        ranges=(x,),
+        args=(arg("in0", dtype, len(SPECIAL)), arg("out0", dtype, len(SPECIAL))),
+        stores=(Store(buffer="out0", index=x.symbol, value=op("sub", value, value)),),
+        numerics=numerics,
+    )
+    source = TritonCodegen().emit(kernel, target("sm_90"), {})
+    inputs = torch.tensor(SPECIAL, dtype=TORCH[dtype])
+    got = run_source(engine, source, [inputs, torch.ones_like(inputs)])[-1]
+    torch.testing.assert_close(got, inputs - inputs, rtol=0, atol=0, equal_nan=True)
+    assert not torch.signbit(got[got == 0]).any()
+
+
 def test_whole_powers_of_doubles_are_exact_where_the_result_is(engine: TritonProcess) -> None:
     """As torch's: what is cut to an integer afterwards must not be a little less than it."""
     base = torch.tensor(
@@ -201,6 +230,30 @@ def test_whole_powers_of_doubles_are_exact_where_the_result_is(engine: TritonPro
     assert torch.equal(got[exact], want[exact])
     assert torch.equal(torch.signbit(got[exact]), torch.signbit(want[exact]))
     torch.testing.assert_close(got, want, rtol=2e-14, atol=0, equal_nan=True)
+
+
+ITERATED = [
+    *((name, DType.F64) for name in ("zeta", "igamma", "igammac", *BY_DEGREE)),
+    *((name, DType.I64) for name in ("gcd", "pow")),
+]
+
+
+@pytest.mark.parametrize("scalars", [(0,), (1,), (0, 1)])
+@pytest.mark.parametrize(("name", "dtype"), ITERATED)
+def test_loops_over_single_elements_end_as_those_over_many(
+    engine: TritonProcess, name: str, scalars: tuple[int, ...], dtype: DType
+) -> None:
+    inputs = [
+        torch.tensor([6, 2, 3, 9, 4], dtype=TORCH[dtype]),
+        torch.tensor([3, 4, 7, 2, 5], dtype=TORCH[dtype]),
+    ]
+    spread = [t[:1].expand(5).clone() if k in scalars else t for k, t in enumerate(inputs)]
+    kernel, _ = emit_op(name, dtype, 5, scalars=scalars)
+    source = TritonCodegen().emit(kernel, target("sm_90"), {})
+    got = run_source(engine, source, [*inputs, torch.zeros(5, dtype=TORCH[dtype])])[-1]
+    stored = 1 if len(scalars) == 2 else 5
+    want = apply(engine, name, dtype, spread)
+    assert torch.equal(got[:stored], want[:stored]) and not got[stored:].any()
 
 
 INT_OPS = [

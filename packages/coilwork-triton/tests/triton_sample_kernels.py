@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Literal
 
 from contraction_kernels import Product, int8_linear, product_kernel
 from kernel_bench import along, arg
@@ -288,18 +289,34 @@ def padded() -> Kernel:
     return Kernel(name="pad", ranges=(x0, x1), args=args, stores=(store,))
 
 
-def every_op(dtype: DType) -> Kernel:
-    """Each float op of the table once, each to an output of its own."""
+def every_op(
+    dtype: DType, *, scalars: Collection[int] = (), numerics: Literal["fast", "eager", "strict"] = "fast"
+) -> Kernel:
+    """Each op of the table on `dtype` once, each to an output of its own. Operands number `scalars` are single elements."""
     x0 = along("x0", 1024, "x", 1.0)
-    values = [load(f"in{k}", [x0.symbol], dtype) for k in range(3)]
-    stores, args = [], [arg(f"in{k}", dtype, 1024) for k in range(3)]
+    places = [as_expr(0) if k in scalars else x0.symbol for k in range(3)]
+    values = [load(f"in{k}", [place], dtype) for k, place in enumerate(places)]
+    chosen = load("in3", [places[0]], DType.BOOL)
+    args = [*(arg(f"in{k}", dtype, 1024) for k in range(3)), arg("in3", DType.BOOL, 1024)]
+    stores = []
     for name, row in SCALAR_OPS.items():
-        if row.rule in ("same", "compare", "test") and _takes(row.accepts, dtype):
+        if row.rule == "select":
+            value = op(name, chosen, *values[1:])
+        elif row.rule in ("same", "compare", "test") and _takes(row.accepts, dtype):
             value = op(name, *values[: row.arity])
-            out = f"out{len(stores)}"
-            stores.append(Store(buffer=out, index=x0.symbol, value=value))
-            args.append(arg(out, value.dtype, 1024))
-    return Kernel(name=f"every_{dtype.text}_op", ranges=(x0,), args=tuple(args), stores=tuple(stores))
+        else:
+            continue
+        out = f"out{len(stores)}"
+        alone = all(k in scalars for k in range(row.arity))
+        stores.append(Store(buffer=out, index=as_expr(0) if alone else x0.symbol, value=value))
+        args.append(arg(out, value.dtype, 1024))
+    return Kernel(
+        name=f"every_{dtype.text}_op",
+        ranges=() if all(k in scalars for k in range(3)) else (x0,),
+        args=tuple(args),
+        stores=tuple(stores),
+        numerics=numerics,
+    )
 
 
 def _takes(accepts: str, dtype: DType) -> bool:

@@ -237,8 +237,10 @@ def _linspace(theirs: Callable[..., Any]) -> Callable[..., Any]:
 
 def _along_the_first(operator: Callable[..., Any]) -> Callable[..., Any]:
     def unique(value: torch.Tensor, dim: int, *rest: Any, **keywords: Any) -> Any:
-        """Along another dimension, a view of what is found along the first: so are eager's strides, unlike the meta function's."""
-        if value.dim() == 0 or dim % value.dim() == 0:
+        """Along another dimension, on a CPU, a view of what is found along the first: so are eager's strides there, unlike
+        the meta function's.
+        """
+        if value.dim() == 0 or dim % value.dim() == 0 or value.device.type != "cpu":
             return NotImplemented
         found, *others = operator(value.movedim(dim, 0), 0, *rest, **keywords)
         return found.movedim(0, dim), *others

@@ -184,6 +184,13 @@ def _negated(context: OpContext, a: tuple[Expression, ...]) -> Expression:
     return Binary("*", a[0], Number(-1.0)) if context.operand.is_float else Unary("-", a[0])
 
 
+def _difference(context: OpContext, a: tuple[Expression, ...]) -> Expression:
+    if context.operand.is_float and context.numerics == "fast" and a[0] == a[1]:
+        # of a product, `x - x` would be contracted to what rounding took from it; NaN for infinities stays
+        return Binary("*", tl("abs", a[0]), Number(0.0))
+    return Binary("-", *a)
+
+
 def _absolute(context: OpContext, a: tuple[Expression, ...]) -> Expression:
     return a[0] if context.operand.category == "uint" else tl("abs", a[0])
 
@@ -198,7 +205,7 @@ SCALAR_BUILDERS: Final[Mapping[str, Builder]] = MappingProxyType(
         "bitcast": _bitcast,
         "where": _function("where"),
         "add": _operator("+"),
-        "sub": _operator("-"),
+        "sub": _difference,
         "mul": _operator("*"),
         "div": _rounded_unless_fast(_operator("/"), "div_rn"),
         "floordiv": _by_class(

@@ -1,0 +1,59 @@
+"""Positions of equal elements may be any, and nothing else may."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from integration_tests.operators.database import Sample
+from integration_tests.operators.judge import judge
+from integration_tests.operators.positions import settled
+
+NAN = float("nan")
+X = torch.tensor([[3.0, 1.0, 3.0, 2.0, 3.0], [NAN, 0.0, 5.0, NAN, 5.0]])
+
+
+def verdict(positions: Tensor, *, dim: int = -1, values: Tensor | None = None) -> str:
+    source = X if dim == -1 else X.t()
+    eager = torch.topk(source, 2, dim)
+    sample = Sample(arguments=(source, 2), keywords={"dim": dim})
+    ours = (
+        eager.values if values is None else values,
+        positions if dim == -1 else positions.t().contiguous(),
+    )
+    found = settled(ours, tuple(eager), sample)
+    return judge(found, tuple(eager), lambda: None).verdict
+
+
+@pytest.mark.parametrize("dim", [-1, 0])
+@pytest.mark.parametrize(
+    ("positions", "expected"),
+    [
+        ([[0, 2], [0, 3]], "ok"),
+        ([[4, 2], [3, 0]], "ok"),
+        ([[4, 0], [3, 0]], "ok"),
+        # twice the same, another element, none
+        ([[4, 4], [3, 0]], "wrong"),
+        ([[4, 3], [3, 0]], "wrong"),
+        ([[4, 0], [3, 2]], "wrong"),
+        ([[4, 5], [3, 0]], "wrong"),
+        ([[4, -1], [3, 0]], "wrong"),
+    ],
+)
+def test_positions(positions: list[list[int]], expected: str, dim: int) -> None:
+    assert verdict(torch.tensor(positions), dim=dim) == expected
+
+
+def test_types_layouts_and_values_are_judged_as_ever() -> None:
+    good = torch.tensor([[4, 2], [3, 0]])
+    assert verdict(good.int()) == "dtype"
+    assert verdict(good.t().contiguous().t()) == "strides"
+    assert verdict(good, values=torch.topk(X, 2).values + 1) == "wrong"
+
+
+def test_a_single_element_and_none() -> None:
+    for source in (torch.tensor(2.0), torch.empty(0, 3)):
+        eager = tuple(torch.topk(source, 1))
+        sample = Sample(arguments=(source, 1), keywords={})
+        assert judge(settled(eager, eager, sample), eager, lambda: None).verdict == "ok"
