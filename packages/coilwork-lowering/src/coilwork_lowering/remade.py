@@ -6,7 +6,7 @@ kernel there nor a copy.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from coilwork_ir.dtypes import DType
@@ -40,21 +40,31 @@ _MOST: Final = 64
 def without_memory(value: Scalar, definer: Callable[[str], Node | None]) -> Scalar | None:
     """`value` with what the nodes behind its loads compute; None if some of it is in memory only, inexact, or too long."""
     while found := loads((value,)):
-        bodies: dict[Load, Scalar] = {}
+        bodies: dict[Scalar, Scalar] = {}
         for access in found:
-            node = definer(access.buffer)
-            if not isinstance(node, Pointwise) or node.into is not None or node.checks:
+            body = _body_behind(access, definer(access.buffer))
+            if body is None:
                 return None
-            if access.indirect or access.mask is not None:
-                return None
-            places = dict(zip(node.ranges, access.index, strict=True))
-            (bodies[access],) = substitute_ranges((node.body,), places)
-        (value,) = rewrite(
-            (value,), lambda one, known=bodies: known.get(one, one) if isinstance(one, Load) else one
-        )
+            bodies[access] = body
+        value = _replaced(value, bodies)
         if not _is_exact(value):
             return None
     return value if _is_exact(value) else None
+
+
+def _body_behind(access: Load, node: Node | None) -> Scalar | None:
+    """What `node` computes at the place of `access`."""
+    if not isinstance(node, Pointwise) or node.into is not None or node.checks:
+        return None
+    if access.indirect or access.mask is not None:
+        return None
+    (body,) = substitute_ranges((node.body,), dict(zip(node.ranges, access.index, strict=True)))
+    return body
+
+
+def _replaced(value: Scalar, bodies: Mapping[Scalar, Scalar]) -> Scalar:
+    (made,) = rewrite((value,), lambda one: bodies.get(one, one))
+    return made
 
 
 def _is_exact(value: Scalar) -> bool:
