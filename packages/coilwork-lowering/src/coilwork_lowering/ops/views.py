@@ -180,11 +180,14 @@ def _clone(builder: Builder, call: Call) -> Value:
 
 
 def _to_copy(builder: Builder, call: Call) -> Value:
-    """A copy in another type and layout; another device is left to the fallback."""
+    """A copy in another type and layout; one of memory to another device is left to the fallback."""
     value = call.tensor("self")
-    if value.device != call.device:
-        raise NotLowered("a copy to another device")
     dtype = call.dtype
+    if value.device != call.device:
+        again = builder.remade(value, call.device, strides=call.strides(builder))
+        if again is None or again.dtype is not dtype:
+            raise NotLowered("a copy to another device")
+        return again
     return builder.pointwise(
         value.shape,
         dtype,
