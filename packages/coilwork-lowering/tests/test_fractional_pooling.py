@@ -41,3 +41,9 @@ def test_windows_that_are_large_or_nothing_are_left_to_aten() -> None:
     assert_as_eager(
         lambda x, r: aten.fractional_max_pool2d(x, (2, 2), (2, 2), r), none, samples[:0], extern=True
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_where_windows_begin_is_rounded(dtype: torch.dtype) -> None:
+    image, samples = torch.randn(200, 1, 33, 33).to(dtype), torch.rand(200, 1, 2).to(dtype)
+    assert_as_eager(lambda x, r: aten.fractional_max_pool2d(x, (2, 2), (16, 16), r), image, samples)

@@ -7,6 +7,7 @@ exact in `f64` up to the rounding of their multiples. Hermite's, Laguerre's and 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Final
 
@@ -34,8 +35,13 @@ def _by_angle(
     found = select(lt(x, neg(one)), beyond, found)
     found = select(eq(x, one), at_one, found)
     found = select(eq(x, neg(one)), select(odd, neg(at_minus_one), at_minus_one), found)
+    # of an infinite number eager's recurrence subtracts infinities, from the third degree on
+    high = select(gt(n, like(2, n)), like(math.nan, x), select(odd, x, size))
+    found = select(op("isinf", x), high, found)
     found = select(eq(n, like(0, x)), one, found)
-    return select(lt(n, like(0, x)), like(0, x), found)
+    # degrees that are no int64, NaN among them, are negative to eager
+    found = select(lt(n, like(2.0**63, n)), found, like(0, x))
+    return select(gt(n, like(-1, n)), found, like(0, x))
 
 
 def _plus(n: Scalar, more: float) -> Scalar:

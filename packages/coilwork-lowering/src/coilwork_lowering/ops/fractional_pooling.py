@@ -12,18 +12,19 @@ from coilwork_lowering.builder import Builder
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.ops.pooling import UNROLLED
 from coilwork_lowering.rules import Call, NotLowered, Rule
-from coilwork_lowering.scalar_math import add, either, eq, gt, index, like, mul, select, sub
+from coilwork_lowering.scalar_math import add, either, eq, gt, index, like, mul, rounded, select, sub
 from coilwork_lowering.values import TensorValue, Value
 
 
-def _start(sample: Scalar, place: Expr, size: int, places: int, window: int) -> Scalar:
-    """Where window `place` begins, in `i64`; the last ends with the image."""
+def _start(sample: Scalar, place: Expr, size: int, places: int, window: int, step_type: DType) -> Scalar:
+    """Where window `place` begins, in `i64`; the last ends with the image. Every step is rounded to `step_type`."""
     last = const(size - window, DType.I64)
     if places == 1:
         return last
-    step = like((size - window) / (places - 1), sample)
-    at = add(cast(index(place), sample.dtype), sample)
-    found = sub(cast(mul(at, step), DType.I64), cast(mul(sample, step), DType.I64))
+    step = rounded(like((size - window) / (places - 1), sample), step_type)
+    at = rounded(add(cast(index(place), sample.dtype), sample), step_type)
+    ends = (cast(rounded(mul(one, step), step_type), DType.I64) for one in (at, sample))
+    found = sub(*ends)
     return select(eq(index(place), index(as_expr(places - 1))), last, found)
 
 
@@ -41,6 +42,8 @@ def _pool(builder: Builder, call: Call) -> Value:
     if any(not n for n in (*sizes, *places)) or any(as_int(n) == 0 for n in value.shape):
         raise NotLowered("an image of a size that is not known, or empty")
     wide = value.dtype.compute
+    # the type in which eager says where windows begin: accelerators do so in what they compute in
+    step_type = value.dtype if value.device.startswith("cpu") else wide
     # of two dimensions, the first number is of the last
     numbers = [rank - 1 - k if rank == 2 else k for k in range(rank)]
 
@@ -50,7 +53,7 @@ def _pool(builder: Builder, call: Call) -> Value:
         starts = []
         for k, (size, many, window) in enumerate(zip(sizes, places, windows, strict=True)):
             sample = cast(builder.read(samples, (*batch, as_expr(numbers[k]))), wide)
-            starts.append(_start(sample, inner[k], size or 0, many or 0, window))
+            starts.append(_start(sample, inner[k], size or 0, many or 0, window, step_type))
         best: Scalar = const(0, wide)
         where: Scalar = const(0, DType.I64)
         for tap in taps:
