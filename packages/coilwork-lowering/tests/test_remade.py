@@ -54,6 +54,20 @@ def test_numbers_are_computed_where_they_are_read(name: str) -> None:
     assert isinstance(last, Pointwise) and last.output.device == "cuda:0"
 
 
+@pytest.mark.parametrize(
+    ("function", "copies"),
+    [
+        (lambda x, s: x * s + x.sin() * s - s, 1),
+        (lambda x, s: torch.where(x > s, x, s), 1),
+        (lambda x, s: x * s + x.sin() * s.add_(1), 2),
+        (lambda x, s: x * s.view(()) + x.sin() * s.add_(1).view(()), 2),
+    ],
+)
+def test_memory_is_copied_once_for_all_that_read_it(function: Function, copies: int) -> None:
+    _, calls = lowered(function)
+    assert calls.count("aten._to_copy.default") == copies
+
+
 @pytest.mark.parametrize("name", MOVED)
 def test_memory_and_what_is_approximated_is_copied(name: str) -> None:
     _, calls = lowered(MOVED[name])

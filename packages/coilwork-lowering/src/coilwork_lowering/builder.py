@@ -99,6 +99,8 @@ class Builder:
         self._lodgers: set[str] = set()
         self._definer: dict[str, Node] = {}
         self._made: dict[tuple[str, Shape, tuple[Expr, ...], DType, Expr], Buffer] = {}
+        # copies of buffers on other devices
+        self._copies: dict[tuple[str, str], Buffer] = {}
 
     # names and declarations
 
@@ -160,9 +162,15 @@ class Builder:
             if position >= mark:
                 self.sizes.undefine(size, number)
         self._sizes_read = [one for one in self._sizes_read if one[0] < mark]
-        forgotten = {node.output.name for node in self.nodes[mark:] if isinstance(node, View)}
+        forgotten = {
+            buffer.name
+            for node in self.nodes[mark:]
+            if isinstance(node, View | Extern)
+            for buffer in defined(node)
+        }
         if forgotten:
             self._made = {key: made for key, made in self._made.items() if made.name not in forgotten}
+            self._copies = {key: made for key, made in self._copies.items() if made.name not in forgotten}
         del self.nodes[mark:]
 
     # memory that was overwritten
@@ -437,14 +445,18 @@ class Builder:
         return self.pointwise(value.shape, value.dtype, device, lambda point: number, strides=strides)
 
     def moved(self, value: TensorValue, device: str) -> TensorValue:
-        """`value` on `device`."""
+        """`value` on `device`, to be read: copied once, as long as nobody writes into it."""
         if value.device == device:
             return value
         again = self.remade(value, device)
         if again is not None:
             return again
         source = self.placed(value, None)
+        key = (source.buffer.name, device)
+        if key in self._copies and not self.is_stale(self._copies[key].name):
+            return whole(self._copies[key])
         output = self.declare(value.shape, value.dtype, device, strides=source.buffer.strides)
+        self._copies[key] = output
         self.add(
             Extern(
                 target="aten._to_copy.default",
