@@ -249,7 +249,7 @@ def _along_the_first(operator: Callable[..., Any]) -> Callable[..., Any]:
     return unique
 
 
-def _unique(value: torch.Tensor, sorted: bool = True, return_inverse: bool = False) -> Any:  # noqa: A002
+def _unique(value: torch.Tensor, sorted: bool = True, return_inverse: bool = False) -> Any:
     """The operator whose number of results torch 2.11 knows to depend on data."""
     return torch.ops.aten._unique2.default(value, sorted, return_inverse)[:2]
 
