@@ -184,3 +184,15 @@ def test_a_norm_along_dimensions_counted_from_the_last(dim: list[int], keepdim: 
     (output,) = gm.graph.find_nodes(op="output")
     assert output.args[0].meta["val"].shape == function(value).shape
     torch.testing.assert_close(gm(value), function(value))
+
+
+def test_how_many_values_are_distinct_depends_on_data() -> None:
+    value = torch.tensor([3, 1, 3])
+
+    def function(value: torch.Tensor) -> Any:
+        return aten._unique.default(value)[0]
+
+    gm = make_fx(function, decomposition_table=decompositions(), tracing_mode="symbolic")(value)
+    (output,) = gm.graph.find_nodes(op="output")
+    assert isinstance(output.args[0].meta["val"].shape[0], torch.SymInt)
+    assert torch.equal(gm(value), function(value))

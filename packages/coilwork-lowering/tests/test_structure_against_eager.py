@@ -134,6 +134,11 @@ def test_norms(order: float) -> None:
     assert_as_eager(lambda a: aten.linalg_vector_norm(a, order, [0, 2]), x.bfloat16(), tolerance=2e-2)
 
 
+def test_the_mean_of_one_number_is_that_number() -> None:
+    x = torch.tensor([[float("inf"), 2.0, float("-inf"), float("nan")]])
+    assert_as_eager(lambda a: (*torch.var_mean(a, 0), *torch.std_mean(a, 0, correction=0)), x)
+
+
 @pytest.mark.parametrize("order", [0, 1, 2, 3, 2.5, -1, float("inf"), float("-inf")])
 def test_norms_of_single_elements(order: float) -> None:
     x = torch.tensor([7e-40, -1e30, 0.0, float("inf"), float("nan"), -3.0]).view(6, 1, 1)

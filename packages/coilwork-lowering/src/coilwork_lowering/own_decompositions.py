@@ -46,6 +46,7 @@ def own_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Cal
         aten.adaptive_max_pool3d_backward.default: _chosen_backward(3),
         aten.fractional_max_pool2d_backward.default: _chosen_backward(2),
         aten.fractional_max_pool3d_backward.default: _chosen_backward(3),
+        aten._unique.default: _unique,
         aten.unique_dim.default: _along_the_first(aten.unique_dim.default),
         aten.unique_dim_consecutive.default: _along_the_first(aten.unique_dim_consecutive.default),
         aten.unique_consecutive.default: _unique_consecutive,
@@ -246,6 +247,11 @@ def _along_the_first(operator: Callable[..., Any]) -> Callable[..., Any]:
         return found.movedim(0, dim), *others
 
     return unique
+
+
+def _unique(value: torch.Tensor, sorted: bool = True, return_inverse: bool = False) -> Any:
+    """The operator whose number of results torch 2.11 knows to depend on data."""
+    return torch.ops.aten._unique2.default(value, sorted, return_inverse)[:2]
 
 
 def _unique_consecutive(

@@ -245,7 +245,8 @@ def _moments(
     )
     mean, squares = results
     assert squares is not None
-    count = to_dtype(index(element_count(value.shape, positions)), wide)
+    elements = element_count(value.shape, positions)
+    count = to_dtype(index(elements), wide)
     divisor = maximum(op("sub", count, const(correction, wide)), const(0, wide))
 
     def variance(x: Scalar) -> Scalar:
@@ -257,7 +258,7 @@ def _moments(
     spread = mapped(builder, squares, lambda x: cast(variance(x), wanted), wanted)
     found = [finish(builder, call, spread, fakes[0], positions)]
     if mean is not None and fakes[1] is not None:
-        if _found_one_by_one(call.node):
+        if _found_one_by_one(call.node) and as_int(elements) != 1:
             mean = _nan_beside_infinity(builder, mean, squares)
         found.append(finish(builder, call, mean, fakes[1], positions))
     return found
