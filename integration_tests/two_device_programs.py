@@ -62,6 +62,14 @@ def scalars(host: Tensor, there: Tensor) -> tuple[Tensor, ...]:
     return there * scale, torch.where(there > 0, there, scale), torch.addcmul(there, there, scale), scale * 2
 
 
+def numbers(host: Tensor, there: Tensor) -> tuple[Tensor, ...]:
+    """Made of numbers alone: nothing of them has to cross."""
+    where = there.device
+    positions = torch.arange(there.shape[1]).to(where)
+    kept = torch.where(there > 0, there, torch.full((), -1e9))
+    return there * positions, kept, torch.arange(4, device=where).to(CPU) + host.sum(), positions * 2
+
+
 def rows_and_columns(host: Tensor, there: Tensor) -> tuple[Tensor, ...]:
     found: list[Tensor] = []
     for x in (host, there):
@@ -83,6 +91,16 @@ def written(host: Tensor, there: Tensor) -> tuple[Tensor, ...]:
 PROGRAMS: Final[Mapping[str, Two]] = MappingProxyType(
     {
         one.__name__: one
-        for one in (factories, likes, alike, moved, moved_by_parts, scalars, rows_and_columns, written)
+        for one in (
+            factories,
+            likes,
+            alike,
+            moved,
+            moved_by_parts,
+            scalars,
+            numbers,
+            rows_and_columns,
+            written,
+        )
     }
 )

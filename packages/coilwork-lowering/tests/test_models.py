@@ -217,6 +217,19 @@ def test_data_dependent_shapes() -> None:
         assert len(call.binds) == 1
 
 
+@pytest.mark.parametrize("count", [0, 1, 2, 5])
+@pytest.mark.parametrize("part", [slice(0, 1), slice(1, None), slice(-3, -1), slice(None, None, 2)])
+def test_parts_of_data_dependent_shapes(part: slice, count: int) -> None:
+    def function(x: Tensor) -> tuple[Tensor, Tensor]:
+        chosen = x[x > 0]
+        return chosen[part] + 1, chosen[part].flip(0).sort()[0]
+
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        x = torch.arange(5.0) - (4.0 - count)
+        found, _ = run_compiled(function, x)
+        torch.testing.assert_close(found, function(x))
+
+
 POSITIONS = torch.tensor([4, 1, 4, 0])
 
 

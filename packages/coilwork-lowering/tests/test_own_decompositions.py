@@ -60,6 +60,11 @@ CASES: dict[str, Callable[[], Any]] = {
         torch.ones(32), 1.0, 1.0, 1.0, False, torch.tensor([float("nan"), -0.5]).repeat(16)
     ),
     "added to nothing": lambda: aten.index_add(torch.zeros(3, 0), 1, torch.tensor([5]), torch.ones(3, 1)),
+    "a number divided": lambda: (
+        torch.div(5.5, torch.tensor([2.0, -3.0]), rounding_mode="floor"),
+        torch.div(5.5, torch.tensor([2.0, -3.0]), rounding_mode="trunc"),
+        torch.floor_divide(5.5, torch.tensor([2.0, -3.0])),
+    ),
     "linspace of one": lambda: aten.linspace(4.3, -3, 1, dtype=torch.int64),
 }
 

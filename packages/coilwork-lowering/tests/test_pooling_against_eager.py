@@ -277,3 +277,12 @@ def test_one_graph_serves_all_sizes(kernel: int) -> None:
         found = loop_evaluator.run(lowered.graph, lowered.constants, [x])
         for got, wanted in zip(found, aten.max_pool2d_with_indices(x, *window), strict=True):
             torch.testing.assert_close(got, wanted, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("pool", [functional.avg_pool2d, functional.avg_pool3d])
+def test_means_are_not_divided_by_zero(pool: Callable[..., Tensor]) -> None:
+    def function(x: Tensor) -> Tensor:
+        return pool(x, 2, divisor_override=0)
+
+    with pytest.raises(RuntimeError, match="divisor must be not zero"):
+        assert_as_eager(function, torch.randn(1, 4, 4, 4), extern=True)

@@ -64,6 +64,14 @@ def test_gradients_of_losses_are_contiguous(loss: str) -> None:
         assert torch.equal(gm(*operands), wanted)
 
 
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [(torch.bfloat16, torch.int32), (torch.float16, torch.float16), (torch.int64, torch.float16)],
+)
+def test_signs_of_16_bits(left: torch.dtype, right: torch.dtype) -> None:
+    test_unlike_types_and_layouts(torch.copysign, left, right)
+
+
 BACKWARD: dict[str, Callable[..., Any]] = {
     "elu": lambda g, x: torch.ops.aten.elu_backward.default(g, 1.5, 1.0, 0.5, False, x),
     "softplus": lambda g, x: torch.ops.aten.softplus_backward.default(g, x, 1.0, 20.0),

@@ -10,6 +10,7 @@ import sympy
 import torch
 from lowering_backend import Recorder
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._sympy.functions import FloorDiv
 
 from coilwork_ir.index import as_int, evaluate, maximum, symbol
 from coilwork_ir.loops import Pointwise
@@ -55,6 +56,7 @@ SIX, FOUR = sympy.Integer(6), sympy.Integer(4)
         (((2 * N + 1, FOUR),), (1, 0)),
         (((N * M, SIX), (N**2, SIX), (N, M), (M, SIX)), (1, 0)),
         (((N, SIX), (N + 1, SIX)), (6, 0)),
+        (((FloorDiv(N, FloorDiv(N, 3)), SIX), (N, FOUR)), (4, 0)),
     ],
 )
 def test_what_is_divisible_has_a_residue(

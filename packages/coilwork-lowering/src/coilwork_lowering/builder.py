@@ -21,6 +21,7 @@ from coilwork_ir.scalar import Const, Literal_, Load, Scalar, const, load, posto
 from coilwork_lowering.errors import LoweringError
 from coilwork_lowering.nearby import with_numbers_nearby
 from coilwork_lowering.options import LoweringOptions
+from coilwork_lowering.remade import without_memory
 from coilwork_lowering.simplify import simplified
 from coilwork_lowering.symbols import SizeTable
 from coilwork_lowering.values import (
@@ -426,10 +427,22 @@ class Builder:
             )
         return self.copy(value, strides=strides)
 
+    def remade(
+        self, value: TensorValue, device: str, *, strides: Sequence[Expr] | None = None
+    ) -> TensorValue | None:
+        """`value` computed on `device`, row-major unless `strides` are given; None if that takes memory of its own device."""
+        number = without_memory(self.read(value, coordinate_symbols("i", value.shape)), self._definer.get)
+        if number is None:
+            return None
+        return self.pointwise(value.shape, value.dtype, device, lambda point: number, strides=strides)
+
     def moved(self, value: TensorValue, device: str) -> TensorValue:
         """`value` on `device`."""
         if value.device == device:
             return value
+        again = self.remade(value, device)
+        if again is not None:
+            return again
         source = self.placed(value, None)
         output = self.declare(value.shape, value.dtype, device, strides=source.buffer.strides)
         self.add(

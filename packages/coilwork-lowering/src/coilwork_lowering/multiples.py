@@ -43,6 +43,9 @@ def _solved(name: sympy.Symbol, base: sympy.Basic, divisor: sympy.Basic) -> tupl
     """The residue of `name` for which `base`, `factor * name + rest`, is a multiple of `divisor`."""
     if base.free_symbols != {name} or not divisor.is_Integer or not 1 < int(divisor) <= LARGEST_MODULUS:
         return None
+    # what is rounded, `n // (n // 3)`, may have no value at the numbers below
+    if not base.is_polynomial(name):
+        return None
     rest = base.xreplace({name: name * 0})
     factor = base.xreplace({name: name**0}) - rest
     if not (rest.is_Integer and factor.is_Integer) or (factor * name + rest - base).expand() != 0:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from coilwork_lowering.device_decompositions import device_decompositions
+from coilwork_lowering.fourier_decompositions import fourier_decompositions
 from coilwork_lowering.pad_decompositions import pad_decompositions
 from coilwork_lowering.prim_decompositions import prim_decompositions
 from coilwork_lowering.resize_decompositions import resize_decompositions
@@ -51,6 +52,7 @@ def own_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Cal
         aten._efficientzerotensor.default: _zeros,
         **{getattr(aten.linspace, overload): linspace for overload in _LINSPACE},
         **device_decompositions(table),
+        **fourier_decompositions(),
         **pad_decompositions(),
         **prim_decompositions(),
         **resize_decompositions(),

@@ -25,8 +25,9 @@ _NORMS: Final = (
     "_batch_norm_with_update_functional",
     "_batch_norm_no_update",
 )
-_BY_THE_SECOND: Final = (aten.copysign.Tensor, aten.floor_divide.default, aten.div.Tensor_mode)
-_ROUNDED_BY_STEPS: Final = (torch.float16, torch.bfloat16)
+_ROUNDING: Final = (aten.floor_divide.default, aten.div.Tensor_mode)
+_BY_THE_SECOND: Final = (aten.copysign.Tensor, *_ROUNDING)
+_ROUNDED_BY_STEPS: Final = frozenset({torch.float16, torch.bfloat16})
 _LAID_OUT_AS_A_SUM: Final = (
     *(aten.logaddexp.default, aten.logaddexp2.default, aten.xlogy.Tensor, aten.special_xlog1py.default),
     *(aten.elu_backward.default, aten.softplus_backward.default),
@@ -172,7 +173,9 @@ def _of_one_layout(op: Any) -> Callable[..., Any]:
 
     def decomposed(a: Any, b: Any, **kwargs: Any) -> Any:
         # broadcast numbers would take part in promotion
-        if not isinstance(b, torch.Tensor) or a.dtype in _ROUNDED_BY_STEPS or b.dtype in _ROUNDED_BY_STEPS:
+        if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)) or (
+            op in _ROUNDING and _ROUNDED_BY_STEPS & {a.dtype, b.dtype}
+        ):
             return NotImplemented
         if a.dtype is not b.dtype:
             # the meta function takes the operand that is converted for one without a layout

@@ -18,6 +18,7 @@ from coilwork_lowering.torch_compat import (
     integer_bounds,
     known_multiples,
     plain_integer,
+    plain_symbol,
     shape_env_of,
     surely,
     sympy_of,
@@ -54,7 +55,7 @@ class SizeTable:
 
     def knows(self, name: sympy.Symbol) -> bool:
         """Whether `name` was met before."""
-        return name in self._known
+        return name in self._written
 
     def expr(self, size: int | torch.SymInt | Expr) -> Expr:
         """`size` as an index expression.
@@ -90,8 +91,15 @@ class SizeTable:
             self._written[name] = as_multiple(self._known[name], modulus, remainder)
         return self._known[name]
 
+    def equate(self, size: int | torch.SymInt, value: Expr) -> None:
+        """A size that data decides is `value`, if it is a symbol that was not met before: it is written as that from now on."""
+        name = plain_symbol(size) if isinstance(size, torch.SymInt) else None
+        if name is not None and not self.knows(name):
+            self._written.setdefault(name, value)
+
     def _as_written(self, name: sympy.Symbol, env: ShapeEnv) -> Expr:
-        self.symbol(name, env)
+        if name not in self._written:
+            self.symbol(name, env)
         return self._written[name]
 
     def from_sympy(self, expression: sympy.Basic, env: ShapeEnv) -> Expr:

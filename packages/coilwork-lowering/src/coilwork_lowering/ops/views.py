@@ -6,7 +6,7 @@ from typing import Final
 
 import torch
 
-from coilwork_ir.index import Expr, as_expr, as_int, maximum, minimum, provably_le, provably_nonneg
+from coilwork_ir.index import Expr, as_expr, as_int, ceildiv, maximum, minimum, provably_le, provably_nonneg
 from coilwork_lowering import view_maps
 from coilwork_lowering.builder import Builder, dtype_of
 from coilwork_lowering.ops.elementwise import overloads
@@ -89,8 +89,11 @@ def _clamped(index: Expr, size: Expr) -> Expr:
 def _slice(builder: Builder, call: Call) -> Value:
     value = call.tensor("self")
     dim = wrap_dim(call.integer("dim"), len(value.shape))
-    start, _ = slice_bounds(call["start"], call["end"], value.shape[dim])
-    return view_maps.narrow(value, dim, start, call.shape(builder)[dim], call.integer("step"))
+    step = call.integer("step")
+    start, end = slice_bounds(call["start"], call["end"], value.shape[dim])
+    # torch 2.11 has a symbol for the size of a part of what is of unknown size
+    builder.sizes.equate(call.result.shape[dim], ceildiv(maximum(end - start, 0), step))
+    return view_maps.narrow(value, dim, start, call.shape(builder)[dim], step)
 
 
 def _select(builder: Builder, call: Call) -> Value:
@@ -177,11 +180,14 @@ def _clone(builder: Builder, call: Call) -> Value:
 
 
 def _to_copy(builder: Builder, call: Call) -> Value:
-    """A copy in another type and layout; another device is left to the fallback."""
+    """A copy in another type and layout; one of memory to another device is left to the fallback."""
     value = call.tensor("self")
-    if value.device != call.device:
-        raise NotLowered("a copy to another device")
     dtype = call.dtype
+    if value.device != call.device:
+        again = builder.remade(value, call.device, strides=call.strides(builder))
+        if again is None or again.dtype is not dtype:
+            raise NotLowered("a copy to another device")
+        return again
     return builder.pointwise(
         value.shape,
         dtype,

@@ -1,0 +1,83 @@
+"""Values of another device that need nothing from its memory: numbers, sizes, positions, and what is exactly computed from them.
+
+`torch.tensor(0.5)` and `torch.arange(n).to(x.device)` are on the CPU as written. Computed where they are read they cost neither a
+kernel there nor a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.loops import Node, Pointwise
+from coilwork_ir.scalar import (
+    Const,
+    IndexValue,
+    Load,
+    Op,
+    Scalar,
+    loads,
+    postorder,
+    rewrite,
+    substitute_ranges,
+)
+
+# Operations that have one result, whatever computes them: others are approximated, on one device so, on another otherwise.
+_EXACT: Final = frozenset(
+    {
+        *("cast", "where", "add", "sub", "mul", "neg", "abs", "minimum", "maximum", "isnan"),
+        *("eq", "ne", "lt", "le", "gt", "ge", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not"),
+    }
+)
+# As these are, of such types.
+_EXACT_OF_INTEGERS: Final = frozenset({"floordiv", "truncdiv", "mod"})
+_EXACT_OF_F64: Final = frozenset({"div", "sqrt"})
+# Scalar nodes of a value that is worth computing again.
+_MOST: Final = 64
+
+
+def without_memory(value: Scalar, definer: Callable[[str], Node | None]) -> Scalar | None:
+    """`value` with what the nodes behind its loads compute; None if some of it is in memory only, inexact, or too long."""
+    while found := loads((value,)):
+        bodies: dict[Scalar, Scalar] = {}
+        for access in found:
+            body = _body_behind(access, definer(access.buffer))
+            if body is None:
+                return None
+            bodies[access] = body
+        value = _replaced(value, bodies)
+        if not _is_exact(value):
+            return None
+    return value if _is_exact(value) else None
+
+
+def _body_behind(access: Load, node: Node | None) -> Scalar | None:
+    """What `node` computes at the place of `access`."""
+    if not isinstance(node, Pointwise) or node.into is not None or node.checks:
+        return None
+    if access.indirect or access.mask is not None:
+        return None
+    (body,) = substitute_ranges((node.body,), dict(zip(node.ranges, access.index, strict=True)))
+    return body
+
+
+def _replaced(value: Scalar, bodies: Mapping[Scalar, Scalar]) -> Scalar:
+    (made,) = rewrite((value,), lambda one: bodies.get(one, one))
+    return made
+
+
+def _is_exact(value: Scalar) -> bool:
+    nodes = tuple(postorder((value,)))
+    return len(nodes) <= _MOST and all(
+        isinstance(node, Const | IndexValue | Load) or (isinstance(node, Op) and _has_one_result(node))
+        for node in nodes
+    )
+
+
+def _has_one_result(node: Op) -> bool:
+    return (
+        node.op in _EXACT
+        or (node.op in _EXACT_OF_INTEGERS and node.dtype.is_integer)
+        or (node.op in _EXACT_OF_F64 and node.dtype is DType.F64)
+    )

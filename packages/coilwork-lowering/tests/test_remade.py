@@ -1,0 +1,60 @@
+"""What is computed from numbers and sizes alone is computed on the device that reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from coilwork_ir.loops import Extern, Graph, Pointwise
+from coilwork_ir.loops.verify import verify_graph
+from coilwork_lowering import decompositions, lower
+
+GPU = torch.device("cuda:0")
+HALF = torch.tensor(0.5)
+Function = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+REMADE: dict[str, Function] = {
+    "a number": lambda x, s: x * torch.full((), 2.0),
+    "a constant": lambda x, s: x * HALF,
+    "an operand of where": lambda x, s: torch.where(x > 0, x, torch.scalar_tensor(-1e9)),
+    "a factory, moved": lambda x, s: torch.arange(4).to(GPU) + x,
+    "another type and layout": lambda x, s: torch.ones(2, 4).t().to(GPU, torch.float64) + 1,
+    "exact arithmetic": lambda x, s: x + (torch.arange(4)[2] * 3 - 1).to(torch.float64).sqrt(),
+}
+MOVED: dict[str, Function] = {
+    "memory": lambda x, s: x * s,
+    "made of memory": lambda x, s: x * (s + 1),
+    "approximated": lambda x, s: x * torch.full((), 2.0).exp(),
+    "rounded otherwise": lambda x, s: x * (torch.full((), 2.0) / torch.full((), 3.0)),
+    "written into": lambda x, s: x + torch.zeros(4).add_(s).to(GPU),
+    "written over": lambda x, s: x + torch.zeros(4).fill_(2.0).to(GPU),
+    "numbers at random": lambda x, s: x + torch.rand(4).to(GPU),
+}
+
+
+def lowered(function: Function) -> tuple[Graph, list[str]]:
+    """The graph, and the operators that it calls."""
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        inputs = torch.empty(4, device=GPU), torch.empty(())
+        gm = make_fx(function, decomposition_table=decompositions())(*inputs)
+    graph = lower(gm, name="graph").graph
+    verify_graph(graph)
+    return graph, [node.target for node in graph.nodes if isinstance(node, Extern)]
+
+
+@pytest.mark.parametrize("name", REMADE)
+def test_numbers_are_computed_where_they_are_read(name: str) -> None:
+    graph, calls = lowered(REMADE[name])
+    assert calls == []
+    last = graph.nodes[-1]
+    assert isinstance(last, Pointwise) and last.output.device == "cuda:0"
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_memory_and_what_is_approximated_is_copied(name: str) -> None:
+    _, calls = lowered(MOVED[name])
+    assert calls.count("aten._to_copy.default") == 1
