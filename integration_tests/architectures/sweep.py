@@ -42,6 +42,8 @@ def main() -> int:
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     torch.set_num_threads(1)
+    # Eager's convolutions in f32 may or may not be of this lower precision on a GPU, by their layout.
+    torch.backends.cudnn.allow_tf32 = False
     every = NAMES if chosen.library == "transformers" else vision.names(chosen.library)
     names = chosen.only.split(",") if chosen.only else list(every)
     if chosen.worker:

@@ -57,6 +57,16 @@ def test_channels_last_stays() -> None:
     assert found.stride() == wanted.stride()
 
 
+@pytest.mark.parametrize("name", BACKWARD)
+@pytest.mark.parametrize("strides", [(300, 1, 50, 5), (5, 1, 50, 5)], ids=["channels-last", "of-one-image"])
+def test_layouts_of_derivatives(name: str, strides: tuple[int, ...]) -> None:
+    gradient = torch.randn(300).as_strided((1, 5, 6, 10), strides)
+    found = traced(lambda x: BACKWARD[name](x, (6, 10), (1, 5, 4, 7), False), gradient)
+    wanted = BACKWARD[name](gradient, (6, 10), (1, 5, 4, 7), False)
+    torch.testing.assert_close(found, wanted)
+    assert found.stride() == wanted.stride()
+
+
 def test_16_bits_are_added_in_32() -> None:
     image = torch.randn(2, 3, 16, 16, dtype=torch.bfloat16)
     found = traced(lambda x: FORWARD["bilinear"](x, (5, 5), False), image)

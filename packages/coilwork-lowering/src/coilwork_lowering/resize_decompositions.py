@@ -14,6 +14,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from coilwork_lowering.torch_compat import suggested_format
+
 Filter = Callable[[Tensor], Tensor]
 # Of the cubic filter, as Pillow and ATen have it where they antialias.
 _CUBIC: Final = -0.5
@@ -25,8 +27,8 @@ def resize_decompositions() -> dict[Any, Callable[..., Any]]:
     return {
         aten._upsample_bilinear2d_aa.default: _resized(_triangle, 1),
         aten._upsample_bicubic2d_aa.default: _resized(_cubic, 2),
-        aten._upsample_bilinear2d_aa_backward.default: _resized_backward(_triangle, 1),
-        aten._upsample_bicubic2d_aa_backward.default: _resized_backward(_cubic, 2),
+        aten._upsample_bilinear2d_aa_backward.default: _resized_backward(_triangle, 1, keeps_layout=True),
+        aten._upsample_bicubic2d_aa_backward.default: _resized_backward(_cubic, 2, keeps_layout=False),
     }
 
 
@@ -154,7 +156,8 @@ def _laid_out(found: Tensor, dtype: torch.dtype, channels_last: bool) -> Tensor:
 
 
 def _is_channels_last(value: Tensor) -> bool:
-    return not value.is_contiguous() and value.is_contiguous(memory_format=torch.channels_last)
+    """As ATen asks for it, which takes strides of single images into account, too."""
+    return suggested_format(value) is torch.channels_last
 
 
 def _resized(filter: Filter, reach: int) -> Callable[..., Any]:
@@ -171,7 +174,7 @@ def _resized(filter: Filter, reach: int) -> Callable[..., Any]:
     return resized
 
 
-def _resized_backward(filter: Filter, reach: int) -> Callable[..., Any]:
+def _resized_backward(filter: Filter, reach: int, *, keeps_layout: bool) -> Callable[..., Any]:
     def backward(
         gradient: Tensor,
         output_size: Sequence[Any],
@@ -185,6 +188,7 @@ def _resized_backward(filter: Filter, reach: int) -> Callable[..., Any]:
             return NotImplemented
         wide = _wide(gradient)
         users = [side.users(wide, gradient.device) for side in reversed(sides)]
-        return _laid_out(_in_steps(gradient.to(wide), users), gradient.dtype, _is_channels_last(gradient))
+        channels_last = keeps_layout and _is_channels_last(gradient)
+        return _laid_out(_in_steps(gradient.to(wide), users), gradient.dtype, channels_last)
 
     return backward
