@@ -47,9 +47,10 @@ Coilwork 0.1.0 was developed: old records are of older states. What failed then 
 OPERATORS: Final = """\
 ## Torch's operators
 
-Every operator of torch's own database (`integration_tests/operators/README.md` says what is done), by pairs of operator and type, most of them with three
-or four samples, `float16` and half of `int8` with all. *Not traced*: Dynamo compiles nothing. *Torch's own*: `aot_eager`, in which nothing is Coilwork's,
-differs in the same way.
+Every operator of torch's own database (`integration_tests/operators/README.md` says what is done), by pairs of operator and type: in sweep 1 most of
+them with three or four samples, in sweep 3 with all, but for four operators with dynamic sizes (`conv2d`, `max_pool2d`, `max_pool3d`,
+`multi_head_attention_forward`), whose samples are too many. *Not traced*: Dynamo compiles nothing. *Torch's own*: `aot_eager`, in which nothing is
+Coilwork's, differs in the same way.
 
 """
 MODULES: Final = """\

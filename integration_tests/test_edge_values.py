@@ -50,6 +50,24 @@ def test_spread_beside_an_infinity(spread: Callable[..., Any], value: float) -> 
         agrees(both, ours, partial(ramp, value, dtype))
 
 
+@pytest.mark.parametrize("shape", [(5, 700), (3, 7), (64, 4096)], ids=str)
+@pytest.mark.parametrize("number", [1.0444, 0.1, 123.456])
+def test_equal_numbers_are_their_mean_and_do_not_spread(number: float, shape: tuple[int, int]) -> None:
+    """Along memory, and in all."""
+
+    def moments(x: Tensor) -> tuple[Tensor, ...]:
+        normed = torch.nn.functional.layer_norm(x, x.shape[-1:])
+        return *torch.var_mean(x, 1), *torch.var_mean(x), normed
+
+    for dtype in (torch.float32, torch.float64):
+        x = torch.full(shape, number, dtype=dtype)
+        found = compiled(moments)(x)
+        for variance, mean in (found[:2], found[2:4]):
+            assert torch.equal(variance, torch.zeros_like(variance))
+            assert torch.equal(mean, torch.full_like(mean, x[0, 0].item()))
+        assert torch.equal(found[-1], torch.zeros_like(x))
+
+
 def test_running_means_beside_an_infinity() -> None:
     """Norms add up, and do not update a mean."""
 
