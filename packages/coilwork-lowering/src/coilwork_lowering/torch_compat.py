@@ -298,6 +298,14 @@ def surely(condition: bool | torch.SymBool) -> bool:
     return condition if isinstance(condition, bool) else statically_known_true(condition)
 
 
+def is_from_data(size: int | torch.SymInt) -> bool:
+    """Whether a size depends on values that only run time knows."""
+    # loaded on use: it brings sympy, and graphs of known sizes need neither
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+    return isinstance(size, torch.SymInt) and bool(free_unbacked_symbols(size))
+
+
 def plain_integer(name: str) -> sympy.Symbol:
     """A new integer symbol."""
     # sympy takes longer to load than this package; whoever has symbolic sizes has loaded it
