@@ -15,6 +15,7 @@ from coilwork_lowering.pool_positions import narrow_pool_positions
 from coilwork_lowering.recompute import recompute_from_memory
 from coilwork_lowering.rewrites import Fired, Rewrite, clean_up
 from coilwork_lowering.squeezed_sizes import without_squeezed_sizes
+from coilwork_lowering.tangents import shape_tangents
 from coilwork_lowering.torch_compat import min_cut
 
 DEFAULT_LAYOUT: Final = LayoutOptions()
@@ -41,6 +42,8 @@ def partition(
 
     torch's own pass for common subexpressions is switched off, because it would load TorchInductor.
     """
+    shaped = shape_tangents(joint_gm)
+    log.debug("joint graph: %d gradients in the shape of their results", shaped)
     fired = clean_up(joint_gm, rewrites)
     if record is not None:
         record(fired)

@@ -78,13 +78,9 @@ def compile_dynamo_graph(
     log = list(rewrite_captured(gm, example_inputs, options))
     compiler = partial(
         compile_with_aot_autograd,
-        forward=assertions.noting(
-            partial(_compile, role="forward", options=options, log=log, guards=guards)
-        ),
+        forward=assertions.noting(partial(_compile, role="forward", options=options, log=log, guards=guards)),
         backward=partial(_compile, role="backward", options=options, log=log, guards=guards),
-        inference=assertions.noting(
-            partial(_compile_inference, options=options, log=log, guards=guards)
-        ),
+        inference=assertions.noting(partial(_compile_inference, options=options, log=log, guards=guards)),
         decompositions=watched_decompositions(decompositions(lowering), guards.append),
         partition=partial(_partition, options=options, log=log, guards=guards),
     )

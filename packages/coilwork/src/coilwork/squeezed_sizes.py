@@ -83,6 +83,4 @@ class _Squeezing:
 
 def _nodes(gm: torch.nn.Module) -> list[fx.Node]:
     """The nodes of a graph and of those nested in it."""
-    return [
-        node for part in gm.modules() if isinstance(part, fx.GraphModule) for node in part.graph.nodes
-    ]
+    return [node for part in gm.modules() if isinstance(part, fx.GraphModule) for node in part.graph.nodes]

@@ -356,7 +356,7 @@ def draws_numbers(target: object) -> bool:
 def has_sizes_from_data(captured: torch.fx.GraphModule) -> bool:
     """Whether a tensor in Dynamo's graph has a size that depends on values which only run time knows."""
     values = [node.meta.get("example_value") for node in captured.graph.nodes]
-    sizes = [size for value in values if isinstance(value, torch.Tensor) for size in value.shape]
+    sizes: list[Any] = [size for value in values if isinstance(value, torch.Tensor) for size in value.shape]
     return any(isinstance(size, torch.SymInt) and bool(free_unbacked_symbols(size)) for size in sizes)
 
 
