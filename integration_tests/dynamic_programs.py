@@ -206,7 +206,7 @@ TABLE: Final[Mapping[str, Program]] = MappingProxyType(
         "known by promise": Program(run=known_by_promise, arguments=_n(6)),
         "even": Program(run=even, arguments=_n(6, 8, 40)),
         "equal numbers": Program(run=equal_numbers, arguments=_n(6, 2, 40)),
-        "rounded": Program(run=rounded, arguments=_n(3, 5, 0)),
+        "rounded": Program(run=rounded, arguments=_n(3, 5, 7)),
         "compared": Program(run=compared, arguments=_n(3, 5, 4)),
         "branch by item": Program(run=branch_by_item, arguments=_n(3, 5, 4)),
         "picked by a call that writes": Program(run=picked_by_a_call_that_writes, arguments=_SIGNS),

@@ -74,7 +74,8 @@ def _same_sizes(made: Any, known: Any) -> None:
     """Torch learns that sizes from data, which tracing has named once more in `made`, are those of `known`."""
     if not (isinstance(made, torch.Tensor) and isinstance(known, torch.Tensor)):
         return
-    for size, same in zip(made.shape, known.shape, strict=True):
+    sizes: list[tuple[Any, Any]] = list(zip(made.shape, known.shape, strict=True))
+    for size, same in sizes:
         if isinstance(size, torch.SymInt) and isinstance(same, torch.SymInt):
             call_by_one_name(size, same)
         if not surely(size == same):
