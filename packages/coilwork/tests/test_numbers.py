@@ -45,8 +45,22 @@ def items(x: torch.Tensor) -> tuple[Any, ...]:
     return total, total * 2 + 1, x.amax() - total, int(x.shape[0])
 
 
+def rounded(x: torch.Tensor) -> tuple[Any, ...]:
+    rows, columns = x.shape
+    return (
+        x[: round(rows / 2)] + round(columns / 4),
+        x + round(rows * 123.456, 1) + round(rows * 123.456, -1) + round(columns, 2),
+        round(rows / columns, 2),
+    )
+
+
+def conditions(x: torch.Tensor) -> tuple[Any, ...]:
+    rows, columns = x.shape
+    return x * (rows > columns), torch.full((2,), rows == columns), torch.full((1,), rows < columns) + 1
+
+
 @pytest.mark.parametrize("shape", [(6, 4), (4, 6), (5, 5)])
-@pytest.mark.parametrize("function", [sizes, items])
+@pytest.mark.parametrize("function", [sizes, items, rounded, conditions])
 def test_numbers_as_eager_gives_them(
     function: Callable[[torch.Tensor], tuple[Any, ...]], shape: tuple[int, int]
 ) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -17,21 +17,21 @@ from coilwork_ir.buffers import (
     TorchValue,
     contiguous_strides,
 )
-from coilwork_ir.index import Expr
+from coilwork_ir.index import Expr, coefficients, symbol
 from coilwork_ir.loops import Extern, Mutation
 from coilwork_ir.loops.nodes import ExternFamily
+from coilwork_lowering.assertions import lower_assertion
 from coilwork_lowering.builder import Builder, device_text, dtype_of
 from coilwork_lowering.errors import LoweringError
 from coilwork_lowering.layout.padding import UNPADDED
 from coilwork_lowering.rules import Call
+from coilwork_lowering.scalar_math import index
 from coilwork_lowering.torch_compat import (
     Overload,
     has_kernel,
     kernel_dtype,
     plain_symbol,
     schema_of,
-    shape_env_of,
-    sympy_of,
 )
 from coilwork_lowering.values import NumberValue, Relation, TensorValue, Value, layout_of, whole
 
@@ -107,6 +107,7 @@ def call_extern(builder: Builder, call: Call, target: Overload, *, effect: bool 
                 keywords.append((formal.name, argument))
         else:
             positional.append(argument)
+    unmet = builder.sizes.unmet(results)
     outputs, values, aliases, binds = _outputs(
         builder, call, schema, results, sources, written, given=bool(out_overload)
     )
@@ -131,10 +132,27 @@ def call_extern(builder: Builder, call: Call, target: Overload, *, effect: bool 
     )
     for mutation in mutated:
         builder.overwrite(mutation.source, mutation.output)
+    for output, value in zip(outputs, values, strict=True):
+        if isinstance(output, SymbolOutput) and isinstance(value, Expr) and value is not output.symbol:
+            _hold_to(builder, call, output.symbol, value, unmet)
     values = [builder.current(value) if isinstance(value, TensorValue) else value for value in values]
     if not isinstance(call.result, list | tuple):
         return values[0] if values else None
     return tuple(values)
+
+
+def _hold_to(builder: Builder, call: Call, read: Expr, known: Expr, unmet: Collection[object]) -> None:
+    """Torch knows by promises of the program that `read`, a number from the call, is `known`: the run must find it so.
+
+    A symbol of torch's among `unmet`, as `m` in the even number `2 * m`, gets its value from `read`.
+    """
+    for unknown in (ours for ours, theirs in builder.sizes.pairs if theirs in unmet):
+        affine = coefficients(known, (unknown,))
+        if affine is not None and affine[0][0].is_const and affine[0][0].value:
+            (factor,), rest = affine
+            builder.sizes.undefine(unknown, index((read - rest) // factor))
+    same = Relation(lhs=read, relation="eq", rhs=known)
+    lower_assertion(builder, same, f"{call.target}: {read} must be {known}", call.node)
 
 
 def _overwrite_owners(builder: Builder, written: Sequence[Buffer], mutated: list[Mutation]) -> None:
@@ -317,11 +335,10 @@ def _one_output(
         )
         return buffer, whole(buffer)
     if isinstance(result, torch.SymInt):
-        expression, env = sympy_of(result), shape_env_of(result)
-        symbol = builder.sizes.from_sympy(expression, env)
-        if not symbol.is_symbol:
-            raise LoweringError("symbol", f"result {expression} of {call.target} is no plain symbol")
-        return SymbolOutput(symbol=symbol), symbol
+        name = plain_symbol(result)
+        known = name is None or builder.sizes.knows(name)
+        number = builder.sizes.expr(result)
+        return SymbolOutput(symbol=symbol(f"read_{call.node.name}") if known else number), number
     if result is None:
         return None, None
     if isinstance(result, bool | int | float):

@@ -107,6 +107,18 @@ def select(condition: Scalar, then: Scalar, otherwise: Scalar) -> Scalar:
     return where(condition, then, otherwise)
 
 
+def round_decimals(a: Scalar, digits: int) -> Scalar:
+    """A float rounded to so many digits behind the point, or before it where `digits` is negative; halves to even.
+
+    Scaled, rounded and scaled back, so that a tie of decimals which no binary number is may fall to another side than
+    Python's `round` lets it fall.
+    """
+    if digits == 0:
+        return op("round", a)
+    power = like(10.0 ** abs(digits), a)
+    return mul(op("round", div(a, power)), power) if digits < 0 else div(op("round", mul(a, power)), power)
+
+
 def rounded(a: Scalar, narrow: DType) -> Scalar:
     """`a`, in its own type, rounded to `narrow` whatever the numerics: a mere cast there and back `fast` leaves out."""
     if a.dtype is narrow or not narrow.is_low_precision:

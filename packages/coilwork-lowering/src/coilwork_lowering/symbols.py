@@ -60,6 +60,11 @@ class SizeTable:
         """Whether `name` was met before."""
         return name in self._written
 
+    def unmet(self, numbers: Iterable[object]) -> frozenset[sympy.Basic]:
+        """Torch's symbols in the integers among `numbers` that were not met before."""
+        found = (sympy_of(number).free_symbols for number in numbers if isinstance(number, torch.SymInt))
+        return frozenset(name for names in found for name in names if name not in self._written)
+
     def expr(self, size: int | torch.SymInt | Expr) -> Expr:
         """`size` as an index expression.
 
