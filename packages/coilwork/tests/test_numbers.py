@@ -66,3 +66,33 @@ def test_the_rest_of_a_broken_function_that_returns_a_truth_value() -> None:
         found, doubled = torch.compile(function, backend=backend, dynamic=True)(torch.full((3, 3), value))
         assert found is (value > 0)
         assert torch.equal(doubled, torch.full((3, 3), 2 * value))
+
+
+def constant(count: torch.Tensor, x: torch.Tensor) -> Any:
+    return torch.arange(count.item()).split([2, 4]), x + 1
+
+
+def size(count: torch.Tensor, x: torch.Tensor) -> Any:
+    length = count.item()
+    torch._check(length == 2 * x.shape[0])
+    return torch.cat([x, x]).view(length) + 1
+
+
+def pinned(count: torch.Tensor, x: torch.Tensor) -> Any:
+    length = count.item()
+    torch._check(length >= 6)
+    torch._check(length <= 6)
+    return x * length, torch.ones(length)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("function", [constant, size, pinned])
+def test_an_integer_that_can_be_but_one(function: Callable[..., Any], dynamic: bool) -> None:
+    """It decides shapes, and another one is refused."""
+    ours = torch.compile(function, backend=backend, dynamic=dynamic)
+    x = torch.randn(3)
+    torch.testing.assert_close(ours(torch.tensor([6]), x), function(torch.tensor([6]), x))
+    with pytest.raises(RuntimeError):
+        function(torch.tensor([7]), x)
+    with pytest.raises(RuntimeError, match="returned a number that is not"):
+        ours(torch.tensor([7]), x)

@@ -20,6 +20,7 @@ from coilwork_ir.buffers import (
 from coilwork_ir.index import Expr
 from coilwork_ir.loops import Extern, Mutation
 from coilwork_ir.loops.nodes import ExternFamily
+from coilwork_lowering.assertions import lower_assertion
 from coilwork_lowering.builder import Builder, device_text, dtype_of
 from coilwork_lowering.errors import LoweringError
 from coilwork_lowering.layout.padding import UNPADDED
@@ -30,8 +31,6 @@ from coilwork_lowering.torch_compat import (
     kernel_dtype,
     plain_symbol,
     schema_of,
-    shape_env_of,
-    sympy_of,
 )
 from coilwork_lowering.values import NumberValue, Relation, TensorValue, Value, layout_of, whole
 
@@ -107,8 +106,9 @@ def call_extern(builder: Builder, call: Call, target: Overload, *, effect: bool 
                 keywords.append((formal.name, argument))
         else:
             positional.append(argument)
+    expected: list[tuple[Expr, Expr]] = []
     outputs, values, aliases, binds = _outputs(
-        builder, call, schema, results, sources, written, given=bool(out_overload)
+        builder, call, schema, results, sources, written, expected, given=bool(out_overload)
     )
     builder.add(
         Extern(
@@ -131,6 +131,9 @@ def call_extern(builder: Builder, call: Call, target: Overload, *, effect: bool 
     )
     for mutation in mutated:
         builder.overwrite(mutation.source, mutation.output)
+    for returned, size in expected:
+        message = f"{call.target} returned a number that is not {size}"
+        lower_assertion(builder, Relation(lhs=returned, relation="eq", rhs=size), message, call.node)
     values = [builder.current(value) if isinstance(value, TensorValue) else value for value in values]
     if not isinstance(call.result, list | tuple):
         return values[0] if values else None
@@ -257,6 +260,7 @@ def _outputs(
     results: list[Any],
     sources: Mapping[str, list[str]],
     written: Mapping[str, list[Buffer]],
+    expected: list[tuple[Expr, Expr]],
     *,
     given: bool,
 ) -> tuple[
@@ -284,6 +288,8 @@ def _outputs(
         output, value = _one_output(
             builder, call, result, kernel_dtype(call.node.target, number), dense=dense
         )
+        if isinstance(output, SymbolOutput) and isinstance(value, Expr) and output.symbol != value:
+            expected.append((output.symbol, value))
         outputs.append(output)
         values.append(value)
         if isinstance(output, Buffer):
@@ -317,11 +323,11 @@ def _one_output(
         )
         return buffer, whole(buffer)
     if isinstance(result, torch.SymInt):
-        expression, env = sympy_of(result), shape_env_of(result)
-        symbol = builder.sizes.from_sympy(expression, env)
-        if not symbol.is_symbol:
-            raise LoweringError("symbol", f"result {expression} of {call.target} is no plain symbol")
-        return SymbolOutput(symbol=symbol), symbol
+        name = plain_symbol(result)
+        new = name is not None and not builder.sizes.knows(name)
+        size = builder.sizes.expr(result)
+        # a number that torch was told about, a constant or the size of something else, has to be just that
+        return SymbolOutput(symbol=size if new and size.is_symbol else builder.sizes.stand_in()), size
     if result is None:
         return None, None
     if isinstance(result, bool | int | float):
