@@ -96,3 +96,46 @@ def test_an_integer_that_can_be_but_one(function: Callable[..., Any], dynamic: b
         function(torch.tensor([7]), x)
     with pytest.raises(RuntimeError, match="returned a number that is not"):
         ours(torch.tensor([7]), x)
+
+
+def compared(x: torch.Tensor, n: int) -> Any:
+    rows = x.shape[0]
+    return (
+        torch.full((2,), n >= 5),
+        torch.full((2,), rows != 3, dtype=torch.float32),
+        x.new_full((2,), rows < n),
+        torch.tensor([n > 4, rows > 2]),
+        x * (n >= 5) + (rows <= n),
+        torch.where(x > 0, x, float(n > 5)),
+        x.masked_fill(x > 0, n == 6),
+    )
+
+
+def test_comparisons_of_sizes_as_operands() -> None:
+    ours = torch.compile(compared, backend=backend, dynamic=True)
+    for rows, n in ((3, 4), (3, 5), (4, 6)):
+        x = torch.randn(rows, 2)
+        torch.testing.assert_close(ours(x, n), compared(x, n))
+
+
+PARTS: dict[str, tuple[Callable[..., torch.Tensor], tuple[int, ...]]] = {
+    "slice": (lambda x, part: x.slice_scatter(part, 1, 1, 5, 2), (4, 2)),
+    "select": (lambda x, part: x.select_scatter(part, 1, -1), (4,)),
+    "diagonal": (lambda x, part: x.diagonal_scatter(part, -1), (3,)),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", PARTS)
+def test_a_part_is_replaced_by_as_much(name: str, dynamic: bool) -> None:
+    """What may be broadcast elsewhere is refused."""
+    function, shape = PARTS[name]
+    x, part = torch.zeros(4, 6), torch.ones(shape)
+    for other in (part[..., :1], torch.ones(*shape[:-1], shape[-1] + 1)):
+        torch._dynamo.reset()
+        ours = torch.compile(function, backend=backend, dynamic=dynamic)
+        torch.testing.assert_close(ours(x, part), function(x, part))
+        with pytest.raises(RuntimeError, match="size equal to the slice"):
+            function(x, other)
+        with pytest.raises(RuntimeError, match="size equal to the slice"):
+            ours(x, other)

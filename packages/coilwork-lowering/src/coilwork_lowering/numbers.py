@@ -14,7 +14,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, maximum, minimum, mod
 from coilwork_ir.scalar import Scalar, cast, const, op
 from coilwork_lowering.rules import NotLowered
-from coilwork_lowering.scalar_math import index
+from coilwork_lowering.scalar_math import compared, index
 from coilwork_lowering.values import NumberValue, Relation, Value
 
 
@@ -150,6 +150,8 @@ def _float(value: Value) -> Scalar:
             return cast(scalar, DType.F64)
         case Expr():
             return cast(index(value), DType.F64)
+        case Relation():
+            return cast(compared(value), DType.F64)
         case bool() | int() | float():
             return const(float(value), DType.F64)
     raise NotLowered(f"{value!r} is not a number")
@@ -160,8 +162,8 @@ def _condition(value: Value) -> Scalar:
     match value:
         case bool():
             return const(value, DType.BOOL)
-        case Relation(lhs=lhs, relation=relation, rhs=rhs):
-            return op(relation, index(lhs), index(rhs))
+        case Relation():
+            return compared(value)
         case NumberValue(scalar) if scalar.dtype.is_bool:
             return scalar
     raise NotLowered(f"{value!r} is not a condition")

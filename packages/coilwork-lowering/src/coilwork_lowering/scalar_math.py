@@ -5,6 +5,7 @@ from __future__ import annotations
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr
 from coilwork_ir.scalar import Literal_, Scalar, cast, const, index_value, op, where
+from coilwork_lowering.values import Relation
 
 
 def like(value: Literal_, other: Scalar) -> Scalar:
@@ -85,6 +86,11 @@ def truth(a: Scalar) -> Scalar:
 def index(expr: Expr) -> Scalar:
     """The `i64` value of an index expression."""
     return const(expr.value, DType.I64) if expr.is_const else index_value(expr)
+
+
+def compared(relation: Relation) -> Scalar:
+    """Whether sizes compare so, as a truth value."""
+    return op(relation.relation, index(relation.lhs), index(relation.rhs))
 
 
 def maximum(a: Scalar, b: Scalar) -> Scalar:
