@@ -64,8 +64,7 @@ PROGRAMS: Final = """\
 ## Random programs
 
 Programs of the [fuzzer](how-to/fuzz.md), each at every level of the compiler. *Rounded*: 16-bit values that `numerics="fast"` keeps in
-f32. *Torch*: `aot_eager` fails, too, or the fake tensors that are traced have other
-dimensions than eager's results, as those of `masked_select(...).squeeze()`. *Skipped*: eager refuses the program, or decides differently in float64.
+f32. *Torch*: `aot_eager` fails, too. *Skipped*: eager refuses the program, or decides differently in float64.
 
 """
 

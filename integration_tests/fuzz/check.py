@@ -29,8 +29,8 @@ class Finding:
     """What became of a program.
 
     `kind`: "ok"; "wrong" (`level` names the first that is); "raises" (compiling or running); "torch" (aot_eager differs
-    in the same way, or fake tensors have other dimensions than eager's, which is not ours); "rounded" (right with
-    `numerics="eager"`, which rounds to 16 bits where eager does); "skipped" (eager itself raises).
+    in the same way, which is not ours); "rounded" (right with `numerics="eager"`, which rounds to 16 bits where eager does);
+    "skipped" (eager itself raises).
     """
 
     seed: int
@@ -142,14 +142,6 @@ def _is_narrow(program: Program) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Promise:
-    """How many dimensions a fake result has, and its form where that is known without data."""
-
-    rank: int
-    form: Form | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
     """One set of inputs, with what eager and float64 make of them, and the form that torch's fake tensors promise.
 
@@ -159,12 +151,7 @@ class Expected:
     program: Program
     eager: Ran
     wide: Ran
-    promised: tuple[Promise, ...]
-
-    @property
-    def kept(self) -> bool:
-        """Whether eager's results have as many dimensions as fake ones. `squeeze` of an unknown size takes it for not 1."""
-        return all(value.dim() == promise.rank for value, promise in zip(self.eager.values, self.promised))
+    promised: tuple[Form | None, ...]
 
     def spread(self, position: int) -> Callable[[], list[Tensor]]:
         """The value at `position` in runs of eager whose roundings are worse."""
@@ -196,8 +183,8 @@ def _expected(program: Program) -> Expected | None:
     return Expected(program=program, eager=eager, wide=wide, promised=_promised(program))
 
 
-def _promised(program: Program) -> tuple[Promise, ...]:
-    """What fake tensors say of the results; nothing if the program does not run on them."""
+def _promised(program: Program) -> tuple[Form | None, ...]:
+    """Forms of the results on fake tensors, of those whose sizes are known without data; none if the program does not run on them."""
     # Sizes that depend on data are symbols, those of inputs are numbers.
     sizes = ShapeEnv(allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True)
     try:
@@ -206,7 +193,7 @@ def _promised(program: Program) -> tuple[Promise, ...]:
             results = program.function()(*inputs)
     except (RuntimeError, TypeError, ValueError, NotImplementedError):
         return ()
-    return tuple(Promise(rank=value.dim(), form=_form(value)) for value in results)
+    return tuple(map(_form, results))
 
 
 def _form(value: Tensor) -> Form | None:
@@ -270,7 +257,7 @@ def _compare(ran: Ran, expected: Expected) -> str:
     if len(ran.values) != len(eager.values):
         return f"{len(ran.values)} values instead of {len(eager.values)}"
     for position, (ours, theirs, reference) in enumerate(zip(ran.values, eager.values, wide.values)):
-        promised = expected.promised[position].form if position < len(expected.promised) else None
+        promised = expected.promised[position] if position < len(expected.promised) else None
         if found := difference(ours, theirs, reference, expected.spread(position), promised):
             return f"{_what(expected.program, position, len(eager.values))}: {found}"
     if ran.shared != eager.shared:
@@ -287,9 +274,7 @@ def _what(program: Program, position: int, count: int) -> str:
 
 
 def _differs_in_torch(program: Program, expected: Sequence[Expected]) -> bool:
-    """Whether Dynamo and AOTAutograd alone, with eager kernels, fail too; or what they trace with says so of the shapes."""
-    if not all(one.kept for one in expected):
-        return True
+    """Whether Dynamo and AOTAutograd alone, with eager kernels, fail too."""
     compiled = _compile(program, "aot_eager")
     try:
         return any(_compare(run(compiled, one.program), one) for one in expected)

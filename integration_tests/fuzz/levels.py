@@ -15,6 +15,7 @@ from coilwork.job import Role, open_job
 from coilwork.numbers import with_numbers
 from coilwork.options import CompileOptions
 from coilwork.rewriting import rewrite_captured
+from coilwork.squeezed_sizes import Assertions, copy_for_squeezed_sizes, with_squeezed_sizes
 from coilwork.stages import run_stages
 from coilwork.storages import given_storages
 from coilwork.tensor_indices import read_indices
@@ -62,17 +63,18 @@ class Levels:
         self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **_: Any
     ) -> Callable[..., Any]:
         # as `coilwork.backend` does; what it leaves to eager is right at every level
+        squeezing, assertions = copy_for_squeezed_sizes(gm), Assertions()
         read_indices(gm)
         rewrite_captured(gm, example_inputs, self.options)
         compiler = partial(
             compile_with_aot_autograd,
-            forward=partial(self._compile, role="forward"),
+            forward=assertions.noting(partial(self._compile, role="forward")),
             backward=partial(self._compile, role="backward"),
-            inference=partial(self._compile, role="inference"),
+            inference=assertions.noting(partial(self._compile, role="inference")),
             decompositions=decompositions(LoweringOptions(numerics=self.options.numerics)),
             partition=partition,
         )
-        return given_storages(gm, example_inputs, compiler)
+        return with_squeezed_sizes(given_storages(gm, example_inputs, compiler), squeezing, assertions)
 
     def _compile(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, role: Role) -> Call:
         job = open_job(gm, example_inputs, role=role, options=self.options)

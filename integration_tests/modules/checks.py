@@ -6,13 +6,14 @@ import copy
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from benchmarks.eager_spread import INTEGER_OF, off_by_a_last_bit
 from coilwork.backend import backend as coilwork_backend
 from coilwork.errors import CoilworkFallbackWarning
 from integration_tests.modules.database import Sample
@@ -22,6 +23,8 @@ from integration_tests.operators.judge import judge
 SEED = 77
 # Samples that are compiled together; what fails is compiled again alone.
 TOGETHER = 8
+# Eager runs of weights and inputs off by a last bit: how far a right gradient may be where rounding decides branches.
+NEARBY = 8
 # Outcomes that are right, or not ours to mend.
 GOOD = ("ok", "dynamo", "torch", "refused")
 
@@ -91,7 +94,12 @@ def _compare(pairs: Sequence[tuple[Sample, Any]], backend: Callable[..., Any]) -
     fallbacks = [str(one.message) for one in caught if issubclass(one.category, CoilworkFallbackWarning)]
     outcomes = []
     for (sample, expected), result in zip(pairs, results, strict=True):
-        judgement = judge(result, expected, lambda one=sample: _run(_each, [_wide(one)])[0])
+        judgement = judge(
+            result,
+            expected,
+            lambda one=sample: _run(_each, [_wide(one)])[0],
+            nearby=lambda one=sample: [_run(_each, [_near(one, seed)])[0] for seed in range(NEARBY)],
+        )
         status, detail = "ok", judgement.detail
         if judgement.verdict not in ("ok", "marginal"):
             status = "wrong"
@@ -167,6 +175,23 @@ def _wide(sample: Sample) -> Sample:
         keywords=keywords,
         differentiable=sample.differentiable,
     )
+
+
+def _near(sample: Sample, seed: int) -> Sample:
+    generator = torch.Generator().manual_seed(seed)
+
+    def moved(leaf: Any) -> Any:
+        return off_by_a_last_bit(leaf, generator) if _is_float(leaf) else leaf
+
+    module = copy.deepcopy(sample.module)
+    for parameter in module.parameters():
+        parameter.data = moved(parameter.data)
+    arguments, keywords = pytree.tree_map(moved, (sample.arguments, sample.keywords))
+    return replace(sample, module=module, arguments=arguments, keywords=keywords)
+
+
+def _is_float(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor) and leaf.dtype in INTEGER_OF
 
 
 def _widened(leaf: Any) -> Any:

@@ -74,3 +74,19 @@ def test_copies_of_a_sample_keep_strides_and_ask_for_the_same_gradients() -> Non
         True,
     ]
     assert given.in_float64().arguments[0].dtype == torch.float64
+
+
+def test_where_a_branch_decides_eager_with_other_last_bits_is_as_good_as_eager() -> None:
+    eager, ours = torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.5])
+    wide = torch.tensor([1.0, 2.0], dtype=torch.float64)
+    asked: list[int] = []
+
+    def nearby(*values: float) -> list[Tensor]:
+        asked.append(1)
+        return [torch.tensor([1.0, value]) for value in values]
+
+    assert judge(ours, eager, lambda: wide).verdict == "wrong"
+    assert judge(ours, eager, lambda: wide, nearby=lambda: nearby(2.0, 2.0)).verdict == "wrong"
+    assert judge(ours, eager, lambda: wide, nearby=lambda: nearby(2.0, 1.7)).verdict == "ok"
+    assert judge(eager, eager, lambda: wide, nearby=lambda: nearby(2.0)).verdict == "ok"
+    assert len(asked) == 2

@@ -133,6 +133,9 @@ def test_another_element_type_of_an_operator_is_refused() -> None:
     with pytest.raises(LayoutError, match=r"operator returned element type torch\.bool where torch\.float32"):
         ensure_layout(flags, (2, 3), (3, 1), F32)
     assert ensure_layout(flags, (2, 3), (3, 1), torch.bool) is flags
+    # what ATen calls the mask of a dropout of nothing
+    empty = ensure_layout(torch.zeros(0, 3), (0, 3), (3, 1), torch.bool)
+    assert empty.dtype is torch.bool and empty.shape == (0, 3)
 
 
 def test_another_rank_is_refused_before_sizes_are_read() -> None:

@@ -60,6 +60,17 @@ def test_bound_symbols_come_before_their_uses(build):
     assert facts.before[1] == (0,) and facts.before[2] == (0,)
 
 
+def test_inputs_are_overwritten_after_assertions(build):
+    build.input("x", 4)
+    build.pointwise("y", [4], lambda i: op("neg", build.at("x", i)))
+    count = symbol("u0", lo=0, hi=4)
+    build.extern("test.nonzero", ["y"], [build.buffer("found", count)], binds=((count, 0, 0),))
+    build.nodes.append(AssertSize(lhs=count, relation="ne", rhs=as_expr(1), message="not one"))
+    build.pointwise("x2", [4], lambda i: op("exp", build.at("y", i)), into="x")
+    facts = analyse(build.graph("y"))
+    assert facts.before[3] == (0, 2)
+
+
 def test_only_what_is_needed_stays(build):
     build.input("x", 4)
     build.pointwise("unused", [4], lambda i: op("neg", build.at("x", i)))

@@ -7,6 +7,7 @@ from coilwork_lowering.layout import LayoutDecision, PaddingDecision, lay_out_co
 from coilwork_lowering.lower import Lowered, lower
 from coilwork_lowering.options import LayoutOptions, LoweringOptions, RewriteOptions
 from coilwork_lowering.partition import partition
+from coilwork_lowering.squeezed_sizes import SQUEEZED_ONE, asserts_squeezed_size
 
 __version__ = "0.1.0"
 
@@ -20,7 +21,9 @@ __all__ = [
     "LoweringOptions",
     "PaddingDecision",
     "RewriteOptions",
+    "SQUEEZED_ONE",
     "__version__",
+    "asserts_squeezed_size",
     "decompositions",
     "lay_out_convolutions",
     "lower",

@@ -28,6 +28,8 @@ _FORMS: Final = (
 def lower_assertion(builder: Builder, condition: Value, message: str, node: torch.fx.Node) -> None:
     """`condition` must hold when the program runs; one that provably holds costs nothing.
 
+    It is no proof that a number which data decides lies within its bounds: torch knows them from assertions like this one.
+
     Raises:
         LoweringError[symbol]: the condition is no comparison of sizes.
     """
@@ -52,7 +54,7 @@ def lower_assertion(builder: Builder, condition: Value, message: str, node: torc
         if name != condition.relation:
             continue
         lhs, rhs = (condition.rhs, condition.lhs) if swapped else (condition.lhs, condition.rhs)
-        if not _holds(form, lhs, rhs):
+        if not _holds(form, builder.sizes.unpromised(lhs), builder.sizes.unpromised(rhs)):
             _append(builder, lhs, form, rhs, message)
 
 

@@ -68,7 +68,6 @@ _KEPT: Final = frozenset(
         "aten.sum",
         "aten.var_mean",
         "aten.std_mean",
-        "aten.squeeze",
         "aten.split",
         "aten.split_with_sizes",
         "aten.unbind",

@@ -6,7 +6,8 @@ name: whatever lies in the buffer's memory, a view for instance, is the old cont
 the update it is enough that it replaces what the update writes: then it reads only what is still the same. So do the
 scatters that put a written view back into its base, and the `copy_` into an input at the end of a graph.
 
-Memory of inputs belongs to the caller. It may be overwritten only if the graph does so itself, later, as a whole.
+Memory of inputs belongs to the caller. It may be overwritten only if the graph does so itself, later, as a whole, and once it is
+sure that the graph is what runs (see squeezed_sizes.py).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from coilwork_lowering.parts import REPLACING, covers, is_injective, replaced_pa
 from coilwork_lowering.placing import natural_owner
 from coilwork_lowering.rules import NotLowered
 from coilwork_lowering.sharing import escapes
+from coilwork_lowering.squeezed_sizes import asserts_squeezed_size
 from coilwork_lowering.torch_compat import Overload, schema_of
 from coilwork_lowering.values import (
     NumberValue,
@@ -72,6 +74,8 @@ class Overwriting:
 
     def __init__(self, graph: fx.Graph, values: Mapping[fx.Node, Value], builder: Builder) -> None:
         self._position = {node: k for k, node in enumerate(graph.nodes)}
+        asserted = [k for node, k in self._position.items() if asserts_squeezed_size(node)]
+        self._last_assertion = max(asserted, default=-1)
         self._values = values
         self._builder = builder
         self._tenants: dict[str, list[fx.Node]] = {}
@@ -161,6 +165,8 @@ class Overwriting:
         given = self._inputs.get(root)
         if given is not None and not self._is_overwritten_later(given, node):
             return "it is an input's memory"
+        if given is not None and self._position[node] < self._last_assertion:
+            return "it is an input's memory, which eager needs if a size is squeezed"
         if not builder.owns_memory(target.buffer) or not is_injective(target):
             return "its elements may share memory"
         if escapes(node) and not self._is_laid_out_as(target, node):

@@ -14,6 +14,7 @@ from coilwork_lowering.pad_decompositions import pad_decompositions
 from coilwork_lowering.prim_decompositions import prim_decompositions
 from coilwork_lowering.resize_decompositions import resize_decompositions
 from coilwork_lowering.scatter_decompositions import scatter_decompositions
+from coilwork_lowering.squeezed_sizes import squeeze_decompositions
 from coilwork_lowering.stride_decompositions import stride_decompositions
 from coilwork_lowering.torch_compat import require, surely
 
@@ -58,6 +59,7 @@ def own_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Cal
         **prim_decompositions(),
         **resize_decompositions(),
         **scatter_decompositions(),
+        **squeeze_decompositions(),
         **stride_decompositions(table),
     }
 

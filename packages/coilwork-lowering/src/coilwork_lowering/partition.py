@@ -14,6 +14,8 @@ from coilwork_lowering.options import LayoutOptions
 from coilwork_lowering.pool_positions import narrow_pool_positions
 from coilwork_lowering.recompute import recompute_from_memory
 from coilwork_lowering.rewrites import Fired, Rewrite, clean_up
+from coilwork_lowering.squeezed_sizes import without_squeezed_sizes
+from coilwork_lowering.tangents import shape_tangents
 from coilwork_lowering.torch_compat import min_cut
 
 DEFAULT_LAYOUT: Final = LayoutOptions()
@@ -40,6 +42,8 @@ def partition(
 
     torch's own pass for common subexpressions is switched off, because it would load TorchInductor.
     """
+    shaped = shape_tangents(joint_gm)
+    log.debug("joint graph: %d gradients in the shape of their results", shaped)
     fired = clean_up(joint_gm, rewrites)
     if record is not None:
         record(fired)
@@ -54,4 +58,5 @@ def partition(
     log.debug("joint graph: results of %d operators that draw numbers are kept", drawn)
     marked = recompute_from_memory(laid_out, num_fwd_outputs=num_fwd_outputs)
     log.debug("computed again in the backward: %s", ", ".join(item.node.name for item in marked) or "nothing")
-    return min_cut(laid_out, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kw)
+    forward, backward = min_cut(laid_out, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kw)
+    return forward, without_squeezed_sizes(backward)

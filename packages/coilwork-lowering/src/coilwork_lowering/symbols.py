@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from coilwork_ir.index import Expr, as_expr, symbol
+from coilwork_ir.index import Expr, as_expr, substitute, symbol
 from coilwork_ir.scalar import Scalar
 from coilwork_lowering.computed_sizes import is_rounded, rounded
 from coilwork_lowering.errors import LoweringError
@@ -16,6 +16,7 @@ from coilwork_lowering.torch_compat import (
     expression_bounds,
     hint_of,
     integer_bounds,
+    is_decided_by_data,
     known_multiples,
     plain_integer,
     plain_symbol,
@@ -42,6 +43,8 @@ class SizeTable:
         self._known: dict[sympy.Symbol, Expr] = {}
         # the same as what they are multiples of
         self._written: dict[sympy.Symbol, Expr] = {}
+        # of those that data decides: symbols of the same names without bounds
+        self._unpromised: dict[Expr, Expr] = {}
         self._computed: dict[sympy.Basic, tuple[sympy.Symbol, Expr]] = {}
         self._undefined: dict[Expr, Scalar] = {}
         # of the sizes that are more than a symbol, those that are 1
@@ -90,7 +93,13 @@ class SizeTable:
             modulus, remainder = residue(name, known_multiples(env)) if name in self._passed else (1, 0)
             self._known[name] = bounded(name.name, lo, hi, modulus, remainder)
             self._written[name] = as_multiple(self._known[name], modulus, remainder)
+            if name not in self._passed and is_decided_by_data(name):
+                self._unpromised[self._known[name]] = symbol(name.name)
         return self._known[name]
+
+    def unpromised(self, size: Expr) -> Expr:
+        """`size` without what the graph's own assertions promise of the numbers that data decides."""
+        return substitute(size, self._unpromised) if self._unpromised else size
 
     def equate(self, size: int | torch.SymInt, value: Expr) -> None:
         """A size that data decides is `value`, if it is a symbol that was not met before: it is written as that from now on."""

@@ -13,7 +13,7 @@ from torch._prims_common import (
     suggest_memory_format,
 )
 from torch.fx.proxy import GraphAppendingTracer as GraphAppendingTracer
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 if TYPE_CHECKING:
     import sympy
@@ -298,6 +298,21 @@ def surely(condition: bool | torch.SymBool) -> bool:
     return condition if isinstance(condition, bool) else statically_known_true(condition)
 
 
+def is_from_data(size: int | torch.SymInt) -> bool:
+    """Whether a size depends on values that only run time knows."""
+    # loaded on use: it brings sympy, and graphs of known sizes need neither
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+    return isinstance(size, torch.SymInt) and bool(free_unbacked_symbols(size))
+
+
+def is_decided_by_data(name: sympy.Symbol) -> bool:
+    """Whether torch's symbol stands for a number that only run time knows."""
+    from torch.utils._sympy.symbol import SymT, symbol_is_type
+
+    return bool(symbol_is_type(name, SymT.UNBACKED_INT))
+
+
 def plain_integer(name: str) -> sympy.Symbol:
     """A new integer symbol."""
     # sympy takes longer to load than this package; whoever has symbolic sizes has loaded it
@@ -335,6 +350,18 @@ def min_cut(
     with config.patch(cse=False):
         forward, backward = min_cut_rematerialization_partition(joint_gm, joint_inputs, **kw)
     return forward, backward
+
+
+def tangents_of(joint_gm: torch.fx.GraphModule) -> list[tuple[torch.fx.Node, torch.fx.Node]]:
+    """Each gradient that comes into a joint graph, and the result that it belongs to."""
+    last = joint_gm.graph.output_node()
+    results: dict[object, Any] = dict(zip(last.meta.get("desc", ()), tree_leaves(last.args), strict=False))
+    pairs = [
+        (node, results.get(getattr(node.meta.get("desc"), "output", None)))
+        for node in joint_gm.graph.nodes
+        if node.op == "placeholder"
+    ]
+    return [(tangent, result) for tangent, result in pairs if isinstance(result, torch.fx.Node)]
 
 
 def operator_behind(node: torch.fx.Node) -> str | None:

@@ -68,13 +68,16 @@ def ensure_layout(
     """`value` in the layout that the program was planned with; copied if an operator chose another one.
 
     Raises:
-        LayoutError: it has another shape or element type (where `dtype` is given), which no copy mends.
+        LayoutError: it has another shape or element type (where `dtype` is given), which no copy mends. Without elements,
+            another type does not matter: dropout of nothing has a mask of floats.
     """
     if value.shape != size:
         raise LayoutError(
             "operator-shape",
             f"an operator returned shape {tuple(value.shape)} where {tuple(size)} was expected",
         )
+    if dtype is not None and 0 in size:
+        value = value.to(dtype)
     if dtype is not None and value.dtype is not dtype:
         raise LayoutError(
             "operator-dtype", f"an operator returned element type {value.dtype} where {dtype} was expected"

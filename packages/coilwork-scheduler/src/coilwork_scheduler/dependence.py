@@ -2,7 +2,8 @@
 
 Memory is followed through its names: a view, an aliasing result and a buffer `into` another share that buffer's
 memory, and all names of one memory have one root. A node that overwrites memory runs after every earlier node that
-touches it under any name. Random calls keep their order, and so do effects.
+touches it under any name. Random calls keep their order, and so do effects. Inputs are overwritten after the assertions on
+sizes that come before: whoever hears of one that fails can take other ways with them.
 """
 
 from __future__ import annotations
@@ -93,6 +94,7 @@ class _Walk:
         self._names: dict[str, list[str]] = {}
         self._last_random: int | None = None
         self._last_effect: int | None = None
+        self._last_assertion: int | None = None
         self._binds = any(bound_symbols(node) for node in graph.nodes)
         for entry in (*graph.inputs, *graph.constants):
             buffer = entry.buffer if isinstance(entry, Constant) else entry
@@ -126,6 +128,8 @@ class _Walk:
             self._touching[root] = [position]
             self._stale.update(self._names[root])
             self.overwriters.setdefault(root, []).append(position)
+            if root in self.external and self._last_assertion is not None:
+                before.add(self._last_assertion)
         self._define_results(position, node)
         self._order_effects(position, node, before)
         if self._binds:
@@ -155,6 +159,8 @@ class _Walk:
             if self._last_effect is not None:
                 before.add(self._last_effect)
             self._last_effect = position
+        if isinstance(node, AssertSize | Cond | While):
+            self._last_assertion = position
 
     def _require(self, name: str, node: Node) -> None:
         if name not in self.buffers:

@@ -19,6 +19,7 @@ from coilwork.nested_regions import put_in_place
 from coilwork.options import CompileOptions, resolve
 from coilwork.passes import name_of, run_passes
 from coilwork.rewriting import announce_unkeyed, check_names, draws_its_own, rewrite_captured, rewrites_of
+from coilwork.squeezed_sizes import Assertions, copy_for_squeezed_sizes, with_squeezed_sizes
 from coilwork.stages import lowering_options
 from coilwork.storages import copy_of, given_storages
 from coilwork.tensor_indices import read_indices
@@ -70,20 +71,22 @@ def compile_dynamo_graph(
     lowering = lowering_options(options, options.fallback)
     announce_unkeyed(options)
     captured = copy_of(gm) if options.check else None
+    squeezing, assertions = copy_for_squeezed_sizes(gm), Assertions()
     put_in_place(gm)
     read_indices(gm)
     guards: list[AddedGuard] = []
     log = list(rewrite_captured(gm, example_inputs, options))
     compiler = partial(
         compile_with_aot_autograd,
-        forward=partial(_compile, role="forward", options=options, log=log, guards=guards),
+        forward=assertions.noting(partial(_compile, role="forward", options=options, log=log, guards=guards)),
         backward=partial(_compile, role="backward", options=options, log=log, guards=guards),
-        inference=partial(_compile_inference, options=options, log=log, guards=guards),
+        inference=assertions.noting(partial(_compile_inference, options=options, log=log, guards=guards)),
         decompositions=watched_decompositions(decompositions(lowering), guards.append),
         partition=partial(_partition, options=options, log=log, guards=guards),
     )
     with collector_paused():
         compiled = given_storages(gm, example_inputs, compiler, strict=options.strict)
+    compiled = with_squeezed_sizes(compiled, squeezing, assertions)
     passes = [name_of(one) for one in (*options.joint_passes, *options.passes)]
     if captured is None or not (log or passes):
         return compiled

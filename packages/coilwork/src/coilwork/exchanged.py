@@ -32,7 +32,9 @@ def returning_exchanged(gm: fx.GraphModule) -> tuple[fx.GraphModule, tuple[int, 
             node.replace_all_uses_with(memory)
             graph.erase_node(node)
     last = graph.output_node()
-    last.args = ((*last.args[0], *final.values()),)
+    results = last.args[0]
+    assert isinstance(results, list | tuple)
+    last.args = ((*results, *final.values()),)
     last.meta.update(gm.graph.output_node().meta)
     made = fx.GraphModule(gm, graph)
     made.meta.update(gm.meta)

@@ -20,7 +20,7 @@ from torch._guards import TracingContext
 from torch._higher_order_ops.effects import _EffectType, _get_effect, _register_effectful_op
 from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
-from torch.fx.experimental.symbolic_shapes import statically_known_true
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, statically_known_true
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
@@ -351,6 +351,13 @@ def overwritten_operands(node: torch.fx.Node) -> tuple[object, ...]:
 def draws_numbers(target: object) -> bool:
     """True of an operator that reads a random generator."""
     return isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
+
+
+def has_sizes_from_data(captured: torch.fx.GraphModule) -> bool:
+    """Whether a tensor in Dynamo's graph has a size that depends on values which only run time knows."""
+    values = [node.meta.get("example_value") for node in captured.graph.nodes]
+    sizes: list[Any] = [size for value in values if isinstance(value, torch.Tensor) for size in value.shape]
+    return any(isinstance(size, torch.SymInt) and bool(free_unbacked_symbols(size)) for size in sizes)
 
 
 def leaves_of(values: object) -> list[Any]:
