@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -123,6 +123,57 @@ def numbers(x: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
     return x * n.item(), torch.arange(x.size(0)) + n.item()
 
 
+def known_by_promise(x: Tensor, n: Tensor) -> tuple[Tensor, int]:
+    k = n.item()
+    return x + torch.ones(int(k), 1), k * 2
+
+
+def even(x: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
+    k = _int(n, 2, 1000)
+    torch._check(k % 2 == 0)
+    return torch.arange(k).view(2, -1) + 1, torch.zeros(k // 2) + x.sum()
+
+
+def equal_numbers(x: Tensor, n: Tensor) -> Tensor:
+    k, m = n.item(), (n + x.size(0) - 6).item()
+    torch._check(k == m)
+    return torch.ones(int(k)) + torch.arange(int(m))
+
+
+def rounded(x: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
+    k = _int(n, 0, 8)
+    return x[: round(k / 2 + 1)] * 2, x + round(k * 1.2345, 2)
+
+
+def compared(x: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
+    k = n.item()
+    return x * (k > 3), torch.full((2,), k == 4)
+
+
+def branch_by_item(x: Tensor, n: Tensor) -> Tensor:
+    many: Any = n.item() > 3
+    result: Tensor = torch.cond(many, lambda y: y.sin(), lambda y: y.cos() + 1, (x,))
+    return result * 2
+
+
+@torch.library.custom_op("coilwork_dynamic::pick", mutates_args=("seen",))
+def pick(seen: Tensor, x: Tensor) -> Tensor:
+    """What is positive, and one more in `seen`."""
+    seen.add_(1)
+    return x[x > 0]
+
+
+@pick.register_fake
+def _(seen: Tensor, x: Tensor) -> Tensor:
+    return x.new_empty([torch.library.get_ctx().new_dynamic_size()])
+
+
+def picked_by_a_call_that_writes(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    seen = torch.zeros(3)
+    found = pick(seen, x)
+    return found * 2, pick(seen, -x).view(-1, 1) + 1, seen
+
+
 def padded(x: Tensor, n: Tensor) -> Tensor:
     return torch.nn.functional.pad(x, (0, _int(n, 0, 50)))
 
@@ -159,6 +210,13 @@ TABLE: Final[Mapping[str, Program]] = MappingProxyType(
         "normed rows": Program(run=normed_rows, arguments=_SIGNS),
         "written rows": Program(run=written_rows, arguments=_SIGNS),
         "numbers": Program(run=numbers, arguments=_n(3, -2, 0)),
+        "known by promise": Program(run=known_by_promise, arguments=_n(6)),
+        "even": Program(run=even, arguments=_n(6, 8, 40)),
+        "equal numbers": Program(run=equal_numbers, arguments=_n(6, 2, 40)),
+        "rounded": Program(run=rounded, arguments=_n(3, 5, 7)),
+        "compared": Program(run=compared, arguments=_n(3, 5, 4)),
+        "branch by item": Program(run=branch_by_item, arguments=_n(3, 5, 4)),
+        "picked by a call that writes": Program(run=picked_by_a_call_that_writes, arguments=_SIGNS),
         "padded": Program(run=padded, arguments=_n(3, 0, 1)),
     }
 )

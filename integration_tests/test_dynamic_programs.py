@@ -20,7 +20,8 @@ from coilwork_lowering.builder import Builder
 from coilwork_lowering.registry import RULES
 from coilwork_lowering.rules import Call
 from coilwork_lowering.values import Value
-from integration_tests.dynamic_programs import TABLE, X
+from coilwork_runtime.errors import LayoutError
+from integration_tests.dynamic_programs import TABLE, X, pick
 
 STRICT: dict[str, Any] = {"strict": True}
 
@@ -60,6 +61,9 @@ def test_one_graph_serves_all_sizes(name: str) -> None:
     run, counted = compiled(program.run)
     for arguments in program.arguments:
         for got, wanted in zip(listed(run(*arguments)), listed(program.run(*arguments)), strict=True):
+            if not isinstance(wanted, Tensor):
+                assert type(got) is type(wanted) and got == wanted
+                continue
             assert got.shape == wanted.shape and got.dtype == wanted.dtype
             assert got.stride() == wanted.stride() or got.numel() < 2
             torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5)
@@ -80,6 +84,28 @@ def test_a_broken_promise_raises_and_says_which(executor: str) -> None:
         with pytest.raises(RuntimeError, match=r"[kKuU<>=]|four"):
             run(X, torch.tensor(broken))
     torch.testing.assert_close(run(X, torch.tensor(4)), promised(X, torch.tensor(4)))
+
+
+@pytest.mark.parametrize("name, broken", [("known by promise", 7), ("even", 5)])
+def test_a_number_known_by_a_promise_is_held_to_it(name: str, broken: int) -> None:
+    program = TABLE[name]
+    run, _ = compiled(program.run)
+    run(*program.arguments[0])
+    with pytest.raises(RuntimeError):
+        run(X, torch.tensor(broken))
+
+
+def test_a_size_from_a_call_that_writes_is_held_to_what_is_promised() -> None:
+    def four(x: Tensor) -> Tensor:
+        found = pick(torch.zeros(3), x)
+        torch._check(found.size(0) == 4)
+        return found + torch.ones(4)
+
+    run, _ = compiled(four)
+    x = torch.tensor([1.0, 2.0, -1.0, 3.0, 4.0])
+    torch.testing.assert_close(run(x), four(x))
+    with pytest.raises((RuntimeError, LayoutError)):
+        run(x[:4].clone())
 
 
 def test_marked_dimensions_serve_all_sizes_in_one_graph() -> None:

@@ -107,6 +107,19 @@ def countdown(n: Tensor, x: Tensor) -> tuple[Any, ...]:
     return result
 
 
+def counted(x: Tensor) -> tuple[Any, ...]:
+    result: tuple[Any, ...] = torch.while_loop(
+        lambda k, left, y: left > 0, lambda k, left, y: (k + 3, left - 1, y * 2 + k), (1, x.shape[0], x)
+    )
+    return result
+
+
+def chosen_by_size(x: Tensor) -> tuple[Any, ...]:
+    many: Any = x.shape[0] > 4
+    y, which = torch.cond(many, lambda y: (y.sin(), 7), lambda y: (y.cos(), 9), (x,))
+    return y * 2, which
+
+
 def sizes(x: Tensor) -> tuple[Any, ...]:
     return x.sum(0) / x.shape[0], x.shape[0] * 2, None, x.reshape(-1)
 
@@ -193,6 +206,18 @@ CASES: Sequence[Case] = (
         name="a loop",
         make=lambda: countdown,
         calls=[lambda n=n: (torch.tensor(n), normal(5)) for n in (3, 0)],
+    ),
+    Case(
+        name="a loop that counts",
+        make=lambda: counted,
+        calls=[lambda n=n: (normal(n, 4),) for n in (3, 5)],
+        dynamic=(0,),
+    ),
+    Case(
+        name="branches by size",
+        make=lambda: chosen_by_size,
+        calls=[lambda n=n: (normal(n, 4),) for n in (3, 5)],
+        dynamic=(0,),
     ),
     Case(
         name="sizes as results",

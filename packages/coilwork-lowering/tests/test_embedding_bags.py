@@ -54,6 +54,18 @@ def test_bags(mode: int, ends: bool, padding: int, how: How) -> None:
     torch.testing.assert_close(found, function(*inputs))
 
 
+@pytest.mark.parametrize("padding", [-1, 4])
+@pytest.mark.parametrize("mode", [SUM, MEAN, MAX])
+def test_what_is_kept_for_the_gradient(mode: int, padding: int) -> None:
+    inputs = bags()
+
+    def function(table: torch.Tensor, indices: torch.Tensor, offsets: torch.Tensor) -> Any:
+        return aten._embedding_bag(table, indices, offsets, False, mode, False, None, False, padding)
+
+    for got, wanted in zip(results(function, inputs, "atomic"), function(*inputs), strict=True):
+        assert got.shape == wanted.shape and torch.equal(got, wanted)
+
+
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("padding", [-1, 4])
 @pytest.mark.parametrize("integers", [torch.int32, torch.int64])

@@ -24,6 +24,12 @@ CASES: dict[str, Callable[[], Any]] = {
     "linspace of floats": lambda: aten.linspace(4.3, -3, 50),
     "angle": lambda: aten.angle(torch.tensor([-2.0, -0.0, 0.0, 3.0, float("nan"), float("-inf")])),
     "angle of integers": lambda: aten.angle(torch.tensor([-2, 0, 3])),
+    "indices where a mask is true": lambda: aten._unsafe_masked_index(
+        torch.arange(8.0).view(2, 4),
+        torch.tensor([True, False, True, True]),
+        [torch.tensor([1, 9, -2, -1]), torch.tensor([-1, -9, 3, -4])],
+        5.0,
+    ),
     "round to decimals": lambda: aten.round.decimals(torch.tensor([1.2345, -2.5, 0.055, 1e30]), decimals=2),
     "round to hundreds": lambda: aten.round.decimals(torch.tensor([1234.5, -250.0, 350.0]), decimals=-2),
     "round to integers": lambda: aten.round.decimals(torch.tensor([1.5, -2.5]).bfloat16(), decimals=0),

@@ -76,3 +76,14 @@ def test_map() -> None:
 
     rows = torch.randn(4, 3)
     torch.testing.assert_close(torch.compile(function, backend=Recorder())(rows), function(rows))
+
+
+def test_a_map_in_a_map() -> None:
+    def function(blocks: Tensor, weight: Tensor) -> Tensor:
+        found: Tensor = mapped(
+            lambda rows, w: mapped(lambda row, v: (row * v).sin(), rows, w), blocks, weight
+        )
+        return found
+
+    given = torch.randn(2, 4, 3), torch.randn(3)
+    torch.testing.assert_close(torch.compile(function, backend=Recorder())(*given), function(*given))

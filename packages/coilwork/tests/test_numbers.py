@@ -45,8 +45,22 @@ def items(x: torch.Tensor) -> tuple[Any, ...]:
     return total, total * 2 + 1, x.amax() - total, int(x.shape[0])
 
 
+def rounded(x: torch.Tensor) -> tuple[Any, ...]:
+    rows, columns = x.shape
+    return (
+        x[: round(rows / 2)] + round(columns / 4),
+        x + round(rows * 123.456, 1) + round(rows * 123.456, -1) + round(columns, 2),
+        round(rows / columns, 2),
+    )
+
+
+def conditions(x: torch.Tensor) -> tuple[Any, ...]:
+    rows, columns = x.shape
+    return x * (rows > columns), torch.full((2,), rows == columns), torch.full((1,), rows < columns) + 1
+
+
 @pytest.mark.parametrize("shape", [(6, 4), (4, 6), (5, 5)])
-@pytest.mark.parametrize("function", [sizes, items])
+@pytest.mark.parametrize("function", [sizes, items, rounded, conditions])
 def test_numbers_as_eager_gives_them(
     function: Callable[[torch.Tensor], tuple[Any, ...]], shape: tuple[int, int]
 ) -> None:
@@ -94,7 +108,7 @@ def test_an_integer_that_can_be_but_one(function: Callable[..., Any], dynamic: b
     torch.testing.assert_close(ours(torch.tensor([6]), x), function(torch.tensor([6]), x))
     with pytest.raises(RuntimeError):
         function(torch.tensor([7]), x)
-    with pytest.raises(RuntimeError, match="returned a number that is not"):
+    with pytest.raises(RuntimeError, match="must be"):
         ours(torch.tensor([7]), x)
 
 
@@ -135,7 +149,7 @@ def test_a_part_is_replaced_by_as_much(name: str, dynamic: bool) -> None:
         torch._dynamo.reset()
         ours = torch.compile(function, backend=backend, dynamic=dynamic)
         torch.testing.assert_close(ours(x, part), function(x, part))
-        with pytest.raises(RuntimeError, match="size equal to the slice"):
+        with pytest.raises(RuntimeError, match="src"):
             function(x, other)
-        with pytest.raises(RuntimeError, match="size equal to the slice"):
+        with pytest.raises(RuntimeError, match="src"):
             ours(x, other)

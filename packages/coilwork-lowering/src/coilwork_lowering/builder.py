@@ -287,14 +287,27 @@ class Builder:
 
     def _read_size(self, size: Expr, number: Scalar) -> None:
         stored = self.pointwise((), number.dtype, "cpu", lambda point: number, name=size.name)
-        self.nodes.append(
-            Extern(
-                target=_READ_NUMBER,
-                args=(Ref(stored.buffer.name),),
-                outputs=(SymbolOutput(symbol=size),),
-                origins=self.origins,
-            )
+        self.nodes.append(self._reading(stored, size))
+
+    def _reading(self, value: TensorValue, size: Expr) -> Extern:
+        return Extern(
+            target=_READ_NUMBER,
+            args=(Ref(value.buffer.name),),
+            outputs=(SymbolOutput(symbol=size),),
+            origins=self.origins,
         )
+
+    def read_integer(self, value: TensorValue, fake: torch.SymInt) -> Expr:
+        """Append what reads the integer in a tensor of no dimensions, which torch calls `fake`.
+
+        Raises:
+            LoweringError[symbol]: that is no symbol of its own.
+        """
+        number = self.sizes.expr(fake)
+        if not number.is_symbol:
+            raise LoweringError("symbol", f"a number that a region carries is {number}", origins=self.origins)
+        self.add(self._reading(value, number))
+        return number
 
     def pointwise(
         self,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr
 from coilwork_ir.scalar import Scalar, cast, const, op
-from coilwork_lowering.scalar_math import index
+from coilwork_lowering.scalar_math import index, round_decimals
 
 if TYPE_CHECKING:
     import sympy
@@ -60,6 +60,8 @@ def _number(expression: sympy.Basic, integer: Integer) -> Scalar:
     if expression.is_number:
         return const(float(str(expression)), DType.F64)
     name = type(expression).__name__
+    if name == "RoundDecimal":
+        return round_decimals(_number(expression.args[0], integer), int(str(expression.args[1])))
     operands = [_number(one, integer) for one in expression.args]
     if name in ("ToFloat", "Identity"):
         return operands[0]

@@ -78,6 +78,12 @@ class Entries:
             self.inputs.append(buffer)
             self.builder.sizes.given(buffer.shape)
             return whole(buffer)
+        bound = self.operands[position] if self.operands else None
+        if isinstance(fake, torch.SymInt) and bound is not None:
+            # an integer that differs from round to round, in a tensor of no dimensions
+            carried = self.builder.declare((), bound.dtype, bound.device, name=node.name)
+            self.inputs.append(carried)
+            return self.builder.read_integer(whole(carried), fake)
         if isinstance(fake, torch.SymInt):
             name = plain_symbol(fake)
             passed = None if name is None else self.builder.sizes.symbol(name, shape_env_of(fake))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -17,7 +17,7 @@ from coilwork_ir.buffers import (
     TorchValue,
     contiguous_strides,
 )
-from coilwork_ir.index import Expr
+from coilwork_ir.index import Expr, coefficients, symbol
 from coilwork_ir.loops import Extern, Mutation
 from coilwork_ir.loops.nodes import ExternFamily
 from coilwork_lowering.assertions import lower_assertion
@@ -25,6 +25,7 @@ from coilwork_lowering.builder import Builder, device_text, dtype_of
 from coilwork_lowering.errors import LoweringError
 from coilwork_lowering.layout.padding import UNPADDED
 from coilwork_lowering.rules import Call
+from coilwork_lowering.scalar_math import index
 from coilwork_lowering.torch_compat import (
     Overload,
     has_kernel,
@@ -107,9 +108,9 @@ def call_extern(builder: Builder, call: Call, target: Overload, *, effect: bool 
                 keywords.append((formal.name, argument))
         else:
             positional.append(argument)
-    expected: list[tuple[Expr, Expr]] = []
+    unmet = builder.sizes.unmet(results)
     outputs, values, aliases, binds = _outputs(
-        builder, call, schema, results, sources, written, expected, given=bool(out_overload)
+        builder, call, schema, results, sources, written, given=bool(out_overload)
     )
     builder.add(
         Extern(
@@ -132,13 +133,27 @@ def call_extern(builder: Builder, call: Call, target: Overload, *, effect: bool 
     )
     for mutation in mutated:
         builder.overwrite(mutation.source, mutation.output)
-    for returned, size in expected:
-        message = f"{call.target} returned a number that is not {size}"
-        lower_assertion(builder, Relation(lhs=returned, relation="eq", rhs=size), message, call.node)
+    for output, value in zip(outputs, values, strict=True):
+        if isinstance(output, SymbolOutput) and isinstance(value, Expr) and value is not output.symbol:
+            _hold_to(builder, call, output.symbol, value, unmet)
     values = [builder.current(value) if isinstance(value, TensorValue) else value for value in values]
     if not isinstance(call.result, list | tuple):
         return values[0] if values else None
     return tuple(values)
+
+
+def _hold_to(builder: Builder, call: Call, read: Expr, known: Expr, unmet: Collection[object]) -> None:
+    """Torch knows by promises of the program that `read`, a number from the call, is `known`: the run must find it so.
+
+    A symbol of torch's among `unmet`, as `m` in the even number `2 * m`, gets its value from `read`.
+    """
+    for unknown in (ours for ours, theirs in builder.sizes.pairs if theirs in unmet):
+        affine = coefficients(known, (unknown,))
+        if affine is not None and affine[0][0].is_const and affine[0][0].value:
+            (factor,), rest = affine
+            builder.sizes.undefine(unknown, index((read - rest) // factor))
+    same = Relation(lhs=read, relation="eq", rhs=known)
+    lower_assertion(builder, same, f"{call.target}: {read} must be {known}", call.node)
 
 
 def _overwrite_owners(builder: Builder, written: Sequence[Buffer], mutated: list[Mutation]) -> None:
@@ -268,7 +283,6 @@ def _outputs(
     results: list[Any],
     sources: Mapping[str, list[str]],
     written: Mapping[str, list[Buffer]],
-    expected: list[tuple[Expr, Expr]],
     *,
     given: bool,
 ) -> tuple[
@@ -296,8 +310,6 @@ def _outputs(
         output, value = _one_output(
             builder, call, result, kernel_dtype(call.node.target, number), dense=dense
         )
-        if isinstance(output, SymbolOutput) and isinstance(value, Expr) and output.symbol != value:
-            expected.append((output.symbol, value))
         outputs.append(output)
         values.append(value)
         if isinstance(output, Buffer):
@@ -332,10 +344,9 @@ def _one_output(
         return buffer, whole(buffer)
     if isinstance(result, torch.SymInt):
         name = plain_symbol(result)
-        new = name is not None and not builder.sizes.knows(name)
-        size = builder.sizes.expr(result)
-        # a number that torch was told about, a constant or the size of something else, has to be just that
-        return SymbolOutput(symbol=size if new and size.is_symbol else builder.sizes.stand_in()), size
+        known = name is None or builder.sizes.knows(name)
+        number = builder.sizes.expr(result)
+        return SymbolOutput(symbol=symbol(f"read_{call.node.name}") if known else number), number
     if result is None:
         return None, None
     if isinstance(result, bool | int | float):

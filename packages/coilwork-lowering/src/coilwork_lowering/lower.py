@@ -19,13 +19,14 @@ from coilwork_lowering.entries import Entries, passed_symbols
 from coilwork_lowering.errors import LoweringError, refusal
 from coilwork_lowering.extern import call_extern
 from coilwork_lowering.functionalized import with_calls_written_out
-from coilwork_lowering.numbers import compute, is_number_function, truth
+from coilwork_lowering.numbers import compute, condition_value, is_number_function, truth
 from coilwork_lowering.options import LoweringOptions
 from coilwork_lowering.origins import operator_name, origin_of
 from coilwork_lowering.overwriting import Overwriting, Update
 from coilwork_lowering.regions import lower_cond, lower_while
 from coilwork_lowering.registry import RULES
 from coilwork_lowering.rules import Call, NotLowered
+from coilwork_lowering.scalar_math import index
 from coilwork_lowering.symbols import SizeTable
 from coilwork_lowering.torch_compat import Overload, schema_of
 from coilwork_lowering.unrolled_scans import with_scans_unrolled
@@ -92,8 +93,9 @@ def lower(
 
 
 def _written_out(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """`gm` without the higher-order operators that stand for other calls."""
-    return with_scans_unrolled(with_meanings_written_out(with_calls_written_out(gm)))
+    """`gm` without the higher-order operators that stand for other calls, those in what they stand for included."""
+    made = with_scans_unrolled(with_meanings_written_out(with_calls_written_out(gm)))
+    return gm if made is gm else _written_out(made)
 
 
 class _Lowering:
@@ -119,6 +121,8 @@ class _Lowering:
         self.outputs: tuple[GraphOutput, ...] = ()
         # buffers that are returned as parts of tensors, and the first part that each is
         self.returned: dict[str, torch.fx.Node] = {}
+        # whether this is a nested graph, which has no results but tensors: numbers are tensors of no dimensions
+        self.is_region = False
         # of a nested graph: the buffers that its outputs become, whose layout they get
         self.results: tuple[Buffer, ...] = ()
 
@@ -215,6 +219,7 @@ class _Lowering:
             _written_out(gm), name=name, options=self.options, example_strides=None, sizes=self.sizes
         )
         inner.entries.operands = operands
+        inner.is_region = True
         inner.results = results
         lowered = inner.run()
         for key, tensor in lowered.constants.items():
@@ -331,6 +336,10 @@ class _Lowering:
         match value:
             case NumberValue(scalar):
                 return Ref(self.builder.stored(scalar).buffer.name)
+            case Relation() | bool() if self.is_region:
+                return Ref(self.builder.stored(condition_value(value)).buffer.name)
+            case Expr() | int() if self.is_region:
+                return Ref(self.builder.stored(index(as_expr(value))).buffer.name)
             case Relation():
                 return truth(value)
             case TensorValue():

@@ -14,7 +14,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, maximum, minimum, mod
 from coilwork_ir.scalar import Scalar, cast, const, op
 from coilwork_lowering.rules import NotLowered
-from coilwork_lowering.scalar_math import compared, index
+from coilwork_lowering.scalar_math import index, round_decimals
 from coilwork_lowering.values import NumberValue, Relation, Value
 
 
@@ -79,6 +79,7 @@ def is_number_function(target: Any) -> bool:
             torch.sym_not,
             torch.sym_ite,
             torch.sym_sum,
+            round,
             math.floor,
             math.ceil,
             math.trunc,
@@ -95,6 +96,8 @@ def compute(target: Any, operands: tuple[Value, ...]) -> Value:
     """
     if all(isinstance(v, bool | int | float) for v in operands):
         return _plain(target(*operands))
+    if target is round:
+        return _rounded(*operands)
     if target is torch.sym_sum and isinstance(operands[0], tuple):
         total: Value = 0
         for summand in operands[0]:
@@ -111,9 +114,9 @@ def compute(target: Any, operands: tuple[Value, ...]) -> Value:
     if target in (operator.not_, torch.sym_not) and isinstance(operands[0], Relation):
         return _negated(operands[0])
     if target in _LOGIC:
-        return NumberValue(op(_LOGIC[target], *(_condition(v) for v in operands)))
+        return NumberValue(op(_LOGIC[target], *(condition_value(v) for v in operands)))
     if target in (operator.not_, torch.sym_not):
-        return NumberValue(op("bitwise_not", _condition(operands[0])))
+        return NumberValue(op("bitwise_not", condition_value(operands[0])))
     if target in _FLOAT:
         return NumberValue(op(_FLOAT[target], *(_float(v) for v in operands)))
     if target is operator.neg:
@@ -124,6 +127,13 @@ def compute(target: Any, operands: tuple[Value, ...]) -> Value:
     if name is not None:
         return NumberValue(op(name, _float(operands[0])))
     raise NotLowered(f"{target} of {operands}")
+
+
+def _rounded(value: Value, digits: Value = None) -> Value:
+    """A float to so many digits, or an integer as it is. Without `digits` the result is a size, which torch has a word for."""
+    if not isinstance(digits, int) or (_is_integer(value) and digits < 0):
+        raise NotLowered(f"{value!r} rounded to {digits!r} digits")
+    return value if _is_integer(value) else NumberValue(round_decimals(_float(value), digits))
 
 
 def _plain(value: Any) -> Value:
@@ -151,19 +161,23 @@ def _float(value: Value) -> Scalar:
         case Expr():
             return cast(index(value), DType.F64)
         case Relation():
-            return cast(compared(value), DType.F64)
+            return cast(condition_value(value), DType.F64)
         case bool() | int() | float():
             return const(float(value), DType.F64)
     raise NotLowered(f"{value!r} is not a number")
 
 
-def _condition(value: Value) -> Scalar:
-    """A truth value about sizes as a scalar."""
+def condition_value(value: Value) -> Scalar:
+    """A truth value about sizes as a scalar.
+
+    Raises:
+        NotLowered: it is something else.
+    """
     match value:
         case bool():
             return const(value, DType.BOOL)
-        case Relation():
-            return compared(value)
+        case Relation(lhs=lhs, relation=relation, rhs=rhs):
+            return op(relation, index(lhs), index(rhs))
         case NumberValue(scalar) if scalar.dtype.is_bool:
             return scalar
     raise NotLowered(f"{value!r} is not a condition")

@@ -52,6 +52,7 @@ def own_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Cal
         aten.unique_dim_consecutive.default: _along_the_first(aten.unique_dim_consecutive.default),
         aten.unique_consecutive.default: _unique_consecutive,
         aten._efficientzerotensor.default: _zeros,
+        aten._unsafe_masked_index.default: _unsafe_masked_index(table[aten._unsafe_masked_index.default]),
         **{getattr(aten.linspace, overload): linspace for overload in _LINSPACE},
         **device_decompositions(table),
         **fourier_decompositions(),
@@ -104,6 +105,21 @@ def _zeros(size: Sequence[int], *, dtype: Any = None, device: Any = None, **_: A
     """With memory, unlike torch's."""
     found: torch.Tensor = torch.ops.aten.zeros.default(size, dtype=dtype, device=device)
     return found
+
+
+def _unsafe_masked_index(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    def unsafe_masked_index(
+        value: torch.Tensor, mask: torch.Tensor, indices: Sequence[torch.Tensor | None], fill: Any
+    ) -> torch.Tensor:
+        """Negative indices count from the end. Torch's own takes them for 0."""
+        counted = [
+            index if index is None else torch.where(index < 0, index + size, index)
+            for index, size in zip(indices, value.shape, strict=False)
+        ]
+        found: torch.Tensor = theirs(value, mask, counted, fill)
+        return found
+
+    return unsafe_masked_index
 
 
 def _take(value: torch.Tensor, index: torch.Tensor) -> torch.Tensor:

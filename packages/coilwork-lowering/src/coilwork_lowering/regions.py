@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from coilwork_ir.buffers import Argument, Buffer, Ref
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import Expr, as_expr
 from coilwork_ir.loops import Cond, Graph, While
 from coilwork_lowering.builder import Builder
 from coilwork_lowering.errors import LoweringError
+from coilwork_lowering.numbers import condition_value
+from coilwork_lowering.scalar_math import index
 from coilwork_lowering.values import NumberValue, Relation, TensorValue, Value, whole
 
 Nested = Callable[[torch.fx.GraphModule, str, list[TensorValue | None], tuple[Buffer, ...]], Graph]
@@ -39,21 +43,17 @@ def lower_cond(builder: Builder, node: torch.fx.Node, arguments: tuple[Value, ..
     """`cond(predicate, then, otherwise, operands)`.
 
     Raises:
-        LoweringError[no-lowering]: the predicate is no tensor, or operands are not tensors and integers.
+        LoweringError[no-lowering]: operands are not tensors and integers.
     """
     predicate, then, otherwise, operands = arguments
     if not isinstance(predicate, TensorValue):
-        raise LoweringError(
-            "no-lowering",
-            "torch.cond whose predicate is no tensor",
-            node=node.name,
-            origins=builder.origins,
-            remedy="decide on a tensor of one bool",
-        )
+        # a comparison of sizes, or a number that the run tells
+        predicate = builder.stored(condition_value(predicate))
     assert isinstance(then, torch.fx.GraphModule) and isinstance(otherwise, torch.fx.GraphModule)
     pairs = [operand(builder, v, node) for v in _items(operands)]
     layouts = [placed for _, placed in pairs]
-    outputs = _outputs(builder, node.meta["val"])
+    results = _results(node)
+    outputs = _outputs(builder, results)
     builder.add(
         Cond(
             predicate=builder.placed(predicate, None).buffer.name,
@@ -64,21 +64,24 @@ def lower_cond(builder: Builder, node: torch.fx.Node, arguments: tuple[Value, ..
             origins=builder.origins,
         )
     )
-    return tuple(whole(buffer) for buffer in outputs)
+    return _values(builder, results, outputs)
 
 
 def lower_while(builder: Builder, node: torch.fx.Node, arguments: tuple[Value, ...], nested: Nested) -> Value:
-    """`while_loop(condition, body, carried, extra)`; carried tensors are laid out as eager's are.
+    """`while_loop(condition, body, carried, extra)`; carried tensors are laid out as eager's are, integers are tensors.
 
     Raises:
         LoweringError[no-lowering]: operands are not tensors and integers.
     """
     condition, body, carried, extra = arguments
     assert isinstance(condition, torch.fx.GraphModule) and isinstance(body, torch.fx.GraphModule)
-    outputs = _outputs(builder, node.meta["val"])
+    results = _results(node)
+    outputs = _outputs(builder, results)
     # what is carried has one layout in every round, the results'
     first: list[Value] = []
     for value, output in zip(_items(carried), outputs, strict=True):
+        if isinstance(value, Expr | int):
+            value = builder.stored(index(as_expr(value)))
         first.append(builder.placed(value, output.strides) if isinstance(value, TensorValue) else value)
     carried_pairs = [operand(builder, v, node) for v in first]
     extra_pairs = [operand(builder, v, node) for v in _items(extra)]
@@ -93,20 +96,42 @@ def lower_while(builder: Builder, node: torch.fx.Node, arguments: tuple[Value, .
             origins=builder.origins,
         )
     )
-    return tuple(whole(buffer) for buffer in outputs)
+    return _values(builder, results, outputs)
 
 
 def _items(value: Value) -> tuple[Value, ...]:
     return value if isinstance(value, tuple) else (value,)
 
 
-def _outputs(builder: Builder, result: Any) -> tuple[Buffer, ...]:
-    fakes = list(result) if isinstance(result, list | tuple) else [result]
-    if not all(isinstance(fake, torch.Tensor) for fake in fakes):
+def _results(node: torch.fx.Node) -> list[Any]:
+    result = node.meta["val"]
+    return list(result) if isinstance(result, list | tuple) else [result]
+
+
+def _outputs(builder: Builder, results: Sequence[Any]) -> tuple[Buffer, ...]:
+    """Where results are: a number is in a tensor of no dimensions."""
+    if not all(isinstance(fake, torch.Tensor | torch.SymInt | int) for fake in results):
         raise LoweringError(
             "no-lowering",
-            "a control flow operator that returns something other than tensors",
+            "a control flow operator that returns something other than tensors and integers",
             origins=builder.origins,
             remedy="return tensors from every branch",
         )
-    return tuple(builder.declare_like(fake) for fake in fakes)
+    return tuple(
+        builder.declare_like(fake)
+        if isinstance(fake, torch.Tensor)
+        else builder.declare((), DType.I64, "cpu")
+        for fake in results
+    )
+
+
+def _values(builder: Builder, results: Sequence[Any], outputs: Sequence[Buffer]) -> tuple[Value, ...]:
+    """What the outputs hold. A number that torch does not know is read."""
+    return tuple(
+        builder.read_integer(whole(buffer), fake)
+        if isinstance(fake, torch.SymInt)
+        else whole(buffer)
+        if isinstance(fake, torch.Tensor)
+        else int(fake)
+        for fake, buffer in zip(results, outputs, strict=True)
+    )

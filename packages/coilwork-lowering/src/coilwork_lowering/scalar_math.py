@@ -5,7 +5,6 @@ from __future__ import annotations
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr
 from coilwork_ir.scalar import Literal_, Scalar, cast, const, index_value, op, where
-from coilwork_lowering.values import Relation
 
 
 def like(value: Literal_, other: Scalar) -> Scalar:
@@ -88,11 +87,6 @@ def index(expr: Expr) -> Scalar:
     return const(expr.value, DType.I64) if expr.is_const else index_value(expr)
 
 
-def compared(relation: Relation) -> Scalar:
-    """Whether sizes compare so, as a truth value."""
-    return op(relation.relation, index(relation.lhs), index(relation.rhs))
-
-
 def maximum(a: Scalar, b: Scalar) -> Scalar:
     """The larger, NaN if either is."""
     return op("maximum", a, b)
@@ -111,6 +105,18 @@ def to_dtype(value: Scalar, dtype: DType) -> Scalar:
 def select(condition: Scalar, then: Scalar, otherwise: Scalar) -> Scalar:
     """`then` where `condition` holds."""
     return where(condition, then, otherwise)
+
+
+def round_decimals(a: Scalar, digits: int) -> Scalar:
+    """A float rounded to so many digits behind the point, or before it where `digits` is negative; halves to even.
+
+    Scaled, rounded and scaled back, so that a tie of decimals which no binary number is may fall to another side than
+    Python's `round` lets it fall.
+    """
+    if digits == 0:
+        return op("round", a)
+    power = like(10.0 ** abs(digits), a)
+    return mul(op("round", div(a, power)), power) if digits < 0 else div(op("round", mul(a, power)), power)
 
 
 def rounded(a: Scalar, narrow: DType) -> Scalar:

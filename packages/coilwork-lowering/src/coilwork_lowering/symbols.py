@@ -50,7 +50,6 @@ class SizeTable:
         # of the sizes that are more than a symbol, those that are 1
         self._asked: set[sympy.Basic] = set()
         self._ones: dict[sympy.Basic, sympy.Basic] = {}
-        self._stand_ins = 0
 
     @property
     def pairs(self) -> tuple[tuple[Expr, sympy.Symbol], ...]:
@@ -60,6 +59,11 @@ class SizeTable:
     def knows(self, name: sympy.Symbol) -> bool:
         """Whether `name` was met before."""
         return name in self._written
+
+    def unmet(self, numbers: Iterable[object]) -> frozenset[sympy.Basic]:
+        """Torch's symbols in the integers among `numbers` that were not met before."""
+        found = (sympy_of(number).free_symbols for number in numbers if isinstance(number, torch.SymInt))
+        return frozenset(name for names in found for name in names if name not in self._written)
 
     def expr(self, size: int | torch.SymInt | Expr) -> Expr:
         """`size` as an index expression.
@@ -106,11 +110,6 @@ class SizeTable:
         name = plain_symbol(size) if isinstance(size, torch.SymInt) else None
         if name is not None and not self.knows(name):
             self._written.setdefault(name, value)
-
-    def stand_in(self) -> Expr:
-        """A symbol for an integer that a node returns and that has an expression already: to be compared with that."""
-        self._stand_ins += 1
-        return symbol(f"returned{self._stand_ins - 1}")
 
     def _as_written(self, name: sympy.Symbol, env: ShapeEnv) -> Expr:
         if name not in self._written:

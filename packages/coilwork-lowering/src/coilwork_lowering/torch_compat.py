@@ -329,6 +329,16 @@ def plain_symbol(value: torch.SymInt) -> sympy.Symbol | None:
     return expression if isinstance(expression, sympy.Symbol) else None
 
 
+def call_by_one_name(size: torch.SymInt, known: torch.SymInt) -> None:
+    """Torch's symbol for `size`, if it is one that data decides and has no other name yet, is from now on that of `known`."""
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+    old, new = plain_symbol(size), plain_symbol(known)
+    if old is not None and new is not None and old != new:
+        if free_unbacked_symbols(old) and free_unbacked_symbols(new):
+            shape_env_of(size)._rename_unbacked_to(old, new)
+
+
 def _finite(bound: sympy.Basic | int) -> int | None:
     # sympy takes longer to load than this package; whoever has symbolic sizes has loaded it
     import sympy

@@ -12,7 +12,15 @@ from typing import Any
 
 import torch
 
-from coilwork_lowering.torch_compat import copied_graph, dense_meanings, fake_mode_of, traced_call
+from coilwork_lowering.torch_compat import (
+    call_by_one_name,
+    copied_graph,
+    dense_meanings,
+    fake_mode_of,
+    require,
+    surely,
+    traced_call,
+)
 
 
 def with_meanings_written_out(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
@@ -53,12 +61,25 @@ def write_out(gm: torch.fx.GraphModule, node: torch.fx.Node, meaning: Callable[.
         # the operator returns a tuple, of which nothing but items can be used
         found = results[user.args[1]]
         if isinstance(found, torch.fx.Node):
+            _same_sizes(found.meta.get("val"), user.meta.get("val"))
             user.replace_all_uses_with(found)
         gm.graph.erase_node(user)
     gm.graph.erase_node(node)
     for attribute in held:
         if not attribute.users:
             gm.graph.erase_node(attribute)
+
+
+def _same_sizes(made: Any, known: Any) -> None:
+    """Torch learns that sizes from data, which tracing has named once more in `made`, are those of `known`."""
+    if not (isinstance(made, torch.Tensor) and isinstance(known, torch.Tensor)):
+        return
+    sizes: list[tuple[Any, Any]] = list(zip(made.shape, known.shape, strict=True))
+    for size, same in sizes:
+        if isinstance(size, torch.SymInt) and isinstance(same, torch.SymInt):
+            call_by_one_name(size, same)
+        if not surely(size == same):
+            require(size == same, lambda: "one size")
 
 
 def _with_values(argument: Any, given: Mapping[torch.fx.Node, Any]) -> Any:

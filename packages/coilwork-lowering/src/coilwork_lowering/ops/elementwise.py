@@ -11,8 +11,9 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr
 from coilwork_ir.scalar import Scalar, const
 from coilwork_lowering.builder import Builder, dtype_of
+from coilwork_lowering.numbers import condition_value
 from coilwork_lowering.rules import Call, NotLowered, Rule
-from coilwork_lowering.scalar_math import compared, index, to_dtype
+from coilwork_lowering.scalar_math import index, to_dtype
 from coilwork_lowering.torch_compat import PROMOTION, promoted
 from coilwork_lowering.values import NumberValue, Relation, TensorValue, Value
 
@@ -54,7 +55,7 @@ def scalar_operand(builder: Builder, value: Value, point: tuple[Expr, ...], dtyp
         case Expr():
             return to_dtype(index(value), dtype)
         case Relation():
-            return to_dtype(compared(value), dtype)
+            return to_dtype(condition_value(value), dtype)
         case bool() | int() | float():
             if dtype.is_integer and isinstance(value, float):
                 if not value.is_integer():

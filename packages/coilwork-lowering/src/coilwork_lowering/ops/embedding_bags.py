@@ -86,21 +86,24 @@ def _forward(builder: Builder, call: Call) -> Value:
     )
     places = bag_of_each(builder, bags)
     chosen = _first_of_largest(builder, bags, total, value) if mode is Mode.MAX else None
+    # eager's kernel for CPUs has no use for the sizes of bags that it sums, and gives them twice with a mean
+    on_cpu = weight.device == "cpu"
+    sized = mode is not Mode.SUM or not on_cpu
+
+    def size(point: tuple[Expr, ...]) -> Scalar:
+        zero = index(as_expr(0))
+        # there may be one more entry than there are bags
+        return select(lt(index(point[0]), index(bags.count)), many(point[0]), zero) if sized else zero
+
     return (
         combined,
         _stored(builder, offset2bag, weight.device, lambda point: builder.read(places, point)),
-        _stored(
-            builder,
-            bag_size,
-            weight.device,
-            # there may be one more entry than there are bags
-            lambda point: select(lt(index(point[0]), index(bags.count)), many(point[0]), index(as_expr(0))),
-        ),
+        _stored(builder, bag_size, weight.device, size),
         _stored(
             builder,
             max_indices,
             weight.device,
-            lambda point: index(as_expr(0)) if chosen is None else chosen(point),
+            chosen or (size if on_cpu else lambda point: index(as_expr(0))),
         ),
     )
 

@@ -15,7 +15,8 @@ from coilwork_cache import content_key
 from coilwork_runtime.errors import KernelBuildError, MissingTritonError
 from coilwork_runtime.specs import Argument, TritonKernel, parse_argument
 
-FORMAT: Final = "1"
+# Of what workers make of a request: raised, what was built before is built anew.
+FORMAT: Final = "2"
 DISTRIBUTIONS: Final = ("triton", "pytorch-triton", "pytorch-triton-rocm")
 # What of a configuration is for the compiler; the rest are the kernel's own compile-time parameters.
 OPTIONS: Final = frozenset(

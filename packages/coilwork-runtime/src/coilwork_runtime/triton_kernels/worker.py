@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import select
 import struct
 import sys
@@ -34,6 +35,13 @@ METADATA: Final = (
 )
 
 _LENGTHS: Final = struct.Struct("<QQ")
+
+# `add.s16x2 d, a, b;` and its like: LLVM's for two 16-bit indices in one register.
+_PACKED: Final = re.compile(r"\b(add|sub|min|max)\.([su])16x2\s+(%\w+), (%\w+), (%\w+);")
+_HALVES: Final = (
+    "{{ .reg .b16 cwa<2>, cwb<2>; mov.b32 {{cwa0, cwa1}}, {a}; mov.b32 {{cwb0, cwb1}}, {b}; "
+    "{op} cwa0, cwa0, cwb0; {op} cwa1, cwa1, cwb1; mov.b32 {d}, {{cwa0, cwa1}}; }}"
+)
 
 
 def write_frame(stream: BinaryIO, header: Mapping[str, Any], blob: bytes = b"") -> None:
@@ -84,6 +92,7 @@ def compile_kernel(request: Mapping[str, Any], folder: Path) -> tuple[dict[str, 
     from triton.compiler import ASTSource
 
     backend, arch, warp_size = request["target"]
+    triton.knobs.runtime.add_stages_inspection_hook = mend_stages
     function = load_function(request["source"], request["entry"], folder)
     types: Mapping[str, str] = request["types"]
     source = ASTSource(
@@ -96,6 +105,34 @@ def compile_kernel(request: Mapping[str, Any], folder: Path) -> tuple[dict[str, 
     known = compiled.metadata._asdict()
     metadata = {name: known.get(name, default) for name, default in METADATA}
     return metadata, compiled.asm["cubin" if backend == "cuda" else "hsaco"]
+
+
+def mend_stages(*given: Any) -> tuple[str, str] | None:
+    """Triton's hook on the stages of a compilation: PTX goes to `ptxas` without packed arithmetic.
+
+    `given` are the back end, its stages by name and more. Without any, Triton asks for a key of what the hook does, and a hash of it.
+    """
+    if not given:
+        return "no packed arithmetic", "1"
+    stages: dict[str, Any] = given[1]
+    make = stages.get("ptx")
+    if make is not None:
+        stages["ptx"] = lambda source, metadata: without_packed_arithmetic(make(source, metadata))
+    return None
+
+
+def without_packed_arithmetic(ptx: str) -> str:
+    """`ptx` with each operation on a pair of 16-bit integers as two on 16-bit integers.
+
+    ptxas 12.8 to 13.0 lose the constant that is added to a pair where another pair gets the same one, so that kernels read wrong
+    places (triton-lang/triton#11581; seen in gradients of max-pools on sm_90, right with `ptxas -O0`).
+    """
+
+    def halves(found: re.Match[str]) -> str:
+        name, sign, d, a, b = found.groups()
+        return _HALVES.format(op=f"{name}.{sign}16", d=d, a=a, b=b)
+
+    return _PACKED.sub(halves, ptx)
 
 
 def load_function(source: str, entry: str, folder: Path) -> Any:
