@@ -195,6 +195,12 @@ def padded(x: Tensor, n: Tensor) -> Tensor:
     return torch.nn.functional.pad(x, (0, _int(n, 0, 50)))
 
 
+def sliced_twice(x: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
+    """Each slice has a size of its own, which is the same number."""
+    k = n.item()
+    return x[:, :k].softmax(1), x[:, :k] * 2
+
+
 def _n(*values: int) -> tuple[tuple[Tensor, Tensor], ...]:
     return tuple((X, torch.tensor(value)) for value in values)
 
@@ -214,6 +220,7 @@ TABLE: Final[Mapping[str, Program]] = MappingProxyType(
         "narrow": Program(run=narrow, arguments=_n(2, 0, 4)),
         "select": Program(run=select, arguments=_n(2, 0, 5)),
         "slices": Program(run=slices, arguments=_n(2, 0, 6, 1)),
+        "sliced twice": Program(run=sliced_twice, arguments=_n(2, 0, 6, 1), graphs=3),
         "storage offset": Program(run=storage_offset, arguments=_n(1, 4, 0)),
         "reshapes": Program(run=reshapes, arguments=_n(3, 6, 2)),
         "columns reshaped": Program(run=columns_reshaped, arguments=_n(3, 8, 1), graphs=3),

@@ -34,11 +34,11 @@ START_LIMIT_S = 120.0
 class Worker:
     """A process at the seeds from `first` on."""
 
-    def __init__(self, first: int, count: int, shrinking_s: float) -> None:
+    def __init__(self, first: int, count: int, shrinking_s: float, device: str) -> None:
         # fmt: off
         self._process = subprocess.Popen(
             [sys.executable, "-m", "integration_tests.fuzz.worker", "--first", str(first), "--count", str(count),
-             "--shrinking", str(shrinking_s)],
+             "--shrinking", str(shrinking_s), "--device", device],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, bufsize=1,
             env={**PATIENT, **os.environ},
         )
@@ -77,14 +77,14 @@ def _source(seed: int) -> str:
 
 
 def findings(
-    first: int, count: int, *, seconds: float, limit_s: float, shrinking_s: float
+    first: int, count: int, *, seconds: float, limit_s: float, shrinking_s: float, device: str = "cpu"
 ) -> Iterator[dict[str, Any]]:
     """A record per program, until the time is up; the last may take up to `limit_s` beyond it."""
     deadline = time.monotonic() + seconds
     seed, end = first, first + count
     while seed < end and time.monotonic() < deadline:
         amount = min(PER_PROCESS, end - seed)
-        worker = Worker(seed, amount, shrinking_s)
+        worker = Worker(seed, amount, shrinking_s, device)
         try:
             limit, stop = START_LIMIT_S, seed + amount
             while seed < stop and time.monotonic() < deadline:
@@ -114,6 +114,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--shrinking", type=float, default=60.0, help="seconds for shrinking one program; 0 not to"
     )
+    parser.add_argument(
+        "--device", default="cpu", help="cuda: generated code alone, as interpreters have no GPU"
+    )
     parser.add_argument("--findings", type=Path, help="append all records to this file, as lines of JSON")
     return parser.parse_args()
 
@@ -127,7 +130,12 @@ def main() -> int:
     failed: list[int] = []
     started = time.monotonic()
     records = findings(
-        first, count, seconds=chosen.seconds, limit_s=chosen.limit, shrinking_s=chosen.shrinking
+        first,
+        count,
+        seconds=chosen.seconds,
+        limit_s=chosen.limit,
+        shrinking_s=chosen.shrinking,
+        device=chosen.device,
     )
     for record in records:
         kinds[record["kind"]] += 1

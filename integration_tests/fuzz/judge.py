@@ -152,7 +152,9 @@ class Jitter(TorchDispatchMode):
         return result
 
     def _moved(self, value: Tensor) -> Tensor:
-        noise = torch.rand(value.shape, generator=self._generator, dtype=torch.float64) * 2 - 1
+        noise = (
+            torch.rand(value.shape, generator=self._generator, dtype=torch.float64).to(value.device) * 2 - 1
+        )
         return (value.double() * (1 + noise * torch.finfo(value.dtype).eps)).to(value.dtype)
 
     def _disturb(self, value: Tensor, wide: object) -> None:

@@ -96,6 +96,7 @@ class Program:
         options: options of the compiler other than the defaults.
         sizes: other sizes to call the compiled program with: pairs of an old size and the new one.
         before: elements in each storage in front of what the inputs describe.
+        device: of the inputs, and of everything else.
     """
 
     seed: int
@@ -107,6 +108,7 @@ class Program:
     options: tuple[tuple[str, Any], ...] = ()
     sizes: tuple[tuple[int, int], ...] = ()
     before: int = 0
+    device: str = "cpu"
 
     def source(self) -> str:
         """The function `program`, as text."""
@@ -171,7 +173,9 @@ def materialize(program: Program, *, wide: bool = False) -> list[Tensor]:
         for value in program.inputs
         if not value.base
     }
-    storages = {name: torch.cat([s.new_zeros(program.before), s]) for name, s in storages.items()}
+    storages = {
+        name: torch.cat([s.new_zeros(program.before), s]).to(program.device) for name, s in storages.items()
+    }
     if wide:
         storages = {name: s.double() if s.is_floating_point() else s for name, s in storages.items()}
     return [

@@ -14,7 +14,7 @@ _SCRIPT: Final = '''"""Found by the fuzzer, seed {seed}: {found}"""
 
 import torch
 import torch.nn.functional as F
-
+{device}
 
 {source}
 
@@ -56,6 +56,7 @@ def script(program: Program, found: str) -> str:
     options = {"strict": True, "cache": False, **dict(program.options)}
     return _SCRIPT.format(
         seed=program.seed,
+        device="" if program.device == "cpu" else f"\ntorch.set_default_device({program.device!r})\n",
         found=" ".join(found.split()).replace('"', "'")[:150],
         source=program.source(),
         storages="\n".join(_storage_lines(program)),

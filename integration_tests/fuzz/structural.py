@@ -131,13 +131,13 @@ def like(draw: Draw) -> None:
     forms = (
         f"torch.zeros_like({name})",
         f"torch.full_like({name}, 3)",
-        f"torch.ones({name}.shape[-1:])",
-        f"torch.arange({size})",
-        f"torch.arange({size}, dtype=torch.float32) / 4",
-        f"torch.eye({size})",
+        f"torch.ones({name}.shape[-1:], device={name}.device)",
+        f"torch.arange({size}, device={name}.device)",
+        f"torch.arange({size}, dtype=torch.float32, device={name}.device) / 4",
+        f"torch.eye({size}, device={name}.device)",
         f"{name}.new_zeros({name}.shape)",
-        f"torch.arange({name}.numel() % 64).flip(0)",
-        f"torch.full((2, {size}), 0.5)",
+        f"torch.arange({name}.numel() % 64, device={name}.device).flip(0)",
+        f"torch.full((2, {size}), 0.5, device={name}.device)",
     )
     draw.make(rng.choice(forms))
 

@@ -8,6 +8,7 @@ import os
 import sys
 import time
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -26,15 +27,16 @@ from integration_tests.fuzz.shrink import shrink
 ALL_WRAPPERS_EACH = 25
 
 
-def examine(seed: int, *, shrinking_s: float) -> dict[str, Any]:
+def examine(seed: int, *, shrinking_s: float, device: str = "cpu") -> dict[str, Any]:
     """The finding for the program of `seed`, as a record; with a script if it failed."""
     # Work that is shared by threads is cut elsewhere.
     torch.set_num_threads(1 + seed % 3)
     store = MemoryStore()
-    wrappers = GENERATED if seed % ALL_WRAPPERS_EACH == 0 else ("native", "python")
+    every = seed % ALL_WRAPPERS_EACH == 0 and device == "cpu"
+    wrappers = GENERATED if every else ("native", "python")
     executors = open_caches(CompileOptions()).kernels
     started = time.monotonic()
-    program = generate(seed)
+    program = replace(generate(seed), device=device)
     finding = check(program, store=store, drivers_store=executors, wrappers=wrappers)
     record = {
         **finding.as_record(),
@@ -65,6 +67,7 @@ def main() -> None:
     parser.add_argument("--first", type=int, required=True)
     parser.add_argument("--count", type=int, required=True)
     parser.add_argument("--shrinking", type=float, default=60.0)
+    parser.add_argument("--device", default="cpu")
     chosen = parser.parse_args()
     warnings.simplefilter("ignore")
     # Results go to the real stdout; whatever else prints there goes to stderr.
@@ -72,7 +75,7 @@ def main() -> None:
     os.dup2(2, 1)
     for seed in range(chosen.first, chosen.first + chosen.count):
         print(json.dumps({"start": seed}), file=report)
-        print(json.dumps(examine(seed, shrinking_s=chosen.shrinking)), file=report)
+        print(json.dumps(examine(seed, shrinking_s=chosen.shrinking, device=chosen.device)), file=report)
     sys.stdout.flush()
 
 

@@ -205,6 +205,17 @@ def test_sizes_from_tensors() -> None:
         ]
 
 
+def test_a_view_of_a_size_from_data_shares_memory() -> None:
+    def function(x: Tensor) -> tuple[Tensor, Tensor]:
+        found = x[x > 0]
+        return found, found.unflatten(0, (3, -1))
+
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        (found, view), _ = run_compiled(function, torch.ones(6))
+    assert view.shape == (3, 2) and view.stride() == (2, 1)
+    assert view.data_ptr() == found.data_ptr()
+
+
 def test_data_dependent_shapes() -> None:
     def function(x: Tensor) -> Tensor:
         return x.nonzero() * 2

@@ -80,16 +80,54 @@ BACKWARD: dict[str, Callable[..., Any]] = {
     "logit": lambda g, x: torch.ops.aten.logit_backward.default(g, x),
     "log_softmax": lambda g, x: torch.ops.aten._log_softmax_backward_data.default(g, x, 1, torch.float32),
     "cross entropy": lambda g, x: torch.ops.aten.binary_cross_entropy_backward.default(g, x, x.square()),
+    "cross entropy forward": lambda g, x: torch.ops.aten.binary_cross_entropy.default(x, g, None, 0),
+    "huber": lambda g, x: torch.ops.aten.huber_loss.default(g, x, 0, 1.0),
+    "threshold": lambda g, x: torch.ops.aten.threshold_backward.default(g, x, 0.5),
+    "leaky_relu": lambda g, x: torch.ops.aten.leaky_relu_backward.default(g, x, 0.1, False),
+    "hardsigmoid": lambda g, x: torch.ops.aten.hardsigmoid_backward.default(g, x),
+    "log_sigmoid": lambda g, x: torch.ops.aten.log_sigmoid_backward.default(g, x, x.sigmoid()),
+    "prelu": lambda g, x: torch.ops.aten._prelu_kernel_backward.default(g, x, torch.full((1, 3, 1), 0.25)),
+    "heaviside": torch.heaviside,
+    "logical_and": lambda g, x: torch.logical_and(g.round(), x.round()),
     "taken": lambda g, x: torch.ops.aten.take.default(x, (g * 20).long()),
 }
+EXPANDED = (torch.rand(1, 3, 4), torch.rand(2, 3, 1), torch.rand(()), torch.rand(1, 1, 4))
 
 
 @pytest.mark.parametrize("name", BACKWARD)
 def test_of_two_tensors_that_lie_differently(name: str) -> None:
-    for one, other in itertools.product(ORDERS, ORDERS):
-        operands = tuple(laid_out(order, torch.float32) / 25 for order in (one, other))
-        wanted = BACKWARD[name](*operands)
-        gm = make_fx(BACKWARD[name], tracing_mode="fake", decomposition_table=decompositions())(*operands)
-        (output,) = gm.graph.find_nodes(op="output")
-        assert output.args[0].meta["val"].stride() == wanted.stride(), (one, other)
-        torch.testing.assert_close(gm(*operands), wanted)
+    layouts = [laid_out(order, torch.float32) / 25 for order in ORDERS]
+    layouts += [value.expand(SIZES) for value in EXPANDED]
+    for operands in itertools.product(layouts, layouts):
+        assert_strides(BACKWARD[name], *operands)
+
+
+def assert_strides(function: Callable[..., Any], *operands: torch.Tensor) -> None:
+    """A graph of `function` promises eager's strides, along dimensions of more than one element, and has eager's results."""
+    found = function(*operands)
+    gm = make_fx(function, tracing_mode="fake", decomposition_table=decompositions())(*operands)
+    (output,) = gm.graph.find_nodes(op="output")
+    promised = output.args[0] if isinstance(found, tuple) else output.args[:1]
+    for node, wanted in zip(promised, found if isinstance(found, tuple) else (found,), strict=True):
+        pairs = zip(wanted.shape, node.meta["val"].stride(), wanted.stride(), strict=True)
+        wrong = [(ours, theirs) for size, ours, theirs in pairs if size != 1 and ours != theirs]
+        assert wrong == [], [value.stride() for value in operands]
+    torch.testing.assert_close(gm(*operands), found)
+
+
+def test_operands_of_fewer_dimensions() -> None:
+    first = torch.rand(3, 1, 2, 1).as_strided((3, 1, 2, 1), (1, 1, 3, 1))
+    second = torch.arange(1, 9).view(4, 2).t()
+    assert torch.copysign(first, second).stride() == (4, 1, 12, 1)
+    assert_strides(torch.copysign, first, second)
+    assert_strides(torch.copysign, first, second.float())
+    assert_strides(torch.xlogy, first, second.float())
+
+
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
+def test_rows_that_are_repeated_are_contiguous(mode: str) -> None:
+    for order in ORDERS:
+        assert_strides(
+            lambda x: torch.nn.functional.interpolate(x, scale_factor=2, mode=mode),
+            laid_out(order, torch.float32),
+        )

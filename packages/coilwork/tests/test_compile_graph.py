@@ -266,6 +266,17 @@ def fake(x: torch.Tensor) -> torch.Tensor:
 fake.register_fake(torch.empty_like)
 
 
+@torch.library.custom_op(
+    "coilwork_tests::contiguous_only", mutates_args=(), tags=[torch.Tag.needs_contiguous_strides]
+)
+def contiguous_only(x: list[torch.Tensor]) -> torch.Tensor:
+    assert all(value.is_contiguous() for value in x)
+    return x[0] + x[1]
+
+
+contiguous_only.register_fake(lambda x: torch.empty_like(x[0], memory_format=torch.contiguous_format))
+
+
 def test_operator_without_fake_is_torchs_own_error() -> None:
     compiled = torch.compile(lambda x: no_fake(x) + 1, backend=backend)
     with pytest.raises(RuntimeError, match=r"no_fake\.register_fake"):
@@ -275,6 +286,11 @@ def test_operator_without_fake_is_torchs_own_error() -> None:
 def test_custom_operator_is_called(strictly: Compile) -> None:
     x = inputs()
     torch.testing.assert_close(strictly(lambda x: fake(x * 2) + 1)(x), torch.sin(x * 2) + 1)
+
+
+def test_custom_operator_that_needs_contiguous_operands(strictly: Compile) -> None:
+    x = inputs().t()
+    torch.testing.assert_close(strictly(lambda x: contiguous_only([x, x * 2]))(x), x * 3)
 
 
 # Wrong inputs at run time

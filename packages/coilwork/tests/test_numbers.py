@@ -80,3 +80,76 @@ def test_the_rest_of_a_broken_function_that_returns_a_truth_value() -> None:
         found, doubled = torch.compile(function, backend=backend, dynamic=True)(torch.full((3, 3), value))
         assert found is (value > 0)
         assert torch.equal(doubled, torch.full((3, 3), 2 * value))
+
+
+def constant(count: torch.Tensor, x: torch.Tensor) -> Any:
+    return torch.arange(count.item()).split([2, 4]), x + 1
+
+
+def size(count: torch.Tensor, x: torch.Tensor) -> Any:
+    length = count.item()
+    torch._check(length == 2 * x.shape[0])
+    return torch.cat([x, x]).view(length) + 1
+
+
+def pinned(count: torch.Tensor, x: torch.Tensor) -> Any:
+    length = count.item()
+    torch._check(length >= 6)
+    torch._check(length <= 6)
+    return x * length, torch.ones(length)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("function", [constant, size, pinned])
+def test_an_integer_that_can_be_but_one(function: Callable[..., Any], dynamic: bool) -> None:
+    """It decides shapes, and another one is refused."""
+    ours = torch.compile(function, backend=backend, dynamic=dynamic)
+    x = torch.randn(3)
+    torch.testing.assert_close(ours(torch.tensor([6]), x), function(torch.tensor([6]), x))
+    with pytest.raises(RuntimeError):
+        function(torch.tensor([7]), x)
+    with pytest.raises(RuntimeError, match="must be"):
+        ours(torch.tensor([7]), x)
+
+
+def compared(x: torch.Tensor, n: int) -> Any:
+    rows = x.shape[0]
+    return (
+        torch.full((2,), n >= 5),
+        torch.full((2,), rows != 3, dtype=torch.float32),
+        x.new_full((2,), rows < n),
+        torch.tensor([n > 4, rows > 2]),
+        x * (n >= 5) + (rows <= n),
+        torch.where(x > 0, x, float(n > 5)),
+        x.masked_fill(x > 0, n == 6),
+    )
+
+
+def test_comparisons_of_sizes_as_operands() -> None:
+    ours = torch.compile(compared, backend=backend, dynamic=True)
+    for rows, n in ((3, 4), (3, 5), (4, 6)):
+        x = torch.randn(rows, 2)
+        torch.testing.assert_close(ours(x, n), compared(x, n))
+
+
+PARTS: dict[str, tuple[Callable[..., torch.Tensor], tuple[int, ...]]] = {
+    "slice": (lambda x, part: x.slice_scatter(part, 1, 1, 5, 2), (4, 2)),
+    "select": (lambda x, part: x.select_scatter(part, 1, -1), (4,)),
+    "diagonal": (lambda x, part: x.diagonal_scatter(part, -1), (3,)),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", PARTS)
+def test_a_part_is_replaced_by_as_much(name: str, dynamic: bool) -> None:
+    """What may be broadcast elsewhere is refused."""
+    function, shape = PARTS[name]
+    x, part = torch.zeros(4, 6), torch.ones(shape)
+    for other in (part[..., :1], torch.ones(*shape[:-1], shape[-1] + 1)):
+        torch._dynamo.reset()
+        ours = torch.compile(function, backend=backend, dynamic=dynamic)
+        torch.testing.assert_close(ours(x, part), function(x, part))
+        with pytest.raises(RuntimeError, match="src"):
+            function(x, other)
+        with pytest.raises(RuntimeError, match="src"):
+            ours(x, other)

@@ -44,6 +44,9 @@ def merge_common_subexpressions_in(graph: torch.fx.Graph) -> int:
         if not is_pure(node.target):
             writes.update(owners_written_by(node))
             continue
+        if node.meta.get("unbacked_bindings"):
+            # other results have the sizes that this one defines, `x[:n.item()]`, under the names that it gives them
+            continue
         key = _key(node)
         if writes:
             key = (key, *(writes[owner_of(operand)] for operand in node.all_input_nodes))

@@ -102,8 +102,6 @@ _KEPT: Final = frozenset(
         "aten.new_ones",
         "aten.rsub",
         "aten.unfold",
-        "aten.hardsigmoid_backward",
-        "aten.heaviside",
         "aten.isposinf",
         "aten.isneginf",
         "aten.diagonal",

@@ -94,7 +94,8 @@ def call_extern(builder: Builder, call: Call, target: Overload, *, effect: bool 
         writes = formal.alias_info is not None and formal.alias_info.is_write
         if writes:
             value = _writable(builder, value, call, formal.name)
-        argument, used = _argument(builder, value, fake, call, exact=not out_overload)
+        dense = torch.Tag.needs_contiguous_strides in target.tags and not writes
+        argument, used = _argument(builder, value, fake, call, exact=not out_overload, dense=dense)
         if writes:
             _require_no_copies(builder, value, used, call, formal.name)
             written[formal.name] = used
@@ -232,17 +233,24 @@ def _out_variant(target: Overload, results: list[Any], call: Call) -> tuple[str,
 
 
 def _argument(
-    builder: Builder, value: Value, fake: Any, call: Call, *, exact: bool
+    builder: Builder, value: Value, fake: Any, call: Call, *, exact: bool, dense: bool
 ) -> tuple[Argument, list[Buffer]]:
-    """`value` as an argument of a call, and the buffers it mentions."""
+    """`value` as an argument of a call, and the buffers it mentions. Tensors are laid out as eager's if `exact`, contiguous if `dense`."""
     match value:
         case TensorValue():
-            strides = builder.sizes.exprs(fake.stride()) if exact and isinstance(fake, torch.Tensor) else None
+            strides: Sequence[Expr] | None = None
+            if dense:
+                strides = contiguous_strides(value.shape)
+            elif exact and isinstance(fake, torch.Tensor):
+                strides = builder.sizes.exprs(fake.stride())
             placed = builder.placed(value, strides)
             return Ref(placed.buffer.name), [placed.buffer]
         case tuple():
             fakes = fake if isinstance(fake, list | tuple) else [None] * len(value)
-            pairs = [_argument(builder, v, f, call, exact=exact) for v, f in zip(value, fakes, strict=True)]
+            pairs = [
+                _argument(builder, v, f, call, exact=exact, dense=dense)
+                for v, f in zip(value, fakes, strict=True)
+            ]
             return ListValue(tuple(a for a, _ in pairs)), [b for _, used in pairs for b in used]
         case torch.dtype():
             return dtype_of(value), []

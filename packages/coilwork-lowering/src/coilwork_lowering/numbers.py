@@ -160,6 +160,8 @@ def _float(value: Value) -> Scalar:
             return cast(scalar, DType.F64)
         case Expr():
             return cast(index(value), DType.F64)
+        case Relation():
+            return cast(condition_value(value), DType.F64)
         case bool() | int() | float():
             return const(float(value), DType.F64)
     raise NotLowered(f"{value!r} is not a number")

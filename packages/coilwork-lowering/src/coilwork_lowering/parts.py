@@ -6,7 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from coilwork_ir.index import Expr, as_expr, as_int, coefficients, provably_le
+from coilwork_ir.index import (
+    Expr,
+    as_expr,
+    as_int,
+    ceildiv,
+    coefficients,
+    maximum,
+    minimum,
+    provably_le,
+    provably_lt,
+)
 from coilwork_lowering import view_maps
 from coilwork_lowering.ops.views import slice_bounds, wrapped_start
 from coilwork_lowering.rules import NotLowered, as_plain_int, as_size, wrap_dim
@@ -25,8 +35,10 @@ def replaced_part(
     """What a call of one of `REPLACING` replaces of `value` by a tensor of `shape`, as a view of `value`.
 
     Raises:
-        NotLowered: where the part is depends on what nobody knows.
+        NotLowered: where the part is depends on what nobody knows, or it surely has another shape, which torch refuses.
     """
+    if shape_differs(shape, part_shape(operator, value, arguments)):
+        raise NotLowered("the part has another shape than what replaces it")
     rank = len(value.shape)
     match operator:
         case "aten.slice_scatter.default":
@@ -40,6 +52,37 @@ def replaced_part(
             first, second = (wrap_dim(as_plain_int(arguments[name]), rank) for name in ("dim1", "dim2"))
             return view_maps.diagonal(value, first, second, as_plain_int(arguments["offset"]), shape[-1])
     raise NotLowered(f"{operator} replaces no part")
+
+
+def part_shape(operator: str, value: TensorValue, arguments: Mapping[str, Value]) -> Shape:
+    """The shape of what a call of one of `REPLACING` replaces.
+
+    Raises:
+        NotLowered: it depends on what nobody knows.
+    """
+    sizes, rank = value.shape, len(value.shape)
+    match operator:
+        case "aten.slice_scatter.default":
+            dim = wrap_dim(as_plain_int(arguments["dim"]), rank)
+            start, end = slice_bounds(arguments["start"], arguments["end"], sizes[dim])
+            extent = ceildiv(maximum(end - start, 0), as_plain_int(arguments["step"]))
+            return (*sizes[:dim], extent, *sizes[dim + 1 :])
+        case "aten.select_scatter.default":
+            dim = wrap_dim(as_plain_int(arguments["dim"]), rank)
+            return sizes[:dim] + sizes[dim + 1 :]
+        case "aten.diagonal_scatter.default":
+            first, second = (wrap_dim(as_plain_int(arguments[name]), rank) for name in ("dim1", "dim2"))
+            offset = as_plain_int(arguments["offset"])
+            along = minimum(sizes[first] - max(-offset, 0), sizes[second] - max(offset, 0))
+            return (*(n for k, n in enumerate(sizes) if k not in (first, second)), maximum(along, 0))
+    raise NotLowered(f"{operator} replaces no part")
+
+
+def shape_differs(one: Shape, other: Shape) -> bool:
+    """Whether the shapes are surely not the same."""
+    return len(one) != len(other) or any(
+        provably_lt(a, b) or provably_lt(b, a) for a, b in zip(one, other, strict=True)
+    )
 
 
 def same_place(a: TensorValue, b: TensorValue) -> bool:

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any, Final
 
 import torch
 
+from coilwork_lowering.iteration_order import iterated_strides
 from coilwork_lowering.torch_compat import suggested_format, surely
 
 aten: Final = torch.ops.aten
@@ -26,8 +28,28 @@ _NORMS: Final = (
     "_batch_norm_no_update",
 )
 _ROUNDING: Final = (aten.floor_divide.default, aten.div.Tensor_mode)
-_BY_THE_SECOND: Final = (aten.copysign.Tensor, *_ROUNDING)
+_BY_THE_SECOND: Final = (
+    *(aten.copysign.Tensor, aten.heaviside.default, aten.hardsigmoid_backward.default, *_ROUNDING),
+    *(aten.logical_and.default, aten.logical_or.default, aten.logical_xor.default),
+)
 _ROUNDED_BY_STEPS: Final = frozenset({torch.float16, torch.bfloat16})
+# Their kernels are given these arguments, in this order.
+_ITERATED: Final[Mapping[Any, tuple[int, ...]]] = MappingProxyType(
+    {
+        aten.threshold_backward.default: (1, 0),
+        aten.leaky_relu_backward.default: (1, 0),
+        aten._prelu_kernel_backward.default: (1, 2, 0),
+    }
+)
+# Their kernels fill a new tensor that is like this argument.
+_LIKE_ONE: Final[Mapping[Any, int]] = MappingProxyType(
+    {
+        aten.binary_cross_entropy.default: 0,
+        aten.binary_cross_entropy_backward.default: 1,
+        aten.huber_loss.default: 0,
+        aten.log_sigmoid_backward.default: 0,
+    }
+)
 _LAID_OUT_AS_A_SUM: Final = (
     *(aten.logaddexp.default, aten.logaddexp2.default, aten.xlogy.Tensor, aten.special_xlog1py.default),
     *(aten.elu_backward.default, aten.softplus_backward.default),
@@ -36,6 +58,8 @@ _LAID_OUT_AS_A_SUM: Final = (
 _CONTIGUOUS: Final = (
     *(aten.mse_loss_backward.default, aten.smooth_l1_loss_backward.default),
     *(aten.huber_loss_backward.default, aten._log_softmax_backward_data.default),
+    *(aten.upsample_nearest1d.default, aten.upsample_nearest1d.vec),
+    *(aten._upsample_nearest_exact1d.default, aten._upsample_nearest_exact1d.vec),
 )
 _NORMS_BACKWARD: Final = ("native_batch_norm_backward", "batch_norm_backward")
 
@@ -50,13 +74,13 @@ def stride_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, 
         **{op: _of_one_layout(op) for op in _BY_THE_SECOND},
         aten.pow.Scalar: _power_of_number,
         aten.ldexp.Tensor: _ldexp,
-        aten.binary_cross_entropy_backward.default: _binary_cross_entropy_backward(
-            table[aten.binary_cross_entropy_backward.default]
-        ),
+        **{op: _like_one(table[op], position) for op, position in _LIKE_ONE.items()},
         **{op: _made_contiguous(table[op]) for op in _CONTIGUOUS},
     }
     for op in _LAID_OUT_AS_A_SUM:
         found[op] = partial(_laid_out_as_a_sum, table[op])
+    for op, order in _ITERATED.items():
+        found[op] = partial(_laid_out_as_iterated, table[op], order)
     for position, names in ((0, _NORMS), (1, _NORMS_BACKWARD)):
         packets = [getattr(aten, name) for name in names]
         for op in [getattr(packet, overload) for packet in packets for overload in packet.overloads()]:
@@ -123,12 +147,17 @@ def _made_contiguous(theirs: Callable[..., Any]) -> Callable[..., Any]:
     return decomposed
 
 
-def _binary_cross_entropy_backward(theirs: Callable[..., Any]) -> Callable[..., Any]:
-    def binary_cross_entropy_backward(gradient: torch.Tensor, value: torch.Tensor, *rest: Any) -> Any:
-        """In the layout of `value`, whatever that of the gradient is."""
-        return laid_out(theirs(gradient, value, *rest), aten.empty_like.default(value).stride())
+def _like_one(theirs: Callable[..., Any], position: int) -> Callable[..., Any]:
+    """`theirs`, with a result in the layout of the argument at `position`, whatever those of the others are; if it has its shape."""
 
-    return binary_cross_entropy_backward
+    def decomposed(*args: Any, **kwargs: Any) -> Any:
+        result: torch.Tensor = theirs(*args, **kwargs)
+        like: torch.Tensor = args[position]
+        if result.dim() != like.dim():
+            return result
+        return laid_out(result, aten.empty_like.default(like).stride())
+
+    return decomposed
 
 
 def _power_of_number(base: Any, exponent: torch.Tensor) -> Any:
@@ -165,11 +194,24 @@ def _laid_out_as_a_sum(theirs: Callable[..., Any], *args: Any) -> Any:
     """As one operator lays out what it makes of two tensors; several select among operands and results of their own."""
     result: torch.Tensor = theirs(*args)
     a, b = (one for one in args if isinstance(one, torch.Tensor))
-    return laid_out(result, aten.add.Tensor(a, b).stride())
+    return laid_out(result, iterated_strides(result.shape, a, b) or result.stride())
+
+
+def _laid_out_as_iterated(theirs: Callable[..., Any], order: Sequence[int], *args: Any, **kwargs: Any) -> Any:
+    """As the kernel that is given arguments in `order` lays out its results, each of the shape of them all."""
+    found = theirs(*args, **kwargs)
+    results: tuple[torch.Tensor, ...] = found if isinstance(found, tuple) else (found,)
+    operands = [args[position] for position in order]
+    shape = torch.broadcast_tensors(*operands)[0].shape
+    wanted = iterated_strides(shape, *operands)
+    if wanted is None or any(one.dim() != len(shape) for one in results):
+        return found
+    placed = tuple(laid_out(one, wanted) for one in results)
+    return placed if isinstance(found, tuple) else placed[0]
 
 
 def _of_one_layout(op: Any) -> Callable[..., Any]:
-    """`op` of operands that are laid out as their sum, and of its shape: then torch's meta function goes by it, too."""
+    """`op` of operands that are laid out as its result, and of its shape: then torch's meta function goes by it, too."""
 
     def decomposed(a: Any, b: Any, **kwargs: Any) -> Any:
         # broadcast numbers would take part in promotion
@@ -181,17 +223,15 @@ def _of_one_layout(op: Any) -> Callable[..., Any]:
             # the meta function takes the operand that is converted for one without a layout
             return op(*_of_one_type(a, b), **kwargs) if a.dim() > 0 and b.dim() > 0 else NotImplemented
         total = aten.add.Tensor(a, b)
-        wanted = total.stride()
-        if _lies(total, _contiguous(total.shape)) and not any(_lies_otherwise(one, total) for one in (a, b)):
+        wanted = iterated_strides(total.shape, a, b)
+        if wanted is None or not any(_lies_otherwise(one, total.shape, wanted) for one in (a, b)):
             return NotImplemented
-        dense = [
-            one
-            if one.dim() == total.dim() and _lies(one, wanted)
-            else laid_out(one.expand(total.shape).contiguous(), wanted)
-            for one in (a, b)
-        ]
-        if (dense[0] is a and dense[1] is b) or not all(_lies(one, wanted) for one in dense):
+        copies = [laid_out(one.expand(total.shape).contiguous(), wanted) for one in (a, b)]
+        if any(_lies_otherwise(one, total.shape, wanted) for one in copies):
             return NotImplemented
+        # of one dimension's stride, too, that is never taken: it would be compared with others
+        strides = copies[0].stride()
+        dense = [one if _lies(one, strides) else copy for one, copy in zip((a, b), copies, strict=True)]
         return op(*dense, **kwargs)
 
     return decomposed
@@ -202,14 +242,15 @@ def _of_one_type(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.
     return a.to(common), b.to(common)
 
 
-def _lies_otherwise(value: torch.Tensor, total: torch.Tensor) -> bool:
-    """Whether a tensor of the shape of `total` has other strides."""
-    if value.dim() != total.dim() or not all(
-        surely(m == n) for m, n in zip(value.shape, total.shape, strict=True)
-    ):
-        return False
-    return not _lies(value, total.stride())
+def _lies_otherwise(value: torch.Tensor, shape: Sequence[Any], strides: Sequence[Any]) -> bool:
+    """Whether a tensor has another shape, or other strides along dimensions of more than one element."""
+    return value.dim() != len(shape) or not all(
+        surely(size == whole) and (surely(size == 1) or surely(step == wanted))
+        for size, whole, step, wanted in zip(value.shape, shape, value.stride(), strides, strict=True)
+    )
 
 
 def _lies(value: torch.Tensor, strides: Sequence[Any]) -> bool:
-    return all(surely(a == b) for a, b in zip(value.stride(), strides, strict=True))
+    return value.dim() == len(strides) and all(
+        surely(a == b) for a, b in zip(value.stride(), strides, strict=True)
+    )

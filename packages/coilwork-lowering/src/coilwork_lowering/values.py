@@ -15,7 +15,7 @@ import torch
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, as_int, coefficients, substitute, symbol
+from coilwork_ir.index import Expr, as_expr, as_int, coefficients, maximum, substitute, symbol
 from coilwork_ir.scalar import Scalar
 
 Shape: TypeAlias = tuple[Expr, ...]
@@ -122,4 +122,16 @@ def same_strides(shape: Shape, a: Sequence[Expr], b: Sequence[Expr]) -> bool:
     """Whether strides `a` and `b` place the elements of a tensor of `shape` alike."""
     if any(as_int(extent) == 0 for extent in shape):
         return True
+    a, b = (_of_elements(shape, strides) for strides in (a, b))
     return all(as_int(extent) == 1 or x == y for extent, x, y in zip(shape, a, b, strict=True))
+
+
+def _of_elements(shape: Shape, strides: Sequence[Expr]) -> list[Expr]:
+    """`strides` if there are elements: torch takes sizes from data for 1 at least when it lays out rows, which then they are."""
+    products, steps = as_expr(1), as_expr(1)
+    found = list(strides)
+    for k in reversed(range(len(shape))):
+        if found[k] == steps:
+            found[k] = products
+        products, steps = products * shape[k], steps * maximum(shape[k], 1)
+    return found

@@ -15,6 +15,7 @@ from coilwork.attempts import build_with_retries
 from coilwork.checking.watch import watched, watches
 from coilwork.drive import boxed
 from coilwork.errors import CoilworkError, CoilworkFallbackWarning, CompileError
+from coilwork.exchanged import with_exchanged
 from coilwork.executors import Call, Driven, Loadable, load
 from coilwork.freezing import FrozenCall
 from coilwork.graph_cache import CachedGraph, Caches, open_caches
@@ -87,6 +88,8 @@ def compile_graph(
                 "graph-failed", f"graph {job.graph_id} cannot be compiled", reason=str(error)
             ) from error
         compiled = _eager(job, error)
+    if job.exchanged:
+        compiled = CompiledGraph(with_exchanged(compiled.call, job.exchanged), compiled.report)
     if guards:
         texts = [*_announced(job, guards), *filter(None, [compiled.report.guards])]
         report = replace(compiled.report, guards="\n".join(texts))

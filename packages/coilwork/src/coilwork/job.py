@@ -11,6 +11,7 @@ import torch
 
 from coilwork.clock import StageClock
 from coilwork.donated import donated_inputs
+from coilwork.exchanged import returning_exchanged
 from coilwork.graph_key import UnkeyableGraphError, graph_key_text
 from coilwork.layout import layout_options
 from coilwork.options import Accumulation, CompileOptions
@@ -38,6 +39,7 @@ class Job:
         options: the settings.
         donated: positions of inputs whose memory is the graph's to overwrite.
         returned: how many of the first outputs the caller gets, rather than the backward graph; `None`: all.
+        exchanged: positions of inputs that are set to the last outputs of `gm` after the call.
         layout: what decides the layout of convolutions and products; the graphs of a training step come with it decided.
         rewrites: what rewrites did before, to the captured and the joint graph.
         trace: where stage dumps go.
@@ -54,6 +56,7 @@ class Job:
     trace: Trace
     donated: tuple[int, ...] = ()
     returned: int | None = None
+    exchanged: tuple[int, ...] = ()
     rewrites: tuple[Fired, ...] = ()
     clock: StageClock = field(default_factory=StageClock)
 
@@ -109,7 +112,8 @@ def open_job(
     if role != "backward":
         gm = returning_views_of_inputs(gm)
     donated = donated_inputs(gm) if role == "backward" else ()
-    returned = returned_outputs() if role == "forward" else None
+    gm, exchanged = returning_exchanged(gm)
+    returned = returned_outputs() if role == "forward" and not exchanged else None
     if layout is None:
         layout = layout_options(options) if role == "inference" else DECIDED
     try:
@@ -133,6 +137,7 @@ def open_job(
         trace=open_trace(options.trace, graph_id),
         donated=donated,
         returned=returned,
+        exchanged=exchanged,
         rewrites=rewrites,
     )
 

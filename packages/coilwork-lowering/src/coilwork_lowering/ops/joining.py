@@ -12,15 +12,16 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, provably_le, provably_nonneg
 from coilwork_ir.scalar import Const, Scalar, const, op
 from coilwork_lowering import view_maps
+from coilwork_lowering.assertions import lower_assertion
 from coilwork_lowering.builder import Builder
 from coilwork_lowering.ops.elementwise import on_device, overloads, scalar_operand
 from coilwork_lowering.ops.views import slice_bounds, wrapped_start
-from coilwork_lowering.parts import replaced_part, same_place
+from coilwork_lowering.parts import part_shape, replaced_part, same_place
 from coilwork_lowering.placing import begins_with_an_input, box_in, fill, replaces_part_of, store
 from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, as_plain_int, as_size, wrap_dim
 from coilwork_lowering.scalar_math import both, ge, index, le, lt, select, to_dtype
 from coilwork_lowering.simplify import simplified
-from coilwork_lowering.values import TensorValue, Value, is_whole
+from coilwork_lowering.values import Relation, TensorValue, Value, is_whole
 
 
 def _cat(builder: Builder, call: Call) -> Value:
@@ -160,6 +161,7 @@ def _replaced(computed: Lower) -> Lower:
     def lower(builder: Builder, call: Call) -> Value:
         value, source = call.tensor("self"), call.tensor("src")
         part = replaced_part(call.target, value, call.arguments, source.shape)
+        _check_shape(builder, call, value, source)
         if same_place(source, part) and call.updates.is_taken(value):
             # it was written there before
             return value
@@ -170,6 +172,17 @@ def _replaced(computed: Lower) -> Lower:
         return builder.current(value)
 
     return lower
+
+
+def _check_shape(builder: Builder, call: Call, value: TensorValue, source: TensorValue) -> None:
+    """What replaces a part has to be as large as that, as torch asks for."""
+    for given, extent in zip(source.shape, part_shape(call.target, value, call.arguments), strict=True):
+        lower_assertion(
+            builder,
+            Relation(lhs=given, relation="eq", rhs=extent),
+            f"expected src to have a size equal to the slice of self: {given} is not {extent}",
+            call.node,
+        )
 
 
 def _slice_scatter(builder: Builder, call: Call) -> Value:

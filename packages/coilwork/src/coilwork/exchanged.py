@@ -1,0 +1,65 @@
+"""Inputs whose memory is exchanged for another one's, shape and strides included: `x.data = y`, `layer.weight.data *= mask`.
+
+AOTAutograd leaves `set_` at the end of the graph. A program neither frees memory that it was given nor keeps what it made,
+so the tensors that take the inputs' places are further results of it, and the inputs are set to them after the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import torch
+from torch import fx
+
+Call = Callable[[list[Any]], Sequence[Any]]
+
+_SET: Final = torch.ops.aten.set_.source_Tensor
+
+
+def returning_exchanged(gm: fx.GraphModule) -> tuple[fx.GraphModule, tuple[int, ...]]:
+    """`gm`, or a copy that returns what inputs are set to as its last results, and the positions of these inputs."""
+    if not any(_is_exchange(node) for node in gm.graph.nodes):
+        return gm, ()
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(gm.graph, {}))
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    final: dict[int, Any] = {}
+    for node in list(graph.nodes):
+        if _is_exchange(node):
+            value, memory = node.args
+            final[inputs.index(value)] = memory
+            node.replace_all_uses_with(memory)
+            graph.erase_node(node)
+    last = graph.output_node()
+    results = last.args[0]
+    assert isinstance(results, list | tuple)
+    last.args = ((*results, *final.values()),)
+    last.meta.update(gm.graph.output_node().meta)
+    made = fx.GraphModule(gm, graph)
+    made.meta.update(gm.meta)
+    return made, tuple(final)
+
+
+def with_exchanged(call: Call, positions: Sequence[int]) -> Call:
+    """`call`, whose last results are what its inputs at `positions` are set to: they are, and the other results returned."""
+    if not positions:
+        return call
+
+    def exchanging(args: list[Any]) -> Sequence[Any]:
+        inputs = [args[position] for position in positions]
+        results = call(args)
+        kept = len(results) - len(positions)
+        with torch.no_grad():
+            for value, memory in zip(inputs, results[kept:], strict=True):
+                value.set_(memory)
+        return results[:kept]
+
+    return exchanging
+
+
+def _is_exchange(node: fx.Node) -> bool:
+    if node.target is not _SET:
+        return False
+    value = node.args[0]
+    return isinstance(value, fx.Node) and value.op == "placeholder"
