@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -145,6 +146,22 @@ def rounded(x: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
     return x[: round(k / 2 + 1)] * 2, x + round(k * 1.2345, 2)
 
 
+def sizes_from_floats(x: Tensor, n: Tensor) -> tuple[Tensor, Tensor, int, int]:
+    f = n.item()
+    k = int(f * 3)
+    torch._check(k >= 0)
+    return torch.zeros(k) + x.sum(), torch.arange(0, f, 0.5) * 2, math.floor(f * 2), math.ceil(f / 0.7)
+
+
+def overwritten_before_its_size_is_made(x: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
+    n = n.clone()
+    f = n.item()
+    n.add_(70)
+    k = int(f * 3)
+    torch._check(k >= 0)
+    return torch.zeros(k) + n, x * f
+
+
 def compared(x: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
     k = n.item()
     return x * (k > 3), torch.full((2,), k == 4)
@@ -188,6 +205,10 @@ def _n(*values: int) -> tuple[tuple[Tensor, Tensor], ...]:
     return tuple((X, torch.tensor(value)) for value in values)
 
 
+def _floats(*values: float) -> tuple[tuple[Tensor, Tensor], ...]:
+    return tuple((X, torch.tensor(value)) for value in values)
+
+
 _SIGNS: Final = ((X,), (-X,))
 TABLE: Final[Mapping[str, Program]] = MappingProxyType(
     {
@@ -214,6 +235,8 @@ TABLE: Final[Mapping[str, Program]] = MappingProxyType(
         "even": Program(run=even, arguments=_n(6, 8, 40)),
         "equal numbers": Program(run=equal_numbers, arguments=_n(6, 2, 40)),
         "rounded": Program(run=rounded, arguments=_n(3, 5, 7)),
+        "sizes from floats": Program(run=sizes_from_floats, arguments=_floats(1.3, 2.5, 7.0)),
+        "overwritten": Program(run=overwritten_before_its_size_is_made, arguments=_floats(1.3, 2.5, 7.0)),
         "compared": Program(run=compared, arguments=_n(3, 5, 4)),
         "branch by item": Program(run=branch_by_item, arguments=_n(3, 5, 4)),
         "picked by a call that writes": Program(run=picked_by_a_call_that_writes, arguments=_SIGNS),

@@ -249,7 +249,7 @@ def test_a_worker_that_dies_costs_one_program(monkeypatch: pytest.MonkeyPatch) -
     class Dying:
         """Dies at seed 2."""
 
-        def __init__(self, first: int, count: int, shrinking_s: float) -> None:
+        def __init__(self, first: int, count: int, shrinking_s: float, device: str) -> None:
             self.seeds = iter(range(first, first + count))
 
         def answer(self, limit_s: float) -> dict[str, Any] | str:

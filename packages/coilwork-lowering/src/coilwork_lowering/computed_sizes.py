@@ -41,19 +41,22 @@ def is_rounded(expression: sympy.Basic) -> bool:
     return type(expression).__name__ in _ROUNDING
 
 
-def rounded(expression: sympy.Basic, integer: Integer) -> Scalar:
+def rounded(expression: sympy.Basic, integer: Integer, floats: Mapping[sympy.Basic, Scalar]) -> Scalar:
     """The integer, of type i64, that `expression`, for which `is_rounded`, is; in double precision, as Python computes it.
 
-    `integer` gives index expressions of what has an integer form, None of everything else.
+    `integer` gives index expressions of what has an integer form, None of everything else; `floats` are numbers that
+    tensors hold.
 
     Raises:
         ValueError: a function that has no row in the op table.
     """
     name = _ROUNDING[type(expression).__name__]
-    return cast(op(name, _number(expression.args[0], integer)), DType.I64)
+    return cast(op(name, _number(expression.args[0], integer, floats)), DType.I64)
 
 
-def _number(expression: sympy.Basic, integer: Integer) -> Scalar:
+def _number(expression: sympy.Basic, integer: Integer, floats: Mapping[sympy.Basic, Scalar]) -> Scalar:
+    if expression in floats:
+        return cast(floats[expression], DType.F64)
     whole = integer(expression)
     if whole is not None:
         return cast(index(whole), DType.F64)
@@ -61,8 +64,8 @@ def _number(expression: sympy.Basic, integer: Integer) -> Scalar:
         return const(float(str(expression)), DType.F64)
     name = type(expression).__name__
     if name == "RoundDecimal":
-        return round_decimals(_number(expression.args[0], integer), int(str(expression.args[1])))
-    operands = [_number(one, integer) for one in expression.args]
+        return round_decimals(_number(expression.args[0], integer, floats), int(str(expression.args[1])))
+    operands = [_number(one, integer, floats) for one in expression.args]
     if name in ("ToFloat", "Identity"):
         return operands[0]
     if name in ("Add", "Mul"):

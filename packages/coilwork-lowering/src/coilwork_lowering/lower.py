@@ -28,7 +28,7 @@ from coilwork_lowering.registry import RULES
 from coilwork_lowering.rules import Call, NotLowered
 from coilwork_lowering.scalar_math import index
 from coilwork_lowering.symbols import SizeTable
-from coilwork_lowering.torch_compat import Overload, schema_of
+from coilwork_lowering.torch_compat import Overload, makes_sizes, schema_of
 from coilwork_lowering.unrolled_scans import with_scans_unrolled
 from coilwork_lowering.values import NumberValue, Relation, TensorValue, Value
 from coilwork_lowering.written_out import with_meanings_written_out
@@ -275,8 +275,12 @@ class _Lowering:
         """The number that a one-element tensor holds stays in that tensor until somebody computes with it."""
         self.builder.reads_numbers = True
         value = call.tensor("self")
-        coordinates = [as_expr(0)] * len(value.shape)
-        return NumberValue(self.builder.read(value, coordinates))
+        number = self.builder.read(value, [as_expr(0)] * len(value.shape))
+        if isinstance(call.result, torch.SymFloat) and makes_sizes(call.result, self.gm):
+            # a size may be computed when the tensor holds something else already
+            kept = self.builder.read(self.builder.stored(number), ())
+            self.sizes.float(call.result, kept)
+        return NumberValue(number)
 
     def plain_number(self, node: torch.fx.Node) -> Value:
         fake = node.meta.get("val")

@@ -47,6 +47,7 @@ class SizeTable:
         self._unpromised: dict[Expr, Expr] = {}
         self._computed: dict[sympy.Basic, tuple[sympy.Symbol, Expr]] = {}
         self._undefined: dict[Expr, Scalar] = {}
+        self._floats: dict[sympy.Basic, Scalar] = {}
         # of the sizes that are more than a symbol, those that are 1
         self._asked: set[sympy.Basic] = set()
         self._ones: dict[sympy.Basic, sympy.Basic] = {}
@@ -118,7 +119,9 @@ class SizeTable:
 
     def from_sympy(self, expression: sympy.Basic, env: ShapeEnv) -> Expr:
         """`expression` over torch's symbols as an index expression."""
-        free = sorted(expression.free_symbols, key=lambda s: s.name)
+        # what is a float has an integer form once it is rounded
+        integers = (name for name in expression.free_symbols if name.is_integer)
+        free = sorted(integers, key=lambda s: s.name)
         mapping = {s.name: self._as_written(s, env) for s in free}
         try:
             return _from_sympy(expression, mapping)
@@ -143,7 +146,7 @@ class SizeTable:
         if not is_rounded(expression):
             return expression.func(*(self._named(one, mapping, env) for one in expression.args))
         if expression not in self._computed:
-            number = rounded(expression, lambda part: _integer_form(part, mapping))
+            number = rounded(expression, lambda part: _integer_form(part, mapping), self._floats)
             theirs = plain_integer(f"computed{len(self._computed)}")
             lo, hi = expression_bounds(env, expression)
             ours = symbol(theirs.name, lo=lo, hi=hi)
@@ -152,6 +155,10 @@ class SizeTable:
         return self._computed[expression][0]
 
     # symbols that the program computes
+
+    def float(self, number: torch.SymFloat, value: Scalar) -> None:
+        """Sizes may be made of `number`, which is `value` when the program runs."""
+        self._floats[sympy_of(number)] = value
 
     def given(self, sizes: Iterable[Expr]) -> None:
         """An input has these sizes: a symbol among them is known from the start."""

@@ -329,6 +329,17 @@ def plain_symbol(value: torch.SymInt) -> sympy.Symbol | None:
     return expression if isinstance(expression, sympy.Symbol) else None
 
 
+def makes_sizes(number: torch.SymFloat, gm: torch.fx.GraphModule) -> bool:
+    """Whether `number` is part of an integer in `gm` or of the size of a tensor."""
+    own = sympy_of(number).free_symbols
+    for node in gm.graph.nodes:
+        value = node.meta.get("val")
+        for size in value.shape if isinstance(value, torch.Tensor) else (value,):
+            if isinstance(size, torch.SymInt) and own & sympy_of(size).free_symbols:
+                return True
+    return False
+
+
 def call_by_one_name(size: torch.SymInt, known: torch.SymInt) -> None:
     """Torch's symbol for `size`, if it is one that data decides and has no other name yet, is from now on that of `known`."""
     from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
