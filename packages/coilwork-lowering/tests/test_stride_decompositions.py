@@ -115,6 +115,15 @@ def assert_strides(function: Callable[..., Any], *operands: torch.Tensor) -> Non
     torch.testing.assert_close(gm(*operands), found)
 
 
+@pytest.mark.parametrize("function", [torch.copysign, torch.heaviside, torch.logical_or, torch.xlogy])
+def test_operands_that_are_broadcast(function: Callable[..., Any]) -> None:
+    whole = torch.rand(5, 5)
+    for other in (torch.rand(1, 5), torch.rand(5, 1), torch.rand(5), torch.rand(()), torch.rand(1, 1)):
+        for one in (whole, whole.t(), whole[:, ::2].repeat_interleave(2, 1)[:, :5]):
+            assert_strides(function, one, other)
+            assert_strides(function, other, one)
+
+
 def test_operands_of_fewer_dimensions() -> None:
     first = torch.rand(3, 1, 2, 1).as_strided((3, 1, 2, 1), (1, 1, 3, 1))
     second = torch.arange(1, 9).view(4, 2).t()

@@ -231,7 +231,10 @@ def _of_one_layout(op: Any) -> Callable[..., Any]:
             return NotImplemented
         # of one dimension's stride, too, that is never taken: it would be compared with others
         strides = copies[0].stride()
-        dense = [one if _lies(one, strides) else copy for one, copy in zip((a, b), copies, strict=True)]
+        dense = [
+            one if _lies(one, strides) and not _lies_otherwise(one, total.shape, strides) else copy
+            for one, copy in zip((a, b), copies, strict=True)
+        ]
         return op(*dense, **kwargs)
 
     return decomposed
