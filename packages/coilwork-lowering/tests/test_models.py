@@ -208,9 +208,8 @@ def test_sizes_from_tensors() -> None:
 
 def test_sizes_of_parts_of_what_has_a_size_from_data_are_asserted() -> None:
     def function(x: Tensor) -> Tensor:
-        part = x[x > 0][:2]
-        torch._check(part.shape[0] >= 1)
-        return part * 2
+        # torch 2.11 has a symbol for the size of the part
+        return x[x > 0][-1:]
 
     with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
         x = torch.tensor([1.0, -1.0, 2.0, 3.0])
