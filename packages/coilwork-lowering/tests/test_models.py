@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from coilwork_ir.buffers import Ref
 from coilwork_ir.loops import Extern, Graph, Pointwise
+from coilwork_ir.loops.verify import verify_graph
 from coilwork_lowering.entries import only_read
 
 
@@ -203,6 +204,18 @@ def test_sizes_from_tensors() -> None:
         assert [n.target for n in graph.nodes if isinstance(n, Extern)] == [
             "aten._local_scalar_dense.default"
         ]
+
+
+def test_sizes_of_parts_of_what_has_a_size_from_data_are_asserted() -> None:
+    def function(x: Tensor) -> Tensor:
+        # torch 2.11 has a symbol for the size of the part
+        return x[x > 0][-1:]
+
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        x = torch.tensor([1.0, -1.0, 2.0, 3.0])
+        found, graph = run_compiled(function, x)
+    torch.testing.assert_close(found, function(x))
+    verify_graph(graph)
 
 
 def test_a_view_of_a_size_from_data_shares_memory() -> None:

@@ -112,6 +112,18 @@ def test_an_integer_that_can_be_but_one(function: Callable[..., Any], dynamic: b
         ours(torch.tensor([7]), x)
 
 
+@pytest.mark.parametrize("value", [True, False])
+def test_a_truth_value_out_of_a_tensor(value: bool) -> None:
+    def function(flag: torch.Tensor) -> tuple[Any, torch.Tensor]:
+        found = flag.item()
+        return found, torch.zeros(2) + found
+
+    ours = torch.compile(function, backend=backend, fullgraph=True)
+    found, added = ours(torch.tensor([value]))
+    assert found is value
+    assert torch.equal(added, torch.full((2,), float(value)))
+
+
 def compared(x: torch.Tensor, n: int) -> Any:
     rows = x.shape[0]
     return (

@@ -315,6 +315,11 @@ def _outputs(
         if isinstance(output, Buffer):
             aliases.extend((number, source) for label in labels for source in sources.get(label, ())[:1])
             binds.extend((builder.sizes.expr(result.shape[axis]), number, axis) for axis in fresh)
+    for found in (
+        *(bound for bound, _, _ in binds),
+        *(o.symbol for o in outputs if isinstance(o, SymbolOutput)),
+    ):
+        builder.sizes.decided(found)
     return tuple(outputs), values, tuple(aliases), tuple(binds)
 
 

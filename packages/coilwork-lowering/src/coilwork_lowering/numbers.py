@@ -12,7 +12,7 @@ import torch
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, maximum, minimum, mod
-from coilwork_ir.scalar import Scalar, cast, const, op
+from coilwork_ir.scalar import Scalar, cast, const, op, where
 from coilwork_lowering.rules import NotLowered
 from coilwork_lowering.scalar_math import index, round_decimals
 from coilwork_lowering.values import NumberValue, Relation, Value
@@ -111,6 +111,9 @@ def compute(target: Any, operands: tuple[Value, ...]) -> Value:
         return -_integer(operands[0])
     if target is torch.sym_float:
         return NumberValue(_float(operands[0]))
+    if target is torch.sym_ite and isinstance(operands[0], NumberValue):
+        # a truth value out of a tensor as 1 or 0
+        return NumberValue(where(condition_value(operands[0]), _float(operands[1]), _float(operands[2])))
     if target in (operator.not_, torch.sym_not) and isinstance(operands[0], Relation):
         return _negated(operands[0])
     if target in _LOGIC:

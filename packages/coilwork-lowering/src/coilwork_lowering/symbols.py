@@ -16,7 +16,6 @@ from coilwork_lowering.torch_compat import (
     expression_bounds,
     hint_of,
     integer_bounds,
-    is_decided_by_data,
     known_multiples,
     plain_integer,
     plain_symbol,
@@ -98,9 +97,11 @@ class SizeTable:
             modulus, remainder = residue(name, known_multiples(env)) if name in self._passed else (1, 0)
             self._known[name] = bounded(name.name, lo, hi, modulus, remainder)
             self._written[name] = as_multiple(self._known[name], modulus, remainder)
-            if name not in self._passed and is_decided_by_data(name):
-                self._unpromised[self._known[name]] = symbol(name.name)
         return self._known[name]
+
+    def decided(self, ours: Expr) -> None:
+        """The program finds the value of the symbol `ours` in a result."""
+        self._unpromised[ours] = symbol(str(ours))
 
     def unpromised(self, size: Expr) -> Expr:
         """`size` without what the graph's own assertions promise of the numbers that data decides."""

@@ -306,13 +306,6 @@ def is_from_data(size: int | torch.SymInt) -> bool:
     return isinstance(size, torch.SymInt) and bool(free_unbacked_symbols(size))
 
 
-def is_decided_by_data(name: sympy.Symbol) -> bool:
-    """Whether torch's symbol stands for a number that only run time knows."""
-    from torch.utils._sympy.symbol import SymT, symbol_is_type
-
-    return bool(symbol_is_type(name, SymT.UNBACKED_INT))
-
-
 def plain_integer(name: str) -> sympy.Symbol:
     """A new integer symbol."""
     # sympy takes longer to load than this package; whoever has symbolic sizes has loaded it
