@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from coilwork.clock import StageClock
 from coilwork.options import CompileOptions
@@ -47,3 +50,20 @@ def test_kernels_are_written_in_the_language_of_their_device(name: str, pools: b
     assert isinstance(ending, Return)
     returned = [known[value.name].device for value in ending.values if isinstance(value, Ref)]
     assert returned == [str(tensor.device) for tensor in expected]
+
+
+def test_what_is_asserted_of_numbers_alone_is_checked_on_the_cpu() -> None:
+    def function(there: torch.Tensor) -> torch.Tensor:
+        count: Any = there.sum().long().item()
+        torch.ops.aten._assert_scalar.default((count >= 3) & (count + 7 >= 0), "a count of at least 3")
+        return there * 2
+
+    with FakeTensorMode(shape_env=ShapeEnv()):
+        gm = make_fx(function)(torch.empty(6, 8, device="cuda:0"))
+    options = CompileOptions(verify=True, strict=True)
+    lowered = lower(gm, name="graph")
+    program = lower_to_program(lowered.graph, BOTH, options, trace=Trace(None), clock=StageClock())
+    sources = emit_kernels(program, BOTH, options, trace=Trace(None))
+    checking = [source.language for name, source in sources.items() if "assert" in name]
+    assert checking == ["cpp"]
+    assert {source.language for source in sources.values()} == {"cpp", "triton"}

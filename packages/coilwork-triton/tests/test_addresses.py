@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from kernel_bench import TritonProcess, along, arg, run_source
+from kernel_bench import TritonProcess, along, arg, compile_source, run_source
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_expr, floordiv, maximum, minimum, symbol
@@ -62,6 +62,23 @@ def test_a_window_has_one_start(engine: TritonProcess) -> None:
     )[-1]
     wanted = torch.nn.functional.max_pool1d(x, 3, 2, padding=1)[:, :30]
     assert torch.equal(got.reshape(30, 30), wanted)
+
+
+def test_a_start_in_one_place_has_the_shape_of_each_mask(compiler: TritonProcess) -> None:
+    x0 = along("x0", 7)
+    value: Scalar = load("in0", [as_expr(0)], F32)
+    for k in (1, 2):
+        before = op("lt", index_value(x0.symbol), const(k, DType.I64))
+        value = op("add", value, load("in0", [as_expr(0)], F32, mask=before, other=0.0))
+    kernel = Kernel(
+        name="one_place",
+        ranges=(x0,),
+        args=(arg("in0", F32, 7), arg("out0", F32, 7)),
+        stores=(Store(buffer="out0", index=x0.symbol, value=value),),
+    )
+    source = TritonCodegen().emit(kernel, target("sm_90"), {})
+    assert "in0_at" in source.text
+    assert compile_source(compiler, source, "sm_90")
 
 
 def enlarged(rows: int, columns: int) -> Kernel:

@@ -223,13 +223,13 @@ def _emit(kernel: Kernel, target: Target, options: CompileOptions) -> KernelSour
 
 
 def _kernel_devices(program: Program) -> dict[str, str]:
-    """Kernel name -> device of the buffers it is launched on; none for a kernel without any, which checks constants."""
+    """Kernel name -> device of the buffers it is launched on; the CPU for a kernel without any, which checks sizes."""
     devices: dict[str, str] = {}
     for part in walk(program):
         known = buffers(part)
         for instruction in part.instructions:
             if isinstance(instruction, Launch):
-                device = known[instruction.args[0]].device if instruction.args else ""
+                device = known[instruction.args[0]].device if instruction.args else "cpu"
                 devices.setdefault(instruction.kernel, device)
     return devices
 

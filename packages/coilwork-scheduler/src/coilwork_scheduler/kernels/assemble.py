@@ -223,9 +223,9 @@ def _kernel(
 
 
 def _target(context: Context, names: Sequence[str]) -> Target:
-    """The target of a kernel that touches the buffers called `names`, which are on one device."""
+    """The target of a kernel that touches the buffers called `names`, which are on one device; the CPU's for one of sizes alone."""
     buffers = context.facts.buffers
-    return context.targets.of(buffers[names[0]].device if names else "")
+    return context.targets.of(buffers[names[0]].device if names else "cpu")
 
 
 def _aligned(context: Context) -> frozenset[str]:

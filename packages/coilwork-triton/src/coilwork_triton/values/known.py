@@ -23,7 +23,7 @@ class Scope:
     parent: Scope | None = None
     number: int = 0
     bound: dict[Scalar, Expression] = field(default_factory=dict)
-    starts: dict[tuple[str, Expr], Expression] = field(default_factory=dict)
+    starts: dict[tuple[str, Expr, tuple[str, ...]], Expression] = field(default_factory=dict)
 
     def find(self, node: Scalar) -> Expression | None:
         """The expression for `node`, from here or from outside."""

@@ -277,7 +277,8 @@ class Values:
     def _address(self, scope: Scope, node: Load, block: tuple[str, ...]) -> Expression:
         if node in self._short.windows:
             start, distance = without_constant(node.index[0])
-            key = (node.buffer, start)
+            # a load of one element may have the mask of a block, and then has its shape
+            key = (node.buffer, start, block)
             if key not in scope.starts:
                 pointer = _pointer(node, self.offset(scope, start, (), block))
                 scope.starts[key] = scope.writer.bind(f"{node.buffer}_at", pointer)
