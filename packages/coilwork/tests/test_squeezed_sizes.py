@@ -148,7 +148,8 @@ def test_gradients_of_norms_along_a_last_dimension_of_one() -> None:
         return torch.linalg.vector_norm(x, 3, -1)
 
     compiled = torch.compile(function, backend=backend, options={"strict": True})
-    for shape in ((1,), (4, 1)):
+    # of rows, torch 2.12 itself refuses the gradient
+    for shape in ((1,),) if torch.__version__.startswith("2.12.") else ((1,), (4, 1)):
         expected = ran(function, torch.full(shape, -2.0), gradients=True)
         found = ran(compiled, torch.full(shape, -2.0), gradients=True)
         assert [one.shape for one in found] == [one.shape for one in expected]
