@@ -201,8 +201,27 @@ def sliced_twice(x: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
     return x[:, :k].softmax(1), x[:, :k] * 2
 
 
+def between_items(x: Tensor, n: Tensor) -> tuple[Tensor, ...]:
+    low, high = (value.item() for value in n)
+    y = x.sin()
+    z = x.clone()
+    z[low:high] = 1.5
+    return x[low : low + high] * 2, y[low:high], x[:, low:high].cos(), x[low:high:2].sum(1), z
+
+
+def at_items(x: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
+    first, second = (value.item() for value in n)
+    y = x.clone()
+    y[first] = x[second] * 2
+    return x[first] + x[second].cos(), y
+
+
 def _n(*values: int) -> tuple[tuple[Tensor, Tensor], ...]:
     return tuple((X, torch.tensor(value)) for value in values)
+
+
+def _pairs(*values: tuple[int, int]) -> tuple[tuple[Tensor, Tensor], ...]:
+    return tuple((X, torch.tensor(pair)) for pair in values)
 
 
 def _floats(*values: float) -> tuple[tuple[Tensor, Tensor], ...]:
@@ -221,6 +240,10 @@ TABLE: Final[Mapping[str, Program]] = MappingProxyType(
         "select": Program(run=select, arguments=_n(2, 0, 5)),
         "slices": Program(run=slices, arguments=_n(2, 0, 6, 1)),
         "sliced twice": Program(run=sliced_twice, arguments=_n(2, 0, 6, 1), graphs=3),
+        "between items": Program(
+            run=between_items, arguments=_pairs((0, 2), (-2, 1), (2, 99), (-99, 3), (4, 2))
+        ),
+        "at items": Program(run=at_items, arguments=_pairs((0, 2), (-1, 3), (5, -6))),
         "storage offset": Program(run=storage_offset, arguments=_n(1, 4, 0)),
         "reshapes": Program(run=reshapes, arguments=_n(3, 6, 2)),
         "columns reshaped": Program(run=columns_reshaped, arguments=_n(3, 8, 1), graphs=3),

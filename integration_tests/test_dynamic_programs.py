@@ -86,6 +86,29 @@ def test_a_broken_promise_raises_and_says_which(executor: str) -> None:
     torch.testing.assert_close(run(X, torch.tensor(4)), promised(X, torch.tensor(4)))
 
 
+@pytest.mark.parametrize("pair", [(0, 6), (-7, 2)])
+def test_a_row_that_is_not_there_raises(pair: tuple[int, int]) -> None:
+    run, _ = compiled(TABLE["at items"].run)
+    run(X, torch.tensor([0, 0]))
+    with pytest.raises(RuntimeError, match=r"out of range|>= -6"):
+        run(X, torch.tensor(pair))
+
+
+def test_gradients_of_parts_that_data_decides() -> None:
+    def part(x: Tensor, n: Tensor) -> Tensor:
+        low, high = (value.item() for value in n)
+        return x[low:high].sin() * 2 + x[low].cos()
+
+    run, _ = compiled(part)
+    for pair in ((1, 4), (-3, -1), (4, 2)):
+        grads = []
+        for function in (part, run):
+            x = X.clone().requires_grad_()
+            function(x, torch.tensor(pair)).sum().backward()
+            grads.append(x.grad)
+        torch.testing.assert_close(*grads)
+
+
 @pytest.mark.parametrize("name, broken", [("known by promise", 7), ("even", 5)])
 def test_a_number_known_by_a_promise_is_held_to_it(name: str, broken: int) -> None:
     program = TABLE[name]

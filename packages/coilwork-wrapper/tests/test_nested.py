@@ -213,5 +213,5 @@ def test_a_program_that_both_branches_share_is_one_function() -> None:
 def test_nested_programs_are_named_after_themselves() -> None:
     text = module_text(COND)
     assert "def then_0(args, s0):" in text
-    assert "results = then_0([x, 2*s0], s0)" in text
+    assert "(y,) = then_0([x, 2*s0], s0)" in text
     assert "# model.py:7  torch.cond(flag, f, g, (x,))  [cond]" in text

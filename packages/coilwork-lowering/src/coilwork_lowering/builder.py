@@ -307,6 +307,7 @@ class Builder:
         if not number.is_symbol:
             raise LoweringError("symbol", f"a number that a region carries is {number}", origins=self.origins)
         self.add(self._reading(value, number))
+        self.sizes.decided(number)
         return number
 
     def pointwise(

@@ -111,11 +111,17 @@ def compute(target: Any, operands: tuple[Value, ...]) -> Value:
         return -_integer(operands[0])
     if target is torch.sym_float:
         return NumberValue(_float(operands[0]))
+    if target is torch.sym_ite and isinstance(operands[0], Relation) and all(map(_is_integer, operands[1:])):
+        chosen, other = (_integer(v) for v in operands[1:])
+        return other + truth(operands[0]) * (chosen - other)
     if target is torch.sym_ite and isinstance(operands[0], NumberValue):
         # a truth value out of a tensor as 1 or 0
         return NumberValue(where(condition_value(operands[0]), _float(operands[1]), _float(operands[2])))
     if target in (operator.not_, torch.sym_not) and isinstance(operands[0], Relation):
         return _negated(operands[0])
+    relations = [v for v in operands if isinstance(v, Relation)]
+    if target in _LOGIC and len(relations) == len(operands):
+        return _connected(target, *relations)
     if target in _LOGIC:
         return NumberValue(op(_LOGIC[target], *(condition_value(v) for v in operands)))
     if target in (operator.not_, torch.sym_not):
@@ -198,6 +204,11 @@ _OPPOSITE: Final = MappingProxyType({"eq": "ne", "ne": "eq", "lt": "ge", "ge": "
 
 def _negated(relation: Relation) -> Relation:
     return Relation(lhs=relation.lhs, relation=_OPPOSITE[relation.relation], rhs=relation.rhs)
+
+
+def _connected(target: Any, one: Relation, other: Relation) -> Value:
+    holds = (minimum if target is operator.and_ else maximum)(truth(one), truth(other))
+    return _relation("eq", holds, as_expr(1))
 
 
 def truth(relation: Relation) -> Expr:

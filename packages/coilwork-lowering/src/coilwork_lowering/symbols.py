@@ -103,6 +103,10 @@ class SizeTable:
         """The program finds the value of the symbol `ours` in a result."""
         self._unpromised[ours] = symbol(str(ours))
 
+    def depends_on_data(self, size: Expr) -> bool:
+        """Whether `size` mentions a symbol whose value the program finds in a result."""
+        return not size.free_symbols.isdisjoint(self._unpromised)
+
     def unpromised(self, size: Expr) -> Expr:
         """`size` without what the graph's own assertions promise of the numbers that data decides."""
         return substitute(size, self._unpromised) if self._unpromised else size

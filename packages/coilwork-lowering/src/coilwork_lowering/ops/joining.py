@@ -15,7 +15,7 @@ from coilwork_lowering import view_maps
 from coilwork_lowering.assertions import lower_assertion
 from coilwork_lowering.builder import Builder
 from coilwork_lowering.ops.elementwise import on_device, overloads, scalar_operand
-from coilwork_lowering.ops.views import slice_bounds, wrapped_start
+from coilwork_lowering.ops.views import selected_position, slice_bounds
 from coilwork_lowering.parts import part_shape, replaced_part, same_place
 from coilwork_lowering.placing import begins_with_an_input, box_in, fill, replaces_part_of, store
 from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, as_plain_int, as_size, wrap_dim
@@ -231,7 +231,7 @@ def _as_strided_scatter(builder: Builder, call: Call) -> Value:
 def _select_scatter(builder: Builder, call: Call) -> Value:
     value, source = call.tensor("self"), call.tensor("src")
     dim = wrap_dim(call.integer("dim"), len(value.shape))
-    chosen = wrapped_start(as_size(call["index"]), value.shape[dim])
+    chosen = selected_position(builder, call, value, dim)
     dtype = call.dtype
 
     def body(point: tuple[Expr, ...]) -> Scalar:

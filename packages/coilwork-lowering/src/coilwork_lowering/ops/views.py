@@ -8,12 +8,13 @@ import torch
 
 from coilwork_ir.index import Expr, as_expr, as_int, ceildiv, maximum, minimum, provably_le, provably_nonneg
 from coilwork_lowering import view_maps
+from coilwork_lowering.assertions import lower_assertion
 from coilwork_lowering.builder import Builder, dtype_of
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.placing import begins_with_an_input, is_written_into, kept_offset
 from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, as_size, wrap_dim
 from coilwork_lowering.scalar_math import to_dtype
-from coilwork_lowering.values import TensorValue, Value, layout_of, same_strides
+from coilwork_lowering.values import Relation, TensorValue, Value, layout_of, same_strides
 
 
 def _reshape(builder: Builder, call: Call) -> Value:
@@ -62,16 +63,13 @@ def _squeeze(builder: Builder, call: Call) -> Value:
 
 
 def wrapped_start(index: Expr, size: Expr) -> Expr:
-    """A position counted from the front.
-
-    Raises:
-        NotLowered: its sign cannot be told.
-    """
+    """A position counted from the front; one of unknown sign is told apart in the expression itself."""
     if provably_nonneg(index):
         return index
     if provably_nonneg(-index - 1):
         return index + size
-    raise NotLowered(f"the sign of position {index} is unknown")
+    negative = -maximum(minimum(index, 0), -1)
+    return index + negative * size
 
 
 def slice_bounds(start: Value, end: Value, size: Expr) -> tuple[Expr, Expr]:
@@ -91,15 +89,39 @@ def _slice(builder: Builder, call: Call) -> Value:
     dim = wrap_dim(call.integer("dim"), len(value.shape))
     step = call.integer("step")
     start, end = slice_bounds(call["start"], call["end"], value.shape[dim])
-    # torch 2.11 has a symbol for the size of a part of what is of unknown size
+    # torch has a symbol for the size of a part of what is of unknown size
     builder.sizes.equate(call.result.shape[dim], ceildiv(maximum(end - start, 0), step))
+    _begins_at(builder, call, dim, start)
     return view_maps.narrow(value, dim, start, call.shape(builder)[dim], step)
 
 
 def _select(builder: Builder, call: Call) -> Value:
     value = call.tensor("self")
     dim = wrap_dim(call.integer("dim"), len(value.shape))
-    return view_maps.select(value, dim, wrapped_start(as_size(call["index"]), value.shape[dim]))
+    chosen = selected_position(builder, call, value, dim)
+    _begins_at(builder, call, dim, chosen)
+    return view_maps.select(value, dim, chosen)
+
+
+def _begins_at(builder: Builder, call: Call, dim: int, start: Expr) -> None:
+    """Torch has a symbol for where a part begins, if its sign is unknown."""
+    offset = call.result.storage_offset()
+    if isinstance(offset, torch.SymInt):
+        fake = call.fakes["self"]
+        origin, stride = builder.sizes.exprs((fake.storage_offset(), fake.stride(dim)))
+        builder.sizes.equate(offset, origin + start * stride)
+
+
+def selected_position(builder: Builder, call: Call, value: TensorValue, dim: int) -> Expr:
+    """Where `select` reads along `dim`, counted from the front; a position that data decides is checked when the program runs."""
+    size, position = value.shape[dim], as_size(call["index"])
+    chosen = wrapped_start(position, size)
+    if builder.sizes.depends_on_data(position):
+        message = f"index out of range: a position from data along dimension {dim} of size {size}"
+        for low, high in ((as_expr(0), chosen), (chosen + 1, size)):
+            if not provably_le(low, high):
+                lower_assertion(builder, Relation(lhs=low, relation="le", rhs=high), message, call.node)
+    return chosen
 
 
 def _split(builder: Builder, call: Call) -> Value:

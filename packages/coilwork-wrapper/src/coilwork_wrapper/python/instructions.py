@@ -185,14 +185,18 @@ def _settle_nested(value: str, output: Buffer, scope: Scope) -> Statement:
 
 def _cond(call: CondCall, scope: Scope) -> Iterator[Statement]:
     yield from _provenance(call)
-    yield Suite(
-        f"if {scope.name(call.predicate)}.item()",
-        (Line(f"results = {_call_nested(call.then, call.operands, scope)}"),),
+    names = [scope.name(output.name) for output in call.outputs]
+    then, otherwise = (
+        Line(f"{tuple_text(names)} = {taken}" if names else taken)
+        for taken in (
+            _call_nested(call.then, call.operands, scope),
+            _call_nested(call.otherwise, call.operands, scope),
+        )
     )
-    yield Suite("else", (Line(f"results = {_call_nested(call.otherwise, call.operands, scope)}"),))
-    for number, output in enumerate(call.outputs):
-        yield _settle_nested(f"results[{number}]", output, scope)
-    yield Delete(("results",))
+    yield Suite(f"if {scope.name(call.predicate)}.item()", (then,))
+    yield Suite("else", (otherwise,))
+    for name, output in zip(names, call.outputs, strict=True):
+        yield _settle_nested(name, output, scope)
 
 
 def _while(call: WhileCall, scope: Scope) -> Iterator[Statement]:
