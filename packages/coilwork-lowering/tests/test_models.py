@@ -245,6 +245,19 @@ def test_a_view_of_a_size_from_data_that_is_written_through_shares_memory(across
             assert view.data_ptr() == found.data_ptr()
 
 
+@pytest.mark.parametrize("weights", [False, True])
+def test_a_result_that_is_left_out_is_none(weights: bool) -> None:
+    def function(x: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        attend = torch._native_multi_head_attention
+        return attend(x, x, x, 8, 2, w, b, w[:8], b[:8], need_weights=weights)
+
+    operands = torch.randn(2, 5, 8), torch.randn(24, 8), torch.randn(24)
+    (found, shares), _ = run_compiled(function, *operands)
+    expected, theirs = function(*operands)
+    torch.testing.assert_close(found, expected)
+    assert shares is None if not weights else torch.allclose(shares, theirs)
+
+
 def test_data_dependent_shapes() -> None:
     def function(x: Tensor) -> Tensor:
         return x.nonzero() * 2
