@@ -10,6 +10,7 @@ from coilwork_ir.buffers import (
     Buffer,
     Constant,
     DeviceValue,
+    Item,
     GraphInput,
     GraphOutput,
     ListValue,
@@ -150,6 +151,7 @@ class Maker:
         rng = self.rng
         choices: list[Argument] = [
             Ref(self.name("b")),
+            Item(self.name("b")),
             self.size(),
             True,
             False,
