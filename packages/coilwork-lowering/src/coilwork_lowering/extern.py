@@ -70,6 +70,10 @@ _FRESH: Final = frozenset(
     f"aten.{name}.default"
     for name in ("mm", "bmm", "addmm", "baddbmm", "addmv", "mv", "convolution", "convolution_backward")
 )
+# Results that are there if an argument is true.
+_LEFT_OUT: Final[Mapping[tuple[str, int], str]] = {
+    ("aten._native_multi_head_attention.default", 1): "need_weights"
+}
 _COLLECTIVES: Final = frozenset({"_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "c10d"})
 
 
@@ -83,7 +87,7 @@ def call_extern(builder: Builder, call: Call, target: Overload, *, effect: bool 
         LoweringError[argument]: an argument cannot be passed (a graph module, a condition on sizes).
     """
     schema = schema_of(target)
-    results = _result_list(call.result)
+    results = _result_list(call)
     out_overload, out_names = _out_variant(target, results, call)
     mutated: list[Mutation] = []
     positional: list[Argument] = []
@@ -207,10 +211,17 @@ def _not_writable(builder: Builder, call: Call, name: str, reason: str) -> Lower
     )
 
 
-def _result_list(result: Any) -> list[Any]:
-    if result is None:
+def _result_list(call: Call) -> list[Any]:
+    if call.result is None:
         return []
-    return list(result) if isinstance(result, list | tuple) else [result]
+    results = list(call.result) if isinstance(call.result, list | tuple) else [call.result]
+    return [None if _is_left_out(call, number) else one for number, one in enumerate(results)]
+
+
+def _is_left_out(call: Call, number: int) -> bool:
+    """Whether the kernel makes no tensor of result `number`, which is None then. Torch's meta function says an empty one."""
+    flag = _LEFT_OUT.get((call.target, number))
+    return flag is not None and call.arguments[flag] is False
 
 
 def _out_variant(target: Overload, results: list[Any], call: Call) -> tuple[str, tuple[str, ...]]:

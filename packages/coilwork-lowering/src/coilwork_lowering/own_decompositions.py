@@ -13,6 +13,8 @@ from coilwork_lowering.fourier_decompositions import fourier_decompositions
 from coilwork_lowering.pad_decompositions import pad_decompositions
 from coilwork_lowering.prim_decompositions import prim_decompositions
 from coilwork_lowering.resize_decompositions import resize_decompositions
+from coilwork_lowering.row_decompositions import row_decompositions
+from coilwork_lowering.sampling_decompositions import sampling_decompositions
 from coilwork_lowering.scatter_decompositions import scatter_decompositions
 from coilwork_lowering.squeezed_sizes import squeeze_decompositions
 from coilwork_lowering.stride_decompositions import stride_decompositions
@@ -62,6 +64,8 @@ def own_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Cal
         **pad_decompositions(),
         **prim_decompositions(),
         **resize_decompositions(),
+        **row_decompositions(),
+        **sampling_decompositions(),
         **scatter_decompositions(),
         **squeeze_decompositions(),
         **stride_decompositions(table),
