@@ -12,6 +12,7 @@ import torch
 from coilwork.clock import StageClock
 from coilwork.drive import make_call
 from coilwork.job import Role, open_job
+from coilwork.masked_selection import broadcast_selections
 from coilwork.numbers import with_numbers
 from coilwork.options import CompileOptions
 from coilwork.rewriting import rewrite_captured
@@ -65,6 +66,7 @@ class Levels:
         # as `coilwork.backend` does; what it leaves to eager is right at every level
         squeezing, assertions = copy_for_squeezed_sizes(gm), Assertions()
         read_indices(gm)
+        broadcast_selections(gm)
         rewrite_captured(gm, example_inputs, self.options)
         compiler = partial(
             compile_with_aot_autograd,

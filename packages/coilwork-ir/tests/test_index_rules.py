@@ -318,3 +318,13 @@ def test_multiples_of_the_divisors_monomial_are_reduced_like_constants() -> None
     assert (c - s0) % (2 * s0) is (c + s0) % (2 * s0)
     assert (c - s0) // (2 * s0) is (c + s0) // (2 * s0) - 1
     assert (2 * s0) % (3 * s0) is 2 * s0
+
+
+def test_a_divisor_that_may_be_0_counts_as_positive() -> None:
+    n = symbol("n", lo=0, hi=7)
+    i, j = symbol("i", extent=3), symbol("j", extent=n)
+    assert (i * n + j) // n is i
+    assert (i * n + j) % n is j
+    assert (i * n) // n is i
+    assert provably_nonneg(lane // n) and provably_nonneg(lane % n)
+    assert provably_lt(lane % n, n)

@@ -229,6 +229,35 @@ def test_a_view_of_a_size_from_data_shares_memory() -> None:
     assert view.data_ptr() == found.data_ptr()
 
 
+@pytest.mark.parametrize("across", [False, True])
+def test_a_view_of_a_size_from_data_that_is_written_through_shares_memory(across: bool) -> None:
+    def function(x: Tensor) -> tuple[Tensor, Tensor]:
+        found = x[x > 0] + 1
+        view = found.unflatten(0, (3, -1))
+        view = view.t() if across else view
+        view.mul_(2)
+        return found, view
+
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        for x in (torch.arange(-2.0, 7.0), torch.full((6,), -1.0)):
+            (found, view), _ = run_compiled(function, x)
+            torch.testing.assert_close((found, view), function(x))
+            assert view.data_ptr() == found.data_ptr()
+
+
+@pytest.mark.parametrize("weights", [False, True])
+def test_a_result_that_is_left_out_is_none(weights: bool) -> None:
+    def function(x: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        attend = torch._native_multi_head_attention
+        return attend(x, x, x, 8, 2, w, b, w[:8], b[:8], need_weights=weights)
+
+    operands = torch.randn(2, 5, 8), torch.randn(24, 8), torch.randn(24)
+    (found, shares), _ = run_compiled(function, *operands)
+    expected, theirs = function(*operands)
+    torch.testing.assert_close(found, expected)
+    assert shares is None if not weights else torch.allclose(shares, theirs)
+
+
 def test_data_dependent_shapes() -> None:
     def function(x: Tensor) -> Tensor:
         return x.nonzero() * 2

@@ -11,6 +11,7 @@ from coilwork_ir.buffers import (
     Argument,
     Buffer,
     DeviceValue,
+    Item,
     ListValue,
     Ref,
     SymbolOutput,
@@ -69,6 +70,10 @@ _FRESH: Final = frozenset(
     f"aten.{name}.default"
     for name in ("mm", "bmm", "addmm", "baddbmm", "addmv", "mv", "convolution", "convolution_backward")
 )
+# Results that are there if an argument is true.
+_LEFT_OUT: Final[Mapping[tuple[str, int], str]] = {
+    ("aten._native_multi_head_attention.default", 1): "need_weights"
+}
 _COLLECTIVES: Final = frozenset({"_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "c10d"})
 
 
@@ -82,7 +87,7 @@ def call_extern(builder: Builder, call: Call, target: Overload, *, effect: bool 
         LoweringError[argument]: an argument cannot be passed (a graph module, a condition on sizes).
     """
     schema = schema_of(target)
-    results = _result_list(call.result)
+    results = _result_list(call)
     out_overload, out_names = _out_variant(target, results, call)
     mutated: list[Mutation] = []
     positional: list[Argument] = []
@@ -206,10 +211,17 @@ def _not_writable(builder: Builder, call: Call, name: str, reason: str) -> Lower
     )
 
 
-def _result_list(result: Any) -> list[Any]:
-    if result is None:
+def _result_list(call: Call) -> list[Any]:
+    if call.result is None:
         return []
-    return list(result) if isinstance(result, list | tuple) else [result]
+    results = list(call.result) if isinstance(call.result, list | tuple) else [call.result]
+    return [None if _is_left_out(call, number) else one for number, one in enumerate(results)]
+
+
+def _is_left_out(call: Call, number: int) -> bool:
+    """Whether the kernel makes no tensor of result `number`, which is None then. Torch's meta function says an empty one."""
+    flag = _LEFT_OUT.get((call.target, number))
+    return flag is not None and call.arguments[flag] is False
 
 
 def _out_variant(target: Overload, results: list[Any], call: Call) -> tuple[str, tuple[str, ...]]:
@@ -245,6 +257,9 @@ def _argument(
                 strides = builder.sizes.exprs(fake.stride())
             placed = builder.placed(value, strides)
             return Ref(placed.buffer.name), [placed.buffer]
+        case NumberValue(number):
+            held = builder.stored(number).buffer
+            return Item(held.name), [held]
         case tuple():
             fakes = fake if isinstance(fake, list | tuple) else [None] * len(value)
             pairs = [
@@ -264,9 +279,7 @@ def _argument(
 
 
 def _no_argument(builder: Builder, value: object, call: Call) -> LoweringError:
-    what = {NumberValue: "a number known at run time only", Relation: "a condition on sizes"}.get(
-        type(value), f"a {type(value).__name__}"
-    )
+    what = "a condition on sizes" if isinstance(value, Relation) else f"a {type(value).__name__}"
     return LoweringError(
         "argument",
         f"{call.target} has no lowering for these arguments, and {what} cannot be passed to its ATen kernel",

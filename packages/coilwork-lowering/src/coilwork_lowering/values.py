@@ -7,7 +7,7 @@ and 0 for dimensions of exactly one, whose coordinate is known.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -15,7 +15,17 @@ import torch
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, as_int, coefficients, maximum, substitute, symbol
+from coilwork_ir.index import (
+    Expr,
+    as_expr,
+    as_int,
+    coefficients,
+    maximum,
+    product,
+    substitute,
+    symbol,
+    total,
+)
 from coilwork_ir.scalar import Scalar
 
 Shape: TypeAlias = tuple[Expr, ...]
@@ -103,9 +113,11 @@ def layout_of(value: TensorValue) -> Layout | None:
 
     Dimensions of one element get the stride that a row-major tensor would have there.
     """
-    flat = value.buffer.offset_of(value.index)
     moving = [d for d in dims(value.shape) if not d.is_const]
-    affine = coefficients(flat, moving)
+    affine = coefficients(value.buffer.offset_of(value.index), moving)
+    if affine is None:
+        steps = _of_elements(value.buffer.shape, value.buffer.strides)
+        affine = coefficients(total(i * s for i, s in zip(value.index, steps, strict=True)), moving)
     if affine is None:
         return None
     found = dict(zip(moving, affine[0], strict=True))
@@ -128,10 +140,11 @@ def same_strides(shape: Shape, a: Sequence[Expr], b: Sequence[Expr]) -> bool:
 
 def _of_elements(shape: Shape, strides: Sequence[Expr]) -> list[Expr]:
     """`strides` if there are elements: torch takes sizes from data for 1 at least when it lays out rows, which then they are."""
-    products, steps = as_expr(1), as_expr(1)
-    found = list(strides)
-    for k in reversed(range(len(shape))):
-        if found[k] == steps:
-            found[k] = products
-        products, steps = products * shape[k], steps * maximum(shape[k], 1)
-    return found
+    sizes = {maximum(size, 1): size for size in shape}
+    return [stride if as_int(stride) is not None else _rebuilt(stride, sizes) for stride in strides]
+
+
+def _rebuilt(stride: Expr, factors: Mapping[Expr, Expr]) -> Expr:
+    """`stride` with other factors for some of its terms'."""
+    terms = (product([c, *(factors.get(atom, atom) for atom in atoms)]) for c, atoms in stride.terms)
+    return total(terms) + stride.constant

@@ -13,6 +13,7 @@ from coilwork.collector import collector_paused
 from coilwork.compile_graph import compile_graph
 from coilwork.job import DECIDED, Role
 from coilwork.layout import layout_options
+from coilwork.masked_selection import broadcast_selections
 from coilwork.modes import announce_mode
 from coilwork.nested_inputs import flattened, has_nested_inputs
 from coilwork.nested_regions import put_in_place
@@ -74,6 +75,7 @@ def compile_dynamo_graph(
     squeezing, assertions = copy_for_squeezed_sizes(gm), Assertions()
     put_in_place(gm)
     read_indices(gm)
+    broadcast_selections(gm)
     guards: list[AddedGuard] = []
     log = list(rewrite_captured(gm, example_inputs, options))
     compiler = partial(

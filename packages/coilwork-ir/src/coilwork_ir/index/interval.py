@@ -112,8 +112,10 @@ def _floordiv_limits(num: Expr, den: Expr) -> tuple[Bound, Bound]:
         d = den._constant
         return None if lo is None else lo // d, None if hi is None else hi // d
     dlo, dhi = limits(den)
-    if dlo is None or dlo <= 0:
+    if dlo is None or dlo < 0:
         return None, None
+    # divided by 0 there is no value
+    dlo, dhi = max(dlo, 1), None if dhi is None else max(dhi, 1)
     # The divisor is positive: |quotient| shrinks as it grows. -1 is the limit for a negative dividend.
     if lo is None:
         low = None
@@ -133,8 +135,8 @@ def _floordiv_limits(num: Expr, den: Expr) -> tuple[Bound, Bound]:
 def _mod_limits(num: Expr, den: Expr) -> tuple[Bound, Bound]:
     lo, hi = limits(num)
     dlo, dhi = limits(den)
-    if dlo is not None and dlo > 0:
-        high = None if dhi is None else dhi - 1
+    if dlo is not None and dlo >= 0:
+        high = None if dhi is None else max(dhi - 1, 0)
         if lo is not None and lo >= 0 and hi is not None and (high is None or hi < high):
             high = hi
         return 0, high

@@ -286,7 +286,7 @@ def _upper(atom: Expr) -> Expr | None:
         extent = atom._data[3]
         return atom if extent is None else add_int(extent, -1)
     num, den = atom._args if atom._tag in (FLOORDIV, MOD) else (ZERO, ZERO)
-    if atom._tag == MOD and provably_positive(den):
+    if atom._tag == MOD and provably_nonneg(den):
         return add_int(den, -1)
     if atom._tag == FLOORDIV and den._tag == CONST:
         top = _upper_of_sum(num)

@@ -1,6 +1,7 @@
 """Floor division and modulo by a divisor that is not a constant.
 
-Nothing but the trivial is rewritten unless the divisor is provably positive (or negative: then both signs flip).
+Nothing but the trivial is rewritten unless the divisor is provably not negative (or is: then both signs flip). A divisor
+that may be 0, as a size that data decides, counts as positive: divided by 0 there is no value that has to be kept.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from coilwork_ir.index.expression import (
     make_sum,
 )
 from coilwork_ir.index.interval import limits
-from coilwork_ir.index.proofs import provably_lt, provably_nonneg, provably_positive
+from coilwork_ir.index.proofs import provably_lt, provably_nonneg
 from coilwork_ir.index.ring import (
     accumulate,
     add,
@@ -34,7 +35,7 @@ from coilwork_ir.index.ring import (
 
 def floordiv_symbolic(a: Expr, b: Expr) -> Expr:
     """`a // b` for a divisor with symbols."""
-    if not provably_positive(b):
+    if not provably_nonneg(b):
         hi = limits(b)[1]
         if hi is not None and hi < 0:
             return RULES.floordiv(scale(a, -1), scale(b, -1))
@@ -58,7 +59,7 @@ def floordiv_symbolic(a: Expr, b: Expr) -> Expr:
 
 def mod_symbolic(a: Expr, b: Expr) -> Expr:
     """`a % b` for a divisor with symbols."""
-    if not provably_positive(b):
+    if not provably_nonneg(b):
         hi = limits(b)[1]
         if hi is not None and hi < 0:
             return scale(RULES.mod(scale(a, -1), scale(b, -1)), -1)
@@ -165,7 +166,7 @@ def _common_factor(a: Expr, b: Expr) -> tuple[Expr, Expr, Expr, Expr] | None:
         if not _may_split(a, atom):
             continue
         everywhere = len(b._monos) == 1 or all(atom in atoms_of(m) for m in b._monos)
-        if everywhere and provably_positive(atom):
+        if everywhere and provably_nonneg(atom):
             found = _split_by(a, b, atom, 1)
             if found is not None:
                 return found
@@ -208,11 +209,11 @@ def _split_by(a: Expr, b: Expr, atom: Expr, content: int) -> tuple[Expr, Expr, E
 
 def _flatten(a: Expr, b: Expr) -> Expr | None:
     """`(x//c) // b` is `x // (c*b)`; `(x % (b*c)) // b` is `(x//b) % c`; b and c positive."""
-    if a._tag == FLOORDIV and provably_positive(a._args[1]):
+    if a._tag == FLOORDIV and provably_nonneg(a._args[1]):
         return RULES.floordiv(a._args[0], multiply(a._args[1], b))
     if a._tag == MOD:
         c = exact_quotient(a._args[1], b)
-        if c is not None and provably_positive(c):
+        if c is not None and provably_nonneg(c):
             return RULES.mod(RULES.floordiv(a._args[0], b), c)
     return None
 

@@ -1,0 +1,48 @@
+"""Elements chosen by a mask of another shape: broadcast before, and as in eager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from coilwork.masked_selection import broadcast_selections
+
+FORMS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "function": torch.masked_select,
+    "method": lambda x, mask: x.masked_select(mask),
+    "by name": lambda x, mask: torch.masked_select(mask=mask, input=x),
+}
+OPERANDS: dict[str, tuple[Tensor, Tensor]] = {
+    "a row by a matrix": (torch.arange(4.0), torch.arange(20).view(5, 4) % 7 > 0),
+    "a matrix by a row": (torch.arange(20.0).view(4, 5).t(), torch.arange(4) > 1),
+    "a column by a row": (torch.arange(5.0)[:, None], torch.arange(4)[None] > 1),
+    "alike": (torch.arange(4.0), torch.arange(4) > 1),
+}
+
+
+class Broadcasting:
+    """A back end that does nothing else, and counts broadcasts."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        broadcast_selections(gm)
+        gm.graph.lint()
+        self.count = sum(node.target is torch.broadcast_tensors for node in gm.graph.nodes)
+        call: Callable[..., Any] = gm.forward
+        return call
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("shapes", OPERANDS)
+def test_as_eager(form: str, shapes: str) -> None:
+    backend = Broadcasting()
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        found = torch.compile(FORMS[form], backend=backend, dynamic=True)(*OPERANDS[shapes])
+    torch.testing.assert_close(found, FORMS[form](*OPERANDS[shapes]))
+    assert backend.count == (shapes != "alike")
