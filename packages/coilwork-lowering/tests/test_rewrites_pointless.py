@@ -107,3 +107,11 @@ def test_chains_go_at_once() -> None:
 def test_a_value_of_the_graph_may_be_returned_for_its_copy() -> None:
     made = check_same(lambda x: torch.sin(x) * 1, (SPECIAL,), POINTLESS)
     assert made.calls() == ["aten.sin.default"]
+
+
+def test_a_copy_of_a_conjugate_is_kept_where_its_memory_is_read() -> None:
+    z = torch.randn(2, 3, dtype=torch.complex64)
+    made = check_same(lambda z: torch.view_as_real(z.conj().clone().unsqueeze(0)) * 2, (z,), POINTLESS)
+    assert made.names == ()
+    made = rewritten(lambda z: torch.exp(z.conj().clone()), (z,), POINTLESS)
+    assert made.names == ("clone",)

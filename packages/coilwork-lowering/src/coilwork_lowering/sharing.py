@@ -40,6 +40,15 @@ def owner_of(node: fx.Node) -> fx.Node:
     return node
 
 
+def is_sole_view(node: fx.Node) -> bool:
+    """Whether nobody reaches the memory of `node` but through it: it has memory of its own, or views a call's that has no other reader."""
+    while (source := viewed_by(node)) is not None:
+        if len(source.users) > 1 or source.op != "call_function":
+            return False
+        node = source
+    return True
+
+
 def viewed_by(node: fx.Node) -> fx.Node | None:
     """The operand whose memory the result of `node` is in; `None` if it has its own."""
     if node.op != "call_function":

@@ -328,12 +328,16 @@ def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], values: tuple[
     return mapped
 
 
+def overwrites_nothing(target: object) -> bool:
+    """True of an operator that overwrites no operand."""
+    return isinstance(target, OpOverload) and not target._schema.is_mutable
+
+
 def shares_nothing(target: object) -> bool:
     """True of an operator that overwrites no operand and whose results have memory of their own."""
-    if not isinstance(target, OpOverload):
+    if not isinstance(target, OpOverload) or not overwrites_nothing(target):
         return False
-    schema = target._schema
-    return not schema.is_mutable and all(result.alias_info is None for result in schema.returns)
+    return all(result.alias_info is None for result in target._schema.returns)
 
 
 def overwritten_operands(node: torch.fx.Node) -> tuple[object, ...]:

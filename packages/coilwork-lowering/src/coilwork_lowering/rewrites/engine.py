@@ -18,7 +18,7 @@ from coilwork_lowering.rewrites.pattern import names_in
 from coilwork_lowering.rewrites.replace import replaced
 from coilwork_lowering.rewrites.rewrite import Fired, Rewrite
 from coilwork_lowering.rewrites.vocabulary import AtenVocabulary, Vocabulary
-from coilwork_lowering.sharing import Memory, escapes, may_share, memory_of, owner_of
+from coilwork_lowering.sharing import Memory, escapes, is_sole_view, may_share, memory_of, owner_of
 from coilwork_lowering.torch_compat import mode_among
 
 MOST_ROUNDS: Final = 4
@@ -193,7 +193,7 @@ def _fits(old: fx.Node, new: fx.Node, made: Sequence[fx.Node], rewrite: Rewrite,
         return True
     if owner_of(new) not in made:
         return may_share(old, new, place.memory)
-    return owner_of(old) is old or not (owner_of(old) in place.memory.written or escapes(old))
+    return is_sole_view(old) or not (owner_of(old) in place.memory.written or escapes(old))
 
 
 def _erase(match: Match, items: Sequence[fx.Node]) -> None:

@@ -12,6 +12,7 @@ from coilwork_lowering.rewrites.condition import Condition, equals, like_result
 from coilwork_lowering.rewrites.match import Match
 from coilwork_lowering.rewrites.pattern import Pattern, call, either, tensor, value
 from coilwork_lowering.rewrites.rewrite import Rewrite
+from coilwork_lowering.sharing import viewed_by
 from coilwork_lowering.simplify import is_lossless
 
 aten = torch.ops.aten
@@ -38,6 +39,13 @@ def _drops_nothing(match: Match) -> bool:
 def _widens(match: Match) -> bool:
     narrow, wide = match.value("x").dtype, match.captures["wide"]
     return is_lossless(dtype_of(narrow), dtype_of(wide))
+
+
+def _sign_is_kept(match: Match) -> bool:
+    """Whether the operand is no conjugate or negative view, which memory does not hold; or nobody views the copy, to read its memory."""
+    operand, copy = match.value("x"), match.result
+    alike = (operand.is_conj(), operand.is_neg()) == (copy.is_conj(), copy.is_neg())
+    return alike or all(viewed_by(user) is None for user in match.root.users)
 
 
 # Views that step through all of their operand's memory or part of it from the same start: such a view that has the shape
@@ -129,7 +137,7 @@ CLONE: Final = Rewrite(
     doc="A copy with the strides of its operand that nobody writes into or returns.",
     pattern=call("aten.clone.default", self=_X, memory_format=value("memory_format")),
     replacement=_x,
-    conditions=(_LIKE,),
+    conditions=(Condition(name="nobody views a conjugate", holds=_sign_is_kept), _LIKE),
 )
 
 SAME_VIEW: Final = Rewrite(

@@ -8,12 +8,20 @@ from typing import Final
 from coilwork_lowering.options import RewriteOptions
 from coilwork_lowering.rewrites.attention import ATTENTIONS
 from coilwork_lowering.rewrites.batch_norm import FOLDING
+from coilwork_lowering.rewrites.complex_parts import COMPLEX_PARTS
 from coilwork_lowering.rewrites.joining import JOINING
 from coilwork_lowering.rewrites.pointless import POINTLESS
 from coilwork_lowering.rewrites.products import PRODUCTS
 from coilwork_lowering.rewrites.rewrite import Level, Rewrite
 
-REWRITES: Final[tuple[Rewrite, ...]] = (*ATTENTIONS, *FOLDING, *POINTLESS, *JOINING, *PRODUCTS)
+REWRITES: Final[tuple[Rewrite, ...]] = (
+    *ATTENTIONS,
+    *FOLDING,
+    *POINTLESS,
+    *JOINING,
+    *PRODUCTS,
+    *COMPLEX_PARTS,
+)
 
 
 def chosen(level: Level, options: RewriteOptions, own: Iterable[Rewrite] = ()) -> tuple[Rewrite, ...]:
