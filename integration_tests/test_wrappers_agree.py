@@ -155,6 +155,10 @@ def recurrent() -> Callable[[Tensor], Tensor]:
     return run
 
 
+def scaled_by_data(x: Tensor, y: Tensor) -> Tensor:
+    return torch.histc(x, 6, -y.item(), 2 * y.item()) + 1
+
+
 def literal() -> Callable[[Tensor], Tensor]:
     table = torch.tensor([1.0, 2.0, 3.0])
     return lambda x: x * table + torch.tensor([4.0, 5.0, 6.0])
@@ -226,6 +230,12 @@ CASES: Sequence[Case] = (
         dynamic=(0,),
     ),
     Case(name="sizes from data", make=lambda: selected, calls=[lambda: ((normal(8, 8) > 0).float(),)]),
+    Case(
+        name="numbers from data for operators",
+        make=lambda: scaled_by_data,
+        calls=[lambda: (normal(20), torch.tensor(1.5)), lambda: (normal(20), torch.tensor(0.5))],
+        refused=("aten.histc.default",),
+    ),
     Case(name="literals", make=literal, calls=[lambda: (normal(2, 3),)]),
     Case(
         name="training a perceptron",
@@ -262,7 +272,7 @@ def test_levels_agree(case: Case, store: MemoryStore) -> None:
     levels = AllLevels(store=store)
     function = case.make()
     compiled = torch.compile(function, backend=levels)
-    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True, capture_scalar_outputs=True):
         for inputs_of_call in case.calls:
             inputs = inputs_of_call()
             for value in inputs:

@@ -12,6 +12,7 @@ from coilwork_ir.buffers import (
     DeviceValue,
     GraphInput,
     GraphOutput,
+    Item,
     ListValue,
     Ref,
     SymbolOutput,
@@ -150,6 +151,7 @@ class Maker:
         rng = self.rng
         choices: list[Argument] = [
             Ref(self.name("b")),
+            Item(self.name("b")),
             self.size(),
             True,
             False,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coilwork_ir.buffers import Buffer, ListValue, Ref, TorchValue, contiguous_strides, references
+from coilwork_ir.buffers import Buffer, Item, ListValue, Ref, TorchValue, contiguous_strides, references
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_expr, symbol
 
@@ -41,5 +41,5 @@ def test_what_has_no_elements_takes_no_memory() -> None:
 def test_references_of_arguments() -> None:
     nested = ListValue((Ref("a"), ListValue((Ref("b"), None)), 3))
     assert references(nested) == ("a", "b")
-    assert references(Ref("x")) == ("x",)
+    assert references(Ref("x")) == references(Item("x")) == ("x",)
     assert references(TorchValue("strided")) == references("x") == references(N) == ()

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from coilwork_ir.buffers import Buffer, DeviceValue, ListValue, Ref, SymbolOutput, TorchValue
+from coilwork_ir.buffers import Buffer, DeviceValue, Item, ListValue, Ref, SymbolOutput, TorchValue
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, evaluate, fold
 from coilwork_ir.loops import (
@@ -303,6 +303,8 @@ class Evaluator:
             case Ref(name):
                 assert name not in self.dead, f"call with overwritten {name}"
                 return self.memory[name]
+            case Item(name):
+                return self.memory[name].item()
             case ListValue(items):
                 return [self.argument(item) for item in items]
             case Expr():

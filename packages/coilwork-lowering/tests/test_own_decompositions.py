@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._higher_order_ops.out_dtype import out_dtype
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -202,3 +203,34 @@ def test_how_many_values_are_distinct_depends_on_data() -> None:
     (output,) = gm.graph.find_nodes(op="output")
     assert isinstance(output.args[0].meta["val"].shape[0], torch.SymInt)
     assert torch.equal(gm(value), function(value))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda a, b: (aten.mm.default, torch.int32, a, b),
+        lambda a, b: (aten.mul.Tensor, torch.int32, a, b.t()),
+        lambda a, b: (aten.mul.Tensor, torch.int32, a, 2.0),
+        lambda a, b: (aten.mm.default, torch.float32, a.bfloat16() / 7, b.bfloat16() / 3),
+    ],
+    ids=["product of bytes", "bytes", "bytes by a number", "product of bfloat16"],
+)
+def test_out_dtype_computes_in_the_wide_type(make: Callable[..., tuple[Any, ...]]) -> None:
+    a, b = (torch.randint(-128, 127, shape, dtype=torch.int8) for shape in ((5, 6), (6, 5)))
+
+    def function(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return out_dtype(*make(a, b))
+
+    made = make_fx(function, decomposition_table=decompositions())(a, b)
+    assert out_dtype not in {node.target for node in made.graph.nodes}
+    torch.testing.assert_close(made(a, b), function(a, b))
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_reflected_truth_values_are_left_to_aten(rank: int) -> None:
+    operator = getattr(aten, f"reflection_pad{rank}d").default
+    with FakeTensorMode():
+        for dtype in (torch.bool, torch.int64):
+            value = torch.ones([1] + [3] * rank, dtype=dtype)
+            made = make_fx(lambda x: operator(x, [1, 1] * rank), decomposition_table=decompositions())(value)
+            assert (operator in {node.target for node in made.graph.nodes}) == (dtype == torch.bool)

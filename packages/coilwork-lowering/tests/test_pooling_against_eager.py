@@ -286,3 +286,11 @@ def test_means_are_not_divided_by_zero(pool: Callable[..., Tensor]) -> None:
 
     with pytest.raises(RuntimeError, match="divisor must be not zero"):
         assert_as_eager(function, torch.randn(1, 4, 4, 4), extern=True)
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_adaptive_maxima_of_integers_are_refused(rank: int) -> None:
+    function = getattr(functional, f"adaptive_max_pool{rank}d")
+    compiled = torch.compile(lambda x: function(x.argmax(1), 2), backend=Recorder())
+    with pytest.raises(NotImplementedError, match="not implemented for 'Long'"):
+        compiled(torch.randn([2] * (rank + 2)))

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from coilwork_ir.buffers import Argument, DeviceValue, ListValue, Ref, TorchValue
+from coilwork_ir.buffers import Argument, DeviceValue, Item, ListValue, Ref, TorchValue
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import symbol
 from coilwork_wrapper.python.expressions import argument_text, tuple_text
@@ -28,13 +28,14 @@ from coilwork_wrapper.python.expressions import argument_text, tuple_text
         (DType.BF16, torch.bfloat16),
         (TorchValue("channels_last"), torch.channels_last),
         (DeviceValue("cuda:1"), torch.device("cuda:1")),
+        (Item("t"), 2.5),
         (ListValue((Ref("x"), 2 * symbol("s0"), None)), ["X", 6, None]),
     ],
     ids=str,
 )
 def test_arguments(argument: Argument, value: object) -> None:
     text = argument_text(argument, str.upper, repr)
-    assert eval(text, {"torch": torch, "X": "X", "s0": 3}) == value
+    assert eval(text, {"torch": torch, "X": "X", "T": torch.tensor(2.5), "s0": 3}) == value
 
 
 def test_nan() -> None:

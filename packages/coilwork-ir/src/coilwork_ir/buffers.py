@@ -78,6 +78,13 @@ class Ref:
 
 
 @dataclass(frozen=True, slots=True)
+class Item:
+    """The number that a buffer of one element holds when the call is made, for an operator that takes no tensor there."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class TorchValue:
     """A torch constant that is not a number, by attribute: `TorchValue("strided")`, `TorchValue("channels_last")`."""
 
@@ -99,7 +106,19 @@ class ListValue:
 
 
 Argument: TypeAlias = (
-    Ref | Expr | bool | int | float | complex | str | DType | TorchValue | DeviceValue | ListValue | None
+    Ref
+    | Item
+    | Expr
+    | bool
+    | int
+    | float
+    | complex
+    | str
+    | DType
+    | TorchValue
+    | DeviceValue
+    | ListValue
+    | None
 )
 
 
@@ -120,7 +139,7 @@ GraphOutput: TypeAlias = Ref | Expr | None
 def references(argument: Argument) -> tuple[str, ...]:
     """Names of the buffers that `argument` mentions, in order."""
     match argument:
-        case Ref(name):
+        case Ref(name) | Item(name):
             return (name,)
         case ListValue(items):
             return tuple(name for item in items for name in references(item))

@@ -11,6 +11,7 @@ from coilwork_ir.buffers import (
     Argument,
     Buffer,
     DeviceValue,
+    Item,
     ListValue,
     Ref,
     SymbolOutput,
@@ -256,6 +257,9 @@ def _argument(
                 strides = builder.sizes.exprs(fake.stride())
             placed = builder.placed(value, strides)
             return Ref(placed.buffer.name), [placed.buffer]
+        case NumberValue(number):
+            held = builder.stored(number).buffer
+            return Item(held.name), [held]
         case tuple():
             fakes = fake if isinstance(fake, list | tuple) else [None] * len(value)
             pairs = [
@@ -275,9 +279,7 @@ def _argument(
 
 
 def _no_argument(builder: Builder, value: object, call: Call) -> LoweringError:
-    what = {NumberValue: "a number known at run time only", Relation: "a condition on sizes"}.get(
-        type(value), f"a {type(value).__name__}"
-    )
+    what = "a condition on sizes" if isinstance(value, Relation) else f"a {type(value).__name__}"
     return LoweringError(
         "argument",
         f"{call.target} has no lowering for these arguments, and {what} cannot be passed to its ATen kernel",

@@ -133,6 +133,7 @@ class _Lowering:
             origin = origin_of(node)
             self.builder.origins = (origin,)
             self.builder.hint = node.name
+            self.require_strides(node)
             match node.op:
                 case "placeholder":
                     self.values[node] = self.entries.input(node)
@@ -193,6 +194,15 @@ class _Lowering:
             f"{operator_name(node)} has no lowering",
             reason="higher-order operators and Python functions cannot be called from the compiled program",
         )
+
+    def require_strides(self, node: torch.fx.Node) -> None:
+        """Every tensor of a program lies in memory with strides."""
+        result = node.meta.get("val")
+        for fake in result if isinstance(result, list | tuple) else (result,):
+            if isinstance(fake, torch.Tensor) and fake.layout != torch.strided:
+                raise self.refuse(
+                    node, "layout", f"{node.name} is a tensor of layout {fake.layout}, without strides"
+                )
 
     def moved_away(self, value: Value) -> Value:
         """`value` in memory of its own."""

@@ -18,7 +18,7 @@ from coilwork_lowering.sampling_decompositions import sampling_decompositions
 from coilwork_lowering.scatter_decompositions import scatter_decompositions
 from coilwork_lowering.squeezed_sizes import squeeze_decompositions
 from coilwork_lowering.stride_decompositions import stride_decompositions
-from coilwork_lowering.torch_compat import require, surely
+from coilwork_lowering.torch_compat import out_dtype_meaning, require, surely
 
 _WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _LINSPACE = ("default", "Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
@@ -35,7 +35,10 @@ def own_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Cal
         smooth_l1: _smooth_l1_loss_backward(table[smooth_l1]),
         elu: _elu_backward(table[elu]),
     }
+    numbers = [getattr(aten, f"reflection_pad{k}d").default for k in (1, 2, 3)]
     return {
+        **{one: _of_numbers(table[one]) for one in numbers},
+        **out_dtype_meaning(),
         aten.index_add.default: _index_add(table[aten.index_add.default]),
         aten.log_sigmoid_forward.default: _log_sigmoid(table[aten.log_sigmoid_forward.default]),
         aten.take.default: _take,
@@ -67,6 +70,14 @@ def own_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Cal
         **squeeze_decompositions(),
         **stride_decompositions(table),
     }
+
+
+def _of_numbers(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    def decomposed(value: torch.Tensor, *rest: Any) -> Any:
+        """Eager refuses truth values, in words of its own."""
+        return theirs(value, *rest) if value.dtype != torch.bool else NotImplemented
+
+    return decomposed
 
 
 def _log_sigmoid(theirs: Callable[..., Any]) -> Callable[..., Any]:

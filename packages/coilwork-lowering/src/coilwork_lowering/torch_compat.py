@@ -257,6 +257,13 @@ def dense_meanings() -> dict[Any, Callable[..., Any]]:
     return {flex_attention: sdpa_dense, flex_attention_backward: sdpa_dense_backward, map_impl: map_dense}
 
 
+def out_dtype_meaning() -> dict[Any, Callable[..., Any]]:
+    """The higher-order operator that computes an operator in a wider type, and the function that calls what it stands for."""
+    from torch._higher_order_ops.out_dtype import out_dtype, out_dtype_dense
+
+    return {out_dtype: out_dtype_dense}
+
+
 def traced_call(
     function: Callable[..., Any], values: Sequence[Any], mode: AbstractContextManager[object] | None
 ) -> torch.fx.Graph:
@@ -296,6 +303,13 @@ def surely(condition: bool | torch.SymBool) -> bool:
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 
     return condition if isinstance(condition, bool) else statically_known_true(condition)
+
+
+def is_unequal(condition: object, size: torch.SymInt, number: int) -> bool:
+    """Whether `condition` is written as `size != number`. Adds no guard."""
+    import sympy
+
+    return isinstance(condition, torch.SymBool) and sympy_of(condition) == sympy.Ne(sympy_of(size), number)
 
 
 def is_from_data(size: int | torch.SymInt) -> bool:

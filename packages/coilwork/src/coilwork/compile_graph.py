@@ -13,6 +13,7 @@ import torch
 
 from coilwork.attempts import build_with_retries
 from coilwork.checking.watch import watched, watches
+from coilwork.composed import with_composed
 from coilwork.drive import boxed
 from coilwork.errors import CoilworkError, CoilworkFallbackWarning, CompileError
 from coilwork.exchanged import with_exchanged
@@ -88,8 +89,9 @@ def compile_graph(
                 "graph-failed", f"graph {job.graph_id} cannot be compiled", reason=str(error)
             ) from error
         compiled = _eager(job, error)
-    if job.exchanged:
-        compiled = CompiledGraph(with_exchanged(compiled.call, job.exchanged), compiled.report)
+    if job.exchanged or job.composition is not None:
+        call = with_exchanged(with_composed(compiled.call, job.composition), job.exchanged)
+        compiled = CompiledGraph(call, compiled.report)
     if guards:
         texts = [*_announced(job, guards), *filter(None, [compiled.report.guards])]
         report = replace(compiled.report, guards="\n".join(texts))

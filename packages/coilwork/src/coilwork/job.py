@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 import torch
 
 from coilwork.clock import StageClock
+from coilwork.composed import Composition, returning_parts
 from coilwork.donated import donated_inputs
 from coilwork.exchanged import returning_exchanged
 from coilwork.graph_key import UnkeyableGraphError, graph_key_text
@@ -40,6 +41,7 @@ class Job:
         donated: positions of inputs whose memory is the graph's to overwrite.
         returned: how many of the first outputs the caller gets, rather than the backward graph; `None`: all.
         exchanged: positions of inputs that are set to the last outputs of `gm` after the call.
+        composition: what is made of the last outputs of `gm` after the call, those of `exchanged` being before them.
         layout: what decides the layout of convolutions and products; the graphs of a training step come with it decided.
         rewrites: what rewrites did before, to the captured and the joint graph.
         trace: where stage dumps go.
@@ -57,6 +59,7 @@ class Job:
     donated: tuple[int, ...] = ()
     returned: int | None = None
     exchanged: tuple[int, ...] = ()
+    composition: Composition | None = None
     rewrites: tuple[Fired, ...] = ()
     clock: StageClock = field(default_factory=StageClock)
 
@@ -113,7 +116,9 @@ def open_job(
         gm = returning_views_of_inputs(gm)
     donated = donated_inputs(gm) if role == "backward" else ()
     gm, exchanged = returning_exchanged(gm)
-    returned = returned_outputs() if role == "forward" and not exchanged else None
+    gm, composition = returning_parts(gm)
+    more = exchanged or composition is not None
+    returned = returned_outputs() if role == "forward" and not more else None
     if layout is None:
         layout = layout_options(options) if role == "inference" else DECIDED
     try:
@@ -138,6 +143,7 @@ def open_job(
         donated=donated,
         returned=returned,
         exchanged=exchanged,
+        composition=composition,
         rewrites=rewrites,
     )
 

@@ -328,12 +328,16 @@ def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], values: tuple[
     return mapped
 
 
+def overwrites_nothing(target: object) -> bool:
+    """True of an operator that overwrites no operand."""
+    return isinstance(target, OpOverload) and not target._schema.is_mutable
+
+
 def shares_nothing(target: object) -> bool:
     """True of an operator that overwrites no operand and whose results have memory of their own."""
-    if not isinstance(target, OpOverload):
+    if not isinstance(target, OpOverload) or not overwrites_nothing(target):
         return False
-    schema = target._schema
-    return not schema.is_mutable and all(result.alias_info is None for result in schema.returns)
+    return all(result.alias_info is None for result in target._schema.returns)
 
 
 def overwritten_operands(node: torch.fx.Node) -> tuple[object, ...]:
@@ -354,8 +358,9 @@ def draws_numbers(target: object) -> bool:
 
 
 def has_sizes_from_data(captured: torch.fx.GraphModule) -> bool:
-    """Whether a tensor in Dynamo's graph has a size that depends on values which only run time knows."""
-    values = [node.meta.get("example_value") for node in captured.graph.nodes]
+    """Whether a tensor in Dynamo's graph, or in one nested in it, has a size that depends on values which only run time knows."""
+    parts = [part for part in captured.modules() if isinstance(part, torch.fx.GraphModule)]
+    values = [node.meta.get("example_value") for part in parts for node in part.graph.nodes]
     sizes: list[Any] = [size for value in values if isinstance(value, torch.Tensor) for size in value.shape]
     return any(isinstance(size, torch.SymInt) and bool(free_unbacked_symbols(size)) for size in sizes)
 

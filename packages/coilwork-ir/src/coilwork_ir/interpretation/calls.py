@@ -11,6 +11,7 @@ from coilwork_ir.buffers import (
     Argument,
     Buffer,
     DeviceValue,
+    Item,
     ListValue,
     Ref,
     SymbolOutput,
@@ -49,6 +50,8 @@ def argument_value(argument: Argument, memory: Memory) -> object:
     match argument:
         case Ref(name):
             return memory.tensors[name]
+        case Item(name):
+            return memory.tensors[name].item()
         case Expr():
             return memory.size(argument)
         case DType():

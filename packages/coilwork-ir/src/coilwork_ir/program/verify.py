@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from coilwork_ir.buffers import Argument, Buffer, GraphInput, ListValue, Ref, SymbolOutput
+from coilwork_ir.buffers import Argument, Buffer, GraphInput, Item, ListValue, Ref, SymbolOutput
 from coilwork_ir.index import Expr, as_int, provably_lt
 from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.kernels.verify import verify_kernel
@@ -171,7 +171,7 @@ class _Checker:
 
     def _argument(self, argument: Argument, place: Place) -> None:
         match argument:
-            case Ref(name):
+            case Ref(name) | Item(name):
                 self._use(name, place)
             case Expr():
                 self._symbols((argument,), place)

@@ -11,6 +11,7 @@ from coilwork_ir.buffers import (
     Buffer,
     DeviceValue,
     GraphOutput,
+    Item,
     ListValue,
     Ref,
     TorchValue,
@@ -165,6 +166,8 @@ def format_argument(value: Argument) -> str:
     match value:
         case Ref(name):
             return f"%{name}"
+        case Item(name):
+            return f"item %{name}"
         case Expr():
             return f"`{format_expr(value)}`"
         case DType():
@@ -215,6 +218,7 @@ def _parse_complex(reader: Reader) -> Argument:
 
 _WORDS: tuple[tuple[str, Callable[[Reader], Argument]], ...] = (
     ("none", lambda reader: None),
+    ("item", lambda reader: Item(parse_ref(reader))),
     ("type", parse_type),
     ("torch", lambda reader: TorchValue(reader.string())),
     ("device", lambda reader: DeviceValue(reader.string())),

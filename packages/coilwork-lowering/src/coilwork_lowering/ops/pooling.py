@@ -233,6 +233,8 @@ def _max(builder: Builder, call: Call) -> Value:
     values, positions = call.result
     if value.dtype.is_bool:
         raise NotLowered("a maximum of truth values")
+    if not value.dtype.is_float and "adaptive" in call.target:
+        raise NotLowered("an adaptive maximum of integers, which eager refuses")
     dims = _dims(call, value.shape, builder.sizes.exprs(values.shape))
     wide = value.dtype.compute
     taps = [d.window for d in dims]

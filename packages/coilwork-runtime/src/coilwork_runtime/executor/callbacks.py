@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from coilwork_runtime.executor.recorded_calls import Argument, RecordedCall, Size, Slot
+from coilwork_runtime.executor.recorded_calls import Argument, Item, RecordedCall, Size, Slot
 
 Callback = Callable[[list[torch.Tensor], list[int]], Any]
 
@@ -49,6 +49,8 @@ class _Writer:
             case Slot():
                 self._tensors += 1
                 return f"tensors[{self._tensors - 1}]"
+            case Item(slot):
+                return f"{self.text(slot)}.item()"
             case Size():
                 self._sizes += 1
                 return f"sizes[{self._sizes - 1}]"

@@ -26,6 +26,13 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
+class Item:
+    """The number that a tensor of the program holds when the call is made."""
+
+    slot: Slot
+
+
+@dataclass(frozen=True, slots=True)
 class Size:
     """An integer that the program computes, in a register."""
 
@@ -33,7 +40,7 @@ class Size:
 
 
 Argument: TypeAlias = Any
-"""`Slot`, `Size`, a list of arguments, or the value itself: `None`, a number, text, or a constant of torch."""
+"""`Slot`, `Item`, `Size`, a list of arguments, or the value itself: `None`, a number, text, or a constant of torch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +63,10 @@ class RecordedCall:
     single: bool
 
     def slots(self) -> Iterator[Slot]:
-        """The tensors among the arguments, in order."""
-        yield from (one for one in self._leaves() if isinstance(one, Slot))
+        """The tensors among the arguments, in order, those whose numbers are read included."""
+        for one in self._leaves():
+            if isinstance(one, Slot | Item):
+                yield one if isinstance(one, Slot) else one.slot
 
     def sizes(self) -> Iterator[Size]:
         """The computed integers among the arguments, in order."""
@@ -138,6 +147,7 @@ def _argument(reader: _Reader) -> Argument:
         lambda: getattr(torch, reader.text()),
         lambda: torch.device(reader.text()),
         lambda: reader.listing(lambda: _argument(reader)),
+        lambda: Item(Slot(reader.u32(), bool(reader.u8()))),
     )
     return readers[reader.u8()]()
 

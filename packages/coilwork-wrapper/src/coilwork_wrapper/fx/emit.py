@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from coilwork_ir.buffers import Argument, Buffer, DeviceValue, ListValue, Ref, SymbolOutput, TorchValue
+from coilwork_ir.buffers import Argument, Buffer, DeviceValue, Item, ListValue, Ref, SymbolOutput, TorchValue
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_int, fold
@@ -169,6 +169,8 @@ class _Emitter:
         match value:
             case Ref(name):
                 return self.values[name]
+            case Item(name):
+                return self.graph.call_method("item", (self.values[name],))
             case Expr():
                 return self._size(value)
             case DType():

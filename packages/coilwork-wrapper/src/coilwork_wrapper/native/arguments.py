@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from coilwork_ir.buffers import Argument, DeviceValue, ListValue, Ref, TorchValue
+from coilwork_ir.buffers import Argument, DeviceValue, Item, ListValue, Ref, TorchValue
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_int
@@ -25,6 +25,8 @@ def argument_bytes(
             return u8(Tag.NONE)
         case Ref(name):
             return u8(Tag.REF) + ref(name)
+        case Item(name):
+            return u8(Tag.ITEM) + ref(name)
         case Expr():
             known = as_int(value)
             return u8(Tag.SIZE) + u32(register(value)) if known is None else _integer(known)

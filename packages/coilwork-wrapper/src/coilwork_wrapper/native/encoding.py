@@ -152,6 +152,8 @@ class Tag(IntEnum):
     """text"""
     LIST = 11
     """list of argument"""
+    ITEM = 12
+    """slot, u8 is of floating point: the number that it holds"""
 
 
 class Strings:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from coilwork_ir.buffers import Argument, DeviceValue, ListValue, Ref, TorchValue
+from coilwork_ir.buffers import Argument, DeviceValue, Item, ListValue, Ref, TorchValue
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, format_expr, substitute, symbol
 
@@ -37,6 +37,8 @@ def argument_text(value: Argument, name_of: Callable[[str], str], index: Callabl
     match value:
         case Ref(name):
             return name_of(name)
+        case Item(name):
+            return f"{name_of(name)}.item()"
         case Expr():
             return index(value)
         case DType():

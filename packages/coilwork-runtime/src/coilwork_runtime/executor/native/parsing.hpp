@@ -235,7 +235,7 @@ class PartParser {
 
 static void skip_argument(Reader& in) {
   const uint8_t tag = in.u8();
-  static const uint8_t bytes[] = {0, 5, 4, 8, 1, 8, 16, 4, 4, 4, 4};
+  static const uint8_t bytes[] = {0, 5, 4, 8, 1, 8, 16, 4, 4, 4, 4, 0, 5};
   if (tag == 11) {
     for (uint32_t left = in.count(); left; --left) skip_argument(in);
   } else if (tag < sizeof bytes) {
