@@ -21,6 +21,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "a difference": lambda x: x.new_ones(x.shape[0] - torch.sym_int(x.shape[0] * 0.29)),
     "returned": lambda x: (x + 1, torch.sym_int(x.shape[0] * 0.29)),
     "a call of ATen": lambda x: torch.ops.aten.rand_like(x.new_ones(torch.sym_int(x.shape[0] / 0.7))) * 0,
+    "a power": lambda x: x.new_ones(2 ** (x.shape[0] // 25)) + 2 ** (x.shape[0] // 25),
     "nested": lambda x: x.new_ones(torch.sym_int(torch.sym_int(x.shape[0] * 0.7) * 0.29)),
 }
 

@@ -26,8 +26,16 @@ _ROUNDING: Final[Mapping[str, str]] = MappingProxyType(
         "RoundToInt": "round",
     }
 )
+_POWER: Final = "PowByNatural"
 _BINARY: Final[Mapping[str, str]] = MappingProxyType(
-    {"IntTrueDiv": "div", "FloatTrueDiv": "div", "FloatPow": "pow", "Max": "maximum", "Min": "minimum"}
+    {
+        "IntTrueDiv": "div",
+        "FloatTrueDiv": "div",
+        "FloatPow": "pow",
+        _POWER: "pow",
+        "Max": "maximum",
+        "Min": "minimum",
+    }
 )
 _UNARY: Final[Mapping[str, str]] = MappingProxyType(
     {"OpaqueUnaryFn_sqrt": "sqrt", "OpaqueUnaryFn_log2": "log2", "OpaqueUnaryFn_exp": "exp"}
@@ -37,8 +45,8 @@ Integer = Callable[["sympy.Basic"], Expr | None]
 
 
 def is_rounded(expression: sympy.Basic) -> bool:
-    """Whether `expression` is a number rounded to an integer."""
-    return type(expression).__name__ in _ROUNDING
+    """Whether `expression` is a number rounded to an integer, or an integer to the power of one."""
+    return type(expression).__name__ in (*_ROUNDING, _POWER)
 
 
 def rounded(expression: sympy.Basic, integer: Integer, floats: Mapping[sympy.Basic, Scalar]) -> Scalar:
@@ -50,8 +58,9 @@ def rounded(expression: sympy.Basic, integer: Integer, floats: Mapping[sympy.Bas
     Raises:
         ValueError: a function that has no row in the op table.
     """
-    name = _ROUNDING[type(expression).__name__]
-    return cast(op(name, _number(expression.args[0], integer, floats)), DType.I64)
+    name = type(expression).__name__
+    number = _number(expression if name == _POWER else expression.args[0], integer, floats)
+    return cast(op(_ROUNDING.get(name, "round"), number), DType.I64)
 
 
 def _number(expression: sympy.Basic, integer: Integer, floats: Mapping[sympy.Basic, Scalar]) -> Scalar:
