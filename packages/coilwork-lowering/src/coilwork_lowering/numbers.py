@@ -39,6 +39,14 @@ _INTEGER: Final[Mapping[Any, Callable[[Expr, Expr], Expr]]] = MappingProxyType(
         torch.sym_min: minimum,
     }
 )
+DIVISIONS: Final[Mapping[Any, str]] = MappingProxyType(
+    {
+        operator.floordiv: "integer division or modulo by zero",
+        operator.mod: "integer modulo by zero",
+        operator.truediv: "division by zero",
+    }
+)
+"""Functions that Python refuses to compute where the second operand is 0, and what it says."""
 _FLOAT: Final[Mapping[Any, str]] = MappingProxyType(
     {
         operator.add: "add",
