@@ -189,3 +189,15 @@ def test_what_data_decides_is_not_divided_by_zero(name: str, wrapper: str) -> No
     for call in (compiled, function):
         with pytest.raises(ZeroDivisionError, match="by zero"):
             call(x, torch.tensor([0, 5]))
+
+
+def test_integers_from_data() -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        n = y.sum().item()
+        mixed = ((n & 12) | 3) ^ 5
+        return x * abs(n) + (n << 3) - (n >> 1), x + mixed, x.new_ones(abs(n) + (mixed & 7)).cumsum(0)
+
+    compiled = torch.compile(function, backend=backend)
+    for numbers in ([2, 5], [-13, 1], [0, 0], [99, 128]):
+        x, y = torch.randn(3), torch.tensor(numbers)
+        torch.testing.assert_close(compiled(x, y), function(x, y))
