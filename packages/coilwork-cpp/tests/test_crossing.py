@@ -1,4 +1,4 @@
-"""Reductions over two ranges of which some reads are contiguous along one, and some along the other."""
+"""Reductions of which some reads are contiguous along one range, and some along another."""
 
 from __future__ import annotations
 
@@ -188,3 +188,55 @@ def test_positions_keep_their_order(load_kernel: Callable) -> None:
     found = torch.empty(9, dtype=torch.int64)
     load_kernel(kernel)(last, first, found)
     assert found.tolist() == [3 * 16 + 9] * 9
+
+
+def transposed_sums(rows: Expr | int, columns: Expr | int, second: DType = F32) -> Kernel:
+    """Sums and maxima, for each column `x`, of `in0[x, r] + in1[r, x]`."""
+    x, r = symbol("x0", extent=columns), symbol("r0", extent=rows)
+    across = cast(load("in0", [x * rows + r], second), F32)
+    total = op("add", across, load("in1", [r * columns + x], F32))
+    results = (reduce("sum", [total], [r]), reduce("max", [total], [r]))
+    span = as_expr(rows) * columns
+    return Kernel(
+        name="transposed_sums",
+        ranges=(Range(symbol=x, kind="parallel", tile="x"), Range(symbol=r, kind="reduction", tile="r")),
+        args=(
+            TensorArg(name="in0", dtype=second, role="in", span=span),
+            TensorArg(name="in1", dtype=F32, role="in", span=span),
+            *(TensorArg(name=f"out{k}", dtype=F32, role="out", span=as_expr(columns)) for k in range(2)),
+        ),
+        sizes=tuple(e for e in (rows, columns) if isinstance(e, Expr)),
+        stores=tuple(Store(buffer=f"out{k}", index=x, value=v) for k, v in enumerate(results)),
+    )
+
+
+@pytest.mark.parametrize("second", [F32, BF16, BOOL])
+@pytest.mark.parametrize("rows, columns", [(2048, 256), (100, 70), (16, 16), (65, 1000)])
+def test_columns_copy_what_lies_along_their_rows(
+    load_kernel: Callable, threads: Callable, torch_dtype: Callable, rows: int, columns: int, second: DType
+) -> None:
+    kernel = transposed_sums(rows, columns, second)
+    assert "tile_0[" in CppCodegen().emit(kernel, target("x86-64-avx512"), {}).text
+    run = load_kernel(kernel)
+    a, b = (torch.randn(columns, rows) * 2).to(torch_dtype(second)), torch.randn(rows, columns)
+    sums, tops = torch.empty(columns), torch.empty(columns)
+
+    def compute() -> list[torch.Tensor]:
+        run(a, b, sums, tops)
+        return [sums, tops]
+
+    threads(compute)
+    total = a.t().float() + b
+    torch.testing.assert_close(sums.double(), total.double().sum(0), rtol=1e-5, atol=1e-4)
+    assert torch.equal(tops, total.amax(0))
+
+
+def test_columns_of_any_length_copy_too(load_kernel: Callable) -> None:
+    rows, columns = symbol("n0", lo=0), symbol("n1", lo=0)
+    run = load_kernel(transposed_sums(rows, columns))
+    for n, m in ((1, 1), (5, 300), (300, 5), (64, 128), (129, 257)):
+        a, b = torch.randn(m, n), torch.randn(n, m)
+        sums, tops = torch.empty(m), torch.empty(m)
+        run(a, b, sums, tops, n, m)
+        torch.testing.assert_close(sums, (a.t() + b).sum(0), rtol=1e-5, atol=1e-4)
+        assert torch.equal(tops, (a.t() + b).amax(0))

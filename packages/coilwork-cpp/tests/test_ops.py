@@ -164,6 +164,43 @@ def test_float_ops(load_kernel: Callable, torch_dtype: Callable, dtype: DType) -
         )
 
 
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F64])
+def test_remainders_of_numbers_far_apart_are_exact(
+    load_kernel: Callable, torch_dtype: Callable, dtype: DType
+) -> None:
+    kernel = elementwise("remainders", (dtype,) * 2, lambda v: [op("fmod", *v), op("mod", *v)])
+    kind = torch_dtype(dtype)
+    word = torch.int32 if dtype is DType.F32 else torch.int64
+    generator = torch.Generator().manual_seed(3)
+    info = torch.iinfo(word)
+    # all that a word of bits can be: quotients of up to 2^277 and 2^2097, infinities, NaN, subnormal numbers
+    a, b = (
+        torch.randint(info.min, info.max, (20_000,), generator=generator, dtype=word).view(kind) for _ in "ab"
+    )
+    outputs = [torch.empty(len(a), dtype=kind) for _ in range(2)]
+    load_kernel(kernel)(a, b, *outputs, len(a))
+    wanted: list[list[float]] = [[], []]
+    for x, y in zip(a.tolist(), b.tolist(), strict=True):
+        defined = math.isfinite(x) and y == y and y != 0
+        rest = math.fmod(x, y) if defined else math.nan
+        wanted[0].append(rest)
+        wanted[1].append(rest + y if rest != 0 and (rest < 0) != (y < 0) else rest)
+    for got, want in zip(outputs, wanted, strict=True):
+        torch.testing.assert_close(got, torch.tensor(want, dtype=kind), rtol=0, atol=0, equal_nan=True)
+
+
+def test_lgamma_near_its_zeros_and_poles(load_kernel: Callable) -> None:
+    kernel = elementwise("zeros", (DType.F32,), lambda v: [op("lgamma", v[0])])
+    near = torch.linspace(-1e-5, 1e-5, 1001)
+    poles = torch.tensor([0.0, -0.0, -1.0, -2.0, -1e8, math.inf, -math.inf, 1.0, 2.0, 3e38, 1e-42, -1e-42])
+    x = torch.cat([1 + near, 2 + near, -1 + near, -2.457024738 + near, 4 * near, near * 1e7, poles])
+    got = torch.empty_like(x)
+    load_kernel(kernel)(x, got, len(x))
+    # a float nearest to the exact value, or its neighbour
+    exact = torch.lgamma(x.double())
+    torch.testing.assert_close(got.double(), exact.float().double(), rtol=2**-23, atol=0)
+
+
 INTEGERS = [DType.I64, DType.I32, DType.I16, DType.I8, DType.U8]
 
 

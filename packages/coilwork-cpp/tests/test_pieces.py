@@ -165,6 +165,26 @@ def test_parts_of_a_concatenation(load_kernel: Callable, first: int) -> None:
     assert torch.equal(out, torch.cat([a, -b], 1))
 
 
+def test_rotated_halves_are_walked_together(load_kernel: Callable) -> None:
+    rows, half = 512, 32
+
+    def body(i: Expr, x: Expr) -> Scalar:
+        low = op("lt", number(x), number(half))
+        high = op("bitwise_not", low)
+        at = i * (2 * half) + x
+        first = op("sub", load("in0", [at], F32, mask=low), load("in0", [at + half], F32, mask=low))
+        second = op("add", load("in0", [at], F32, mask=high), load("in0", [at - half], F32, mask=high))
+        return where(low, first, second)
+
+    kernel = kernel_of((rows, 2 * half), body)
+    (piece,) = pieces_of(kernel)
+    assert len(piece.stores) == 2 and masks_of(piece) == 0 and points_of(piece) == rows * half
+    x, out = torch.randn(rows, 2 * half), torch.empty(rows, 2 * half)
+    load_kernel(kernel)(x, out)
+    left, right = x.chunk(2, 1)
+    assert torch.equal(out, torch.cat([left - right, right + left], 1))
+
+
 def test_known_numbers_become_constants() -> None:
     def body(i: Expr, x: Expr) -> Scalar:
         value = load("in0", [i * 1024 + x - 1], F32, mask=op("ge", number(x - 1), number(0)))

@@ -7,13 +7,16 @@ for a unit of work (a tile of columns)
     for r: simd for x in tile: partial[x] = combine(partial[x], element(r, x))
   simd for x in tile: stores of the column
 ```
+
+What lies along the rows is copied into tiles, block by block of rows.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from coilwork_cpp.blocking import cut
+from coilwork_cpp.blocking import cut, fixed_cut
+from coilwork_cpp.crossing import copy_tile, tiled_loads
 from coilwork_cpp.elements import value_type
 from coilwork_cpp.fixed_columns import fixed_pass
 from coilwork_cpp.lanes import combine_point, flat_position
@@ -133,7 +136,8 @@ def _pass(block: Block, region: Region, plan: Plan, step: Pass, columns: Span, *
     block.hoist(step.roots, frozenset((columns.symbol, *region.reduction)))
     lane = _lane(columns)
     rounded = any(is_rounded(reduce) for reduce in step.reduces) and not step.scans
-    shape = cut(region.reduction, _BLOCK, rounded=rounded)
+    tiled = tiled_loads(region, step, columns.symbol)
+    shape = (fixed_cut if tiled else cut)(region.reduction, _BLOCK, rounded=rounded or bool(tiled))
     arrays: dict[Reduce, tuple[Name, ...]] = {}
     totals: dict[Reduce, Name] = {}
     for reduce in step.reduces:
@@ -170,7 +174,10 @@ def _pass(block: Block, region: Region, plan: Plan, step: Pass, columns: Span, *
         limit = outer.index(extent_of(shape.middle))
         next_block = Binary("+", begin, Literal(str(shape.size)))
         holder.add(Declare("const i64", end.text, Call("min_i64", (next_block, limit))))
-        spans = [Span(shape.middle, begin, end), *spans]
+        rows = Span(shape.middle, begin, end)
+        for load in tiled:
+            copy_tile(holder, load, rows, columns, plan.tile * (_BLOCK + 1), _BLOCK + 1)
+        spans = [rows, *spans]
     if totals:
         reset = tuple(Assign(Element(arrays[r][0], lane), components(r)[0].start) for r in totals)
         holder.add(_columns_loop(columns, reset))

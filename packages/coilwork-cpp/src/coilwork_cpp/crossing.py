@@ -16,13 +16,13 @@ for blocks of a, for blocks of r
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from coilwork_cpp.elements import value_type
 from coilwork_cpp.lanes import lane_loops
 from coilwork_cpp.nest import Span, bind, close, nested, whole
 from coilwork_cpp.passes import Pass
+from coilwork_cpp.plan import lies_along
 from coilwork_cpp.ranges import extent_of
 from coilwork_cpp.reductions import components, is_positional, merge
 from coilwork_cpp.regions import Region
@@ -40,7 +40,7 @@ from coilwork_cpp.tree import (
     Name,
 )
 from coilwork_cpp.values import Block
-from coilwork_ir.index import Expr, as_int, stride_of
+from coilwork_ir.index import Expr, as_int
 from coilwork_ir.scalar import Load, Reduce, Scalar, Scan, postorder
 
 # Points of the innermost range in a block, and of a block altogether: as many as f32 partial sums may take.
@@ -69,11 +69,19 @@ def _crossing_loads(region: Region, step: Pass, across: Expr) -> list[Load]:
     for value in _needed(step):
         if not isinstance(value, Load) or value.indirect or not _is_positioned(value):
             continue
-        along = stride_of(value.index[0], across)
-        beside = stride_of(value.index[0], region.reduction[-1])
-        if along is not None and beside is not None and as_int(along) == 1 and as_int(beside) not in (0, 1):
+        if lies_along(value.index[0], across, region.reduction[-1]):
             found.append(value)
     return found
+
+
+def tiled_loads(region: Region, step: Pass, columns: Expr) -> list[Load]:
+    """What `step`, over columns, reads that lies along the innermost reduction range: columns would gather it."""
+    inner = region.reduction[-1]
+    extent = as_int(extent_of(inner))
+    if step.scans or (extent is not None and extent < _SHORTEST):
+        return []
+    found = [v for v in _needed(step) if isinstance(v, Load) and not v.indirect and _is_positioned(v)]
+    return [load for load in found if lies_along(load.index[0], inner, columns)]
 
 
 def _needed(step: Pass) -> list[Scalar]:
@@ -92,14 +100,6 @@ def _needed(step: Pass) -> list[Scalar]:
 def _is_positioned(load: Load) -> bool:
     """Whether the guard of `load`, if any, depends on positions alone."""
     return not any(isinstance(v, Load | Reduce | Scan) for o in load.operands for v in postorder((o,)))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Tile:
-    """A block of what `load` reads, rows along the crossing range."""
-
-    load: Load
-    array: Name
 
 
 def crossing_pass(
@@ -122,8 +122,7 @@ def crossing_pass(
     columns = _block_span(body, inner, _INNER)
     width = min(_LONGEST, _POINTS // size) + 1
     for load in _crossing_loads(region, step, across):
-        tile = _Tile(load=load, array=Name(body.names.fresh("tile")))
-        _copy(body, tile, rows, columns, size * width, width)
+        copy_tile(body, load, rows, columns, size * width, width)
     arrays = {r: tuple(Name(f"{n.text}_lanes") for n in names) for r, names in totals.items()}
     reset = []
     for reduce, names in arrays.items():
@@ -175,19 +174,22 @@ def _inside(span: Span) -> Code:
     return name if span.begin == ZERO else Binary("-", name, span.begin)
 
 
-def _copy(block: Block, tile: _Tile, rows: Span, columns: Span, elements: int, width: int) -> None:
-    """Fill a tile, and make it what the load's value is known by. Lines are padded against cache set conflicts."""
-    dtype = tile.load.dtype
-    block.add(DeclareArray("u8" if dtype.is_bool else value_type(dtype), tile.array.text, elements))
+def copy_tile(block: Block, load: Load, rows: Span, columns: Span, elements: int, width: int) -> None:
+    """Fill a tile of `elements` with what `load` reads, its lines along `rows`, and make it what the load's value is known by.
+
+    Lines are `width` elements apart, padded against cache set conflicts.
+    """
+    dtype, array = load.dtype, Name(block.names.fresh("tile"))
+    block.add(DeclareArray("u8" if dtype.is_bool else value_type(dtype), array.text, elements))
     offset = Binary("+", Binary("*", _inside(columns), Literal(str(width))), _inside(rows))
-    element = Element(tile.array, offset)
+    element = Element(array, offset)
     line = block.inside()
     bind(line, columns.symbol)
-    line.hoist((tile.load,), frozenset((rows.symbol,)))
+    line.hoist((load,), frozenset((rows.symbol,)))
     point = line.inside()
     bind(point, rows.symbol)
-    code = point.value(tile.load)
+    code = point.value(load)
     point.add(Assign(element, Call("u8", (code,)) if dtype.is_bool else code))
     line.add(For(rows.variable, rows.begin, rows.end, point.body(), simd=True))
     block.add(For(columns.variable, columns.begin, columns.end, line.body()))
-    block.known[tile.load] = Binary("!=", element, ZERO) if dtype.is_bool else element
+    block.known[load] = Binary("!=", element, ZERO) if dtype.is_bool else element

@@ -9,7 +9,7 @@ from coilwork_cpp.columns import column_body
 from coilwork_cpp.elements import memory_type
 from coilwork_cpp.expand import expand
 from coilwork_cpp.facts import facts_of
-from coilwork_cpp.nest import decode_unit, grain, pointwise_body, unit_count
+from coilwork_cpp.nest import decode_unit, grain, pointwise_body, unit_count, units_span
 from coilwork_cpp.options import CppOptions
 from coilwork_cpp.pieces import pieces_of
 from coilwork_cpp.plan import Plan, plan_region
@@ -192,7 +192,12 @@ def _nest(
     taken = {*args, *(s.name for s in original.sizes), *(r.symbol.name for r in kernel.ranges)}
     top = Block(args=args, symbols=sizes, facts=region.facts, names=Names(taken))
     unit = top.inside()
-    spans = decode_unit(unit, plan, Name("unit"))
+    together = plan.takes_units_together
+    if together:
+        axis = plan.threaded[0]
+        spans = {axis.symbol: units_span(unit, axis, Name("begin"), Name("end"))}
+    else:
+        spans = decode_unit(unit, plan, Name("unit"))
     before: tuple[Declare, ...] = ()
     if not region.reduction:
         pointwise_body(unit, region, plan, spans)
@@ -200,7 +205,8 @@ def _nest(
         before = row_body(unit, region, plan, kernel, fixed=fixed)
     else:
         column_body(unit, region, plan, kernel, spans, fixed=fixed)
-    loop: tuple[Statement, ...] = (For("unit", Name("begin"), Name("end"), unit.body()),)
+    walked = unit.body()
+    loop = walked if together else (For("unit", Name("begin"), Name("end"), walked),)
     prologue = _prologue(original, tensors, region, aliased)
     function = Function(
         head=f"static void {name}",

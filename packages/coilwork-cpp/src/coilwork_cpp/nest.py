@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from coilwork_cpp.elements import memory_type
-from coilwork_cpp.plan import Axis, Plan
+from coilwork_cpp.plan import Axis, Plan, lies_along
 from coilwork_cpp.ranges import extent_of
 from coilwork_cpp.regions import Region
 from coilwork_cpp.tree import (
@@ -26,7 +26,7 @@ from coilwork_cpp.tree import (
     Unary,
 )
 from coilwork_cpp.values import Block, from_memory
-from coilwork_ir.index import Expr, as_expr, as_int, bounds, product, stride_of
+from coilwork_ir.index import Expr, as_expr, as_int, bounds, product
 from coilwork_ir.scalar import Load, Scalar, postorder
 
 
@@ -74,17 +74,28 @@ def decode_unit(block: Block, plan: Plan, unit: Code) -> dict[Expr, Span]:
     return spans
 
 
+def units_span(block: Block, axis: Axis, begin: Code, end: Code) -> Span:
+    """Declare the points of all units from number `begin` to `end` of the one axis there is."""
+    assert axis.block is not None
+    size = Literal(str(axis.block))
+    return _bounded_span(block, axis, Binary("*", begin, size), Binary("*", end, size))
+
+
 def _block_span(block: Block, axis: Axis, number: Code) -> Span:
-    size, extent = axis.block, extent_of(axis.symbol)
-    assert size is not None
-    name = axis.symbol.name
-    known = as_int(extent)
-    if known is not None and known == size:
-        return Span(axis.symbol, ZERO, Literal(str(size)))
-    begin = Name(f"{name}_begin")
-    block.add(Declare("const i64", begin.text, Binary("*", number, Literal(str(size)))))
-    end: Code = Binary("+", begin, Literal(str(size)))
-    if known is None or known % size:
+    assert axis.block is not None
+    size = Literal(str(axis.block))
+    if as_int(extent_of(axis.symbol)) == axis.block:
+        return Span(axis.symbol, ZERO, size)
+    begin = Name(f"{axis.symbol.name}_begin")
+    return _bounded_span(block, axis, Binary("*", number, size), Binary("+", begin, size))
+
+
+def _bounded_span(block: Block, axis: Axis, first: Code, end: Code) -> Span:
+    """Declare where a span begins and ends; where blocks do not fill the range, it ends with that."""
+    name, extent = axis.symbol.name, extent_of(axis.symbol)
+    begin, known = Name(f"{name}_begin"), as_int(extent)
+    block.add(Declare("const i64", begin.text, first))
+    if known is None or axis.block is None or known % axis.block:
         end = Call("min_i64", (end, block.index(extent)))
     block.add(Declare("const i64", f"{name}_end", end))
     return Span(axis.symbol, begin, Name(f"{name}_end"))
@@ -148,14 +159,7 @@ def staged_loads(region: Region, plan: Plan) -> dict[Load, str]:
     found: dict[Load, str] = {}
     for value in postorder(region.roots):
         if isinstance(value, Load) and not value.operands:
-            along = stride_of(value.index[0], plan.across)
-            beside = stride_of(value.index[0], plan.vector.symbol)
-            if (
-                along is not None
-                and beside is not None
-                and as_int(along) == 1
-                and as_int(beside) not in (0, 1)
-            ):
+            if lies_along(value.index[0], plan.across, plan.vector.symbol):
                 found[value] = f"tile_{len(found)}"
     return found
 

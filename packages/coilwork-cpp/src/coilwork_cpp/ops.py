@@ -106,7 +106,14 @@ def _truncdiv(dtype: DType, args: Sequence[Code]) -> Code:
 
 
 def _fmod(dtype: DType, args: Sequence[Code]) -> Code:
-    return _libm("fmod")(dtype, args) if dtype.is_float else _typed("trunc_mod")(dtype, args)
+    if not dtype.is_float:
+        return _typed("trunc_mod")(dtype, args)
+    return Call("fmod_f32" if dtype is DType.F32 else "fmod_f64", tuple(args))
+
+
+def _lgamma(dtype: DType, args: Sequence[Code]) -> Code:
+    # the library's has no vector form
+    return Call("lgamma_f32", tuple(args)) if dtype is DType.F32 else _libm("lgamma")(dtype, args)
 
 
 def _pow(dtype: DType, args: Sequence[Code]) -> Code:
@@ -209,11 +216,12 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
                 *("exp2", "expm1", "log", "log2", "log10", "log1p"),
                 *("sin", "cos", "tan", "asin", "acos", "atan", "atan2"),
                 *("sinh", "cosh", "tanh", "asinh", "acosh", "atanh"),
-                *("erfc", "lgamma", "hypot"),
+                *("erfc", "hypot"),
             )
         },
         "exp": _exp,
         "erf": _erf,
+        "lgamma": _lgamma,
         "sigmoid": _sigmoid,
         "copysign": _builtin("copysign"),
         "zeta": _in_double("zeta"),

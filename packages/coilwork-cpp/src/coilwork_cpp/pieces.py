@@ -6,11 +6,13 @@ rewrites of kernels that only compute and store, point by point:
 
 1. *Unroll*: indices that divide a range by a small number (`(x + 1) // 2`) are affine, and guards on the remainder
    constant, for every remainder on its own. A point of the new kernel does what that many neighbours did.
-2. *Cut*: a range is cut where its guards change. Most points are in the middle piece, where they are constant.
+2. *Cut*: a range is cut where its guards change. Most points are in the middle piece, where they are constant. Pieces that are
+   equally long and read the same, such as rotated halves, are walked together.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from typing import Final
@@ -36,7 +38,7 @@ def pieces_of(kernel: Kernel) -> tuple[Kernel, ...]:
         return (kernel,)
     unrolled = _unrolled(kernel)
     pieces = _cut(unrolled, 0)
-    if len(pieces) == 1 and unrolled is kernel:
+    if len(pieces) == 1 and pieces[0] is kernel:
         return (kernel,)
     return tuple(normalise(without_decided_guards(piece)) for piece in pieces)
 
@@ -94,6 +96,9 @@ def _cut(kernel: Kernel, first: int) -> tuple[Kernel, ...]:
         if not changes or len(changes) > _MOST_CUTS:
             continue
         edges = [0, *changes, count]
+        together = _side_by_side(kernel, at, edges)
+        if together is not None:
+            return _cut(together, number + 1)
         low, high = max(pairwise(edges), key=lambda edge: edge[1] - edge[0])
         if 2 * (high - low) < count:
             continue
@@ -105,6 +110,24 @@ def _cut(kernel: Kernel, first: int) -> tuple[Kernel, ...]:
             pieces += (_part(kernel, at, high, count, "h"),)
         return pieces
     return (kernel,)
+
+
+def _side_by_side(kernel: Kernel, at: Expr, edges: list[int]) -> Kernel | None:
+    """`kernel` with its pieces along `at` as one point, if they are equally long and read the same lines: halves that are rotated."""
+    size, count = edges[1], len(edges) - 1
+    if any(high - low != size for low, high in pairwise(edges)):
+        return None
+    if len(kernel.stores) * count > _MOST_STORES or kernel.hints.inplace:
+        return None
+    parts = [without_decided_guards(_part(kernel, at, low, low + size, "p")) for low in edges[:-1]]
+    read = [{load.buffer for load in _loads(part)} for part in parts]
+    if not set.intersection(*read):
+        return None
+    return replace(parts[0], stores=tuple(store for part in parts for store in part.stores))
+
+
+def _loads(kernel: Kernel) -> Iterator[Load]:
+    return (node for node in postorder(kernel_roots(kernel)) if isinstance(node, Load))
 
 
 def _part(kernel: Kernel, at: Expr, low: int, high: int, suffix: str) -> Kernel:

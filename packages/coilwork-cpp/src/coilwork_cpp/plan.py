@@ -63,6 +63,16 @@ class Plan:
     weight: int
 
     @property
+    def takes_units_together(self) -> bool:
+        """Whether a thread walks its units as one piece: serial loops then read long parts of memory's rows."""
+        return (
+            len(self.threaded) == 1
+            and bool(self.serial)
+            and self.threaded[0] == self.vector
+            and not self.tile
+        )
+
+    @property
     def grain_instructions(self) -> int:
         """Instructions that are worth starting a thread for."""
         return _GRAIN
@@ -80,7 +90,9 @@ def plan_region(region: Region, args: dict[str, TensorArg]) -> Plan:
     uneven = frozenset(s for r in region.reduction for s in extent_of(r).free_symbols)
     candidates = [r for r in free if r not in uneven]
     vector = max(candidates, key=lambda r: (scores[r], free.index(r)), default=None)
-    if vector is not None and _prefers_columns(region, scores, vector, inner):
+    if vector is not None and (
+        _prefers_columns(region, scores, vector, inner) or _gathers_along_rows(region, vector, inner)
+    ):
         tile = _column_tile(vector, [r for r in free if r is not vector])
         axis = Axis(symbol=vector, block=tile)
         others = tuple(Axis(symbol=r) for r in free if r is not vector)
@@ -132,6 +144,22 @@ def _prefers_columns(region: Region, scores: dict[Expr, int], vector: Expr, inne
     if known and points < 8 and likely_extent(vector) >= 8:
         return True
     return scores[vector] > scores[inner] and likely_extent(vector) >= 8
+
+
+def _gathers_along_rows(region: Region, vector: Expr, inner: Expr) -> bool:
+    """Whether rows would gather what lies along `vector`, of which columns may copy what lies along the rows into tiles."""
+    if _short(inner) or _short(vector) or any(isinstance(v, Scan) for v in postorder(region.roots)):
+        return False
+    if any(lies_along(store.index, inner, vector) for store in region.stores):
+        return False
+    loads = [v for v in postorder(region.roots) if isinstance(v, Load) and not v.operands]
+    return any(lies_along(load.index[0], vector, inner) for load in loads)
+
+
+def lies_along(index: Expr, one: Expr, other: Expr) -> bool:
+    """Whether neighbours along `one` are neighbours in memory, and those along `other` are not."""
+    along, beside = stride_of(index, one), stride_of(index, other)
+    return along is not None and beside is not None and as_int(along) == 1 and as_int(beside) not in (0, 1)
 
 
 def _column_tile(vector: Expr, others: list[Expr]) -> int:
@@ -246,11 +274,7 @@ def _transposed(region: Region, scores: dict[Expr, int], vector: Expr) -> Expr |
         if r is vector or _short(r) or _short(vector):
             continue
         for index in [load.index[0] for load in loads] + [s.index for s in region.stores if not s.indirect]:
-            along = stride_of(index, r)
-            across = stride_of(index, vector)
-            if along is None or across is None or as_int(along) != 1:
-                continue
-            if as_int(across) not in (0, 1):
+            if lies_along(index, r, vector):
                 return r
     return None
 

@@ -254,14 +254,63 @@ static inline T floor_mod(T a, T b) {
   return T(rest + (((rest != T(0)) & ((rest < T(0)) != (b < T(0)))) ? b : T(0)));
 }
 """,
+    "fmod_f32": """
+// a - b * trunc(a / b), exactly: in double precision a step takes 50 bits off the quotient, which has 277 at most, and what
+// it leaves is a multiple of b's last bit that fits. The last quotient may be one off.
+static inline float fmod_f32(float a, float b) {
+  const double size = __builtin_fabs(double(b)), y = size > 1e200 ? 1e200 : size, inverse = 1 / y;
+  double rest = __builtin_fabs(double(a));
+  rest = __builtin_fma(-__builtin_floor(rest * inverse), y, rest);
+  rest = __builtin_fma(-__builtin_floor(rest * inverse), y, rest);
+  rest = __builtin_fma(-__builtin_floor(rest * inverse), y, rest);
+  rest = __builtin_fma(-__builtin_floor(rest * inverse), y, rest);
+  rest = __builtin_fma(-__builtin_floor(rest * inverse), y, rest);
+  rest = __builtin_fma(-__builtin_floor(rest * inverse), y, rest);
+  const double below = rest < 0 ? rest + y : rest;
+  return __builtin_copysignf(float(below >= y ? below - y : below), a);
+}
+""",
+    "fmod_f64": """
+// In one step where the quotient is a number that a double holds; the library takes it off bit by bit.
+static inline double fmod_f64(double a, double b) {
+  const double x = __builtin_fabs(a), y = __builtin_fabs(b), quotient = x / y;
+  if (!(quotient < 0x1p52 && y - y == 0)) return fmod(a, b);
+  const double rest = __builtin_fma(-__builtin_trunc(quotient), y, x);
+  return __builtin_copysign(rest < 0 ? rest + y : rest, a);
+}
+""",
+    "lgamma_f32": """
+// Stirling's series (Abramowitz and Stegun, 6.1.40) in double precision, from 8 on; below, Gamma(z + 8) / Gamma(z) is a product,
+// and negative numbers are reflected (6.1.17).
+static inline float lgamma_f32(float x) {
+  const double z = __builtin_fabs(double(x)), w = z < 8 ? z + 8 : z, u = 1 / w, v = u * u;
+  double series = -3617.0 / 122400;
+  series = __builtin_fma(series, v, 1.0 / 156);
+  series = __builtin_fma(series, v, -691.0 / 360360);
+  series = __builtin_fma(series, v, 1.0 / 1188);
+  series = __builtin_fma(series, v, -1.0 / 1680);
+  series = __builtin_fma(series, v, 1.0 / 1260);
+  series = __builtin_fma(series, v, -1.0 / 360);
+  series = __builtin_fma(series, v, 1.0 / 12);
+  const double stirling = (w - 0.5) * (log(w) - 1) + (0.91893853320467274178 - 0.5) + u * series;
+  const double raised = z * (z + 1) * (z + 2) * (z + 3) * (z + 4) * (z + 5) * (z + 6) * (z + 7);
+  const double rise = z < 8 ? raised : 1.0;
+  const double sine = __builtin_fabs(sin(3.14159265358979323846 * (z - __builtin_rint(z))));
+  const double reflected = log(x < 0 ? rise * (3.14159265358979323846 / (z * sine)) : rise);
+  const double difference = x < 0 ? reflected - stirling : stirling - reflected;
+  // the zeros are exact
+  const double result = (x == 1) | (x == 2) ? 0.0 : difference;
+  return z > 1e300 ? float(z) : float(result);
+}
+""",
     "floor_mod_float": """
 // The sign of the divisor.
 static inline float floor_mod_float(float a, float b) {
-  const float rest = fmodf(a, b);
+  const float rest = fmod_f32(a, b);
   return (rest != 0) & ((rest < 0) != (b < 0)) ? rest + b : rest;
 }
 static inline double floor_mod_float(double a, double b) {
-  const double rest = fmod(a, b);
+  const double rest = fmod_f64(a, b);
   return (rest != 0) & ((rest < 0) != (b < 0)) ? rest + b : rest;
 }
 """,
@@ -276,8 +325,8 @@ static inline T floor_quotient(T a, T b, T rest) {
   const T down = T(__builtin_floor(quotient));
   return quotient - down > T(0.5) ? down + 1 : down;
 }
-static inline float floor_div_float(float a, float b) { return floor_quotient(a, b, fmodf(a, b)); }
-static inline double floor_div_float(double a, double b) { return floor_quotient(a, b, fmod(a, b)); }
+static inline float floor_div_float(float a, float b) { return floor_quotient(a, b, fmod_f32(a, b)); }
+static inline double floor_div_float(double a, double b) { return floor_quotient(a, b, fmod_f64(a, b)); }
 """,
     "power": """
 // Integer power by squaring, wrapping around. Negative exponents as in torch: 0 but for bases 1 and -1.
@@ -308,10 +357,6 @@ static inline T shift_right(T a, T b) {
 """,
     "log_add_exp": """
 // log(exp(a) + exp(b)) without overflow.
-static inline float log_add_exp(float a, float b) {
-  const float high = max_nan(a, b), low = min_nan(a, b);
-  return high == low && high - high != 0 ? high : high + log1pf(exp_f32(low - high));
-}
 static inline double log_add_exp(double a, double b) {
   const double high = max_nan(a, b), low = min_nan(a, b);
   return high == low && high - high != 0 ? high : high + log1p(exp(low - high));
