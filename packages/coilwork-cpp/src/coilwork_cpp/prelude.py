@@ -204,7 +204,9 @@ static inline i64 to_i64(T x) { return i64(u64(0) - u64(i64(-x))); }
 """,
     "with_nan": """
 // `value`, or NaN where `nan` is true: all bits are set then. Not a second select, which gcc joins with the one before into
-// arithmetic on masks, three times as slow.
+// arithmetic on masks, three times as slow. Integers have none.
+template <class T>
+static inline T with_nan(T value, bool) { return value; }
 static inline float with_nan(float value, bool nan) {
   return __builtin_bit_cast(float, __builtin_bit_cast(u32, value) | (nan ? ~0u : 0u));
 }
