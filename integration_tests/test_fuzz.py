@@ -13,7 +13,8 @@ import torch
 from coilwork import stages
 from coilwork_cache import MemoryStore
 from integration_tests.fuzz import __main__ as command
-from integration_tests.fuzz.check import SPREAD_RUNS, Finding, _promised, check, run
+from integration_tests.fuzz.apart import Apart
+from integration_tests.fuzz.check import SPREAD_RUNS, Finding, _compare, _expected, _promised, check, run
 from integration_tests.fuzz.draw import Draw
 from integration_tests.fuzz.generate import generate
 from integration_tests.fuzz.judge import Form, Jitter, difference
@@ -113,8 +114,8 @@ def test_rounding_is_measured_by_eager() -> None:
     wide = torch.tensor([1.0, 2.0], dtype=torch.float64) / 3
     eager = wide.float()
     assert not difference(eager.clone(), eager, wide, list)
-    assert "error" in difference(eager + 1e-3, eager, wide, lambda: [eager])
-    assert not difference(eager + 1e-3, eager, wide, lambda: [eager + 1e-3])
+    assert "error" in difference(eager + 1e-3, eager, wide, lambda _: [eager])
+    assert not difference(eager + 1e-3, eager, wide, lambda _: [eager + 1e-3])
 
 
 def test_equal_numbers_may_be_apart_by_the_rounding_of_their_mean() -> None:
@@ -122,15 +123,32 @@ def test_equal_numbers_may_be_apart_by_the_rounding_of_their_mean() -> None:
     eager, wide = x.std(1), x.double().std(1)
     assert eager.eq(0).all()
 
-    def spread() -> list[torch.Tensor]:
+    def spread(ulps: float) -> list[torch.Tensor]:
         found = []
         for seed in range(SPREAD_RUNS):
-            with Jitter(seed):
+            with Jitter(seed, ulps):
                 found.append(x.std(1))
         return found
 
-    assert not difference(torch.full((2,), 1.5e-8), eager, wide, spread)
-    assert "error" in difference(torch.full((2,), 1.5e-7), eager, wide, spread)
+    def of_powers(ulps: float) -> list[torch.Tensor]:
+        return [one**3 for one in spread(ulps)]
+
+    for power, runs in ((1, spread), (3, of_powers)):
+        assert not difference(torch.full((2,), 1.5e-8**power), eager, wide, runs)
+        assert "error" in difference(torch.full((2,), 1.5e-7**power), eager, wide, runs)
+
+
+def test_what_eager_makes_of_elements_one_by_one_is_right_too() -> None:
+    """The gradient at NaN is 0 in a vector, and 1 where elements lie apart; nowhere 2."""
+    step = Step(text="v0 = F.relu6(x0 + float('nan'))", makes=("v0",), reads=("x0",))
+    program = small(step, results=("v0",), gradients=True)
+    expected = _expected(program)
+    assert expected is not None
+    vectors, apart = run(program.function(), program), run(program.function(), program, within=Apart())
+    assert not torch.equal(vectors.values[1], apart.values[1])
+    assert not _compare(vectors, expected) and not _compare(apart, expected)
+    doubled = (*apart.values[:1], 2 * apart.values[1], *apart.values[2:])
+    assert "gradient 1" in _compare(replace(apart, values=doubled), expected)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +177,7 @@ def test_what_overflows_on_the_way_is_a_matter_of_order() -> None:
     nan, zero = torch.full((3,), float("nan")), torch.zeros(3)
     overflowed = torch.tensor([0.0, float("nan"), 0.0])
     assert not difference(nan, overflowed, wide, list)
-    assert "error inf" in difference(nan, zero, wide, lambda: [zero])
+    assert "error inf" in difference(nan, zero, wide, lambda _: [zero])
 
 
 def test_promises_are_known_beside_sizes_that_depend_on_data() -> None:

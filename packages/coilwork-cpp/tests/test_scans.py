@@ -35,6 +35,14 @@ def scan_kernel(
     )
 
 
+def test_long_sums_of_exponentials_are_as_exact_as_their_type(load_kernel: Callable) -> None:
+    kernel = scan_kernel(lambda v, r: [scan("logcumsumexp", v, r)], DType.F32, columns=False, n=2, m=20000)
+    x = torch.randn(2, 20000, generator=torch.Generator().manual_seed(1))
+    found = torch.empty(2, 20000)
+    load_kernel(kernel)(x, found)
+    torch.testing.assert_close(found.double(), x.double().logcumsumexp(1), rtol=2e-7, atol=2e-7)
+
+
 @pytest.mark.parametrize("columns", [False, True])
 @pytest.mark.parametrize("reverse", [False, True])
 def test_float_scans(load_kernel: Callable, columns: bool, reverse: bool) -> None:

@@ -367,10 +367,6 @@ static inline T shift_right(T a, T b) {
 """,
     "log_add_exp": """
 // log(exp(a) + exp(b)) without overflow.
-static inline float log_add_exp(float a, float b) {
-  const float high = max_nan(a, b), low = min_nan(a, b);
-  return high == low && high - high != 0 ? high : high + log1pf(exp_f32(low - high));
-}
 static inline double log_add_exp(double a, double b) {
   const double high = max_nan(a, b), low = min_nan(a, b);
   return high == low && high - high != 0 ? high : high + log1p(exp(low - high));

@@ -28,11 +28,11 @@ def _extreme(scan: Scan) -> str:
 
 
 def scan_start(scan: Scan, state: Sequence[Name]) -> tuple[tuple[str, str, Code], ...]:
-    """Type, name and start value of each variable. Rounded sums and products of f32 run in f64."""
+    """Type, name and start value of each variable. Rounded sums and products of f32 run in f64, sums of exponentials too."""
     dtype = scan.operands[0].dtype.compute
     kinds: dict[str, ReduceKind] = {"argmin": "min", "argmax": "max"}
     if scan.kind == "logcumsumexp":
-        start: Code = literal(float("-inf"), dtype)
+        start: Code = literal(float("-inf"), DType.F64 if _wide(scan) else dtype)
     else:
         kind: ReduceKind = kinds.get(scan.kind) or ("sum" if scan.kind == "sum" else _kind(scan))
         start = start_value(kind, DType.F64 if _wide(scan) else dtype)
@@ -49,7 +49,7 @@ def _kind(scan: Scan) -> ReduceKind:
 
 
 def _wide(scan: Scan) -> bool:
-    return scan.kind in ("sum", "prod") and scan.operands[0].dtype.compute is DType.F32
+    return scan.kind in ("sum", "prod", "logcumsumexp") and scan.operands[0].dtype.compute is DType.F32
 
 
 def _running_type(scan: Scan) -> str:
@@ -87,7 +87,8 @@ def scan_step(point: Block, scan: Scan, state: Sequence[Code]) -> Code:
         result = state[1] if wants_position else convert(state[0], dtype, scan.dtype)
         return point.declare(scan.dtype, "position" if wants_position else "extreme", result)
     if scan.kind == "logcumsumexp":
-        point.add(Assign(state[0], Call("log_add_exp", (state[0], element))))
+        term = Call("double", (element,)) if _wide(scan) else element
+        point.add(Assign(state[0], Call("log_add_exp", (state[0], term))))
     elif _wide(scan):
         point.add(Assign(state[0], element, "+=" if scan.kind == "sum" else "*="))
     else:
