@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._higher_order_ops.while_loop import while_loop
 
 from coilwork.backend import backend
 
@@ -46,6 +47,21 @@ def overwritten(x: Tensor) -> Tensor:
     x[2:4] = 7.5
     x.add_(1)
     return torch.where(x > 0, x, 0.0)[x > 0].squeeze() + x.sum()
+
+
+def in_a_branch(x: Tensor) -> Tensor:
+    x[2:4] = -7.5
+    x.mul_(2)
+    branches = (lambda y: y[y > 0].unsqueeze(0).squeeze().sum() * 3, lambda y: y.sum() * 1.0)
+    return torch.cond(x.sum() < 1e6, *branches, (x,))
+
+
+def in_a_loop(x: Tensor) -> Tensor:
+    def body(count: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return count + 1, y + y[y > 0].unsqueeze(0).squeeze().sum()
+
+    x.mul_(2)
+    return while_loop(lambda count, y: count < 2, body, (torch.zeros((), dtype=torch.int64), x - 1))[1]
 
 
 FUNCTIONS: dict[str, Function] = {
@@ -96,6 +112,13 @@ def test_sizes_that_turn_out_to_be_one(name: str, gradients: bool) -> None:
 @pytest.mark.parametrize("driver", SETTINGS)
 def test_every_driver_says_so(driver: str) -> None:
     assert_as_eager(selected, **SETTINGS[driver])
+
+
+@pytest.mark.parametrize("function", [in_a_branch, in_a_loop])
+@pytest.mark.parametrize("driver", SETTINGS)
+def test_in_a_nested_graph(function: Function, driver: str) -> None:
+    """Behind updates of an input, which the call that fails must not have made yet."""
+    assert_as_eager(function, **SETTINGS[driver])
 
 
 def test_inputs_are_overwritten_once() -> None:

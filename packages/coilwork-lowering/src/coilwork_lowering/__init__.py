@@ -7,7 +7,7 @@ from coilwork_lowering.layout import LayoutDecision, PaddingDecision, lay_out_co
 from coilwork_lowering.lower import Lowered, lower
 from coilwork_lowering.options import LayoutOptions, LoweringOptions, RewriteOptions
 from coilwork_lowering.partition import partition
-from coilwork_lowering.squeezed_sizes import SQUEEZED_ONE, asserts_squeezed_size
+from coilwork_lowering.squeezed_sizes import SQUEEZED_ONE, asserts_squeezed_size, name_squeezed_sizes
 
 __version__ = "0.1.0"
 
@@ -27,6 +27,7 @@ __all__ = [
     "decompositions",
     "lay_out_convolutions",
     "lower",
+    "name_squeezed_sizes",
     "pad_products",
     "partition",
     "watched_decompositions",

@@ -29,7 +29,7 @@ from coilwork_lowering.parts import REPLACING, covers, is_injective, replaced_pa
 from coilwork_lowering.placing import natural_owner
 from coilwork_lowering.rules import NotLowered
 from coilwork_lowering.sharing import escapes
-from coilwork_lowering.squeezed_sizes import asserts_squeezed_size
+from coilwork_lowering.squeezed_sizes import finds_squeezed_size
 from coilwork_lowering.torch_compat import Overload, schema_of
 from coilwork_lowering.values import (
     NumberValue,
@@ -74,7 +74,7 @@ class Overwriting:
 
     def __init__(self, graph: fx.Graph, values: Mapping[fx.Node, Value], builder: Builder) -> None:
         self._position = {node: k for k, node in enumerate(graph.nodes)}
-        asserted = [k for node, k in self._position.items() if asserts_squeezed_size(node)]
+        asserted = [k for node, k in self._position.items() if finds_squeezed_size(node)]
         self._last_assertion = max(asserted, default=-1)
         self._values = values
         self._builder = builder

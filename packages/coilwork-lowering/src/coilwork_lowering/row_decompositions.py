@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import torch
@@ -15,7 +15,7 @@ from coilwork_lowering.torch_compat import surely
 _EPSILON: Final = 1e-7
 _FLOATS: Final = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 # A reduction of segments: the reduction that scatters have, and what it starts from.
-_SEGMENTS: Final = {
+_SEGMENTS: Final[Mapping[str, tuple[str, float]]] = {
     "sum": ("sum", 0.0),
     "mean": ("sum", 0.0),
     "prod": ("prod", 1.0),

@@ -305,6 +305,13 @@ def surely(condition: bool | torch.SymBool) -> bool:
     return condition if isinstance(condition, bool) else statically_known_true(condition)
 
 
+def is_unequal(condition: object, size: torch.SymInt, number: int) -> bool:
+    """Whether `condition` is written as `size != number`. Adds no guard."""
+    import sympy
+
+    return isinstance(condition, torch.SymBool) and sympy_of(condition) == sympy.Ne(sympy_of(size), number)
+
+
 def is_from_data(size: int | torch.SymInt) -> bool:
     """Whether a size depends on values that only run time knows."""
     # loaded on use: it brings sympy, and graphs of known sizes need neither
@@ -412,3 +419,21 @@ def kernel_dtype(target: Any, number: int) -> torch.dtype | None:
     """
     counted = isinstance(target, Overload) and schema_of(target).name in _COUNTED
     return torch.int64 if counted and number else None
+
+
+_PACKINGS: Final = frozenset({"mkldnn::_reorder_linear_weight", "mkldnn::_reorder_convolution_weight"})
+
+
+def is_packing(target: Any) -> bool:
+    """Whether calls of `target` lay a weight out as oneDNN wants it."""
+    return isinstance(target, Overload) and schema_of(target).name in _PACKINGS
+
+
+def packed_types() -> tuple[torch.dtype, ...]:
+    """The types of weights that oneDNN packs on this machine; none where torch was built without it, or it is switched off."""
+    if not torch.backends.mkldnn.is_available() or not torch._C._get_mkldnn_enabled():
+        return ()
+    if not all(torch._C._jit_get_schemas_for_operator(name) for name in _PACKINGS):
+        return ()
+    supported = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return (torch.float32, torch.bfloat16) if supported else (torch.float32,)

@@ -17,7 +17,7 @@ from torch import fx
 from coilwork.checking.random_state import random_state, restore
 from coilwork.storages import copy_of
 from coilwork.torch_compat import BoxedCallable, GraphCompiler, draws_numbers, has_sizes_from_data
-from coilwork_lowering import SQUEEZED_ONE, asserts_squeezed_size
+from coilwork_lowering import SQUEEZED_ONE, asserts_squeezed_size, name_squeezed_sizes
 
 log = logging.getLogger("coilwork")
 
@@ -36,6 +36,7 @@ class Assertions:
         """`compiler` of forward or inference graphs, looked at before."""
 
         def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedCallable:
+            name_squeezed_sizes(gm)
             self.are_there |= any(map(asserts_squeezed_size, _nodes(gm)))
             self.random |= any(draws_numbers(node.target) for node in _nodes(gm))
             return compiler(gm, example_inputs)

@@ -358,8 +358,9 @@ def draws_numbers(target: object) -> bool:
 
 
 def has_sizes_from_data(captured: torch.fx.GraphModule) -> bool:
-    """Whether a tensor in Dynamo's graph has a size that depends on values which only run time knows."""
-    values = [node.meta.get("example_value") for node in captured.graph.nodes]
+    """Whether a tensor in Dynamo's graph, or in one nested in it, has a size that depends on values which only run time knows."""
+    parts = [part for part in captured.modules() if isinstance(part, torch.fx.GraphModule)]
+    values = [node.meta.get("example_value") for part in parts for node in part.graph.nodes]
     sizes: list[Any] = [size for value in values if isinstance(value, torch.Tensor) for size in value.shape]
     return any(isinstance(size, torch.SymInt) and bool(free_unbacked_symbols(size)) for size in sizes)
 
