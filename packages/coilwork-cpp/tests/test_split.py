@@ -13,7 +13,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, symbol
 from coilwork_ir.kernels import Kernel, Range, Store, TensorArg
 from coilwork_ir.kernels.text import parse_kernel
-from coilwork_ir.scalar import load, op, reduce
+from coilwork_ir.scalar import cast, load, op, reduce
 from coilwork_ir.target import target
 
 F32 = DType.F32
@@ -152,3 +152,79 @@ def test_updates_in_place_happen_once_and_after_every_read(load_kernel: Callable
     mean = x.double().mean(0)
     assert torch.allclose(statistic.double(), 0.1 * mean + 0.9 * running, atol=1e-6)
     assert torch.allclose(result.double(), x - mean + running, atol=1e-5)
+
+
+def grouped(images: Expr | int, groups: int, pixels: Expr | int, size: int, dtype: DType) -> Kernel:
+    """Mean, sum of squared differences and maximum of every group of `size` channels of channels-last images."""
+    n, g = symbol("x0", extent=images), symbol("x1", extent=groups)
+    p, c = symbol("r0", extent=pixels), symbol("r1", extent=size)
+    value = cast(load("in0", [((n * pixels + p) * groups + g) * size + c], dtype), F32)
+    scaled = op("mul", value, load("in1", [g * size + c], F32))
+    results = (
+        reduce("welford", [scaled], [p, c]),
+        reduce("welford", [scaled], [p, c], output=1),
+        reduce("max", [scaled], [p, c]),
+    )
+    count = as_expr(images) * groups
+    return Kernel(
+        name="grouped",
+        ranges=(
+            Range(symbol=n, kind="parallel", tile="y"),
+            Range(symbol=g, kind="parallel", tile="x"),
+            Range(symbol=p, kind="reduction", tile="r"),
+            Range(symbol=c, kind="reduction", tile="r"),
+        ),
+        args=(
+            TensorArg(name="in0", dtype=dtype, role="in", span=count * pixels * size),
+            TensorArg(name="in1", dtype=F32, role="in", span=as_expr(groups * size)),
+            *(TensorArg(name=f"out{k}", dtype=F32, role="out", span=count) for k in range(3)),
+        ),
+        sizes=tuple(e for e in (images, pixels) if isinstance(e, Expr)),
+        stores=tuple(Store(buffer=f"out{k}", index=n * groups + g, value=v) for k, v in enumerate(results)),
+    )
+
+
+def check_groups(
+    run: Callable, threads: Callable, x: torch.Tensor, groups: int, size: int, *sizes: int
+) -> None:
+    images, pixels = x.shape[0], x.shape[1]
+    scale = torch.rand(groups * size) + 0.5
+    outputs = [torch.empty(images, groups) for _ in range(3)]
+
+    def compute() -> list[torch.Tensor]:
+        run(x, scale, *outputs, *sizes)
+        return outputs
+
+    threads(compute)
+    values = (x.float() * scale).double().view(images, pixels, groups, size).transpose(1, 2).flatten(2)
+    torch.testing.assert_close(outputs[0].double(), values.mean(2), rtol=1e-5, atol=1e-5)
+    squares = values.var(2, unbiased=False) * pixels * size
+    torch.testing.assert_close(outputs[1].double(), squares, rtol=1e-5, atol=1e-4)
+    assert torch.equal(outputs[2], values.float().amax(2))
+
+
+@pytest.mark.parametrize("dtype", [F32, DType.BF16])
+@pytest.mark.parametrize(
+    "images, groups, pixels, size", [(9, 8, 256, 4), (1, 32, 5000, 10), (2, 3, 4099, 15), (3, 2, 70, 2)]
+)
+def test_short_groups_of_channels_are_columns(
+    load_kernel: Callable,
+    threads: Callable,
+    torch_dtype: Callable,
+    images: int,
+    groups: int,
+    pixels: int,
+    size: int,
+    dtype: DType,
+) -> None:
+    kernel = grouped(images, groups, pixels, size, dtype)
+    assert "x1r1" in CppCodegen().emit(kernel, target("x86-64-avx512"), {}).text
+    x = torch.randn(images, pixels, groups * size).to(torch_dtype(dtype))
+    check_groups(load_kernel(kernel), threads, x, groups, size)
+
+
+def test_short_groups_of_any_number_of_images_and_pixels(load_kernel: Callable, threads: Callable) -> None:
+    images, pixels = symbol("n0", lo=0), symbol("n1", lo=0)
+    run = load_kernel(grouped(images, 4, pixels, 6, F32))
+    for n, m in ((1, 1), (2, 63), (3, 1000), (17, 64)):
+        check_groups(run, threads, torch.randn(n, m, 24), 4, 6, n, m)

@@ -247,7 +247,7 @@ class Maker:
             Check(
                 condition=op("lt", self.scalar(ranges, steps=3), self.scalar(ranges, steps=2)),
                 message=rng.choice(STRINGS),
-                error=rng.choice(("IndexError", "RuntimeError")),
+                error=rng.choice(("IndexError", "RuntimeError", "ZeroDivisionError")),
             )
             for _ in range(rng.choice((0, 0, 1, 2)))
         )

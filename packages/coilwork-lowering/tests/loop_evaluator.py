@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import functools
 import operator
 from collections.abc import Callable, Sequence
@@ -175,7 +176,7 @@ class Evaluator:
         env, shape = self.env(ranges), self.extents(ranges)
         for one in checks:
             if not bool(self.body(one.condition, env, shape).all()):
-                raise IndexError(one.message) if one.error == "IndexError" else RuntimeError(one.message)
+                raise getattr(builtins, one.error)(one.message)
 
     def extents(self, ranges: Sequence[Expr]) -> list[int]:
         return [0 if r.extent is None else self.size(r.extent) for r in ranges]

@@ -21,6 +21,10 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "a difference": lambda x: x.new_ones(x.shape[0] - torch.sym_int(x.shape[0] * 0.29)),
     "returned": lambda x: (x + 1, torch.sym_int(x.shape[0] * 0.29)),
     "a call of ATen": lambda x: torch.ops.aten.rand_like(x.new_ones(torch.sym_int(x.shape[0] / 0.7))) * 0,
+    "a power": lambda x: x.new_ones(2 ** (x.shape[0] // 25)) + 2 ** (x.shape[0] // 25),
+    "bits": lambda x: (
+        x.new_ones((x.shape[0] & 12) + 3) * ((x.shape[0] | 3) ^ 5) + (x.shape[0] << 2) + (x.shape[0] >> 1)
+    ),
     "nested": lambda x: x.new_ones(torch.sym_int(torch.sym_int(x.shape[0] * 0.7) * 0.29)),
 }
 

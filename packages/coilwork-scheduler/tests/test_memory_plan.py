@@ -283,6 +283,20 @@ def test_generator_states_are_passed_on_unchecked() -> None:
     assert checked == ["grad", "tokens"]
 
 
+def test_packed_weights_have_no_strides_to_check() -> None:
+    text = """
+        graph @linear {
+          input %x: f32[8, 8]
+          input %w: f32[4, 8]
+          input %b: f32[4]
+          extern "mkldnn._linear_pointwise.default" (%x, %w, %b, "none", [], "") custom defines (%out: f32[8, 4])
+          return (%out)
+        }
+        """
+    program = plan(schedule(parse_graph(text), CPU), PlanOptions())
+    assert [i.buffer for i in program.instructions if isinstance(i, CheckLayout)] == ["x", "b"]
+
+
 def test_results_with_memory_of_their_own_are_made_aligned() -> None:
     text = """
         graph @g {

@@ -1,4 +1,4 @@
-"""Sparse gradients: made after the program of a backward graph, the rest of which is compiled."""
+"""Sparse gradients and meta tensors: made after the program of a graph, the rest of which is compiled."""
 
 from __future__ import annotations
 
@@ -68,6 +68,25 @@ def test_training_with_sparse_adam() -> None:
         return table.weight.detach()
 
     torch.testing.assert_close(weights(True), weights(False))
+
+
+def meta(x: Tensor) -> tuple[Tensor, ...]:
+    shapes = torch.empty(3, x.shape[0], device="meta")
+    return shapes, x + 1, x.to("meta").t() @ x.to("meta"), (shapes + 1).sum(0), x * shapes.shape[0]
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_meta_tensors_inside_of_a_graph(dynamic: bool) -> None:
+    compiled = torch.compile(meta, backend=backend, dynamic=dynamic)
+    for rows in (4, 5):
+        x = torch.randn(rows, 2)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", CoilworkFallbackWarning)
+            found = compiled(x)
+        for ours, wanted in zip(found, meta(x), strict=True):
+            assert (ours.shape, ours.stride(), ours.device) == (wanted.shape, wanted.stride(), wanted.device)
+            if ours.device.type != "meta":
+                torch.testing.assert_close(ours, wanted)
 
 
 def test_graphs_of_strided_tensors_stay() -> None:

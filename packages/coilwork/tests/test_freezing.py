@@ -12,6 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from coilwork_lowering.torch_compat import packed_types
+
 Compile = Callable[..., Callable[..., Any]]
 
 
@@ -160,3 +162,30 @@ def test_from_the_cache_as_well(strictly: Compile, tmp_path: Path) -> None:
         assert (report["cache_hit"], report["prepared"]) == (hit, 4)
         with torch.no_grad():
             model[0].weight.add_(0.5)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"executor": "python"}, {"wrapper": "cpp"}, {"check_nan": "kernels"}]
+)
+def test_packed_weights_are_those_of_the_present_parameters(
+    strictly: Compile, tmp_path: Path, options: dict[str, str]
+) -> None:
+    model = nn.Sequential(nn.Linear(12, 8), nn.GELU(), nn.Linear(8, 4, bias=False)).eval()
+    x = torch.randn(5, 12)
+    with torch.no_grad():
+        compiled = strictly(model, freezing=True, trace=str(tmp_path), cache=False, **options)
+        for _ in range(2):
+            close(compiled(x), model(x))
+        model[0].weight.mul_(2)
+        close(compiled(x), model(x))
+    report = report_of(tmp_path)
+    assert report["prepared"] == (2 if torch.float32 in packed_types() else 0) and not report["python_calls"]
+
+
+@pytest.mark.parametrize("numerics", ["eager", "strict"])
+def test_exact_numerics_keep_the_products(strictly: Compile, tmp_path: Path, numerics: str) -> None:
+    model, x = nn.Linear(12, 8), torch.randn(5, 12)
+    with torch.no_grad():
+        found = strictly(model, freezing=True, numerics=numerics, trace=str(tmp_path), cache=False)(x)
+    close(found, model(x).detach())
+    assert report_of(tmp_path)["prepared"] == 0

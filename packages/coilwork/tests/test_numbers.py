@@ -165,3 +165,39 @@ def test_a_part_is_replaced_by_as_much(name: str, dynamic: bool) -> None:
             function(x, other)
         with pytest.raises(RuntimeError, match="src"):
             ours(x, other)
+
+
+DIVISIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "quotient": lambda a, b: a // b,
+    "remainder": lambda a, b: a % b,
+    "fraction": lambda a, b: a / b,
+    "negative": lambda a, b: -a // (2 * b),
+}
+
+
+@pytest.mark.parametrize("name", DIVISIONS)
+@pytest.mark.parametrize("wrapper", ["python", "fx", "cpp"])
+def test_what_data_decides_is_not_divided_by_zero(name: str, wrapper: str) -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x * DIVISIONS[name](y.sum().item(), (y[0] * 1).item())
+
+    compiled = torch.compile(function, backend=backend, options={"wrapper": wrapper})
+    x = torch.randn(3)
+    for pair in ([2, 5], [-3, 5], [3, -15]):
+        y = torch.tensor(pair)
+        torch.testing.assert_close(compiled(x, y), function(x, y))
+    for call in (compiled, function):
+        with pytest.raises(ZeroDivisionError, match="by zero"):
+            call(x, torch.tensor([0, 5]))
+
+
+def test_integers_from_data() -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        n = y.sum().item()
+        mixed = ((n & 12) | 3) ^ 5
+        return x * abs(n) + (n << 3) - (n >> 1), x + mixed, x.new_ones(abs(n) + (mixed & 7)).cumsum(0)
+
+    compiled = torch.compile(function, backend=backend)
+    for numbers in ([2, 5], [-13, 1], [0, 0], [99, 128]):
+        x, y = torch.randn(3), torch.tensor(numbers)
+        torch.testing.assert_close(compiled(x, y), function(x, y))

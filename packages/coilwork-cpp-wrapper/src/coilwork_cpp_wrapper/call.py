@@ -18,6 +18,7 @@ from coilwork_runtime import KernelBuildError, LayoutError
 INDEX_FAILED: Final = 3
 LAYOUT_FAILED: Final = 4
 RESULT_FAILED: Final = 5
+DIVISION_FAILED: Final = 6
 LAYOUT_REMEDY: Final = (
     "call through torch.compile, which compiles again for new layouts, or pass the compiled layout"
 )
@@ -33,7 +34,8 @@ class CompiledProgram:
 
     Raises, when called:
         LayoutError: an input is not what the program was compiled for, or an operator's result is not what was planned.
-        IndexError: an index was out of range. RuntimeError: another check, or an operator, failed. The message names the
+        IndexError: an index was out of range. ZeroDivisionError: a number that data decides was divided by 0.
+        RuntimeError: another check, or an operator, failed. The message names the
             instruction and the source lines it implements.
     """
 
@@ -111,6 +113,8 @@ class CompiledProgram:
             raise LayoutError("operator-shape", message)
         if kind == INDEX_FAILED:
             raise IndexError(message)
+        if kind == DIVISION_FAILED:
+            raise ZeroDivisionError(message)
         raise RuntimeError(message)
 
 

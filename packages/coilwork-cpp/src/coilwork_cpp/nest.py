@@ -198,10 +198,11 @@ def _check_points(block: Block, region: Region, plan: Plan, spans: dict[Expr, Sp
     assert region.check is not None
     number, check = region.check
     failed = Name("failed")
-    block.add(Declare("bool", failed.text, Literal("false")))
+    # an integer: gcc leaves loops that gather a `bool` scalar
+    block.add(Declare("i64", failed.text, ZERO))
 
     def test(point: Block, condition: Scalar) -> None:
-        point.add(Assign(failed, Unary("!", point.named(condition)), "|="))
+        point.add(Assign(failed, Call("i64", (Unary("!", point.named(condition)),)), "|="))
 
     if plan.vector is None:
         test(block, check.condition)

@@ -60,11 +60,11 @@ static void nest_0(i64 begin, i64 end, void* context) {
   for (i64 unit = begin; unit < end; ++unit) {
     const i64 x0_begin = unit * 4096;
     const i64 x0_end = min_i64(x0_begin + 4096, n0);
-    bool failed = false;
+    i64 failed = 0;
     for (i64 x0 = x0_begin; x0 < x0_end; ++x0) {
       const i64 in1_value_0 = in1[x0];
       const bool bitwise_and_0 = bool((in1_value_0 >= 0) & (in1_value_0 < 100));
-      failed |= !bitwise_and_0;
+      failed |= i64(!bitwise_and_0);
     }
     if (failed) {
       failed_checks[0] = 1;

@@ -75,7 +75,7 @@ class KernelSource:
         configs: candidates, best guess first; never empty for Triton.
         space: what else a search may try. One configuration gives the same bits in every run; two may add in different
             orders.
-        checks: messages of the kernel's run-time checks, `IndexError: …` or `RuntimeError: …`. With any, a C++ entry
+        checks: messages of the kernel's run-time checks, `IndexError: …`, `RuntimeError: …` or `ZeroDivisionError: …`. With any, a C++ entry
             returns 0 or 1 + the number of the one that failed; Triton checks use `tl.device_assert`.
         target: name of the target it was emitted for.
         features: instruction set features the builder must enable.

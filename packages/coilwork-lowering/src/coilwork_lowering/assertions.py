@@ -9,9 +9,11 @@ import torch
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, provably_eq, provably_le, provably_lt
 from coilwork_ir.loops import AssertSize, Check
-from coilwork_ir.scalar import Scalar
+from coilwork_ir.loops.nodes import CheckError
+from coilwork_ir.scalar import Scalar, op
 from coilwork_lowering.builder import Builder
 from coilwork_lowering.errors import LoweringError
+from coilwork_lowering.scalar_math import index
 from coilwork_lowering.values import NumberValue, Relation, Value
 
 # each relation as one of the four that the IR has, and whether the sides change places
@@ -58,14 +60,26 @@ def lower_assertion(builder: Builder, condition: Value, message: str, node: torc
             _append(builder, lhs, form, rhs, message)
 
 
-def _append_check(builder: Builder, condition: Scalar, message: str) -> None:
+def lower_divisor(builder: Builder, divisor: Value, message: str) -> None:
+    """`divisor`, an integer that data decides, must not be 0, or `message` is raised as Python's own error."""
+    if not isinstance(divisor, Expr) or not builder.sizes.depends_on_data(divisor):
+        return
+    if not _holds("ne", divisor, as_expr(0)):
+        _append_check(
+            builder, op("ne", index(divisor), index(as_expr(0))), message, error="ZeroDivisionError"
+        )
+
+
+def _append_check(
+    builder: Builder, condition: Scalar, message: str, *, error: CheckError = "RuntimeError"
+) -> None:
     """A node of no result but its check, for conditions that are no single comparison of sizes."""
     builder.pointwise(
         (),
         DType.BOOL,
         "cpu",
         lambda point: condition,
-        checks=lambda point: (Check(condition=condition, message=message),),
+        checks=lambda point: (Check(condition=condition, message=message, error=error),),
     )
 
 

@@ -26,8 +26,19 @@ _ROUNDING: Final[Mapping[str, str]] = MappingProxyType(
         "RoundToInt": "round",
     }
 )
+_POWER: Final = "PowByNatural"
+_BITS: Final[Mapping[str, str]] = MappingProxyType(
+    {f"BitwiseFn_{name}": name for name in ("bitwise_and", "bitwise_or", "bitwise_xor")}
+)
 _BINARY: Final[Mapping[str, str]] = MappingProxyType(
-    {"IntTrueDiv": "div", "FloatTrueDiv": "div", "FloatPow": "pow", "Max": "maximum", "Min": "minimum"}
+    {
+        "IntTrueDiv": "div",
+        "FloatTrueDiv": "div",
+        "FloatPow": "pow",
+        _POWER: "pow",
+        "Max": "maximum",
+        "Min": "minimum",
+    }
 )
 _UNARY: Final[Mapping[str, str]] = MappingProxyType(
     {"OpaqueUnaryFn_sqrt": "sqrt", "OpaqueUnaryFn_log2": "log2", "OpaqueUnaryFn_exp": "exp"}
@@ -37,8 +48,8 @@ Integer = Callable[["sympy.Basic"], Expr | None]
 
 
 def is_rounded(expression: sympy.Basic) -> bool:
-    """Whether `expression` is a number rounded to an integer."""
-    return type(expression).__name__ in _ROUNDING
+    """Whether `expression` is a number rounded to an integer, an integer to the power of one, or made of integers' bits."""
+    return type(expression).__name__ in (*_ROUNDING, *_BITS, _POWER)
 
 
 def rounded(expression: sympy.Basic, integer: Integer, floats: Mapping[sympy.Basic, Scalar]) -> Scalar:
@@ -50,8 +61,16 @@ def rounded(expression: sympy.Basic, integer: Integer, floats: Mapping[sympy.Bas
     Raises:
         ValueError: a function that has no row in the op table.
     """
-    name = _ROUNDING[type(expression).__name__]
-    return cast(op(name, _number(expression.args[0], integer, floats)), DType.I64)
+    name = type(expression).__name__
+    if name in _BITS:
+        return op(_BITS[name], *(_whole(one, integer, floats) for one in expression.args))
+    number = _number(expression if name == _POWER else expression.args[0], integer, floats)
+    return cast(op(_ROUNDING.get(name, "round"), number), DType.I64)
+
+
+def _whole(expression: sympy.Basic, integer: Integer, floats: Mapping[sympy.Basic, Scalar]) -> Scalar:
+    known = integer(expression)
+    return index(known) if known is not None else cast(_number(expression, integer, floats), DType.I64)
 
 
 def _number(expression: sympy.Basic, integer: Integer, floats: Mapping[sympy.Basic, Scalar]) -> Scalar:
@@ -65,6 +84,8 @@ def _number(expression: sympy.Basic, integer: Integer, floats: Mapping[sympy.Bas
     name = type(expression).__name__
     if name == "RoundDecimal":
         return round_decimals(_number(expression.args[0], integer, floats), int(str(expression.args[1])))
+    if name in _BITS:
+        return cast(rounded(expression, integer, floats), DType.F64)
     operands = [_number(one, integer, floats) for one in expression.args]
     if name in ("ToFloat", "Identity"):
         return operands[0]

@@ -13,13 +13,13 @@ from coilwork_ir.buffers import Buffer, GraphOutput, Ref
 from coilwork_ir.index import Expr, as_expr
 from coilwork_ir.loops import Graph
 from coilwork_lowering.added_guards import AddedGuard, GuardWatch
-from coilwork_lowering.assertions import lower_assertion
+from coilwork_lowering.assertions import lower_assertion, lower_divisor
 from coilwork_lowering.builder import Builder, dtype_of
 from coilwork_lowering.entries import Entries, passed_symbols
 from coilwork_lowering.errors import LoweringError, refusal
 from coilwork_lowering.extern import call_extern
 from coilwork_lowering.functionalized import with_calls_written_out
-from coilwork_lowering.numbers import compute, condition_value, is_number_function, truth
+from coilwork_lowering.numbers import DIVISIONS, compute, condition_value, is_number_function, truth
 from coilwork_lowering.options import LoweringOptions
 from coilwork_lowering.origins import operator_name, origin_of
 from coilwork_lowering.overwriting import Overwriting, Update
@@ -179,8 +179,11 @@ class _Lowering:
         if isinstance(target, Overload):
             return self.operator(node, target)
         if is_number_function(target):
+            operands = tuple(self.value(a) for a in node.args)
+            if target in DIVISIONS and isinstance(operands[0], Expr | int):
+                lower_divisor(self.builder, operands[1], DIVISIONS[target])
             try:
-                return compute(target, tuple(self.value(a) for a in node.args))
+                return compute(target, operands)
             except NotLowered as cause:
                 return self.symbolic_result(node, cause)
         if operator_name(node) == "with_effects":

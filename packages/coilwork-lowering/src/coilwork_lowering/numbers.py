@@ -39,6 +39,14 @@ _INTEGER: Final[Mapping[Any, Callable[[Expr, Expr], Expr]]] = MappingProxyType(
         torch.sym_min: minimum,
     }
 )
+DIVISIONS: Final[Mapping[Any, str]] = MappingProxyType(
+    {
+        operator.floordiv: "integer division or modulo by zero",
+        operator.mod: "integer modulo by zero",
+        operator.truediv: "division by zero",
+    }
+)
+"""Functions that Python refuses to compute where the second operand is 0, and what it says."""
 _FLOAT: Final[Mapping[Any, str]] = MappingProxyType(
     {
         operator.add: "add",
@@ -63,6 +71,8 @@ _RELATIONS: Final[Mapping[Any, str]] = MappingProxyType(
 _LOGIC: Final[Mapping[Any, str]] = MappingProxyType(
     {operator.and_: "bitwise_and", operator.or_: "bitwise_or"}
 )
+# of integers, as torch's own expressions say
+_BITS: Final = (operator.and_, operator.or_, operator.xor, operator.lshift, operator.rshift)
 _UNARY: Final[Mapping[str, str]] = MappingProxyType(
     {"_sym_sqrt": "sqrt", "sqrt": "sqrt", "_sym_log2": "log2", "exp": "exp", "sym_sqrt": "sqrt"}
 )
@@ -71,7 +81,7 @@ _UNARY: Final[Mapping[str, str]] = MappingProxyType(
 def is_number_function(target: Any) -> bool:
     """Whether `target` is Python arithmetic rather than a torch operator."""
     return (
-        target in (*_INTEGER, *_FLOAT, *_RELATIONS, operator.neg, operator.not_, operator.and_, operator.or_)
+        target in (*_INTEGER, *_FLOAT, *_RELATIONS, *_BITS, operator.neg, operator.not_, operator.abs)
         or target
         in (
             torch.sym_float,
@@ -109,6 +119,8 @@ def compute(target: Any, operands: tuple[Value, ...]) -> Value:
         return _INTEGER[target](*(_integer(v) for v in operands))
     if target is operator.neg and _is_integer(operands[0]):
         return -_integer(operands[0])
+    if target is operator.abs and _is_integer(operands[0]):
+        return maximum(_integer(operands[0]), -_integer(operands[0]))
     if target is torch.sym_float:
         return NumberValue(_float(operands[0]))
     if target is torch.sym_ite and isinstance(operands[0], Relation) and all(map(_is_integer, operands[1:])):
@@ -128,8 +140,8 @@ def compute(target: Any, operands: tuple[Value, ...]) -> Value:
         return NumberValue(op("bitwise_not", condition_value(operands[0])))
     if target in _FLOAT:
         return NumberValue(op(_FLOAT[target], *(_float(v) for v in operands)))
-    if target is operator.neg:
-        return NumberValue(op("neg", _float(operands[0])))
+    if target in (operator.neg, operator.abs):
+        return NumberValue(op("neg" if target is operator.neg else "abs", _float(operands[0])))
     if target in _RELATIONS:
         return NumberValue(op(_RELATIONS[target], *(_float(v) for v in operands)))
     name = _UNARY.get(getattr(target, "__name__", ""))

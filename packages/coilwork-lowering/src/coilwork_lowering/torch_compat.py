@@ -419,3 +419,21 @@ def kernel_dtype(target: Any, number: int) -> torch.dtype | None:
     """
     counted = isinstance(target, Overload) and schema_of(target).name in _COUNTED
     return torch.int64 if counted and number else None
+
+
+_PACKINGS: Final = frozenset({"mkldnn::_reorder_linear_weight", "mkldnn::_reorder_convolution_weight"})
+
+
+def is_packing(target: Any) -> bool:
+    """Whether calls of `target` lay a weight out as oneDNN wants it."""
+    return isinstance(target, Overload) and schema_of(target).name in _PACKINGS
+
+
+def packed_types() -> tuple[torch.dtype, ...]:
+    """The types of weights that oneDNN packs on this machine; none where torch was built without it, or it is switched off."""
+    if not torch.backends.mkldnn.is_available() or not torch._C._get_mkldnn_enabled():
+        return ()
+    if not all(torch._C._jit_get_schemas_for_operator(name) for name in _PACKINGS):
+        return ()
+    supported = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return (torch.float32, torch.bfloat16) if supported else (torch.float32,)

@@ -9,11 +9,12 @@ def raise_check(kernel: str, checks: Sequence[str], number: int) -> None:
     """Raise the error of failed check `number` of `checks`. A text `IndexError: …` names its own type.
 
     Raises:
-        IndexError: the text begins with `IndexError: `.
+        IndexError, ZeroDivisionError: the text begins with `IndexError: ` or `ZeroDivisionError: `.
         RuntimeError: any other.
     """
     message = checks[number]
     kind, separator, rest = message.partition(": ")
-    if separator and kind == "IndexError":
-        raise IndexError(f"{rest} (in kernel {kernel})")
+    for error in (IndexError, ZeroDivisionError):
+        if separator and kind == error.__name__:
+            raise error(f"{rest} (in kernel {kernel})")
     raise RuntimeError(f"{rest if separator and kind == 'RuntimeError' else message} (in kernel {kernel})")

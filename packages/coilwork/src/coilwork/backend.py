@@ -19,7 +19,14 @@ from coilwork.nested_inputs import flattened, has_nested_inputs
 from coilwork.nested_regions import put_in_place
 from coilwork.options import CompileOptions, resolve
 from coilwork.passes import name_of, run_passes
-from coilwork.rewriting import announce_unkeyed, check_names, draws_its_own, rewrite_captured, rewrites_of
+from coilwork.rewriting import (
+    announce_unkeyed,
+    check_names,
+    draws_its_own,
+    packs_weights,
+    rewrite_captured,
+    rewrites_of,
+)
 from coilwork.squeezed_sizes import Assertions, copy_for_squeezed_sizes, with_squeezed_sizes
 from coilwork.stages import lowering_options
 from coilwork.storages import copy_of, given_storages
@@ -39,7 +46,7 @@ from coilwork_lowering import (
     partition,
     watched_decompositions,
 )
-from coilwork_lowering.rewrites import Fired, cleaned_up, split_constants
+from coilwork_lowering.rewrites import Fired, cleaned_up, pack_weights, split_constants
 
 
 def backend(
@@ -150,6 +157,8 @@ def _compile_inference(
         gm, fired = cleaned_up(gm, rewrites_of("aten", options))
         laid_out, _ = lay_out_convolutions(gm, layout_options(options))
         laid_out, _ = pad_products(laid_out, layout_options(options))
+        if packs_weights(options):
+            laid_out, _ = pack_weights(laid_out, static_input_positions())
         prepared = split_constants(laid_out, static_input_positions())
         if prepared is not None:
             main = run_passes(prepared.main, options.passes, where="inference")

@@ -1,7 +1,7 @@
-"""Results that have no strides: sparse tensors, which torch puts together from what the program returns.
+"""Results that do not lie in memory with strides: sparse tensors, which torch makes of what the program returns, and meta tensors.
 
-The gradient of an embedding with `sparse=True` is one. Generated code, allocations and layouts are of strided tensors alone, so
-what makes others, and all that is computed from them, is done after the call.
+The gradient of an embedding with `sparse=True` is sparse. Generated code, allocations and layouts are of tensors in memory alone,
+with strides, so what makes others, and all that is computed from them, is done after the call.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Composition:
 
 
 def returning_parts(gm: fx.GraphModule) -> tuple[fx.GraphModule, Composition | None]:
-    """`gm`, or a copy whose last results are what its results without strides are made from, and how these are made.
+    """`gm`, or a copy whose last results are what its sparse and meta results are made from, and how these are made.
 
-    A graph that is given tensors without strides stays as it is, and so does one that writes into what it makes of them.
+    A graph that is given such tensors stays as it is, and so does one that writes into what it makes of them.
     """
     late = _late(gm)
     if not late:
@@ -79,11 +79,11 @@ def with_composed(call: Call, composition: Composition | None) -> Call:
 
 
 def _late(gm: fx.GraphModule) -> dict[fx.Node, None]:
-    """The nodes that make tensors without strides, and those that depend on them, in order."""
+    """The nodes that make sparse and meta tensors, and those that depend on them, in order."""
     late: dict[fx.Node, None] = {}
     for node in gm.graph.nodes:
         if node.op == "output" or not (
-            _has_no_strides(node.meta.get("val")) or any(n in late for n in node.all_input_nodes)
+            _is_apart(node.meta.get("val")) or any(n in late for n in node.all_input_nodes)
         ):
             continue
         if not _is_pure(node):
@@ -92,8 +92,8 @@ def _late(gm: fx.GraphModule) -> dict[fx.Node, None]:
     return late
 
 
-def _has_no_strides(value: object) -> bool:
-    return isinstance(value, torch.Tensor) and value.layout != torch.strided
+def _is_apart(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and (value.layout != torch.strided or value.device.type == "meta")
 
 
 def _is_pure(node: fx.Node) -> bool:

@@ -74,8 +74,8 @@ def _stamp(sources: Sequence[torch.Tensor]) -> _Stamp:
 
 
 def _laid_out(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """`value` with the strides that the main graph was compiled for."""
-    if value.stride() == like.stride():
+    """`value` with the strides that the main graph was compiled for; a packed one has none."""
+    if value.layout is not torch.strided or value.stride() == like.stride():
         return value
     made = torch.empty_strided(value.shape, like.stride(), dtype=value.dtype, device=value.device)
     return made.copy_(value)

@@ -40,6 +40,12 @@ def rewrites_of(level: str, options: CompileOptions, *, on_gpu: bool = False) ->
     raise AssertionError(f"level {level}")
 
 
+def packs_weights(options: CompileOptions) -> bool:
+    """Whether frozen weights are packed for oneDNN, which rounds sums otherwise than the captured calls do."""
+    promised = options.batch_invariant or torch.are_deterministic_algorithms_enabled()
+    return options.freezing and options.numerics == "fast" and not promised
+
+
 def draws_its_own(options: CompileOptions, example_inputs: Sequence[Any]) -> bool:
     """Whether random numbers may be others than eager's."""
     return _draws_its_own(options, _on_gpu(example_inputs))

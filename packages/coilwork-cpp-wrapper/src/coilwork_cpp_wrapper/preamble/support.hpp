@@ -1,6 +1,6 @@
 namespace rt {
 
-enum Kind { OPERATOR_FAILED = 1, CHECK_FAILED = 2, INDEX_FAILED = 3, LAYOUT_FAILED = 4, RESULT_FAILED = 5 };
+enum Kind { OPERATOR_FAILED = 1, CHECK_FAILED = 2, INDEX_FAILED = 3, LAYOUT_FAILED = 4, RESULT_FAILED = 5, DIVISION_FAILED = 6 };
 
 // Thrown inside a program, caught by `coilwork_run`; the words are in `last_error`.
 struct Failure {
@@ -274,6 +274,9 @@ static void check_kernel(int64_t failed, const char* const* messages, const char
   if (strncmp(message, "IndexError: ", 12) == 0) {
     kind = INDEX_FAILED;
     message += 12;
+  } else if (strncmp(message, "ZeroDivisionError: ", 19) == 0) {
+    kind = DIVISION_FAILED;
+    message += 19;
   } else if (strncmp(message, "RuntimeError: ", 14) == 0) {
     message += 14;
   }

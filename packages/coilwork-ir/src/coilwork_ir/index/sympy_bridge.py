@@ -34,7 +34,7 @@ def from_sympy(expr: sympy.Basic, symbols: Mapping[str, Expr]) -> Expr:
 
     Reads Integer, Float that is a small binary fraction, Symbol, Add, Mul, Pow with a natural exponent, floor and
     ceiling of a quotient, Mod, Min, Max, and torch's FloorDiv, CleanDiv, CeilDiv, Mod, PythonMod, ModularIndexing, CeilToInt, FloorToInt, TruncToInt,
-    PowByNatural, LShift, RShift, Min, Max, Identity; and Piecewise, whose conditions compare integers.
+    PowByNatural, LShift, RShift, Abs, Min, Max, Identity; and Piecewise, whose conditions compare integers.
     Raises UnsupportedSympyError for anything else, and for symbols that are missing.
     """
     return _Reader(symbols).integer(expr)
@@ -233,6 +233,7 @@ _INTEGER_FUNCTIONS: Mapping[str, Callable[[list[Expr]], Expr]] = {
     "ModularIndexing": lambda a: mod(floordiv(a[0], a[1]), a[2]),
     "LShift": lambda a: multiply(a[0], _shift(a)),
     "RShift": lambda a: floordiv(a[0], _shift(a)),
+    "Abs": lambda a: maximum(a[0], -a[0]),
     "Min": lambda a: minimum(*a),
     "Max": lambda a: maximum(*a),
 }

@@ -15,9 +15,13 @@ from coilwork_ir.index import Expr
 from coilwork_ir.interpret_ops import apply_op, literal, torch_dtype
 from coilwork_ir.interpretation.domain import Domain
 from coilwork_ir.interpretation.reductions import reduce_last, scan_last, sort_last
-from coilwork_ir.loops.nodes import Check
+from coilwork_ir.loops.nodes import Check, CheckError
 from coilwork_ir.ops import StoreMode
 from coilwork_ir.scalar import Const, IndexValue, Load, Op, Reduce, Scalar, Scan, Sort, postorder
+
+_ERRORS: Final[Mapping[CheckError, type[Exception]]] = MappingProxyType(
+    {"IndexError": IndexError, "RuntimeError": RuntimeError, "ZeroDivisionError": ZeroDivisionError}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +61,7 @@ class Evaluator:
             return
         for check in checks:
             if not bool(self.value(check.condition).all()):
-                raise (IndexError if check.error == "IndexError" else RuntimeError)(check.message)
+                raise _ERRORS[check.error](check.message)
 
     def _compute(self, node: Scalar) -> Tensor:
         match node:

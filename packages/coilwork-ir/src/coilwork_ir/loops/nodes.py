@@ -19,6 +19,9 @@ from coilwork_ir.loc import UNKNOWN, Origin
 from coilwork_ir.ops import ReduceKind, ScanKind, StoreMode
 from coilwork_ir.scalar import Scalar
 
+CheckError: TypeAlias = Literal["IndexError", "RuntimeError", "ZeroDivisionError"]
+"""Exceptions that failed checks are raised as."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
@@ -26,7 +29,7 @@ class Check:
 
     condition: Scalar
     message: str
-    error: Literal["IndexError", "RuntimeError"] = "RuntimeError"
+    error: CheckError = "RuntimeError"
 
     @property
     def text(self) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from coilwork_ir.buffers import Buffer, Constant, GraphInput, SymbolOutput
 from coilwork_ir.index import Expr
 from coilwork_ir.loops.nodes import (
     AssertSize,
     Check,
+    CheckError,
     Cond,
     Extern,
     ExternFamily,
@@ -87,16 +89,18 @@ def read_header(
             return tuple(declared), tuple(inputs), tuple(constants)
 
 
+_ERRORS: Final[tuple[CheckError, ...]] = ("IndexError", "ZeroDivisionError")
+
+
 def read_checks(reader: Reader, values: Values) -> tuple[Check, ...]:
     """What `format_checks` wrote."""
     found: list[Check] = []
     while reader.accept("check"):
         condition = parse_value(reader, values)
-        if reader.accept("IndexError"):
-            found.append(Check(condition=condition, message=reader.string(), error="IndexError"))
-        else:
+        error = next((one for one in _ERRORS if reader.accept(one)), None)
+        if error is None:
             reader.expect("RuntimeError")
-            found.append(Check(condition=condition, message=reader.string()))
+        found.append(Check(condition=condition, message=reader.string(), error=error or "RuntimeError"))
     return tuple(found)
 
 

@@ -19,6 +19,7 @@ from coilwork_lowering.rewrites.condition import (
 from coilwork_lowering.rewrites.constants import Prepared, split_constants
 from coilwork_lowering.rewrites.engine import apply_rewrites
 from coilwork_lowering.rewrites.match import Match
+from coilwork_lowering.rewrites.packing import pack_weights
 from coilwork_lowering.rewrites.pattern import call, either, items, tensor, value
 from coilwork_lowering.rewrites.rewrite import Fired, Rewrite
 from coilwork_lowering.rewrites.table import REWRITES, chosen
@@ -46,6 +47,7 @@ __all__ = [
     "items",
     "like_result",
     "of_rank",
+    "pack_weights",
     "same_dtype",
     "split_constants",
     "tensor",

@@ -17,7 +17,7 @@ from torch import fx
 from coilwork_lowering.cse import is_pure
 from coilwork_lowering.rewrites.dead_code import drop_dead_code
 from coilwork_lowering.sharing import escapes, memory_of, owner_of
-from coilwork_lowering.torch_compat import copied_graph
+from coilwork_lowering.torch_compat import copied_graph, is_packing
 
 MOST_GROWTH: Final = 4
 """A value that takes more times the bytes of what it is made from is cheaper to make than to keep."""
@@ -71,6 +71,7 @@ def split_constants(gm: fx.GraphModule, frozen: Iterable[int]) -> Prepared | Non
             given = graph.placeholder(f"prepared_{number}")
             given.meta.update({**node.meta, "val": node.meta["val"]})
             node.replace_all_uses_with(given)
+            graph.erase_node(node)
     main = fx.GraphModule(gm, graph)
     main.meta.update(gm.meta)
     drop_dead_code(main)
@@ -82,6 +83,14 @@ def split_constants(gm: fx.GraphModule, frozen: Iterable[int]) -> Prepared | Non
     return Prepared(main=main, preparation=preparation, kept=kept, sources=sources, values=values)
 
 
+def constants_of(graph: fx.Graph, frozen: Iterable[int]) -> frozenset[fx.Node]:
+    """What the inputs of `graph` at positions `frozen` decide alone, and nobody writes into; these inputs among it."""
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    written = memory_of(graph).written
+    positions = {inputs[p]: p for p in frozen if p < len(inputs) and inputs[p] not in written}
+    return frozenset(_constants(graph, positions))
+
+
 def _after(inputs: list[fx.Node]) -> fx.Node:
     return inputs[-1].next
 
@@ -90,11 +99,15 @@ def _constants(graph: fx.Graph, positions: dict[fx.Node, int]) -> dict[fx.Node, 
     """Nodes that frozen inputs alone decide, with those inputs."""
     found = {node: frozenset({node}) for node in positions}
     for node in graph.nodes:
-        if node.op != "call_function" or not node.all_input_nodes or not is_pure(node.target):
+        if node.op != "call_function" or not node.all_input_nodes or not _is_repeatable(node.target):
             continue
         if all(source in found for source in node.all_input_nodes) and _is_static(node.meta.get("val")):
             found[node] = frozenset().union(*(found[source] for source in node.all_input_nodes))
     return found
+
+
+def _is_repeatable(target: Any) -> bool:
+    return is_pure(target) or is_packing(target)
 
 
 def _is_static(value: Any) -> bool:

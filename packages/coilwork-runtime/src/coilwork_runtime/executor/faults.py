@@ -71,7 +71,7 @@ def failed_check(launcher: Any, number: int) -> NoReturn:
     """Raise the error of check `number`, counted from 1, of a kernel.
 
     Raises:
-        IndexError, RuntimeError: that error.
+        IndexError, RuntimeError, ZeroDivisionError: that error.
     """
     native = vars(launcher)[NATIVE]
     if isinstance(native, NativeLaunch) and native.report is not None:

@@ -66,6 +66,10 @@ class CallPlan:
     is_product: bool = False
 
 
+# Operators outside ATen that write nowhere: a call that fails may be made again.
+_REPEATABLE: Final = frozenset({"mkldnn::_linear_pointwise", "mkldnn::_convolution_pointwise"})
+
+
 def plan_call(
     call: RecordedCall, torch_interface: TorchInterface, products: ProductLibrary | None = None
 ) -> CallPlan:
@@ -97,7 +101,7 @@ def _native(call: RecordedCall, torch_interface: TorchInterface) -> tuple[Route,
     schema = find_schema(call.target)
     if schema is None:
         raise Unplanned("torch has no schema for it")
-    if not schema.name.startswith("aten::"):
+    if not schema.name.startswith("aten::") and schema.name not in _REPEATABLE:
         # what fails natively is done again in Python, and nobody knows what these do
         raise Unplanned("operators of other libraries are called in Python")
     bound = tuple(bind(call, schema))

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from coilwork_ir.buffers import Buffer, SymbolOutput
+from coilwork_ir.buffers import Buffer, Ref, SymbolOutput
 from coilwork_ir.index import Expr, as_expr, as_int, product
 from coilwork_ir.kernels.nodes import Kernel, KernelCall, Schedule, Step
 from coilwork_ir.loops.nodes import AssertSize, Cond, Extern, Graph, View, While
@@ -48,6 +48,8 @@ from coilwork_scheduler.memory.storage import (
 )
 
 _ZERO: Final = as_expr(0)
+# Operators whose second argument is a packed weight.
+_READ_PACKED: Final = ("mkldnn._linear_pointwise.default", "mkldnn._convolution_pointwise.default")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,12 +157,20 @@ class _Planner:
                     remedy="pass it as an integer input",
                 )
         aligned = frozenset(self.options.aligned_inputs)
-        states = self._generator_states()
+        unchecked = self._generator_states() | self._packed_weights()
         for entry in self.schedule.inputs:
-            if not isinstance(entry, Buffer) or entry.name in states:
+            if not isinstance(entry, Buffer) or entry.name in unchecked:
                 continue
             if self.options.check_inputs or entry.name in aligned:
                 self.out.append(CheckLayout(buffer=entry.name, aligned=entry.name in aligned))
+
+    def _packed_weights(self) -> frozenset[str]:
+        """Inputs in a layout of oneDNN's, which have no strides that could be checked: the weights of its operators."""
+        return frozenset(
+            step.args[1].name
+            for step in self.schedule.steps
+            if isinstance(step, Extern) and step.target in _READ_PACKED and isinstance(step.args[1], Ref)
+        )
 
     def _generator_states(self) -> frozenset[str]:
         """Inputs that look like the state of a random generator: one or two integers that only operators read.

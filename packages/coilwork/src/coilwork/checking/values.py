@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from coilwork.checking.stepping import Stepper, describe
@@ -30,6 +31,8 @@ class Wanted:
         """What `value` holds that it must not, and where first; empty if nothing."""
         if not isinstance(value, Tensor) or not (value.is_floating_point() or value.is_complex()):
             return ""
+        if value.layout is not torch.strided:
+            value = value.to_dense()
         if value.is_floating_point() and value.element_size() == 1:
             value = value.float()
         for kind, wanted, found in (
