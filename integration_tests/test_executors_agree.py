@@ -125,7 +125,7 @@ def test_executors_agree(case: Case, pools: bool, store: MemoryStore) -> None:
     torch.manual_seed(0)
     both = BothExecutors(store, pools=pools)
     compiled = torch.compile(case.make(), backend=both)
-    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True, capture_scalar_outputs=True):
         for inputs_of_call in case.calls:
             inputs = inputs_of_call()
             for value in inputs:
