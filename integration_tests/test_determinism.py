@@ -83,7 +83,7 @@ def test_deterministic_algorithms_do_without_atomics_and_have_a_key_of_their_own
         jobs[setting] = open_job(gm, [torch.zeros(3)], role="inference", options=options)
     assert jobs[False].options.accumulation == "atomic" and jobs[True].options.accumulation == "sorted"
     assert jobs[False].key_text != jobs[True].key_text
-    assert jobs[True].options.fallback == ()
+    assert "aten.index_put" not in jobs[True].options.fallback
 
 
 def test_stores_at_equal_positions_are_left_to_torch_on_accelerators() -> None:
@@ -93,6 +93,26 @@ def test_stores_at_equal_positions_are_left_to_torch_on_accelerators() -> None:
         gm = make_fx(lambda x: x + 1)(x)
         job = open_job(gm, [x], role="inference", options=CompileOptions(fallback=("aten.exp",)))
     assert {"aten.exp", "aten.index_put", "aten.scatter"} <= set(job.options.fallback)
+
+
+@pytest.mark.parametrize("filled", [True, False])
+def test_tensors_without_contents_are_filled_as_in_eager(
+    filled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def made(x: Tensor) -> tuple[Tensor, ...]:
+        part = torch.empty(4)
+        part[:2] = x
+        kinds = [torch.empty(3, dtype=dtype) for dtype in (torch.int32, torch.bool, torch.bfloat16)]
+        return part, torch.empty_like(x) + x, x.new_empty(2, 2), torch.empty_strided((2, 3), (1, 2)), *kinds
+
+    torch.use_deterministic_algorithms(True)
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", filled)
+    x = torch.ones(2)
+    found, wanted = torch.compile(made, backend=backend, options=STRICT)(x), made(x)
+    assert [(t.shape, t.stride(), t.dtype) for t in found] == [(t.shape, t.stride(), t.dtype) for t in wanted]
+    torch.testing.assert_close(found[0][:2], x)
+    if filled:
+        torch.testing.assert_close(found, wanted, equal_nan=True)
 
 
 @pytest.mark.parametrize("executor", ["native", "python"])

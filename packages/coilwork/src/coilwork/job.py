@@ -106,7 +106,7 @@ def open_job(
     were laid out with their joint graph. With a pass or rewrite that has no uuid, nothing is cached.
 
     Where `torch.use_deterministic_algorithms(True)` holds, floats are not added by atomic operations, whatever `options` say, and
-    accelerators leave stores at positions from data to torch.
+    accelerators leave stores at positions from data to torch, and tensors without contents are torch's, which fills them.
     """
     key_text: str | None
     deterministic = torch.are_deterministic_algorithms_enabled()
@@ -158,11 +158,22 @@ _LAST_WINS: Final = (
 )
 
 
+# Tensors without contents, which `torch.utils.deterministic.fill_uninitialized_memory` gives some: ATen's kernels ask when they run.
+_FILLED: Final = (
+    "aten.empty",
+    "aten.empty_like",
+    "aten.empty_permuted",
+    "aten.empty_strided",
+    "aten.new_empty",
+    "aten.new_empty_strided",
+)
+
+
 def _deterministic(gm: torch.fx.GraphModule, options: CompileOptions) -> CompileOptions:
     """`options` under `torch.use_deterministic_algorithms(True)`."""
     accumulation: Accumulation = "sorted" if options.accumulation == "atomic" else options.accumulation
     parallel = any(not device.startswith("cpu") for device in devices_of(gm))
-    fallback = (*options.fallback, *_LAST_WINS) if parallel else options.fallback
+    fallback = (*options.fallback, *_FILLED, *(_LAST_WINS if parallel else ()))
     return replace(options, accumulation=accumulation, fallback=fallback)
 
 
