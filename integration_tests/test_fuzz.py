@@ -14,7 +14,17 @@ from coilwork import stages
 from coilwork_cache import MemoryStore
 from integration_tests.fuzz import __main__ as command
 from integration_tests.fuzz.apart import Apart
-from integration_tests.fuzz.check import SPREAD_RUNS, Finding, _compare, _expected, _promised, check, run
+from integration_tests.fuzz.check import (
+    SPREAD_RUNS,
+    Expected,
+    Finding,
+    _compare,
+    _differs_in_torch,
+    _expected,
+    _promised,
+    check,
+    run,
+)
 from integration_tests.fuzz.draw import Draw
 from integration_tests.fuzz.generate import generate
 from integration_tests.fuzz.judge import Form, Jitter, difference
@@ -233,6 +243,17 @@ def test_a_broken_kernel_is_found_and_its_level_named(monkeypatch: pytest.Monkey
     finding = check(program, store=MemoryStore())
     assert (finding.kind, finding.level) == ("wrong", "python")
     assert "input x0 afterwards" in finding.detail
+
+
+def test_what_dynamo_asserts_of_sizes_from_data_is_torchs() -> None:
+    """Of one element that is chosen: `where` would broadcast it, and the captured graph takes it for three."""
+    text = "v0 = torch.where(x0 == 1, torch.masked_select(x0, x0 == 1), x1)"
+    inputs = (plain("x0", (3,), "int64", "permutation"), plain("x1", (3,), "int64", "small"))
+    step = Step(text=text, makes=("v0",), reads=("x0", "x1"))
+    program = Program(seed=2, inputs=inputs, steps=(step,), results=("v0",), dynamic=True)
+    ran = run(program.function(), program)
+    expected = Expected(program=program, eager=ran, wide=ran, promised=())
+    assert _differs_in_torch(program, [expected])
 
 
 def test_shrinking_keeps_what_fails_and_drops_the_rest() -> None:
