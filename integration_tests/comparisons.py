@@ -74,7 +74,7 @@ def page(runs: Sequence[Run]) -> str:
     operators = [run for run in runs if isinstance(run, OperatorRun)]
     modules = [run for run in runs if isinstance(run, ModuleRun)]
     programs = [run for run in runs if isinstance(run, ProgramRun)]
-    versions = " and ".join(dict.fromkeys(run.torch for run in runs))
+    versions = ", ".join(sorted({run.torch for run in runs}, reverse=True))
     text = HEADER.format(versions=versions) + OPERATORS + _operators(operators)
     if modules:
         text += "\n" + MODULES + _modules(modules)

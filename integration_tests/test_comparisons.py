@@ -67,7 +67,7 @@ def test_counts_and_failures_are_told() -> None:
         of_modules(MODULES, torch="2.2"),
     ]
     text = page(runs)
-    assert "with torch 2.1 and 2.2, and" in text
+    assert "with torch 2.2, 2.1, and" in text
     assert "| forward | 3 | 9 |" in text and "| hard | 1 | 3 |" in text
     assert "Failures: 2, 1 of them known, 0 in units that pass now." in text
     assert "- `sub` forward float32: wrong, result 0: 1 of 2 differ" in text

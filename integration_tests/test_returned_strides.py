@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from integration_tests.beside_eager import agrees, compiled, numbers
+from integration_tests.beside_eager import agrees, compiled, numbers, strides
 
 LAYOUTS: dict[str, Callable[[], Tensor]] = {
     "contiguous": lambda: numbers(24).view(2, 3, 4),
@@ -56,6 +56,47 @@ def test_gradients_of_batch_norm() -> None:
             y = run(x, torch.zeros(3), torch.ones(3))
             gradients += torch.autograd.grad(y, [x], numbers(y.numel()).view(y.shape))
         torch.testing.assert_close(gradients[1], gradients[0], check_stride=True)
+
+
+IMAGES: dict[str, Callable[[], Tensor]] = {
+    "rows": lambda: numbers(240).view(2, 4, 5, 6),
+    "channels-last": lambda: numbers(240).view(2, 5, 6, 4).permute(0, 3, 1, 2),
+    "across": lambda: numbers(240).view(2, 4, 6, 5).transpose(2, 3),
+    "batch innermost": lambda: numbers(240).view(4, 5, 6, 2).permute(3, 0, 1, 2),
+    "with gaps": lambda: numbers(480).view(2, 4, 5, 12)[..., ::2],
+    "one image, channels-last": lambda: numbers(120).view(1, 5, 6, 4).permute(0, 3, 1, 2),
+    "one row, channels-last": lambda: numbers(48).view(2, 1, 6, 4).permute(0, 3, 1, 2),
+}
+
+
+def windows(x: Tensor, weight: Tensor, deep: Tensor) -> tuple[Tensor, ...]:
+    return (
+        F.conv2d(x, weight, padding=(0, 1)),
+        F.conv2d(x, deep, stride=(1, 2), groups=4),
+        F.conv_transpose2d(x, weight.transpose(0, 1), stride=(1, 2)),
+        F.max_pool2d(x, (1, 2)),
+        F.avg_pool2d(x, (1, 3), stride=1, padding=(0, 1)),
+        F.adaptive_avg_pool2d(x, (1, 2)),
+        F.conv1d(x.flatten(2), weight[..., 0, :]),
+        F.max_pool3d(x[..., None, :], (1, 1, 2)),
+    )
+
+
+@pytest.mark.parametrize("layout", IMAGES)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_windows_over_images(layout: str, dynamic: bool) -> None:
+    """Convolutions and poolings, and their gradients."""
+
+    def run(function: Callable[..., tuple[Tensor, ...]]) -> list[Tensor]:
+        given = [IMAGES[layout](), numbers(36).view(3, 4, 1, 3), numbers(8).view(4, 1, 1, 2)]
+        operands = [one.requires_grad_() for one in given]
+        results = function(*operands)
+        tangents = [numbers(one.numel()).view(one.shape) for one in results]
+        return [*results, *torch.autograd.grad(results, operands, tangents)]
+
+    found, expected = run(compiled(windows, dynamic=dynamic)), run(windows)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    assert list(map(strides, found)) == list(map(strides, expected))
 
 
 BROADCAST: dict[str, Callable[[], list[Tensor]]] = {

@@ -328,3 +328,5 @@ def test_a_divisor_that_may_be_0_counts_as_positive() -> None:
     assert (i * n) // n is i
     assert provably_nonneg(lane // n) and provably_nonneg(lane % n)
     assert provably_lt(lane % n, n)
+    single = symbol("n", lo=0, hi=1)
+    assert i // single is i and as_int(i % single) == 0

@@ -53,6 +53,28 @@ def test_stays(case: str) -> None:
     assert rewritten(STAYS[case], (A, B, BIAS), PRODUCTS).names == ()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64])
+@pytest.mark.parametrize("beta", [0, 0.0])
+def test_nothing_is_added_to_products(dtype: torch.dtype, beta: float) -> None:
+    a, b = (A * 4).to(dtype), (B * 4).to(dtype)
+    bias = torch.full((5,), 7).to(dtype) if dtype is torch.int64 else torch.full((5,), float("nan")).to(dtype)
+    scale = int(beta) if dtype is torch.int64 else beta
+
+    def function(a: Tensor, b: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        batches = torch.baddbmm(bias, a.expand(3, 4, 6), b.expand(3, 6, 5), beta=scale)
+        return torch.addmm(bias, a, b, beta=scale), batches
+
+    made = check_same(function, (a, b, bias), PRODUCTS)
+    assert made.names == ("nothing-to-add",)
+    assert {"aten.mm.default", "aten.bmm.default"} <= set(made.calls())
+
+
+@pytest.mark.parametrize("scale", [{"beta": 0.5}, {"beta": 0, "alpha": 2}])
+def test_scaled_products_stay(scale: dict[str, float]) -> None:
+    made = rewritten(lambda a, b, bias: torch.addmm(bias, a, b, **scale), (A, B, BIAS), PRODUCTS)
+    assert made.names == ()
+
+
 @pytest.mark.parametrize("numerics", ["eager", "strict"])
 def test_is_for_fast_numerics_alone(numerics: Any) -> None:
     names = {rewrite.name for rewrite in chosen("aten", RewriteOptions(numerics=numerics))}

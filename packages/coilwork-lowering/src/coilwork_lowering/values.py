@@ -19,6 +19,7 @@ from coilwork_ir.index import (
     Expr,
     as_expr,
     as_int,
+    bounds,
     coefficients,
     maximum,
     product,
@@ -135,12 +136,13 @@ def same_strides(shape: Shape, a: Sequence[Expr], b: Sequence[Expr]) -> bool:
     if any(as_int(extent) == 0 for extent in shape):
         return True
     a, b = (_of_elements(shape, strides) for strides in (a, b))
-    return all(as_int(extent) == 1 or x == y for extent, x, y in zip(shape, a, b, strict=True))
+    return all(bounds(extent).hi == 1 or x == y for extent, x, y in zip(shape, a, b, strict=True))
 
 
 def _of_elements(shape: Shape, strides: Sequence[Expr]) -> list[Expr]:
     """`strides` if there are elements: torch takes sizes from data for 1 at least when it lays out rows, which then they are."""
     sizes = {maximum(size, 1): size for size in shape}
+    sizes |= {size: as_expr(1) for size in shape if bounds(size).hi == 1}
     return [stride if as_int(stride) is not None else _rebuilt(stride, sizes) for stride in strides]
 
 

@@ -40,6 +40,8 @@ def floordiv_symbolic(a: Expr, b: Expr) -> Expr:
         if hi is not None and hi < 0:
             return RULES.floordiv(scale(a, -1), scale(b, -1))
         return make_atom(FLOORDIV, (a, b))
+    if limits(b)[1] == 1:
+        return a
     if a is ZERO:
         return ZERO
     quotient, rest = _divide(a, b)
@@ -64,7 +66,7 @@ def mod_symbolic(a: Expr, b: Expr) -> Expr:
         if hi is not None and hi < 0:
             return scale(RULES.mod(scale(a, -1), scale(b, -1)), -1)
         return make_atom(MOD, (a, b))
-    if a is ZERO:
+    if a is ZERO or limits(b)[1] == 1:
         return ZERO
     quotient, rest = _divide(a, b)
     if quotient is not ZERO:

@@ -7,7 +7,7 @@ from typing import Any, Final
 import torch
 
 from coilwork_lowering.generated import is_computed
-from coilwork_lowering.rewrites.condition import Condition, of_rank, same_dtype, same_sizes
+from coilwork_lowering.rewrites.condition import Condition, equals, of_rank, same_dtype, same_sizes
 from coilwork_lowering.rewrites.match import Match
 from coilwork_lowering.rewrites.pattern import call, either, tensor, value
 from coilwork_lowering.rewrites.rewrite import Rewrite
@@ -57,4 +57,29 @@ ADD_TO_ADDMM: Final = Rewrite(
     inexact=True,
 )
 
-PRODUCTS: Final = (ADD_TO_ADDMM,)
+NOTHING_TO_ADD: Final = Rewrite(
+    name="nothing-to-add",
+    doc="A product to which 0 times something is added, NaN or not: ATen reads nothing of that either, so nobody need make it.",
+    pattern=either(
+        call(
+            "aten.addmm.default",
+            self=tensor("bias"),
+            mat1=tensor("left"),
+            mat2=tensor("right"),
+            beta=value("beta"),
+        ),
+        call(
+            "aten.baddbmm.default",
+            self=tensor("bias"),
+            batch1=tensor("lefts"),
+            batch2=tensor("rights"),
+            beta=value("beta"),
+        ),
+    ),
+    replacement=lambda left=None, right=None, lefts=None, rights=None, **rest: (
+        aten.bmm.default(lefts, rights) if left is None else aten.mm.default(left, right)
+    ),
+    conditions=(equals("beta", 0),),
+)
+
+PRODUCTS: Final = (ADD_TO_ADDMM, NOTHING_TO_ADD)
