@@ -191,6 +191,20 @@ def test_what_data_decides_is_not_divided_by_zero(name: str, wrapper: str) -> No
             call(x, torch.tensor([0, 5]))
 
 
+@pytest.mark.parametrize("name", DIVISIONS)
+def test_sizes_are_not_divided_by_zero(name: str) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x * DIVISIONS[name](7, x.shape[0] - 3)
+
+    compiled = torch.compile(function, backend=backend, dynamic=True)
+    for rows in (5, 2, 9):
+        x = torch.randn(rows)
+        torch.testing.assert_close(compiled(x), function(x))
+    for call in (compiled, function):
+        with pytest.raises(ZeroDivisionError, match="by zero"):
+            call(torch.randn(3))
+
+
 def test_integers_from_data() -> None:
     def function(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
         n = y.sum().item()

@@ -61,10 +61,8 @@ def lower_assertion(builder: Builder, condition: Value, message: str, node: torc
 
 
 def lower_divisor(builder: Builder, divisor: Value, message: str) -> None:
-    """`divisor`, an integer that data decides, must not be 0, or `message` is raised as Python's own error."""
-    if not isinstance(divisor, Expr) or not builder.sizes.depends_on_data(divisor):
-        return
-    if not _holds("ne", divisor, as_expr(0)):
+    """`divisor`, if it is an integer, must not be 0, or `message` is raised as Python's own error."""
+    if isinstance(divisor, Expr) and not _holds("ne", divisor, as_expr(0)):
         _append_check(
             builder, op("ne", index(divisor), index(as_expr(0))), message, error="ZeroDivisionError"
         )
