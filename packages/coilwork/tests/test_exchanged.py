@@ -66,14 +66,15 @@ def test_as_eager(function: Callable[..., Any], executor: str) -> None:
 
 
 def test_a_graph_that_runs_in_eager_mode() -> None:
-    def function(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    def function(x: Tensor, y: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
         x.data = y + 1
-        return x * 2, torch.empty(3, device="meta").sin()
+        return x * 2, there.sin()
 
     theirs, mine = (torch.zeros(2), torch.ones(3)), (torch.zeros(2), torch.ones(3))
+    there = torch.empty(3, device="meta")
     with pytest.warns(CoilworkFallbackWarning, match="meta"):
-        found, _ = torch.compile(function, backend=backend)(*mine)
-    assert torch.equal(found, function(*theirs)[0])
+        found, _ = torch.compile(function, backend=backend)(*mine, there)
+    assert torch.equal(found, function(*theirs, there)[0])
     assert torch.equal(mine[0], theirs[0])
 
 
