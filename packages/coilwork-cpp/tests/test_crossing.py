@@ -240,3 +240,26 @@ def test_columns_of_any_length_copy_too(load_kernel: Callable) -> None:
         run(a, b, sums, tops, n, m)
         torch.testing.assert_close(sums, (a.t() + b).sum(0), rtol=1e-5, atol=1e-4)
         assert torch.equal(tops, (a.t() + b).amax(0))
+
+
+def test_tiles_of_wide_rows_stay_small() -> None:
+    images, rows, columns = symbol("x0", extent=64), 100, 1000
+    x, r = symbol("x1", extent=columns), symbol("r0", extent=rows)
+    at = images * (rows * columns)
+    total = op("add", load("in0", [at + x * rows + r], F32), load("in1", [at + r * columns + x], F32))
+    span = as_expr(64 * rows * columns)
+    kernel = Kernel(
+        name="wide",
+        ranges=(
+            Range(symbol=images, kind="parallel", tile="y"),
+            Range(symbol=x, kind="parallel", tile="x"),
+            Range(symbol=r, kind="reduction", tile="r"),
+        ),
+        args=(
+            TensorArg(name="in0", dtype=F32, role="in", span=span),
+            TensorArg(name="in1", dtype=F32, role="in", span=span),
+            TensorArg(name="out0", dtype=F32, role="out", span=as_expr(64 * columns)),
+        ),
+        stores=(Store(buffer="out0", index=images * columns + x, value=reduce("sum", [total], [r])),),
+    )
+    assert "tile_0[4160]" in CppCodegen().emit(kernel, target("x86-64-avx512"), {}).text

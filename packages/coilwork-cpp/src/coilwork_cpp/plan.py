@@ -94,6 +94,9 @@ def plan_region(region: Region, args: dict[str, TensorArg]) -> Plan:
         _prefers_columns(region, scores, vector, inner) or _gathers_along_rows(region, vector, inner)
     ):
         tile = _column_tile(vector, [r for r in free if r is not vector])
+        if any(lies_along(load.index[0], inner, vector) for load in _plain_loads(region)):
+            # what columns copy lies on a thread's stack, a block of rows for each of them
+            tile = min(tile, _TILE)
         axis = Axis(symbol=vector, block=tile)
         others = tuple(Axis(symbol=r) for r in free if r is not vector)
         return Plan(
@@ -152,8 +155,12 @@ def _gathers_along_rows(region: Region, vector: Expr, inner: Expr) -> bool:
         return False
     if any(lies_along(store.index, inner, vector) for store in region.stores):
         return False
-    loads = [v for v in postorder(region.roots) if isinstance(v, Load) and not v.operands]
-    return any(lies_along(load.index[0], vector, inner) for load in loads)
+    return any(lies_along(load.index[0], vector, inner) for load in _plain_loads(region) if not load.operands)
+
+
+def _plain_loads(region: Region) -> list[Load]:
+    """Loads at places that no other load decides."""
+    return [v for v in postorder(region.roots) if isinstance(v, Load) and not v.indirect]
 
 
 def lies_along(index: Expr, one: Expr, other: Expr) -> bool:
@@ -269,7 +276,7 @@ def _transposed(region: Region, scores: dict[Expr, int], vector: Expr) -> Expr |
     """A range along which accesses that are strided along `vector` have unit stride."""
     if any(isinstance(value, Reduce | Scan) for value in postorder(region.roots)):
         return None
-    loads = [v for v in postorder(region.roots) if isinstance(v, Load) and not v.indirect]
+    loads = _plain_loads(region)
     for r in region.parallel:
         if r is vector or _short(r) or _short(vector):
             continue
