@@ -67,7 +67,9 @@ def index_bends(kernel: Kernel, at: Expr, count: int, most: int) -> set[int]:
 
 def bends(kernel: Kernel) -> bool:
     """Whether an index divides, clamps or reflects a range."""
-    return any(isinstance(node(part), FloorDiv | Mod | Min | Max) for part in _parts(index_expressions(kernel)))
+    return any(
+        isinstance(node(part), FloorDiv | Mod | Min | Max) for part in _parts(index_expressions(kernel))
+    )
 
 
 def _crossing(slope: int, start: int, limit: int) -> int:
@@ -130,7 +132,11 @@ def _bends(expr: Expr, at: Expr, count: int, most: int) -> set[int] | None:
             at_low = _value(difference, at, low)
             slope = _value(difference, at, low + 1) - at_low if high - low > 1 else 0
             start, reached = at_low - slope * low, at_low + slope * (high - 1 - low)
-            floors = range(min(at_low, reached) // period + 1, max(at_low, reached) // period + 1) if period else (0,)
+            floors = (
+                range(min(at_low, reached) // period + 1, max(at_low, reached) // period + 1)
+                if period
+                else (0,)
+            )
             if len(floors) + len(found) > most:
                 return None
             if slope:

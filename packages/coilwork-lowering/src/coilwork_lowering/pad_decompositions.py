@@ -1,8 +1,8 @@
-"""Padding that only cuts off, and the derivative of padding by the outermost elements: what the copies get is added to their element."""
+"""Padding that only cuts off, padding by elements where torch's meta functions do not know the layout, and the derivative of padding by the outermost elements: what the copies get is added to their element."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,10 +10,14 @@ import torch
 from coilwork_lowering.torch_compat import surely
 
 
-def pad_decompositions() -> dict[Any, Callable[..., Any]]:
-    """By overload."""
+def pad_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
+    """By overload; `table` holds torch's own."""
     aten = torch.ops.aten
+    by_elements = [
+        getattr(aten, f"{kind}_pad{k}d").default for kind in ("reflection", "replication") for k in (1, 2, 3)
+    ]
     return {
+        **{one: _by_elements(table[one]) for one in by_elements},
         aten.constant_pad_nd.default: _cut,
         aten.replication_pad1d_backward.default: _replicated_backward,
         aten.replication_pad2d_backward.default: _replicated_backward,
@@ -30,6 +34,18 @@ def _cut(value: torch.Tensor, padding: Sequence[Any], fill: Any = 0) -> Any:
         dim = value.dim() - 1 - k
         left = left.narrow(dim, -before, left.shape[dim] + before + after)
     return left.clone()
+
+
+def _by_elements(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    def decomposed(value: torch.Tensor, *rest: Any) -> Any:
+        """Lowered as it is where eager's result is contiguous, which is all that meta functions of torch 2.11 know.
+
+        Truth values, too: eager refuses to reflect them, in words of its own.
+        """
+        plain = value.is_contiguous() and not value.is_complex()
+        return NotImplemented if plain or value.dtype == torch.bool else theirs(value, *rest)
+
+    return decomposed
 
 
 def _replicated_backward(gradient: torch.Tensor, value: torch.Tensor, padding: Sequence[int]) -> Any:
