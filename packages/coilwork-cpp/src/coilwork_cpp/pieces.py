@@ -31,6 +31,9 @@ _MOST_CUTS: Final = 6
 # Smaller kernels do not repay the time to compile more code, and larger bodies would take too much of it.
 _FEWEST_POINTS: Final = 1 << 14
 _MOST_NODES: Final = 400
+# Ends that are longer than one of so many points are cut further, if the body is small.
+_FEW: Final = 32
+_SMALL_NODES: Final = 40
 
 
 def pieces_of(kernel: Kernel) -> tuple[Kernel, ...]:
@@ -87,7 +90,10 @@ def _all_vary(kernel: Kernel, at: Expr) -> bool:
 
 
 def _cut(kernel: Kernel, first: int) -> tuple[Kernel, ...]:
-    """`kernel` cut along its ranges from number `first` on; of the pieces along one, the longest is cut further."""
+    """`kernel` cut along its ranges from number `first` on; of the pieces along one, the longest is cut further.
+
+    So are the ends, unless they are few points, or their bodies are much to compile.
+    """
     for number in range(first, len(kernel.ranges)):
         at = kernel.ranges[number].symbol
         count = as_int(extent_of(at))
@@ -105,10 +111,11 @@ def _cut(kernel: Kernel, first: int) -> tuple[Kernel, ...]:
             continue
         # the ends come last: they find the middle's lines of memory in the cache
         pieces = _cut(_part(kernel, at, low, high, "m"), number + 1)
-        if low > 0:
-            pieces += (_part(kernel, at, 0, low, "l"),)
-        if high < count:
-            pieces += (_part(kernel, at, high, count, "h"),)
+        small = len(list(postorder(kernel_roots(kernel)))) <= _SMALL_NODES
+        for start, end, suffix in ((0, low, "l"), (high, count, "h")):
+            if start < end:
+                part = _part(kernel, at, start, end, suffix)
+                pieces += _cut(part, number + 1) if small and (end - start) * _FEW >= count else (part,)
         return pieces
     return (kernel,)
 

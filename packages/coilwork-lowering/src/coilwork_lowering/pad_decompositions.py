@@ -40,7 +40,7 @@ def _by_elements(theirs: Callable[..., Any]) -> Callable[..., Any]:
     def decomposed(value: torch.Tensor, *rest: Any) -> Any:
         """Lowered as it is where eager's result is contiguous, which is all that meta functions of torch 2.11 know.
 
-        Truth values, too: eager refuses to reflect them, in words of its own.
+        Truth values, too: eager refuses them, in words of its own.
         """
         plain = value.is_contiguous() and not value.is_complex()
         return NotImplemented if plain or value.dtype == torch.bool else theirs(value, *rest)
