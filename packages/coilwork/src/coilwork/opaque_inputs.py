@@ -41,10 +41,9 @@ def left_to_eager(gm: fx.GraphModule, example_inputs: Sequence[Any], *, strict: 
 
 
 def _opaque(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> list[tuple[fx.Node, torch.Tensor]]:
-    inputs = zip(gm.graph.find_nodes(op="placeholder"), example_inputs, strict=True)
-    return [(node, value) for node, value in inputs if _is_opaque(value, node.meta.get("example_value"))]
-
-
-def _is_opaque(value: object, captured: object) -> bool:
-    both = isinstance(value, torch.Tensor) and isinstance(captured, torch.Tensor)
-    return both and value.layout != captured.layout
+    found: list[tuple[fx.Node, torch.Tensor]] = []
+    for node, value in zip(gm.graph.find_nodes(op="placeholder"), example_inputs, strict=True):
+        captured = node.meta.get("example_value")
+        if isinstance(value, torch.Tensor) and isinstance(captured, torch.Tensor):
+            found += [(node, value)] if value.layout != captured.layout else []
+    return found
