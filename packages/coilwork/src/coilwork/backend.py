@@ -17,6 +17,7 @@ from coilwork.masked_selection import broadcast_selections
 from coilwork.modes import announce_mode
 from coilwork.nested_inputs import flattened, has_nested_inputs
 from coilwork.nested_regions import put_in_place
+from coilwork.opaque_inputs import has_opaque_inputs, left_to_eager
 from coilwork.options import CompileOptions, resolve
 from coilwork.passes import name_of, run_passes
 from coilwork.rewriting import (
@@ -30,6 +31,7 @@ from coilwork.rewriting import (
 from coilwork.squeezed_sizes import Assertions, copy_for_squeezed_sizes, with_squeezed_sizes
 from coilwork.stages import lowering_options
 from coilwork.storages import copy_of, given_storages
+from coilwork.taken_sizes import TakenSizes
 from coilwork.tensor_indices import read_indices
 from coilwork.torch_compat import (
     BoxedCallable,
@@ -76,10 +78,13 @@ def compile_dynamo_graph(
     """`backend` with its settings already resolved."""
     if has_nested_inputs(example_inputs):
         return flattened(gm, example_inputs, lambda g, i: compile_dynamo_graph(g, i, options))
+    if has_opaque_inputs(gm, example_inputs):
+        return left_to_eager(gm, example_inputs, strict=options.strict or options.batch_invariant)
     lowering = lowering_options(options, options.fallback)
     announce_unkeyed(options)
     captured = copy_of(gm) if options.check else None
     squeezing, assertions = copy_for_squeezed_sizes(gm), Assertions()
+    taken = TakenSizes(gm)
     put_in_place(gm)
     read_indices(gm)
     broadcast_selections(gm)
@@ -87,15 +92,19 @@ def compile_dynamo_graph(
     log = list(rewrite_captured(gm, example_inputs, options))
     compiler = partial(
         compile_with_aot_autograd,
-        forward=assertions.noting(partial(_compile, role="forward", options=options, log=log, guards=guards)),
+        forward=taken.noting(
+            assertions.noting(partial(_compile, role="forward", options=options, log=log, guards=guards))
+        ),
         backward=partial(_compile, role="backward", options=options, log=log, guards=guards),
-        inference=assertions.noting(partial(_compile_inference, options=options, log=log, guards=guards)),
+        inference=taken.noting(
+            assertions.noting(partial(_compile_inference, options=options, log=log, guards=guards))
+        ),
         decompositions=watched_decompositions(decompositions(lowering), guards.append),
         partition=partial(_partition, options=options, log=log, guards=guards),
     )
     with collector_paused():
         compiled = given_storages(gm, example_inputs, compiler, strict=options.strict)
-    compiled = with_squeezed_sizes(compiled, squeezing, assertions)
+    compiled = taken.around(with_squeezed_sizes(compiled, squeezing, assertions))
     passes = [name_of(one) for one in (*options.joint_passes, *options.passes)]
     if captured is None or not (log or passes):
         return compiled

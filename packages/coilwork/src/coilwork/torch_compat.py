@@ -365,6 +365,23 @@ def has_sizes_from_data(captured: torch.fx.GraphModule) -> bool:
     return any(isinstance(size, torch.SymInt) and bool(free_unbacked_symbols(size)) for size in sizes)
 
 
+def guards_taken_sizes(captured: torch.fx.GraphModule) -> bool:
+    """Whether tracing has decided something by a size that torch put in the place of one from data."""
+    values = [node.meta.get("example_value") for node in captured.graph.nodes]
+    sizes: list[Any] = [
+        size
+        for value in values
+        for size in (value.shape if isinstance(value, torch.Tensor) else (value,))
+        if isinstance(size, torch.SymInt)
+    ]
+    if not sizes:
+        return False
+    env = sizes[0].node.shape_env
+    replaced = [new for old, new in env.replacements.items() if free_unbacked_symbols(old)]
+    taken = {symbol for new in replaced for symbol in new.free_symbols}
+    return any(taken & guard.expr.free_symbols for guard in env.guards)
+
+
 def leaves_of(values: object) -> list[Any]:
     """Everything in nested `values` that is no container, in torch's order."""
     return list(pytree.tree_leaves(values))

@@ -1,0 +1,144 @@
+"""Sizes from data that the capture took for other sizes: `torch.where(x == 1, x[x == 1], y)`.
+
+Torch broadcasts such a size as if it were the other operand's, and everything behind it accordingly. Eager broadcasts one element too,
+and refuses any other number. The compiled program finds out where the operator that makes the tensor returns; such a call then runs what
+Dynamo captured, without its assertion that the sizes are equal, in eager mode.
+
+What runs then may say nothing else than the user's program. Where numbers made of sizes are in the captured graph (one of them may have been
+read off the size that was taken for another), its error is raised if there is one, and else the compiled program's own.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import torch
+from torch import fx
+
+from coilwork.checking.random_state import random_state, restore
+from coilwork.storages import copy_of
+from coilwork.torch_compat import (
+    BoxedCallable,
+    GraphCompiler,
+    draws_numbers,
+    guards_taken_sizes,
+    overwrites_nothing,
+)
+from coilwork_runtime import LayoutError
+
+log = logging.getLogger("coilwork")
+
+_ASSERTION: Final = torch.ops.aten._assert_scalar.default
+_OF_TORCH: Final = "Runtime assertion failed for expression "
+_OF_EQUALITY: Final = f"{_OF_TORCH}Eq("
+
+
+class TakenSizes:
+    """Such sizes in one captured graph, and in what is compiled of it.
+
+    Raises nothing itself; a graph without them costs nothing per call.
+    """
+
+    def __init__(self, gm: fx.GraphModule) -> None:
+        """`gm`, Dynamo's graph, is looked at before anything changes it."""
+        self._captured = _relaxed(gm) if _takes_sizes(gm) else None
+        self._is_faithful = not (_computes_with_sizes(gm) or guards_taken_sizes(gm))
+        self._overwrites = False
+        self._random = False
+
+    def noting(self, compiler: GraphCompiler) -> GraphCompiler:
+        """`compiler` of forward or inference graphs, looked at before."""
+        if self._captured is None:
+            return compiler
+
+        def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedCallable:
+            targets = [
+                node.target for node in gm.graph.nodes if isinstance(node.target, torch._ops.OpOverload)
+            ]
+            self._overwrites |= not all(map(overwrites_nothing, targets))
+            self._random |= any(map(draws_numbers, targets))
+            return compiler(gm, example_inputs)
+
+        return compile_graph
+
+    def around(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
+        """`compiled`, with the captured graph for the calls that it is not for.
+
+        Inputs that the call may have overwritten before it failed are not what they were: then its error stands.
+        """
+        if self._captured is None or self._overwrites:
+            return compiled
+        return _Broadcasting(compiled, self._captured, faithful=self._is_faithful, random=self._random)
+
+
+class _Broadcasting:
+    """A compiled program, and the `captured` graph for calls in which sizes differ that were taken to be equal."""
+
+    def __init__(
+        self, compiled: Callable[..., Any], captured: fx.GraphModule, *, faithful: bool, random: bool
+    ) -> None:
+        self._compiled = compiled
+        self._captured = captured
+        self._is_faithful = faithful
+        self._random = random
+        self._announced = False
+
+    def __call__(self, *args: Any) -> Any:
+        numbers = random_state() if self._random else None
+        try:
+            return self._compiled(*args)
+        except LayoutError as error:
+            if error.code != "operator-shape":
+                raise
+            failure = error
+        if numbers is not None:
+            restore(numbers)
+        results = self._captured.forward(*args)  # a call of the module would print where an error is raised
+        if not self._is_faithful:
+            raise failure
+        if not self._announced:
+            self._announced = True
+            log.warning(
+                "a size from data was taken for another, and is 1: the captured graph runs, in eager mode"
+            )
+        return results
+
+
+def _takes_sizes(gm: fx.GraphModule) -> bool:
+    """Whether torch asserts that sizes are equal because it has taken them to be."""
+    return any(_is_of_torch(node, _OF_EQUALITY) for node in gm.graph.nodes)
+
+
+def _is_of_torch(node: fx.Node, message: str = _OF_TORCH) -> bool:
+    return node.target is _ASSERTION and str(node.args[1]).startswith(message)
+
+
+def _relaxed(gm: fx.GraphModule) -> fx.GraphModule:
+    """A copy of `gm` without torch's own assertions; those of the user have other messages."""
+    relaxed = copy_of(gm)
+    for node in reversed(relaxed.graph.nodes):
+        if _is_of_torch(node) or (not node.users and _is_number(node) and node.op == "call_function"):
+            relaxed.graph.erase_node(node)
+    relaxed.recompile()
+    return relaxed
+
+
+def _computes_with_sizes(gm: fx.GraphModule) -> bool:
+    """Whether a number made of sizes serves anything but torch's assertions, or a size was taken for a constant, which leaves no trace."""
+    asserting: set[fx.Node] = set()
+    for node in reversed(gm.graph.nodes):
+        if _is_of_torch(node) or (_is_number(node) and node.users and asserting.issuperset(node.users)):
+            asserting.add(node)
+    numbers = [node for node in gm.graph.nodes if _is_number(node)]
+    constants = (
+        any(isinstance(side, int) for side in node.args[0].args)
+        for node in asserting
+        if _is_of_torch(node, _OF_EQUALITY) and isinstance(node.args[0], fx.Node)
+    )
+    return any(constants) or not asserting.issuperset(user for node in numbers for user in node.users)
+
+
+def _is_number(node: fx.Node) -> bool:
+    return isinstance(node.meta.get("example_value"), (torch.SymInt, torch.SymBool, int, bool))
