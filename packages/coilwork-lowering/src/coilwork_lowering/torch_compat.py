@@ -252,9 +252,8 @@ def dense_meanings() -> dict[Any, Callable[..., Any]]:
         sdpa_dense,
         sdpa_dense_backward,
     )
-    from torch._higher_order_ops.map import map_dense, map_impl
 
-    return {flex_attention: sdpa_dense, flex_attention_backward: sdpa_dense_backward, map_impl: map_dense}
+    return {flex_attention: sdpa_dense, flex_attention_backward: sdpa_dense_backward}
 
 
 def out_dtype_meaning() -> dict[Any, Callable[..., Any]]:
