@@ -12,6 +12,7 @@ from runtime_sample_kernels import cpp_kernel
 from coilwork_cache import LocalStore, MemoryStore
 from coilwork_runtime import Builder, KernelBuildError
 from coilwork_runtime.cpp.batches import LONGEST_TOGETHER, MOST_TOGETHER, batches, joined
+from coilwork_runtime.devices import cpu_features
 from coilwork_runtime.specs import CppKernel
 
 SOURCE = """
@@ -90,6 +91,40 @@ def test_definitions_of_one_name_do_not_meet() -> None:
     assert joined(specs).count("float factor()") == 2
     launchers = Builder(workers=1).build(specs)
     assert [product(launch) for launch in launchers.values()] == [2, 3]
+
+
+CHOOSING = """
+extern "C" {
+  __attribute__((simd("notinbranch"), const)) float tanhf(float) noexcept;
+}
+static void body(const float* a, float* b, long long n) {
+  for (long long r = 0; r < n / 32; ++r) {
+    #pragma omp simd
+    for (int x = 0; x < 32; ++x) {
+      const bool late = x >= 24;
+      const float before = x < 24 ? a[r * 32 + x] : 0.0f;
+      const float after = late ? a[r * 32 + x - 24] : 0.0f;
+      const float product = FACTOR * tanhf(after) * (1.0f - after);
+      const float other = late ? product : 0.0f;
+      b[r * 32 + x] = x < 24 ? before : other;
+    }
+  }
+}
+extern "C" __attribute__((visibility("default"))) void ENTRY(const float* a, float* b, long long n) { body(a, b, n); }
+"""
+
+
+def test_the_last_bit_does_not_depend_on_what_a_kernel_is_compiled_with() -> None:
+    wide = ("avx2", "fma", "avx512f", "avx512dq", "avx512bw", "avx512vl")
+    features = tuple(feature for feature in wide if feature in cpu_features())
+    one, two = (dataclasses.replace(kernel(k, source=CHOOSING), features=features) for k in (1, 2))
+    x = torch.randn(3200)
+    alone, together = torch.zeros(3200), torch.zeros(3200)
+    Builder(workers=1).build([one])[one.name](x, alone, 3200)
+    Builder(workers=1).build([two, one])[one.name](x, together, 3200)
+    assert torch.equal(alone, together)
+    head, _, rest = joined([two, one]).partition("namespace")
+    assert head.count("tanhf") == 1 and rest.count("tanhf(float)") == 0
 
 
 def test_kernels_of_a_graph_are_compiled_in_one_go(compilations: Path, tmp_path: Path) -> None:

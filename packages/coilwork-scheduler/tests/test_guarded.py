@@ -9,7 +9,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_expr, const, floordiv, mod, symbol
 from coilwork_ir.scalar import const as literal
 from coilwork_ir.scalar import index_value, load, loads, op
-from coilwork_scheduler.inlining.guarded import Guards
+from coilwork_scheduler.inlining.guarded import Guards, share
 
 F64 = DType.F64
 ROW, COLUMN = symbol("i", lo=0, extent=const(64)), symbol("j", lo=0, extent=const(1024))
@@ -93,3 +93,17 @@ def test_a_value_per_row_below_padded_columns(build, compare):
     build.pointwise("z", [6, 32], lambda i, j: load("y", (i, j), F64, mask=below(j, 31), other=0.0))
     (kernel,) = compare(build.graph("z")).kernels
     assert [access.mask for access in loads([kernel.stores[0].value])] == [None, None]
+
+
+@pytest.mark.parametrize("limit, expected", [(512, 0.5), (1024, 1.0), (0, 0.0), (256, 0.25)])
+def test_the_share_of_points_that_a_mask_lets_through(limit, expected):
+    assert share(below(COLUMN, limit)) == expected
+    looked_up = op("lt", load("x", (ROW,), F64), literal(0.0, F64))
+    assert share(both(below(COLUMN, limit), looked_up)) == expected
+    assert share(both(below(COLUMN, limit), below(ROW, 32))) == expected / 2
+
+
+def test_conditions_along_one_range_are_taken_together():
+    middle = both(below(COLUMN, 768), op("ge", index_value(COLUMN), literal(512, DType.I64)))
+    assert share(middle) == 0.25
+    assert share(None) == 1.0

@@ -45,6 +45,40 @@ def test_a_concatenation_of_computed_parts_is_one_kernel(build, compare):
     assert all(access.mask is not None for access in loads([made.kernels[0].stores[0].value]))
 
 
+def test_parts_of_a_concatenation_are_computed_at_their_own_points_on_a_cpu(build):
+    """Not at all of the concatenation's: a kernel of a CPU is cut where they begin."""
+    at, rows, half = build.at, 1 << 15, 32
+    build.input("x", rows, 2 * half, dtype=DType.F32)
+    build.input("cos", half, dtype=DType.F32)
+
+    def rotated(name, sign, first, second):
+        def value(i, j):
+            return op(
+                sign,
+                op("mul", at("x", i, j + first), at("cos", j)),
+                op("mul", at("x", i, j + second), op("tanh", at("cos", j))),
+            )
+
+        build.pointwise(name, [rows, half], value, dtype=DType.F32)
+
+    rotated("low", "sub", 0, half)
+    rotated("high", "add", half, 0)
+
+    def cat(i, j):
+        first = op("lt", index_value(j), c(half, I64))
+        second = op("ge", index_value(j), c(half, I64))
+        return where(
+            first,
+            load("low", (i, j), DType.F32, mask=first),
+            load("high", (i, j - half), DType.F32, mask=second),
+        )
+
+    build.pointwise("out", [rows, 2 * half], cat, dtype=DType.F32)
+    slow = replace(target("x86-64-avx512"), multiprocessors=1)
+    made = schedule(build.graph("out"), slow)
+    assert [call.args for call in calls(made)] == [("x", "cos", "out")]
+
+
 def test_a_lookup_into_a_computed_table_keeps_its_indirection(build, compare):
     at = build.at
     build.input("table", 4, 5)

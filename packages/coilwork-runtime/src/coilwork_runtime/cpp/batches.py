@@ -13,6 +13,8 @@ MOST_TOGETHER: Final = 16
 LONGEST_TOGETHER: Final = 64_000
 # What means all of a file, and so kernels that have nothing to do with it.
 _FOR_THE_WHOLE_FILE: Final = re.compile(r"^\s*#\s*(include|define|undef)\b", re.MULTILINE)
+# Declarations of functions of C: `extern "C" {`, a line for each, `}`.
+_OF_C: Final = re.compile(r'^extern "C" \{\n((?:[^{}\n]*;\n)*)\}\n', re.MULTILINE)
 
 
 def batches(kernels: Sequence[CppKernel], workers: int) -> list[tuple[CppKernel, ...]]:
@@ -30,10 +32,18 @@ def batches(kernels: Sequence[CppKernel], workers: int) -> list[tuple[CppKernel,
 
 
 def joined(kernels: Iterable[CppKernel]) -> str:
-    """One translation unit for all: what each defines lies in a namespace of its own, and the entries have their names in C."""
-    return "\n".join(
-        f"namespace kernel_{position} {{\n{kernel.source}\n}}" for position, kernel in enumerate(kernels)
-    )
+    """One translation unit for all: what each defines lies in a namespace of its own, and the entries have their names in C.
+
+    Declarations of functions of C stand before all namespaces. Within one, g++ 12 does not take `tanhf` for the function
+    that it knows: some loops are not vectorised then, and the last bit depends on what a kernel is compiled with.
+    """
+    declarations: dict[str, None] = {}
+    parts: list[str] = []
+    for position, kernel in enumerate(kernels):
+        for block in _OF_C.findall(kernel.source):
+            declarations.update(dict.fromkeys(block.splitlines()))
+        parts.append(f"namespace kernel_{position} {{\n{_OF_C.sub('', kernel.source)}\n}}")
+    return "\n".join(['extern "C" {', *declarations, "}", *parts])
 
 
 def _length(kernel: CppKernel) -> int:

@@ -26,6 +26,8 @@ from coilwork_ir.scalar import Const, IndexValue, Load, Op, Scalar, op, postorde
 
 # Symbols of a mask of which every combination of a few places is tried.
 _MOST_SYMBOLS: Final = 3
+# Places along a range at which a mask is tried.
+_PLACES: Final = 64
 # Share of a range that a mask may leave out for loads to go without it: what they read in vain.
 _HARDLY: Final = 1 / 32
 COMPARISONS: Final[Mapping[str, Callable[[int, int], bool]]] = MappingProxyType(
@@ -116,6 +118,30 @@ def _leaves_little(value: Scalar) -> bool:
             return False
     last = bounds(position).hi
     return last is not None and (1 - _HARDLY) * (last + 1) <= limit
+
+
+def share(mask: Scalar | None) -> float:
+    """About which share of its points `mask` lets through, as far as it is about places along ranges of known extent."""
+    if mask is None:
+        return 1.0
+    along: dict[Expr, list[Scalar]] = {}
+    for condition in _conditions(mask):
+        order = tuple(postorder((condition.value,)))
+        plain = all(
+            isinstance(v, IndexValue | Const) or (isinstance(v, Op) and v.op in COMPARISONS) for v in order
+        )
+        if plain and len(condition.symbols) == 1:
+            (symbol,) = condition.symbols
+            along.setdefault(symbol, []).append(condition.value)
+    result = 1.0
+    for symbol, values in along.items():
+        extent = None if symbol.extent is None else as_int(symbol.extent)
+        if extent is not None and extent > 0:
+            order = tuple(postorder(values))
+            count = min(extent, _PLACES)
+            places = [(2 * k + 1) * extent // (2 * count) for k in range(count)]
+            result *= sum(_hold(order, values, {symbol.name: place}) for place in places) / count
+    return result
 
 
 def _holds_somewhere(values: tuple[Scalar, ...]) -> bool:

@@ -19,6 +19,7 @@ from coilwork_ir.target import Targets
 from coilwork_scheduler.contractions.known import contraction_of_node
 from coilwork_scheduler.cost import CostModel, KernelWork
 from coilwork_scheduler.dependence import Dependence
+from coilwork_scheduler.inlining.guarded import share
 from coilwork_scheduler.inlining.rewriting import Computation, Facts, rewritten
 from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.kernels.assemble import readers_of
@@ -317,7 +318,14 @@ class Inliner:
         node = self._graph.nodes[position]
         contraction = contraction_of_node(node)
         if contraction is None:
-            return self._points(position) * self._load_counts[position].get(name, 1)
+            points = self._points(position)
+            if self._targets.of(self._deps.buffers[name].device).is_gpu:
+                return points * self._load_counts[position].get(name, 1)
+            # kernels of CPUs are cut where guards change; on a GPU all of a block computes what one of its points needs
+            shares = [
+                share(v.mask) for v in postorder(bodies(node)) if isinstance(v, Load) and v.buffer == name
+            ]
+            return round(points * sum(shares)) or points
         found = 0
         for factor, others in (
             (contraction.left, contraction.columns),
