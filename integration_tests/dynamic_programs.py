@@ -13,6 +13,8 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
+from torch._higher_order_ops import scan
+from torch._higher_order_ops.map import map as map_rows
 
 X: Final = torch.randn(6, 8, generator=torch.Generator().manual_seed(1))
 
@@ -216,6 +218,20 @@ def at_items(x: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
     return x[first] + x[second].cos(), y
 
 
+def scanned(x: Tensor) -> tuple[Tensor, Tensor]:
+    rows = x[x[:, 0] < 0]
+    torch._check(rows.shape[0] > 0)
+    last, decayed = scan(lambda c, row: (c * 0.5 + row, (c - row).exp()), x[0] * 0, rows)
+    return last, decayed
+
+
+def mapped(x: Tensor) -> Tensor:
+    rows = x[x[:, 0] < 0]
+    torch._check(rows.shape[0] > 0)
+    found: Tensor = map_rows(lambda row, other: row.softmax(0) + other, rows, x[0])
+    return found
+
+
 def _n(*values: int) -> tuple[tuple[Tensor, Tensor], ...]:
     return tuple((X, torch.tensor(value)) for value in values)
 
@@ -264,5 +280,7 @@ TABLE: Final[Mapping[str, Program]] = MappingProxyType(
         "branch by item": Program(run=branch_by_item, arguments=_n(3, 5, 4)),
         "picked by a call that writes": Program(run=picked_by_a_call_that_writes, arguments=_SIGNS),
         "padded": Program(run=padded, arguments=_n(3, 0, 1)),
+        "scanned": Program(run=scanned, arguments=_SIGNS),
+        "mapped": Program(run=mapped, arguments=_SIGNS),
     }
 )

@@ -70,6 +70,17 @@ def test_one_graph_serves_all_sizes(name: str) -> None:
     assert counted.graphs == program.graphs
 
 
+@pytest.mark.parametrize(
+    "settings", [{"executor": "native"}, {"executor": "python"}, {"wrapper": "fx"}, {"wrapper": "cpp"}]
+)
+@pytest.mark.parametrize("name", ["scanned", "mapped"])
+def test_loops_over_rows_in_every_driver(name: str, settings: dict[str, Any]) -> None:
+    function = TABLE[name].run
+    run = torch.compile(function, backend=backend, fullgraph=True, options={**STRICT, **settings})
+    for arguments in TABLE[name].arguments:
+        torch.testing.assert_close(run(*arguments), function(*arguments))
+
+
 @pytest.mark.parametrize("executor", ["native", "python"])
 def test_a_broken_promise_raises_and_says_which(executor: str) -> None:
     def promised(x: Tensor, n: Tensor) -> Tensor:

@@ -355,8 +355,12 @@ class Maker:
                     carried=self.arguments(),
                     extra=self.arguments(),
                     outputs=(self.buffer(), self.buffer()),
+                    mutates=self.mutations(),
                     origins=origins,
                 )
+
+    def mutations(self) -> tuple[Mutation, ...]:
+        return tuple(Mutation(output=self.buffer(), source="b1") for _ in range(self.rng.randrange(2)))
 
     def extern(self) -> Extern:
         rng = self.rng
@@ -373,7 +377,7 @@ class Maker:
             single=rng.random() < 0.5,
             out_overload="aten.mm.out" if out else "",
             out_names=("out", "save") if out else (),
-            mutates=tuple(Mutation(output=self.buffer(), source="b1") for _ in range(rng.randrange(2))),
+            mutates=self.mutations(),
             aliases=rng.choice(((), ((0, "b1"), (1, "b2")))),
             binds=rng.choice(((), ((bound, 0, 1),))),
             family=rng.choice(("aten", "contraction", "collective", "custom")),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from coilwork_ir.errors import InterpretError
+from coilwork_ir.errors import InterpretError, VerifyError
 from coilwork_ir.loops.interpret import interpret_graph
-from coilwork_ir.loops.text import parse_graph
+from coilwork_ir.loops.text import format_graph, parse_graph
 from coilwork_ir.loops.verify import verify_graph
 
 GENERATOR = torch.Generator().manual_seed(7)
@@ -419,6 +419,72 @@ graph @loop {
     assert torch.equal(x, torch.zeros(3))
     j, y = run(text, torch.tensor(9), x, step)
     assert torch.equal(y, x)
+
+
+STACKING = """
+graph @stacking {
+  input %i: i64[]
+  input %stack: f32[4]
+  (%j: i64[]) = while (%i) (%stack) mutates (%full: f32[4] of %stack) {
+    graph @more {
+      input %i: i64[]
+      input %s: f32[4]
+      %c: bool[] = pointwise [] {
+        t0 = load %i[] : i64
+        t1 = const 3 : i64
+        t2 = lt(t0, t1)
+        yield t2
+      }
+      return (%c)
+    }
+    graph @body {
+      input %i: i64[]
+      input %s: f32[4]
+      %k: i64[] = pointwise [] {
+        t0 = load %i[] : i64
+        t1 = const 1 : i64
+        t2 = add(t0, t1)
+        yield t2
+      }
+      %t: f32[4] = pointwise [i0: 4] into %s {
+        t0 = load %s[i0] : f32
+        t1 = load %i[] : i64
+        t2 = index [i0]
+        t3 = eq(t1, t2)
+        t4 = const 7.0 : f32
+        t5 = where(t3, t4, t0)
+        yield t5
+      }
+      return (%k)
+    }
+  }
+  return (%j, %full)
+}
+"""
+
+
+def test_a_loop_overwrites_what_it_says_it_does() -> None:
+    graph = parse_graph(STACKING)
+    assert parse_graph(format_graph(graph)) == graph
+    stack = torch.arange(4.0)
+    j, full = run(STACKING, torch.tensor(1), stack)
+    assert isinstance(j, torch.Tensor) and isinstance(full, torch.Tensor)
+    assert int(j) == 3
+    assert torch.equal(full, torch.tensor([0.0, 7.0, 7.0, 3.0]))
+    assert full.data_ptr() == stack.data_ptr()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (" mutates (%full: f32[4] of %stack)", "", "overwrites its input through %s"),
+        ("(%full: f32[4] of %stack)", "(%full: f32[4] of %stack, %z: i64[] of %i)", "no operand that stays"),
+        ("return (%j, %full)", "return (%j, %stack)", "was taken over by %full"),
+    ],
+)
+def test_a_loop_that_overwrites_something_else_is_refused(old: str, new: str, message: str) -> None:
+    with pytest.raises(VerifyError, match=message):
+        verify_graph(parse_graph(STACKING.replace(old, new)))
 
 
 def test_asserted_sizes() -> None:

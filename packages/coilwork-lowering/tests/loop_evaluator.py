@@ -225,6 +225,8 @@ class Evaluator:
                 while bool(self.region(node.condition, [*carried, *extra])[0]):
                     carried = self.region(node.body, [*carried, *extra])
                 self.bind(node.outputs, carried)
+                for mutation in node.mutates:
+                    self.take_over(mutation.source, mutation.output)
             case AssertSize():
                 if not getattr(operator, node.relation)(self.size(node.lhs), self.size(node.rhs)):
                     raise RuntimeError(node.message)

@@ -99,16 +99,21 @@ def test_sizes_may_be_symbols() -> None:
     check_training(residual_net(), torch.randn(4, 3, 16, 16), dynamic=True)
 
 
+class Watched(Compiled):
+    """Keeps the guards that layouts add."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.guards: list[AddedGuard] = []
+
+    def lay_out(self, gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
+        watch = GuardWatch(gm)
+        made = super().lay_out(gm)
+        self.guards.extend(watch.added())
+        return made
+
+
 def test_open_sizes_get_no_guards() -> None:
-    found: list[AddedGuard] = []
-
-    class Watched(Compiled):
-        def lay_out(self, gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
-            watch = GuardWatch(gm)
-            made = super().lay_out(gm)
-            found.extend(watch.added())
-            return made
-
     halve = {"kernel_size": 3, "stride": 2, "padding": 1}
     net = nn.Sequential(
         nn.Conv2d(3, 8, **halve), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, **halve)
@@ -121,7 +126,17 @@ def test_open_sizes_get_no_guards() -> None:
             image = torch.randn(shape)
             torch.testing.assert_close(compiled(image), net(image), rtol=1e-4, atol=1e-5)
     assert backend.pairs[0][2].channels_last
-    assert found == []
+    assert backend.guards == []
+
+
+def test_training_without_a_batch_gets_no_guards() -> None:
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())
+    backend = Watched()
+    compiled = torch.compile(net, backend=backend, dynamic=True)
+    for shape in ((3, 8, 9), (3, 12, 5)):
+        torch.testing.assert_close(compiled(torch.randn(shape)).shape, net(torch.randn(shape)).shape)
+    assert len(backend.pairs) == 1
+    assert backend.guards == []
 
 
 def test_the_graph_given_is_left_alone() -> None:

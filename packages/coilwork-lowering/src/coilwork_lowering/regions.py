@@ -10,7 +10,7 @@ import torch
 from coilwork_ir.buffers import Argument, Buffer, Ref
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr
-from coilwork_ir.loops import Cond, Graph, While
+from coilwork_ir.loops import Cond, Graph, Mutation, While
 from coilwork_lowering.builder import Builder
 from coilwork_lowering.errors import LoweringError
 from coilwork_lowering.numbers import condition_value
@@ -70,6 +70,8 @@ def lower_cond(builder: Builder, node: torch.fx.Node, arguments: tuple[Value, ..
 def lower_while(builder: Builder, node: torch.fx.Node, arguments: tuple[Value, ...], nested: Nested) -> Value:
     """`while_loop(condition, body, carried, extra)`; carried tensors are laid out as eager's are, integers are tensors.
 
+    Results are what is carried last, and then what has become of operands among `extra` that `body` overwrites with a `copy_`.
+
     Raises:
         LoweringError[no-lowering]: operands are not tensors and integers.
     """
@@ -86,6 +88,8 @@ def lower_while(builder: Builder, node: torch.fx.Node, arguments: tuple[Value, .
     carried_pairs = [operand(builder, v, node) for v in first]
     extra_pairs = [operand(builder, v, node) for v in _items(extra)]
     layouts = [placed for _, placed in (*carried_pairs, *extra_pairs)]
+    taken = [layouts[position] for position in _overwritten(body)]
+    mutates = tuple(_renamed(builder, one.buffer) for one in taken if one is not None)
     builder.add(
         While(
             condition=nested(condition, f"{node.name}_condition", layouts, ()),
@@ -93,10 +97,25 @@ def lower_while(builder: Builder, node: torch.fx.Node, arguments: tuple[Value, .
             carried=tuple(argument for argument, _ in carried_pairs),
             extra=tuple(argument for argument, _ in extra_pairs),
             outputs=outputs,
+            mutates=mutates,
             origins=builder.origins,
         )
     )
-    return _values(builder, results, outputs)
+    for mutation in mutates:
+        builder.overwrite(mutation.source, mutation.output)
+    return (*_values(builder, results, outputs), *(whole(mutation.output) for mutation in mutates))
+
+
+def _overwritten(body: torch.fx.GraphModule) -> list[int]:
+    """Positions of the inputs of `body` that it overwrites."""
+    copied = {node.args[0] for node in body.graph.nodes if node.target is torch.ops.aten.copy_.default}
+    return [k for k, node in enumerate(body.graph.find_nodes(op="placeholder")) if node in copied]
+
+
+def _renamed(builder: Builder, old: Buffer) -> Mutation:
+    """`old`, which a node overwrites, and what its memory is called from there on."""
+    new = builder.declare(old.shape, old.dtype, old.device, strides=old.strides, name=f"{old.name}_new")
+    return Mutation(output=new, source=old.name)
 
 
 def _items(value: Value) -> tuple[Value, ...]:

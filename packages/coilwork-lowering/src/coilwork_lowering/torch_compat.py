@@ -171,6 +171,19 @@ def guards_suppressed(fake_mode: object) -> AbstractContextManager[object]:
     return nullcontext() if env is None else env.suppress_guards()
 
 
+def nothing_remembered(fake_mode: object) -> AbstractContextManager[object]:
+    """While it is entered, operators on fake tensors of `fake_mode` are not looked up among earlier calls, nor kept.
+
+    Torch describes both by memory formats, and what it asks of open sizes for that becomes guards.
+    """
+    from torch._subclasses.fake_tensor import FakeTensorMode, disable_fake_tensor_cache
+
+    if not isinstance(fake_mode, FakeTensorMode):
+        return nullcontext()
+    made: AbstractContextManager[object] = disable_fake_tensor_cache(fake_mode)
+    return made
+
+
 def is_fake(tensor: torch.Tensor) -> bool:
     """Whether `tensor` has no contents."""
     from torch._subclasses.fake_tensor import FakeTensor
@@ -252,9 +265,8 @@ def dense_meanings() -> dict[Any, Callable[..., Any]]:
         sdpa_dense,
         sdpa_dense_backward,
     )
-    from torch._higher_order_ops.map import map_dense, map_impl
 
-    return {flex_attention: sdpa_dense, flex_attention_backward: sdpa_dense_backward, map_impl: map_dense}
+    return {flex_attention: sdpa_dense, flex_attention_backward: sdpa_dense_backward}
 
 
 def out_dtype_meaning() -> dict[Any, Callable[..., Any]]:

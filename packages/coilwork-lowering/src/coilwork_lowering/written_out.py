@@ -2,7 +2,6 @@
 
 - `flex_attention` and its backward: products around a softmax, with the user's functions of a score and of its place in
   between. All scores are in memory once, as in eager.
-- `map`: one call per row, where the number of rows is known.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from coilwork.graph_cache import CachedGraph, Caches, open_caches
 from coilwork.identity import compiler_identity
 from coilwork.job import Job, Role, open_job
 from coilwork.modes import search_of
+from coilwork.negated_inputs import with_negated_inputs
 from coilwork.numbers import with_numbers
 from coilwork.options import CompileOptions
 from coilwork.report import CompileReport
@@ -146,7 +147,7 @@ def _compile(job: Job) -> CompiledGraph:
 
 def _finished(job: Job, call: Call) -> Call:
     """`call` with what its program leaves to its surroundings."""
-    return with_numbers(job.gm, with_aligned_updates(call, job.aligned_updates))
+    return with_numbers(job.gm, with_negated_inputs(job.gm, with_aligned_updates(call, job.aligned_updates)))
 
 
 def _log_progress(graph_id: str, done: int, total: int) -> None:

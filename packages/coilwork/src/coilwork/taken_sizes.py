@@ -24,7 +24,7 @@ from coilwork.torch_compat import (
     GraphCompiler,
     draws_numbers,
     guards_taken_sizes,
-    overwrites_nothing,
+    overwritten_operands,
 )
 from coilwork_runtime import LayoutError
 
@@ -54,11 +54,8 @@ class TakenSizes:
             return compiler
 
         def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedCallable:
-            targets = [
-                node.target for node in gm.graph.nodes if isinstance(node.target, torch._ops.OpOverload)
-            ]
-            self._overwrites |= not all(map(overwrites_nothing, targets))
-            self._random |= any(map(draws_numbers, targets))
+            self._overwrites |= any(overwritten_operands(node) for node in gm.graph.nodes)
+            self._random |= any(draws_numbers(node.target) for node in gm.graph.nodes)
             return compiler(gm, example_inputs)
 
         return compile_graph

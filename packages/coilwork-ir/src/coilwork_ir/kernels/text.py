@@ -370,8 +370,11 @@ def _read_step(reader: Reader, symbols: Symbols, buffers: list[Buffer]) -> Step:
             case Extern():
                 buffers.extend(o for o in node.outputs if isinstance(o, Buffer))
                 buffers.extend(m.output for m in node.mutates)
-            case Cond() | While():
+            case Cond():
                 buffers.extend(node.outputs)
+            case While():
+                buffers.extend(node.outputs)
+                buffers.extend(m.output for m in node.mutates)
             case AssertSize():
                 pass
             case _:

@@ -41,8 +41,10 @@ def defined(node: Node) -> tuple[Buffer, ...]:
         case Extern():
             fresh = tuple(b for b in node.outputs if isinstance(b, Buffer))
             return fresh + tuple(m.output for m in node.mutates)
-        case Cond() | While():
+        case Cond():
             return node.outputs
+        case While():
+            return node.outputs + tuple(m.output for m in node.mutates)
         case AssertSize():
             return ()
 
@@ -84,7 +86,7 @@ def overwritten(node: Node) -> tuple[tuple[str, str], ...]:
             return ((old, node.output.name),)
         case Scatter(into=str(old)):
             return ((old, node.output.name),)
-        case Extern():
+        case Extern() | While():
             return tuple((m.source, m.output.name) for m in node.mutates)
         case _:
             return ()

@@ -184,3 +184,5 @@ def _loop(node: While, memory: Memory, constants: Mapping[str, Tensor]) -> None:
         carried = list(_nested(node.body, [*carried, *extra], memory, constants))
     finals = [value if isinstance(value, Tensor | int) else None for value in carried]
     _settle_all(node.outputs, finals, memory)
+    for mutation in node.mutates:
+        memory.view(mutation.output, memory.tensors[mutation.source], 0)

@@ -143,7 +143,7 @@ class View:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutation:
-    """An external call overwrites `source`; afterwards that memory is called `output` (same layout)."""
+    """An external call or a loop overwrites `source`; afterwards that memory is called `output` (same layout)."""
 
     output: Buffer
     source: str
@@ -206,13 +206,17 @@ class Cond:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class While:
-    """Repeat `carried = body(carried, extra)` while `condition(carried, extra)`; `outputs` are the last `carried`."""
+    """Repeat `carried = body(carried, extra)` while `condition(carried, extra)`; `outputs` are the last `carried`.
+
+    `mutates`: operands among `extra` that the body overwrites, a row of stacked results for one; it overwrites no others.
+    """
 
     condition: Graph
     body: Graph
     carried: tuple[Argument, ...]
     extra: tuple[Argument, ...]
     outputs: tuple[Buffer, ...]
+    mutates: tuple[Mutation, ...] = ()
     origins: tuple[Origin, ...] = UNKNOWN
 
 

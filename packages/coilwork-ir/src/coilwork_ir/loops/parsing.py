@@ -304,9 +304,7 @@ def _read_extern(reader: Reader, symbols: Symbols) -> Extern:
     if reader.accept("out"):
         out_overload = reader.string()
         out_names = parse_list(reader, reader.string)
-    mutates: tuple[Mutation, ...] = ()
-    if reader.accept("mutates"):
-        mutates = parse_list(reader, lambda: _read_mutation(reader, symbols))
+    mutates = _read_mutations(reader, symbols)
     aliases: tuple[tuple[int, str], ...] = ()
     if reader.accept("aliases"):
         aliases = parse_list(reader, lambda: _read_alias(reader))
@@ -330,6 +328,10 @@ def _read_extern(reader: Reader, symbols: Symbols) -> Extern:
         fresh=fresh,
         origins=parse_origins(reader),
     )
+
+
+def _read_mutations(reader: Reader, symbols: Symbols) -> tuple[Mutation, ...]:
+    return parse_list(reader, lambda: _read_mutation(reader, symbols)) if reader.accept("mutates") else ()
 
 
 def _read_mutation(reader: Reader, symbols: Symbols) -> Mutation:
@@ -364,6 +366,7 @@ def _read_cond(reader: Reader, symbols: Symbols, outputs: tuple[Buffer | None, .
 def _read_while(reader: Reader, symbols: Symbols, outputs: tuple[Buffer | None, ...]) -> Node:
     carried = parse_list(reader, lambda: parse_argument(reader, symbols))
     extra = parse_list(reader, lambda: parse_argument(reader, symbols))
+    mutates = _read_mutations(reader, symbols)
     reader.expect("{")
     condition = read_graph(reader, symbols)
     body = read_graph(reader, symbols)
@@ -374,6 +377,7 @@ def _read_while(reader: Reader, symbols: Symbols, outputs: tuple[Buffer | None, 
         carried=carried,
         extra=extra,
         outputs=tuple(o for o in outputs if o is not None),
+        mutates=mutates,
         origins=parse_origins(reader),
     )
 

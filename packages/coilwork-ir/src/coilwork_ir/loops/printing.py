@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from coilwork_ir.buffers import Buffer, Constant, GraphInput, SymbolOutput
 from coilwork_ir.index import Expr, format_expr
@@ -12,6 +12,7 @@ from coilwork_ir.loops.nodes import (
     Cond,
     Extern,
     Graph,
+    Mutation,
     Node,
     Pointwise,
     Reduce,
@@ -106,7 +107,8 @@ def format_node(node: Node, indent: str, *, origins: bool = True) -> str:
             extra = format_list(format_argument(a) for a in node.extra)
             condition = format_graph(node.condition, origins=origins, indent=indent + "  ")
             body = format_graph(node.body, origins=origins, indent=indent + "  ")
-            head = f"{indent}{_outputs(node.outputs)} = while {carried} {extra} {{"
+            taken = f" {_mutations(node.mutates)}" if node.mutates else ""
+            head = f"{indent}{_outputs(node.outputs)} = while {carried} {extra}{taken} {{"
             return f"{head}\n{condition}\n{body}\n{indent}}}{tail}"
         case AssertSize():
             sides = f"`{format_expr(node.lhs)}` {node.relation} `{format_expr(node.rhs)}`"
@@ -158,6 +160,10 @@ def _format_scatter(node: Scatter, indent: str) -> str:
     return "\n".join([f"{head} {{", *lines, target, f"{inner}yield {names[node.value]}", f"{indent}}}"])
 
 
+def _mutations(mutates: Iterable[Mutation]) -> str:
+    return f"mutates {format_list(f'{format_buffer(m.output)} of %{m.source}' for m in mutates)}"
+
+
 def format_extern(node: Extern) -> str:
     """One line for an external call."""
     args = [format_argument(a) for a in node.args]
@@ -171,9 +177,7 @@ def format_extern(node: Extern) -> str:
     if node.out_overload:
         parts.append(f"out {quoted(node.out_overload)} {format_list(quoted(n) for n in node.out_names)}")
     if node.mutates:
-        parts.append(
-            f"mutates {format_list(f'{format_buffer(m.output)} of %{m.source}' for m in node.mutates)}"
-        )
+        parts.append(_mutations(node.mutates))
     if node.aliases:
         parts.append(f"aliases {format_list(f'{number} of %{source}' for number, source in node.aliases)}")
     flags = (("random", node.random), ("effect", node.effect), ("fresh", node.fresh))

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from coilwork_ir.buffers import Argument, Buffer, GraphInput, GraphOutput, Ref, SymbolOutput
+from coilwork_ir.buffers import Argument, Buffer, GraphInput, GraphOutput, Ref, SymbolOutput, references
 from coilwork_ir.index import Expr, as_int
 from coilwork_ir.loops.access import overwritten
 from coilwork_ir.loops.filling import box_of
@@ -93,7 +93,8 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
             "give the inner graph one input per operand and one output per result, of the same type and rank",
         ),
         "region-overwrites": Rule(
-            "a branch or loop body overwrites none of its inputs", "copy the input and overwrite the copy"
+            "a branch overwrites none of its inputs, a loop body those alone that stay and that the loop names",
+            "copy the input and overwrite the copy",
         ),
     }
 )
@@ -224,7 +225,15 @@ def _check_while(node: While, scope: Scope, place: Place) -> None:
     if len(results) != 1 or results[0] is None:
         place.fail("region-signature", f"@{node.condition.name} does not return one condition")
     _check_predicate(inner.buffers[results[0]], place)
-    _check_region_results(node.body, _region(node.body, operands, scope, place), node.outputs, place)
+    taken = [mutation.source for mutation in node.mutates]
+    given = {name for operand in node.extra for name in references(operand)}
+    for mutation in node.mutates:
+        if mutation.source not in given:
+            place.fail("region-overwrites", f"%{mutation.source} is no operand that stays in the loop")
+        check_same_layout(mutation.output, scope.use(mutation.source, place), place)
+    body = _region(node.body, operands, scope, place, taken)
+    _check_region_results(node.body, body, node.outputs, place)
+    scope.overwrite(taken, [mutation.output for mutation in node.mutates], place)
     for output in node.outputs:
         scope.define(output, place)
 
@@ -234,7 +243,10 @@ def _check_predicate(buffer: Buffer, place: Place) -> None:
         place.fail("region-signature", f"the condition %{buffer.name} is not one bool")
 
 
-def _region(graph: Graph, operands: Sequence[Argument], scope: Scope, place: Place) -> Scope:
+def _region(
+    graph: Graph, operands: Sequence[Argument], scope: Scope, place: Place, taken: Sequence[str] = ()
+) -> Scope:
+    """The scope at the end of a nested graph, which overwrites the operands `taken` alone."""
     if len(graph.inputs) != len(operands):
         place.fail(
             "region-signature", f"@{graph.name} has {len(graph.inputs)} inputs for {len(operands)} operands"
@@ -244,7 +256,11 @@ def _region(graph: Graph, operands: Sequence[Argument], scope: Scope, place: Pla
             place.fail(
                 "region-signature", f"operand {position} does not fit input {position} of @{graph.name}"
             )
-    names = {entry.name for entry in graph.inputs if isinstance(entry, Buffer)}
+    names = {
+        entry.name
+        for entry, operand in zip(graph.inputs, operands, strict=True)
+        if isinstance(entry, Buffer) and not (isinstance(operand, Ref) and operand.name in taken)
+    }
     names |= {constant.buffer.name for constant in graph.constants}
     inner = _verify(graph, scope)
     for nested in graph.nodes:

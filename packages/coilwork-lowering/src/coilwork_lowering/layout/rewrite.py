@@ -33,7 +33,7 @@ from coilwork_lowering.layout.formats import (
     stride_order,
     tensors_of,
 )
-from coilwork_lowering.torch_compat import guards_suppressed, is_fake
+from coilwork_lowering.torch_compat import guards_suppressed, is_fake, nothing_remembered
 
 _aten: Final = torch.ops.aten
 
@@ -213,7 +213,7 @@ class _Rewrite:
         settled = node.name in self.operands or torch.Tag.pointwise in getattr(node.target, "tags", ())
         answered = guards_suppressed(self.fake_mode) if settled else nullcontext()
         try:
-            with torch.no_grad(), self.fake_mode, answered:
+            with torch.no_grad(), self.fake_mode, nothing_remembered(self.fake_mode), answered:
                 return node.target(*args, **kwargs)
         except (RuntimeError, ValueError):
             return None

@@ -315,7 +315,8 @@ RULES: Final[tuple[Rule, ...]] = (
     pointwise_rule("atan2", row("atan2"), kind=TO_FLOAT),
     pointwise_rule("hypot", row("hypot")),
     pointwise_rule("copysign.Tensor copysign.Scalar", row("copysign"), kind=TO_FLOAT),
-    pointwise_rule("neg", _neg),
+    # the view too: torch marks it with a bit, which kernels, that read memory, do not look at
+    pointwise_rule("neg _neg_view", _neg),
     pointwise_rule("positive", lambda a: a),
     pointwise_rule("abs", _abs),
     pointwise_rule("sign sgn", _sign),

@@ -357,6 +357,8 @@ class _Planner:
                         origins=step.origins,
                     )
                 )
+                for mutation in step.mutates:
+                    self._rename(mutation.output.name, mutation.source)
 
     def _extern(self, step: Extern) -> None:
         if takes_out(step):

@@ -78,8 +78,10 @@ def step_defines(step: Step, schedule_roles: Mapping[str, tuple[str, ...]]) -> t
         case Extern():
             fresh = tuple(o.name for o in step.outputs if isinstance(o, Buffer))
             return fresh + tuple(m.output.name for m in step.mutates)
-        case Cond() | While():
+        case Cond():
             return tuple(b.name for b in step.outputs)
+        case While():
+            return tuple(b.name for b in step.outputs) + tuple(m.output.name for m in step.mutates)
         case AssertSize():
             return ()
 
@@ -194,5 +196,7 @@ def _shared(step: Step) -> tuple[tuple[str, str], ...]:
                 if isinstance(result, Buffer):
                     pairs.append((result.name, source))
             return tuple(pairs)
+        case While():
+            return tuple((m.output.name, m.source) for m in step.mutates)
         case _:
             return ()
