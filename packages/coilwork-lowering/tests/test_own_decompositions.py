@@ -179,6 +179,21 @@ def test_index_add_does_not_broadcast(shape: tuple[int, ...]) -> None:
         make_fx(function, decomposition_table=decompositions(), tracing_mode="fake")(*inputs)
 
 
+@pytest.mark.parametrize("shape", [(), (1,)])
+@pytest.mark.parametrize("index", [torch.tensor(0), torch.tensor([0])])
+def test_index_add_of_single_numbers(shape: tuple[int, ...], index: torch.Tensor) -> None:
+    def function(x: torch.Tensor, index: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+        added: torch.Tensor = aten.index_add(x, 0, index, source, alpha=2)
+        return added
+
+    x, source, other = torch.full(shape, 3.0), torch.full(shape, 5.0), torch.ones((1,) if shape == () else ())
+    tables = {"decomposition_table": decompositions(), "tracing_mode": "fake"}
+    gm = make_fx(function, **tables)(x, index, source)
+    assert torch.equal(gm(x, index, source), function(x, index, source))
+    with pytest.raises(RuntimeError, match="must have the shape"):
+        make_fx(function, **tables)(x, index, other)
+
+
 @pytest.mark.parametrize("keepdim", [False, True])
 @pytest.mark.parametrize("dim", [[-3], [-1, 0]])
 def test_a_norm_along_dimensions_counted_from_the_last(dim: list[int], keepdim: bool) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from coilwork.backend import backend
 from coilwork.graph_cache import CachedGraph, open_caches
 from coilwork.options import CompileOptions
 from coilwork.report import CompileReport
@@ -93,6 +94,23 @@ def test_hit_and_miss_in_one_process(strictly: Compile, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     assert [compile_again(strictly, cache, tmp_path / "t")["cache_hit"] for _ in range(2)] == [False, True]
     assert compile_again(strictly, cache, tmp_path / "u", numerics="eager")["cache_hit"] is False
+
+
+def test_sizes_that_are_guarded_otherwise_are_another_graph(strictly: Compile, tmp_path: Path) -> None:
+    def in_blocks(x: torch.Tensor) -> torch.Tensor:
+        padded = torch.nn.functional.pad(x, (0, 8 - x.shape[1] % 8))
+        return padded.view(x.shape[0], -1, 8)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(
+        in_blocks,
+        backend=backend,
+        dynamic=True,
+        options={"strict": True, "cache_dir": str(tmp_path / "cache")},
+    )
+    for columns in (6, 3, 8, 19):
+        x = torch.randn(4, columns)
+        torch.testing.assert_close(compiled(x), in_blocks(x), rtol=0, atol=0, check_stride=True)
 
 
 def test_without_the_cache_nothing_is_read_or_written(strictly: Compile, tmp_path: Path) -> None:

@@ -107,6 +107,22 @@ def test_bounds_of_sizes_count() -> None:
     assert graph_key_text(open_bounds, []) != graph_key_text(closed, [])
 
 
+def test_what_is_guarded_of_sizes_counts() -> None:
+    def double(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    inputs = torch.ones(5, 7)
+    one, other, third = (make_fx(double, tracing_mode="symbolic")(inputs) for _ in range(3))
+    for gm, condition in (
+        (one, lambda n: n % 5 == 0),
+        (other, lambda n: n % 4 != 0),
+        (third, lambda n: n % 5 == 0),
+    ):
+        (x,) = (node for node in gm.graph.nodes if node.op == "placeholder")
+        assert condition(x.meta["val"].shape[0])
+    assert graph_key_text(one, []) == graph_key_text(third, []) != graph_key_text(other, [])
+
+
 def test_regions_count() -> None:
     def branches(x: torch.Tensor, factor: float) -> torch.Tensor:
         result: torch.Tensor = torch.cond(x.sum() > 0, lambda y: y * factor, lambda y: y.cos(), (x,))

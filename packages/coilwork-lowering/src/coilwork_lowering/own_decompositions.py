@@ -162,15 +162,18 @@ def _index_add(theirs: Callable[..., Any]) -> Callable[..., Any]:
         value: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, *, alpha: Any = 1
     ) -> Any:
         """Torch's own indexes, and so broadcasts sources that eager refuses, and looks at positions in an empty tensor."""
-        if value.dim() > 0:
-            at = dim % value.dim()
-            require(source.dim() == value.dim(), _refused)
-            for k, (size, wanted) in enumerate(zip(source.shape, value.shape, strict=True)):
-                if k != at:
-                    require(size == wanted, _refused)
+        require(source.dim() == value.dim(), _refused)
+        rows = value if value.dim() > 0 else value.unsqueeze(0)
+        rows_added = source if source.dim() > 0 else source.unsqueeze(0)
+        at = dim % rows.dim()
+        for k, (size, wanted) in enumerate(zip(rows_added.shape, rows.shape, strict=True)):
+            if k != at:
+                require(size == wanted, _refused)
         if surely(value.numel() == 0):
             return value.clone()
-        return theirs(value, dim, index, source, alpha=alpha)
+        positions = index if index.dim() > 0 else index.unsqueeze(0)
+        added = theirs(rows, at, positions, rows_added, alpha=alpha)
+        return added if value.dim() > 0 else added.squeeze(0)
 
     return index_add
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from coilwork.torch_compat import is_operator, real_tensors
+from coilwork.torch_compat import is_operator, real_tensors, symbol_facts
 
 
 def graph_key_text(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> str:
@@ -132,13 +132,17 @@ def _argument_text(value: object, numbers: Mapping[torch.fx.Node, int]) -> str:
 
 
 def _symbol_text(gm: torch.fx.GraphModule) -> str:
-    """Bounds of the size symbols: facts about them were used while compiling."""
+    """Bounds of the size symbols, and what is guarded of them: facts about them were used while compiling.
+
+    Dimensions that are guarded to be 1 have other strides, for one, than those of the same text that are guarded not to be.
+    """
     for node in gm.graph.nodes:
         for size in _symbolic_sizes(node.meta.get("val")):
             environment = size.node.shape_env
             if environment is not None:
                 ranges = sorted(f"{symbol}:{bounds}" for symbol, bounds in environment.var_to_range.items())
-                return "symbols " + " ".join(ranges)
+                facts = [*ranges, *symbol_facts(environment)]
+                return "symbols " + "; ".join(facts)
     return "symbols"
 
 

@@ -20,7 +20,7 @@ from torch._guards import TracingContext
 from torch._higher_order_ops.effects import _EffectType, _get_effect, _register_effectful_op
 from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
-from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, statically_known_true
+from torch.fx.experimental.symbolic_shapes import ShapeEnv, free_unbacked_symbols, statically_known_true
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
@@ -380,6 +380,12 @@ def guards_taken_sizes(captured: torch.fx.GraphModule) -> bool:
     replaced = [new for old, new in env.replacements.items() if free_unbacked_symbols(old)]
     taken = {symbol for new in replaced for symbol in new.free_symbols}
     return any(taken & guard.expr.free_symbols for guard in env.guards)
+
+
+def symbol_facts(environment: ShapeEnv) -> list[str]:
+    """What `environment` holds for true of its symbols (guards, assertions) and in whose places others stand, as sorted texts."""
+    facts = {str(fact) for fact in environment.get_axioms()}
+    return sorted(facts | {f"{old} = {new}" for old, new in environment.replacements.items()})
 
 
 def leaves_of(values: object) -> list[Any]:
