@@ -40,8 +40,14 @@ PACKAGES = (
 REPORTS = ROOT / ".nox" / "reports"
 CONSTRAINTS = ("-c", str(ROOT / "constraints.txt"))
 
+# Threads that wait give their core away: several sessions run at once, and half of their time went into waiting threads.
+WHILE_TESTING = {"OMP_WAIT_POLICY": "PASSIVE"}
+
 # What is installed must be what is tested, whatever the shell that starts nox has set.
 os.environ.pop("PYTHONPATH", None)
+# Bytecode is made of what is imported, when it is: pip would compile all of torch in every environment.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+QUIETLY = ("-q", "--no-compile")
 
 
 # ---- the packages and their wheels -----------------------------------------------------------------------------
@@ -124,7 +130,7 @@ def install_ours(session: nox.Session, *requested: str) -> None:
         extras = tuple(re.findall(r"[\w-]+", request.partition("[")[2]))
         names += [n for n in closure(distribution_of(request), extras=extras) if n not in names]
     folder = wheelhouse(session, names)
-    session.install("-q", *requested, *pinned_to_wheels(session, folder, names))
+    session.install(*QUIETLY, *requested, *pinned_to_wheels(session, folder, names))
 
 
 def use_present_environment(session: nox.Session) -> dict[str, str]:
@@ -199,17 +205,18 @@ def package(session: nox.Session, name: str) -> None:
     install_ours(session, f"{name}[test]")
     session.run("python", "-m", "pip", "check", silent=True)
     tests_folder = f"packages/{name}/tests"
-    session.run("pytest", tests_folder, "-q", "-m", "not gpu", *report(session), *session.posargs)
+    command = ("pytest", tests_folder, "-q", "-m", "not gpu", *report(session), *session.posargs)
+    session.run(*command, env=WHILE_TESTING)
 
 
 @nox.session
 def integration(session: nox.Session) -> None:
     """The CPU integration tests on all wheels together, the architecture test among them."""
     install_ours(session, "coilwork[demo,gpu,redis,test]")
-    session.install("-q", "pytest-xdist", *CONSTRAINTS)
+    session.install(*QUIETLY, "pytest-xdist", *CONSTRAINTS)
     # fmt: off
     session.run("pytest", "integration_tests", "-q", "-m", "not gpu", "--ignore=integration_tests/consumers",
-                "-n", "2", "--dist", "loadfile", *report(session), *session.posargs)
+                "-n", "2", "--dist", "loadfile", *report(session), *session.posargs, env=WHILE_TESTING)
     # fmt: on
 
 
@@ -264,9 +271,9 @@ def sanitize(session: nox.Session) -> None:
 @nox.session
 def consumers(session: nox.Session) -> None:
     """Small projects that use single packages, and the full stack, each in an environment of its own."""
-    session.install("-q", "pytest", *CONSTRAINTS)
+    session.install(*QUIETLY, "pytest", *CONSTRAINTS)
     folder = wheelhouse(session, list(PACKAGES))
-    environment = {"NOX_WHEELHOUSE": str(folder)}
+    environment = {"NOX_WHEELHOUSE": str(folder), **WHILE_TESTING}
     session.run(
         "pytest", "integration_tests/consumers", "-q", *report(session), *session.posargs, env=environment
     )
@@ -275,7 +282,7 @@ def consumers(session: nox.Session) -> None:
 @nox.session
 def typecheck(session: nox.Session) -> None:
     """mypy --strict on every package's source, and on this repository's own tools."""
-    session.install("-q", "mypy", "nox", *third_party(extras=("redis", "test")), *CONSTRAINTS)
+    session.install(*QUIETLY, "mypy", "nox", *third_party(extras=("redis", "test")), *CONSTRAINTS)
     sources = [f"packages/{name}/src" for name in PACKAGES]
     session.run("mypy", *sources, "noxfile.py", "devtools", "benchmarks", *session.posargs)
 
@@ -283,7 +290,7 @@ def typecheck(session: nox.Session) -> None:
 @nox.session
 def lint(session: nox.Session) -> None:
     """ruff's checks and its formatting. `nox -s lint -- fix` mends what it can."""
-    session.install("-q", "ruff", *CONSTRAINTS)
+    session.install(*QUIETLY, "ruff", *CONSTRAINTS)
     if "fix" in session.posargs:
         session.run("ruff", "check", "--fix", ".")
         session.run("ruff", "format", ".")
@@ -295,7 +302,7 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def build(session: nox.Session) -> None:
     """Source distributions and wheels of all packages into dist/."""
-    session.install("-q", "build", "hatchling", *CONSTRAINTS)
+    session.install(*QUIETLY, "build", "hatchling", *CONSTRAINTS)
     shutil.rmtree(ROOT / "dist", ignore_errors=True)
     for name in PACKAGES:
         session.run(
@@ -327,7 +334,7 @@ def bundle(session: nox.Session) -> None:
 @nox.session
 def docs(session: nox.Session) -> None:
     """The documentation site into site/; a broken link or a missing page is an error. `-- serve` shows it."""
-    session.install("-q", "-r", "docs/requirements.txt", *CONSTRAINTS)
+    session.install(*QUIETLY, "-r", "docs/requirements.txt", *CONSTRAINTS)
     session.run("mkdocs", *(("serve",) if "serve" in session.posargs else ("build", "--strict")))
 
 
