@@ -8,6 +8,7 @@ eager's vectors may round one product less.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
 import torch
@@ -61,12 +62,13 @@ def _is_walked_by_rows(match: Match) -> bool:
         return True
     given = [match.captures[name] for name in ("x", "y") if name in match.captures]
     values = [match.vocabulary.value(node) for node in given if isinstance(node, torch.fx.Node)]
-    return all(map(_lies_in_rows, values))
+    return all(_lies_in_rows(value, match.result.shape[-2:-1]) for value in values)
 
 
-def _lies_in_rows(value: torch.Tensor) -> bool:
+def _lies_in_rows(value: torch.Tensor, row: Sequence[int | torch.SymInt]) -> bool:
+    """Whether `value` has rows of that size, in the order of its dimensions; one number for each row is ATen's to spread."""
     numbers = (*value.shape, *value.stride())
-    if any(type(number) is not int for number in numbers):
+    if any(type(number) is not int for number in numbers) or tuple(value.shape[-1:]) != tuple(row):
         return False
     steps = [step for size, step in zip(value.shape, value.stride(), strict=True) if size > 1 and step]
     return steps == sorted(steps, reverse=True)
