@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from coilwork.backend import backend
 from coilwork.updates import aligned_updates, names_at, with_aligned_updates
 from coilwork_lowering import lower
 
@@ -79,3 +80,32 @@ def test_what_is_not_aligned_goes_through_a_copy() -> None:
 def test_aligned_inputs_are_passed_as_they_are(positions: tuple[int, ...]) -> None:
     value = torch.zeros(8)
     assert with_aligned_updates(lambda args: args, positions)([value])[0] is value
+
+
+class Counting(torch.nn.Module):
+    """Scales by how often it was called, and by a state that it changes thereafter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.tensor([0.5, -1.0, 2.0]))
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("state", torch.ones(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.count += 1
+        scaled = x * self.weight * self.count * self.state.clone()
+        self.state.mul_(3)
+        return scaled
+
+
+def test_gradients_by_buffers_as_they_were() -> None:
+    torch._dynamo.reset()
+    ours, eager = Counting(), Counting()
+    compiled = torch.compile(ours, backend=backend, options={"strict": True})
+    x = torch.randn(4, 3)
+    for _ in range(2):
+        for run, module in ((compiled, ours), (eager, eager)):
+            module.zero_grad()
+            run(x).sum().backward()
+        torch.testing.assert_close(ours.weight.grad, eager.weight.grad)
+        torch.testing.assert_close(ours.state_dict(), eager.state_dict())

@@ -11,6 +11,7 @@ import torch
 from coilwork_lowering.drawn_once import keep_random_numbers
 from coilwork_lowering.layout import lay_out_convolutions, pad_products
 from coilwork_lowering.options import LayoutOptions
+from coilwork_lowering.overwritten_inputs import keep_overwritten_inputs
 from coilwork_lowering.pool_positions import narrow_pool_positions
 from coilwork_lowering.recompute import recompute_from_memory
 from coilwork_lowering.rewrites import Fired, Rewrite, clean_up
@@ -56,6 +57,8 @@ def partition(
     log.debug("joint graph: positions of %d max-pools saved as distances", narrowed)
     drawn = keep_random_numbers(laid_out)
     log.debug("joint graph: results of %d operators that draw numbers are kept", drawn)
+    overwritten = keep_overwritten_inputs(laid_out)
+    log.debug("joint graph: %d inputs are read before they are overwritten", overwritten)
     marked = recompute_from_memory(laid_out, num_fwd_outputs=num_fwd_outputs)
     log.debug("computed again in the backward: %s", ", ".join(item.node.name for item in marked) or "nothing")
     forward, backward = min_cut(laid_out, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kw)
