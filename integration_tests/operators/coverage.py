@@ -51,7 +51,8 @@ Of operators on elements, rows, windows and positions, these are calls on purpos
 - Bessel functions of the first and second kind in `float64`, in which eager's are too coarse to be equal to;
 - results whose size depends on data (`nonzero`, `masked_select`, `unique`, `bincount`);
 - windows of different sizes on a CPU backwards (`adaptive_avg_pool2d`), and Euclidean distances of many rows, which are a matrix product;
-- positions that are repeated (`repeat_interleave`) and products of complex numbers on a CPU, where ATen's kernels are faster;
+- positions that are repeated (`repeat_interleave`) on a CPU, and products of complex numbers there but for rows that are read as pairs of
+  real numbers, where ATen's kernels are faster;
 - `histc`, whose bins on a CPU end where vectors of eager's `linspace` round, and `hash_tensor`;
 - samples without elements, and some of numbers without dimensions: that is why a common operator may be *mixed*.
 

@@ -186,6 +186,29 @@ def test_rotated_halves_are_walked_together(load_kernel: Callable) -> None:
     assert torch.equal(out, torch.cat([left - right, right + left], 1))
 
 
+@pytest.mark.parametrize("rows", [3, 5000])
+def test_parts_of_complex_numbers_are_walked_together(load_kernel: Callable, rows: int) -> None:
+    """Vectors are filled along the numbers of a row, of which every other element is read and stored, not along rows."""
+
+    def body(row: Expr, x: Expr, part: Expr) -> Scalar:
+        a, b = (load("in0", [(row * 37 + x) * 2 + k], F32) for k in range(2))
+        c, d = (load("in1", [x * 2 + k], F32) for k in range(2))
+        real = op("sub", op("mul", a, c), op("mul", b, d))
+        imaginary = op("add", op("mul", a, d), op("mul", b, c))
+        return where(op("lt", number(part), number(1)), real, imaginary)
+
+    kernel = kernel_of((rows, 37, 2), body, sources=2)
+    (piece,) = pieces_of(kernel)
+    assert len(piece.stores) == 2
+    text = CppCodegen().emit(kernel, target("x86-64-avx512"), {}).text
+    assert "x1 < 37" in text.partition("#pragma omp simd")[2].splitlines()[1]
+    left, right = torch.randn(rows, 37, 2), torch.randn(37, 2)
+    out = torch.empty(rows, 37, 2)
+    load_kernel(kernel)(left, right, out)
+    expected = torch.view_as_real(torch.view_as_complex(left) * torch.view_as_complex(right))
+    torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
+
+
 def test_known_numbers_become_constants() -> None:
     def body(i: Expr, x: Expr) -> Scalar:
         value = load("in0", [i * 1024 + x - 1], F32, mask=op("ge", number(x - 1), number(0)))

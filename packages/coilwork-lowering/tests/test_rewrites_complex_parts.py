@@ -149,8 +149,26 @@ def test_stays(case: str) -> None:
     assert by_parts(STAYS[case], (SPECIAL, OTHER)).names == ()
 
 
-def test_a_cpus_products_are_atens() -> None:
-    assert by_parts(lambda x, y: parts(x * y), (SPECIAL, OTHER), device="cpu").names == ()
+ON_A_CPU: dict[str, tuple[Binary, bool]] = {
+    "rows": (lambda x, y: parts(x * y), True),
+    "one row": (lambda x, y: parts(x * y[:1]), True),
+    "a conjugate": (lambda x, y: parts(x * y.conj()), True),
+    "one column": (lambda x, y: parts(x * y[:, :1].conj()), False),
+    "columns": (lambda x, y: parts(x.t() * y.t()), False),
+    "rows by columns": (lambda x, y: parts(x[:, :2] * y[:, :2].t()), False),
+}
+
+
+@pytest.mark.parametrize("case", ON_A_CPU)
+def test_a_cpus_products_are_of_rows(case: str) -> None:
+    function, fires = ON_A_CPU[case]
+    made = by_parts(function, (SPECIAL, OTHER), device="cpu")
+    assert made.names == (("parts-of-product",) if fires else ())
+
+
+def test_a_cpus_products_of_unknown_sizes_are_atens() -> None:
+    gm = make_fx(lambda x, y: parts(x * y), tracing_mode="symbolic")(SPECIAL, OTHER)
+    assert Rewritten(gm, apply_rewrites(gm, COMPLEX_PARTS)).names == ()
 
 
 def test_sizes_that_are_not_known_are_not_asked_for() -> None:

@@ -54,11 +54,23 @@ def _is_eligible(kernel: Kernel) -> bool:
     for r in kernel.ranges:
         points *= as_int(extent_of(r.symbol)) or 16
     nodes = list(postorder(kernel_roots(kernel)))
-    if points < _FEWEST_POINTS or len(nodes) > _MOST_NODES:
+    if len(nodes) > _MOST_NODES or any(isinstance(node, Reduce | Scan) for node in nodes):
         return False
-    if any(isinstance(node, Reduce | Scan) for node in nodes):
+    if any(isinstance(node, Load) and node.mask is not None for node in nodes):
+        return points >= _FEWEST_POINTS
+    if points >= _FEWEST_POINTS and bends(kernel):
+        return True
+    # one loop takes another's place here, whatever the number of points
+    return _ends_in_few(kernel)
+
+
+def _ends_in_few(kernel: Kernel) -> bool:
+    """Whether the last range is a few points that differ by guards: parts of complex numbers, which no vector is filled with."""
+    if not kernel.ranges:
         return False
-    return bends(kernel) or any(isinstance(node, Load) and node.mask is not None for node in nodes)
+    at = kernel.ranges[-1].symbol
+    count = as_int(extent_of(at))
+    return count is not None and 1 < count <= _LARGEST_STEP and bool(_changes(kernel, at, count))
 
 
 def _unrolled(kernel: Kernel) -> Kernel:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass
 from typing import Final
 
@@ -233,43 +234,65 @@ def _shared(ranges: tuple[Expr, ...]) -> tuple[tuple[Axis, ...], tuple[Expr, ...
     return tuple(Axis(symbol=q) for q in ranges), ()
 
 
-def _accesses(region: Region, args: dict[str, TensorArg]) -> list[tuple[Expr, int, frozenset[Expr]]]:
-    """Index, bytes per point, and ranges that the access gathers along, for every access at innermost level."""
+@dataclass(frozen=True, slots=True)
+class _Access:
+    """An access at innermost level: what it reads or writes, where, how many bytes per point, and ranges that it gathers along."""
+
+    buffer: str
+    index: Expr
+    size_bytes: int
+    gathers: frozenset[Expr]
+
+
+def _accesses(region: Region, args: dict[str, TensorArg]) -> list[_Access]:
     facts = region.facts
-    found: list[tuple[Expr, int, frozenset[Expr]]] = []
+    found: list[_Access] = []
     for value in postorder(region.roots):
         if isinstance(value, Load):
             gathers: frozenset[Expr] = frozenset()
             for operand in value.indirect:
                 gathers |= facts.varies[operand]
-            found.append((value.index[0], value.dtype.itemsize, gathers))
+            found.append(_Access(value.buffer, value.index[0], value.dtype.itemsize, gathers))
     for store in region.stores:
         gathers = frozenset()
         for operand in store.indirect:
             gathers |= facts.varies[operand]
         # A line that is written is read as well.
-        found.append((store.index, 2 * args[store.buffer].dtype.itemsize, gathers))
+        found.append(_Access(store.buffer, store.index, 2 * args[store.buffer].dtype.itemsize, gathers))
     return found
 
 
 def _scores(region: Region, args: dict[str, TensorArg]) -> dict[Expr, int]:
-    """For each range: bytes accessed at unit stride along it, minus bytes accessed at other strides."""
+    """For each range: bytes accessed at unit stride along it, minus bytes accessed at other strides.
+
+    Real and imaginary parts side by side, each at a stride of 2, are as good as at unit stride: vectors of both are shuffled.
+    """
     scores: dict[Expr, int] = {}
     accesses = _accesses(region, args)
     inner = frozenset(region.reduction)
     if inner:
         # What happens once per result hardly counts.
-        accesses = [a for a in accesses if not inner.isdisjoint(a[0].free_symbols | a[2])]
+        accesses = [a for a in accesses if not inner.isdisjoint(a.index.free_symbols | a.gathers)]
+    places = {(access.buffer, access.index) for access in accesses}
     for r in (*region.parallel, *region.reduction):
         score = 0
-        for index, size, gathers in accesses:
-            if r in gathers:
+        for access in accesses:
+            size = access.size_bytes
+            if r in access.gathers:
                 score -= size
-            elif r in index.free_symbols:
-                step = stride_of(index, r)
-                score += size if step is not None and as_int(step) == 1 else -size
+            elif r in access.index.free_symbols:
+                step = stride_of(access.index, r)
+                dense = step is not None and _fills(access, as_int(step), places)
+                score += size if dense else -size
         scores[r] = score
     return scores
+
+
+def _fills(access: _Access, step: int | None, places: Set[tuple[str, Expr]]) -> bool:
+    """Whether `access`, with its neighbours among `places`, leaves nothing out where it walks in such steps."""
+    if step != 2:
+        return step == 1
+    return any((access.buffer, access.index + beside) in places for beside in (-1, 1))
 
 
 def _transposed(region: Region, scores: dict[Expr, int], vector: Expr) -> Expr | None:

@@ -8,6 +8,7 @@ eager's vectors may round one product less.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
 import torch
@@ -50,14 +51,34 @@ def _are_complex(match: Match) -> bool:
     return all(bool(match.value(name).is_complex()) for name in ("x", "y") if name in match.captures)
 
 
-def _is_accelerated(match: Match) -> bool:
-    """Measured on one core with AVX-512, a rotary embedding in f32 by ATen's product takes 0.6 ms, by parts 1.9 ms."""
-    return bool(match.result.device.type != "cpu")
+def _is_walked_by_rows(match: Match) -> bool:
+    """On a CPU, whether vectors of both parts are read side by side: from rows of known sizes, in the order of the dimensions.
+
+    Measured on one core with AVX-512, ATen's product against the one by parts: a rotary embedding of 512 positions 97 us and 73 us, in bf16
+    194 us and 111 us, numbers in a row 647 us and 213 us; with sizes that are not known 116 us and 156 us, of a transposed operand 1.9 ms
+    and 52 ms.
+    """
+    if match.result.device.type != "cpu":
+        return True
+    given = [match.captures[name] for name in ("x", "y") if name in match.captures]
+    values = [match.vocabulary.value(node) for node in given if isinstance(node, torch.fx.Node)]
+    return all(_lies_in_rows(value, match.result.shape[-2:-1]) for value in values)
+
+
+def _lies_in_rows(value: torch.Tensor, row: Sequence[int | torch.SymInt]) -> bool:
+    """Whether `value` has rows of that size, in the order of its dimensions; one number for each row is ATen's to spread."""
+    numbers = (*value.shape, *value.stride())
+    if any(type(number) is not int for number in numbers) or tuple(value.shape[-1:]) != tuple(row):
+        return False
+    steps = [step for size, step in zip(value.shape, value.stride(), strict=True) if size > 1 and step]
+    return steps == sorted(steps, reverse=True)
 
 
 _ALIKE: Final = Condition(name="complex operands have parts of the result's type", holds=_are_alike)
 _COMPLEX: Final = Condition(name="operands are complex", holds=_are_complex)
-_ACCELERATED: Final = Condition(name="not on a CPU, where ATen's product is faster", holds=_is_accelerated)
+_BY_ROWS: Final = Condition(
+    name="on a CPU, rows of known sizes, else ATen's product is faster", holds=_is_walked_by_rows
+)
 
 
 def _parts(z: Any) -> Parts:
@@ -176,7 +197,7 @@ PARTS_OF_PRODUCT: Final = Rewrite(
         )
     ),
     replacement=_product,
-    conditions=(_ACCELERATED, _ALIKE),
+    conditions=(_BY_ROWS, _ALIKE),
     inexact=True,
 )
 
