@@ -42,15 +42,25 @@ def _by_elements(theirs: Callable[..., Any]) -> Callable[..., Any]:
 
         Truth values, too: eager refuses them, in words of its own.
         """
-        plain = value.is_contiguous() and not value.is_complex()
+        plain = _is_surely_contiguous(value) and not value.is_complex()
         return NotImplemented if plain or value.dtype == torch.bool else theirs(value, *rest)
 
     return decomposed
 
 
+def _is_surely_contiguous(value: torch.Tensor) -> bool:
+    """Whether rows follow each other whatever the sizes are; `is_contiguous` would add guards on them."""
+    step: Any = 1
+    for size, stride in zip(reversed(value.shape), reversed(value.stride()), strict=True):
+        if not surely(size == 1) and not surely(stride == step):
+            return False
+        step = step * size
+    return True
+
+
 def _replicated_backward(gradient: torch.Tensor, value: torch.Tensor, padding: Sequence[int]) -> Any:
     """`padding` holds how much is added before and after, from the last dimension on; what is negative was cut off."""
-    if value.dtype not in (torch.float32, torch.float64) or not value.is_contiguous():
+    if value.dtype not in (torch.float32, torch.float64) or not _is_surely_contiguous(value):
         return NotImplemented
     pairs = list(zip(padding[::2], padding[1::2], strict=True))
     for k, (before, after) in enumerate(pairs):
