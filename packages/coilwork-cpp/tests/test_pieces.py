@@ -10,9 +10,10 @@ import torch
 from torch.nn import functional
 
 from coilwork_cpp import CppCodegen
+from coilwork_cpp.edges import bends
 from coilwork_cpp.pieces import pieces_of
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, as_int, maximum, mod, product, symbol
+from coilwork_ir.index import Expr, as_expr, as_int, maximum, minimum, mod, product, symbol
 from coilwork_ir.kernels import Kernel, Range, Store, TensorArg
 from coilwork_ir.scalar import Load, Scalar, cast, const, index_value, load, op, postorder, reduce, where
 from coilwork_ir.target import target
@@ -249,6 +250,82 @@ def test_what_stays_whole() -> None:
     assert pieces_of(reduction) == (reduction,)
 
 
-def test_every_piece_is_a_nest() -> None:
-    text = CppCodegen().emit(window_kernel(64, 56, 3, 1, 1), target("x86-64-avx512"), {}).text
-    assert text.count("static void nest_") == 5
+def test_pieces_of_the_same_rows_share_a_nest() -> None:
+    def nests(planes: int) -> int:
+        text = CppCodegen().emit(window_kernel(planes, 56, 3, 1, 1), target("x86-64-avx512"), {}).text
+        return text.count("static void nest_")
+
+    assert nests(64) == 1
+    # so few images that rows are units of work, of which the pieces have different numbers: the middle with its sides has others than both ends
+    assert nests(8) == 2
+
+
+def one_dimension(position: Callable[[Expr], Expr], size: int, count: int, rows: int = 64) -> Kernel:
+    return kernel_of((rows, count), lambda i, x: load("in0", [i * size + position(x)], F32))
+
+
+POSITIONS: dict[str, tuple[Callable[[Expr], Expr], Callable[[torch.Tensor], torch.Tensor], int]] = {
+    "rolled": (lambda x: mod(x - 7, as_expr(1024)), lambda x: x.roll(7, -1), 2),
+    "rolled by half": (lambda x: mod(x + 512, as_expr(1024)), lambda x: x.roll(512, -1), 1),
+    "rolled backwards": (
+        lambda x: mod(as_expr(1020) - x, as_expr(1024)),
+        lambda x: x.flip(-1).roll(-3, -1),
+        2,
+    ),
+    "reflected": (
+        lambda x: 1023 - maximum(1023 - maximum(x - 5, 5 - x), maximum(x - 5, 5 - x) - 1023),
+        lambda x: functional.pad(x, (5, 9), mode="reflect"),
+        3,
+    ),
+    "clamped": (
+        lambda x: minimum(maximum(x - 5, as_expr(0)), as_expr(1023)),
+        lambda x: functional.pad(x, (5, 9), mode="replicate"),
+        3,
+    ),
+    "with a gap": (lambda x: x + (x + 24) // 1024 * 3, lambda x: torch.cat([x[:, :1000], x[:, 1003:]], 1), 2),
+}
+
+
+@pytest.mark.parametrize("name", POSITIONS)
+def test_indices_that_bend(load_kernel: Callable, name: str) -> None:
+    position, eager, count = POSITIONS[name]
+    x = torch.randn(64, 1024)
+    expected = eager(x)
+    kernel = one_dimension(position, 1024, expected.shape[1])
+    pieces = pieces_of(kernel)
+    assert len(pieces) == count
+    assert not any(bends(piece) for piece in pieces)
+    out = torch.empty_like(expected)
+    load_kernel(kernel)(x, out)
+    assert torch.equal(out, expected)
+
+
+def test_ends_are_cut_as_well(load_kernel: Callable) -> None:
+    """Both ends of the rows, and at them the ends of the columns."""
+
+    def body(p: Expr, y: Expr, x: Expr) -> Scalar:
+        return load("in0", [p * 4096 + mod(y + 4, as_expr(64)) * 64 + mod(x + 60, as_expr(64))], F32)
+
+    kernel = kernel_of((16, 64, 64), body)
+    pieces = pieces_of(kernel)
+    assert len(pieces) == 4 and not any(bends(piece) for piece in pieces)
+    assert sum(points_of(piece) for piece in pieces) == 16 * 4096
+    x = torch.randn(16, 64, 64)
+    out = torch.empty_like(x)
+    load_kernel(kernel)(x, out)
+    assert torch.equal(out, x.roll((-4, 4), (1, 2)))
+
+
+def test_indices_that_bend_too_often_stay() -> None:
+    kernel = one_dimension(lambda x: mod(x * 5, as_expr(511)), 1024, 1024)
+    assert pieces_of(kernel) == (kernel,)
+    # an index that bends in the middle of nowhere does not keep another one from being cut
+    both = kernel_of(
+        (64, 1024),
+        lambda i, x: op(
+            "add",
+            load("in0", [i * 1024 + mod(x * 5, as_expr(511))], F32),
+            load("in0", [i * 1024 + mod(x + 3, as_expr(1024))], F32),
+        ),
+    )
+    assert len(pieces_of(both)) == 2

@@ -239,13 +239,3 @@ def test_out_dtype_computes_in_the_wide_type(make: Callable[..., tuple[Any, ...]
     made = make_fx(function, decomposition_table=decompositions())(a, b)
     assert out_dtype not in {node.target for node in made.graph.nodes}
     torch.testing.assert_close(made(a, b), function(a, b))
-
-
-@pytest.mark.parametrize("rank", [1, 2, 3])
-def test_reflected_truth_values_are_left_to_aten(rank: int) -> None:
-    operator = getattr(aten, f"reflection_pad{rank}d").default
-    with FakeTensorMode():
-        for dtype in (torch.bool, torch.int64):
-            value = torch.ones([1] + [3] * rank, dtype=dtype)
-            made = make_fx(lambda x: operator(x, [1, 1] * rank), decomposition_table=decompositions())(value)
-            assert (operator in {node.target for node in made.graph.nodes}) == (dtype == torch.bool)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
@@ -11,10 +12,12 @@ import pytest
 import torch
 from lowering_against_eager import assert_as_eager, externs, trace_and_lower
 from torch import Tensor
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork_ir.loops import AssertSize, Extern, Scatter, View
 from coilwork_ir.loops.interpret import interpret_graph
-from coilwork_lowering import Lowered
+from coilwork_lowering import Lowered, LoweringOptions, decompositions, lower
 
 aten = torch.ops.aten
 Function = Callable[[Tensor], Tensor]
@@ -38,6 +41,54 @@ VIEWS: dict[str, Function] = {
     "bits": lambda x: x.view(torch.int32),
     "nested": lambda x: x.view(6, 20).t()[::2].unsqueeze(0).expand(3, 10, 6).reshape(30, 6),
 }
+
+
+PADDINGS: Final = (
+    ((3, 8), (2, 3)),
+    ((2, 3, 8), (7, 0)),
+    ((2, 3, 5, 8), (2, 3, 0, 4)),
+    ((3, 5, 8), (-1, 3, 1, -2)),
+    ((2, 3, 4, 5, 6), (1, 2, 0, 3, 3, 1)),
+    ((0, 3, 5, 8), (1, 1, 1, 1)),
+)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
+@pytest.mark.parametrize(("shape", "padding"), PADDINGS)
+@pytest.mark.parametrize("kind", ["reflection", "replication"])
+def test_padding_by_elements(
+    kind: str, shape: tuple[int, ...], padding: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    operator = getattr(aten, f"{kind}_pad{len(padding) // 2}d").default
+    x = torch.randn(shape).mul(9).to(dtype)
+    assert_as_eager(lambda x: operator(x, padding), x)
+
+
+@pytest.mark.parametrize("kind", ["reflection", "replication"])
+def test_padding_by_elements_of_unknown_size(kind: str) -> None:
+    pad = functools.partial(getattr(aten, f"{kind}_pad2d").default, padding=(2, 3, 4, 1))
+    assert externs(trace_and_lower(pad, (torch.randn(2, 3, 5, 8),), mode="symbolic").graph) == []
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_reflected_truth_values_are_left_to_aten(dims: int) -> None:
+    """Eager refuses them, in words of its own."""
+    operator = getattr(aten, f"reflection_pad{dims}d").default
+    with FakeTensorMode():
+        x = torch.ones([2] + [3] * dims, dtype=torch.bool)
+        made = make_fx(lambda x: operator(x, (1, 1) * dims), decomposition_table=decompositions())(x)
+    assert externs(lower(made, name="graph", options=LoweringOptions()).graph) == [str(operator)]
+
+
+@pytest.mark.parametrize("kind", ["reflection", "replication"])
+def test_padding_by_elements_keeps_the_order_of_channels(kind: str) -> None:
+    operator = getattr(aten, f"{kind}_pad2d").default
+    x = torch.randn(2, 3, 5, 8).to(memory_format=torch.channels_last)
+    made = make_fx(
+        lambda x: operator(x, (2, 3, 4, 1)), tracing_mode="fake", decomposition_table=decompositions()
+    )(x)
+    assert_as_eager(made, x)
+    assert made(x).stride() == operator(x, (2, 3, 4, 1)).stride()
 
 
 @pytest.mark.parametrize("name", VIEWS)

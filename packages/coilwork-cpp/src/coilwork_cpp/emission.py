@@ -9,7 +9,7 @@ from coilwork_cpp.columns import column_body
 from coilwork_cpp.elements import memory_type
 from coilwork_cpp.expand import expand
 from coilwork_cpp.facts import facts_of
-from coilwork_cpp.nest import decode_unit, grain, pointwise_body, unit_count, units_span
+from coilwork_cpp.nest import Span, decode_unit, grain, pointwise_body, unit_count, units_span
 from coilwork_cpp.options import CppOptions
 from coilwork_cpp.pieces import pieces_of
 from coilwork_cpp.plan import Plan, plan_region
@@ -48,6 +48,23 @@ from coilwork_ir.kernels import Kernel, TensorArg
 from coilwork_ir.kernels.strict import with_strict_functions
 from coilwork_ir.scalar import Load, Sort, postorder
 from coilwork_ir.target import Target
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Work:
+    """What a nest does in each of its units of work, or a part of that: a region of `kernel`."""
+
+    kernel: Kernel
+    region: Region
+    plan: Plan
+
+    def joins(self, other: _Work) -> bool:
+        """Whether one nest can do both, of two pieces that may run in any order: they have the same units of work."""
+        plans = (self.plan, other.plan)
+        if any(plan.reduction or plan.takes_units_together for plan in plans):
+            return False
+        axes = self.plan.threaded
+        return bool(axes) and axes == other.plan.threaded and all(axis.block is None for axis in axes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,10 +110,8 @@ def emit_kernel(kernel: Kernel, target: Target, options: CppOptions) -> KernelSo
     fixed = options.batch_invariant
     nests: list[_Nest] = []
     for phase in phases:
-        for piece in pieces_of(phase.kernel):
-            for region in regions_of(piece):
-                name = f"nest_{len(nests)}"
-                nests.append(_nest(name, piece, region, kernel, tensors, aliased, fixed=fixed))
+        for works in _works(pieces_of(phase.kernel), tensors):
+            nests.append(_nest(f"nest_{len(nests)}", works, kernel, tensors, aliased, fixed=fixed))
     items: tuple[Struct | Function, ...] = (
         _arguments(kernel, tensors),
         *(n.function for n in nests),
@@ -172,10 +187,24 @@ def _arguments(kernel: Kernel, tensors: Sequence[TensorArg]) -> Struct:
     return Struct("Arguments", tuple(fields))
 
 
+def _works(pieces: Sequence[Kernel], tensors: Sequence[TensorArg]) -> list[list[_Work]]:
+    """The work of each nest. What pieces do for the same rows stays together: that finds the rows' ends in the cache."""
+    args = {t.name: t for t in tensors}
+    found: list[list[_Work]] = []
+    for piece in pieces:
+        regions = regions_of(piece)
+        for region in regions:
+            work = _Work(kernel=piece, region=region, plan=plan_region(region, args))
+            if len(pieces) > 1 and len(regions) == 1 and found and work.joins(found[-1][0]):
+                found[-1].append(work)
+            else:
+                found.append([work])
+    return found
+
+
 def _nest(
     name: str,
-    kernel: Kernel,
-    region: Region,
+    works: Sequence[_Work],
     original: Kernel,
     tensors: Sequence[TensorArg],
     aliased: frozenset[str],
@@ -183,14 +212,11 @@ def _nest(
     fixed: bool,
 ) -> _Nest:
     args = {t.name: t for t in tensors}
-    plan = plan_region(region, args)
-    if plan.vector is not None and region.reduction:
-        ranges = (*region.parallel, *region.serial, *region.reduction)
-        columns = frozenset((plan.vector.symbol,))
-        region = replace(region, facts=facts_of(region.roots, ranges, columns=columns))
+    plan = works[0].plan
     sizes: dict[Expr, Code] = {size: Name(size.name) for size in original.sizes}
-    taken = {*args, *(s.name for s in original.sizes), *(r.symbol.name for r in kernel.ranges)}
-    top = Block(args=args, symbols=sizes, facts=region.facts, names=Names(taken))
+    ranges = (r.symbol.name for work in works for r in work.kernel.ranges)
+    names = Names({*args, *(s.name for s in original.sizes), *ranges})
+    top = Block(args=args, symbols=sizes, facts=works[0].region.facts, names=names)
     unit = top.inside()
     together = plan.takes_units_together
     if together:
@@ -199,41 +225,58 @@ def _nest(
     else:
         spans = decode_unit(unit, plan, Name("unit"))
     before: tuple[Declare, ...] = ()
-    if not region.reduction:
-        pointwise_body(unit, region, plan, spans)
-    elif plan.vector is None:
-        before = row_body(unit, region, plan, kernel, fixed=fixed)
-    else:
-        column_body(unit, region, plan, kernel, spans, fixed=fixed)
+    for work in works:
+        part = Block(args=args, symbols=unit.symbols, facts=work.region.facts, names=names)
+        before += _body(part, work, spans, fixed=fixed)
+        unit.add(*part.body())
     walked = unit.body()
     loop = walked if together else (For("unit", Name("begin"), Name("end"), walked),)
-    prologue = _prologue(original, tensors, region, aliased)
+    regions = [work.region for work in works]
+    prologue = _prologue(original, tensors, regions, aliased)
     function = Function(
         head=f"static void {name}",
         parameters=("i64 begin", "i64 end", "void* context"),
         body=(*prologue, *before, *loop),
-        comment=_describe(region, plan),
+        comment=_describe(regions, plan),
     )
+    check = regions[0].check
     return _Nest(
         function=function,
         units=top.index(unit_count(plan)),
-        grain=grain(plan, top),
-        check=None if region.check is None else region.check[0],
+        grain=grain([work.plan for work in works], top),
+        check=None if check is None else check[0],
     )
 
 
-def _describe(region: Region, plan: Plan) -> str:
+def _body(unit: Block, work: _Work, spans: dict[Expr, Span], *, fixed: bool) -> tuple[Declare, ...]:
+    """The loops of a unit of work; what it returns must be declared once per thread."""
+    region, plan = work.region, work.plan
+    if not region.reduction:
+        pointwise_body(unit, region, plan, spans)
+        return ()
+    if plan.vector is None:
+        return row_body(unit, region, plan, work.kernel, fixed=fixed)
+    ranges = (*region.parallel, *region.serial, *region.reduction)
+    columns = frozenset((plan.vector.symbol,))
+    region = replace(region, facts=facts_of(region.roots, ranges, columns=columns))
+    unit.facts = region.facts
+    column_body(unit, region, plan, work.kernel, spans, fixed=fixed)
+    return ()
+
+
+def _describe(regions: Sequence[Region], plan: Plan) -> str:
     parts = [
         a.symbol.name if a.block is None else f"{a.symbol.name} in blocks of {a.block}" for a in plan.threaded
     ]
     unit = f"A unit of work: {', '.join(parts) or 'everything'}."
-    if region.check is not None:
-        return f"Check {region.check[0]}: {region.check[1].message}\n{unit}"
-    return f"Writes {', '.join(dict.fromkeys(s.buffer for s in region.stores))}. {unit}"
+    check = regions[0].check
+    if check is not None:
+        return f"Check {check[0]}: {check[1].message}\n{unit}"
+    return f"Writes {', '.join(dict.fromkeys(s.buffer for r in regions for s in r.stores))}. {unit}"
 
 
 def _prologue(
-    kernel: Kernel, tensors: Sequence[TensorArg], region: Region, aliased: frozenset[str]
+    kernel: Kernel, tensors: Sequence[TensorArg], regions: Sequence[Region], aliased: frozenset[str]
 ) -> tuple[Statement, ...]:
     found: list[Statement] = [
         Declare(
@@ -245,18 +288,18 @@ def _prologue(
         if kind.endswith("*"):
             spelled = f"{kind} const" if name in aliased else f"{kind} __restrict const"
         found.append(Declare(spelled, name, Name(f"a.{name}")))
-    if region.check is not None:
+    if regions[0].check is not None:
         found.append(Declare("u8* const", "failed_checks", Name("a.failed_checks")))
-    used = _used_names(region, kernel)
+    used = _used_names(regions, kernel)
     return tuple(
         s for s in found if not isinstance(s, Declare) or s.name in used or s.name in ("a", "failed_checks")
     )
 
 
-def _used_names(region: Region, kernel: Kernel) -> frozenset[str]:
+def _used_names(regions: Sequence[Region], kernel: Kernel) -> frozenset[str]:
     """Arguments that a nest may mention: buffers it touches, and all sizes."""
-    from_values = {v.buffer for v in region.facts.varies if isinstance(v, Load)}
-    written = {s.buffer for s in region.stores}
+    from_values = {v.buffer for region in regions for v in region.facts.varies if isinstance(v, Load)}
+    written = {s.buffer for region in regions for s in region.stores}
     return frozenset(from_values | written | {size.name for size in kernel.sizes})
 
 

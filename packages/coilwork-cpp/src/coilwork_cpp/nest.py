@@ -26,7 +26,7 @@ from coilwork_cpp.tree import (
     Unary,
 )
 from coilwork_cpp.values import Block, from_memory
-from coilwork_ir.index import Expr, as_expr, as_int, bounds, product
+from coilwork_ir.index import Expr, as_expr, as_int, bounds, product, total
 from coilwork_ir.scalar import Load, Scalar, postorder
 
 
@@ -237,11 +237,12 @@ def unit_count(plan: Plan) -> Expr:
     return product(axis.units for axis in plan.threaded)
 
 
-def grain(plan: Plan, block: Block) -> Code:
-    """Units that are worth a thread."""
-    per_unit = points_per_unit(plan) * plan.weight
+def grain(plans: Sequence[Plan], block: Block) -> Code:
+    """Units that are worth a thread; a unit does what each of `plans` says."""
+    per_unit = total([points_per_unit(plan) * plan.weight for plan in plans])
     known = as_int(per_unit)
+    instructions = plans[0].grain_instructions
     if known is not None:
-        return Literal(str(max(1, plan.grain_instructions // max(known, 1))))
+        return Literal(str(max(1, instructions // max(known, 1))))
     size = Call("max_i64", (block.index(per_unit), ONE))
-    return Call("max_i64", (Binary("/", Literal(str(plan.grain_instructions)), size), ONE))
+    return Call("max_i64", (Binary("/", Literal(str(instructions)), size), ONE))

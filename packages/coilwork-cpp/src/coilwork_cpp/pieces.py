@@ -1,4 +1,4 @@
-"""Kernels whose guards depend on where a point lies, in pieces without those guards.
+"""Kernels whose guards or indices depend on where a point lies, in pieces without those guards and with affine indices.
 
 A window that reaches over the border of an image, the gather of a strided window's derivative, and the parts of a
 concatenation are guarded loads: `2*x - 1 >= 0 ? in[2*x - 1] : 0`. Compilers vectorise them badly or not at all. Two
@@ -6,7 +6,7 @@ rewrites of kernels that only compute and store, point by point:
 
 1. *Unroll*: indices that divide a range by a small number (`(x + 1) // 2`) are affine, and guards on the remainder
    constant, for every remainder on its own. A point of the new kernel does what that many neighbours did.
-2. *Cut*: a range is cut where its guards change. Most points are in the middle piece, where they are constant. Pieces that are
+2. *Cut*: a range is cut where its guards change or its indices bend (`edges.py`). Most points are in the middle piece, where they are constant. Pieces that are
    equally long and read the same, such as rotated halves, are walked together.
 """
 
@@ -17,12 +17,13 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Final
 
-from coilwork_cpp.guards import compared, without_decided_guards
+from coilwork_cpp.edges import bends, guard_changes, index_bends
+from coilwork_cpp.guards import without_decided_guards
 from coilwork_cpp.ranges import divisors, extent_of, index_expressions, normalise, replace_ranges
 from coilwork_cpp.rebuild import kernel_roots
-from coilwork_ir.index import Expr, as_expr, as_int, stride_of, substitute, symbol
+from coilwork_ir.index import Expr, as_int, symbol
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.scalar import Load, Op, Reduce, Scan, postorder
+from coilwork_ir.scalar import Load, Reduce, Scan, postorder
 
 _LARGEST_STEP: Final = 4
 _MOST_STORES: Final = 8
@@ -30,6 +31,9 @@ _MOST_CUTS: Final = 6
 # Smaller kernels do not repay the time to compile more code, and larger bodies would take too much of it.
 _FEWEST_POINTS: Final = 1 << 14
 _MOST_NODES: Final = 400
+# Ends that are longer than one of so many points are cut further, if the body is small.
+_FEW: Final = 32
+_SMALL_NODES: Final = 40
 
 
 def pieces_of(kernel: Kernel) -> tuple[Kernel, ...]:
@@ -54,6 +58,8 @@ def _is_eligible(kernel: Kernel) -> bool:
         return False
     if any(isinstance(node, Load) and node.mask is not None for node in nodes):
         return points >= _FEWEST_POINTS
+    if points >= _FEWEST_POINTS and bends(kernel):
+        return True
     # one loop takes another's place here, whatever the number of points
     return _ends_in_few(kernel)
 
@@ -96,7 +102,10 @@ def _all_vary(kernel: Kernel, at: Expr) -> bool:
 
 
 def _cut(kernel: Kernel, first: int) -> tuple[Kernel, ...]:
-    """`kernel` cut along its ranges from number `first` on; of the pieces along one, the longest is cut further."""
+    """`kernel` cut along its ranges from number `first` on; of the pieces along one, the longest is cut further.
+
+    So are the ends, unless they are few points, or their bodies are much to compile.
+    """
     for number in range(first, len(kernel.ranges)):
         at = kernel.ranges[number].symbol
         count = as_int(extent_of(at))
@@ -114,10 +123,11 @@ def _cut(kernel: Kernel, first: int) -> tuple[Kernel, ...]:
             continue
         # the ends come last: they find the middle's lines of memory in the cache
         pieces = _cut(_part(kernel, at, low, high, "m"), number + 1)
-        if low > 0:
-            pieces += (_part(kernel, at, 0, low, "l"),)
-        if high < count:
-            pieces += (_part(kernel, at, high, count, "h"),)
+        small = len(list(postorder(kernel_roots(kernel)))) <= _SMALL_NODES
+        for start, end, suffix in ((0, low, "l"), (high, count, "h")):
+            if start < end:
+                part = _part(kernel, at, start, end, suffix)
+                pieces += _cut(part, number + 1) if small and (end - start) * _FEW >= count else (part,)
         return pieces
     return (kernel,)
 
@@ -148,22 +158,5 @@ def _part(kernel: Kernel, at: Expr, low: int, high: int, suffix: str) -> Kernel:
 
 
 def _changes(kernel: Kernel, at: Expr, count: int) -> list[int]:
-    """The points of `at`, ascending, from which on some guard of `at` alone differs from the point before."""
-    found: set[int] = set()
-    for node in postorder(kernel_roots(kernel)):
-        sides = compared(node)
-        if sides is None or not isinstance(node, Op):
-            continue
-        difference = sides[0] - sides[1]
-        step = stride_of(difference, at)
-        if difference.free_symbols != {at} or step is None:
-            continue
-        slope, start = as_int(step), as_int(substitute(difference, {at: as_expr(0)}))
-        if slope is None or start is None or slope == 0:
-            continue
-        # what changes is whether the difference reaches 0 (`<`, `>=`), or exceeds it (`<=`, `>`)
-        limit = 0 if node.op in ("lt", "ge") else 1
-        change = -((start - limit) // slope) if slope > 0 else (start - limit) // -slope + 1
-        if 0 < change < count:
-            found.add(change)
-    return sorted(found)
+    """The points of `at`, ascending, where a guard changes or an index bends."""
+    return sorted(guard_changes(kernel, at, count) | index_bends(kernel, at, count, _MOST_CUTS))

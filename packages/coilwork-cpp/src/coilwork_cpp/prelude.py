@@ -21,7 +21,7 @@ using u64 = unsigned long long;
 """
 
 # One of them per reduction: `low` becomes the combination of `low` and `high`, numbers or vectors. Vectors that are
-# wider than a register gcc would take to pieces.
+# wider than a register, or narrower than 16 bytes, gcc would take to pieces, the latter by way of memory.
 _FOLD: Final = """
 template <i64 N, class T>
 static inline T fold_{kind}(const T* lanes) {{
@@ -36,7 +36,8 @@ static inline T fold_{kind}(const T* lanes) {{
     return lanes[0];
   }} else {{
     T half[N / 2];
-    if constexpr (N / 2 * i64(sizeof(T)) > widest) {{
+    constexpr i64 bytes = N / 2 * i64(sizeof(T));
+    if constexpr (bytes > widest || bytes < 16) {{
       for (i64 l = 0; l < N / 2; ++l) {{
         T low = lanes[l], high = lanes[l + N / 2];
         {combine}

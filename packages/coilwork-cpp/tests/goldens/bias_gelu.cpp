@@ -27,10 +27,11 @@ static inline float multiply_add(float a, float b, float c) {
 #endif
 }
 
-// erf(x) = x * P(x^2) / Q(x^2), a minimax fit on |x| <= 3.95, where erf rounds to 1. Error below 3 ulp.
+// erf(x) = x * P(x^2) / Q(x^2), a minimax fit on |x| <= 3.95, where erf rounds to 1. Error below 3 ulp. Magnitudes are
+// clamped by their bits: of comparisons of floats gcc makes several times as many instructions.
 static inline float erf_f32(float x) {
-  const float low = x < -3.95f ? -3.95f : x;
-  const float t = low > 3.95f ? 3.95f : low;
+  const u32 bits = __builtin_bit_cast(u32, x), magnitude = bits & 0x7fffffffu;
+  const float t = __builtin_bit_cast(float, magnitude < 0x407ccccdu ? magnitude : 0x407ccccdu);
   const float s = t * t;
   float p = 2.02585898e-06f;
   p = multiply_add(p, s, 0.000284666632f);
@@ -44,9 +45,9 @@ static inline float erf_f32(float x) {
   q = multiply_add(q, s, 0.114555217f);
   q = multiply_add(q, s, 0.503080726f);
   q = multiply_add(q, s, 1.0f);
-  const float y = t * p / q;
-  const float above = y < -1.0f ? -1.0f : y;
-  return above > 1.0f ? 1.0f : above;
+  const u32 size = __builtin_bit_cast(u32, t * p / q), most = size < 0x3f800000u ? size : 0x3f800000u;
+  const float result = __builtin_bit_cast(float, most | (bits & 0x80000000u));
+  return x != x ? x : result;
 }
 
 // Rounds to nearest even; NaN becomes the quiet NaN.

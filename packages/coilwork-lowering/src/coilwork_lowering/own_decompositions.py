@@ -35,9 +35,7 @@ def own_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Cal
         smooth_l1: _smooth_l1_loss_backward(table[smooth_l1]),
         elu: _elu_backward(table[elu]),
     }
-    numbers = [getattr(aten, f"reflection_pad{k}d").default for k in (1, 2, 3)]
     return {
-        **{one: _of_numbers(table[one]) for one in numbers},
         **out_dtype_meaning(),
         aten.index_add.default: _index_add(table[aten.index_add.default]),
         aten.log_sigmoid_forward.default: _log_sigmoid(table[aten.log_sigmoid_forward.default]),
@@ -61,7 +59,7 @@ def own_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Cal
         **{getattr(aten.linspace, overload): linspace for overload in _LINSPACE},
         **device_decompositions(table),
         **fourier_decompositions(),
-        **pad_decompositions(),
+        **pad_decompositions(table),
         **prim_decompositions(),
         **resize_decompositions(),
         **row_decompositions(),
@@ -70,14 +68,6 @@ def own_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Cal
         **squeeze_decompositions(),
         **stride_decompositions(table),
     }
-
-
-def _of_numbers(theirs: Callable[..., Any]) -> Callable[..., Any]:
-    def decomposed(value: torch.Tensor, *rest: Any) -> Any:
-        """Eager refuses truth values, in words of its own."""
-        return theirs(value, *rest) if value.dtype != torch.bool else NotImplemented
-
-    return decomposed
 
 
 def _log_sigmoid(theirs: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,8 +1,8 @@
-"""Padding that only cuts off, and the derivative of padding by the outermost elements: what the copies get is added to their element."""
+"""Padding that only cuts off, padding by elements where torch's meta functions do not know the layout, and the derivative of padding by the outermost elements: what the copies get is added to their element."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,10 +10,14 @@ import torch
 from coilwork_lowering.torch_compat import surely
 
 
-def pad_decompositions() -> dict[Any, Callable[..., Any]]:
-    """By overload."""
+def pad_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
+    """By overload; `table` holds torch's own."""
     aten = torch.ops.aten
+    by_elements = [
+        getattr(aten, f"{kind}_pad{k}d").default for kind in ("reflection", "replication") for k in (1, 2, 3)
+    ]
     return {
+        **{one: _by_elements(table[one]) for one in by_elements},
         aten.constant_pad_nd.default: _cut,
         aten.replication_pad1d_backward.default: _replicated_backward,
         aten.replication_pad2d_backward.default: _replicated_backward,
@@ -32,9 +36,31 @@ def _cut(value: torch.Tensor, padding: Sequence[Any], fill: Any = 0) -> Any:
     return left.clone()
 
 
+def _by_elements(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    def decomposed(value: torch.Tensor, *rest: Any) -> Any:
+        """Lowered as it is where eager's result is contiguous, which is all that meta functions of torch 2.11 know.
+
+        Truth values, too: eager refuses them, in words of its own.
+        """
+        plain = _is_surely_contiguous(value) and not value.is_complex()
+        return NotImplemented if plain or value.dtype == torch.bool else theirs(value, *rest)
+
+    return decomposed
+
+
+def _is_surely_contiguous(value: torch.Tensor) -> bool:
+    """Whether rows follow each other whatever the sizes are; `is_contiguous` would add guards on them."""
+    step: Any = 1
+    for size, stride in zip(reversed(value.shape), reversed(value.stride()), strict=True):
+        if not surely(size == 1) and not surely(stride == step):
+            return False
+        step = step * size
+    return True
+
+
 def _replicated_backward(gradient: torch.Tensor, value: torch.Tensor, padding: Sequence[int]) -> Any:
     """`padding` holds how much is added before and after, from the last dimension on; what is negative was cut off."""
-    if value.dtype not in (torch.float32, torch.float64) or not value.is_contiguous():
+    if value.dtype not in (torch.float32, torch.float64) or not _is_surely_contiguous(value):
         return NotImplemented
     pairs = list(zip(padding[::2], padding[1::2], strict=True))
     for k, (before, after) in enumerate(pairs):
