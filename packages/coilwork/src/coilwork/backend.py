@@ -11,6 +11,7 @@ import torch
 from coilwork.checking.captured import with_captured_check
 from coilwork.collector import collector_paused
 from coilwork.compile_graph import compile_graph
+from coilwork.fallback_names import check_fallback
 from coilwork.job import DECIDED, Role
 from coilwork.layout import layout_options
 from coilwork.masked_selection import broadcast_selections
@@ -69,6 +70,7 @@ def backend(
     settings = resolve(mode=mode, options=options)
     announce_mode(settings.mode)
     check_names(settings)
+    check_fallback(settings.fallback)
     return compile_dynamo_graph(gm, example_inputs, settings)
 
 

@@ -228,7 +228,8 @@ class CompileOptions:
     triton_on_cpu: bool = field(
         default=False,
         metadata=_about(
-            "run Triton kernels on CPU tensors through Triton's interpreter; for testing", key=True
+            "run Triton kernels on CPU tensors through Triton's interpreter (TRITON_INTERPRET=1); for testing",
+            key=True,
         ),
     )
 
@@ -268,7 +269,7 @@ def resolve(
     """
     chosen = _from_environment(os.environ if environ is None else environ)
     if mode is not None:
-        chosen["mode"] = _coerce("mode", mode, source="mode=")
+        chosen["mode"] = _coerce("mode", mode, source="torch.compile")
     for name, value in (options or {}).items():
         known = _known(name, source="options")
         chosen[known] = _coerce(known, value, source="options")
