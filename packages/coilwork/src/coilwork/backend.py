@@ -29,6 +29,7 @@ from coilwork.rewriting import (
     rewrite_captured,
     rewrites_of,
 )
+from coilwork.shared_cache import shared_store
 from coilwork.squeezed_sizes import Assertions, copy_for_squeezed_sizes, with_squeezed_sizes
 from coilwork.stages import lowering_options
 from coilwork.storages import copy_of, given_storages
@@ -71,6 +72,10 @@ def backend(
     announce_mode(settings.mode)
     check_names(settings)
     check_fallback(settings.fallback)
+    if settings.cache and settings.redis_url:
+        shared_store(
+            settings.redis_url
+        )  # wrong settings are the user's to know of, not a reason for eager mode
     return compile_dynamo_graph(gm, example_inputs, settings)
 
 
