@@ -42,7 +42,11 @@ def _laid_into(value: torch.Tensor, operand: torch.Tensor) -> torch.Tensor:
     mode = mode_among((operand,))
     assert mode is not None
     with mode, guards_suppressed(mode):
-        base = operand if operand.dtype is value.dtype else torch.empty(0, dtype=value.dtype, device=value.device)
+        base = (
+            operand
+            if operand.dtype is value.dtype
+            else torch.empty(0, dtype=value.dtype, device=value.device)
+        )
         if base is not operand:
             base = base.set_(operand.untyped_storage(), 0, (0,), (1,))
         return base.as_strided(value.size(), value.stride(), value.storage_offset())
