@@ -135,7 +135,7 @@ def test_donation_follows_torch_s_setting(tmp_path: Path) -> None:
 def test_what_is_returned_and_saved_in_one_copy_is_not_given_away() -> None:
     def two_copies(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         # the copies become one: a view of it is returned, another view is saved for the backward
-        first, second = x.flatten().view(6, 1).expand(6, 6), x.flatten().view(1, 6).expand(6, 6)
+        first, second = x.flatten().view(6, 1), x.flatten().view(1, 6).expand(6, 6)
         return first, torch.nn.functional.mse_loss(second, second * 0.5)
 
     torch._dynamo.reset()

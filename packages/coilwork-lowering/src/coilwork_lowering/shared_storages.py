@@ -6,7 +6,7 @@ in the metadata: two clones, one of them returned, that became one are two stora
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import fx
@@ -29,7 +29,7 @@ def renew_shared_storages(gm: fx.GraphModule) -> int:
     return renewed
 
 
-def _is_known(value: Any) -> bool:
+def _is_known(value: Any) -> TypeGuard[torch.Tensor]:
     return isinstance(value, torch.Tensor) and is_fake(value) and value.layout is torch.strided
 
 
