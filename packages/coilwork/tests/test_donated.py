@@ -10,8 +10,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from coilwork.boundary import donated
 from coilwork.backend import backend
+from coilwork.boundary import donated
 from coilwork.boundary.donated import unshared
 from coilwork_lowering.layout import OWN_PADDING
 
