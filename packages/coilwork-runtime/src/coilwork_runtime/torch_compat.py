@@ -95,21 +95,14 @@ def product_settings() -> int:
 
 _cudnn_enabled: Final = torch._C._get_cudnn_enabled
 _cudnn_benchmark: Final = torch._C._get_cudnn_benchmark
-_cudnn_tf32: Final = torch._C._get_cudnn_allow_tf32
 
 
 def convolution_settings() -> int:
     """What torch says at present of convolutions on CUDA, for convolutions of our own.
 
-    Bit 0: `float32` may be computed in TF32. -1: cuDNN is switched off, or torch is to try which of its engines is fastest.
+    0: nothing that matters. -1: cuDNN is switched off, or torch is to try which of its engines is fastest.
     """
-    if not _cudnn_enabled() or _cudnn_benchmark():
-        return -1
-    try:
-        return 1 if _cudnn_tf32() else 0
-    except RuntimeError:
-        # it was said in two ways that do not agree
-        return -1
+    return 0 if _cudnn_enabled() and not _cudnn_benchmark() else -1
 
 
 def profiler_is_on() -> bool:

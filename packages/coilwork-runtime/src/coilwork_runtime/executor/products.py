@@ -50,7 +50,13 @@ def product_bytes(call: RecordedCall, library: ProductLibrary | None) -> bytes |
     count = _OPERANDS.get(call.target)
     kind, _, index = call.device.partition(":")
     result = call.kwargs.get("out")
-    if library is None or count is None or kind != library.device or not isinstance(result, Slot) or len(call.args) != count:
+    if (
+        library is None
+        or count is None
+        or kind != library.device
+        or not isinstance(result, Slot)
+        or len(call.args) != count
+    ):
         return None
     slots = [value for value in call.args if isinstance(value, Slot)]
     scales = [value for name, value in call.kwargs.items() if name != "out"]

@@ -180,7 +180,7 @@ struct ConvolutionLibrary::Known {
     return made;
   }
 
-  // The first engine of the heuristics that may be used and has a plan.
+  // The first engine of the heuristics that gives the same bits in every call and has a plan.
   bool choose(const Descriptor& graph, int32_t mode, Convolution& made) const {
     Descriptor heuristics(functions, dnn::ENGINEHEUR_DESCRIPTOR);
     heuristics.set(dnn::ATTR_ENGINEHEUR_OPERATION_GRAPH, graph).set(dnn::ATTR_ENGINEHEUR_MODE, dnn::TYPE_HEUR_MODE, 1, &mode).finish();
@@ -193,20 +193,18 @@ struct ConvolutionLibrary::Known {
     }
     const int64_t got = heuristics.get(dnn::ATTR_ENGINEHEUR_RESULTS, dnn::TYPE_BACKEND_DESCRIPTOR, count, found.data());
     for (int64_t at = 0; at < got; ++at)
-      if (is_wanted(configs[static_cast<size_t>(at)], made.key) && plan(configs[static_cast<size_t>(at)], made)) return true;
+      if (is_repeatable(configs[static_cast<size_t>(at)]) && plan(configs[static_cast<size_t>(at)], made)) return true;
     return false;
   }
 
-  // Whether an engine gives the same bits in every call, and computes in the precision of its operands.
-  bool is_wanted(const Descriptor& config, const ConvolutionKey& key) const {
+  // Whether an engine gives the same bits in every call.
+  bool is_repeatable(const Descriptor& config) const {
     Descriptor engine(functions, dnn::ENGINE_DESCRIPTOR);
     if (config.get(dnn::ATTR_ENGINECFG_ENGINE, dnn::TYPE_BACKEND_DESCRIPTOR, 1, engine.address()) != 1) return false;
     int32_t notes[dnn::MOST_NOTES];
     const int64_t count = engine.get(dnn::ATTR_ENGINE_NUMERICAL_NOTE, dnn::TYPE_NUMERICAL_NOTE, dnn::MOST_NOTES, notes);
-    for (int64_t at = 0; at < count && at < dnn::MOST_NOTES; ++at) {
+    for (int64_t at = 0; at < count && at < dnn::MOST_NOTES; ++at)
       if (notes[at] == dnn::NUMERICAL_NOTE_NONDETERMINISTIC) return false;
-      if (notes[at] == dnn::NUMERICAL_NOTE_DOWN_CONVERT_INPUTS && key.type == dnn::DATA_FLOAT) return false;
-    }
     return true;
   }
 

@@ -27,7 +27,6 @@ class Convolutions {
 
  private:
   static constexpr size_t MOST_KEPT_BYTES = 32u << 20;
-  enum : int32_t { TF32 = 1 };  // bits of the settings
 
   bool compute(ConvolutionLibrary& library, const Plan::Convolving& plan, uint32_t which, uint32_t result) {
     const int32_t computed = plan.computed[which];
@@ -121,10 +120,9 @@ class Convolutions {
     return true;
   }
 
-  bool type_of(int32_t dtype, int32_t& type) const {
-    if (dtype == torch.aoti_torch_dtype_float32() && (call_.convolution_settings & TF32))
-      type = dnn::DATA_FLOAT;
-    else if (dtype == torch.aoti_torch_dtype_bfloat16())
+  // Of `float32`, ATen decides between engines that round to TF32 and others.
+  static bool type_of(int32_t dtype, int32_t& type) {
+    if (dtype == torch.aoti_torch_dtype_bfloat16())
       type = dnn::DATA_BFLOAT16;
     else if (dtype == torch.aoti_torch_dtype_float16())
       type = dnn::DATA_HALF;

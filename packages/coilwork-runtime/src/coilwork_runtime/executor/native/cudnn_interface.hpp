@@ -15,7 +15,7 @@ enum : int32_t { SUCCESS = 0 };                                                 
 enum : int32_t { DATA_FLOAT = 0, DATA_HALF = 2, DATA_BFLOAT16 = 9 };                    // cudnnDataType_t
 enum : int32_t { CROSS_CORRELATION = 1 };                                               // cudnnConvolutionMode_t
 enum : int32_t { HEUR_MODE_FALLBACK = 2, HEUR_MODE_A = 3 };                             // cudnnBackendHeurMode_t
-enum : int32_t { NUMERICAL_NOTE_DOWN_CONVERT_INPUTS = 1, NUMERICAL_NOTE_NONDETERMINISTIC = 4 };  // cudnnBackendNumericalNote_t
+enum : int32_t { NUMERICAL_NOTE_NONDETERMINISTIC = 4 };                                 // cudnnBackendNumericalNote_t
 constexpr int MOST_NOTES = 32;  // more than there are
 enum : int32_t {                                                                        // cudnnBackendAttributeType_t
   TYPE_HANDLE = 0, TYPE_DATA_TYPE = 1, TYPE_INT64 = 3, TYPE_FLOAT = 4, TYPE_VOID_PTR = 6, TYPE_CONVOLUTION_MODE = 7,
