@@ -104,12 +104,16 @@ def test_forms(form: str, dtype: torch.dtype, layout: str) -> None:
         results = gradients(compiled, inputs, direction)
         again = gradients(compiled, inputs, direction)
     judge(results, eager, exact)
-    assert all(torch.equal(one, other) for one, other in zip(results, again, strict=True))
     by_cudnn, refused = done(found)
     if form == "depthwise" or dtype is torch.float32:
+        # ATen's, whose gradients may differ in bits from call to call
         assert by_cudnn == 0
-    elif form not in ("grouped", "pixel") and layout == "last":
-        assert (by_cudnn, refused) == (4, 0), (by_cudnn, refused)
+        return
+    assert all(torch.equal(one, other) for one, other in zip(results, again, strict=True))
+    if refused == 0:
+        assert by_cudnn == 4
+    if form not in ("grouped", "pixel") and layout == "last":
+        assert refused == 0
 
 
 def test_sizes_that_change() -> None:

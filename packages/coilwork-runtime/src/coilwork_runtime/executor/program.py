@@ -17,9 +17,9 @@ import torch
 from coilwork_cache import Store
 from coilwork_runtime.errors import ExecutorUnavailableError, ProgramBytesError
 from coilwork_runtime.executor import faults
+from coilwork_runtime.executor.convolutions import ConvolutionLibrary
 from coilwork_runtime.executor.forms import NATIVE, NativeLaunch
 from coilwork_runtime.executor.planning import CallPlan, Route, plan_call
-from coilwork_runtime.executor.convolutions import ConvolutionLibrary
 from coilwork_runtime.executor.products import ProductLibrary
 from coilwork_runtime.executor.recorded_calls import read_tables
 from coilwork_runtime.executor.timing import Stopwatch
