@@ -189,6 +189,12 @@ def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
         Builder().build([cpp_kernel()])
 
 
+def test_a_compiler_that_is_named_and_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "/absent/g++")
+    with pytest.raises(MissingCompilerError, match=r"(?s)CXX names '/absent/g\+\+'.*try     correct CXX"):
+        Builder().build([cpp_kernel()])
+
+
 def test_stored_kernels_need_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     store = MemoryStore()
     assert doubled(Builder(store)) == 2

@@ -38,7 +38,8 @@ def test_target_names(machine: str, features: frozenset[str], name: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("device", "words"), [("meta", "torch.compiler.disable"), ("xpu:0", "install its device package")]
+    ("device", "words"),
+    [("meta", "torch.compiler.disable"), ("xpu:0", "leave it to eager with torch.compiler.disable")],
 )
 def test_devices_without_kernels_say_what_helps(device: str, words: str) -> None:
     with pytest.raises(DeviceError, match=words):

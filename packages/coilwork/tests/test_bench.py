@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from coilwork.bench import findings, share, speedup, to_json, to_markdown
+from coilwork.bench import findings, reason, share, speedup, to_json, to_markdown
 from coilwork.bench_worker import Finding
 
 EAGER = Finding(backend="eager", device="cpu", busy_us=4.0, copy_us=2.0, fewest_bytes=1000, error=1e-7)
@@ -39,3 +39,15 @@ def test_a_process_that_hangs_is_ended(tmp_path: Path) -> None:
     script.write_text("import time\ntime.sleep(600)\n")
     (found,) = findings(str(script), "case", ["eager"], backward=False, timeout_s=1.0)
     assert found.failure == "took longer than 1 s"
+
+
+def test_a_failure_is_told_by_its_error_and_not_by_the_advice_behind_it() -> None:
+    said = (
+        "warning: slow\nTraceback (most recent call last):\n"
+        '  File "a.py", line 1, in <module>\n    call()\n    ~~~~^^\n'
+        "BackendCompilerFailed: backend='coilwork' raised:\nOptionError[unknown-mode]: mode\n\n"
+        'Set TORCHDYNAMO_VERBOSE=1 for the internal stack trace. Set TORCH_LOGS="+dynamo"\n'
+    )
+    assert reason(said) == "BackendCompilerFailed: backend='coilwork' raised: OptionError[unknown-mode]: mode"
+    assert reason("cannot load it\nkilled\n") == "killed"
+    assert reason("") == ""

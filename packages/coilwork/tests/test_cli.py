@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+import coilwork
 from coilwork.cli import main
 from coilwork.options import CompileOptions
 from coilwork_cache import Bundle, KernelCache, LocalStore
@@ -46,6 +47,11 @@ def test_options_lists_each_with_its_variable() -> None:
     assert result.exit_code == 0
     for field in fields(CompileOptions):
         assert f"COILWORK_{field.name.upper()}" in result.output
+
+
+def test_options_are_legible_in_a_narrow_terminal() -> None:
+    narrow = CliRunner().invoke(main, ["options"], env={"COLUMNS": "60"})
+    assert all(f"COILWORK_{field.name.upper()}\n" in narrow.output for field in fields(CompileOptions))
 
 
 def test_options_as_markdown() -> None:
@@ -101,10 +107,39 @@ def test_bench_prints_a_table_and_writes_json(tmp_path: Path) -> None:
 
 
 def test_bench_fails_with_its_backends(tmp_path: Path) -> None:
-    result = run("bench", f"{tmp_path / 'absent.py'}:case", "--backends", "eager")
+    script = tmp_path / "empty.py"
+    script.touch()
+    result = run("bench", f"{script}:case", "--backends", "eager")
     assert result.exit_code == 1
-    assert "FileNotFoundError" in result.output
-    assert run("bench", "no_colon.py").exit_code == 2
+    assert "AttributeError: module 'empty' has no attribute 'case'" in result.output
+
+
+def test_bench_refuses_what_it_could_not_finish_before_it_measures(tmp_path: Path) -> None:
+    script = tmp_path / "mine.py"
+    for arguments, said in (
+        (("no_colon.py",), "not of the form FILE.py:FUNCTION"),
+        ((f"{script}:case",), "there is no file"),
+        (("module:case", "--json", str(tmp_path / "absent" / "found.json")), "there is no folder"),
+    ):
+        result = run("bench", *arguments)
+        assert result.exit_code == 2 and said in result.output
+
+
+def test_expected_errors_are_told_without_a_traceback(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text("no archive")
+    for arguments, said in (
+        (("--dir", str(tmp_path / "cache"), "import", str(other)), "Error: ArchiveError[bad-archive]"),
+        (("--dir", str(other), "stats"), "Error: RootUnavailableError[root-unavailable]"),
+        (("--dir", str(tmp_path / "cache"), "export", str(tmp_path / "absent" / "x")), "Error: No such file"),
+    ):
+        result = run("cache", *arguments)
+        assert result.exit_code == 1 and isinstance(result.exception, SystemExit)
+        assert said in result.output
+
+
+def test_version() -> None:
+    assert run("--version").output == f"coilwork, version {coilwork.__version__}\n"
 
 
 def test_executor_is_built_and_loaded() -> None:

@@ -99,7 +99,7 @@ def test_wrong_environment_variables_are_named(variable: str, text: str, said: s
 
 
 def test_variables_of_other_parts_are_left_alone() -> None:
-    assert resolve(environ={"COILWORK_REDIS_URL": "redis://x"}) == CompileOptions()
+    assert resolve(environ={"COILWORK_REDIS_KEY": "a secret"}) == CompileOptions()
 
 
 def test_arguments_win_over_the_environment() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -10,7 +11,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.exc import BackendCompilerFailed
 
+from coilwork.errors import OptionError
+from coilwork.trace import open_trace
 from coilwork_ir.kernels.text import format_kernel, parse_kernel, parse_schedule
 from coilwork_ir.loops.text import format_graph, parse_graph
 from coilwork_ir.program.text import format_program, parse_program
@@ -96,6 +100,28 @@ def test_nothing_is_written_without_a_folder(
     monkeypatch.chdir(tmp_path)
     strictly(torch.sin)(torch.ones(3))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made_is_a_wrong_option(leniently: Compile, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(
+        BackendCompilerFailed, match=r"(?s)bad-option.*trace: no folder .*file/inference"
+    ) as raised:
+        leniently(torch.sin, trace=str(file), cache=False)(torch.ones(3))
+    assert isinstance(raised.value.inner_exception, OptionError)
+
+
+def test_a_text_that_cannot_be_written_costs_nothing_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trace = open_trace(str(tmp_path), "graph")
+    (tmp_path / "graph" / "kernels").touch()
+    with caplog.at_level(logging.WARNING, logger="coilwork"):
+        trace.write("kernels/one.cpp", "text")
+        trace.write("module.py", "text")
+    assert "one.cpp is not written" in caplog.text
+    assert (tmp_path / "graph" / "module.py").read_text() == "text"
 
 
 def test_environment_variable(leniently: Compile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,14 +14,12 @@ import torch
 from coilwork_cpp_wrapper.program import CppProgram
 from coilwork_cpp_wrapper.torch_compat import handles_of, size_in, tensors_from
 from coilwork_runtime import KernelBuildError, LayoutError
+from coilwork_runtime.layouts import INPUT_REMEDY, RESULT_REMEDY
 
 INDEX_FAILED: Final = 3
 LAYOUT_FAILED: Final = 4
 RESULT_FAILED: Final = 5
 DIVISION_FAILED: Final = 6
-LAYOUT_REMEDY: Final = (
-    "call through torch.compile, which compiles again for new layouts, or pass the compiled layout"
-)
 
 Result = torch.Tensor | int | None
 
@@ -108,9 +106,9 @@ class CompiledProgram:
     def _raise(self, kind: int) -> None:
         message = self._last_error().decode("utf-8", "replace")
         if kind == LAYOUT_FAILED:
-            raise LayoutError("input-layout", message, remedy=LAYOUT_REMEDY)
+            raise LayoutError("input-layout", message, remedy=INPUT_REMEDY)
         if kind == RESULT_FAILED:
-            raise LayoutError("operator-shape", message)
+            raise LayoutError("operator-shape", message, remedy=RESULT_REMEDY)
         if kind == INDEX_FAILED:
             raise IndexError(message)
         if kind == DIVISION_FAILED:

@@ -9,10 +9,11 @@ from coilwork_cpp.columns import column_body
 from coilwork_cpp.elements import memory_type
 from coilwork_cpp.expand import expand
 from coilwork_cpp.facts import facts_of
-from coilwork_cpp.nest import Span, decode_unit, grain, pointwise_body, unit_count, units_span
+from coilwork_cpp.nest import Span, decode_unit, grain, unit_count, units_span
 from coilwork_cpp.options import CppOptions
 from coilwork_cpp.pieces import pieces_of
 from coilwork_cpp.plan import Plan, plan_region
+from coilwork_cpp.points import pointwise_body
 from coilwork_cpp.prelude import declarations
 from coilwork_cpp.printer import source_text
 from coilwork_cpp.ranges import normalise

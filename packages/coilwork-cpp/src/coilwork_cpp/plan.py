@@ -19,6 +19,7 @@ from coilwork_ir.scalar import Load, Reduce, Scan, postorder
 BLOCK: Final = 4096
 _WHOLE: Final = 2 * BLOCK
 _TILE: Final = 64
+_LONG_TILE: Final = 256
 _WIDEST_TILE: Final = 1024
 _ENOUGH_UNITS: Final = 64
 _UNKNOWN_EXTENT: Final = 16
@@ -51,7 +52,8 @@ class Plan:
         tile: with reductions along other ranges, the number of columns (points of `vector`) reduced together.
         reduction: reduction ranges, outermost first; innermost and vectorised unless there is a `vector`.
         grain: units below which threads do not pay, as a number of instructions per unit and point.
-        across: a second range of unit stride; it and `vector` are walked in square tiles.
+        across: a second range of unit stride; it and `vector` are walked in tiles.
+        moves: all that happens in such tiles is that what lies along `across` is stored along `vector`.
         weight: estimated instructions per point, at least 1.
     """
 
@@ -61,6 +63,7 @@ class Plan:
     tile: int
     reduction: tuple[Expr, ...]
     across: Expr | None = None
+    moves: bool = False
     weight: int
 
     @property
@@ -85,7 +88,7 @@ def plan_region(region: Region, args: dict[str, TensorArg]) -> Plan:
     scores = _scores(region, args)
     free = region.parallel
     if not region.reduction:
-        return _pointwise(region, scores, weight)
+        return _pointwise(region, args, scores, weight)
     inner = region.reduction[-1]
     # Columns of a tile must be equally long.
     uneven = frozenset(s for r in region.reduction for s in extent_of(r).free_symbols)
@@ -185,7 +188,7 @@ def _column_tile(vector: Expr, others: list[Expr]) -> int:
     return 256 if extent >= 8192 else _TILE
 
 
-def _pointwise(region: Region, scores: dict[Expr, int], weight: int) -> Plan:
+def _pointwise(region: Region, args: dict[str, TensorArg], scores: dict[Expr, int], weight: int) -> Plan:
     free = region.parallel
     vector = max(free, key=lambda r: (scores[r], free.index(r)), default=None)
     if vector is None:
@@ -193,8 +196,11 @@ def _pointwise(region: Region, scores: dict[Expr, int], weight: int) -> Plan:
     others = tuple(r for r in free if r is not vector)
     across = _transposed(region, scores, vector)
     if across is not None and not region.serial:
-        shared = tuple(Axis(symbol=r, block=_TILE if r is across else None) for r in others)
-        axis = Axis(symbol=vector, block=_TILE)
+        moves = _moves(region, args, across, vector)
+        # Of what needs no tile of its own, long lines are read.
+        length = _at_most(_LONG_TILE if moves else _TILE, across)
+        shared = tuple(Axis(symbol=r, block=length if r is across else None) for r in others)
+        axis = Axis(symbol=vector, block=_at_most(_TILE, vector))
         return Plan(
             threaded=(*shared, axis),
             serial=(across,),
@@ -202,6 +208,7 @@ def _pointwise(region: Region, scores: dict[Expr, int], weight: int) -> Plan:
             tile=0,
             reduction=(),
             across=across,
+            moves=moves,
             weight=2 * weight,
         )
     high = bounds(extent_of(vector)).hi
@@ -307,6 +314,31 @@ def _transposed(region: Region, scores: dict[Expr, int], vector: Expr) -> Expr |
             if lies_along(index, r, vector):
                 return r
     return None
+
+
+def crosses(load: Load, across: Expr, vector: Expr) -> bool:
+    """Whether the neighbours of what `load` reads, without a guard, lie along `across` instead of `vector`."""
+    return not load.operands and lies_along(load.index[0], across, vector)
+
+
+def _moves(region: Region, args: dict[str, TensorArg], across: Expr, vector: Expr) -> bool:
+    """Whether all stores of `region` put what lies along `across` along `vector`, as it is."""
+    return region.check is None and all(
+        store.mode == "store"
+        and store.mask is None
+        and not store.indirect
+        and isinstance(store.value, Load)
+        and store.value.dtype is args[store.buffer].dtype
+        and crosses(store.value, across, vector)
+        and lies_along(store.index, vector, across)
+        for store in region.stores
+    )
+
+
+def _at_most(size: int, symbol: Expr) -> int:
+    """`size`, or the extent of a range that has fewer points."""
+    extent = as_int(extent_of(symbol))
+    return size if extent is None else min(size, max(extent, 1))
 
 
 def _short(symbol: Expr) -> bool:

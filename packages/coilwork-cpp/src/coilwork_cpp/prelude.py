@@ -8,6 +8,7 @@ from typing import Final
 
 from coilwork_cpp.arithmetic import ARITHMETIC
 from coilwork_cpp.iterated import ITERATED
+from coilwork_cpp.transposition import TRANSPOSITION
 
 ALIASES: Final = """
 using i8 = signed char;
@@ -245,6 +246,7 @@ static inline bool precedes_min(T v, i64 p, T best, i64 at) {
     **_FOLDS,
     **ITERATED,
     **ARITHMETIC,
+    **TRANSPOSITION,
     "Workspace": """
 extern "C" void* malloc(unsigned long size) noexcept;
 extern "C" void free(void* memory) noexcept;

@@ -38,7 +38,10 @@ def describe_device(device: str) -> dict[str, object]:
             remedy="make them on another device, or keep what only asks for shapes out of the graph with torch.compiler.disable",
         )
     raise DeviceError(
-        "unknown-device", f"no description of device {device!r}", remedy="install its device package"
+        "unknown-device",
+        f"no description of device {device!r}",
+        reason="Coilwork compiles for cpu and cuda devices",
+        remedy="move what is to be compiled to one of them, or leave it to eager with torch.compiler.disable",
     )
 
 

@@ -15,6 +15,10 @@ from coilwork_runtime.torch_compat import reinterpret as reinterpret_tensor
 Sizes = Sequence[int]
 
 ALIGNMENT_BYTES: Final = 16
+RESULT_REMEDY: Final = (
+    "let the fake implementation of a custom operator (torch.library.register_fake) give what the operator returns; "
+    "leave what combines sizes from data that differ to eager, with torch.compiler.disable"
+)
 INPUT_REMEDY: Final = (
     "call through torch.compile, which compiles again for new layouts, or pass the compiled layout"
 )
@@ -75,12 +79,15 @@ def ensure_layout(
         raise LayoutError(
             "operator-shape",
             f"an operator returned shape {tuple(value.shape)} where {tuple(size)} was expected",
+            remedy=RESULT_REMEDY,
         )
     if dtype is not None and 0 in size:
         value = value.to(dtype)
     if dtype is not None and value.dtype is not dtype:
         raise LayoutError(
-            "operator-dtype", f"an operator returned element type {value.dtype} where {dtype} was expected"
+            "operator-dtype",
+            f"an operator returned element type {value.dtype} where {dtype} was expected",
+            remedy=RESULT_REMEDY,
         )
     if value.stride() == stride:
         return value

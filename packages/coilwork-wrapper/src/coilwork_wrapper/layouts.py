@@ -15,6 +15,10 @@ from coilwork_wrapper.errors import LayoutError
 Sizes = Sequence[int]
 
 ALIGNMENT_BYTES: Final = 16
+RESULT_REMEDY: Final = (
+    "let the fake implementation of a custom operator (torch.library.register_fake) give what the operator returns; "
+    "leave what combines sizes from data that differ to eager, with torch.compiler.disable"
+)
 INPUT_REMEDY: Final = (
     "call through torch.compile, which compiles again for new layouts, or pass the compiled layout"
 )
@@ -138,10 +142,13 @@ def ensure_layout(value: torch.Tensor, size: Sizes, stride: Sizes, dtype: torch.
         raise LayoutError(
             "operator-shape",
             f"an operator returned shape {tuple(value.shape)} where {tuple(size)} was expected",
+            remedy=RESULT_REMEDY,
         )
     if value.dtype != dtype:
         raise LayoutError(
-            "operator-dtype", f"an operator returned element type {value.dtype} where {dtype} was expected"
+            "operator-dtype",
+            f"an operator returned element type {value.dtype} where {dtype} was expected",
+            remedy=RESULT_REMEDY,
         )
     if tuple(value.stride()) == tuple(stride):
         return value

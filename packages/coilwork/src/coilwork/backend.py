@@ -11,6 +11,7 @@ import torch
 from coilwork.checking.captured import with_captured_check
 from coilwork.collector import collector_paused
 from coilwork.compile_graph import compile_graph
+from coilwork.fallback_names import check_fallback
 from coilwork.job import DECIDED, Role
 from coilwork.layout import layout_options
 from coilwork.masked_selection import broadcast_selections
@@ -28,6 +29,7 @@ from coilwork.rewriting import (
     rewrite_captured,
     rewrites_of,
 )
+from coilwork.shared_cache import shared_store
 from coilwork.squeezed_sizes import Assertions, copy_for_squeezed_sizes, with_squeezed_sizes
 from coilwork.stages import lowering_options
 from coilwork.storages import copy_of, given_storages
@@ -69,6 +71,11 @@ def backend(
     settings = resolve(mode=mode, options=options)
     announce_mode(settings.mode)
     check_names(settings)
+    check_fallback(settings.fallback)
+    if settings.cache and settings.redis_url:
+        shared_store(
+            settings.redis_url
+        )  # wrong settings are the user's to know of, not a reason for eager mode
     return compile_dynamo_graph(gm, example_inputs, settings)
 
 

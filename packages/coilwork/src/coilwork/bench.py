@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from itertools import dropwhile
 from pathlib import Path
 
 import torch
@@ -38,9 +39,18 @@ def _finding(command: Sequence[str], backend: str, folder: Path, timeout_s: floa
     except subprocess.TimeoutExpired:
         return Finding(backend=backend, failure=f"took longer than {timeout_s:.0f} s")
     if done.returncode != 0:
-        said = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-        return Finding(backend=backend, failure=said[-1] if said else f"exit status {done.returncode}")
+        return Finding(backend=backend, failure=reason(done.stderr) or f"exit status {done.returncode}")
     return Finding(**json.loads(done.stdout))
+
+
+def reason(said: str) -> str:
+    """Why a process failed, in one line, by what it `said` at last: the error below the traceback, without Dynamo's advice."""
+    lines = [line for line in said.splitlines() if line.strip()]
+    frames = [number for number, line in enumerate(lines) if line.startswith('  File "')]
+    if not frames:
+        return lines[-1].strip() if lines else ""
+    error = dropwhile(lambda line: line.startswith(" "), lines[frames[-1] + 1 :])
+    return " ".join(map(str.strip, error)).partition(" Set TORCHDYNAMO_VERBOSE")[0]
 
 
 def to_json(subject: str, found: Sequence[Finding]) -> str:

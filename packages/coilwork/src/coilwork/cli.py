@@ -5,18 +5,19 @@ from __future__ import annotations
 import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import click
 import torch
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
+import coilwork
 from coilwork.bench import findings, to_json, to_markdown
 from coilwork.bench_worker import Finding
 from coilwork.options import option_list
-from coilwork_cache import LocalStore, clear, describe, export_archive, import_archive, verify
-from coilwork_runtime import describe_device
+from coilwork_cache import CacheError, LocalStore, clear, describe, export_archive, import_archive, verify
+from coilwork_runtime import RuntimeFault, describe_device
 from coilwork_runtime.executor.measured import ExecutorFacts, measure_executor
 
 PACKAGES = (
@@ -35,7 +36,23 @@ PACKAGES = (
 )
 
 
-@click.group()
+class ToldErrors(click.Group):
+    """Commands whose expected errors are told like those of their usage, without a traceback: the exit status is 1."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (CacheError, RuntimeFault) as error:
+            raise click.ClickException(str(error)) from error
+        except OSError as error:
+            # of a file that was named; others, a closed pipe for one, are click's to handle
+            if error.filename is None:
+                raise
+            raise click.ClickException(f"{error.strerror}: {error.filename}") from error
+
+
+@click.group(cls=ToldErrors)
+@click.version_option(coilwork.__version__, prog_name="coilwork")
 def main() -> None:
     """Coilwork, a deep-learning compiler for PyTorch."""
 
@@ -52,14 +69,18 @@ def info() -> None:
     versions.add_row("python", platform.python_version())
     console.print(versions)
     devices = Table(title="devices")
-    for heading in ("device", "target", "multiprocessors", "shared memory", "L2"):
+    for heading in ("device", "target", "multiprocessors", "shared memory, KiB", "L2, MiB"):
         devices.add_column(heading)
-    names = ["cpu", *(f"cuda:{k}" for k in range(torch.cuda.device_count()))]
-    for name in names:
-        facts = describe_device(name)
-        shown = (facts[key] for key in ("name", "multiprocessors", "shared_memory_bytes", "l2_bytes"))
-        devices.add_row(name, *map(str, shown))
+    devices.add_row("cpu", str(describe_device("cpu")["name"]), "", "", "")
+    for number in range(torch.cuda.device_count()):
+        facts = describe_device(f"cuda:{number}")
+        sizes = (_quantity(facts["shared_memory_bytes"], 2**10), _quantity(facts["l2_bytes"], 2**20))
+        devices.add_row(f"cuda:{number}", str(facts["name"]), str(facts["multiprocessors"]), *sizes)
     console.print(devices)
+
+
+def _quantity(size_bytes: object, unit_bytes: int) -> str:
+    return f"{size_bytes / unit_bytes:.0f}" if isinstance(size_bytes, int) and size_bytes else "-"
 
 
 @main.command()
@@ -92,17 +113,23 @@ def _version(name: str) -> str:
 @main.command()
 @click.option("--markdown", is_flag=True, help="Print a Markdown table.")
 def options(markdown: bool) -> None:
-    """List the options of torch.compile(..., backend="coilwork", options={...})."""
-    headings = ("option", "values", "default", "environment variable", "effect")
-    rows = [(o.name, o.values, o.default, o.variable, o.effect) for o in option_list()]
+    """List the options of the backend.
+
+    They are given as torch.compile(..., backend="coilwork", options={...}), or in environment variables.
+    """
     if markdown:
+        headings = ("option", "values", "default", "environment variable", "effect")
+        rows = [(o.name, o.values, o.default, o.variable, o.effect) for o in option_list()]
         for row in (headings, ("---",) * len(headings), *rows):
             click.echo(f"| {' | '.join(row)} |")
         return
-    table = Table(*headings, show_lines=True)
-    for row in rows:
-        table.add_row(*map(escape, row))
-    Console().print(table)
+    # one below the other: a terminal has no room for five columns, and would cut names short
+    formatter = click.HelpFormatter()
+    formatter.write_dl(
+        [(o.name, f"{o.effect}\n\n{o.values}; default {o.default}; {o.variable}") for o in option_list()],
+        col_spacing=2,
+    )
+    click.echo(formatter.getvalue(), nl=False)
 
 
 @main.command()
@@ -132,13 +159,18 @@ def bench(
 ) -> None:
     """Measure a function of yours under several backends.
 
-    FUNCTION takes nothing and returns what is to be compiled, a function or a module, and a tuple of its arguments. Each
+    FUNCTION, of a file or of a module by its dotted name, takes nothing and returns what is to be compiled, a function or a module, and a tuple of its arguments. Each
     backend compiles in a process of its own with empty caches; its results are judged by eager's and float64's before
     they are timed. The exit status is 1 if a backend failed.
     """
     script, colon, name = subject.rpartition(":")
     if not colon or not script or not name:
         raise click.UsageError(f"{subject!r} is not of the form FILE.py:FUNCTION")
+    if script.endswith(".py") and not Path(script).is_file():
+        raise click.UsageError(f"there is no file {script!r}")
+    for path in filter(None, (json_path, markdown_path)):
+        if not path.absolute().parent.is_dir():
+            raise click.UsageError(f"there is no folder for {str(path)!r}")
     found: list[Finding] = []
     for finding in findings(script, name, backends.split(","), backward=backward, timeout_s=timeout):
         found.append(finding)
@@ -187,7 +219,10 @@ def clear_command(store: LocalStore, kind: str | None) -> None:
 @cache.command(name="verify")
 @click.pass_obj
 def verify_command(store: LocalStore) -> None:
-    """Read every entry; damaged ones are removed and reported, and make the exit status 1."""
+    """Read every entry, and remove the damaged ones.
+
+    They are reported, and make the exit status 1.
+    """
     report = verify(store)
     for problem in report.problems:
         click.echo(problem)

@@ -249,11 +249,17 @@ def _report(job: Job, compiled: Compiled, driven: Driven, guards: tuple[str, ...
     )
 
 
+def _named(error: Exception) -> str:
+    """What `error` says, beginning with its type; ours say it themselves."""
+    name = type(error).__name__
+    return str(error) if str(error).startswith(f"{name}[") else f"{name}: {error}"
+
+
 def _eager(job: Job, error: Exception) -> CompiledGraph:
     """The captured graph as it is, with a warning that says why."""
     log.debug("graph %s falls back to eager", job.graph_id, exc_info=True)
     warnings.warn(
-        f"graph {job.graph_id} runs in eager mode: {type(error).__name__}: {error}\n"
+        f"graph {job.graph_id} runs in eager mode: {_named(error)}\n"
         f'  try     options={{"strict": True}} for the traceback, COILWORK_TRACE=dir for every stage',
         CoilworkFallbackWarning,
         stacklevel=3,

@@ -13,7 +13,16 @@ from pathlib import Path
 
 from coilwork.options import CompileOptions
 from coilwork.report import CompileReport
-from coilwork_cache import Bundle, CacheCorruptionWarning, GraphCache, NullStore, Store, open_local_store
+from coilwork.shared_cache import shared_store
+from coilwork_cache import (
+    Bundle,
+    CacheCorruptionWarning,
+    GraphCache,
+    NullStore,
+    Store,
+    TieredStore,
+    open_local_store,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,8 +95,13 @@ class Caches:
 
 
 def open_caches(options: CompileOptions) -> Caches:
-    """The caches that `options` ask for. A folder that cannot be used is warned of, and nothing is cached."""
+    """The caches that `options` ask for. A folder that cannot be used is warned of, and nothing is cached.
+
+    Raises:
+        OptionError: as `shared_store`.
+    """
     store: Store = NullStore()
     if options.cache:
-        store = open_local_store(Path(options.cache_dir) if options.cache_dir else None)
+        local = open_local_store(Path(options.cache_dir) if options.cache_dir else None)
+        store = TieredStore(local, shared_store(options.redis_url)) if options.redis_url else local
     return Caches(kernels=store, graphs=GraphCache(store))

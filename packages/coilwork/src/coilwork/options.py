@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 from coilwork.errors import OptionError
 from coilwork.passes import GraphPass, keys_of, without_uuid
+from coilwork.shared_cache import SECRET
 from coilwork_lowering.rewrites import Rewrite
 
 Mode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
@@ -222,6 +223,13 @@ class CompileOptions:
     cache_dir: str = field(
         default="", metadata=_about("folder of the caches; empty for the platform's user cache folder")
     )
+    redis_url: str = field(
+        default="",
+        metadata=_about(
+            "Redis server (redis://, rediss://, unix://) behind the on-disk caches, for several machines; entries are signed with "
+            "the secret in COILWORK_REDIS_KEY; needs coilwork[redis]"
+        ),
+    )
     trace: str = field(default="", metadata=_about("folder to write every stage's text to; empty for none"))
     workers: int = field(
         default=0,
@@ -237,7 +245,8 @@ class CompileOptions:
     triton_on_cpu: bool = field(
         default=False,
         metadata=_about(
-            "run Triton kernels on CPU tensors through Triton's interpreter; for testing", key=True
+            "run Triton kernels on CPU tensors through Triton's interpreter (TRITON_INTERPRET=1); for testing",
+            key=True,
         ),
     )
 
@@ -277,7 +286,7 @@ def resolve(
     """
     chosen = _from_environment(os.environ if environ is None else environ)
     if mode is not None:
-        chosen["mode"] = _coerce("mode", mode, source="mode=")
+        chosen["mode"] = _coerce("mode", mode, source="torch.compile")
     for name, value in (options or {}).items():
         known = _known(name, source="options")
         chosen[known] = _coerce(known, value, source="options")
@@ -410,8 +419,8 @@ def _check_least(name: str, value: object, *, source: str) -> None:
         )
 
 
-# Variables with the prefix that other parts of Coilwork or its tools read.
-_OTHER_VARIABLES: Final = frozenset({"COILWORK_REDIS_URL", "COILWORK_REDIS_KEY"})
+# Variables with the prefix that are no options.
+_OTHER_VARIABLES: Final = frozenset({SECRET})
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:

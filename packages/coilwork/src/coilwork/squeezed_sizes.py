@@ -6,7 +6,6 @@ runs what Dynamo captured, in eager mode, which squeezes what there is.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,12 +13,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from coilwork.checking.random_state import random_state, restore
+from coilwork.captured_graph import CapturedGraph, WithCaptured
 from coilwork.storages import copy_of
 from coilwork.torch_compat import BoxedCallable, GraphCompiler, draws_numbers, has_sizes_from_data
 from coilwork_lowering import SQUEEZED_ONE, asserts_squeezed_size, name_squeezed_sizes
-
-log = logging.getLogger("coilwork")
 
 
 @dataclass(slots=True)
@@ -55,31 +52,12 @@ def with_squeezed_sizes(
     """`compiled`, which runs `captured` where an assertion fails."""
     if captured is None or not found.are_there:
         return compiled
-    return _Squeezing(compiled, captured, random=found.random)
+    graph = CapturedGraph(captured, "a size from data that is squeezed is 1")
+    return WithCaptured(compiled, graph, is_failure=_is_squeezed_one, random=found.random)
 
 
-class _Squeezing:
-    """A compiled program, and the `captured` graph for the calls that it is not for."""
-
-    def __init__(self, compiled: Callable[..., Any], captured: fx.GraphModule, *, random: bool) -> None:
-        self._compiled = compiled
-        self._captured = captured
-        self._random = random
-        self._announced = False
-
-    def __call__(self, *args: Any) -> Any:
-        numbers = random_state() if self._random else None
-        try:
-            return self._compiled(*args)
-        except RuntimeError as error:
-            if SQUEEZED_ONE not in str(error):
-                raise
-        if not self._announced:
-            self._announced = True
-            log.warning("a size from data that is squeezed is 1: the captured graph runs, in eager mode")
-        if numbers is not None:
-            restore(numbers)
-        return self._captured(*args)
+def _is_squeezed_one(error: Exception) -> bool:
+    return SQUEEZED_ONE in str(error)
 
 
 def _nodes(gm: torch.nn.Module) -> list[fx.Node]:

@@ -9,7 +9,6 @@ graph itself.
 
 from __future__ import annotations
 
-import logging
 import operator
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +18,7 @@ from typing import Any, Final
 import torch
 from torch import fx
 
+from coilwork.captured_graph import CapturedGraph
 from coilwork.errors import CoilworkFallbackWarning, CompileError
 from coilwork.torch_compat import (
     is_functorch_tensor,
@@ -27,8 +27,6 @@ from coilwork.torch_compat import (
     overwritten_operands,
     storage_identity,
 )
-
-log = logging.getLogger("coilwork")
 
 _NAMES: Final = ("as_strided", "as_strided_copy", "as_strided_scatter")
 _FUNCTIONS: Final = tuple(getattr(torch, name) for name in _NAMES)
@@ -103,16 +101,13 @@ class _Placed:
         self, compiled: Callable[..., Any], captured: fx.GraphModule, places: tuple[Place, ...]
     ) -> None:
         self._compiled = compiled
-        self._captured = captured
+        self._captured = CapturedGraph(captured, "inputs lie elsewhere in their storages than before")
         self._places = places
-        self._announced = False
 
     def __call__(self, *args: Any) -> Any:
         if not all(_lies_as_before(args, place) for place in self._places):
-            if not self._announced:
-                self._announced = True
-                log.warning("inputs lie elsewhere in their storages than before: the captured graph runs")
-            return self._captured(*args)
+            self._captured.announce()
+            return self._captured.run(*args)
         given = list(args)
         for place in self._places:
             if place.count is not None:

@@ -5,19 +5,18 @@ and refuses any other number. The compiled program finds out where the operator 
 Dynamo captured, without its assertion that the sizes are equal, in eager mode.
 
 What runs then may say nothing else than the user's program. Where numbers made of sizes are in the captured graph (one of them may have been
-read off the size that was taken for another), its error is raised if there is one, and else the compiled program's own.
+read off the size that was taken for another), it serves for its errors alone.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
 from torch import fx
 
-from coilwork.checking.random_state import random_state, restore
+from coilwork.captured_graph import CapturedGraph, WithCaptured
 from coilwork.storages import copy_of
 from coilwork.torch_compat import (
     BoxedCallable,
@@ -27,8 +26,6 @@ from coilwork.torch_compat import (
     overwritten_operands,
 )
 from coilwork_runtime import LayoutError
-
-log = logging.getLogger("coilwork")
 
 _ASSERTION: Final = torch.ops.aten._assert_scalar.default
 _OF_TORCH: Final = "Runtime assertion failed for expression "
@@ -67,40 +64,17 @@ class TakenSizes:
         """
         if self._captured is None or self._overwrites:
             return compiled
-        return _Broadcasting(compiled, self._captured, faithful=self._is_faithful, random=self._random)
+        return WithCaptured(
+            compiled,
+            CapturedGraph(self._captured, "a size from data was taken for another, and is 1"),
+            is_failure=_is_operator_shape,
+            random=self._random,
+            faithful=self._is_faithful,
+        )
 
 
-class _Broadcasting:
-    """A compiled program, and the `captured` graph for calls in which sizes differ that were taken to be equal."""
-
-    def __init__(
-        self, compiled: Callable[..., Any], captured: fx.GraphModule, *, faithful: bool, random: bool
-    ) -> None:
-        self._compiled = compiled
-        self._captured = captured
-        self._is_faithful = faithful
-        self._random = random
-        self._announced = False
-
-    def __call__(self, *args: Any) -> Any:
-        numbers = random_state() if self._random else None
-        try:
-            return self._compiled(*args)
-        except LayoutError as error:
-            if error.code != "operator-shape":
-                raise
-            failure = error
-        if numbers is not None:
-            restore(numbers)
-        results = self._captured.forward(*args)  # a call of the module would print where an error is raised
-        if not self._is_faithful:
-            raise failure
-        if not self._announced:
-            self._announced = True
-            log.warning(
-                "a size from data was taken for another, and is 1: the captured graph runs, in eager mode"
-            )
-        return results
+def _is_operator_shape(error: Exception) -> bool:
+    return isinstance(error, LayoutError) and error.code == "operator-shape"
 
 
 def _takes_sizes(gm: fx.GraphModule) -> bool:

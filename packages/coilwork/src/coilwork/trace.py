@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
+
+from coilwork.errors import OptionError
+
+log = logging.getLogger("coilwork")
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,12 +18,15 @@ class Trace:
     folder: Path | None
 
     def write(self, name: str, text: str) -> None:
-        """Write `text` to file `name` (which may contain folders) of this graph's dump."""
+        """Write `text` to file `name` (which may contain folders) of this graph's dump; where that fails, the log says so."""
         if self.folder is None:
             return
         path = self.folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        except OSError as error:
+            log.warning("%s is not written: %s", path, error)
 
     @property
     def wanted(self) -> bool:
@@ -27,5 +35,21 @@ class Trace:
 
 
 def open_trace(root: str, graph_id: str) -> Trace:
-    """The trace of one graph below folder `root`; writes nothing when `root` is empty."""
-    return Trace(Path(root) / graph_id if root else None)
+    """The trace of one graph below folder `root`; writes nothing when `root` is empty.
+
+    Raises:
+        OptionError: the folder can neither be found nor made.
+    """
+    if not root:
+        return Trace(None)
+    folder = Path(root) / graph_id
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OptionError(
+            "bad-option",
+            f"trace: no folder {str(folder)!r} can be made",
+            reason=str(error),
+            remedy="a folder that this user may write to, or no trace",
+        ) from error
+    return Trace(folder)

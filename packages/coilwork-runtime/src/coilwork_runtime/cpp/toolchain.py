@@ -72,10 +72,16 @@ def _find(chosen: str, path: str) -> Toolchain:
         if command is not None:
             shown = subprocess.run([command, "--version"], capture_output=True, text=True, check=False)
             return Toolchain(command=command, version=shown.stdout.partition("\n")[0])
+    if chosen:
+        raise MissingCompilerError(
+            "no-compiler",
+            f"CXX names {chosen!r}, which is no program on this machine",
+            remedy="correct CXX, or unset it to have g++, c++ or clang++ looked for",
+        )
     raise MissingCompilerError(
         "no-compiler",
         "there is no C++ compiler on this machine",
-        reason=f"looked for {', '.join(names)} on the path",
+        reason=f"looked for {', '.join(CANDIDATES)} on the path",
         remedy="install g++ (Debian: apt-get install g++) or set CXX",
     )
 

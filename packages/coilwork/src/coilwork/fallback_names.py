@@ -1,0 +1,39 @@
+"""Operators that the option `fallback` names: a name that means nothing would leave everything as it is, unnoticed."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+import torch
+
+from coilwork.errors import OptionError
+from coilwork_lowering.registry import RULES
+
+
+def check_fallback(names: Sequence[str]) -> None:
+    """Refuse operators of ATen that torch does not have, and names without a namespace; other libraries may be loaded later.
+
+    Raises:
+        OptionError: names the operator, and the nearest one that is lowered.
+    """
+    for name in names:
+        namespace, _, rest = name.partition(".")
+        if not rest or (namespace == "aten" and not _exists(rest)):
+            known = sorted({target.rpartition(".")[0] for target in RULES})
+            near = difflib.get_close_matches(name if rest else f"aten.{name}", known, n=1)
+            raise OptionError(
+                "bad-option",
+                f"fallback: there is no operator {name!r}",
+                remedy=f"did you mean {near[0]!r}?"
+                if near
+                else "write it as in aten.cumsum or aten.sum.dim_IntList",
+            )
+
+
+def _exists(name: str) -> bool:
+    """Whether ATen has the operator, or overload, `name`."""
+    packet, _, overload = name.partition(".")
+    return hasattr(torch.ops.aten, packet) and (
+        not overload or hasattr(getattr(torch.ops.aten, packet), overload)
+    )
