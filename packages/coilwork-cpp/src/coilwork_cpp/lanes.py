@@ -85,6 +85,7 @@ def known_point(point: Block, region: Region, step: Pass, kept: dict[Scalar, Nam
 
 
 def finish_point(point: Block, step: Pass, kept: dict[Scalar, Name], position: Code) -> None:
+    """What `step` does at one point besides combining: what later passes read goes to `position` of `kept`, then all stores."""
     for value in step.keeps:
         code = point.named(value)
         point.add(
@@ -109,6 +110,7 @@ def _element(point: Block, reduce: Reduce) -> Code:
 
 
 def combine_point(point: Block, reduce: Reduce, state: tuple[Code, ...], position: Code) -> None:
+    """One more element into the `state` of `reduce`; `position` is where it lies, for those that tell."""
     element = _element(point, reduce)
     if len(reduce.operands) > 1 and is_positional(reduce):
         mask = point.named(reduce.operands[1])
@@ -123,6 +125,7 @@ def is_independent(step: Pass) -> bool:
 
 
 def less(end: Code, left: int) -> Code:
+    """`end` without the last `left` points."""
     return Binary("-", end, Literal(str(left)))
 
 

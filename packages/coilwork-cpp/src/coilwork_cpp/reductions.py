@@ -40,7 +40,7 @@ _SIMPLE: Final[Mapping[str, str]] = {
     "xor_sum": "bitwise_xor",
 }
 SUPPORTED: Final = frozenset({*_SIMPLE, "argmin", "argmax"})
-# What makes the minimum of truth values.
+# What makes the minimum of booleans.
 _CONJUNCTIONS: Final = ("all", "min", "prod")
 _NO_POSITION: Final = Literal("9223372036854775807ll")
 
