@@ -205,8 +205,9 @@ def _laned_pass(
     inner, chain = nested(holder, spans[:-1])
     inner.hoist(step.roots, frozenset((region.reduction[-1],)))
     left = (as_int(extent_of(spans[-1].symbol)) or 0) % lanes
-    apart = left and left <= MOST_LEFT and spans[-1].begin == ZERO and not fixed
-    if apart and not any(map(is_positional, totals)):
+    apart = 0 < left <= MOST_LEFT and spans[-1].begin == ZERO and not fixed
+    apart = apart and not any(map(is_positional, totals))
+    if apart:
         lane_loops(
             inner, region, step, kept, arrays, replace(spans[-1], end=less(spans[-1].end, left)), lanes
         )
@@ -215,7 +216,8 @@ def _laned_pass(
         lane_loops(inner, region, step, kept, arrays, spans[-1], lanes)
     close(chain, spans[:-1])
     for reduce, names in arrays.items():
-        holder.add(*merge(reduce, totals[reduce], names, lanes))
+        alone = shape.is_whole and not apart
+        holder.add(*merge(reduce, totals[reduce], names, lanes, alone=alone))
     if shape.middle is not None:
         limit = outer.index(extent_of(shape.middle))
         outer.add(For(f"{shape.middle.name}_begin", ZERO, limit, holder.body(), step=shape.size))
