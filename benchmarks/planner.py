@@ -16,7 +16,8 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
-from coilwork.alignment import aligned_inputs
+from coilwork.boundary.alignment import aligned_inputs
+from coilwork.boundary.updates import names_at
 from coilwork.clock import StageClock
 from coilwork.job import Role, open_job
 from coilwork.layout import layout_options
@@ -24,7 +25,6 @@ from coilwork.options import CompileOptions
 from coilwork.stages import lower_to_program
 from coilwork.torch_compat import compile_with_aot_autograd
 from coilwork.trace import Trace
-from coilwork.updates import names_at
 from coilwork_ir.program.nodes import Program
 from coilwork_ir.target import TARGETS, Targets
 from coilwork_lowering import (

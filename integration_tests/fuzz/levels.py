@@ -9,17 +9,17 @@ from typing import Any
 
 import torch
 
+from coilwork.boundary.numbers import with_numbers
+from coilwork.capture.masked_selection import broadcast_selections
+from coilwork.capture.squeezed_sizes import Assertions, copy_for_squeezed_sizes, with_squeezed_sizes
+from coilwork.capture.storages import given_storages
+from coilwork.capture.tensor_indices import read_indices
 from coilwork.clock import StageClock
 from coilwork.drive import make_call
 from coilwork.job import Role, open_job
-from coilwork.masked_selection import broadcast_selections
-from coilwork.numbers import with_numbers
 from coilwork.options import CompileOptions
 from coilwork.rewriting import rewrite_captured
-from coilwork.squeezed_sizes import Assertions, copy_for_squeezed_sizes, with_squeezed_sizes
 from coilwork.stages import run_stages
-from coilwork.storages import given_storages
-from coilwork.tensor_indices import read_indices
 from coilwork.torch_compat import compile_with_aot_autograd
 from coilwork_cache import Store
 from coilwork_ir.errors import EmitError

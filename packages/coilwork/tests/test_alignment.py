@@ -7,8 +7,8 @@ from collections.abc import Callable
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from coilwork.alignment import aligned_inputs
 from coilwork.backend import backend
+from coilwork.boundary.alignment import aligned_inputs
 from coilwork_lowering import lower
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, fx
 
-from coilwork.captured_graph import CapturedGraph, WithCaptured
+from coilwork.capture.captured_graph import CapturedGraph, WithCaptured
 
 SAYS_SO = "not for this call"
 

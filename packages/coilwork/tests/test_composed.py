@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from coilwork.backend import backend
-from coilwork.composed import returning_parts
+from coilwork.boundary.composed import returning_parts
 from coilwork.errors import CoilworkFallbackWarning
 
 

@@ -10,9 +10,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from coilwork import donated
 from coilwork.backend import backend
-from coilwork.donated import unshared
+from coilwork.boundary import donated
+from coilwork.boundary.donated import unshared
 from coilwork_lowering.layout import OWN_PADDING
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from coilwork.backend import backend
-from coilwork.graph_cache import CachedGraph, open_caches
+from coilwork.caching.graph_cache import CachedGraph, open_caches
 from coilwork.options import CompileOptions
 from coilwork.report import CompileReport
 from coilwork_cache import Bundle, CacheCorruptionWarning, GraphCache, LocalStore, NullStore

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from coilwork.graph_key import UnkeyableGraphError, graph_key_text, tensor_digest
+from coilwork.caching.graph_key import UnkeyableGraphError, graph_key_text, tensor_digest
 
 
 def key(function: Callable[..., Any], *inputs: torch.Tensor, mode: str = "fake") -> str:

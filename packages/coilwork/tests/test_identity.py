@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import coilwork_triton
-from coilwork.identity import compiler_identity, sources_digest
+from coilwork.caching.identity import compiler_identity, sources_digest
 from coilwork_triton.text.device_library import device_functions
 
 

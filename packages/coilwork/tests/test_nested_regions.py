@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from coilwork.backend import backend
-from coilwork.nested_regions import put_in_place
+from coilwork.capture.nested_regions import put_in_place
 
 STRICT = {"strict": True}
 

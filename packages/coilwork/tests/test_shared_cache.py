@@ -14,8 +14,8 @@ import redis
 import torch
 from torch._dynamo.exc import BackendCompilerFailed
 
+from coilwork.caching.shared_cache import SECRET, shared_store
 from coilwork.errors import OptionError
-from coilwork.shared_cache import SECRET, shared_store
 from coilwork_cache import CacheUnavailableWarning
 
 Compile = Callable[..., Callable[..., Any]]

@@ -10,7 +10,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork.backend import backend
-from coilwork.updates import aligned_updates, names_at, with_aligned_updates
+from coilwork.boundary.updates import aligned_updates, names_at, with_aligned_updates
 from coilwork_lowering import lower
 
 

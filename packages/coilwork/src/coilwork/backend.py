@@ -8,17 +8,22 @@ from typing import Any
 
 import torch
 
+from coilwork.caching.shared_cache import shared_store
+from coilwork.capture.masked_selection import broadcast_selections
+from coilwork.capture.nested_inputs import flattened, has_nested_inputs
+from coilwork.capture.nested_regions import put_in_place
+from coilwork.capture.opaque_inputs import has_opaque_inputs, left_to_eager
+from coilwork.capture.squeezed_sizes import Assertions, copy_for_squeezed_sizes, with_squeezed_sizes
+from coilwork.capture.storages import copy_of, given_storages
+from coilwork.capture.taken_sizes import TakenSizes
+from coilwork.capture.tensor_indices import read_indices
 from coilwork.checking.captured import with_captured_check
 from coilwork.collector import collector_paused
 from coilwork.compile_graph import compile_graph
 from coilwork.fallback_names import check_fallback
 from coilwork.job import DECIDED, Role
 from coilwork.layout import layout_options
-from coilwork.masked_selection import broadcast_selections
 from coilwork.modes import announce_mode
-from coilwork.nested_inputs import flattened, has_nested_inputs
-from coilwork.nested_regions import put_in_place
-from coilwork.opaque_inputs import has_opaque_inputs, left_to_eager
 from coilwork.options import CompileOptions, resolve
 from coilwork.passes import name_of, run_passes
 from coilwork.rewriting import (
@@ -29,12 +34,7 @@ from coilwork.rewriting import (
     rewrite_captured,
     rewrites_of,
 )
-from coilwork.shared_cache import shared_store
-from coilwork.squeezed_sizes import Assertions, copy_for_squeezed_sizes, with_squeezed_sizes
 from coilwork.stages import lowering_options
-from coilwork.storages import copy_of, given_storages
-from coilwork.taken_sizes import TakenSizes
-from coilwork.tensor_indices import read_indices
 from coilwork.torch_compat import (
     BoxedCallable,
     check_torch_version,

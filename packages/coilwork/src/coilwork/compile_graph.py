@@ -12,25 +12,25 @@ from typing import Any
 import torch
 
 from coilwork.attempts import build_with_retries
+from coilwork.boundary.composed import with_composed
+from coilwork.boundary.exchanged import with_exchanged
+from coilwork.boundary.negated_inputs import with_negated_inputs
+from coilwork.boundary.numbers import with_numbers
+from coilwork.boundary.updates import with_aligned_updates
+from coilwork.caching.graph_cache import CachedGraph, Caches, open_caches
+from coilwork.caching.identity import compiler_identity
 from coilwork.checking.watch import watched, watches
-from coilwork.composed import with_composed
 from coilwork.drive import boxed
 from coilwork.errors import CoilworkError, CoilworkFallbackWarning, CompileError
-from coilwork.exchanged import with_exchanged
 from coilwork.executors import Call, Driven, Loadable, load
 from coilwork.freezing import FrozenCall
-from coilwork.graph_cache import CachedGraph, Caches, open_caches
-from coilwork.identity import compiler_identity
 from coilwork.job import Job, Role, open_job
 from coilwork.modes import search_of
-from coilwork.negated_inputs import with_negated_inputs
-from coilwork.numbers import with_numbers
 from coilwork.options import CompileOptions
 from coilwork.report import CompileReport
 from coilwork.stages import Compiled
 from coilwork.targets import devices_of, targets_text
 from coilwork.torch_compat import BoxedCallable
-from coilwork.updates import with_aligned_updates
 from coilwork_lowering import AddedGuard, GuardWatch, LayoutOptions
 from coilwork_lowering.rewrites import Fired, Prepared
 from coilwork_runtime import Builder, KernelBuildError, ModuleTextError, ProgramBytesError, warm_executor

@@ -9,18 +9,18 @@ from typing import Any, Final, Literal
 
 import torch
 
+from coilwork.boundary.composed import Composition, returning_parts
+from coilwork.boundary.donated import donated_inputs
+from coilwork.boundary.exchanged import returning_exchanged
+from coilwork.boundary.returned_views import returning_views_of_inputs
+from coilwork.boundary.updates import aligned_updates
+from coilwork.caching.graph_key import UnkeyableGraphError, graph_key_text
 from coilwork.clock import StageClock
-from coilwork.composed import Composition, returning_parts
-from coilwork.donated import donated_inputs
-from coilwork.exchanged import returning_exchanged
-from coilwork.graph_key import UnkeyableGraphError, graph_key_text
 from coilwork.layout import layout_options
 from coilwork.options import Accumulation, CompileOptions
-from coilwork.returned_views import returning_views_of_inputs
 from coilwork.targets import devices_of
 from coilwork.torch_compat import returned_outputs
 from coilwork.trace import Trace, open_trace
-from coilwork.updates import aligned_updates
 from coilwork_lowering import LayoutOptions
 from coilwork_lowering.rewrites import Fired
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
+from coilwork.caching.shared_cache import SECRET
 from coilwork.errors import OptionError
 from coilwork.passes import GraphPass, keys_of, without_uuid
-from coilwork.shared_cache import SECRET
 from coilwork_lowering.rewrites import Rewrite
 
 Mode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]

@@ -8,7 +8,8 @@ from typing import TypeVar
 
 import torch
 
-from coilwork.alignment import aligned_inputs
+from coilwork.boundary.alignment import aligned_inputs
+from coilwork.boundary.updates import names_at
 from coilwork.clock import StageClock
 from coilwork.codegens import codegen_for
 from coilwork.invariance import check_batch_invariant
@@ -17,7 +18,6 @@ from coilwork.options import CompileOptions
 from coilwork.rewriting import rewrites_of
 from coilwork.targets import choose_targets
 from coilwork.trace import Trace
-from coilwork.updates import names_at
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import as_int
 from coilwork_ir.kernel_source import KernelSource

@@ -16,8 +16,8 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from coilwork.captured_graph import CapturedGraph, WithCaptured
-from coilwork.storages import copy_of
+from coilwork.capture.captured_graph import CapturedGraph, WithCaptured
+from coilwork.capture.storages import copy_of
 from coilwork.torch_compat import (
     BoxedCallable,
     GraphCompiler,

@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from coilwork.alignment import ALIGNMENT_BYTES, starts_aligned
+from coilwork.boundary.alignment import ALIGNMENT_BYTES, starts_aligned
 from coilwork.torch_compat import shares_nothing
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.loops.access import IN_STORAGE

@@ -11,9 +11,9 @@ import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from coilwork.caching.shared_cache import shared_store
 from coilwork.options import CompileOptions
 from coilwork.report import CompileReport
-from coilwork.shared_cache import shared_store
 from coilwork_cache import (
     Bundle,
     CacheCorruptionWarning,

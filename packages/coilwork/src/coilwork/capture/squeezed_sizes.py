@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from coilwork.captured_graph import CapturedGraph, WithCaptured
-from coilwork.storages import copy_of
+from coilwork.capture.captured_graph import CapturedGraph, WithCaptured
+from coilwork.capture.storages import copy_of
 from coilwork.torch_compat import BoxedCallable, GraphCompiler, draws_numbers, has_sizes_from_data
 from coilwork_lowering import SQUEEZED_ONE, asserts_squeezed_size, name_squeezed_sizes
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from coilwork.captured_graph import CapturedGraph
+from coilwork.capture.captured_graph import CapturedGraph
 from coilwork.errors import CoilworkFallbackWarning, CompileError
 from coilwork.torch_compat import (
     is_functorch_tensor,

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import fx
 
-from coilwork.alignment import starts_aligned
+from coilwork.boundary.alignment import starts_aligned
 from coilwork.torch_compat import are_equal_sizes, donated_input_positions, storage_identity
 from coilwork_lowering.layout import OWN_PADDING
 

@@ -1,0 +1,1 @@
+"""Compiled graphs that are kept: under which key, as what, and where machines share them."""
