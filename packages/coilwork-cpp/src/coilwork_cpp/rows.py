@@ -216,7 +216,8 @@ def _laned_pass(
         lane_loops(inner, region, step, kept, arrays, spans[-1], lanes)
     close(chain, spans[:-1])
     for reduce, names in arrays.items():
-        alone = shape.is_whole and not apart
+        # with `fixed`, NaN has the bits that columns give it
+        alone = shape.is_whole and not apart and not fixed
         holder.add(*merge(reduce, totals[reduce], names, lanes, alone=alone))
     if shape.middle is not None:
         limit = outer.index(extent_of(shape.middle))
