@@ -192,9 +192,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--products", choices=("auto", "aten", "cublaslt"), default="auto", help="with --breakdown"
     )
+    parser.add_argument(
+        "--convolutions", choices=("auto", "aten", "cudnn"), default="auto", help="with --breakdown"
+    )
     asked = parser.parse_args(arguments)
     if asked.breakdown:
-        options = {"products": asked.products}
+        options = {"products": asked.products, "convolutions": asked.convolutions}
         print(breakdown(asked.breakdown, train=asked.train, options=options, inductor=asked.inductor))
         return 0
     if asked.worker:

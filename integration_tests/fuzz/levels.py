@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
-from coilwork.boundary.numbers import with_numbers
 from coilwork.capture.masked_selection import broadcast_selections
 from coilwork.capture.squeezed_sizes import Assertions, copy_for_squeezed_sizes, with_squeezed_sizes
 from coilwork.capture.storages import given_storages
 from coilwork.capture.tensor_indices import read_indices
 from coilwork.clock import StageClock
+from coilwork.compile_graph import finished
 from coilwork.drive import make_call
 from coilwork.job import Role, open_job
 from coilwork.options import CompileOptions
@@ -106,7 +106,7 @@ class Levels:
                 if wrapper != "cpp":
                     raise
                 self.refused.append(error.what)
-        calls = {name: with_numbers(gm, call) for name, call in calls.items()}
+        calls = {name: finished(job, call) for name, call in calls.items()}
         self.graphs += 1
 
         def call(args: list[Any]) -> Sequence[Any]:

@@ -73,3 +73,31 @@ def _agrees(function: Callable[[torch.Tensor], torch.Tensor], value: torch.Tenso
     torch.testing.assert_close(gm(value), function(value), rtol=0, atol=0, check_stride=True)
     promised: torch.Tensor = gm.graph.output_node().args[0].meta["val"]
     assert [int(stride) for stride in promised.stride()] == list(function(value).stride())
+
+
+@pytest.mark.parametrize("kind", ["reflection", "replication"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "shape, format",
+    [((2, 3, 4, 5), torch.channels_last), ((2, 3, 4, 5, 4), torch.channels_last_3d)],
+    ids=["images", "volumes"],
+)
+def test_in_channels_last(
+    kind: str, dtype: torch.dtype, shape: tuple[int, ...], format: torch.memory_format
+) -> None:
+    dims = len(shape) - 2
+    name, padding = f"{kind}_pad{dims}d", (1, 2) * dims
+    value = torch.randn(shape).to(dtype).to(memory_format=format)
+    gradient = torch.randn_like(getattr(aten, name)(value, padding)).round()  # whose sums are exact
+    _agrees(lambda given: getattr(aten, name)(given, padding), value, "fake")
+    _agrees(lambda given: getattr(aten, f"{name}_backward")(gradient, given, padding), value, "real")
+
+
+def test_other_layouts_are_padded_without_guards() -> None:
+    value = torch.randn(2, 3, 4, 5, 6).transpose(2, 3)
+    gm = make_fx(
+        lambda given: aten.replication_pad3d(given, (1, 1, 1, 1, 1, 1)),
+        decomposition_table=decompositions(),
+        tracing_mode="symbolic",
+    )(value)
+    assert not [guard for guard in gm.shape_env.guards if ">" in str(guard.expr)]

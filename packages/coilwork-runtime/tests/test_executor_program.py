@@ -108,6 +108,8 @@ def test_kernels_run_and_the_list_is_emptied(load: Callable[..., NativeProgram])
         "fallbacks": 0,
         "products": 0,
         "refused_products": 0,
+        "convolutions": 0,
+        "refused_convolutions": 0,
     }
 
 

@@ -130,3 +130,19 @@ def test_donation_follows_torch_s_setting(tmp_path: Path) -> None:
     loss(expected_x, expected_weight).backward()
     assert x.grad is not None and expected_x.grad is not None
     torch.testing.assert_close(x.grad, 3 * expected_x.grad)
+
+
+def test_what_is_returned_and_saved_in_one_copy_is_not_given_away() -> None:
+    def two_copies(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        # the copies become one: a view of it is returned, another view is saved for the backward
+        first, second = x.flatten().view(6, 1), x.flatten().view(1, 6).expand(6, 6)
+        return first, torch.nn.functional.mse_loss(second, second * 0.5)
+
+    torch._dynamo.reset()
+    x = torch.arange(6.0).view(3, 2).t().requires_grad_()
+    results = torch.compile(two_copies, backend=backend)(x)
+    expected = two_copies(x)
+    (gradient,) = torch.autograd.grad(sum(r.sum() for r in results), x)
+    (wanted,) = torch.autograd.grad(sum(r.sum() for r in expected), x)
+    torch.testing.assert_close(gradient, wanted)
+    torch.testing.assert_close(results, expected)

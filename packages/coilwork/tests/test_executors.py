@@ -137,3 +137,23 @@ def test_who_computes_products_on_gpus(options: dict[str, Any], required: bool |
     assert (None if library is None else library.required) is required
     on_cpu = replace(graph, devices=("cpu",))
     assert executors._products(on_cpu, CompileOptions(**options)) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "required"),
+    [
+        ({"numerics": "fast"}, False),
+        ({"convolutions": "cudnn"}, True),
+        ({"convolutions": "aten"}, None),
+        ({"products": "aten"}, False),
+        ({"numerics": "eager"}, None),
+        ({"batch_invariant": True}, None),
+        ({"numerics": "eager", "convolutions": "cudnn"}, True),
+    ],
+)
+def test_who_computes_convolutions_on_gpus(options: dict[str, Any], required: bool | None) -> None:
+    graph = Loadable(name="g", module="", program=b"", refusal="", constants={}, devices=("cpu", "cuda:0"))
+    library = executors._convolutions(graph, CompileOptions(**options))
+    assert (None if library is None else library.required) is required
+    on_cpu = replace(graph, devices=("cpu",))
+    assert executors._convolutions(on_cpu, CompileOptions(**options)) is None

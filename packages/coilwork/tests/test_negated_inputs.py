@@ -95,3 +95,15 @@ def test_gradients(strictly: Compile) -> None:
     (ours,) = torch.autograd.grad(strictly(function)(z), z)
     (eager,) = torch.autograd.grad(function(z), z)
     torch.testing.assert_close(ours, eager)
+
+
+def test_returned_copies_are_no_views(strictly: Compile) -> None:
+    torch._dynamo.reset()
+
+    def function(z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return (z * 2).conj().resolve_conj(), (z * 3).conj().clone(), (z * 4).conj()
+
+    z = conjugate().resolve_conj()
+    for ours, eager in zip(strictly(function)(z), function(z), strict=True):
+        torch.testing.assert_close(ours, eager)
+        assert ours.is_conj() == eager.is_conj()

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal
 
+from coilwork_ir.dtypes import DType
+
 DTypeRule = Literal["same", "compare", "select", "cast", "bitcast", "test"]
 Accepts = Literal["any", "number", "float", "integer", "bits", "bool"]
 
@@ -42,6 +44,24 @@ class ScalarOp:
     accepts: Accepts
     doc: str
     cost: int = 1
+
+    def takes(self, dtype: DType) -> bool:
+        """Whether operands (of a select: those that are chosen from) may be of `dtype`."""
+        if dtype.is_opaque:
+            return False
+        match self.accepts:
+            case "any":
+                return True
+            case "number":
+                return dtype.is_float or dtype.is_integer
+            case "float":
+                return dtype.is_float
+            case "integer":
+                return dtype.is_integer
+            case "bits":
+                return dtype.is_integer or dtype.is_bool
+            case "bool":
+                return dtype.is_bool
 
 
 def _op(name: str, arity: int, rule: DTypeRule, accepts: Accepts, doc: str, cost: int = 1) -> ScalarOp:

@@ -38,10 +38,12 @@ def own_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Cal
     return {
         **out_dtype_meaning(),
         aten.index_add.default: _index_add(table[aten.index_add.default]),
+        aten.index_copy.default: _index_copy(table[aten.index_copy.default]),
         aten.log_sigmoid_forward.default: _log_sigmoid(table[aten.log_sigmoid_forward.default]),
         aten.take.default: _take,
         aten.angle.default: _angle,
         aten.as_strided_copy.default: _as_strided_copy,
+        aten.pow.Tensor_Scalar: _pow,
         aten.round.decimals: _round,
         aten.bincount.default: _bincount,
         aten.linalg_vector_norm.default: _vector_norm,
@@ -147,11 +149,25 @@ def _refused() -> str:
     )
 
 
+def _added_in_memory(dtype: torch.dtype) -> bool:
+    return dtype in (*_WHOLE, torch.float32, torch.float64)
+
+
+def _index_copy(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    def index_copy(value: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor) -> Any:
+        """Torch's own writes by index. Of complex numbers that is a call of ATen, which writes at negative positions, too."""
+        return NotImplemented if value.is_complex() else theirs(value, dim, index, source)
+
+    return index_copy
+
+
 def _index_add(theirs: Callable[..., Any]) -> Callable[..., Any]:
     def index_add(
         value: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, *, alpha: Any = 1
     ) -> Any:
         """Torch's own indexes, and so broadcasts sources that eager refuses, and looks at positions in an empty tensor."""
+        if value.device.type == "cpu" and not _added_in_memory(value.dtype):
+            return NotImplemented  # by index ATen writes at negative positions, too
         require(source.dim() == value.dim(), _refused)
         rows = value if value.dim() > 0 else value.unsqueeze(0)
         rows_added = source if source.dim() > 0 else source.unsqueeze(0)
@@ -175,6 +191,13 @@ def _angle(value: torch.Tensor) -> Any:
     wide = value if value.is_floating_point() else value.to(torch.get_default_dtype())
     angle = torch.where(wide < 0, torch.full_like(wide, math.pi), torch.zeros_like(wide))
     return torch.where(torch.isnan(wide), wide, angle)
+
+
+def _pow(value: torch.Tensor, exponent: Any) -> Any:
+    """Of truth values by one: a truth value, where torch's meta function says an integer."""
+    if value.dtype is not torch.bool or not isinstance(exponent, bool):
+        return NotImplemented
+    return value.clone() if exponent else torch.ones_like(value)
 
 
 def _round(value: torch.Tensor, *, decimals: int) -> Any:

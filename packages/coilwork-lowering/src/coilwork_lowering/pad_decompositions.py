@@ -1,4 +1,7 @@
-"""Padding that only cuts off, padding by elements where torch's meta functions do not know the layout, and the derivative of padding by the outermost elements: what the copies get is added to their element."""
+"""Padding that only cuts off, padding by elements and its derivatives where torch's meta functions do not know the layout.
+
+What the copies of an outermost element get is added to the element.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +10,22 @@ from typing import Any
 
 import torch
 
-from coilwork_lowering.torch_compat import surely
+from coilwork_lowering.torch_compat import suggested_format, surely
 
 
 def pad_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
     """By overload; `table` holds torch's own."""
     aten = torch.ops.aten
-    by_elements = [
-        getattr(aten, f"{kind}_pad{k}d").default for kind in ("reflection", "replication") for k in (1, 2, 3)
-    ]
-    return {
-        **{one: _by_elements(table[one]) for one in by_elements},
-        aten.constant_pad_nd.default: _cut,
-        aten.replication_pad1d_backward.default: _replicated_backward,
-        aten.replication_pad2d_backward.default: _replicated_backward,
-        aten.replication_pad3d_backward.default: _replicated_backward,
-    }
+    found: dict[Any, Callable[..., Any]] = {aten.constant_pad_nd.default: _cut}
+    for k in (1, 2, 3):
+        for kind in ("reflection", "replication"):
+            padded = getattr(aten, f"{kind}_pad{k}d").default
+            found[padded] = _by_elements(padded, table[padded], k)
+        reflected = getattr(aten, f"reflection_pad{k}d_backward").default
+        replicated = getattr(aten, f"replication_pad{k}d_backward").default
+        found[reflected] = _backward(reflected, k, lambda *_: NotImplemented)
+        found[replicated] = _backward(replicated, k, _replicated_backward)
+    return found
 
 
 def _cut(value: torch.Tensor, padding: Sequence[Any], fill: Any = 0) -> Any:
@@ -36,23 +39,54 @@ def _cut(value: torch.Tensor, padding: Sequence[Any], fill: Any = 0) -> Any:
     return left.clone()
 
 
-def _by_elements(theirs: Callable[..., Any]) -> Callable[..., Any]:
+def _by_elements(padded: Callable[..., Any], theirs: Callable[..., Any], dims: int) -> Callable[..., Any]:
     def decomposed(value: torch.Tensor, *rest: Any) -> Any:
-        """Lowered as it is where eager's result is contiguous, which is all that meta functions of torch 2.11 know.
+        """Lowered as it is where eager's result is contiguous, which is all that meta functions of torch 2.11 know; and where it is
+        not, as a copy of such a one.
 
         Truth values, too: eager refuses them, in words of its own.
         """
-        plain = _is_surely_contiguous(value) and not value.is_complex()
-        return NotImplemented if plain or value.dtype == torch.bool else theirs(value, *rest)
+        if value.dtype == torch.bool or (_is_surely_contiguous(value) and not value.is_complex()):
+            return NotImplemented
+        rows = value.clone(memory_format=torch.contiguous_format)
+        if value.is_complex() or value.device.type != "cpu" or not _is_surely_contiguous(rows):
+            return theirs(value, *rest)
+        return _in_format_of(padded(rows, *rest), value, dims)
 
     return decomposed
 
 
+def _backward(backward: Callable[..., Any], dims: int, by_parts: Callable[..., Any]) -> Callable[..., Any]:
+    def decomposed(gradient: torch.Tensor, value: torch.Tensor, padding: Sequence[int]) -> Any:
+        """`by_parts`, or a call, for a contiguous value; what that gives in the format of another. Of a value the shape counts."""
+        if _is_surely_contiguous(value) or value.device.type != "cpu":
+            return by_parts(gradient, value, padding)
+        rows = value.new_empty(value.shape)
+        if not _is_surely_contiguous(rows):
+            return NotImplemented
+        found = by_parts(gradient, rows, padding)
+        if found is NotImplemented:
+            found = backward(gradient, rows, padding)
+        return _in_format_of(found.clone(memory_format=torch.contiguous_format), value, dims)
+
+    return decomposed
+
+
+def _in_format_of(result: torch.Tensor, value: torch.Tensor, dims: int) -> torch.Tensor:
+    """`result` in channels-last if `value` is a batch that lies so: as eager's kernels for CPUs make it."""
+    batched = dims > 1 and value.dim() == dims + 2
+    wanted = suggested_format(value) if batched else torch.contiguous_format
+    return result if wanted is torch.contiguous_format else result.clone(memory_format=wanted)
+
+
 def _is_surely_contiguous(value: torch.Tensor) -> bool:
-    """Whether rows follow each other whatever the sizes are; `is_contiguous` would add guards on them."""
+    """Whether rows follow each other whatever the sizes are; `is_contiguous` would add guards on them.
+
+    Dimensions of one element count: by their strides torch tells a format from another.
+    """
     step: Any = 1
     for size, stride in zip(reversed(value.shape), reversed(value.stride()), strict=True):
-        if not surely(size == 1) and not surely(stride == step):
+        if not surely(stride == step):
             return False
         step = step * size
     return True

@@ -15,6 +15,7 @@ from coilwork_lowering.overwritten_inputs import keep_overwritten_inputs
 from coilwork_lowering.pool_positions import narrow_pool_positions
 from coilwork_lowering.recompute import recompute_from_memory
 from coilwork_lowering.rewrites import Fired, Rewrite, clean_up
+from coilwork_lowering.shared_storages import renew_shared_storages
 from coilwork_lowering.squeezed_sizes import without_squeezed_sizes
 from coilwork_lowering.tangents import shape_tangents
 from coilwork_lowering.torch_compat import min_cut
@@ -61,5 +62,7 @@ def partition(
     log.debug("joint graph: %d inputs are read before they are overwritten", overwritten)
     marked = recompute_from_memory(laid_out, num_fwd_outputs=num_fwd_outputs)
     log.debug("computed again in the backward: %s", ", ".join(item.node.name for item in marked) or "nothing")
+    renewed = renew_shared_storages(laid_out)
+    log.debug("joint graph: %d views are of the memory of others than those that were captured", renewed)
     forward, backward = min_cut(laid_out, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kw)
     return forward, without_squeezed_sizes(backward)

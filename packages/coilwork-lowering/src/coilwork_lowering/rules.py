@@ -12,6 +12,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr
 from coilwork_lowering.builder import Builder, device_text, dtype_of
 from coilwork_lowering.errors import LoweringError
+from coilwork_lowering.torch_compat import operator_behind
 from coilwork_lowering.values import Shape, TensorValue, Value
 
 
@@ -61,6 +62,12 @@ class Call:
 
     def __getitem__(self, name: str) -> Any:
         return self.arguments[name]
+
+    @property
+    def captured(self) -> str:
+        """What the program called: `target`, or the operator, without an overload, that was decomposed into it and others."""
+        behind = operator_behind(self.node)
+        return self.target if behind is None or self.target.startswith(f"{behind}.") else behind
 
     def tensor(self, name: str) -> TensorValue:
         """The tensor argument `name`.

@@ -17,6 +17,7 @@ from coilwork_runtime.errors import (
     ProgramBytesError,
     RuntimeFault,
 )
+from coilwork_runtime.executor.convolutions import ConvolutionLibrary
 from coilwork_runtime.executor.lifetimes import LifetimeChecker
 from coilwork_runtime.executor.products import ProductLibrary
 from coilwork_runtime.executor.program import NativeProgram, load_native, warm_executor
@@ -27,6 +28,7 @@ from coilwork_runtime.version import __version__
 __all__ = [
     "ArtifactError",
     "Builder",
+    "ConvolutionLibrary",
     "DeviceError",
     "ExecutorUnavailableError",
     "KernelBuildError",

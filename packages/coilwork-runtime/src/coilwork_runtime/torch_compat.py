@@ -93,6 +93,18 @@ def product_settings() -> int:
     return (1 if tf32 else 0) | _PARTS[_half_parts()] << 1 | _PARTS[_brain_parts()] << 3
 
 
+_cudnn_enabled: Final = torch._C._get_cudnn_enabled
+_cudnn_benchmark: Final = torch._C._get_cudnn_benchmark
+
+
+def convolution_settings() -> int:
+    """What torch says at present of convolutions on CUDA, for convolutions of our own.
+
+    0: nothing that matters. -1: cuDNN is switched off, or torch is to try which of its engines is fastest.
+    """
+    return 0 if _cudnn_enabled() and not _cudnn_benchmark() else -1
+
+
 def profiler_is_on() -> bool:
     """Whether torch's profiler records."""
     return bool(getattr(_profiler, "_is_profiler_enabled", False))

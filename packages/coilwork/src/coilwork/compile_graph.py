@@ -130,7 +130,7 @@ def _compile(job: Job) -> CompiledGraph:
     watch = GuardWatch(job.gm)
     compiled, driven = build_with_retries(job, builder, caches.kernels)
     guards = _guards(job, compiled, watch)
-    call = watched(driven.call, compiled, job, builder, partial(_finished, job))
+    call = watched(driven.call, compiled, job, builder, partial(finished, job))
     report = _report(job, compiled, driven, guards)
     # a graph from the cache would not repeat the guards
     if key is not None and not guards:
@@ -145,7 +145,7 @@ def _compile(job: Job) -> CompiledGraph:
     return CompiledGraph(call, report, driven.direct if call is driven.call else None)
 
 
-def _finished(job: Job, call: Call) -> Call:
+def finished(job: Job, call: Call) -> Call:
     """`call` with what its program leaves to its surroundings."""
     return with_numbers(job.gm, with_negated_inputs(job.gm, with_aligned_updates(call, job.aligned_updates)))
 
@@ -206,7 +206,7 @@ def _restored(job: Job, key: str, caches: Caches, builder: Builder) -> CompiledG
         seconds=job.clock.seconds,
         **_executor_facts(driven),
     )
-    call = _finished(job, driven.call)
+    call = finished(job, driven.call)
     return CompiledGraph(call, report, driven.direct if call is driven.call else None)
 
 

@@ -15,6 +15,7 @@ from coilwork.options import CompileOptions, Executor
 from coilwork_cache import Store
 from coilwork_runtime import (
     Builder,
+    ConvolutionLibrary,
     ExecutorUnavailableError,
     LifetimeChecker,
     NativeProgram,
@@ -93,6 +94,7 @@ def load(graph: Loadable, *, options: CompileOptions, builder: Builder, store: S
                 store=store,
                 watch=LifetimeChecker() if options.check_lifetimes else None,
                 products=_products(graph, options),
+                convolutions=_convolutions(graph, options),
             )
             return _native(program)
         except ExecutorUnavailableError as error:
@@ -118,15 +120,27 @@ def _native(program: NativeProgram) -> Driven:
 
 
 def _products(graph: Loadable, options: CompileOptions) -> ProductLibrary | None:
-    """Who computes matrix products instead of ATen.
+    """Who computes matrix products instead of ATen."""
+    if not _by_library(graph, options, options.products):
+        return None
+    return ProductLibrary(required=options.products == "cublaslt")
 
-    Where results should be eager's to the last bit, or the same whatever is beside them, nobody does.
+
+def _convolutions(graph: Loadable, options: CompileOptions) -> ConvolutionLibrary | None:
+    """Who computes convolutions instead of ATen."""
+    if not _by_library(graph, options, options.convolutions):
+        return None
+    return ConvolutionLibrary(required=options.convolutions == "cudnn")
+
+
+def _by_library(graph: Loadable, options: CompileOptions, wanted: str) -> bool:
+    """Whether a library is called directly.
+
+    Where results should be eager's to the last bit, or the same whatever is beside them, it is not unless it is asked for.
     """
     on_gpu = any(device.startswith("cuda") for device in graph.devices)
     free = options.numerics == "fast" and not options.batch_invariant
-    if not on_gpu or options.products == "aten" or (options.products == "auto" and not free):
-        return None
-    return ProductLibrary(required=options.products == "cublaslt")
+    return on_gpu and wanted != "aten" and (wanted != "auto" or free)
 
 
 def _obstacle(graph: Loadable, wanted: Executor) -> str:

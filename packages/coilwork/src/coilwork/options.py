@@ -28,6 +28,7 @@ ConvolutionLayout = Literal["auto", "captured", "channels_last"]
 Accumulation = Literal["auto", "sorted", "atomic"]
 Sorting = Literal["auto", "kernels", "calls"]
 Products = Literal["auto", "aten", "cublaslt"]
+Convolutions = Literal["auto", "aten", "cudnn"]
 Contractions = Literal["auto", "aten", "generated"]
 Random = Literal["auto", "generated", "eager"]
 CheckedValues = Literal["off", "results", "kernels"]
@@ -174,6 +175,14 @@ class CompileOptions:
             "with the native executor on GPUs, matrix products that no kernel does: through ATen's operators, or from "
             "cuBLASLt itself, whose descriptors and algorithm are looked up once per shape; the last bits may differ, so "
             "auto is cublaslt with numerics=fast where it can be opened, and else aten"
+        ),
+    )
+    convolutions: Convolutions = field(
+        default="auto",
+        metadata=_about(
+            "with the native executor on GPUs, convolutions and their gradients: through ATen's operators, or from cuDNN "
+            "itself, whose engine is looked up once per shape among those that give the same bits in every call; the last "
+            "bits may differ, so auto is cudnn with numerics=fast where it can be opened, and else aten"
         ),
     )
     fusion: bool = field(

@@ -8,6 +8,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_int
 from coilwork_ir.scalar import Scalar, op
 from coilwork_lowering.builder import Builder
+from coilwork_lowering.ops.divisors import divisor_checks
 from coilwork_lowering.ops.elementwise import (
     BOOL_TO_LONG,
     DEFAULT,
@@ -177,7 +178,14 @@ def _lower_rounded_div(builder: Builder, call: Call, mode: str) -> Value:
         # By one number torch divides in f32; by a tensor in the tensors' type, and a quotient that is rounded before it
         # is cut is another integer.
         function = _stepwise_floordiv(call.dtype) if mode == "floor" else _stepwise_truncdiv(call.dtype)
-    return elementwise(builder, call, function, operands=operands, compute=[compute] * 2)
+    return elementwise(
+        builder,
+        call,
+        function,
+        operands=operands,
+        compute=[compute] * 2,
+        checks=divisor_checks(builder, call, compute),
+    )
 
 
 def _is_single(value: Value) -> bool:
@@ -229,7 +237,14 @@ def _remainder(name: str) -> Lower:
             pairs = zip(given, narrowed, strict=True)
             return op(name, *(a if narrow else rounded(a, call.dtype) for a, narrow in pairs))
 
-        return elementwise(builder, call, apply, operands=operands, compute=[compute] * 2)
+        return elementwise(
+            builder,
+            call,
+            apply,
+            operands=operands,
+            compute=[compute] * 2,
+            checks=divisor_checks(builder, call, compute),
+        )
 
     return lower
 

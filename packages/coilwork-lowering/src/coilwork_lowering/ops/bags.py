@@ -14,10 +14,11 @@ from coilwork_ir.index import Expr
 from coilwork_ir.loops import Scan
 from coilwork_ir.scalar import Literal_, Scalar, cast, const, op, placeholder
 from coilwork_lowering.builder import Builder, node_ranges
-from coilwork_lowering.ops.indexing import in_range
+from coilwork_lowering.ops.indexing import in_range, within
 from coilwork_lowering.ops.scatters import scatter_into
 from coilwork_lowering.ops.segments import lower_bound, search_type
 from coilwork_lowering.ops.sorted_scatters import adds_sorted
+from coilwork_lowering.rules import Call
 from coilwork_lowering.scalar_math import both, index, le, lt, select, sub
 from coilwork_lowering.values import Shape, TensorValue, coordinate_symbols, whole
 
@@ -208,7 +209,7 @@ def _counted_along(builder: Builder, bags: Bags) -> TensorValue:
         lambda point: (offset(point),),
         lambda point: const(1, DType.I64),
         "add",
-        lambda point: (in_range(offset(point), behind, "the offsets of bags"),),
+        lambda point: (within(offset(point), behind, "the offsets of bags", "RuntimeError"),),
     )
     ranges = node_ranges("i", (bags.elements,))
     counts = builder.declare((bags.elements,), DType.I64, bags.device, name=f"{builder.hint}_begun")
@@ -225,13 +226,13 @@ def _counted_along(builder: Builder, bags: Bags) -> TensorValue:
     )
 
 
-def checked(builder: Builder, indices: TensorValue, rows: Expr, what: str) -> TensorValue:
+def checked(builder: Builder, indices: TensorValue, rows: Expr, call: Call) -> TensorValue:
     """`indices`, each checked to be a row."""
     return builder.pointwise(
         indices.shape,
         indices.dtype,
         indices.device,
         lambda point: builder.read(indices, point),
-        checks=lambda point: (in_range(cast(builder.read(indices, point), DType.I64), rows, what),),
+        checks=lambda point: (in_range(cast(builder.read(indices, point), DType.I64), rows, call),),
         name=f"{builder.hint}_indices",
     )

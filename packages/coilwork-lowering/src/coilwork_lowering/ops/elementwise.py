@@ -9,6 +9,7 @@ import torch
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr
+from coilwork_ir.loops import Check
 from coilwork_ir.scalar import Scalar, const
 from coilwork_lowering.builder import Builder, dtype_of
 from coilwork_lowering.numbers import condition_value
@@ -88,16 +89,24 @@ def elementwise(
     *,
     operands: Sequence[Value],
     compute: Sequence[DType],
+    checks: Callable[[Sequence[Scalar]], Sequence[Check]] | None = None,
 ) -> TensorValue:
-    """`function` of the operands, each converted to its type in `compute`, rounded to the result's type."""
+    """`function` of the operands, each converted to its type in `compute`, rounded to the result's type.
+
+    `checks` are of the converted operands.
+    """
     moved = on_device(builder, operands, call.device)
 
-    def body(point: tuple[Expr, ...]) -> Scalar:
-        scalars = [scalar_operand(builder, v, point, t) for v, t in zip(moved, compute, strict=True)]
-        return to_dtype(function(*scalars), call.dtype)
+    def scalars(point: tuple[Expr, ...]) -> list[Scalar]:
+        return [scalar_operand(builder, v, point, t) for v, t in zip(moved, compute, strict=True)]
 
     return builder.pointwise(
-        call.shape(builder), call.dtype, call.device, body, strides=call.strides(builder)
+        call.shape(builder),
+        call.dtype,
+        call.device,
+        lambda point: to_dtype(function(*scalars(point)), call.dtype),
+        strides=call.strides(builder),
+        checks=None if checks is None else lambda point: checks(scalars(point)),
     )
 
 

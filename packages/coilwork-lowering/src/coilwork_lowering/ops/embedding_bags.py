@@ -40,7 +40,7 @@ def _bags_of(builder: Builder, call: Call, rows: Expr, count: Expr) -> Bags:
         raise NotLowered("bags without elements")
     return Bags(
         rows=rows,
-        indices=checked(builder, indices, rows, call.target),
+        indices=checked(builder, indices, rows, call),
         offsets=offsets,
         count=count,
         padding=as_plain_int(call["padding_idx"]),

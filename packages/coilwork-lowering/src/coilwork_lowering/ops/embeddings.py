@@ -64,7 +64,7 @@ def _sorted(
             key=key if as_int(padding) != -1 else found,
             value=element,
             dtype=wide,
-            checks=lambda flat: (in_range(found(flat), rows, call.target),),
+            checks=lambda flat: (in_range(found(flat), rows, call),),
         ),
     ).values
 
@@ -93,7 +93,7 @@ def _in_memory(
         lambda point: (found(point),),
         element,
         "add",
-        lambda point: (in_range(found(point), rows, call.target),),
+        lambda point: (in_range(found(point), rows, call),),
     )
 
 

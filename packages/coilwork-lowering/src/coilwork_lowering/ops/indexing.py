@@ -9,6 +9,7 @@ from typing import Any, Final, TypeAlias
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int
 from coilwork_ir.loops import Check
+from coilwork_ir.loops.nodes import CheckError
 from coilwork_ir.scalar import Scalar, cast, const, placeholder
 from coilwork_lowering.builder import Builder
 from coilwork_lowering.known_positions import PositionMap, axis_of, known_values, position_map
@@ -35,19 +36,37 @@ def position_of(
 _PLAIN_ERRORS: Final = (
     "aten.gather",
     "aten.scatter",
+    "aten.masked_scatter",
     "aten.index_add",
     "aten._embedding_bag",
-    "the offsets of bags",
 )
+# What torch decomposes into writes by index, where negative positions do not count from the end.
+_COUNTED_FROM_THE_START: Final = ("aten.index_add", "aten.index_copy")
 
 
-def in_range(position: Scalar, size: Expr, what: str) -> Check:
-    """The check `0 <= position < size` for `what`, an operator, which raises what eager raises."""
+def in_range(position: Scalar, size: Expr, call: Call) -> Check:
+    """The check `0 <= position < size` for what the program called, which raises what eager raises."""
+    return within(position, size, call.captured, _error(call))
+
+
+def within(position: Scalar, size: Expr, what: str, error: CheckError) -> Check:
+    """The check `0 <= position < size` for `what`."""
     return Check(
         condition=both(ge(position, const(0, DType.I64)), lt(position, index(size))),
         message=f"index out of range in {what}",
-        error="RuntimeError" if what.startswith(_PLAIN_ERRORS) else "IndexError",
+        error=error,
     )
+
+
+def _error(call: Call) -> CheckError:
+    """What eager's kernel raises. Those for one dimension, or along rows, are not the others'."""
+    if call.captured == "aten.index_select.default":
+        given = call.fakes["self"]
+        along_rows = given.dim() > 1 and wrap_dim(call.integer("dim"), given.dim()) == 1
+        return "RuntimeError" if along_rows and given.is_contiguous() else "IndexError"
+    if call.captured.startswith("aten.index_add") and call.fakes["self"].dim() <= 1:
+        return "IndexError"
+    return "RuntimeError" if call.captured.startswith(_PLAIN_ERRORS) else "IndexError"
 
 
 def _embedding(builder: Builder, call: Call) -> Value:
@@ -90,7 +109,7 @@ def _take(
         call.device,
         body,
         strides=call.strides(builder),
-        checks=lambda point: (in_range(found(point), size, call.target),),
+        checks=lambda point: (in_range(found(point), size, call),),
     )
 
 
@@ -113,7 +132,7 @@ def _gather(builder: Builder, call: Call) -> Value:
         call.device,
         body,
         strides=call.strides(builder),
-        checks=lambda point: (in_range(found(point), size, call.target),),
+        checks=lambda point: (in_range(found(point), size, call),),
     )
 
 
@@ -157,19 +176,20 @@ class AdvancedIndex:
             found[place] = position(own[axis] if own else as_expr(0))
         return tuple(found[k] if k in found else next(remaining) for k in range(self.rank))
 
-    def positions(self, builder: Builder, point: Sequence[Expr]) -> tuple[Scalar, ...]:
+    def positions(self, builder: Builder, point: Sequence[Expr], call: Call) -> tuple[Scalar, ...]:
         """The positions at `point`, counted from the front."""
         inner, _ = self.split(point)
+        wraps = not call.captured.startswith(_COUNTED_FROM_THE_START)
         found = []
         for place, tensor in zip(self.places, self.tensors, strict=True):
             own = inner[len(inner) - len(tensor.shape) :]
-            found.append(position_of(builder, tensor, own, self.shape[place], wraps=True))
+            found.append(position_of(builder, tensor, own, self.shape[place], wraps=wraps))
         return tuple(found)
 
-    def checks(self, builder: Builder, point: Sequence[Expr], what: str) -> tuple[Check, ...]:
+    def checks(self, builder: Builder, point: Sequence[Expr], call: Call) -> tuple[Check, ...]:
         """Every position lies in its dimension."""
-        pairs = zip(self.positions(builder, point), self.places, strict=True)
-        return tuple(in_range(position, self.shape[place], what) for position, place in pairs)
+        pairs = zip(self.positions(builder, point, call), self.places, strict=True)
+        return tuple(in_range(position, self.shape[place], call) for position, place in pairs)
 
 
 def _index(builder: Builder, call: Call) -> Value:
@@ -184,7 +204,7 @@ def _index(builder: Builder, call: Call) -> Value:
     def body(point: tuple[Expr, ...]) -> Scalar:
         if known is not None:
             return builder.read(value, plan.mapped(known, point))
-        return builder.read(value, plan.coordinates(point), indirect=plan.positions(builder, point))
+        return builder.read(value, plan.coordinates(point), indirect=plan.positions(builder, point, call))
 
     return builder.pointwise(
         call.shape(builder),
@@ -192,7 +212,7 @@ def _index(builder: Builder, call: Call) -> Value:
         call.device,
         body,
         strides=call.strides(builder),
-        checks=lambda point: () if known is not None else plan.checks(builder, point, call.target),
+        checks=lambda point: () if known is not None else plan.checks(builder, point, call),
     )
 
 

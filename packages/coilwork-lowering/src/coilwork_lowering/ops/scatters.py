@@ -111,10 +111,10 @@ def _index_put(builder: Builder, call: Call) -> Value:
         target,
         shape,
         plan.coordinates,
-        lambda point: plan.positions(builder, point),
+        lambda point: plan.positions(builder, point, call),
         lambda point: scalar_operand(builder, source, point, value.dtype),
         mode,
-        lambda point: plan.checks(builder, point, call.target),
+        lambda point: plan.checks(builder, point, call),
     )
 
 
@@ -155,7 +155,7 @@ def _one_hot(
         DType.I64,
         call.device,
         found,
-        checks=lambda point: (in_range(found(point), size, call.target),),
+        checks=lambda point: (in_range(found(point), size, call),),
         name=f"{call.node.name}_index",
     )
 
@@ -209,7 +209,7 @@ def _scatter(mode: StoreMode | None) -> Callable[[Builder, Call], Value]:
             lambda point: (found(point),),
             element,
             chosen,
-            lambda point: (in_range(found(point), size, call.target),),
+            lambda point: (in_range(found(point), size, call),),
         )
 
     return lower
@@ -280,7 +280,7 @@ def _index_add(builder: Builder, call: Call) -> Value:
         lambda point: (found(point),),
         element,
         mode,
-        lambda point: (in_range(found(point), value.shape[dim], call.target),),
+        lambda point: (in_range(found(point), value.shape[dim], call),),
     )
 
 

@@ -49,7 +49,7 @@ def index_put_sorted(
 
     def key(flat: Expr) -> Scalar:
         found: Scalar = const(0, DType.I64)
-        for extent, position in zip(indexed, plan.positions(builder, at(flat)), strict=True):
+        for extent, position in zip(indexed, plan.positions(builder, at(flat), call), strict=True):
             found = add(mul(found, index(extent)), position)
         return found
 
@@ -67,7 +67,7 @@ def index_put_sorted(
         key=key,
         value=element,
         dtype=wide,
-        checks=lambda flat: plan.checks(builder, at(flat), call.target),
+        checks=lambda flat: plan.checks(builder, at(flat), call),
         ordered=_one_in_order(call.node.args[1]),
     )
 
@@ -139,7 +139,7 @@ def scatter_sorted(
         key=key,
         value=element,
         dtype=wide,
-        checks=lambda flat: (in_range(found(flat), size, call.target),),
+        checks=lambda flat: (in_range(found(flat), size, call),),
     )
 
     def rows(point: tuple[Expr, ...]) -> tuple[Expr, ...]:
@@ -174,7 +174,7 @@ def index_add_sorted(
         key=key,
         value=element,
         dtype=wide,
-        checks=lambda flat: (in_range(key(flat), value.shape[dim], call.target),),
+        checks=lambda flat: (in_range(key(flat), value.shape[dim], call),),
         ordered=in_order(call.node.args[2]),
     )
     return _added(builder, call, value, elements, lambda point: (point[dim], *point[:dim], *point[dim + 1 :]))

@@ -42,10 +42,10 @@ def _widens(match: Match) -> bool:
 
 
 def _sign_is_kept(match: Match) -> bool:
-    """Whether the operand is no conjugate or negative view, which memory does not hold; or nobody views the copy, to read its memory."""
+    """Whether the operand is no conjugate or negative view, which memory does not hold; or nobody views the copy, to read its memory, or is handed it."""
     operand, copy = match.value("x"), match.result
     alike = (operand.is_conj(), operand.is_neg()) == (copy.is_conj(), copy.is_neg())
-    return alike or all(viewed_by(user) is None for user in match.root.users)
+    return alike or all(user.op != "output" and viewed_by(user) is None for user in match.root.users)
 
 
 # Views that step through all of their operand's memory or part of it from the same start: such a view that has the shape

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import torch
 
 from coilwork_runtime.executor.callbacks import Callback, make_callback
+from coilwork_runtime.executor.convolutions import ConvolutionLibrary, convolution_bytes
 from coilwork_runtime.executor.operator_functions import function_name
-from coilwork_runtime.executor.products import NO_PRODUCT, ProductLibrary, product_bytes
+from coilwork_runtime.executor.products import ProductLibrary, product_bytes
 from coilwork_runtime.executor.recorded_calls import Argument, RecordedCall, Slot
 from coilwork_runtime.executor.values import Unplanned, dispatcher_value, function_value, is_exact
 from coilwork_runtime.schemas import Parameter, Schema, find_schema
@@ -20,6 +21,7 @@ ITEMS: Final = ("aten._local_scalar_dense.default", "aten.item.default")
 # Room on the stack of the native executor.
 MOST_VALUES: Final = 48
 MOST_REALS: Final = 8
+_NO_LIBRARY: Final = bytes((0,))
 # Their Scalar becomes an element of a type that is given, whatever its own.
 CASTING: Final = ("aten.full.default", "aten.fill_.Scalar", "aten.scatter.value_out")
 
@@ -55,7 +57,7 @@ class CallPlan:
         data: the plan as the native executor reads it (native/plans.hpp).
         callback: makes it in Python, where that is the route or the route fails.
         reason: why it is not made natively, `""` if it is.
-        is_product: cuBLASLt is asked first.
+        library: what is asked first: cuBLASLt for matrix products, cuDNN for convolutions, `""` nothing.
     """
 
     target: str
@@ -63,7 +65,7 @@ class CallPlan:
     data: bytes
     callback: Callback
     reason: str = ""
-    is_product: bool = False
+    library: Literal["", "cuBLASLt", "cuDNN"] = ""
 
 
 # Operators outside ATen that write nowhere: a call that fails may be made again.
@@ -71,9 +73,12 @@ _REPEATABLE: Final = frozenset({"mkldnn::_linear_pointwise", "mkldnn::_convoluti
 
 
 def plan_call(
-    call: RecordedCall, torch_interface: TorchInterface, products: ProductLibrary | None = None
+    call: RecordedCall,
+    torch_interface: TorchInterface,
+    products: ProductLibrary | None = None,
+    convolutions: ConvolutionLibrary | None = None,
 ) -> CallPlan:
-    """The plan of `call`, which `products` may do if it is a matrix product."""
+    """The plan of `call`, which `products` may do if it is a matrix product, and `convolutions` if it is a convolution."""
     try:
         route, head = _native(call, torch_interface)
         reason = ""
@@ -81,15 +86,15 @@ def plan_call(
         route, head, reason = Route.PYTHON, _u32(0) + _u32(0), str(error)
     tail = _listing([_u32(slot.number) for slot in call.slots()])
     tail += _listing([_u32(size.number) for size in call.sizes()])
-    product = product_bytes(call, products)
-    tail += _u32(call.wanted) + bytes((call.single,)) + product
+    product, convolution = product_bytes(call, products), convolution_bytes(call, convolutions)
+    tail += _u32(call.wanted) + bytes((call.single,)) + (product or convolution or _NO_LIBRARY)
     return CallPlan(
         target=call.target,
         route=route,
         data=bytes((route,)) + head + tail,
         callback=make_callback(call),
         reason=reason,
-        is_product=product != NO_PRODUCT,
+        library="cuBLASLt" if product else "cuDNN" if convolution else "",
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 from coilwork_runtime.executor.recorded_calls import Argument, RecordedCall, Slot
 from coilwork_runtime.torch_compat import product_settings
 
-NO_PRODUCT: Final = bytes((0,))
+_PRODUCT: Final = 1
 _OPERANDS: Final[Mapping[str, int]] = {"aten.mm.out": 2, "aten.bmm.out": 2, "aten.addmm.out": 3}
 
 
@@ -45,17 +45,18 @@ class ProductLibrary:
         return address
 
 
-def product_bytes(call: RecordedCall, library: ProductLibrary | None) -> bytes:
-    """What the plan of a call says of a product (native/plans.hpp)."""
-    found = None if library is None else _product(call, library)
-    return NO_PRODUCT if found is None else found
-
-
-def _product(call: RecordedCall, library: ProductLibrary) -> bytes | None:
+def product_bytes(call: RecordedCall, library: ProductLibrary | None) -> bytes | None:
+    """What the plan of a call says of a product (native/plans.hpp); `None` if it is none that the library does."""
     count = _OPERANDS.get(call.target)
     kind, _, index = call.device.partition(":")
     result = call.kwargs.get("out")
-    if count is None or kind != library.device or not isinstance(result, Slot) or len(call.args) != count:
+    if (
+        library is None
+        or count is None
+        or kind != library.device
+        or not isinstance(result, Slot)
+        or len(call.args) != count
+    ):
         return None
     slots = [value for value in call.args if isinstance(value, Slot)]
     scales = [value for name, value in call.kwargs.items() if name != "out"]
@@ -63,7 +64,7 @@ def _product(call: RecordedCall, library: ProductLibrary) -> bytes | None:
         return None
     *bias, first, second = slots
     batched = call.target == "aten.bmm.out"
-    data = bytes((1, batched)) + struct.pack("<III", first.number, second.number, result.number)
+    data = bytes((_PRODUCT, batched)) + struct.pack("<III", first.number, second.number, result.number)
     data += bytes((len(bias),)) + b"".join(struct.pack("<I", one.number) for one in bias)
     return data + struct.pack("<i", int(index or 0) if kind == "cuda" else -1)
 

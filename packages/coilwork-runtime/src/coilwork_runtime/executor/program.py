@@ -17,6 +17,7 @@ import torch
 from coilwork_cache import Store
 from coilwork_runtime.errors import ExecutorUnavailableError, ProgramBytesError
 from coilwork_runtime.executor import faults
+from coilwork_runtime.executor.convolutions import ConvolutionLibrary
 from coilwork_runtime.executor.forms import NATIVE, NativeLaunch
 from coilwork_runtime.executor.planning import CallPlan, Route, plan_call
 from coilwork_runtime.executor.products import ProductLibrary
@@ -46,7 +47,8 @@ class NativeProgram:
         plans: how each call of an operator is made.
         counters: how often it was called, and how often a call, a launch or a rare case went through Python:
             `calls`, `python_calls`, `python_launches`, `slow_paths`, `fallbacks`; and matrix products that cuBLASLt did, and those
-            that it was asked for and ATen did: `products`, `refused_products`.
+            that it was asked for and ATen did: `products`, `refused_products`; the same of cuDNN: `convolutions`,
+            `refused_convolutions`.
         stopwatch: measures what instructions take, by kind, while it is entered.
     """
 
@@ -71,24 +73,34 @@ def load_native(
     store: Store | None = None,
     watch: Watch | None = None,
     products: ProductLibrary | None = None,
+    convolutions: ConvolutionLibrary | None = None,
 ) -> NativeProgram:
     """The program in `data`, as `coilwork_wrapper.native` writes it.
 
     `launchers` has one for each kernel by name, `constants` the tensors by key. `fallback` makes a callable that takes over
     calls whose inputs are not plain tensors and integers. `store` keeps the extension. `watch(event, program, instruction,
     name, tensor, place)` is told of each allocation, view, result and free, at a price. `products` does matrix products that
-    fit it; ATen does the others.
+    fit it, `convolutions` convolutions; ATen does the others.
 
     Raises:
-        ExecutorUnavailableError: the extension can neither be loaded nor built here, or `products` is required and not to be had.
+        ExecutorUnavailableError: the extension can neither be loaded nor built here, or a library is required and not to be had.
         ProgramBytesError: the bytes are damaged.
         KeyError: a kernel or constant is missing.
     """
     extension = executor_extension(store)
     tables = read_tables(data)
-    library = 0 if products is None else _opened(products, extension)
-    products = products if library else None
-    plans = tuple(plan_call(call, extension, products) for call in tables.calls)
+    product_library = 0 if products is None else _opened(products, extension)
+    convolution_library = 0 if convolutions is None else _opened(convolutions, extension)
+    plans = tuple(
+        plan_call(
+            call,
+            extension,
+            products if product_library else None,
+            convolutions if convolution_library else None,
+        )
+        for call in tables.calls
+    )
+    asked = {plan.library for plan in plans}
     kernels = tuple(_kernel(launchers[name]) for name in tables.kernels)
     try:
         call: Any = extension.Program(
@@ -101,8 +113,10 @@ def load_native(
             faults,
             _lazily(fallback),
             watch,
-            library,
+            product_library if "cuBLASLt" in asked else 0,
             None if products is None else products.settings,
+            convolution_library if "cuDNN" in asked else 0,
+            None if convolutions is None else convolutions.settings,
         )
     except ValueError as error:
         raise ProgramBytesError("damaged-program", "a program cannot be loaded", reason=str(error)) from error
@@ -111,19 +125,22 @@ def load_native(
     )
 
 
-def _opened(products: ProductLibrary, extension: Any) -> int:
+def _opened(library: ProductLibrary | ConvolutionLibrary, extension: Any) -> int:
     """The address of the opened library; 0 if it is not to be had and not required."""
+    name, what = (
+        ("cuBLASLt", "products") if isinstance(library, ProductLibrary) else ("cuDNN", "convolutions")
+    )
     try:
-        return products.open(extension)
+        return library.open(extension)
     except ImportError as error:
-        if not products.required:
-            log.debug("matrix products are left to ATen: %s", error)
+        if not library.required:
+            log.debug("%s are left to ATen: %s", what, error)
             return 0
         raise ExecutorUnavailableError(
-            "no-products",
-            "cuBLASLt cannot be loaded",
+            f"no-{what}",
+            f"{name} cannot be loaded",
             reason=str(error),
-            remedy="use the option products='aten'",
+            remedy=f"use the option {what}='aten'",
         ) from error
 
 

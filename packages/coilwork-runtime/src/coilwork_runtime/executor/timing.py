@@ -100,7 +100,7 @@ class Stopwatch:
         if code != _CALL:
             return _KINDS.get(code, f"instruction {code}")
         plan = self._plans[about]
-        return f"{plan.target}, {'cuBLASLt' if plan.is_product else _ROUTES[plan.route]}"
+        return f"{plan.target}, {plan.library or _ROUTES[plan.route]}"
 
 
 def _summed(rows: Iterable[tuple[str, int, int]], calls: int) -> tuple[Taken, ...]:

@@ -151,12 +151,20 @@ def _extern(part: Part, call: ExternCall) -> None:
         call.binds, lambda bind: u32(part.registers.symbol(bind[0])) + u32(bind[1]) + u32(bind[2])
     )
     place = _place(f"call {call.target}", call.origins)
+    # layouts may depend on sizes that the results bind; others are worked out before, for who makes the results
+    settled = [] if call.binds else _settled(part, call)
     part.add(Code.CALL, place, operands)
-    # layouts may depend on sizes that the results bind
-    for number, output in enumerate(call.outputs):
-        if isinstance(output, Buffer):
-            aligned = u8(number in call.aligned)
-            part.add(Code.SETTLE, place, _slot_and_layout(part, output) + aligned)
+    for operands in settled or _settled(part, call):
+        part.add(Code.SETTLE, place, operands)
+
+
+def _settled(part: Part, call: ExternCall) -> list[bytes]:
+    """The results of `call`, as they are to be."""
+    return [
+        _slot_and_layout(part, output) + u8(number in call.aligned)
+        for number, output in enumerate(call.outputs)
+        if isinstance(output, Buffer)
+    ]
 
 
 def _device(part: Part, call: ExternCall) -> str:

@@ -1,5 +1,6 @@
 // Calling torch's operators: through an operator's own C function, through the dispatcher's C function, or in Python.
 #pragma once
+#include "convolutions.hpp"
 #include "launches.hpp"
 #include "products.hpp"
 
@@ -30,12 +31,13 @@ static uint64_t bits_of(T value) {
 
 class Calls {
  public:
-  Calls(Call& call, Frame& frame, Memory& memory) : call_(call), frame_(frame), memory_(memory), products_(call, memory) {}
+  Calls(Call& call, Frame& frame, Memory& memory)
+      : call_(call), frame_(frame), memory_(memory), products_(call, memory), convolutions_(call, frame, memory) {}
 
   void run(const Step& step) {
     const Plan& plan = *call_.program.plans[step.a];
     look_for_signals(call_);
-    bool done = multiply(plan);
+    bool done = plan.multiplication ? multiply(plan) : plan.convolving && convolve(plan, step);
     if (!done) switch (plan.route) {
       case Plan::FUNCTION:
         done = by_function(plan, step);
@@ -58,10 +60,16 @@ class Calls {
 
  private:
   bool multiply(const Plan& plan) {
-    if (!plan.multiplication) return false;
     const bool done = products_.run(*plan.multiplication);
     Counters& counters = call_.program.counters;
     (done ? counters.products : counters.refused_products).fetch_add(1, std::memory_order_relaxed);
+    return done;
+  }
+
+  bool convolve(const Plan& plan, const Step& step) {
+    const bool done = convolutions_.run(*plan.convolving, step);
+    Counters& counters = call_.program.counters;
+    (done ? counters.convolutions : counters.refused_convolutions).fetch_add(1, std::memory_order_relaxed);
     return done;
   }
 
@@ -368,6 +376,7 @@ class Calls {
   Frame& frame_;
   Memory& memory_;
   Products products_;
+  Convolutions convolutions_;
 };
 
 }  // namespace coilwork

@@ -22,11 +22,11 @@ struct Call {
   bool stream_known = false;  // of the only GPU that the program uses, which is current
   int64_t looked_ms = coarse_ms();  // when signals were last seen to
   unsigned launches = 0;
-  int32_t product_settings = -1;
+  int32_t product_settings = -1, convolution_settings = -1;
   bool profiled = false;
   Timing* timing;
-  // Scratch memory of matrix products, which take turns on one stream; the first that wants some looks for it. `workspace` if
-  // it is the call's own.
+  // Scratch memory of products and convolutions, which take turns on one stream; the first that wants some looks for it.
+  // `workspace` if it is the call's own.
   AtenTensorHandle workspace = nullptr;
   void* workspace_data = nullptr;
   size_t workspace_bytes = 0;

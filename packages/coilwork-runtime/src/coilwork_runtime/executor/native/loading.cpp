@@ -64,7 +64,7 @@ void unload_program(Program* program) {
   }
   for (AtenTensorHandle constant : program->constants) torch.aoti_torch_delete_tensor_object(constant);
   for (PyObject** object : {&program->handles_of, &program->tensors_of, &program->faults, &program->fallback, &program->watch,
-                            &program->product_settings})
+                            &program->product_settings, &program->convolution_settings})
     Py_CLEAR(*object);
   delete program;
 }
@@ -78,10 +78,12 @@ static PyObject* keep(PyObject* object) {
 Program* load_program(PyObject* args) {
   const char* data = nullptr;
   Py_ssize_t size = 0;
-  PyObject *plans, *kernels, *constants, *handles_of, *tensors_of, *faults, *fallback, *watch, *product_settings;
-  unsigned long long products = 0;
-  if (!PyArg_ParseTuple(args, "y#O!O!O!OOOOOKO", &data, &size, &PyTuple_Type, &plans, &PyTuple_Type, &kernels, &PyList_Type,
-                        &constants, &handles_of, &tensors_of, &faults, &fallback, &watch, &products, &product_settings))
+  PyObject *plans, *kernels, *constants, *handles_of, *tensors_of, *faults, *fallback, *watch, *product_settings,
+      *convolution_settings;
+  unsigned long long products = 0, convolutions = 0;
+  if (!PyArg_ParseTuple(args, "y#O!O!O!OOOOOKOKO", &data, &size, &PyTuple_Type, &plans, &PyTuple_Type, &kernels, &PyList_Type,
+                        &constants, &handles_of, &tensors_of, &faults, &fallback, &watch, &products, &product_settings, &convolutions,
+                        &convolution_settings))
     return nullptr;
   Program* program = new Program();
   try {
@@ -92,6 +94,8 @@ Program* load_program(PyObject* args) {
     program->watch = keep(watch);
     program->products = reinterpret_cast<ProductLibrary*>(static_cast<uintptr_t>(products));
     program->product_settings = keep(product_settings);
+    program->convolutions = reinterpret_cast<ConvolutionLibrary*>(static_cast<uintptr_t>(convolutions));
+    program->convolution_settings = keep(convolution_settings);
     parse_program(data, static_cast<size_t>(size), *program);
     parse_plans(*program, plans);
     parse_kernels(*program, kernels);

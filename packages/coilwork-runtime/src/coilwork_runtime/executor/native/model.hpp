@@ -98,8 +98,10 @@ struct Value {
 };
 
 struct Timing;          // in timing.hpp
-struct Product;         // in products.hpp
+struct Product;         // in product_library.hpp
 class ProductLibrary;
+struct Convolution;     // in convolution_library.hpp
+class ConvolutionLibrary;
 
 struct Plan {
   enum Route : uint8_t { PYTHON = 0, FUNCTION, DISPATCHER, ITEM };
@@ -121,6 +123,17 @@ struct Plan {
     mutable std::atomic<Product*> last{nullptr};
   };
   std::unique_ptr<Multiplication> multiplication;
+  // A convolution or its gradients that cuDNN may do instead: where each role's tensor is (NONE: nowhere), and the role that
+  // each result has (-1: none).
+  struct Convolving {
+    uint32_t slots[3] = {NONE, NONE, NONE};
+    std::vector<int32_t> computed;
+    std::vector<int64_t> stride, padding, dilation;
+    int64_t groups = 1;
+    int32_t device = 0;
+    mutable std::atomic<Convolution*> last[3] = {};
+  };
+  std::unique_ptr<Convolving> convolving;
   PyObject* callable = nullptr;
 };
 
@@ -169,7 +182,7 @@ struct Raised {
 
 struct Counters {
   std::atomic<uint64_t> calls{0}, python_calls{0}, python_launches{0}, slow_paths{0}, fallbacks{0};
-  std::atomic<uint64_t> products{0}, refused_products{0};
+  std::atomic<uint64_t> products{0}, refused_products{0}, convolutions{0}, refused_convolutions{0};
 };
 
 struct Program {
@@ -188,9 +201,11 @@ struct Program {
   PyObject* watch = nullptr;         // is told of each change of memory; null almost always
   ProductLibrary* products = nullptr;    // null where operators do matrix products
   PyObject* product_settings = nullptr;  // returns what torch says about products at present; below 0: none of ours
+  ConvolutionLibrary* convolutions = nullptr;  // the same of convolutions
+  PyObject* convolution_settings = nullptr;
   bool on_gpu = false;               // it has kernels on a GPU
   mutable Counters counters;
-  mutable std::atomic<size_t> workspace_bytes{0};    // the most that a product has asked for so far
+  mutable std::atomic<size_t> workspace_bytes{0};    // the most that a product or convolution has asked for so far
   mutable std::atomic<Timing*> timing{nullptr};  // while somebody wants to know what instructions take
   mutable std::vector<std::unique_ptr<Timing>> timings;  // all so far: calls may still write into them
 

@@ -111,9 +111,9 @@ class Surroundings {
   CUDAGuardHandle guard_ = nullptr;
 };
 
-// What torch says at present of how matrix products are computed.
-static int32_t product_settings_of(const Program& program) {
-  const Reference number = checked(PyObject_CallNoArgs(program.product_settings));
+// What torch says at present of how a library is to compute.
+static int32_t settings_of(PyObject* asked) {
+  const Reference number = checked(PyObject_CallNoArgs(asked));
   const long found = PyLong_AsLong(number.get());
   if (found == -1 && PyErr_Occurred()) throw_python();
   return static_cast<int32_t>(found);
@@ -140,7 +140,8 @@ static PyObject* run_program(const Program& program, PyObject* list, PyObject* c
   phases.done(Timing::INPUTS);
   Runner::place_constants(program, frame);
   call.profiled = is_profiled(program);
-  if (program.products) call.product_settings = product_settings_of(program);
+  if (program.products) call.product_settings = settings_of(program.product_settings);
+  if (program.convolutions) call.convolution_settings = settings_of(program.convolution_settings);
   Runner runner(call, frame);
   const Step* last = nullptr;
   {
@@ -206,10 +207,11 @@ static void object_dealloc(PyObject* self) {
 
 static PyObject* object_counters(PyObject* self, PyObject*) {
   const Counters& counters = reinterpret_cast<Object*>(self)->program->counters;
-  return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:K}", "calls", counters.calls.load(), "python_calls",
+  return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K}", "calls", counters.calls.load(), "python_calls",
                        counters.python_calls.load(), "python_launches", counters.python_launches.load(), "slow_paths",
                        counters.slow_paths.load(), "fallbacks", counters.fallbacks.load(), "products",
-                       counters.products.load(), "refused_products", counters.refused_products.load());
+                       counters.products.load(), "refused_products", counters.refused_products.load(), "convolutions",
+                       counters.convolutions.load(), "refused_convolutions", counters.refused_convolutions.load());
 }
 
 // Begins to measure anew, or ends it.
@@ -269,25 +271,31 @@ static PyObject* code(PyObject*, PyObject* name) {
   return PyLong_FromLong(function());
 }
 
-// Opens cuBLASLt: the one that torch has loaded, or a file. Each is opened once, and stays.
-static PyObject* products(PyObject*, PyObject* name) {
-  static std::vector<std::pair<std::string, ProductLibrary*>> opened;  // guarded by the interpreter's lock
-  const char* path = PyUnicode_AsUTF8(name);
+// Opens a library: the one that torch has loaded, also under one of `names` by other means, or a file. Each is opened once, and stays.
+template <class Library>
+static PyObject* opened(PyObject* given, std::initializer_list<const char*> names) {
+  static std::vector<std::pair<std::string, Library*>> known;  // guarded by the interpreter's lock
+  const char* path = PyUnicode_AsUTF8(given);
   if (!path) return nullptr;
-  for (const auto& known : opened)
-    if (known.first == path) return PyLong_FromVoidPtr(known.second);
+  for (const auto& one : known)
+    if (one.first == path) return PyLong_FromVoidPtr(one.second);
   // a symbol is looked for in what libtorch_cuda itself needs, too
   void* library = *path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : torch.cuda;
   if (!library) return PyErr_Format(PyExc_ImportError, *path ? "%s cannot be loaded" : "this torch has no libtorch_cuda%s", path);
   const char* missing = nullptr;
-  ProductLibrary* made = ProductLibrary::open(library, &missing);
-  // where it is loaded by other means
-  for (const char* name : {"libcublasLt.so.13", "libcublasLt.so.12"})
-    if (void* loaded = made || *path ? nullptr : dlopen(name, RTLD_NOLOAD | RTLD_LAZY)) made = ProductLibrary::open(loaded, &missing);
+  Library* made = Library::open(library, &missing);
+  for (const char* name : names)
+    if (void* loaded = made || *path ? nullptr : dlopen(name, RTLD_NOLOAD | RTLD_LAZY)) made = Library::open(loaded, &missing);
   if (!made) return PyErr_Format(PyExc_ImportError, "there is no %s", missing);
-  opened.emplace_back(path, made);
+  known.emplace_back(path, made);
   return PyLong_FromVoidPtr(made);
 }
+
+static PyObject* products(PyObject*, PyObject* path) {
+  return opened<ProductLibrary>(path, {"libcublasLt.so.13", "libcublasLt.so.12"});
+}
+
+static PyObject* convolutions(PyObject*, PyObject* path) { return opened<ConvolutionLibrary>(path, {"libcudnn.so.9"}); }
 
 // Learns from tensors how tensor objects look.
 static PyObject* learn(PyObject*, PyObject* samples) {
@@ -299,6 +307,7 @@ static PyObject* learn(PyObject*, PyObject* samples) {
 static PyMethodDef module_methods[] = {
     {"learn", learn, METH_O, "Learns from a list of tensors how to find the tensor in an object; whether that succeeds."},
     {"products", products, METH_O, "The address of an opened cuBLASLt: torch's own, or that of a file. ImportError without it."},
+    {"convolutions", convolutions, METH_O, "The address of an opened cuDNN: torch's own, or that of a file. ImportError without it."},
     {"code", code, METH_O, "What a function of torch that names a constant returns, None without it."},
     {"symbol", symbol, METH_O, "The address of a C function of torch, 0 if it has none of that name."},
     {nullptr, nullptr, 0, nullptr}};

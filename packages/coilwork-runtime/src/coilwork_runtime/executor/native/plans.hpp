@@ -57,9 +57,36 @@ static Value parse_value(Reader& in, PartParser& part) {
   return made;
 }
 
+static std::unique_ptr<Plan::Multiplication> parse_multiplication(Reader& in, PartParser& part) {
+  auto made = std::make_unique<Plan::Multiplication>();
+  made->batched = in.u8();
+  made->first = part.slot();
+  made->second = part.slot();
+  made->result = part.slot();
+  if (in.u8()) made->bias = part.slot();
+  made->device = in.i32();
+  return made;
+}
+
+static std::unique_ptr<Plan::Convolving> parse_convolving(Reader& in, PartParser& part) {
+  auto made = std::make_unique<Plan::Convolving>();
+  for (uint32_t& slot : made->slots)
+    if (in.u8()) slot = part.slot();
+  for (uint32_t left = in.count(); left; --left) made->computed.push_back(in.i32());
+  for (std::vector<int64_t>* list : {&made->stride, &made->padding, &made->dilation})
+    for (uint32_t left = in.count(); left; --left) list->push_back(in.i64());
+  made->groups = in.i64();
+  made->device = in.i32();
+  if (made->computed.size() > 3 || made->padding.size() != made->stride.size() || made->dilation.size() != made->stride.size())
+    throw Damaged{"a convolution of no known form"};
+  return made;
+}
+
 // u8 route, what the route needs, then slots and registers for the Python callable, u32 results, u8 single,
-// u8 whether it is a matrix product, and of one: u8 batched, slots of operands and result, u8 whether there is a slot of a bias
-// and that slot, i32 device
+// u8 what a library may do instead: 0 nothing;
+// 1 a matrix product: u8 batched, slots of operands and result, u8 whether there is a slot of a bias and that slot, i32 device;
+// 2 a convolution: per role u8 whether there is a slot and that slot, list of i32 role per result, lists of i64 stride, padding
+// and dilation, i64 groups, i32 device
 template <class MakePart>
 static void parse_plan(const char* data, size_t size, MakePart make_part, Plan& plan) {
   Reader in(data, size);
@@ -81,16 +108,10 @@ static void parse_plan(const char* data, size_t size, MakePart make_part, Plan& 
   for (uint32_t left = in.count(); left; --left) plan.sizes.push_back(part.readable());
   plan.wanted = in.u32();
   plan.single = in.u8();
-  if (in.u8()) {
-    plan.multiplication = std::make_unique<Plan::Multiplication>();
-    Plan::Multiplication& made = *plan.multiplication;
-    made.batched = in.u8();
-    made.first = part.slot();
-    made.second = part.slot();
-    made.result = part.slot();
-    if (in.u8()) made.bias = part.slot();
-    made.device = in.i32();
-  }
+  const uint8_t instead = in.u8();
+  if (instead == 1) plan.multiplication = parse_multiplication(in, part);
+  if (instead == 2) plan.convolving = parse_convolving(in, part);
+  if (instead > 2) throw Damaged{"a library that is not known"};
   if (!in.done()) throw Damaged{"something follows a plan"};
 }
 

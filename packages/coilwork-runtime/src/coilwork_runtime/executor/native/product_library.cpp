@@ -1,7 +1,6 @@
 // Working out a product: descriptors, and the algorithm that the library's heuristics prefer.
 #include "product_library.hpp"
 
-#include <dlfcn.h>
 #include <string.h>
 
 #include <memory>
@@ -12,7 +11,6 @@ namespace coilwork {
 
 static constexpr size_t WORKSPACE_BYTES = 32u << 20;
 static constexpr size_t MOST_PRODUCTS = 4096;  // beyond, sizes seem to change with every call
-static constexpr size_t MOST_STREAMS = 64;
 
 struct ProductLibrary::Known {
   explicit Known(lt::Functions& functions) : functions(functions) {}
@@ -32,27 +30,6 @@ struct ProductLibrary::Known {
     }
     if (products_.size() >= MOST_PRODUCTS) return nullptr;
     return products_.emplace(products_.begin() + static_cast<std::ptrdiff_t>(first), key, make(key))->second.get();
-  }
-
-  Scratch scratch(int32_t device, void* stream) {
-    const Holding hold(&lock_);
-    for (const Scratch& kept : scratch_)
-      if (kept.device == device && kept.stream == stream) return kept;
-    return {device, stream, nullptr, 0};
-  }
-
-  bool keep(const Scratch& made) {
-    const Holding hold(&lock_);
-    for (Scratch& kept : scratch_)
-      if (kept.device == made.device && kept.stream == made.stream) {
-        if (kept.bytes >= made.bytes) return false;
-        // others may be about to use what there was, which therefore stays; sizes double, so it is little
-        kept = made;
-        return true;
-      }
-    if (scratch_.size() >= MOST_STREAMS) return false;
-    scratch_.push_back(made);
-    return true;
   }
 
   lt::Functions& functions;
@@ -89,7 +66,7 @@ struct ProductLibrary::Known {
     if (good && key.bias) {
       const uint32_t epilogue = lt::EPILOGUE_BIAS;
       // of the address only the alignment counts until there is a product
-      const uintptr_t somewhere = ALIGNMENT;
+      const uintptr_t somewhere = 16;
       good = !functions.cublasLtMatmulDescSetAttribute(made.desc, lt::DESC_EPILOGUE, &epilogue, sizeof epilogue) &&
              !functions.cublasLtMatmulDescSetAttribute(made.desc, lt::DESC_BIAS_POINTER, &somewhere, sizeof somewhere);
     }
@@ -141,7 +118,6 @@ struct ProductLibrary::Known {
 
   Lock lock_;
   std::vector<std::pair<int32_t, lt::Handle>> handles_;
-  std::vector<Scratch> scratch_;
   std::vector<std::pair<ProductKey, std::unique_ptr<Product>>> products_;  // by key
 };
 
@@ -161,20 +137,5 @@ ProductLibrary* ProductLibrary::open(void* handle, const char** missing) {
 }
 
 Product* ProductLibrary::find(const ProductKey& key) { return known_->find(key); }
-
-Scratch ProductLibrary::scratch(int32_t device, void* stream) { return known_->scratch(device, stream); }
-
-bool ProductLibrary::keep(const Scratch& made) { return known_->keep(made); }
-
-bool ProductLibrary::captured(void* stream) {
-  // the driver is there, as there is a stream; what cannot be asked is taken to be captured
-  using Ask = int (*)(void*, int*);
-  static const Ask ask = [] {
-    void* driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
-    return driver ? reinterpret_cast<Ask>(dlsym(driver, "cuStreamIsCapturing")) : nullptr;
-  }();
-  int state = 0;
-  return !ask || ask(stream, &state) != 0 || state != 0;
-}
 
 }  // namespace coilwork

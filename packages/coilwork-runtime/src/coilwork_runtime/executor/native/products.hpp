@@ -1,19 +1,19 @@
 // Matrix products through cuBLASLt: what torch works out in every call, descriptors and the choice of an algorithm, is worked out
 // once per shape. What is out of the ordinary is refused, and the operator does it.
 #pragma once
-#include "memory.hpp"
 #include "product_library.hpp"
+#include "workspace.hpp"
 
 namespace coilwork {
 
 class Products {
  public:
-  Products(Call& call, Memory& memory) : call_(call), memory_(memory) {}
+  Products(Call& call, Memory& memory) : call_(call), memory_(memory), workspace_(call, memory) {}
 
   // Whether the product is under way; what it returns false for is the operator's to do, or to complain of.
   bool run(const Plan::Multiplication& plan) {
     ProductLibrary* library = call_.program.products;
-    if (!library || call_.product_settings < 0 || !on_stream(plan)) return false;
+    if (!library || call_.product_settings < 0 || !workspace_.on_stream(plan.device)) return false;
     ProductKey key;
     memset(static_cast<void*>(&key), 0, sizeof key);
     if (!describe(plan, key)) return false;
@@ -27,29 +27,13 @@ class Products {
   }
 
  private:
-  static constexpr size_t LEAST_SCRATCH = 1u << 20;
-
-  // A tensor as it lies in memory.
-  struct Seen {
-    int64_t rank = 0;
-    const int64_t* sizes = nullptr;
-    const int64_t* strides = nullptr;
-    int32_t dtype = -1;
-    uintptr_t data = 0;
-  };
-
-  bool on_stream(const Plan::Multiplication& plan) const {
-    return plan.device < 0 || (call_.stream_known && call_.program.cuda_device == plan.device);
-  }
-
   bool describe(const Plan::Multiplication& plan, ProductKey& key) {
-    // extents of memory without a tensor are computed into these
     int64_t room[4][2 * MOST_DIMENSIONS];
-    Seen seen[4];
+    Operand seen[4];
     const uint32_t slots[] = {plan.first, plan.second, plan.result, plan.bias};
     const int count = plan.bias == NONE ? 3 : 4;
     for (int at = 0; at < count; ++at)
-      if (!look(slots[at], room[at], seen[at]) || seen[at].dtype != seen[0].dtype) return false;
+      if (!workspace_.look(slots[at], room[at], seen[at]) || seen[at].dtype != seen[0].dtype) return false;
     const int64_t rank = plan.batched ? 3 : 2;
     for (int at = 0; at < 3; ++at)
       if (seen[at].rank != rank) return false;
@@ -66,44 +50,19 @@ class Products {
       if (at < 2) key.transposed[at] = transposed;
       if (plan.batched && seen[at].sizes[0] != key.batch) return false;
       if (key.batch > 1) key.step[at] = seen[at].strides[0];
-      key.alignment[at] = alignment(seen[at].data);
+      key.alignment[at] = seen[at].alignment();
     }
     if (key.batch > 1 && key.step[2] < key.m * key.leading[2]) return false;
     if (plan.bias != NONE) {
       // a row that is added to each row of the result
       if (plan.batched || seen[3].rank != 1 || seen[3].sizes[0] != key.n || (key.n > 1 && seen[3].strides[0] != 1)) return false;
       key.bias = 1;
-      key.alignment[3] = alignment(seen[3].data);
+      key.alignment[3] = seen[3].alignment();
       if (key.alignment[3] < ALIGNMENT) return false;
     }
     key.device = plan.device;
     key.settings = call_.product_settings;
     return true;
-  }
-
-  bool look(uint32_t number, int64_t* room, Seen& seen) {
-    Slot& slot = memory_.slot(number);
-    if (!slot.handle) return false;
-    seen.data = reinterpret_cast<uintptr_t>(data_of(slot));
-    if (slot.state == Slot::MEMORY || slot.state == Slot::WITHIN) {
-      const Layout& layout = memory_.layout(slot.layout);
-      const Extents extents(layout, memory_.frame());
-      memcpy(room, extents.sizes, extents.rank * sizeof *room);
-      memcpy(room + extents.rank, extents.strides, extents.rank * sizeof *room);
-      seen.rank = extents.rank;
-      seen.sizes = room;
-      seen.strides = room + extents.rank;
-      seen.dtype = layout.dtype;
-      return true;
-    }
-    int64_t *sizes = nullptr, *strides = nullptr;
-    const bool good = torch.aoti_torch_get_dim(slot.handle, &seen.rank) == 0 &&
-                      torch.aoti_torch_get_sizes(slot.handle, &sizes) == 0 &&
-                      torch.aoti_torch_get_strides(slot.handle, &strides) == 0 &&
-                      torch.aoti_torch_get_dtype(slot.handle, &seen.dtype) == 0;
-    seen.sizes = sizes;
-    seen.strides = strides;
-    return good;
   }
 
   static bool type_of(int32_t dtype, int32_t& type) {
@@ -131,55 +90,10 @@ class Products {
     return false;
   }
 
-  static uint8_t alignment(uintptr_t data) {
-    uintptr_t found = ALIGNMENT;
-    while (data % found) found /= 2;
-    return static_cast<uint8_t>(found);
-  }
-
-  // Scratch memory: the stream's, or where that may not be, memory of the call's own, of the size that the program's products
-  // have needed so far; null if there is none.
-  void* workspace(ProductLibrary& library, size_t bytes, int32_t device) {
-    if (bytes <= call_.workspace_bytes) return call_.workspace_data;
-    if (device >= 0 && !ProductLibrary::captured(call_.stream) && kept_workspace(library, bytes, device)) return call_.workspace_data;
-    std::atomic<size_t>& most = call_.program.workspace_bytes;
-    size_t wanted = most.load(std::memory_order_relaxed);
-    while (wanted < bytes && !most.compare_exchange_weak(wanted, bytes, std::memory_order_relaxed)) {
-    }
-    wanted = wanted < bytes ? bytes : wanted;
-    Slot made{};
-    void* data = memory_.bytes(static_cast<int64_t>(wanted), device, made);
-    if (!data) return nullptr;
-    if (call_.workspace) torch.aoti_torch_delete_tensor_object(call_.workspace);
-    call_.workspace = made.handle;
-    call_.workspace_data = data;
-    call_.workspace_bytes = wanted;
-    return data;
-  }
-
-  bool kept_workspace(ProductLibrary& library, size_t bytes, int32_t device) {
-    Scratch kept = library.scratch(device, call_.stream);
-    if (kept.bytes < bytes) {
-      kept.bytes = LEAST_SCRATCH;
-      while (kept.bytes < bytes) kept.bytes *= 2;
-      Slot made{};
-      kept.data = memory_.bytes(static_cast<int64_t>(kept.bytes), device, made);
-      if (!kept.data) return false;
-      if (!library.keep(kept)) {
-        torch.aoti_torch_delete_tensor_object(made.handle);
-        kept = library.scratch(device, call_.stream);
-        if (kept.bytes < bytes) return false;
-      }
-    }
-    call_.workspace_data = kept.data;
-    call_.workspace_bytes = kept.bytes;
-    return true;
-  }
-
   bool multiply(ProductLibrary& library, Product& product, const Plan::Multiplication& plan) {
     void* memory = nullptr;
     if (product.workspace_bytes) {
-      memory = workspace(library, product.workspace_bytes, plan.device);
+      memory = workspace_.scratch(product.workspace_bytes, plan.device);
       if (!memory) return false;
     }
     const auto at = [this](uint32_t slot) { return static_cast<void*>(data_of(memory_.slot(slot))); };
@@ -197,6 +111,7 @@ class Products {
 
   Call& call_;
   Memory& memory_;
+  Workspace workspace_;
 };
 
 }  // namespace coilwork

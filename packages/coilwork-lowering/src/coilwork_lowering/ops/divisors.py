@@ -1,0 +1,45 @@
+"""Whole numbers divided by 0: eager's kernels for CPUs refuse it, those for accelerators do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import reduce
+from typing import Final
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import Expr, as_expr, provably_lt
+from coilwork_ir.loops import Check
+from coilwork_ir.scalar import Scalar, op
+from coilwork_lowering.builder import Builder
+from coilwork_lowering.rules import Call
+from coilwork_lowering.scalar_math import either, eq, index, like
+from coilwork_lowering.values import TensorValue, Value
+
+# What torch decomposes into divisions asks of no divisor of its own making whether it is 0.
+_REFUSING: Final = ("aten.div", "aten.floor_divide", "aten.remainder", "aten.fmod")
+
+
+def divisor_checks(
+    builder: Builder, call: Call, compute: DType
+) -> Callable[[Sequence[Scalar]], Sequence[Check]] | None:
+    """Checks of the operands of a division that is computed in `compute`; None if the divisor cannot be 0."""
+    divisor = call["other"]
+    refused = compute.is_integer and call.device == "cpu" and call.captured.startswith(_REFUSING)
+    if not refused or _is_never_0(divisor):
+        return None
+    # Eager looks at a divisor when it divides something.
+    own = divisor.shape if isinstance(divisor, TensorValue) else ()
+    spread = (size for size in call.shape(builder) if size not in own)
+    empty = [eq(index(size), index(as_expr(0))) for size in spread if not provably_lt(as_expr(0), size)]
+
+    def checks(operands: Sequence[Scalar]) -> Sequence[Check]:
+        condition = reduce(either, empty, op("ne", operands[1], like(0, operands[1])))
+        return (Check(condition=condition, message="ZeroDivisionError", error="RuntimeError"),)
+
+    return checks
+
+
+def _is_never_0(divisor: Value) -> bool:
+    if isinstance(divisor, Expr):
+        return provably_lt(as_expr(0), divisor) or provably_lt(divisor, as_expr(0))
+    return isinstance(divisor, bool | int | float) and divisor != 0

@@ -1,0 +1,104 @@
+"""Values that eager refuses, at run time: compiled programs raise the same errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from coilwork.backend import backend
+
+Program = Callable[[Tensor, Tensor], object]
+
+
+def refuse_alike(function: Program, values: Tensor, *others: Tensor, dynamic: bool = False) -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(function, backend=backend, options={"strict": True}, dynamic=dynamic)
+    with pytest.raises((IndexError, RuntimeError)) as refused:
+        function(values, *others)
+    with pytest.raises((IndexError, RuntimeError)) as found:
+        compiled(values, *others)
+    assert found.type is refused.type
+
+
+POSITIONS: Final[Mapping[str, Program]] = MappingProxyType(
+    {
+        "index_add": lambda a, k: a.index_add(0, k, a[:2]),
+        "index_add of a row": lambda a, k: a[:, 0].index_add(0, k, a[:2, 0]),
+        "index_add in 16 bits": lambda a, k: a.half().index_add(0, k, a[:2].half()),
+        "index_add of truth values": lambda a, k: (a > 0).index_add(0, k, a[:2] > 0),
+        "index_copy": lambda a, k: a.index_copy(0, k, a[:2]),
+        "index_copy of complex numbers": lambda a, k: (a * 1j).index_copy(0, k, a[:2] * 1j),
+        "index_reduce": lambda a, k: a.index_reduce(0, k, a[:2], "prod"),
+        "index_select": lambda a, k: a.index_select(0, k),
+        "index_select along rows": lambda a, k: a.index_select(1, k),
+        "cross_entropy": lambda a, k: F.cross_entropy(a[:2], k),
+        "nll_loss": lambda a, k: F.nll_loss(a[:2], k, reduction="none"),
+        "gather": lambda a, k: a.gather(0, k[:, None]),
+    }
+)
+
+
+@pytest.mark.parametrize("position", [-1, 7])
+@pytest.mark.parametrize("what", POSITIONS)
+def test_positions(what: str, position: int) -> None:
+    refuse_alike(POSITIONS[what], torch.randn(5, 5), torch.tensor([0, position]))
+
+
+def test_more_is_chosen_than_there_is() -> None:
+    refuse_alike(lambda a, k: a.masked_scatter(a == a, a[k]), torch.randn(5), torch.tensor([0, 1]))
+
+
+def test_negative_positions_that_eager_takes() -> None:
+    torch._dynamo.reset()
+    values, last = torch.randn(5, 3), torch.tensor([0, -1])
+
+    def function(a: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        return a.index_fill(0, k, 2.0), a.index_put((k,), a[:2], accumulate=True)
+
+    torch.testing.assert_close(torch.compile(function, backend=backend)(values, last), function(values, last))
+
+
+DIVISIONS: Final[Mapping[str, Program]] = MappingProxyType(
+    {
+        "floor": lambda a, b: a // b,
+        "remainder": lambda a, b: (a % b) + 1,
+        "remainder of a number": lambda a, b: a + torch.remainder(5, b),
+        "fmod": lambda a, b: torch.fmod(a, b),
+        "truncated": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
+        "in place": lambda a, b: a.clone().floor_divide_(b),
+        "by a constant": lambda a, b: a // 0,
+        "by a sum": lambda a, b: a // (b * 0).sum(),
+        "summed": lambda a, b: (a[:, None] // b).sum(),
+    }
+)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8])
+@pytest.mark.parametrize("what", DIVISIONS)
+def test_whole_numbers_by_0(what: str, dtype: torch.dtype, dynamic: bool) -> None:
+    values, divisors = torch.arange(5).to(dtype), torch.tensor([3, 1, 0, 2, 5]).to(dtype)
+    refuse_alike(DIVISIONS[what], values, divisors, dynamic=dynamic)
+
+
+def test_nothing_is_divided_by_0() -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda a, b: (a // b, a % b), backend=backend, dynamic=True)
+    for count in (3, 0):
+        values, zero = torch.arange(count), torch.tensor(0 if count == 0 else 2)
+        torch.testing.assert_close(compiled(values, zero), (values // zero, values % zero))
+
+
+def test_floats_are_divided_by_0() -> None:
+    torch._dynamo.reset()
+    values, divisors = torch.tensor([1.0, -2.0, 0.0]), torch.zeros(3)
+    compiled = torch.compile(lambda a, b: (a // b, a % b), backend=backend)
+    torch.testing.assert_close(
+        compiled(values, divisors), (values // divisors, values % divisors), equal_nan=True
+    )
