@@ -14,7 +14,7 @@ from torch import Tensor, arange
 from coilwork_ir.index import evaluate, symbol
 from coilwork_ir.loops import Graph, Pointwise
 from coilwork_ir.scalar import Load, postorder
-from coilwork_lowering.known_positions import position_map
+from coilwork_lowering.known_positions import _fractions, position_map
 
 
 def scaled(size: int, length: int, centre: float = 0.0) -> Tensor:
@@ -100,3 +100,57 @@ def test_a_map_gives_every_position(
     expression = found(at)
     expected = torch.where(values < 0, values + size, values).tolist()
     assert [evaluate(expression, {"i": k}) for k in range(count)] == expected
+
+
+def fraction(result: int, scale: float) -> Tensor:
+    """What torch weighs the right neighbour by in a linear interpolation, before it is bounded."""
+    source = ((arange(result, dtype=torch.float32) + 0.5) * (1 / scale) - 0.5).clamp(min=0.0)
+    return source - source.to(torch.int64).to(torch.float32)
+
+
+def reads(graph: Graph, name: str) -> bool:
+    """True if the node of that name reads other nodes' results."""
+    (node,) = (one for one in graph.nodes if isinstance(one, Pointwise) and one.output.name == name)
+    return any(isinstance(value, Load) for value in postorder((node.body,)))
+
+
+@pytest.mark.parametrize(
+    ("scale", "known"),
+    [(2, True), (4, True), (16, True), (0.5, True), (0.25, True), (3, False), (1.5, False), (64, False)],
+)
+@pytest.mark.parametrize("size", [1, 2, 7, 32])
+def test_weights_of_upsampling(size: int, scale: float, known: bool) -> None:
+    result = int(size * scale)
+
+    def weights(x: Tensor) -> Tensor:
+        return x * fraction(result, scale).clamp(0.0, 1.0)[:, None]
+
+    if result == 0:
+        return
+    lowered = assert_as_eager(weights, torch.randn(result, 3))
+    if result > 1:
+        assert reads(lowered.graph, "clamp_1") is not known
+
+
+def test_weights_of_other_floats_stay() -> None:
+    for function in (
+        lambda x: x * (x.new_tensor(0.25) + arange(8) % 2).clamp(0.0, 1.0),
+        lambda x: x + ((arange(8, dtype=torch.float32) * 0.37).sin()).clamp(0.0, 1.0),
+        lambda x: x * (arange(8, dtype=torch.float32) / 4).clamp(0.0, 1.0),
+        lambda x: x * (arange(8, dtype=torch.float32).view(2, 4) / 8).clamp(0.0, 1.0).view(8),
+    ):
+        assert_as_eager(function, torch.randn(8))
+
+
+@given(st.integers(-7, 7), st.integers(-40, 40), st.sampled_from([2, 4, 8, 16, 32, 64]), st.integers(2, 40))
+def test_fractions_give_every_weight(factor: int, offset: int, period: int, count: int) -> None:
+    given_ones = (arange(count) * factor + offset).clamp(min=0).remainder(period)
+    values = given_ones.to(torch.float32) / period
+    found = _fractions(values, 0)
+    if found is None:
+        return
+    assert torch.equal(found.numerators(arange(count)).to(torch.float32) / found.denominator, values)
+    coordinate = symbol("i", extent=count)
+    expression = found.numerator(coordinate)
+    for k in range(count):
+        assert evaluate(expression, {"i": k}) / found.denominator == values[k]
