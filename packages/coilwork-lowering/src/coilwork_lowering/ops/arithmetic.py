@@ -288,7 +288,9 @@ def _lower_clamp(builder: Builder, call: Call) -> Value:
 
     if low is None and high is None:
         raise NotLowered("clamp without limits")
-    if (fractions := known_fractions(call.node)) is not None:
+    # vectors of a CPU convert floats faster than the integers that positions are
+    fractions = None if call.device.startswith("cpu") else known_fractions(call.node)
+    if fractions is not None:
         return _known_weights(builder, call, fractions)
     return elementwise(
         builder, call, clamp, operands=[call[n] for n in names], compute=[compute] * len(names)
