@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -18,16 +17,15 @@ from coilwork.drive import boxed, make_call
 from coilwork.job import Job, Role, open_job
 from coilwork.options import CompileOptions, Executor, Wrapper
 from coilwork.stages import Compiled, run_stages
-from coilwork.torch_compat import compile_with_aot_autograd
 from coilwork_cache import Store
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernels.interpret import interpret_schedule
 from coilwork_ir.loops.interpret import interpret_graph
 from coilwork_ir.program.interpret import interpret_program
 from coilwork_ir.target import TARGETS
-from coilwork_lowering import LoweringOptions, decompositions, partition
 from coilwork_runtime import Builder
 from coilwork_scheduler import ScheduleOptions, schedule
+from integration_tests.aot_backend import compile_by_role
 
 Call = Callable[[list[Any]], Sequence[Any]]
 DRIVERS: tuple[tuple[str, Wrapper, Executor], ...] = (
@@ -61,15 +59,7 @@ class AllLevels:
     def __call__(
         self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **_: Any
     ) -> Callable[..., Any]:
-        return compile_with_aot_autograd(
-            gm,
-            example_inputs,
-            forward=partial(self._compile, role="forward"),
-            backward=partial(self._compile, role="backward"),
-            inference=partial(self._compile, role="inference"),
-            decompositions=decompositions(LoweringOptions()),
-            partition=partition,
-        )
+        return compile_by_role(gm, example_inputs, self._compile)
 
     def _compile(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, role: Role) -> Call:
         options = CompileOptions(strict=True, verify=True)

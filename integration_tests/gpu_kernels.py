@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
@@ -19,13 +18,13 @@ from coilwork.clock import StageClock
 from coilwork.job import Role, open_job
 from coilwork.options import CompileOptions, Contractions
 from coilwork.stages import emit_kernels, lower_to_program
-from coilwork.torch_compat import compile_with_aot_autograd
 from coilwork.trace import Trace
 from coilwork_ir.target import TARGETS, Targets
-from coilwork_lowering import LoweringOptions, decompositions, lower, partition
+from coilwork_lowering import lower
 from coilwork_runtime.loader import execute_module
 from coilwork_runtime.specs import TritonKernel
 from coilwork_wrapper import emit_python
+from integration_tests.aot_backend import compile_by_role
 
 Call = Callable[[list[Any]], Sequence[Any]]
 
@@ -48,15 +47,7 @@ class KernelsFor:
     def __call__(
         self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **_: Any
     ) -> Callable[..., Any]:
-        return compile_with_aot_autograd(
-            gm,
-            example_inputs,
-            forward=partial(self._compile, role="forward"),
-            backward=partial(self._compile, role="backward"),
-            inference=partial(self._compile, role="inference"),
-            decompositions=decompositions(LoweringOptions()),
-            partition=partition,
-        )
+        return compile_by_role(gm, example_inputs, self._compile)
 
     def _compile(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, role: Role) -> Call:
         options = CompileOptions(strict=True, verify=True, contractions=self.contractions)

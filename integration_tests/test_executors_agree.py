@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import pytest
@@ -12,13 +11,12 @@ import torch
 from coilwork.job import Role, open_job
 from coilwork.options import CompileOptions
 from coilwork.stages import run_stages
-from coilwork.torch_compat import compile_with_aot_autograd
 from coilwork_cache import MemoryStore
-from coilwork_lowering import LoweringOptions, decompositions, partition
 from coilwork_runtime import Builder, LifetimeChecker, load_native
 from coilwork_runtime.loader import execute_module
 from coilwork_wrapper import emit_native, emit_python
 from integration_tests.all_levels import Call, clone
+from integration_tests.aot_backend import compile_by_role
 from integration_tests.memory_events import NativeRecorder, allocator_events, recording
 from integration_tests.test_wrappers_agree import CASES, Case
 
@@ -36,15 +34,7 @@ class BothExecutors:
         self.peaks: list[tuple[int | None, int]] = []
 
     def __call__(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **_: Any) -> Any:
-        return compile_with_aot_autograd(
-            gm,
-            example_inputs,
-            forward=partial(self._compile, role="forward"),
-            backward=partial(self._compile, role="backward"),
-            inference=partial(self._compile, role="inference"),
-            decompositions=decompositions(LoweringOptions()),
-            partition=partition,
-        )
+        return compile_by_role(gm, example_inputs, self._compile)
 
     def _compile(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, role: Role) -> Any:
         job = open_job(gm, example_inputs, role=role, options=self.options)
@@ -125,15 +115,7 @@ def test_executors_agree(case: Case, pools: bool, store: MemoryStore) -> None:
     torch.manual_seed(0)
     both = BothExecutors(store, pools=pools)
     compiled = torch.compile(case.make(), backend=both)
-    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True, capture_scalar_outputs=True):
-        for inputs_of_call in case.calls:
-            inputs = inputs_of_call()
-            for value in inputs:
-                for dim in case.dynamic:
-                    torch._dynamo.mark_dynamic(value, dim)
-            results = compiled(*inputs)
-            if "backward" in case.graphs:
-                results.square().sum().backward()
+    case.run(compiled)
     assert both.calls == len(case.calls) * len(case.graphs)
     assert both.events
     # what operators allocate for their results is predicted, too, and the checker does not see it

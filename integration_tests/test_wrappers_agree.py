@@ -43,6 +43,18 @@ class Case:
     graphs: tuple[str, ...] = ("inference",)
     refused: tuple[str, ...] = ()
 
+    def run(self, compiled: Callable[..., Any]) -> None:
+        """Every call of `compiled`, with gradients where they are asked for."""
+        with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True, capture_scalar_outputs=True):
+            for inputs_of_call in self.calls:
+                inputs = inputs_of_call()
+                for value in inputs:
+                    for dim in self.dynamic:
+                        torch._dynamo.mark_dynamic(value, dim)
+                results = compiled(*inputs)
+                if "backward" in self.graphs:
+                    results.square().sum().backward()
+
 
 def rms_norm(x: Tensor, w: Tensor) -> Tensor:
     return F.gelu(x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * w)
@@ -272,15 +284,7 @@ def test_levels_agree(case: Case, store: MemoryStore) -> None:
     levels = AllLevels(store=store)
     function = case.make()
     compiled = torch.compile(function, backend=levels)
-    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True, capture_scalar_outputs=True):
-        for inputs_of_call in case.calls:
-            inputs = inputs_of_call()
-            for value in inputs:
-                for dim in case.dynamic:
-                    torch._dynamo.mark_dynamic(value, dim)
-            results = compiled(*inputs)
-            if "backward" in case.graphs:
-                results.square().sum().backward()
+    case.run(compiled)
     assert tuple(levels.graphs) == case.graphs
     assert levels.calls == len(case.calls) * len(case.graphs)
     assert len(levels.refused) == len(case.refused)

@@ -11,7 +11,7 @@ from torch import Tensor
 from coilwork_ir.conformance import CASES, check_codegen, coverage, failures, op_case
 from coilwork_ir.conformance.combining_cases import reduced_types, scanned_types
 from coilwork_ir.conformance.edges import edge_count, edge_values
-from coilwork_ir.conformance.op_cases import KIT_DTYPES, OPERANDS, takes
+from coilwork_ir.conformance.op_cases import KIT_DTYPES, OPERANDS
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernel_source import KernelSource, SourceArg
@@ -110,7 +110,7 @@ def test_no_scalar_op_is_without_a_case() -> None:
         f"{name} {dtype.text}"
         for name, row in SCALAR_OPS.items()
         for dtype in KIT_DTYPES
-        if takes(row, dtype) and (name, dtype) not in visited.ops and (name, dtype) != ("bitcast", DType.BOOL)
+        if row.takes(dtype) and (name, dtype) not in visited.ops and (name, dtype) != ("bitcast", DType.BOOL)
     ]
     assert not missing, f"add rows to coilwork_ir.conformance.op_cases.OPERANDS: {missing}"
 

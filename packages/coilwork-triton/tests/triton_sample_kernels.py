@@ -302,7 +302,7 @@ def every_op(
     for name, row in SCALAR_OPS.items():
         if row.rule == "select":
             value = op(name, chosen, *values[1:])
-        elif row.rule in ("same", "compare", "test") and _takes(row.accepts, dtype):
+        elif row.rule in ("same", "compare", "test") and row.takes(dtype):
             value = op(name, *values[: row.arity])
         else:
             continue
@@ -317,11 +317,6 @@ def every_op(
         stores=tuple(stores),
         numerics=numerics,
     )
-
-
-def _takes(accepts: str, dtype: DType) -> bool:
-    classes = {"float": ("any", "number", "float"), "int": ("any", "number", "integer", "bits")}
-    return accepts in classes["float" if dtype.is_float else "int"]
 
 
 def every_reduction(hint: str, *, across: bool = False) -> Kernel:

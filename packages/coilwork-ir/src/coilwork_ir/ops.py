@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal
 
+from coilwork_ir.dtypes import DType
+
 DTypeRule = Literal["same", "compare", "select", "cast", "bitcast", "test"]
 Accepts = Literal["any", "number", "float", "integer", "bits", "bool"]
 
@@ -42,6 +44,24 @@ class ScalarOp:
     accepts: Accepts
     doc: str
     cost: int = 1
+
+    def takes(self, dtype: DType) -> bool:
+        """Whether operands (of a select: those that are chosen from) may be of `dtype`."""
+        if dtype.is_opaque:
+            return False
+        match self.accepts:
+            case "any":
+                return True
+            case "number":
+                return dtype.is_float or dtype.is_integer
+            case "float":
+                return dtype.is_float
+            case "integer":
+                return dtype.is_integer
+            case "bits":
+                return dtype.is_integer or dtype.is_bool
+            case "bool":
+                return dtype.is_bool
 
 
 def _op(name: str, arity: int, rule: DTypeRule, accepts: Accepts, doc: str, cost: int = 1) -> ScalarOp:
@@ -129,7 +149,7 @@ _ROWS: Final[tuple[ScalarOp, ...]] = (
     _op("le", 2, "compare", "any", "torch.le"),
     _op("gt", 2, "compare", "any", "torch.gt"),
     _op("ge", 2, "compare", "any", "torch.ge"),
-    # bits and truth values
+    # bits and booleans
     _op("bitwise_and", 2, "same", "bits", "torch.bitwise_and; logical on bool"),
     _op("bitwise_or", 2, "same", "bits", "torch.bitwise_or; logical on bool"),
     _op("bitwise_xor", 2, "same", "bits", "torch.bitwise_xor; logical on bool"),

@@ -15,7 +15,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import symbol
 from coilwork_ir.kernels.nodes import Kernel, Range, Store, TensorArg
 from coilwork_ir.kernels.text import format_kernel
-from coilwork_ir.ops import SCALAR_OPS, ScalarOp
+from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.scalar import Scalar, cast, load, op
 
 KIT_DTYPES: Final = (
@@ -68,23 +68,6 @@ _N: Final = symbol("n0", lo=0)
 _X: Final = symbol("x0", extent=_N)
 
 
-def takes(row: ScalarOp, dtype: DType) -> bool:
-    """True if operands of `row` (the chosen ones, of a select) may be of `dtype`."""
-    match row.accepts:
-        case "any":
-            return True
-        case "number":
-            return not dtype.is_bool
-        case "float":
-            return dtype.is_float
-        case "integer":
-            return dtype.is_integer
-        case "bits":
-            return dtype.is_integer or dtype.is_bool
-        case "bool":
-            return dtype.is_bool
-
-
 def op_case(dtype: DType, names: Iterable[str] = tuple(OPERANDS)) -> Case:
     """One kernel that applies those of `names` that take `dtype`, each to an output of its own.
 
@@ -94,7 +77,7 @@ def op_case(dtype: DType, names: Iterable[str] = tuple(OPERANDS)) -> Case:
     outputs: list[tuple[str, Scalar]] = []
     for name in names:
         row = SCALAR_OPS[name]
-        if not takes(row, dtype):
+        if not row.takes(dtype):
             continue
         edges = _COUNTED if name == "pow" and dtype.is_integer else OPERANDS[name]
         values = [_input(inputs, edge, DType.BOOL if edge == "choice" else dtype) for edge in edges]

@@ -150,8 +150,7 @@ def parse_kernel(text: str) -> Kernel:
     """
     reader = Reader(text)
     kernel = read_kernel(reader)
-    if not reader.done:
-        raise reader.error("expected the end")
+    reader.finish()
     return kernel
 
 

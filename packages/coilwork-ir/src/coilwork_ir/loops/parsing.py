@@ -60,8 +60,7 @@ def parse_graph(text: str) -> Graph:
     """
     reader = Reader(text)
     graph = read_graph(reader, {})
-    if not reader.done:
-        raise reader.error("expected the end")
+    reader.finish()
     return graph
 
 

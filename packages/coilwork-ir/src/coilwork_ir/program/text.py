@@ -183,8 +183,7 @@ def parse_program(text: str) -> Program:
     """
     reader = Reader(text)
     program = _read_program(reader, {})
-    if not reader.done:
-        raise reader.error("expected the end")
+    reader.finish()
     return program
 
 

@@ -257,24 +257,6 @@ def _result_dtype(row: ScalarOp, operands: Sequence[Scalar], dtype: DType | None
         raise VerifyError(
             "operand-type", f"{row.name}({shown}): operands must have one type", remedy="insert casts"
         )
-    if not _accepts(row, types[0]):
+    if not row.takes(types[0]):
         raise VerifyError("operand-type", f"{row.name}({shown}): takes {row.accepts} operands")
     return DType.BOOL if row.rule in ("compare", "test") else types[0]
-
-
-def _accepts(row: ScalarOp, dtype: DType) -> bool:
-    if dtype.is_opaque:
-        return False
-    match row.accepts:
-        case "any":
-            return True
-        case "number":
-            return dtype.is_float or dtype.is_integer
-        case "float":
-            return dtype.is_float
-        case "integer":
-            return dtype.is_integer
-        case "bits":
-            return dtype.is_integer or dtype.is_bool
-        case "bool":
-            return dtype.is_bool

@@ -46,6 +46,15 @@ class Reader:
         """True at the end of the text."""
         return self.at >= len(self.text)
 
+    def finish(self) -> None:
+        """Require the end of the text.
+
+        Raises:
+            ParseError: more is left.
+        """
+        if not self.done:
+            raise self.error("expected the end")
+
     def peek(self, literal: str) -> bool:
         """True if `literal` comes next (a word only as a whole word)."""
         if not self.text.startswith(literal, self.at):
