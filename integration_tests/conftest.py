@@ -21,7 +21,7 @@ def kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def own_caches(monkeypatch: pytest.MonkeyPatch, kernel_cache: Path) -> Iterator[None]:
-    """Kernels are kept for this file alone, nothing that Dynamo knows outlives a test, and numbers at random are the same."""
+    """Kernels are kept for this file alone, nothing that Dynamo knows outlives a test, and random numbers are the same."""
     import torch
 
     monkeypatch.setenv("COILWORK_CACHE_DIR", str(kernel_cache))

@@ -1,4 +1,4 @@
-"""Checks of numbers at random, made in generated kernels: by C++ where this is imported, by Triton's interpreter where it is a process.
+"""Checks of random numbers, made in generated kernels: by C++ where this is imported, by Triton's interpreter where it is a process.
 
 `test_random_numbers.py` does both. The process prints one line of JSON: what is wrong with each check, empty if all is well.
 """

@@ -37,11 +37,11 @@ class Make:
         )
 
     def integers(self, *shape: int, below: int, dtype: torch.dtype = torch.int64) -> Tensor:
-        """Whole numbers from 0 to `below - 1`, made even without `values`: how many differ decides on bytes."""
+        """Integers from 0 to `below - 1`, made even without `values`: how many differ decides on bytes."""
         return torch.randint(below, shape, device=self.device, dtype=dtype)
 
     def bits(self, *shape: int, one_in: int) -> Tensor:
-        """Truth values, one in `one_in` true."""
+        """Booleans, one in `one_in` true."""
         if not self.values:
             return torch.empty(shape, device=self.device, dtype=torch.bool)
         return self.integers(*shape, below=one_in) == 0

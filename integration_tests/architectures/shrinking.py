@@ -1,6 +1,6 @@
 """Configurations of transformers, reduced until a model of them is made and compiled in seconds.
 
-Every whole number of a configuration whose name says what it counts is reduced to what `LIMITS` allows; dropout becomes zero, so that
+Every integer of a configuration whose name says what it counts is reduced to what `LIMITS` allows; dropout becomes zero, so that
 training is reproducible. What must fit together otherwise stands in `integration_tests.architectures.database`.
 """
 
@@ -14,7 +14,7 @@ VOCABULARY: Final = 99
 # Stages of an image model get wider by multiples of this.
 WIDTH_STEP: Final = 16
 
-# Names of whole numbers, and the largest that each may be; the first pattern that a name matches counts.
+# Names of integers, and the largest that each may be; the first pattern that a name matches counts.
 LIMITS: Final = tuple(
     (re.compile(rf"(.*_)?({names})"), limit)
     for names, limit in (

@@ -88,7 +88,7 @@ class Draw:
         return self.pick(lambda v: v.is_floating_point() and v.dim() >= rank, exact=exact)
 
     def integers(self, *, rank: int = 0) -> str:
-        """An integer, no truth value, of at least `rank` dimensions."""
+        """An integer, no boolean, of at least `rank` dimensions."""
         return self.pick(
             lambda v: not v.is_floating_point() and v.dtype is not torch.bool and v.dim() >= rank
         )

@@ -1,4 +1,4 @@
-"""Is a value of a compiled program right: integers and truth values exactly, floats beside a run in float64.
+"""Is a value of a compiled program right: integers and booleans exactly, floats beside a run in float64.
 
 Eager's own distance from float64 is the measure. One run of eager is one draw, and it may be exact by luck; where a
 value seems wrong, eager runs again several times with every rounding made up to an ulp worse, and the largest distance

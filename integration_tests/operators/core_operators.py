@@ -37,7 +37,7 @@ REASONS: Final = {
     "results that are numbers or whose size depends on data": (
         "aten._local_scalar_dense aten.nonzero prims.item prims.maximum_value prims.minimum_value"
     ),
-    "numbers at random, whose generator is eager's": "aten.randperm prims.normal prims.uniform",
+    "random numbers, whose generator is eager's": "aten.randperm prims.normal prims.uniform",
     "tokens, writes to operands and results in given memory, which tracing takes apart": (
         "prims._make_token prims._sink_tokens prims.copy_to prims.resize aten.resize_ aten.atan2.out"
     ),

@@ -47,7 +47,7 @@ The last column names the operators that are called. [Core ATen and prims](#core
 Of operators on elements, rows, windows and positions, these are calls on purpose:
 
 - sorts and what is made of them (`sort`, `topk`, `kthvalue`, `median`, `mode`, `quantile`) on a CPU; on accelerators rows that fit on chip are generated;
-- numbers at random where they are to be eager's, as in this table; by default they are generated on accelerators;
+- random numbers where they are to be eager's, as in this table; by default they are generated on accelerators;
 - Bessel functions of the first and second kind in `float64`, in which eager's are too coarse to be equal to;
 - results whose size depends on data (`nonzero`, `masked_select`, `unique`, `bincount`);
 - windows of different sizes on a CPU backwards (`adaptive_avg_pool2d`), and Euclidean distances of many rows, which are a matrix product;

@@ -180,7 +180,8 @@ def test_proofs() -> None:
     assert provably_lt(x // 8, s0) and x // 8 // s0 is const(0)
     assert provably_nonneg(s0 * s1 - s0) and not provably_nonneg(s0 - s1)
     assert provably_nonneg(i0 - i0 // 2)
-    assert provably_le(minimum(s0, s1), s0) or bounds(s0).lo == 1
+    assert provably_le(minimum(s0, 8), 8) and not provably_lt(minimum(s0, 8), 8)
+    assert minimum(minimum(s0, s1), s0) is minimum(s0, s1)
     assert provably_eq(i - 8 * (i // 8), i % 8)
     assert provably_divisible(8 * i + 16, 8) and not provably_divisible(8 * i + 4, 8)
     assert provably_divisible(s0 * i, s0)

@@ -1,4 +1,4 @@
-"""Numbers at random have the distribution that they should, and are left to eager where it has a say."""
+"""Random numbers have the distribution that they should, and are left to eager where it has a say."""
 
 from __future__ import annotations
 

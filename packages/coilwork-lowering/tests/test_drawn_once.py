@@ -1,4 +1,4 @@
-"""Numbers at random under a checkpoint: drawn once, by a graph without operators that set the generator."""
+"""Random numbers under a checkpoint: drawn once, by a graph without operators that set the generator."""
 
 from __future__ import annotations
 

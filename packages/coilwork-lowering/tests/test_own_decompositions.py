@@ -72,7 +72,7 @@ CASES: dict[str, Callable[[], Any]] = {
         torch.div(5.5, torch.tensor([2.0, -3.0]), rounding_mode="trunc"),
         torch.floor_divide(5.5, torch.tensor([2.0, -3.0])),
     ),
-    "powers of truth values": lambda: (
+    "powers of booleans": lambda: (
         aten.pow.Tensor_Scalar(torch.tensor([True, False]), True),
         aten.pow.Tensor_Scalar(torch.tensor([True, False]), False),
         aten.pow.Tensor_Scalar(torch.tensor([True, False]), 2),

@@ -187,7 +187,7 @@ def test_the_derivative_of_hardsigmoid_in_double_precision() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_derivative_of_hardswish_where_it_jumps(dtype: torch.dtype) -> None:
-    """In 16 bits, numbers at random are at times just there."""
+    """In 16 bits, random numbers are at times just there."""
     x = torch.tensor([-3.0, 3.0, -2.5, 2.5, -3.5, 3.5, 0.0, -math.inf, math.inf], dtype=dtype)
     assert_as_eager(aten.hardswish_backward, torch.linspace(1, 2, 9).to(dtype), x)
 

@@ -1,4 +1,4 @@
-"""Numbers at random: the published function, its distribution, and what repeats."""
+"""Random numbers: the published function, its distribution, and what repeats."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ MOVED: dict[str, Function] = {
     "rounded otherwise": lambda x, s: x * (torch.full((), 2.0) / torch.full((), 3.0)),
     "written into": lambda x, s: x + torch.zeros(4).add_(s).to(GPU),
     "written over": lambda x, s: x + torch.zeros(4).fill_(2.0).to(GPU),
-    "numbers at random": lambda x, s: x + torch.rand(4).to(GPU),
+    "random numbers": lambda x, s: x + torch.rand(4).to(GPU),
 }
 
 

@@ -76,7 +76,7 @@ STAYS: dict[str, tuple[Callable[[Tensor], Any], Tensor]] = {
     "a sum with 0.0 makes -0.0 positive": (lambda x: torch.copysign(torch.ones_like(x), x + 0), SPECIAL),
     "a difference with -0.0 as well": (lambda x: torch.copysign(torch.ones_like(x), x - -0.0), SPECIAL),
     "a factor that is not 1": (lambda x: read(x * 2), SPECIAL),
-    "a truth value is no number": (lambda x: read(aten.mul.Tensor(x, 2.0)), SPECIAL),
+    "a boolean is no number": (lambda x: read(aten.mul.Tensor(x, 2.0)), SPECIAL),
     "the type changes": (lambda x: x * 1.0, torch.arange(4)),
     "a quotient of integers": (lambda x: x / 1, torch.arange(4)),
     "a narrower type loses bits": (

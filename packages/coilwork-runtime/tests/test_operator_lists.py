@@ -1,4 +1,4 @@
-"""Operators whose C functions take lists of truth values, and lists that may be missing."""
+"""Operators whose C functions take lists of booleans, and lists that may be missing."""
 
 from __future__ import annotations
 

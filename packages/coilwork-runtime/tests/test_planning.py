@@ -56,7 +56,7 @@ def test_types_and_schemas() -> None:
         ("aten.full.default", "cpu", "aoti_torch_aten_full"),
         ("aten.sort.stable", "cpu", "aoti_torch_cpu_sort_stable"),
         ("aten.exp.default", "cpu", None),
-        # a list of truth values, and one that may be missing
+        # a list of booleans, and one that may be missing
         ("aten.convolution_backward.default", "cpu", "aoti_torch_cpu_convolution_backward"),
         (
             "aten._scaled_dot_product_efficient_attention_backward.default",

@@ -121,7 +121,7 @@ def test_machine_code_of_arithmetic_rounds_and_keeps_subnormals(
 
 @pytest.mark.slow
 def test_strict_machine_code_has_no_approximate_instruction(compiler: TritonProcess) -> None:
-    # not erf: NVIDIA's of f64 makes powers of two by ex2.approx, which is exact on whole numbers
+    # not erf: NVIDIA's of f64 makes powers of two by ex2.approx, which is exact on integers
     values = [EVERY["exp"], EVERY["tanh"], EVERY["log"], op("div", A, B), op("sqrt", A)]
     text = compile_source(compiler, source_of(values, "strict"), "sm_90")
     assert ".f32" in text and not re.search(

@@ -43,7 +43,7 @@ RUN = (
     "rows-and-columns",
     "store-box",
 )
-# Plain sums. Of whole numbers, and below 2^24, no addition is rounded: however a configuration groups them, they are the same to the bit.
+# Plain sums. Of integers, and below 2^24, no addition is rounded: however a configuration groups them, they are the same to the bit.
 SUMS = ("row-sum", "scan")
 
 

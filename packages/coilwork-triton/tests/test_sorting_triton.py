@@ -30,7 +30,7 @@ def drawn(count: int, dtype: DType) -> torch.Tensor:
 
 
 def agrees(engine: TritonProcess, kernel: Kernel, operand: torch.Tensor | None = None) -> None:
-    """Every candidate gives what the interpreter of the IR gives, for `operand` or else for numbers at random."""
+    """Every candidate gives what the interpreter of the IR gives, for `operand` or else for random numbers."""
     source = TritonCodegen().emit(kernel, target("sm_90"), {})
     tensors = {
         a.name: (drawn(int(repr(a.span)), a.dtype) if operand is None else operand.flatten())

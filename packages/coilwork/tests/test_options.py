@@ -86,7 +86,7 @@ def test_environment_variables_of_each_type() -> None:
 @pytest.mark.parametrize(
     ("variable", "text", "said"),
     [
-        ("COILWORK_STRICT", "maybe", "not a truth value"),
+        ("COILWORK_STRICT", "maybe", "not a boolean"),
         ("COILWORK_WORKERS", "many", "not a number"),
         ("COILWORK_WRAPPER", "pyton", "did you mean 'python'"),
         ("COILWORK_TRACEE", "x", "did you mean 'trace'"),

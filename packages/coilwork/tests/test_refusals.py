@@ -31,7 +31,7 @@ POSITIONS: Final[Mapping[str, Program]] = MappingProxyType(
         "index_add": lambda a, k: a.index_add(0, k, a[:2]),
         "index_add of a row": lambda a, k: a[:, 0].index_add(0, k, a[:2, 0]),
         "index_add in 16 bits": lambda a, k: a.half().index_add(0, k, a[:2].half()),
-        "index_add of truth values": lambda a, k: (a > 0).index_add(0, k, a[:2] > 0),
+        "index_add of booleans": lambda a, k: (a > 0).index_add(0, k, a[:2] > 0),
         "index_copy": lambda a, k: a.index_copy(0, k, a[:2]),
         "index_copy of complex numbers": lambda a, k: (a * 1j).index_copy(0, k, a[:2] * 1j),
         "index_reduce": lambda a, k: a.index_reduce(0, k, a[:2], "prod"),

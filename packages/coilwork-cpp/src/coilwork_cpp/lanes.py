@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from coilwork_cpp.ahead import Ahead, ask
 from coilwork_cpp.elements import convert
 from coilwork_cpp.nest import Span, bind
 from coilwork_cpp.passes import Pass
@@ -85,6 +86,7 @@ def known_point(point: Block, region: Region, step: Pass, kept: dict[Scalar, Nam
 
 
 def finish_point(point: Block, step: Pass, kept: dict[Scalar, Name], position: Code) -> None:
+    """What `step` does at one point besides combining: what later passes read goes to `position` of `kept`, then all stores."""
     for value in step.keeps:
         code = point.named(value)
         point.add(
@@ -109,6 +111,7 @@ def _element(point: Block, reduce: Reduce) -> Code:
 
 
 def combine_point(point: Block, reduce: Reduce, state: tuple[Code, ...], position: Code) -> None:
+    """One more element into the `state` of `reduce`; `position` is where it lies, for those that tell."""
     element = _element(point, reduce)
     if len(reduce.operands) > 1 and is_positional(reduce):
         mask = point.named(reduce.operands[1])
@@ -123,6 +126,7 @@ def is_independent(step: Pass) -> bool:
 
 
 def less(end: Code, left: int) -> Code:
+    """`end` without the last `left` points."""
     return Binary("-", end, Literal(str(left)))
 
 
@@ -171,8 +175,12 @@ def lane_loops(
     arrays: dict[Reduce, tuple[Name, ...]],
     span: Span,
     lanes: int,
+    ahead: tuple[Ahead, ...] = (),
 ) -> None:
-    """Full groups of lanes, whose constant count keeps the lanes in registers, then the rest."""
+    """Full groups of lanes, whose constant count keeps the lanes in registers, then the rest.
+
+    Each group asks for its lines of `ahead`.
+    """
     lane = Name("l")
 
     def body(first: Name) -> Block:
@@ -190,9 +198,10 @@ def lane_loops(
     cut_short = span.begin == ZERO and span.end != block.index(extent_of(span.symbol))
     exact = cut_short or (known is not None and known % lanes == 0)
     simd = is_independent(step)
-    full = For("l", ZERO, Literal(str(lanes)), body(first).body(), simd=simd)
+    asked = ask(block, ahead, span.symbol, first, lanes)
+    full = (*asked, For("l", ZERO, Literal(str(lanes)), body(first).body(), simd=simd))
     if exact:
-        block.add(For(first.text, span.begin, span.end, (full,), step=lanes))
+        block.add(For(first.text, span.begin, span.end, full, step=lanes))
         return
     rest = Name(f"{span.variable}_rest")
     length = Binary("-", span.end, span.begin)
@@ -202,7 +211,7 @@ def lane_loops(
         Scope(
             (
                 Declare("const i64", rest.text, beginning),
-                For(first.text, span.begin, rest, (full,), step=lanes),
+                For(first.text, span.begin, rest, full, step=lanes),
                 For("l", ZERO, Binary("-", span.end, rest), body(rest).body(), simd=simd),
             )
         )

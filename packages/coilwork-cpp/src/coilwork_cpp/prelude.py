@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from coilwork_cpp.arithmetic import ARITHMETIC
+from coilwork_cpp.folds import FOLDS
 from coilwork_cpp.iterated import ITERATED
 from coilwork_cpp.transposition import TRANSPOSITION
 
@@ -20,55 +21,6 @@ using u16 = unsigned short;
 using u32 = unsigned int;
 using u64 = unsigned long long;
 """
-
-# One of them per reduction: `low` becomes the combination of `low` and `high`, numbers or vectors. Vectors that are
-# wider than a register, or narrower than 16 bytes, gcc would take to pieces, the latter by way of memory.
-_FOLD: Final = """
-template <i64 N, class T>
-static inline T fold_{kind}(const T* lanes) {{
-#ifdef __AVX512F__
-  constexpr i64 widest = 64;
-#elif defined(__AVX__)
-  constexpr i64 widest = 32;
-#else
-  constexpr i64 widest = 16;
-#endif
-  if constexpr (N == 1) {{
-    return lanes[0];
-  }} else {{
-    T half[N / 2];
-    constexpr i64 bytes = N / 2 * i64(sizeof(T));
-    if constexpr (bytes > widest || bytes < 16) {{
-      for (i64 l = 0; l < N / 2; ++l) {{
-        T low = lanes[l], high = lanes[l + N / 2];
-        {combine}
-        half[l] = low;
-      }}
-    }} else {{
-      typedef T Half __attribute__((vector_size(N / 2 * sizeof(T))));
-      Half low, high;
-      __builtin_memcpy(&low, lanes, sizeof(Half));
-      __builtin_memcpy(&high, lanes + N / 2, sizeof(Half));
-      {combine}
-      __builtin_memcpy(half, &low, sizeof(Half));
-    }}
-    return fold_{kind}<N / 2>(half);
-  }}
-}}
-"""
-# Lanes are folded pairwise, in registers.
-_FOLDS: Final[Mapping[str, str]] = {
-    f"fold_{kind}": _FOLD.format(kind=kind, combine=combine)
-    for kind, combine in {
-        "sum": "low += high;",
-        "prod": "low *= high;",
-        "max": "const auto best = low > high ? low : high; low = low != low ? low : best;",
-        "min": "const auto best = low < high ? low : high; low = low != low ? low : best;",
-        "any": "low |= high;",
-        "all": "low &= high;",
-        "xor_sum": "low ^= high;",
-    }.items()
-}
 
 # Written as straight-line code so that the loops which use them vectorise.
 FUNCTIONS: Final[Mapping[str, str]] = {
@@ -243,7 +195,7 @@ static inline bool precedes_min(T v, i64 p, T best, i64 at) {
   return (v < best) | ((v != v) & (best == best)) | (((v == best) | ((v != v) & (best != best))) & (p < at));
 }
 """,
-    **_FOLDS,
+    **FOLDS,
     **ITERATED,
     **ARITHMETIC,
     **TRANSPOSITION,

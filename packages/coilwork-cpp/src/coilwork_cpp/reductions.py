@@ -40,7 +40,7 @@ _SIMPLE: Final[Mapping[str, str]] = {
     "xor_sum": "bitwise_xor",
 }
 SUPPORTED: Final = frozenset({*_SIMPLE, "argmin", "argmax"})
-# What makes the minimum of truth values.
+# What makes the minimum of booleans.
 _CONJUNCTIONS: Final = ("all", "min", "prod")
 _NO_POSITION: Final = Literal("9223372036854775807ll")
 
@@ -137,9 +137,9 @@ def update(reduce: Reduce, state: tuple[Code, ...], element: Code, position: Cod
 
 
 def merge(
-    reduce: Reduce, total: tuple[Name, ...], lanes: tuple[Name, ...], count: int
+    reduce: Reduce, total: tuple[Name, ...], lanes: tuple[Name, ...], count: int, *, alone: bool = False
 ) -> tuple[Statement, ...]:
-    """Fold `count` lanes (arrays) into `total`."""
+    """Fold `count` lanes (arrays) into `total`; `alone`: nothing else is combined with that."""
     dtype = reduce.operands[0].dtype.compute
     if is_rounded(reduce):
         return (Assign(total[0], Call(f"fold_{reduce.kind}<{count}>", (lanes[0],)), _operator(reduce)),)
@@ -153,7 +153,7 @@ def merge(
         )
         return (For("l", Literal("0"), Literal(str(count)), body),)
     folded = Call(f"fold_{_fold(reduce, dtype)}<{count}>", (lanes[0],))
-    return (Assign(total[0], _combined(reduce, dtype, total[0], folded)),)
+    return (Assign(total[0], folded if alone else _combined(reduce, dtype, total[0], folded)),)
 
 
 def fold_pair(reduce: Reduce, low: Code, high: Code) -> tuple[Statement, ...]:
@@ -161,9 +161,7 @@ def fold_pair(reduce: Reduce, low: Code, high: Code) -> tuple[Statement, ...]:
     dtype = reduce.operands[0].dtype.compute
     if reduce.kind not in ("min", "max") or not dtype.is_float:
         return (Assign(low, _combined(reduce, dtype, low, high)),)
-    order = Binary(">" if reduce.kind == "max" else "<", low, high)
-    best = Select(order, low, high)
-    return (Assign(low, Select(Binary("!=", low, low), low, best)),)
+    return (Assign(low, Call(f"ordered_{reduce.kind}", (low, high))),)
 
 
 def fold_total(reduce: Reduce, total: Code, folded: Code) -> Statement:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from coilwork_cpp.ahead import Ahead, ahead_of
 from coilwork_cpp.blocking import Cut, cut, fixed_cut
 from coilwork_cpp.crossing import crossing_pass, crossing_range
 from coilwork_cpp.elements import value_type
@@ -74,8 +75,9 @@ def row_body(unit: Block, region: Region, plan: Plan, kernel: Kernel, *, fixed: 
     serial = [whole(unit, r) for r in plan.serial]
     block, chain = nested(unit, serial)
     before, kept = _keep_memory(block, passes, points)
-    for step in passes:
-        _pass(block, region, step, kept, fixed=fixed)
+    for number, step in enumerate(passes):
+        ahead = ahead_of(region, plan, passes, number)
+        _pass(block, region, step, kept, ahead, fixed=fixed)
     for root in (r for s in outer_stores for r in store_roots(s)):
         block.value(root)
     for store in outer_stores:
@@ -104,7 +106,15 @@ def _keep_memory(
     return tuple(before), kept
 
 
-def _pass(block: Block, region: Region, step: Pass, kept: dict[Scalar, Name], *, fixed: bool) -> None:
+def _pass(
+    block: Block,
+    region: Region,
+    step: Pass,
+    kept: dict[Scalar, Name],
+    ahead: tuple[Ahead, ...],
+    *,
+    fixed: bool,
+) -> None:
     inner = frozenset(region.reduction)
     block.hoist(step.roots, inner)
     rounded = any(is_rounded(reduce) for reduce in step.reduces)
@@ -128,7 +138,7 @@ def _pass(block: Block, region: Region, step: Pass, kept: dict[Scalar, Name], *,
     elif lanes == 1:
         _plain_pass(block, region, step, kept, totals)
     else:
-        _laned_pass(block, region, step, kept, totals, shape, lanes, fixed=fixed)
+        _laned_pass(block, region, step, kept, totals, shape, lanes, ahead, fixed=fixed)
     for reduce in step.reduces:
         result = finish(reduce, totals[reduce])
         block.known[reduce] = (
@@ -179,6 +189,7 @@ def _laned_pass(
     totals: dict[Reduce, tuple[Name, ...]],
     shape: Cut,
     lanes: int,
+    ahead: tuple[Ahead, ...],
     *,
     fixed: bool,
 ) -> None:
@@ -205,17 +216,20 @@ def _laned_pass(
     inner, chain = nested(holder, spans[:-1])
     inner.hoist(step.roots, frozenset((region.reduction[-1],)))
     left = (as_int(extent_of(spans[-1].symbol)) or 0) % lanes
-    apart = left and left <= MOST_LEFT and spans[-1].begin == ZERO and not fixed
-    if apart and not any(map(is_positional, totals)):
+    apart = 0 < left <= MOST_LEFT and spans[-1].begin == ZERO and not fixed
+    apart = apart and not any(map(is_positional, totals))
+    if apart:
         lane_loops(
-            inner, region, step, kept, arrays, replace(spans[-1], end=less(spans[-1].end, left)), lanes
+            inner, region, step, kept, arrays, replace(spans[-1], end=less(spans[-1].end, left)), lanes, ahead
         )
         left_over(inner, region, step, kept, totals, spans[-1], left)
     else:
-        lane_loops(inner, region, step, kept, arrays, spans[-1], lanes)
+        lane_loops(inner, region, step, kept, arrays, spans[-1], lanes, ahead)
     close(chain, spans[:-1])
     for reduce, names in arrays.items():
-        holder.add(*merge(reduce, totals[reduce], names, lanes))
+        # with `fixed`, NaN has the bits that columns give it
+        alone = shape.is_whole and not apart and not fixed
+        holder.add(*merge(reduce, totals[reduce], names, lanes, alone=alone))
     if shape.middle is not None:
         limit = outer.index(extent_of(shape.middle))
         outer.add(For(f"{shape.middle.name}_begin", ZERO, limit, holder.body(), step=shape.size))

@@ -41,6 +41,53 @@ static inline float exp_f32(float x) {
   return x != x ? x : result;
 }
 
+// The numbers of `a` and `b`, taken for one vector, at the places `at`.
+template <class Row, class Places>
+static inline Row shuffled(Row a, Row b, Places at) {
+#ifdef __clang__
+  constexpr i64 count = sizeof(a) / sizeof(a[0]);
+  Row found = a;
+  for (i64 l = 0; l < count; ++l) found[l] = at[l] < count ? a[at[l]] : b[at[l] - count];
+  return found;
+#else
+  return __builtin_shuffle(a, b, at);
+#endif
+}
+
+// The numbers of `row`, each at the place that is `apart` from its own.
+template <i64 apart, class Row>
+static inline Row exchanged(Row row) {
+  constexpr i64 count = sizeof(row) / sizeof(row[0]);
+  decltype(row == row) at;
+  for (i64 l = 0; l < count; ++l) at[l] = l ^ apart;
+  return shuffled(row, row, at);
+}
+
+static inline float from_order(i32 order) { return __builtin_bit_cast(float, order ^ ((order >> 31) & 0x7fffffff)); }
+static inline double from_order(i64 order) {
+  return __builtin_bit_cast(double, order ^ ((order >> 63) & 0x7fffffffffffffff));
+}
+
+// Integers in the order of floats, -0 before 0; NaN, of either sign, comes after all numbers, or before them.
+static inline i32 to_order(float x, bool nan_last) {
+  const i32 bits = __builtin_bit_cast(i32, x), last = 0x7fffffff;
+  return x != x ? (nan_last ? last : -last - 1) : bits ^ ((bits >> 31) & last);
+}
+static inline i64 to_order(double x, bool nan_last) {
+  const i64 bits = __builtin_bit_cast(i64, x), last = 0x7fffffffffffffff;
+  return x != x ? (nan_last ? last : -last - 1) : bits ^ ((bits >> 63) & last);
+}
+
+template <i64 apart, class Row>
+static inline auto fold_row_max(Row low) {
+  if constexpr (apart == 0) {
+    return low[0];
+  } else {
+    Row high = exchanged<apart>(low);
+    low = low > high ? low : high;
+    return fold_row_max<apart / 2>(low);
+  }
+}
 template <i64 N, class T>
 static inline T fold_max(const T* lanes) {
 #ifdef __AVX512F__
@@ -50,29 +97,50 @@ static inline T fold_max(const T* lanes) {
 #else
   constexpr i64 widest = 16;
 #endif
+  constexpr i64 bytes = N * i64(sizeof(T));
   if constexpr (N == 1) {
     return lanes[0];
-  } else {
+  } else if constexpr (bytes > widest || bytes < 16) {
     T half[N / 2];
-    constexpr i64 bytes = N / 2 * i64(sizeof(T));
-    if constexpr (bytes > widest || bytes < 16) {
-      for (i64 l = 0; l < N / 2; ++l) {
-        T low = lanes[l], high = lanes[l + N / 2];
-        const auto best = low > high ? low : high; low = low != low ? low : best;
-        half[l] = low;
-      }
-    } else {
-      typedef T Half __attribute__((vector_size(N / 2 * sizeof(T))));
-      Half low, high;
-      __builtin_memcpy(&low, lanes, sizeof(Half));
-      __builtin_memcpy(&high, lanes + N / 2, sizeof(Half));
-      const auto best = low > high ? low : high; low = low != low ? low : best;
-      __builtin_memcpy(half, &low, sizeof(Half));
+    for (i64 l = 0; l < N / 2; ++l) {
+      T low = lanes[l], high = lanes[l + N / 2];
+      low = low > high ? low : high;
+      half[l] = low;
     }
     return fold_max<N / 2>(half);
+  } else {
+    typedef T Row __attribute__((vector_size(bytes)));
+    Row row;
+    __builtin_memcpy(&row, lanes, bytes);
+    return fold_row_max<N / 2>(row);
   }
 }
 
+template <i64 N>
+static inline float fold_max(const float* lanes) {
+  alignas(64) i32 orders[N];
+  #pragma omp simd
+  for (i64 l = 0; l < N; ++l) orders[l] = to_order(lanes[l], true);
+  return from_order(fold_max<N>(orders));
+}
+template <i64 N>
+static inline double fold_max(const double* lanes) {
+  alignas(64) i64 orders[N];
+  #pragma omp simd
+  for (i64 l = 0; l < N; ++l) orders[l] = to_order(lanes[l], true);
+  return from_order(fold_max<N>(orders));
+}
+
+template <i64 apart, class Row>
+static inline auto fold_row_sum(Row low) {
+  if constexpr (apart == 0) {
+    return low[0];
+  } else {
+    Row high = exchanged<apart>(low);
+    low += high;
+    return fold_row_sum<apart / 2>(low);
+  }
+}
 template <i64 N, class T>
 static inline T fold_sum(const T* lanes) {
 #ifdef __AVX512F__
@@ -82,26 +150,22 @@ static inline T fold_sum(const T* lanes) {
 #else
   constexpr i64 widest = 16;
 #endif
+  constexpr i64 bytes = N * i64(sizeof(T));
   if constexpr (N == 1) {
     return lanes[0];
-  } else {
+  } else if constexpr (bytes > widest || bytes < 16) {
     T half[N / 2];
-    constexpr i64 bytes = N / 2 * i64(sizeof(T));
-    if constexpr (bytes > widest || bytes < 16) {
-      for (i64 l = 0; l < N / 2; ++l) {
-        T low = lanes[l], high = lanes[l + N / 2];
-        low += high;
-        half[l] = low;
-      }
-    } else {
-      typedef T Half __attribute__((vector_size(N / 2 * sizeof(T))));
-      Half low, high;
-      __builtin_memcpy(&low, lanes, sizeof(Half));
-      __builtin_memcpy(&high, lanes + N / 2, sizeof(Half));
+    for (i64 l = 0; l < N / 2; ++l) {
+      T low = lanes[l], high = lanes[l + N / 2];
       low += high;
-      __builtin_memcpy(half, &low, sizeof(Half));
+      half[l] = low;
     }
     return fold_sum<N / 2>(half);
+  } else {
+    typedef T Row __attribute__((vector_size(bytes)));
+    Row row;
+    __builtin_memcpy(&row, lanes, bytes);
+    return fold_row_sum<N / 2>(row);
   }
 }
 

@@ -149,7 +149,7 @@ _ROWS: Final[tuple[ScalarOp, ...]] = (
     _op("le", 2, "compare", "any", "torch.le"),
     _op("gt", 2, "compare", "any", "torch.gt"),
     _op("ge", 2, "compare", "any", "torch.ge"),
-    # bits and truth values
+    # bits and booleans
     _op("bitwise_and", 2, "same", "bits", "torch.bitwise_and; logical on bool"),
     _op("bitwise_or", 2, "same", "bits", "torch.bitwise_or; logical on bool"),
     _op("bitwise_xor", 2, "same", "bits", "torch.bitwise_xor; logical on bool"),

@@ -1,4 +1,4 @@
-"""Guards that compiling itself adds: places where a size that torch keeps open is turned into a number or a truth value.
+"""Guards that compiling itself adds: places where a size that torch keeps open is turned into a number or a boolean.
 
 Lowering asks nothing of sizes that would add one, so there should be none. Where there is, a compiled graph serves fewer sizes than
 its capture promised, silently; so each is found by comparing torch's list of guards before and after, and said.

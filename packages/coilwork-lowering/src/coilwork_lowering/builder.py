@@ -87,7 +87,7 @@ class Builder:
         self._filled: dict[str, Const] = {}
         # declared, but made by no node so far
         self._unfilled: set[str] = set()
-        # what numbers at random are made from, per device, and how many operators have made some
+        # what random numbers are made from, per device, and how many operators have made some
         self.seeds: dict[str, TensorValue] = {}
         self.streams = 0
         # sizes that the program computes, what they are, and from which node on

@@ -1,4 +1,4 @@
-"""Numbers at random that a checkpoint would draw again are drawn once, and kept for the backward.
+"""Random numbers that a checkpoint would draw again are drawn once, and kept for the backward.
 
 A checkpoint asks that its operators be computed again. For those that draw numbers the partitioner then keeps the state of
 the generator in the forward and sets it in the backward, by operators that run on the host between two kernels, and that

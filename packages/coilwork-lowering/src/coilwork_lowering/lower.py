@@ -80,7 +80,7 @@ def lower(
 ) -> Lowered:
     """The loop IR of an ATen graph as AOTAutograd hands it to a compiler.
 
-    Of Python's numbers, results can only be integers: a truth value becomes 0 or 1, another number that the run tells
+    Of Python's numbers, results can only be integers: a boolean becomes 0 or 1, another number that the run tells
     a tensor of no dimensions, and a constant that is no integer nothing. `coilwork` gives them back their types.
 
     Inputs are described by the placeholders' `meta["val"]`; `example_strides`, one entry per placeholder (None: keep),
@@ -348,7 +348,7 @@ class _Lowering:
         raise LoweringError("argument", f"an argument of class {type(given).__name__}: {given!r}")
 
     def output(self, item: Any, position: int) -> GraphOutput:
-        """A result of the graph. Truth values are 0 or 1; numbers that only the run tells are tensors of no dimensions."""
+        """A result of the graph. Booleans are 0 or 1; numbers that only the run tells are tensors of no dimensions."""
         value = self.value(item)
         match value:
             case NumberValue(scalar):

@@ -127,7 +127,7 @@ def compute(target: Any, operands: tuple[Value, ...]) -> Value:
         chosen, other = (_integer(v) for v in operands[1:])
         return other + truth(operands[0]) * (chosen - other)
     if target is torch.sym_ite and isinstance(operands[0], NumberValue):
-        # a truth value out of a tensor as 1 or 0
+        # a boolean out of a tensor as 1 or 0
         return NumberValue(where(condition_value(operands[0]), _float(operands[1]), _float(operands[2])))
     if target in (operator.not_, torch.sym_not) and isinstance(operands[0], Relation):
         return _negated(operands[0])
@@ -189,7 +189,7 @@ def _float(value: Value) -> Scalar:
 
 
 def condition_value(value: Value) -> Scalar:
-    """A truth value about sizes as a scalar.
+    """A boolean about sizes as a scalar.
 
     Raises:
         NotLowered: it is something else.

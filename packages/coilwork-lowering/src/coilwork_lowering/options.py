@@ -34,7 +34,7 @@ class LoweringOptions:
             `sorted` sorts the positions and sums what belongs together in one order: equal inputs give equal bits.
             `atomic` adds into memory in any order, without a sort. `auto` is `sorted` on accelerators, while on a CPU
             one thread adds in order, much faster than it would sort. Default: `auto`.
-        random: how dropout and other numbers at random are drawn. `generated` makes them in the kernels that use them, other
+        random: how dropout and other random numbers are drawn. `generated` makes them in the kernels that use them, other
             numbers than eager's from one seed per call; `eager` calls ATen. `auto` generates on accelerators. Default: `auto`.
         sorting: `kernels` sorts rows of known length that fit on chip in kernels, with what makes them and what follows, where
             the target can; `calls` leaves all sorts to ATen. `auto` is `kernels` on accelerators, but for long rows that lie

@@ -194,7 +194,7 @@ def _angle(value: torch.Tensor) -> Any:
 
 
 def _pow(value: torch.Tensor, exponent: Any) -> Any:
-    """Of truth values by one: a truth value, where torch's meta function says an integer."""
+    """Of booleans by one: a boolean, where torch's meta function says an integer."""
     if value.dtype is not torch.bool or not isinstance(exponent, bool):
         return NotImplemented
     return value.clone() if exponent else torch.ones_like(value)

@@ -44,7 +44,7 @@ def _by_elements(padded: Callable[..., Any], theirs: Callable[..., Any], dims: i
         """Lowered as it is where eager's result is contiguous, which is all that meta functions of torch 2.11 know; and where it is
         not, as a copy of such a one.
 
-        Truth values, too: eager refuses them, in words of its own.
+        Booleans, too: eager refuses them, in words of its own.
         """
         if value.dtype == torch.bool or (_is_surely_contiguous(value) and not value.is_complex()):
             return NotImplemented

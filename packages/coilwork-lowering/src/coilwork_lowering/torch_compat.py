@@ -306,7 +306,7 @@ def expression_bounds(env: ShapeEnv, expression: sympy.Basic) -> tuple[int | Non
 
 
 def require(condition: Any, message: Callable[[], str]) -> None:
-    """Raise `message()` at run time where `condition`, a truth value or a symbolic one, does not hold, while a graph is traced."""
+    """Raise `message()` at run time where `condition`, a boolean or a symbolic one, does not hold, while a graph is traced."""
     torch._check(condition, message)
 
 

@@ -58,7 +58,7 @@ class TensorValue:
 
 @dataclass(frozen=True, slots=True)
 class NumberValue:
-    """A Python float, or an integer or truth value that no index expression can say, known at run time only."""
+    """A Python float, or an integer or boolean that no index expression can say, known at run time only."""
 
     scalar: Scalar
 

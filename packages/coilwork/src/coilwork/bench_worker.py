@@ -188,7 +188,7 @@ def judge(
         return "results have other types or shapes than eager's", None, None
     for one, other in zip(results, expected, strict=True):
         if not one.is_floating_point() and not torch.equal(one, other):
-            return "whole numbers or truth values differ from eager's", None, None
+            return "integers or booleans differ from eager's", None, None
     wide = build(script, name, backward=backward).in_float64()
     try:
         exact = wide.call(wide.function)

@@ -120,6 +120,7 @@ def compile_function(function: Callable[..., Any], backend: str) -> Callable[...
 
 
 def synchronize(device: str) -> None:
+    """Wait for what a GPU has been given."""
     if device == "cuda":
         torch.cuda.synchronize()
 

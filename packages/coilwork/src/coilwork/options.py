@@ -129,7 +129,7 @@ class CompileOptions:
     random: Random = field(
         default="auto",
         metadata=_about(
-            "dropout and other numbers at random: generated in the kernels that use them, or drawn by ATen as in eager; "
+            "dropout and other random numbers: generated in the kernels that use them, or drawn by ATen as in eager; "
             "auto generates on GPUs",
             key=True,
         ),
@@ -451,7 +451,7 @@ def _parse(variable: str, text: str, expected: object) -> object:
         if lowered in ("0", "false", "off", "no", ""):
             return False
         raise OptionError(
-            "bad-option", f"environment variable {variable}={text!r} is not a truth value", remedy="0 or 1"
+            "bad-option", f"environment variable {variable}={text!r} is not a boolean", remedy="0 or 1"
         )
     if expected is int:
         try:

@@ -51,7 +51,7 @@ def edge_values(edge: Edge, dtype: DType, count: int) -> Tensor:
 
     `dividend` by `divisor` stays where the op table defines a quotient and a remainder: no integer is divided by zero, nor the
     least one by -1, and float quotients are below 2**24. `count` is what a shift or an integer power takes, `degree` that of a polynomial, `signed-byte` and
-    `byte` whole numbers that these types hold.
+    `byte` integers that these types hold.
     """
     lefts = _floats(dtype) if dtype.is_float else _integers(dtype)
     place = torch.arange(count)

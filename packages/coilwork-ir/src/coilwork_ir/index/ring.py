@@ -177,6 +177,7 @@ def product(xs: Iterable[Expr | int]) -> Expr:
 
 
 def has_mod_factor(mono: Expr) -> bool:
+    """Whether a remainder is among the factors of a monomial."""
     return any(a._tag == MOD for a in atoms_of(mono))
 
 

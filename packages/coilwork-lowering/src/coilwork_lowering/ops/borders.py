@@ -20,7 +20,7 @@ def _bordered(position: Callable[[Expr, Expr], Expr]) -> Lower:
         value = call.tensor("self")
         pads = [as_size(amount) for amount in call["padding"]]
         if call.dtype.is_bool:
-            raise NotLowered("eager refuses truth values")
+            raise NotLowered("eager refuses booleans")
 
         def body(point: tuple[Expr, ...]) -> Scalar:
             at = list(point)

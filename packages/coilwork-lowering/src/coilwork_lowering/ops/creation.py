@@ -59,7 +59,7 @@ def _arange(builder: Builder, call: Call) -> Value:
         first = scalar_operand(builder, start, (), body_type)
         stride = scalar_operand(builder, step, (), body_type)
     else:
-        raise NotLowered("arange of truth values")
+        raise NotLowered("arange of booleans")
 
     def body(point: tuple[Expr, ...]) -> Scalar:
         return to_dtype(add(first, mul(to_dtype(index(point[0]), body_type), stride)), dtype)

@@ -1,4 +1,4 @@
-"""Numbers at random of other distributions than the uniform one, as functions of a `Stream`'s words.
+"""Random numbers of other distributions than the uniform one, as functions of a `Stream`'s words.
 
 Normal numbers come in pairs (Box and Muller, "A Note on the Generation of Random Normal Deviates", 1958), others from
 the inverse of their distribution (Devroye, "Non-Uniform Random Variate Generation", 1986, chapter II).
@@ -42,7 +42,7 @@ def _drawn(builder: Builder, call: Call, draw: Draw, dtypes: tuple[DType, ...]) 
     require_generated(builder, device)
     dtype, shape = call.dtype, call.shape(builder)
     if dtype not in dtypes or any(as_int(extent) == 0 for extent in shape):
-        raise NotLowered(f"numbers at random of type {dtype.text}, or none")
+        raise NotLowered(f"random numbers of type {dtype.text}, or none")
     stream = Stream(builder, device)
     return builder.pointwise(
         shape,

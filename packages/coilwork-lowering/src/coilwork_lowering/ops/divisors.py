@@ -1,4 +1,4 @@
-"""Whole numbers divided by 0: eager's kernels for CPUs refuse it, those for accelerators do not."""
+"""Integers divided by 0: eager's kernels for CPUs refuse it, those for accelerators do not."""
 
 from __future__ import annotations
 

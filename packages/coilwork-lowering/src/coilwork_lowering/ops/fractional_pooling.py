@@ -1,4 +1,4 @@
-"""Maxima over windows of one size that begin where numbers at random say (Graham, "Fractional max-pooling", 2014)."""
+"""Maxima over windows of one size that begin where random numbers say (Graham, "Fractional max-pooling", 2014)."""
 
 from __future__ import annotations
 

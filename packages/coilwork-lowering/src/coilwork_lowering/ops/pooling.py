@@ -232,7 +232,7 @@ def _max(builder: Builder, call: Call) -> Value:
     value = call.tensor("self")
     values, positions = call.result
     if value.dtype.is_bool:
-        raise NotLowered("a maximum of truth values")
+        raise NotLowered("a maximum of booleans")
     if not value.dtype.is_float and "adaptive" in call.target:
         raise NotLowered("an adaptive maximum of integers, which eager refuses")
     dims = _dims(call, value.shape, builder.sizes.exprs(values.shape))

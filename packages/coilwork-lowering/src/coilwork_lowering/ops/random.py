@@ -1,4 +1,4 @@
-"""Numbers at random, made where they are used: a function of a seed, of which operator it is, and of the element's position.
+"""Random numbers, made where they are used: a function of a seed, of which operator it is, and of the element's position.
 
 The function is Philox2x32-10 (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011). A graph draws one
 seed per device from torch's generator at each call, so `torch.manual_seed` makes calls repeat. The numbers are others
@@ -49,14 +49,14 @@ def philox(counter: tuple[Scalar, Scalar], key: Scalar) -> tuple[Scalar, Scalar]
 
 
 def require_generated(builder: Builder, device: str) -> None:
-    """Leave numbers at random to ATen where the options say so.
+    """Leave random numbers to ATen where the options say so.
 
     Raises:
         NotLowered: they do, on this device.
     """
     chosen = builder.options.random
     if chosen == "eager" or (chosen == "auto" and device.startswith("cpu")):
-        raise NotLowered("numbers at random as eager draws them")
+        raise NotLowered("random numbers as eager draws them")
 
 
 class Stream:

@@ -108,7 +108,7 @@ def _accumulate(kind: ReduceKind) -> Callable[[Builder, Call], Value]:
         positions = reduced_dims(call, len(value.shape))
         wide = accumulation_type(call, value.dtype)
         if wide.is_bool:
-            raise NotLowered("a sum of truth values as truth value")
+            raise NotLowered("a sum of booleans as boolean")
         total = reduce_over(builder, call, value, positions, kind, lambda x: to_dtype(x, wide), [wide])
         return finish(builder, call, first(total), call.fake, positions)
 

@@ -71,7 +71,7 @@ def _running_extreme(kind: ScanKind) -> Callable[[Builder, Call], Value]:
     def lower(builder: Builder, call: Call) -> Value:
         value = call.tensor("self")
         if value.dtype.is_bool or _is_trivial(value):
-            raise NotLowered("a scan of truth values, or without an axis")
+            raise NotLowered("a scan of booleans, or without an axis")
         dim = wrap_dim(call.integer("dim"), len(value.shape))
         values, positions = call.result
         if device_text(values.device) != value.device:

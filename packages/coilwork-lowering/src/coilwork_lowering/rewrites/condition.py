@@ -42,7 +42,7 @@ def of_rank(name: str, *ranks: int) -> Condition:
 
 
 def equals(name: str, wanted: complex) -> Condition:
-    """The captured argument is this number; truth values are none."""
+    """The captured argument is this number; booleans are none."""
 
     def holds(match: Match) -> bool:
         found = match.captures[name]

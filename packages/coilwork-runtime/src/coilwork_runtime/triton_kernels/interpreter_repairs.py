@@ -15,7 +15,7 @@ from coilwork_runtime.triton_kernels.interpreter_combining import reduce_blocks,
 def repaired_interpreter(options: Any) -> Iterator[None]:
     """Triton's interpreter with `options` (an `InterpreterOptions`) and these repairs, in Triton 3.6 to 3.7:
 
-    - A comparison gives truth values. As it comes, the result is labelled with the operands' type and, where a single one
+    - A comparison gives booleans. As it comes, the result is labelled with the operands' type and, where a single one
       meets a block of them, converted to that type; `&` then refuses the floats.
     - Conversions to bf16 round to nearest, as GPUs do, instead of to zero, and those between bf16 and any type but f32
       convert numbers instead of bits.

@@ -1,6 +1,6 @@
 """Positions that are only compared, or become floats: 32 bits do, though positions are 64 bit numbers by type.
 
-So it is with floats that are rounded to whole numbers, as the weights of an upsampling are made: to convert from and to 64
+So it is with floats that are rounded to integers, as the weights of an upsampling are made: to convert from and to 64
 bits takes several times as long as what else there is to do.
 """
 

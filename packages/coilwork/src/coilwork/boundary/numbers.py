@@ -13,7 +13,7 @@ _Conversion = Callable[[Any], Any]
 
 
 def with_numbers(gm: torch.fx.GraphModule, call: Call) -> Call:
-    """`call`, whose results get the types that they have in `gm`: truth values, floats, constants."""
+    """`call`, whose results get the types that they have in `gm`: booleans, floats, constants."""
     conversions = _conversions(gm)
     if not conversions:
         return call

@@ -36,7 +36,7 @@ class CapturedGraph:
 class WithCaptured:
     """A compiled program, and the captured graph for calls of which the program finds out that it is not for them.
 
-    Such a call must have overwritten no input; numbers at random are drawn anew, where there are some (`random`). If the captured graph
+    Such a call must have overwritten no input; random numbers are drawn anew, where there are some (`random`). If the captured graph
     may say something else than the user's program (not `faithful`), its error is raised if there is one, and else the compiled program's own.
     """
 
