@@ -140,3 +140,15 @@ def test_rows_that_are_repeated_are_contiguous(mode: str) -> None:
             lambda x: torch.nn.functional.interpolate(x, scale_factor=2, mode=mode),
             laid_out(order, torch.float32),
         )
+
+
+def test_powers_of_a_number_in_lists() -> None:
+    exponents = [torch.rand(3, 4).t(), torch.rand(2)]
+    gm = make_fx(
+        lambda given: torch._foreach_pow(2.5, given),
+        tracing_mode="fake",
+        decomposition_table=decompositions(),
+    )(exponents)
+    (output,) = gm.graph.find_nodes(op="output")
+    wanted = torch._foreach_pow(2.5, exponents)
+    assert [node.meta["val"].stride() for node in output.args[0]] == [one.stride() for one in wanted]

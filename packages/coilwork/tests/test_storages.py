@@ -195,3 +195,20 @@ def mapped_over_places_of_what_is_overwritten(x: Tensor) -> Tensor:
 def test_tensors_of_torch_func_lie_in_the_memory_of_what_they_wrap(function: Function) -> None:
     ours, x = compiled(function), torch.randn(4, 5)
     torch.testing.assert_close(ours(x.clone()), function(x.clone()))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: (x * 1).as_strided((2, 3), (4, 1), 2) + 1,
+        lambda x: x.clone().as_strided((5,), (2,), 1) * 2,
+        lambda x: (x.double().float() / 1)[1:].as_strided((5,), (1,), 3).sum(),
+        lambda x: torch.as_strided_scatter(x * 1, torch.ones(4), (4,), (2,), 1),
+    ],
+    ids=["product", "clone", "conversions", "scatter"],
+)
+def test_places_in_a_copy_count_from_its_begin(function: Function) -> None:
+    torch._dynamo.reset()
+    part = torch.arange(40.0)[6:26]
+    compiled = torch.compile(function, backend=backend, options={"strict": True})
+    torch.testing.assert_close(compiled(part), function(part), rtol=0, atol=0)

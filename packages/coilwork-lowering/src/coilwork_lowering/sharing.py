@@ -14,14 +14,29 @@ from coilwork_lowering.torch_compat import Overload, schema_of
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Facts about one graph: the nodes whose memory some call writes into."""
+    """Facts about one graph.
+
+    Attributes:
+        written: the nodes whose memory some call writes into.
+        measured: those in whose storage a call looks for places by their distance from its begin.
+    """
 
     written: frozenset[fx.Node]
+    measured: frozenset[fx.Node] = frozenset()
 
 
 def memory_of(graph: fx.Graph) -> Memory:
     """The facts about `graph`."""
-    return Memory(frozenset(owner for node in graph.nodes for owner in owners_written_by(node)))
+    return Memory(
+        written=frozenset(owner for node in graph.nodes for owner in owners_written_by(node)),
+        measured=frozenset(owner_of(node.all_input_nodes[0]) for node in graph.nodes if _measures(node)),
+    )
+
+
+def _measures(node: fx.Node) -> bool:
+    if node.op != "call_function" or not isinstance(node.target, Overload) or not node.all_input_nodes:
+        return False
+    return operator_called(node.target) in ("as_strided", "as_strided_copy", "as_strided_scatter")
 
 
 def owners_written_by(node: fx.Node) -> frozenset[fx.Node]:
@@ -85,13 +100,14 @@ def escapes(node: fx.Node) -> bool:
 def may_share(old: fx.Node, new: fx.Node, memory: Memory) -> bool:
     """Whether readers of `old`, in memory of its own or in another's, may read `new` instead, an earlier node's memory.
 
-    Not where somebody writes into either memory: `old` may be what was there before, or be there to be written into.
+    Not where somebody writes into either memory: `old` may be what was there before, or be there to be written into. Nor where
+    places are looked for in that of `old`, which begins with it, while `new` may be a part of its storage.
     Nor where the graph returns `old` and its caller would find it in the memory of an input or of another result.
     """
     had, has = owner_of(old), owner_of(new)
     if had is has:
         return not any(user.op == "output" for user in old.users)
-    if had in memory.written or has in memory.written:
+    if had in memory.written | memory.measured or has in memory.written:
         return False
     if not escapes(old):
         return True

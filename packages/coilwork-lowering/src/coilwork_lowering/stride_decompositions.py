@@ -73,6 +73,7 @@ def stride_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, 
         aten.native_channel_shuffle.default: _channel_shuffle,
         **{op: _of_one_layout(op) for op in _BY_THE_SECOND},
         aten.pow.Scalar: _power_of_number,
+        aten._foreach_pow.ScalarAndTensor: _powers_of_number,
         aten.ldexp.Tensor: _ldexp,
         **{op: _like_one(table[op], position) for op, position in _LIKE_ONE.items()},
         **{op: _made_contiguous(table[op]) for op in _CONTIGUOUS},
@@ -180,6 +181,11 @@ def _contiguous(shape: Sequence[Any]) -> list[Any]:
         strides.insert(0, step)
         step = step * size
     return strides
+
+
+def _powers_of_number(base: Any, exponents: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """One by one, as eager."""
+    return [aten.pow.Scalar(base, exponent) for exponent in exponents]
 
 
 def _ldexp(value: torch.Tensor, exponent: torch.Tensor) -> Any:
