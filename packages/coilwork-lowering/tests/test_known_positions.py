@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import loop_evaluator
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from lowering_against_eager import assert_as_eager, trace_and_lower
 from torch import Tensor, arange
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork_ir.index import evaluate, symbol
 from coilwork_ir.loops import Graph, Pointwise
+from coilwork_ir.loops.parsing import parse_graph
+from coilwork_ir.loops.printing import format_graph
 from coilwork_ir.scalar import Load, postorder
-from coilwork_lowering.known_positions import position_map
+from coilwork_lowering import LoweringOptions, lower
+from coilwork_lowering.known_positions import _fractions, position_map
 
 
 def scaled(size: int, length: int, centre: float = 0.0) -> Tensor:
@@ -100,3 +106,78 @@ def test_a_map_gives_every_position(
     expression = found(at)
     expected = torch.where(values < 0, values + size, values).tolist()
     assert [evaluate(expression, {"i": k}) for k in range(count)] == expected
+
+
+def fraction(result: int, scale: float, device: torch.device) -> Tensor:
+    """What torch weighs the right neighbour by in a linear interpolation, before it is bounded."""
+    source = (arange(result, dtype=torch.float32, device=device) + 0.5) * (1 / scale) - 0.5
+    source = source.clamp(min=0.0)
+    return source - source.to(torch.int64).to(torch.float32)
+
+
+def reads(graph: Graph, name: str) -> bool:
+    """True if the node of that name reads other nodes' results."""
+    (node,) = (one for one in graph.nodes if isinstance(one, Pointwise) and one.output.name == name)
+    return any(isinstance(value, Load) for value in postorder((node.body,)))
+
+
+def as_eager_on_an_accelerator(function: Callable[[Tensor], Tensor], x: Tensor) -> Graph:
+    """The graph of `function` as lowered for an accelerator, computed here."""
+    gm = make_fx(function, tracing_mode="fake")(x)
+    with FakeTensorMode():
+        for node in gm.graph.nodes:
+            if isinstance(value := node.meta.get("val"), Tensor):
+                node.meta["val"] = torch.empty_strided(
+                    value.shape, value.stride(), dtype=value.dtype, device="cuda"
+                )
+    lowered = lower(gm, name="graph", options=LoweringOptions())
+    here = parse_graph(format_graph(lowered.graph).replace("cuda:0", "cpu"))
+    (found,) = loop_evaluator.run(here, lowered.constants, [x])
+    torch.testing.assert_close(found, function(x), rtol=1e-6, atol=1e-6)
+    return lowered.graph
+
+
+@pytest.mark.parametrize(
+    ("scale", "known"),
+    [(2, True), (4, True), (16, True), (0.5, True), (0.25, True), (3, False), (1.5, False), (64, False)],
+)
+@pytest.mark.parametrize("size", [1, 2, 7, 32])
+def test_weights_of_upsampling_are_integers_on_accelerators(size: int, scale: float, known: bool) -> None:
+    result = max(1, int(size * scale))
+
+    def weights(x: Tensor) -> Tensor:
+        return x * fraction(result, scale, x.device).clamp(0.0, 1.0)[:, None]
+
+    x = torch.randn(result, 3)
+    graph = as_eager_on_an_accelerator(weights, x)
+    if result > 1:
+        assert reads(graph, "clamp_1") is not known
+        assert reads(assert_as_eager(weights, x).graph, "clamp_1")
+
+
+def test_weights_of_other_floats_stay() -> None:
+    def numbers(x: Tensor) -> Tensor:
+        return arange(8, dtype=torch.float32, device=x.device)
+
+    functions: tuple[Callable[[Tensor], Tensor], ...] = (
+        lambda x: x * (numbers(x) % 3 * 0.25 + 0.125).clamp(0.0, 1.0),
+        lambda x: x + (numbers(x) * 0.37).sin().clamp(0.0, 1.0),
+        lambda x: x * (numbers(x) / 4).clamp(0.0, 1.0),
+        lambda x: x * (numbers(x).view(2, 4) / 8).clamp(0.0, 1.0).view(8),
+    )
+    for function in functions:
+        as_eager_on_an_accelerator(function, torch.randn(8))
+
+
+@given(st.integers(-7, 7), st.integers(-40, 40), st.sampled_from([2, 4, 8, 16, 32, 64]), st.integers(2, 40))
+def test_fractions_give_every_weight(factor: int, offset: int, period: int, count: int) -> None:
+    given_ones = (arange(count) * factor + offset).clamp(min=0).remainder(period)
+    values = given_ones.to(torch.float32) / period
+    found = _fractions(values, 0)
+    if found is None:
+        return
+    assert torch.equal(found.numerators(arange(count)).to(torch.float32) / found.denominator, values)
+    coordinate = symbol("i", extent=count)
+    expression = found.numerator(coordinate)
+    for k in range(count):
+        assert evaluate(expression, {"i": k}) / found.denominator == values[k]

@@ -1,8 +1,8 @@
-"""Index tensors that are known when compiling, such as those of nearest upsampling, as expressions of the coordinate.
+"""Tensors that are known when compiling, such as the indices and weights of an upsampling, as expressions of the coordinate.
 
 An index computed from an `arange` by arithmetic alone is evaluated here, and compared at every point with the forms that
 programs use. Where one fits, reading at it is a map of coordinates like a view's: no index tensor, no check, and no load
-that has to wait for another.
+that has to wait for another. Weights that are whole multiples of a small fraction are computed in integers in the same way.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ PositionMap: TypeAlias = Callable[[Expr], Expr]
 
 # Evaluating a longer index would take longer than it saves.
 _LONGEST: Final = 1 << 16
+# Of weights: upsampling by a power of two has twice that power.
+_DENOMINATORS: Final = (2, 4, 8, 16, 32, 64)
 _DEEPEST: Final = 32
 # Operators whose results are the same on every device: exact, or rounded once as IEEE 754 says.
 _EXACT: Final = frozenset(
@@ -65,10 +67,14 @@ _EXACT: Final = frozenset(
 
 def known_values(given: Any) -> Tensor | None:
     """The integers that the FX value `given` holds in every run, on the CPU; None if that is not known."""
+    return _known(given, (torch.int32, torch.int64))
+
+
+def _known(given: Any, dtypes: tuple[torch.dtype, ...]) -> Tensor | None:
     if not isinstance(given, torch.fx.Node):
         return None
     fake = given.meta.get("val")
-    if not isinstance(fake, Tensor) or fake.dtype not in (torch.int32, torch.int64):
+    if not isinstance(fake, Tensor) or fake.dtype not in dtypes:
         return None
     if not all(isinstance(size, int) for size in fake.shape) or not 0 < fake.numel() <= _LONGEST:
         return None
@@ -187,3 +193,61 @@ def axis_of(shape: Sequence[int]) -> int | None:
     if len(long) > 1:
         return None
     return long[0] if long else len(shape) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Fractions:
+    """`max(factor * i + offset, 0) % period / denominator`, of the coordinate `i` along `axis`; exact in any float type."""
+
+    axis: int
+    factor: int
+    offset: int
+    period: int
+    denominator: int
+
+    def numerators(self, at: Tensor) -> Tensor:
+        """Its values at coordinates, times the denominator."""
+        return (at * self.factor + self.offset).clamp(min=0).remainder(self.period)
+
+    def numerator(self, coordinate: Expr) -> Expr:
+        """Its value at the coordinate `coordinate`, times the denominator."""
+        return mod(maximum(coordinate * self.factor + self.offset, as_expr(0)), as_expr(self.period))
+
+
+def known_fractions(given: Any) -> Fractions | None:
+    """The floats that the FX value `given` holds in every run, where they are between 0 and 1 and repeat with a short period.
+
+    The weights of an upsampling by a power of two do, but for those at the border.
+    """
+    fake = given.meta.get("val")
+    # what is worked out here has one dimension that counts; anything else is not even looked at
+    if not isinstance(fake, Tensor) or sum(size != 1 for size in fake.shape) != 1:
+        return None
+    values = _known(given, (torch.float32, torch.float64))
+    axis = None if values is None else axis_of(values.shape)
+    if values is None or axis is None:
+        return None
+    with on_real_tensors():
+        return _fractions(values.reshape(-1), axis)
+
+
+def _fractions(values: Tensor, axis: int) -> Fractions | None:
+    at = torch.arange(len(values), dtype=torch.int64)
+    last = len(values) - 1
+    for denominator in _DENOMINATORS:
+        scaled = values * denominator
+        if not torch.equal(scaled, scaled.round()) or bool(
+            (scaled < 0).any() or (scaled >= denominator).any()
+        ):
+            continue
+        numerators = scaled.to(torch.int64)
+        # the first elements may be those of the border
+        factor = int(numerators[last] - numerators[last - 1]) % denominator
+        offset = (int(numerators[last]) - factor * last) % denominator
+        # with a negative one, positions before the first element become the first
+        for start in (offset, offset - denominator):
+            found = Fractions(axis, factor, start, denominator, denominator)
+            if torch.equal(found.numerators(at), numerators):
+                return found
+        return None
+    return None

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import as_int
-from coilwork_ir.scalar import Scalar, op
+from coilwork_ir.index import Expr, as_int
+from coilwork_ir.scalar import Scalar, cast, const, index_value, op
 from coilwork_lowering.builder import Builder
+from coilwork_lowering.known_positions import Fractions, known_fractions
 from coilwork_lowering.ops.divisors import divisor_checks
 from coilwork_lowering.ops.elementwise import (
     BOOL_TO_LONG,
@@ -287,8 +288,24 @@ def _lower_clamp(builder: Builder, call: Call) -> Value:
 
     if low is None and high is None:
         raise NotLowered("clamp without limits")
+    # vectors of a CPU convert floats faster than the integers that positions are
+    fractions = None if call.device.startswith("cpu") else known_fractions(call.node)
+    if fractions is not None:
+        return _known_weights(builder, call, fractions)
     return elementwise(
         builder, call, clamp, operands=[call[n] for n in names], compute=[compute] * len(names)
+    )
+
+
+def _known_weights(builder: Builder, call: Call, known: Fractions) -> Value:
+    """The weights of an upsampling, from integers: compilers know those of neighbours when the loop is unrolled."""
+
+    def body(point: tuple[Expr, ...]) -> Scalar:
+        numerator = cast(index_value(known.numerator(point[known.axis])), call.dtype)
+        return mul(numerator, const(1 / known.denominator, call.dtype))
+
+    return builder.pointwise(
+        call.shape(builder), call.dtype, call.device, body, strides=call.strides(builder)
     )
 
 
