@@ -10,8 +10,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import ClassVar, Final
 
+from coilwork_runtime.executor.libraries import CalledLibrary
 from coilwork_runtime.executor.recorded_calls import Argument, RecordedCall, Slot
 from coilwork_runtime.torch_compat import convolution_settings
 
@@ -23,37 +24,19 @@ _IMAGE, _WEIGHT, _SUMS, _NONE = 0, 1, 2, -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConvolutionLibrary:
-    """Where convolutions are computed.
+class ConvolutionLibrary(CalledLibrary):
+    """Where convolutions are computed; `settings` are as `convolution_settings`."""
 
-    Attributes:
-        path: of the library; empty for the cuDNN that torch has loaded.
-        device: type of the devices that it computes on.
-        settings: what torch says at present, as `convolution_settings`; a negative number leaves all convolutions to ATen.
-        required: whether it is an error if the library cannot be opened; else ATen does all convolutions then.
-    """
-
-    path: str = ""
-    device: str = "cuda"
+    NAME: ClassVar[str] = "cuDNN"
+    WORK: ClassVar[str] = "convolutions"
     settings: Callable[[], int] = convolution_settings
-    required: bool = True
-
-    def open(self, extension: Any) -> int:
-        """The address that the extension knows it by.
-
-        Raises:
-            ImportError: it is not to be had.
-        """
-        address: int = extension.convolutions(self.path)
-        return address
 
 
 def convolution_bytes(call: RecordedCall, library: ConvolutionLibrary | None) -> bytes | None:
     """What the plan of a call says of a convolution (native/plans.hpp); `None` if it is none that the library does."""
-    kind, _, index = call.device.partition(":")
-    if library is None or kind != library.device or call.kwargs:
+    device = None if library is None else library.number(call.device)
+    if device is None or call.kwargs:
         return None
-    device = int(index or 0) if kind == "cuda" else -1
     if call.target == _FORWARD and len(call.args) == 9:
         value, weight, bias, *shape = call.args
         transposed = shape[3]

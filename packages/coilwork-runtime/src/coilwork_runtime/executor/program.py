@@ -19,6 +19,7 @@ from coilwork_runtime.errors import ExecutorUnavailableError, ProgramBytesError
 from coilwork_runtime.executor import faults
 from coilwork_runtime.executor.convolutions import ConvolutionLibrary
 from coilwork_runtime.executor.forms import NATIVE, NativeLaunch
+from coilwork_runtime.executor.libraries import CalledLibrary
 from coilwork_runtime.executor.planning import CallPlan, Route, plan_call
 from coilwork_runtime.executor.products import ProductLibrary
 from coilwork_runtime.executor.recorded_calls import read_tables
@@ -89,8 +90,7 @@ def load_native(
     """
     extension = executor_extension(store)
     tables = read_tables(data)
-    product_library = 0 if products is None else _opened(products, extension)
-    convolution_library = 0 if convolutions is None else _opened(convolutions, extension)
+    product_library, convolution_library = _opened(products, extension), _opened(convolutions, extension)
     plans = tuple(
         plan_call(
             call,
@@ -125,22 +125,21 @@ def load_native(
     )
 
 
-def _opened(library: ProductLibrary | ConvolutionLibrary, extension: Any) -> int:
-    """The address of the opened library; 0 if it is not to be had and not required."""
-    name, what = (
-        ("cuBLASLt", "products") if isinstance(library, ProductLibrary) else ("cuDNN", "convolutions")
-    )
+def _opened(library: CalledLibrary | None, extension: Any) -> int:
+    """The address of the opened library; 0 if there is none to open, or it is not to be had and not required."""
+    if library is None:
+        return 0
     try:
         return library.open(extension)
     except ImportError as error:
         if not library.required:
-            log.debug("%s are left to ATen: %s", what, error)
+            log.debug("%s are left to ATen: %s", library.WORK, error)
             return 0
         raise ExecutorUnavailableError(
-            f"no-{what}",
-            f"{name} cannot be loaded",
+            f"no-{library.WORK}",
+            f"{library.NAME} cannot be loaded",
             reason=str(error),
-            remedy=f"use the option {what}='aten'",
+            remedy=f"use the option {library.WORK}='aten'",
         ) from error
 
 

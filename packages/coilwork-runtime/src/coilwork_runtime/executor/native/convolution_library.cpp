@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "kept.hpp"
+
 namespace coilwork {
 
 static constexpr size_t MOST_CONVOLUTIONS = 4096;  // beyond, sizes seem to change with every call
@@ -86,19 +88,7 @@ struct ConvolutionLibrary::Known {
   // What the library cannot do is remembered, too.
   Convolution* find(const ConvolutionKey& key, bool may_make) {
     const Holding hold(&lock_);
-    size_t first = 0, last = convolutions_.size();
-    while (first < last) {
-      const size_t middle = (first + last) / 2;
-      const int order = memcmp(&convolutions_[middle].first, &key, sizeof key);
-      if (order == 0) return convolutions_[middle].second.get();
-      if (order < 0)
-        first = middle + 1;
-      else
-        last = middle;
-    }
-    if (!may_make || convolutions_.size() >= MOST_CONVOLUTIONS) return nullptr;
-    const auto place = convolutions_.begin() + static_cast<std::ptrdiff_t>(first);
-    return convolutions_.emplace(place, key, make(key))->second.get();
+    return convolutions_.find(key, may_make, [this](const ConvolutionKey& wanted) { return make(wanted); });
   }
 
   dnn::Functions& functions;
@@ -222,7 +212,7 @@ struct ConvolutionLibrary::Known {
 
   Lock lock_;
   std::vector<std::unique_ptr<Stream>> streams_;
-  std::vector<std::pair<ConvolutionKey, std::unique_ptr<Convolution>>> convolutions_;  // by key
+  Kept<ConvolutionKey, Convolution> convolutions_{MOST_CONVOLUTIONS};
 };
 
 Convolution::~Convolution() {

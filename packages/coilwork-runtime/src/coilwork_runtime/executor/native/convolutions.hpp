@@ -26,7 +26,8 @@ class Convolutions {
   }
 
  private:
-  static constexpr size_t MOST_KEPT_BYTES = 32u << 20;
+  // Beyond, what is kept would show in the peak of a small model, and an allocation does not show in the time of a large one.
+  static constexpr size_t MOST_KEPT_BYTES = 1u << 20;
 
   bool compute(ConvolutionLibrary& library, const Plan::Convolving& plan, uint32_t which, uint32_t result) {
     const int32_t computed = plan.computed[which];

@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "kept.hpp"
+
 namespace coilwork {
 
 static constexpr size_t WORKSPACE_BYTES = 32u << 20;
@@ -18,18 +20,7 @@ struct ProductLibrary::Known {
   // What the library cannot do is remembered, too.
   Product* find(const ProductKey& key) {
     const Holding hold(&lock_);
-    size_t first = 0, last = products_.size();
-    while (first < last) {
-      const size_t middle = (first + last) / 2;
-      const int order = memcmp(&products_[middle].first, &key, sizeof key);
-      if (order == 0) return products_[middle].second.get();
-      if (order < 0)
-        first = middle + 1;
-      else
-        last = middle;
-    }
-    if (products_.size() >= MOST_PRODUCTS) return nullptr;
-    return products_.emplace(products_.begin() + static_cast<std::ptrdiff_t>(first), key, make(key))->second.get();
+    return products_.find(key, true, [this](const ProductKey& wanted) { return make(wanted); });
   }
 
   lt::Functions& functions;
@@ -118,7 +109,7 @@ struct ProductLibrary::Known {
 
   Lock lock_;
   std::vector<std::pair<int32_t, lt::Handle>> handles_;
-  std::vector<std::pair<ProductKey, std::unique_ptr<Product>>> products_;  // by key
+  Kept<ProductKey, Product> products_{MOST_PRODUCTS};
 };
 
 Product::~Product() {
