@@ -20,7 +20,7 @@ from coilwork_ir.loops.parsing import parse_graph
 from coilwork_ir.loops.printing import format_graph
 from coilwork_ir.scalar import Load, postorder
 from coilwork_lowering import LoweringOptions, lower
-from coilwork_lowering.known_positions import _fractions, position_map
+from coilwork_lowering.known_positions import _fractions, known_fractions, position_map
 
 
 def scaled(size: int, length: int, centre: float = 0.0) -> Tensor:
@@ -167,6 +167,15 @@ def test_weights_of_other_floats_stay() -> None:
     )
     for function in functions:
         as_eager_on_an_accelerator(function, torch.randn(8))
+
+
+def test_open_sizes_are_not_asked_about() -> None:
+    gm = make_fx(lambda x: x[x > 0].clamp(0.0, 1.0), tracing_mode="symbolic")(torch.randn(5))
+    (clamp,) = (node for node in gm.graph.nodes if "clamp" in node.name)
+    environment = clamp.meta["val"].fake_mode.shape_env
+    before = len(environment.guards)
+    assert known_fractions(clamp) is None
+    assert len(environment.guards) == before
 
 
 @given(st.integers(-7, 7), st.integers(-40, 40), st.sampled_from([2, 4, 8, 16, 32, 64]), st.integers(2, 40))

@@ -197,21 +197,20 @@ def axis_of(shape: Sequence[int]) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Fractions:
-    """`max(factor * i + offset, 0) % period / denominator`, of the coordinate `i` along `axis`; exact in any float type."""
+    """`max(factor * i + offset, 0) % denominator / denominator`, of the coordinate `i` along `axis`; exact in any float type."""
 
     axis: int
     factor: int
     offset: int
-    period: int
     denominator: int
 
     def numerators(self, at: Tensor) -> Tensor:
         """Its values at coordinates, times the denominator."""
-        return (at * self.factor + self.offset).clamp(min=0).remainder(self.period)
+        return (at * self.factor + self.offset).clamp(min=0).remainder(self.denominator)
 
     def numerator(self, coordinate: Expr) -> Expr:
         """Its value at the coordinate `coordinate`, times the denominator."""
-        return mod(maximum(coordinate * self.factor + self.offset, as_expr(0)), as_expr(self.period))
+        return mod(maximum(coordinate * self.factor + self.offset, as_expr(0)), as_expr(self.denominator))
 
 
 def known_fractions(given: Any) -> Fractions | None:
@@ -220,8 +219,10 @@ def known_fractions(given: Any) -> Fractions | None:
     The weights of an upsampling by a power of two do, but for those at the border.
     """
     fake = given.meta.get("val")
-    # what is worked out here has one dimension that counts; anything else is not even looked at
-    if not isinstance(fake, Tensor) or sum(size != 1 for size in fake.shape) != 1:
+    # what is worked out here has one dimension that counts; anything else is not even looked at, open sizes above all
+    if not isinstance(fake, Tensor) or not all(isinstance(size, int) for size in fake.shape):
+        return None
+    if sum(size != 1 for size in fake.shape) != 1:
         return None
     values = _known(given, (torch.float32, torch.float64))
     axis = None if values is None else axis_of(values.shape)
@@ -246,7 +247,7 @@ def _fractions(values: Tensor, axis: int) -> Fractions | None:
         offset = (int(numerators[last]) - factor * last) % denominator
         # with a negative one, positions before the first element become the first
         for start in (offset, offset - denominator):
-            found = Fractions(axis, factor, start, denominator, denominator)
+            found = Fractions(axis, factor, start, denominator)
             if torch.equal(found.numerators(at), numerators):
                 return found
         return None
