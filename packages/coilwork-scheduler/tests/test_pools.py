@@ -137,3 +137,35 @@ def test_what_an_operator_might_keep_is_allocated():
     program = planned(text, reuse=False)
     placed = {one.buffer.name for one in of(program, PoolView) if isinstance(one, PoolView)}
     assert placed == {"b", "c", "e", "f"}
+
+
+def test_a_pool_ends_while_what_was_given_is_there():
+    # Two wide values, one after the other, beside what was given; a result as wide is there when they are gone. Later, with
+    # nothing beside them, two wide values at once: as much as that is no peak there.
+    wide, given, out = "f32[64, 1024]", "f32[1024, 1024]", 'out "aten.mm.out" ("out")'
+    steps = [
+        ("x", "given", "a", wide),
+        ("a", "given", "b", wide),
+        ("b", "given", "first", wide),
+        ("first", "w", "c", wide),
+        ("c", "w", "d", wide),
+        ("d", "w", "e", wide),
+        ("e", "w", "second", wide),
+    ]
+    lines = [f"  input %x: {wide}", f"  input %w: {given}", f"  input %given: {given}"]
+    lines += [
+        f'  extern "aten.mm.default" (%{one}, %{two}) contraction defines (%{made}: {shape}) {out}'
+        for one, two, made, shape in steps
+    ]
+    text = "\n".join(["graph @g {", *lines, "  return (%first, %second)", "}"])
+    scheduled = schedule(parse_graph(text), TARGET, ScheduleOptions(fuse=False, inline=False))
+    for donated in ((), ("given",)):
+        plain, pooled = (
+            plan(scheduled, PlanOptions(pools=pools, reuse=False, donated_inputs=donated))
+            for pools in (False, True)
+        )
+        # two at a time, and what is returned; the one pool for all of them would be there from first to last
+        assert measured_peak(plain) == measured_peak(pooled) == 3 * 64 * 1024 * 4
+        more = measured_peak(pooled, counted=donated) - measured_peak(plain, counted=donated)
+        assert more == 0, donated
+        assert bool(of(pooled, AllocPool))

@@ -67,7 +67,7 @@ def with_pools(program: Program, table: StorageTable, *, slack_bytes: int) -> Pr
     """`program` with as many of its allocations as possible in pools. `table` says which names are one piece of memory.
 
     The peak is at most `slack_bytes` higher, whatever the sizes are, each rounded up to a multiple of 64 bytes, as allocators
-    do; where all sizes are known, by no more than a 64th of it or 64 KiB. Deterministic; linear in the number of instructions: the number of attempts is bounded.
+    do; where all sizes are known, by no more than a 64th of it or 64 KiB. Inputs that are given away count as long as they are there. Deterministic; linear in the number of instructions: the number of attempts is bounded.
     """
     products: dict[Expr, int] = {as_expr(1): 0}
     blocks = blocks_of(program, table, products)
@@ -306,7 +306,7 @@ def _peak(
         events.setdefault(end, []).append((False, size))
 
     for block in blocks:
-        if block.root.name not in inside:
+        if block.root.name not in inside and not block.given:
             add(block.start, block.end, block.root.span * block.root.dtype.itemsize)
     for pool in pools:
         add(pool.start, pool.end, _total(pool.size, products))
