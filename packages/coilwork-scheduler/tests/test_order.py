@@ -85,5 +85,7 @@ def test_memory_that_is_taken_over_counts_once():
     assert live_bytes([first, over], (0, 1), Held(kept=frozenset({"a"}))) == [100, 200]
     later = unit(2, (0,), "", "a")
     assert live_bytes([first, over, later], (0, 1, 2), Held()) == [100, 200, 100]
-    other_size = Unit(position=1, before=(0,), allocates=(("b", 50),), touches=("a", "b"), in_place=(("b", "a"),))
+    other_size = Unit(
+        position=1, before=(0,), allocates=(("b", 50),), touches=("a", "b"), in_place=(("b", "a"),)
+    )
     assert live_bytes([first, other_size], (0, 1), Held()) == [100, 150]

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Final
 
-
 # Less than what any step frees.
 _AT_ONCE: Final = -(1 << 62)
 
