@@ -14,6 +14,8 @@ The reasoning, per kind of kernel (measured on an H200; other devices differ in 
   instructions. Rows within a warp need no barriers, and go to registers without a detour through shared memory.
 - Where each point takes many instructions, threads that wait for arithmetic need others that do not: half as many
   elements each.
+- Where points read what their neighbours read, memory waits for loads from the cache: threads with many points share the
+  arithmetic of positions, and small blocks share lines of cache that few others drive out.
 - Where every point loads a sector of its own, one point per thread is best: what counts is how many threads wait at a time.
 - A transpose needs both tile sides to span whole 32-byte sectors on both of its sides.
 """
@@ -188,12 +190,14 @@ def _pointwise_line(facts: Facts, target: Target) -> list[Config]:
         # several per thread are better where the sectors turn out to be in a cache
         few = ((512, 1), (256, 1), (1024, 4))
         return [_config({"x": size}, _warps_for(size, each, target), target) for size, each in few]
-    # 16 bytes per thread and load, two loads in flight for four-byte elements
-    per_thread = 4 if facts.element_bytes >= 8 else 8
+    # 16 bytes per thread and load, two loads in flight for four-byte elements; what is one number for all does not count
+    per_thread = 4 if max(facts.streams, default=facts.element_bytes) >= 8 else 8
     share = next_power_of_two(-(-extent // (2 * target.multiprocessors)))
     best = max(128, min(1024, share))
     shapes = [(best, per_thread)]
-    if extent >= 1024 * 2 * target.multiprocessors:
+    if best == 1024 and _is_stencil(facts):
+        shapes = [(512, per_thread), (best, 4 * per_thread), *shapes]
+    elif extent >= 1024 * 2 * target.multiprocessors:
         # more in flight, by more threads or by each
         shapes += [(2048, per_thread), (2048, 2 * per_thread)]
     elif best > 256:
@@ -202,6 +206,11 @@ def _pointwise_line(facts: Facts, target: Target) -> list[Config]:
         _config({"x": min(size, whole)}, min(8, _warps_for(min(size, whole), each, target)), target)
         for size, each in shapes
     ]
+
+
+def _is_stencil(facts: Facts) -> bool:
+    """Points read several elements of one tensor, which their neighbours read as well."""
+    return len(facts.streams) > facts.tensors + 1
 
 
 def _rest(facts: Facts) -> dict[str, int]:
