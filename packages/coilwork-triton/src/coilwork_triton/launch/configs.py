@@ -64,6 +64,8 @@ _SHORT_ROW: Final = 64
 _SUMS: Final = 96
 # Registers of a thread that what it loads of a whole column may take.
 _LOADED: Final = 128
+# Points of a block of whole columns of which 256 threads hold 128 each.
+_MOST_WIDE: Final = 128 * 256
 # Weighted operations per byte that is accessed at every point, above which threads wait for arithmetic as well: a device that
 # issues 7 instructions per byte of its memory has no time for twice as many.
 _BUSY: Final = 4.0
@@ -349,8 +351,11 @@ def _persistent_columns(facts: Facts, target: Target, row: int, most: int) -> li
         # small blocks first, if large ones are not what it takes to span a line
         ordered = sorted(fitting[:3], key=lambda x: x * row > 64 * 256)
         shapes = [(x, each) for x in ordered] or [(max(1, best // 4), each)]
+        if sum(facts.streams) <= 2 and best * row <= _MOST_WIDE and not _busy(facts):
+            # what is loaded takes half a register each
+            shapes.insert(0, (best, 2 * each))
     found = []
-    for width, per_thread in shapes:
+    for width, per_thread in shapes[:3]:
         x = min(width, most, next_power_of_two(facts.extents["x"]))
         # blocks that are small have little in flight for each thread anyway
         warps = max(min(16, _warps_for(x * row, per_thread, target)), min(4, _warps_for(x * row, 8, target)))
