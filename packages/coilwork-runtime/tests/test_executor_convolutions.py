@@ -372,7 +372,7 @@ def test_numbers_are_those_of_the_header() -> None:
     if not found:
         pytest.skip("no cudnn_graph.h here")
     header = found[0].read_text(encoding="utf-8")
-    ours = (program_module.FOLDER / "cudnn_interface.hpp").read_text(encoding="utf-8")
+    ours = (program_module.FOLDER / "interfaces/cudnn.hpp").read_text(encoding="utf-8")
     theirs = dict(re.findall(r"\bCUDNN_(\w+)(?: CUDNN_DEPRECATED_ENUM)?\s*= (\d+)", header))
     mine = dict(re.findall(r"\b([A-Z][A-Z0-9_]+) = (\d+)", ours.partition("using Handle")[0]))
     assert len(mine) > 50

@@ -291,7 +291,7 @@ def test_numbers_are_those_of_the_header() -> None:
     if not found:
         pytest.skip("no cublasLt.h here")
     header = found[0].read_text(encoding="utf-8")
-    ours = (program_module.FOLDER / "cublaslt_interface.hpp").read_text(encoding="utf-8")
+    ours = (program_module.FOLDER / "interfaces/cublaslt.hpp").read_text(encoding="utf-8")
     pairs = {
         "LAYOUT_BATCH_COUNT": "CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT",
         "LAYOUT_BATCH_STRIDE": "CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET",

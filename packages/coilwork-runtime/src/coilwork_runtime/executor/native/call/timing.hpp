@@ -2,7 +2,7 @@
 #pragma once
 #include <time.h>
 
-#include "model.hpp"
+#include "program/model.hpp"
 
 namespace coilwork {
 

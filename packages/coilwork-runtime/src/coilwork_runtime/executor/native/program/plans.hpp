@@ -1,6 +1,6 @@
 // Reading how calls and kernels are made: bytes that `coilwork_runtime.executor` writes for this process.
 #pragma once
-#include "parsing.hpp"
+#include "program/parsing.hpp"
 
 namespace coilwork {
 

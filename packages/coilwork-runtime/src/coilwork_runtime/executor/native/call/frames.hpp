@@ -2,8 +2,8 @@
 #pragma once
 #include <time.h>
 
-#include "references.hpp"
-#include "timing.hpp"
+#include "call/references.hpp"
+#include "call/timing.hpp"
 
 namespace coilwork {
 

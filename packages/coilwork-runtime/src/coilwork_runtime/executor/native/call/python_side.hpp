@@ -1,6 +1,6 @@
 // Crossing into Python: tensors as objects, and what is done there because it is rare.
 #pragma once
-#include "frames.hpp"
+#include "call/frames.hpp"
 
 namespace coilwork {
 

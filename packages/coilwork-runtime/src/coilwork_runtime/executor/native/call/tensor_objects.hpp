@@ -2,7 +2,7 @@
 // microsecond for each. A handle is the address of a pointer to the tensor, and an object holds such a pointer: at which place in the
 // object is found out by looking at some, whose pointers torch tells (`_cdata`). Where that fails, the C interface does it.
 #pragma once
-#include "python_side.hpp"
+#include "call/python_side.hpp"
 
 namespace coilwork {
 

@@ -2,7 +2,7 @@
 #pragma once
 #include <stdint.h>
 
-#include "reader.hpp"
+#include "program/reader.hpp"
 
 namespace coilwork {
 

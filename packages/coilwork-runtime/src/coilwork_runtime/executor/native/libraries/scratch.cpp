@@ -1,4 +1,4 @@
-#include "scratch.hpp"
+#include "libraries/scratch.hpp"
 
 #include <dlfcn.h>
 

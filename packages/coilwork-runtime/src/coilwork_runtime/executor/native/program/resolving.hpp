@@ -2,7 +2,7 @@
 // at each step is known: views need no counted references, views at fixed places cost nothing, and the arguments of a C++ kernel
 // lie ready. A block is released where it was, when the last name on it goes. Programs that are watched stay as written.
 #pragma once
-#include "model.hpp"
+#include "program/model.hpp"
 
 namespace coilwork {
 

@@ -7,9 +7,9 @@
 #include <atomic>
 #include <memory>
 
-#include "arithmetic.hpp"
-#include "driver_interface.hpp"
-#include "torch_interface.hpp"
+#include "interfaces/driver.hpp"
+#include "interfaces/torch.hpp"
+#include "program/arithmetic.hpp"
 
 namespace coilwork {
 

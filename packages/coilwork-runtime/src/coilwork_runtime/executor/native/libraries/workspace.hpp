@@ -1,7 +1,7 @@
 // What the libraries that are called directly need of a call: tensors as they lie in memory, and scratch memory.
 #pragma once
-#include "memory.hpp"
-#include "scratch.hpp"
+#include "call/memory.hpp"
+#include "libraries/scratch.hpp"
 
 namespace coilwork {
 

@@ -4,8 +4,8 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "cudnn_interface.hpp"
-#include "locks.hpp"
+#include "interfaces/cudnn.hpp"
+#include "libraries/locks.hpp"
 
 namespace coilwork {
 

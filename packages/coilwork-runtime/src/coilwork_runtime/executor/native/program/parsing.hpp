@@ -1,6 +1,6 @@
 // From the bytes of a program to `Program`. The form is described in `coilwork_wrapper.native.encoding`.
 #pragma once
-#include "model.hpp"
+#include "program/model.hpp"
 
 namespace coilwork {
 

@@ -3,7 +3,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "locks.hpp"
+#include "libraries/locks.hpp"
 
 namespace coilwork {
 

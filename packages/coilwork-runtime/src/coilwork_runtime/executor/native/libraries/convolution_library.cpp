@@ -1,12 +1,12 @@
 // Working out a convolution: an operation graph of the one operation, and the engine that the library's heuristics prefer
 // among those that give the same bits in every call.
-#include "convolution_library.hpp"
+#include "libraries/convolution_library.hpp"
 
 #include <memory>
 #include <utility>
 #include <vector>
 
-#include "kept.hpp"
+#include "libraries/kept.hpp"
 
 namespace coilwork {
 

@@ -1,8 +1,8 @@
 // Calling torch's operators: through an operator's own C function, through the dispatcher's C function, or in Python.
 #pragma once
-#include "convolutions.hpp"
-#include "launches.hpp"
-#include "products.hpp"
+#include "libraries/convolutions.hpp"
+#include "libraries/products.hpp"
+#include "running/launches.hpp"
 
 namespace coilwork {
 

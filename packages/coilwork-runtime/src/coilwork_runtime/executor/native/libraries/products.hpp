@@ -1,8 +1,8 @@
 // Matrix products through cuBLASLt: what torch works out in every call, descriptors and the choice of an algorithm, is worked out
 // once per shape. What is out of the ordinary is refused, and the operator does it.
 #pragma once
-#include "product_library.hpp"
-#include "workspace.hpp"
+#include "libraries/product_library.hpp"
+#include "libraries/workspace.hpp"
 
 namespace coilwork {
 

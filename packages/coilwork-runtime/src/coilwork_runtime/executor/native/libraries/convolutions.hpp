@@ -1,8 +1,8 @@
 // Convolutions and their gradients through cuDNN: what torch works out in every call is worked out once per shape, and what it
 // does around the library is left out. What is out of the ordinary is refused, and the operator does it.
 #pragma once
-#include "convolution_library.hpp"
-#include "workspace.hpp"
+#include "libraries/convolution_library.hpp"
+#include "libraries/workspace.hpp"
 
 namespace coilwork {
 

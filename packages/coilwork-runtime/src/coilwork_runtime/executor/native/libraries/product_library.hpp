@@ -3,8 +3,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "cublaslt_interface.hpp"
-#include "locks.hpp"
+#include "interfaces/cublaslt.hpp"
+#include "libraries/locks.hpp"
 
 namespace coilwork {
 

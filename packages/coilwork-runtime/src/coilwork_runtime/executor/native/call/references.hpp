@@ -1,6 +1,6 @@
 // References to Python objects, and handles on tensors that are given as objects.
 #pragma once
-#include "model.hpp"
+#include "program/model.hpp"
 
 namespace coilwork {
 

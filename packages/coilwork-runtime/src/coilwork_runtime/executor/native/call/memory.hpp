@@ -1,7 +1,7 @@
 // Allocation, views, checks of layouts: the instructions that move no data. What fails is done again in Python, whose
 // exception it then is.
 #pragma once
-#include "python_side.hpp"
+#include "call/python_side.hpp"
 
 namespace coilwork {
 

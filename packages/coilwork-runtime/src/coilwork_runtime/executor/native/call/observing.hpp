@@ -3,7 +3,7 @@
 #pragma once
 #include <utility>
 
-#include "python_side.hpp"
+#include "call/python_side.hpp"
 
 namespace coilwork {
 

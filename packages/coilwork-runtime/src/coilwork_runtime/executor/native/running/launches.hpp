@@ -2,8 +2,8 @@
 #pragma once
 #include <utility>
 
-#include "memory.hpp"
-#include "resolving.hpp"
+#include "call/memory.hpp"
+#include "program/resolving.hpp"
 
 namespace coilwork {
 

@@ -1,7 +1,7 @@
 // Running a program: its instructions in order, and the programs nested in it.
 #pragma once
-#include "calls.hpp"
-#include "observing.hpp"
+#include "call/observing.hpp"
+#include "running/calls.hpp"
 
 namespace coilwork {
 

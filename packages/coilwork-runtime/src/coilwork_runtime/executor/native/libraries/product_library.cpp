@@ -1,5 +1,5 @@
 // Working out a product: descriptors, and the algorithm that the library's heuristics prefer.
-#include "product_library.hpp"
+#include "libraries/product_library.hpp"
 
 #include <string.h>
 
@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "kept.hpp"
+#include "libraries/kept.hpp"
 
 namespace coilwork {
 
