@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from executor_assembly import SETTLE, Assembly, listing, u8
-from stub_convolutions import StubConvolutions, build_stub_convolutions
+from stub_convolutions import StubConvolutions
 from torch import Tensor
 
 from coilwork_cache import MemoryStore
@@ -26,7 +26,7 @@ NONE, NO, YES = u8(0), u8(4) + u8(0), u8(4) + u8(1)
 
 @pytest.fixture(scope="module")
 def stub(tmp_path_factory: pytest.TempPathFactory) -> StubConvolutions:
-    return build_stub_convolutions(tmp_path_factory.mktemp("convolutions"))
+    return StubConvolutions(tmp_path_factory.mktemp("convolutions"))
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from executor_assembly import CARVE, POOL, Assembly, u8
-from stub_products import StubProducts, build_stub_products
+from stub_products import StubProducts
 
 from coilwork_cache import MemoryStore
 from coilwork_runtime import ExecutorUnavailableError, ProductLibrary, load_native
@@ -24,7 +24,7 @@ REDUCED = 0b11110
 
 @pytest.fixture(scope="module")
 def stub(tmp_path_factory: pytest.TempPathFactory) -> StubProducts:
-    return build_stub_products(tmp_path_factory.mktemp("products"))
+    return StubProducts(tmp_path_factory.mktemp("products"))
 
 
 @pytest.fixture(autouse=True)
