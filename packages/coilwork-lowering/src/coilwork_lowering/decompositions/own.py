@@ -8,16 +8,16 @@ from typing import Any
 
 import torch
 
-from coilwork_lowering.device_decompositions import device_decompositions
-from coilwork_lowering.fourier_decompositions import fourier_decompositions
-from coilwork_lowering.pad_decompositions import pad_decompositions
-from coilwork_lowering.prim_decompositions import prim_decompositions
-from coilwork_lowering.resize_decompositions import resize_decompositions
-from coilwork_lowering.row_decompositions import row_decompositions
-from coilwork_lowering.sampling_decompositions import sampling_decompositions
-from coilwork_lowering.scatter_decompositions import scatter_decompositions
+from coilwork_lowering.decompositions.devices import device_decompositions
+from coilwork_lowering.decompositions.fourier import fourier_decompositions
+from coilwork_lowering.decompositions.pads import pad_decompositions
+from coilwork_lowering.decompositions.prims import prim_decompositions
+from coilwork_lowering.decompositions.resizing import resize_decompositions
+from coilwork_lowering.decompositions.rows import row_decompositions
+from coilwork_lowering.decompositions.sampling import sampling_decompositions
+from coilwork_lowering.decompositions.scatters import scatter_decompositions
+from coilwork_lowering.decompositions.strides import stride_decompositions
 from coilwork_lowering.squeezed_sizes import squeeze_decompositions
-from coilwork_lowering.stride_decompositions import stride_decompositions
 from coilwork_lowering.torch_compat import out_dtype_meaning, require, surely
 
 _WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)

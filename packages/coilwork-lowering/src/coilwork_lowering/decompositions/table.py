@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import torch
 
+from coilwork_lowering.decompositions.own import own_decompositions
+from coilwork_lowering.decompositions.products import product_decompositions
 from coilwork_lowering.options import LoweringOptions, names
-from coilwork_lowering.own_decompositions import own_decompositions
-from coilwork_lowering.product_decompositions import product_decompositions
 from coilwork_lowering.torch_compat import (
     Overload,
     base_decompositions,

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import torch
 
-from coilwork_lowering.iteration_order import iterated_strides
+from coilwork_lowering.decompositions.iteration_order import iterated_strides
 from coilwork_lowering.torch_compat import suggested_format, surely
 
 aten: Final = torch.ops.aten
