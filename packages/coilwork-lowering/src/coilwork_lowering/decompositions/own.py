@@ -12,13 +12,14 @@ from coilwork_lowering.decompositions.devices import device_decompositions
 from coilwork_lowering.decompositions.fourier import fourier_decompositions
 from coilwork_lowering.decompositions.pads import pad_decompositions
 from coilwork_lowering.decompositions.prims import prim_decompositions
+from coilwork_lowering.decompositions.requirements import meets
 from coilwork_lowering.decompositions.resizing import resize_decompositions
 from coilwork_lowering.decompositions.rows import row_decompositions
 from coilwork_lowering.decompositions.sampling import sampling_decompositions
 from coilwork_lowering.decompositions.scatters import scatter_decompositions
 from coilwork_lowering.decompositions.strides import stride_decompositions
 from coilwork_lowering.squeezed_sizes import squeeze_decompositions
-from coilwork_lowering.torch_compat import out_dtype_meaning, require, surely
+from coilwork_lowering.torch_compat import out_dtype_meaning, surely
 
 _WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _LINSPACE = ("default", "Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
@@ -168,13 +169,14 @@ def _index_add(theirs: Callable[..., Any]) -> Callable[..., Any]:
         """Torch's own indexes, and so broadcasts sources that eager refuses, and looks at positions in an empty tensor."""
         if value.device.type == "cpu" and not _added_in_memory(value.dtype):
             return NotImplemented  # by index ATen writes at negative positions, too
-        require(source.dim() == value.dim(), _refused)
+        if source.dim() != value.dim():
+            return NotImplemented
         rows = value if value.dim() > 0 else value.unsqueeze(0)
         rows_added = source if source.dim() > 0 else source.unsqueeze(0)
         at = dim % rows.dim()
         for k, (size, wanted) in enumerate(zip(rows_added.shape, rows.shape, strict=True)):
-            if k != at:
-                require(size == wanted, _refused)
+            if k != at and not meets(size == wanted, _refused):
+                return NotImplemented
         if surely(value.numel() == 0):
             return value.clone()
         positions = index if index.dim() > 0 else index.unsqueeze(0)
@@ -224,7 +226,8 @@ def _bincount(value: torch.Tensor, weights: torch.Tensor | None = None, minlengt
         return bincount(value.to(torch.int64), None, minlength) if whole else NotImplemented
     if value.dtype not in _WHOLE:
         return NotImplemented
-    require(weights.dim() == 1 and weights.shape[0] == value.numel(), _unlike_weights)
+    if weights.dim() != 1 or not meets(weights.shape[0] == value.numel(), _unlike_weights):
+        return NotImplemented
     dtype = torch.float32 if weights.dtype is torch.float32 else torch.float64
     positions = value.to(torch.int64)
     counts = bincount(positions, None, minlength)

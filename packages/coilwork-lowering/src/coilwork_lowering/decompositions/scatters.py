@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import torch
 
-from coilwork_lowering.torch_compat import require, surely
+from coilwork_lowering.decompositions.requirements import meets
+from coilwork_lowering.torch_compat import surely
 
 # Types that elements are added and compared in as they are.
 _EXACT: Final = (torch.float32, torch.float64, torch.int32, torch.int64)
@@ -114,25 +115,20 @@ def _index_reduce(
         return NotImplemented
     at = dim % value.dim()
     for k, (size, wanted) in enumerate(zip(source.shape, value.shape, strict=True)):
-        require(size == (index.shape[0] if k == at else wanted), _refused)
+        if not meets(size == (index.shape[0] if k == at else wanted), _refused):
+            return NotImplemented
     shape = [-1 if k == at else 1 for k in range(value.dim())]
     positions = index.to(torch.int64).view(shape).expand(source.shape)
     return torch.ops.aten.scatter_reduce.two(value, at, positions, source, reduce, include_self=include_self)
 
 
-def _not_a_number() -> str:
-    return "index_fill: the value must be a number, or a tensor without dimensions"
-
-
-def _not_a_row() -> str:
-    return "index_fill: the index must be of int64, and have one dimension or none"
-
-
-def _index_fill(value: torch.Tensor, dim: int, index: torch.Tensor, filling: Any) -> torch.Tensor:
+def _index_fill(value: torch.Tensor, dim: int, index: torch.Tensor, filling: Any) -> Any:
     """Rows of copies of one number, in the layout of `value`. Torch 2.11's own writes into a tensor that it makes."""
-    require(index.dim() <= 1 and index.dtype is torch.int64, _not_a_row)
+    if index.dim() > 1 or index.dtype is not torch.int64:
+        return NotImplemented
     if isinstance(filling, torch.Tensor):
-        require(filling.dim() == 0, _not_a_number)
+        if filling.dim() != 0:
+            return NotImplemented
         number = filling.to(value.dtype)
     else:
         number = torch.full((), filling, dtype=value.dtype, device=value.device)
