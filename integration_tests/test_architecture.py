@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from architecture import cycles, layers, module_state, suppressions, torch_border
+from architecture import cycles, documents, layers, module_state, suppressions, torch_border
 from architecture.sources import Source, Violation, read_other_files, read_sources
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -64,6 +64,7 @@ CHECKS: Mapping[str, Check] = {
     "no parked work": lambda t: suppressions.check_no_parked_work(t.everything),
     "names beside tests": lambda t: check_names_beside_tests(t.root),
     "file names": lambda t: suppressions.check_file_names(t.everything),
+    "pages name what is there": lambda t: documents.check_documents(t.root),
 }
 
 
@@ -168,6 +169,15 @@ PLANTED: Sequence[tuple[str, str, str]] = (
     ("no silenced types", "coilwork-ir/src/coilwork_ir/a.py", "> x: int = 'a'  # type: ignore[assignment]\n"),
     ("no parked work", "coilwork-ir/src/coilwork_ir/a.py", "> x = 1  # TODO later\n"),
     ("file names", "coilwork-ir/src/coilwork_ir/utils.py", "> x = 1\n"),
+    ("pages name what is there", "coilwork-ir/README.md", "`coilwork_ir`\n> its `gone.py`\n"),
+    ("pages name what is there", "coilwork-ir/README.md", "```\n`gone.py`\n```\n> its `rooms/`\n"),
+    (
+        "pages name what is there",
+        "coilwork-ir/README.md",
+        "`coilwork_ir/__init__.py`\n> `coilwork_ir.gone.Name`\n",
+    ),
+    ("pages name what is there", "coilwork-ir/README.md", "[a](pyproject.toml)\n> [a](gone.md#part)\n"),
+    ("pages name what is there", "coilwork-ir/README.md", "> another package's `coilwork_cpp/__init__.py`\n"),
 )
 
 

@@ -20,7 +20,6 @@ from coilwork_lowering.builder import Builder
 from coilwork_lowering.registry import RULES
 from coilwork_lowering.rules import Call
 from coilwork_lowering.values import Value
-from coilwork_runtime.errors import LayoutError
 from integration_tests.dynamic_programs import TABLE, X, pick
 
 STRICT: dict[str, Any] = {"strict": True}
@@ -138,8 +137,29 @@ def test_a_size_from_a_call_that_writes_is_held_to_what_is_promised() -> None:
     run, _ = compiled(four)
     x = torch.tensor([1.0, 2.0, -1.0, 3.0, 4.0])
     torch.testing.assert_close(run(x), four(x))
-    with pytest.raises((RuntimeError, LayoutError)):
+    with pytest.raises(RuntimeError):
         run(x[:4].clone())
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"executor": "native"}, {"executor": "python"}, {"wrapper": "cpp"}, {"wrapper": "fx"}],
+    ids=str,
+)
+def test_a_promise_that_fixes_a_size_raises_as_eager_does(settings: dict[str, str]) -> None:
+    def three(x: Tensor) -> Tensor:
+        found = x.nonzero()
+        torch._check(found.size(0) == 3)
+        return found + 1
+
+    run = torch.compile(three, backend=backend, fullgraph=True, options={**STRICT, **settings})
+    x = torch.tensor([0.0, 1.0, 2.0, 0.0, -1.0])
+    torch.testing.assert_close(run(x), three(x))
+    for broken in (torch.zeros(5), torch.ones(5)):
+        with pytest.raises(RuntimeError):
+            three(broken)
+        with pytest.raises(RuntimeError):
+            run(broken)
 
 
 def test_marked_dimensions_serve_all_sizes_in_one_graph() -> None:

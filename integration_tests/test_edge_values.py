@@ -13,6 +13,7 @@ from torch import Tensor
 from integration_tests.beside_eager import agrees, compiled
 
 EDGES = (0.0, -0.0, 1, -1, 0.5, 3, 1e-8, 6e-8, 1e-5, 2, 1024, -7.25, 65504, 1e38, float("inf"), -float("inf"))
+Function = Callable[[Tensor], Tensor]
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
@@ -28,6 +29,18 @@ def taken_apart(x: Tensor) -> tuple[Any, ...]:
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_frexp(dtype: torch.dtype) -> None:
     agrees(taken_apart, compiled(taken_apart), lambda: edges(dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("inner", [torch.atan, torch.atanh], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("outer", [torch.sin, torch.cos, torch.sinh, torch.cosh], ids=lambda f: f.__name__)
+def test_functions_of_inverses(outer: Function, inner: Function, dtype: torch.dtype) -> None:
+    """C++ compilers know formulas for some of these pairs, which do without the functions, and not of NaN."""
+
+    def function(x: Tensor) -> Tensor:
+        return outer(inner(x))
+
+    agrees(function, compiled(function), lambda: edges(dtype))
 
 
 def ramp(value: float, dtype: torch.dtype) -> list[Tensor]:

@@ -32,7 +32,7 @@ class PrebuiltExecutor(BuildHookInterface[Any]):
             return
         compiling = _compiling(Path(self.root))
         command = os.environ.get("CXX") or next(filter(shutil.which, ("g++", "c++", "clang++")), None)
-        texts = compiling.read_sources(Path(self.root, PACKAGE, "executor", "native"))
+        texts = compiling.read_sources(compiling.source_files(Path(self.root, PACKAGE, "executor", "native")))
         library = None if command is None else compiling.compile_extension(command, texts, ("-s",))
         if library is None:
             self.app.display_warning(

@@ -331,3 +331,15 @@ def test_a_divisor_that_may_be_0_counts_as_positive() -> None:
     assert provably_lt(lane % n, n)
     single = symbol("n", lo=0, hi=1)
     assert i // single is i and as_int(i % single) == 0
+
+
+def test_proofs_about_extrema() -> None:
+    least, most = minimum(s0, s1), maximum(s0, s1)
+    assert provably_le(least, s0) and provably_le(least, s1) and provably_le(least, most)
+    assert provably_le(s0, most) and provably_le(s1, most)
+    assert not provably_le(s0, least) and not provably_le(most, s0) and not provably_lt(least, s0)
+    assert provably_lt(least, s0 + 1) and provably_lt(s1 - 1, most)
+    assert provably_le(s0 * least, s0 * s1) and provably_le(minimum(s0, s1, 8), s1)
+    assert provably_le(minimum(s0, s1) + 3, maximum(s0 + 3, 7)) and provably_le(minimum(s0, 8), s0)
+    assert provably_le(maximum(i0, 0), i0) and not provably_le(maximum(i, 0), i)
+    assert minimum(most, s0) is s0 and maximum(least, s1) is s1

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from coilwork_lowering import LoweringOptions
-from coilwork_lowering.decompositions import decompositions
+from coilwork_lowering.decompositions.table import decompositions
 
 aten = torch.ops.aten
 

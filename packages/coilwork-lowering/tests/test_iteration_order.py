@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from coilwork_lowering.iteration_order import iterated_strides
+from coilwork_lowering.decompositions.iteration_order import iterated_strides
 
 
 def operand(shape: Sequence[int], draw: random.Random) -> Tensor:

@@ -224,6 +224,22 @@ def test_nextafter_and_erfinv(dtype: torch.dtype) -> None:
     assert_as_eager(aten.erfinv, torch.cat([inside, values]))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_nextafter_of_16_bits(dtype: torch.dtype) -> None:
+    """Of computed values, too: their neighbours are those of what they round to."""
+    edges = torch.tensor([torch.finfo(dtype).max, torch.finfo(dtype).tiny, torch.finfo(dtype).tiny / 8])
+    values = torch.cat([SPECIAL[:10], edges]).to(dtype)
+    a, b = torch.meshgrid(values, values, indexing="ij")
+    assert_as_eager(aten.nextafter, a, b, tolerance=0.0)
+    assert_as_eager(aten.nextafter, torch.randn(20).to(dtype), torch.randn(20).to(dtype), tolerance=0.0)
+    assert_as_eager(
+        lambda a, b: aten.nextafter(a * 1.1, b),
+        torch.randn(20).to(dtype),
+        torch.randn(20).to(dtype),
+        tolerance=0.0,
+    )
+
+
 def test_erfinv_where_erf_is_flat() -> None:
     near_one = 1 - torch.arange(1, 2000) * 2.0**-24
     values = torch.cat([near_one, -near_one, torch.linspace(-1, 1, 4001), torch.logspace(-30, -1, 200)])

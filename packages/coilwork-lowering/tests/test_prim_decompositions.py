@@ -10,7 +10,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork_lowering import decompositions
-from coilwork_lowering.prim_decompositions import prim_decompositions
+from coilwork_lowering.decompositions.prims import prim_decompositions
 
 prims = torch.ops.prims
 CPU = torch.device("cpu")

@@ -41,6 +41,16 @@ def test_weights_that_are_computed_with_go() -> None:
     assert preparation == ["aten.mul.Tensor", "aten.add.Tensor", "aten.t.default"]
 
 
+def test_several_values_right_behind_the_inputs() -> None:
+    def function(w: Tensor, v: Tensor, x: Tensor) -> Tensor:
+        scale, weight = v.exp(), w.sin()
+        return weight @ (x * scale).t()
+
+    main, preparation = split(function)
+    assert main == ["aten.mul.Tensor", "aten.t.default", "aten.mm.default"]
+    assert preparation == ["aten.exp.default", "aten.sin.default"]
+
+
 def test_views_of_weights_stay() -> None:
     assert split(lambda w, v, x: x @ w.t()) == (["aten.t.default", "aten.mm.default"], [])
 

@@ -82,6 +82,7 @@ STAYS: dict[str, tuple[Function, tuple[Tensor, Tensor, Tensor], list[int]]] = {
     "many rows": (F.linear, (torch.randn(257, 12), *ROWS[1:]), [1, 2]),
     "one row": (F.linear, (torch.randn(1, 12), *ROWS[1:]), [1, 2]),
     "no rows": (F.linear, (torch.randn(0, 12), *ROWS[1:]), [1, 2]),
+    "no columns": (F.linear, (torch.randn(7, 0), torch.randn(5, 0), torch.randn(5)), [1, 2]),
     "a weight that is written to": (lambda x, w, b: F.linear(x, w.add_(1), b), ROWS, [1, 2]),
 }
 

@@ -1,4 +1,4 @@
-"""Makes `runtime_sample_kernels` and `stub_driver` importable whatever pytest's import mode."""
+"""Makes `runtime_sample_kernels` and the stubs importable whatever pytest's import mode."""
 
 from __future__ import annotations
 

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
-import shutil
-import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
+from stub_library import ELEMENTS, StubLibrary
 
 SOURCE = r"""
-#include <cstdint>
-#include <cstring>
 #include <map>
 #include <vector>
-#define API extern "C" __attribute__((visibility("default")))
 enum { BAD = 2000, UNSUPPORTED = 3000 };
 struct Desc { int type; bool done; std::map<int, std::vector<char>> values; };
-API int64_t made, destroyed, heuristics, convolutions, handles, unrepeatable, unsupported, fail_with, workspace_bytes, last_workspace;
-API int64_t last_engine, last_alignment[3];
-int64_t made, destroyed, heuristics, convolutions, handles, unrepeatable, unsupported, fail_with, workspace_bytes, last_workspace;
-int64_t last_engine, last_alignment[3];
+NUMBERS made, destroyed, heuristics, convolutions, handles, unrepeatable, unsupported, fail_with, workspace_bytes, last_workspace;
+NUMBERS last_engine, last_alignment[3];
 enum { ENGINES = 4 };
 
 template <class T>
@@ -106,20 +97,6 @@ API int cudnnBackendGetAttribute(void* given, int name, int type, int64_t room, 
   return BAD;
 }
 
-static float load(const void* data, int type, int64_t at) {
-  if (type == 0) return static_cast<const float*>(data)[at];
-  const uint16_t half = static_cast<const uint16_t*>(data)[at];
-  if (type == 2) return static_cast<float>(*reinterpret_cast<const _Float16*>(&half));
-  uint32_t bits = static_cast<uint32_t>(half) << 16;
-  float found; memcpy(&found, &bits, 4); return found;
-}
-static void store(void* data, int type, int64_t at, float given) {
-  if (type == 0) { static_cast<float*>(data)[at] = given; return; }
-  if (type == 2) { static_cast<_Float16*>(data)[at] = static_cast<_Float16>(given); return; }
-  uint32_t bits; memcpy(&bits, &given, 4);
-  static_cast<uint16_t*>(data)[at] = static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
-}
-
 struct Tensor {
   void* data;
   int type;
@@ -193,26 +170,8 @@ API int cudnnBackendExecute(void* handle, void* given, void* pack_) {
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StubConvolutions:
+class StubConvolutions(StubLibrary):
     """The library and its counters."""
 
-    path: Path
-    library: ctypes.CDLL
-
-    def number(self, name: str) -> int:
-        return ctypes.c_int64.in_dll(self.library, name).value
-
-    def set(self, name: str, value: int) -> None:
-        ctypes.c_int64.in_dll(self.library, name).value = value
-
-
-def build_stub_convolutions(folder: Path) -> StubConvolutions:
-    """Compile the stub; skips the test where there is no compiler."""
-    compiler = shutil.which("g++")
-    if compiler is None:
-        pytest.skip("needs g++")
-    source, path = folder / "stub_dnn.cpp", folder / "libstub_cudnn.so"
-    source.write_text(SOURCE)
-    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-w", str(source), "-o", str(path)], check=True)
-    return StubConvolutions(path=path, library=ctypes.CDLL(str(path)))
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, "stub_cudnn", ELEMENTS + SOURCE)

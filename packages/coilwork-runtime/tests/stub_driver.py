@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
-import shutil
-import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
+from stub_library import StubLibrary
 
 SOURCE = r"""
-#include <cstdint>
-#include <cstring>
-#define API extern "C" __attribute__((visibility("default")))
-API int64_t record[16]; API int64_t parameters[64]; API int64_t want_parameters; API int64_t fail_with;
-API int64_t launches; API int64_t shared_limit; API int64_t current_context; API int64_t no_context;
-int64_t record[16], parameters[64], want_parameters, fail_with, launches, shared_limit, current_context, no_context;
-API int64_t modules;
-int64_t modules;
+NUMBERS record[16], parameters[64], want_parameters, fail_with;
+NUMBERS launches, shared_limit, current_context, no_context, modules;
 API int cuModuleLoadData(void** module, const void* image) {
   ++modules;
   if (*static_cast<const char*>(image) == '!') return 200;
@@ -53,8 +43,7 @@ API int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, un
   ++launches;
   return 0;
 }
-API int64_t attributes[16], attribute_count;
-int64_t attributes[16], attribute_count;
+NUMBERS attributes[16], attribute_count;
 struct Attribute { int32_t which, padding; uint32_t numbers[16]; };
 struct Config { unsigned grid[3], block[3], shared; void* stream; Attribute* attributes; unsigned count; };
 API int cuLaunchKernelEx(const Config* config, void* function, void** values, void** extra) {
@@ -71,39 +60,20 @@ API int cuLaunchKernelEx(const Config* config, void* function, void** values, vo
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StubDriver:
+class StubDriver(StubLibrary):
     """The library and its memory."""
 
-    path: Path
-    library: ctypes.CDLL
-
-    def number(self, name: str) -> int:
-        return ctypes.c_int64.in_dll(self.library, name).value
-
-    def set(self, name: str, value: int) -> None:
-        ctypes.c_int64.in_dll(self.library, name).value = value
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, "stub_cuda", SOURCE)
 
     def launch(self) -> list[int]:
         """Function, grid (3), threads, shared bytes, stream of the last launch."""
-        return list((ctypes.c_int64 * 16).in_dll(self.library, "record"))[:7]
+        return self.numbers("record", 16)[:7]
 
     def attributes(self) -> list[list[int]]:
         """Number and first three values of each attribute of the last launch that had some."""
-        values = list((ctypes.c_int64 * 16).in_dll(self.library, "attributes"))
+        values = self.numbers("attributes", 16)
         return [values[4 * k : 4 * k + 4] for k in range(self.number("attribute_count"))]
 
     def parameters(self) -> list[int]:
-        values = (ctypes.c_int64 * 64).in_dll(self.library, "parameters")
-        return list(values)[: self.number("want_parameters")]
-
-
-def build_stub_driver(folder: Path) -> StubDriver:
-    """Compile the stub; skips the test where there is no compiler."""
-    compiler = shutil.which("g++")
-    if compiler is None:
-        pytest.skip("needs g++")
-    source, path = folder / "stub.cpp", folder / "libstub_cuda.so"
-    source.write_text(SOURCE)
-    subprocess.run([compiler, "-shared", "-fPIC", "-w", str(source), "-o", str(path)], check=True)
-    return StubDriver(path=path, library=ctypes.CDLL(str(path)))
+        return self.numbers("parameters", 64)[: self.number("want_parameters")]

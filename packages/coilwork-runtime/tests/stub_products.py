@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
-import shutil
-import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
+from stub_library import ELEMENTS, StubLibrary
 
 SOURCE = r"""
-#include <cstdint>
-#include <cstring>
-#define API extern "C" __attribute__((visibility("default")))
 struct Layout { int32_t type; uint64_t rows, columns; int64_t leading, step; int32_t batch; };
 struct Desc { int32_t compute, scale, transposed[2]; uint32_t epilogue; const void* bias; };
 struct Preference { size_t most; uint32_t mask, alignment[4]; };
 struct Found { uint64_t algo[8]; size_t workspace; int32_t state; float waves; int32_t reserved[4]; };
-API int64_t heuristics, products, created, destroyed, no_algorithm, fail_with, workspace_bytes, last_workspace;
-API int64_t last_mask, last_compute, last_alignment[4];
-int64_t heuristics, products, created, destroyed, no_algorithm, fail_with, workspace_bytes, last_workspace;
-int64_t last_mask, last_compute, last_alignment[4];
+NUMBERS heuristics, products, created, destroyed, no_algorithm, fail_with, workspace_bytes, last_workspace;
+NUMBERS last_mask, last_compute, last_alignment[4];
 
 API int cublasLtCreate(void** handle) { *handle = reinterpret_cast<void*>(0x11); return 0; }
 API int cublasLtMatmulDescCreate(void** made, int32_t compute, int32_t scale) {
@@ -67,16 +58,6 @@ API int cublasLtMatmulAlgoGetHeuristic(void*, void* desc, void*, void*, void*, v
   found->workspace = workspace_bytes;
   return no_algorithm ? 15 : 0;
 }
-static float load(const void* data, int32_t type, int64_t at) {
-  if (type == 0) return static_cast<const float*>(data)[at];
-  uint32_t bits = static_cast<uint32_t>(static_cast<const uint16_t*>(data)[at]) << 16;
-  float value; memcpy(&value, &bits, 4); return value;
-}
-static void store(void* data, int32_t type, int64_t at, float value) {
-  if (type == 0) { static_cast<float*>(data)[at] = value; return; }
-  uint32_t bits; memcpy(&bits, &value, 4);
-  static_cast<uint16_t*>(data)[at] = static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
-}
 API int cublasLtMatmul(void* handle, void* desc_, const void* alpha, const void* a, void* al, const void* b, void* bl, const void* beta,
                        const void*, void*, void* d, void* dl, const void* algo, void* workspace, size_t size, void*) {
   if (fail_with) return int(fail_with);
@@ -103,30 +84,12 @@ API int cublasLtMatmul(void* handle, void* desc_, const void* alpha, const void*
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StubProducts:
+class StubProducts(StubLibrary):
     """The library and its counters."""
 
-    path: Path
-    library: ctypes.CDLL
-
-    def number(self, name: str) -> int:
-        return ctypes.c_int64.in_dll(self.library, name).value
-
-    def set(self, name: str, value: int) -> None:
-        ctypes.c_int64.in_dll(self.library, name).value = value
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, "stub_cublasLt", ELEMENTS + SOURCE)
 
     def alignments(self) -> list[int]:
         """Of operands and result, as the last choice of an algorithm was told."""
-        return list((ctypes.c_int64 * 4).in_dll(self.library, "last_alignment"))
-
-
-def build_stub_products(folder: Path) -> StubProducts:
-    """Compile the stub; skips the test where there is no compiler."""
-    compiler = shutil.which("g++")
-    if compiler is None:
-        pytest.skip("needs g++")
-    source, path = folder / "stub_lt.cpp", folder / "libstub_cublasLt.so"
-    source.write_text(SOURCE)
-    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-w", str(source), "-o", str(path)], check=True)
-    return StubProducts(path=path, library=ctypes.CDLL(str(path)))
+        return self.numbers("last_alignment", 4)

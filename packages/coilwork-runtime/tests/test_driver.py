@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from stub_driver import StubDriver, build_stub_driver
+from stub_driver import StubDriver
 
 from coilwork_runtime import DeviceError, KernelLaunchError
 from coilwork_runtime.triton_kernels.binaries import GpuBinary
@@ -30,7 +30,7 @@ def fast(driver: Driver, function: LoadedFunction, binary: GpuBinary, kinds: str
 
 @pytest.fixture
 def stub(tmp_path: Path) -> StubDriver:
-    return build_stub_driver(tmp_path)
+    return StubDriver(tmp_path)
 
 
 @pytest.fixture

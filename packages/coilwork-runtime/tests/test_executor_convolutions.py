@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from executor_assembly import SETTLE, Assembly, listing, u8
-from stub_convolutions import StubConvolutions, build_stub_convolutions
+from stub_convolutions import StubConvolutions
 from torch import Tensor
 
 from coilwork_cache import MemoryStore
@@ -26,7 +26,7 @@ NONE, NO, YES = u8(0), u8(4) + u8(0), u8(4) + u8(1)
 
 @pytest.fixture(scope="module")
 def stub(tmp_path_factory: pytest.TempPathFactory) -> StubConvolutions:
-    return build_stub_convolutions(tmp_path_factory.mktemp("convolutions"))
+    return StubConvolutions(tmp_path_factory.mktemp("convolutions"))
 
 
 @pytest.fixture(autouse=True)
@@ -372,7 +372,7 @@ def test_numbers_are_those_of_the_header() -> None:
     if not found:
         pytest.skip("no cudnn_graph.h here")
     header = found[0].read_text(encoding="utf-8")
-    ours = (program_module.FOLDER / "cudnn_interface.hpp").read_text(encoding="utf-8")
+    ours = (program_module.FOLDER / "interfaces/cudnn.hpp").read_text(encoding="utf-8")
     theirs = dict(re.findall(r"\bCUDNN_(\w+)(?: CUDNN_DEPRECATED_ENUM)?\s*= (\d+)", header))
     mine = dict(re.findall(r"\b([A-Z][A-Z0-9_]+) = (\d+)", ours.partition("using Handle")[0]))
     assert len(mine) > 50

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from executor_assembly import Assembly
-from stub_driver import StubDriver, build_stub_driver
+from stub_driver import StubDriver
 
 from coilwork_cache import MemoryStore
 from coilwork_runtime import load_native
@@ -34,7 +34,7 @@ SPEC = TritonKernel(
 
 @pytest.fixture(scope="module")
 def stub(tmp_path_factory: pytest.TempPathFactory) -> StubDriver:
-    return build_stub_driver(tmp_path_factory.mktemp("driver"))
+    return StubDriver(tmp_path_factory.mktemp("driver"))
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from executor_assembly import CARVE, POOL, Assembly, u8
-from stub_products import StubProducts, build_stub_products
+from stub_products import StubProducts
 
 from coilwork_cache import MemoryStore
 from coilwork_runtime import ExecutorUnavailableError, ProductLibrary, load_native
@@ -24,7 +24,7 @@ REDUCED = 0b11110
 
 @pytest.fixture(scope="module")
 def stub(tmp_path_factory: pytest.TempPathFactory) -> StubProducts:
-    return build_stub_products(tmp_path_factory.mktemp("products"))
+    return StubProducts(tmp_path_factory.mktemp("products"))
 
 
 @pytest.fixture(autouse=True)
@@ -291,7 +291,7 @@ def test_numbers_are_those_of_the_header() -> None:
     if not found:
         pytest.skip("no cublasLt.h here")
     header = found[0].read_text(encoding="utf-8")
-    ours = (program_module.FOLDER / "cublaslt_interface.hpp").read_text(encoding="utf-8")
+    ours = (program_module.FOLDER / "interfaces/cublaslt.hpp").read_text(encoding="utf-8")
     pairs = {
         "LAYOUT_BATCH_COUNT": "CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT",
         "LAYOUT_BATCH_STRIDE": "CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET",

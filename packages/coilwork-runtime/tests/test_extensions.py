@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -13,13 +14,14 @@ import torch
 
 from coilwork_cache import MemoryStore
 from coilwork_runtime import extensions
+from coilwork_runtime.compiling import source_files
 from coilwork_runtime.executor.program import FOLDER
 from coilwork_runtime.extensions import load_extension
 
 if shutil.which("g++") is None:
     pytest.skip("needs g++", allow_module_level=True)
 
-MODULE = """#include "answer.hpp"
+MODULE = """#include "room/answer.hpp"
 static PyObject* answer(PyObject*, PyObject*) { return PyLong_FromLong(the_answer()); }
 static PyMethodDef methods[] = {{"answer", answer, METH_NOARGS, ""}, {nullptr, nullptr, 0, nullptr}};
 static PyModuleDef module = {PyModuleDef_HEAD_INIT, "NAME", nullptr, -1, methods};
@@ -27,22 +29,23 @@ PyMODINIT_FUNC PyInit_NAME() { return PyModule_Create(&module); }
 """
 
 
-def sources(folder: Path, name: str) -> list[Path]:
+def sources(folder: Path, name: str) -> Mapping[str, Path]:
     texts = {
-        "answer.hpp": "#include <Python.h>\nint the_answer();\n",
-        "answer.cpp": '#include "answer.hpp"\nint the_answer() { return 42; }\n',
+        "room/answer.hpp": "#include <Python.h>\nint the_answer();\n",
+        "room/answer.cpp": '#include "room/answer.hpp"\nint the_answer() { return 42; }\n',
         "module.cpp": MODULE.replace("NAME", name),
     }
     for file, text in texts.items():
+        Path(folder, file).parent.mkdir(exist_ok=True)
         Path(folder, file).write_text(text)
-    return sorted(folder.iterdir())
+    return source_files(folder)
 
 
 def test_built_kept_and_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore()
     module = load_extension("coilwork_sample_a", sources(tmp_path, "coilwork_sample_a"), store)
     assert module is not None and module.answer() == 42
-    assert load_extension("coilwork_sample_a", [], store) is module
+    assert load_extension("coilwork_sample_a", {}, store) is module
     monkeypatch.delitem(sys.modules, "coilwork_sample_a")
     monkeypatch.setattr(extensions, "_build", lambda texts: pytest.fail("it was kept"))
     again = load_extension("coilwork_sample_a", sources(tmp_path, "coilwork_sample_a"), store)
@@ -63,7 +66,7 @@ def test_what_does_not_load_is_built_again(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_text_that_does_not_compile_is_none(tmp_path: Path) -> None:
     Path(tmp_path, "module.cpp").write_text("this is no C++")
-    assert load_extension("coilwork_sample_c", [Path(tmp_path, "module.cpp")], None) is None
+    assert load_extension("coilwork_sample_c", source_files(tmp_path), None) is None
 
 
 def test_the_executor_declares_what_torch_declares(tmp_path: Path) -> None:
@@ -81,7 +84,7 @@ def test_the_executor_declares_what_torch_declares(tmp_path: Path) -> None:
             "COILWORK_CUDA_FUNCTIONS(SAME)",
         )
     )
-    ours = Path(FOLDER, "torch_interface.hpp").read_text()
+    ours = Path(FOLDER, "interfaces/torch.hpp").read_text()
     start = ours.index('extern "C" {')
     # the types are torch's; the table is ours
     Path(tmp_path, "interface.hpp").write_text(

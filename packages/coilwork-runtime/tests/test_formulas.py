@@ -10,7 +10,7 @@ from coilwork_runtime.executor.formulas import formula
 
 
 def run(code: bytes, sizes: list[int]) -> int:
-    """What native/arithmetic.hpp does with the code."""
+    """What native/program/arithmetic.hpp does with the code."""
     stack: list[int] = []
     (count,) = struct.unpack_from("<I", code)
     for step in range(count):

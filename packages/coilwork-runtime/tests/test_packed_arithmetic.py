@@ -93,6 +93,7 @@ def test_it_reaches_the_assembler_in_halves() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_indices_are_right_on_a_gpu() -> None:
     out = torch.full((ROWS * COLUMNS,), -1, dtype=torch.int32, device="cuda")
     Builder().build([kernel()])["halves"](out)

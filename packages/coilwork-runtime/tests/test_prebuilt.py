@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from coilwork_cache import MemoryStore
 from coilwork_runtime import extensions
-from coilwork_runtime.compiling import compile_extension, library_name, python_tag, read_sources
+from coilwork_runtime.compiling import compile_extension, library_name, python_tag, read_sources, source_files
 from coilwork_runtime.executor.measured import measure_executor
 from coilwork_runtime.executor.program import FOLDER, MODULE, PREBUILT
 from coilwork_runtime.extensions import load_extension
@@ -35,24 +35,22 @@ def forget() -> Iterator[None]:
 
 
 @pytest.fixture
-def sources(tmp_path: Path) -> list[Path]:
-    path = tmp_path / "module.cpp"
-    path.write_text(SOURCE)
-    return [path]
+def sources(tmp_path: Path) -> Mapping[str, Path]:
+    Path(tmp_path, "module.cpp").write_text(SOURCE)
+    return source_files(tmp_path)
 
 
-def put_library(tmp_path: Path, data: bytes | None) -> Path:
+def put_library(tmp_path: Path, sources: Mapping[str, Path], data: bytes) -> Path:
     folder = tmp_path / "prebuilt"
     folder.mkdir()
-    if data is not None:
-        Path(folder, library_name(NAME, read_sources(tmp_path))).write_bytes(data)
+    Path(folder, library_name(NAME, read_sources(sources))).write_bytes(data)
     return folder
 
 
 def test_it_is_loaded_without_a_compiler(
-    tmp_path: Path, sources: list[Path], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, sources: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = put_library(tmp_path, compile_extension("g++", read_sources(tmp_path)))
+    folder = put_library(tmp_path, sources, compile_extension("g++", read_sources(sources)))
     monkeypatch.setattr(extensions, "_build", lambda texts: pytest.fail("it is there"))
     store = MemoryStore()
     module = load_extension(NAME, sources, store, prebuilt=folder)
@@ -60,15 +58,15 @@ def test_it_is_loaded_without_a_compiler(
     assert not list(store.entries())
 
 
-def test_one_that_does_not_load_is_built(tmp_path: Path, sources: list[Path]) -> None:
-    folder = put_library(tmp_path, b"for another machine")
+def test_one_that_does_not_load_is_built(tmp_path: Path, sources: Mapping[str, Path]) -> None:
+    folder = put_library(tmp_path, sources, b"for another machine")
     module = load_extension(NAME, sources, None, prebuilt=folder)
     assert module is not None and module.answer() == 42
 
 
-def test_one_of_other_sources_is_not_loaded(tmp_path: Path, sources: list[Path]) -> None:
-    folder = put_library(tmp_path, compile_extension("g++", read_sources(tmp_path)))
-    sources[0].write_text(SOURCE.replace("42", "43"))
+def test_one_of_other_sources_is_not_loaded(tmp_path: Path, sources: Mapping[str, Path]) -> None:
+    folder = put_library(tmp_path, sources, compile_extension("g++", read_sources(sources)))
+    sources["module.cpp"].write_text(SOURCE.replace("42", "43"))
     module = load_extension(NAME, sources, None, prebuilt=folder)
     assert module is not None and module.answer() == 43
 
@@ -83,7 +81,7 @@ def test_what_this_package_brings_is_of_its_sources() -> None:
     """Sources may have been edited since in a checkout, which has no folder of built ones."""
     brought = [path.name for path in PREBUILT.iterdir()] if PREBUILT.is_dir() else []
     ours = [name for name in brought if python_tag() in name]
-    assert ours in ([], [library_name(MODULE, read_sources(FOLDER))])
+    assert ours in ([], [library_name(MODULE, read_sources(source_files(FOLDER)))])
 
 
 def test_measured() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from coilwork_ir.buffers import Buffer, Ref
 from coilwork_ir.index import as_int
 from coilwork_ir.program.nodes import (
@@ -18,10 +20,10 @@ from coilwork_ir.program.nodes import (
 )
 
 
-def measured_peak(program: Program, *, granule: int = 1) -> int:
+def measured_peak(program: Program, *, granule: int = 1, counted: Collection[str] = ()) -> int:
     """Walk the program as an allocator would see it; every rule about names is asserted on the way.
 
-    Each allocation takes a multiple of `granule` bytes.
+    Each allocation takes a multiple of `granule` bytes; so do the inputs that are `counted`, which others are not.
     """
     owner: dict[str, int] = {}
     size: dict[int, int] = {}
@@ -57,7 +59,7 @@ def measured_peak(program: Program, *, granule: int = 1) -> int:
     def use(name: str) -> None:
         assert name in owner and name not in freed, f"{name} used while not alive"
 
-    def fresh(buffer: Buffer, counted: bool) -> None:
+    def fresh(buffer: Buffer, *, counted: bool) -> None:
         nonlocal live, peak
         storage = len(size)
         size[storage] = size_of(buffer)
@@ -80,7 +82,7 @@ def measured_peak(program: Program, *, granule: int = 1) -> int:
 
     for entry in program.inputs:
         if isinstance(entry, Buffer):
-            fresh(entry, counted=False)
+            fresh(entry, counted=entry.name in counted)
     for instruction in program.instructions:
         match instruction:
             case Alloc():

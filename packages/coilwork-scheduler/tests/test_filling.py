@@ -90,7 +90,7 @@ def test_one_temporary_lives_at_a_time(interleaved: bool, reuse: bool) -> None:
     assert program.peak_bytes is not None
     assert as_int(program.peak_bytes) == measured_peak(program) == result + block + last
     allocated = [i.buffer.name for i in program.instructions if isinstance(i, Alloc)]
-    assert len(allocated) == BLOCKS + 2
+    assert {"r0", "last"} < set(allocated) and len(allocated) <= BLOCKS + 2
     # the result has memory of its own, which all blocks go to
     owner = {name: name for name in allocated}
     for instruction in program.instructions:

@@ -164,6 +164,24 @@ def test_pools_keep_results_and_the_peak(build, seed):
         torch.testing.assert_close(got, wanted)
 
 
+@pytest.mark.parametrize("seed", range(60))
+def test_pools_keep_the_peak_of_all_that_is_given_away(build, seed):
+    graph = Programs(build, seed).graph(8 + seed % 40)
+    names = tuple(b.name for b in graph.inputs if isinstance(b, Buffer))
+    options = ScheduleOptions(inline=False, fuse=seed % 3 == 0, donated_inputs=names)
+    made = schedule(graph, target("sm_90"), options)
+    plain, pooled = (
+        plan(made, PlanOptions(pools=pools, pool_slack_bytes=0, donated_inputs=names))
+        for pools in (False, True)
+    )
+    verify_program(pooled)
+    assert measured_peak(pooled, granule=64, counted=names) <= measured_peak(plain, granule=64, counted=names)
+    for got, wanted in zip(
+        interpret_program(pooled, inputs()), interpret_graph(graph, inputs()), strict=True
+    ):
+        torch.testing.assert_close(got, wanted)
+
+
 def test_random_programs_come_to_have_pools(build):
     """The property above would hold of programs without any."""
     allocations = {False: 0, True: 0}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coilwork_scheduler.order import Unit, order
+from coilwork_scheduler.order import Held, Unit, live_bytes, order
 
 
 def unit(position, before, allocates, *touches):
@@ -17,7 +17,7 @@ def unit(position, before, allocates, *touches):
 
 def test_the_order_of_the_graph_is_kept_without_a_reason():
     units = [unit(0, (), "a"), unit(1, (), "b"), unit(2, (0, 1), "c", "a", "b")]
-    assert order(units, frozenset({"c"})) == (0, 1, 2)
+    assert order(units, Held(kept=frozenset({"c"}))) == (0, 1, 2)
 
 
 def test_what_frees_memory_goes_first():
@@ -30,12 +30,12 @@ def test_what_frees_memory_goes_first():
             position=3 + k, before=(k,), allocates=((f"small{k}", 1),), touches=(f"big{k}", f"small{k}")
         )
         units.append(small)
-    assert order(units, frozenset()) == (0, 3, 1, 4, 2, 5)
+    assert order(units, Held()) == (0, 3, 1, 4, 2, 5)
 
 
 def test_returned_memory_is_not_counted_as_freed():
     units = [unit(0, (), "a"), unit(1, (), "b"), unit(2, (0,), "", "a")]
-    assert order(units, frozenset({"a", "b"})) == (0, 1, 2)
+    assert order(units, Held(kept=frozenset({"a", "b"}))) == (0, 1, 2)
 
 
 def test_memory_that_several_fill_does_not_keep_the_first_of_them_back():
@@ -46,4 +46,46 @@ def test_memory_that_several_fill_does_not_keep_the_first_of_them_back():
         first = Unit(position=3, before=(0,), allocates=whole, touches=("part0", "whole"), begins=begins)
         others = [unit(3 + k, (k, 2 + k), "", f"part{k}", "whole") for k in (1, 2)]
         expected = (0, 3, 1, 4, 2, 5) if begins else (0, 1, 2, 3, 4, 5)
-        assert order([*units, first, *others], frozenset({"whole"})) == expected
+        assert order([*units, first, *others], Held(kept=frozenset({"whole"}))) == expected
+
+
+def test_what_is_given_is_freed_first():
+    # of two that need a gradient, one is the last to need what the forward saved, the other makes more
+    units = [
+        unit(0, (), "gradient"),
+        unit(1, (0,), "of input", "gradient"),
+        unit(2, (0,), "of weight", "gradient", "saved"),
+        unit(3, (1,), "result", "of input"),
+    ]
+    kept = frozenset({"of weight", "result"})
+    assert order(units, Held(kept=kept)) == (0, 1, 2, 3)
+    assert order(units, Held(kept=kept, given={"saved": 500})) == (0, 2, 1, 3)
+    assert max(live_bytes(units, (0, 2, 1, 3), Held(kept=kept, given={"saved": 500}))) == 700
+
+
+def test_a_view_does_not_keep_its_readers_back():
+    units = [
+        unit(0, (), "gradient"),
+        unit(1, (0,), "of input", "gradient"),
+        Unit(position=2, before=(0,), allocates=(), touches=("gradient",), looks=True),
+        unit(3, (2,), "of weight", "gradient", "saved"),
+        unit(4, (1,), "result", "of input"),
+    ]
+    held = Held(kept=frozenset({"of weight", "result"}), given={"saved": 500})
+    assert order(units, held) == (0, 2, 3, 1, 4)
+
+
+def test_memory_that_is_taken_over_counts_once():
+    over = Unit(position=1, before=(0,), allocates=(("b", 100),), touches=("a", "b"), in_place=(("b", "a"),))
+    beside = Unit(position=1, before=(0,), allocates=(("b", 100),), touches=("a", "b"))
+    first = unit(0, (), "a")
+    assert live_bytes([first, over], (0, 1), Held()) == [100, 100]
+    assert live_bytes([first, beside], (0, 1), Held()) == [100, 200]
+    # somebody else needs it
+    assert live_bytes([first, over], (0, 1), Held(kept=frozenset({"a"}))) == [100, 200]
+    later = unit(2, (0,), "", "a")
+    assert live_bytes([first, over, later], (0, 1, 2), Held()) == [100, 200, 100]
+    other_size = Unit(
+        position=1, before=(0,), allocates=(("b", 50),), touches=("a", "b"), in_place=(("b", "a"),)
+    )
+    assert live_bytes([first, other_size], (0, 1), Held()) == [100, 150]

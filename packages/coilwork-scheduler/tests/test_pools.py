@@ -73,7 +73,7 @@ def test_a_pool_ends_where_there_is_no_room_for_it():
     assert as_int(program.peak_bytes) == measured_peak(program) == 4 * 64 * (64 + 100000)
 
 
-def test_the_peak_stays_within_a_64th():
+def test_the_peak_stays_where_it_is():
     # one pool for all products would keep the middle ones' 900 KB until the large one is there, at 5 % more
     lines = ["graph @g {", "  input %b0: f32[480, 480]"]
     for k in range(6):
@@ -86,8 +86,10 @@ def test_the_peak_stays_within_a_64th():
     )
     text = "\n".join([*lines, "  return (%y)", "}"])
     plain = measured_peak(planned(text, pools=False, reuse=False))
-    assert of(planned(text, reuse=False), AllocPool)
-    assert measured_peak(planned(text, reuse=False)) <= plain + plain // 64
+    slack = PlanOptions().pool_slack_bytes
+    pooled = planned(text, reuse=False, slack=slack)
+    assert of(pooled, AllocPool)
+    assert measured_peak(pooled) <= plain + slack
 
 
 def test_sizes_in_symbols():
@@ -137,3 +139,36 @@ def test_what_an_operator_might_keep_is_allocated():
     program = planned(text, reuse=False)
     placed = {one.buffer.name for one in of(program, PoolView) if isinstance(one, PoolView)}
     assert placed == {"b", "c", "e", "f"}
+
+
+def test_a_pool_ends_while_what_was_given_is_there():
+    # Two wide values, one after the other, beside what was given; a result as wide is there when they are gone. Later, with
+    # nothing beside them, two wide values at once: as much as that is no peak there.
+    wide, given, out = "f32[64, 1024]", "f32[1024, 1024]", 'out "aten.mm.out" ("out")'
+    steps = [
+        ("x", "given", "a", wide),
+        ("a", "given", "b", wide),
+        ("b", "given", "first", wide),
+        ("first", "w", "c", wide),
+        ("c", "w", "d", wide),
+        ("d", "w", "e", wide),
+        ("e", "w", "second", wide),
+    ]
+    lines = [f"  input %x: {wide}", f"  input %w: {given}", f"  input %given: {given}"]
+    lines += [
+        f'  extern "aten.mm.default" (%{one}, %{two}) contraction defines (%{made}: {shape}) {out}'
+        for one, two, made, shape in steps
+    ]
+    text = "\n".join(["graph @g {", *lines, "  return (%first, %second)", "}"])
+    scheduled = schedule(parse_graph(text), TARGET, ScheduleOptions(fuse=False, inline=False))
+    for donated in ((), ("given",)):
+        plain, pooled = (
+            plan(
+                scheduled,
+                PlanOptions(pools=pools, pool_slack_bytes=0, reuse=False, donated_inputs=donated),
+            )
+            for pools in (False, True)
+        )
+        # the one pool for all of them would be there from first to last
+        assert measured_peak(pooled, counted=donated) == measured_peak(plain, counted=donated)
+        assert bool(of(pooled, AllocPool))

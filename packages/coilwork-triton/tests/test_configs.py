@@ -42,12 +42,20 @@ def test_columns_have_16_bytes_per_thread_and_32_in_flight(streams: tuple[int, .
         assert width * depth * sum(streams) >= 32 * 32 * warps
 
 
-@pytest.mark.parametrize(("row", "streams"), [(512, (2,)), (512, (4,)), (128, (2, 2)), (16, (4,))])
+@pytest.mark.parametrize(("row", "streams"), [(512, (4,)), (128, (2, 2)), (16, (4,))])
 def test_whole_columns_fit_registers_and_span_lines(row: int, streams: tuple[int, ...]) -> None:
     found = blocks("persistent", streams, x=65536, r=row)
     assert all(width * depth <= 64 * 32 * warps for width, depth, warps in found)
     assert any(width * max(streams) >= 128 for width, _, _ in found)
     assert len(found) > 1
+
+
+def test_one_narrow_operand_gives_threads_twice_as_much() -> None:
+    # rows of 64 columns are 128 bytes: a block of them is one piece of memory
+    first, *others = blocks("persistent", (2,), x=64 * 1792, r=512)
+    assert first == (64, 512, 8)
+    assert others and all(width * depth <= 64 * 32 * warps for width, depth, warps in others)
+    assert (64, 512, 8) not in blocks("persistent", (4,), x=64 * 1792, r=512)
 
 
 def test_busy_columns_have_twice_the_threads() -> None:
@@ -141,6 +149,41 @@ def test_sorted_blocks_are_powers_of_two_that_fit(
         meta = dict(config.meta)
         assert all(size & (size - 1) == 0 for size in meta.values())
         assert meta["XBLOCK"] * meta["R0_BLOCK"] * sort_bytes <= H200.shared_memory_bytes
+
+
+def test_stencils_have_small_blocks_or_many_points_per_thread() -> None:
+    # four neighbours of one tensor are read, one result is written
+    facts = Facts(
+        walk="pointwise",
+        extents={"x": 1 << 26},
+        coalescing={"x": 1.0},
+        element_bytes=2,
+        tensors=2,
+        streams=(2,) * 5,
+    )
+    assert [(dict(c.meta)["XBLOCK"], c.num_warps) for c in propose(facts, H200, 3)] == [
+        (512, 2),
+        (1024, 1),
+        (1024, 4),
+    ]
+    four_tensors = replace(facts, tensors=5)
+    assert dict(propose(four_tensors, H200, 1)[0].meta) == {"XBLOCK": 1024}
+
+
+def test_a_seed_does_not_make_threads_take_fewer_points() -> None:
+    # one number of 8 bytes for all points, beside two streams of 2 bytes
+    facts = Facts(
+        walk="pointwise",
+        extents={"x": 1 << 26},
+        coalescing={"x": 1.0},
+        element_bytes=8,
+        tensors=3,
+        streams=(2, 2),
+    )
+    (first, *_) = propose(facts, H200, 3)
+    assert (dict(first.meta)["XBLOCK"], first.num_warps) == (1024, 4)
+    (wide, *_) = propose(replace(facts, streams=(2, 8)), H200, 3)
+    assert (dict(wide.meta)["XBLOCK"], wide.num_warps) == (1024, 8)
 
 
 def test_one_point_per_thread_where_each_loads_a_sector() -> None:

@@ -102,3 +102,44 @@ def test_floats_are_divided_by_0() -> None:
     torch.testing.assert_close(
         compiled(values, divisors), (values // divisors, values % divisors), equal_nan=True
     )
+
+
+def of_zeros(count: int) -> Tensor:
+    return torch.zeros(count, dtype=torch.long)
+
+
+SOURCES: Final[Mapping[str, tuple[Program, tuple[int, ...], tuple[int, ...]]]] = MappingProxyType(
+    {
+        "index_add to a number": (lambda a, b: a.index_add(0, of_zeros(1), b), (), (1,)),
+        "index_add of another rank": (
+            lambda a, b: a.index_add(0, of_zeros(1), b),
+            (5,),
+            (1, 1),
+        ),
+        "index_add that would be expanded": (
+            lambda a, b: a.index_add(0, of_zeros(2), b),
+            (5, 3),
+            (2, 1),
+        ),
+        "index_add to nothing": (
+            lambda a, b: a.index_add(0, of_zeros(2), b),
+            (0, 3),
+            (2, 2),
+        ),
+        "index_reduce": (
+            lambda a, b: a.index_reduce(0, of_zeros(2), b, "amax"),
+            (5, 3),
+            (3, 3),
+        ),
+        "index_fill": (lambda a, b: a.index_fill(0, b.int(), 1.0), (5, 3), (2,)),
+        "bincount": (lambda a, b: torch.bincount(a.long().abs(), b), (4,), (3,)),
+    }
+)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("what", SOURCES)
+def test_sources_of_other_sizes(what: str, dynamic: bool) -> None:
+    """Torch's meta functions take these: they are refused when they run."""
+    function, size, of_source = SOURCES[what]
+    refuse_alike(function, torch.randn(size), torch.randn(of_source), dynamic=dynamic)

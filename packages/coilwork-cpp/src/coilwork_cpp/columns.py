@@ -13,8 +13,11 @@ What lies along the rows is copied into tiles, block by block of rows.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
+from coilwork_cpp.block_loops import open_blocks
 from coilwork_cpp.blocking import cut, fixed_cut
 from coilwork_cpp.crossing import copy_tile, tiled_loads
 from coilwork_cpp.elements import value_type
@@ -23,7 +26,6 @@ from coilwork_cpp.lanes import combine_point, flat_position
 from coilwork_cpp.nest import Span, bind, close, nested, whole
 from coilwork_cpp.passes import Pass, evaluated, passes_of
 from coilwork_cpp.plan import Plan
-from coilwork_cpp.ranges import extent_of
 from coilwork_cpp.rebuild import store_roots
 from coilwork_cpp.reductions import add_block, components, finish, is_rounded
 from coilwork_cpp.regions import Region
@@ -40,11 +42,12 @@ from coilwork_cpp.tree import (
     For,
     Literal,
     Name,
+    Statement,
 )
 from coilwork_cpp.values import Block
 from coilwork_ir.index import Expr
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.scalar import Const, IndexValue, Load, Reduce, Scalar
+from coilwork_ir.scalar import Const, IndexValue, Load, Reduce, Scalar, Scan
 
 # Rows added up in f32 before they are folded into f64 totals.
 _BLOCK: Final = 64
@@ -70,11 +73,8 @@ def column_body(
         block.hoist(roots, frozenset((columns.symbol, *region.reduction)))
         point = block.inside()
         bind(point, columns.symbol)
-        for root in roots:
-            point.value(root)
-        for store in outer_stores:
-            point.store(store)
-        block.add(For(columns.variable, columns.begin, columns.end, point.body(), simd=True))
+        point.store_all(outer_stores)
+        block.add(_columns_loop(columns, point.body()))
     close(chain, serial)
 
 
@@ -111,7 +111,7 @@ def _share_column_values(block: Block, region: Region, plan: Plan, step: Pass, c
         code = point.value(value)
         point.add(Assign(element, Call("u8", (code,)) if value.dtype.is_bool else code))
         shared[value] = Binary("!=", element, ZERO) if value.dtype.is_bool else element
-    block.add(For(columns.variable, columns.begin, columns.end, point.body(), simd=True))
+    block.add(_columns_loop(columns, point.body()))
     block.known.update(shared)
 
 
@@ -132,98 +132,110 @@ class _order:
         return self._place[value]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _State:
+    """Arrays of what one pass keeps for each column of the tile.
+
+    Attributes:
+        parts: of each reduction, its components: of the rows so far or, where it has a total, of the current block of rows.
+        totals: of reductions whose blocks are folded into something wider.
+        scans: of each scan.
+    """
+
+    parts: Mapping[Reduce, tuple[Name, ...]]
+    totals: Mapping[Reduce, Name]
+    scans: Mapping[Scan, tuple[Name, ...]]
+
+
 def _pass(block: Block, region: Region, plan: Plan, step: Pass, columns: Span, *, fixed: bool) -> None:
     block.hoist(step.roots, frozenset((columns.symbol, *region.reduction)))
     lane = _lane(columns)
     rounded = any(is_rounded(reduce) for reduce in step.reduces) and not step.scans
     tiled = tiled_loads(region, step, columns.symbol)
     shape = (fixed_cut if tiled else cut)(region.reduction, _BLOCK, rounded=rounded or bool(tiled))
-    arrays: dict[Reduce, tuple[Name, ...]] = {}
+    state = _declared(block, plan, step, columns, folded=not shape.is_whole, fixed=fixed)
+
+    loops = open_blocks(block, shape)
+    for load in tiled:
+        copy_tile(loops.block, load, loops.rows, columns, plan.tile * (_BLOCK + 1), _BLOCK + 1)
+    if state.totals:
+        reset = tuple(Assign(Element(state.parts[r][0], lane), components(r)[0].start) for r in state.totals)
+        loops.block.add(_columns_loop(columns, reset))
+    inner, chain = nested(loops.block, loops.spans)
+    backward = any(scan.reverse for scan in step.scans)
+    if backward:
+        _turn_round(inner, loops.spans)
+    inner.hoist(step.roots, frozenset((columns.symbol,)))
+    _add_row(inner, region, step, columns, state)
+    _close_backward(chain, loops.spans) if backward else close(chain, loops.spans)
+    if state.totals:
+        fold = tuple(
+            add_block(r, Element(t, lane), Element(state.parts[r][0], lane)) for r, t in state.totals.items()
+        )
+        loops.block.add(_columns_loop(columns, fold))
+    loops.close()
+
+    for reduce, names in state.parts.items():
+        kept = (state.totals[reduce],) if reduce in state.totals else names
+        block.known[reduce] = finish(reduce, tuple(Element(name, lane) for name in kept))
+
+
+def _declared(block: Block, plan: Plan, step: Pass, columns: Span, *, folded: bool, fixed: bool) -> _State:
+    """Arrays for the reductions and scans of `step`, set to what they start from; `folded` if rows come in blocks."""
+    lane = _lane(columns)
+    parts: dict[Reduce, tuple[Name, ...]] = {}
     totals: dict[Reduce, Name] = {}
     for reduce in step.reduces:
         stem = block.names.fresh(reduce.kind)
-        arrays[reduce] = tuple(Name(stem + part.suffix) for part in components(reduce))
-        blocked = is_rounded(reduce) and not shape.is_whole
-        if blocked:
+        parts[reduce] = tuple(Name(stem + part.suffix) for part in components(reduce))
+        if folded and is_rounded(reduce):
             totals[reduce] = Name(f"{stem}_total")
             block.add(DeclareArray(components(reduce)[0].total_type, totals[reduce].text, plan.tile))
-        for name, part in zip(arrays[reduce], components(reduce), strict=True):
+        for name, part in zip(parts[reduce], components(reduce), strict=True):
             block.add(DeclareArray(part.total_type if fixed else part.type, name.text, plan.tile))
-    states = {}
+    scans = {}
     start: list[Assign] = []
     for scan in step.scans:
-        states[scan] = scan_state(scan, block.names)
-        for kind, variable, value in scan_start(scan, states[scan]):
+        scans[scan] = scan_state(scan, block.names)
+        for kind, variable, value in scan_start(scan, scans[scan]):
             block.add(DeclareArray(kind, variable, plan.tile))
             start.append(Assign(Element(Name(variable), lane), value))
-    for reduce, names in arrays.items():
+    for reduce, names in parts.items():
         if reduce in totals:
             start.append(Assign(Element(totals[reduce], lane), components(reduce)[0].total_start))
         else:
             for name, part in zip(names, components(reduce), strict=True):
                 start.append(Assign(Element(name, lane), part.total_start if fixed else part.start))
     block.add(_columns_loop(columns, tuple(start)))
+    return _State(parts=parts, totals=totals, scans=scans)
 
-    outer_spans = [whole(block, r) for r in shape.outer]
-    outer, outer_chain = nested(block, outer_spans)
-    spans = [whole(outer, r) for r in shape.inner]
-    holder = outer
-    if shape.middle is not None:
-        holder = outer.inside()
-        begin, end = Name(f"{shape.middle.name}_begin"), Name(f"{shape.middle.name}_end")
-        limit = outer.index(extent_of(shape.middle))
-        next_block = Binary("+", begin, Literal(str(shape.size)))
-        holder.add(Declare("const i64", end.text, Call("min_i64", (next_block, limit))))
-        rows = Span(shape.middle, begin, end)
-        for load in tiled:
-            copy_tile(holder, load, rows, columns, plan.tile * (_BLOCK + 1), _BLOCK + 1)
-        spans = [rows, *spans]
-    if totals:
-        reset = tuple(Assign(Element(arrays[r][0], lane), components(r)[0].start) for r in totals)
-        holder.add(_columns_loop(columns, reset))
-    inner, chain = nested(holder, spans)
-    backward = any(scan.reverse for scan in step.scans)
-    if backward:
-        _turn_round(inner, chain, spans)
-    inner.hoist(step.roots, frozenset((columns.symbol,)))
+
+def _add_row(inner: Block, region: Region, step: Pass, columns: Span, state: _State) -> None:
+    """One row, column by column: combined with what is kept, and stored where the pass stores elements."""
+    lane = _lane(columns)
     point = inner.inside()
     bind(point, columns.symbol)
     position = flat_position(point, region.reduction)
-    for scan, state in states.items():
-        point.known[scan] = scan_step(point, scan, [Element(name, lane) for name in state])
-    for reduce, names in arrays.items():
+    for scan, kept in state.scans.items():
+        point.known[scan] = scan_step(point, scan, [Element(name, lane) for name in kept])
+    for reduce, names in state.parts.items():
         combine_point(point, reduce, tuple(Element(name, lane) for name in names), position)
-    for root in (root for store in step.stores for root in store_roots(store)):
-        point.value(root)
-    for store in step.stores:
-        point.store(store)
-    inner.add(For(columns.variable, columns.begin, columns.end, point.body(), simd=True))
-    _close_backward(chain, spans) if backward else close(chain, spans)
-    if totals:
-        fold = tuple(add_block(r, Element(t, lane), Element(arrays[r][0], lane)) for r, t in totals.items())
-        holder.add(For(columns.variable, columns.begin, columns.end, fold, simd=True))
-    if shape.middle is not None:
-        limit = outer.index(extent_of(shape.middle))
-        outer.add(For(f"{shape.middle.name}_begin", ZERO, limit, holder.body(), step=shape.size))
-    close(outer_chain, outer_spans)
-
-    for reduce, names in arrays.items():
-        state = (totals[reduce],) if reduce in totals else names
-        block.known[reduce] = finish(reduce, tuple(Element(name, lane) for name in state))
+    point.store_all(step.stores)
+    inner.add(_columns_loop(columns, point.body()))
 
 
-def _columns_loop(columns: Span, body: tuple[Assign, ...]) -> For:
+def _columns_loop(columns: Span, body: tuple[Statement, ...]) -> For:
     return For(columns.variable, columns.begin, columns.end, body, simd=True)
 
 
-def _turn_round(inner: Block, chain: list[Block], spans: list[Span]) -> None:
+def _turn_round(inner: Block, spans: Sequence[Span]) -> None:
     """Walk the last of `spans` from its end."""
     last = spans[-1]
     back = Binary("-", Binary("-", last.end, Literal("1")), Name(f"{last.variable}_back"))
     inner.add(Declare("const i64", last.variable, back))
 
 
-def _close_backward(chain: list[Block], spans: list[Span]) -> None:
+def _close_backward(chain: Sequence[Block], spans: Sequence[Span]) -> None:
     last = spans[-1]
     chain[-2].add(For(f"{last.variable}_back", last.begin, last.end, chain[-1].body()))
     close(chain[:-1], spans[:-1])

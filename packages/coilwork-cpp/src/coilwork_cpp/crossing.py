@@ -19,12 +19,12 @@ from collections.abc import Mapping
 from typing import Final
 
 from coilwork_cpp.elements import value_type
-from coilwork_cpp.lanes import lane_loops
+from coilwork_cpp.lanes import lane_arrays, lane_loops
 from coilwork_cpp.nest import Span, bind, close, nested, whole
 from coilwork_cpp.passes import Pass
 from coilwork_cpp.plan import lies_along
 from coilwork_cpp.ranges import extent_of
-from coilwork_cpp.reductions import components, is_positional, merge
+from coilwork_cpp.reductions import is_positional, merge
 from coilwork_cpp.regions import Region
 from coilwork_cpp.tree import (
     ZERO,
@@ -123,14 +123,7 @@ def crossing_pass(
     width = min(_LONGEST, _POINTS // size) + 1
     for load in _crossing_loads(region, step, across):
         copy_tile(body, load, rows, columns, size * width, width)
-    arrays = {r: tuple(Name(f"{n.text}_lanes") for n in names) for r, names in totals.items()}
-    reset = []
-    for reduce, names in arrays.items():
-        for name, part in zip(names, components(reduce), strict=True):
-            body.add(DeclareArray(part.type, name.text, lanes))
-            reset.append(Assign(Element(name, Name("l")), part.start))
-    if reset:
-        body.add(For("l", ZERO, Literal(str(lanes)), tuple(reset), simd=True))
+    arrays = lane_arrays(body, totals, lanes)
     line = body.inside()
     bind(line, across)
     line.hoist(step.roots, frozenset((inner,)))

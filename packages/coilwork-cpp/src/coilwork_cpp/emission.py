@@ -80,27 +80,7 @@ class _Nest:
 
 def emit_kernel(kernel: Kernel, target: Target, options: CppOptions) -> KernelSource:
     """The source of `kernel`."""
-    if kernel.combined is not None:
-        raise EmitError(
-            "combined",
-            f"kernel {kernel.name} shares a launch among {len(kernel.combined.members)} computations, as on GPUs",
-            origins=kernel.origins,
-            remedy="schedule for a CPU, or with combine=False",
-        )
-    if any(r.kind == "walked" for r in kernel.ranges):
-        raise EmitError(
-            "walked",
-            f"kernel {kernel.name} reduces rows and columns together, for registers that only GPUs have",
-            origins=kernel.origins,
-            remedy="schedule it for the CPU, where rows and columns are reduced by kernels of their own",
-        )
-    if any(isinstance(value, Sort) for value in postorder(kernel_roots(kernel))):
-        raise EmitError(
-            "sort",
-            f"kernel {kernel.name} sorts rows, which only GPUs have registers for",
-            origins=kernel.origins,
-            remedy="schedule it for the CPU, where sorts are calls of ATen",
-        )
+    _require_cpu_kernel(kernel)
     phases = split(normalise(expand(with_strict_functions(kernel))), options)
     scratch = tuple(s for phase in phases for s in phase.scratch)
     tensors = (
@@ -144,6 +124,31 @@ def emit_kernel(kernel: Kernel, target: Target, options: CppOptions) -> KernelSo
         read_bytes=_traffic(kernel, ("in", "inout")),
         write_bytes=_traffic(kernel, ("out", "inout")),
     )
+
+
+def _require_cpu_kernel(kernel: Kernel) -> None:
+    """Refuse what is scheduled for GPUs alone."""
+    if kernel.combined is not None:
+        raise EmitError(
+            "combined",
+            f"kernel {kernel.name} shares a launch among {len(kernel.combined.members)} computations, as on GPUs",
+            origins=kernel.origins,
+            remedy="schedule for a CPU, or with combine=False",
+        )
+    if any(r.kind == "walked" for r in kernel.ranges):
+        raise EmitError(
+            "walked",
+            f"kernel {kernel.name} reduces rows and columns together, for registers that only GPUs have",
+            origins=kernel.origins,
+            remedy="schedule it for the CPU, where rows and columns are reduced by kernels of their own",
+        )
+    if any(isinstance(value, Sort) for value in postorder(kernel_roots(kernel))):
+        raise EmitError(
+            "sort",
+            f"kernel {kernel.name} sorts rows, which only GPUs have registers for",
+            origins=kernel.origins,
+            remedy="schedule it for the CPU, where sorts are calls of ATen",
+        )
 
 
 def _source_args(kernel: Kernel, phases: Sequence[Phase]) -> tuple[SourceArg, ...]:

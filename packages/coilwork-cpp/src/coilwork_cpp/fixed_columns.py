@@ -14,12 +14,11 @@ for blocks of r
 
 from __future__ import annotations
 
+from coilwork_cpp.block_loops import BlockLoops, open_blocks
 from coilwork_cpp.blocking import fixed_cut
 from coilwork_cpp.lanes import FIXED_BLOCK, FIXED_LANES, combine_point, flat_position
-from coilwork_cpp.nest import Span, bind, close, nested, whole
+from coilwork_cpp.nest import Span, bind, close, nested
 from coilwork_cpp.passes import Pass
-from coilwork_cpp.ranges import extent_of
-from coilwork_cpp.rebuild import store_roots
 from coilwork_cpp.reductions import (
     components,
     finish,
@@ -33,9 +32,7 @@ from coilwork_cpp.tree import (
     ZERO,
     Assign,
     Binary,
-    Call,
     Code,
-    Declare,
     DeclareArray,
     Element,
     For,
@@ -66,44 +63,30 @@ def fixed_pass(block: Block, region: Region, tile: int, step: Pass, columns: Spa
     if start:
         block.add(_over(columns, *start))
 
-    outer_spans = [whole(block, r) for r in shape.outer]
-    outer, outer_chain = nested(block, outer_spans)
-    spans = [whole(outer, r) for r in shape.inner]
-    holder = outer
-    if shape.middle is not None:
-        holder = outer.inside()
-        begin, end = Name(f"{shape.middle.name}_begin"), Name(f"{shape.middle.name}_end")
-        next_block = Binary("+", begin, Literal(str(shape.size)))
-        limit = outer.index(extent_of(shape.middle))
-        holder.add(Declare("const i64", end.text, Call("min_i64", (next_block, limit))))
-        spans = [Span(shape.middle, begin, end), *spans]
+    loops = open_blocks(block, shape)
     for reduce, name in lanes.items():
         every = Binary("+", Binary("*", Name("l"), Literal(str(tile))), lane)
         reset = Assign(Element(name, every), components(reduce)[0].start)
-        holder.add(For("l", ZERO, Literal(str(FIXED_LANES)), (_over(columns, reset),)))
-    _points(holder, region, tile, step, columns, lane, spans, totals, lanes)
+        loops.block.add(For("l", ZERO, Literal(str(FIXED_LANES)), (_over(columns, reset),)))
+    _points(loops, region, tile, step, columns, lane, totals, lanes)
     for reduce, name in lanes.items():
-        holder.add(*_folded(reduce, totals[reduce][0], name, tile, columns, lane))
-    if shape.middle is not None:
-        limit = outer.index(extent_of(shape.middle))
-        outer.add(For(f"{shape.middle.name}_begin", ZERO, limit, holder.body(), step=shape.size))
-    close(outer_chain, outer_spans)
+        loops.block.add(*_folded(reduce, totals[reduce][0], name, tile, columns, lane))
+    loops.close()
     for reduce, names in totals.items():
         block.known[reduce] = finish(reduce, tuple(Element(name, lane) for name in names))
 
 
 def _points(
-    holder: Block,
+    loops: BlockLoops,
     region: Region,
     tile: int,
     step: Pass,
     columns: Span,
     lane: Code,
-    spans: list[Span],
     totals: dict[Reduce, tuple[Name, ...]],
     lanes: dict[Reduce, Name],
 ) -> None:
-    inner, chain = nested(holder, spans)
+    inner, chain = nested(loops.block, loops.spans)
     inner.hoist(step.roots, frozenset((columns.symbol,)))
     own: Code = Binary("%", Name(region.reduction[-1].name), Literal(str(FIXED_LANES)))
     own = inner.declare_index("lane_first", Binary("*", own, Literal(str(tile))))
@@ -116,12 +99,9 @@ def _points(
         else:
             state = tuple(Element(name, lane) for name in totals[reduce])
         combine_point(point, reduce, state, position)
-    for root in (root for store in step.stores for root in store_roots(store)):
-        point.value(root)
-    for store in step.stores:
-        point.store(store)
+    point.store_all(step.stores)
     inner.add(_over(columns, *point.body()))
-    close(chain, spans)
+    close(chain, loops.spans)
 
 
 def _folded(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from coilwork_cpp.ahead import Ahead, ask
@@ -9,7 +10,6 @@ from coilwork_cpp.elements import convert
 from coilwork_cpp.nest import Span, bind
 from coilwork_cpp.passes import Pass
 from coilwork_cpp.ranges import extent_of
-from coilwork_cpp.rebuild import store_roots
 from coilwork_cpp.reductions import (
     components,
     is_positional,
@@ -92,10 +92,7 @@ def finish_point(point: Block, step: Pass, kept: dict[Scalar, Name], position: C
         point.add(
             Assign(Element(kept[value], position), Call("u8", (code,)) if value.dtype.is_bool else code)
         )
-    for root in (root for store in step.stores for root in store_roots(store)):
-        point.value(root)
-    for store in step.stores:
-        point.store(store)
+    point.store_all(step.stores)
 
 
 def _element(point: Block, reduce: Reduce) -> Code:
@@ -128,6 +125,21 @@ def is_independent(step: Pass) -> bool:
 def less(end: Code, left: int) -> Code:
     """`end` without the last `left` points."""
     return Binary("-", end, Literal(str(left)))
+
+
+def lane_arrays(
+    block: Block, totals: Mapping[Reduce, tuple[Name, ...]], lanes: int
+) -> dict[Reduce, tuple[Name, ...]]:
+    """An array of `lanes` for each part of `totals`, set to what it starts from."""
+    arrays = {r: tuple(Name(f"{n.text}_lanes") for n in names) for r, names in totals.items()}
+    reset = []
+    for reduce, names in arrays.items():
+        for name, part in zip(names, components(reduce), strict=True):
+            block.add(DeclareArray(part.type, name.text, lanes))
+            reset.append(Assign(Element(name, Name("l")), part.start))
+    if reset:
+        block.add(For("l", ZERO, Literal(str(lanes)), tuple(reset), simd=True))
+    return arrays
 
 
 def left_over(

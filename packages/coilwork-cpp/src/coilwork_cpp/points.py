@@ -32,22 +32,14 @@ def pointwise_body(block: Block, region: Region, plan: Plan, spans: dict[Expr, S
 
 def _store_points(block: Block, region: Region, plan: Plan, spans: dict[Expr, Span]) -> None:
     if plan.vector is None:
-        perform(block, region)
+        block.store_all(region.stores)
         return
     span = spans.get(plan.vector.symbol) or whole(block, plan.vector.symbol)
     block.hoist(region.roots, frozenset((span.symbol,)))
     point = block.inside()
     bind(point, span.symbol)
-    perform(point, region)
+    point.store_all(region.stores)
     block.add(For(span.variable, span.begin, span.end, point.body(), simd=True))
-
-
-def perform(point: Block, region: Region) -> None:
-    """All stores of a region at one point. Values come first: a store may overwrite what another one reads."""
-    for root in region.roots:
-        point.value(root)
-    for store in region.stores:
-        point.store(store)
 
 
 def _check_points(block: Block, region: Region, plan: Plan, spans: dict[Expr, Span]) -> None:

@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Final
 
 from coilwork_cpp.ahead import Ahead, ahead_of
+from coilwork_cpp.block_loops import open_blocks
 from coilwork_cpp.blocking import Cut, cut, fixed_cut
 from coilwork_cpp.crossing import crossing_pass, crossing_range
 from coilwork_cpp.elements import value_type
@@ -27,27 +28,25 @@ from coilwork_cpp.lanes import (
     finish_point,
     is_independent,
     known_point,
+    lane_arrays,
     lane_count,
     lane_loops,
     left_over,
     less,
 )
-from coilwork_cpp.nest import Span, bind, close, nested, whole
+from coilwork_cpp.nest import bind, close, nested, whole
 from coilwork_cpp.passes import Pass, passes_of
 from coilwork_cpp.plan import Plan
 from coilwork_cpp.ranges import extent_of
-from coilwork_cpp.rebuild import store_roots
 from coilwork_cpp.reductions import components, finish, is_positional, is_rounded, merge
 from coilwork_cpp.regions import Region
 from coilwork_cpp.scans import scan_start, scan_state, scan_step
 from coilwork_cpp.tree import (
     ZERO,
-    Assign,
     Binary,
     Call,
     Declare,
     DeclareArray,
-    Element,
     For,
     Literal,
     Name,
@@ -78,10 +77,7 @@ def row_body(unit: Block, region: Region, plan: Plan, kernel: Kernel, *, fixed: 
     for number, step in enumerate(passes):
         ahead = ahead_of(region, plan, passes, number)
         _pass(block, region, step, kept, ahead, fixed=fixed)
-    for root in (r for s in outer_stores for r in store_roots(s)):
-        block.value(root)
-    for store in outer_stores:
-        block.store(store)
+    block.store_all(outer_stores)
     close(chain, serial)
     return before
 
@@ -193,26 +189,9 @@ def _laned_pass(
     *,
     fixed: bool,
 ) -> None:
-    outer_spans = [whole(block, r) for r in shape.outer]
-    outer, outer_chain = nested(block, outer_spans)
-    spans = [whole(outer, r) for r in shape.inner]
-    holder = outer
-    if shape.middle is not None:
-        # The block loop: its variable is where the block begins.
-        holder = outer.inside()
-        begin, end = Name(f"{shape.middle.name}_begin"), Name(f"{shape.middle.name}_end")
-        limit = outer.index(extent_of(shape.middle))
-        next_block = Binary("+", begin, Literal(str(shape.size)))
-        holder.add(Declare("const i64", end.text, Call("min_i64", (next_block, limit))))
-        spans = [Span(shape.middle, begin, end), *spans]
-    arrays = {r: tuple(Name(f"{n.text}_lanes") for n in names) for r, names in totals.items()}
-    reset = []
-    for reduce, names in arrays.items():
-        for name, part in zip(names, components(reduce), strict=True):
-            holder.add(DeclareArray(part.type, name.text, lanes))
-            reset.append(Assign(Element(name, Name("l")), part.start))
-    count = Literal(str(lanes))
-    holder.add(For("l", ZERO, count, tuple(reset), simd=True))
+    loops = open_blocks(block, shape)
+    holder, spans = loops.block, loops.spans
+    arrays = lane_arrays(holder, totals, lanes)
     inner, chain = nested(holder, spans[:-1])
     inner.hoist(step.roots, frozenset((region.reduction[-1],)))
     left = (as_int(extent_of(spans[-1].symbol)) or 0) % lanes
@@ -230,7 +209,4 @@ def _laned_pass(
         # with `fixed`, NaN has the bits that columns give it
         alone = shape.is_whole and not apart and not fixed
         holder.add(*merge(reduce, totals[reduce], names, lanes, alone=alone))
-    if shape.middle is not None:
-        limit = outer.index(extent_of(shape.middle))
-        outer.add(For(f"{shape.middle.name}_begin", ZERO, limit, holder.body(), step=shape.size))
-    close(outer_chain, outer_spans)
+    loops.close()

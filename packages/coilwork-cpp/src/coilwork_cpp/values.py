@@ -9,6 +9,7 @@ from coilwork_cpp.elements import convert, literal, memory_type, value_type
 from coilwork_cpp.facts import Facts
 from coilwork_cpp.indexing import index_code
 from coilwork_cpp.ops import apply
+from coilwork_cpp.rebuild import store_roots
 from coilwork_cpp.reductions import start_value
 from coilwork_cpp.tree import (
     Assign,
@@ -134,6 +135,14 @@ class Block:
                                 self.named(operand)
                 elif node is root and not isinstance(node, Const):
                     self.named(node)
+
+    def store_all(self, stores: Iterable[Store]) -> None:
+        """Perform `stores` at this point. Values come first: a store may overwrite what another one reads."""
+        kept = tuple(stores)
+        for root in (root for store in kept for root in store_roots(store)):
+            self.value(root)
+        for store in kept:
+            self.store(store)
 
     def store(self, store: Store) -> None:
         """Perform `store` at this point."""

@@ -1,7 +1,7 @@
 """ATen FX graphs, as AOTAutograd makes them, to Coilwork's loop IR."""
 
 from coilwork_lowering.added_guards import AddedGuard, GuardWatch, watched_decompositions
-from coilwork_lowering.decompositions import decompositions
+from coilwork_lowering.decompositions.table import decompositions
 from coilwork_lowering.errors import LoweringError
 from coilwork_lowering.layout import LayoutDecision, PaddingDecision, lay_out_convolutions, pad_products
 from coilwork_lowering.lower import Lowered, lower

@@ -8,14 +8,8 @@ from typing import Any, Final
 import torch
 
 from coilwork_ir.buffers import (
-    Argument,
     Buffer,
-    DeviceValue,
-    Item,
-    ListValue,
-    Ref,
     SymbolOutput,
-    TorchValue,
     contiguous_strides,
 )
 from coilwork_ir.index import Expr, coefficients, symbol
@@ -24,6 +18,7 @@ from coilwork_ir.loops.nodes import ExternFamily
 from coilwork_lowering.assertions import lower_assertion
 from coilwork_lowering.builder import Builder, device_text, dtype_of
 from coilwork_lowering.errors import LoweringError
+from coilwork_lowering.extern_arguments import Passed, pass_arguments
 from coilwork_lowering.layout.padding import UNPADDED
 from coilwork_lowering.rules import Call
 from coilwork_lowering.scalar_math import index
@@ -34,7 +29,7 @@ from coilwork_lowering.torch_compat import (
     plain_symbol,
     schema_of,
 )
-from coilwork_lowering.values import NumberValue, Relation, TensorValue, Value, layout_of, whole
+from coilwork_lowering.values import Relation, TensorValue, Value, whole
 
 CONTRACTIONS: Final = frozenset(
     {
@@ -89,54 +84,31 @@ def call_extern(builder: Builder, call: Call, target: Overload, *, effect: bool 
     schema = schema_of(target)
     results = _result_list(call)
     out_overload, out_names = _out_variant(target, results, call)
-    mutated: list[Mutation] = []
-    positional: list[Argument] = []
-    keywords: list[tuple[str, Argument]] = []
-    sources: dict[str, list[str]] = {}
-    written: dict[str, list[Buffer]] = {}
-    for formal in schema.arguments:
-        value, fake = call.arguments[formal.name], call.fakes[formal.name]
-        writes = formal.alias_info is not None and formal.alias_info.is_write
-        if writes:
-            value = _writable(builder, value, call, formal.name)
-        dense = torch.Tag.needs_contiguous_strides in target.tags and not writes
-        argument, used = _argument(builder, value, fake, call, exact=not out_overload, dense=dense)
-        if writes:
-            _require_no_copies(builder, value, used, call, formal.name)
-            written[formal.name] = used
-            _overwrite_owners(builder, used, mutated)
-        if formal.alias_info is not None:
-            for label in formal.alias_info.before_set:
-                sources.setdefault(label, []).extend(b.name for b in used)
-        if formal.kwarg_only:
-            if formal.name in call.node.kwargs:
-                keywords.append((formal.name, argument))
-        else:
-            positional.append(argument)
+    passed = pass_arguments(builder, call, target, exact=not out_overload)
     unmet = builder.sizes.unmet(results)
     outputs, values, aliases, binds = _outputs(
-        builder, call, schema, results, sources, written, given=bool(out_overload)
+        builder, call, schema, results, passed, given=bool(out_overload)
     )
     builder.add(
         Extern(
             target=call.target,
-            args=tuple(positional),
-            kwargs=tuple(keywords),
+            args=passed.positional,
+            kwargs=passed.keywords,
             outputs=outputs,
             single=not isinstance(call.result, list | tuple),
             out_overload=out_overload,
             out_names=out_names,
-            mutates=tuple(mutated),
+            mutates=passed.mutated,
             aliases=aliases,
             binds=binds,
             family=_family(target, call),
             random=torch.Tag.nondeterministic_seeded in target.tags,
-            effect=effect or _has_effect(target, results, mutated),
+            effect=effect or _has_effect(target, results, passed.mutated),
             fresh=call.target in _FRESH,
             origins=builder.origins,
         )
     )
-    for mutation in mutated:
+    for mutation in passed.mutated:
         builder.overwrite(mutation.source, mutation.output)
     for output, value in zip(outputs, values, strict=True):
         if isinstance(output, SymbolOutput) and isinstance(value, Expr) and value is not output.symbol:
@@ -159,56 +131,6 @@ def _hold_to(builder: Builder, call: Call, read: Expr, known: Expr, unmet: Colle
             builder.sizes.undefine(unknown, index((read - rest) // factor))
     same = Relation(lhs=read, relation="eq", rhs=known)
     lower_assertion(builder, same, f"{call.target}: {read} must be {known}", call.node)
-
-
-def _overwrite_owners(builder: Builder, written: Sequence[Buffer], mutated: list[Mutation]) -> None:
-    """Add to `mutated` the memory that each of `written` lies in, once: what else is a view of it changes as well."""
-    for buffer in written:
-        owner = builder.owner(buffer)
-        if any(mutation.source == owner.name for mutation in mutated):
-            continue
-        output = builder.declare(
-            owner.shape, owner.dtype, owner.device, strides=owner.strides, name=f"{owner.name}_new"
-        )
-        mutated.append(Mutation(output=output, source=owner.name))
-
-
-def _require_no_copies(builder: Builder, value: Value, used: Sequence[Buffer], call: Call, name: str) -> None:
-    """What is written into is the memory of `value` itself.
-
-    Raises:
-        LoweringError[layout]: it had to be laid out otherwise for the operator.
-    """
-    items = [
-        item for item in (value if isinstance(value, tuple) else (value,)) if isinstance(item, TensorValue)
-    ]
-    for item, buffer in zip(items, used, strict=True):
-        if builder.root(item.buffer.name) != builder.root(buffer.name):
-            raise _not_writable(builder, call, name, "lies in memory otherwise than in eager mode")
-
-
-def _writable(builder: Builder, value: Value, call: Call, name: str) -> Value:
-    """A tensor whose own memory is to be written: it must not be replaced by a copy.
-
-    Raises:
-        LoweringError[layout]: its elements have no strides there.
-    """
-    items = value if isinstance(value, tuple) else (value,)
-    for item in items:
-        if isinstance(item, TensorValue) and layout_of(item) is None:
-            raise _not_writable(builder, call, name, "has no strided layout in its memory")
-    return value
-
-
-def _not_writable(builder: Builder, call: Call, name: str, reason: str) -> LoweringError:
-    """That `call` can't be given the memory which it writes as argument `name`."""
-    return LoweringError(
-        "layout",
-        f"{call.target} writes into argument {name}, which {reason}",
-        node=call.node.format_node() or call.node.name,
-        origins=builder.origins,
-        remedy="write into a tensor that owns its memory",
-    )
 
 
 def _result_list(call: Call) -> list[Any]:
@@ -244,58 +166,12 @@ def _out_variant(target: Overload, results: list[Any], call: Call) -> tuple[str,
     return f"{call.target.rpartition('.')[0]}.out", tuple(outs)
 
 
-def _argument(
-    builder: Builder, value: Value, fake: Any, call: Call, *, exact: bool, dense: bool
-) -> tuple[Argument, list[Buffer]]:
-    """`value` as an argument of a call, and the buffers it mentions. Tensors are laid out as eager's if `exact`, contiguous if `dense`."""
-    match value:
-        case TensorValue():
-            strides: Sequence[Expr] | None = None
-            if dense:
-                strides = contiguous_strides(value.shape)
-            elif exact and isinstance(fake, torch.Tensor):
-                strides = builder.sizes.exprs(fake.stride())
-            placed = builder.placed(value, strides)
-            return Ref(placed.buffer.name), [placed.buffer]
-        case NumberValue(number):
-            held = builder.stored(number).buffer
-            return Item(held.name), [held]
-        case tuple():
-            fakes = fake if isinstance(fake, list | tuple) else [None] * len(value)
-            pairs = [
-                _argument(builder, v, f, call, exact=exact, dense=dense)
-                for v, f in zip(value, fakes, strict=True)
-            ]
-            return ListValue(tuple(a for a, _ in pairs)), [b for _, used in pairs for b in used]
-        case torch.dtype():
-            return dtype_of(value), []
-        case torch.device():
-            return DeviceValue(str(value)), []
-        case torch.layout() | torch.memory_format():
-            return TorchValue(str(value).removeprefix("torch.")), []
-        case None | bool() | int() | float() | complex() | str() | Expr():
-            return value, []
-    raise _no_argument(builder, value, call)
-
-
-def _no_argument(builder: Builder, value: object, call: Call) -> LoweringError:
-    what = "a condition on sizes" if isinstance(value, Relation) else f"a {type(value).__name__}"
-    return LoweringError(
-        "argument",
-        f"{call.target} has no lowering for these arguments, and {what} cannot be passed to its ATen kernel",
-        node=call.node.format_node() or call.node.name,
-        origins=builder.origins,
-        remedy="keep this call out of the compiled region with torch.compiler.disable",
-    )
-
-
 def _outputs(
     builder: Builder,
     call: Call,
     schema: torch.FunctionSchema,
     results: list[Any],
-    sources: Mapping[str, list[str]],
-    written: Mapping[str, list[Buffer]],
+    passed: Passed,
     *,
     given: bool,
 ) -> tuple[
@@ -312,11 +188,11 @@ def _outputs(
     for number, result in enumerate(results):
         returned = schema.returns[min(number, len(schema.returns) - 1)]
         labels = set() if returned.alias_info is None else returned.alias_info.before_set
-        arguments = [formals[x] for x in labels if formals.get(x) in written]
-        if arguments and len(written[arguments[0]]) == 1:
+        arguments = [formals[x] for x in labels if formals.get(x) in passed.written]
+        if arguments and len(passed.written[arguments[0]]) == 1:
             # the argument itself
             outputs.append(None)
-            values.append(whole(written[arguments[0]][0]))
+            values.append(whole(passed.written[arguments[0]][0]))
             continue
         fresh = _undefined(builder, result)
         dense = not given and UNPADDED in call.node.meta
@@ -326,7 +202,9 @@ def _outputs(
         outputs.append(output)
         values.append(value)
         if isinstance(output, Buffer):
-            aliases.extend((number, source) for label in labels for source in sources.get(label, ())[:1])
+            aliases.extend(
+                (number, source) for label in labels for source in passed.sources.get(label, ())[:1]
+            )
             binds.extend((builder.sizes.expr(result.shape[axis]), number, axis) for axis in fresh)
     for found in (
         *(bound for bound, _, _ in binds),
@@ -386,7 +264,7 @@ def _family(target: Overload, call: Call) -> ExternFamily:
     return "aten" if target.namespace in ("aten", "prims") else "custom"
 
 
-def _has_effect(target: Overload, results: list[Any], mutated: list[Mutation]) -> bool:
+def _has_effect(target: Overload, results: list[Any], mutated: Sequence[Mutation]) -> bool:
     if target.namespace in _COLLECTIVES:
         return True
     return not mutated and not any(

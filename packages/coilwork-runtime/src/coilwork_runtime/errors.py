@@ -45,8 +45,11 @@ class KernelLaunchError(RuntimeFault):
     """The driver refuses a kernel: it does not fit the device, or its binary is damaged."""
 
 
-class LayoutError(RuntimeFault):
-    """A tensor handed to a compiled graph has another element type, device, shape or stride than it was compiled for."""
+class LayoutError(RuntimeFault, RuntimeError):
+    """A tensor handed to a compiled graph has another element type, device, shape or stride than it was compiled for.
+
+    It is a `RuntimeError` too: what eager raises where a size from data is not what `torch._check` promised of it.
+    """
 
 
 class DeviceError(RuntimeFault):

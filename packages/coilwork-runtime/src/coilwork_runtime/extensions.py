@@ -9,12 +9,12 @@ import sys
 import sysconfig
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from coilwork_cache import Store, content_key
-from coilwork_runtime.compiling import Texts, compile_extension, library_name
+from coilwork_runtime.compiling import Texts, compile_extension, library_name, read_sources
 from coilwork_runtime.cpp.toolchain import find_toolchain
 from coilwork_runtime.errors import MissingCompilerError
 
@@ -22,18 +22,18 @@ _LOADING: Final = threading.Lock()
 
 
 def load_extension(
-    name: str, sources: Sequence[Path], store: Store | None, *, prebuilt: Path | None = None
+    name: str, sources: Mapping[str, Path], store: Store | None, *, prebuilt: Path | None = None
 ) -> Any | None:
     """The module `name`; None where there is neither a stored one nor what it takes to build it.
 
-    `sources` are its text: each `.cpp` is compiled, all at once, and includes others by name. `store` keeps what is built. `prebuilt`
-    is a folder that may hold it, built from the same text for the same Python.
+    `sources` are its text: each `.cpp` is compiled, all at once, and includes others by their names. `store` keeps what is built.
+    `prebuilt` is a folder that may hold it, built from the same text for the same Python.
     """
     with _LOADING:
         loaded = sys.modules.get(name)
         if loaded is not None:
             return loaded
-        texts = tuple((path.name, path.read_text(encoding="utf-8")) for path in sources)
+        texts = read_sources(sources)
         if prebuilt is not None:
             path = Path(prebuilt, library_name(name, texts))
             if path.exists():

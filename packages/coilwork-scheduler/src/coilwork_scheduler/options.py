@@ -42,6 +42,7 @@ class ScheduleOptions:
         size_hints: likely values of size symbols, for costs only.
         default_size_hint: what other size symbols are taken to be, for costs only.
         aligned_inputs: names of inputs and constants that the caller promises to pass at multiples of 16 bytes.
+        donated_inputs: names of inputs that the caller gives away, whose memory is free when nobody needs them any more.
     """
 
     numerics: Numerics = "fast"
@@ -66,3 +67,4 @@ class ScheduleOptions:
     size_hints: tuple[tuple[str, int], ...] = ()
     default_size_hint: int = 512
     aligned_inputs: tuple[str, ...] = ()
+    donated_inputs: tuple[str, ...] = ()

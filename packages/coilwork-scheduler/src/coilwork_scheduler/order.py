@@ -1,15 +1,19 @@
-"""The order of steps: dependences first, then low peak memory.
+"""The order of steps: dependences first, then low peak memory, inputs that the caller gives away included.
 
 Greedy list scheduling: among the steps that may run, one that frees more than it allocates goes first, the best such
-one; otherwise the one that comes first in the graph. The result is kept only if its peak is lower than that of the
+one; otherwise the one that comes first in the graph. A view goes before all, so that what reads it may run. The result is kept only if its peak is lower than that of the
 graph's own order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from typing import Final
+
+# Less than what any step frees.
+_AT_ONCE: Final = -(1 << 62)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,8 +24,10 @@ class Unit:
         position: place in the graph.
         before: indices of units that must run earlier.
         allocates: roots of fresh memory it defines, with their bytes.
-        touches: roots of memory of ours that it reads or writes.
+        touches: roots of memory of ours, or given to us, that it reads or writes.
         begins: what it allocates, others go on to fill. They need all of it, whichever comes first.
+        looks: it is a view of memory, which neither takes nor frees any.
+        in_place: pairs of a root that it allocates and one whose memory that can be, should nobody need it any more.
     """
 
     position: int
@@ -29,18 +35,37 @@ class Unit:
     allocates: tuple[tuple[str, int], ...]
     touches: tuple[str, ...]
     begins: bool = False
+    looks: bool = False
+    in_place: tuple[tuple[str, str], ...] = ()
 
 
-def order(units: Sequence[Unit], kept: frozenset[str]) -> tuple[int, ...]:
-    """Indices of `units` in the order to run them; memory of the roots in `kept` is never freed."""
-    sizes = {root: size for unit in units for root, size in unit.allocates}
-    plain = _list_schedule(units, sizes, kept, greedy=False)
-    greedy = _list_schedule(units, sizes, kept, greedy=True)
-    return greedy if _peak(units, greedy, kept) < _peak(units, plain, kept) else plain
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """Memory that is there before the first unit or behind the last.
+
+    Attributes:
+        kept: roots that are never freed.
+        given: roots that are there from the beginning and freed when nobody needs them any more, with their bytes.
+    """
+
+    kept: frozenset[str] = frozenset()
+    given: Mapping[str, int] = field(default_factory=dict)
 
 
-def _peak(units: Sequence[Unit], sequence: Sequence[int], kept: frozenset[str]) -> int:
-    return max(live_bytes(units, sequence, kept), default=0)
+def order(units: Sequence[Unit], held: Held) -> tuple[int, ...]:
+    """Indices of `units` in the order to run them."""
+    sizes = _sizes(units, held)
+    plain = _list_schedule(units, sizes, held.kept, greedy=False)
+    greedy = _list_schedule(units, sizes, held.kept, greedy=True)
+    return greedy if _peak(units, greedy, held) < _peak(units, plain, held) else plain
+
+
+def _peak(units: Sequence[Unit], sequence: Sequence[int], held: Held) -> int:
+    return max(live_bytes(units, sequence, held), default=0)
+
+
+def _sizes(units: Sequence[Unit], held: Held) -> dict[str, int]:
+    return {**held.given, **{root: size for unit in units for root, size in unit.allocates}}
 
 
 def _users(units: Sequence[Unit], sizes: Mapping[str, int]) -> dict[str, list[int]]:
@@ -65,6 +90,8 @@ def _list_schedule(
 
     def growth(index: int) -> int:
         unit = units[index]
+        if greedy and unit.looks:
+            return _AT_ONCE
         freed = sum(sizes[r] for r in unit.touches if open_users.get(r) == 1 and r not in kept)
         grown = 0 if unit.begins else sum(size for _, size in unit.allocates)
         return min(grown - freed, 0) if greedy else 0
@@ -99,19 +126,27 @@ def _list_schedule(
     return tuple(result)
 
 
-def live_bytes(units: Sequence[Unit], sequence: Sequence[int], kept: frozenset[str]) -> list[int]:
-    """Bytes of ours that are alive at each step of `sequence`, what the step allocates and what it is last to need included."""
-    sizes = {root: size for unit in units for root, size in unit.allocates}
+def live_bytes(units: Sequence[Unit], sequence: Sequence[int], held: Held) -> list[int]:
+    """Bytes of ours that are alive at each step of `sequence`, what the step allocates and what it is last to need included.
+
+    What it allocates in the place of the latter counts once.
+    """
+    sizes = _sizes(units, held)
     open_users = {root: len(found) for root, found in _users(units, sizes).items()}
     found: list[int] = []
-    live = 0
+    live = sum(held.given.values())
     for index in sequence:
         unit = units[index]
         live += sum(size for _, size in unit.allocates)
-        found.append(live)
+        over: dict[str, str] = {}
+        for new, old in unit.in_place:
+            dies = open_users.get(old) == 1 and old not in held.kept and old not in over.values()
+            if dies and new not in over and sizes.get(new) == sizes[old]:
+                over[new] = old
+        found.append(live - sum(sizes[new] for new in over))
         for root in unit.touches:
             if root in open_users:
                 open_users[root] -= 1
-                if open_users[root] == 0 and root not in kept:
+                if open_users[root] == 0 and root not in held.kept:
                     live -= sizes[root]
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class LayoutError(Exception):
+class LayoutError(RuntimeError):
     """A tensor has another element type, device, shape or stride than the program was planned for.
 
     `code` is stable: `input-layout`, `operator-shape`, `operator-dtype` or `misaligned`.

@@ -13,6 +13,7 @@ import torch
 
 from coilwork.attempts import build_with_retries
 from coilwork.boundary.composed import with_composed
+from coilwork.boundary.counted_versions import with_counted_versions
 from coilwork.boundary.exchanged import with_exchanged
 from coilwork.boundary.negated_inputs import with_negated_inputs
 from coilwork.boundary.numbers import with_numbers
@@ -90,6 +91,7 @@ def compile_graph(
                 "graph-failed", f"graph {job.graph_id} cannot be compiled", reason=str(error)
             ) from error
         compiled = _eager(job, error)
+    compiled = _with_counted_versions(compiled, job)
     if job.exchanged or job.composition is not None:
         call = with_exchanged(with_composed(compiled.call, job.composition), job.exchanged)
         compiled = CompiledGraph(call, compiled.report)
@@ -107,6 +109,11 @@ def compile_graph(
 def _with_preparation(compiled: CompiledGraph, prepared: Prepared) -> CompiledGraph:
     report = replace(compiled.report, prepared=len(prepared.values), prepared_bytes=prepared.size_bytes)
     return CompiledGraph(FrozenCall(prepared, compiled), report)
+
+
+def _with_counted_versions(compiled: CompiledGraph, job: Job) -> CompiledGraph:
+    call = with_counted_versions(job.gm, compiled.call, job.returned)
+    return compiled if call is compiled.call else CompiledGraph(call, compiled.report)
 
 
 def _compile(job: Job) -> CompiledGraph:

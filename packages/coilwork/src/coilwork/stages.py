@@ -171,7 +171,7 @@ def lower_to_program(
     if trace.wanted:
         trace.write(f"{graph.name}.loops.txt", format_graph(graph))
     with clock.stage("schedule"):
-        scheduled: Schedule = schedule(graph, targets, _schedule_options(options, aligned + updates))
+        scheduled: Schedule = schedule(graph, targets, _schedule_options(options, aligned + updates, donated))
     _checked(scheduled, verify_schedule, options, clock)
     if trace.wanted:
         trace.write(f"{graph.name}.schedule.txt", format_schedule(scheduled))
@@ -248,7 +248,9 @@ def lowering_options(options: CompileOptions, fallback: tuple[str, ...]) -> Lowe
     )
 
 
-def _schedule_options(options: CompileOptions, aligned_inputs: tuple[str, ...]) -> ScheduleOptions:
+def _schedule_options(
+    options: CompileOptions, aligned_inputs: tuple[str, ...], donated_inputs: tuple[str, ...]
+) -> ScheduleOptions:
     return ScheduleOptions(
         numerics=options.numerics,
         inline=options.fusion,
@@ -257,6 +259,7 @@ def _schedule_options(options: CompileOptions, aligned_inputs: tuple[str, ...]) 
         contractions=options.contractions,
         batch_invariant=options.batch_invariant,
         aligned_inputs=aligned_inputs,
+        donated_inputs=donated_inputs,
     )
 
 

@@ -204,6 +204,23 @@ def returned_outputs() -> int | None:
     return None if metadata is None else int(metadata.num_forward)
 
 
+def take_view_results() -> tuple[int, ...]:
+    """Which of the forward graph's outputs go to its caller as views of what it makes.
+
+    From now on AOTAutograd returns these as they come. It would make tensors of them whose writes are counted apart from those to what
+    they show, since a custom function must not return views; what calls this does.
+    """
+    context = TracingContext.try_get()
+    metadata = None if context is None else context.fw_metadata
+    if metadata is None:
+        return ()
+    first = int(metadata.num_mutated_inp_runtime_indices)
+    taken = tuple(first + int(k) for k in metadata.unsafe_view_out_indices)
+    metadata.unsafe_view_out_indices = []
+    metadata.num_unsafe_view_outputs = 0
+    return taken
+
+
 def aliased_inputs() -> tuple[tuple[int, int], ...]:
     """Pairs (output, input) of the forward or inference graph being compiled: results that its caller gets as views of inputs."""
     context = TracingContext.try_get()

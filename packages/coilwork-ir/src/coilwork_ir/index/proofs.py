@@ -2,7 +2,7 @@
 
 Tried in this order, cheapest first: the numeric interval; positivity of all coefficients once every atom is shifted
 to its lower bound (proves `s0*s1 - s0 >= 0` for s0, s1 >= 1); replacing range symbols, modulos and quotients by
-their extremes, which may be symbolic (proves `i0*s1 + i1 < s0*s1`).
+their extremes, which may be symbolic (proves `i0*s1 + i1 < s0*s1`), and a minimum or maximum by its operands.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 from coilwork_ir.index.expression import (
     CONST,
     FLOORDIV,
+    MAX,
+    MIN,
     MOD,
     ONE,
     PRODUCT,
@@ -244,6 +246,8 @@ def _prove_by_extremes(e: Expr, fuel: int) -> bool:
         if parts is None:
             continue
         c, rest = parts
+        if atom._tag in (MIN, MAX) and _prove_by_operands(c, atom, rest, fuel):
+            return True
         if _prove(c, fuel - 2):
             least = _lower(atom)
             if least is None or least is atom:
@@ -255,6 +259,18 @@ def _prove_by_extremes(e: Expr, fuel: int) -> bool:
                 continue
             return _prove(add(rest, multiply(c, most)), fuel - 1)
     return False
+
+
+def _prove_by_operands(c: Expr, extremum: Expr, rest: Expr, fuel: int) -> bool:
+    """Whether `c*extremum + rest >= 0`: a minimum is one of its operands, and no more than each; a maximum no less than each."""
+    if _prove(c, fuel - 2):
+        each = extremum._tag == MIN
+    elif _prove(scale(c, -1), fuel - 2):
+        each = extremum._tag == MAX
+    else:
+        return False
+    proofs = (_prove(add(rest, multiply(c, operand)), fuel - 2) for operand in extremum._args)
+    return all(proofs) if each else any(proofs)
 
 
 def _prove_relaxed(e: Expr, quotient: Expr, fuel: int) -> bool:

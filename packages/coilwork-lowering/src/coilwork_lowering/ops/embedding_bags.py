@@ -172,12 +172,8 @@ def _of_elements(
 ) -> Callable[[tuple[Expr, ...]], Scalar]:
     """Each element that counts gives its row what its bag was given."""
     wide, by_sample = gradient.dtype.compute, call["per_sample_weights"]
-    places, many = bag_of_each(builder, bags), _counts(builder, bags)
-    shares = None
-    if mode is Mode.MEAN:
-        shares = builder.pointwise(
-            (bags.count,), wide, bags.device, lambda point: cast(op("maximum", many(point[0]), _ONE), wide)
-        )
+    places = bag_of_each(builder, bags)
+    shares = _shares(builder, bags, wide) if mode is Mode.MEAN else None
 
     def value(at: Expr, column: Expr, indirect: tuple[Scalar, ...], mask: Scalar) -> Scalar:
         bag = cast(builder.read(places, (at,), indirect=indirect, mask=mask), DType.I64)
@@ -230,6 +226,14 @@ def _of_elements(
         lambda point: (),
     )
     return lambda point: builder.read(added, point)
+
+
+def _shares(builder: Builder, bags: Bags, wide: DType) -> TensorValue:
+    """By what the mean of each bag divides."""
+    many = _counts(builder, bags)
+    return builder.pointwise(
+        (bags.count,), wide, bags.device, lambda point: cast(op("maximum", many(point[0]), _ONE), wide)
+    )
 
 
 def _of_largest(

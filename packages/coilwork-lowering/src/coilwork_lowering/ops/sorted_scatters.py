@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from coilwork_ir.dtypes import DType
@@ -78,6 +79,56 @@ def index_put_sorted(
     return _added(builder, call, value, elements, rows)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entries:
+    """What a scatter along `dim` adds, as rows of elements that go to one place each.
+
+    Attributes:
+        shape: of the tensor that is added to.
+        positions: the index.
+        whole_rows: the index is the same for all other dimensions; a row of the source is added as one.
+        columns: rows of one element, numbered column by column: of equal positions along the first dimension, those of one
+            column then stand together.
+    """
+
+    shape: Shape
+    positions: TensorValue
+    dim: int
+    whole_rows: bool
+    columns: bool
+
+    @property
+    def rest(self) -> Shape:
+        """The other dimensions of the index."""
+        return tuple(size for k, size in enumerate(self.positions.shape) if k != self.dim)
+
+    def spot(self, flat: Expr, point: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        """Where element `point` of row number `flat` is in the index and the source."""
+        if self.whole_rows:
+            return (*point[: self.dim], flat, *point[self.dim :])
+        if not self.columns:
+            return unflatten(flat, self.positions.shape)
+        *at, along = unflatten(flat, (*self.rest, self.positions.shape[self.dim]))
+        return (*at[: self.dim], along, *at[self.dim :])
+
+    def target(self, point: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        """The row that is added to element `point` of the result, then the element's place in it."""
+        if self.whole_rows:
+            return (point[self.dim], *point[: self.dim], *point[self.dim + 1 :])
+        # with columns too: nothing stands before the dimension
+        return (flatten(point, self.shape),)
+
+
+def _entries_of(value: TensorValue, positions: TensorValue, dim: int) -> _Entries:
+    others = [k for k in range(len(value.shape)) if k != dim]
+    along = dims(positions.shape)[dim]
+    free = frozenset[Expr]().union(*(e.free_symbols for e in positions.index))
+    matching = all(positions.shape[k] == value.shape[k] for k in others)
+    whole_rows = free <= {along} and matching
+    columns = not whole_rows and matching and all(as_int(value.shape[k]) == 1 for k in range(dim))
+    return _Entries(shape=value.shape, positions=positions, dim=dim, whole_rows=whole_rows, columns=columns)
+
+
 def scatter_sorted(
     builder: Builder,
     call: Call,
@@ -94,61 +145,39 @@ def scatter_sorted(
     Along the first dimension these are sorted by their position in it alone, by columns: few bytes, hence few passes.
     """
     size, wide = value.shape[dim], value.dtype.compute
-    others = [k for k in range(len(value.shape)) if k != dim]
-    along = dims(positions.shape)[dim]
-    free = frozenset[Expr]().union(*(e.free_symbols for e in positions.index))
-    matching = all(positions.shape[k] == value.shape[k] for k in others)
-    whole_rows = free <= {along} and matching
-    # elements column by column: of equal positions along the first dimension, those of one column then stand together
-    columns = not whole_rows and matching and all(as_int(value.shape[k]) == 1 for k in range(dim))
-    rest = tuple(positions.shape[k] for k in others)
-    inner = rest if whole_rows else ()
+    entries = _entries_of(value, positions, dim)
+    by_position = entries.whole_rows or entries.columns
     below = product(value.shape[dim + 1 :])
 
-    def spot(flat: Expr, point: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        if whole_rows:
-            return (*point[:dim], flat, *point[dim:])
-        if not columns:
-            return unflatten(flat, positions.shape)
-        *at, along = unflatten(flat, (*rest, positions.shape[dim]))
-        return (*at[:dim], along, *at[dim:])
-
     def found(flat: Expr) -> Scalar:
-        at = spot(flat, (as_expr(0),) * len(others))
+        at = entries.spot(flat, (as_expr(0),) * len(entries.rest))
         return position_of(builder, positions, at, size, wraps=False)
 
     def key(flat: Expr) -> Scalar:
-        if whole_rows or columns:
+        if by_position:
             return found(flat)
-        at = list(spot(flat, ()))
+        at = list(entries.spot(flat, ()))
         at[dim] = as_expr(0)
         return add(mul(found(flat), index(below)), index(flatten(at, value.shape)))
 
     def element(position: Expr, place: Scalar, point: tuple[Expr, ...], mask: Scalar) -> Scalar:
         if not isinstance(source, TensorValue):
             return select(mask, scalar_operand(builder, source, (), wide), const(0, wide))
-        read = builder.read(source, spot(position, point), indirect=(place,), mask=mask)
+        read = builder.read(source, entries.spot(position, point), indirect=(place,), mask=mask)
         return to_dtype(read, wide)
 
     elements = Elements(
-        count=positions.shape[dim] if whole_rows else product(positions.shape),
-        rows=size if whole_rows or columns else product(value.shape),
-        runs=product(rest) if columns else as_expr(1),
+        count=positions.shape[dim] if entries.whole_rows else product(positions.shape),
+        rows=size if by_position else product(value.shape),
+        runs=product(entries.rest) if entries.columns else as_expr(1),
         all_rows=True,
-        inner=inner,
+        inner=entries.rest if entries.whole_rows else (),
         key=key,
         value=element,
         dtype=wide,
         checks=lambda flat: (in_range(found(flat), size, call),),
     )
-
-    def rows(point: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        if whole_rows:
-            return (point[dim], *point[:dim], *point[dim + 1 :])
-        # with columns too: nothing stands before the dimension
-        return (flatten(point, value.shape),)
-
-    return _added(builder, call, value, elements, rows, mean=mean, with_old=with_old)
+    return _added(builder, call, value, elements, entries.target, mean=mean, with_old=with_old)
 
 
 def index_add_sorted(

@@ -169,12 +169,7 @@ def _first_of_pieces(
     if pieces * count > LONGEST_ROW:
         raise NotLowered("elements of a row that does not stay on chip")
     # behind the end of the row: after all others that are equal to it, for its position is greater
-    dtype = value.dtype
-    last: bool | int | float = not largest
-    if dtype.is_float:
-        last = float("-inf") if largest else float("nan")
-    elif dtype.is_integer:
-        last = _least(dtype) if largest else _most(dtype)
+    last = _last(value.dtype, descending=largest)
 
     def element(point: tuple[Expr, ...]) -> Scalar:
         at = point[dim] * LONGEST_ROW + point[dim + 1]
@@ -246,6 +241,15 @@ def _ranked(builder: Builder, call: Call, value: TensorValue, dim: int, rank: Sc
     if len(values.shape) > len(rows):
         found, at = view_maps.insert(found, (dim,)), view_maps.insert(at, (dim,))
     return (found, at)
+
+
+def _last(dtype: DType, *, descending: bool) -> bool | int | float:
+    """No element comes after it in this order."""
+    if dtype.is_float:
+        return float("-inf") if descending else float("nan")
+    if dtype.is_integer:
+        return _least(dtype) if descending else _most(dtype)
+    return not descending
 
 
 def _least(dtype: DType) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import torch
@@ -12,7 +13,14 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr
 from coilwork_ir.scalar import Scalar, cast, const, op
 from coilwork_lowering.builder import Builder, dtype_of
-from coilwork_lowering.ops.elementwise import TO_FLOAT, overloads, pointwise_rule
+from coilwork_lowering.ops.elementwise import (
+    DEFAULT,
+    TO_FLOAT,
+    compute_type,
+    elementwise,
+    overloads,
+    pointwise_rule,
+)
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import (
     add,
@@ -88,17 +96,33 @@ def _erfinv_by_steps(y: Scalar, size: Scalar) -> Scalar:
     return x
 
 
-def _nextafter(a: Scalar, b: Scalar) -> Scalar:
-    """The neighbour of `a` towards `b`: floats of one sign are in the order of their bits."""
-    kind = {DType.F32: DType.I32, DType.F64: DType.I64}.get(a.dtype)
+def _nextafter(builder: Builder, call: Call) -> Value:
+    """The neighbour of `self` towards `other` among the numbers of the result's type."""
+    names = ("self", "other")
+    compute = compute_type(DEFAULT, [call.fakes[name] for name in names])
+    values = [call.arguments[name] for name in names]
+    neighbour = partial(_neighbour, among=call.dtype)
+    return elementwise(builder, call, neighbour, operands=values, compute=[compute] * 2)
+
+
+def _neighbour(a: Scalar, b: Scalar, *, among: DType) -> Scalar:
+    """Floats of one sign are in the order of their bits. `a` and `b` may be wider than `among`, the result is as they are."""
+    kinds = {DType.F32: DType.I32, DType.F64: DType.I64, DType.BF16: DType.U16, DType.F16: DType.U16}
+    kind = kinds.get(among)
     if kind is None:
-        raise NotLowered(f"neighbours in {a.dtype.text}")
+        raise NotLowered(f"neighbours in {among.text}")
+    a, b = rounded(a, among), rounded(b, among)
+    counted = DType.I32 if kind is DType.U16 else kind
+
+    def number(bits: Scalar) -> Scalar:
+        return cast(op("bitcast", cast(bits, kind), dtype=among), a.dtype)
+
     zero = like(0, a)
-    bits = op("bitcast", a, dtype=kind)
-    one = const(1, kind)
+    bits = cast(op("bitcast", cast(a, among), dtype=kind), counted)
+    one = const(1, counted)
     outwards = eq(lt(a, b), gt(a, zero))
-    moved = op("bitcast", select(outwards, add(bits, one), sub(bits, one)), dtype=a.dtype)
-    least = op("copysign", op("bitcast", one, dtype=a.dtype), b)
+    moved = number(select(outwards, add(bits, one), sub(bits, one)))
+    least = op("copysign", number(one), b)
     ordered = select(eq(a, b), b, select(eq(a, zero), least, moved))
     return select(op("isnan", a), a, select(op("isnan", b), b, ordered))
 
@@ -165,5 +189,5 @@ RULES: Final[tuple[Rule, ...]] = (
     pointwise_rule("digamma special_digamma special_psi", digamma, kind=TO_FLOAT),
     Rule(overloads("frexp.Tensor"), _frexp),
     pointwise_rule("erfinv special_erfinv", _erfinv, kind=TO_FLOAT),
-    pointwise_rule("nextafter", _nextafter),
+    Rule(overloads("nextafter"), _nextafter),
 )

@@ -66,12 +66,13 @@ def split_constants(gm: fx.GraphModule, frozen: Iterable[int]) -> Prepared | Non
         return None
     preparation, sources = _preparation(gm, made, sources_of, positions)
     values = tuple(node.meta["val"] for node in made)
+    # all of them before the first is erased: that one may be what they are inserted before
     with graph.inserting_before(_after(inputs)):
-        for number, node in enumerate(made):
-            given = graph.placeholder(f"prepared_{number}")
-            given.meta.update({**node.meta, "val": node.meta["val"]})
-            node.replace_all_uses_with(given)
-            graph.erase_node(node)
+        given = [graph.placeholder(f"prepared_{number}") for number in range(len(made))]
+    for node, value in zip(made, given, strict=True):
+        value.meta.update({**node.meta, "val": node.meta["val"]})
+        node.replace_all_uses_with(value)
+        graph.erase_node(node)
     main = fx.GraphModule(gm, graph)
     main.meta.update(gm.meta)
     drop_dead_code(main)

@@ -98,10 +98,13 @@ def _has_few_rows(node: fx.Node, read: Read) -> bool:
     """Whether the weight is known to be used for few rows or positions; sizes of operands are then known, too."""
     operands = _operands(read)
     assert operands is not None
-    result = list(node.meta["val"].shape)
-    if not all(type(size) is int for size in (*result, *operands.value.meta["val"].shape)):
+    result, operand = list(node.meta["val"].shape), list(operands.value.meta["val"].shape)
+    if not all(type(size) is int for size in (*result, *operand)):
         return False
     channels, rows = result.pop(1), prod(result)
+    # oneDNN refuses sums of nothing
+    if 0 in operand:
+        return False
     # of one row in f32 the libraries are equally fast
     least = 2 if node.meta["val"].dtype is torch.float32 else 1
     return bool(channels > 0 and least <= rows <= MOST_ROWS)

@@ -1,6 +1,6 @@
 """What the native executor leaves to Python because it is rare: refusals in the words of the Python path, and retries.
 
-Its functions are called by name from native/python_side.hpp.
+Its functions are called by name from native/call/python_side.hpp.
 """
 
 from __future__ import annotations

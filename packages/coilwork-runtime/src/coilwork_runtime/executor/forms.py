@@ -18,7 +18,7 @@ class NativeLaunch:
     """What a launcher offers to those who can do without it, under the name `NATIVE` in its namespace.
 
     Attributes:
-        form: bytes for the native executor (native/plans.hpp); `None` as long as the configuration is not settled.
+        form: bytes for the native executor (native/program/plans.hpp); `None` as long as the configuration is not settled.
         report: raises the error of a failed check, by its number, counted from 1.
     """
 

@@ -20,7 +20,7 @@ _FUNCTIONS: Final[Mapping[str, int]] = {"min": MINIMUM, "max": MAXIMUM}
 
 
 def formula(text: str, sizes: Sequence[str], constants: Mapping[str, int]) -> bytes:
-    """The Python expression `text` over the names `sizes` and `constants`; native/arithmetic.hpp describes the form.
+    """The Python expression `text` over the names `sizes` and `constants`; native/program/arithmetic.hpp describes the form.
 
     Raises:
         ValueError: it holds something else.

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from coilwork_runtime.compiling import compile_extension, library_name, read_sources
+from coilwork_runtime.compiling import compile_extension, library_name, read_sources, source_files
 from coilwork_runtime.cpp.toolchain import find_toolchain
 from coilwork_runtime.errors import MissingCompilerError
 from coilwork_runtime.executor.program import FOLDER, MODULE, PREBUILT
@@ -36,7 +36,7 @@ class ExecutorFacts:
 
 def measure_executor() -> ExecutorFacts:
     """Build the executor, whether that is needed or not, and load the one that the package brings, else what was built."""
-    texts = read_sources(FOLDER)
+    texts = read_sources(source_files(FOLDER))
     path = Path(PREBUILT, library_name(MODULE, texts))
     start, start_cpu = time.perf_counter(), _children_cpu_s()
     try:

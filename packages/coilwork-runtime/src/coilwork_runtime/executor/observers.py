@@ -1,6 +1,6 @@
 """What profilers hear of the native executor: a range per program and per kernel, and Triton's launch hooks.
 
-Called by name from native/observing.hpp, and only while somebody listens. Kernels on GPUs have their own names in a profile
+Called by name from native/call/observing.hpp, and only while somebody listens. Kernels on GPUs have their own names in a profile
 in any case.
 """
 

@@ -54,7 +54,7 @@ class CallPlan:
     Attributes:
         target: the operator.
         route: who makes it.
-        data: the plan as the native executor reads it (native/plans.hpp).
+        data: the plan as the native executor reads it (native/program/plans.hpp).
         callback: makes it in Python, where that is the route or the route fails.
         reason: why it is not made natively, `""` if it is.
         library: what is asked first: cuBLASLt for matrix products, cuDNN for convolutions, `""` nothing.

@@ -15,6 +15,7 @@ from typing import Any, Final
 import torch
 
 from coilwork_cache import Store
+from coilwork_runtime.compiling import source_files
 from coilwork_runtime.errors import ExecutorUnavailableError, ProgramBytesError
 from coilwork_runtime.executor import faults
 from coilwork_runtime.executor.convolutions import ConvolutionLibrary
@@ -153,9 +154,8 @@ def executor_extension(store: Store | None) -> Any:
         raise ExecutorUnavailableError(
             "other-system", f"the native executor runs on Linux, not {sys.platform}"
         )
-    sources = sorted(path for path in FOLDER.iterdir() if path.suffix in (".cpp", ".hpp"))
     try:
-        extension = load_extension(MODULE, sources, store, prebuilt=PREBUILT)
+        extension = load_extension(MODULE, source_files(FOLDER), store, prebuilt=PREBUILT)
     except ImportError as error:
         raise ExecutorUnavailableError(
             "executor-import", "the native executor does not load", reason=str(error)

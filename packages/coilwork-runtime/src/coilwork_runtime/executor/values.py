@@ -1,4 +1,4 @@
-"""Arguments of operators in the form that the native executor passes on. See `Value` in native/model.hpp for the codes."""
+"""Arguments of operators in the form that the native executor passes on. See `Value` in native/program/model.hpp for the codes."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "driver_interface.hpp"
+#include "interfaces/driver.hpp"
 
 namespace {
 

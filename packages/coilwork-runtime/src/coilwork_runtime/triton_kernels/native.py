@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from coilwork_cache import Store
@@ -11,8 +12,12 @@ from coilwork_runtime.triton_kernels.binaries import GpuBinary
 from coilwork_runtime.triton_kernels.driver import Driver, Kernel, LoadedFunction, slow_kernel
 
 MODULE: Final = "coilwork_launcher"
-SOURCE: Final = Path(__file__).with_name("launcher.cpp")
-INTERFACE: Final = Path(__file__).parents[1] / "executor/native/driver_interface.hpp"
+SOURCES: Final = MappingProxyType(
+    {
+        "launcher.cpp": Path(__file__).with_name("launcher.cpp"),
+        "interfaces/driver.hpp": Path(__file__).parents[1] / "executor/native/interfaces/driver.hpp",
+    }
+)
 
 
 def make_kernel(
@@ -40,4 +45,4 @@ def make_kernel(
 
 def launcher_extension(store: Store | None) -> Any | None:
     """The extension module, or None where there is neither a stored one nor what it takes to build it."""
-    return load_extension(MODULE, [SOURCE, INTERFACE], store)
+    return load_extension(MODULE, SOURCES, store)

@@ -101,46 +101,9 @@ class Weigher:
         """`both`, made of the two, or why it is not to be; `works` are those of the two, and `flows` says that one reads
         what the other writes.
         """
-        options, facts = self.around.options, self.around.facts
-        scan = broken_scan(both)
-        if scan is not None:
-            return Verdict(
-                None, "reject-scan", f"%{scan} is scanned along another axis than what is beside it"
-            )
-        row = broken_sort(both)
-        if row is not None:
-            return Verdict(None, "reject-sort", f"%{row} is the result of a sort of other rows")
-        if any(part.contracted for part in both.parts) and not is_contraction(self._draft(both)):
-            return Verdict(
-                None, "reject-contraction", "a sum of products shares a kernel with pointwise operations only"
-            )
-        torn = reads_what_it_writes(both)
-        if torn is not None:
-            return Verdict(
-                None, "reject-order", f"%{torn} is read at other points than those that compute it"
-            )
-        checked = check_behind_reduction(both)
-        if checked is not None:
-            return Verdict(
-                None, "reject-check", f"a check reads %{checked}, which comes of a reduction in the kernel"
-            )
-        hazard = overwriting_hazard(both, facts.root)
-        if hazard is not None or not self._overwrites_in_time(both):
-            return Verdict(None, "reject-overwrite", f"memory of %{hazard} is overwritten while it is needed")
-        if both.reduced:
-            reduced = frozenset(both.reduced)
-            rows = [
-                touch
-                for touch in both.read
-                if touch.buffer not in both.written
-                and any(not reduced.isdisjoint(e.free_symbols) for e in touch.index)
-            ]
-            if len(rows) > options.max_row_reads:
-                return Verdict(
-                    None, "reject-registers", "too many values per row to keep", (("values", len(rows)),)
-                )
-        if both.walked and not fits_registers(both):
-            return Verdict(None, "reject-registers", "rows and sums of columns are too many values to keep")
+        refused = self._refused(both)
+        if refused is not None:
+            return refused
         shared = self.traffic.shared_bytes(one, two)
         if not flows and shared * 5 < min(work.read_bytes + work.write_bytes for work in works):
             if not (one.reduced and two.reduced and all(self._launch_bound(one, work) for work in works)):
@@ -169,6 +132,49 @@ class Weigher:
             numbers,
             work,
         )
+
+    def _refused(self, both: Cluster) -> Verdict | None:
+        """Why `both` cannot be a kernel, or would keep too many values, whatever it saves."""
+        scan = broken_scan(both)
+        if scan is not None:
+            return Verdict(
+                None, "reject-scan", f"%{scan} is scanned along another axis than what is beside it"
+            )
+        row = broken_sort(both)
+        if row is not None:
+            return Verdict(None, "reject-sort", f"%{row} is the result of a sort of other rows")
+        if any(part.contracted for part in both.parts) and not is_contraction(self._draft(both)):
+            return Verdict(
+                None, "reject-contraction", "a sum of products shares a kernel with pointwise operations only"
+            )
+        torn = reads_what_it_writes(both)
+        if torn is not None:
+            return Verdict(
+                None, "reject-order", f"%{torn} is read at other points than those that compute it"
+            )
+        checked = check_behind_reduction(both)
+        if checked is not None:
+            return Verdict(
+                None, "reject-check", f"a check reads %{checked}, which comes of a reduction in the kernel"
+            )
+        hazard = overwriting_hazard(both, self.around.facts.root)
+        if hazard is not None or not self._overwrites_in_time(both):
+            return Verdict(None, "reject-overwrite", f"memory of %{hazard} is overwritten while it is needed")
+        if both.reduced:
+            reduced = frozenset(both.reduced)
+            rows = [
+                touch
+                for touch in both.read
+                if touch.buffer not in both.written
+                and any(not reduced.isdisjoint(e.free_symbols) for e in touch.index)
+            ]
+            if len(rows) > self.around.options.max_row_reads:
+                return Verdict(
+                    None, "reject-registers", "too many values per row to keep", (("values", len(rows)),)
+                )
+        if both.walked and not fits_registers(both):
+            return Verdict(None, "reject-registers", "rows and sums of columns are too many values to keep")
+        return None
 
     def _launch_bound(self, cluster: Cluster, work: KernelWork) -> bool:
         """True if a kernel of a GPU's, where `cluster` is, that does `work` hardly takes longer than its launch."""

@@ -169,11 +169,18 @@ class Inliner:
                 needed = True
         if not consumers:
             return False
-        facts = self._facts[position]
-        options, sizes = self._options, self._sizes
-        cheap = facts.cost <= options.recompute_ops and len(facts.leaves) <= 1
-        if cheap and not facts.leaves:
+        if not self._facts[position].leaves and self._cheap(position):
             return True
+        return self._pays(position, node, consumers, needed=needed)
+
+    def _cheap(self, position: int) -> bool:
+        facts = self._facts[position]
+        return facts.cost <= self._options.recompute_ops and len(facts.leaves) <= 1
+
+    def _pays(self, position: int, node: Pointwise, consumers: list[int], *, needed: bool) -> bool:
+        """Whether bytes and operations are fewer if `consumers` compute `node` themselves; `needed`: it is stored all the same."""
+        name, facts, cheap = node.output.name, self._facts[position], self._cheap(position)
+        options, sizes = self._options, self._sizes
         points = max(sizes.numel(node.output.shape), 1)
         evaluations = sum(self._evaluations(c, name) for c in consumers)
         factor = evaluations / points

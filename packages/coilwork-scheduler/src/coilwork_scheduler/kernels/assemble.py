@@ -37,7 +37,7 @@ from coilwork_scheduler.kernels.tile import tile
 from coilwork_scheduler.launches.gather import candidate_of, gather
 from coilwork_scheduler.launches.merge import merge
 from coilwork_scheduler.options import ScheduleOptions
-from coilwork_scheduler.order import Unit, order
+from coilwork_scheduler.order import Held, Unit, order
 from coilwork_scheduler.sizes import SizeHints
 
 
@@ -58,19 +58,19 @@ def assemble(context: Context, groups: Sequence[Group], journal: Journal) -> Sch
     graph, facts = context.graph, context.facts
     works = _works(graph, groups)
     readers = readers_of(graph, facts)
-    units = _units(context, works, readers)
-    returned = frozenset(facts.root[o.name] for o in graph.outputs if isinstance(o, Ref))
-    table = KernelTable()
     aligned = _aligned(context)
+    built = {
+        index: _kernel(context, work, readers, aligned)
+        for index, work in enumerate(works)
+        if isinstance(work, Group)
+    }
+    units = _units(context, works, readers, built)
+    held = _held(context)
+    table = KernelTable()
     steps: list[Step] = []
     buffers: dict[str, Buffer] = {}
-    sequence = order(units, returned)
-    built: dict[int, tuple[Kernel, KernelCall]] = {}
-    for index in sequence:
-        work = works[index]
-        if isinstance(work, Group):
-            built[index] = _kernel(context, work, readers, aligned)
-    for run in _launches(context, units, sequence, built, returned, journal):
+    sequence = order(units, held)
+    for run in _launches(context, units, sequence, built, held, journal):
         work = works[run[0]]
         if run[0] in built:
             parts = [built[index] for index in run]
@@ -102,7 +102,7 @@ def _launches(
     units: Sequence[Unit],
     sequence: Sequence[int],
     built: Mapping[int, tuple[Kernel, KernelCall]],
-    kept: frozenset[str],
+    held: Held,
     journal: Journal,
 ) -> tuple[tuple[int, ...], ...]:
     """`sequence`, in which calls that share a launch are one entry."""
@@ -119,10 +119,25 @@ def _launches(
         units,
         sequence,
         candidates,
-        kept,
+        held,
         journal,
         launch_us=context.targets.main.launch_us,
         max_args=context.options.max_combined_args,
+    )
+
+
+def _held(context: Context) -> Held:
+    """What is returned, and what the caller gives away."""
+    graph, root = context.graph, context.facts.root
+    kept = frozenset(root[o.name] for o in graph.outputs if isinstance(o, Ref))
+    given = frozenset(context.options.donated_inputs)
+    return Held(
+        kept=kept,
+        given={
+            buffer.name: context.sizes.size_bytes(buffer)
+            for buffer in graph.inputs
+            if isinstance(buffer, Buffer) and buffer.name in given
+        },
     )
 
 
@@ -160,7 +175,12 @@ def _positions(work: Group | Step, places: dict[int, int]) -> tuple[int, ...]:
     return (places[id(work)],)
 
 
-def _units(context: Context, works: Sequence[Group | Step], readers: Mapping[str, list[int]]) -> list[Unit]:
+def _units(
+    context: Context,
+    works: Sequence[Group | Step],
+    readers: Mapping[str, list[int]],
+    built: Mapping[int, tuple[Kernel, KernelCall]],
+) -> list[Unit]:
     graph, facts, sizes = context.graph, context.facts, context.sizes
     places = {id(node): position for position, node in enumerate(graph.nodes)}
     unit_of: dict[int, int] = {}
@@ -191,9 +211,18 @@ def _units(context: Context, works: Sequence[Group | Step], readers: Mapping[str
                 allocates=tuple(allocates.items()),
                 touches=tuple(touches),
                 begins=any(_begins(graph.nodes[position]) for position in positions),
+                looks=isinstance(work, View),
+                in_place=_in_place(*built[index], facts) if index in built else (),
             )
         )
     return units
+
+
+def _in_place(kernel: Kernel, call: KernelCall, facts: Dependence) -> tuple[tuple[str, str], ...]:
+    """The memory that results of `call` may take over, where no view is of it."""
+    names = dict(zip((arg.name for arg in kernel.args), call.args, strict=True))
+    found = ((names[out], names[source]) for out, source in kernel.hints.inplace)
+    return tuple((out, source) for out, source in found if facts.root[source] == source)
 
 
 def _begins(node: Node) -> bool:

@@ -63,17 +63,8 @@ def canonical(
     renamed: dict[Expr, Expr] = {}
     for position, size in enumerate(sizes):
         renamed[size] = symbol(f"n{position}", lo=size.lo, hi=size.hi)
-    ranges: list[Range] = []
-    symbols: dict[Expr, Expr] = {}
-    count: dict[str, int] = {}
-    for entry in tiling.ranges:
-        number = count.get(entry.tile, 0)
-        count[entry.tile] = number + 1
-        extent = substitute(extent_of(entry.symbol), renamed)
-        symbols[entry.symbol] = symbol(f"{entry.tile}{number}", extent=extent)
-        ranges.append(
-            Range(symbol=symbols[entry.symbol], kind=entry.kind, tile=entry.tile, coalescing=entry.coalescing)
-        )
+    ranges = _ranges(tiling, renamed)
+    symbols = {entry.symbol: r.symbol for entry, r in zip(tiling.ranges, ranges, strict=True)}
     whole = {
         **renamed,
         **{old: substitute(e, {**symbols, **renamed}) for old, e in tiling.mapping.items()},
@@ -95,7 +86,7 @@ def canonical(
     pairs = tuple((arguments[o].name, arguments[i].name) for o, i in hints.inplace)
     kernel = Kernel(
         name=readable(draft.origins, "reduce" if axes else "pointwise"),
-        ranges=tuple(ranges),
+        ranges=ranges,
         args=args,
         sizes=tuple(renamed.values()),
         stores=stores,
@@ -112,6 +103,19 @@ def canonical(
         origins=draft.origins,
     )
     return kernel, call
+
+
+def _ranges(tiling: Tiling, renamed: Mapping[Expr, Expr]) -> tuple[Range, ...]:
+    """Those of `tiling`, named by their tiles and numbered within them."""
+    ranges: list[Range] = []
+    count: dict[str, int] = {}
+    for entry in tiling.ranges:
+        number = count.get(entry.tile, 0)
+        count[entry.tile] = number + 1
+        extent = substitute(extent_of(entry.symbol), renamed)
+        renumbered = symbol(f"{entry.tile}{number}", extent=extent)
+        ranges.append(Range(symbol=renumbered, kind=entry.kind, tile=entry.tile, coalescing=entry.coalescing))
+    return tuple(ranges)
 
 
 def _with_starts(draft: Draft, buffers: Mapping[str, Buffer]) -> tuple[Draft, dict[Expr, Expr]]:

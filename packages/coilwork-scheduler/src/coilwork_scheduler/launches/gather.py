@@ -16,7 +16,7 @@ from coilwork_ir.kernels import Kernel, KernelCall
 from coilwork_scheduler.cost import CostModel, KernelWork
 from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.launches.kind import kind_of
-from coilwork_scheduler.order import Unit, live_bytes
+from coilwork_scheduler.order import Held, Unit, live_bytes
 from coilwork_scheduler.sizes import SizeHints
 from coilwork_scheduler.stage import extent_of
 
@@ -80,7 +80,7 @@ def gather(
     units: Sequence[Unit],
     sequence: Sequence[int],
     candidates: Mapping[int, Candidate],
-    kept: frozenset[str],
+    held: Held,
     journal: Journal,
     *,
     launch_us: float,
@@ -90,7 +90,7 @@ def gather(
     slots: list[list[int]] = [[] for _ in sequence]
     place: dict[int, int] = {}
     open_launches: dict[str, _Launch] = {}
-    memory = _Memory(live_bytes(units, sequence, kept))
+    memory = _Memory(live_bytes(units, sequence, held))
     for position, index in enumerate(sequence):
         unit, candidate = units[index], candidates.get(index)
         at = position

@@ -28,12 +28,13 @@ Bytes: TypeAlias = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """Memory of the program's, from the instruction that defines it to the one that frees it, which it is not alive in.
+    """Memory that the program has, from the instruction that defines it to the one that frees it, which it is not alive in.
 
     Attributes:
         root: the buffer that is allocated.
         size: as the peak counts it.
         product: number of the product that a member's size is a multiple of; -1 for what is no candidate.
+        given: the caller allocated it and gives it away: it is there from the beginning, and no part of the program's peak.
     """
 
     root: Buffer
@@ -41,6 +42,7 @@ class Block:
     end: int
     size: Bytes
     product: int
+    given: bool = False
 
     @property
     def device(self) -> str:
@@ -49,7 +51,7 @@ class Block:
 
 
 def blocks_of(program: Program, table: StorageTable, products: dict[Expr, int]) -> list[Block]:
-    """All memory that `program` comes to have, in the order of definition; fills `products`."""
+    """All memory that `program` comes to have, what it is given first, in the order of definition; fills `products`."""
     groups = _Groups(len(table.storages))
     starts: dict[int, int] = {}
     ends: dict[int, int] = {}
@@ -80,7 +82,18 @@ def blocks_of(program: Program, table: StorageTable, products: dict[Expr, int]) 
     given = {
         groups.first(p) for p, s in enumerate(table.storages) if s.owner in ("input", "donated", "constant")
     }
-    made = []
+    made = [
+        Block(
+            root=storage.root,
+            start=0,
+            end=ends.get(position, len(program.instructions)),
+            size=_size(storage.size_bytes, products)[0],
+            product=-1,
+            given=True,
+        )
+        for position, storage in enumerate(table.storages)
+        if storage.owner == "donated"
+    ]
     for position, start in sorted(starts.items(), key=lambda item: item[1]):
         if groups.first(position) != position or position in given:
             continue

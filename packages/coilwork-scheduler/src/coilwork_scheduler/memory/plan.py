@@ -71,7 +71,7 @@ class PlanOptions:
     aligned_inputs: tuple[str, ...] = ()
     donated_inputs: tuple[str, ...] = ()
     pools: bool = False
-    pool_slack_bytes: int = 1 << 20
+    pool_slack_bytes: int = 1 << 16
 
 
 def plan(

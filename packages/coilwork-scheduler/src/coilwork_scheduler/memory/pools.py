@@ -44,9 +44,6 @@ PARTS: Final = (2, 4, 8)
 # How often each buffer is placed on average, over all attempts, and in all where there are few.
 PLACEMENTS_EACH: Final = 12
 FEWEST_PLACEMENTS: Final = 8000
-# Pools may raise the peak by one part in so many, or by this many bytes where that is less.
-PEAK_PARTS: Final = 64
-LEAST_SLACK: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +64,7 @@ def with_pools(program: Program, table: StorageTable, *, slack_bytes: int) -> Pr
     """`program` with as many of its allocations as possible in pools. `table` says which names are one piece of memory.
 
     The peak is at most `slack_bytes` higher, whatever the sizes are, each rounded up to a multiple of 64 bytes, as allocators
-    do; where all sizes are known, by no more than a 64th of it or 64 KiB. Deterministic; linear in the number of instructions: the number of attempts is bounded.
+    do. Inputs that are given away count as long as they are there. Deterministic; linear in the number of instructions: the number of attempts is bounded.
     """
     products: dict[Expr, int] = {as_expr(1): 0}
     blocks = blocks_of(program, table, products)
@@ -103,8 +100,6 @@ class _Room:
         self.live = _profile(blocks, length, width)
         self.placements = max(FEWEST_PLACEMENTS, PLACEMENTS_EACH * len(blocks))
         largest = _largest(self.live)
-        if width == 1:
-            slack_bytes = min(slack_bytes, max((LEAST_SLACK, *(most[0] // PEAK_PARTS for most in largest))))
         self._most = [(most[0] + slack_bytes, *most[1:]) for most in largest]
 
     def violations(self, pool: _Pool) -> list[int]:
@@ -306,7 +301,7 @@ def _peak(
         events.setdefault(end, []).append((False, size))
 
     for block in blocks:
-        if block.root.name not in inside:
+        if block.root.name not in inside and not block.given:
             add(block.start, block.end, block.root.span * block.root.dtype.itemsize)
     for pool in pools:
         add(pool.start, pool.end, _total(pool.size, products))

@@ -14,7 +14,6 @@ from coilwork_ir.index import (
     as_int,
     bounds,
     ceildiv,
-    evaluate,
     product,
     provably_divisible,
     provably_le,
@@ -22,30 +21,25 @@ from coilwork_ir.index import (
 )
 from coilwork_ir.kernel_source import Config, SearchSpace
 from coilwork_ir.kernels import Kernel, Range
-from coilwork_ir.ops import SCALAR_OPS
-from coilwork_ir.scalar import Load, Op, Reduce, Scalar, Scan, Sort, postorder
+from coilwork_ir.scalar import Load, Scalar, Sort, postorder
 from coilwork_ir.target import Target
 from coilwork_triton.facts.ragged import along_rows, is_ragged
-from coilwork_triton.facts.sort_keys import LONGEST_ROW, key_bytes
+from coilwork_triton.facts.sort_keys import LONGEST_ROW
 from coilwork_triton.facts.vectors import (
     Access,
     accesses_of,
     in_rows,
-    loads_apart,
     neighbourly,
-    together_along,
-    whole_sizes,
 )
 from coilwork_triton.iteration.tiles import Letter, Tile, extent_of, flat_tile, needs_64_bits
+from coilwork_triton.iteration.walking import chosen_first, facts_of, walk_of
 from coilwork_triton.launch.configs import (
     BLOCKS,
     STAGES,
     TRANSPOSED,
-    UNKNOWN_EXTENT,
     Facts,
     Walk,
     fixed,
-    next_power_of_two,
     propose,
 )
 from coilwork_triton.launch.options import TritonOptions
@@ -162,52 +156,28 @@ def plan(
     touched, ragged = accesses_of(kernel, values), is_ragged(values)
     grouped = _grouped(kernel, values, touched, ragged=ragged)
     numels = {letter: product(extent_of(r) for r in ranges) for letter, ranges in grouped.items()}
-    sorts = tuple(v for v in postorder(values) if isinstance(v, Sort))
+    sorts = any(isinstance(v, Sort) for v in postorder(values))
     if sorts:
         _check_sorts(kernel, grouped)
-    walk = "persistent" if sorts else "looped" if ragged else _walk(kernel, numels.get("r"), options)
     invariant = options.batch_invariant and "r" in grouped and not sorts
-    if invariant and "w" not in grouped:
-        walk = "looped"
-    if "w" in grouped and walk != "persistent":
-        raise EmitError(
-            "walked-rows",
-            f"rows of kernel {kernel.name} are walked, but do not stay in registers",
-            origins=kernel.origins,
-            remedy="schedule rows and columns as two kernels",
-        )
-    facts = Facts(
-        walk=walk,
-        extents={letter: _estimate(n, letter, walk, points) for letter, n in numels.items()},
-        coalescing={k: min(1.0, sum(r.coalescing for r in ranges)) for k, ranges in grouped.items()},
-        element_bytes=max((a.dtype.itemsize for a in kernel.args), default=4),
-        streams=whole_sizes(kernel.ranges, touched),
-        tensors=len(kernel.args),
-        operations=sum(SCALAR_OPS[v.op].cost for v in postorder(values) if isinstance(v, Op)),
-        ragged=ragged,
-        scans=any(isinstance(v, Scan) for v in postorder(values)),
-        scattered=loads_apart(kernel, values),
-        columns=_columns(kernel, values),
-        sort_bytes=max((key_bytes(v.operands[0].dtype) for v in sorts), default=0),
-        sort_width=max((together_along(a, sorts[0].axis) for a in touched), default=1) if sorts else 1,
-        first=0 if chosen is None else _first(chosen),
+    walk = walk_of(
+        kernel, numels.get("r"), options, sorts=sorts, looped=ragged or (invariant and "w" not in grouped)
     )
+    facts = facts_of(kernel, values, grouped, touched, walk=walk, points=points, ragged=ragged, chosen=chosen)
     proposed = fixed(grouped, target) if invariant else propose(facts, target, options.max_configs)
     configs = tuple(replace(c, fp_fusion=kernel.numerics == "fast") for c in proposed)
     tiles = _tiles(grouped, numels, walk, configs)
-    rank = sum(tile.axis is not None for tile in tiles)
-    wide = needs_64_bits(kernel, tuple(numels.values())) if options.index_dtype == "auto" else False
-    if options.index_dtype == "i64":
-        wide = True
+    wide = options.index_dtype == "i64" or (
+        options.index_dtype == "auto" and needs_64_bits(kernel, tuple(numels.values()))
+    )
     crowded = any(
         t.letter in "yz" and not provably_le(_programs_bound(t, configs), _GRID_AXIS_MAX) for t in tiles
     )
     # where a row begins decides how wide it may be accessed, and that which elements a thread adds first
     together = invariant or _neighbourly(kernel, grouped, touched, facts)
     chunk = 1 if together else _chunk(configs, target)
-    if invariant:
-        space = SearchSpace()
-    else:
+    space = SearchSpace()
+    if not invariant:
         space = search_space(
             [_side(t, walk, crowded) for t in tiles],
             configs,
@@ -225,7 +195,7 @@ def plan(
         flat_grid=crowded,
         neighbourly=together,
         chunk=chunk,
-        chosen=None if chosen is None else _chosen_tile(chosen, rank - 1),
+        chosen=None if chosen is None else _chosen_tile(chosen, sum(t.axis is not None for t in tiles) - 1),
         float_keys=target.kind == "cuda" and target.arch in _FAST_F64,
     )
 
@@ -285,16 +255,9 @@ def _check_sorts(kernel: Kernel, grouped: Mapping[Letter, list[Range]]) -> None:
         )
 
 
-def _first(chosen: Expr) -> int:
-    count = None if chosen.extent is None else as_int(chosen.extent)
-    if count is None:
-        raise EmitError("range-extent", f"range {chosen.name} has no known extent")
-    return next_power_of_two(count)
-
-
 def _chosen_tile(chosen: Expr, axis: int) -> Tile:
     assert chosen.extent is not None
-    block = _first(chosen)
+    block = chosen_first(chosen)
     return Tile(
         letter="c",
         numel=chosen.extent,
@@ -332,14 +295,6 @@ def _chunk(configs: tuple[Config, ...], target: Target) -> int:
     return _CHUNK if all(block >= _CHUNK * threads for block, threads in blocks) else 1
 
 
-def _columns(kernel: Kernel, values: tuple[Scalar, ...]) -> int:
-    walked = frozenset(r.symbol for r in kernel.ranges if r.kind == "walked")
-    nodes = postorder(values)
-    return len(
-        {(v.kind, v.operands) for v in nodes if isinstance(v, Reduce) and not walked.isdisjoint(v.axes)}
-    )
-
-
 def _neighbourly(
     kernel: Kernel, grouped: Mapping[Letter, list[Range]], touched: tuple[Access, ...], facts: Facts
 ) -> bool:
@@ -353,41 +308,6 @@ def _neighbourly(
         return False
     others = [r for r in kernel.ranges if r not in grouped["x"]]
     return neighbourly([*others, *grouped["x"]], touched, flat=len(grouped["x"]) > 1)
-
-
-def _walk(kernel: Kernel, numel: Expr | None, options: TritonOptions) -> Walk:
-    if numel is None:
-        return "pointwise"
-    longest = bounds(numel).hi
-    limit = options.persistent_limit
-    if any(r.kind == "walked" for r in kernel.ranges):
-        # there is no other way to walk rows
-        limit = max(limit, TritonOptions().persistent_limit)
-        return "persistent" if longest is not None and next_power_of_two(longest) <= limit else "looped"
-    fits = longest is not None and next_power_of_two(longest) <= limit
-    wanted = kernel.hints.reduction
-    if wanted in ("looped", "split"):
-        return "looped"
-    if wanted == "persistent":
-        return "persistent" if fits else "looped"
-    return "persistent" if fits and longest is not None and longest <= 8192 else "looped"
-
-
-def _estimate(numel: Expr, letter: Letter, walk: Walk, points: int | None) -> int:
-    exact = as_int(numel)
-    if exact is not None:
-        return exact
-    if points is not None and letter == "x":
-        return points
-    longest = bounds(numel).hi
-    if letter == "r" and walk == "persistent" and longest is not None:
-        return longest
-    return evaluate(numel, {s.name: _typical(s) for s in numel.free_symbols})
-
-
-def _typical(size: Expr) -> int:
-    low, high = bounds(size)
-    return max(1, low or 1, min(UNKNOWN_EXTENT, UNKNOWN_EXTENT if high is None else high))
 
 
 def _programs_bound(tile: Tile, configs: tuple[Config, ...]) -> Expr:

@@ -14,6 +14,8 @@ The reasoning, per kind of kernel (measured on an H200; other devices differ in 
   instructions. Rows within a warp need no barriers, and go to registers without a detour through shared memory.
 - Where each point takes many instructions, threads that wait for arithmetic need others that do not: half as many
   elements each.
+- Where points read what their neighbours read, memory waits for loads from the cache: threads with many points share the
+  arithmetic of positions, and small blocks share lines of cache that few others drive out.
 - Where every point loads a sector of its own, one point per thread is best: what counts is how many threads wait at a time.
 - A transpose needs both tile sides to span whole 32-byte sectors on both of its sides.
 """
@@ -62,6 +64,8 @@ _SHORT_ROW: Final = 64
 _SUMS: Final = 96
 # Registers of a thread that what it loads of a whole column may take.
 _LOADED: Final = 128
+# Points of a block of whole columns of which 256 threads hold 128 each.
+_MOST_WIDE: Final = 128 * 256
 # Weighted operations per byte that is accessed at every point, above which threads wait for arithmetic as well: a device that
 # issues 7 instructions per byte of its memory has no time for twice as many.
 _BUSY: Final = 4.0
@@ -188,12 +192,14 @@ def _pointwise_line(facts: Facts, target: Target) -> list[Config]:
         # several per thread are better where the sectors turn out to be in a cache
         few = ((512, 1), (256, 1), (1024, 4))
         return [_config({"x": size}, _warps_for(size, each, target), target) for size, each in few]
-    # 16 bytes per thread and load, two loads in flight for four-byte elements
-    per_thread = 4 if facts.element_bytes >= 8 else 8
+    # 16 bytes per thread and load, two loads in flight for four-byte elements; what is one number for all does not count
+    per_thread = 4 if max(facts.streams, default=facts.element_bytes) >= 8 else 8
     share = next_power_of_two(-(-extent // (2 * target.multiprocessors)))
     best = max(128, min(1024, share))
     shapes = [(best, per_thread)]
-    if extent >= 1024 * 2 * target.multiprocessors:
+    if best == 1024 and _is_stencil(facts):
+        shapes = [(512, per_thread), (best, 4 * per_thread), *shapes]
+    elif extent >= 1024 * 2 * target.multiprocessors:
         # more in flight, by more threads or by each
         shapes += [(2048, per_thread), (2048, 2 * per_thread)]
     elif best > 256:
@@ -202,6 +208,11 @@ def _pointwise_line(facts: Facts, target: Target) -> list[Config]:
         _config({"x": min(size, whole)}, min(8, _warps_for(min(size, whole), each, target)), target)
         for size, each in shapes
     ]
+
+
+def _is_stencil(facts: Facts) -> bool:
+    """Points read several elements of one tensor, which their neighbours read as well."""
+    return len(facts.streams) > facts.tensors + 1
 
 
 def _rest(facts: Facts) -> dict[str, int]:
@@ -340,8 +351,11 @@ def _persistent_columns(facts: Facts, target: Target, row: int, most: int) -> li
         # small blocks first, if large ones are not what it takes to span a line
         ordered = sorted(fitting[:3], key=lambda x: x * row > 64 * 256)
         shapes = [(x, each) for x in ordered] or [(max(1, best // 4), each)]
+        if sum(facts.streams) <= 2 and best * row <= _MOST_WIDE and not _busy(facts):
+            # what is loaded takes half a register each
+            shapes.insert(0, (best, 2 * each))
     found = []
-    for width, per_thread in shapes:
+    for width, per_thread in shapes[:3]:
         x = min(width, most, next_power_of_two(facts.extents["x"]))
         # blocks that are small have little in flight for each thread anyway
         warps = max(min(16, _warps_for(x * row, per_thread, target)), min(4, _warps_for(x * row, 8, target)))

@@ -1,10 +1,10 @@
 // From what Python hands over to a program: its bytes, plans, kernels and constants.
 #include <new>
 
-#include "plans.hpp"
-#include "references.hpp"
-#include "resolving.hpp"
-#include "timing.hpp"
+#include "call/references.hpp"
+#include "call/timing.hpp"
+#include "program/plans.hpp"
+#include "program/resolving.hpp"
 
 namespace coilwork {
 

@@ -2,8 +2,8 @@
 // inputs, which it empties, or over the inputs one by one, that returns a list of results. See coilwork_runtime/executor/program.py.
 #include <new>
 
-#include "running.hpp"
-#include "tensor_objects.hpp"
+#include "call/tensor_objects.hpp"
+#include "running/running.hpp"
 
 namespace coilwork {
 

@@ -1,0 +1,265 @@
+"""Decompositions whose results lie in memory as eager's kernels lay them. Torch's own, and its meta functions, keep to others.
+
+What is computed from such a result inherits its layout, so it has to be right within a graph, too, not only where it is
+returned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from types import MappingProxyType
+from typing import Any, Final
+
+import torch
+
+from coilwork_lowering.decompositions.iteration_order import iterated_strides
+from coilwork_lowering.torch_compat import suggested_format, surely
+
+aten: Final = torch.ops.aten
+_NORMS: Final = (
+    "native_batch_norm",
+    "_native_batch_norm_legit",
+    "_native_batch_norm_legit_functional",
+    "_native_batch_norm_legit_no_training",
+    "_batch_norm_with_update",
+    "_batch_norm_with_update_functional",
+    "_batch_norm_no_update",
+)
+_ROUNDING: Final = (aten.floor_divide.default, aten.div.Tensor_mode)
+_BY_THE_SECOND: Final = (
+    *(aten.copysign.Tensor, aten.heaviside.default, aten.hardsigmoid_backward.default, *_ROUNDING),
+    *(aten.logical_and.default, aten.logical_or.default, aten.logical_xor.default),
+)
+_ROUNDED_BY_STEPS: Final = frozenset({torch.float16, torch.bfloat16})
+# Their kernels are given these arguments, in this order.
+_ITERATED: Final[Mapping[Any, tuple[int, ...]]] = MappingProxyType(
+    {
+        aten.threshold_backward.default: (1, 0),
+        aten.leaky_relu_backward.default: (1, 0),
+        aten._prelu_kernel_backward.default: (1, 2, 0),
+    }
+)
+# Their kernels fill a new tensor that is like this argument.
+_LIKE_ONE: Final[Mapping[Any, int]] = MappingProxyType(
+    {
+        aten.binary_cross_entropy.default: 0,
+        aten.binary_cross_entropy_backward.default: 1,
+        aten.huber_loss.default: 0,
+        aten.log_sigmoid_backward.default: 0,
+    }
+)
+_LAID_OUT_AS_A_SUM: Final = (
+    *(aten.logaddexp.default, aten.logaddexp2.default, aten.xlogy.Tensor, aten.special_xlog1py.default),
+    *(aten.elu_backward.default, aten.softplus_backward.default),
+    *(aten.hardtanh_backward.default, aten.hardswish_backward.default, aten.logit_backward.default),
+)
+_CONTIGUOUS: Final = (
+    *(aten.mse_loss_backward.default, aten.smooth_l1_loss_backward.default),
+    *(aten.huber_loss_backward.default, aten._log_softmax_backward_data.default),
+    *(aten.upsample_nearest1d.default, aten.upsample_nearest1d.vec),
+    *(aten._upsample_nearest_exact1d.default, aten._upsample_nearest_exact1d.vec),
+)
+_NORMS_BACKWARD: Final = ("native_batch_norm_backward", "batch_norm_backward")
+
+
+def stride_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
+    """What replaces entries of `table`, torch's own."""
+    found: dict[Any, Callable[..., Any]] = {
+        aten.max_unpool2d.default: _like_input(table[aten.max_unpool2d.default], 0),
+        aten.native_dropout_backward.default: _dropout_backward(table[aten.native_dropout_backward.default]),
+        aten.channel_shuffle.default: _channel_shuffle,
+        aten.native_channel_shuffle.default: _channel_shuffle,
+        **{op: _of_one_layout(op) for op in _BY_THE_SECOND},
+        aten.pow.Scalar: _power_of_number,
+        aten._foreach_pow.ScalarAndTensor: _powers_of_number,
+        aten.ldexp.Tensor: _ldexp,
+        **{op: _like_one(table[op], position) for op, position in _LIKE_ONE.items()},
+        **{op: _made_contiguous(table[op]) for op in _CONTIGUOUS},
+    }
+    for op in _LAID_OUT_AS_A_SUM:
+        found[op] = partial(_laid_out_as_a_sum, table[op])
+    for op, order in _ITERATED.items():
+        found[op] = partial(_laid_out_as_iterated, table[op], order)
+    for position, names in ((0, _NORMS), (1, _NORMS_BACKWARD)):
+        packets = [getattr(aten, name) for name in names]
+        for op in [getattr(packet, overload) for packet in packets for overload in packet.overloads()]:
+            if op in table:
+                found[op] = _like_input(table[op], position)
+    return found
+
+
+def laid_out(value: torch.Tensor, strides: Sequence[Any]) -> torch.Tensor:
+    """`value` with dense `strides`; as it is where their order is not known."""
+    kept = [k for k in range(value.dim()) if not surely(value.shape[k] == 1)]
+    order = sorted(
+        kept, key=lambda k: [not surely(strides[k] >= strides[other]) for other in kept].count(True)
+    )
+    known = all(surely(strides[a] >= strides[b]) for a, b in pairwise(order))
+    if not known or all(surely(value.stride()[k] == strides[k]) for k in kept):
+        return value
+    order += [k for k in range(value.dim()) if k not in kept]
+    back = sorted(range(value.dim()), key=order.__getitem__)
+    return value.permute(order).contiguous().permute(back)
+
+
+def _like_input(theirs: Callable[..., Any], position: int) -> Callable[..., Any]:
+    """`theirs`, on CPUs with a first result in the format of the argument at `position`: channels-last or contiguous."""
+
+    def decomposed(*args: Any, **kwargs: Any) -> Any:
+        results = theirs(*args, **kwargs)
+        value: torch.Tensor = args[position]
+        first = results[0] if isinstance(results, tuple) else results
+        if value.device.type != "cpu" or not isinstance(first, torch.Tensor):
+            return results
+        first = _in_format(first, suggested_format(value))
+        return (first, *results[1:]) if isinstance(results, tuple) else first
+
+    return decomposed
+
+
+def _dropout_backward(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    def native_dropout_backward(gradient: torch.Tensor, mask: torch.Tensor, scale: float) -> Any:
+        """On CPUs two products, which keep layouts."""
+        if gradient.device.type != "cpu":
+            return theirs(gradient, mask, scale)
+        return gradient * mask * scale
+
+    return native_dropout_backward
+
+
+def _channel_shuffle(value: torch.Tensor, groups: int) -> Any:
+    """In channels-last where the input is, on CPUs."""
+    batch, channels = value.shape[:2]
+    parts = value.reshape(batch, groups, channels // groups, -1)
+    shuffled = parts.permute(0, 2, 1, 3).reshape(value.shape)
+    wanted = suggested_format(value) if value.device.type == "cpu" else torch.contiguous_format
+    # a shuffle of one group, or of groups of one, would be the input itself
+    return shuffled.clone(memory_format=wanted)
+
+
+def _made_contiguous(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    """`theirs`, with a contiguous result: eager's kernel fills such a tensor."""
+
+    def decomposed(*args: Any) -> Any:
+        return _in_format(theirs(*args), torch.contiguous_format)
+
+    return decomposed
+
+
+def _like_one(theirs: Callable[..., Any], position: int) -> Callable[..., Any]:
+    """`theirs`, with a result in the layout of the argument at `position`, whatever those of the others are; if it has its shape."""
+
+    def decomposed(*args: Any, **kwargs: Any) -> Any:
+        result: torch.Tensor = theirs(*args, **kwargs)
+        like: torch.Tensor = args[position]
+        if result.dim() != like.dim():
+            return result
+        return laid_out(result, aten.empty_like.default(like).stride())
+
+    return decomposed
+
+
+def _power_of_number(base: Any, exponent: torch.Tensor) -> Any:
+    """Contiguous, whatever the exponents are."""
+    dense = _in_format(exponent, torch.contiguous_format)
+    return NotImplemented if dense is exponent else aten.pow.Scalar(base, dense)
+
+
+def _in_format(value: torch.Tensor, wanted: torch.memory_format) -> torch.Tensor:
+    """`value` in the format `wanted`. Where it surely is contiguous, torch is not asked: that might add a guard."""
+    if wanted is torch.contiguous_format and _lies(value, _contiguous(value.shape)):
+        return value
+    return value.contiguous(memory_format=wanted)
+
+
+def _contiguous(shape: Sequence[Any]) -> list[Any]:
+    strides: list[Any] = []
+    step: Any = 1
+    for size in reversed(shape):
+        strides.insert(0, step)
+        step = step * size
+    return strides
+
+
+def _powers_of_number(base: Any, exponents: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """One by one, as eager."""
+    return [aten.pow.Scalar(base, exponent) for exponent in exponents]
+
+
+def _ldexp(value: torch.Tensor, exponent: torch.Tensor) -> Any:
+    """As eager composes it; floats by whole exponents have a kernel in eager, and a lowering."""
+    whole = not exponent.is_floating_point() and exponent.dtype is not torch.bool
+    if whole and value.is_floating_point():
+        return NotImplemented
+    return aten.mul.Tensor(value, aten.pow.Scalar(2.0, _in_format(exponent, torch.contiguous_format)))
+
+
+def _laid_out_as_a_sum(theirs: Callable[..., Any], *args: Any) -> Any:
+    """As one operator lays out what it makes of two tensors; several select among operands and results of their own."""
+    result: torch.Tensor = theirs(*args)
+    a, b = (one for one in args if isinstance(one, torch.Tensor))
+    return laid_out(result, iterated_strides(result.shape, a, b) or result.stride())
+
+
+def _laid_out_as_iterated(theirs: Callable[..., Any], order: Sequence[int], *args: Any, **kwargs: Any) -> Any:
+    """As the kernel that is given arguments in `order` lays out its results, each of the shape of them all."""
+    found = theirs(*args, **kwargs)
+    results: tuple[torch.Tensor, ...] = found if isinstance(found, tuple) else (found,)
+    operands = [args[position] for position in order]
+    shape = torch.broadcast_tensors(*operands)[0].shape
+    wanted = iterated_strides(shape, *operands)
+    if wanted is None or any(one.dim() != len(shape) for one in results):
+        return found
+    placed = tuple(laid_out(one, wanted) for one in results)
+    return placed if isinstance(found, tuple) else placed[0]
+
+
+def _of_one_layout(op: Any) -> Callable[..., Any]:
+    """`op` of operands that are laid out as its result, and of its shape: then torch's meta function goes by it, too."""
+
+    def decomposed(a: Any, b: Any, **kwargs: Any) -> Any:
+        # broadcast numbers would take part in promotion
+        if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)) or (
+            op in _ROUNDING and _ROUNDED_BY_STEPS & {a.dtype, b.dtype}
+        ):
+            return NotImplemented
+        if a.dtype is not b.dtype:
+            # the meta function takes the operand that is converted for one without a layout
+            return op(*_of_one_type(a, b), **kwargs) if a.dim() > 0 and b.dim() > 0 else NotImplemented
+        total = aten.add.Tensor(a, b)
+        wanted = iterated_strides(total.shape, a, b)
+        if wanted is None or not any(_lies_otherwise(one, total.shape, wanted) for one in (a, b)):
+            return NotImplemented
+        copies = [laid_out(one.expand(total.shape).contiguous(), wanted) for one in (a, b)]
+        if any(_lies_otherwise(one, total.shape, wanted) for one in copies):
+            return NotImplemented
+        # of one dimension's stride, too, that is never taken: it would be compared with others
+        strides = copies[0].stride()
+        dense = [
+            one if _lies(one, strides) and not _lies_otherwise(one, total.shape, strides) else copy
+            for one, copy in zip((a, b), copies, strict=True)
+        ]
+        return op(*dense, **kwargs)
+
+    return decomposed
+
+
+def _of_one_type(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    common = torch.promote_types(a.dtype, b.dtype)
+    return a.to(common), b.to(common)
+
+
+def _lies_otherwise(value: torch.Tensor, shape: Sequence[Any], strides: Sequence[Any]) -> bool:
+    """Whether a tensor has another shape, or other strides along dimensions of more than one element."""
+    return value.dim() != len(shape) or not all(
+        surely(size == whole) and (surely(size == 1) or surely(step == wanted))
+        for size, whole, step, wanted in zip(value.shape, shape, value.stride(), strides, strict=True)
+    )
+
+
+def _lies(value: torch.Tensor, strides: Sequence[Any]) -> bool:
+    return value.dim() == len(strides) and all(
+        surely(a == b) for a, b in zip(value.stride(), strides, strict=True)
+    )

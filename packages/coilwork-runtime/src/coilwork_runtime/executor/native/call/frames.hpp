@@ -1,0 +1,154 @@
+// What a call has while it runs: the memory behind each name, the value of each register, and its hold on Python.
+#pragma once
+#include <time.h>
+
+#include "call/references.hpp"
+#include "call/timing.hpp"
+
+namespace coilwork {
+
+// Milliseconds of a clock that is read in a few nanoseconds and ticks every few milliseconds.
+static int64_t coarse_ms() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+  return static_cast<int64_t>(now.tv_sec) * 1000 + now.tv_nsec / 1000000;
+}
+
+// One call of a program from Python, nested programs included.
+struct Call {
+  const Program& program;
+  PyThreadState* released = nullptr;  // set while others may run Python
+  void* stream = nullptr;
+  bool stream_known = false;  // of the only GPU that the program uses, which is current
+  int64_t looked_ms = coarse_ms();  // when signals were last seen to
+  unsigned launches = 0;
+  int32_t product_settings = -1, convolution_settings = -1;
+  bool profiled = false;
+  Timing* timing;
+  // Scratch memory of products and convolutions, which take turns on one stream; the first that wants some looks for it.
+  // `workspace` if it is the call's own.
+  AtenTensorHandle workspace = nullptr;
+  void* workspace_data = nullptr;
+  size_t workspace_bytes = 0;
+
+  explicit Call(const Program& program) : program(program), timing(program.timing.load(std::memory_order_acquire)) {}
+  ~Call() {
+    if (workspace) torch.aoti_torch_delete_tensor_object(workspace);
+  }
+  Call(const Call&) = delete;
+};
+
+// Holds the interpreter's lock for a while.
+class WithPython {
+ public:
+  explicit WithPython(Call& call) : call_(call), took_(call.released != nullptr) {
+    if (took_) {
+      PyEval_RestoreThread(call_.released);
+      call_.released = nullptr;
+    }
+  }
+  ~WithPython() {
+    if (took_) call_.released = PyEval_SaveThread();
+  }
+  WithPython(const WithPython&) = delete;
+
+ private:
+  Call& call_;
+  bool took_;
+};
+
+// Memory behind a name. As MEMORY, `handle` is some tensor that keeps it alive, and the buffer begins at `data`; a tensor of
+// the buffer's own layout is made when something but a kernel wants one. WITHIN is the same with another slot's handle.
+struct Slot {
+  enum State : uint8_t { EMPTY = 0, OWNED, BORROWED, MEMORY, WITHIN };
+  AtenTensorHandle handle;
+  char* data;
+  uint32_t layout;
+  State state;
+
+  void release() {
+    if (state == OWNED || state == MEMORY) torch.aoti_torch_delete_tensor_object(handle);
+    handle = nullptr;
+    data = nullptr;
+    state = EMPTY;
+  }
+  void own(AtenTensorHandle made) {
+    if (state != EMPTY) release();
+    handle = made;
+    data = nullptr;
+    state = OWNED;
+  }
+};
+
+struct Frame {
+  const Part& part;
+  Slot* slots;
+  int64_t* registers;
+  size_t at = 0;  // index of the step that runs
+
+  explicit Frame(const Part& part) : part(part) {
+    const size_t bytes = part.slot_names.size() * sizeof(Slot) + part.registers() * sizeof(int64_t);
+    slots = static_cast<Slot*>(malloc(bytes ? bytes : 1));
+    if (!slots) throw std::bad_alloc();
+    memset(static_cast<void*>(slots), 0, part.slot_names.size() * sizeof(Slot));
+    registers = reinterpret_cast<int64_t*>(slots + part.slot_names.size());
+    if (!part.constants.empty())
+      memcpy(registers + part.variables, part.constants.data(), part.constants.size() * sizeof(int64_t));
+  }
+  ~Frame() {
+    clear();
+    free(slots);
+  }
+  Frame(const Frame&) = delete;
+
+  // Releases what is left.
+  void clear() {
+    for (size_t k = 0; k < part.slot_names.size(); ++k) slots[k].release();
+  }
+  const uint32_t* words(Span span) const { return part.words.data() + span.first; }
+};
+
+// Sizes and strides of a layout in a frame.
+class Extents {
+ public:
+  Extents(const Layout& layout, const Frame& frame) : rank(layout.rank) {
+    if (layout.fixed) {
+      sizes = layout.values.data();
+    } else {
+      for (uint32_t k = 0; k < 2 * rank; ++k) values_[k] = frame.registers[layout.registers[k]];
+      sizes = values_;
+    }
+    strides = sizes + rank;
+  }
+  Extents(const Extents&) = delete;
+
+  bool equal_sizes(const int64_t* others) const { return rank == 0 || memcmp(sizes, others, rank * 8) == 0; }
+  bool equal_strides(const int64_t* others) const { return rank == 0 || memcmp(strides, others, rank * 8) == 0; }
+  // Strides of dimensions with one element, and of empty tensors, do not matter.
+  bool same_strides(const int64_t* others) const {
+    bool same = true;
+    for (uint32_t d = 0; d < rank; ++d) {
+      if (sizes[d] == 0) return true;
+      same = same && (sizes[d] == 1 || others[d] == strides[d]);
+    }
+    return same;
+  }
+
+  uint32_t rank;
+  const int64_t* sizes;
+  const int64_t* strides;
+
+ private:
+  int64_t values_[2 * MOST_DIMENSIONS];
+};
+
+// Looks after signals such as an interrupt, if it has not been done for a while.
+static void look_for_signals(Call& call, bool now = false) {
+  const int64_t time_ms = coarse_ms();
+  if (!now && time_ms - call.looked_ms < 50) return;
+  call.looked_ms = time_ms;
+  WithPython python(call);
+  if (PyErr_CheckSignals() != 0) throw_python();
+}
+
+}  // namespace coilwork

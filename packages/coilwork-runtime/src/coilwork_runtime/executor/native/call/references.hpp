@@ -1,0 +1,51 @@
+// References to Python objects, and handles on tensors that are given as objects.
+#pragma once
+#include "program/model.hpp"
+
+namespace coilwork {
+
+// A function of torch failed where no slower way is left.
+struct Failed {
+  const char* what;
+};
+
+// Owns a reference; used with the lock held.
+class Reference {
+ public:
+  explicit Reference(PyObject* object = nullptr) : object_(object) {}
+  ~Reference() { Py_XDECREF(object_); }
+  Reference(const Reference&) = delete;
+  Reference(Reference&& other) noexcept : object_(other.release()) {}
+  PyObject* get() const { return object_; }
+  PyObject* release() {
+    PyObject* object = object_;
+    object_ = nullptr;
+    return object;
+  }
+
+ private:
+  PyObject* object_;
+};
+
+// A reference to what a function of Python returned.
+inline Reference checked(PyObject* object) {
+  if (!object) throw_python();
+  return Reference(object);
+}
+
+// The handle in item `k` of a list of capsules, which is the caller's from now on.
+inline AtenTensorHandle handle_in(PyObject* capsules, Py_ssize_t k) {
+  if (!PyList_Check(capsules) || k >= PyList_GET_SIZE(capsules)) throw Failed{"there are fewer handles than tensors"};
+  void* handle = PyCapsule_GetPointer(PyList_GET_ITEM(capsules, k), nullptr);
+  if (!handle) throw_python();
+  return static_cast<AtenTensorHandle>(handle);
+}
+
+// New handles on the tensors in `list`.
+inline void handles_from(const Program& program, PyObject* list, std::vector<AtenTensorHandle>& handles) {
+  const Reference capsules = checked(PyObject_CallOneArg(program.handles_of, list));
+  const Py_ssize_t count = PyList_Check(capsules.get()) ? PyList_GET_SIZE(capsules.get()) : 0;
+  for (Py_ssize_t k = 0; k < count; ++k) handles.push_back(handle_in(capsules.get(), k));
+}
+
+}  // namespace coilwork

@@ -1,0 +1,65 @@
+// Where a tensor object has its tensor. torch's C interface makes handles only of lists of objects, through capsules, at a tenth of a
+// microsecond for each. A handle is the address of a pointer to the tensor, and an object holds such a pointer: at which place in the
+// object is found out by looking at some, whose pointers torch tells (`_cdata`). Where that fails, the C interface does it.
+#pragma once
+#include "call/python_side.hpp"
+
+namespace coilwork {
+
+struct TensorObjects {
+  static constexpr size_t MOST_TYPES = 4;
+  PyTypeObject* types[MOST_TYPES] = {};  // exactly these; set once, and they stay
+  size_t offset = 0;                     // 0: not known
+
+  // Learns from sample objects of each type. False with an exception.
+  bool learn(PyObject* samples) {
+    if (offset) return true;
+    size_t found = 0, count = 0;
+    PyTypeObject* seen[MOST_TYPES] = {};
+    for (size_t at = sizeof(PyObject); !found; at += sizeof(void*)) {
+      bool good = PyList_GET_SIZE(samples) > 0;
+      for (Py_ssize_t k = 0; k < PyList_GET_SIZE(samples); ++k) {
+        PyObject* sample = PyList_GET_ITEM(samples, k);
+        if (at + sizeof(void*) > static_cast<size_t>(Py_TYPE(sample)->tp_basicsize)) return true;
+        const Reference number(PyObject_GetAttrString(sample, "_cdata"));
+        const void* expected = number.get() ? PyLong_AsVoidPtr(number.get()) : nullptr;
+        if (PyErr_Occurred()) return false;
+        good = good && expected && *place(sample, at) == expected;
+      }
+      found = good ? at : 0;
+    }
+    for (Py_ssize_t k = 0; k < PyList_GET_SIZE(samples); ++k) {
+      PyTypeObject* type = Py_TYPE(PyList_GET_ITEM(samples, k));
+      bool known = false;
+      for (size_t at = 0; at < count; ++at) known = known || seen[at] == type;
+      if (known || count == MOST_TYPES) continue;
+      Py_INCREF(reinterpret_cast<PyObject*>(type));
+      seen[count++] = type;
+    }
+    for (size_t at = 0; at < count; ++at) types[at] = seen[at];
+    offset = found;
+    return true;
+  }
+
+  // A handle on the tensor of `object`, good as long as that lives; null if it is of another type.
+  AtenTensorHandle in(PyObject* object) const {
+    if (!offset) return nullptr;
+    const PyTypeObject* type = Py_TYPE(object);
+    for (const PyTypeObject* known : types) {
+      if (type == known) {
+        void** found = place(object, offset);
+        return *found ? reinterpret_cast<AtenTensorHandle>(found) : nullptr;
+      }
+    }
+    return nullptr;
+  }
+
+ private:
+  static void** place(PyObject* object, size_t at) {
+    return reinterpret_cast<void**>(reinterpret_cast<char*>(object) + at);
+  }
+};
+
+inline TensorObjects tensor_objects;  // guarded by the interpreter's lock
+
+}  // namespace coilwork

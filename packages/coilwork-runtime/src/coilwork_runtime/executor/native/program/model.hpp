@@ -1,0 +1,221 @@
+// A program in memory: what the bytes say, checked once so that running it checks nothing. Immutable but for counters and
+// for kernels that settle how they are launched.
+#pragma once
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <atomic>
+#include <memory>
+
+#include "interfaces/driver.hpp"
+#include "interfaces/torch.hpp"
+#include "program/arithmetic.hpp"
+
+namespace coilwork {
+
+enum Code : uint8_t {
+  COMPUTE = 1, BIND, CHECK, ALLOC, POOL, CARVE, REUSE, VIEW, LAUNCH, CALL, REQUIRE, COND, WHILE, FREE, RETURN, SETTLE,
+  // made while a program is loaded (resolving.hpp)
+  RUN_KERNEL, POINT
+};
+enum class Seen : uint8_t { SAME, LAYOUT, BITS };
+enum Wanted : uint8_t { NOTHING, TENSOR, NUMBER, IGNORED };  // of inputs, results of calls, results of programs
+
+constexpr uint32_t MOST_DIMENSIONS = 64;
+constexpr uint32_t NONE = UINT32_MAX;
+constexpr size_t MOST_WORDS = 512;  // parameters of a kernel
+
+// Where a list lies in `Part::words`.
+struct Span {
+  uint32_t first = 0, count = 0;
+};
+
+struct Layout {
+  int32_t dtype = 0, device_type = 0, device_index = 0;
+  uint32_t dtype_name = 0, device_name = 0;
+  uint32_t rank = 0;
+  bool fixed = true;
+  std::vector<uint32_t> registers;  // sizes, then strides
+  std::vector<int64_t> values;      // the same as numbers, if they are fixed
+};
+
+// One instruction; what its fields mean is said where it is read (parsing.hpp).
+struct Step {
+  uint8_t code = 0, flag = 0, kind = 0;
+  uint32_t place = 0;
+  uint32_t a = NONE, b = NONE, c = NONE, layout = NONE;
+  Span list, more, rest;
+  uint32_t number = 0;         // in the program, as it was written
+  uint32_t root = NONE;        // POINT: the slot that keeps the memory
+  int64_t offset = 0;          // POINT: bytes, on top of the register times `scale`
+  int64_t scale = 0;
+  void* function = nullptr;    // RUN_KERNEL
+};
+
+// What a kernel is given when it is run as RUN_KERNEL: a register, or memory so many bytes after the start of a slot's.
+struct Argument {
+  uint32_t number = 0;
+  bool is_size = false;
+  int64_t offset = 0;
+};
+
+struct Part {
+  uint32_t name = 0;
+  std::vector<uint32_t> slot_names;
+  uint32_t variables = 0;           // registers that are no constants; these come first
+  std::vector<int64_t> constants;
+  std::vector<uint32_t> outer;      // registers that the caller fills
+  struct Input {
+    uint8_t kind;
+    uint32_t number;
+  };
+  std::vector<Input> inputs;
+  struct Known {
+    uint32_t slot, key;
+  };
+  std::vector<Known> known;
+  std::vector<Layout> layouts;
+  std::vector<Step> steps;
+  std::vector<uint32_t> words;
+  std::vector<Argument> arguments;
+
+  size_t registers() const { return variables + constants.size(); }
+};
+
+// An argument of a call, as the plan of the call says.
+struct Value {
+  enum Kind : uint8_t {
+    NONE = 0, TENSOR, SIZE, INT, REAL, REAL_OF_SIZE, BOOL, CODE, TEXT, LIST, SOME, DEVICE, UNDEFINED,
+    // for functions of single operators: pointers to tensors or numbers, lists as pointer and count
+    TENSOR_AT = 20, INTS, TENSORS, INT_AT, REAL_AT, CODE_AT, DEVICE_AT, BOOLS, INTS_AT
+  };
+  Kind kind = NONE;
+  uint32_t number = 0;  // slot, register, or device index
+  int64_t integer = 0;
+  double real = 0;
+  std::string text;
+  std::vector<Value> items;
+};
+
+struct Timing;          // in timing.hpp
+struct Product;         // in product_library.hpp
+class ProductLibrary;
+struct Convolution;     // in convolution_library.hpp
+class ConvolutionLibrary;
+
+struct Plan {
+  enum Route : uint8_t { PYTHON = 0, FUNCTION, DISPATCHER, ITEM };
+  Route route = PYTHON;
+  void* function = nullptr;
+  std::string name, overload;
+  std::vector<Value> values;
+  std::vector<uint8_t> results;  // of the operator: 0 tensor, 1 number, 2 list of tensors
+  bool in_place = false;         // a function that returns its first argument
+  bool single = true;
+  uint32_t wanted = 0;           // results that the program declares
+  size_t words = 0;              // room that the arguments of a function take
+  std::vector<uint32_t> slots, sizes;  // what the Python callable is given
+  // A matrix product that cuBLASLt may do instead; slots, `bias` may be NONE. A device below 0 is the CPU of tests.
+  struct Multiplication {
+    bool batched = false;
+    uint32_t first = 0, second = 0, result = 0, bias = NONE;
+    int32_t device = 0;
+    mutable std::atomic<Product*> last{nullptr};
+  };
+  std::unique_ptr<Multiplication> multiplication;
+  // A convolution or its gradients that cuDNN may do instead: where each role's tensor is (NONE: nowhere), and the role that
+  // each result has (-1: none).
+  struct Convolving {
+    uint32_t slots[3] = {NONE, NONE, NONE};
+    std::vector<int32_t> computed;
+    std::vector<int64_t> stride, padding, dilation;
+    int64_t groups = 1;
+    int32_t device = 0;
+    mutable std::atomic<Convolution*> last[3] = {};
+  };
+  std::unique_ptr<Convolving> convolving;
+  PyObject* callable = nullptr;
+};
+
+// How a kernel is launched without Python.
+struct Form {
+  struct Parameter {
+    enum Role : uint8_t { POINTER, SIZE64, SIZE32, SCRATCH } role;
+    uint32_t item_bytes = 0;
+    Formula elements;
+  };
+  bool gpu = false;
+  bool checks = false;
+  std::string name;
+  void* function = nullptr;
+  std::vector<Parameter> parameters;
+  size_t tensors = 0, sizes = 0;
+  // GPUs only
+  HowToLaunch how;
+  void* set_context = nullptr;
+  void* context = nullptr;
+  int32_t device = 0;  // -1 for one that torch does not know, which has no streams
+  uint64_t compiler_scratch_bytes = 0;
+  Formula grid[3];
+};
+
+struct Kernel {
+  uint32_t name = 0;
+  PyObject* launcher = nullptr;  // takes tensors, then sizes
+  PyObject* settle = nullptr;    // returns the form's bytes or None, after a call of `launcher`; may be null
+  std::atomic<const Form*> form{nullptr};
+};
+
+// A Python exception, taken out of the interpreter while C++ unwinds.
+struct Raised {
+  PyObject* type = nullptr;
+  PyObject* value = nullptr;
+  PyObject* trace = nullptr;
+};
+
+// Throws the exception that Python has set.
+[[noreturn]] inline void throw_python() {
+  Raised raised;
+  PyErr_Fetch(&raised.type, &raised.value, &raised.trace);
+  throw raised;
+}
+
+struct Counters {
+  std::atomic<uint64_t> calls{0}, python_calls{0}, python_launches{0}, slow_paths{0}, fallbacks{0};
+  std::atomic<uint64_t> products{0}, refused_products{0}, convolutions{0}, refused_convolutions{0};
+};
+
+struct Program {
+  std::vector<std::string> strings;
+  std::vector<uint32_t> keys;
+  std::vector<Part> parts;
+  std::vector<std::unique_ptr<Plan>> plans;
+  std::vector<std::unique_ptr<Kernel>> kernels;
+  std::vector<AtenTensorHandle> constants;
+  int32_t cuda_device = -1;   // the one that it uses, -1 for none
+  bool several_devices = false;
+  PyObject* handles_of = nullptr;    // list of tensors -> list of capsules
+  PyObject* tensors_of = nullptr;    // the inverse, which deletes the capsules' handles
+  PyObject* faults = nullptr;        // `coilwork_runtime.executor.faults`
+  PyObject* fallback = nullptr;      // does the whole call where inputs are not plain
+  PyObject* watch = nullptr;         // is told of each change of memory; null almost always
+  ProductLibrary* products = nullptr;    // null where operators do matrix products
+  PyObject* product_settings = nullptr;  // returns what torch says about products at present; below 0: none of ours
+  ConvolutionLibrary* convolutions = nullptr;  // the same of convolutions
+  PyObject* convolution_settings = nullptr;
+  bool on_gpu = false;               // it has kernels on a GPU
+  mutable Counters counters;
+  mutable std::atomic<size_t> workspace_bytes{0};    // the most that a product or convolution has asked for so far
+  mutable std::atomic<Timing*> timing{nullptr};  // while somebody wants to know what instructions take
+  mutable std::vector<std::unique_ptr<Timing>> timings;  // all so far: calls may still write into them
+
+  const char* text(uint32_t number) const { return strings[number].c_str(); }
+};
+
+// In loading.cpp. The form of a kernel; throws Damaged.
+std::unique_ptr<Form> parse_form(const char* data, size_t size);
+// A program from the arguments of its Python constructor; null with a Python exception set.
+Program* load_program(PyObject* args);
+void unload_program(Program* program);
+
+}  // namespace coilwork

@@ -1,0 +1,164 @@
+// Reading how calls and kernels are made: bytes that `coilwork_runtime.executor` writes for this process.
+#pragma once
+#include "program/parsing.hpp"
+
+namespace coilwork {
+
+static void* address(Reader& in) { return reinterpret_cast<void*>(static_cast<uintptr_t>(in.u64())); }
+
+static Value parse_value(Reader& in, PartParser& part) {
+  Value made;
+  const uint8_t kind = in.u8();
+  made.kind = static_cast<Value::Kind>(kind);
+  switch (kind) {
+    case Value::NONE:
+    case Value::UNDEFINED:
+      break;
+    case Value::TENSOR:
+    case Value::TENSOR_AT:
+      made.number = part.slot();
+      break;
+    case Value::SIZE:
+    case Value::REAL_OF_SIZE:
+      made.number = part.readable();
+      break;
+    case Value::INT:
+    case Value::BOOL:
+    case Value::CODE:
+    case Value::CODE_AT:
+      made.integer = in.i64();
+      break;
+    case Value::REAL:
+      made.real = in.f64();
+      break;
+    case Value::TEXT:
+      made.text = in.string();
+      break;
+    case Value::DEVICE:
+    case Value::DEVICE_AT:
+      made.integer = in.i32();
+      made.number = static_cast<uint32_t>(in.i32());
+      break;
+    case Value::LIST:
+    case Value::INTS:
+    case Value::TENSORS:
+    case Value::BOOLS:
+    case Value::INTS_AT:
+      for (uint32_t left = in.count(); left; --left) made.items.push_back(parse_value(in, part));
+      break;
+    case Value::SOME:
+    case Value::INT_AT:
+    case Value::REAL_AT:
+      made.items.push_back(parse_value(in, part));
+      break;
+    default:
+      throw Damaged{"a value of no known kind"};
+  }
+  return made;
+}
+
+static std::unique_ptr<Plan::Multiplication> parse_multiplication(Reader& in, PartParser& part) {
+  auto made = std::make_unique<Plan::Multiplication>();
+  made->batched = in.u8();
+  made->first = part.slot();
+  made->second = part.slot();
+  made->result = part.slot();
+  if (in.u8()) made->bias = part.slot();
+  made->device = in.i32();
+  return made;
+}
+
+static std::unique_ptr<Plan::Convolving> parse_convolving(Reader& in, PartParser& part) {
+  auto made = std::make_unique<Plan::Convolving>();
+  for (uint32_t& slot : made->slots)
+    if (in.u8()) slot = part.slot();
+  for (uint32_t left = in.count(); left; --left) made->computed.push_back(in.i32());
+  for (std::vector<int64_t>* list : {&made->stride, &made->padding, &made->dilation})
+    for (uint32_t left = in.count(); left; --left) list->push_back(in.i64());
+  made->groups = in.i64();
+  made->device = in.i32();
+  if (made->computed.size() > 3 || made->padding.size() != made->stride.size() || made->dilation.size() != made->stride.size())
+    throw Damaged{"a convolution of no known form"};
+  return made;
+}
+
+// u8 route, what the route needs, then slots and registers for the Python callable, u32 results, u8 single,
+// u8 what a library may do instead: 0 nothing;
+// 1 a matrix product: u8 batched, slots of operands and result, u8 whether there is a slot of a bias and that slot, i32 device;
+// 2 a convolution: per role u8 whether there is a slot and that slot, list of i32 role per result, lists of i64 stride, padding
+// and dilation, i64 groups, i32 device
+template <class MakePart>
+static void parse_plan(const char* data, size_t size, MakePart make_part, Plan& plan) {
+  Reader in(data, size);
+  PartParser part = make_part(in);
+  const uint8_t route = in.u8();
+  if (route > Plan::ITEM) throw Damaged{"a route that is not known"};
+  plan.route = static_cast<Plan::Route>(route);
+  if (route == Plan::FUNCTION) {
+    plan.function = address(in);
+    plan.in_place = in.u8();
+  } else if (route == Plan::DISPATCHER) {
+    plan.name = in.string();
+    plan.overload = in.string();
+  }
+  for (uint32_t left = in.count(); left; --left) plan.results.push_back(in.u8());
+  for (uint32_t left = in.count(); left; --left) plan.values.push_back(parse_value(in, part));
+  for (const Value& value : plan.values) plan.words += 2 + 2 * value.items.size();
+  for (uint32_t left = in.count(); left; --left) plan.slots.push_back(part.slot());
+  for (uint32_t left = in.count(); left; --left) plan.sizes.push_back(part.readable());
+  plan.wanted = in.u32();
+  plan.single = in.u8();
+  const uint8_t instead = in.u8();
+  if (instead == 1) plan.multiplication = parse_multiplication(in, part);
+  if (instead == 2) plan.convolving = parse_convolving(in, part);
+  if (instead > 2) throw Damaged{"a library that is not known"};
+  if (!in.done()) throw Damaged{"something follows a plan"};
+}
+
+// u8 gpu, string name, u64 function, u8 checks, list of parameter (u8 role, u32 bytes of an item, formula for scratch);
+// GPUs: u64 launch, u64 set_context, u64 context, i32 device, u32 threads, u32 shared bytes, u64 scratch bytes,
+// u64 launch_ex or 0, u32 blocks of a cluster, u8 cooperative, 3 formulas
+std::unique_ptr<Form> parse_form(const char* data, size_t size) {
+  Reader in(data, size);
+  auto form = std::make_unique<Form>();
+  form->gpu = in.u8();
+  form->name = in.string();
+  form->function = address(in);
+  form->checks = in.u8();
+  std::vector<Form::Parameter>& parameters = form->parameters;
+  Reader ahead = in;
+  for (uint32_t left = ahead.count(), k = 0; k < left; ++k) {
+    const uint8_t role = ahead.u8();
+    ahead.skip(4);
+    if (role == Form::Parameter::SIZE64 || role == Form::Parameter::SIZE32) ++form->sizes;
+    if (role == Form::Parameter::POINTER) ++form->tensors;
+    if (role == Form::Parameter::SCRATCH)
+      for (uint32_t steps = ahead.count(); steps; --steps) ahead.skip(9);
+  }
+  for (uint32_t left = in.count(); left; --left) {
+    Form::Parameter made{static_cast<Form::Parameter::Role>(in.u8()), in.u32(), {}};
+    if (made.role > Form::Parameter::SCRATCH) throw Damaged{"a parameter of no known role"};
+    if (made.role == Form::Parameter::SCRATCH) made.elements.read(in, form->sizes);
+    parameters.push_back(std::move(made));
+  }
+  if (parameters.size() + 2 > MOST_WORDS) throw Damaged{"a kernel has too many parameters"};
+  if (form->gpu) {
+    HowToLaunch& how = form->how;
+    how.function = form->function;
+    how.launch = reinterpret_cast<DriverLaunch>(address(in));
+    form->set_context = address(in);
+    form->context = address(in);
+    form->device = in.i32();
+    how.threads = in.u32();
+    how.shared_bytes = in.u32();
+    form->compiler_scratch_bytes = in.u64();
+    how.launch_ex = reinterpret_cast<DriverLaunchEx>(address(in));
+    how.cluster = in.u32();
+    how.cooperative = in.u8();
+    for (Formula& extent : form->grid) extent.read(in, form->sizes);
+  }
+  if (!in.done()) throw Damaged{"something follows a kernel"};
+  return form;
+}
+
+}  // namespace coilwork

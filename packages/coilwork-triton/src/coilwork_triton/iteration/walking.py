@@ -1,0 +1,119 @@
+"""How a kernel's reductions are walked, and what the choice of its block sizes rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from coilwork_ir.errors import EmitError
+from coilwork_ir.index import Expr, as_int, bounds, evaluate, product
+from coilwork_ir.kernels import Kernel, Range
+from coilwork_ir.ops import SCALAR_OPS
+from coilwork_ir.scalar import Op, Reduce, Scalar, Scan, Sort, postorder
+from coilwork_triton.facts.sort_keys import key_bytes
+from coilwork_triton.facts.vectors import Access, loads_apart, together_along, whole_sizes
+from coilwork_triton.iteration.tiles import Letter, extent_of
+from coilwork_triton.launch.configs import UNKNOWN_EXTENT, Facts, Walk, next_power_of_two
+from coilwork_triton.launch.options import TritonOptions
+
+
+def walk_of(kernel: Kernel, numel: Expr | None, options: TritonOptions, *, sorts: bool, looped: bool) -> Walk:
+    """How rows of `numel` points are walked: in one piece where they are sorted, in a loop with `looped`, else by their length.
+
+    Raises:
+        EmitError: rows that are walked along with their columns do not stay in registers.
+    """
+    walk: Walk = "persistent" if sorts else "looped" if looped else _by_length(kernel, numel, options)
+    if walk != "persistent" and any(r.kind == "walked" for r in kernel.ranges):
+        raise EmitError(
+            "walked-rows",
+            f"rows of kernel {kernel.name} are walked, but do not stay in registers",
+            origins=kernel.origins,
+            remedy="schedule rows and columns as two kernels",
+        )
+    return walk
+
+
+def _by_length(kernel: Kernel, numel: Expr | None, options: TritonOptions) -> Walk:
+    if numel is None:
+        return "pointwise"
+    longest = bounds(numel).hi
+    limit = options.persistent_limit
+    if any(r.kind == "walked" for r in kernel.ranges):
+        # there is no other way to walk rows
+        limit = max(limit, TritonOptions().persistent_limit)
+        return "persistent" if longest is not None and next_power_of_two(longest) <= limit else "looped"
+    fits = longest is not None and next_power_of_two(longest) <= limit
+    wanted = kernel.hints.reduction
+    if wanted in ("looped", "split"):
+        return "looped"
+    if wanted == "persistent":
+        return "persistent" if fits else "looped"
+    return "persistent" if fits and longest is not None and longest <= 8192 else "looped"
+
+
+def facts_of(
+    kernel: Kernel,
+    values: tuple[Scalar, ...],
+    grouped: Mapping[Letter, list[Range]],
+    touched: Sequence[Access],
+    *,
+    walk: Walk,
+    points: int | None,
+    ragged: bool,
+    chosen: Expr | None,
+) -> Facts:
+    """`grouped` are the ranges of each tile, `touched` what the kernel reads and writes; `points` and `chosen` as in `shape.plan`."""
+    nodes = tuple(postorder(values))
+    sorts = tuple(v for v in nodes if isinstance(v, Sort))
+    return Facts(
+        walk=walk,
+        extents={
+            letter: _estimate(product(extent_of(r) for r in ranges), letter, walk, points)
+            for letter, ranges in grouped.items()
+        },
+        coalescing={k: min(1.0, sum(r.coalescing for r in ranges)) for k, ranges in grouped.items()},
+        element_bytes=max((a.dtype.itemsize for a in kernel.args), default=4),
+        streams=whole_sizes(kernel.ranges, touched),
+        tensors=len(kernel.args),
+        operations=sum(SCALAR_OPS[v.op].cost for v in nodes if isinstance(v, Op)),
+        ragged=ragged,
+        scans=any(isinstance(v, Scan) for v in nodes),
+        scattered=loads_apart(kernel, values),
+        columns=_columns(kernel, values),
+        sort_bytes=max((key_bytes(v.operands[0].dtype) for v in sorts), default=0),
+        sort_width=max((together_along(a, sorts[0].axis) for a in touched), default=1) if sorts else 1,
+        first=0 if chosen is None else chosen_first(chosen),
+    )
+
+
+def chosen_first(chosen: Expr) -> int:
+    """How many first elements of sorted rows the range `chosen` stands for, rounded up to a power of two."""
+    count = None if chosen.extent is None else as_int(chosen.extent)
+    if count is None:
+        raise EmitError("range-extent", f"range {chosen.name} has no known extent")
+    return next_power_of_two(count)
+
+
+def _estimate(numel: Expr, letter: Letter, walk: Walk, points: int | None) -> int:
+    exact = as_int(numel)
+    if exact is not None:
+        return exact
+    if points is not None and letter == "x":
+        return points
+    longest = bounds(numel).hi
+    if letter == "r" and walk == "persistent" and longest is not None:
+        return longest
+    return evaluate(numel, {s.name: _typical(s) for s in numel.free_symbols})
+
+
+def _typical(size: Expr) -> int:
+    low, high = bounds(size)
+    return max(1, low or 1, min(UNKNOWN_EXTENT, UNKNOWN_EXTENT if high is None else high))
+
+
+def _columns(kernel: Kernel, values: tuple[Scalar, ...]) -> int:
+    walked = frozenset(r.symbol for r in kernel.ranges if r.kind == "walked")
+    nodes = postorder(values)
+    return len(
+        {(v.kind, v.operands) for v in nodes if isinstance(v, Reduce) and not walked.isdisjoint(v.axes)}
+    )
