@@ -17,5 +17,5 @@ def index_add(in0, in1, io0, XBLOCK: tl.constexpr):
     in1_1 = tl.load(in1 + x0)
     tl.atomic_add(io0 + (in1_1.to(tl.int32) * 64 + x1), in0_0, sem="relaxed")
 # grid -((-262144) // XBLOCK)
-# try {'XBLOCK': 1024} warps 8
-# try {'XBLOCK': 512} warps 4
+# try {'XBLOCK': 1024} warps 4
+# try {'XBLOCK': 512} warps 2
