@@ -134,6 +134,10 @@ def test_the_peak_of_memory_stays_where_it_is(build):
 def test_what_is_there_for_all_is_passed_once_and_not_taken_over(build, compare):
     build.input("scale", 1)
     build.input("w", 32)
+    # memory has been larger: alone, the last of the three would take over what is shared
+    build.input("large", 1024)
+    build.extern("test.neg", ["large"], [build.buffer("copied", 1024)])
+    build.extern("test.neg", ["copied"], [build.buffer("again", 1024)])
     build.extern("test.neg", ["w"], [build.buffer("shared", 32)])
     for k in range(3):
         build.input(f"x{k}", 32)
@@ -144,7 +148,7 @@ def test_what_is_there_for_all_is_passed_once_and_not_taken_over(build, compare)
                 "mul", op("add", build.at("shared", i), build.at(f"x{k}", i)), build.at("scale", 0)
             ),
         )
-    made = compare(build.graph("y0", "y1", "y2"), horizontal=False)
+    made = compare(build.graph("again", "y0", "y1", "y2"), horizontal=False)
     kernel = kernel_of(made, 3)
     assert launches(made) == [3] and len(kernel.args) == 2 + 3 + 3
     every = [name for member in kernel.combined.members for name in member.args]
