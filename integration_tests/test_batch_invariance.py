@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -54,8 +55,20 @@ def test_rows_on_the_cpu(name: str, dtype: torch.dtype, monkeypatch: pytest.Monk
 @pytest.mark.slow
 def test_rows_in_triton(tmp_path: Path) -> None:
     pytest.importorskip("triton")
-    found = answers_of("integration_tests.batch_invariance", tmp_path, BATCH_CASES=json.dumps(INTERPRETED))
-    assert found == {f"{name} {dtype}": "" for name, dtype, _ in INTERPRETED}
+    cases = [c for c in INTERPRETED if _numpy_multiplies_rows_alike() or not c[0].startswith("product")]
+    found = answers_of("integration_tests.batch_invariance", tmp_path, BATCH_CASES=json.dumps(cases))
+    assert found == {f"{name} {dtype}": "" for name, dtype, _ in cases}
+
+
+def _numpy_multiplies_rows_alike() -> bool:
+    """Whether numpy, which multiplies for the interpreter, gives a row's bits wherever in a block it is, on this processor."""
+    generator = np.random.default_rng(0)
+    for rows in (16, 32, 64, 128):
+        x, w = (generator.standard_normal(shape, np.float32) for shape in ((rows, 64), (64, 64)))
+        product = x @ w
+        if any(not np.array_equal(np.roll(x, k, 0) @ w, np.roll(product, k, 0)) for k in range(1, rows)):
+            return False
+    return True
 
 
 def test_a_function_of_the_batch_is_found_out() -> None:
