@@ -32,7 +32,7 @@ from integration_tests.fuzz.program import Program, Step, materialize, plain, wi
 from integration_tests.fuzz.script import script
 from integration_tests.fuzz.shrink import shrink
 
-PROGRAMS, LIMIT_S = 200, 240.0
+PROGRAMS, LIMIT_S = 200, 150.0
 
 
 def test_programs_at_every_level() -> None:

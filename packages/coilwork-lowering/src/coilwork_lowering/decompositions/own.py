@@ -12,6 +12,7 @@ from coilwork_lowering.decompositions.devices import device_decompositions
 from coilwork_lowering.decompositions.fourier import fourier_decompositions
 from coilwork_lowering.decompositions.pads import pad_decompositions
 from coilwork_lowering.decompositions.prims import prim_decompositions
+from coilwork_lowering.decompositions.recurrent import recurrent_decompositions
 from coilwork_lowering.decompositions.requirements import meets
 from coilwork_lowering.decompositions.resizing import resize_decompositions
 from coilwork_lowering.decompositions.rows import row_decompositions
@@ -64,6 +65,7 @@ def own_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Cal
         **fourier_decompositions(),
         **pad_decompositions(table),
         **prim_decompositions(),
+        **recurrent_decompositions(),
         **resize_decompositions(),
         **row_decompositions(),
         **sampling_decompositions(),
