@@ -13,7 +13,7 @@ from coilwork_lowering.layout import lay_out_convolutions, pad_products
 from coilwork_lowering.options import LayoutOptions
 from coilwork_lowering.overwritten_inputs import keep_overwritten_inputs
 from coilwork_lowering.pool_positions import narrow_pool_positions
-from coilwork_lowering.recompute import recompute_from_memory
+from coilwork_lowering.recompute import recompute_from_memory, recompute_from_sizes
 from coilwork_lowering.rewrites import Fired, Rewrite, clean_up
 from coilwork_lowering.shared_storages import renew_shared_storages
 from coilwork_lowering.squeezed_sizes import without_squeezed_sizes
@@ -61,7 +61,9 @@ def partition(
     overwritten = keep_overwritten_inputs(laid_out)
     log.debug("joint graph: %d inputs are read before they are overwritten", overwritten)
     marked = recompute_from_memory(laid_out, num_fwd_outputs=num_fwd_outputs)
-    log.debug("computed again in the backward: %s", ", ".join(item.node.name for item in marked) or "nothing")
+    counted = recompute_from_sizes(laid_out, num_fwd_outputs=num_fwd_outputs)
+    again = [node.name for node in (*(item.node for item in marked), *counted)]
+    log.debug("computed again in the backward: %s", ", ".join(again) or "nothing")
     renewed = renew_shared_storages(laid_out)
     log.debug("joint graph: %d views are of the memory of others than those that were captured", renewed)
     forward, backward = min_cut(laid_out, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kw)

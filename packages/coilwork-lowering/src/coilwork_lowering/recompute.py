@@ -14,7 +14,7 @@ from typing import Final
 import torch
 from torch.utils.checkpoint import CheckpointPolicy
 
-from coilwork_lowering.generated import is_computed, is_reduced, is_view, readers_of, reads_anywhere
+from coilwork_lowering.generated import is_computed, is_reduced, is_view, operator, readers_of, reads_anywhere
 from coilwork_lowering.layout.formats import hinted_bytes, hinted_sizes
 
 # From this size a value is worth looking at, in bytes.
@@ -24,6 +24,11 @@ _SMALL: Final = 16
 # What is read instead may be this much larger: logits of positions that have no label.
 _SLACK: Final = 1.05
 _LONGEST: Final = 24
+# What a kernel does by the way. Functions that cost more, `cos` of positions for instance, are left to the minimum cut.
+_CHEAP: Final = frozenset(
+    """arange iota full scalar_tensor clone convert_element_type _to_copy where add sub rsub mul neg eq ne lt le gt ge
+    minimum maximum clamp clamp_min clamp_max logical_and logical_or logical_not bitwise_and bitwise_or bitwise_not""".split()
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +67,28 @@ def recompute_from_memory(gm: torch.fx.GraphModule, *, num_fwd_outputs: int) -> 
         for node in item.chain:
             node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
     return tuple(found)
+
+
+def recompute_from_sizes(gm: torch.fx.GraphModule, *, num_fwd_outputs: int) -> tuple[torch.fx.Node, ...]:
+    """Mark values that `gm`, a joint graph, makes of sizes and numbers alone, and that its backward reads; returns these.
+
+    Such are positions and causal masks. Saved, they are memory, and what is known of them is lost: an embedding sorts its
+    positions again that were in order all along. Values of which the user decided are left alone.
+    """
+    forward = _forward(gm, num_fwd_outputs)
+    made: dict[torch.fx.Node, bool] = {}
+    for node in gm.graph.nodes:
+        cheap = is_view(node) or (is_computed(node) and operator(node.target) in _CHEAP)
+        free = node in forward and cheap and "recompute" not in node.meta
+        if free and all(at in made or _is_size(at) for at in node.all_input_nodes):
+            made[node] = any(user not in forward and user.op != "output" for user in node.users)
+    for node in made if any(made.values()) else ():
+        node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
+    return tuple(node for node, is_read in made.items() if is_read)
+
+
+def _is_size(node: torch.fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), torch.SymInt)
 
 
 def _forward(gm: torch.fx.GraphModule, num_fwd_outputs: int) -> frozenset[torch.fx.Node]:

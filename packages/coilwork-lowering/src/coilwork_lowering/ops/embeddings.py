@@ -8,6 +8,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, product
 from coilwork_ir.scalar import Scalar, const, placeholder
 from coilwork_lowering.builder import Builder
+from coilwork_lowering.known_order import in_order
 from coilwork_lowering.ops.elements import Elements, unflatten
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.ops.indexing import in_range, position_of
@@ -65,6 +66,7 @@ def _sorted(
             value=element,
             dtype=wide,
             checks=lambda flat: (in_range(found(flat), rows, call),),
+            ordered=as_int(padding) == -1 and in_order(call.node.args[1]),
         ),
     ).values
 
