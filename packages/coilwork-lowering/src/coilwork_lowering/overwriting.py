@@ -24,9 +24,9 @@ from coilwork_ir.loops import Pointwise
 from coilwork_ir.scalar import loads
 from coilwork_lowering.builder import Builder
 from coilwork_lowering.generated import is_computed, is_reduced, is_view
+from coilwork_lowering.ops.parts import REPLACING, covers, is_injective, replaced_part, same_place
+from coilwork_lowering.ops.placing import natural_owner
 from coilwork_lowering.origins import operator_name, origin_of
-from coilwork_lowering.parts import REPLACING, covers, is_injective, replaced_part, same_place
-from coilwork_lowering.placing import natural_owner
 from coilwork_lowering.rules import NotLowered
 from coilwork_lowering.sharing import escapes
 from coilwork_lowering.squeezed_sizes import finds_squeezed_size

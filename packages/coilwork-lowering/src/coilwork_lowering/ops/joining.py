@@ -15,9 +15,9 @@ from coilwork_lowering import view_maps
 from coilwork_lowering.assertions import lower_assertion
 from coilwork_lowering.builder import Builder
 from coilwork_lowering.ops.elementwise import on_device, overloads, scalar_operand
+from coilwork_lowering.ops.parts import part_shape, replaced_part, same_place
+from coilwork_lowering.ops.placing import begins_with_an_input, box_in, fill, replaces_part_of, store
 from coilwork_lowering.ops.views import selected_position, slice_bounds
-from coilwork_lowering.parts import part_shape, replaced_part, same_place
-from coilwork_lowering.placing import begins_with_an_input, box_in, fill, replaces_part_of, store
 from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, as_plain_int, as_size, wrap_dim
 from coilwork_lowering.scalar_math import both, ge, index, le, lt, select, to_dtype
 from coilwork_lowering.simplify import simplified
