@@ -8,16 +8,16 @@ from typing import Any, Final
 
 import torch
 
-from coilwork_lowering.drawn_once import keep_random_numbers
+from coilwork_lowering.joint.drawn_once import keep_random_numbers
+from coilwork_lowering.joint.overwritten_inputs import keep_overwritten_inputs
+from coilwork_lowering.joint.pool_positions import narrow_pool_positions
+from coilwork_lowering.joint.recompute import recompute_from_memory
+from coilwork_lowering.joint.shared_storages import renew_shared_storages
+from coilwork_lowering.joint.tangents import shape_tangents
 from coilwork_lowering.layout import lay_out_convolutions, pad_products
 from coilwork_lowering.options import LayoutOptions
-from coilwork_lowering.overwritten_inputs import keep_overwritten_inputs
-from coilwork_lowering.pool_positions import narrow_pool_positions
-from coilwork_lowering.recompute import recompute_from_memory
 from coilwork_lowering.rewrites import Fired, Rewrite, clean_up
-from coilwork_lowering.shared_storages import renew_shared_storages
 from coilwork_lowering.squeezed_sizes import without_squeezed_sizes
-from coilwork_lowering.tangents import shape_tangents
 from coilwork_lowering.torch_compat import min_cut
 
 DEFAULT_LAYOUT: Final = LayoutOptions()
