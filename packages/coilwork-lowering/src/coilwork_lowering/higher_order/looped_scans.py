@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from coilwork_lowering.scan_calls import called, copied_call, operands_of, where
+from coilwork_lowering.higher_order.scan_calls import called, copied_call, operands_of, where
 
 aten: Final = torch.ops.aten
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from coilwork_lowering.higher_order.written_out import write_out
 from coilwork_lowering.torch_compat import (
     Overload,
     copied_graph,
@@ -17,7 +18,6 @@ from coilwork_lowering.torch_compat import (
     functionalized_calls,
     surely,
 )
-from coilwork_lowering.written_out import write_out
 
 
 def with_calls_written_out(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
