@@ -23,7 +23,7 @@ from coilwork_lowering.nearby import with_numbers_nearby
 from coilwork_lowering.options import LoweringOptions
 from coilwork_lowering.remade import without_memory
 from coilwork_lowering.simplify import simplified
-from coilwork_lowering.symbols import SizeTable
+from coilwork_lowering.sizes.symbols import SizeTable
 from coilwork_lowering.values import (
     Shape,
     TensorValue,

@@ -12,7 +12,6 @@ import torch
 from coilwork_ir.buffers import Buffer, GraphOutput, Ref
 from coilwork_ir.index import Expr, as_expr
 from coilwork_ir.loops import Graph
-from coilwork_lowering.added_guards import AddedGuard, GuardWatch
 from coilwork_lowering.assertions import lower_assertion, lower_divisor
 from coilwork_lowering.builder import Builder, dtype_of
 from coilwork_lowering.entries import Entries, passed_symbols
@@ -29,7 +28,8 @@ from coilwork_lowering.overwriting import Overwriting, Update
 from coilwork_lowering.registry import RULES
 from coilwork_lowering.rules import Call, NotLowered
 from coilwork_lowering.scalar_math import index
-from coilwork_lowering.symbols import SizeTable
+from coilwork_lowering.sizes.added_guards import AddedGuard, GuardWatch
+from coilwork_lowering.sizes.symbols import SizeTable
 from coilwork_lowering.torch_compat import Overload, makes_sizes, schema_of
 from coilwork_lowering.values import NumberValue, Relation, TensorValue, Value
 

@@ -7,7 +7,7 @@ the update it is enough that it replaces what the update writes: then it reads o
 scatters that put a written view back into its base, and the `copy_` into an input at the end of a graph.
 
 Memory of inputs belongs to the caller. It may be overwritten only if the graph does so itself, later, as a whole, and once it is
-sure that the graph is what runs (see squeezed_sizes.py).
+sure that the graph is what runs (see sizes/squeezed.py).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from coilwork_lowering.ops.placing import natural_owner
 from coilwork_lowering.origins import operator_name, origin_of
 from coilwork_lowering.rules import NotLowered
 from coilwork_lowering.sharing import escapes
-from coilwork_lowering.squeezed_sizes import finds_squeezed_size
+from coilwork_lowering.sizes.squeezed import finds_squeezed_size
 from coilwork_lowering.torch_compat import Overload, schema_of
 from coilwork_lowering.values import (
     NumberValue,

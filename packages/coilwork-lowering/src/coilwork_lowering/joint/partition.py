@@ -17,7 +17,7 @@ from coilwork_lowering.joint.tangents import shape_tangents
 from coilwork_lowering.layout import lay_out_convolutions, pad_products
 from coilwork_lowering.options import LayoutOptions
 from coilwork_lowering.rewrites import Fired, Rewrite, clean_up
-from coilwork_lowering.squeezed_sizes import without_squeezed_sizes
+from coilwork_lowering.sizes.squeezed import without_squeezed_sizes
 from coilwork_lowering.torch_compat import min_cut
 
 DEFAULT_LAYOUT: Final = LayoutOptions()

@@ -9,9 +9,9 @@ import torch
 
 from coilwork_ir.index import Expr, as_expr, substitute, symbol
 from coilwork_ir.scalar import Scalar
-from coilwork_lowering.computed_sizes import is_rounded, rounded
 from coilwork_lowering.errors import LoweringError
-from coilwork_lowering.multiples import as_multiple, bounded, residue
+from coilwork_lowering.sizes.computed import is_rounded, rounded
+from coilwork_lowering.sizes.multiples import as_multiple, bounded, residue
 from coilwork_lowering.torch_compat import (
     expression_bounds,
     hint_of,
