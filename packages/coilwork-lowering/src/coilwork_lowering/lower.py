@@ -17,13 +17,13 @@ from coilwork_lowering.builder import Builder, dtype_of
 from coilwork_lowering.entries import Entries, passed_symbols
 from coilwork_lowering.errors import LoweringError, refusal
 from coilwork_lowering.extern import call_extern
+from coilwork_lowering.facts.origins import operator_name, origin_of
 from coilwork_lowering.higher_order.functionalized import with_calls_written_out
 from coilwork_lowering.higher_order.regions import lower_cond, lower_while
 from coilwork_lowering.higher_order.unrolled_scans import with_scans_unrolled
 from coilwork_lowering.higher_order.written_out import with_meanings_written_out
 from coilwork_lowering.numbers import DIVISIONS, compute, condition_value, is_number_function, truth
 from coilwork_lowering.options import LoweringOptions
-from coilwork_lowering.origins import operator_name, origin_of
 from coilwork_lowering.overwriting import Overwriting, Update
 from coilwork_lowering.registry import RULES
 from coilwork_lowering.rules import Call, NotLowered

@@ -23,12 +23,12 @@ from coilwork_ir.index import as_int, product
 from coilwork_ir.loops import Pointwise
 from coilwork_ir.scalar import loads
 from coilwork_lowering.builder import Builder
-from coilwork_lowering.generated import is_computed, is_reduced, is_view
+from coilwork_lowering.facts.generated import is_computed, is_reduced, is_view
+from coilwork_lowering.facts.origins import operator_name, origin_of
+from coilwork_lowering.facts.sharing import escapes
 from coilwork_lowering.ops.parts import REPLACING, covers, is_injective, replaced_part, same_place
 from coilwork_lowering.ops.placing import natural_owner
-from coilwork_lowering.origins import operator_name, origin_of
 from coilwork_lowering.rules import NotLowered
-from coilwork_lowering.sharing import escapes
 from coilwork_lowering.sizes.squeezed import finds_squeezed_size
 from coilwork_lowering.torch_compat import Overload, schema_of
 from coilwork_lowering.values import (

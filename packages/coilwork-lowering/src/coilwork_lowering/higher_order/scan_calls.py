@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.fx.node import map_arg
 
-from coilwork_lowering.origins import operator_name
+from coilwork_lowering.facts.origins import operator_name
 from coilwork_lowering.torch_compat import mode_among
 
 

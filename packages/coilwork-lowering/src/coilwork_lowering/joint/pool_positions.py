@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import torch
 
-from coilwork_lowering.generated import operator
+from coilwork_lowering.facts.generated import operator
 from coilwork_lowering.layout.insertion import insert_call
 from coilwork_lowering.torch_compat import fake_mode_of
 

@@ -14,7 +14,7 @@ from typing import Final
 import torch
 from torch.utils.checkpoint import CheckpointPolicy
 
-from coilwork_lowering.generated import is_computed, is_reduced, is_view, readers_of, reads_anywhere
+from coilwork_lowering.facts.generated import is_computed, is_reduced, is_view, readers_of, reads_anywhere
 from coilwork_lowering.layout.formats import hinted_bytes, hinted_sizes
 
 # From this size a value is worth looking at, in bytes.

@@ -11,7 +11,7 @@ from typing import Any, TypeGuard
 import torch
 from torch import fx
 
-from coilwork_lowering.sharing import viewed_by
+from coilwork_lowering.facts.sharing import viewed_by
 from coilwork_lowering.torch_compat import guards_suppressed, is_fake, mode_among
 
 

@@ -9,7 +9,7 @@ from typing import Final
 
 import torch
 
-from coilwork_lowering.generated import is_computed, operator, owner_of
+from coilwork_lowering.facts.generated import is_computed, operator, owner_of
 from coilwork_lowering.layout.enlarge import Enlarging, can_enlarge
 from coilwork_lowering.layout.formats import Size, hinted_bytes, is_dense_in_order
 from coilwork_lowering.layout.products import (

@@ -9,7 +9,7 @@ from typing import Final
 
 import torch
 
-from coilwork_lowering.generated import operator
+from coilwork_lowering.facts.generated import operator
 from coilwork_lowering.layout.formats import hinted_bytes, hinted_sizes
 from coilwork_lowering.torch_compat import Overload
 

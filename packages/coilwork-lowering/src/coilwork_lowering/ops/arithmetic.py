@@ -8,7 +8,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_int
 from coilwork_ir.scalar import Scalar, cast, const, index_value, op
 from coilwork_lowering.builder import Builder
-from coilwork_lowering.known_positions import Fractions, known_fractions
+from coilwork_lowering.facts.known_positions import Fractions, known_fractions
 from coilwork_lowering.ops.divisors import divisor_checks
 from coilwork_lowering.ops.elementwise import (
     BOOL_TO_LONG,

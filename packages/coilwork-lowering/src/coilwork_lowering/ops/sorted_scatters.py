@@ -10,7 +10,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, product
 from coilwork_ir.scalar import Scalar, cast, const
 from coilwork_lowering.builder import Builder
-from coilwork_lowering.known_order import in_order
+from coilwork_lowering.facts.known_order import in_order
 from coilwork_lowering.ops.elements import Elements, flatten, unflatten
 from coilwork_lowering.ops.elementwise import scalar_operand
 from coilwork_lowering.ops.indexing import AdvancedIndex, in_range, position_of

@@ -14,9 +14,9 @@ from typing import Any, Final
 import torch
 from torch import fx
 
+from coilwork_lowering.facts.sharing import escapes, memory_of, owner_of
 from coilwork_lowering.rewrites.cse import is_pure
 from coilwork_lowering.rewrites.dead_code import drop_dead_code
-from coilwork_lowering.sharing import escapes, memory_of, owner_of
 from coilwork_lowering.torch_compat import copied_graph, is_packing
 
 MOST_GROWTH: Final = 4

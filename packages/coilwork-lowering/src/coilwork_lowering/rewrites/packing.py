@@ -14,7 +14,7 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from coilwork_lowering.layout.captured import INHERITED
+from coilwork_lowering.facts.origins import inherited
 from coilwork_lowering.rewrites.condition import looks_like
 from coilwork_lowering.rewrites.constants import constants_of
 from coilwork_lowering.rewrites.vocabulary import AtenVocabulary, Read
@@ -118,7 +118,7 @@ def _packed_call(graph: fx.Graph, node: fx.Node, read: Read) -> fx.Node | None:
 
     def call(name: str, args: tuple[Any, ...], value: Any) -> fx.Node:
         new = graph.call_function(overload_called(name), args)
-        new.meta.update({key: node.meta[key] for key in INHERITED if key in node.meta})
+        new.meta.update(inherited(node))
         new.meta["val"] = value
         made.append(new)
         return new

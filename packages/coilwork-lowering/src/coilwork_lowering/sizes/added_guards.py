@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from coilwork_ir.loc import Origin
-from coilwork_lowering.origins import name_of_target, origin_of_trace
+from coilwork_lowering.facts.origins import name_of_target, origin_of_trace
 from coilwork_lowering.torch_compat import (
     current_stack_trace,
     environment_among,

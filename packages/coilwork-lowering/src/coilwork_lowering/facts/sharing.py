@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from torch import fx
 
-from coilwork_lowering.generated import operator as operator_called
-from coilwork_lowering.layout.captured import written_operands
+from coilwork_lowering.facts.generated import operator as operator_called
 from coilwork_lowering.torch_compat import Overload, schema_of
 
 
@@ -46,6 +45,20 @@ def owners_written_by(node: fx.Node) -> frozenset[fx.Node]:
     # a nested graph, or a wrapped call, may write into whatever it is given
     operands = written_operands(node) if isinstance(node.target, Overload) else node.all_input_nodes
     return frozenset(owner_of(operand) for operand in operands)
+
+
+def written_operands(node: fx.Node) -> tuple[fx.Node, ...]:
+    """The operands that a call writes into."""
+    if not isinstance(node.target, Overload):
+        return ()
+    found: list[fx.Node] = []
+    for position, formal in enumerate(schema_of(node.target).arguments):
+        if formal.alias_info is None or not formal.alias_info.is_write:
+            continue
+        given = node.kwargs.get(formal.name, node.args[position] if position < len(node.args) else None)
+        items = given if isinstance(given, list | tuple) else (given,)
+        found.extend(item for item in items if isinstance(item, fx.Node))
+    return tuple(found)
 
 
 def owner_of(node: fx.Node) -> fx.Node:

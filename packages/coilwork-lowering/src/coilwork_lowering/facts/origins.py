@@ -1,10 +1,10 @@
-"""From an FX node's metadata to the user's source line."""
+"""Where an FX node is from, by its metadata: the user's source line, and what calls made in its place inherit."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import torch
 
@@ -13,6 +13,17 @@ from coilwork_lowering.torch_compat import Overload, qualified_name
 
 # the two lines of a frame in a Python traceback
 _FRAME: Final = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in [^\n]*(?:\n +(?P<code>[^\n]*))?')
+# where a node comes from, and which part of the joint graph it belongs to
+_INHERITED: Final = (
+    "stack_trace",
+    "nn_module_stack",
+    "source_fn_stack",
+    "seq_nr",
+    "from_node",
+    "partitioner_tag",
+    "recompute",
+    "ac_graph_id",
+)
 
 
 def operator_name(node: torch.fx.Node) -> str:
@@ -42,6 +53,11 @@ def origin_of_trace(op: str, trace: object) -> Origin:
             last = frames[-1]
             file, line, code = last["file"], int(last["line"]), (last["code"] or "").strip()
     return Origin(node="", op=op, file=file, line=line, code=code)
+
+
+def inherited(node: torch.fx.Node) -> dict[str, Any]:
+    """Metadata that a call made in the place of `node`, or for it, has in common with it."""
+    return {key: node.meta[key] for key in _INHERITED if key in node.meta}
 
 
 def _module_of(node: torch.fx.Node) -> str:
