@@ -15,8 +15,9 @@ from coilwork_ir.buffers import (
 from coilwork_ir.index import Expr, coefficients, symbol
 from coilwork_ir.loops import Extern, Mutation
 from coilwork_ir.loops.nodes import ExternFamily
-from coilwork_lowering.assertions import lower_assertion
-from coilwork_lowering.builder import Builder, device_text, dtype_of
+from coilwork_lowering.building.assertions import lower_assertion
+from coilwork_lowering.building.builder import Builder, device_text, dtype_of
+from coilwork_lowering.building.values import Relation, TensorValue, Value, whole
 from coilwork_lowering.errors import LoweringError
 from coilwork_lowering.extern_arguments import Passed, pass_arguments
 from coilwork_lowering.layout.padding import UNPADDED
@@ -29,7 +30,6 @@ from coilwork_lowering.torch_compat import (
     plain_symbol,
     schema_of,
 )
-from coilwork_lowering.values import Relation, TensorValue, Value, whole
 
 CONTRACTIONS: Final = frozenset(
     {

@@ -20,11 +20,11 @@ from coilwork_ir.buffers import (
 )
 from coilwork_ir.index import Expr
 from coilwork_ir.loops import Mutation
-from coilwork_lowering.builder import Builder, dtype_of
+from coilwork_lowering.building.builder import Builder, dtype_of
+from coilwork_lowering.building.values import NumberValue, Relation, TensorValue, Value, layout_of
 from coilwork_lowering.errors import LoweringError
 from coilwork_lowering.rules import Call
 from coilwork_lowering.torch_compat import Overload, schema_of
-from coilwork_lowering.values import NumberValue, Relation, TensorValue, Value, layout_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,9 @@ import torch
 from coilwork_ir.buffers import Buffer, GraphOutput, Ref
 from coilwork_ir.index import Expr, as_expr
 from coilwork_ir.loops import Graph
-from coilwork_lowering.assertions import lower_assertion, lower_divisor
-from coilwork_lowering.builder import Builder, dtype_of
+from coilwork_lowering.building.assertions import lower_assertion, lower_divisor
+from coilwork_lowering.building.builder import Builder, dtype_of
+from coilwork_lowering.building.values import NumberValue, Relation, TensorValue, Value
 from coilwork_lowering.entries import Entries, passed_symbols
 from coilwork_lowering.errors import LoweringError, refusal
 from coilwork_lowering.extern import call_extern
@@ -31,7 +32,6 @@ from coilwork_lowering.scalar_math import index
 from coilwork_lowering.sizes.added_guards import AddedGuard, GuardWatch
 from coilwork_lowering.sizes.symbols import SizeTable
 from coilwork_lowering.torch_compat import Overload, makes_sizes, schema_of
-from coilwork_lowering.values import NumberValue, Relation, TensorValue, Value
 
 if TYPE_CHECKING:
     import sympy

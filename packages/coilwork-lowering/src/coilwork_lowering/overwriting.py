@@ -22,7 +22,15 @@ from torch import fx
 from coilwork_ir.index import as_int, product
 from coilwork_ir.loops import Pointwise
 from coilwork_ir.scalar import loads
-from coilwork_lowering.builder import Builder
+from coilwork_lowering.building.builder import Builder
+from coilwork_lowering.building.values import (
+    NumberValue,
+    TensorValue,
+    Value,
+    is_whole,
+    layout_of,
+    same_strides,
+)
 from coilwork_lowering.facts.generated import is_computed, is_reduced, is_view
 from coilwork_lowering.facts.origins import operator_name, origin_of
 from coilwork_lowering.facts.sharing import escapes
@@ -31,14 +39,6 @@ from coilwork_lowering.ops.placing import natural_owner
 from coilwork_lowering.rules import NotLowered
 from coilwork_lowering.sizes.squeezed import finds_squeezed_size
 from coilwork_lowering.torch_compat import Overload, schema_of
-from coilwork_lowering.values import (
-    NumberValue,
-    TensorValue,
-    Value,
-    is_whole,
-    layout_of,
-    same_strides,
-)
 
 _COPY: Final = torch.ops.aten.copy_.default
 # A part is stored by a kernel of its own. That pays where at least so many bytes are not moved: what a launch's time is worth.

@@ -11,11 +11,11 @@ from coilwork_ir.buffers import Argument, Buffer, Ref
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr
 from coilwork_ir.loops import Cond, Graph, Mutation, While
-from coilwork_lowering.builder import Builder
+from coilwork_lowering.building.builder import Builder
+from coilwork_lowering.building.values import NumberValue, Relation, TensorValue, Value, whole
 from coilwork_lowering.errors import LoweringError
 from coilwork_lowering.numbers import condition_value
 from coilwork_lowering.scalar_math import index
-from coilwork_lowering.values import NumberValue, Relation, TensorValue, Value, whole
 
 Nested = Callable[[torch.fx.GraphModule, str, list[TensorValue | None], tuple[Buffer, ...]], Graph]
 

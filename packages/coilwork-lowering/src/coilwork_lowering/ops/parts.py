@@ -17,10 +17,10 @@ from coilwork_ir.index import (
     provably_le,
     provably_lt,
 )
-from coilwork_lowering import view_maps
+from coilwork_lowering.building import view_maps
+from coilwork_lowering.building.values import Shape, TensorValue, Value, dims, is_whole, layout_of
 from coilwork_lowering.ops.views import slice_bounds, wrapped_start
 from coilwork_lowering.rules import NotLowered, as_plain_int, as_size, wrap_dim
-from coilwork_lowering.values import Shape, TensorValue, Value, dims, is_whole, layout_of
 
 REPLACING: Final = (
     "aten.slice_scatter.default",

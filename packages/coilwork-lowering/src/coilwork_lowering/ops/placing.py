@@ -10,12 +10,12 @@ import torch
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.loops import Scatter
-from coilwork_lowering.builder import Builder, node_ranges
+from coilwork_lowering.building.builder import Builder, node_ranges
+from coilwork_lowering.building.simplify import simplified
+from coilwork_lowering.building.values import TensorValue, coordinate_symbols, whole
 from coilwork_lowering.options import LoweringOptions
 from coilwork_lowering.scalar_math import to_dtype
-from coilwork_lowering.simplify import simplified
 from coilwork_lowering.torch_compat import Overload, schema_of
-from coilwork_lowering.values import TensorValue, coordinate_symbols, whole
 
 _SCATTER: Final = torch.ops.aten.as_strided_scatter.default
 _COPIES: Final = (

@@ -17,9 +17,9 @@ from typing import Final
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr
 from coilwork_ir.scalar import Literal_, Scalar, cast, const, op, placeholder
-from coilwork_lowering.builder import Builder
+from coilwork_lowering.building.builder import Builder
+from coilwork_lowering.building.values import TensorValue
 from coilwork_lowering.scalar_math import add, ge, index, lt, minimum, select, sub
-from coilwork_lowering.values import TensorValue
 
 # Levels of which every thread holds all boundaries: beyond, a read is cheaper than the selections.
 _HELD: Final = 3

@@ -7,14 +7,14 @@ from typing import Final
 import torch
 
 from coilwork_ir.index import Expr, as_expr, as_int, ceildiv, maximum, minimum, provably_le, provably_nonneg
-from coilwork_lowering import view_maps
-from coilwork_lowering.assertions import lower_assertion
-from coilwork_lowering.builder import Builder, dtype_of
+from coilwork_lowering.building import view_maps
+from coilwork_lowering.building.assertions import lower_assertion
+from coilwork_lowering.building.builder import Builder, dtype_of
+from coilwork_lowering.building.values import Relation, TensorValue, Value, layout_of, same_strides
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.ops.placing import begins_with_an_input, is_written_into, kept_offset
 from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, as_size, wrap_dim
 from coilwork_lowering.scalar_math import to_dtype
-from coilwork_lowering.values import Relation, TensorValue, Value, layout_of, same_strides
 
 
 def _reshape(builder: Builder, call: Call) -> Value:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from coilwork_ir.index import Expr, as_expr, as_int, product, provably_divisible, provably_eq
-from coilwork_lowering.values import Shape, TensorValue, dims
+from coilwork_lowering.building.values import Shape, TensorValue, dims
 
 
 def reindex(value: TensorValue, shape: Shape, coordinates: Sequence[Expr]) -> TensorValue:

@@ -11,10 +11,10 @@ from coilwork_ir.index import Expr, as_expr, provably_eq, provably_le, provably_
 from coilwork_ir.loops import AssertSize, Check
 from coilwork_ir.loops.nodes import CheckError
 from coilwork_ir.scalar import Scalar, op
-from coilwork_lowering.builder import Builder
+from coilwork_lowering.building.builder import Builder
+from coilwork_lowering.building.values import NumberValue, Relation, Value
 from coilwork_lowering.errors import LoweringError
 from coilwork_lowering.scalar_math import index
-from coilwork_lowering.values import NumberValue, Relation, Value
 
 # each relation as one of the four that the IR has, and whether the sides change places
 _FORMS: Final = (

@@ -18,13 +18,10 @@ from coilwork_ir.loops import Reduce as ReduceNode
 from coilwork_ir.loops.access import defined, overwritten, shares_memory
 from coilwork_ir.ops import ReduceKind
 from coilwork_ir.scalar import Const, Literal_, Load, Scalar, const, load, postorder
-from coilwork_lowering.errors import LoweringError
-from coilwork_lowering.nearby import with_numbers_nearby
-from coilwork_lowering.options import LoweringOptions
-from coilwork_lowering.remade import without_memory
-from coilwork_lowering.simplify import simplified
-from coilwork_lowering.sizes.symbols import SizeTable
-from coilwork_lowering.values import (
+from coilwork_lowering.building.nearby import with_numbers_nearby
+from coilwork_lowering.building.remade import without_memory
+from coilwork_lowering.building.simplify import simplified
+from coilwork_lowering.building.values import (
     Shape,
     TensorValue,
     coordinate_symbols,
@@ -33,6 +30,9 @@ from coilwork_lowering.values import (
     same_strides,
     whole,
 )
+from coilwork_lowering.errors import LoweringError
+from coilwork_lowering.options import LoweringOptions
+from coilwork_lowering.sizes.symbols import SizeTable
 
 _READ_NUMBER: Final = "aten._local_scalar_dense.default"
 Body = Callable[[tuple[Expr, ...]], Scalar]
