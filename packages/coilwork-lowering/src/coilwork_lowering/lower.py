@@ -17,7 +17,7 @@ from coilwork_lowering.building.builder import Builder, dtype_of
 from coilwork_lowering.building.values import NumberValue, Relation, TensorValue, Value
 from coilwork_lowering.entries import Entries, passed_symbols
 from coilwork_lowering.errors import LoweringError, refusal
-from coilwork_lowering.extern import call_extern
+from coilwork_lowering.extern.calls import call_extern
 from coilwork_lowering.facts.origins import operator_name, origin_of
 from coilwork_lowering.higher_order.functionalized import with_calls_written_out
 from coilwork_lowering.higher_order.regions import lower_cond, lower_while

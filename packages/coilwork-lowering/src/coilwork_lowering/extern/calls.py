@@ -19,7 +19,7 @@ from coilwork_lowering.building.assertions import lower_assertion
 from coilwork_lowering.building.builder import Builder, device_text, dtype_of
 from coilwork_lowering.building.values import Relation, TensorValue, Value, whole
 from coilwork_lowering.errors import LoweringError
-from coilwork_lowering.extern_arguments import Passed, pass_arguments
+from coilwork_lowering.extern.arguments import Passed, pass_arguments
 from coilwork_lowering.layout.padding import UNPADDED
 from coilwork_lowering.rules import Call
 from coilwork_lowering.scalar_math import index
