@@ -13,7 +13,8 @@ from coilwork_ir.buffers import Buffer, GraphOutput, Ref
 from coilwork_ir.index import Expr, as_expr
 from coilwork_ir.loops import Graph
 from coilwork_lowering.building.assertions import lower_assertion, lower_divisor
-from coilwork_lowering.building.builder import Builder, dtype_of
+from coilwork_lowering.building.builder import Builder
+from coilwork_lowering.building.torch_types import dtype_of
 from coilwork_lowering.building.values import NumberValue, Relation, TensorValue, Value
 from coilwork_lowering.entries import Entries, passed_symbols
 from coilwork_lowering.errors import LoweringError, refusal

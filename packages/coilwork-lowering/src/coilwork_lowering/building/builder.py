@@ -1,26 +1,26 @@
-"""The graph under construction: names, nodes, reads, and what memory is called after it was overwritten."""
+"""The graph under construction: its declarations, nodes and reads."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import torch
 
 from coilwork_ir.buffers import Buffer, DeviceValue, Ref, SymbolOutput, contiguous_strides
-from coilwork_ir.dtypes import DType, from_torch_name
+from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, symbol
 from coilwork_ir.loc import Origin
 from coilwork_ir.loops import Check, Extern, Node, Pointwise, Scatter, View
 from coilwork_ir.loops import Reduce as ReduceNode
-from coilwork_ir.loops.access import defined, overwritten, shares_memory
+from coilwork_ir.loops.access import defined
 from coilwork_ir.ops import ReduceKind
 from coilwork_ir.scalar import Const, Literal_, Load, Scalar, const, load, postorder
+from coilwork_lowering.building.buffers import Alias, Buffers
 from coilwork_lowering.building.nearby import with_numbers_nearby
 from coilwork_lowering.building.remade import without_memory
 from coilwork_lowering.building.simplify import simplified
+from coilwork_lowering.building.torch_types import device_text, dtype_of
 from coilwork_lowering.building.values import (
     Shape,
     TensorValue,
@@ -38,35 +38,6 @@ _READ_NUMBER: Final = "aten._local_scalar_dense.default"
 Body = Callable[[tuple[Expr, ...]], Scalar]
 
 
-@dataclass(frozen=True, slots=True)
-class _Alias:
-    """A `View` node's result: it has to be made again once its source was overwritten."""
-
-    source: str
-    offset: Expr
-
-
-def device_text(device: torch.device) -> str:
-    """`"cpu"`, `"cuda:0"`: an accelerator always with its number."""
-    if device.type in ("cpu", "meta"):
-        return device.type
-    return f"{device.type}:{device.index or 0}"
-
-
-def dtype_of(dtype: torch.dtype) -> DType:
-    """Coilwork's name for a torch element type.
-
-    Raises:
-        LoweringError[dtype]: there is none.
-    """
-    try:
-        return from_torch_name(str(dtype))
-    except ValueError as cause:
-        raise LoweringError(
-            "dtype", str(cause), remedy="keep tensors of this type out of the region"
-        ) from cause
-
-
 class Builder:
     """Collects nodes in order. One builder makes one graph; nested graphs have builders of their own.
 
@@ -79,10 +50,7 @@ class Builder:
         self.nodes: list[Node] = []
         self.origins: tuple[Origin, ...] = ()
         self.hint = "buf"
-        self._used: set[str] = set()
-        self._buffers: dict[str, Buffer] = {}
-        self._successor: dict[str, str] = {}
-        self._views: dict[str, _Alias] = {}
+        self.buffers = Buffers()
         # buffers that hold one number everywhere
         self._filled: dict[str, Const] = {}
         # declared, but made by no node so far
@@ -94,27 +62,11 @@ class Builder:
         self._sizes_read: list[tuple[int, Expr, Scalar]] = []
         # whether numbers were read from tensors, which may be computed with elsewhere
         self.reads_numbers = False
-        # the memory that a buffer without one of its own lies in, and buffers that are but views of theirs
-        self._root: dict[str, str] = {}
-        self._lodgers: set[str] = set()
-        self._definer: dict[str, Node] = {}
         self._made: dict[tuple[str, Shape, tuple[Expr, ...], DType, Expr], Buffer] = {}
         # copies of buffers on other devices
         self._copies: dict[tuple[str, str], Buffer] = {}
 
-    # names and declarations
-
-    def fresh(self, hint: str) -> str:
-        """A buffer name not used before, close to `hint`."""
-        base = re.sub(r"\W", "_", hint) or "buf"
-        if base[0].isdigit():
-            base = f"b{base}"
-        name, count = base, 1
-        while name in self._used:
-            name = f"{base}_{count}"
-            count += 1
-        self._used.add(name)
-        return name
+    # declarations
 
     def declare(
         self,
@@ -127,13 +79,13 @@ class Builder:
     ) -> Buffer:
         """A new buffer, row-major unless `strides` are given."""
         buffer = Buffer(
-            name=self.fresh(name or self.hint),
+            name=self.buffers.fresh(name or self.hint),
             dtype=dtype,
             shape=shape,
             strides=contiguous_strides(shape) if strides is None else tuple(strides),
             device=device,
         )
-        self._buffers[buffer.name] = buffer
+        self.buffers.declare(buffer)
         return buffer
 
     def declare_like(self, fake: torch.Tensor, *, name: str = "") -> Buffer:
@@ -173,63 +125,23 @@ class Builder:
             self._copies = {key: made for key, made in self._copies.items() if made.name not in forgotten}
         del self.nodes[mark:]
 
-    # memory that was overwritten
-
-    def root(self, name: str) -> str:
-        """The first name of the memory that buffer `name` lies in."""
-        return self._root.get(name, name)
-
-    def owns_memory(self, buffer: Buffer) -> bool:
-        """Whether `buffer` is all of its memory, not a view or another operator's alias of it."""
-        return buffer.name not in self._lodgers
-
-    def definer(self, buffer: Buffer) -> Node | None:
-        """The node that made `buffer`; None of inputs."""
-        return self._definer.get(buffer.name)
-
-    def overwrite(self, old: str, new: Buffer) -> None:
-        """From here on the memory called `old` is called `new.name`."""
-        self._successor[old] = new.name
-
-    def is_stale(self, name: str) -> bool:
-        """Whether the memory of buffer `name` was overwritten under another name."""
-        if name in self._successor:
-            return True
-        alias = self._views.get(name)
-        return alias is not None and self.is_stale(alias.source)
+    # reads
 
     def current(self, value: TensorValue) -> TensorValue:
         """`value` as its memory is now: the same one unless that memory was overwritten since."""
-        if not self.is_stale(value.buffer.name):
+        if not self.buffers.is_stale(value.buffer.name):
             return value
         return TensorValue(buffer=self._renewed(value.buffer.name), shape=value.shape, index=value.index)
 
     def _renewed(self, name: str) -> Buffer:
-        while name in self._successor:
-            name = self._successor[name]
-        alias = self._views.get(name)
-        if alias is None or not self.is_stale(alias.source):
-            return self._buffers[name]
-        old = self._buffers[name]
+        old = self.buffers.latest(name)
+        alias = self.buffers.alias(old)
+        if alias is None or not self.buffers.is_stale(alias.source):
+            return old
         source = self._renewed(alias.source)
         again = self._view(source.name, old.shape, old.strides, old.dtype, alias.offset, old.device)
-        self._successor[name] = again.name
+        self.buffers.overwrite(old.name, again)
         return again
-
-    def owner(self, buffer: Buffer) -> Buffer:
-        """The buffer whose memory `buffer` views; `buffer` itself if it is no view."""
-        alias = self._views.get(buffer.name)
-        return buffer if alias is None else self.owner(self._buffers[alias.source])
-
-    def memory(self, name: str) -> tuple[Buffer, Expr]:
-        """The buffer that owns the memory of `name`, and the offset of `name`'s first element in it."""
-        alias = self._views.get(name)
-        if alias is None or self._buffers[alias.source].dtype is not self._buffers[name].dtype:
-            return self._buffers[name], as_expr(0)
-        owner, offset = self.memory(alias.source)
-        return owner, offset + alias.offset
-
-    # reads
 
     def number_everywhere(self, value: TensorValue) -> Const | None:
         """The number that every element of `value` is, where a node of this graph filled its memory with one."""
@@ -256,7 +168,7 @@ class Builder:
 
     def stored(self, number: Scalar) -> TensorValue:
         """`number` in a tensor of no dimensions, where what it is computed from is."""
-        devices = [self._buffers[v.buffer].device for v in postorder((number,)) if isinstance(v, Load)]
+        devices = [self.buffers[v.buffer].device for v in postorder((number,)) if isinstance(v, Load)]
         return self.pointwise((), number.dtype, devices[0] if devices else "cpu", lambda point: number)
 
     # nodes
@@ -265,14 +177,9 @@ class Builder:
         """Append `node`, and before it what computes the sizes that it mentions first."""
         self.define_sizes()
         if self.reads_numbers:
-            node = with_numbers_nearby(node, lambda name: self._buffers[name].device, self._moved_number)
+            node = with_numbers_nearby(node, lambda name: self.buffers[name].device, self._moved_number)
         self.nodes.append(node)
-        for buffer in defined(node):
-            self._definer[buffer.name] = node
-        for name, source in shares_memory(node):
-            self._root[name] = self.root(source)
-            if (source, name) not in overwritten(node) or source in self._lodgers:
-                self._lodgers.add(name)
+        self.buffers.note(node)
         if isinstance(node, Scatter):
             self._unfilled.discard(node.output.name)
 
@@ -283,7 +190,7 @@ class Builder:
             self._read_size(size, number)
 
     def _moved_number(self, name: str, device: str) -> Buffer:
-        return self.moved(whole(self._buffers[name]), device).buffer
+        return self.moved(whole(self.buffers[name]), device).buffer
 
     def _read_size(self, size: Expr, number: Scalar) -> None:
         stored = self.pointwise((), number.dtype, "cpu", lambda point: number, name=size.name)
@@ -344,7 +251,7 @@ class Builder:
             )
         )
         if into is not None:
-            self.overwrite(into.name, output)
+            self.buffers.overwrite(into.name, output)
         return whole(output)
 
     def reduce(
@@ -404,7 +311,7 @@ class Builder:
     ) -> Buffer:
         output = self.declare(shape, dtype, device, strides=strides, name=f"{source}_view")
         self.add(View(output=output, source=source, offset=offset, origins=self.origins))
-        self._views[output.name] = _Alias(source, offset)
+        self.buffers.note_view(output, Alias(source, offset))
         return output
 
     def view(
@@ -422,8 +329,8 @@ class Builder:
         """
         name = source.name
         kind = source.dtype if dtype is None else dtype
-        alias = self._views.get(name)
-        if alias is not None and self._buffers[alias.source].dtype is source.dtype and kind is source.dtype:
+        alias = self.buffers.alias(source)
+        if alias is not None and self.buffers[alias.source].dtype is source.dtype and kind is source.dtype:
             name, offset = alias.source, alias.offset + offset
         key = (name, shape, tuple(strides), kind, offset)
         if key not in self._made:
@@ -432,7 +339,7 @@ class Builder:
 
     def view_again(self, buffer: Buffer) -> Buffer:
         """The memory of `buffer` under another name, as it is."""
-        alias = self._views.get(buffer.name)
+        alias = self.buffers.alias(buffer)
         name, offset = (buffer.name, as_expr(0)) if alias is None else (alias.source, alias.offset)
         return self._view(name, buffer.shape, buffer.strides, buffer.dtype, offset, buffer.device)
 
@@ -453,7 +360,7 @@ class Builder:
         self, value: TensorValue, device: str, *, strides: Sequence[Expr] | None = None
     ) -> TensorValue | None:
         """`value` computed on `device`, row-major unless `strides` are given; None if that takes memory of its own device."""
-        number = without_memory(self.read(value, coordinate_symbols("i", value.shape)), self._definer.get)
+        number = without_memory(self.read(value, coordinate_symbols("i", value.shape)), self.buffers.definer)
         if number is None:
             return None
         return self.pointwise(value.shape, value.dtype, device, lambda point: number, strides=strides)
@@ -467,7 +374,7 @@ class Builder:
             return again
         source = self.placed(value, None)
         key = (source.buffer.name, device)
-        if key in self._copies and not self.is_stale(self._copies[key].name):
+        if key in self._copies and not self.buffers.is_stale(self._copies[key].name):
             return whole(self._copies[key])
         output = self.declare(value.shape, value.dtype, device, strides=source.buffer.strides)
         self._copies[key] = output

@@ -20,7 +20,8 @@ from coilwork_ir.buffers import (
 )
 from coilwork_ir.index import Expr
 from coilwork_ir.loops import Mutation
-from coilwork_lowering.building.builder import Builder, dtype_of
+from coilwork_lowering.building.builder import Builder
+from coilwork_lowering.building.torch_types import dtype_of
 from coilwork_lowering.building.values import NumberValue, Relation, TensorValue, Value, layout_of
 from coilwork_lowering.errors import LoweringError
 from coilwork_lowering.rules import Call
@@ -153,7 +154,7 @@ def _require_no_copies(builder: Builder, value: Value, used: Sequence[Buffer], c
         item for item in (value if isinstance(value, tuple) else (value,)) if isinstance(item, TensorValue)
     ]
     for item, buffer in zip(items, used, strict=True):
-        if builder.root(item.buffer.name) != builder.root(buffer.name):
+        if builder.buffers.root(item.buffer.name) != builder.buffers.root(buffer.name):
             raise _not_writable(builder, call, name, "lies in memory otherwise than in eager mode")
 
 
@@ -171,7 +172,7 @@ def _not_writable(builder: Builder, call: Call, name: str, reason: str) -> Lower
 def _overwrite_owners(builder: Builder, written: Sequence[Buffer], mutated: list[Mutation]) -> None:
     """Add to `mutated` the memory that each of `written` lies in, once: what else is a view of it changes as well."""
     for buffer in written:
-        owner = builder.owner(buffer)
+        owner = builder.buffers.owner(buffer)
         if any(mutation.source == owner.name for mutation in mutated):
             continue
         output = builder.declare(

@@ -16,7 +16,8 @@ from coilwork_ir.index import Expr, coefficients, symbol
 from coilwork_ir.loops import Extern, Mutation
 from coilwork_ir.loops.nodes import ExternFamily
 from coilwork_lowering.building.assertions import lower_assertion
-from coilwork_lowering.building.builder import Builder, device_text, dtype_of
+from coilwork_lowering.building.builder import Builder
+from coilwork_lowering.building.torch_types import device_text, dtype_of
 from coilwork_lowering.building.values import Relation, TensorValue, Value, whole
 from coilwork_lowering.errors import LoweringError
 from coilwork_lowering.extern.arguments import Passed, pass_arguments
@@ -109,7 +110,7 @@ def call_extern(builder: Builder, call: Call, target: Overload, *, effect: bool 
         )
     )
     for mutation in passed.mutated:
-        builder.overwrite(mutation.source, mutation.output)
+        builder.buffers.overwrite(mutation.source, mutation.output)
     for output, value in zip(outputs, values, strict=True):
         if isinstance(output, SymbolOutput) and isinstance(value, Expr) and value is not output.symbol:
             _hold_to(builder, call, output.symbol, value, unmet)

@@ -102,7 +102,7 @@ def lower_while(builder: Builder, node: torch.fx.Node, arguments: tuple[Value, .
         )
     )
     for mutation in mutates:
-        builder.overwrite(mutation.source, mutation.output)
+        builder.buffers.overwrite(mutation.source, mutation.output)
     return (*_values(builder, results, outputs), *(whole(mutation.output) for mutation in mutates))
 
 

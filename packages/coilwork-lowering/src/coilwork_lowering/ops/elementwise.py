@@ -11,7 +11,8 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr
 from coilwork_ir.loops import Check
 from coilwork_ir.scalar import Scalar, const
-from coilwork_lowering.building.builder import Builder, dtype_of
+from coilwork_lowering.building.builder import Builder
+from coilwork_lowering.building.torch_types import dtype_of
 from coilwork_lowering.building.values import NumberValue, Relation, TensorValue, Value
 from coilwork_lowering.numbers import condition_value
 from coilwork_lowering.rules import Call, NotLowered, Rule

@@ -12,7 +12,8 @@ import torch
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, product
 from coilwork_ir.scalar import Scalar, cast, const, op, placeholder
-from coilwork_lowering.building.builder import Builder, dtype_of
+from coilwork_lowering.building.builder import Builder
+from coilwork_lowering.building.torch_types import dtype_of
 from coilwork_lowering.building.values import TensorValue, Value
 from coilwork_lowering.ops.bags import Bags, Element, bag_of_each, checked
 from coilwork_lowering.ops.elements import Elements, flatten, unflatten

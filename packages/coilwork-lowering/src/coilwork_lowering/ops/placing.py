@@ -153,7 +153,7 @@ def store(builder: Builder, part: TensorValue, source: TensorValue) -> None:
             origins=builder.origins,
         )
     )
-    builder.overwrite(old.name, output)
+    builder.buffers.overwrite(old.name, output)
 
 
 def fill(builder: Builder, target: Buffer, starts: Sequence[int], source: TensorValue) -> TensorValue:
@@ -177,5 +177,5 @@ def fill(builder: Builder, target: Buffer, starts: Sequence[int], source: Tensor
         )
     )
     if begun:
-        builder.overwrite(target.name, output)
+        builder.buffers.overwrite(target.name, output)
     return whole(output)

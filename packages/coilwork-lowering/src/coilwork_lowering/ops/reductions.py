@@ -13,7 +13,8 @@ from coilwork_ir.index import Expr, as_expr, as_int, product
 from coilwork_ir.ops import ReduceKind
 from coilwork_ir.scalar import Scalar, cast, const, op
 from coilwork_lowering.building import view_maps
-from coilwork_lowering.building.builder import Builder, dtype_of
+from coilwork_lowering.building.builder import Builder
+from coilwork_lowering.building.torch_types import dtype_of
 from coilwork_lowering.building.values import Shape, TensorValue, Value, is_whole
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.rules import Call, NotLowered, Rule, wrap_dim

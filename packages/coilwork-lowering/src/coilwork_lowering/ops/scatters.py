@@ -65,7 +65,7 @@ def scatter_into(
             origins=builder.origins,
         )
     )
-    builder.overwrite(old.buffer.name, output)
+    builder.buffers.overwrite(old.buffer.name, output)
     return replace(old, buffer=output)
 
 

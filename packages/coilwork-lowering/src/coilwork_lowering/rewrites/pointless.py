@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import torch
 
-from coilwork_lowering.building.builder import dtype_of
 from coilwork_lowering.building.simplify import is_lossless
+from coilwork_lowering.building.torch_types import dtype_of
 from coilwork_lowering.facts.sharing import viewed_by
 from coilwork_lowering.rewrites.condition import Condition, equals, like_result
 from coilwork_lowering.rewrites.match import Match
