@@ -32,7 +32,8 @@ from coilwork_lowering.results import Results, returned_by
 from coilwork_lowering.rules import Call, NotLowered
 from coilwork_lowering.sizes.added_guards import AddedGuard, GuardWatch
 from coilwork_lowering.sizes.symbols import SizeTable
-from coilwork_lowering.torch_compat import Overload, makes_sizes, schema_of
+from coilwork_lowering.torch_compat.operators import Overload, schema_of
+from coilwork_lowering.torch_compat.sizes import makes_sizes
 
 if TYPE_CHECKING:
     import sympy

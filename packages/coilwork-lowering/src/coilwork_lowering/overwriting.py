@@ -38,7 +38,7 @@ from coilwork_lowering.ops.parts import REPLACING, covers, is_injective, replace
 from coilwork_lowering.ops.placing import natural_owner
 from coilwork_lowering.rules import NotLowered
 from coilwork_lowering.sizes.squeezed import finds_squeezed_size
-from coilwork_lowering.torch_compat import Overload, schema_of
+from coilwork_lowering.torch_compat.operators import Overload, schema_of
 
 _COPY: Final = torch.ops.aten.copy_.default
 # A part is stored by a kernel of its own. That pays where at least so many bytes are not moved: what a launch's time is worth.

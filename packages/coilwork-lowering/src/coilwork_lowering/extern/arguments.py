@@ -25,7 +25,7 @@ from coilwork_lowering.building.torch_types import dtype_of
 from coilwork_lowering.building.values import NumberValue, Relation, TensorValue, Value, layout_of
 from coilwork_lowering.errors import LoweringError
 from coilwork_lowering.rules import Call
-from coilwork_lowering.torch_compat import Overload, schema_of
+from coilwork_lowering.torch_compat.operators import Overload, schema_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,13 +24,8 @@ from coilwork_lowering.extern.arguments import Passed, pass_arguments
 from coilwork_lowering.layout.padding import UNPADDED
 from coilwork_lowering.rules import Call
 from coilwork_lowering.scalar_math import index
-from coilwork_lowering.torch_compat import (
-    Overload,
-    has_kernel,
-    kernel_dtype,
-    plain_symbol,
-    schema_of,
-)
+from coilwork_lowering.torch_compat.operators import Overload, has_kernel, kernel_dtype, schema_of
+from coilwork_lowering.torch_compat.sizes import plain_symbol
 
 CONTRACTIONS: Final = frozenset(
     {

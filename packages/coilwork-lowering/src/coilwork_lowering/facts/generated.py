@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import torch
 
-from coilwork_lowering.torch_compat import Overload, schema_of
+from coilwork_lowering.torch_compat.operators import Overload, schema_of
 
 _VIEWS: Final = frozenset(
     "view _unsafe_view slice select expand permute transpose t squeeze unsqueeze alias detach".split()

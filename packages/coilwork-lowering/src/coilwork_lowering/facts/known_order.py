@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import torch
 
-from coilwork_lowering.torch_compat import Overload
+from coilwork_lowering.torch_compat.operators import Overload
 
 _aten: Final = torch.ops.aten
 _SAME: Final = frozenset({"alias", "detach", "clone", "contiguous", "lift_fresh_copy"})

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from coilwork_ir.index import Expr, as_expr, floordiv, maximum, minimum, mod
-from coilwork_lowering.torch_compat import Overload, on_real_tensors
+from coilwork_lowering.torch_compat.fakes import on_real_tensors
+from coilwork_lowering.torch_compat.operators import Overload
 
 PositionMap: TypeAlias = Callable[[Expr], Expr]
 

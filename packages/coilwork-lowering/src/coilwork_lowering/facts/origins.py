@@ -9,7 +9,7 @@ from typing import Any, Final
 import torch
 
 from coilwork_ir.loc import Origin
-from coilwork_lowering.torch_compat import Overload, qualified_name
+from coilwork_lowering.torch_compat.operators import Overload, qualified_name
 
 # the two lines of a frame in a Python traceback
 _FRAME: Final = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in [^\n]*(?:\n +(?P<code>[^\n]*))?')

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import fx
 
 from coilwork_lowering.facts.generated import operator as operator_called
-from coilwork_lowering.torch_compat import Overload, schema_of
+from coilwork_lowering.torch_compat.operators import Overload, schema_of
 
 
 @dataclass(frozen=True, slots=True)

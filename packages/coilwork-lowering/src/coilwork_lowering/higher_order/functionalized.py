@@ -11,13 +11,10 @@ from typing import Any
 import torch
 
 from coilwork_lowering.higher_order.written_out import write_out
-from coilwork_lowering.torch_compat import (
-    Overload,
-    copied_graph,
-    copy_of_storage,
-    functionalized_calls,
-    surely,
-)
+from coilwork_lowering.torch_compat.graphs import copied_graph
+from coilwork_lowering.torch_compat.higher_order import copy_of_storage, functionalized_calls
+from coilwork_lowering.torch_compat.operators import Overload
+from coilwork_lowering.torch_compat.sizes import surely
 
 
 def with_calls_written_out(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:

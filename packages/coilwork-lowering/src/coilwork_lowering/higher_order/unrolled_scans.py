@@ -13,7 +13,7 @@ import torch
 
 from coilwork_lowering.higher_order.looped_scans import looped
 from coilwork_lowering.higher_order.scan_calls import called, copied_call, is_scan, operands_of
-from coilwork_lowering.torch_compat import copied_graph
+from coilwork_lowering.torch_compat.graphs import copied_graph
 
 # nodes that may be written out for one scan; as many take about ten seconds to compile
 _MOST_NODES: Final = 8192

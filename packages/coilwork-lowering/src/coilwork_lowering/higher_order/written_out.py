@@ -11,15 +11,10 @@ from typing import Any
 
 import torch
 
-from coilwork_lowering.torch_compat import (
-    call_by_one_name,
-    copied_graph,
-    dense_meanings,
-    fake_mode_of,
-    require,
-    surely,
-    traced_call,
-)
+from coilwork_lowering.torch_compat.fakes import fake_mode_of
+from coilwork_lowering.torch_compat.graphs import copied_graph, traced_call
+from coilwork_lowering.torch_compat.higher_order import dense_meanings
+from coilwork_lowering.torch_compat.sizes import call_by_one_name, require, surely
 
 
 def with_meanings_written_out(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:

@@ -13,7 +13,7 @@ import operator
 import torch
 from torch.utils.checkpoint import CheckpointPolicy
 
-from coilwork_lowering.torch_compat import Overload
+from coilwork_lowering.torch_compat.operators import Overload
 
 _AGAIN = (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
 

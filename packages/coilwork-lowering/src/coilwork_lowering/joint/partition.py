@@ -18,7 +18,7 @@ from coilwork_lowering.layout import lay_out_convolutions, pad_products
 from coilwork_lowering.options import LayoutOptions
 from coilwork_lowering.rewrites import Fired, Rewrite, clean_up
 from coilwork_lowering.sizes.squeezed import without_squeezed_sizes
-from coilwork_lowering.torch_compat import min_cut
+from coilwork_lowering.torch_compat.graphs import min_cut
 
 DEFAULT_LAYOUT: Final = LayoutOptions()
 log = logging.getLogger("coilwork.lowering")

@@ -17,7 +17,7 @@ import torch
 
 from coilwork_lowering.facts.generated import operator
 from coilwork_lowering.layout.insertion import insert_call
-from coilwork_lowering.torch_compat import fake_mode_of
+from coilwork_lowering.torch_compat.fakes import fake_mode_of
 
 _aten: Final = torch.ops.aten
 _prims: Final = torch.ops.prims

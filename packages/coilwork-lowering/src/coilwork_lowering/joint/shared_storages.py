@@ -12,7 +12,7 @@ import torch
 from torch import fx
 
 from coilwork_lowering.facts.sharing import viewed_by
-from coilwork_lowering.torch_compat import guards_suppressed, is_fake, mode_among
+from coilwork_lowering.torch_compat.fakes import guards_suppressed, is_fake, mode_among
 
 
 def renew_shared_storages(gm: fx.GraphModule) -> int:

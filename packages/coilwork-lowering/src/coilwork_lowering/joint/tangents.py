@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import torch
 
-from coilwork_lowering.torch_compat import surely, tangents_of
+from coilwork_lowering.torch_compat.graphs import tangents_of
+from coilwork_lowering.torch_compat.sizes import surely
 
 
 def shape_tangents(joint: torch.fx.GraphModule) -> int:

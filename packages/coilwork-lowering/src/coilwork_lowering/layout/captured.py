@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import torch
 
-from coilwork_lowering.torch_compat import Overload, schema_of
+from coilwork_lowering.torch_compat.operators import Overload, schema_of
 
 # Strides are part of what these compute, or decide which kernel can run.
 _BY_STRIDE: Final = frozenset(

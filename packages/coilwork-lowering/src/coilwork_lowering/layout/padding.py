@@ -22,7 +22,8 @@ from coilwork_lowering.layout.products import (
 )
 from coilwork_lowering.layout.restride import dependence_on_strides, set_value, views_over
 from coilwork_lowering.options import LayoutOptions
-from coilwork_lowering.torch_compat import copied_graph, fake_mode_of
+from coilwork_lowering.torch_compat.fakes import fake_mode_of
+from coilwork_lowering.torch_compat.graphs import copied_graph
 
 UNPADDED: Final = "unpadded_strides"
 """Metadata of a node with padded rows: that its operator, left to allocate its result, makes it dense."""

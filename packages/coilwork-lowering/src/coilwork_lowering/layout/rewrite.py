@@ -33,7 +33,7 @@ from coilwork_lowering.layout.formats import (
     stride_order,
     tensors_of,
 )
-from coilwork_lowering.torch_compat import guards_suppressed, is_fake, nothing_remembered
+from coilwork_lowering.torch_compat.fakes import guards_suppressed, is_fake, nothing_remembered
 
 _aten: Final = torch.ops.aten
 

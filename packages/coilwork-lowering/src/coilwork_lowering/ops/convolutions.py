@@ -18,7 +18,7 @@ from coilwork_lowering.extern.calls import call_extern
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import add, to_dtype
-from coilwork_lowering.torch_compat import Overload
+from coilwork_lowering.torch_compat.operators import Overload
 
 
 def _convolution(builder: Builder, call: Call) -> Value:

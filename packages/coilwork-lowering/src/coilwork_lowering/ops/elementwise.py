@@ -17,7 +17,7 @@ from coilwork_lowering.building.values import NumberValue, Relation, TensorValue
 from coilwork_lowering.numbers import condition_value
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import index, to_dtype
-from coilwork_lowering.torch_compat import PROMOTION, promoted
+from coilwork_lowering.torch_compat.operators import PROMOTION, promoted
 
 ScalarFunction: TypeAlias = Callable[..., Scalar]
 Promotion: TypeAlias = PROMOTION

@@ -15,7 +15,7 @@ from coilwork_lowering.building.simplify import simplified
 from coilwork_lowering.building.values import TensorValue, coordinate_symbols, whole
 from coilwork_lowering.options import LoweringOptions
 from coilwork_lowering.scalar_math import to_dtype
-from coilwork_lowering.torch_compat import Overload, schema_of
+from coilwork_lowering.torch_compat.operators import Overload, schema_of
 
 _SCATTER: Final = torch.ops.aten.as_strided_scatter.default
 _COPIES: Final = (

@@ -19,7 +19,7 @@ from coilwork_lowering.building.values import Shape, TensorValue, Value, is_whol
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.rules import Call, NotLowered, Rule, wrap_dim
 from coilwork_lowering.scalar_math import index, like, maximum, select, to_dtype, truth
-from coilwork_lowering.torch_compat import operator_behind
+from coilwork_lowering.torch_compat.graphs import operator_behind
 
 
 def reduced_dims(call: Call, rank: int, name: str = "dim", *, empty_is_all: bool = True) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import torch
 
 from coilwork_lowering.facts.sharing import escapes, owner_of, owners_written_by, viewed_by
-from coilwork_lowering.torch_compat import Overload, schema_of
+from coilwork_lowering.torch_compat.operators import Overload, schema_of
 
 # fresh memory, whose contents somebody may write: two calls are two tensors
 _NEVER: Final = frozenset(

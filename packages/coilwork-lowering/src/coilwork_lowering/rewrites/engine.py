@@ -19,7 +19,7 @@ from coilwork_lowering.rewrites.pattern import names_in
 from coilwork_lowering.rewrites.replace import replaced
 from coilwork_lowering.rewrites.rewrite import Fired, Rewrite
 from coilwork_lowering.rewrites.vocabulary import AtenVocabulary, Vocabulary
-from coilwork_lowering.torch_compat import mode_among
+from coilwork_lowering.torch_compat.fakes import mode_among
 
 MOST_ROUNDS: Final = 4
 """How often a graph is looked through; each round after the first sees what those before it made."""

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import torch
 
-from coilwork_lowering.torch_compat import Overload, qualified_name
+from coilwork_lowering.torch_compat.operators import Overload, qualified_name
 
 _SAME: Final = frozenset({"aten.detach.default", "aten.alias.default"})
 

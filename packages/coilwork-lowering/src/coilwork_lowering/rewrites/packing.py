@@ -18,7 +18,9 @@ from coilwork_lowering.facts.origins import inherited
 from coilwork_lowering.rewrites.condition import looks_like
 from coilwork_lowering.rewrites.constants import constants_of
 from coilwork_lowering.rewrites.vocabulary import AtenVocabulary, Read
-from coilwork_lowering.torch_compat import copied_graph, fake_mode_of, overload_called, packed_types
+from coilwork_lowering.torch_compat.fakes import fake_mode_of
+from coilwork_lowering.torch_compat.graphs import copied_graph
+from coilwork_lowering.torch_compat.operators import overload_called, packed_types
 
 MOST_ROWS: Final = 256
 """Rows of a product, or positions of a convolution, up to which laying out the weight shows in a call: beyond, it is lost in the sums."""

@@ -12,7 +12,7 @@ from torch import fx
 from coilwork_lowering.facts.origins import inherited
 from coilwork_lowering.rewrites.match import Match
 from coilwork_lowering.rewrites.vocabulary import Vocabulary
-from coilwork_lowering.torch_compat import GraphAppendingTracer
+from coilwork_lowering.torch_compat.graphs import GraphAppendingTracer
 
 
 class Operand(fx.Proxy):

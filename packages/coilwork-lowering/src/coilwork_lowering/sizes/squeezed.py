@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import torch
 
-from coilwork_lowering.torch_compat import is_from_data, is_unequal, surely
+from coilwork_lowering.torch_compat.sizes import is_from_data, is_unequal, surely
 
 aten: Final = torch.ops.aten
 _SQUEEZES: Final = (aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims)

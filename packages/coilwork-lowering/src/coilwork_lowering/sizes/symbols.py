@@ -12,7 +12,7 @@ from coilwork_ir.scalar import Scalar
 from coilwork_lowering.errors import LoweringError
 from coilwork_lowering.sizes.computed import is_rounded, rounded
 from coilwork_lowering.sizes.multiples import as_multiple, bounded, residue
-from coilwork_lowering.torch_compat import (
+from coilwork_lowering.torch_compat.sizes import (
     expression_bounds,
     hint_of,
     integer_bounds,
