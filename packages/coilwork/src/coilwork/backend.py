@@ -36,12 +36,8 @@ from coilwork.rewriting import (
     rewrites_of,
 )
 from coilwork.stages import lowering_options
-from coilwork.torch_compat import (
-    BoxedCallable,
-    check_torch_version,
-    compile_with_aot_autograd,
-    static_input_positions,
-)
+from coilwork.torch_compat.autograd import BoxedCallable, compile_with_aot_autograd, static_input_positions
+from coilwork.torch_compat.versions import check_torch_version
 from coilwork_lowering import (
     AddedGuard,
     GuardWatch,
