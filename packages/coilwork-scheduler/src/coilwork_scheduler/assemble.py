@@ -25,7 +25,7 @@ from coilwork_ir.loops.access import defined, overwritten, shares_memory
 from coilwork_ir.scalar import loads
 from coilwork_ir.target import Target, Targets
 from coilwork_scheduler.cost import CostModel
-from coilwork_scheduler.dependence import Dependence
+from coilwork_scheduler.dependence import Dependence, readers_of
 from coilwork_scheduler.errors import ScheduleError
 from coilwork_scheduler.group import Group
 from coilwork_scheduler.journal import Journal
@@ -139,18 +139,6 @@ def _held(context: Context) -> Held:
             if isinstance(buffer, Buffer) and buffer.name in given
         },
     )
-
-
-def readers_of(graph: Graph, facts: Dependence) -> dict[str, list[int]]:
-    """Nodes that read each buffer, or take over its memory; the number of nodes stands for the graph's results."""
-    readers: dict[str, list[int]] = {}
-    for position, node in enumerate(graph.nodes):
-        for name in dict.fromkeys((*facts.reads[position], *(old for old, _ in overwritten(node)))):
-            readers.setdefault(name, []).append(position)
-    for output in graph.outputs:
-        if isinstance(output, Ref):
-            readers.setdefault(output.name, []).append(len(graph.nodes))
-    return readers
 
 
 def _works(graph: Graph, groups: Sequence[Group]) -> list[Group | Step]:
