@@ -14,8 +14,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import CheckpointPolicy
 
 from coilwork_lowering import decompositions, partition
-from coilwork_lowering.identities import drop_identities
-from coilwork_lowering.recompute import recompute_from_memory
+from coilwork_lowering.joint.recompute import recompute_from_memory
+from coilwork_lowering.rewrites.identities import drop_identities
 
 aten = torch.ops.aten
 WIDTH, CLASSES, ROWS = 16, 4000, 512

@@ -28,13 +28,23 @@ def executor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_those_at_the_positions_count() -> None:
     base = torch.zeros(16)
-    values = [base, base[1:], torch.nn.Parameter(torch.zeros(4)), base[4:], torch.empty(0), 7, base[2:].as_subclass(Other)]
+    values = [
+        base,
+        base[1:],
+        torch.nn.Parameter(torch.zeros(4)),
+        base[4:],
+        torch.empty(0),
+        7,
+        base[2:].as_subclass(Other),
+    ]
     assert not any_unaligned(values, ())
     assert not any_unaligned(values, (0, 2, 3, 4))
     assert any_unaligned(values, (0, 1))
     assert any_unaligned(values, (2, 6))
     assert not any_unaligned([value.as_subclass(Other) for value in (base, base[4:])], (0, 1))
-    assert any_unaligned([base.to(torch.bfloat16)[7:]], (0,)) and not any_unaligned([base.to(torch.bfloat16)[8:]], (0,))
+    assert any_unaligned([base.to(torch.bfloat16)[7:]], (0,)) and not any_unaligned(
+        [base.to(torch.bfloat16)[8:]], (0,)
+    )
 
 
 def test_what_is_no_tensor_is_refused() -> None:

@@ -21,10 +21,11 @@ from coilwork.checking.captured import with_captured_check
 from coilwork.collector import collector_paused
 from coilwork.compile_graph import compile_graph
 from coilwork.fallback_names import check_fallback
+from coilwork.given_options import resolve
 from coilwork.job import DECIDED, Role
 from coilwork.layout import layout_options
 from coilwork.modes import announce_mode
-from coilwork.options import CompileOptions, resolve
+from coilwork.options import CompileOptions
 from coilwork.passes import name_of, run_passes
 from coilwork.rewriting import (
     announce_unkeyed,
@@ -35,12 +36,8 @@ from coilwork.rewriting import (
     rewrites_of,
 )
 from coilwork.stages import lowering_options
-from coilwork.torch_compat import (
-    BoxedCallable,
-    check_torch_version,
-    compile_with_aot_autograd,
-    static_input_positions,
-)
+from coilwork.torch_compat.autograd import BoxedCallable, compile_with_aot_autograd, static_input_positions
+from coilwork.torch_compat.versions import check_torch_version
 from coilwork_lowering import (
     AddedGuard,
     GuardWatch,

@@ -31,7 +31,7 @@ from coilwork.options import CompileOptions
 from coilwork.report import CompileReport
 from coilwork.stages import Compiled
 from coilwork.targets import devices_of, targets_text
-from coilwork.torch_compat import BoxedCallable
+from coilwork.torch_compat.autograd import BoxedCallable
 from coilwork_lowering import AddedGuard, GuardWatch, LayoutOptions
 from coilwork_lowering.rewrites import Fired, Prepared
 from coilwork_runtime import Builder, KernelBuildError, ModuleTextError, ProgramBytesError, warm_executor

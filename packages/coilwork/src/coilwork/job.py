@@ -19,7 +19,7 @@ from coilwork.clock import StageClock
 from coilwork.layout import layout_options
 from coilwork.options import Accumulation, CompileOptions
 from coilwork.targets import devices_of
-from coilwork.torch_compat import returned_outputs
+from coilwork.torch_compat.autograd import returned_outputs
 from coilwork.trace import Trace, open_trace
 from coilwork_lowering import LayoutOptions
 from coilwork_lowering.rewrites import Fired

@@ -19,8 +19,9 @@ from coilwork_lowering.decompositions.rows import row_decompositions
 from coilwork_lowering.decompositions.sampling import sampling_decompositions
 from coilwork_lowering.decompositions.scatters import scatter_decompositions
 from coilwork_lowering.decompositions.strides import stride_decompositions
-from coilwork_lowering.squeezed_sizes import squeeze_decompositions
-from coilwork_lowering.torch_compat import out_dtype_meaning, surely
+from coilwork_lowering.sizes.squeezed import squeeze_decompositions
+from coilwork_lowering.torch_compat.higher_order import out_dtype_meaning
+from coilwork_lowering.torch_compat.sizes import surely
 
 _WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _LINSPACE = ("default", "Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")

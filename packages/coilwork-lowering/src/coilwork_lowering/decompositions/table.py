@@ -12,7 +12,7 @@ import torch
 from coilwork_lowering.decompositions.own import own_decompositions
 from coilwork_lowering.decompositions.products import product_decompositions
 from coilwork_lowering.options import LoweringOptions, names
-from coilwork_lowering.torch_compat import (
+from coilwork_lowering.torch_compat.operators import (
     Overload,
     base_decompositions,
     composite_operators,

@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from coilwork.boundary.alignment import ALIGNMENT_BYTES, starts_aligned
-from coilwork.torch_compat import shares_nothing
+from coilwork.torch_compat.operators import shares_nothing
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.loops.access import IN_STORAGE
 from coilwork_ir.loops.nodes import Graph

@@ -18,13 +18,9 @@ from torch import fx
 
 from coilwork.capture.captured_graph import CapturedGraph, WithCaptured
 from coilwork.capture.storages import copy_of
-from coilwork.torch_compat import (
-    BoxedCallable,
-    GraphCompiler,
-    draws_numbers,
-    guards_taken_sizes,
-    overwritten_operands,
-)
+from coilwork.torch_compat.autograd import BoxedCallable, GraphCompiler
+from coilwork.torch_compat.operators import draws_numbers, overwritten_operands
+from coilwork.torch_compat.sizes import guards_taken_sizes
 from coilwork_runtime import LayoutError
 
 _ASSERTION: Final = torch.ops.aten._assert_scalar.default
