@@ -12,6 +12,7 @@ import torch
 from coilwork_ir.buffers import Buffer, GraphOutput, Ref
 from coilwork_ir.index import Expr, as_expr
 from coilwork_ir.loops import Graph
+from coilwork_lowering.accepted_types import accepts
 from coilwork_lowering.added_guards import AddedGuard, GuardWatch
 from coilwork_lowering.assertions import lower_assertion, lower_divisor
 from coilwork_lowering.builder import Builder, dtype_of
@@ -263,7 +264,7 @@ class _Lowering:
             raise self.refuse(node, "no-lowering", f"{name} changes the shape of an existing tensor")
         call = self.bind(node, target, name, args=node.args, result=node.meta.get("val"))
         rule = RULES.get(name)
-        if rule is not None and not self.options.falls_back(name) and not _touches_opaque(call):
+        if rule is not None and not self._is_for_aten(call, target):
             kept = self.builder.mark()
             try:
                 return rule.lower(self.builder, call)
@@ -272,6 +273,13 @@ class _Lowering:
         if name == "aten._local_scalar_dense.default" and not isinstance(node.meta.get("val"), torch.SymInt):
             return self.float_item(call)
         return call_extern(self.builder, call, target)
+
+    def _is_for_aten(self, call: Call, target: Overload) -> bool:
+        return (
+            self.options.falls_back(call.target)
+            or _touches_opaque(call)
+            or not accepts(target, call.fakes.values(), call.fakes.get("dtype"))
+        )
 
     def effectful(self, node: torch.fx.Node) -> Value:
         """`with_effects(token, operator, *args)`: a call that stays where it is; the token it gets is the one it gives."""
