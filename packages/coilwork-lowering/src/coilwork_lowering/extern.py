@@ -15,7 +15,7 @@ from coilwork_ir.buffers import (
 from coilwork_ir.index import Expr, coefficients, symbol
 from coilwork_ir.loops import Extern, Mutation
 from coilwork_ir.loops.nodes import ExternFamily
-from coilwork_lowering.assertions import lower_assertion
+from coilwork_lowering.assertions import lower_assertion, told_equality
 from coilwork_lowering.builder import Builder, device_text, dtype_of
 from coilwork_lowering.errors import LoweringError
 from coilwork_lowering.extern_arguments import Passed, pass_arguments
@@ -130,7 +130,8 @@ def _hold_to(builder: Builder, call: Call, read: Expr, known: Expr, unmet: Colle
             (factor,), rest = affine
             builder.sizes.undefine(unknown, index((read - rest) // factor))
     same = Relation(lhs=read, relation="eq", rhs=known)
-    lower_assertion(builder, same, f"{call.target}: {read} must be {known}", call.node)
+    message = told_equality(call.node) or f"a number from data is not {known}, as the program has it"
+    lower_assertion(builder, same, message, call.node)
 
 
 def _result_list(call: Call) -> list[Any]:
