@@ -35,10 +35,13 @@ def returning_memory(gm: fx.GraphModule, returned: int | None) -> tuple[fx.Graph
     for node in gm.graph.nodes:
         copies[node] = graph.node_copy(node, copies.__getitem__)
     last = graph.output_node()
-    results: Any = list(last.args[0])
+    listed: Any = last.args[0]
+    results = list(listed)
     with graph.inserting_before(last):
         for position, (negation, *views) in chains.items():
-            replaced = {**copies, negation: copies[negation].args[0]}
+            memory = copies[negation].args[0]
+            assert isinstance(memory, fx.Node)
+            replaced = {**copies, negation: memory}
             for node in views:
                 replaced[node] = graph.node_copy(node, replaced.__getitem__)
                 replaced[node].meta["val"] = run_on_fakes(replaced[node])
