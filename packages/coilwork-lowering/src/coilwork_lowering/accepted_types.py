@@ -17,8 +17,8 @@ from coilwork_lowering.torch_compat import Overload, qualified_name
 Types: TypeAlias = frozenset[torch.dtype]
 
 _WIDE: Final[Types] = frozenset({torch.float32, torch.float64})
-_FLOATS: Final[Types] = _WIDE | {torch.float16, torch.bfloat16}
-_REAL: Final[Types] = _FLOATS | {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
+_FLOATS: Final[Types] = frozenset({*_WIDE, torch.float16, torch.bfloat16})
+_REAL: Final[Types] = frozenset({*_FLOATS, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 _COMPLEX: Final[Types] = frozenset({torch.complex32, torch.complex64, torch.complex128})
 
 

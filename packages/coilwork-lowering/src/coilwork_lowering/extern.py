@@ -130,7 +130,9 @@ def _hold_to(builder: Builder, call: Call, read: Expr, known: Expr, unmet: Colle
             (factor,), rest = affine
             builder.sizes.undefine(unknown, index((read - rest) // factor))
     same = Relation(lhs=read, relation="eq", rhs=known)
-    message = told_equality(call.node) or f"a number from data is not {known}, as the program has it"
+    message = (
+        told_equality(call.node) or f"a number from data must be {known}, by what the program says of it"
+    )
     lower_assertion(builder, same, message, call.node)
 
 

@@ -26,7 +26,8 @@ def returning_memory(gm: fx.GraphModule, returned: int | None) -> tuple[fx.Graph
     before the graph is entered, stays.
     """
     items: Any = gm.graph.output_node().args[0]
-    chains = {position: _chain(item) for position, item in enumerate(items[:returned])}
+    listed = items if isinstance(items, list | tuple) else ()
+    chains = {position: _chain(item) for position, item in enumerate(listed[:returned])}
     chains = {position: chain for position, chain in chains.items() if chain}
     if not chains:
         return gm, ()
@@ -35,8 +36,7 @@ def returning_memory(gm: fx.GraphModule, returned: int | None) -> tuple[fx.Graph
     for node in gm.graph.nodes:
         copies[node] = graph.node_copy(node, copies.__getitem__)
     last = graph.output_node()
-    listed: Any = last.args[0]
-    results = list(listed)
+    results: list[Any] = [copies.get(item, item) for item in listed]
     with graph.inserting_before(last):
         for position, (negation, *views) in chains.items():
             memory = copies[negation].args[0]
