@@ -19,6 +19,7 @@ from coilwork_lowering.building.values import NumberValue, TensorValue, Value
 from coilwork_lowering.entries import Entries, passed_symbols
 from coilwork_lowering.errors import LoweringError, refusal
 from coilwork_lowering.extern.calls import call_extern
+from coilwork_lowering.facts.accepted_types import accepts
 from coilwork_lowering.facts.origins import operator_name, origin_of
 from coilwork_lowering.higher_order.functionalized import with_calls_written_out
 from coilwork_lowering.higher_order.regions import lower_cond, lower_while
@@ -260,7 +261,7 @@ class _Lowering:
             raise self.refuse(node, "no-lowering", f"{name} changes the shape of an existing tensor")
         call = self.bind(node, target, name, args=node.args, result=node.meta.get("val"))
         rule = RULES.get(name)
-        if rule is not None and not self.options.falls_back(name) and not _touches_opaque(call):
+        if rule is not None and not self._is_for_aten(call, target):
             kept = self.builder.mark()
             try:
                 return rule.lower(self.builder, call)
@@ -269,6 +270,13 @@ class _Lowering:
         if name == "aten._local_scalar_dense.default" and not isinstance(node.meta.get("val"), torch.SymInt):
             return self.float_item(call)
         return call_extern(self.builder, call, target)
+
+    def _is_for_aten(self, call: Call, target: Overload) -> bool:
+        return (
+            self.options.falls_back(call.target)
+            or _touches_opaque(call)
+            or not accepts(target, call.fakes.values(), call.fakes.get("dtype"))
+        )
 
     def effectful(self, node: torch.fx.Node) -> Value:
         """`with_effects(token, operator, *args)`: a call that stays where it is; the token it gets is the one it gives."""

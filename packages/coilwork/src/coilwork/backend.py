@@ -17,6 +17,7 @@ from coilwork.capture.squeezed_sizes import Assertions, copy_for_squeezed_sizes,
 from coilwork.capture.storages import copy_of, given_storages
 from coilwork.capture.taken_sizes import TakenSizes
 from coilwork.capture.tensor_indices import read_indices
+from coilwork.capture.told_checks import put_told_checks_first
 from coilwork.checking.captured import with_captured_check
 from coilwork.collector import collector_paused
 from coilwork.compile_graph import compile_graph
@@ -89,6 +90,7 @@ def compile_dynamo_graph(
     captured = copy_of(gm) if options.check else None
     squeezing, assertions = copy_for_squeezed_sizes(gm), Assertions()
     taken = TakenSizes(gm)
+    put_told_checks_first(gm)
     put_in_place(gm)
     read_indices(gm)
     broadcast_selections(gm)

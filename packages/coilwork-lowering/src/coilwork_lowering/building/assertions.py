@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Final
 
 import torch
@@ -16,6 +17,8 @@ from coilwork_lowering.building.values import NumberValue, Relation, Value
 from coilwork_lowering.errors import LoweringError
 from coilwork_lowering.scalar_math import index
 
+OF_TORCH: Final = "Runtime assertion failed for expression "
+_ASSERTION: Final = torch.ops.aten._assert_scalar.default
 # each relation as one of the four that the IR has, and whether the sides change places
 _FORMS: Final = (
     ("eq", "eq", False),
@@ -58,6 +61,14 @@ def lower_assertion(builder: Builder, condition: Value, message: str, node: torc
         lhs, rhs = (condition.rhs, condition.lhs) if swapped else (condition.lhs, condition.rhs)
         if not _holds(form, builder.sizes.unpromised(lhs), builder.sizes.unpromised(rhs)):
             _append(builder, lhs, form, rhs, message)
+
+
+def told_equality(number: torch.fx.Node) -> str | None:
+    """The user's words for what `number` must be equal to, if there are some: torch takes it for that from where it is read on."""
+    equalities = [user for user in number.users if user.target is operator.eq]
+    checks = [check for equality in equalities for check in equality.users if check.target is _ASSERTION]
+    texts = [str(check.args[1]) for check in checks]
+    return next((text for text in texts if not text.startswith(OF_TORCH)), None)
 
 
 def lower_divisor(builder: Builder, divisor: Value, message: str) -> None:

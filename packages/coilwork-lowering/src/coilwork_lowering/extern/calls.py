@@ -15,7 +15,7 @@ from coilwork_ir.buffers import (
 from coilwork_ir.index import Expr, coefficients, symbol
 from coilwork_ir.loops import Extern, Mutation
 from coilwork_ir.loops.nodes import ExternFamily
-from coilwork_lowering.building.assertions import lower_assertion
+from coilwork_lowering.building.assertions import lower_assertion, told_equality
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.torch_types import device_text, dtype_of
 from coilwork_lowering.building.values import Relation, TensorValue, Value, whole
@@ -126,7 +126,10 @@ def _hold_to(builder: Builder, call: Call, read: Expr, known: Expr, unmet: Colle
             (factor,), rest = affine
             builder.sizes.undefine(unknown, index((read - rest) // factor))
     same = Relation(lhs=read, relation="eq", rhs=known)
-    lower_assertion(builder, same, f"{call.target}: {read} must be {known}", call.node)
+    message = (
+        told_equality(call.node) or f"a number from data must be {known}, by what the program says of it"
+    )
+    lower_assertion(builder, same, message, call.node)
 
 
 def _result_list(call: Call) -> list[Any]:
