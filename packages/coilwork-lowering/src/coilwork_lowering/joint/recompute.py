@@ -86,12 +86,18 @@ def recompute_from_sizes(gm: torch.fx.GraphModule, *, num_fwd_outputs: int) -> t
     made: dict[torch.fx.Node, bool] = {}
     for node in gm.graph.nodes:
         cheap = is_view(node) or (is_computed(node) and operator(node.target) in _CHEAP)
-        free = node in forward and cheap and "recompute" not in node.meta
+        free = node in forward and cheap and not _changes_device(node) and "recompute" not in node.meta
         if free and all(at in made or _is_size(at) for at in node.all_input_nodes):
             made[node] = any(user not in forward and user.op != "output" for user in node.users)
     for node in made if any(made.values()) else ():
         node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
     return tuple(node for node, is_read in made.items() if is_read)
+
+
+def _changes_device(node: torch.fx.Node) -> bool:
+    """A copy to a GPU waits for it: it is done once."""
+    values = [one.meta.get("val") for one in (node, *node.all_input_nodes)]
+    return len({value.device for value in values if isinstance(value, torch.Tensor)}) > 1
 
 
 def _is_size(node: torch.fx.Node) -> bool:
