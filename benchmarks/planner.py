@@ -23,7 +23,7 @@ from coilwork.job import Role, open_job
 from coilwork.layout import layout_options
 from coilwork.options import CompileOptions
 from coilwork.stages import lower_to_program
-from coilwork.torch_compat import compile_with_aot_autograd
+from coilwork.torch_compat.autograd import compile_with_aot_autograd
 from coilwork.trace import Trace
 from coilwork_ir.program.nodes import Program
 from coilwork_ir.target import TARGETS, Targets

@@ -277,6 +277,20 @@ def test_declaring_a_package_above_is_caught(tmp_path: Path) -> None:
     )
 
 
+def test_private_api_has_a_module_or_a_room_per_package(tmp_path: Path) -> None:
+    text = "from torch._subclasses import FakeTensor\n"
+    tree = plant(
+        tmp_path,
+        {
+            "coilwork-ir/src/coilwork_ir/torch_compat.py": text,
+            "coilwork/src/coilwork/torch_compat/fakes.py": text,
+            "coilwork/src/coilwork/not_torch_compat.py": text,
+        },
+    )
+    (violation,) = torch_border.check_private_api(tree.sources)
+    assert violation.path.endswith("/not_torch_compat.py")
+
+
 def test_second_file_with_output_code_is_caught(tmp_path: Path) -> None:
     text = "from torch._functorch._aot_autograd.aot_autograd_result import OutputCode\n"
     tree = plant(tmp_path, {"coilwork/src/coilwork/a.py": text, "coilwork/src/coilwork/b.py": text})

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from coilwork.backend import backend
 from coilwork_lowering import LoweringOptions, decompositions
-from coilwork_lowering.builder import Builder
+from coilwork_lowering.building.builder import Builder
+from coilwork_lowering.building.values import Value
 from coilwork_lowering.registry import RULES
 from coilwork_lowering.rules import Call
-from coilwork_lowering.values import Value
 from integration_tests.dynamic_programs import TABLE, X, pick
 
 STRICT: dict[str, Any] = {"strict": True}

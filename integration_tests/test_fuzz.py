@@ -32,7 +32,7 @@ from integration_tests.fuzz.program import Program, Step, materialize, plain, wi
 from integration_tests.fuzz.script import script
 from integration_tests.fuzz.shrink import shrink
 
-PROGRAMS, LIMIT_S = 200, 240.0
+PROGRAMS, LIMIT_S = 200, 150.0
 
 
 def test_programs_at_every_level() -> None:
@@ -146,6 +146,26 @@ def test_equal_numbers_may_be_apart_by_the_rounding_of_their_mean() -> None:
     for power, runs in ((1, spread), (3, of_powers)):
         assert not difference(torch.full((2,), 1.5e-8**power), eager, wide, runs)
         assert "error" in difference(torch.full((2,), 1.5e-7**power), eager, wide, runs)
+
+
+@pytest.mark.parametrize("function", [torch.nn.functional.hardsigmoid, torch.nn.functional.hardswish])
+def test_float64_by_a_short_constant_is_no_measure(function: Any) -> None:
+    x = torch.linspace(-2.5, 2.5, 9, dtype=torch.float64)
+    short = torch.tensor(1 / 6, dtype=torch.float32).double()
+    exact = function(x)
+    eager = exact * 6 * short
+    coarse = [(f"aten::{function.__name__}", "cpu")]
+
+    def spread(ulps: float, devices: list[tuple[str, str]]) -> list[torch.Tensor]:
+        found = []
+        for seed in range(SPREAD_RUNS):
+            with Jitter(seed, ulps, devices):
+                found.append(function(x) * 6 * short)
+        return found
+
+    assert not difference(exact, eager, eager, lambda ulps: spread(ulps, coarse))
+    assert "error" in difference(exact + 1e-5, eager, eager, lambda ulps: spread(ulps, coarse))
+    assert "error" in difference(exact, eager, eager, lambda ulps: spread(ulps, []))
 
 
 def test_what_eager_makes_of_elements_one_by_one_is_right_too() -> None:

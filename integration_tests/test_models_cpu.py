@@ -19,12 +19,6 @@ def setting(dtype: torch.dtype) -> Setting:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_inference_is_as_accurate_as_eager(case: ModelCase, dtype: torch.dtype) -> None:
-    if (
-        case.name == "lstm_nn"
-        and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
-        and dtype is torch.bfloat16
-    ):
-        pytest.skip("AOTAutograd asks oneDNN for a layer that it has not in bf16 on this processor")
     check_inference(case, setting(dtype))
 
 

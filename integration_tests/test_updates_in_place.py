@@ -14,7 +14,7 @@ from benchmarks.updates import CASES, planned
 from coilwork.job import Role, open_job
 from coilwork.options import CompileOptions
 from coilwork.stages import Compiled, run_stages
-from coilwork.torch_compat import compile_with_aot_autograd
+from coilwork.torch_compat.autograd import compile_with_aot_autograd
 from coilwork_ir.kernels.interpret import interpret_schedule
 from coilwork_ir.loops.interpret import interpret_graph
 from coilwork_ir.program.interpret import interpret_program

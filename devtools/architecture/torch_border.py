@@ -9,7 +9,7 @@ from architecture.layers import attribute_chains
 from architecture.sources import Source, Violation, docstring_nodes
 
 INDUCTOR = "torch._inductor"
-COMPAT = "torch_compat.py"
+COMPAT = "torch_compat"
 OUTPUT_CODE = "OutputCode"
 
 
@@ -58,10 +58,12 @@ def check_output_code(sources: Sequence[Source]) -> list[Violation]:
 
 
 def check_private_api(sources: Sequence[Source]) -> list[Violation]:
-    """torch's underscore names are touched in a package's `torch_compat.py` alone: releases differ there."""
-    return sorted(
-        {v for source in sources if not source.path.endswith(f"/{COMPAT}") for v in private_uses(source)}
-    )
+    """torch's underscore names are touched in a package's `torch_compat` alone, a module or a room: releases differ there."""
+    return sorted({v for source in sources if not is_compat(source.path) for v in private_uses(source)})
+
+
+def is_compat(path: str) -> bool:
+    return path.endswith(f"/{COMPAT}.py") or f"/{COMPAT}/" in path
 
 
 def private_uses(source: Source) -> Iterator[Violation]:

@@ -20,7 +20,7 @@ from coilwork.job import Role, open_job
 from coilwork.options import CompileOptions
 from coilwork.rewriting import rewrite_captured
 from coilwork.stages import run_stages
-from coilwork.torch_compat import compile_with_aot_autograd
+from coilwork.torch_compat.autograd import compile_with_aot_autograd
 from coilwork_cache import Store
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernels.interpret import interpret_schedule

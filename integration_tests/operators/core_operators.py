@@ -11,7 +11,7 @@ import torch._prims
 
 from coilwork_lowering import decompositions
 from coilwork_lowering.registry import RULES
-from coilwork_lowering.torch_compat import Overload
+from coilwork_lowering.torch_compat.operators import Overload
 
 CORE_TITLE: Final = "## Core ATen and prims"
 HEADER: Final = """

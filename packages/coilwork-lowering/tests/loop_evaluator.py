@@ -336,7 +336,9 @@ class Evaluator:
         for mutation in node.mutates:
             self.take_over(mutation.source, mutation.output)
         for declared, result in zip(node.outputs, listed, strict=False):
-            if isinstance(declared, Buffer):
+            if (
+                isinstance(declared, Buffer) and result is not None
+            ):  # an operator may leave a result undefined
                 for extent, size in zip(declared.shape, result.shape, strict=True):
                     if extent.is_symbol:
                         self.sizes.setdefault(extent.name, size)

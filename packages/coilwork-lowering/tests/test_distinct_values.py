@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from coilwork_lowering.torch_compat import kernel_dtype
+from coilwork_lowering.torch_compat.operators import kernel_dtype
 
 aten = torch.ops.aten
 

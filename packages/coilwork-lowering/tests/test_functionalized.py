@@ -12,7 +12,7 @@ from torch import Tensor
 
 from coilwork_ir.loops import Extern, Graph
 from coilwork_ir.loops.verify import verify_graph
-from coilwork_lowering.functionalized import with_calls_written_out
+from coilwork_lowering.higher_order.functionalized import with_calls_written_out
 
 
 def add_to(x: Tensor, k: int) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from coilwork_lowering.known_order import in_order
+from coilwork_lowering.facts.known_order import in_order
 
 
 def verdict(function: Callable[[Tensor], Tensor]) -> bool:
@@ -32,6 +32,47 @@ def verdict(function: Callable[[Tensor], Tensor]) -> bool:
 )
 def test_rows_that_were_found(function: Callable[[Tensor], Tensor]) -> None:
     assert verdict(function)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda m: torch.arange(m.shape[0]),
+        lambda m: torch.arange(2, m.shape[0]),
+        lambda m: torch.arange(2, m.shape[0], 3).unsqueeze(0),
+        lambda m: torch.arange(m.shape[0])[None, 1:, None].add(2),
+        lambda m: torch.ops.prims.iota(
+            m.shape[0], start=1, step=2, dtype=torch.int64, device=m.device, requires_grad=False
+        ),
+        # the values are known when compiling, and count
+        lambda m: torch.arange(8).sub(3).clamp(min=0),
+        lambda m: torch.arange(3).unsqueeze(1).expand(3, 4) * 2,
+        lambda m: torch.full((2, 3), 5),
+        lambda m: torch.arange(0),
+    ],
+)
+def test_counted_positions(function: Callable[[Tensor], Tensor]) -> None:
+    assert verdict(function)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda m: torch.arange(m.shape[0]).flip(0),
+        lambda m: torch.arange(-1, m.shape[0]),
+        lambda m: torch.arange(m.shape[0], 0, -1),
+        lambda m: torch.arange(m.shape[0]).add(-1),
+        lambda m: torch.arange(m.shape[0]).mul(2),
+        lambda m: torch.arange(m.shape[0], dtype=torch.int32),
+        lambda m: torch.arange(m.shape[0]).expand(2, m.shape[0]),
+        lambda m: torch.arange(2 * m.shape[0]).view(2, -1),
+        lambda m: torch.arange(4) - 1,
+        lambda m: torch.arange(4).flip(0),
+        lambda m: torch.arange(4).expand(2, 4),
+    ],
+)
+def test_positions_that_go_back_or_are_not_known(function: Callable[[Tensor], Tensor]) -> None:
+    assert not verdict(function)
 
 
 @pytest.mark.parametrize(

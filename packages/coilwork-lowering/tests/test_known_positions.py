@@ -20,7 +20,7 @@ from coilwork_ir.loops.parsing import parse_graph
 from coilwork_ir.loops.printing import format_graph
 from coilwork_ir.scalar import Load, postorder
 from coilwork_lowering import LoweringOptions, lower
-from coilwork_lowering.known_positions import _fractions, known_fractions, position_map
+from coilwork_lowering.facts.known_positions import _fractions, known_fractions, position_map
 
 
 def scaled(size: int, length: int, centre: float = 0.0) -> Tensor:

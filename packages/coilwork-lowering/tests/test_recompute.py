@@ -10,12 +10,13 @@ import torch
 from functorch.compile import make_boxed_func
 from torch import Tensor, nn
 from torch._functorch.aot_autograd import aot_module_simplified
+from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import CheckpointPolicy
 
 from coilwork_lowering import decompositions, partition
-from coilwork_lowering.identities import drop_identities
-from coilwork_lowering.recompute import recompute_from_memory
+from coilwork_lowering.joint.recompute import recompute_from_memory, recompute_from_sizes
+from coilwork_lowering.rewrites.identities import drop_identities
 
 aten = torch.ops.aten
 WIDTH, CLASSES, ROWS = 16, 4000, 512
@@ -125,6 +126,70 @@ def test_a_detached_tanh_is_computed_again() -> None:
     x, weight, _ = operands(torch.float32)
     torch.compile(gelu, backend=halves)(x, weight).backward()
     assert [n.target for n in halves.saved() if n.meta["val"].numel() >= ROWS * CLASSES] == [aten.mm.default]
+
+
+def masked(x: Tensor, table: Tensor) -> Tensor:
+    """Attention of each position to those before it, over embeddings of positions."""
+    positions = torch.arange(x.shape[0], device=x.device)
+    h = x + nn.functional.embedding(positions[None], table)[0]
+    scores = torch.where(positions[:, None] >= positions, h @ h.T, -torch.inf)
+    return (scores.softmax(-1) @ h).sum()
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_what_sizes_alone_decide_is_not_saved(dynamic: bool) -> None:
+    torch._dynamo.reset()
+    halves = Halves()
+    x, table = torch.randn(12, 8, requires_grad=True), torch.randn(32, 8, requires_grad=True)
+    torch.compile(masked, backend=halves, dynamic=dynamic)(x, table).backward()
+    assert not [n for n in halves.saved() if not n.meta["val"].dtype.is_floating_point]
+    gradients = [x.grad, table.grad]
+    x.grad = table.grad = None
+    masked(x, table).backward()
+    for found, expected in zip(gradients, (x.grad, table.grad), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+def test_what_costs_more_than_its_memory_is_left_to_the_minimum_cut() -> None:
+    def rotated(x: Tensor) -> Tensor:
+        angles = torch.arange(x.shape[0], dtype=torch.float32)
+        return (x * angles.cos()).sum()
+
+    torch._dynamo.reset()
+    halves = Halves()
+    torch.compile(rotated, backend=halves)(torch.randn(16, requires_grad=True)).backward()
+    assert halves.joint is not None
+    marked = {n.target for n in halves.joint.graph.nodes if "recompute" in n.meta}
+    assert aten.cos.default not in marked
+
+
+def sizes_graph(*, copied_to: str, chosen: bool) -> torch.fx.GraphModule:
+    """A joint graph whose backward reads positions that its forward copies from the CPU."""
+    graph = torch.fx.Graph()
+    x, tangent = (graph.placeholder(name) for name in ("x", "tangents_1"))
+    positions = graph.call_function(aten.arange.default, (4,))
+    copied = graph.call_function(aten._to_copy.default, (positions,), {"device": torch.device(copied_to)})
+    forward = graph.call_function(aten.mul.Tensor, (x, copied))
+    gradient = graph.call_function(aten.mul.Tensor, (tangent, copied))
+    graph.output((forward, gradient))
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        for node in (x, tangent, forward, gradient):
+            node.meta["val"] = torch.empty(4, device=copied_to)
+        positions.meta["val"] = torch.arange(4)
+        copied.meta["val"] = torch.empty(4, dtype=torch.int64, device=copied_to)
+    if chosen:
+        positions.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+    return torch.fx.GraphModule(nn.Module(), graph)
+
+
+def test_what_is_copied_to_another_device_is_copied_once() -> None:
+    here = recompute_from_sizes(sizes_graph(copied_to="cpu", chosen=False), num_fwd_outputs=1)
+    assert [node.target for node in here] == [aten._to_copy.default]
+    assert recompute_from_sizes(sizes_graph(copied_to="meta", chosen=False), num_fwd_outputs=1) == ()
+
+
+def test_the_users_choice_of_sizes_stands() -> None:
+    assert recompute_from_sizes(sizes_graph(copied_to="cpu", chosen=True), num_fwd_outputs=1) == ()
 
 
 def test_identities_go_but_for_what_is_returned() -> None:

@@ -15,7 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from coilwork_lowering.rewrites import apply_rewrites
 from coilwork_lowering.rewrites.complex_parts import COMPLEX_PARTS
 from coilwork_lowering.rewrites.dead_code import drop_dead_code_in
-from coilwork_lowering.torch_compat import environment_of, guard_count
+from coilwork_lowering.torch_compat.sizes import environment_of, guard_count
 
 aten = torch.ops.aten
 INF, NAN = float("inf"), float("nan")

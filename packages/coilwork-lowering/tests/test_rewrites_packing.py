@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from coilwork_lowering.rewrites import pack_weights, split_constants
-from coilwork_lowering.torch_compat import packed_types
+from coilwork_lowering.torch_compat.operators import packed_types
 
 aten = torch.ops.aten
 Function = Callable[[Tensor, Tensor, Tensor], Tensor]

@@ -14,7 +14,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import symbol
 from coilwork_ir.loops import Graph
 from coilwork_ir.scalar import Scalar, cast, const, load, op, where
-from coilwork_lowering.simplify import is_lossless, simplified
+from coilwork_lowering.building.simplify import is_lossless, simplified
 
 I0 = symbol("i0", extent=12)
 X = load("x", [I0], DType.F32)

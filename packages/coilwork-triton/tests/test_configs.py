@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from coilwork_ir.target import target
-from coilwork_triton.launch.configs import Facts, Walk, propose
+from coilwork_triton.launch.configs import propose
+from coilwork_triton.launch.parameters import Facts, Walk
 
 H200 = target("sm_90")
 

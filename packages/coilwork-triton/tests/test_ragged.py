@@ -16,7 +16,8 @@ from coilwork_ir.scalar import Reduce, Scalar, const, index_value, load, op, red
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
 from coilwork_triton.facts.ragged import along_rows, is_ragged, points_of
-from coilwork_triton.launch.configs import Facts, propose
+from coilwork_triton.launch.configs import propose
+from coilwork_triton.launch.parameters import Facts
 
 X, R = along("x0", 8).symbol, along("r0", 100, "r").symbol
 COUNT = load("in0", [X], DType.I64)

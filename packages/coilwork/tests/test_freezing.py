@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from coilwork_lowering.torch_compat import packed_types
+from coilwork_lowering.torch_compat.operators import packed_types
 
 Compile = Callable[..., Callable[..., Any]]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from coilwork.errors import BatchVariantError, OptionError
+from coilwork.given_options import resolve
 from coilwork.invariance import check_batch_invariant
-from coilwork.options import resolve
 from coilwork_ir.loc import Origin
 from coilwork_ir.program.nodes import ExternCall, Program
 

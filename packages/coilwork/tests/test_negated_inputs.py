@@ -107,3 +107,30 @@ def test_returned_copies_are_no_views(strictly: Compile) -> None:
     for ours, eager in zip(strictly(function)(z), function(z), strict=True):
         torch.testing.assert_close(ours, eager)
         assert ours.is_conj() == eager.is_conj()
+
+
+RETURNING: dict[str, Callable[[Tensor], Any]] = {
+    "imaginary part": lambda z: (z * 2).conj().imag,
+    "of real numbers": lambda z: torch.ops.aten._neg_view(z.real * 2),
+    "views of it": lambda z: ((z * 2).conj().imag.t(), (z * 2).conj().imag[1:].flatten()),
+    "beside its memory": lambda z: [(y := (z * 2).conj()), y.imag, y.real, y.imag[0]],
+    "of the input": lambda z: (z.conj().imag, z.conj().imag.t()),
+    "twice": lambda z: torch.ops.aten._neg_view((z * 2).conj().imag),
+    "and read": lambda z: ((y := (z * 2).conj().imag), y.exp()),
+    "and not": lambda z: ((z * 2).conj().imag, z.conj().imag + 1, (z * 2).conj().imag.resolve_neg()),
+}
+
+
+@pytest.mark.parametrize("name", RETURNING)
+@pytest.mark.parametrize("gradients", [False, True])
+def test_returned(name: str, gradients: bool, strictly: Compile) -> None:
+    torch._dynamo.reset()
+    z = conjugate().resolve_conj().requires_grad_(gradients)
+    ours, eager = strictly(RETURNING[name])(z), RETURNING[name](z)
+    pairs = [(ours, eager)] if isinstance(eager, Tensor) else zip(ours, eager, strict=True)
+    for one, other in pairs:
+        torch.testing.assert_close(one, other, check_stride=True)
+        assert (one.is_neg(), one.is_conj()) == (other.is_neg(), other.is_conj())
+        if gradients and not other.is_complex():
+            found = [torch.autograd.grad(value.sum(), z, retain_graph=True)[0] for value in (one, other)]
+            torch.testing.assert_close(found[0], found[1])

@@ -7,7 +7,8 @@ from dataclasses import fields
 import pytest
 
 from coilwork.errors import OptionError
-from coilwork.options import CompileOptions, option_list, resolve
+from coilwork.given_options import resolve
+from coilwork.options import CompileOptions, option_list
 
 
 def test_defaults() -> None:

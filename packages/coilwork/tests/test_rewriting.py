@@ -113,7 +113,7 @@ def test_a_rewrite_of_ones_own(strictly: Compile, tmp_path: Path) -> None:
 
 
 def test_rewrites_are_values_of_their_class() -> None:
-    from coilwork.options import resolve
+    from coilwork.given_options import resolve
 
     with pytest.raises(OptionError, match="it must be a list of Rewrite"):
         resolve(options={"rewrites": [torch.sin]}, environ={})

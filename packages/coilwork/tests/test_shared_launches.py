@@ -7,7 +7,8 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork.clock import StageClock
-from coilwork.options import CompileOptions, resolve
+from coilwork.given_options import resolve
+from coilwork.options import CompileOptions
 from coilwork.stages import lower_to_program
 from coilwork.trace import Trace
 from coilwork_ir.program.nodes import Launch

@@ -8,15 +8,11 @@ from torch._higher_order_ops.effects import has_effects
 from torch._subclasses import FakeTensorMode
 
 from coilwork.errors import UnsupportedTorchError
-from coilwork.torch_compat import (
-    OperatorCounter,
-    check_torch_version,
-    checks_have_effects,
-    is_operator,
-    map_tensors,
-    real_tensors,
-    tensors_in,
-)
+from coilwork.torch_compat.autograd import checks_have_effects
+from coilwork.torch_compat.nesting import map_tensors, tensors_in
+from coilwork.torch_compat.operators import OperatorCounter, is_operator
+from coilwork.torch_compat.tensors import real_tensors
+from coilwork.torch_compat.versions import check_torch_version
 
 
 @pytest.mark.parametrize("version", ["2.11.0", "2.12.1+cpu", "2.13.0a0+git1234", torch.__version__])

@@ -1,13 +1,13 @@
 """ATen FX graphs, as AOTAutograd makes them, to Coilwork's loop IR."""
 
-from coilwork_lowering.added_guards import AddedGuard, GuardWatch, watched_decompositions
 from coilwork_lowering.decompositions.table import decompositions
 from coilwork_lowering.errors import LoweringError
+from coilwork_lowering.joint.partition import partition
 from coilwork_lowering.layout import LayoutDecision, PaddingDecision, lay_out_convolutions, pad_products
 from coilwork_lowering.lower import Lowered, lower
 from coilwork_lowering.options import LayoutOptions, LoweringOptions, RewriteOptions
-from coilwork_lowering.partition import partition
-from coilwork_lowering.squeezed_sizes import SQUEEZED_ONE, asserts_squeezed_size, name_squeezed_sizes
+from coilwork_lowering.sizes.added_guards import AddedGuard, GuardWatch, watched_decompositions
+from coilwork_lowering.sizes.squeezed import SQUEEZED_ONE, asserts_squeezed_size, name_squeezed_sizes
 
 __version__ = "0.1.0"
 

@@ -10,10 +10,13 @@ import torch
 from coilwork_ir.buffers import Constant, GraphInput
 from coilwork_ir.index import Expr, as_expr, symbol
 from coilwork_ir.scalar import const
-from coilwork_lowering.builder import Builder, device_text, dtype_of
+from coilwork_lowering.building.builder import Builder
+from coilwork_lowering.building.torch_types import device_text, dtype_of
+from coilwork_lowering.building.values import TensorValue, Value, whole
 from coilwork_lowering.errors import LoweringError, refusal
-from coilwork_lowering.torch_compat import Overload, is_fake, number_in, plain_symbol, schema_of, shape_env_of
-from coilwork_lowering.values import TensorValue, Value, whole
+from coilwork_lowering.torch_compat.fakes import is_fake, number_in
+from coilwork_lowering.torch_compat.operators import Overload, schema_of
+from coilwork_lowering.torch_compat.sizes import plain_symbol, shape_env_of
 
 if TYPE_CHECKING:
     import sympy

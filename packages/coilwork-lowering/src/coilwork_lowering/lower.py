@@ -9,29 +9,32 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from coilwork_ir.buffers import Buffer, GraphOutput, Ref
+from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr, as_expr
 from coilwork_ir.loops import Graph
-from coilwork_lowering.added_guards import AddedGuard, GuardWatch
-from coilwork_lowering.assertions import lower_assertion, lower_divisor
-from coilwork_lowering.builder import Builder, dtype_of
+from coilwork_lowering.building.assertions import lower_assertion, lower_divisor
+from coilwork_lowering.building.builder import Builder
+from coilwork_lowering.building.torch_types import dtype_of
+from coilwork_lowering.building.values import NumberValue, TensorValue, Value
 from coilwork_lowering.entries import Entries, passed_symbols
 from coilwork_lowering.errors import LoweringError, refusal
-from coilwork_lowering.extern import call_extern
-from coilwork_lowering.functionalized import with_calls_written_out
-from coilwork_lowering.numbers import DIVISIONS, compute, condition_value, is_number_function, truth
+from coilwork_lowering.extern.calls import call_extern
+from coilwork_lowering.facts.accepted_types import accepts
+from coilwork_lowering.facts.origins import operator_name, origin_of
+from coilwork_lowering.higher_order.functionalized import with_calls_written_out
+from coilwork_lowering.higher_order.regions import lower_cond, lower_while
+from coilwork_lowering.higher_order.unrolled_scans import with_scans_unrolled
+from coilwork_lowering.higher_order.written_out import with_meanings_written_out
+from coilwork_lowering.numbers import DIVISIONS, compute, is_number_function
 from coilwork_lowering.options import LoweringOptions
-from coilwork_lowering.origins import operator_name, origin_of
 from coilwork_lowering.overwriting import Overwriting, Update
-from coilwork_lowering.regions import lower_cond, lower_while
 from coilwork_lowering.registry import RULES
+from coilwork_lowering.results import Results, returned_by
 from coilwork_lowering.rules import Call, NotLowered
-from coilwork_lowering.scalar_math import index
-from coilwork_lowering.symbols import SizeTable
-from coilwork_lowering.torch_compat import Overload, makes_sizes, schema_of
-from coilwork_lowering.unrolled_scans import with_scans_unrolled
-from coilwork_lowering.values import NumberValue, Relation, TensorValue, Value
-from coilwork_lowering.written_out import with_meanings_written_out
+from coilwork_lowering.sizes.added_guards import AddedGuard, GuardWatch
+from coilwork_lowering.sizes.symbols import SizeTable
+from coilwork_lowering.torch_compat.operators import Overload, schema_of
+from coilwork_lowering.torch_compat.sizes import makes_sizes
 
 if TYPE_CHECKING:
     import sympy
@@ -118,13 +121,7 @@ class _Lowering:
         self.values: dict[torch.fx.Node, Value] = {}
         self.overwriting = Overwriting(gm.graph, self.values, self.builder)
         self.entries = Entries(gm, self.builder, strides=example_strides)
-        self.outputs: tuple[GraphOutput, ...] = ()
-        # buffers that are returned as parts of tensors, and the first part that each is
-        self.returned: dict[str, torch.fx.Node] = {}
-        # whether this is a nested graph, which has no results but tensors: numbers are tensors of no dimensions
-        self.is_region = False
-        # of a nested graph: the buffers that its outputs become, whose layout they get
-        self.results: tuple[Buffer, ...] = ()
+        self.results = Results(self.builder, self.overwriting)
 
     def run(self) -> Lowered:
         watch = GuardWatch(self.gm)
@@ -145,7 +142,8 @@ class _Lowering:
                         self.overwriting.note(displaced)
                     self.values[node] = self.call(node)
                 case "output":
-                    self.outputs = tuple(self.output(item, k) for k, item in enumerate(_output_items(node)))
+                    for item in returned_by(node):
+                        self.results.add(item, self.value(item))
                     self.builder.define_sizes()
                 case _:
                     raise self.refuse(node, "graph-form", f"{node.op} nodes are not part of an ATen graph")
@@ -158,7 +156,7 @@ class _Lowering:
             inputs=tuple(self.entries.inputs),
             constants=tuple(self.entries.constants),
             nodes=tuple(self.builder.nodes),
-            outputs=self.outputs,
+            outputs=tuple(self.results.outputs),
         )
         return Lowered(
             graph=graph,
@@ -232,8 +230,8 @@ class _Lowering:
             _written_out(gm), name=name, options=self.options, example_strides=None, sizes=self.sizes
         )
         inner.entries.operands = operands
-        inner.is_region = True
-        inner.results = results
+        inner.results.is_region = True
+        inner.results.buffers = results
         lowered = inner.run()
         for key, tensor in lowered.constants.items():
             if self.entries.tensors.setdefault(key, tensor) is not tensor:
@@ -263,7 +261,7 @@ class _Lowering:
             raise self.refuse(node, "no-lowering", f"{name} changes the shape of an existing tensor")
         call = self.bind(node, target, name, args=node.args, result=node.meta.get("val"))
         rule = RULES.get(name)
-        if rule is not None and not self.options.falls_back(name) and not _touches_opaque(call):
+        if rule is not None and not self._is_for_aten(call, target):
             kept = self.builder.mark()
             try:
                 return rule.lower(self.builder, call)
@@ -272,6 +270,13 @@ class _Lowering:
         if name == "aten._local_scalar_dense.default" and not isinstance(node.meta.get("val"), torch.SymInt):
             return self.float_item(call)
         return call_extern(self.builder, call, target)
+
+    def _is_for_aten(self, call: Call, target: Overload) -> bool:
+        return (
+            self.options.falls_back(call.target)
+            or _touches_opaque(call)
+            or not accepts(target, call.fakes.values(), call.fakes.get("dtype"))
+        )
 
     def effectful(self, node: torch.fx.Node) -> Value:
         """`with_effects(token, operator, *args)`: a call that stays where it is; the token it gets is the one it gives."""
@@ -347,58 +352,8 @@ class _Lowering:
                 return given
         raise LoweringError("argument", f"an argument of class {type(given).__name__}: {given!r}")
 
-    def output(self, item: Any, position: int) -> GraphOutput:
-        """A result of the graph. Booleans are 0 or 1; numbers that only the run tells are tensors of no dimensions."""
-        value = self.value(item)
-        match value:
-            case NumberValue(scalar):
-                return Ref(self.builder.stored(scalar).buffer.name)
-            case Relation() | bool() if self.is_region:
-                return Ref(self.builder.stored(condition_value(value)).buffer.name)
-            case Expr() | int() if self.is_region:
-                return Ref(self.builder.stored(index(as_expr(value))).buffer.name)
-            case Relation():
-                return truth(value)
-            case TensorValue():
-                fake = item.meta["val"]
-                self.builder.origins = (origin_of(item),)
-                strides = self.sizes.exprs(fake.stride())
-                if self.results:
-                    strides = self.results[position].strides
-                if not self.overwriting.may_return(item, value):
-                    return Ref(self.builder.copy(value, strides=strides).buffer.name)
-                return Ref(self.own_view(item, self.builder.placed(value, strides).buffer).name)
-            case None | Expr():
-                return value
-            case bool() | int():
-                return as_expr(int(value))
-            case float():
-                return None
-        raise LoweringError(
-            "graph-form",
-            f"graph output {item} is neither a tensor nor a number",
-            node=str(item),
-            origins=self.builder.origins,
-            remedy="return tensors and numbers only",
-        )
-
-    def own_view(self, node: torch.fx.Node, buffer: Buffer) -> Buffer:
-        """`buffer`, or the same memory under another name where it is returned as another part of a tensor.
-
-        Parts may coincide, in a tensor that is expanded. Autograd knows results by identity, and one that came twice would
-        get the gradient of its last place alone.
-        """
-        if node.target is not operator.getitem or self.returned.setdefault(buffer.name, node) is node:
-            return buffer
-        return self.builder.view_again(buffer)
-
     def refuse(self, node: torch.fx.Node, code: str, what: str, *, reason: str = "") -> LoweringError:
         return refusal(node, code, what, origins=self.builder.origins, reason=reason)
-
-
-def _output_items(node: torch.fx.Node) -> list[Any]:
-    result = node.args[0]
-    return list(result) if isinstance(result, list | tuple) else [result]
 
 
 def _fake(given: Any) -> Any:

@@ -13,9 +13,9 @@ import torch
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, maximum, minimum, mod
 from coilwork_ir.scalar import Scalar, cast, const, op, where
+from coilwork_lowering.building.values import NumberValue, Relation, Value
 from coilwork_lowering.rules import NotLowered
 from coilwork_lowering.scalar_math import index, round_decimals
-from coilwork_lowering.values import NumberValue, Relation, Value
 
 
 def _natural_power(base: Expr, exponent: Expr) -> Expr:

@@ -7,7 +7,7 @@ the update it is enough that it replaces what the update writes: then it reads o
 scatters that put a written view back into its base, and the `copy_` into an input at the end of a graph.
 
 Memory of inputs belongs to the caller. It may be overwritten only if the graph does so itself, later, as a whole, and once it is
-sure that the graph is what runs (see squeezed_sizes.py).
+sure that the graph is what runs (see sizes/squeezed.py).
 """
 
 from __future__ import annotations
@@ -22,16 +22,8 @@ from torch import fx
 from coilwork_ir.index import as_int, product
 from coilwork_ir.loops import Pointwise
 from coilwork_ir.scalar import loads
-from coilwork_lowering.builder import Builder
-from coilwork_lowering.generated import is_computed, is_reduced, is_view
-from coilwork_lowering.origins import operator_name, origin_of
-from coilwork_lowering.parts import REPLACING, covers, is_injective, replaced_part, same_place
-from coilwork_lowering.placing import natural_owner
-from coilwork_lowering.rules import NotLowered
-from coilwork_lowering.sharing import escapes
-from coilwork_lowering.squeezed_sizes import finds_squeezed_size
-from coilwork_lowering.torch_compat import Overload, schema_of
-from coilwork_lowering.values import (
+from coilwork_lowering.building.builder import Builder
+from coilwork_lowering.building.values import (
     NumberValue,
     TensorValue,
     Value,
@@ -39,6 +31,14 @@ from coilwork_lowering.values import (
     layout_of,
     same_strides,
 )
+from coilwork_lowering.facts.generated import is_computed, is_reduced, is_view
+from coilwork_lowering.facts.origins import operator_name, origin_of
+from coilwork_lowering.facts.sharing import escapes
+from coilwork_lowering.ops.parts import REPLACING, covers, is_injective, replaced_part, same_place
+from coilwork_lowering.ops.placing import natural_owner
+from coilwork_lowering.rules import NotLowered
+from coilwork_lowering.sizes.squeezed import finds_squeezed_size
+from coilwork_lowering.torch_compat.operators import Overload, schema_of
 
 _COPY: Final = torch.ops.aten.copy_.default
 # A part is stored by a kernel of its own. That pays where at least so many bytes are not moved: what a launch's time is worth.
@@ -88,7 +88,7 @@ class Overwriting:
 
     def note(self, node: fx.Node) -> None:
         """`node` was lowered."""
-        for root in dict.fromkeys(map(self._builder.root, _buffers(self._values[node]))):
+        for root in dict.fromkeys(map(self._builder.buffers.root, _buffers(self._values[node]))):
             self._tenants.setdefault(root, []).append(node)
             if node.op in ("placeholder", "get_attr"):
                 self._inputs[root] = self._owners[root] = node
@@ -106,7 +106,7 @@ class Overwriting:
         reason = ""
         if not self._is_in_memory(target):
             reason = "a kernel computes it"
-        elif self._builder.root(target.buffer.name) not in self._inputs and not self._is_stored(node):
+        elif self._builder.buffers.root(target.buffer.name) not in self._inputs and not self._is_stored(node):
             reason = "kernels read it"
         elif not _saves_a_launch(target, part):
             reason = "few bytes"
@@ -132,24 +132,24 @@ class Overwriting:
             self._builder.current(old), self._builder.current(new)
         ):
             return ()
-        root = self._builder.root(old.buffer.name)
+        root = self._builder.buffers.root(old.buffer.name)
         found = dict.fromkeys(tenant for tenant, _ in self._later_readers(root, node))
         return tuple(tenant for tenant in found if natural_owner(tenant) is not node.args[0])
 
     def is_taken(self, value: TensorValue) -> bool:
         """Whether `value` lies in memory that was overwritten by such a decision."""
-        return self._builder.root(value.buffer.name) in self._taken
+        return self._builder.buffers.root(value.buffer.name) in self._taken
 
     def may_return(self, node: fx.Node, value: TensorValue) -> bool:
         """Whether a result `node` of the graph may lie where `value` does: alone, or with those that share memory by rights."""
         if not self.is_taken(value):
             return True
         owner = natural_owner(node)
-        return self._owners.setdefault(self._builder.root(value.buffer.name), owner) is owner
+        return self._owners.setdefault(self._builder.buffers.root(value.buffer.name), owner) is owner
 
     def _decide(self, node: fx.Node, target: TensorValue, part: TensorValue, reason: str) -> bool:
         reason = reason or self._refusal(node, target, part)
-        memory = self._builder.root(target.buffer.name)
+        memory = self._builder.buffers.root(target.buffer.name)
         place = str(origin_of(node))
         self.decided.append(Update(node=node.name, place=place, memory=memory, reason=reason))
         if not reason:
@@ -161,13 +161,13 @@ class Overwriting:
         builder = self._builder
         if not builder.options.updates_in_place:
             return "by option"
-        root = builder.root(target.buffer.name)
+        root = builder.buffers.root(target.buffer.name)
         given = self._inputs.get(root)
         if given is not None and not self._is_overwritten_later(given, node):
             return "it is an input's memory"
         if given is not None and self._position[node] < self._last_assertion:
             return "it is an input's memory, which eager needs if a size is squeezed"
-        if not builder.owns_memory(target.buffer) or not is_injective(target):
+        if not builder.buffers.owns_memory(target.buffer) or not is_injective(target):
             return "its elements may share memory"
         if escapes(node) and not self._is_laid_out_as(target, node):
             # each result in that memory would be copied into its own
@@ -253,7 +253,7 @@ class Overwriting:
 
     def _is_in_memory(self, target: TensorValue) -> bool:
         """Whether `target` lies in memory in any case: a kernel's pointwise results need not."""
-        return not isinstance(self._builder.definer(target.buffer), Pointwise)
+        return not isinstance(self._builder.buffers.definer(target.buffer.name), Pointwise)
 
     def _is_stored(self, node: fx.Node) -> bool:
         """Whether `node`, or what it becomes by further replacements, is needed in memory."""

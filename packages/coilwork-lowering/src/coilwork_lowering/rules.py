@@ -10,10 +10,11 @@ import torch
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr
-from coilwork_lowering.builder import Builder, device_text, dtype_of
+from coilwork_lowering.building.builder import Builder
+from coilwork_lowering.building.torch_types import device_text, dtype_of
+from coilwork_lowering.building.values import Shape, TensorValue, Value
 from coilwork_lowering.errors import LoweringError
-from coilwork_lowering.torch_compat import operator_behind
-from coilwork_lowering.values import Shape, TensorValue, Value
+from coilwork_lowering.torch_compat.graphs import operator_behind
 
 
 class NotLowered(Exception):

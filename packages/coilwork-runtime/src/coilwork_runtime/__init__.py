@@ -17,6 +17,7 @@ from coilwork_runtime.errors import (
     ProgramBytesError,
     RuntimeFault,
 )
+from coilwork_runtime.executor.addresses import any_unaligned
 from coilwork_runtime.executor.convolutions import ConvolutionLibrary
 from coilwork_runtime.executor.lifetimes import LifetimeChecker
 from coilwork_runtime.executor.products import ProductLibrary
@@ -46,10 +47,11 @@ __all__ = [
     "RuntimeFault",
     "Search",
     "__version__",
+    "any_unaligned",
     "describe_device",
     "load_artifact",
     "load_native",
-    "warm_executor",
     "load_python",
     "save_artifact",
+    "warm_executor",
 ]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from coilwork_ir.buffers import Argument, Buffer, Constant, ListValue
+from coilwork_ir.buffers import Argument, Buffer, Constant, ListValue, Ref
 from coilwork_ir.index import Expr
 from coilwork_ir.loops import (
     AssertSize,
@@ -171,6 +171,18 @@ class _Walk:
             raise ScheduleError(
                 "overwritten", f"buffer %{name} is read after it was overwritten", origins=node.origins
             )
+
+
+def readers_of(graph: Graph, facts: Dependence) -> dict[str, list[int]]:
+    """Nodes that read each buffer, or take over its memory; the number of nodes stands for the graph's results."""
+    readers: dict[str, list[int]] = {}
+    for position, node in enumerate(graph.nodes):
+        for name in dict.fromkeys((*facts.reads[position], *(old for old, _ in overwritten(node)))):
+            readers.setdefault(name, []).append(position)
+    for output in graph.outputs:
+        if isinstance(output, Ref):
+            readers.setdefault(output.name, []).append(len(graph.nodes))
+    return readers
 
 
 def is_effect(node: Node) -> bool:

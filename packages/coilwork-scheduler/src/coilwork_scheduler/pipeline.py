@@ -14,6 +14,7 @@ from coilwork_ir.kernels import Schedule
 from coilwork_ir.loops import Graph, Pointwise, Reduce, Scan, Scatter, Sort
 from coilwork_ir.loops.access import defined
 from coilwork_ir.target import Target, Targets
+from coilwork_scheduler.assemble import Context, assemble
 from coilwork_scheduler.contractions.choose import open_contractions
 from coilwork_scheduler.contractions.scale_sums import scale_sums
 from coilwork_scheduler.cost import CostModel, RooflineCost
@@ -26,7 +27,6 @@ from coilwork_scheduler.fusion.weigh import Surroundings
 from coilwork_scheduler.group import Group, group_of
 from coilwork_scheduler.inlining.inline import Inliner
 from coilwork_scheduler.journal import Journal
-from coilwork_scheduler.kernels.assemble import Context, assemble
 from coilwork_scheduler.one_hot import sum_one_term
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.separate import separate_overlaps

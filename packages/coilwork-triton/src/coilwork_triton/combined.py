@@ -29,8 +29,8 @@ from coilwork_ir.kernel_source import SearchSpace
 from coilwork_ir.kernels import Combined, Kernel, Member
 from coilwork_ir.target import Target
 from coilwork_triton.iteration.shape import Shape
-from coilwork_triton.launch.configs import BLOCKS, UNKNOWN_EXTENT
 from coilwork_triton.launch.options import TritonOptions
+from coilwork_triton.launch.parameters import BLOCKS, UNKNOWN_EXTENT
 from coilwork_triton.text.index_printer import IndexPrinter
 from coilwork_triton.text.tree import (
     Assign,

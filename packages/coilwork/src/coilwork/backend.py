@@ -17,14 +17,16 @@ from coilwork.capture.squeezed_sizes import Assertions, copy_for_squeezed_sizes,
 from coilwork.capture.storages import copy_of, given_storages
 from coilwork.capture.taken_sizes import TakenSizes
 from coilwork.capture.tensor_indices import read_indices
+from coilwork.capture.told_checks import put_told_checks_first
 from coilwork.checking.captured import with_captured_check
 from coilwork.collector import collector_paused
 from coilwork.compile_graph import compile_graph
 from coilwork.fallback_names import check_fallback
+from coilwork.given_options import resolve
 from coilwork.job import DECIDED, Role
 from coilwork.layout import layout_options
 from coilwork.modes import announce_mode
-from coilwork.options import CompileOptions, resolve
+from coilwork.options import CompileOptions
 from coilwork.passes import name_of, run_passes
 from coilwork.rewriting import (
     announce_unkeyed,
@@ -35,12 +37,8 @@ from coilwork.rewriting import (
     rewrites_of,
 )
 from coilwork.stages import lowering_options
-from coilwork.torch_compat import (
-    BoxedCallable,
-    check_torch_version,
-    compile_with_aot_autograd,
-    static_input_positions,
-)
+from coilwork.torch_compat.autograd import BoxedCallable, compile_with_aot_autograd, static_input_positions
+from coilwork.torch_compat.versions import check_torch_version
 from coilwork_lowering import (
     AddedGuard,
     GuardWatch,
@@ -92,6 +90,7 @@ def compile_dynamo_graph(
     captured = copy_of(gm) if options.check else None
     squeezing, assertions = copy_for_squeezed_sizes(gm), Assertions()
     taken = TakenSizes(gm)
+    put_told_checks_first(gm)
     put_in_place(gm)
     read_indices(gm)
     broadcast_selections(gm)

@@ -30,7 +30,7 @@ from coilwork.measuring import (
     gpu_activities,
     host_issue_times_ms,
 )
-from coilwork.torch_compat import map_tensors, tensors_in
+from coilwork.torch_compat.nesting import map_tensors, tensors_in
 
 REPEATS: Final = 10
 # Units in the last place that a result may be off by where eager, by luck, is not.

@@ -16,6 +16,7 @@ from coilwork.boundary.composed import with_composed
 from coilwork.boundary.counted_versions import with_counted_versions
 from coilwork.boundary.exchanged import with_exchanged
 from coilwork.boundary.negated_inputs import with_negated_inputs
+from coilwork.boundary.negated_results import with_negated_results
 from coilwork.boundary.numbers import with_numbers
 from coilwork.boundary.updates import with_aligned_updates
 from coilwork.caching.graph_cache import CachedGraph, Caches, open_caches
@@ -31,7 +32,7 @@ from coilwork.options import CompileOptions
 from coilwork.report import CompileReport
 from coilwork.stages import Compiled
 from coilwork.targets import devices_of, targets_text
-from coilwork.torch_compat import BoxedCallable
+from coilwork.torch_compat.autograd import BoxedCallable
 from coilwork_lowering import AddedGuard, GuardWatch, LayoutOptions
 from coilwork_lowering.rewrites import Fired, Prepared
 from coilwork_runtime import Builder, KernelBuildError, ModuleTextError, ProgramBytesError, warm_executor
@@ -92,8 +93,9 @@ def compile_graph(
             ) from error
         compiled = _eager(job, error)
     compiled = _with_counted_versions(compiled, job)
-    if job.exchanged or job.composition is not None:
+    if job.exchanged or job.composition is not None or job.negated:
         call = with_exchanged(with_composed(compiled.call, job.composition), job.exchanged)
+        call = with_negated_results(call, job.negated)
         compiled = CompiledGraph(call, compiled.report)
     if guards:
         texts = [*_announced(job, guards), *filter(None, [compiled.report.guards])]

@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from coilwork.demo_text import byte_tokens
-from coilwork.torch_compat import OperatorCounter
+from coilwork.torch_compat.operators import OperatorCounter
 
 INFERENCE_TOKENS: Final = 256
 # The line that says: waiting for the parent.

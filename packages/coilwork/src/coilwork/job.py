@@ -12,6 +12,7 @@ import torch
 from coilwork.boundary.composed import Composition, returning_parts
 from coilwork.boundary.donated import donated_inputs
 from coilwork.boundary.exchanged import returning_exchanged
+from coilwork.boundary.negated_results import returning_memory
 from coilwork.boundary.returned_views import returning_views_of_inputs
 from coilwork.boundary.updates import aligned_updates
 from coilwork.caching.graph_key import UnkeyableGraphError, graph_key_text
@@ -19,7 +20,7 @@ from coilwork.clock import StageClock
 from coilwork.layout import layout_options
 from coilwork.options import Accumulation, CompileOptions
 from coilwork.targets import devices_of
-from coilwork.torch_compat import returned_outputs
+from coilwork.torch_compat.autograd import returned_outputs
 from coilwork.trace import Trace, open_trace
 from coilwork_lowering import LayoutOptions
 from coilwork_lowering.rewrites import Fired
@@ -42,6 +43,7 @@ class Job:
         returned: how many of the first outputs the caller gets, rather than the backward graph; `None`: all.
         exchanged: positions of inputs that are set to the last outputs of `gm` after the call.
         composition: what is made of the last outputs of `gm` after the call, those of `exchanged` being before them.
+        negated: positions of outputs that are returned as negated views.
         layout: what decides the layout of convolutions and products; the graphs of a training step come with it decided.
         rewrites: what rewrites did before, to the captured and the joint graph.
         trace: where stage dumps go.
@@ -60,6 +62,7 @@ class Job:
     returned: int | None = None
     exchanged: tuple[int, ...] = ()
     composition: Composition | None = None
+    negated: tuple[int, ...] = ()
     rewrites: tuple[Fired, ...] = ()
     clock: StageClock = field(default_factory=StageClock)
 
@@ -117,8 +120,10 @@ def open_job(
     donated = donated_inputs(gm) if role == "backward" else ()
     gm, exchanged = returning_exchanged(gm)
     gm, composition = returning_parts(gm)
-    more = exchanged or composition is not None
-    returned = returned_outputs() if role == "forward" and not more else None
+    returned = returned_outputs() if role == "forward" else None
+    gm, negated = returning_memory(gm, returned)
+    if exchanged or composition is not None:
+        returned = None
     if layout is None:
         layout = layout_options(options) if role == "inference" else DECIDED
     try:
@@ -144,6 +149,7 @@ def open_job(
         returned=returned,
         exchanged=exchanged,
         composition=composition,
+        negated=negated,
         rewrites=rewrites,
     )
 

@@ -1,21 +1,16 @@
 """Every setting of a compilation, in one frozen value.
 
-Settings come from three places, later ones win: the defaults below, `COILWORK_<NAME>` environment variables, and
-`torch.compile(..., mode=..., options={...})`. Unknown names are refused with the nearest known one.
+`given_options.py` says where they come from besides the defaults here.
 """
 
 from __future__ import annotations
 
-import difflib
 import functools
-import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
-from coilwork.caching.shared_cache import SECRET
-from coilwork.errors import OptionError
 from coilwork.passes import GraphPass, keys_of, without_uuid
 from coilwork_lowering.rewrites import Rewrite
 
@@ -257,68 +252,20 @@ class CompileOptions:
 
     def _key_of(self, name: str) -> str:
         found = getattr(self, name)
-        return keys_of(found) if name in _CODE else repr(found)
+        return keys_of(found) if name in HOLDING_CODE else repr(found)
 
     @property
     def unkeyed(self) -> tuple[str, ...]:
         """Names of passes and rewrites that have no `uuid`, which keep what is compiled out of the cache."""
-        return without_uuid([item for name in _CODE for item in getattr(self, name)])
+        return without_uuid([item for name in HOLDING_CODE for item in getattr(self, name)])
 
 
 # Options that hold code, and how their elements are called in messages.
-_CODE: Final[Mapping[str, str]] = {
+HOLDING_CODE: Final[Mapping[str, str]] = {
     "rewrites": "list of Rewrite",
     "joint_passes": "list of callables",
     "passes": "list of callables",
 }
-
-
-def resolve(
-    *,
-    mode: str | None = None,
-    options: Mapping[str, object] | None = None,
-    environ: Mapping[str, str] | None = None,
-) -> CompileOptions:
-    """The settings for one compilation.
-
-    Raises:
-        OptionError: unknown name or mode, or a value of the wrong type; the message names the nearest known one.
-    """
-    chosen = _from_environment(os.environ if environ is None else environ)
-    if mode is not None:
-        chosen["mode"] = _coerce("mode", mode, source="torch.compile")
-    for name, value in (options or {}).items():
-        known = _known(name, source="options")
-        chosen[known] = _coerce(known, value, source="options")
-    return _with_invariance(replace(CompileOptions(), **chosen), frozenset(chosen))
-
-
-# What a row's bits may not depend on the batch for, and what it excludes.
-_INVARIANT: Final[Mapping[str, str]] = {"contractions": "generated", "conv_layout": "captured"}
-
-
-def _with_invariance(options: CompileOptions, chosen: frozenset[str]) -> CompileOptions:
-    """`options` with what `batch_invariant` needs of others.
-
-    What is fused with what depends on sizes. So intermediates are rounded as if nothing were fused, and nothing is contracted.
-    """
-    if not options.batch_invariant:
-        return options
-    for name, wanted in _INVARIANT.items():
-        if name in chosen and getattr(options, name) != wanted:
-            raise OptionError(
-                "bad-option",
-                f"{name}={getattr(options, name)!r} cannot go with batch_invariant=True",
-                remedy=f"{name}={wanted!r}, or leave it out",
-            )
-    if "numerics" in chosen and options.numerics == "fast":
-        raise OptionError(
-            "bad-option",
-            "numerics='fast' cannot go with batch_invariant=True: what is fused, and so not rounded, depends on sizes",
-            remedy="numerics='eager', or leave it out",
-        )
-    numerics: Numerics = "strict" if options.numerics == "strict" else "eager"
-    return replace(options, numerics=numerics, contractions="generated", conv_layout="captured")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -338,11 +285,11 @@ class OptionInfo:
 
 def option_list() -> tuple[OptionInfo, ...]:
     """Every option, in order."""
-    hints = _hints()
+    types = option_types()
     return tuple(
         OptionInfo(
             name=f.name,
-            values=_CODE.get(f.name) or _values(hints[f.name]),
+            values=HOLDING_CODE.get(f.name) or _values(types[f.name]),
             default=repr(f.default),
             effect=f.metadata["effect"],
         )
@@ -358,108 +305,7 @@ def _values(expected: Any) -> str:
     return str(expected.__name__)
 
 
-def _names() -> tuple[str, ...]:
-    return tuple(f.name for f in fields(CompileOptions))
-
-
-def _known(name: str, *, source: str) -> str:
-    names = _names()
-    if name not in names:
-        near = difflib.get_close_matches(name, names, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
-        raise OptionError("unknown-option", f"{source}: there is no option {name!r}", remedy=hint)
-    return name
-
-
 @functools.cache
-def _hints() -> Mapping[str, Any]:
+def option_types() -> Mapping[str, Any]:
     """The type of each option; reading them takes a millisecond."""
     return MappingProxyType(get_type_hints(CompileOptions))
-
-
-def _coerce(name: str, value: object, *, source: str) -> object:
-    expected = _hints()[name]
-    if get_origin(expected) is Literal:
-        allowed = get_args(expected)
-        if value not in allowed:
-            near = difflib.get_close_matches(str(value), allowed, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"one of {', '.join(map(repr, allowed))}"
-            code = "unknown-mode" if name == "mode" else "bad-option"
-            raise OptionError(code, f"{source}: {name} cannot be {value!r}", remedy=hint)
-        return value
-    if get_origin(expected) is tuple:
-        if isinstance(value, (list, tuple)) and all(_is_item(name, item) for item in value):
-            return tuple(value)
-    elif type(value) is expected:
-        _check_least(name, value, source=source)
-        return value
-    kind = (
-        "a list of strings"
-        if get_origin(expected) is tuple
-        else f"of type {getattr(expected, '__name__', expected)}"
-    )
-    kind = f"a {_CODE[name]}" if name in _CODE else kind
-    raise OptionError(
-        "bad-option", f"{source}: {name}={value!r} has the wrong type", remedy=f"it must be {kind}"
-    )
-
-
-def _is_item(name: str, item: object) -> bool:
-    """Whether `item` may stand in the list that is option `name`."""
-    if name == "rewrites":
-        return isinstance(item, Rewrite)
-    return callable(item) if name in _CODE else isinstance(item, str)
-
-
-def _check_least(name: str, value: object, *, source: str) -> None:
-    least = next(f.metadata["least"] for f in fields(CompileOptions) if f.name == name)
-    if least is not None and isinstance(value, int) and value < least:
-        raise OptionError(
-            "bad-option", f"{source}: {name} cannot be {value}", remedy=f"it is at least {least}"
-        )
-
-
-# Variables with the prefix that are no options.
-_OTHER_VARIABLES: Final = frozenset({SECRET})
-
-
-def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
-    chosen: dict[str, Any] = {}
-    hints = _hints()
-    for variable, text in environ.items():
-        if not variable.startswith(ENVIRONMENT_PREFIX) or variable in _OTHER_VARIABLES:
-            continue
-        name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
-        _known(name, source=f"environment variable {variable}")
-        if name in _CODE:
-            raise OptionError(
-                "bad-option",
-                f"environment variable {variable} cannot hold code",
-                remedy=f"torch.compile(..., options={{{name!r}: [...]}})",
-            )
-        chosen[name] = _coerce(
-            name, _parse(variable, text, hints[name]), source=f"environment variable {variable}"
-        )
-    return chosen
-
-
-def _parse(variable: str, text: str, expected: object) -> object:
-    if expected is bool:
-        lowered = text.strip().lower()
-        if lowered in ("1", "true", "on", "yes"):
-            return True
-        if lowered in ("0", "false", "off", "no", ""):
-            return False
-        raise OptionError(
-            "bad-option", f"environment variable {variable}={text!r} is not a boolean", remedy="0 or 1"
-        )
-    if expected is int:
-        try:
-            return int(text)
-        except ValueError as error:
-            raise OptionError(
-                "bad-option", f"environment variable {variable}={text!r} is not a number"
-            ) from error
-    if get_origin(expected) is tuple:
-        return tuple(item.strip() for item in text.split(",") if item.strip())
-    return text

@@ -11,7 +11,7 @@ import torch
 
 from coilwork.errors import OptionError, UncachedPassWarning
 from coilwork.options import CompileOptions
-from coilwork.torch_compat import is_static_input
+from coilwork.torch_compat.tensors import is_static_input
 from coilwork_lowering import RewriteOptions
 from coilwork_lowering.rewrites import (
     FROZEN,

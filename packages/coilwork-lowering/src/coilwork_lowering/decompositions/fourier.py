@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from coilwork_lowering.torch_compat import surely
+from coilwork_lowering.torch_compat.sizes import surely
 
 
 def fourier_decompositions() -> dict[Any, Callable[..., Any]]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from coilwork_lowering.torch_compat import surely
+from coilwork_lowering.torch_compat.sizes import surely
 
 
 def iterated_strides(shape: Sequence[Any], *operands: torch.Tensor) -> list[Any] | None:

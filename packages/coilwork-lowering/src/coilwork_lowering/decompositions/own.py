@@ -12,14 +12,16 @@ from coilwork_lowering.decompositions.devices import device_decompositions
 from coilwork_lowering.decompositions.fourier import fourier_decompositions
 from coilwork_lowering.decompositions.pads import pad_decompositions
 from coilwork_lowering.decompositions.prims import prim_decompositions
+from coilwork_lowering.decompositions.recurrent import recurrent_decompositions
 from coilwork_lowering.decompositions.requirements import meets
 from coilwork_lowering.decompositions.resizing import resize_decompositions
 from coilwork_lowering.decompositions.rows import row_decompositions
 from coilwork_lowering.decompositions.sampling import sampling_decompositions
 from coilwork_lowering.decompositions.scatters import scatter_decompositions
 from coilwork_lowering.decompositions.strides import stride_decompositions
-from coilwork_lowering.squeezed_sizes import squeeze_decompositions
-from coilwork_lowering.torch_compat import out_dtype_meaning, surely
+from coilwork_lowering.sizes.squeezed import squeeze_decompositions
+from coilwork_lowering.torch_compat.higher_order import out_dtype_meaning
+from coilwork_lowering.torch_compat.sizes import surely
 
 _WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _LINSPACE = ("default", "Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
@@ -64,6 +66,7 @@ def own_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Cal
         **fourier_decompositions(),
         **pad_decompositions(table),
         **prim_decompositions(),
+        **recurrent_decompositions(),
         **resize_decompositions(),
         **row_decompositions(),
         **sampling_decompositions(),

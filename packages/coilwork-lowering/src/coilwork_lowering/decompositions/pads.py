@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from coilwork_lowering.torch_compat import suggested_format, surely
+from coilwork_lowering.torch_compat.operators import suggested_format
+from coilwork_lowering.torch_compat.sizes import surely
 
 
 def pad_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:

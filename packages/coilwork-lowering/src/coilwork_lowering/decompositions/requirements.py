@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from coilwork_lowering.torch_compat import require
+from coilwork_lowering.torch_compat.sizes import require
 
 
 def meets(condition: bool | torch.SymBool, message: Callable[[], str]) -> bool:

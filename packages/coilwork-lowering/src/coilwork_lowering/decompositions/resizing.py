@@ -14,7 +14,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from coilwork_lowering.torch_compat import suggested_format
+from coilwork_lowering.torch_compat.operators import suggested_format
 
 Filter = Callable[[Tensor], Tensor]
 # Of the cubic filter, as Pillow and ATen have it where they antialias.

@@ -9,7 +9,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from coilwork_lowering.torch_compat import surely
+from coilwork_lowering.torch_compat.sizes import surely
 
 # Keeps eager's factor finite for norms of 0.
 _EPSILON: Final = 1e-7

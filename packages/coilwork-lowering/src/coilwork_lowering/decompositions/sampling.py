@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import torch
 
-from coilwork_lowering.torch_compat import surely
+from coilwork_lowering.torch_compat.sizes import surely
 
 _INVALID: Final = "probability tensor contains either `inf`, `nan` or element < 0"
 _NOTHING: Final = "invalid multinomial distribution (sum of probabilities <= 0)"

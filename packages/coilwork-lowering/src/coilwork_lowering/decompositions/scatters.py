@@ -9,7 +9,7 @@ from typing import Any, Final
 import torch
 
 from coilwork_lowering.decompositions.requirements import meets
-from coilwork_lowering.torch_compat import surely
+from coilwork_lowering.torch_compat.sizes import surely
 
 # Types that elements are added and compared in as they are.
 _EXACT: Final = (torch.float32, torch.float64, torch.int32, torch.int64)

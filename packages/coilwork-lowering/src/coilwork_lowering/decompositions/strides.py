@@ -15,7 +15,8 @@ from typing import Any, Final
 import torch
 
 from coilwork_lowering.decompositions.iteration_order import iterated_strides
-from coilwork_lowering.torch_compat import suggested_format, surely
+from coilwork_lowering.torch_compat.operators import suggested_format
+from coilwork_lowering.torch_compat.sizes import surely
 
 aten: Final = torch.ops.aten
 _NORMS: Final = (

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import torch
 
-from coilwork_lowering.torch_compat import Overload, schema_of
+from coilwork_lowering.torch_compat.operators import Overload, schema_of
 
 # Strides are part of what these compute, or decide which kernel can run.
 _BY_STRIDE: Final = frozenset(
@@ -21,19 +21,6 @@ _BY_STRIDE: Final = frozenset(
     }
 )
 _BY_STRIDE_PREFIXES: Final = ("_scaled_dot_product_", "_flash_attention_", "_efficient_attention_", "_cudnn_")
-
-INHERITED: Final = (
-    "stack_trace",
-    "nn_module_stack",
-    "source_fn_stack",
-    "seq_nr",
-    "from_node",
-    "partitioner_tag",
-    "recompute",
-    "ac_graph_id",
-)
-"""Metadata that a copy has in common with the node that it is made for: where it comes from, and which part of the joint graph it
-belongs to."""
 
 
 def keeps_captured_operands(target: Any) -> bool:
@@ -95,20 +82,6 @@ def takes_memory_format(target: Any) -> bool:
     return isinstance(target, Overload) and any(
         a.name == "memory_format" for a in schema_of(target).arguments
     )
-
-
-def written_operands(node: torch.fx.Node) -> tuple[torch.fx.Node, ...]:
-    """The operands that a call writes into."""
-    if not isinstance(node.target, Overload):
-        return ()
-    found: list[torch.fx.Node] = []
-    for position, formal in enumerate(schema_of(node.target).arguments):
-        if formal.alias_info is None or not formal.alias_info.is_write:
-            continue
-        given = node.kwargs.get(formal.name, node.args[position] if position < len(node.args) else None)
-        items = given if isinstance(given, list | tuple) else (given,)
-        found.extend(item for item in items if isinstance(item, torch.fx.Node))
-    return tuple(found)
 
 
 def output_memory(graph: torch.fx.Graph) -> Counter[torch.fx.Node]:

@@ -10,7 +10,8 @@ from coilwork_lowering.layout.cost import LayoutDecision, captured_cost, find_co
 from coilwork_lowering.layout.gaps import copy_operands_with_gaps
 from coilwork_lowering.layout.rewrite import CannotRewriteError, rewrite_to_channels_last
 from coilwork_lowering.options import LayoutOptions
-from coilwork_lowering.torch_compat import copied_graph, fake_mode_of
+from coilwork_lowering.torch_compat.fakes import fake_mode_of
+from coilwork_lowering.torch_compat.graphs import copied_graph
 
 
 def lay_out_convolutions(

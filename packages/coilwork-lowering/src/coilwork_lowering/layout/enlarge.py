@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 
 import torch
 
-from coilwork_lowering.generated import is_computed, operator, owner_of
+from coilwork_lowering.facts.generated import is_computed, operator, owner_of
 from coilwork_lowering.layout.by_rows import ByRows
 from coilwork_lowering.layout.formats import Size, hinted_bytes, is_dense_in_order
 from coilwork_lowering.layout.insertion import insert_call

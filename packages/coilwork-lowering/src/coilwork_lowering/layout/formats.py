@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import torch
 
-from coilwork_lowering.torch_compat import hint_of, sympy_of
+from coilwork_lowering.torch_compat.sizes import hint_of, sympy_of
 
 Size = int | torch.SymInt
 

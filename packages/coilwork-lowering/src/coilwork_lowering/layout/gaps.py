@@ -22,7 +22,8 @@ from coilwork_lowering.layout.formats import (
     stride_order,
 )
 from coilwork_lowering.layout.insertion import insert_call
-from coilwork_lowering.torch_compat import copied_graph, fake_mode_of
+from coilwork_lowering.torch_compat.fakes import fake_mode_of
+from coilwork_lowering.torch_compat.graphs import copied_graph
 
 _aten: Final = torch.ops.aten
 # Positions of tensors among the arguments. The gradient of the output, the first of the backward call, is not one that a copy

@@ -9,7 +9,7 @@ from typing import Final
 
 import torch
 
-from coilwork_lowering.generated import is_computed, operator, owner_of
+from coilwork_lowering.facts.generated import is_computed, operator, owner_of
 from coilwork_lowering.layout.enlarge import Enlarging, can_enlarge
 from coilwork_lowering.layout.formats import Size, hinted_bytes, is_dense_in_order
 from coilwork_lowering.layout.products import (
@@ -22,7 +22,8 @@ from coilwork_lowering.layout.products import (
 )
 from coilwork_lowering.layout.restride import dependence_on_strides, set_value, views_over
 from coilwork_lowering.options import LayoutOptions
-from coilwork_lowering.torch_compat import copied_graph, fake_mode_of
+from coilwork_lowering.torch_compat.fakes import fake_mode_of
+from coilwork_lowering.torch_compat.graphs import copied_graph
 
 UNPADDED: Final = "unpadded_strides"
 """Metadata of a node with padded rows: that its operator, left to allocate its result, makes it dense."""

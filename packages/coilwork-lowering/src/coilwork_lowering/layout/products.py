@@ -9,9 +9,9 @@ from typing import Final
 
 import torch
 
-from coilwork_lowering.generated import operator
+from coilwork_lowering.facts.generated import operator
 from coilwork_lowering.layout.formats import hinted_bytes, hinted_sizes
-from coilwork_lowering.torch_compat import Overload
+from coilwork_lowering.torch_compat.operators import Overload
 
 ALIGNMENT: Final = 16
 """Bytes. Kernels for matrix units read rows in vectors of this size; others are several times slower."""

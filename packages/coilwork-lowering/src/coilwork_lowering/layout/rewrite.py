@@ -10,8 +10,9 @@ from typing import Any, Final
 
 import torch
 
+from coilwork_lowering.facts.origins import inherited
+from coilwork_lowering.facts.sharing import written_operands
 from coilwork_lowering.layout.captured import (
-    INHERITED,
     gathers_pixels,
     has_fresh_sizes,
     is_random,
@@ -19,7 +20,6 @@ from coilwork_lowering.layout.captured import (
     keeps_captured_operands,
     output_memory,
     takes_memory_format,
-    written_operands,
 )
 from coilwork_lowering.layout.formats import (
     channels_last_format,
@@ -33,7 +33,7 @@ from coilwork_lowering.layout.formats import (
     stride_order,
     tensors_of,
 )
-from coilwork_lowering.torch_compat import guards_suppressed, is_fake, nothing_remembered
+from coilwork_lowering.torch_compat.fakes import guards_suppressed, is_fake, nothing_remembered
 
 _aten: Final = torch.ops.aten
 
@@ -364,7 +364,7 @@ class _Rewrite:
         """A call of `target` in front of `before`, with the origin of `like`."""
         with self.graph.inserting_before(before):
             made = self.graph.call_function(target, args, kwargs or {})
-        made.meta.update({key: like.meta[key] for key in INHERITED if key in like.meta})
+        made.meta.update(inherited(like))
         made.meta["val"] = self.evaluate(made)
         if made.meta["val"] is None:
             raise CannotRewriteError(f"no copy of {args[0]}")

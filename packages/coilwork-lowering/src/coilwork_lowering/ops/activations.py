@@ -6,7 +6,8 @@ import math
 from typing import Final
 
 from coilwork_ir.scalar import Scalar, op
-from coilwork_lowering.builder import Builder
+from coilwork_lowering.building.builder import Builder
+from coilwork_lowering.building.values import Value
 from coilwork_lowering.ops.elementwise import (
     DEFAULT,
     compute_type,
@@ -31,7 +32,6 @@ from coilwork_lowering.scalar_math import (
     select,
     sub,
 )
-from coilwork_lowering.values import Value
 
 # what ATen's kernels multiply by, in double precision as well: the number of single precision next to a sixth
 _ONE_SIXTH: Final = 11184811 / 2**26

@@ -7,8 +7,9 @@ from typing import Final
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_int
 from coilwork_ir.scalar import Scalar, cast, const, index_value, op
-from coilwork_lowering.builder import Builder
-from coilwork_lowering.known_positions import Fractions, known_fractions
+from coilwork_lowering.building.builder import Builder
+from coilwork_lowering.building.values import TensorValue, Value
+from coilwork_lowering.facts.known_positions import Fractions, known_fractions
 from coilwork_lowering.ops.divisors import divisor_checks
 from coilwork_lowering.ops.elementwise import (
     BOOL_TO_LONG,
@@ -40,7 +41,6 @@ from coilwork_lowering.scalar_math import (
     sub,
     truth,
 )
-from coilwork_lowering.values import TensorValue, Value
 
 
 def row(name: str) -> ScalarFunction:

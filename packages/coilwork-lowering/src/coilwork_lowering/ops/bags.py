@@ -13,14 +13,14 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr
 from coilwork_ir.loops import Scan
 from coilwork_ir.scalar import Literal_, Scalar, cast, const, op, placeholder
-from coilwork_lowering.builder import Builder, node_ranges
+from coilwork_lowering.building.builder import Builder, node_ranges
+from coilwork_lowering.building.values import Shape, TensorValue, coordinate_symbols, whole
 from coilwork_lowering.ops.indexing import in_range, within
 from coilwork_lowering.ops.scatters import scatter_into
 from coilwork_lowering.ops.segments import lower_bound, search_type
 from coilwork_lowering.ops.sorted_scatters import adds_sorted
 from coilwork_lowering.rules import Call
 from coilwork_lowering.scalar_math import both, index, le, lt, select, sub
-from coilwork_lowering.values import Shape, TensorValue, coordinate_symbols, whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

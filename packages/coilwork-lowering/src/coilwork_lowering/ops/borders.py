@@ -7,10 +7,10 @@ from typing import Final
 
 from coilwork_ir.index import Expr, maximum, minimum
 from coilwork_ir.scalar import Scalar
-from coilwork_lowering.builder import Builder
+from coilwork_lowering.building.builder import Builder
+from coilwork_lowering.building.values import Value
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, as_size
-from coilwork_lowering.values import Value
 
 
 def _bordered(position: Callable[[Expr, Expr], Expr]) -> Lower:

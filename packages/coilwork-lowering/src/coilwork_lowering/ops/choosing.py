@@ -13,11 +13,11 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr
 from coilwork_ir.loops import Reduce
 from coilwork_ir.scalar import Scalar, cast, const, load, op, placeholder
-from coilwork_lowering.builder import Builder, node_ranges
+from coilwork_lowering.building.builder import Builder, node_ranges
+from coilwork_lowering.building.simplify import simplified
+from coilwork_lowering.building.values import TensorValue, Value, coordinate_symbols, whole
 from coilwork_lowering.rules import Call
 from coilwork_lowering.scalar_math import either, eq, index, lt, select
-from coilwork_lowering.simplify import simplified
-from coilwork_lowering.values import TensorValue, Value, coordinate_symbols, whole
 
 # Elements chosen. A pass over a row takes some 13 instructions per element; a network that sorts the first two of elements of
 # 32 bits takes 34 to 60 in all, and of narrower ones, whose keys are half as wide, 21 to 26.

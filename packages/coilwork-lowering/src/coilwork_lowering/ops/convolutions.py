@@ -12,13 +12,13 @@ from typing import Final
 
 from coilwork_ir.index import Expr
 from coilwork_ir.scalar import Scalar
-from coilwork_lowering.builder import Builder
-from coilwork_lowering.extern import call_extern
+from coilwork_lowering.building.builder import Builder
+from coilwork_lowering.building.values import TensorValue, Value
+from coilwork_lowering.extern.calls import call_extern
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import add, to_dtype
-from coilwork_lowering.torch_compat import Overload
-from coilwork_lowering.values import TensorValue, Value
+from coilwork_lowering.torch_compat.operators import Overload
 
 
 def _convolution(builder: Builder, call: Call) -> Value:

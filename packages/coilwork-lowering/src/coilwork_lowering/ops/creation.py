@@ -6,12 +6,12 @@ from typing import Final
 
 from coilwork_ir.index import Expr
 from coilwork_ir.scalar import Scalar, cast, op
-from coilwork_lowering.builder import Builder
+from coilwork_lowering.building.builder import Builder
+from coilwork_lowering.building.values import TensorValue, Value
 from coilwork_lowering.ops.elementwise import overloads, scalar_operand
-from coilwork_lowering.placing import begins_filling
+from coilwork_lowering.ops.placing import begins_filling
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import add, index, mul, to_dtype
-from coilwork_lowering.values import TensorValue, Value
 
 
 def filled(builder: Builder, call: Call, value: Value) -> TensorValue:

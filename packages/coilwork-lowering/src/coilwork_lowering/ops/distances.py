@@ -10,7 +10,8 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_int
 from coilwork_ir.ops import ReduceKind
 from coilwork_ir.scalar import Scalar, cast, const, op, placeholder
-from coilwork_lowering.builder import Builder
+from coilwork_lowering.building.builder import Builder
+from coilwork_lowering.building.values import TensorValue, Value
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.ops.powers import float_power
 from coilwork_lowering.rules import Call, Lower, NotLowered, Rule
@@ -28,7 +29,6 @@ from coilwork_lowering.scalar_math import (
     to_dtype,
     truth,
 )
-from coilwork_lowering.values import TensorValue, Value
 
 # Rows from which on eager computes Euclidean distances by a matrix product, unless told not to.
 _BY_PRODUCT_FROM: Final = 26

@@ -13,12 +13,13 @@ from typing import Any, Final, TypeAlias
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_int
 from coilwork_ir.scalar import Scalar, const, op
-from coilwork_lowering.builder import Builder, device_text
+from coilwork_lowering.building.builder import Builder
+from coilwork_lowering.building.torch_types import device_text
+from coilwork_lowering.building.values import Shape, Value
 from coilwork_lowering.ops.elementwise import overloads, scalar_operand
 from coilwork_lowering.ops.random import Stream, require_generated
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import add, div, mul, sub, to_dtype
-from coilwork_lowering.values import Shape, Value
 
 Point: TypeAlias = tuple[Expr, ...]
 # A number at random, from the operator's own stream, at a point of its result.

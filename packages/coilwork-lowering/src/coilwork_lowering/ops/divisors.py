@@ -10,10 +10,10 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, provably_lt
 from coilwork_ir.loops import Check
 from coilwork_ir.scalar import Scalar, op
-from coilwork_lowering.builder import Builder
+from coilwork_lowering.building.builder import Builder
+from coilwork_lowering.building.values import TensorValue, Value
 from coilwork_lowering.rules import Call
 from coilwork_lowering.scalar_math import either, eq, index, like
-from coilwork_lowering.values import TensorValue, Value
 
 # What torch decomposes into divisions asks of no divisor of its own making whether it is 0.
 _REFUSING: Final = ("aten.div", "aten.floor_divide", "aten.remainder", "aten.fmod")

@@ -9,7 +9,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, floordiv, mod
 from coilwork_ir.loops import Check
 from coilwork_ir.scalar import Scalar
-from coilwork_lowering.values import Shape, TensorValue
+from coilwork_lowering.building.values import Shape, TensorValue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,12 +11,13 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr
 from coilwork_ir.loops import Check
 from coilwork_ir.scalar import Scalar, const
-from coilwork_lowering.builder import Builder, dtype_of
+from coilwork_lowering.building.builder import Builder
+from coilwork_lowering.building.torch_types import dtype_of
+from coilwork_lowering.building.values import NumberValue, Relation, TensorValue, Value
 from coilwork_lowering.numbers import condition_value
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import index, to_dtype
-from coilwork_lowering.torch_compat import PROMOTION, promoted
-from coilwork_lowering.values import NumberValue, Relation, TensorValue, Value
+from coilwork_lowering.torch_compat.operators import PROMOTION, promoted
 
 ScalarFunction: TypeAlias = Callable[..., Scalar]
 Promotion: TypeAlias = PROMOTION

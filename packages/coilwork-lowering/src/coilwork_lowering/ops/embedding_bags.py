@@ -12,7 +12,9 @@ import torch
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, product
 from coilwork_ir.scalar import Scalar, cast, const, op, placeholder
-from coilwork_lowering.builder import Builder, dtype_of
+from coilwork_lowering.building.builder import Builder
+from coilwork_lowering.building.torch_types import dtype_of
+from coilwork_lowering.building.values import TensorValue, Value
 from coilwork_lowering.ops.bags import Bags, Element, bag_of_each, checked
 from coilwork_lowering.ops.elements import Elements, flatten, unflatten
 from coilwork_lowering.ops.elementwise import overloads
@@ -21,7 +23,6 @@ from coilwork_lowering.ops.segments import sums_of_rows
 from coilwork_lowering.ops.sorted_scatters import adds_sorted
 from coilwork_lowering.rules import Call, NotLowered, Rule, as_plain_int, as_size
 from coilwork_lowering.scalar_math import both, div, eq, gt, index, like, lt, mul, select, to_dtype
-from coilwork_lowering.values import TensorValue, Value
 
 _ONE: Final = const(1, DType.I64)
 

@@ -7,7 +7,9 @@ from typing import Final
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, product
 from coilwork_ir.scalar import Scalar, const, placeholder
-from coilwork_lowering.builder import Builder
+from coilwork_lowering.building.builder import Builder
+from coilwork_lowering.building.values import TensorValue, Value
+from coilwork_lowering.facts.known_order import in_order
 from coilwork_lowering.ops.elements import Elements, unflatten
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.ops.indexing import in_range, position_of
@@ -16,7 +18,6 @@ from coilwork_lowering.ops.segments import sums_of_rows
 from coilwork_lowering.ops.sorted_scatters import adds_sorted
 from coilwork_lowering.rules import Call, NotLowered, Rule, as_size
 from coilwork_lowering.scalar_math import eq, index, like, select, to_dtype
-from coilwork_lowering.values import TensorValue, Value
 
 
 def _dense_backward(builder: Builder, call: Call) -> Value:
@@ -65,6 +66,7 @@ def _sorted(
             value=element,
             dtype=wide,
             checks=lambda flat: (in_range(found(flat), rows, call),),
+            ordered=as_int(padding) == -1 and in_order(call.node.args[1]),
         ),
     ).values
 

@@ -11,10 +11,10 @@ from typing import Final
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_int, product
 from coilwork_ir.scalar import Scalar, cast, const
-from coilwork_lowering.builder import Builder
+from coilwork_lowering.building.builder import Builder
+from coilwork_lowering.building.values import TensorValue
 from coilwork_lowering.ops.elements import Elements, Sums
 from coilwork_lowering.scalar_math import eq, index, select
-from coilwork_lowering.values import TensorValue
 
 # By measurements on an H200: bytes that it reads, and what a sort and the kernels around it take at least; a step of the
 # loop over a row's sorted elements, of which there is one for each piece.

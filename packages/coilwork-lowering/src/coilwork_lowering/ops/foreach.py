@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from coilwork_lowering.builder import Builder
+from coilwork_lowering.building.builder import Builder
+from coilwork_lowering.building.values import Value
 from coilwork_lowering.rules import Call, Lower, NotLowered, Rule
-from coilwork_lowering.values import Value
 
 # `_foreach_` overload -> the operator it stands for
 _UNARY: Final = (

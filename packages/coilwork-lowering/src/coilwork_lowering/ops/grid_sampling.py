@@ -13,7 +13,8 @@ import torch
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, product
 from coilwork_ir.scalar import Scalar, cast, const, op, placeholder
-from coilwork_lowering.builder import Builder
+from coilwork_lowering.building.builder import Builder
+from coilwork_lowering.building.values import Shape, TensorValue, Value, layout_of
 from coilwork_lowering.ops.elements import Elements, flatten, unflatten
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.ops.grid_taps import (
@@ -33,7 +34,6 @@ from coilwork_lowering.ops.sorted_scatters import adds_sorted
 from coilwork_lowering.ops.windows import fits_32_bits
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import add, both, eq, index, like, mul, select, to_dtype
-from coilwork_lowering.values import Shape, TensorValue, Value, layout_of
 
 # Channels from which on a CPU keeps what is the same for all of them.
 _MANY_CHANNELS: Final = 4

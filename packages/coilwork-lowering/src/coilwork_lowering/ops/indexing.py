@@ -11,12 +11,12 @@ from coilwork_ir.index import Expr, as_expr, as_int
 from coilwork_ir.loops import Check
 from coilwork_ir.loops.nodes import CheckError
 from coilwork_ir.scalar import Scalar, cast, const, placeholder
-from coilwork_lowering.builder import Builder
-from coilwork_lowering.known_positions import PositionMap, axis_of, known_values, position_map
+from coilwork_lowering.building.builder import Builder
+from coilwork_lowering.building.values import TensorValue, Value
+from coilwork_lowering.facts.known_positions import PositionMap, axis_of, known_values, position_map
 from coilwork_lowering.ops.elementwise import on_device, overloads
 from coilwork_lowering.rules import Call, NotLowered, Rule, wrap_dim
 from coilwork_lowering.scalar_math import add, both, ge, index, lt, select
-from coilwork_lowering.values import TensorValue, Value
 
 # Which dimension of an index tensor its positions depend on, and how.
 AxisMap: TypeAlias = tuple[int, PositionMap]

@@ -11,11 +11,11 @@ from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.scalar import Scalar, cast, op
-from coilwork_lowering.builder import Builder
+from coilwork_lowering.building.builder import Builder
+from coilwork_lowering.building.values import Value
 from coilwork_lowering.ops.elementwise import TO_FLOAT, pointwise_rule
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import either, eq, like, lt, mul, select, sub
-from coilwork_lowering.values import Value
 
 
 def _lcm(a: Scalar, b: Scalar) -> Scalar:

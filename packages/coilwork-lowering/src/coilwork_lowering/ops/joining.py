@@ -11,17 +11,17 @@ import torch
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, provably_le, provably_nonneg
 from coilwork_ir.scalar import Const, Scalar, const, op
-from coilwork_lowering import view_maps
-from coilwork_lowering.assertions import lower_assertion
-from coilwork_lowering.builder import Builder
+from coilwork_lowering.building import view_maps
+from coilwork_lowering.building.assertions import lower_assertion
+from coilwork_lowering.building.builder import Builder
+from coilwork_lowering.building.simplify import simplified
+from coilwork_lowering.building.values import Relation, TensorValue, Value, is_whole
 from coilwork_lowering.ops.elementwise import on_device, overloads, scalar_operand
+from coilwork_lowering.ops.parts import part_shape, replaced_part, same_place
+from coilwork_lowering.ops.placing import begins_with_an_input, box_in, fill, replaces_part_of, store
 from coilwork_lowering.ops.views import selected_position, slice_bounds
-from coilwork_lowering.parts import part_shape, replaced_part, same_place
-from coilwork_lowering.placing import begins_with_an_input, box_in, fill, replaces_part_of, store
 from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, as_plain_int, as_size, wrap_dim
 from coilwork_lowering.scalar_math import both, ge, index, le, lt, select, to_dtype
-from coilwork_lowering.simplify import simplified
-from coilwork_lowering.values import Relation, TensorValue, Value, is_whole
 
 
 def _cat(builder: Builder, call: Call) -> Value:

@@ -6,12 +6,12 @@ from typing import Final
 
 from coilwork_ir.index import Expr
 from coilwork_ir.scalar import Scalar
-from coilwork_lowering.builder import Builder
+from coilwork_lowering.building.builder import Builder
+from coilwork_lowering.building.values import TensorValue, Value, is_whole
 from coilwork_lowering.ops.elementwise import on_device, overloads, scalar_operand
-from coilwork_lowering.parts import may_overlap, same_place
+from coilwork_lowering.ops.parts import may_overlap, same_place
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import to_dtype
-from coilwork_lowering.values import TensorValue, Value, is_whole
 
 
 def _copy_into(builder: Builder, call: Call) -> Value:

@@ -9,7 +9,9 @@ from typing import Final
 from coilwork_ir.index import Expr, as_int
 from coilwork_ir.ops import ReduceKind
 from coilwork_ir.scalar import Scalar, cast, op
-from coilwork_lowering.builder import Builder, dtype_of
+from coilwork_lowering.building.builder import Builder
+from coilwork_lowering.building.torch_types import dtype_of
+from coilwork_lowering.building.values import Value
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.ops.powers import float_power
 from coilwork_lowering.ops.reductions import (
@@ -22,7 +24,6 @@ from coilwork_lowering.ops.reductions import (
 )
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import like, mul, select, truth
-from coilwork_lowering.values import Value
 
 
 def _vector_norm(builder: Builder, call: Call) -> Value:

@@ -17,7 +17,9 @@ import torch
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_int, product
 from coilwork_ir.scalar import Const, Literal_, Scalar, cast, const, op
-from coilwork_lowering.builder import Builder, device_text, dtype_of
+from coilwork_lowering.building.builder import Builder
+from coilwork_lowering.building.torch_types import device_text, dtype_of
+from coilwork_lowering.building.values import Shape, TensorValue, Value
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.ops.windows import (
     PooledDim,
@@ -33,7 +35,6 @@ from coilwork_lowering.ops.windows import (
 )
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import add, both, either, gt, index, like, maximum, select
-from coilwork_lowering.values import Shape, TensorValue, Value
 
 UNROLLED: Final = 32
 # Types of devices on which positions in large windows, and derivatives that gathers are bad at, stay with ATen.

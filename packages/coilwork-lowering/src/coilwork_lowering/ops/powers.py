@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from coilwork_ir.scalar import Scalar, op
-from coilwork_lowering.builder import Builder
+from coilwork_lowering.building.builder import Builder
+from coilwork_lowering.building.values import Value
 from coilwork_lowering.ops.elementwise import DEFAULT, TO_FLOAT, compute_type, elementwise, overloads
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import like, mul
-from coilwork_lowering.values import Value
 
 # the longest product that is no slower and no less accurate than the library's power
 _LONGEST: Final = 4

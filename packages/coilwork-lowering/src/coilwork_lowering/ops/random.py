@@ -15,12 +15,13 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, product, provably_le
 from coilwork_ir.loops import Extern
 from coilwork_ir.scalar import Scalar, cast, const, op
-from coilwork_lowering.builder import Builder, device_text
+from coilwork_lowering.building.builder import Builder
+from coilwork_lowering.building.torch_types import device_text
+from coilwork_lowering.building.values import Shape, Value, whole
 from coilwork_lowering.ops.elements import flatten
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import add, index, lt, mul, select, to_dtype
-from coilwork_lowering.values import Shape, Value, whole
 
 _MULTIPLIER: Final = 0xD256D193
 _WEYL: Final = 0x9E3779B9

@@ -12,13 +12,14 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, product
 from coilwork_ir.ops import ReduceKind
 from coilwork_ir.scalar import Scalar, cast, const, op
-from coilwork_lowering import view_maps
-from coilwork_lowering.builder import Builder, dtype_of
+from coilwork_lowering.building import view_maps
+from coilwork_lowering.building.builder import Builder
+from coilwork_lowering.building.torch_types import dtype_of
+from coilwork_lowering.building.values import Shape, TensorValue, Value, is_whole
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.rules import Call, NotLowered, Rule, wrap_dim
 from coilwork_lowering.scalar_math import index, like, maximum, select, to_dtype, truth
-from coilwork_lowering.torch_compat import operator_behind
-from coilwork_lowering.values import Shape, TensorValue, Value, is_whole
+from coilwork_lowering.torch_compat.graphs import operator_behind
 
 
 def reduced_dims(call: Call, rank: int, name: str = "dim", *, empty_is_all: bool = True) -> tuple[int, ...]:

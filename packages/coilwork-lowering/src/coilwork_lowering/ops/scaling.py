@@ -7,11 +7,11 @@ from typing import Final, NamedTuple
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.scalar import Scalar, cast, const, op
-from coilwork_lowering.builder import Builder
+from coilwork_lowering.building.builder import Builder
+from coilwork_lowering.building.values import Value
 from coilwork_lowering.ops.elementwise import elementwise, overloads
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import add, lt, maximum, minimum, mul, select, sub
-from coilwork_lowering.values import Value
 
 
 class _Format(NamedTuple):

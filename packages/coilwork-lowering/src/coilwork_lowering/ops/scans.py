@@ -10,13 +10,14 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_int
 from coilwork_ir.loops import Scan
 from coilwork_ir.ops import ScanKind
-from coilwork_lowering.builder import Builder, device_text, node_ranges
+from coilwork_lowering.building.builder import Builder, node_ranges
+from coilwork_lowering.building.simplify import simplified
+from coilwork_lowering.building.torch_types import device_text
+from coilwork_lowering.building.values import TensorValue, Value, coordinate_symbols, whole
 from coilwork_lowering.ops.elementwise import elementwise, overloads
 from coilwork_lowering.ops.reductions import finish
 from coilwork_lowering.rules import Call, NotLowered, Rule, wrap_dim
 from coilwork_lowering.scalar_math import to_dtype
-from coilwork_lowering.simplify import simplified
-from coilwork_lowering.values import TensorValue, Value, coordinate_symbols, whole
 
 
 def _append(

@@ -11,8 +11,17 @@ from coilwork_ir.index import Expr, as_expr, as_int
 from coilwork_ir.loops import Check, Scatter
 from coilwork_ir.ops import StoreMode
 from coilwork_ir.scalar import Scalar, placeholder
-from coilwork_lowering.assertions import lower_assertion
-from coilwork_lowering.builder import Builder, node_ranges
+from coilwork_lowering.building.assertions import lower_assertion
+from coilwork_lowering.building.builder import Builder, node_ranges
+from coilwork_lowering.building.simplify import simplified
+from coilwork_lowering.building.values import (
+    Relation,
+    Shape,
+    TensorValue,
+    Value,
+    coordinate_symbols,
+    is_whole,
+)
 from coilwork_lowering.ops.elementwise import on_device, overloads, scalar_operand
 from coilwork_lowering.ops.indexing import AdvancedIndex, in_range, position_of
 from coilwork_lowering.ops.sorted_scatters import (
@@ -24,15 +33,6 @@ from coilwork_lowering.ops.sorted_scatters import (
 )
 from coilwork_lowering.rules import Call, NotLowered, Rule, wrap_dim
 from coilwork_lowering.scalar_math import eq, index, mul, select
-from coilwork_lowering.simplify import simplified
-from coilwork_lowering.values import (
-    Relation,
-    Shape,
-    TensorValue,
-    Value,
-    coordinate_symbols,
-    is_whole,
-)
 
 
 def scatter_into(
@@ -65,7 +65,7 @@ def scatter_into(
             origins=builder.origins,
         )
     )
-    builder.overwrite(old.buffer.name, output)
+    builder.buffers.overwrite(old.buffer.name, output)
     return replace(old, buffer=output)
 
 

@@ -10,12 +10,12 @@ from typing import Final
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_int, bounds, product, provably_le
 from coilwork_ir.scalar import Scalar, cast, const, op, placeholder
-from coilwork_lowering.builder import Builder
+from coilwork_lowering.building.builder import Builder
+from coilwork_lowering.building.values import TensorValue, Value
 from coilwork_lowering.ops.elementwise import overloads
+from coilwork_lowering.ops.search_trees import descend, tree_of
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import add, ge, gt, index, invert, lt, select, sub, to_dtype
-from coilwork_lowering.search_trees import descend, tree_of
-from coilwork_lowering.values import TensorValue, Value
 
 # Steps of a search through boundaries of unknown number.
 _MOST_STEPS: Final = 32

@@ -20,12 +20,12 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, bounds, floordiv, mod, provably_le, symbol
 from coilwork_ir.loops import Reduce, Sort
 from coilwork_ir.scalar import Scalar, cast, const, load, op, placeholder
-from coilwork_lowering.builder import Builder, node_ranges
+from coilwork_lowering.building.builder import Builder, node_ranges
+from coilwork_lowering.building.simplify import simplified
+from coilwork_lowering.building.values import TensorValue, coordinate_symbols, whole
 from coilwork_lowering.ops.elements import Elements, Sums
 from coilwork_lowering.ops.few_rows import are_few, sums_by_comparing
 from coilwork_lowering.scalar_math import add, both, eq, ge, index, lt, select, sub
-from coilwork_lowering.simplify import simplified
-from coilwork_lowering.values import TensorValue, coordinate_symbols, whole
 
 # Sorted positions per piece: a power of two.
 PIECE: Final = 32

@@ -9,15 +9,15 @@ from typing import Any, TypeAlias
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, product
 from coilwork_ir.scalar import Scalar, cast, const
-from coilwork_lowering.builder import Builder
-from coilwork_lowering.known_order import in_order
+from coilwork_lowering.building.builder import Builder
+from coilwork_lowering.building.values import Shape, TensorValue, Value, dims, is_whole
+from coilwork_lowering.facts.known_order import in_order
 from coilwork_lowering.ops.elements import Elements, flatten, unflatten
 from coilwork_lowering.ops.elementwise import scalar_operand
 from coilwork_lowering.ops.indexing import AdvancedIndex, in_range, position_of
 from coilwork_lowering.ops.segments import sums_of_rows
 from coilwork_lowering.rules import Call, NotLowered
 from coilwork_lowering.scalar_math import add, div, index, lt, maximum, mul, select, to_dtype
-from coilwork_lowering.values import Shape, TensorValue, Value, dims, is_whole
 
 RowOf: TypeAlias = Callable[[tuple[Expr, ...]], tuple[Expr, ...]]
 

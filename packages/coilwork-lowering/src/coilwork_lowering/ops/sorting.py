@@ -18,15 +18,16 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, floordiv, mod
 from coilwork_ir.loops import Sort
 from coilwork_ir.scalar import Scalar, cast, const, op, placeholder
-from coilwork_lowering import view_maps
-from coilwork_lowering.builder import Builder, device_text, node_ranges
+from coilwork_lowering.building import view_maps
+from coilwork_lowering.building.builder import Builder, node_ranges
+from coilwork_lowering.building.simplify import simplified
+from coilwork_lowering.building.torch_types import device_text
+from coilwork_lowering.building.values import Shape, TensorValue, Value, coordinate_symbols, whole
 from coilwork_lowering.ops.choosing import choose, chooses
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.ops.reductions import mapped
 from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, wrap_dim
 from coilwork_lowering.scalar_math import add, eq, gt, index, lt, mul, select, sub
-from coilwork_lowering.simplify import simplified
-from coilwork_lowering.values import Shape, TensorValue, Value, coordinate_symbols, whole
 
 # Points of a row that stays on chip.
 LONGEST_ROW: Final = 4096

@@ -12,7 +12,9 @@ import torch
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr
 from coilwork_ir.scalar import Scalar, cast, const, op
-from coilwork_lowering.builder import Builder, dtype_of
+from coilwork_lowering.building.builder import Builder
+from coilwork_lowering.building.torch_types import dtype_of
+from coilwork_lowering.building.values import TensorValue, Value
 from coilwork_lowering.ops.elementwise import (
     DEFAULT,
     TO_FLOAT,
@@ -36,7 +38,6 @@ from coilwork_lowering.scalar_math import (
     sub,
     to_dtype,
 )
-from coilwork_lowering.values import TensorValue, Value
 
 # Rational approximations of ATen's `calc_erfinv`, lowest power first.
 _CENTRE: Final = (0.886226899, -1.645349621, 0.914624893, -0.140543331)

@@ -7,14 +7,15 @@ from typing import Final
 import torch
 
 from coilwork_ir.index import Expr, as_expr, as_int, ceildiv, maximum, minimum, provably_le, provably_nonneg
-from coilwork_lowering import view_maps
-from coilwork_lowering.assertions import lower_assertion
-from coilwork_lowering.builder import Builder, dtype_of
+from coilwork_lowering.building import view_maps
+from coilwork_lowering.building.assertions import lower_assertion
+from coilwork_lowering.building.builder import Builder
+from coilwork_lowering.building.torch_types import dtype_of
+from coilwork_lowering.building.values import Relation, TensorValue, Value, layout_of, same_strides
 from coilwork_lowering.ops.elementwise import overloads
-from coilwork_lowering.placing import begins_with_an_input, is_written_into, kept_offset
+from coilwork_lowering.ops.placing import begins_with_an_input, is_written_into, kept_offset
 from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, as_size, wrap_dim
 from coilwork_lowering.scalar_math import to_dtype
-from coilwork_lowering.values import Relation, TensorValue, Value, layout_of, same_strides
 
 
 def _reshape(builder: Builder, call: Call) -> Value:
@@ -167,7 +168,7 @@ def _as_strided(builder: Builder, call: Call) -> Value:
     """Strides and offset count in the storage, so the tensor must lie in its buffer as eager's lies in its own."""
     fake = call.fakes["self"]
     placed = builder.placed(call.tensor("self"), builder.sizes.exprs(fake.stride()))
-    owner, start = builder.memory(placed.buffer.name)
+    owner, start = builder.buffers.memory(placed.buffer)
     # where the storage begins, relative to the owner's first element
     origin = start - builder.sizes.expr(fake.storage_offset() + kept_offset(call.node.args[0]))
     wanted = call["storage_offset"]

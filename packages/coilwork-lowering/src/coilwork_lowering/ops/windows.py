@@ -26,8 +26,8 @@ from coilwork_ir.index import (
     provably_nonneg,
 )
 from coilwork_ir.scalar import Scalar, const
+from coilwork_lowering.building.simplify import simplified
 from coilwork_lowering.scalar_math import both, ge, index, lt
-from coilwork_lowering.simplify import simplified
 
 Along = Callable[[Expr], Expr]
 

@@ -19,7 +19,7 @@ from coilwork_lowering.rewrites.condition import Condition, dtype_among, of_rank
 from coilwork_lowering.rewrites.match import Match
 from coilwork_lowering.rewrites.pattern import Call, Pattern, call, either, tensor, value
 from coilwork_lowering.rewrites.rewrite import Rewrite
-from coilwork_lowering.torch_compat import hint_of, surely
+from coilwork_lowering.torch_compat.sizes import hint_of, surely
 
 LEAST_BYTES: Final = 8 << 20
 """On CPUs, written-out attention with fewer bytes of scores is as fast. Measured in f32 with heads of 64 numbers on one core: 24 heads

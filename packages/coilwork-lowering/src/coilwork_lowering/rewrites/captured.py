@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import fx
 
 from coilwork_lowering.rewrites.vocabulary import Read
-from coilwork_lowering.torch_compat import Overload, schema_of
+from coilwork_lowering.torch_compat.operators import Overload, schema_of
 
 REQUIRED: Final = object()
 """Stands for the default of a parameter that has none."""

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from torch import fx
 
-from coilwork_lowering.cse import merge_common_subexpressions_in
-from coilwork_lowering.identities import drop_identities_in
+from coilwork_lowering.rewrites.cse import merge_common_subexpressions_in
 from coilwork_lowering.rewrites.dead_code import drop_dead_code_in
 from coilwork_lowering.rewrites.engine import rewrite_graph
+from coilwork_lowering.rewrites.identities import drop_identities_in
 from coilwork_lowering.rewrites.rewrite import Fired, Rewrite
-from coilwork_lowering.torch_compat import copied_graph
+from coilwork_lowering.torch_compat.graphs import copied_graph
 
 
 def clean_up(gm: fx.GraphModule, rewrites: Sequence[Rewrite]) -> tuple[Fired, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from coilwork_lowering.rewrites.match import Match
-from coilwork_lowering.torch_compat import surely
+from coilwork_lowering.torch_compat.sizes import surely
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

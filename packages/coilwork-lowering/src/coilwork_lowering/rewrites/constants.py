@@ -14,10 +14,11 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from coilwork_lowering.cse import is_pure
+from coilwork_lowering.facts.sharing import escapes, memory_of, owner_of
+from coilwork_lowering.rewrites.cse import is_pure
 from coilwork_lowering.rewrites.dead_code import drop_dead_code
-from coilwork_lowering.sharing import escapes, memory_of, owner_of
-from coilwork_lowering.torch_compat import copied_graph, is_packing
+from coilwork_lowering.torch_compat.graphs import copied_graph
+from coilwork_lowering.torch_compat.operators import is_packing
 
 MOST_GROWTH: Final = 4
 """A value that takes more times the bytes of what it is made from is cheaper to make than to keep."""

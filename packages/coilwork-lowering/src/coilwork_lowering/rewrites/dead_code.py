@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from coilwork_lowering.torch_compat import Overload, schema_of
+from coilwork_lowering.torch_compat.operators import Overload, schema_of
 
 
 def drop_dead_code(gm: fx.GraphModule) -> int:

@@ -11,15 +11,15 @@ from typing import Final
 
 from torch import fx
 
-from coilwork_lowering.origins import origin_of
+from coilwork_lowering.facts.origins import origin_of
+from coilwork_lowering.facts.sharing import Memory, escapes, is_sole_view, may_share, memory_of, owner_of
 from coilwork_lowering.rewrites.condition import looks_like
 from coilwork_lowering.rewrites.match import Match, anchors_of, matches_at
 from coilwork_lowering.rewrites.pattern import names_in
 from coilwork_lowering.rewrites.replace import replaced
 from coilwork_lowering.rewrites.rewrite import Fired, Rewrite
 from coilwork_lowering.rewrites.vocabulary import AtenVocabulary, Vocabulary
-from coilwork_lowering.sharing import Memory, escapes, is_sole_view, may_share, memory_of, owner_of
-from coilwork_lowering.torch_compat import mode_among
+from coilwork_lowering.torch_compat.fakes import mode_among
 
 MOST_ROUNDS: Final = 4
 """How often a graph is looked through; each round after the first sees what those before it made."""

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from torch import fx
 
-from coilwork_lowering.generated import reads_anywhere
+from coilwork_lowering.facts.generated import reads_anywhere
 from coilwork_lowering.rewrites.condition import Condition, looks_like
 from coilwork_lowering.rewrites.match import Match
 from coilwork_lowering.rewrites.pattern import Pattern, call, either, items, value

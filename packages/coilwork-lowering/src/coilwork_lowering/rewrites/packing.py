@@ -14,11 +14,13 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from coilwork_lowering.layout.captured import INHERITED
+from coilwork_lowering.facts.origins import inherited
 from coilwork_lowering.rewrites.condition import looks_like
 from coilwork_lowering.rewrites.constants import constants_of
 from coilwork_lowering.rewrites.vocabulary import AtenVocabulary, Read
-from coilwork_lowering.torch_compat import copied_graph, fake_mode_of, overload_called, packed_types
+from coilwork_lowering.torch_compat.fakes import fake_mode_of
+from coilwork_lowering.torch_compat.graphs import copied_graph
+from coilwork_lowering.torch_compat.operators import overload_called, packed_types
 
 MOST_ROWS: Final = 256
 """Rows of a product, or positions of a convolution, up to which laying out the weight shows in a call: beyond, it is lost in the sums."""
@@ -118,7 +120,7 @@ def _packed_call(graph: fx.Graph, node: fx.Node, read: Read) -> fx.Node | None:
 
     def call(name: str, args: tuple[Any, ...], value: Any) -> fx.Node:
         new = graph.call_function(overload_called(name), args)
-        new.meta.update({key: node.meta[key] for key in INHERITED if key in node.meta})
+        new.meta.update(inherited(node))
         new.meta["val"] = value
         made.append(new)
         return new

@@ -7,13 +7,13 @@ from typing import Any, Final
 
 import torch
 
-from coilwork_lowering.builder import dtype_of
+from coilwork_lowering.building.simplify import is_lossless
+from coilwork_lowering.building.torch_types import dtype_of
+from coilwork_lowering.facts.sharing import viewed_by
 from coilwork_lowering.rewrites.condition import Condition, equals, like_result
 from coilwork_lowering.rewrites.match import Match
 from coilwork_lowering.rewrites.pattern import Pattern, call, either, tensor, value
 from coilwork_lowering.rewrites.rewrite import Rewrite
-from coilwork_lowering.sharing import viewed_by
-from coilwork_lowering.simplify import is_lossless
 
 aten = torch.ops.aten
 _X: Final = tensor("x")

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import torch
 
-from coilwork_lowering.generated import is_computed
+from coilwork_lowering.facts.generated import is_computed
 from coilwork_lowering.rewrites.condition import Condition, equals, of_rank, same_dtype, same_sizes
 from coilwork_lowering.rewrites.match import Match
 from coilwork_lowering.rewrites.pattern import call, either, tensor, value

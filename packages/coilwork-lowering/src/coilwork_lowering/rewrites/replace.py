@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from coilwork_lowering.layout.captured import INHERITED
+from coilwork_lowering.facts.origins import inherited
 from coilwork_lowering.rewrites.match import Match
 from coilwork_lowering.rewrites.vocabulary import Vocabulary
-from coilwork_lowering.torch_compat import GraphAppendingTracer
+from coilwork_lowering.torch_compat.graphs import GraphAppendingTracer
 
 
 class Operand(fx.Proxy):
@@ -56,7 +56,7 @@ class _Tracer(GraphAppendingTracer):
     ) -> fx.Node:
         node = self.graph.create_node(kind, target, args, kwargs, name, type_expr)
         self.made.append(node)
-        node.meta.update({key: self.like.meta[key] for key in INHERITED if key in self.like.meta})
+        node.meta.update(inherited(self.like))
         self.vocabulary.record(node, self._computed(node))
         return node
 

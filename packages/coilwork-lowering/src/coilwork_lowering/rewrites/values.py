@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import fx
 
-from coilwork_lowering.torch_compat import mode_among
+from coilwork_lowering.torch_compat.fakes import mode_among
 
 
 def complete_values(gm: fx.GraphModule) -> int:

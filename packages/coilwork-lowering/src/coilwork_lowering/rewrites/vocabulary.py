@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from torch import fx
 
-from coilwork_lowering.torch_compat import Overload, overload_called, qualified_name, schema_of
+from coilwork_lowering.torch_compat.operators import Overload, overload_called, qualified_name, schema_of
 
 GET_ITEM = "getitem"
 

@@ -1,18 +1,9 @@
-"""Which sums are contractions: of a graph, and of a kernel to be."""
+"""Which sums of a graph are contractions."""
 
 from __future__ import annotations
 
 from coilwork_ir.loops import Node, Reduce
-from coilwork_ir.scalar import (
-    Contraction,
-    const,
-    contraction_in,
-    contraction_of,
-    range_symbols,
-    rewrite,
-)
-from coilwork_scheduler.kernels.accesses import scalars_of
-from coilwork_scheduler.kernels.compose import Draft
+from coilwork_ir.scalar import Contraction, contraction_of
 
 
 def contraction_of_node(node: Node) -> Contraction | None:
@@ -20,18 +11,3 @@ def contraction_of_node(node: Node) -> Contraction | None:
     if not isinstance(node, Reduce):
         return None
     return contraction_of(node.kind, node.body, node.ranges, node.axes)
-
-
-def is_contraction(draft: Draft) -> bool:
-    """Whether the kernel `draft` is one contraction, and what becomes of its sums at the same points."""
-    scalars = scalars_of(draft)
-    found = contraction_in(scalars, draft.parallel)
-    if found is None or draft.walked or draft.bound is not None:
-        return False
-    node, _ = found
-    if frozenset(node.axes) != frozenset(draft.reduced):
-        return False
-    # what remains once the sums are known
-    rest = rewrite(scalars, lambda value: const(0.0, value.dtype) if value is node else value)
-    touched = range_symbols(rest).union(*(store.index.free_symbols for store in draft.stores))
-    return touched.isdisjoint(draft.reduced)

@@ -17,6 +17,7 @@ from typing import Final
 
 from coilwork_ir.index import Expr
 from coilwork_scheduler.cost import KernelWork
+from coilwork_scheduler.dependence import readers_of
 from coilwork_scheduler.fusion.cluster import Cluster, cluster_of, fusable, merged
 from coilwork_scheduler.fusion.group_dag import GroupDag
 from coilwork_scheduler.fusion.space import alignments
@@ -25,7 +26,6 @@ from coilwork_scheduler.fusion.walk import reduces_rows, sums_columns, walks
 from coilwork_scheduler.fusion.weigh import Surroundings, Verdict, Weigher
 from coilwork_scheduler.group import Group, group_of
 from coilwork_scheduler.journal import Journal
-from coilwork_scheduler.kernels.assemble import readers_of
 from coilwork_scheduler.stage import Stage
 
 _CYCLE: Final = Verdict(None, "reject-cycle", "a third kernel lies between the two, or might")

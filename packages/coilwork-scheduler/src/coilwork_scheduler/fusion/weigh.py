@@ -10,7 +10,6 @@ from coilwork_ir.loops import Graph
 from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.scalar import Op, Reduce, postorder
 from coilwork_ir.target import Targets
-from coilwork_scheduler.contractions.known import is_contraction
 from coilwork_scheduler.cost import CostModel, KernelWork
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.fusion.cluster import (
@@ -26,6 +25,7 @@ from coilwork_scheduler.fusion.traffic import Traffic
 from coilwork_scheduler.fusion.walk import fits_registers
 from coilwork_scheduler.kernels.accesses import scalars_of
 from coilwork_scheduler.kernels.compose import Draft, compose
+from coilwork_scheduler.kernels.contracted import is_contraction
 from coilwork_scheduler.kernels.passes import overwrites_safely, timing
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.sizes import SizeHints

@@ -18,11 +18,10 @@ from coilwork_ir.scalar import Load, Op, leading_points, loads, postorder
 from coilwork_ir.target import Targets
 from coilwork_scheduler.contractions.known import contraction_of_node
 from coilwork_scheduler.cost import CostModel, KernelWork
-from coilwork_scheduler.dependence import Dependence
+from coilwork_scheduler.dependence import Dependence, readers_of
 from coilwork_scheduler.inlining.guarded import share
 from coilwork_scheduler.inlining.rewriting import Computation, Facts, rewritten
 from coilwork_scheduler.journal import Journal
-from coilwork_scheduler.kernels.assemble import readers_of
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.sizes import SizeHints
 from coilwork_scheduler.stage import extent_of

@@ -10,9 +10,9 @@ from coilwork_ir.kernels import Hints
 from coilwork_ir.kernels.nodes import ReductionStrategy
 from coilwork_ir.scalar import Load, Sort, postorder
 from coilwork_ir.target import Target
-from coilwork_scheduler.contractions.known import is_contraction
 from coilwork_scheduler.kernels.accesses import scalars_of
 from coilwork_scheduler.kernels.compose import Draft
+from coilwork_scheduler.kernels.contracted import is_contraction
 from coilwork_scheduler.kernels.passes import inplace_pairs
 from coilwork_scheduler.kernels.tile import Tiling
 from coilwork_scheduler.occupancy import LONGEST_COLUMN

@@ -15,14 +15,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from coilwork_ir.buffers import Buffer, Ref, SymbolOutput
-from coilwork_ir.index import Expr, as_expr, as_int, product
+from coilwork_ir.buffers import Buffer, SymbolOutput
+from coilwork_ir.index import as_expr
 from coilwork_ir.kernels.nodes import Kernel, KernelCall, Schedule, Step
 from coilwork_ir.loops.nodes import AssertSize, Cond, Extern, Graph, View, While
 from coilwork_ir.program.nodes import (
     Alloc,
-    BindSymbol,
-    CheckLayout,
     CheckSize,
     CondCall,
     ExternCall,
@@ -38,18 +36,16 @@ from coilwork_ir.program.nodes import (
 from coilwork_scheduler.errors import ScheduleError
 from coilwork_scheduler.memory.peak import PeakMeter
 from coilwork_scheduler.memory.pools import with_pools
+from coilwork_scheduler.memory.prologue import prologue
 from coilwork_scheduler.memory.storage import (
     Storage,
     StorageTable,
     analyse,
     step_defines,
-    step_touches,
     takes_out,
 )
 
 _ZERO: Final = as_expr(0)
-# Operators whose second argument is a packed weight.
-_READ_PACKED: Final = ("mkldnn._linear_pointwise.default", "mkldnn._convolution_pointwise.default")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +118,8 @@ class _Planner:
 
     def run(self) -> Program:
         schedule = self.schedule
-        self._prologue()
+        aligned = frozenset(self.options.aligned_inputs)
+        self.out.extend(prologue(schedule, checked=self.options.check_inputs, aligned=aligned))
         deaths: list[list[int]] = [[] for _ in range(len(schedule.steps) + 1)]
         for position, storage in enumerate(self.table.storages):
             if storage.owner != "constant":
@@ -143,67 +140,6 @@ class _Planner:
             instructions=tuple(self.out),
             peak_bytes=self.meter.peak(),
         )
-
-    def _prologue(self) -> None:
-        bound = {entry for entry in self.schedule.inputs if isinstance(entry, Expr)}
-        for entry in self.schedule.inputs:
-            if isinstance(entry, Buffer):
-                self._bind(entry, bound)
-        for symbol in self.schedule.symbols:
-            if symbol not in bound:
-                raise ScheduleError(
-                    "unbound-symbol",
-                    f"size symbol {symbol.name} of @{self.schedule.name} stands alone in no input's shape or strides",
-                    remedy="pass it as an integer input",
-                )
-        aligned = frozenset(self.options.aligned_inputs)
-        unchecked = self._generator_states() | self._packed_weights()
-        for entry in self.schedule.inputs:
-            if not isinstance(entry, Buffer) or entry.name in unchecked:
-                continue
-            if self.options.check_inputs or entry.name in aligned:
-                self.out.append(CheckLayout(buffer=entry.name, aligned=entry.name in aligned))
-
-    def _packed_weights(self) -> frozenset[str]:
-        """Inputs in a layout of oneDNN's, which have no strides that could be checked: the weights of its operators."""
-        return frozenset(
-            step.args[1].name
-            for step in self.schedule.steps
-            if isinstance(step, Extern) and step.target in _READ_PACKED and isinstance(step.args[1], Ref)
-        )
-
-    def _generator_states(self) -> frozenset[str]:
-        """Inputs that look like the state of a random generator: one or two integers that only operators read.
-
-        Attention hands such a state from its forward to its backward operator. Torch describes it as being on the GPU,
-        where its kernels have put it only under CUDA graphs; the operators take it from anywhere, so it is not checked.
-        """
-        passed_on = {
-            entry.name
-            for entry in self.schedule.inputs
-            if isinstance(entry, Buffer)
-            and entry.dtype.is_integer
-            and len(entry.shape) <= 1
-            and as_int(product(entry.shape)) in (1, 2)
-        }
-        by_operators: set[str] = set()
-        for step in self.schedule.steps:
-            if isinstance(step, Extern):
-                by_operators.update(step_touches(step))
-            else:
-                passed_on.difference_update(step_touches(step))
-        return frozenset(passed_on & by_operators)
-
-    def _bind(self, buffer: Buffer, bound: set[Expr]) -> None:
-        wanted = self.schedule.symbols
-        for dim, extent in enumerate(buffer.shape):
-            if extent.is_symbol and extent not in bound and extent in wanted:
-                bound.add(extent)
-                self.out.append(BindSymbol(symbol=extent, buffer=buffer.name, dim=dim))
-        for dim, stride in enumerate(buffer.strides):
-            if stride.is_symbol and stride not in bound and stride in wanted:
-                bound.add(stride)
-                self.out.append(BindSymbol(symbol=stride, buffer=buffer.name, dim=dim, what="stride"))
 
     # Memory
 

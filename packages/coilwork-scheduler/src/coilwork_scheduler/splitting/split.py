@@ -24,7 +24,9 @@ from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.sizes import SizeHints
 from coilwork_scheduler.splitting.beside_rows import row_reductions
 from coilwork_scheduler.splitting.combine import combined
-from coilwork_scheduler.splitting.judge import POSITIONS, Cutting, Family, Judge, rows_of
+from coilwork_scheduler.splitting.families import Family, rows_of
+from coilwork_scheduler.splitting.figures import Figures
+from coilwork_scheduler.splitting.judge import POSITIONS, Cutting, Judge
 from coilwork_scheduler.splitting.online import merged
 
 
@@ -45,10 +47,7 @@ def split_reductions(
     if not options.split or options.batch_invariant or not targets.has_gpu:
         return graph
     judge = Judge(
-        facts=facts,
-        targets=targets,
-        model=model,
-        sizes=sizes,
+        figures=Figures(facts=facts, targets=targets, model=model, sizes=sizes),
         options=options,
         journal=journal,
         rows=row_reductions(graph, facts, options.search_limit),

@@ -9,7 +9,7 @@ from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_triton.facts.sort_keys import family, key_bytes
-from coilwork_triton.launch.configs import SORT_KEPT, SORT_SHARE, SORT_THREADS, SORT_WIDTH
+from coilwork_triton.launch.parameters import SORT_KEPT, SORT_SHARE, SORT_THREADS, SORT_WIDTH
 from coilwork_triton.text.tree import Call, Expression, Name, Number, Tuple, tl, tl_name
 from coilwork_triton.text.types import triton_type
 from coilwork_triton.text.writer import Writer

@@ -14,7 +14,7 @@ from coilwork_triton.facts.levels import Levels
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.iteration.space import LOOP_OFFSET, Space
 from coilwork_triton.iteration.tiles import Tile
-from coilwork_triton.launch.configs import STAGES
+from coilwork_triton.launch.parameters import STAGES
 from coilwork_triton.statements.actions import action_roots, actions_of, perform
 from coilwork_triton.text.tree import (
     Assign,

@@ -17,8 +17,8 @@ from coilwork_ir.target import Target
 from coilwork_triton.contraction.configs import Work, fixed, propose, space_of
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.iteration.tiles import Tile, flat_tile, needs_64_bits
-from coilwork_triton.launch.configs import BLOCKS, UNKNOWN_EXTENT
 from coilwork_triton.launch.options import TritonOptions
+from coilwork_triton.launch.parameters import BLOCKS, UNKNOWN_EXTENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ from coilwork_ir.scalar import (
     postorder,
     with_operands,
 )
-from coilwork_triton.launch.configs import next_power_of_two
+from coilwork_triton.launch.parameters import next_power_of_two
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

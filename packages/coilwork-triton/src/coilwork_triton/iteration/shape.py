@@ -33,16 +33,10 @@ from coilwork_triton.facts.vectors import (
 )
 from coilwork_triton.iteration.tiles import Letter, Tile, extent_of, flat_tile, needs_64_bits
 from coilwork_triton.iteration.walking import chosen_first, facts_of, walk_of
-from coilwork_triton.launch.configs import (
-    BLOCKS,
-    STAGES,
-    TRANSPOSED,
-    Facts,
-    Walk,
-    fixed,
-    propose,
-)
+from coilwork_triton.launch.configs import fixed, propose
 from coilwork_triton.launch.options import TritonOptions
+from coilwork_triton.launch.parameters import BLOCKS, STAGES, Facts, Walk
+from coilwork_triton.launch.pointwise import TRANSPOSED
 from coilwork_triton.launch.search_space import Side, search_space
 
 _GRID_AXIS_MAX: Final = 65535

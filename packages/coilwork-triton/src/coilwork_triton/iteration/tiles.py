@@ -8,7 +8,7 @@ from typing import Final, Literal
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_expr, as_int, floordiv, mod, product, provably_le, symbol
 from coilwork_ir.kernels import Kernel, Range
-from coilwork_triton.launch.configs import BLOCKS
+from coilwork_triton.launch.parameters import BLOCKS
 
 Letter = Literal["x", "y", "z", "w", "r", "c"]
 _INT32_MAX: Final = 2**31 - 1

@@ -12,8 +12,8 @@ from coilwork_ir.scalar import Op, Reduce, Scalar, Scan, Sort, postorder
 from coilwork_triton.facts.sort_keys import key_bytes
 from coilwork_triton.facts.vectors import Access, loads_apart, together_along, whole_sizes
 from coilwork_triton.iteration.tiles import Letter, extent_of
-from coilwork_triton.launch.configs import UNKNOWN_EXTENT, Facts, Walk, next_power_of_two
 from coilwork_triton.launch.options import TritonOptions
+from coilwork_triton.launch.parameters import UNKNOWN_EXTENT, Facts, Walk, next_power_of_two
 
 
 def walk_of(kernel: Kernel, numel: Expr | None, options: TritonOptions, *, sorts: bool, looped: bool) -> Walk:

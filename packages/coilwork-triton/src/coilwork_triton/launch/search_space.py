@@ -25,7 +25,7 @@ from coilwork_ir.index import (
 )
 from coilwork_ir.kernel_source import Config, SearchSpace
 from coilwork_ir.target import Target
-from coilwork_triton.launch.configs import STAGES, next_power_of_two
+from coilwork_triton.launch.parameters import STAGES, next_power_of_two
 
 WARPS: Final = "num_warps"
 # Elements of a block per thread: more do not stay in 255 registers.

@@ -14,7 +14,7 @@ from coilwork_triton.facts.levels import Levels
 from coilwork_triton.facts.ragged import is_ragged, points_of
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.iteration.space import LOOP_OFFSET, Space
-from coilwork_triton.launch.configs import STAGES
+from coilwork_triton.launch.parameters import STAGES
 from coilwork_triton.statements.actions import Action, action_roots, actions_of
 from coilwork_triton.statements.aliasing import perform_all
 from coilwork_triton.statements.walk import emit_walk

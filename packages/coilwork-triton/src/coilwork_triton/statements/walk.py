@@ -16,7 +16,7 @@ from coilwork_ir.ops import SELF_COMBINING
 from coilwork_ir.scalar import Reduce, Scalar
 from coilwork_triton.combining.reductions import REDUCTIONS, Reduction, Site
 from coilwork_triton.iteration.space import WALK_OFFSET
-from coilwork_triton.launch.configs import STAGES
+from coilwork_triton.launch.parameters import STAGES
 from coilwork_triton.statements.actions import Action
 from coilwork_triton.statements.aliasing import perform_all
 from coilwork_triton.text.tree import Expression, For, Name, Number

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from coilwork.torch_compat import overwrites_nothing
+from coilwork.torch_compat.operators import overwrites_nothing
 
 Call = Callable[[list[Any]], Sequence[Any]]
 

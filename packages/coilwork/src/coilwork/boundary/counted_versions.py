@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from coilwork.torch_compat import storage_identity, take_view_results
+from coilwork.torch_compat.autograd import take_view_results
+from coilwork.torch_compat.tensors import storage_identity
 
 Call = Callable[[list[Any]], Sequence[Any]]
 

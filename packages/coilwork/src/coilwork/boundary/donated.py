@@ -15,7 +15,9 @@ import torch
 from torch import fx
 
 from coilwork.boundary.alignment import starts_aligned
-from coilwork.torch_compat import are_equal_sizes, donated_input_positions, storage_identity
+from coilwork.torch_compat.autograd import donated_input_positions
+from coilwork.torch_compat.sizes import are_equal_sizes
+from coilwork.torch_compat.tensors import storage_identity
 from coilwork_lowering.layout import OWN_PADDING
 
 

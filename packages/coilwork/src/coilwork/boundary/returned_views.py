@@ -14,7 +14,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from coilwork.torch_compat import aliased_inputs, are_equal_sizes, is_view, renewed_inputs, run_on_fakes
+from coilwork.torch_compat.autograd import aliased_inputs, renewed_inputs
+from coilwork.torch_compat.operators import is_view
+from coilwork.torch_compat.sizes import are_equal_sizes
+from coilwork.torch_compat.tensors import run_on_fakes
 
 _COPY = torch.ops.aten.copy_.default
 

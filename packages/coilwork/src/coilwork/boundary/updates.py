@@ -14,10 +14,11 @@ import torch
 from torch import fx
 
 from coilwork.boundary.alignment import ALIGNMENT_BYTES, starts_aligned
-from coilwork.torch_compat import shares_nothing
+from coilwork.torch_compat.operators import shares_nothing
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.loops.access import IN_STORAGE
 from coilwork_ir.loops.nodes import Graph
+from coilwork_runtime import any_unaligned
 
 Call = Callable[[list[Any]], Sequence[Any]]
 
@@ -52,11 +53,10 @@ def with_aligned_updates(call: Call, positions: Sequence[int]) -> Call:
     if not positions:
         return call
 
+    where = tuple(positions)
+
     def checked(args: list[Any]) -> Sequence[Any]:
-        for position in positions:
-            if args[position].data_ptr() % ALIGNMENT_BYTES:
-                return _through_copies(call, args, positions)
-        return call(args)
+        return _through_copies(call, args, where) if any_unaligned(args, where) else call(args)
 
     return checked
 

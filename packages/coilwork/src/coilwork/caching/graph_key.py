@@ -14,7 +14,9 @@ from typing import Any
 
 import torch
 
-from coilwork.torch_compat import is_operator, real_tensors, symbol_facts
+from coilwork.torch_compat.operators import is_operator
+from coilwork.torch_compat.sizes import symbol_facts
+from coilwork.torch_compat.tensors import real_tensors
 
 
 def graph_key_text(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> str:

@@ -12,7 +12,7 @@ from typing import Final
 import torch
 from torch import fx
 
-from coilwork.torch_compat import are_equal_sizes
+from coilwork.torch_compat.sizes import are_equal_sizes
 
 _FUNCTIONS: Final = (torch.masked_select, torch.ops.aten.masked_select.default)
 

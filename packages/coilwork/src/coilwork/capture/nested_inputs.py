@@ -13,7 +13,7 @@ from typing import Any, Final
 from torch import fx
 from torch.fx.node import map_arg
 
-from coilwork.torch_compat import TreeSpec, leaves_of, nested_like, nesting_of
+from coilwork.torch_compat.nesting import TreeSpec, leaves_of, nested_like, nesting_of
 
 _NESTED: Final = (list, tuple, dict)
 

@@ -15,7 +15,9 @@ from torch import fx
 
 from coilwork.capture.captured_graph import CapturedGraph, WithCaptured
 from coilwork.capture.storages import copy_of
-from coilwork.torch_compat import BoxedCallable, GraphCompiler, draws_numbers, has_sizes_from_data
+from coilwork.torch_compat.autograd import BoxedCallable, GraphCompiler
+from coilwork.torch_compat.operators import draws_numbers
+from coilwork.torch_compat.sizes import has_sizes_from_data
 from coilwork_lowering import SQUEEZED_ONE, asserts_squeezed_size, name_squeezed_sizes
 
 

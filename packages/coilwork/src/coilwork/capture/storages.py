@@ -20,13 +20,9 @@ from torch import fx
 
 from coilwork.capture.captured_graph import CapturedGraph
 from coilwork.errors import CoilworkFallbackWarning, CompileError
-from coilwork.torch_compat import (
-    is_functorch_tensor,
-    leaves_of,
-    mode_of,
-    overwritten_operands,
-    storage_identity,
-)
+from coilwork.torch_compat.nesting import leaves_of
+from coilwork.torch_compat.operators import overwritten_operands
+from coilwork.torch_compat.tensors import is_functorch_tensor, mode_of, storage_identity
 
 _NAMES: Final = ("as_strided", "as_strided_copy", "as_strided_scatter")
 _FUNCTIONS: Final = tuple(getattr(torch, name) for name in _NAMES)

@@ -18,18 +18,14 @@ from torch import fx
 
 from coilwork.capture.captured_graph import CapturedGraph, WithCaptured
 from coilwork.capture.storages import copy_of
-from coilwork.torch_compat import (
-    BoxedCallable,
-    GraphCompiler,
-    draws_numbers,
-    guards_taken_sizes,
-    overwritten_operands,
-)
+from coilwork.capture.told_checks import OF_TORCH
+from coilwork.torch_compat.autograd import BoxedCallable, GraphCompiler
+from coilwork.torch_compat.operators import draws_numbers, overwritten_operands
+from coilwork.torch_compat.sizes import guards_taken_sizes
 from coilwork_runtime import LayoutError
 
 _ASSERTION: Final = torch.ops.aten._assert_scalar.default
-_OF_TORCH: Final = "Runtime assertion failed for expression "
-_OF_EQUALITY: Final = f"{_OF_TORCH}Eq("
+_OF_EQUALITY: Final = f"{OF_TORCH}Eq("
 
 
 class TakenSizes:
@@ -82,7 +78,7 @@ def _takes_sizes(gm: fx.GraphModule) -> bool:
     return any(_is_of_torch(node, _OF_EQUALITY) for node in gm.graph.nodes)
 
 
-def _is_of_torch(node: fx.Node, message: str = _OF_TORCH) -> bool:
+def _is_of_torch(node: fx.Node, message: str = OF_TORCH) -> bool:
     return node.target is _ASSERTION and str(node.args[1]).startswith(message)
 
 

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, fx
 
 from coilwork.checking.random_state import RandomState, random_state
-from coilwork.torch_compat import draws_numbers, leaves_of, map_leaves
+from coilwork.torch_compat.nesting import leaves_of, map_leaves
+from coilwork.torch_compat.operators import draws_numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -304,12 +304,40 @@ static PyObject* learn(PyObject*, PyObject* samples) {
   return PyBool_FromLong(tensor_objects.offset != 0);
 }
 
+// Whether the tensor of `value` starts at a multiple of 16 bytes; -1 with an exception.
+static int starts_aligned(PyObject* value) {
+  void* data = nullptr;
+  const AtenTensorHandle tensor = tensor_objects.in(value);
+  if (!tensor || torch.aoti_torch_get_data_ptr(tensor, &data) != 0) {
+    const Reference address(PyObject_CallMethod(value, "data_ptr", nullptr));
+    data = address.get() ? PyLong_AsVoidPtr(address.get()) : nullptr;
+    if (PyErr_Occurred()) return -1;
+  }
+  return reinterpret_cast<uintptr_t>(data) % 16 == 0;
+}
+
+static PyObject* unaligned(PyObject*, PyObject* const* given, Py_ssize_t count) {
+  if (count != 2 || !PyList_Check(given[0]) || !PyTuple_Check(given[1]))
+    return PyErr_Format(PyExc_TypeError, "a list of tensors and a tuple of positions are needed");
+  for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(given[1]); ++k) {
+    const Py_ssize_t position = PyLong_AsSsize_t(PyTuple_GET_ITEM(given[1], k));
+    if (PyErr_Occurred()) return nullptr;
+    if (position < 0 || position >= PyList_GET_SIZE(given[0])) return PyErr_Format(PyExc_IndexError, "there is no input %zd", position);
+    const int aligned = starts_aligned(PyList_GET_ITEM(given[0], position));
+    if (aligned < 0) return nullptr;
+    if (!aligned) Py_RETURN_TRUE;
+  }
+  Py_RETURN_FALSE;
+}
+
 static PyMethodDef module_methods[] = {
     {"learn", learn, METH_O, "Learns from a list of tensors how to find the tensor in an object; whether that succeeds."},
     {"products", products, METH_O, "The address of an opened cuBLASLt: torch's own, or that of a file. ImportError without it."},
     {"convolutions", convolutions, METH_O, "The address of an opened cuDNN: torch's own, or that of a file. ImportError without it."},
     {"code", code, METH_O, "What a function of torch that names a constant returns, None without it."},
     {"symbol", symbol, METH_O, "The address of a C function of torch, 0 if it has none of that name."},
+    {"unaligned", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(unaligned)), METH_FASTCALL,
+     "Whether a tensor of a list, at one of the positions of a tuple, does not start at a multiple of 16 bytes."},
     {nullptr, nullptr, 0, nullptr}};
 
 static PyModuleDef Module = {PyModuleDef_HEAD_INIT, "coilwork_executor", nullptr, -1, module_methods};

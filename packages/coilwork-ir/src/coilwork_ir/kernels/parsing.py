@@ -1,0 +1,268 @@
+"""Kernels and schedules from their text."""
+
+from __future__ import annotations
+
+from coilwork_ir.buffers import Buffer
+from coilwork_ir.index import Expr, symbol
+from coilwork_ir.kernels.nodes import (
+    ArgRole,
+    Combined,
+    Decision,
+    Hints,
+    Kernel,
+    KernelCall,
+    Member,
+    Numerics,
+    Range,
+    RangeKind,
+    ReductionStrategy,
+    Schedule,
+    Step,
+    Store,
+    TensorArg,
+)
+from coilwork_ir.loops.nodes import AssertSize, Check, Cond, Extern, View, While
+from coilwork_ir.loops.parsing import read_checks, read_header, read_node
+from coilwork_ir.ops import STORE_MODES, StoreMode
+from coilwork_ir.scalar import Scalar
+from coilwork_ir.text.atoms import (
+    Symbols,
+    parse_buffer,
+    parse_indices,
+    parse_list,
+    parse_origins,
+    parse_output,
+    parse_ref,
+    parse_symbol,
+    parse_type,
+)
+from coilwork_ir.text.reader import Reader
+from coilwork_ir.text.scalars import (
+    Values,
+    parse_statements,
+    parse_value,
+    with_placeholders,
+)
+
+RANGE_KINDS: tuple[RangeKind, ...] = ("parallel", "walked", "reduction")
+ROLES: tuple[ArgRole, ...] = ("inout", "in", "out")
+STRATEGIES: tuple[ReductionStrategy, ...] = ("none", "persistent", "looped", "split", "contracted")
+NUMERICS: tuple[Numerics, ...] = ("fast", "eager", "strict")
+
+
+def parse_kernel(text: str) -> Kernel:
+    """The kernel that `text` spells.
+
+    Raises:
+        ParseError: with line, reason and a caret.
+    """
+    reader = Reader(text)
+    kernel = read_kernel(reader)
+    reader.finish()
+    return kernel
+
+
+def read_kernel(reader: Reader) -> Kernel:
+    """Read one kernel."""
+    reader.expect("kernel")
+    reader.expect("@")
+    name = reader.name()
+    word = reader.choice(NUMERICS, "a numerics mode")
+    numerics = next(known for known in NUMERICS if known == word)
+    reader.expect("{")
+    symbols: Symbols = {}
+    sizes: list[Expr] = []
+    while reader.accept("size"):
+        sizes.append(parse_symbol(reader, symbols))
+    ranges: list[Range] = []
+    while reader.accept("range"):
+        ranges.append(_read_range(reader, symbols))
+    args: list[TensorArg] = []
+    while reader.accept("arg"):
+        args.append(_read_arg(reader, symbols))
+    reader.expect("hints")
+    hints = _read_hints(reader)
+    combined: Combined | None = None
+    stores: list[Store] = []
+    checks: tuple[Check, ...] = ()
+    if reader.accept("combined"):
+        combined = _read_combined(reader, symbols)
+    else:
+        reader.expect("body")
+        reader.expect("{")
+        values = parse_statements(reader, symbols)
+        checks = read_checks(reader, values)
+        while reader.accept("store"):
+            stores.append(_read_store(reader, symbols, values))
+        reader.expect("}")
+    reader.expect("}")
+    return Kernel(
+        name=name,
+        ranges=tuple(ranges),
+        args=tuple(args),
+        sizes=tuple(sizes),
+        stores=tuple(stores),
+        checks=checks,
+        hints=hints,
+        combined=combined,
+        numerics=numerics,
+        origins=parse_origins(reader),
+    )
+
+
+def _read_combined(reader: Reader, symbols: Symbols) -> Combined:
+    reader.expect("{")
+    body = read_kernel(reader)
+    members: list[Member] = []
+    while reader.accept("member"):
+        args = parse_list(reader, reader.name)
+        sizes = parse_indices(reader, symbols, "[", "]") if reader.accept("sizes") else ()
+        members.append(Member(args=args, sizes=sizes))
+    reader.expect("}")
+    return Combined(body=body, members=tuple(members))
+
+
+def _read_range(reader: Reader, symbols: Symbols) -> Range:
+    name = reader.name()
+    reader.expect(":")
+    reader.expect("`")
+    extent = reader.index(symbols, "`")
+    reader.expect("`")
+    value = symbol(name, extent=extent)
+    symbols[name] = value
+    word = reader.choice(RANGE_KINDS, "a range kind")
+    kind = next(known for known in RANGE_KINDS if known == word)
+    tile = reader.choice(("x", "y", "z", "w", "r"), "a tile")
+    share = float(reader.number())
+    match tile:
+        case "x" | "y" | "z" | "w" | "r":
+            return Range(symbol=value, kind=kind, tile=tile, coalescing=share)
+    raise AssertionError(tile)
+
+
+def _read_arg(reader: Reader, symbols: Symbols) -> TensorArg:
+    name = reader.name()
+    reader.expect(":")
+    dtype = parse_type(reader)
+    word = reader.choice(ROLES, "a role")
+    role = next(known for known in ROLES if known == word)
+    reader.expect("span")
+    reader.expect("`")
+    span = reader.index(symbols, "`")
+    reader.expect("`")
+    return TensorArg(name=name, dtype=dtype, role=role, span=span, aligned=reader.accept("aligned"))
+
+
+def _read_hints(reader: Reader) -> Hints:
+    word = reader.choice(STRATEGIES, "a reduction strategy")
+    strategy = next(known for known in STRATEGIES if known == word)
+    reader.expect("split")
+    split = reader.integer()
+    inplace: tuple[tuple[str, str], ...] = ()
+    if reader.accept("inplace"):
+        inplace = parse_list(reader, lambda: _read_pair(reader))
+    return Hints(reduction=strategy, split=split, inplace=inplace, atomic=reader.accept("atomic"))
+
+
+def _read_pair(reader: Reader) -> tuple[str, str]:
+    first = reader.name()
+    reader.expect("of")
+    return first, reader.name()
+
+
+def _read_store(reader: Reader, symbols: Symbols, values: Values) -> Store:
+    buffer = parse_ref(reader)
+    (index,) = parse_indices(reader, with_placeholders(symbols), "[", "]")
+    indirect: tuple[Scalar, ...] = ()
+    if reader.accept("using"):
+        indirect = parse_list(reader, lambda: parse_value(reader, values))
+    mode: StoreMode = next((known for known in STORE_MODES if reader.accept(known)), "store")
+    reader.expect("=")
+    value = parse_value(reader, values)
+    mask = parse_value(reader, values) if reader.accept("mask") else None
+    return Store(buffer=buffer, index=index, value=value, indirect=indirect, mode=mode, mask=mask)
+
+
+def parse_schedule(text: str) -> Schedule:
+    """The schedule that `text` spells.
+
+    Raises:
+        ParseError: with line, reason and a caret.
+    """
+    reader = Reader(text)
+    reader.expect("schedule")
+    reader.expect("@")
+    name = reader.name()
+    reader.expect("{")
+    symbols: Symbols = {}
+    declared, inputs, constants = read_header(reader, symbols)
+    kernels: list[Kernel] = []
+    while reader.peek("kernel"):
+        kernels.append(read_kernel(reader))
+    steps: list[Step] = []
+    buffers: list[Buffer] = []
+    while not reader.accept("return"):
+        steps.append(_read_step(reader, symbols, buffers))
+    outputs = parse_list(reader, lambda: parse_output(reader, symbols))
+    decisions: list[Decision] = []
+    while reader.accept("decision"):
+        decisions.append(_read_decision(reader))
+    reader.expect("}")
+    return Schedule(
+        name=name,
+        symbols=declared,
+        inputs=inputs,
+        constants=constants,
+        kernels=tuple(kernels),
+        buffers=tuple(buffers),
+        steps=tuple(steps),
+        outputs=outputs,
+        decisions=tuple(decisions),
+    )
+
+
+def _read_step(reader: Reader, symbols: Symbols, buffers: list[Buffer]) -> Step:
+    if not reader.accept("call"):
+        at = reader.at
+        node = read_node(reader, symbols)
+        match node:
+            case View():
+                buffers.append(node.output)
+            case Extern():
+                buffers.extend(o for o in node.outputs if isinstance(o, Buffer))
+                buffers.extend(m.output for m in node.mutates)
+            case Cond():
+                buffers.extend(node.outputs)
+            case While():
+                buffers.extend(node.outputs)
+                buffers.extend(m.output for m in node.mutates)
+            case AssertSize():
+                pass
+            case _:
+                raise reader.error("a schedule holds calls, not loop nodes", at)
+        return node
+    reader.expect("@")
+    kernel = reader.name()
+    args = parse_list(reader, lambda: parse_ref(reader))
+    sizes = parse_indices(reader, symbols, "[", "]") if reader.accept("sizes") else ()
+    into: tuple[tuple[str, str], ...] = ()
+    if reader.accept("into"):
+        into = parse_list(reader, lambda: _read_ref_pair(reader))
+    reader.expect("defines")
+    buffers.extend(parse_list(reader, lambda: parse_buffer(reader, symbols)))
+    return KernelCall(kernel=kernel, args=args, sizes=sizes, into=into, origins=parse_origins(reader))
+
+
+def _read_ref_pair(reader: Reader) -> tuple[str, str]:
+    new = parse_ref(reader)
+    reader.expect("of")
+    return new, parse_ref(reader)
+
+
+def _read_decision(reader: Reader) -> Decision:
+    rule = reader.string()
+    accepted = reader.choice(("accepted", "rejected"), "a verdict") == "accepted"
+    subjects = parse_list(reader, reader.string)
+    reason = reader.string()
+    numbers = parse_list(reader, lambda: (reader.string(), float(reader.number())))
+    return Decision(rule=rule, subjects=subjects, accepted=accepted, reason=reason, numbers=numbers)

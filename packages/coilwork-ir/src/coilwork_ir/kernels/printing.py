@@ -1,0 +1,139 @@
+"""Kernels and schedules as canonical text."""
+
+from __future__ import annotations
+
+from coilwork_ir.buffers import Buffer
+from coilwork_ir.index import format_expr
+from coilwork_ir.kernels.nodes import (
+    Decision,
+    Hints,
+    Kernel,
+    KernelCall,
+    Member,
+    Range,
+    Schedule,
+    Store,
+)
+from coilwork_ir.loops.printing import format_checks, format_header, format_node
+from coilwork_ir.scalar import Scalar
+from coilwork_ir.text.atoms import (
+    format_buffer,
+    format_list,
+    format_origins,
+    format_output,
+    format_symbol,
+)
+from coilwork_ir.text.reader import quoted
+from coilwork_ir.text.scalars import (
+    Names,
+    format_scalars,
+)
+
+
+def format_kernel(kernel: Kernel, *, origins: bool = True, name: bool = True, indent: str = "") -> str:
+    """Canonical text of `kernel`; without `name` and `origins` it is what a cache key should contain."""
+    inner = indent + "  "
+    lines = [f"{indent}kernel @{kernel.name if name else '_'} {kernel.numerics} {{"]
+    lines += [f"{inner}size {format_symbol(s)}" for s in kernel.sizes]
+    lines += [
+        f"{inner}range {r.symbol.name}: `{_extent(r)}` {r.kind} {r.tile} {r.coalescing!r}"
+        for r in kernel.ranges
+    ]
+    for arg in kernel.args:
+        aligned = " aligned" if arg.aligned else ""
+        lines.append(
+            f"{inner}arg {arg.name}: {arg.dtype.text} {arg.role} span `{format_expr(arg.span)}`{aligned}"
+        )
+    lines.append(f"{inner}hints {_hints(kernel.hints)}")
+    if kernel.combined is not None:
+        lines.append(f"{inner}combined {{")
+        lines.append(format_kernel(kernel.combined.body, origins=False, indent=inner + "  "))
+        lines += [f"{inner}  {_member(member)}" for member in kernel.combined.members]
+    else:
+        lines.append(f"{inner}body {{")
+        lines += _body_lines(kernel, inner + "  ")
+    lines += [f"{inner}}}", f"{indent}}}" + (format_origins(kernel.origins) if origins else "")]
+    return "\n".join(lines) + ("" if indent else "\n")
+
+
+def _member(member: Member) -> str:
+    text = f"member {format_list(member.args)}"
+    return text + (f" sizes [{', '.join(format_expr(s) for s in member.sizes)}]" if member.sizes else "")
+
+
+def _extent(item: Range) -> str:
+    if item.symbol.extent is None:
+        raise ValueError(f"range {item.symbol.name} has no extent")
+    return format_expr(item.symbol.extent)
+
+
+def _hints(hints: Hints) -> str:
+    parts = [f"{hints.reduction} split {hints.split}"]
+    if hints.inplace:
+        parts.append(f"inplace {format_list(f'{out} of {source}' for out, source in hints.inplace)}")
+    if hints.atomic:
+        parts.append("atomic")
+    return " ".join(parts)
+
+
+def _body_lines(kernel: Kernel, indent: str) -> list[str]:
+    roots: list[Scalar] = []
+    for store in kernel.stores:
+        roots += [*store.indirect, store.value, *(() if store.mask is None else (store.mask,))]
+    roots += [check.condition for check in kernel.checks]
+    lines, names = format_scalars(roots, indent)
+    lines += format_checks(kernel.checks, names, indent)
+    return lines + [indent + _store(store, names) for store in kernel.stores]
+
+
+def _store(store: Store, names: Names) -> str:
+    text = f"store %{store.buffer}[{format_expr(store.index)}]"
+    if store.indirect:
+        text += f" using {format_list(names[v] for v in store.indirect)}"
+    if store.mode != "store":
+        text += f" {store.mode}"
+    text += f" = {names[store.value]}"
+    return text if store.mask is None else f"{text} mask {names[store.mask]}"
+
+
+def format_schedule(schedule: Schedule, *, origins: bool = True, decisions: bool = True) -> str:
+    """Canonical text of `schedule`; without `origins` and `decisions` it depends only on what is computed."""
+    lines = [f"schedule @{schedule.name} {{"]
+    lines += format_header(schedule.symbols, schedule.inputs, schedule.constants, "  ")
+    lines += [format_kernel(kernel, origins=origins, indent="  ") for kernel in schedule.kernels]
+    buffers = {buffer.name: buffer for buffer in schedule.buffers}
+    for step in schedule.steps:
+        if isinstance(step, KernelCall):
+            lines += _call_lines(step, schedule, buffers, origins)
+        else:
+            lines.append(format_node(step, "  ", origins=origins))
+    lines.append(f"  return {format_list(format_output(o) for o in schedule.outputs)}")
+    if decisions:
+        lines += [f"  decision {_decision(d)}" for d in schedule.decisions]
+    return "\n".join([*lines, "}"]) + "\n"
+
+
+def _call_lines(call: KernelCall, schedule: Schedule, buffers: dict[str, Buffer], origins: bool) -> list[str]:
+    text = f"  call @{call.kernel} {format_list(f'%{a}' for a in call.args)}"
+    if call.sizes:
+        text += f" sizes [{', '.join(format_expr(s) for s in call.sizes)}]"
+    if call.into:
+        text += f" into {format_list(f'%{new} of %{old}' for new, old in call.into)}"
+    defined = [buffers[n] for n in call_defines(call, schedule)]
+    text += f" defines {format_list(format_buffer(b) for b in defined)}"
+    return [text + (format_origins(call.origins) if origins else "")]
+
+
+def call_defines(call: KernelCall, schedule: Schedule) -> tuple[str, ...]:
+    """Names of the buffers that `call` defines, in argument order, then those that take over older memory."""
+    kernel = next(k for k in schedule.kernels if k.name == call.kernel)
+    old = {source for _, source in call.into}
+    written = [a for a, arg in zip(call.args, kernel.args, strict=True) if arg.role != "in" and a not in old]
+    return tuple(dict.fromkeys((*written, *(new for new, _ in call.into))))
+
+
+def _decision(decision: Decision) -> str:
+    verdict = "accepted" if decision.accepted else "rejected"
+    subjects = format_list(quoted(s) for s in decision.subjects)
+    numbers = format_list(f"{quoted(name)} {float(value)!r}" for name, value in decision.numbers)
+    return f"{quoted(decision.rule)} {verdict} {subjects} {quoted(decision.reason)} {numbers}"

@@ -1,0 +1,111 @@
+"""Run-time assertions on sizes."""
+
+from __future__ import annotations
+
+import operator
+from typing import Final
+
+import torch
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import Expr, as_expr, provably_eq, provably_le, provably_lt
+from coilwork_ir.loops import AssertSize, Check
+from coilwork_ir.loops.nodes import CheckError
+from coilwork_ir.scalar import Scalar, op
+from coilwork_lowering.building.builder import Builder
+from coilwork_lowering.building.values import NumberValue, Relation, Value
+from coilwork_lowering.errors import LoweringError
+from coilwork_lowering.scalar_math import index
+
+OF_TORCH: Final = "Runtime assertion failed for expression "
+_ASSERTION: Final = torch.ops.aten._assert_scalar.default
+# each relation as one of the four that the IR has, and whether the sides change places
+_FORMS: Final = (
+    ("eq", "eq", False),
+    ("ne", "ne", False),
+    ("lt", "lt", False),
+    ("le", "le", False),
+    ("gt", "lt", True),
+    ("ge", "le", True),
+)
+
+
+def lower_assertion(builder: Builder, condition: Value, message: str, node: torch.fx.Node) -> None:
+    """`condition` must hold when the program runs; one that provably holds costs nothing.
+
+    It is no proof that a number which data decides lies within its bounds: torch knows them from assertions like this one.
+
+    Raises:
+        LoweringError[symbol]: the condition is no comparison of sizes.
+    """
+    if condition is True:
+        return
+    if condition is False:
+        condition = Relation(lhs=as_expr(0), relation="eq", rhs=as_expr(1))
+    if isinstance(condition, Expr):
+        condition = Relation(lhs=condition, relation="ne", rhs=as_expr(0))
+    if isinstance(condition, NumberValue) and condition.scalar.dtype.is_bool:
+        _append_check(builder, condition.scalar, message)
+        return
+    if not isinstance(condition, Relation):
+        raise LoweringError(
+            "symbol",
+            f"the condition of {node.target} compares no sizes: {condition!r}",
+            node=node.format_node() or node.name,
+            origins=builder.origins,
+            remedy="assert on tensor sizes and on integers made with .item()",
+        )
+    for name, form, swapped in _FORMS:
+        if name != condition.relation:
+            continue
+        lhs, rhs = (condition.rhs, condition.lhs) if swapped else (condition.lhs, condition.rhs)
+        if not _holds(form, builder.sizes.unpromised(lhs), builder.sizes.unpromised(rhs)):
+            _append(builder, lhs, form, rhs, message)
+
+
+def told_equality(number: torch.fx.Node) -> str | None:
+    """The user's words for what `number` must be equal to, if there are some: torch takes it for that from where it is read on."""
+    equalities = [user for user in number.users if user.target is operator.eq]
+    checks = [check for equality in equalities for check in equality.users if check.target is _ASSERTION]
+    texts = [str(check.args[1]) for check in checks]
+    return next((text for text in texts if not text.startswith(OF_TORCH)), None)
+
+
+def lower_divisor(builder: Builder, divisor: Value, message: str) -> None:
+    """`divisor`, if it is an integer, must not be 0, or `message` is raised as Python's own error."""
+    if isinstance(divisor, Expr) and not _holds("ne", divisor, as_expr(0)):
+        _append_check(
+            builder, op("ne", index(divisor), index(as_expr(0))), message, error="ZeroDivisionError"
+        )
+
+
+def _append_check(
+    builder: Builder, condition: Scalar, message: str, *, error: CheckError = "RuntimeError"
+) -> None:
+    """A node of no result but its check, for conditions that are no single comparison of sizes."""
+    builder.pointwise(
+        (),
+        DType.BOOL,
+        "cpu",
+        lambda point: condition,
+        checks=lambda point: (Check(condition=condition, message=message, error=error),),
+    )
+
+
+def _append(builder: Builder, lhs: Expr, form: str, rhs: Expr, message: str) -> None:
+    for relation in ("eq", "ne", "lt", "le"):
+        if relation == form:
+            builder.add(
+                AssertSize(lhs=lhs, relation=relation, rhs=rhs, message=message, origins=builder.origins)
+            )
+
+
+def _holds(form: str, lhs: Expr, rhs: Expr) -> bool:
+    match form:
+        case "eq":
+            return provably_eq(lhs, rhs)
+        case "le":
+            return provably_le(lhs, rhs)
+        case "lt":
+            return provably_lt(lhs, rhs)
+    return provably_lt(lhs, rhs) or provably_lt(rhs, lhs)

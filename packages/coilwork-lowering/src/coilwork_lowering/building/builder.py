@@ -1,0 +1,395 @@
+"""The graph under construction: its declarations, nodes and reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import torch
+
+from coilwork_ir.buffers import Buffer, DeviceValue, Ref, SymbolOutput, contiguous_strides
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import Expr, as_expr, as_int, symbol
+from coilwork_ir.loc import Origin
+from coilwork_ir.loops import Check, Extern, Node, Pointwise, Scatter, View
+from coilwork_ir.loops import Reduce as ReduceNode
+from coilwork_ir.loops.access import defined
+from coilwork_ir.ops import ReduceKind
+from coilwork_ir.scalar import Const, Literal_, Load, Scalar, const, load, postorder
+from coilwork_lowering.building.buffers import Alias, Buffers
+from coilwork_lowering.building.nearby import with_numbers_nearby
+from coilwork_lowering.building.remade import without_memory
+from coilwork_lowering.building.simplify import simplified
+from coilwork_lowering.building.torch_types import device_text, dtype_of
+from coilwork_lowering.building.values import (
+    Shape,
+    TensorValue,
+    coordinate_symbols,
+    is_whole,
+    layout_of,
+    same_strides,
+    whole,
+)
+from coilwork_lowering.errors import LoweringError
+from coilwork_lowering.options import LoweringOptions
+from coilwork_lowering.sizes.symbols import SizeTable
+
+_READ_NUMBER: Final = "aten._local_scalar_dense.default"
+Body = Callable[[tuple[Expr, ...]], Scalar]
+
+
+class Builder:
+    """Collects nodes in order. One builder makes one graph; nested graphs have builders of their own.
+
+    `origins` and `hint` (a name for new buffers) describe the FX node being lowered; the driver sets them.
+    """
+
+    def __init__(self, *, options: LoweringOptions, sizes: SizeTable) -> None:
+        self.options = options
+        self.sizes = sizes
+        self.nodes: list[Node] = []
+        self.origins: tuple[Origin, ...] = ()
+        self.hint = "buf"
+        self.buffers = Buffers()
+        # buffers that hold one number everywhere
+        self._filled: dict[str, Const] = {}
+        # declared, but made by no node so far
+        self._unfilled: set[str] = set()
+        # what random numbers are made from, per device, and how many operators have made some
+        self.seeds: dict[str, TensorValue] = {}
+        self.streams = 0
+        # sizes that the program computes, what they are, and from which node on
+        self._sizes_read: list[tuple[int, Expr, Scalar]] = []
+        # whether numbers were read from tensors, which may be computed with elsewhere
+        self.reads_numbers = False
+        self._made: dict[tuple[str, Shape, tuple[Expr, ...], DType, Expr], Buffer] = {}
+        # copies of buffers on other devices
+        self._copies: dict[tuple[str, str], Buffer] = {}
+
+    # declarations
+
+    def declare(
+        self,
+        shape: Shape,
+        dtype: DType,
+        device: str,
+        *,
+        strides: Sequence[Expr] | None = None,
+        name: str = "",
+    ) -> Buffer:
+        """A new buffer, row-major unless `strides` are given."""
+        buffer = Buffer(
+            name=self.buffers.fresh(name or self.hint),
+            dtype=dtype,
+            shape=shape,
+            strides=contiguous_strides(shape) if strides is None else tuple(strides),
+            device=device,
+        )
+        self.buffers.declare(buffer)
+        return buffer
+
+    def declare_like(self, fake: torch.Tensor, *, name: str = "") -> Buffer:
+        """A new buffer with the type, shape, strides and device of a fake tensor."""
+        return self.declare(
+            self.sizes.exprs(fake.shape),
+            dtype_of(fake.dtype),
+            device_text(fake.device),
+            strides=self.result_strides(fake),
+            name=name,
+        )
+
+    def result_strides(self, fake: torch.Tensor) -> tuple[Expr, ...]:
+        """The strides that a freshly computed `fake` gets: its own, or row-major if elements would overlap."""
+        shape, strides = self.sizes.exprs(fake.shape), self.sizes.exprs(fake.stride())
+        overlaps = any(as_int(s) == 0 and as_int(e) != 1 for e, s in zip(shape, strides, strict=True))
+        return contiguous_strides(shape) if overlaps else strides
+
+    def mark(self) -> int:
+        """A point to `rewind` to."""
+        return len(self.nodes)
+
+    def rewind(self, mark: int) -> None:
+        """Forget the nodes since `mark`, none of which may have overwritten memory; their names stay used."""
+        for position, size, number in self._sizes_read:
+            if position >= mark:
+                self.sizes.undefine(size, number)
+        self._sizes_read = [one for one in self._sizes_read if one[0] < mark]
+        forgotten = {
+            buffer.name
+            for node in self.nodes[mark:]
+            if isinstance(node, View | Extern)
+            for buffer in defined(node)
+        }
+        if forgotten:
+            self._made = {key: made for key, made in self._made.items() if made.name not in forgotten}
+            self._copies = {key: made for key, made in self._copies.items() if made.name not in forgotten}
+        del self.nodes[mark:]
+
+    # reads
+
+    def current(self, value: TensorValue) -> TensorValue:
+        """`value` as its memory is now: the same one unless that memory was overwritten since."""
+        if not self.buffers.is_stale(value.buffer.name):
+            return value
+        return TensorValue(buffer=self._renewed(value.buffer.name), shape=value.shape, index=value.index)
+
+    def _renewed(self, name: str) -> Buffer:
+        old = self.buffers.latest(name)
+        alias = self.buffers.alias(old)
+        if alias is None or not self.buffers.is_stale(alias.source):
+            return old
+        source = self._renewed(alias.source)
+        again = self._view(source.name, old.shape, old.strides, old.dtype, alias.offset, old.device)
+        self.buffers.overwrite(old.name, again)
+        return again
+
+    def number_everywhere(self, value: TensorValue) -> Const | None:
+        """The number that every element of `value` is, where a node of this graph filled its memory with one."""
+        return self._filled.get(self.current(value).buffer.name)
+
+    def read(
+        self,
+        value: TensorValue,
+        coordinates: Sequence[Expr],
+        *,
+        indirect: Sequence[Scalar] = (),
+        mask: Scalar | None = None,
+        other: Literal_ = 0,
+    ) -> Scalar:
+        """The element of `value` at `coordinates`, in memory's type."""
+        value = self.current(value)
+        index = value.at(coordinates)
+        return load(value.buffer.name, index, value.dtype, indirect=indirect, mask=mask, other=other)
+
+    def read_broadcast(self, value: TensorValue, coordinates: Sequence[Expr]) -> Scalar:
+        """The element of `value`, expanded to the rank of `coordinates`."""
+        own = coordinates[len(coordinates) - len(value.shape) :] if value.shape else ()
+        return self.read(value, own)
+
+    def stored(self, number: Scalar) -> TensorValue:
+        """`number` in a tensor of no dimensions, where what it is computed from is."""
+        devices = [self.buffers[v.buffer].device for v in postorder((number,)) if isinstance(v, Load)]
+        return self.pointwise((), number.dtype, devices[0] if devices else "cpu", lambda point: number)
+
+    # nodes
+
+    def add(self, node: Node) -> None:
+        """Append `node`, and before it what computes the sizes that it mentions first."""
+        self.define_sizes()
+        if self.reads_numbers:
+            node = with_numbers_nearby(node, lambda name: self.buffers[name].device, self._moved_number)
+        self.nodes.append(node)
+        self.buffers.note(node)
+        if isinstance(node, Scatter):
+            self._unfilled.discard(node.output.name)
+
+    def define_sizes(self) -> None:
+        """Append what computes the sizes without an integer form that were met since."""
+        for size, number in self.sizes.take_undefined():
+            self._sizes_read.append((len(self.nodes), size, number))
+            self._read_size(size, number)
+
+    def _moved_number(self, name: str, device: str) -> Buffer:
+        return self.moved(whole(self.buffers[name]), device).buffer
+
+    def _read_size(self, size: Expr, number: Scalar) -> None:
+        stored = self.pointwise((), number.dtype, "cpu", lambda point: number, name=size.name)
+        self.nodes.append(self._reading(stored, size))
+
+    def _reading(self, value: TensorValue, size: Expr) -> Extern:
+        return Extern(
+            target=_READ_NUMBER,
+            args=(Ref(value.buffer.name),),
+            outputs=(SymbolOutput(symbol=size),),
+            origins=self.origins,
+        )
+
+    def read_integer(self, value: TensorValue, fake: torch.SymInt) -> Expr:
+        """Append what reads the integer in a tensor of no dimensions, which torch calls `fake`.
+
+        Raises:
+            LoweringError[symbol]: that is no symbol of its own.
+        """
+        number = self.sizes.expr(fake)
+        if not number.is_symbol:
+            raise LoweringError("symbol", f"a number that a region carries is {number}", origins=self.origins)
+        self.add(self._reading(value, number))
+        self.sizes.decided(number)
+        return number
+
+    def pointwise(
+        self,
+        shape: Shape,
+        dtype: DType,
+        device: str,
+        body: Body,
+        *,
+        strides: Sequence[Expr] | None = None,
+        checks: Callable[[tuple[Expr, ...]], Sequence[Check]] | None = None,
+        into: Buffer | None = None,
+        name: str = "",
+    ) -> TensorValue:
+        """Append `output[i] = body(i)`; `into` names memory to take over (its layout then is the output's)."""
+        ranges = node_ranges("i", shape)
+        point = coordinate_symbols("i", shape)
+        target_strides = into.strides if into is not None else strides
+        # a domain without points computes nothing, and its coordinates may make no sense
+        empty = any(as_int(extent) == 0 for extent in shape)
+        made = const(0, dtype) if empty else simplified(body(point))
+        found = tuple(checks(point)) if checks is not None and self.options.checks and not empty else ()
+        output = self.declare(shape, dtype, device, strides=target_strides, name=name)
+        if isinstance(made, Const):
+            self._filled[output.name] = made
+        self.add(
+            Pointwise(
+                output=output,
+                ranges=ranges,
+                body=made,
+                into=None if into is None else into.name,
+                checks=found,
+                origins=self.origins,
+            )
+        )
+        if into is not None:
+            self.buffers.overwrite(into.name, output)
+        return whole(output)
+
+    def reduce(
+        self,
+        kind: ReduceKind,
+        shape: Shape,
+        axes: Shape,
+        device: str,
+        body: Callable[[tuple[Expr, ...], tuple[Expr, ...]], Scalar],
+        results: Sequence[DType | None],
+        *,
+        strides: Sequence[Expr] | None = None,
+    ) -> tuple[TensorValue | None, ...]:
+        """Append a reduction of `body(i, r)` over `axes`; one result per entry of `results`, None: not wanted."""
+        made = simplified(body(coordinate_symbols("i", shape), coordinate_symbols("r", axes)))
+        outputs = tuple(
+            None if dtype is None else self.declare(shape, dtype, device, strides=strides)
+            for dtype in results
+        )
+        self.add(
+            ReduceNode(
+                outputs=outputs,
+                kind=kind,
+                ranges=node_ranges("i", shape),
+                axes=node_ranges("r", axes),
+                body=made,
+                origins=self.origins,
+            )
+        )
+        return tuple(None if output is None else whole(output) for output in outputs)
+
+    def copy(
+        self, value: TensorValue, *, strides: Sequence[Expr] | None = None, name: str = ""
+    ) -> TensorValue:
+        """`value` in memory of its own, row-major unless `strides` are given."""
+        return self.pointwise(
+            value.shape,
+            value.dtype,
+            value.device,
+            lambda point: self.read(value, point),
+            strides=strides,
+            name=name,
+        )
+
+    def unfilled(self, shape: Shape, dtype: DType, device: str) -> TensorValue:
+        """Row-major memory that holds nothing yet, and that no node has made: the first that stores into it does."""
+        output = self.declare(shape, dtype, device)
+        self._unfilled.add(output.name)
+        return whole(output)
+
+    def is_unfilled(self, buffer: Buffer) -> bool:
+        """Whether `buffer` is such memory still."""
+        return buffer.name in self._unfilled
+
+    def _view(
+        self, source: str, shape: Shape, strides: Sequence[Expr], dtype: DType, offset: Expr, device: str
+    ) -> Buffer:
+        output = self.declare(shape, dtype, device, strides=strides, name=f"{source}_view")
+        self.add(View(output=output, source=source, offset=offset, origins=self.origins))
+        self.buffers.note_view(output, Alias(source, offset))
+        return output
+
+    def view(
+        self,
+        source: Buffer,
+        shape: Shape,
+        strides: Sequence[Expr],
+        offset: Expr,
+        *,
+        dtype: DType | None = None,
+    ) -> TensorValue:
+        """The memory of `source` under another layout, `offset` elements from its first.
+
+        Views of views are made of the memory's owner, so that their chains stay one long.
+        """
+        name = source.name
+        kind = source.dtype if dtype is None else dtype
+        alias = self.buffers.alias(source)
+        if alias is not None and self.buffers[alias.source].dtype is source.dtype and kind is source.dtype:
+            name, offset = alias.source, alias.offset + offset
+        key = (name, shape, tuple(strides), kind, offset)
+        if key not in self._made:
+            self._made[key] = self._view(name, shape, strides, kind, offset, source.device)
+        return whole(self._made[key])
+
+    def view_again(self, buffer: Buffer) -> Buffer:
+        """The memory of `buffer` under another name, as it is."""
+        alias = self.buffers.alias(buffer)
+        name, offset = (buffer.name, as_expr(0)) if alias is None else (alias.source, alias.offset)
+        return self._view(name, buffer.shape, buffer.strides, buffer.dtype, offset, buffer.device)
+
+    def placed(self, value: TensorValue, strides: Sequence[Expr] | None) -> TensorValue:
+        """`value` as a whole buffer with `strides` (None: any), viewing its memory where possible, else copied."""
+        value = self.current(value)
+        if is_whole(value) and (strides is None or same_strides(value.shape, value.buffer.strides, strides)):
+            return value
+        layout = layout_of(value)
+        if layout is not None and (strides is None or same_strides(value.shape, layout.strides, strides)):
+            # eager's stride of a one-element dimension, if known, is as good as any
+            return self.view(
+                value.buffer, value.shape, layout.strides if strides is None else strides, layout.offset
+            )
+        return self.copy(value, strides=strides)
+
+    def remade(
+        self, value: TensorValue, device: str, *, strides: Sequence[Expr] | None = None
+    ) -> TensorValue | None:
+        """`value` computed on `device`, row-major unless `strides` are given; None if that takes memory of its own device."""
+        number = without_memory(self.read(value, coordinate_symbols("i", value.shape)), self.buffers.definer)
+        if number is None:
+            return None
+        return self.pointwise(value.shape, value.dtype, device, lambda point: number, strides=strides)
+
+    def moved(self, value: TensorValue, device: str) -> TensorValue:
+        """`value` on `device`, to be read: copied once, as long as nobody writes into it."""
+        if value.device == device:
+            return value
+        again = self.remade(value, device)
+        if again is not None:
+            return again
+        source = self.placed(value, None)
+        key = (source.buffer.name, device)
+        if key in self._copies and not self.buffers.is_stale(self._copies[key].name):
+            return whole(self._copies[key])
+        output = self.declare(value.shape, value.dtype, device, strides=source.buffer.strides)
+        self._copies[key] = output
+        self.add(
+            Extern(
+                target="aten._to_copy.default",
+                args=(Ref(source.buffer.name),),
+                kwargs=(("device", DeviceValue(device)),),
+                outputs=(output,),
+                origins=self.origins,
+            )
+        )
+        return whole(output)
+
+
+def node_ranges(prefix: str, shape: Shape) -> tuple[Expr, ...]:
+    """The range symbols of a node over `shape`, one-element dimensions included."""
+    return tuple(symbol(f"{prefix}{k}", extent=extent) for k, extent in enumerate(shape))

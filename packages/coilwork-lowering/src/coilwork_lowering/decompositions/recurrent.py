@@ -1,0 +1,163 @@
+"""Recurrent layers of oneDNN, step by step where oneDNN can't do them.
+
+torch's decomposition of `lstm` calls oneDNN's layer on CPUs, without asking whether it has the type on this processor, and without
+the workspace that the gradient of oneDNN's layer reads. So the layer is written out where oneDNN lacks it, and its gradient always is,
+from the layer's operands: Hochreiter & Schmidhuber, "Long short-term memory", 1997; with forget gates, as `torch.nn.LSTM` has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+# `ideep::rnn_kind::LSTM`.
+_LSTM: Final = 2
+
+
+def recurrent_decompositions() -> dict[Any, Callable[..., Any]]:
+    """By overload."""
+    return {
+        torch.ops.aten.mkldnn_rnn_layer.default: _layer,
+        torch.ops.aten.mkldnn_rnn_layer_backward.default: _layer_backward,
+    }
+
+
+def layers_in_16_bits() -> bool:
+    """Whether oneDNN has recurrent layers of `bfloat16` for this processor. Eager asks before it calls them, torch's decompositions do not."""
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+class _Step(NamedTuple):
+    """What one step of a layer makes of `x` and of the state before it, `[B, H]` each."""
+
+    h_before: Tensor
+    c_before: Tensor
+    input_gate: Tensor
+    forget_gate: Tensor
+    cell_gate: Tensor
+    output_gate: Tensor
+    c: Tensor
+    h: Tensor
+
+
+def _steps(
+    x: Tensor, weights: Sequence[Tensor], h: Tensor, c: Tensor, reverse: bool, has_biases: bool
+) -> list[_Step]:
+    """The steps of one layer in the order of `x: [T, B, I]`, from a state `[B, H]`."""
+    of_input, of_hidden, *biases = weights
+    input_bias, hidden_bias = biases if has_biases else (None, None)
+    found = []
+    from_input = list(linear(x, of_input, input_bias).unbind(0))
+    for gates in reversed(from_input) if reverse else from_input:
+        i, f, g, o = (gates + linear(h, of_hidden, hidden_bias)).chunk(4, 1)
+        i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
+        new_c = f * c + i * g
+        new_h = o * new_c.tanh()
+        found.append(_Step(h, c, i, f, g, o, new_c, new_h))
+        h, c = new_h, new_c
+    return found[::-1] if reverse else found
+
+
+def _plain(
+    mode: int, num_layers: int, bidirectional: bool, batch_first: bool, batch_sizes: Sequence[int]
+) -> bool:
+    """Whether this is a layer as torch's decomposition calls it."""
+    return mode == _LSTM and num_layers == 1 and not (bidirectional or batch_first or batch_sizes)
+
+
+def _layer(
+    x: Tensor,
+    input_weight: Tensor,
+    hidden_weight: Tensor,
+    input_bias: Tensor,
+    hidden_bias: Tensor,
+    h: Tensor,
+    c: Tensor,
+    reverse: bool,
+    batch_sizes: Sequence[int],
+    mode: int,
+    hidden_size: int,
+    num_layers: int,
+    has_biases: bool,
+    bidirectional: bool,
+    batch_first: bool,
+    train: bool,
+) -> Any:
+    """Where oneDNN would refuse the layer: its results `[T, B, H]`, the last of them and the last cell `[1, B, H]`, and no workspace."""
+    plain = _plain(mode, num_layers, bidirectional, batch_first, batch_sizes)
+    if x.dtype is not torch.bfloat16 or not plain or layers_in_16_bits():
+        return NotImplemented
+    weights = (input_weight, hidden_weight, input_bias, hidden_bias)
+    steps = _steps(x, weights, h[0], c[0], reverse, has_biases)
+    last = steps[0 if reverse else -1]
+    results = torch.stack([step.h for step in steps])
+    return results, last.h.unsqueeze(0), last.c.unsqueeze(0), x.new_empty(0, dtype=torch.uint8)
+
+
+def _layer_backward(
+    x: Tensor,
+    input_weight: Tensor,
+    hidden_weight: Tensor,
+    input_bias: Tensor,
+    hidden_bias: Tensor,
+    h: Tensor,
+    c: Tensor,
+    results: Tensor,
+    last_h: Tensor,
+    last_c: Tensor,
+    results_grad: Tensor | None,
+    h_grad: Tensor | None,
+    c_grad: Tensor | None,
+    reverse: bool,
+    mode: int,
+    hidden_size: int,
+    num_layers: int,
+    has_biases: bool,
+    train: bool,
+    bidirectional: bool,
+    batch_sizes: Sequence[int],
+    batch_first: bool,
+    workspace: Tensor,
+) -> Any:
+    """The gradients of `x`, of the two weights `[4 H, ...]` and biases `[4 H]`, and of the state before the first step."""
+    if not _plain(mode, num_layers, bidirectional, batch_first, batch_sizes):
+        return NotImplemented
+    weights = (input_weight, hidden_weight, input_bias, hidden_bias)
+    steps = _steps(x, weights, h[0], c[0], reverse, has_biases)
+    dh = torch.zeros_like(h[0]) if h_grad is None else h_grad[0]
+    dc = torch.zeros_like(c[0]) if c_grad is None else c_grad[0]
+    gates_grad: list[Tensor] = []
+    order = range(len(steps)) if reverse else reversed(range(len(steps)))
+    for t in order:
+        step = steps[t]
+        i, f, g, o = step.input_gate, step.forget_gate, step.cell_gate, step.output_gate
+        if results_grad is not None:
+            dh = dh + results_grad[t]
+        shown = step.c.tanh()
+        dc = dc + dh * o * (1 - shown * shown)
+        of_gates = (
+            dc * g * i * (1 - i),
+            dc * step.c_before * f * (1 - f),
+            dc * i * (1 - g * g),
+            dh * shown * o * (1 - o),
+        )
+        gates_grad.append(torch.cat(of_gates, 1))
+        dh, dc = gates_grad[-1] @ hidden_weight, dc * f
+    if not reverse:
+        gates_grad.reverse()
+    d_gates = torch.stack(gates_grad).flatten(0, 1)
+    before = torch.stack([step.h_before for step in steps]).flatten(0, 1)
+    bias_grad = d_gates.sum(0)
+    return (
+        (d_gates @ input_weight).view(x.shape),
+        d_gates.t() @ x.reshape(-1, x.shape[2]),
+        d_gates.t() @ before,
+        bias_grad,
+        bias_grad.clone(),
+        dh.unsqueeze(0),
+        dc.unsqueeze(0),
+    )

@@ -1,0 +1,1 @@
+"""The fallback that serves every operator: a call of its kernel inside the compiled program."""

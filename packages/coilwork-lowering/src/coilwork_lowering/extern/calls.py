@@ -1,0 +1,271 @@
+"""The fallback that serves every operator: call it inside the compiled program, arguments converted by its schema."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
+
+import torch
+
+from coilwork_ir.buffers import (
+    Buffer,
+    SymbolOutput,
+    contiguous_strides,
+)
+from coilwork_ir.index import Expr, coefficients, symbol
+from coilwork_ir.loops import Extern, Mutation
+from coilwork_ir.loops.nodes import ExternFamily
+from coilwork_lowering.building.assertions import lower_assertion, told_equality
+from coilwork_lowering.building.builder import Builder
+from coilwork_lowering.building.torch_types import device_text, dtype_of
+from coilwork_lowering.building.values import Relation, TensorValue, Value, whole
+from coilwork_lowering.errors import LoweringError
+from coilwork_lowering.extern.arguments import Passed, pass_arguments
+from coilwork_lowering.layout.padding import UNPADDED
+from coilwork_lowering.rules import Call
+from coilwork_lowering.scalar_math import index
+from coilwork_lowering.torch_compat.operators import Overload, has_kernel, kernel_dtype, schema_of
+from coilwork_lowering.torch_compat.sizes import plain_symbol
+
+CONTRACTIONS: Final = frozenset(
+    {
+        "mm",
+        "bmm",
+        "addmm",
+        "baddbmm",
+        "addbmm",
+        "addmv",
+        "mv",
+        "dot",
+        "vdot",
+        "_scaled_mm",
+        "_int_mm",
+        "convolution",
+        "convolution_backward",
+        "_convolution",
+        "mkldnn_convolution",
+        "_scaled_dot_product_flash_attention",
+        "_scaled_dot_product_flash_attention_backward",
+        "_scaled_dot_product_flash_attention_for_cpu",
+        "_scaled_dot_product_flash_attention_for_cpu_backward",
+        "_scaled_dot_product_efficient_attention",
+        "_scaled_dot_product_efficient_attention_backward",
+        "_scaled_dot_product_cudnn_attention",
+        "_scaled_dot_product_cudnn_attention_backward",
+        "_scaled_dot_product_attention_math",
+        "_scaled_dot_product_attention_math_for_mps",
+    }
+)
+# Results of attention are left out: its gradients may be woven into one tensor, its generator states views of another.
+_FRESH: Final = frozenset(
+    f"aten.{name}.default"
+    for name in ("mm", "bmm", "addmm", "baddbmm", "addmv", "mv", "convolution", "convolution_backward")
+)
+# Results that are there if an argument is true.
+_LEFT_OUT: Final[Mapping[tuple[str, int], str]] = {
+    ("aten._native_multi_head_attention.default", 1): "need_weights"
+}
+_COLLECTIVES: Final = frozenset({"_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "c10d"})
+
+
+def call_extern(builder: Builder, call: Call, target: Overload, *, effect: bool = False) -> Value:
+    """Append a call of `target` and return its results. With `effect`, it is kept although nobody may need them.
+
+    Tensor operands are laid out as eager's are, because results' strides depend on them; only calls that write into
+    given memory take whatever strided layout an operand has.
+
+    Raises:
+        LoweringError[argument]: an argument cannot be passed (a graph module, a condition on sizes).
+    """
+    schema = schema_of(target)
+    results = _result_list(call)
+    out_overload, out_names = _out_variant(target, results, call)
+    passed = pass_arguments(builder, call, target, exact=not out_overload)
+    unmet = builder.sizes.unmet(results)
+    outputs, values, aliases, binds = _outputs(
+        builder, call, schema, results, passed, given=bool(out_overload)
+    )
+    builder.add(
+        Extern(
+            target=call.target,
+            args=passed.positional,
+            kwargs=passed.keywords,
+            outputs=outputs,
+            single=not isinstance(call.result, list | tuple),
+            out_overload=out_overload,
+            out_names=out_names,
+            mutates=passed.mutated,
+            aliases=aliases,
+            binds=binds,
+            family=_family(target, call),
+            random=torch.Tag.nondeterministic_seeded in target.tags,
+            effect=effect or _has_effect(target, results, passed.mutated),
+            fresh=call.target in _FRESH,
+            origins=builder.origins,
+        )
+    )
+    for mutation in passed.mutated:
+        builder.buffers.overwrite(mutation.source, mutation.output)
+    for output, value in zip(outputs, values, strict=True):
+        if isinstance(output, SymbolOutput) and isinstance(value, Expr) and value is not output.symbol:
+            _hold_to(builder, call, output.symbol, value, unmet)
+    values = [builder.current(value) if isinstance(value, TensorValue) else value for value in values]
+    if not isinstance(call.result, list | tuple):
+        return values[0] if values else None
+    return tuple(values)
+
+
+def _hold_to(builder: Builder, call: Call, read: Expr, known: Expr, unmet: Collection[object]) -> None:
+    """Torch knows by promises of the program that `read`, a number from the call, is `known`: the run must find it so.
+
+    A symbol of torch's among `unmet`, as `m` in the even number `2 * m`, gets its value from `read`.
+    """
+    for unknown in (ours for ours, theirs in builder.sizes.pairs if theirs in unmet):
+        affine = coefficients(known, (unknown,))
+        if affine is not None and affine[0][0].is_const and affine[0][0].value:
+            (factor,), rest = affine
+            builder.sizes.undefine(unknown, index((read - rest) // factor))
+    same = Relation(lhs=read, relation="eq", rhs=known)
+    message = (
+        told_equality(call.node) or f"a number from data must be {known}, by what the program says of it"
+    )
+    lower_assertion(builder, same, message, call.node)
+
+
+def _result_list(call: Call) -> list[Any]:
+    if call.result is None:
+        return []
+    results = list(call.result) if isinstance(call.result, list | tuple) else [call.result]
+    return [None if _is_left_out(call, number) else one for number, one in enumerate(results)]
+
+
+def _is_left_out(call: Call, number: int) -> bool:
+    """Whether the kernel makes no tensor of result `number`, which is None then. Torch's meta function says an empty one."""
+    flag = _LEFT_OUT.get((call.target, number))
+    return flag is not None and call.arguments[flag] is False
+
+
+def _out_variant(target: Overload, results: list[Any], call: Call) -> tuple[str, tuple[str, ...]]:
+    """The overload that writes into given memory, if it has a kernel of its own and takes every result."""
+    if call.target.split(".")[1] not in CONTRACTIONS or not all(isinstance(r, torch.Tensor) for r in results):
+        return "", ()
+    packet = target.overloadpacket
+    if "out" not in packet.overloads() or target._overloadname != "default":
+        return "", ()
+    found = packet.out
+    device = results[0].device.type if results else "cpu"
+    # compiling for a device that this build of torch lacks: what the CPU writes in place, others do too
+    if not (has_kernel(found, device) or has_kernel(found, "cpu")):
+        return "", ()
+    ours, theirs = schema_of(target), schema_of(found)
+    outs = [a.name for a in theirs.arguments if a.alias_info is not None and a.alias_info.is_write]
+    same = [a.name for a in theirs.arguments if a.name not in outs] == [a.name for a in ours.arguments]
+    if not same or len(outs) != len(results):
+        return "", ()
+    return f"{call.target.rpartition('.')[0]}.out", tuple(outs)
+
+
+def _outputs(
+    builder: Builder,
+    call: Call,
+    schema: torch.FunctionSchema,
+    results: list[Any],
+    passed: Passed,
+    *,
+    given: bool,
+) -> tuple[
+    tuple[Buffer | SymbolOutput | None, ...],
+    list[Value],
+    tuple[tuple[int, str], ...],
+    tuple[tuple[Expr, int, int], ...],
+]:
+    outputs: list[Buffer | SymbolOutput | None] = []
+    values: list[Value] = []
+    aliases: list[tuple[int, str]] = []
+    binds: list[tuple[Expr, int, int]] = []
+    formals = {label: a.name for a in schema.arguments if a.alias_info for label in a.alias_info.before_set}
+    for number, result in enumerate(results):
+        returned = schema.returns[min(number, len(schema.returns) - 1)]
+        labels = set() if returned.alias_info is None else returned.alias_info.before_set
+        arguments = [formals[x] for x in labels if formals.get(x) in passed.written]
+        if arguments and len(passed.written[arguments[0]]) == 1:
+            # the argument itself
+            outputs.append(None)
+            values.append(whole(passed.written[arguments[0]][0]))
+            continue
+        fresh = _undefined(builder, result)
+        dense = not given and UNPADDED in call.node.meta
+        output, value = _one_output(
+            builder, call, result, kernel_dtype(call.node.target, number), dense=dense
+        )
+        outputs.append(output)
+        values.append(value)
+        if isinstance(output, Buffer):
+            aliases.extend(
+                (number, source) for label in labels for source in passed.sources.get(label, ())[:1]
+            )
+            binds.extend((builder.sizes.expr(result.shape[axis]), number, axis) for axis in fresh)
+    for found in (
+        *(bound for bound, _, _ in binds),
+        *(o.symbol for o in outputs if isinstance(o, SymbolOutput)),
+    ):
+        builder.sizes.decided(found)
+    return tuple(outputs), values, tuple(aliases), tuple(binds)
+
+
+def _undefined(builder: Builder, result: Any) -> list[int]:
+    """Dimensions of `result` whose size is a symbol that nothing before it has defined, each symbol once."""
+    if not isinstance(result, torch.Tensor):
+        return []
+    found: dict[Any, int] = {}
+    sizes: list[Any] = list(result.shape)
+    for axis, size in enumerate(sizes):
+        if isinstance(size, torch.SymInt):
+            name = plain_symbol(size)
+            if name is not None and not builder.sizes.knows(name):
+                found.setdefault(name, axis)
+    return list(found.values())
+
+
+def _one_output(
+    builder: Builder, call: Call, result: Any, dtype: torch.dtype | None, *, dense: bool
+) -> tuple[Buffer | SymbolOutput | None, Value]:
+    if isinstance(result, torch.Tensor):
+        shape = builder.sizes.exprs(result.shape)
+        strides = contiguous_strides(shape) if dense else builder.sizes.exprs(result.stride())
+        buffer = builder.declare(
+            shape, dtype_of(dtype or result.dtype), device_text(result.device), strides=strides
+        )
+        return buffer, whole(buffer)
+    if isinstance(result, torch.SymInt):
+        name = plain_symbol(result)
+        known = name is None or builder.sizes.knows(name)
+        number = builder.sizes.expr(result)
+        return SymbolOutput(symbol=symbol(f"read_{call.node.name}") if known else number), number
+    if result is None:
+        return None, None
+    if isinstance(result, bool | int | float):
+        return None, result
+    raise LoweringError(
+        "no-lowering",
+        f"{call.target} returns a {type(result).__name__}, which a graph cannot hold",
+        node=call.node.name,
+        origins=builder.origins,
+        remedy="keep this call out of the compiled region with torch.compiler.disable",
+    )
+
+
+def _family(target: Overload, call: Call) -> ExternFamily:
+    if target.namespace in _COLLECTIVES:
+        return "collective"
+    if target.namespace == "aten" and call.target.split(".")[1] in CONTRACTIONS:
+        return "contraction"
+    return "aten" if target.namespace in ("aten", "prims") else "custom"
+
+
+def _has_effect(target: Overload, results: list[Any], mutated: Sequence[Mutation]) -> bool:
+    if target.namespace in _COLLECTIVES:
+        return True
+    return not mutated and not any(
+        isinstance(r, torch.Tensor | torch.SymInt | torch.SymFloat) for r in results
+    )

@@ -1,0 +1,107 @@
+"""Types that eager's kernels take. What they refuse is neither decomposed nor lowered: the call is ATen's, whose error is eager's.
+
+The tables err in one direction: a call that is left to ATen without need, as one of operands that are promoted, is right all the same.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias
+
+import torch
+
+from coilwork_lowering.torch_compat.operators import Overload, qualified_name
+
+Types: TypeAlias = frozenset[torch.dtype]
+
+_WIDE: Final[Types] = frozenset({torch.float32, torch.float64})
+_FLOATS: Final[Types] = frozenset({*_WIDE, torch.float16, torch.bfloat16})
+_REAL: Final[Types] = frozenset({*_FLOATS, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
+_COMPLEX: Final[Types] = frozenset({torch.complex32, torch.complex64, torch.complex128})
+
+
+def _table(*rows: tuple[Types, str]) -> Mapping[str, Types]:
+    return MappingProxyType({name: types for types, names in rows for name in names.split()})
+
+
+# Of the first tensor among the arguments, or of the result, if it is made from no tensor. An overload may have an entry of its own.
+_ANYWHERE: Final = _table(
+    (
+        _FLOATS,
+        "_softmax _log_softmax _safe_softmax _softmax_backward_data _log_softmax_backward_data"
+        " native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_functional"
+        " _native_batch_norm_legit_no_training _batch_norm_with_update _batch_norm_with_update_functional"
+        " _batch_norm_no_update native_group_norm native_layer_norm"
+        " elu celu selu gelu glu mish hardsigmoid hardswish hardshrink softshrink softplus _prelu_kernel"
+        " log_sigmoid log_sigmoid_forward lerp igamma igammac frac round.decimals"
+        " mse_loss smooth_l1_loss huber_loss soft_margin_loss binary_cross_entropy nll_loss_forward nll_loss2d_forward"
+        " multi_margin_loss multilabel_margin_loss_forward"
+        " max_pool2d_with_indices_backward max_unpool2d max_unpool3d upsample_linear1d",
+    ),
+    (_FLOATS | _COMPLEX | {torch.bool}, "im2col"),
+    (_FLOATS | _COMPLEX, "silu logaddexp logaddexp2 addcdiv"),
+    (
+        _FLOATS | {torch.uint8},
+        "upsample_nearest1d upsample_nearest2d upsample_nearest3d"
+        " _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d",
+    ),
+    (_WIDE, "_cdist_forward _pdist_forward"),
+    (_REAL, "threshold clamp ceil floor round trunc argmax argmin relu isin mvlgamma"),
+    (_REAL | _COMPLEX, "abs dot vdot addcmul trace linspace"),
+    (_REAL | {torch.bool}, "logit nansum xlogy special_xlog1py special_entr special_ndtr"),
+    (
+        _REAL - _FLOATS | _WIDE | {torch.bool},
+        "special_ndtri special_log_ndtr special_erfcx special_airy_ai special_spherical_bessel_j0"
+        " special_bessel_j0 special_bessel_j1 special_bessel_y0 special_bessel_y1"
+        " special_modified_bessel_i0 special_modified_bessel_i1"
+        " special_modified_bessel_k0 special_modified_bessel_k1"
+        " special_scaled_modified_bessel_k0 special_scaled_modified_bessel_k1"
+        " special_chebyshev_polynomial_t special_chebyshev_polynomial_u"
+        " special_chebyshev_polynomial_v special_chebyshev_polynomial_w"
+        " special_shifted_chebyshev_polynomial_t special_shifted_chebyshev_polynomial_u"
+        " special_shifted_chebyshev_polynomial_v special_shifted_chebyshev_polynomial_w",
+    ),
+)
+_ON_CPUS: Final = _table(
+    (_WIDE | {torch.int64}, "avg_pool3d"),
+    (_WIDE | {torch.uint8}, "_upsample_bilinear2d_aa _upsample_bicubic2d_aa _upsample_lanczos2d_aa"),
+    (_WIDE, "multi_margin_loss multilabel_margin_loss_forward"),
+)
+# Of every tensor.
+_NO_BOOLEANS: Final = frozenset({"sub"})
+
+
+def accepts(target: Overload, arguments: Iterable[object], dtype: object = None) -> bool:
+    """Whether eager has a kernel of `target` for the types of `arguments`; `dtype` is the argument of that name."""
+    _, name, overload = qualified_name(target).split(".")
+    tensors = [one for one in arguments if isinstance(one, torch.Tensor)]
+    if name in _NO_BOOLEANS and any(one.dtype is torch.bool for one in tensors):
+        return False
+    types = _ANYWHERE.get(f"{name}.{overload}") or _ANYWHERE.get(name)
+    if not tensors:
+        return types is None or dtype is None or dtype in types
+    first = tensors[0]
+    if types is not None and first.dtype not in types:
+        return False
+    return first.device.type != "cpu" or name not in _ON_CPUS or first.dtype in _ON_CPUS[name]
+
+
+def of_accepted_types(target: Any, decomposition: Callable[..., Any]) -> Callable[..., Any]:
+    """`decomposition` of `target`, for what eager has a kernel."""
+    if not isinstance(target, Overload) or not _is_named(target):
+        return decomposition
+
+    @functools.wraps(decomposition)
+    def decomposed(*args: Any, **kwargs: Any) -> Any:
+        if not accepts(target, (*args, *kwargs.values()), kwargs.get("dtype")):
+            return NotImplemented
+        return decomposition(*args, **kwargs)
+
+    return decomposed
+
+
+def _is_named(target: Overload) -> bool:
+    name, overload = qualified_name(target).split(".")[1:]
+    return bool({name, f"{name}.{overload}"} & {*_ANYWHERE, *_ON_CPUS})

@@ -1,0 +1,75 @@
+"""Which nodes of an ATen graph generated code computes where they are read, whatever the strides of what they read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import torch
+
+from coilwork_lowering.torch_compat.operators import Overload, schema_of
+
+_VIEWS: Final = frozenset(
+    "view _unsafe_view slice select expand permute transpose t squeeze unsqueeze alias detach".split()
+)
+# Besides the operators that carry a tag for it.
+_COMPUTED: Final = frozenset(
+    "clone convert_element_type _to_copy where full scalar_tensor iota arange slice_scatter select_scatter constant_pad_nd".split()
+)
+_REDUCED: Final = frozenset("gather sum amax amin mean var_mean index select log logsumexp".split())
+_OF_SHAPE: Final = frozenset("zeros_like ones_like full_like new_zeros new_ones new_full".split())
+
+
+def operator(target: Any) -> str:
+    """`"mm"` of an ATen or prims operator, `""` of anything else."""
+    if isinstance(target, Overload) and target.namespace in ("aten", "prims"):
+        return schema_of(target).name.split("::")[-1]
+    return ""
+
+
+def is_view(node: torch.fx.Node) -> bool:
+    """Whether `node` is its first operand's memory under another layout."""
+    return node.op == "call_function" and operator(node.target) in _VIEWS
+
+
+def is_computed(node: torch.fx.Node) -> bool:
+    """Whether each element of `node` is computed from a few of its operands'."""
+    target = node.target
+    if node.op != "call_function" or not isinstance(target, Overload) or not operator(target):
+        return False
+    if torch.Tag.nondeterministic_seeded in target.tags or schema_of(target).is_mutable:
+        return False
+    return torch.Tag.pointwise in target.tags or operator(target) in _COMPUTED
+
+
+def is_reduced(node: torch.fx.Node) -> bool:
+    """Whether `node` is a reduction, or a choice of elements."""
+    return node.op == "call_function" and operator(node.target) in _REDUCED
+
+
+def reads_anywhere(node: torch.fx.Node) -> bool:
+    """Whether generated code reads the operands of `node`, in place and with any strides; or only their shapes."""
+    return is_computed(node) or is_reduced(node) or operator(node.target) in _OF_SHAPE
+
+
+def owner_of(node: torch.fx.Node) -> torch.fx.Node:
+    """The node whose memory `node` views: itself if it is no view."""
+    while is_view(node) and isinstance(node.args[0], torch.fx.Node):
+        node = node.args[0]
+    return node
+
+
+def views_of(owner: torch.fx.Node) -> Iterator[torch.fx.Node]:
+    """Views of `owner`, each before the views of it."""
+    open_nodes = [owner]
+    while open_nodes:
+        for user in open_nodes.pop().users:
+            if is_view(user):
+                open_nodes.append(user)
+                yield user
+
+
+def readers_of(owner: torch.fx.Node) -> Iterator[torch.fx.Node]:
+    """What reads `owner`, through views of it as well; some more than once."""
+    for node in (owner, *views_of(owner)):
+        yield from (user for user in node.users if not is_view(user))

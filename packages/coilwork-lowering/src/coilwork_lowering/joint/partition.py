@@ -1,0 +1,70 @@
+"""Forward and backward from the joint graph."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import torch
+
+from coilwork_lowering.joint.drawn_once import keep_random_numbers
+from coilwork_lowering.joint.overwritten_inputs import keep_overwritten_inputs
+from coilwork_lowering.joint.pool_positions import narrow_pool_positions
+from coilwork_lowering.joint.recompute import recompute_from_memory, recompute_from_sizes
+from coilwork_lowering.joint.shared_storages import renew_shared_storages
+from coilwork_lowering.joint.tangents import shape_tangents
+from coilwork_lowering.layout import lay_out_convolutions, pad_products
+from coilwork_lowering.options import LayoutOptions
+from coilwork_lowering.rewrites import Fired, Rewrite, clean_up
+from coilwork_lowering.sizes.squeezed import without_squeezed_sizes
+from coilwork_lowering.torch_compat.graphs import min_cut
+
+DEFAULT_LAYOUT: Final = LayoutOptions()
+log = logging.getLogger("coilwork.lowering")
+
+
+def partition(
+    joint_gm: torch.fx.GraphModule,
+    joint_inputs: Sequence[Any],
+    *,
+    num_fwd_outputs: int,
+    layout: LayoutOptions = DEFAULT_LAYOUT,
+    rewrites: Sequence[Rewrite] = (),
+    record: Callable[[tuple[Fired, ...]], object] | None = None,
+    **kw: Any,
+) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
+    """AOTAutograd's `partition_fn`: our clean-up, layouts and marks, then torch's min-cut rematerialisation.
+
+    `rewrites` are done as part of the clean-up, and `record` is told what they did.
+
+    Layouts are chosen here, where forward and backward are still one graph, so that what is saved for the backward
+    stays in the layout that its convolutions want. Marks are of values that the backward computes again from what is in
+    memory anyway, where the minimum cut would save them.
+
+    torch's own pass for common subexpressions is switched off, because it would load TorchInductor.
+    """
+    shaped = shape_tangents(joint_gm)
+    log.debug("joint graph: %d gradients in the shape of their results", shaped)
+    fired = clean_up(joint_gm, rewrites)
+    if record is not None:
+        record(fired)
+    laid_out, decision = lay_out_convolutions(joint_gm, layout)
+    log.debug("joint graph: %s", decision.reason)
+    laid_out, padding = pad_products(laid_out, layout, joint=True)
+    for reason in padding.reasons:
+        log.debug("joint graph: %s", reason)
+    narrowed = narrow_pool_positions(laid_out)
+    log.debug("joint graph: positions of %d max-pools saved as distances", narrowed)
+    drawn = keep_random_numbers(laid_out)
+    log.debug("joint graph: results of %d operators that draw numbers are kept", drawn)
+    overwritten = keep_overwritten_inputs(laid_out)
+    log.debug("joint graph: %d inputs are read before they are overwritten", overwritten)
+    marked = recompute_from_memory(laid_out, num_fwd_outputs=num_fwd_outputs)
+    counted = recompute_from_sizes(laid_out, num_fwd_outputs=num_fwd_outputs)
+    again = [node.name for node in (*(item.node for item in marked), *counted)]
+    log.debug("computed again in the backward: %s", ", ".join(again) or "nothing")
+    renewed = renew_shared_storages(laid_out)
+    log.debug("joint graph: %d views are of the memory of others than those that were captured", renewed)
+    forward, backward = min_cut(laid_out, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kw)
+    return forward, without_squeezed_sizes(backward)

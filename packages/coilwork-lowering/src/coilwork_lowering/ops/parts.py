@@ -1,0 +1,176 @@
+"""Parts of a tensor: which of them operators replace, and whether one part lies in another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from coilwork_ir.index import (
+    Expr,
+    as_expr,
+    as_int,
+    ceildiv,
+    coefficients,
+    maximum,
+    minimum,
+    provably_le,
+    provably_lt,
+)
+from coilwork_lowering.building import view_maps
+from coilwork_lowering.building.values import Shape, TensorValue, Value, dims, is_whole, layout_of
+from coilwork_lowering.ops.views import slice_bounds, wrapped_start
+from coilwork_lowering.rules import NotLowered, as_plain_int, as_size, wrap_dim
+
+REPLACING: Final = (
+    "aten.slice_scatter.default",
+    "aten.select_scatter.default",
+    "aten.diagonal_scatter.default",
+)
+
+
+def replaced_part(
+    operator: str, value: TensorValue, arguments: Mapping[str, Value], shape: Shape
+) -> TensorValue:
+    """What a call of one of `REPLACING` replaces of `value` by a tensor of `shape`, as a view of `value`.
+
+    Raises:
+        NotLowered: where the part is depends on what nobody knows, or it surely has another shape, which torch refuses.
+    """
+    if shape_differs(shape, part_shape(operator, value, arguments)):
+        raise NotLowered("the part has another shape than what replaces it")
+    rank = len(value.shape)
+    match operator:
+        case "aten.slice_scatter.default":
+            dim = wrap_dim(as_plain_int(arguments["dim"]), rank)
+            start, _ = slice_bounds(arguments["start"], arguments["end"], value.shape[dim])
+            return view_maps.narrow(value, dim, start, shape[dim], as_plain_int(arguments["step"]))
+        case "aten.select_scatter.default":
+            dim = wrap_dim(as_plain_int(arguments["dim"]), rank)
+            return view_maps.select(value, dim, wrapped_start(as_size(arguments["index"]), value.shape[dim]))
+        case "aten.diagonal_scatter.default":
+            first, second = (wrap_dim(as_plain_int(arguments[name]), rank) for name in ("dim1", "dim2"))
+            return view_maps.diagonal(value, first, second, as_plain_int(arguments["offset"]), shape[-1])
+    raise NotLowered(f"{operator} replaces no part")
+
+
+def part_shape(operator: str, value: TensorValue, arguments: Mapping[str, Value]) -> Shape:
+    """The shape of what a call of one of `REPLACING` replaces.
+
+    Raises:
+        NotLowered: it depends on what nobody knows.
+    """
+    sizes, rank = value.shape, len(value.shape)
+    match operator:
+        case "aten.slice_scatter.default":
+            dim = wrap_dim(as_plain_int(arguments["dim"]), rank)
+            start, end = slice_bounds(arguments["start"], arguments["end"], sizes[dim])
+            extent = ceildiv(maximum(end - start, 0), as_plain_int(arguments["step"]))
+            return (*sizes[:dim], extent, *sizes[dim + 1 :])
+        case "aten.select_scatter.default":
+            dim = wrap_dim(as_plain_int(arguments["dim"]), rank)
+            return sizes[:dim] + sizes[dim + 1 :]
+        case "aten.diagonal_scatter.default":
+            first, second = (wrap_dim(as_plain_int(arguments[name]), rank) for name in ("dim1", "dim2"))
+            offset = as_plain_int(arguments["offset"])
+            along = minimum(sizes[first] - max(-offset, 0), sizes[second] - max(offset, 0))
+            return (*(n for k, n in enumerate(sizes) if k not in (first, second)), maximum(along, 0))
+    raise NotLowered(f"{operator} replaces no part")
+
+
+def shape_differs(one: Shape, other: Shape) -> bool:
+    """Whether the shapes are surely not the same."""
+    return len(one) != len(other) or any(
+        provably_lt(a, b) or provably_lt(b, a) for a, b in zip(one, other, strict=True)
+    )
+
+
+def same_place(a: TensorValue, b: TensorValue) -> bool:
+    """Whether `a` and `b` are the same elements of the same buffer, in the same order."""
+    return a.buffer.name == b.buffer.name and a.shape == b.shape and a.index == b.index
+
+
+def covers(outer: TensorValue, inner: TensorValue) -> bool:
+    """Whether every element of `inner` is surely one of `outer`; both are parts of one buffer."""
+    if is_whole(outer) or (outer.shape == inner.shape and outer.index == inner.index):
+        return True
+    wide, narrow = _box(outer), _box(inner)
+    return (
+        wide is not None and narrow is not None and all(a.holds(b) for a, b in zip(wide, narrow, strict=True))
+    )
+
+
+def is_injective(value: TensorValue) -> bool:
+    """Whether no two elements of `value` surely are one in memory."""
+    buffer = value.buffer
+    if may_overlap(buffer.shape, buffer.strides):
+        return False
+    alone = {run.along for run in _runs(value) if run is not None}
+    if all(d in alone for d in dims(value.shape) if not d.is_const):
+        return True
+    layout = layout_of(value)
+    if layout is None or any(as_int(n) is None for n in (*value.shape, *layout.strides)):
+        return False
+    return not may_overlap(value.shape, layout.strides)
+
+
+def may_overlap(shape: Shape, strides: Sequence[Expr]) -> bool:
+    """Whether elements of a tensor share memory, as far as its strides are known."""
+    reach = 0
+    pairs = [(as_int(step), as_int(size)) for step, size in zip(strides, shape, strict=True)]
+    if any(step == 0 and size != 1 for step, size in pairs):
+        return True
+    known = sorted(
+        (step, size) for step, size in pairs if step is not None and size is not None and size != 1
+    )
+    for step, size in known:
+        if step <= reach:
+            return True
+        reach += step * (size - 1)
+    return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    """Coordinates `start`, `start + step`, … that one dimension of a buffer takes along `along`, or `start` alone."""
+
+    start: Expr
+    count: Expr
+    step: int
+    along: Expr | None
+
+    def holds(self, other: _Run) -> bool:
+        if (self.start, self.count, self.step) == (other.start, other.count, other.step):
+            return True
+        last = other.start + (other.count - 1) * other.step
+        return (
+            self.step == 1
+            and provably_le(self.start, other.start)
+            and provably_le(last + 1, self.start + self.count)
+        )
+
+
+def _runs(value: TensorValue) -> list[_Run | None]:
+    """The run of each dimension of the buffer; None where it depends on several coordinates."""
+    extents = {d: n for d, n in zip(dims(value.shape), value.shape, strict=True) if not d.is_const}
+    found: list[_Run | None] = []
+    for index in value.index:
+        moving = [d for d in extents if d in index.free_symbols]
+        affine = coefficients(index, moving) if len(moving) == 1 else None
+        step = None if affine is None else as_int(affine[0][0])
+        if not moving:
+            found.append(_Run(start=index, count=as_expr(1), step=1, along=None))
+        elif affine is None or step is None or step <= 0:
+            found.append(None)
+        else:
+            found.append(_Run(start=affine[1], count=extents[moving[0]], step=step, along=moving[0]))
+    return found
+
+
+def _box(value: TensorValue) -> list[_Run] | None:
+    """A run for each dimension of the buffer, if the elements of `value` are all points of them."""
+    runs = [run for run in _runs(value) if run is not None]
+    along = [run.along for run in runs if run.along is not None]
+    if len(runs) != len(value.index) or len(set(along)) != len(along):
+        return None
+    return runs

@@ -1,0 +1,181 @@
+"""Parts of a tensor that `as_strided_scatter` replaces, and memory that is made to be filled so."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any, Final
+
+import torch
+
+from coilwork_ir.buffers import Buffer
+from coilwork_ir.loops import Scatter
+from coilwork_lowering.building.builder import Builder, node_ranges
+from coilwork_lowering.building.simplify import simplified
+from coilwork_lowering.building.values import TensorValue, coordinate_symbols, whole
+from coilwork_lowering.options import LoweringOptions
+from coilwork_lowering.scalar_math import to_dtype
+from coilwork_lowering.torch_compat.operators import Overload, schema_of
+
+_SCATTER: Final = torch.ops.aten.as_strided_scatter.default
+_COPIES: Final = (
+    torch.ops.aten.slice_scatter.default,
+    torch.ops.aten.select_scatter.default,
+    torch.ops.aten.diagonal_scatter.default,
+)
+
+
+def box_in(whole: torch.Tensor, size: Any, stride: Any, offset: Any) -> tuple[int, ...] | None:
+    """Where in `whole` the elements begin that `as_strided` with these arguments would show, if they are a box of it.
+
+    None if they are not, if `whole` has gaps or is itself part of other memory, or if something of this is symbolic.
+    """
+    shape, strides = tuple(whole.shape), tuple(whole.stride())
+    numbers = (*shape, *strides, *size, *stride, offset, whole.storage_offset())
+    if any(type(n) is not int for n in numbers) or len(size) != len(shape) or whole.storage_offset():
+        return None
+    below = 1
+    for extent, step in zip(reversed(shape), reversed(strides), strict=True):
+        if step != below:
+            return None
+        below *= extent
+    starts: list[int] = []
+    left = offset
+    for extent, step, count, given in zip(shape, strides, size, stride, strict=True):
+        start, left = divmod(left, step)
+        if not 0 < count <= extent - start or (count > 1 and given != step):
+            return None
+        starts.append(start)
+    return None if left else tuple(starts)
+
+
+def begins_with_an_input(node: object) -> bool:
+    """Whether `node` lies in its storage as some input does in its own, where the next call may have it begin elsewhere.
+
+    That is true of views, and of `as_strided_scatter`, which copies the whole storage.
+    """
+    while isinstance(node, torch.fx.Node) and (_shares_memory(node) or node.target is _SCATTER):
+        node = node.args[0]
+    return isinstance(node, torch.fx.Node) and node.op == "placeholder"
+
+
+def kept_offset(node: object) -> Any:
+    """How much further in its storage `node` begins than its fake tensor says: as far as the input that it is a copy of.
+
+    The functions that replace a part of a tensor copy it with its storage; only their fake tensors begin at 0.
+    """
+    copied = False
+    while isinstance(node, torch.fx.Node) and (_shares_memory(node) or node.target in _COPIES):
+        copied |= node.target in _COPIES
+        node = node.args[0]
+    if not copied or not isinstance(node, torch.fx.Node) or node.op != "placeholder":
+        return 0
+    return node.meta["val"].storage_offset()
+
+
+def natural_owner(node: torch.fx.Node) -> torch.fx.Node:
+    """The node whose memory `node` shares in the captured graph: itself if it is no view and overwrites nothing."""
+    while node.op == "call_function" and _shares_memory(node) and isinstance(node.args[0], torch.fx.Node):
+        node = node.args[0]
+    return node
+
+
+def _shares_memory(node: torch.fx.Node) -> bool:
+    """Whether `node` is its first operand's memory, or parts of it, or one of such parts."""
+    if node.target is operator.getitem:
+        return True
+    returned = schema_of(node.target).returns if isinstance(node.target, Overload) else ()
+    return any(result.alias_info is not None for result in returned)
+
+
+def is_written_into(node: torch.fx.Node) -> bool:
+    """Whether an operator writes into `node` or a view of it."""
+    open_nodes = [node]
+    while open_nodes:
+        given = open_nodes.pop()
+        for user in given.users:
+            if isinstance(user.target, Overload) and _writes(user, given):
+                return True
+            if _shares_memory(user):
+                open_nodes.append(user)
+    return False
+
+
+def _writes(user: torch.fx.Node, given: torch.fx.Node) -> bool:
+    assert isinstance(user.target, Overload)
+    formals = schema_of(user.target).arguments
+    pairs = [*zip(formals, user.args), *((f, user.kwargs[f.name]) for f in formals if f.name in user.kwargs)]
+    return any(
+        formal.alias_info is not None
+        and formal.alias_info.is_write
+        and (argument is given or (isinstance(argument, list | tuple) and given in argument))
+        for formal, argument in pairs
+    )
+
+
+def begins_filling(node: torch.fx.Node, options: LoweringOptions) -> bool:
+    """Whether all that happens to `node`, memory of any contents, is that a part is stored into it."""
+    users = tuple(node.users)
+    if len(users) != 1 or not replaces_part_of(users[0], node, options):
+        return False
+    return int(node.meta["val"].numel()) > 0
+
+
+def replaces_part_of(user: torch.fx.Node, node: torch.fx.Node, options: LoweringOptions) -> bool:
+    """Whether `user` is `node`, which nobody else needs, but for a box with other contents."""
+    if user.target is not _SCATTER or options.falls_back(str(_SCATTER)) or user.kwargs:
+        return False
+    whole, *others = user.args
+    if whole is not node or node in user.args[1:] or len(node.users) != 1 or len(others) != 4:
+        return False
+    source, size, stride, offset = others
+    value = source.meta.get("val") if isinstance(source, torch.fx.Node) else None
+    memory: torch.Tensor = node.meta["val"]
+    if not isinstance(value, torch.Tensor) or (value.dtype, value.device) != (memory.dtype, memory.device):
+        return False
+    return not memory.dtype.is_complex and box_in(memory, size, stride, offset) is not None
+
+
+def store(builder: Builder, part: TensorValue, source: TensorValue) -> None:
+    """Append a store of `source`, converted, into `part` of a buffer, whose memory then has another name."""
+    point = coordinate_symbols("i", source.shape)
+    old = part.buffer
+    output = builder.declare(old.shape, old.dtype, old.device, strides=old.strides)
+    builder.add(
+        Scatter(
+            output=output,
+            into=old.name,
+            ranges=node_ranges("i", source.shape),
+            index=part.at(point),
+            indirect=(),
+            value=simplified(to_dtype(builder.read(source, point), old.dtype)),
+            mode="store",
+            origins=builder.origins,
+        )
+    )
+    builder.buffers.overwrite(old.name, output)
+
+
+def fill(builder: Builder, target: Buffer, starts: Sequence[int], source: TensorValue) -> TensorValue:
+    """Append a store of `source` into the box of `target` that begins at `starts`; it takes over that memory."""
+    point = coordinate_symbols("i", source.shape)
+    value = simplified(builder.read(source, point))
+    begun = not builder.is_unfilled(target)
+    output = target
+    if begun:
+        output = builder.declare(target.shape, target.dtype, target.device, strides=target.strides)
+    builder.add(
+        Scatter(
+            output=output,
+            into=target.name if begun else None,
+            ranges=node_ranges("i", source.shape),
+            index=tuple(start + c for start, c in zip(starts, point, strict=True)),
+            indirect=(),
+            value=value,
+            mode="store",
+            origins=builder.origins,
+        )
+    )
+    if begun:
+        builder.buffers.overwrite(target.name, output)
+    return whole(output)

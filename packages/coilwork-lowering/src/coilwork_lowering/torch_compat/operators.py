@@ -1,0 +1,112 @@
+"""Operators: their schemas, kernels and decompositions, and the types that they promote to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias
+
+import torch
+from torch._prims_common import (
+    ELEMENTWISE_TYPE_PROMOTION_KIND,
+    elementwise_dtypes,
+    suggest_memory_format,
+)
+
+Overload: TypeAlias = torch._ops.OpOverload
+HigherOrder: TypeAlias = torch._ops.HigherOrderOperator
+PROMOTION = ELEMENTWISE_TYPE_PROMOTION_KIND
+
+
+def promoted(
+    kind: ELEMENTWISE_TYPE_PROMOTION_KIND, operands: Sequence[Any]
+) -> tuple[torch.dtype, torch.dtype]:
+    """(type to compute in, type of the result) for fake tensors and numbers under torch's promotion rules."""
+    compute, result = elementwise_dtypes(*operands, type_promotion_kind=kind)
+    return compute, result
+
+
+def composite_operators() -> tuple[str, ...]:
+    """The names of all operators that are made of others: libraries that a program loads add to them."""
+    found: list[str] = torch._C._dispatch_get_registrations_for_dispatch_key("CompositeImplicitAutograd")
+    return tuple(found)
+
+
+def base_decompositions() -> dict[Any, Callable[..., Any]]:
+    """A fresh copy of torch's core ATen decompositions. Making it walks all operators: a tenth of a second."""
+    # loaded on use: the tables take longer to build than this package takes to import
+    from torch._decomp import core_aten_decompositions
+
+    return dict(core_aten_decompositions())
+
+
+def more_decompositions(packets: Sequence[Any]) -> dict[Any, Callable[..., Any]]:
+    """Decompositions registered for `packets`."""
+    from torch._decomp import get_decompositions
+
+    return dict(get_decompositions(packets))
+
+
+def qualified_name(target: Overload) -> str:
+    """`"aten.add.Tensor"` for an overload."""
+    return f"{target.namespace}.{target._schema.name.split('::')[-1]}.{target._overloadname}"
+
+
+def overload_called(name: str) -> Overload:
+    """The overload of a qualified name, `"aten.add.Tensor"`.
+
+    Raises:
+        KeyError: there is none.
+    """
+    found: Any = torch.ops
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if not isinstance(found, Overload):
+        raise KeyError(name)
+    return found
+
+
+def schema_of(target: Overload) -> torch.FunctionSchema:
+    """The schema of an overload."""
+    return target._schema
+
+
+def has_kernel(target: Overload, device_type: str) -> bool:
+    """Whether a kernel is registered for `target` on the backend of `device_type` itself."""
+    key = {"cpu": "CPU", "cuda": "CUDA"}.get(device_type, "CPU")
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), key))
+
+
+def suggested_format(value: torch.Tensor) -> torch.memory_format:
+    """Channels-last if that is how `value` lies, else contiguous: the format of what eager's kernels make of it."""
+    return suggest_memory_format(value)
+
+
+_COUNTED: Final = frozenset(
+    {"aten::unique_dim", "aten::_unique2", "aten::unique_consecutive", "aten::unique_dim_consecutive"}
+)
+
+
+def kernel_dtype(target: Any, number: int) -> torch.dtype | None:
+    """The element type that kernels give result `number`, where torch 2.11's meta functions name another: positions and counts
+    of distinct values are `int64`, not of the values' type. None elsewhere.
+    """
+    counted = isinstance(target, Overload) and schema_of(target).name in _COUNTED
+    return torch.int64 if counted and number else None
+
+
+_PACKINGS: Final = frozenset({"mkldnn::_reorder_linear_weight", "mkldnn::_reorder_convolution_weight"})
+
+
+def is_packing(target: Any) -> bool:
+    """Whether calls of `target` lay a weight out as oneDNN wants it."""
+    return isinstance(target, Overload) and schema_of(target).name in _PACKINGS
+
+
+def packed_types() -> tuple[torch.dtype, ...]:
+    """The types of weights that oneDNN packs on this machine; none where torch was built without it, or it is switched off."""
+    if not torch.backends.mkldnn.is_available() or not torch._C._get_mkldnn_enabled():
+        return ()
+    if not all(torch._C._jit_get_schemas_for_operator(name) for name in _PACKINGS):
+        return ()
+    supported = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return (torch.float32, torch.bfloat16) if supported else (torch.float32,)

@@ -1,0 +1,159 @@
+"""Sizes that torch keeps open: their expressions, bounds, hints and guards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    import sympy
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+
+def sympy_of(value: torch.SymInt | torch.SymFloat | torch.SymBool) -> sympy.Basic:
+    """The sympy expression of a symbolic number."""
+    return value.node.expr
+
+
+def shape_env_of(value: torch.SymInt | torch.SymFloat | torch.SymBool) -> ShapeEnv:
+    """The shape environment that `value` belongs to."""
+    env: ShapeEnv = value.node.shape_env
+    return env
+
+
+def environment_of(gm: torch.fx.GraphModule) -> ShapeEnv | None:
+    """The shape environment of the sizes in `gm`; None if all of them are known."""
+    for node in gm.graph.nodes:
+        value = node.meta.get("val")
+        for size in value.shape if isinstance(value, torch.Tensor) else (value,):
+            if isinstance(size, torch.SymInt):
+                return shape_env_of(size)
+    return None
+
+
+def environment_among(values: Iterable[object]) -> ShapeEnv | None:
+    """The shape environment of the sizes of tensors, and of sizes, among `values` and lists of them; None if all are known."""
+    for value in values:
+        if isinstance(value, list | tuple):
+            found = environment_among(value)
+            if found is not None:
+                return found
+            continue
+        for size in value.shape if isinstance(value, torch.Tensor) else (value,):
+            if isinstance(size, torch.SymInt):
+                return shape_env_of(size)
+    return None
+
+
+def guard_count(env: ShapeEnv) -> int:
+    """How many guards there are on sizes."""
+    return len(env.guards)
+
+
+def guard_texts(env: ShapeEnv, first: int) -> list[tuple[str, str]]:
+    """The guards from number `first` on: conditions, and the lines of code that asked for them."""
+    return [(str(guard.expr), str(guard.sloc)) for guard in env.guards[first:]]
+
+
+def hint_of(value: int | torch.SymInt) -> int | None:
+    """The number that a size was traced with; None if it depends on data. Adds no guard."""
+    if isinstance(value, int):
+        return int(value)
+    hint: int | None = value.node.hint
+    return hint
+
+
+def integer_bounds(env: ShapeEnv, symbol: sympy.Symbol) -> tuple[int | None, int | None]:
+    """Inclusive bounds of `symbol`; None where it is unbounded. Adds no guard."""
+    found = env.var_to_range.get(symbol)
+    if found is None:
+        return (None, None)
+    return (_finite(found.lower), _finite(found.upper))
+
+
+def known_multiples(env: ShapeEnv) -> list[tuple[sympy.Basic, sympy.Basic]]:
+    """Expressions that guards or assertions hold to be multiples, and of what. Adds no guard."""
+    return sorted(((one.args[0], one.args[1]) for one in env.divisible), key=str)
+
+
+def expression_bounds(env: ShapeEnv, expression: sympy.Basic) -> tuple[int | None, int | None]:
+    """Inclusive bounds of an integer expression; None where it is unbounded. Adds no guard."""
+    found = env.bound_sympy(expression)
+    return (_finite(found.lower), _finite(found.upper))
+
+
+def require(condition: Any, message: Callable[[], str]) -> None:
+    """Raise `message()` at run time where `condition`, a boolean or a symbolic one, does not hold, while a graph is traced."""
+    torch._check(condition, message)
+
+
+def surely(condition: bool | torch.SymBool) -> bool:
+    """Whether a condition on sizes holds whatever they are. Adds no guard."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return condition if isinstance(condition, bool) else statically_known_true(condition)
+
+
+def is_unequal(condition: object, size: torch.SymInt, number: int) -> bool:
+    """Whether `condition` is written as `size != number`. Adds no guard."""
+    import sympy
+
+    return isinstance(condition, torch.SymBool) and sympy_of(condition) == sympy.Ne(sympy_of(size), number)
+
+
+def is_from_data(size: int | torch.SymInt) -> bool:
+    """Whether a size depends on values that only run time knows."""
+    # loaded on use: it brings sympy, and graphs of known sizes need neither
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+    return isinstance(size, torch.SymInt) and bool(free_unbacked_symbols(size))
+
+
+def plain_integer(name: str) -> sympy.Symbol:
+    """A new integer symbol."""
+    # sympy takes longer to load than this package; whoever has symbolic sizes has loaded it
+    import sympy
+
+    return sympy.Symbol(name, integer=True)
+
+
+def plain_symbol(value: torch.SymInt) -> sympy.Symbol | None:
+    """torch's symbol if `value` is one and nothing more."""
+    import sympy
+
+    expression = sympy_of(value)
+    return expression if isinstance(expression, sympy.Symbol) else None
+
+
+def makes_sizes(number: torch.SymFloat, gm: torch.fx.GraphModule) -> bool:
+    """Whether `number` is part of an integer in `gm` or of the size of a tensor."""
+    own = sympy_of(number).free_symbols
+    for node in gm.graph.nodes:
+        value = node.meta.get("val")
+        for size in value.shape if isinstance(value, torch.Tensor) else (value,):
+            if isinstance(size, torch.SymInt) and own & sympy_of(size).free_symbols:
+                return True
+    return False
+
+
+def call_by_one_name(size: torch.SymInt, known: torch.SymInt) -> None:
+    """Torch's symbol for `size`, if it is one that data decides and has no other name yet, is from now on that of `known`."""
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+    old, new = plain_symbol(size), plain_symbol(known)
+    if old is not None and new is not None and old != new:
+        if free_unbacked_symbols(old) and free_unbacked_symbols(new):
+            shape_env_of(size)._rename_unbacked_to(old, new)
+
+
+def _finite(bound: sympy.Basic | int) -> int | None:
+    # sympy takes longer to load than this package; whoever has symbolic sizes has loaded it
+    import sympy
+
+    if isinstance(bound, sympy.Integer | int):
+        value = int(bound)
+        # torch writes "no bound" as infinities or as the largest machine integer
+        return value if abs(value) < 2**62 else None
+    return None

@@ -1,0 +1,266 @@
+"""From groups to a schedule: steps in order, kernels without repetition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from coilwork_ir.buffers import Buffer, Constant, Ref
+from coilwork_ir.kernels import Kernel, KernelCall, Schedule, Step
+from coilwork_ir.loops import (
+    AssertSize,
+    Cond,
+    Extern,
+    Graph,
+    Node,
+    Pointwise,
+    Reduce,
+    Scan,
+    Scatter,
+    Sort,
+    View,
+    While,
+)
+from coilwork_ir.loops.access import defined, overwritten, shares_memory
+from coilwork_ir.scalar import loads
+from coilwork_ir.target import Target, Targets
+from coilwork_scheduler.cost import CostModel
+from coilwork_scheduler.dependence import Dependence, readers_of
+from coilwork_scheduler.errors import ScheduleError
+from coilwork_scheduler.group import Group
+from coilwork_scheduler.journal import Journal
+from coilwork_scheduler.kernels.accesses import scalars_of
+from coilwork_scheduler.kernels.canonical import KernelTable, canonical
+from coilwork_scheduler.kernels.compose import compose
+from coilwork_scheduler.kernels.hints import hints_for
+from coilwork_scheduler.kernels.tile import tile
+from coilwork_scheduler.launches.gather import candidate_of, gather
+from coilwork_scheduler.launches.merge import merge
+from coilwork_scheduler.options import ScheduleOptions
+from coilwork_scheduler.order import Held, Unit, order
+from coilwork_scheduler.sizes import SizeHints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """What building kernels needs to know."""
+
+    graph: Graph
+    facts: Dependence
+    targets: Targets
+    options: ScheduleOptions
+    model: CostModel
+    sizes: SizeHints
+
+
+def assemble(context: Context, groups: Sequence[Group], journal: Journal) -> Schedule:
+    """The schedule that computes `groups` as one kernel each and runs every other node as a step."""
+    graph, facts = context.graph, context.facts
+    works = _works(graph, groups)
+    readers = readers_of(graph, facts)
+    aligned = _aligned(context)
+    built = {
+        index: _kernel(context, work, readers, aligned)
+        for index, work in enumerate(works)
+        if isinstance(work, Group)
+    }
+    units = _units(context, works, readers, built)
+    held = _held(context)
+    table = KernelTable()
+    steps: list[Step] = []
+    buffers: dict[str, Buffer] = {}
+    sequence = order(units, held)
+    for run in _launches(context, units, sequence, built, held, journal):
+        work = works[run[0]]
+        if run[0] in built:
+            parts = [built[index] for index in run]
+            kernel, call = parts[0] if len(parts) == 1 else merge(parts)
+            target = _target(context, call.args)
+            # what is alike on two devices is text in two languages
+            kernel = table.add(kernel, "" if target == context.targets.main else target.name)
+            steps.append(replace(call, kernel=kernel.name))
+            made = [name for name, arg in zip(call.args, kernel.args, strict=True) if arg.role != "in"]
+            buffers.update({name: facts.buffers[name] for name in made})
+        elif not isinstance(work, Group | KernelCall):
+            steps.append(work)
+            buffers.update({b.name: b for b in defined(work)})
+    return Schedule(
+        name=graph.name,
+        symbols=graph.symbols,
+        inputs=graph.inputs,
+        constants=graph.constants,
+        kernels=table.kernels,
+        buffers=tuple(buffers.values()),
+        steps=tuple(steps),
+        outputs=graph.outputs,
+        decisions=journal.decisions,
+    )
+
+
+def _launches(
+    context: Context,
+    units: Sequence[Unit],
+    sequence: Sequence[int],
+    built: Mapping[int, tuple[Kernel, KernelCall]],
+    held: Held,
+    journal: Journal,
+) -> tuple[tuple[int, ...], ...]:
+    """`sequence`, in which calls that share a launch are one entry."""
+    if not context.options.combine:
+        return tuple((index,) for index in sequence)
+    candidates = {
+        index: candidate
+        for index, (kernel, call) in built.items()
+        if not units[index].begins
+        and _target(context, call.args).combines
+        and (candidate := candidate_of(kernel, call, context.facts.buffers, context.model, context.sizes))
+    }
+    return gather(
+        units,
+        sequence,
+        candidates,
+        held,
+        journal,
+        launch_us=context.targets.main.launch_us,
+        max_args=context.options.max_combined_args,
+    )
+
+
+def _held(context: Context) -> Held:
+    """What is returned, and what the caller gives away."""
+    graph, root = context.graph, context.facts.root
+    kept = frozenset(root[o.name] for o in graph.outputs if isinstance(o, Ref))
+    given = frozenset(context.options.donated_inputs)
+    return Held(
+        kept=kept,
+        given={
+            buffer.name: context.sizes.size_bytes(buffer)
+            for buffer in graph.inputs
+            if isinstance(buffer, Buffer) and buffer.name in given
+        },
+    )
+
+
+def _works(graph: Graph, groups: Sequence[Group]) -> list[Group | Step]:
+    """Groups and other nodes, in the order of the graph."""
+    first = {group.position: group for group in groups}
+    works: list[Group | Step] = []
+    for position, node in enumerate(graph.nodes):
+        if position in first:
+            works.append(first[position])
+        elif isinstance(node, View | Extern | Cond | While | AssertSize):
+            works.append(node)
+        elif not isinstance(node, Pointwise | Reduce | Scan | Sort | Scatter):
+            raise ScheduleError(
+                "unexpected-node", f"{type(node).__name__} in a graph to assemble", origins=node.origins
+            )
+    return works
+
+
+def _positions(work: Group | Step, places: dict[int, int]) -> tuple[int, ...]:
+    if isinstance(work, Group):
+        return tuple(member.stage.position for member in work.members)
+    return (places[id(work)],)
+
+
+def _units(
+    context: Context,
+    works: Sequence[Group | Step],
+    readers: Mapping[str, list[int]],
+    built: Mapping[int, tuple[Kernel, KernelCall]],
+) -> list[Unit]:
+    graph, facts, sizes = context.graph, context.facts, context.sizes
+    places = {id(node): position for position, node in enumerate(graph.nodes)}
+    unit_of: dict[int, int] = {}
+    for index, work in enumerate(works):
+        for position in _positions(work, places):
+            unit_of[position] = index
+    units: list[Unit] = []
+    for index, work in enumerate(works):
+        positions = _positions(work, places)
+        before = dict.fromkeys(unit_of[b] for p in positions for b in facts.before[p])
+        touches: dict[str, None] = {}
+        allocates: dict[str, int] = {}
+        for position in positions:
+            node = graph.nodes[position]
+            made = [b.name for b in defined(node)]
+            for name in (*facts.reads[position], *made, *(old for old, _ in overwritten(node))):
+                touches.setdefault(facts.root[name])
+            for name in made:
+                # what only the kernel itself reads never comes to memory
+                inside = isinstance(work, Group) and set(readers.get(name, ())) <= set(positions)
+                if facts.root[name] == name and not inside:
+                    allocates[name] = sizes.size_bytes(facts.buffers[name])
+        before.pop(index, None)
+        units.append(
+            Unit(
+                position=positions[0],
+                before=tuple(sorted(before)),
+                allocates=tuple(allocates.items()),
+                touches=tuple(touches),
+                begins=any(_begins(graph.nodes[position]) for position in positions),
+                looks=isinstance(work, View),
+                in_place=_in_place(*built[index], facts) if index in built else (),
+            )
+        )
+    return units
+
+
+def _in_place(kernel: Kernel, call: KernelCall, facts: Dependence) -> tuple[tuple[str, str], ...]:
+    """The memory that results of `call` may take over, where no view is of it."""
+    names = dict(zip((arg.name for arg in kernel.args), call.args, strict=True))
+    found = ((names[out], names[source]) for out, source in kernel.hints.inplace)
+    return tuple((out, source) for out, source in found if facts.root[source] == source)
+
+
+def _begins(node: Node) -> bool:
+    """Whether `node` is the first of several that fill the memory of its output."""
+    return isinstance(node, Scatter) and node.into is None
+
+
+def _kernel(
+    context: Context, group: Group, readers: dict[str, list[int]], aligned: frozenset[str]
+) -> tuple[Kernel, KernelCall]:
+    inside = {member.stage.position for member in group.members}
+    wanted = {
+        store.buffer
+        for member in group.members
+        for store in member.stage.stores
+        if any(reader not in inside for reader in readers.get(store.buffer, ()))
+    }
+    buffers = context.facts.buffers
+    draft = compose(group, wanted, buffers, context.options.numerics)
+    tiling = tile(draft, buffers, context.sizes)
+    touched = (
+        *(store.buffer for store in draft.stores),
+        *(access.buffer for access in loads(scalars_of(draft))),
+    )
+    hints = hints_for(draft, tiling, buffers, _target(context, touched), context.options)
+    return canonical(draft, tiling, hints, buffers, aligned=aligned, numerics=context.options.numerics)
+
+
+def _target(context: Context, names: Sequence[str]) -> Target:
+    """The target of a kernel that touches the buffers called `names`, which are on one device; the CPU's for one of sizes alone."""
+    buffers = context.facts.buffers
+    return context.targets.of(buffers[names[0]].device if names else "cpu")
+
+
+def _aligned(context: Context) -> frozenset[str]:
+    """Buffers known to start at a multiple of 16 bytes: memory of their own, and promised inputs.
+
+    Results of operators that share no memory are made so (`ExternCall.aligned`).
+    """
+    graph = context.graph
+    promised = frozenset(context.options.aligned_inputs)
+    found: set[str] = set()
+    for entry in (*graph.inputs, *graph.constants):
+        buffer = entry.buffer if isinstance(entry, Constant) else entry
+        if isinstance(buffer, Buffer) and buffer.name in promised:
+            found.add(buffer.name)
+    for node in graph.nodes:
+        taken_over = {new: old for old, new in overwritten(node)}
+        shared = {new for new, _ in shares_memory(node)}
+        for buffer in defined(node):
+            if taken_over.get(buffer.name) in found or buffer.name not in shared:
+                found.add(buffer.name)
+    return frozenset(found)

@@ -1,0 +1,98 @@
+"""What launches are told: the names of their parameters, and what the choice of them rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, Literal
+
+from coilwork_ir.kernel_source import Config
+from coilwork_ir.target import Target
+
+Walk = Literal["pointwise", "persistent", "looped"]
+
+# Names of the block sizes of tiles, which are `constexpr` parameters.
+BLOCKS: Final[Mapping[str, str]] = MappingProxyType(
+    {"x": "XBLOCK", "y": "YBLOCK", "z": "ZBLOCK", "w": "WBLOCK", "r": "R0_BLOCK"}
+)
+# Iterations in flight of the loop over walked rows, or over blocks of a long one: one more parameter of such kernels.
+STAGES: Final = "STAGES"
+# How the threads of a program hold a row to sort: so many threads share it, each of them having so many neighbours at a
+# time, and so many of them hold a run of its first elements. Where it is likely that these are among so many that each thread
+# keeps of its own, that is tried first; 0 for no. Any powers of two are right; these are fast.
+SORT_THREADS: Final = "SORT_THREADS"
+SORT_WIDTH: Final = "SORT_WIDTH"
+SORT_SHARE: Final = "SORT_SHARE"
+SORT_KEPT: Final = "SORT_KEPT"
+# What a size that is unknown at compile time is taken to be.
+UNKNOWN_EXTENT: Final = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What the choice rests on.
+
+    Attributes:
+        walk: how the reduction ranges, if any, are walked.
+        extents: estimated number of points per tile: `x`, `y`, `z`, `w`, `r` where present.
+        coalescing: share of bytes at unit stride per tile, 0 to 1.
+        element_bytes: size of the widest element loaded or stored.
+        tensors: number of tensor arguments.
+        scans: the kernel scans along r.
+        scattered: neighbouring points load from sectors of their own.
+        columns: reductions along w.
+        ragged: rows of r end where data says, most of them early.
+        streams: element sizes of what is accessed at every point.
+        operations: weighted arithmetic per point.
+        sort_bytes: size of the keys that r is sorted by; 0 if it is not sorted.
+        sort_width: neighbours along r that one thread loads at once where it is sorted.
+        first: how many elements of sorted rows are wanted, a power of two; 0 for all of them.
+    """
+
+    walk: Walk
+    extents: dict[str, int]
+    coalescing: dict[str, float]
+    element_bytes: int
+    tensors: int
+    scans: bool = False
+    scattered: bool = False
+    columns: int = 0
+    ragged: bool = False
+    streams: tuple[int, ...] = ()
+    operations: int = 0
+    sort_bytes: int = 0
+    sort_width: int = 1
+    first: int = 0
+
+
+def next_power_of_two(n: int) -> int:
+    """The least power of two that is at least `n`; 1 for `n` below 1."""
+    return 1 << max(0, (n - 1).bit_length())
+
+
+def power_of_two_below(n: int) -> int:
+    """The greatest power of two that is at most `n`; 1 for `n` below 1."""
+    return 1 << max(0, n.bit_length() - 1)
+
+
+def config(blocks: dict[str, int], warps: int, target: Target) -> Config:
+    """Block sizes per tile, and as many warps as the device allows."""
+    most = min(32, target.max_threads_per_block // target.warp_size)
+    meta = tuple((BLOCKS[tile], size) for tile, size in blocks.items())
+    return Config(meta=meta, num_warps=max(1, min(most, next_power_of_two(warps))), num_stages=1)
+
+
+def warps_for(elements: int, per_thread: int, target: Target) -> int:
+    """Warps whose threads have `per_thread` of `elements` each."""
+    return max(1, elements // (per_thread * target.warp_size))
+
+
+def other_tiles(facts: Facts) -> dict[str, int]:
+    """Blocks of one point of the outer tiles."""
+    return {tile: 1 for tile in ("z", "y") if tile in facts.extents}
+
+
+def reduces_across(facts: Facts) -> bool:
+    """Neighbouring addresses lie along x, not along the reduction."""
+    return facts.coalescing.get("x", 0.0) > facts.coalescing.get("r", 0.0)

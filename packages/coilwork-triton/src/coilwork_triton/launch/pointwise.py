@@ -1,0 +1,85 @@
+"""Block sizes of kernels without reductions: lines, rows of blocks, and transposes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from coilwork_ir.kernel_source import Config
+from coilwork_ir.target import Target
+from coilwork_triton.launch.parameters import Facts, config, next_power_of_two, warps_for
+
+# Share of bytes at unit stride along y or z above which a kernel is a transpose.
+TRANSPOSED: Final = 0.1
+# Share of a row's last block that may lie behind the row's end.
+_WASTE: Final = 1 / 8
+
+
+def pointwise(facts: Facts, target: Target) -> list[Config]:
+    tiles = [t for t in ("z", "y", "x") if t in facts.extents]
+    if tiles in ([], ["x"]):
+        return _pointwise_line(facts, target)
+    extents = facts.extents
+    candidates = []
+    # (elements in the block, its side along y): square first, as both sides carry contiguous accesses
+    transposing = max(facts.coalescing.get(tile, 0.0) for tile in ("y", "z")) > TRANSPOSED
+    shapes = [(32, 32, 4), (64, 64, 8), (128, 16, 4)] if transposing else _row_shapes(extents.get("x", 1))
+    if transposing and facts.element_bytes <= 2:
+        shapes = [(64, 64, 8), (32, 64, 4), (128, 32, 8)]
+    for width, height, warps in shapes:
+        x = min(width, next_power_of_two(extents.get("x", 1)))
+        # what x cannot use goes to y
+        y = min(height * width // x, next_power_of_two(extents.get("y", 1)))
+        blocks = {"z": 1, "y": y, "x": x}
+        if "z" in extents:
+            blocks["z"] = min(max(1, height * width // (x * y)), next_power_of_two(extents["z"]))
+        size = blocks["x"] * blocks["y"] * blocks["z"]
+        blocks = {tile: blocks[tile] for tile in tiles}
+        candidates.append(config(blocks, min(warps, warps_for(size, 4, target)), target))
+    return candidates
+
+
+def _row_shapes(length: int) -> list[tuple[int, int, int]]:
+    """(points of a row, rows, warps) of blocks that hold little behind the end of rows of `length` points."""
+
+    def waste(width: int) -> float:
+        return 1 - length / (-(-length // width) * width)
+
+    shapes = ((1024, 1, 4), (2048, 1, 4), (2048, 1, 8), (512, 1, 2))
+    long = [shape for shape in shapes if waste(shape[0]) <= _WASTE]
+    # without masks if there is a choice
+    exact = [shape for shape in long if waste(shape[0]) == 0]
+    if exact or long:
+        return exact or long
+    return sorted([(256, 4, 4), (512, 2, 4), (1024, 1, 4)], key=lambda shape: waste(shape[0]))
+
+
+def _pointwise_line(facts: Facts, target: Target) -> list[Config]:
+    extent = facts.extents.get("x")
+    if extent is None:
+        return [config({}, 1, target)]
+    whole = next_power_of_two(extent)
+    if facts.scattered and extent >= 1024 * 2 * target.multiprocessors:
+        # several per thread are better where the sectors turn out to be in a cache
+        few = ((512, 1), (256, 1), (1024, 4))
+        return [config({"x": size}, warps_for(size, each, target), target) for size, each in few]
+    # 16 bytes per thread and load, two loads in flight for four-byte elements; what is one number for all does not count
+    per_thread = 4 if max(facts.streams, default=facts.element_bytes) >= 8 else 8
+    share = next_power_of_two(-(-extent // (2 * target.multiprocessors)))
+    best = max(128, min(1024, share))
+    shapes = [(best, per_thread)]
+    if best == 1024 and _is_stencil(facts):
+        shapes = [(512, per_thread), (best, 4 * per_thread), *shapes]
+    elif extent >= 1024 * 2 * target.multiprocessors:
+        # more in flight, by more threads or by each
+        shapes += [(2048, per_thread), (2048, 2 * per_thread)]
+    elif best > 256:
+        shapes.append((best // 2, per_thread))
+    return [
+        config({"x": min(size, whole)}, min(8, warps_for(min(size, whole), each, target)), target)
+        for size, each in shapes
+    ]
+
+
+def _is_stencil(facts: Facts) -> bool:
+    """Points read several elements of one tensor, which their neighbours read as well."""
+    return len(facts.streams) > facts.tensors + 1

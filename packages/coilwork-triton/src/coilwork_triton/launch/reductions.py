@@ -1,0 +1,196 @@
+"""Block sizes of kernels that reduce: rows on chip, rows that are walked, and rows by blocks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from coilwork_ir.kernel_source import Config
+from coilwork_ir.target import Target
+from coilwork_triton.launch.parameters import (
+    STAGES,
+    Facts,
+    config,
+    next_power_of_two,
+    other_tiles,
+    power_of_two_below,
+    reduces_across,
+    warps_for,
+)
+
+# Registers of a thread that sums of walked rows' columns may take: the gradients of a norm's weights and of the bias before it, of 32
+# elements each, leave room for what the elements need.
+_SUMS: Final = 96
+# Registers of a thread that what it loads of a whole column may take.
+_LOADED: Final = 128
+# Points of a block of whole columns of which 256 threads hold 128 each.
+_MOST_WIDE: Final = 128 * 256
+# Weighted operations per byte that is accessed at every point, above which threads wait for arithmetic as well: a device that
+# issues 7 instructions per byte of its memory has no time for twice as many.
+_BUSY: Final = 4.0
+
+
+def persistent(facts: Facts, target: Target) -> list[Config]:
+    row = next_power_of_two(facts.extents["r"])
+    rows = facts.extents.get("x", 1)
+    across = reduces_across(facts)
+    if "x" not in facts.extents or (row >= 1024 and not across):
+        # 64 bytes per thread of one-byte elements, as of others
+        warps = max(1, min(16, warps_for(row, 16 if facts.element_bytes > 1 else 64, target)))
+        if row >= 8192:
+            warps = max(8, min(16, warps_for(row, 32, target)))
+        blocks = other_tiles(facts) | ({"x": 1} if "x" in facts.extents else {}) | {"r": row}
+        return [
+            config(blocks, w, target) for w in (warps, warps * 2 if warps < 16 else 8, max(1, warps // 2))
+        ]
+    # several rows per program, so that its warps have 16 bytes per thread to load
+    enough = max(1, next_power_of_two(-(-rows // (2 * target.multiprocessors))))
+    if across:
+        return _persistent_columns(facts, target, row, max(enough, 32))
+    # twice 16 bytes per thread: there is something to load while a row is reduced
+    most = max(4, min(16, 32 // max(facts.streams, default=facts.element_bytes)))
+    found = []
+    for elements, per_thread in ((2048, most), (1024, 8), (4096, 16)):
+        x = min(max(1, elements // row), enough, next_power_of_two(rows))
+        warps = min(8, warps_for(x * row, per_thread, target))
+        found.append(config(other_tiles(facts) | {"x": x, "r": row}, warps, target))
+    return found
+
+
+def walked(facts: Facts, target: Target) -> list[Config]:
+    """A row, or a few short ones, per step: up to 32 elements per thread of what is read and of each column's sums."""
+    row = next_power_of_two(facts.extents["r"])
+    most = next_power_of_two(facts.extents["w"])
+    rest = {tile: 1 for tile in ("z", "y", "x") if tile in facts.extents}
+    each = max(8, min(32, power_of_two_below(_SUMS // max(1, facts.columns))))
+    step = 4 * target.warp_size * each
+    # (elements per step, elements per thread, stages): the next rows are on their way in further stages
+    if row * max(facts.streams, default=facts.element_bytes) <= 16 * target.warp_size:
+        # the loads of many rows at once keep memory busy
+        # of two columns' sums, twice as many do not spill yet
+        more = 2 if facts.columns <= 2 else 1
+        shapes = [(step, each, 1), (more * step, more * each, 1), (step, each // 2, 1)]
+    elif row >= step:
+        shapes = [(row, each, 3), (row, each // 2, 3), (row, each // 2, 1)]
+    elif 2 * row >= step:
+        shapes = [(step, each, 3), (step, each // 2, 3), (step // 2, each // 2, 3)]
+    else:
+        shapes = [(step, each, 3), (step // 2, each // 2, 4), (step // 2, each // 2, 3)]
+    found = []
+    for elements, per_thread, stages in shapes:
+        rows = min(max(1, elements // row), most)
+        warps = min(16, warps_for(rows * row, per_thread, target))
+        one = config(rest | {"w": rows, "r": row}, warps, target)
+        found.append(replace(one, meta=(*one.meta, (STAGES, stages))))
+    return found
+
+
+def _persistent_columns(facts: Facts, target: Target, row: int, most: int) -> list[Config]:
+    """Blocks of whole columns of `row` points: contiguous along x, where a block spans a line of cache."""
+    line = 128 // max(facts.streams, default=facts.element_bytes)
+    best = max(2048 // row, line)
+    if facts.extents["x"] < best * target.multiprocessors:
+        # few columns: a sector of memory is enough for a block, so that there are more of them, with little to do for each
+        shapes = [(max(1, best // 2), 16), (max(1, best // 4), 16), (max(1, best // 4), 8)]
+    else:
+        each = 64 if sum(facts.streams) * 64 <= 4 * _LOADED and not _busy(facts) else 32
+        fitting = [x for x in (best, best // 2, 2 * best, best // 4) if 0 < x * row <= each * 512]
+        # small blocks first, if large ones are not what it takes to span a line
+        ordered = sorted(fitting[:3], key=lambda x: x * row > 64 * 256)
+        shapes = [(x, each) for x in ordered] or [(max(1, best // 4), each)]
+        if sum(facts.streams) <= 2 and best * row <= _MOST_WIDE and not _busy(facts):
+            # what is loaded takes half a register each
+            shapes.insert(0, (best, 2 * each))
+    found = []
+    for width, per_thread in shapes[:3]:
+        x = min(width, most, next_power_of_two(facts.extents["x"]))
+        # blocks that are small have little in flight for each thread anyway
+        warps = max(min(16, warps_for(x * row, per_thread, target)), min(4, warps_for(x * row, 8, target)))
+        found.append(config(other_tiles(facts) | {"x": x, "r": row}, warps, target))
+    return found
+
+
+def _busy(facts: Facts) -> bool:
+    """Arithmetic takes about as long as memory."""
+    return facts.operations > _BUSY * max(1, sum(facts.streams))
+
+
+def _ragged(facts: Facts, target: Target) -> list[Config]:
+    """Wide blocks of results, a few points of r at a time: most rows have no more. Deeper ones where rows are few."""
+    columns = facts.extents.get("x", 1)
+    rows = facts.extents.get("y", 1)
+    if "y" not in facts.extents:
+        shapes = [(1, 128, 4, 4), (1, 64, 8, 4), (1, 256, 2, 4)]
+        if columns >= 1024 * 2 * target.multiprocessors:
+            # several results per thread, each with a chain of loads
+            shapes = [(1, 512, 1, 4), (1, 256, 1, 4), (1, 512, 2, 8)]
+    elif rows * -(-columns // 256) < 4 * target.multiprocessors:
+        shapes = [(1, 64, 32, 4), (1, 128, 16, 4), (1, 32, 64, 4)]
+    else:
+        width = _ragged_width(columns)
+        height = max(1, 512 // width)
+        # 8 results per thread, with all its points of r: no thread waits for another, and registers leave room for many
+        warps = max(1, height * width // 256)
+        shapes = [
+            (height, width, 2, warps),
+            (height, width, 1, warps),
+            (height, max(1, width // 2), 4, warps),
+        ]
+    found = []
+    for height, width, depth, warps in shapes:
+        x = min(width, next_power_of_two(columns))
+        y = min(height * width // x, next_power_of_two(rows))
+        blocks = {"y": y, "x": x} if "y" in facts.extents else {"x": x}
+        r = min(depth, next_power_of_two(facts.extents["r"]))
+        found.append(config(blocks | {"r": r}, min(warps, warps_for(x * y * r, 4, target)), target))
+    return found
+
+
+def _ragged_width(columns: int) -> int:
+    """Results of a row that a program takes: as many as may be with little behind the row's end."""
+    for width in (1024, 512):
+        if columns > width // 2 and 1 - columns / (-(-columns // width) * width) <= 1 / 4:
+            return width
+    return min(256, next_power_of_two(columns))
+
+
+def looped(facts: Facts, target: Target) -> list[Config]:
+    if facts.ragged:
+        return _ragged(facts, target)
+    # one block of the loop at a time; a search tries more
+    return [replace(c, meta=(*c.meta, (STAGES, 1))) for c in _looped_blocks(facts, target)]
+
+
+def _looped_blocks(facts: Facts, target: Target) -> list[Config]:
+    length = next_power_of_two(facts.extents["r"])
+    if "x" not in facts.extents or not reduces_across(facts):
+        one = {"x": 1} if "x" in facts.extents else {}
+        found = []
+        # 32 bytes per thread of two-byte elements per step
+        other = [(8192, 16), (2048, 4)] if facts.scans else [(2048, 4), (1024, 4)]
+        for size, warps in ((4096, 8), *other):
+            r = min(size, length)
+            found.append(
+                config(other_tiles(facts) | one | {"r": r}, min(warps, warps_for(r, 4, target)), target)
+            )
+        return found
+    found = []
+    # few columns: narrower blocks, down to one 32-byte sector, keep every multiprocessor busy
+    columns = facts.extents["x"]
+    # 32 bytes per thread in flight: deeper blocks of small elements
+    deep = 2 if 0 < sum(facts.streams) <= 2 else 1
+    shapes = [(64, 32 * deep, 8), (32, 64 * deep, 8), (16, 128 * deep, 8)]
+    if columns >= 128 * 3 * target.multiprocessors:
+        # blocks of 64 need more registers than leave room for all of them at once; half as many run in one wave
+        shapes = [(128, 32 * deep, 4), (64, 32 * deep, 8), (128, 32 * deep, 8)]
+    busy = [shape for shape in shapes if columns >= shape[0] * target.multiprocessors]
+    ordered = busy + [shape for shape in reversed(shapes) if shape not in busy]
+    # few threads with many loads each are best where several tensors are read
+    few = [(ordered[0][0], ordered[0][1], 2)] if len(facts.streams) > 1 else []
+    for width, depth, warps in [*ordered[:2], *few, *ordered[2:]]:
+        x = min(width, next_power_of_two(columns))
+        r = min(depth * width // x, length)
+        found.append(
+            config(other_tiles(facts) | {"x": x, "r": r}, min(warps, warps_for(x * r, 4, target)), target)
+        )
+    return found

@@ -1,0 +1,84 @@
+"""Results that are negated views: `(z * 2).conj().imag`, whose numbers are those in memory with the other sign.
+
+A program returns memory. It is given back what torch's bit would negate, so that neither side changes signs, and the bit is
+set after the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import torch
+from torch import fx
+
+from coilwork.torch_compat.operators import is_view
+from coilwork.torch_compat.tensors import run_on_fakes
+
+Call = Callable[[list[Any]], Sequence[Any]]
+
+_NEGATED: Final = torch.ops.aten._neg_view.default
+
+
+def returning_memory(gm: fx.GraphModule, returned: int | None) -> tuple[fx.GraphModule, tuple[int, ...]]:
+    """`gm`, or a copy that returns what lies in memory, and the positions of results that are negated views of that.
+
+    Only the first `returned` results go to the caller, `None`: all. What is computed with the other sign, or negated
+    before the graph is entered, stays.
+    """
+    items: Any = gm.graph.output_node().args[0]
+    listed = items if isinstance(items, list | tuple) else ()
+    chains = {position: _chain(item) for position, item in enumerate(listed[:returned])}
+    chains = {position: chain for position, chain in chains.items() if chain}
+    if not chains:
+        return gm, ()
+    copies: dict[fx.Node, fx.Node] = {}
+    graph = fx.Graph()
+    for node in gm.graph.nodes:
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+    last = graph.output_node()
+    results: list[Any] = [copies.get(item, item) for item in listed]
+    with graph.inserting_before(last):
+        for position, (negation, *views) in chains.items():
+            memory = copies[negation].args[0]
+            assert isinstance(memory, fx.Node)
+            replaced = {**copies, negation: memory}
+            for node in views:
+                replaced[node] = graph.node_copy(node, replaced.__getitem__)
+                replaced[node].meta["val"] = run_on_fakes(replaced[node])
+            results[position] = replaced[(negation, *views)[-1]]
+    last.args = (tuple(results),)
+    made = fx.GraphModule(gm, graph)
+    made.meta.update(gm.meta)
+    return made, tuple(chains)
+
+
+def with_negated_results(call: Call, positions: Sequence[int]) -> Call:
+    """`call`, whose results at `positions` are returned as negated views."""
+    if not positions:
+        return call
+
+    def negating(args: list[Any]) -> Sequence[Any]:
+        results = list(call(args))
+        for position in positions:
+            results[position] = _NEGATED(results[position])
+        return results
+
+    return negating
+
+
+def _chain(item: object) -> list[fx.Node]:
+    """The only negation that a negated result is a view of, and the views from there to the result; empty if there is none."""
+    chain: list[fx.Node] = []
+    node = item
+    while isinstance(node, fx.Node) and _is_negated(node) and is_view(node.target):
+        chain.insert(0, node)
+        if node.target is _NEGATED:
+            return chain
+        node = node.args[0]
+    return []
+
+
+def _is_negated(node: fx.Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.is_neg()

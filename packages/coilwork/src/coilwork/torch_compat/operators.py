@@ -1,0 +1,75 @@
+"""Operators: what they overwrite, share and draw, and how many are called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._ops import HigherOrderOperator, OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+def is_view(target: object) -> bool:
+    """Whether an operator returns memory of its first argument and changes nothing."""
+    if not isinstance(target, OpOverload):
+        return False
+    aliases = [one.alias_info for one in target._schema.arguments if one.alias_info is not None]
+    return bool(aliases) and not any(alias.is_write for alias in aliases)
+
+
+def convolutions_use_tf32() -> bool:
+    """Whether cuDNN may round `f32` operands of convolutions to TF32.
+
+    `torch.backends.cudnn.allow_tf32` raises where recurrent layers are set otherwise than convolutions.
+    """
+    return bool(torch._C._get_fp32_precision_getter("cuda", "conv") == "tf32")
+
+
+def is_operator(value: object) -> bool:
+    """Whether `value` is an operator overload or a higher-order operator; both print as their full name."""
+    return isinstance(value, OpOverload | HigherOrderOperator)
+
+
+class OperatorCounter(TorchDispatchMode):
+    """Counts ATen operators other than views: what eager launches. Use as a context manager."""
+
+    def __init__(self) -> None:
+        initialize: Callable[[], None] = super().__init__  # the base class is not typed
+        initialize()
+        self.count = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.count += not is_view(func)
+        return func(*args, **(kwargs or {}))
+
+
+def overwrites_nothing(target: object) -> bool:
+    """True of an operator that overwrites no operand."""
+    return isinstance(target, OpOverload) and not target._schema.is_mutable
+
+
+def shares_nothing(target: object) -> bool:
+    """True of an operator that overwrites no operand and whose results have memory of their own."""
+    if not isinstance(target, OpOverload) or not overwrites_nothing(target):
+        return False
+    return all(result.alias_info is None for result in target._schema.returns)
+
+
+def overwritten_operands(node: torch.fx.Node) -> tuple[object, ...]:
+    """What a call of an operator overwrites; nothing for other nodes."""
+    if not isinstance(node.target, OpOverload):
+        return ()
+    arguments = enumerate(node.target._schema.arguments)
+    return tuple(
+        node.args[k] if k < len(node.args) and not argument.kwarg_only else node.kwargs.get(argument.name)
+        for k, argument in arguments
+        if argument.is_write
+    )
+
+
+def draws_numbers(target: object) -> bool:
+    """True of an operator that reads a random generator."""
+    return isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded in target.tags

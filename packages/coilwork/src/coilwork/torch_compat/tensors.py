@@ -1,0 +1,60 @@
+"""Tensors: whether they are fake or real, and whose memory they are in."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch.utils import _pytree as pytree
+
+
+def is_static_input(value: object) -> bool:
+    """Whether an input of a captured graph is a parameter or buffer of a module, as Dynamo marks them."""
+    return isinstance(value, torch.Tensor) and (
+        isinstance(value, torch.nn.Parameter) or hasattr(value, "_dynamo_static_input_type")
+    )
+
+
+def version_of(tensor: torch.Tensor) -> int:
+    """How often `tensor` has been written into; -1 where torch does not count, in tensors of inference mode."""
+    return -1 if tensor.is_inference() else int(tensor._version)
+
+
+def run_on_fakes(node: torch.fx.Node) -> Any:
+    """What `node`, an input or a call of an operator, gives for the fake tensors in its arguments' metadata."""
+    if node.op == "placeholder":
+        return node.meta["val"]
+    target: Any = node.target
+    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda argument: argument.meta["val"])
+    tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, FakeTensor)]
+    with tensors[0].fake_mode if tensors else nullcontext():
+        return target(*args, **kwargs)
+
+
+def mode_of(value: torch.Tensor) -> AbstractContextManager[object]:
+    """Where tensors are made that belong with `value`, which may be fake."""
+    mode: AbstractContextManager[object] = value.fake_mode if isinstance(value, FakeTensor) else nullcontext()
+    return mode
+
+
+def storage_identity(tensor: torch.Tensor) -> int:
+    """A number that tensors have in common if they share memory, while they live; fake tensors have one, too.
+
+    Tensors of `torch.func` (batched, differentiated) have no memory of their own: theirs is that of what they wrap.
+    """
+    while is_functorch_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return int(tensor.untyped_storage()._cdata)
+
+
+def is_functorch_tensor(tensor: torch.Tensor) -> bool:
+    """Whether `tensor` stands for another one inside of `vmap`, `grad` or `jvp`; its sizes and strides need not be that one's."""
+    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
+
+
+def real_tensors() -> AbstractContextManager[object]:
+    """While it is entered, operators compute on real tensors, although a back end is called under a fake mode."""
+    mode: AbstractContextManager[object] = unset_fake_temporarily()
+    return mode
