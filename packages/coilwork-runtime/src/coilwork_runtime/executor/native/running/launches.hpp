@@ -68,33 +68,49 @@ class Launches {
     ~Scratch() { slot.release(); }
   };
 
-  void gather(const Form& form, const Step& step, int64_t* sizes) {
-    const uint32_t* registers = frame_.words(step.more);
-    for (size_t k = 0; k < form.sizes; ++k) sizes[k] = frame_.registers[registers[k]];
-  }
-
   uint64_t address_of(uint32_t slot) { return reinterpret_cast<uint64_t>(data_of(memory_.slot(slot))); }
 
-  void on_cpu(const Form& form, const Kernel& kernel, const Step& step) {
+  // What one launch passes to its kernel.
+  struct Passed {
     uint64_t words[MOST_WORDS];
     int64_t sizes[MOST_WORDS];
-    gather(form, step, sizes);
-    const uint32_t* slots = frame_.words(step.list);
+    size_t count = 0;
     std::vector<Scratch> scratch;
-    size_t count = 0, tensor = 0, size = 0;
+  };
+
+  void read_sizes(const Form& form, const Step& step, Passed& passed) {
+    const uint32_t* registers = frame_.words(step.more);
+    for (size_t k = 0; k < form.sizes; ++k) passed.sizes[k] = frame_.registers[registers[k]];
+  }
+
+  // Lays out tensors, scratch memory and sizes, which are read already, in the order of the kernel's parameters.
+  void lay_out(const Form& form, const Step& step, Passed& passed) {
+    const uint32_t* slots = frame_.words(step.list);
+    size_t tensor = 0, size = 0;
     for (const Form::Parameter& parameter : form.parameters) {
+      uint64_t& word = passed.words[passed.count++];
       switch (parameter.role) {
         case Form::Parameter::POINTER:
-          words[count++] = address_of(slots[tensor++]);
+          word = address_of(slots[tensor++]);
           break;
         case Form::Parameter::SCRATCH:
-          words[count++] = scratch_memory(parameter, sizes, scratch, form.parameters.size(), -1);
+          word = scratch_memory(form, parameter.elements(passed.sizes) * parameter.item_bytes, passed);
           break;
-        default:
-          words[count++] = static_cast<uint64_t>(sizes[size++]);
+        default: {
+          const int64_t number = passed.sizes[size++];
+          if (parameter.role == Form::Parameter::SIZE32 && (number > INT32_MAX || number < INT32_MIN))
+            raise(PyExc_OverflowError, "size %lld does not fit the 32 bits that the kernel was compiled for", number);
+          word = static_cast<uint64_t>(number);
+        }
       }
     }
-    const int64_t failed = call_words(form.function, words, count);
+  }
+
+  void on_cpu(const Form& form, const Kernel& kernel, const Step& step) {
+    Passed passed;
+    read_sizes(form, step, passed);
+    lay_out(form, step, passed);
+    const int64_t failed = call_words(form.function, passed.words, passed.count);
     if (form.checks && failed) refuse(kernel, failed);
   }
 
@@ -105,43 +121,24 @@ class Launches {
   }
 
   void on_gpu(const Form& form, const Step& step) {
-    uint64_t words[MOST_WORDS];
-    void* parameters[MOST_WORDS];
-    int64_t sizes[MOST_WORDS];
-    gather(form, step, sizes);
+    Passed passed;
+    read_sizes(form, step, passed);
     int64_t grid[3], blocks = 1;
     for (int axis = 0; axis < 3; ++axis) {
-      grid[axis] = form.grid[axis](sizes);
+      grid[axis] = form.grid[axis](passed.sizes);
       blocks *= grid[axis];
       if (grid[axis] == 0) return;
       if (grid[axis] < 0 || grid[axis] > INT32_MAX)
         raise(PyExc_OverflowError, "kernel %s: a grid of %lld blocks cannot be launched", form.name.c_str(), grid[axis]);
     }
-    const uint32_t* slots = frame_.words(step.list);
-    std::vector<Scratch> scratch;
-    size_t count = 0, tensor = 0, size = 0;
-    for (const Form::Parameter& parameter : form.parameters) {
-      switch (parameter.role) {
-        case Form::Parameter::POINTER:
-          words[count++] = address_of(slots[tensor++]);
-          break;
-        case Form::Parameter::SCRATCH:
-          words[count++] = scratch_memory(parameter, sizes, scratch, form.parameters.size() + 1, form.device);
-          break;
-        default: {
-          const int64_t number = sizes[size++];
-          if (parameter.role == Form::Parameter::SIZE32 && (number > INT32_MAX || number < INT32_MIN))
-            raise(PyExc_OverflowError, "size %lld does not fit the 32 bits that the kernel was compiled for", number);
-          words[count++] = static_cast<uint64_t>(number);
-        }
-      }
-    }
-    words[count] = words[count + 1] = 0;
-    if (form.compiler_scratch_bytes) {
-      Form::Parameter own{Form::Parameter::SCRATCH, static_cast<uint32_t>(form.compiler_scratch_bytes), {}};
-      words[count] = scratch_bytes(blocks * own.item_bytes, scratch, form.parameters.size() + 1, form.device);
-    }
-    for (size_t k = 0; k < count + 2; ++k) parameters[k] = &words[k];
+    lay_out(form, step, passed);
+    // Triton's own scratch memory, of the launch and for profiling, comes last
+    uint64_t* own = passed.words + passed.count;
+    own[0] = own[1] = 0;
+    if (form.compiler_scratch_bytes)
+      own[0] = scratch_memory(form, blocks * static_cast<int64_t>(form.compiler_scratch_bytes), passed);
+    void* parameters[MOST_WORDS];
+    for (size_t k = 0; k < passed.count + 2; ++k) parameters[k] = &passed.words[k];
     int result = form.how(grid, call_.stream, parameters);
     if (result == INVALID_CONTEXT && form.set_context && form.context) {
       // a thread that has not used the device yet
@@ -169,15 +166,11 @@ class Launches {
     throw_python();
   }
 
-  uint64_t scratch_memory(const Form::Parameter& parameter, const int64_t* sizes, std::vector<Scratch>& scratch,
-                          size_t most, int32_t device) {
-    return scratch_bytes(parameter.elements(sizes) * parameter.item_bytes, scratch, most, device);
-  }
-
-  uint64_t scratch_bytes(int64_t bytes, std::vector<Scratch>& scratch, size_t most, int32_t device) {
-    scratch.reserve(most);  // so that slots never move
-    scratch.emplace_back();
-    Slot& slot = scratch.back().slot;
+  uint64_t scratch_memory(const Form& form, int64_t bytes, Passed& passed) {
+    const int32_t device = form.gpu ? form.device : -1;
+    passed.scratch.reserve(form.parameters.size() + 1);  // so that slots never move
+    passed.scratch.emplace_back();
+    Slot& slot = passed.scratch.back().slot;
     if (void* found = memory_.bytes(bytes, device, slot)) return reinterpret_cast<uint64_t>(found);
     if (!slot.handle) {
       WithPython python(call_);
