@@ -473,13 +473,13 @@ def test_atomic_updates(engine: TritonProcess, mode: str) -> None:
     torch.testing.assert_close(run(engine, kernel, values, where_to, start), want)
 
 
-def test_atomic_update_happens_once_per_point_it_depends_on(engine: TritonProcess) -> None:
+def test_atomic_update_happens_at_every_point_of_the_parallel_ranges(engine: TritonProcess) -> None:
     y, x = along("y0", 6, "y", 0.5), along("x0", 9, "x", 0.5)
     store = Store(buffer="io0", index=x.symbol, value=load("in0", [x.symbol], F32), mode="add")
     other = Store(buffer="out0", index=y.symbol * 9 + x.symbol, value=load("in0", [x.symbol], F32))
     kernel = kernel_of((y, x), (arg("in0", F32, 9), arg("out0", F32, 54), arg("io0", F32, 9)), store, other)
     data = torch.randn(9)
-    torch.testing.assert_close(run(engine, kernel, data, torch.zeros(54), torch.zeros(9)), data)
+    torch.testing.assert_close(run(engine, kernel, data, torch.zeros(54), torch.zeros(9)), 6 * data)
 
 
 def test_in_place_store_waits_for_the_last_read(engine: TritonProcess) -> None:

@@ -9,7 +9,7 @@ from coilwork_cpp.ranges import extent_of
 from coilwork_cpp.rebuild import store_roots
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_int, bounds, const, stride_of, total
-from coilwork_ir.kernels import Kernel, Store
+from coilwork_ir.kernels import Kernel, Range, Store
 from coilwork_ir.loops.nodes import Check
 from coilwork_ir.scalar import Load, Reduce, Scalar, Scan, postorder
 
@@ -59,9 +59,9 @@ def regions_of(kernel: Kernel) -> tuple[Region, ...]:
     found = [_check_region(number, check, ranges) for number, check in enumerate(kernel.checks)]
     groups: dict[tuple[frozenset[Expr], frozenset[Expr]], list[Store]] = {}
     parallel = frozenset(r.symbol for r in kernel.ranges if r.kind == "parallel")
-    combining = {_domain(store, ranges) & parallel for store in kernel.stores if _combines((store,))}
+    combining = {_domain(store, kernel.ranges) & parallel for store in kernel.stores if _combines((store,))}
     for store in kernel.stores:
-        domain = _domain(store, ranges)
+        domain = _domain(store, kernel.ranges)
         # Around a reduction its nest does what comes once per result after what comes at every point. Where nothing
         # is reduced there is no such place, and a point of fewer ranges is a nest of its own.
         inner = frozenset() if domain & parallel in combining else domain - parallel
@@ -103,12 +103,16 @@ def _readers_first(regions: list[Region], kernel: Kernel) -> list[Region]:
     return ordered
 
 
-def _domain(store: Store, ranges: tuple[Expr, ...]) -> frozenset[Expr]:
+def _domain(store: Store, ranges: tuple[Range, ...]) -> frozenset[Expr]:
+    """The ranges at whose points `store` happens."""
+    symbols = tuple(r.symbol for r in ranges)
     roots = store_roots(store)
-    facts = facts_of(roots, ranges)
-    found = store.index.free_symbols & frozenset(ranges)
+    facts = facts_of(roots, symbols)
+    found = store.index.free_symbols & frozenset(symbols)
     for root in roots:
         found |= facts.varies[root]
+    if store.mode != "store":
+        found |= {r.symbol for r in ranges if r.kind == "parallel"}
     return found
 
 
@@ -135,14 +139,14 @@ def _store_region(kernel: Kernel, domain: frozenset[Expr], stores: tuple[Store, 
     roots = tuple(root for store in stores for root in store_roots(store))
     facts = facts_of(roots, ranges)
     combines = _combines(stores)
-    along_reduced = any(not _domain(store, ranges).isdisjoint(reduced) for store in stores)
+    along_reduced = any(not _domain(store, kernel.ranges).isdisjoint(reduced) for store in stores)
     inner = reduced if combines else ()
     outer = [r for r in ranges if r in domain]
     if not combines and along_reduced:
         outer += reduced
     if any(store.mode != "store" for store in stores):
         for store in stores:
-            missing = frozenset(outer) - _domain(store, ranges)
+            missing = frozenset(outer) - _domain(store, kernel.ranges)
             if combines and not missing.isdisjoint(reduced):
                 raise EmitError(
                     "scatter-domain", f"stores to {store.buffer} do not share their reduction ranges"

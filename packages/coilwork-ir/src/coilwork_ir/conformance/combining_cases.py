@@ -207,6 +207,43 @@ def store_case(name: str, modes: Sequence[StoreMode], dtypes: Sequence[DType]) -
     )
 
 
+# Every point of the ranges adds, also along ranges that neither place nor number depend on: counts, of which a capture knows
+# that all are of one kind.
+_EVERY_POINT: Final = Case(
+    name="store-add-every-point",
+    text="""kernel @every_point fast {
+      size n0 in [0, inf]
+      range x0: `n0` parallel x 0.0
+      range x1: `3` parallel x 1.0
+      arg in0: f32 in span `n0`
+      arg in1: f32 in span `3`
+      arg io0: f32 inout span `3`
+      arg io1: i64 inout span `3`
+      arg io2: f32 inout span `1`
+      arg io3: f32 inout span `3`
+      hints none split 1 atomic
+      body {
+        t0 = const 0 : i64
+        t1 = const 1.0 : f32
+        t2 = const 1 : i64
+        t3 = load %in0[x0] : f32
+        t4 = load %in1[x1] : f32
+        store %io0[@0 + 2] using (t0) add = t1
+        store %io1[x1] add = t2
+        store %io2[0] add = t3
+        store %io3[x1] add = t4
+      }
+    }""",
+    sizes=({"n0": 0}, {"n0": 1}, {"n0": 70}),
+    fills=(
+        ("in0", "near-one"),
+        ("in1", "near-one"),
+        ("io0", "near-one"),
+        ("io2", "near-one"),
+        ("io3", "near-one"),
+    ),
+)
+
 # What lies around the box is memory of others: an argument that is written may be written in part.
 _BOX: Final = Case(
     name="store-box",
@@ -320,6 +357,7 @@ COMBINING_CASES: Final[tuple[Case, ...]] = (
     store_case("store-extremes-other-types", _ORDERED, _OTHERS),
     store_case("store-mul", ("mul",), KIT_DTYPES),
     _BOX,
+    _EVERY_POINT,
     _TOGETHER,
     _PRODUCT,
 )

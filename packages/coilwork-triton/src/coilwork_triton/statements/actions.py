@@ -14,6 +14,7 @@ from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.loops import Check
 from coilwork_ir.ops import StoreMode
 from coilwork_ir.scalar import Scalar
+from coilwork_triton.iteration.tiles import extent_of
 from coilwork_triton.text.tree import (
     Binary,
     Expression,
@@ -93,6 +94,8 @@ def _store(values: Values, scope: Scope, store: Store) -> None:
     if store.mode != "store":
         _require_atomic(values, store)
         once = _repeated(values, varies, scope)
+        # each point of the parallel ranges counts, also of those that nothing here depends on
+        varies |= {r.symbol for r in values.kernel.ranges if r.kind == "parallel"}
     spans = varies | frozenset(once)
     symbols = space.simplified(store.index).free_symbols
     offset = values.offset(scope, store.index, store.indirect, values.block(*roots, symbols=symbols | spans))
@@ -125,15 +128,15 @@ def _require_atomic(values: Values, store: Store) -> None:
 
 
 def _repeated(values: Values, varies: frozenset[Expr], scope: Scope) -> list[Expr]:
-    """Ranges that an update does not depend on, over whose points it would happen again: only the first counts."""
+    """Reduced ranges that an update does not depend on, over whose points it would happen again: only the first counts."""
     in_pass = scope.parent is not None or values.shape.walk != "looped"
-    found: list[Expr] = []
-    for r in values.kernel.ranges:
-        alone = r.symbol.extent is not None and as_int(r.symbol.extent) == 1
-        walked = r.kind == "parallel" or (in_pass and _along_reduction(values, varies))
-        if r.symbol not in varies and not alone and walked:
-            found.append(r.symbol)
-    return found
+    if not in_pass or not _along_reduction(values, varies):
+        return []
+    return [
+        r.symbol
+        for r in values.kernel.ranges
+        if r.kind != "parallel" and r.symbol not in varies and as_int(extent_of(r)) != 1
+    ]
 
 
 def _along_reduction(values: Values, varies: frozenset[Expr]) -> bool:

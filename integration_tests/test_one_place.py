@@ -1,0 +1,28 @@
+"""Elements that all go to one place, through every generator of code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from integration_tests.interpreted_one_place import CASES, compared
+from integration_tests.interpreting import answers_of
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", list(CASES))
+def test_each_element_counts(name: str, dynamic: bool) -> None:
+    compared(CASES[name], dynamic=dynamic)
+
+
+@pytest.mark.interpreter
+@pytest.mark.parametrize("accumulation", ["sorted", "atomic"])
+def test_each_element_counts_in_triton(tmp_path: Path, accumulation: str) -> None:
+    pytest.importorskip("triton")
+    found = answers_of(
+        "integration_tests.interpreted_one_place", tmp_path, COILWORK_ACCUMULATION=accumulation
+    )
+    # GPUs have no atomic products: without `strict` these are ATen's
+    assert "EmitError[atomic]" in found.pop("halved")
+    assert not any(found.values()), found
