@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from coilwork.caching.shared_cache import shared_store
+from coilwork.capture.label_margins import write_out_label_margins
 from coilwork.capture.masked_selection import broadcast_selections
 from coilwork.capture.nested_inputs import flattened, has_nested_inputs
 from coilwork.capture.nested_regions import put_in_place
@@ -94,6 +95,7 @@ def compile_dynamo_graph(
     put_in_place(gm)
     read_indices(gm)
     broadcast_selections(gm)
+    write_out_label_margins(gm)
     guards: list[AddedGuard] = []
     log = list(rewrite_captured(gm, example_inputs, options))
     compiler = partial(
