@@ -244,15 +244,19 @@ def test_masked_store_and_iota(load_kernel: Callable) -> None:
     assert torch.equal(back.flip(0), at // 7 - at % 5)
 
 
-def test_stores_over_part_of_the_space_happen_once(load_kernel: Callable) -> None:
-    spaces, (i, j) = ranges(20, 30)
+def test_stores_over_part_of_the_space(load_kernel: Callable) -> None:
+    """A plain one happens once; one that adds does so at every point."""
+    spaces, (i, j) = ranges(20, 32)
     stores = [
         Store(buffer="io0", index=i, value=load("in0", [i], F32), mode="add"),
-        Store(buffer="out0", index=i * 30 + j, value=load("in0", [i], F32)),
+        Store(buffer="out0", index=i * 32 + j, value=load("in0", [i], F32)),
+        Store(buffer="out1", index=i, value=op("neg", load("in0", [i], F32))),
     ]
-    x, sums, out = torch.randn(20), torch.zeros(20), torch.empty(20, 30)
-    load_kernel(kernel(spaces, [arg("in0"), arg("io0"), arg("out0")], stores))(x, sums, out)
-    assert torch.equal(sums, x) and torch.equal(out, x[:, None].expand(20, 30))
+    x, sums, out, once = torch.randn(20), torch.zeros(20), torch.empty(20, 32), torch.empty(20)
+    of_kernel = kernel(spaces, [arg("in0"), arg("io0"), arg("out0"), arg("out1")], stores)
+    load_kernel(of_kernel)(x, sums, out, once)
+    torch.testing.assert_close(sums, 32 * x)
+    assert torch.equal(out, x[:, None].expand(20, 32)) and torch.equal(once, -x)
 
 
 def test_swap_in_place(load_kernel: Callable) -> None:
