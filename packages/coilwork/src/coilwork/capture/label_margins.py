@@ -11,9 +11,11 @@ import torch
 from torch import Tensor, fx
 from torch.nn import functional
 
+from coilwork.torch_compat.operators import native_function
+
 _BY_NAME: Final[Any] = functional.multilabel_margin_loss
 _BY_NUMBER: Final[tuple[Any, ...]] = (
-    torch._C._nn.multilabel_margin_loss,
+    native_function("multilabel_margin_loss"),
     torch.ops.aten.multilabel_margin_loss,
     torch.ops.aten.multilabel_margin_loss.default,
 )

@@ -26,6 +26,12 @@ def convolutions_use_tf32() -> bool:
     return bool(torch._C._get_fp32_precision_getter("cuda", "conv") == "tf32")
 
 
+def native_function(name: str) -> Callable[..., Any]:
+    """The function of torch's native module for neural networks that `torch.nn.functional` ends in, as Dynamo's graphs call it."""
+    function: Callable[..., Any] = getattr(torch._C._nn, name)
+    return function
+
+
 def is_operator(value: object) -> bool:
     """Whether `value` is an operator overload or a higher-order operator; both print as their full name."""
     return isinstance(value, OpOverload | HigherOrderOperator)
