@@ -1,4 +1,4 @@
-"""Puts the repository's root on the path, for `benchmarks` and `integration_tests` themselves; caches of a file's own."""
+"""Puts the repository's root on the path, for `benchmarks` and `integration_tests` themselves; the order of files; caches of a file's own."""
 
 from __future__ import annotations
 
@@ -11,6 +11,14 @@ import pytest
 ROOT = str(Path(__file__).resolve().parents[1])
 if ROOT not in sys.path:
     sys.path.insert(0, ROOT)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files marked slow go first: of two workers, neither shall wait for the other's last file at the end.
+
+    It takes `--no-loadscope-reorder`, as pytest-xdist else begins with the files that have the most tests.
+    """
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 @pytest.fixture(scope="module")

@@ -69,7 +69,7 @@ def fresh_dynamo(case: ModelCase) -> Iterator[None]:
 def compare_outputs(
     name: str, compiled: Callable[..., Any], module: nn.Module, inputs: tuple[Tensor, ...]
 ) -> tuple[Comparison, ...]:
-    """Run `compiled`, eager `module` and its float64 copy on the same inputs and judge each result tensor."""
+    """Run `compiled`, eager `module` and its float64 copy on the same inputs and judge each result tensor; strides are eager's."""
     with torch.no_grad():
         actual = tensors_of(compiled(*inputs))
         eager = tensors_of(module(*inputs))
@@ -78,6 +78,8 @@ def compare_outputs(
         raise AssertionError(
             f"{len(actual)} compiled results, {len(eager)} eager, {len(reference)} reference"
         )
+    strides, expected = ([value.stride() for value in values] for values in (actual, eager))
+    assert strides == expected, f"{name}: strides {strides} where eager has {expected}"
     return tuple(
         compare(f"{name} result {index}", compiled=c, eager=e, reference=r)
         for index, (c, e, r) in enumerate(zip(actual, eager, reference, strict=True))
@@ -94,10 +96,6 @@ def check_inference(case: ModelCase, setting: Setting) -> None:
         check_all(compare_outputs(case.name, compiled, instance.module, instance.inputs))
         if not case.channels_last:  # `second` is contiguous, which would be another compile
             check_all(compare_outputs(f"{case.name}, second input", compiled, instance.module, second))
-        with torch.no_grad():
-            strides = [value.stride() for value in tensors_of(compiled(*instance.inputs))]
-            expected = [value.stride() for value in tensors_of(instance.module(*instance.inputs))]
-    assert strides == expected, f"strides {strides} where eager has {expected}"
     assert backend.graphs == 1, f"{backend.graphs} graphs compiled where one was expected"
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.models.attention import SelfAttention
-from benchmarks.models.case import ModelCase, Setting, Size, tokens
+from benchmarks.models.case import ModelCase, Setting, Size, at, tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +22,7 @@ class Shape:
 
 
 SHAPES = {
+    Size.SMALL: Shape(vocabulary=512, width=128, heads=2, layers=2),
     Size.REDUCED: Shape(vocabulary=512, width=256, heads=4, layers=2),
     Size.FULL: Shape(vocabulary=30522, width=768, heads=12, layers=12),
 }
@@ -49,7 +50,7 @@ class Bert(nn.Module):
 
     def __init__(self, size: Size) -> None:
         super().__init__()
-        shape = SHAPES[size]
+        shape = at(SHAPES, size)
         self.words = nn.Embedding(shape.vocabulary, shape.width)
         self.positions = nn.Embedding(shape.positions, shape.width)
         self.segments = nn.Embedding(2, shape.width)
@@ -71,8 +72,8 @@ class Bert(nn.Module):
 
 
 def inputs(setting: Setting, generator: torch.Generator) -> tuple[Tensor, ...]:
-    batch, length = (2, 64) if setting.size is Size.REDUCED else (16, 512) if setting.large else (1, 256)
-    token_ids = tokens(SHAPES[setting.size].vocabulary, (batch, length), setting, generator)
+    batch, length = (2, 64) if setting.size is not Size.FULL else (16, 512) if setting.large else (1, 256)
+    token_ids = tokens(at(SHAPES, setting.size).vocabulary, (batch, length), setting, generator)
     lengths = length - torch.arange(batch, device=setting.device) * (length // (2 * batch))
     return token_ids, torch.arange(length, device=setting.device) < lengths[:, None]
 

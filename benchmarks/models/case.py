@@ -5,16 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 
 class Size(Enum):
-    """`REDUCED` keeps the structure at a depth and width that runs in about a second on a CPU; `FULL` is the real model."""
+    """`REDUCED` keeps the structure at a depth and width that runs in about a second on a CPU; `FULL` is the real model.
 
+    `SMALL` is at most as wide as `REDUCED`, for kernels that run in an interpreter.
+    """
+
+    SMALL = "small"
     REDUCED = "reduced"
     FULL = "full"
+
+
+Found = TypeVar("Found")
+
+
+def at(sizes: Mapping[Size, Found], size: Size) -> Found:
+    """What `sizes` has for `size`; models that say nothing of `SMALL` have their reduced size then."""
+    return sizes[Size.REDUCED if size is Size.SMALL and size not in sizes else size]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.models.case import ModelCase, Setting, Size, normal
+from benchmarks.models.case import ModelCase, Setting, Size, at, normal
 
 # Width, number of blocks, side of the feature map: stage 3 of ConvNeXt-T behind the downsampling into it.
 SHAPES = {Size.REDUCED: (128, 2, 14), Size.FULL: (384, 9, 28)}
@@ -35,7 +35,7 @@ class Stage(nn.Module):
 
     def __init__(self, size: Size) -> None:
         super().__init__()
-        width, depth, _ = SHAPES[size]
+        width, depth, _ = at(SHAPES, size)
         self.norm = nn.LayerNorm(width // 2, eps=1e-6)
         self.down = nn.Conv2d(width // 2, width, 2, stride=2)
         self.blocks = nn.Sequential(*(Block(width) for _ in range(depth)))
@@ -47,7 +47,7 @@ class Stage(nn.Module):
 
 
 def inputs(setting: Setting, generator: torch.Generator) -> tuple[Tensor, ...]:
-    width, _, side = SHAPES[setting.size]
+    width, _, side = at(SHAPES, setting.size)
     batch = 64 if setting.large else 2
     return (normal((batch, width // 2, side, side), setting, generator),)
 

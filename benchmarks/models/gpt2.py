@@ -5,9 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from benchmarks.models.case import ModelCase, Setting, Size, next_token_loss, tokens
+from benchmarks.models.case import ModelCase, Setting, Size, at, next_token_loss, tokens
 
 VOCABULARY = {Size.REDUCED: 512, Size.FULL: 50257}
+# Layers, width, heads.
+SHAPES = {Size.SMALL: (2, 128, 2), Size.REDUCED: (2, 256, 4), Size.FULL: (12, 768, 12)}
 
 
 class GPT2Logits(nn.Module):
@@ -17,10 +19,10 @@ class GPT2Logits(nn.Module):
         super().__init__()
         from transformers import GPT2Config, GPT2LMHeadModel  # imported here: the other models do without it
 
-        layers, width, heads = (2, 256, 4) if size is Size.REDUCED else (12, 768, 12)
+        layers, width, heads = at(SHAPES, size)
         self.model = GPT2LMHeadModel(
             GPT2Config(
-                vocab_size=VOCABULARY[size],
+                vocab_size=at(VOCABULARY, size),
                 n_layer=layers,
                 n_embd=width,
                 n_head=heads,
@@ -38,8 +40,8 @@ class GPT2Logits(nn.Module):
 
 
 def inputs(setting: Setting, generator: torch.Generator) -> tuple[Tensor, ...]:
-    shape = (2, 64) if setting.size is Size.REDUCED else (8, 1024) if setting.large else (1, 256)
-    return (tokens(VOCABULARY[setting.size], shape, setting, generator),)
+    shape = (2, 64) if setting.size is not Size.FULL else (8, 1024) if setting.large else (1, 256)
+    return (tokens(at(VOCABULARY, setting.size), shape, setting, generator),)
 
 
 CASES = (

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.models.case import ModelCase, Setting, Size, next_token_loss, tokens
+from benchmarks.models.case import ModelCase, Setting, Size, at, next_token_loss, tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +26,7 @@ class Shape:
 
 
 SHAPES = {
+    Size.SMALL: Shape(vocabulary=512, width=128, heads=4, key_heads=2, hidden=352, layers=2),
     Size.REDUCED: Shape(vocabulary=512, width=256, heads=8, key_heads=2, hidden=704, layers=2),
     Size.FULL: Shape(vocabulary=32000, width=1024, heads=16, key_heads=4, hidden=2816, layers=12),
 }
@@ -110,7 +111,7 @@ class Llama(nn.Module):
 
     def __init__(self, size: Size) -> None:
         super().__init__()
-        self.shape = SHAPES[size]
+        self.shape = at(SHAPES, size)
         self.embedding = nn.Embedding(self.shape.vocabulary, self.shape.width)
         self.layers = nn.ModuleList(Layer(self.shape) for _ in range(self.shape.layers))
         self.norm = RMSNorm(self.shape.width)
@@ -128,8 +129,8 @@ class Llama(nn.Module):
 
 
 def inputs(setting: Setting, generator: torch.Generator) -> tuple[Tensor, ...]:
-    shape = (2, 64) if setting.size is Size.REDUCED else (8, 1024) if setting.large else (1, 256)
-    return (tokens(SHAPES[setting.size].vocabulary, shape, setting, generator),)
+    shape = (2, 64) if setting.size is not Size.FULL else (8, 1024) if setting.large else (1, 256)
+    return (tokens(at(SHAPES, setting.size).vocabulary, shape, setting, generator),)
 
 
 CASES = (

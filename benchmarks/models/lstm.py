@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from benchmarks.models.case import ModelCase, Setting, Size, normal
+from benchmarks.models.case import ModelCase, Setting, Size, at, normal
 
 # Input width, hidden width, time steps.
 SHAPES = {Size.REDUCED: (64, 128, 8), Size.FULL: (256, 512, 32)}
@@ -35,7 +35,7 @@ class CellLSTM(nn.Module):
 
     def __init__(self, size: Size) -> None:
         super().__init__()
-        width, self.hidden, _ = SHAPES[size]
+        width, self.hidden, _ = at(SHAPES, size)
         self.cells = nn.ModuleList((Cell(width, self.hidden), Cell(self.hidden, self.hidden)))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -55,7 +55,7 @@ class ModuleLSTM(nn.Module):
 
     def __init__(self, size: Size) -> None:
         super().__init__()
-        width, hidden, _ = SHAPES[size]
+        width, hidden, _ = at(SHAPES, size)
         self.lstm = nn.LSTM(width, hidden, num_layers=2, batch_first=True)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -64,7 +64,7 @@ class ModuleLSTM(nn.Module):
 
 
 def inputs(setting: Setting, generator: torch.Generator) -> tuple[Tensor, ...]:
-    width, _, steps = SHAPES[setting.size]
+    width, _, steps = at(SHAPES, setting.size)
     batch = 64 if setting.large else 4
     return (normal((batch, steps, width), setting, generator),)
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.models.case import ModelCase, Setting, Size, tokens
+from benchmarks.models.case import ModelCase, Setting, Size, at, tokens
 from benchmarks.models.llama import RMSNorm
 
 
@@ -107,7 +107,7 @@ class Mamba(nn.Module):
 
     def __init__(self, size: Size) -> None:
         super().__init__()
-        shape = SHAPES[size]
+        shape = at(SHAPES, size)
         self.embedding = nn.Embedding(shape.vocabulary, shape.width)
         self.norms = nn.ModuleList(RMSNorm(shape.width) for _ in range(shape.layers))
         self.mixers = nn.ModuleList(Mixer(shape) for _ in range(shape.layers))
@@ -122,8 +122,8 @@ class Mamba(nn.Module):
 
 
 def inputs(setting: Setting, generator: torch.Generator) -> tuple[Tensor, ...]:
-    shape = (2, 64) if setting.size is Size.REDUCED else (8, 1024) if setting.large else (1, 256)
-    return (tokens(SHAPES[setting.size].vocabulary, shape, setting, generator),)
+    shape = (2, 64) if setting.size is not Size.FULL else (8, 1024) if setting.large else (1, 256)
+    return (tokens(at(SHAPES, setting.size).vocabulary, shape, setting, generator),)
 
 
 CASES = (ModelCase(name="mamba", build=Mamba, inputs=inputs),)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.models import llama
-from benchmarks.models.case import ModelCase, Setting, Size, tokens
+from benchmarks.models.case import ModelCase, Setting, Size, at, tokens
 from benchmarks.models.llama import Attention, RMSNorm, rotary_angles
 
 
@@ -89,7 +89,7 @@ class Mixtral(nn.Module):
 
     def __init__(self, size: Size) -> None:
         super().__init__()
-        shape = SHAPES[size]
+        shape = at(SHAPES, size)
         self.head_width = shape.decoder.head_width
         self.embedding = nn.Embedding(shape.decoder.vocabulary, shape.decoder.width)
         self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.decoder.layers))
@@ -108,8 +108,8 @@ class Mixtral(nn.Module):
 
 
 def inputs(setting: Setting, generator: torch.Generator) -> tuple[Tensor, ...]:
-    shape = (2, 32) if setting.size is Size.REDUCED else (4, 512) if setting.large else (1, 128)
-    return (tokens(SHAPES[setting.size].decoder.vocabulary, shape, setting, generator),)
+    shape = (2, 32) if setting.size is not Size.FULL else (4, 512) if setting.large else (1, 128)
+    return (tokens(at(SHAPES, setting.size).decoder.vocabulary, shape, setting, generator),)
 
 
 CASES = (

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.models.case import ModelCase, Setting, Size, first_classes_loss, normal
+from benchmarks.models.case import ModelCase, Setting, Size, at, first_classes_loss, normal
 
 # Blocks per stage, width of the first stage, image side, classes.
 SHAPES = {
@@ -46,7 +46,7 @@ class ResNet(nn.Module):
 
     def __init__(self, size: Size) -> None:
         super().__init__()
-        depths, width, _, classes = SHAPES[size]
+        depths, width, _, classes = at(SHAPES, size)
         self.stem = nn.Conv2d(3, width, 7, stride=2, padding=3, bias=False)
         self.stem_norm = nn.BatchNorm2d(width)
         blocks: list[nn.Module] = []
@@ -67,7 +67,7 @@ class ResNet(nn.Module):
 
 
 def inputs(setting: Setting, generator: torch.Generator) -> tuple[Tensor, ...]:
-    side = SHAPES[setting.size][2]
+    side = at(SHAPES, setting.size)[2]
     batch = 64 if setting.large else 4
     return (normal((batch, 3, side, side), setting, generator),)
 

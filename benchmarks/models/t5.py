@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.models.case import ModelCase, Setting, Size, tokens
+from benchmarks.models.case import ModelCase, Setting, Size, at, tokens
 from benchmarks.models.llama import RMSNorm
 
 
@@ -24,6 +24,7 @@ class Shape:
 
 
 SHAPES = {
+    Size.SMALL: Shape(vocabulary=512, width=128, heads=2, hidden=256, layers=2),
     Size.REDUCED: Shape(vocabulary=512, width=256, heads=4, hidden=512, layers=2),
     Size.FULL: Shape(vocabulary=32128, width=512, heads=8, hidden=2048, layers=6),
 }
@@ -109,7 +110,7 @@ class T5(nn.Module):
 
     def __init__(self, size: Size) -> None:
         super().__init__()
-        shape = SHAPES[size]
+        shape = at(SHAPES, size)
         self.embedding = nn.Embedding(shape.vocabulary, shape.width)
         self.encoder_bias = PositionBias(shape.heads, bidirectional=True)
         self.decoder_bias = PositionBias(shape.heads, bidirectional=False)
@@ -136,10 +137,10 @@ class T5(nn.Module):
 
 
 def inputs(setting: Setting, generator: torch.Generator) -> tuple[Tensor, ...]:
-    batch, source, target = (2, 64, 32) if setting.size is Size.REDUCED else (1, 256, 128)
+    batch, source, target = (2, 64, 32) if setting.size is not Size.FULL else (1, 256, 128)
     if setting.large:
         batch, source, target = 16, 512, 256
-    vocabulary = SHAPES[setting.size].vocabulary
+    vocabulary = at(SHAPES, setting.size).vocabulary
     return (
         tokens(vocabulary, (batch, source), setting, generator),
         tokens(vocabulary, (batch, target), setting, generator),

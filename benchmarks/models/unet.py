@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.models.attention import SelfAttention
-from benchmarks.models.case import ModelCase, Setting, Size, normal
+from benchmarks.models.case import ModelCase, Setting, Size, at, normal
 
 # Width of the first level, levels, image side.
 SHAPES = {Size.REDUCED: (32, 2, 16), Size.FULL: (128, 3, 64)}
@@ -62,7 +62,7 @@ class UNet(nn.Module):
 
     def __init__(self, size: Size) -> None:
         super().__init__()
-        self.width, levels, _ = SHAPES[size]
+        self.width, levels, _ = at(SHAPES, size)
         embedding = 4 * self.width
         widths = [self.width << level for level in range(levels)]
         self.time = nn.Sequential(
@@ -104,7 +104,7 @@ class UNet(nn.Module):
 
 
 def inputs(setting: Setting, generator: torch.Generator) -> tuple[Tensor, ...]:
-    side = SHAPES[setting.size][2]
+    side = at(SHAPES, setting.size)[2]
     batch = 16 if setting.large else 2
     steps = torch.randint(1000, (batch,), generator=generator).to(setting.device)
     return normal((batch, 3, side, side), setting, generator), steps

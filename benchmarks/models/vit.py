@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.models.attention import SelfAttention
-from benchmarks.models.case import ModelCase, Setting, Size, first_classes_loss, normal
+from benchmarks.models.case import ModelCase, Setting, Size, at, first_classes_loss, normal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +23,7 @@ class Shape:
 
 
 SHAPES = {
+    Size.SMALL: Shape(image=64, patch=16, width=128, heads=2, layers=2, classes=100),
     Size.REDUCED: Shape(image=64, patch=16, width=256, heads=4, layers=2, classes=100),
     Size.FULL: Shape(image=224, patch=16, width=768, heads=12, layers=12, classes=1000),
 }
@@ -50,7 +51,7 @@ class ViT(nn.Module):
 
     def __init__(self, size: Size) -> None:
         super().__init__()
-        shape = SHAPES[size]
+        shape = at(SHAPES, size)
         self.patches = nn.Conv2d(3, shape.width, shape.patch, stride=shape.patch)
         self.class_token = nn.Parameter(torch.randn(1, 1, shape.width) * 0.02)
         count = (shape.image // shape.patch) ** 2 + 1
@@ -69,7 +70,7 @@ class ViT(nn.Module):
 
 
 def inputs(setting: Setting, generator: torch.Generator) -> tuple[Tensor, ...]:
-    side = SHAPES[setting.size].image
+    side = at(SHAPES, setting.size).image
     batch = 64 if setting.large else 2
     return (normal((batch, 3, side, side), setting, generator),)
 

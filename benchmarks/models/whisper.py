@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.models.case import ModelCase, Setting, Size, normal, tokens
+from benchmarks.models.case import ModelCase, Setting, Size, at, normal, tokens
 
 BANDS = 80
 
@@ -89,7 +89,7 @@ class Whisper(nn.Module):
 
     def __init__(self, size: Size) -> None:
         super().__init__()
-        self.shape = shape = SHAPES[size]
+        self.shape = shape = at(SHAPES, size)
         self.first = nn.Conv1d(BANDS, shape.width, 3, padding=1)
         self.second = nn.Conv1d(shape.width, shape.width, 3, stride=2, padding=1)
         self.encoder = nn.ModuleList(Layer(shape, decodes=False) for _ in range(shape.layers))
@@ -113,9 +113,9 @@ class Whisper(nn.Module):
 
 
 def inputs(setting: Setting, generator: torch.Generator) -> tuple[Tensor, ...]:
-    shape = SHAPES[setting.size]
-    batch = 2 if setting.size is Size.REDUCED else 8 if setting.large else 1
-    length = min(shape.positions, 32 if setting.size is Size.REDUCED else 128)
+    shape = at(SHAPES, setting.size)
+    batch = 2 if setting.size is not Size.FULL else 8 if setting.large else 1
+    length = min(shape.positions, 32 if setting.size is not Size.FULL else 128)
     spectrogram = normal((batch, BANDS, shape.frames), setting, generator)
     return spectrogram, tokens(shape.vocabulary, (batch, length), setting, generator)
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from coilwork_ir.buffers import Buffer, Ref
 from coilwork_ir.index import as_int
@@ -36,3 +38,21 @@ def product_operands(graph: Graph) -> list[tuple[int | None, ...]]:
             used += [b for b in node.outputs if isinstance(b, Buffer)]
             found.append(tuple(as_int(max(b.strides, key=lambda s: as_int(s) or 0)) for b in used))
     return found
+
+
+def in_eager(function: Callable[..., Any], *inputs: Any) -> Any:
+    """What eager makes, where products in bf16 are made in f32 and rounded: processors without bf16 take minutes for them."""
+    with _ProductsInF32():
+        return function(*inputs)
+
+
+class _ProductsInF32(TorchDispatchMode):
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func.overloadpacket.__name__ not in ("mm", "bmm", "addmm", "baddbmm"):
+            return func(*args, **(kwargs or {}))
+        made = func(
+            *(one.float() if isinstance(one, torch.Tensor) else one for one in args), **(kwargs or {})
+        )
+        return made.to(args[0].dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -91,6 +92,14 @@ def test_short_extents_and_threads_without_work_end_the_space() -> None:
     assert max(dict(source.space.values)["XBLOCK"]) == 256
     for config in everything(source):
         assert config.num_warps == 1 or 32 * config.num_warps <= dict(config.meta)["XBLOCK"]
+
+
+@pytest.mark.parametrize("sample", ["reductions_across", "reductions_persistent", "logcumsumexp_reverse"])
+def test_threads_keep_registers_to_compute_with(sample: str) -> None:
+    blocks = {"XBLOCK", "R0_BLOCK"}
+    for config in everything(emitted(SAMPLES[sample])):
+        elements = math.prod(value for name, value in config.meta if name in blocks)
+        assert elements <= 64 * 32 * config.num_warps
 
 
 def test_rows_in_registers_stay_whole() -> None:

@@ -28,8 +28,8 @@ from coilwork_ir.target import Target
 from coilwork_triton.launch.parameters import STAGES, next_power_of_two
 
 WARPS: Final = "num_warps"
-# Elements of a block per thread: more do not stay in 255 registers.
-_MOST_PER_THREAD: Final = 128
+# Elements of a block per thread. Twice as many leave a thread no registers to compute with, and take up to 40 s to compile.
+_MOST_PER_THREAD: Final = 64
 _LONGEST_SIDE: Final = 8192
 _MOST_STAGES: Final = 4
 # A scan over a block of one point is none.
