@@ -152,3 +152,12 @@ def test_powers_of_a_number_in_lists() -> None:
     (output,) = gm.graph.find_nodes(op="output")
     wanted = torch._foreach_pow(2.5, exponents)
     assert [node.meta["val"].stride() for node in output.args[0]] == [one.stride() for one in wanted]
+
+
+@pytest.mark.parametrize("shape", [(0, 6, 2, 2), (2, 6, 0), (0, 6, 2)])
+def test_shuffled_channels_of_nothing(shape: tuple[int, ...]) -> None:
+    x = torch.empty(shape)
+    gm = make_fx(
+        lambda x: torch.channel_shuffle(x, 3), tracing_mode="fake", decomposition_table=decompositions()
+    )(x)
+    assert gm(x).shape == x.shape

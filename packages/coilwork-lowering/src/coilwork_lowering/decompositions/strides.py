@@ -132,6 +132,9 @@ def _dropout_backward(theirs: Callable[..., Any]) -> Callable[..., Any]:
 
 def _channel_shuffle(value: torch.Tensor, groups: int) -> Any:
     """In channels-last where the input is, on CPUs."""
+    if any(surely(size == 0) for size in value.shape):
+        # of how many elements are parts without elements?
+        return value.clone()
     batch, channels = value.shape[:2]
     parts = value.reshape(batch, groups, channels // groups, -1)
     shuffled = parts.permute(0, 2, 1, 3).reshape(value.shape)
