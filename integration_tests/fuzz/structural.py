@@ -254,28 +254,37 @@ def _scatter(draw: Draw, name: str, mark: str) -> str:
     kind = rng.randrange(7)
 
     def source(form: tuple[int, ...]) -> str:
-        return draw.new_input(form, str(dtype).removeprefix("torch."), "small")
+        given = draw.new_input(form, str(dtype).removeprefix("torch."), "small")
+        return _perhaps_known(draw, given, rng.randrange(3))
+
+    def positions(form: tuple[int, ...], below: int) -> str:
+        return _perhaps_known(draw, draw.index(form, below), rng.randrange(below))
 
     if kind == 0:
-        return f"{name}.scatter_add{mark}({dim}, {draw.index(shape, size)}.long(), {source(shape)})"
+        return f"{name}.scatter_add{mark}({dim}, {positions(shape, size)}.long(), {source(shape)})"
     if kind == 1:
-        return f"{name}.index_add{mark}({dim}, {draw.index((count,), size)}, {source(shape)})"
+        return f"{name}.index_add{mark}({dim}, {positions((count,), size)}, {source(shape)})"
     if kind == 2:
         index = draw.new_input((size,), "int64", "permutation")
         return f"{name}.index_copy{mark}({dim}, {index}, {source(tuple(value.shape))})"
     if kind == 3:
         how = rng.choice(("sum", "amax", "amin", "prod", "mean"))
         own = rng.random() < 0.6
-        index = f"{draw.index(shape, size)}.long()"
+        index = f"{positions(shape, size)}.long()"
         return f"{name}.scatter_reduce{mark}({dim}, {index}, {source(shape)}, '{how}', include_self={own})"
     if kind == 4:
         rest = tuple(value.shape[1:])
-        index = draw.index((count,), value.shape[0])
+        index = positions((count,), value.shape[0])
         return f"{name}.index_put{mark}(({index}.long(),), {source((count, *rest))}, accumulate=True)"
     if kind == 5:
         index = draw.index(shape, size)
         return f"{name}.scatter{mark}({dim}, {index}.long(), {rng.choice((2, -1))})"
     return f"{name}.index_fill{mark}({dim}, {draw.index((count,), size)}.long(), 1)"
+
+
+def _perhaps_known(draw: Draw, name: str, number: int) -> str:
+    """`name`, or sometimes a tensor like it of which the capture knows every element."""
+    return f"torch.full_like({name}, {number})" if draw.rng.random() < 0.2 else name
 
 
 def in_place(draw: Draw) -> None:
