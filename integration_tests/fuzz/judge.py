@@ -146,7 +146,7 @@ class Jitter(TorchDispatchMode):
                     wide = func(*tree_map(_widen, args), **tree_map(_widen, kwargs))
             except (RuntimeError, TypeError, ValueError, NotImplementedError):
                 wide = None
-        if func._schema.name in SPREADS:
+        if func._schema.name in SPREADS and args[0].is_floating_point():
             args = (self._moved(args[0]), *args[1:])
         result = func(*args, **kwargs)
         if isinstance(result, Tensor) and self._is_coarse(func._schema.name.rstrip("_"), result):

@@ -40,6 +40,13 @@ def test_a_good_program_passes() -> None:
     verify_program(parse_program(GOOD))
 
 
+def test_memory_with_gaps_is_as_large_as_it_reaches() -> None:
+    text = "program @p {{\n  input %x: f32[4]\n  alloc %y: f32[2, 4]{{6, 1}}\n  reuse %z: f32[{0}] of %y\n  return (%z)\n}}\n"
+    verify_program(parse_program(text.format(10)))
+    with pytest.raises(VerifyError, match="reuse-size"):
+        verify_program(parse_program(text.format(8)))
+
+
 @pytest.mark.parametrize("code, text", CASES, ids=[code for code, _ in CASES])
 def test_a_broken_program_is_refused_by_its_rule(code: str, text: str) -> None:
     with pytest.raises(VerifyError) as caught:

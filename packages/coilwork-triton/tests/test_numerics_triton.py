@@ -120,6 +120,16 @@ def test_machine_code_of_arithmetic_rounds_and_keeps_subnormals(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["floor", "ceil"])
+def test_machine_code_of_floor_and_ceil_tells_subnormals_from_0(compiler: TritonProcess, name: str) -> None:
+    instruction = re.compile(r"setp\.[gl]t\.f32")
+    assert not instruction.search(compile_source(compiler, source_of([op(name, A)], "fast"), "sm_90"))
+    for numerics in ("eager", "strict"):
+        text = compile_source(compiler, source_of([op(name, A)], numerics), "sm_90")
+        assert instruction.search(text) and "f64" not in text
+
+
+@pytest.mark.slow
 def test_strict_machine_code_has_no_approximate_instruction(compiler: TritonProcess) -> None:
     # not erf: NVIDIA's of f64 makes powers of two by ex2.approx, which is exact on integers
     values = [EVERY["exp"], EVERY["tanh"], EVERY["log"], op("div", A, B), op("sqrt", A)]

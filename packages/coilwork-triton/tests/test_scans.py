@@ -1,8 +1,9 @@
-"""The running log of a sum of exponentials: whatever is large or small, infinite or not a number, and in pieces."""
+"""The running log of a sum of exponentials: whatever is large or small, infinite or not a number, and in pieces; scans of rows that are alike."""
 
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from kernel_bench import TritonProcess, along, arg, run_source
 from coilwork_ir.dtypes import DType
 from coilwork_ir.kernels import Hints, Kernel, Store
 from coilwork_ir.kernels.nodes import Numerics
+from coilwork_ir.ops import ScanKind
 from coilwork_ir.scalar import load, scan
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
@@ -105,3 +107,32 @@ def test_one_logarithm_per_point() -> None:
         assert body.count("log_of_normal(") == 1
     for name in ("combine_logsumexp", "running_logsumexp"):
         assert "tl.log" not in device_functions()[name].source
+
+
+@pytest.mark.parametrize("hint", ["persistent", "looped"])
+@pytest.mark.parametrize("kind", ["sum", "prod", "max", "logcumsumexp"])
+def test_rows_that_are_alike(
+    engine: TritonProcess, kind: ScanKind, hint: Literal["persistent", "looped"]
+) -> None:
+    # Of a block of one row, threads for further rows have copies. Triton's scans mix these up.
+    x, r = along("x0", 5, "x", 1.0), along("r0", 5, "r", 0.1)
+    kernel = Kernel(
+        name="running",
+        ranges=(x, r),
+        args=(arg("in0", F32, 5), arg("out0", F32, 25)),
+        stores=(
+            Store(
+                buffer="out0",
+                index=r.symbol * 5 + x.symbol,
+                value=scan(kind, load("in0", [r.symbol], F32), r.symbol, reverse=False),
+            ),
+        ),
+        hints=Hints(reduction=hint),
+    )
+    source = TritonCodegen().emit(kernel, target("sm_90"), {})
+    assert "(1, R0_BLOCK)" not in source.text
+    given = torch.tensor([-1.5, -0.25, 1.75, -1.25, 1.5])
+    eager = {"sum": torch.cumsum, "prod": torch.cumprod, "logcumsumexp": torch.logcumsumexp}
+    wanted = given.cummax(0).values if kind == "max" else eager[kind](given, 0)
+    found = run_source(engine, source, [given, torch.zeros(25)])[1].cpu().view(5, 5)
+    torch.testing.assert_close(found, wanted[:, None].expand(5, 5))

@@ -269,8 +269,9 @@ class _Checker:
         source = self._use(reuse.source, place)
         self._define(reuse.buffer, place)
         self.gone[reuse.source] = f"gave its memory to %{reuse.buffer.name}"
-        old = source.numel * source.dtype.itemsize
-        new = reuse.buffer.numel * reuse.buffer.dtype.itemsize
+        # strides may leave gaps: memory is taken for all from the first element to the last
+        old = source.span * source.dtype.itemsize
+        new = reuse.buffer.span * reuse.buffer.dtype.itemsize
         if source.device != reuse.buffer.device:
             place.fail("reuse-size", f"%{source.name} is on {source.device}, not {reuse.buffer.device}")
         if old is not new and (provably_lt(old, new) or provably_lt(new, old)):

@@ -1,6 +1,7 @@
 """Along which ranges each value varies, and in which pass over the data it can be computed.
 
-A value varies along the ranges of its index expressions and of its operands; a `Reduce` removes its axes. Values that
+A value varies along the ranges of its index expressions and of its operands; a `Reduce` removes its axes, and a `Scan` is made
+for every point of the kernel. Values that
 vary along a reduction range live in *stages*, the passes over the reduction tile: stage s may use results of
 reductions whose operands live in stages before s.
 """
@@ -57,7 +58,8 @@ def find_levels(roots: Iterable[Scalar], ranges: frozenset[Expr], *, chosen: Exp
                 own -= frozenset(node.axes)
                 at += 1
             case Scan():
-                own |= {node.axis}
+                # of a block that is one point along an axis, Triton's threads have copies, and scan these as well
+                own |= ranges
             case Sort():
                 own = (own - {node.axis}) | {node.axis if chosen is None else chosen}
             case _:

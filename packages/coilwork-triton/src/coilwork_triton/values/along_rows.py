@@ -152,14 +152,13 @@ def emit_scan(values: Known, scope: Scope, node: Scan) -> None:
             f"scan along {node.axis.name}, which is not the only reduction range of kernel {values.kernel.name}",
             origins=values.kernel.origins,
         )
-    inside = frozenset({tile.index})
     site = ScanSite(
         kind=node.kind,
         reverse=node.reverse,
         dtype=node.operands[0].dtype,
         value=values.expression(scope, node.operands[0]),
         valid=values.space.mask(frozenset({"r"})),
-        shape=values.block(*node.operands, symbols=inside),
+        shape=values.block(node),
         axis=tile.axis,
         positions=values.space.index(node.axis),
         index_dtype=values.shape.index_dtype,

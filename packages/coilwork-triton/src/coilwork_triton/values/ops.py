@@ -122,13 +122,13 @@ def _rounded_unless_fast(approximate: Builder, rounded: str) -> Builder:
     return build
 
 
-def _keeping_subnormals(name: str) -> Builder:
+def _exact_unless_fast_or_wide(name: str) -> Builder:
     """NVIDIA's functions of f32, as Triton links them, take subnormal numbers for 0; those of f64 do not."""
 
     def build(context: OpContext, a: tuple[Expression, ...]) -> Expression:
-        if context.numerics != "strict" or context.operand is not DType.F32:
+        if context.numerics == "fast" or context.operand is not DType.F32:
             return tl(name, *a)
-        return method(tl(name, method(a[0], "to", tl_name("float64"))), "to", tl_name("float32"))
+        return context.device(f"{name}_exact", *a)
 
     return build
 
@@ -226,8 +226,8 @@ SCALAR_BUILDERS: Final[Mapping[str, Builder]] = MappingProxyType(
         "pow": _by_class(floats=_device("power"), ints=_device("power_int")),
         "sqrt": _rounded_unless_fast(_function("sqrt"), "sqrt_rn"),
         "rsqrt": _rsqrt,
-        "floor": _keeping_subnormals("floor"),
-        "ceil": _keeping_subnormals("ceil"),
+        "floor": _exact_unless_fast_or_wide("floor"),
+        "ceil": _exact_unless_fast_or_wide("ceil"),
         "trunc": _device("trunc"),
         "round": _device("round_half_even"),
         "exp": _short_if_rounded("exp_rounded", _exact_unless_fast(_function("exp"), "exp_exact")),
