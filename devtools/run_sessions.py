@@ -30,7 +30,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SESSIONS_AT_A_TIME = 2
-SESSION_LIMIT_S = 40 * 60
+SESSION_LIMIT_S = 55 * 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
