@@ -92,7 +92,7 @@ def _extremum(name: str, on_bool: str) -> Builder:
 
 
 def _exact_unless_fast(approximate: Builder, exact: str) -> Builder:
-    """The exponential of f32 has the hardware's form and an accurate one; that of f64 is always accurate."""
+    """A function of f32 has the hardware's or NVIDIA's form and an accurate one, `exact`; that of f64 is always accurate."""
 
     def build(context: OpContext, a: tuple[Expression, ...]) -> Expression:
         if context.numerics == "fast" or context.operand is DType.F64:
@@ -118,17 +118,6 @@ def _rounded_unless_fast(approximate: Builder, rounded: str) -> Builder:
         if context.numerics == "fast" or context.operand is not DType.F32:
             return approximate(context, a)
         return tl(rounded, *a)
-
-    return build
-
-
-def _exact_unless_fast_or_wide(name: str) -> Builder:
-    """NVIDIA's functions of f32, as Triton links them, take subnormal numbers for 0; those of f64 do not."""
-
-    def build(context: OpContext, a: tuple[Expression, ...]) -> Expression:
-        if context.numerics == "fast" or context.operand is not DType.F32:
-            return tl(name, *a)
-        return context.device(f"{name}_exact", *a)
 
     return build
 
@@ -226,8 +215,8 @@ SCALAR_BUILDERS: Final[Mapping[str, Builder]] = MappingProxyType(
         "pow": _by_class(floats=_device("power"), ints=_device("power_int")),
         "sqrt": _rounded_unless_fast(_function("sqrt"), "sqrt_rn"),
         "rsqrt": _rsqrt,
-        "floor": _exact_unless_fast_or_wide("floor"),
-        "ceil": _exact_unless_fast_or_wide("ceil"),
+        "floor": _exact_unless_fast(_function("floor"), "floor_exact"),
+        "ceil": _exact_unless_fast(_function("ceil"), "ceil_exact"),
         "trunc": _device("trunc"),
         "round": _device("round_half_even"),
         "exp": _short_if_rounded("exp_rounded", _exact_unless_fast(_function("exp"), "exp_exact")),
