@@ -13,6 +13,13 @@ if ROOT not in sys.path:
     sys.path.insert(0, ROOT)
 
 
+def pytest_collection_finish() -> None:
+    """After all imports."""
+    from integration_tests.quicker_compiles import quicken_compiles
+
+    quicken_compiles()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files marked slow go first: of two workers, neither shall wait for the other's last file at the end.
 

@@ -18,6 +18,7 @@ import torch
 
 from benchmarks.models import ModelCase, Setting, Size, find_case
 from integration_tests.model_checks import check_dynamic_sizes, check_inference, check_training
+from integration_tests.quicker_compiles import quicken_compiles
 
 
 def _check_dynamic_sizes(case: ModelCase, setting: Setting) -> None:
@@ -54,4 +55,5 @@ if __name__ == "__main__":
     # torch and Triton may print; replies keep the real stdout to themselves
     channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
+    quicken_compiles()
     main(sys.stdin, channel)

@@ -64,6 +64,8 @@ def interrupted_after(seconds: float) -> Iterator[None]:
 
 def balance(run: Callable[[], object]) -> int:
     """Bytes that torch's allocator has handed out and not got back."""
+    # what others left in cycles, else it may be collected while `run` runs
+    gc.collect()
     return sum(allocator_events(run))
 
 

@@ -18,6 +18,7 @@ from integration_tests.architectures import vision
 from integration_tests.architectures.database import NAMES, sample
 from integration_tests.modules.checks import check
 from integration_tests.modules.sweep import several, summarized, work
+from integration_tests.quicker_compiles import quicken_compiles
 
 
 def check_architecture(name: str, device: str = "cpu") -> list[dict[str, str]]:
@@ -28,6 +29,7 @@ def check_architecture(name: str, device: str = "cpu") -> list[dict[str, str]]:
 
 
 def main() -> int:
+    quicken_compiles()
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -91,6 +91,8 @@ def make_environment(folder: Path, name: str, constraints: Sequence[str]) -> Env
         "pip",
         "install",
         "-q",
+        # bytecode is made of what is imported, when it is: pip would compile all of torch
+        "--no-compile",
         "--disable-pip-version-check",
         "-r",
         str(requirements),

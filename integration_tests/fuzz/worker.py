@@ -22,6 +22,7 @@ from integration_tests.fuzz.levels import GENERATED
 from integration_tests.fuzz.program import Program
 from integration_tests.fuzz.script import script
 from integration_tests.fuzz.shrink import shrink
+from integration_tests.quicker_compiles import quicken_compiles
 
 # Every so many programs are driven in every way; the others natively and by Python, which are quick to build.
 ALL_WRAPPERS_EACH = 25
@@ -70,6 +71,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     chosen = parser.parse_args()
     warnings.simplefilter("ignore")
+    quicken_compiles()
     # Results go to the real stdout; whatever else prints there goes to stderr.
     report = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)

@@ -26,6 +26,7 @@ import torch
 
 from integration_tests.modules.checks import GOOD, check
 from integration_tests.modules.database import modules, samples
+from integration_tests.quicker_compiles import quicken_compiles
 
 
 def spread(count: int, most: int) -> list[int]:
@@ -97,6 +98,7 @@ def several(
 
 
 def main() -> int:
+    quicken_compiles()
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
