@@ -262,6 +262,15 @@ def architectures(session: nox.Session) -> None:
 
 
 @nox.session
+def configurations(session: nox.Session) -> None:
+    """Every launch configuration of every model's kernels compiled for an H200 and an MI300X; the tests compile the best guess for the latter."""
+    install_ours(session, "coilwork[demo,gpu,redis,test]")
+    environment = {"EVERY_CONFIGURATION": "1"}
+    file = "integration_tests/test_models_triton_compiled.py"
+    session.run("pytest", file, "-q", *session.posargs, env=environment)
+
+
+@nox.session
 def sanitize(session: nox.Session) -> None:
     """The native executor's tests under AddressSanitizer and LeakSanitizer; other arguments go to pytest."""
     install_ours(session, "coilwork-runtime[test]")
