@@ -263,7 +263,7 @@ def architectures(session: nox.Session) -> None:
 
 @nox.session
 def configurations(session: nox.Session) -> None:
-    """Every launch configuration of every model's kernels compiled for an H200 and an MI300X; the tests compile the best guess for the latter."""
+    """Every launch configuration of every model's kernels compiled for an H200 and an MI300X; the tests compile one or two."""
     install_ours(session, "coilwork[demo,gpu,redis,test]")
     environment = {"EVERY_CONFIGURATION": "1"}
     file = "integration_tests/test_models_triton_compiled.py"
