@@ -1,0 +1,111 @@
+"""What was measured, as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from benchmarks import host_cost
+from benchmarks.host_cost.floors import Floors
+from benchmarks.host_cost.programs import PROGRAMS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What a call of a program costs the host.
+
+    Attributes:
+        us: microseconds until it returns.
+        launches: kernels that the GPU ran.
+        kinds: of a program of the native executor: how many instructions of each kind, and their microseconds.
+    """
+
+    us: float
+    launches: int = 0
+    kinds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+
+Found = Mapping[tuple[str, str], Cost]
+"""By program and backend."""
+
+
+def page(found: Found, floors: Floors, *, command: str, machine: Mapping[str, str]) -> str:
+    """The results as Markdown; programs that were not measured are left out."""
+    lines = [
+        "# Benchmarks: what a call costs the host of a GPU",
+        "",
+        f"`{command}`, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC.",
+        "",
+        *(f"- {name}: {value}" for name, value in machine.items()),
+        "",
+        " ".join((host_cost.__doc__ or "").rpartition("\n\n")[2].split()),
+        "",
+        "Microseconds of the host: floors are the least of many rounds; calls, each begun while the GPU is idle, the least median of three rounds.",
+        "",
+        "## Beside the floor",
+        "",
+        "| what | coilwork us | floor us | what the floor is | coilwork / floor |",
+        "| --- | ---: | ---: | --- | ---: |",
+        *_beside_floors(found, floors),
+        "",
+        "A kernel's share of allocations is what instructions of that kind take in the program of 1,000 kernels, by the executor's own",
+        "stopwatch, and so is what its launch takes; reading the clock counts as part of both.",
+        "",
+        "## Whole calls",
+        "",
+        "| program | launches: inductor | coilwork | inductor us | coilwork us | coilwork / inductor |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+        *_whole_calls(found),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _beside_floors(found: Found, floors: Floors) -> list[str]:
+    rows: list[tuple[str, float, float, str]] = []
+    long, short = found.get(("kernels-1000", "coilwork")), found.get(("kernels-100", "coilwork"))
+    if long is not None and short is not None:
+        launch = "`cuLaunchKernel`"
+        rows.append(("one kernel more, and all that goes with it", _each(long, short), floors.launch, launch))
+        rows.append(("of it, the launch", _of_kind(long, "kernels"), floors.launch, launch))
+        made = f"a tensor made and dropped; {long.kinds.get('allocations', (0, 0))[0]:.0f} allocations for {long.launches}"
+        taken = sum(long.kinds.get(kind, (0.0, 0.0))[1] for kind in ("allocations", "frees")) / long.launches
+        rows.append(("of it, allocations and frees", taken, floors.allocation, made))
+    for backend, what in (("coilwork-aten", "by ATen"), ("coilwork", "by a cached cuBLASLt plan")):
+        many, few = found.get(("products-100", backend)), found.get(("products-10", backend))
+        if many is not None and few is not None:
+            name = f"one product more, {what}"
+            rows.append((name, _each(many, few), floors.product, "`aoti_torch_cuda_mm_out`"))
+    one, nothing = found.get(("kernels-1", "coilwork")), found.get(("kernels-1", "dynamo"))
+    if one is not None and nothing is not None:
+        rows.append(
+            ("a call of one kernel", one.us, nothing.us, "the same under a backend that does nothing")
+        )
+    return [
+        f"| {what} | {ours:.2f} | {floor:.2f} | {about} | {ours / floor:.2f} |"
+        for what, ours, floor, about in rows
+    ]
+
+
+def _each(long: Cost, short: Cost) -> float:
+    """Microseconds of one launch more."""
+    return (long.us - short.us) / (long.launches - short.launches)
+
+
+def _of_kind(cost: Cost, kind: str) -> float:
+    """Microseconds of one instruction of a kind; NaN if there are none."""
+    count, taken = cost.kinds.get(kind, (0.0, 0.0))
+    return taken / count if count else float("nan")
+
+
+def _whole_calls(found: Found) -> list[str]:
+    rows = []
+    for name, program in PROGRAMS.items():
+        theirs, ours = found.get((name, "inductor")), found.get((name, "coilwork"))
+        if theirs is not None and ours is not None:
+            rows.append(
+                f"| {program.title} | {theirs.launches} | {ours.launches} | {theirs.us:.1f} | {ours.us:.1f} "
+                f"| {ours.us / theirs.us:.2f} |"
+            )
+    return rows
