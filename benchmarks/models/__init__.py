@@ -5,6 +5,7 @@ from __future__ import annotations
 from benchmarks.models import (
     bert,
     convnext,
+    efficientnet,
     gpt2,
     llama,
     lstm,
@@ -26,6 +27,7 @@ CASES: tuple[ModelCase, ...] = (
     *t5.CASES,
     *resnet50.CASES,
     *convnext.CASES,
+    *efficientnet.CASES,
     *lstm.CASES,
     *unet.CASES,
     *whisper.CASES,
