@@ -17,7 +17,7 @@ from benchmarks.models import (
     vit,
     whisper,
 )
-from benchmarks.models.case import Instance, ModelCase, Setting, Size, instantiate
+from benchmarks.models.case import Instance, ModelCase, Setting, Size, first_rows, instantiate
 
 CASES: tuple[ModelCase, ...] = (
     *gpt2.CASES,
@@ -44,4 +44,4 @@ def find_case(name: str) -> ModelCase:
     raise ValueError(f"no model called {name!r}; known: {', '.join(case.name for case in CASES)}")
 
 
-__all__ = ["CASES", "Instance", "ModelCase", "Setting", "Size", "find_case", "instantiate"]
+__all__ = ["CASES", "Instance", "ModelCase", "Setting", "Size", "find_case", "first_rows", "instantiate"]
