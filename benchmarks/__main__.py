@@ -47,6 +47,13 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         metavar="A,B",
         help="`backend` or `backend:mode`, such as inductor:max-autotune",
     )
+    run.add_argument(
+        "--batch",
+        type=int,
+        default=None,
+        metavar="N",
+        help="the first N rows of every model's inputs; default: each model's own batch",
+    )
     run.add_argument("--out", type=Path, default=Path("benchmarks/results"), metavar="DIR")
     run.add_argument(
         "--quick", action="store_true", help="few repetitions, to save minutes on a borrowed GPU"
@@ -72,6 +79,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         unknown = set(found.modes) - {"infer", "train"} or set(found.dtypes) - {"f32", "bf16", "f16"}
         if unknown:
             parser.error(f"unknown mode or dtype: {', '.join(sorted(unknown))}")
+        if found.batch is not None and found.batch < 1:
+            parser.error("--batch: a batch has at least one row")
         try:
             found.models = tuple(find_case(name) for name in found.models)
         except ValueError as error:
@@ -91,6 +100,7 @@ def run(found: argparse.Namespace, command: str) -> int:
         quick=found.quick,
         threads=found.threads,
         timeout_s=found.timeout,
+        batch=found.batch,
     )
     found.out.mkdir(parents=True, exist_ok=True)
     when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
@@ -111,6 +121,7 @@ def run(found: argparse.Namespace, command: str) -> int:
                         threads=plan.threads,
                         machine=machine,
                         measurements=tuple(measurements),
+                        batch=plan.batch,
                     )
                     (found.out / "results.json").write_text(to_json(results))
                     (found.out / "results.md").write_text(markdown(results))

@@ -11,6 +11,8 @@ import torch
 Backend = str | Callable[..., Any]
 # What `inductor-max` and `coilwork-max` are short for: the widest search that launches kernels one by one.
 MAX = "max-autotune-no-cudagraphs"
+# The modes in which Inductor records CUDA graphs on a GPU.
+GRAPH_MODES = ("reduce-overhead", "max-autotune")
 
 
 def family(name: str) -> str:
@@ -22,6 +24,11 @@ def mode_of(name: str) -> str | None:
     """Its mode, if it names one."""
     backend, _, mode = name.partition(":")
     return mode or (MAX if backend.endswith("-max") else None)
+
+
+def replays_graphs(name: str) -> bool:
+    """Whether Inductor replays CUDA graphs: a call's results lie in the graphs' memory and last until the next step."""
+    return family(name) == "inductor" and mode_of(name) in GRAPH_MODES
 
 
 def resolve_backend(name: str) -> Backend:

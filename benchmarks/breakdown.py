@@ -16,7 +16,7 @@ from unittest import mock
 import torch
 
 from benchmarks.backends import resolve_backend
-from benchmarks.models import Instance, Setting, Size, find_case, instantiate
+from benchmarks.models import Instance, Setting, Size, find_case, first_rows, instantiate
 from benchmarks.training import training_step
 from coilwork import executors
 from coilwork_runtime import NativeProgram, load_native
@@ -94,7 +94,7 @@ def _instance(model: str, *, on_gpu: bool, train: bool) -> Instance:
         device=torch.device("cuda" if on_gpu else "cpu"),
         dtype=torch.bfloat16 if on_gpu else torch.float32,
     )
-    return instantiate(find_case(model), setting, training=train)
+    return first_rows(instantiate(find_case(model), setting, training=train), 1)
 
 
 def _compiled(instance: Instance, backend: str, options: Mapping[str, Any], *, train: bool) -> Call:
@@ -106,13 +106,8 @@ def _compiled(instance: Instance, backend: str, options: Mapping[str, Any], *, t
         )
         return made
 
-    inputs = _inputs(instance)
     compiled = training_step(instance, compile_function) if train else compile_function(instance.module)
-    return lambda: compiled(*inputs)
-
-
-def _inputs(instance: Instance) -> tuple[torch.Tensor, ...]:
-    return tuple(value[:1] for value in instance.inputs)
+    return lambda: compiled(*instance.inputs)
 
 
 def _dynamo_alone(instance: Instance) -> Call:
@@ -130,8 +125,7 @@ def _dynamo_alone(instance: Instance) -> Call:
         return call
 
     compiled = torch.compile(instance.module, backend=backend)
-    inputs = _inputs(instance)
-    return lambda: compiled(*inputs)
+    return lambda: compiled(*instance.inputs)
 
 
 def _phases(programs: Sequence[NativeProgram]) -> list[Taken]:

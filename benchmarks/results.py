@@ -45,7 +45,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """Everything one `python -m benchmarks run` found."""
+    """Everything one `python -m benchmarks run` found. Without `batch`, each model was measured at its own."""
 
     command: str
     when: str
@@ -54,6 +54,7 @@ class Run:
     threads: int
     machine: dict[str, str]
     measurements: tuple[Measurement, ...]
+    batch: int | None = None
 
 
 def ratio(numerator: float | None, denominator: float | None) -> float | None:

@@ -20,7 +20,7 @@ Combination: TypeAlias = tuple[ModelCase, str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to run. `timeout_s` bounds each command to a worker; `threads` is every compiler's."""
+    """What to run. `timeout_s` bounds each command to a worker; `threads` is every compiler's; without `batch`, each model's own."""
 
     cases: tuple[ModelCase, ...]
     modes: tuple[str, ...]
@@ -31,6 +31,7 @@ class Plan:
     quick: bool
     threads: int
     timeout_s: float
+    batch: int | None = None
 
     def combinations(self) -> Iterator[Combination]:
         """Every model, mode and dtype that exists."""
@@ -102,6 +103,7 @@ def _prepare(
         arguments = [f"--case={case.name}", f"--size={plan.size}", f"--device={plan.device}"]
         arguments += [f"--dtype={dtype}", f"--mode={mode}", f"--backend={backend}"]
         arguments += ["--quick"] if plan.quick else []
+        arguments += [f"--batch={plan.batch}"] if plan.batch is not None else []
         worker = Worker(arguments, folder / backend.replace(":", "_"), threads=plan.threads)
         entrants.append(Entrant(backend=backend, worker=worker))
         entrants[-1].ask("prepare", plan.timeout_s)

@@ -26,9 +26,9 @@ import torch
 from torch import Tensor
 
 from benchmarks import measure
-from benchmarks.backends import compile_with
+from benchmarks.backends import compile_with, replays_graphs
 from benchmarks.judgement import judge, outcome_of
-from benchmarks.models import Instance, Setting, Size, find_case, instantiate
+from benchmarks.models import Instance, Setting, Size, find_case, first_rows, instantiate
 from benchmarks.training import training_step
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
@@ -37,13 +37,14 @@ Answer = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What this process measures."""
+    """What this process measures; without `batch`, at the model's own."""
 
     case: str
     setting: Setting
     mode: str
     backend: str
     quick: bool
+    batch: int | None = None
 
     @property
     def training(self) -> bool:
@@ -62,6 +63,19 @@ def synchronize(request: Request) -> None:
 
 def callable_for(request: Request, instance: Instance, backend: str) -> Callable[..., Tensor]:
     """The function of the model's inputs that is measured: the forward, or a whole training step."""
+    function = _compiled(request, instance, backend)
+    if not replays_graphs(backend):
+        return function
+
+    def begun(*inputs: Tensor) -> Tensor:
+        # Otherwise each compiled function is a step of its own, and the optimizer's would overwrite the gradients.
+        torch.compiler.cudagraph_mark_step_begin()
+        return function(*inputs)
+
+    return begun
+
+
+def _compiled(request: Request, instance: Instance, backend: str) -> Callable[..., Tensor]:
     if request.training:
         return training_step(instance, lambda function: compile_with(function, backend))
     compiled = compile_with(instance.module, backend)
@@ -80,7 +94,8 @@ class Bench:
     def __init__(self, request: Request) -> None:
         self.request = request
         self.case = find_case(request.case)
-        self.instance = instantiate(self.case, request.setting, training=request.training)
+        whole = instantiate(self.case, request.setting, training=request.training)
+        self.instance = whole if request.batch is None else first_rows(whole, request.batch)
         self.function: Callable[..., Tensor] | None = None
 
     def call(self) -> object:
@@ -135,7 +150,9 @@ class Bench:
         return {"ms": measure.cpu_times_ms(self.call, repeats=max(2, min(50, int(budget_ms / once))))}
 
     def memory(self) -> Answer:
-        """Peak above parameters, optimizer state and inputs."""
+        """Peak above parameters, optimizer state and inputs; empty for CUDA graphs, whose memory is held between calls."""
+        if self.request.cuda and replays_graphs(self.request.backend):
+            return {}
         peak = measure.cuda_peak_bytes if self.request.cuda else measure.cpu_peak_bytes
         return {"peak_bytes": peak(self.call)}
 
@@ -190,10 +207,16 @@ def parse(arguments: list[str]) -> Request:
     for name in ("case", "size", "device", "dtype", "mode", "backend"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--batch", type=int, default=None)
     found = parser.parse_args(arguments)
     setting = Setting(size=Size(found.size), device=torch.device(found.device), dtype=DTYPES[found.dtype])
     return Request(
-        case=found.case, setting=setting, mode=found.mode, backend=found.backend, quick=found.quick
+        case=found.case,
+        setting=setting,
+        mode=found.mode,
+        backend=found.backend,
+        quick=found.quick,
+        batch=found.batch,
     )
 
 

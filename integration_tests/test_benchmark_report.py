@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
+import torch
 
-from benchmarks.models import find_case
+from benchmarks import worker
+from benchmarks.__main__ import main, parse
+from benchmarks.backends import replays_graphs
+from benchmarks.models import Setting, Size, find_case, first_rows, instantiate
 from benchmarks.report import markdown
 from benchmarks.results import Measurement, Run, compile_seconds, from_json, grouped, ratios, to_json
 from benchmarks.runner import Entrant, Plan, measure_together, measurement
@@ -64,6 +71,22 @@ def test_json_round_trip(run: Run, tmp_path: Path) -> None:
     assert from_json(path) == run
 
 
+def test_the_batch_is_kept_and_said(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    path.write_text(to_json(replace(run, batch=2)))
+    assert from_json(path).batch == 2
+    assert "- batch: 2\n" in markdown(from_json(path))
+
+
+def test_files_from_before_batches_are_of_the_models_own(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    data = json.loads(to_json(run))
+    del data["batch"]
+    path.write_text(json.dumps(data))
+    assert from_json(path) == run
+    assert "- batch: each model's own\n" in markdown(run)
+
+
 def test_failures_and_losing_rows_come_first(run: Run) -> None:
     text = markdown(run)
     times = text[text.index("## Milliseconds") :]
@@ -87,6 +110,61 @@ def test_a_backend_that_cannot_compile_is_a_row(tmp_path: Path) -> None:
     ((eager, broken),) = measure_together(plan, combinations, tmp_path / "work", lambda text: None)
     assert eager.correct and eager.ms is not None and not eager.failure
     assert "no_such_backend" in broken.failure and broken.ms is None
+
+
+@pytest.mark.parametrize("mode", ["infer", "train"])
+def test_a_worker_measures_and_judges_at_the_batch(mode: str) -> None:
+    arguments = ["--case=resnet50_channels_last", "--size=reduced", "--device=cpu", "--dtype=f32"]
+    bench = worker.Bench(worker.parse([*arguments, f"--mode={mode}", "--backend=eager", "--batch=2"]))
+    assert [value.shape for value in bench.instance.inputs] == [(2, 3, 64, 64)]
+    assert bench.prepare()["correct"]
+
+
+def test_a_batch_too_large_is_a_row_that_says_so(tmp_path: Path) -> None:
+    arguments = ["run", "--device=cpu", "--size=reduced", "--models=lstm", "--modes=infer"]
+    arguments += ["--backends=eager", "--quick", "--batch=5", f"--out={tmp_path}"]
+    assert main(arguments) == 1
+    found = from_json(tmp_path / "results.json")
+    assert found.batch == 5
+    assert "lstm has a batch of 4, fewer than 5" in found.measurements[0].failure
+
+
+def test_a_batch_has_a_row(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(["run", "--batch", "0"])
+    assert "at least one row" in capsys.readouterr().err
+
+
+def test_all_inputs_are_cut() -> None:
+    setting = Setting(size=Size.REDUCED, device=torch.device("cpu"), dtype=torch.float32)
+    whole = instantiate(find_case("unet"), setting, training=False)
+    images, steps = first_rows(whole, 1).inputs
+    assert torch.equal(images, whole.inputs[0][:1]) and torch.equal(steps, whole.inputs[1][:1])
+
+
+@pytest.mark.parametrize(
+    ("backend", "replayed"),
+    [
+        ("inductor:reduce-overhead", True),
+        ("inductor:max-autotune", True),
+        ("inductor-max", False),
+        ("inductor", False),
+        ("eager", False),
+        ("coilwork:reduce-overhead", False),
+    ],
+)
+def test_a_call_that_replays_graphs_begins_a_step(backend: str, replayed: bool) -> None:
+    assert replays_graphs(backend) == replayed
+    arguments = ["--case=lstm", "--size=reduced", "--device=cpu", "--dtype=f32", "--mode=infer"]
+    bench = worker.Bench(worker.parse([*arguments, f"--backend={backend}"]))
+    with (
+        mock.patch.object(worker, "compile_with", lambda function, name: function),
+        mock.patch.object(torch.compiler, "cudagraph_mark_step_begin") as begin,
+    ):
+        function = worker.callable_for(bench.request, bench.instance, backend)
+        for _ in range(3):
+            function(*bench.instance.inputs)
+    assert begin.call_count == (3 if replayed else 0)
 
 
 class WrongWorker(Worker):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from benchmarks.models import (
     bert,
     convnext,
+    efficientnet,
     gpt2,
     llama,
     lstm,
@@ -16,7 +17,7 @@ from benchmarks.models import (
     vit,
     whisper,
 )
-from benchmarks.models.case import Instance, ModelCase, Setting, Size, instantiate
+from benchmarks.models.case import Instance, ModelCase, Setting, Size, first_rows, instantiate
 
 CASES: tuple[ModelCase, ...] = (
     *gpt2.CASES,
@@ -26,6 +27,7 @@ CASES: tuple[ModelCase, ...] = (
     *t5.CASES,
     *resnet50.CASES,
     *convnext.CASES,
+    *efficientnet.CASES,
     *lstm.CASES,
     *unet.CASES,
     *whisper.CASES,
@@ -42,4 +44,4 @@ def find_case(name: str) -> ModelCase:
     raise ValueError(f"no model called {name!r}; known: {', '.join(case.name for case in CASES)}")
 
 
-__all__ = ["CASES", "Instance", "ModelCase", "Setting", "Size", "find_case", "instantiate"]
+__all__ = ["CASES", "Instance", "ModelCase", "Setting", "Size", "find_case", "first_rows", "instantiate"]

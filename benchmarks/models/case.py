@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TypeVar
 
@@ -97,6 +97,14 @@ def instantiate(case: ModelCase, setting: Setting, *, training: bool, seed: int 
             for value in inputs
         )
     return Instance(case=case, module=module, inputs=inputs)
+
+
+def first_rows(instance: Instance, rows: int) -> Instance:
+    """`instance` at a batch of `rows`: the first rows of every input. ValueError where it has fewer."""
+    batch = min(len(value) for value in instance.inputs)
+    if rows > batch:
+        raise ValueError(f"{instance.case.name} has a batch of {batch}, fewer than {rows}")
+    return replace(instance, inputs=tuple(value[:rows] for value in instance.inputs))
 
 
 def tokens(vocabulary: int, shape: tuple[int, ...], setting: Setting, generator: torch.Generator) -> Tensor:
