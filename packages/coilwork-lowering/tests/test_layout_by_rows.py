@@ -29,6 +29,7 @@ ROWS, INNER, COLUMNS, ROOM = 1100, 1024, 5001, 5_000_000
 @pytest.fixture
 def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(enlarge, "_ROOM", ROOM)
+    monkeypatch.setattr(enlarge, "_SMALL", ROOM)
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:

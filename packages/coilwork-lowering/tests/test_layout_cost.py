@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork_lowering import LayoutOptions, lay_out_convolutions
-from coilwork_lowering.layout.cost import captured_cost, find_convolutions, grouped_cost
+from coilwork_lowering.layout.cost import captured_cost, find_convolutions, grouped_cost, judge
 
 
 def two(dtype: torch.dtype = torch.float32) -> torch.fx.GraphModule:
@@ -36,6 +36,21 @@ def test_a_small_graph_is_not_worth_the_launches() -> None:
     assert decision.rewritten_bytes < decision.captured_bytes / 2
     assert made is gm and not decision.channels_last
     assert "4 copies are launched" in decision.reason
+
+
+def test_a_gpu_launches_conversions_too() -> None:
+    """The layers of a residual network with one image: next to no bytes, and every second weight is as it should be."""
+    layers = [nn.Conv2d(64, 64, size, padding=size // 2, bias=False) for size in (1, 3) * 8]
+    options = LayoutOptions(devices=("meta",))
+    gm = traced(nn.Sequential(*layers).to("meta"), torch.empty(1, 64, 14, 14, device="meta"))
+    found = find_convolutions(gm, options)
+    weights = 8 * 2 * 4 * 64 * 64 * 9
+    # the image, eight weights, and the result that the caller gets
+    chosen = judge(found, copies=10, copied_bytes=weights, options=options)
+    assert chosen.channels_last
+    assert "10 copies are launched instead of 16, each worth 8000000 bytes" in chosen.reason
+    assert not judge(found[:4], copies=4, copied_bytes=weights // 4, options=options).channels_last
+    assert not judge(found, copies=18, copied_bytes=weights, options=options).channels_last
 
 
 def test_one_convolution_between_captured_layouts_gains_nothing() -> None:

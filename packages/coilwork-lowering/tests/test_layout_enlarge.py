@@ -354,3 +354,17 @@ def test_training_pads_logits_and_their_gradient() -> None:
     for got, expected in zip(found, gradients(loss), strict=True):
         torch.testing.assert_close(got, expected, rtol=0.02, atol=1e-4)
     assert [t.stride() for t in found] == [(), (WIDTH, 1), (WIDTH, 1)]
+
+
+def test_a_vocabulary_is_not_copied_for_a_short_batch() -> None:
+    """Its padded weight would be larger than all else that is in memory."""
+
+    def scores(bias: Tensor, x: Tensor, w: Tensor) -> Tensor:
+        return torch.addmm(bias, x, w.t())
+
+    def padded(rows: int) -> bool:
+        with torch.device("meta"):
+            bias, x, w = (torch.empty(*shape, dtype=BF16) for shape in ((30522,), (rows, 768), (30522, 768)))
+        return bool(decided_on_meta(lambda *args: scores(*args).amax(-1), bias, x, w)[1].padded)
+
+    assert padded(8192) and not padded(512)

@@ -24,7 +24,8 @@ _WORTHWHILE: Final = 0.75
 # it in no cache: measured, a byte of it takes three times as long as one of the conversions of activations it replaces.
 _WEIGHT_PRICE: Final = 3
 # What the start of a kernel costs, in bytes that a GPU moves meanwhile (some 3 us at 2 to 4 TB/s). Copies of ours are
-# launches of their own; small graphs stay as captured, and with them the rounding of their kernels.
+# launches of their own, and so are conversions around a convolution as captured: one at least for each (measured, 46 for the
+# 53 of ResNet-50 with one image). A few convolutions stay as captured, and with them the rounding of their kernels.
 _LAUNCH_BYTES: Final = 8_000_000
 # The same of a CPU's loop nest (some 10 us at 10 to 20 GB/s).
 _NEST_BYTES: Final = 200_000
@@ -206,16 +207,18 @@ def judge(
     """The decision about a graph where `copies` that read and write `copied_bytes` give `convolutions` channels-last."""
     before = captured_cost(convolutions)
     after = copied_bytes + grouped_cost(convolutions)
-    launch = _NEST_BYTES if all(c.tensors[0].device.type == "cpu" for c in convolutions) else _LAUNCH_BYTES
+    on_cpu = all(c.tensors[0].device.type == "cpu" for c in convolutions)
+    launch = _NEST_BYTES if on_cpu else _LAUNCH_BYTES
     launched = copies * launch
+    converting = 0 if on_cpu else sum(bool(call.converted) for call in convolutions)
     what = f"{after} bytes change layout in channels-last, {before} as captured"
     if not convolutions:
         chosen, what = False, "no kernel returns channels-last"
     elif options.layout == "channels_last":
         chosen, what = True, f"asked for; {what}"
     else:
-        chosen = before > 0 and after + launched <= _WORTHWHILE * before
-        what += f", and {copies} copies are launched, each worth {launch} bytes"
+        chosen = before > 0 and after + launched <= _WORTHWHILE * (before + converting * launch)
+        what += f", and {copies} copies are launched instead of {converting}, each worth {launch} bytes"
     return LayoutDecision(
         channels_last=chosen,
         reason=f"{len(convolutions)} convolutions {'in channels-last' if chosen else 'as captured'}: {what}",

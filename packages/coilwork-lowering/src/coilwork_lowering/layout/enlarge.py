@@ -22,7 +22,10 @@ _TURNS: Final = frozenset({"permute", "transpose", "t"})
 _WORTHWHILE_US: Final = 5.0
 _WORTHWHILE_SHARE: Final = 0.2
 # Copies live beside the graph's inputs and outputs, in bytes or as a share of these; an operand's copy only as
-# long as the product runs, beside the product's own tensors.
+# long as the product runs, beside the product's own tensors. Larger ones show in the peak: that of a vocabulary's weight is
+# larger than all that a model of a short batch has in memory.
+_SMALL: Final = 16_000_000
+# Blocks of rows.
 _ROOM: Final = 64_000_000
 _SHARE_OF_GRAPH: Final = 0.05
 _SHARE_OF_PRODUCT: Final = 0.25
@@ -78,8 +81,9 @@ class Enlarging:
         self.aligned = 0
         self.saved_us = 0.0
         self.padding_bytes = 0
-        self._room = max(_ROOM, int(_SHARE_OF_GRAPH * _held_bytes(graph)))
-        self.by_rows = ByRows(graph, mode, self._room) if by_rows else None
+        share = int(_SHARE_OF_GRAPH * _held_bytes(graph))
+        self._room = max(_SMALL, share)
+        self.by_rows = ByRows(graph, mode, max(_ROOM, share)) if by_rows else None
         # what is read of padded memory, the padded memory, and where zeros follow in it
         self._zeros: dict[torch.fx.Node, tuple[torch.fx.Node, Pads]] = {}
         self._read_as: dict[torch.fx.Node, torch.fx.Node] = {}
