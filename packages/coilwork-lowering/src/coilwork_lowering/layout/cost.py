@@ -13,6 +13,7 @@ from coilwork_lowering.options import LayoutOptions
 
 _FORWARD: Final = "aten.convolution.default"
 _BACKWARD: Final = "aten.convolution_backward.default"
+_NARROW: Final = (torch.float16, torch.bfloat16)
 # Kernels for fewer channels do not use the matrix units' layout, so nothing is converted around them.
 _FEWEST_CHANNELS: Final = 8
 # Grouped kernels run in the captured layout without conversion, and some are slower in channels-last: what they read
@@ -24,8 +25,8 @@ _WORTHWHILE: Final = 0.75
 # it in no cache: measured, a byte of it takes three times as long as one of the conversions of activations it replaces.
 _WEIGHT_PRICE: Final = 3
 # What the start of a kernel costs, in bytes that a GPU moves meanwhile (some 3 us at 2 to 4 TB/s). Copies of ours are
-# launches of their own, and so are conversions around a convolution as captured: one at least for each (measured, 46 for the
-# 53 of ResNet-50 with one image). A few convolutions stay as captured, and with them the rounding of their kernels.
+# launches of their own, and so are conversions around a convolution in 16 bits as captured: one at least for each (measured,
+# 46 for the 53 of ResNet-50 with one image). Small graphs in `f32` stay as captured, and with them the rounding of their kernels.
 _LAUNCH_BYTES: Final = 8_000_000
 # The same of a CPU's loop nest (some 10 us at 10 to 20 GB/s).
 _NEST_BYTES: Final = 200_000
@@ -81,6 +82,11 @@ class Convolution:
         else:
             tensors = (*self.tensors, *self.results)
         return tuple(t for t in tensors if not is_channels_last(t))
+
+    @property
+    def narrow(self) -> bool:
+        """Whether it is in 16-bit floats."""
+        return self.tensors[0].dtype in _NARROW
 
     @property
     def gives_activations(self) -> bool:
@@ -164,7 +170,7 @@ def _convolution(node: torch.fx.Node, options: LayoutOptions) -> Sequence[Convol
 
 def _profits(tensor: torch.Tensor, options: LayoutOptions) -> bool:
     device = tensor.device.type
-    if tensor.dtype in (torch.float16, torch.bfloat16):
+    if tensor.dtype in _NARROW:
         return device in options.devices or device in options.narrow_devices
     return tensor.dtype is torch.float32 and device in options.devices and options.tf32_convolutions
 
@@ -210,7 +216,7 @@ def judge(
     on_cpu = all(c.tensors[0].device.type == "cpu" for c in convolutions)
     launch = _NEST_BYTES if on_cpu else _LAUNCH_BYTES
     launched = copies * launch
-    converting = 0 if on_cpu else sum(bool(call.converted) for call in convolutions)
+    converting = 0 if on_cpu else sum(bool(call.converted) for call in convolutions if call.narrow)
     what = f"{after} bytes change layout in channels-last, {before} as captured"
     if not convolutions:
         chosen, what = False, "no kernel returns channels-last"
