@@ -13,7 +13,7 @@ from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_expr, symbol
 from coilwork_ir.kernels import Hints, Kernel, Range, Store, TensorArg
 from coilwork_ir.loops.nodes import Check
-from coilwork_ir.scalar import cast, const, index_value, load, op, placeholder
+from coilwork_ir.scalar import Scalar, cast, const, index_value, load, op, placeholder
 from coilwork_ir.target import target
 
 F32, I64, BF16 = DType.F32, DType.I64, DType.BF16
@@ -314,3 +314,42 @@ def test_options() -> None:
     with pytest.raises(EmitError, match="takes bool"):
         CppCodegen().emit(k, target("x86-64-avx2"), {"vector_math": 1})
     assert CppCodegen().supports(target("aarch64-neon")) and not CppCodegen().supports(target("sm_90"))
+
+
+def truths(x: Scalar, flag: Scalar) -> dict[str, tuple[Scalar, Callable[..., torch.Tensor]]]:
+    """Positions that are made of truth values, and what they are."""
+    positive = op("gt", x, const(0.0, F32))
+    wide = cast(positive, I64)
+    below = op("lt", wide, const(0, I64))
+    return {
+        "cast": (wide, lambda x, flag: (x > 0).long()),
+        "chosen": (op("where", positive, const(1, I64), const(0, I64)), lambda x, flag: (x > 0).long()),
+        "counted from the end": (
+            op("where", below, op("add", wide, const(5, I64)), wide),
+            lambda x, flag: (x > 0).long(),
+        ),
+        "from memory": (cast(flag, I64), lambda x, flag: flag.long()),
+        "two": (
+            op("mul", wide, cast(op("lt", x, const(1.0, F32)), I64)),
+            lambda x, flag: ((x > 0) & (x < 1)).long(),
+        ),
+    }
+
+
+@pytest.mark.parametrize("kind", ["cast", "chosen", "counted from the end", "from memory", "two"])
+@pytest.mark.parametrize("width", [5, 512])
+def test_positions_that_are_truth_values(load_kernel: Callable, kind: str, width: int) -> None:
+    """Vectorising g++ 12 took a comparison in a position for -1 where it does not hold."""
+    spaces, (i, j) = ranges(8, width)
+    at = i * width + j
+    position, known = truths(load("in0", [at], F32), load("in1", [at], DType.BOOL))[kind]
+    value = load("in0", [placeholder(0) + i * width], F32, indirect=[position])
+    k = kernel(
+        spaces,
+        [arg("in0", span=8 * width), arg("in1", DType.BOOL, 8 * width), arg("out0", span=8 * width)],
+        [Store(buffer="out0", index=at, value=value)],
+    )
+    x, out = torch.randn(8, width), torch.empty(8, width)
+    flag = torch.rand(8, width) > 0.5
+    load_kernel(k)(x, flag, out)
+    assert torch.equal(out, x.gather(1, known(x, flag)))

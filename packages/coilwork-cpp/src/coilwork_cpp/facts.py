@@ -91,3 +91,23 @@ def recompute_cost(value: Scalar, inner: frozenset[Expr], facts: Facts) -> int:
         if isinstance(node, Op) and facts.varies[node] & inner:
             total += cost(node.op)
     return total
+
+
+def is_made_of_comparisons(position: Scalar) -> bool:
+    """Whether an integer counts or chooses by truth values, not only by numbers from memory."""
+    stack, seen = [position], {position}
+    while stack:
+        node = stack.pop()
+        if node.dtype.is_bool:
+            return True
+        if isinstance(node, Op) and node.op == "where":
+            if all(isinstance(branch, Const) for branch in node.operands[1:]):
+                return True
+            # what it chooses by is no number in the position
+            below = node.operands[1:]
+        else:
+            below = node.operands if isinstance(node, Op | IndexValue) else ()
+        new = [operand for operand in below if operand not in seen]
+        seen.update(new)
+        stack += new
+    return False

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from coilwork_cpp.elements import convert, literal, memory_type, value_type
-from coilwork_cpp.facts import Facts
+from coilwork_cpp.facts import Facts, is_made_of_comparisons
 from coilwork_cpp.indexing import index_code
 from coilwork_cpp.ops import apply
 from coilwork_cpp.rebuild import store_roots
@@ -150,7 +150,7 @@ class Block:
         value = self.value(store.value)
         symbols = dict(self.symbols)
         for position, operand in enumerate(store.indirect):
-            symbols[placeholder(position)] = self._as_i64(operand)
+            symbols[placeholder(position)] = self._as_position(operand)
         target = Element(Name(store.buffer), index_code(store.index, symbols))
         action: tuple[Statement, ...]
         wide = convert(value, store.value.dtype, arg.dtype)
@@ -174,6 +174,10 @@ class Block:
     def _as_i64(self, operand: Scalar) -> Code:
         code = self.value(operand)
         return code if operand.dtype is DType.I64 else Call("i64", (code,))
+
+    def _as_position(self, operand: Scalar) -> Code:
+        code = self._as_i64(operand)
+        return Call("hidden_i64", (code,)) if is_made_of_comparisons(operand) else code
 
     def _define(self, node: Scalar) -> tuple[Code, bool]:
         """Code of `node`, whose operands are known, and whether it should be given a name."""
@@ -201,7 +205,7 @@ class Block:
             raise EmitError("unknown-buffer", f"load of {node.buffer!r}, which is no argument of the kernel")
         symbols = dict(self.symbols)
         for position, operand in enumerate(node.indirect):
-            symbols[placeholder(position)] = self._as_i64(operand)
+            symbols[placeholder(position)] = self._as_position(operand)
         element = Element(Name(node.buffer), index_code(node.index[0], symbols))
         loaded = from_memory(element, node.dtype)
         if node.mask is None:
