@@ -78,14 +78,17 @@ def _agrees(function: Callable[[torch.Tensor], torch.Tensor], value: torch.Tenso
 @pytest.mark.parametrize("kind", ["reflection", "replication"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
-    "shape, format",
-    [((2, 3, 4, 5), torch.channels_last), ((2, 3, 4, 5, 4), torch.channels_last_3d)],
-    ids=["images", "volumes"],
+    "shape, dims, format",
+    [
+        ((2, 3, 4, 5), 2, torch.channels_last),
+        ((2, 3, 4, 5, 4), 3, torch.channels_last_3d),
+        ((3, 3, 4, 5), 3, torch.channels_last),
+    ],
+    ids=["images", "volumes", "one volume"],
 )
 def test_in_channels_last(
-    kind: str, dtype: torch.dtype, shape: tuple[int, ...], format: torch.memory_format
+    kind: str, dtype: torch.dtype, shape: tuple[int, ...], dims: int, format: torch.memory_format
 ) -> None:
-    dims = len(shape) - 2
     name, padding = f"{kind}_pad{dims}d", (1, 2) * dims
     value = torch.randn(shape).to(dtype).to(memory_format=format)
     gradient = torch.randn_like(getattr(aten, name)(value, padding)).round()  # whose sums are exact

@@ -79,6 +79,7 @@ BACKWARD: dict[str, Callable[..., Any]] = {
     "hardswish": lambda g, x: torch.ops.aten.hardswish_backward.default(g, x),
     "logit": lambda g, x: torch.ops.aten.logit_backward.default(g, x),
     "log_softmax": lambda g, x: torch.ops.aten._log_softmax_backward_data.default(g, x, 1, torch.float32),
+    "glu": lambda g, x: torch.ops.aten.glu_backward.default(g, torch.cat([x, x.square()], 1), 1),
     "cross entropy": lambda g, x: torch.ops.aten.binary_cross_entropy_backward.default(g, x, x.square()),
     "cross entropy forward": lambda g, x: torch.ops.aten.binary_cross_entropy.default(x, g, None, 0),
     "huber": lambda g, x: torch.ops.aten.huber_loss.default(g, x, 0, 1.0),
@@ -133,6 +134,17 @@ def test_operands_of_fewer_dimensions() -> None:
     assert_strides(torch.xlogy, first, second.float())
 
 
+def test_losses_of_labels_are_contiguous() -> None:
+    scores = torch.rand(2, 5, 3, 4)
+    for order in ORDERS:
+        labels = laid_out(order, torch.int64).remainder(5)
+        assert_strides(lambda x, k: torch.ops.aten.nll_loss2d_forward(x, k, None, 0, -100)[0], scores, labels)
+    every_other = torch.arange(6)[::2]
+    assert_strides(
+        lambda x, k: torch.ops.aten.nll_loss_forward(x, k, None, 0, 1)[0], torch.rand(3, 5), every_other
+    )
+
+
 @pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
 def test_rows_that_are_repeated_are_contiguous(mode: str) -> None:
     for order in ORDERS:
@@ -161,3 +173,36 @@ def test_shuffled_channels_of_nothing(shape: tuple[int, ...]) -> None:
         lambda x: torch.channel_shuffle(x, 3), tracing_mode="fake", decomposition_table=decompositions()
     )(x)
     assert gm(x).shape == x.shape
+
+
+LAST = torch.channels_last
+ROLLED: dict[str, torch.Tensor] = {
+    "channels-last": torch.rand(2, 3, 4, 5).contiguous(memory_format=LAST),
+    "with gaps": torch.rand(2, 3, 8, 10).contiguous(memory_format=LAST)[:, :, ::2, ::2],
+    "one image": torch.rand(1, 3, 4, 5).contiguous(memory_format=LAST),
+    "volumes": torch.rand(2, 3, 4, 5, 6).contiguous(memory_format=torch.channels_last_3d),
+    "rows across": torch.rand(2, 3, 5, 4).transpose(2, 3),
+    "rows": torch.rand(2, 3, 4, 5),
+}
+ROLLS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
+    "along one": ((1,), (1,)),
+    "along several": ((1, -2, 1), (2, -1, 1)),
+    "along one again": ((1, 1), (2, 2)),
+    "by the size": ((1, 4), (1, 2)),
+    "by nothing": ((0,), (2,)),
+    "as a line": ((3,), ()),
+}
+
+
+@pytest.mark.parametrize("mode", ["fake", "symbolic"])
+@pytest.mark.parametrize("roll", ROLLS)
+def test_rolled_images(roll: str, mode: str) -> None:
+    def rolled(x: torch.Tensor) -> torch.Tensor:
+        return torch.roll(x, *ROLLS[roll])
+
+    for x in ROLLED.values():
+        gm = make_fx(rolled, tracing_mode=mode, decomposition_table=decompositions())(x)
+        (output,) = gm.graph.find_nodes(op="output")
+        wanted = rolled(x)
+        assert [int(step) for step in output.args[0].meta["val"].stride()] == list(wanted.stride())
+        assert torch.equal(gm(x), wanted)

@@ -155,6 +155,14 @@ def test_reductions_of_nothing(name: str) -> None:
     assert_as_eager(REDUCTIONS[name], torch.randn(3, 4, 0))
 
 
+@pytest.mark.parametrize("correction", [-2, -0.5, 0, 1, 3])
+def test_spread_of_few_elements(correction: float) -> None:
+    for count in range(4):
+        x = torch.arange(float(2 * count)).view(2, count)
+        assert_as_eager(lambda a: torch.std_mean(a, 1, correction=correction), x)
+        assert_as_eager(lambda a: torch.var(a, correction=correction), x)
+
+
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int32])
 def test_integer_reductions(dtype: torch.dtype) -> None:
     x = torch.randint(0, 2, (3, 40)).to(dtype)

@@ -51,6 +51,8 @@ def test_ways_to_call_it() -> None:
             functional.multilabel_margin_loss(x, target, reduce=False),
             torch._C._nn.multilabel_margin_loss(x, target, 2),
             torch.ops.aten.multilabel_margin_loss(x, target, reduction=0),
+            functional.multilabel_margin_loss(target=target, input=x),
+            *torch.ops.aten.multilabel_margin_loss_forward(x, target, 1),
         ]
 
     torch.testing.assert_close(torch.compile(losses, backend=backend)(x), losses(x))
@@ -64,3 +66,24 @@ def test_one_row() -> None:
     assert compiled(x, target).item() == module(x, target).item() == 1.0
     with pytest.raises(RuntimeError):
         compiled(x, torch.tensor([0, 4, -1, 2]))
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_one_label(reduction: str) -> None:
+    """Losses of labels without a dimension have none."""
+    torch._dynamo.reset()
+
+    def losses(x: Tensor, row: Tensor, rows: Tensor, label: Tensor) -> list[Tensor]:
+        return [
+            functional.multi_margin_loss(row, label, p=2, reduction=reduction),
+            functional.multi_margin_loss(rows, label, weight=row.square(), reduction=reduction),
+            functional.multi_margin_loss(x, label, reduction=reduction),
+            functional.multilabel_margin_loss(x, label, reduction=reduction),
+            torch.ops.aten.multi_margin_loss(row, label, reduction=0),
+        ]
+
+    row = torch.randn(5)
+    given = (torch.tensor(0.5), row, row[None] + 1, torch.tensor(0))
+    found, wanted = torch.compile(losses, backend=backend)(*given), losses(*given)
+    assert [one.shape for one in found] == [one.shape for one in wanted]
+    torch.testing.assert_close(found, wanted)

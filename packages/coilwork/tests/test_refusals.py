@@ -143,3 +143,32 @@ def test_sources_of_other_sizes(what: str, dynamic: bool) -> None:
     """Torch's meta functions take these: they are refused when they run."""
     function, size, of_source = SOURCES[what]
     refuse_alike(function, torch.randn(size), torch.randn(of_source), dynamic=dynamic)
+
+
+EXTREMES: Final[Mapping[str, Callable[[Tensor], object]]] = MappingProxyType(
+    {
+        "max": lambda rows: rows.max(),
+        "max of no numbers": lambda rows: rows.flatten().max(),
+        "max along": lambda rows: rows.max(0),
+        "min along, in a column": lambda rows: rows.min(0).indices.sum(),
+        "amax": lambda rows: rows.amax(),
+        "norm": lambda rows: torch.linalg.vector_norm(rows, float("inf"), 0),
+    }
+)
+
+
+@pytest.mark.parametrize("extreme", EXTREMES)
+@pytest.mark.parametrize("trained", [False, True])
+def test_extremes_of_as_many_rows_as_data_decides(extreme: str, trained: bool) -> None:
+    """The positions of extremes that are not there were written to by the backward."""
+
+    def of_chosen(values: Tensor, chosen: Tensor) -> object:
+        return EXTREMES[extreme](values[chosen])
+
+    values = torch.arange(12.0).view(4, 3).requires_grad_(trained)
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        compiled = torch.compile(of_chosen, backend=backend, options={"strict": True}, fullgraph=True)
+        some = torch.tensor([False, True, True, False])
+        torch.testing.assert_close(compiled(values, some), of_chosen(values, some))
+        refuse_alike(of_chosen, values, torch.zeros(4, dtype=torch.bool))
+    torch._dynamo.reset()

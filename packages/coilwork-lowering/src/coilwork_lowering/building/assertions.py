@@ -73,10 +73,18 @@ def told_equality(number: torch.fx.Node) -> str | None:
 
 def lower_divisor(builder: Builder, divisor: Value, message: str) -> None:
     """`divisor`, if it is an integer, must not be 0, or `message` is raised as Python's own error."""
-    if isinstance(divisor, Expr) and not _holds("ne", divisor, as_expr(0)):
-        _append_check(
-            builder, op("ne", index(divisor), index(as_expr(0))), message, error="ZeroDivisionError"
-        )
+    if isinstance(divisor, Expr):
+        lower_nonzero(builder, divisor, message, "ZeroDivisionError")
+
+
+def lower_nonzero(builder: Builder, number: Expr, message: str, error: CheckError) -> None:
+    """`number` must not be 0 when the program runs, or `message` is raised as `error`."""
+    if _holds("ne", number, as_expr(0)):
+        return
+    if error == "RuntimeError":
+        _append(builder, number, "ne", as_expr(0), message)
+    else:
+        _append_check(builder, op("ne", index(number), index(as_expr(0))), message, error=error)
 
 
 def _append_check(

@@ -74,9 +74,8 @@ def _backward(backward: Callable[..., Any], dims: int, by_parts: Callable[..., A
 
 
 def _in_format_of(result: torch.Tensor, value: torch.Tensor, dims: int) -> torch.Tensor:
-    """`result` in channels-last if `value` is a batch that lies so: as eager's kernels for CPUs make it."""
-    batched = dims > 1 and value.dim() == dims + 2
-    wanted = suggested_format(value) if batched else torch.contiguous_format
+    """`result` in channels-last if `value` lies so: as eager's kernels for CPUs make it, of one volume as of a batch of images."""
+    wanted = suggested_format(value) if dims > 1 else torch.contiguous_format
     return result if wanted is torch.contiguous_format else result.clone(memory_format=wanted)
 
 

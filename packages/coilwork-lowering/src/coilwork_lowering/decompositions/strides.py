@@ -16,7 +16,7 @@ import torch
 
 from coilwork_lowering.decompositions.iteration_order import iterated_strides
 from coilwork_lowering.torch_compat.operators import suggested_format
-from coilwork_lowering.torch_compat.sizes import surely
+from coilwork_lowering.torch_compat.sizes import holds, surely
 
 aten: Final = torch.ops.aten
 _NORMS: Final = (
@@ -58,7 +58,8 @@ _LAID_OUT_AS_A_SUM: Final = (
 )
 _CONTIGUOUS: Final = (
     *(aten.mse_loss_backward.default, aten.smooth_l1_loss_backward.default),
-    *(aten.huber_loss_backward.default, aten._log_softmax_backward_data.default),
+    *(aten.huber_loss_backward.default, aten.glu_backward.default, aten._log_softmax_backward_data.default),
+    *(aten.nll_loss_forward.default, aten.nll_loss2d_forward.default),
     *(aten.upsample_nearest1d.default, aten.upsample_nearest1d.vec),
     *(aten._upsample_nearest_exact1d.default, aten._upsample_nearest_exact1d.vec),
 )
@@ -72,6 +73,7 @@ def stride_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, 
         aten.native_dropout_backward.default: _dropout_backward(table[aten.native_dropout_backward.default]),
         aten.channel_shuffle.default: _channel_shuffle,
         aten.native_channel_shuffle.default: _channel_shuffle,
+        aten.roll.default: _roll,
         **{op: _of_one_layout(op) for op in _BY_THE_SECOND},
         aten.pow.Scalar: _power_of_number,
         aten._foreach_pow.ScalarAndTensor: _powers_of_number,
@@ -143,11 +145,29 @@ def _channel_shuffle(value: torch.Tensor, groups: int) -> Any:
     return shuffled.clone(memory_format=wanted)
 
 
+def _roll(value: torch.Tensor, shifts: Any, dims: Any = ()) -> Any:
+    """In channels-last where eager's kernel for CPUs keeps that: it joins two parts, of which an empty one has no such layout."""
+    if value.device.type != "cpu" or not dims or len(dims) != len(shifts):
+        return NotImplemented
+    if suggested_format(value) is torch.contiguous_format:
+        return NotImplemented
+    if not all(holds(shift % value.shape[dim] != 0) for shift, dim in zip(shifts, dims, strict=True)):
+        return NotImplemented
+    rank = value.dim()
+    order = [0, *range(2, rank), 1]
+    back = sorted(range(rank), key=order.__getitem__)
+    rolled: torch.Tensor = aten.roll.default(value.permute(order), shifts, [back[dim] for dim in dims])
+    return rolled.permute(back)
+
+
 def _made_contiguous(theirs: Callable[..., Any]) -> Callable[..., Any]:
-    """`theirs`, with a contiguous result: eager's kernel fills such a tensor."""
+    """`theirs`, with a contiguous first result: eager's kernel fills such a tensor."""
 
     def decomposed(*args: Any) -> Any:
-        return _in_format(theirs(*args), torch.contiguous_format)
+        results = theirs(*args)
+        if not isinstance(results, tuple):
+            return _in_format(results, torch.contiguous_format)
+        return (_in_format(results[0], torch.contiguous_format), *results[1:])
 
     return decomposed
 

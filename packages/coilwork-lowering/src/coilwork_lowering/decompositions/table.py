@@ -80,7 +80,6 @@ _KEPT: Final = frozenset(
         "aten.addcdiv",
         "aten.clamp_min",
         "aten.clamp_max",
-        "aten.roll",
         "aten.tril",
         "aten.triu",
         "aten._unsafe_index",

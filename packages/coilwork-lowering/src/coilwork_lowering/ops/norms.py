@@ -38,7 +38,7 @@ def _vector_norm(builder: Builder, call: Call) -> Value:
     power = float(order)
     kind: ReduceKind = "sum"
     if math.isinf(power):
-        require_elements(value.shape, positions)
+        require_elements(builder, call, value, positions, "RuntimeError")
         kind = "max" if power > 0 else "min"
     if power != 0 and all(as_int(value.shape[k]) == 1 for k in positions):
         power = 1.0
@@ -69,9 +69,10 @@ def _norm_functions(order: float) -> tuple[Callable[[Scalar], Scalar], Callable[
 def _logsumexp(builder: Builder, call: Call) -> Value:
     value = call.tensor("self")
     positions = reduced_dims(call, len(value.shape))
-    require_elements(value.shape, positions)
     if not value.dtype.is_float:
         raise NotLowered("logsumexp of integers")
+    if any(as_int(value.shape[k]) == 0 for k in positions):
+        raise NotLowered("a sum of no elements")
     wide = value.dtype.compute
     results = reduce_over(
         builder, call, value, positions, "online_softmax", lambda x: cast(x, wide), [wide, wide]

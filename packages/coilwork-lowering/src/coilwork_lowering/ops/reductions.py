@@ -9,16 +9,18 @@ from typing import Final
 import torch
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, as_int, product
+from coilwork_ir.index import Expr, as_expr, as_int, product, provably_positive
+from coilwork_ir.loops.nodes import CheckError
 from coilwork_ir.ops import ReduceKind
 from coilwork_ir.scalar import Scalar, cast, const, op
 from coilwork_lowering.building import view_maps
+from coilwork_lowering.building.assertions import lower_nonzero
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.torch_types import dtype_of
 from coilwork_lowering.building.values import Shape, TensorValue, Value, is_whole
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.rules import Call, NotLowered, Rule, wrap_dim
-from coilwork_lowering.scalar_math import index, like, maximum, select, to_dtype, truth
+from coilwork_lowering.scalar_math import gt, index, like, maximum, select, to_dtype, truth
 from coilwork_lowering.torch_compat.graphs import operator_behind
 
 
@@ -146,8 +148,7 @@ def extreme(
     kind: ReduceKind,
     fake: torch.Tensor,
 ) -> TensorValue:
-    """The largest or smallest element; NaN wins."""
-    require_elements(value.shape, positions)
+    """The largest or smallest element, of those that there must be; NaN wins."""
     wide = value.dtype.compute
     found = reduce_over(
         builder, call, value, positions, _extreme_kind(kind, wide), lambda x: cast(x, wide), [wide]
@@ -155,16 +156,29 @@ def extreme(
     return finish(builder, call, first(found), fake, positions)
 
 
-def require_elements(shape: Shape, positions: Sequence[int]) -> None:
-    """Leave reductions of nothing, which have no extreme, to eager's error."""
-    if any(as_int(shape[k]) == 0 for k in positions):
+def require_elements(
+    builder: Builder, call: Call, value: TensorValue, positions: Sequence[int], error: CheckError
+) -> None:
+    """Leave reductions of nothing, which have no extreme, to eager's error; where data decides the sizes, raise it."""
+    sizes = [value.shape[k] for k in positions]
+    if any(as_int(size) == 0 for size in sizes):
         raise NotLowered("the extreme of no elements")
+    name = call.captured.split(".")[1]
+    for size in sizes:
+        lower_nonzero(builder, size, f"{name}(): a dimension without elements has no extreme", error)
+
+
+def _require_elements(builder: Builder, call: Call, value: TensorValue, positions: Sequence[int]) -> None:
+    named = call.arguments.get("dim") not in (None, ())
+    require_elements(builder, call, value, positions, "IndexError" if named else "RuntimeError")
 
 
 def _extreme(kind: ReduceKind) -> Callable[[Builder, Call], Value]:
     def lower(builder: Builder, call: Call) -> Value:
         value = call.tensor("self")
-        return extreme(builder, call, value, reduced_dims(call, len(value.shape)), kind, call.fake)
+        positions = reduced_dims(call, len(value.shape))
+        _require_elements(builder, call, value, positions)
+        return extreme(builder, call, value, positions, kind, call.fake)
 
     return lower
 
@@ -177,8 +191,7 @@ def position(
     kind: ReduceKind,
     fake: torch.Tensor,
 ) -> TensorValue:
-    """Where the first extreme is, row-major over `positions`; the first NaN if there is one."""
-    require_elements(value.shape, positions)
+    """Where the first extreme is of elements that there must be, row-major over `positions`; the first NaN if there is one."""
     wide = DType.U8 if value.dtype.is_bool else value.dtype.compute
     arg: ReduceKind = "argmax" if kind == "max" else "argmin"
     found = reduce_over(builder, call, value, positions, arg, lambda x: cast(x, wide), [DType.I64])
@@ -189,6 +202,7 @@ def _position(kind: ReduceKind) -> Callable[[Builder, Call], Value]:
     def lower(builder: Builder, call: Call) -> Value:
         value = call.tensor("self")
         positions = reduced_dims(call, len(value.shape), empty_is_all=False)
+        _require_elements(builder, call, value, positions)
         return position(builder, call, value, positions, kind, call.fake)
 
     return lower
@@ -198,6 +212,7 @@ def _extreme_and_position(kind: ReduceKind) -> Callable[[Builder, Call], Value]:
     def lower(builder: Builder, call: Call) -> Value:
         value = call.tensor("self")
         positions = reduced_dims(call, len(value.shape))
+        _require_elements(builder, call, value, positions)
         values, places = call.result
         return (
             extreme(builder, call, value, positions, kind, values),
@@ -249,6 +264,9 @@ def _moments(
     elements = element_count(value.shape, positions)
     count = to_dtype(index(elements), wide)
     divisor = maximum(op("sub", count, const(correction, wide)), const(0, wide))
+    if correction < 0 and not provably_positive(elements):
+        # of no elements it is NaN, not 0, whatever the correction adds to their number
+        divisor = select(gt(count, const(0, wide)), divisor, const(0, wide))
 
     def variance(x: Scalar) -> Scalar:
         quotient = op("div", x, divisor)

@@ -96,6 +96,13 @@ def surely(condition: bool | torch.SymBool) -> bool:
     return condition if isinstance(condition, bool) else statically_known_true(condition)
 
 
+def holds(condition: bool | torch.SymBool) -> bool:
+    """Whether a condition holds for the sizes that are traced, which adds a guard; False where data decides."""
+    from torch.fx.experimental.symbolic_shapes import guard_or_false
+
+    return condition if isinstance(condition, bool) else guard_or_false(condition)
+
+
 def is_unequal(condition: object, size: torch.SymInt, number: int) -> bool:
     """Whether `condition` is written as `size != number`. Adds no guard."""
     import sympy

@@ -1,42 +1,62 @@
-"""`multilabel_margin_loss`, whose labels of a row end at the first -1.
+"""Losses by margins, where torch's decompositions, which no table of decompositions replaces, are not what eager computes.
 
-Torch's decomposition, which no table of decompositions replaces, takes the places behind the end for labels of the first class.
+The labels of a row of `multilabel_margin_loss` end at the first -1: torch's takes the places behind the end for labels of the first
+class. The losses of one row, whose label has no dimension, have none either: torch's have one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
 from torch import Tensor, fx
 from torch.nn import functional
 
-from coilwork.torch_compat.operators import native_function
-
-_BY_NAME: Final[Any] = functional.multilabel_margin_loss
-_BY_NUMBER: Final[tuple[Any, ...]] = (
-    native_function("multilabel_margin_loss"),
-    torch.ops.aten.multilabel_margin_loss,
-    torch.ops.aten.multilabel_margin_loss.default,
+from coilwork.capture.margin_calls import (
+    BY_NAME,
+    MULTI,
+    MULTILABEL_FORWARD,
+    MarginCall,
+    margin_call,
 )
+
 _REDUCTIONS: Final = ("none", "mean", "sum")
 
 
 def write_out_label_margins(gm: fx.GraphModule) -> None:
-    """Let Dynamo's graph `gm`, in place, compute the loss by its formula."""
+    """Let Dynamo's graph `gm`, in place, compute the losses as eager does."""
     changed = False
     for node in list(gm.graph.nodes):
-        if node.target in (_BY_NAME, *_BY_NUMBER) and _is_of_floats(node):
-            node.target = _loss if node.target is _BY_NAME else _loss_by_number
+        call = margin_call(node)
+        written = None if call is None else _written_out(call, by_name=node.target in BY_NAME)
+        if written is not None:
+            node.target = written
             changed = True
     if changed:
         gm.recompile()
 
 
-def _is_of_floats(node: fx.Node) -> bool:
-    """Eager has kernels for floats alone, of one row or several."""
-    operand = node.all_input_nodes[0].meta.get("example_value")
-    return isinstance(operand, Tensor) and operand.is_floating_point() and operand.dim() in (1, 2)
+def _written_out(call: MarginCall, *, by_name: bool) -> Callable[..., Any] | None:
+    if call.operator is MULTI:
+        if call.labels.dim() > 0:
+            return None
+        return _loss_of_one_label if by_name else _loss_of_one_label_by_number
+    # eager has kernels for floats alone, of one row or several
+    if not call.scores.is_floating_point() or call.scores.dim() > 2:
+        return None
+    if call.operator is MULTILABEL_FORWARD:
+        return _loss_and_labels
+    return _loss if by_name else _loss_by_number
+
+
+def _loss_of_one_label(*args: Any, **kwargs: Any) -> Tensor:
+    return functional.multi_margin_loss(*args, **kwargs).reshape(())
+
+
+def _loss_of_one_label_by_number(*args: Any, **kwargs: Any) -> Tensor:
+    found: Tensor = MULTI(*args, **kwargs)
+    return found.reshape(())
 
 
 def _loss(
@@ -46,21 +66,34 @@ def _loss(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """`sum(max(0, 1 - (x[label] - x[other]))) / classes` of a row, over its labels and all classes that are none of them."""
     if reduce is not None or size_average is not None:
         reduction = "none" if reduce is False else "sum" if size_average is False else "mean"
-    classes = input.shape[-1]
-    labelled = (target == -1).cumsum(-1) == 0
-    own = torch.where(labelled, target, -1)
-    is_label = (own.unsqueeze(-1) == torch.arange(classes, device=target.device)).any(-2)
-    scores = input.gather(-1, torch.where(labelled, target, 0))
-    margins = 1 - scores.unsqueeze(-1) + input.unsqueeze(-2)
+    return _of_labels(input, target, reduction)[0]
+
+
+def _loss_by_number(self: Tensor, target: Tensor, reduction: int = 1) -> Tensor:
+    return _of_labels(self, target, _REDUCTIONS[reduction])[0]
+
+
+def _loss_and_labels(self: Tensor, target: Tensor, reduction: int) -> tuple[Tensor, Tensor]:
+    return _of_labels(self, target, _REDUCTIONS[reduction])
+
+
+def _of_labels(given: Tensor, target: Tensor, reduction: str) -> tuple[Tensor, Tensor]:
+    """`sum(max(0, 1 - (x[label] - x[other]))) / classes` of a row, over its labels and all classes that are none of them.
+
+    Beside it which classes are labels, as numbers.
+    """
+    scores = given.reshape(1) if given.dim() == 0 else given
+    labels = target.reshape(scores.shape)
+    classes = scores.shape[-1]
+    labelled = (labels == -1).cumsum(-1) == 0
+    own = torch.where(labelled, labels, -1)
+    is_label = (own.unsqueeze(-1) == torch.arange(classes, device=labels.device)).any(-2)
+    chosen = scores.gather(-1, torch.where(labelled, labels, 0))
+    margins = 1 - chosen.unsqueeze(-1) + scores.unsqueeze(-2)
     counts = labelled.unsqueeze(-1) & ~is_label.unsqueeze(-2) & (margins > 0)
     losses = torch.where(counts, margins, 0).sum((-1, -2)) / classes
-    if reduction == "none":
-        return losses
-    return losses.mean() if reduction == "mean" else losses.sum()
-
-
-def _loss_by_number(input: Tensor, target: Tensor, reduction: int = 1) -> Tensor:
-    return _loss(input, target, reduction=_REDUCTIONS[reduction])
+    if reduction != "none":
+        losses = losses.mean() if reduction == "mean" else losses.sum()
+    return losses, is_label.reshape(target.shape).to(given.dtype)
