@@ -110,6 +110,8 @@ def test_kernels_run_and_the_list_is_emptied(load: Callable[..., NativeProgram])
         "refused_products": 0,
         "convolutions": 0,
         "refused_convolutions": 0,
+        "graphs": 0,
+        "work_in_graphs": 0,
     }
 
 

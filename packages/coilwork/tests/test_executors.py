@@ -140,6 +140,15 @@ def test_who_computes_products_on_gpus(options: dict[str, Any], required: bool |
 
 
 @pytest.mark.parametrize(
+    ("options", "replays"), [({}, True), ({"replay": False}, False), ({"check_nan": "kernels"}, False)]
+)
+def test_what_is_repeated_goes_to_the_driver_as_graphs(options: dict[str, Any], replays: bool) -> None:
+    graph = Loadable(name="g", module="", program=b"", refusal="", constants={}, devices=("cpu", "cuda:0"))
+    assert (executors._graphs(graph, CompileOptions(**options)) is not None) is replays
+    assert executors._graphs(replace(graph, devices=("cpu",)), CompileOptions(**options)) is None
+
+
+@pytest.mark.parametrize(
     ("options", "required"),
     [
         ({"numerics": "fast"}, False),

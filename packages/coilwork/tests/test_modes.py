@@ -37,8 +37,10 @@ for category, text in seen:
 def test_once_for_each_mode_and_in_torchs_own_log(run_python: Callable[..., CompletedProcess[str]]) -> None:
     done = run_python("-c", PROGRAM, environ={"TORCH_LOGS": "+coilwork"})
     assert done.stdout.splitlines() == [
-        'mode="reduce-overhead": CUDA graphs are not built yet: calls are launched one by one',
-        'mode="max-autotune": CUDA graphs are not built yet: calls are launched one by one; '
+        'mode="reduce-overhead": CUDA graphs of whole calls are not built yet; '
+        "stretches of work that repeat go to the driver as graphs in every mode",
+        'mode="max-autotune": CUDA graphs of whole calls are not built yet; '
+        "stretches of work that repeat go to the driver as graphs in every mode; "
         "the best configuration of each Triton kernel is searched for in its first call",
     ]
     # TORCH_LOGS is torch's: it takes any importable name, and our logger has that name

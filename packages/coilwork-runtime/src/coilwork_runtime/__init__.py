@@ -19,6 +19,7 @@ from coilwork_runtime.errors import (
 )
 from coilwork_runtime.executor.addresses import any_unaligned
 from coilwork_runtime.executor.convolutions import ConvolutionLibrary
+from coilwork_runtime.executor.graphs import DriverGraphs
 from coilwork_runtime.executor.lifetimes import LifetimeChecker
 from coilwork_runtime.executor.products import ProductLibrary
 from coilwork_runtime.executor.program import NativeProgram, load_native, warm_executor
@@ -30,6 +31,7 @@ __all__ = [
     "ArtifactError",
     "Builder",
     "ConvolutionLibrary",
+    "DriverGraphs",
     "DeviceError",
     "ExecutorUnavailableError",
     "KernelBuildError",

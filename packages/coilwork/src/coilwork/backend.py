@@ -14,6 +14,7 @@ from coilwork.capture.masked_selection import broadcast_selections
 from coilwork.capture.nested_inputs import flattened, has_nested_inputs
 from coilwork.capture.nested_regions import put_in_place
 from coilwork.capture.opaque_inputs import has_opaque_inputs, left_to_eager
+from coilwork.capture.refused_types import has_refused_types
 from coilwork.capture.squeezed_sizes import Assertions, copy_for_squeezed_sizes, with_squeezed_sizes
 from coilwork.capture.storages import copy_of, given_storages
 from coilwork.capture.taken_sizes import TakenSizes
@@ -86,6 +87,9 @@ def compile_dynamo_graph(
         return flattened(gm, example_inputs, lambda g, i: compile_dynamo_graph(g, i, options))
     if has_opaque_inputs(gm, example_inputs):
         return left_to_eager(gm, example_inputs, strict=options.strict or options.batch_invariant)
+    if has_refused_types(gm):
+        # not as a call of the module, which would print where an error is raised
+        return gm.forward
     lowering = lowering_options(options, options.fallback)
     announce_unkeyed(options)
     captured = copy_of(gm) if options.check else None

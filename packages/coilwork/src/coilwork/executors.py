@@ -16,6 +16,7 @@ from coilwork_cache import Store
 from coilwork_runtime import (
     Builder,
     ConvolutionLibrary,
+    DriverGraphs,
     ExecutorUnavailableError,
     LifetimeChecker,
     NativeProgram,
@@ -95,6 +96,7 @@ def load(graph: Loadable, *, options: CompileOptions, builder: Builder, store: S
                 watch=LifetimeChecker() if options.check_lifetimes else None,
                 products=_products(graph, options),
                 convolutions=_convolutions(graph, options),
+                graphs=_graphs(graph, options),
             )
             return _native(program)
         except ExecutorUnavailableError as error:
@@ -133,14 +135,23 @@ def _convolutions(graph: Loadable, options: CompileOptions) -> ConvolutionLibrar
     return ConvolutionLibrary(required=options.convolutions == "cudnn")
 
 
+def _graphs(graph: Loadable, options: CompileOptions) -> DriverGraphs | None:
+    """Where the driver's graphs come from, for work that is the same in call after call."""
+    wanted = options.replay and options.check_nan == "off"
+    return DriverGraphs() if wanted and _on_gpu(graph) else None
+
+
+def _on_gpu(graph: Loadable) -> bool:
+    return any(device.startswith("cuda") for device in graph.devices)
+
+
 def _by_library(graph: Loadable, options: CompileOptions, wanted: str) -> bool:
     """Whether a library is called directly.
 
     Where results should be eager's to the last bit, or the same whatever is beside them, it is not unless it is asked for.
     """
-    on_gpu = any(device.startswith("cuda") for device in graph.devices)
     free = options.numerics == "fast" and not options.batch_invariant
-    return on_gpu and wanted != "aten" and (wanted != "auto" or free)
+    return _on_gpu(graph) and wanted != "aten" and (wanted != "auto" or free)
 
 
 def _obstacle(graph: Loadable, wanted: Executor) -> str:

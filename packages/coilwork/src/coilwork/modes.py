@@ -13,7 +13,7 @@ from coilwork.options import CompileOptions, Mode
 from coilwork_runtime import Search
 from coilwork_runtime.triton_kernels.descent import Trial
 
-_NO_GRAPHS: Final = "CUDA graphs are not built yet: calls are launched one by one"
+_NO_GRAPHS: Final = "CUDA graphs of whole calls are not built yet; stretches of work that repeat go to the driver as graphs in every mode"
 
 MISSING: Final[Mapping[Mode, str]] = MappingProxyType(
     {

@@ -180,6 +180,13 @@ class CompileOptions:
             "bits may differ, so auto is cudnn with numerics=fast where it can be opened, and else aten"
         ),
     )
+    replay: bool = field(
+        default=True,
+        metadata=_about(
+            "with the native executor on GPUs, stretches of launches that are the same in call after call go to the driver as one "
+            "graph; each call is compared first, so inputs, sizes and memory may change as without"
+        ),
+    )
     fusion: bool = field(
         default=True, metadata=_about("off, every operation is a kernel of its own; for debugging", key=True)
     )

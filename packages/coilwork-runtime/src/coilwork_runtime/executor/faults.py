@@ -1,4 +1,4 @@
-"""What the native executor leaves to Python because it is rare: refusals in the words of the Python path, and retries.
+"""What the native executor leaves to Python because it is rare: refusals in the words of the Python path, retries, questions.
 
 Its functions are called by name from native/call/python_side.hpp.
 """
@@ -21,7 +21,15 @@ from coilwork_runtime.layouts import (
     reinterpret_dtype,
 )
 
-__all__ = ["check", "check_rank", "empty", "failed_check", "reread", "scratch", "settle"]
+__all__ = ["allocated", "check", "check_rank", "empty", "failed_check", "reread", "scratch", "settle"]
+
+
+def allocated(device: int) -> int:
+    """Bytes of the process's tensors on a GPU; 0 for a device that torch does not know (-1)."""
+    if device < 0:
+        return 0
+    current: int = torch.cuda.memory_stats_as_nested_dict(device)["allocated_bytes"]["all"]["current"]
+    return current
 
 
 def check(

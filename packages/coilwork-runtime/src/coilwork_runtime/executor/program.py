@@ -20,6 +20,7 @@ from coilwork_runtime.errors import ExecutorUnavailableError, ProgramBytesError
 from coilwork_runtime.executor import faults
 from coilwork_runtime.executor.convolutions import ConvolutionLibrary
 from coilwork_runtime.executor.forms import NATIVE, NativeLaunch
+from coilwork_runtime.executor.graphs import DriverGraphs
 from coilwork_runtime.executor.libraries import CalledLibrary
 from coilwork_runtime.executor.planning import CallPlan, Route, plan_call
 from coilwork_runtime.executor.products import ProductLibrary
@@ -50,7 +51,7 @@ class NativeProgram:
         counters: how often it was called, and how often a call, a launch or a rare case went through Python:
             `calls`, `python_calls`, `python_launches`, `slow_paths`, `fallbacks`; and matrix products that cuBLASLt did, and those
             that it was asked for and ATen did: `products`, `refused_products`; the same of cuDNN: `convolutions`,
-            `refused_convolutions`.
+            `refused_convolutions`; and launches of graphs, and what was in them: `graphs`, `work_in_graphs`.
         stopwatch: measures what instructions take, by kind, while it is entered.
     """
 
@@ -76,13 +77,15 @@ def load_native(
     watch: Watch | None = None,
     products: ProductLibrary | None = None,
     convolutions: ConvolutionLibrary | None = None,
+    graphs: DriverGraphs | None = None,
 ) -> NativeProgram:
     """The program in `data`, as `coilwork_wrapper.native` writes it.
 
     `launchers` has one for each kernel by name, `constants` the tensors by key. `fallback` makes a callable that takes over
     calls whose inputs are not plain tensors and integers. `store` keeps the extension. `watch(event, program, instruction,
     name, tensor, place)` is told of each allocation, view, result and free, at a price. `products` does matrix products that
-    fit it, `convolutions` convolutions; ATen does the others.
+    fit it, `convolutions` convolutions; ATen does the others. With `graphs`, work that is the same in call after call is given to the
+    driver as graphs.
 
     Raises:
         ExecutorUnavailableError: the extension can neither be loaded nor built here, or a library is required and not to be had.
@@ -118,6 +121,7 @@ def load_native(
             None if products is None else products.settings,
             convolution_library if "cuDNN" in asked else 0,
             None if convolutions is None else convolutions.settings,
+            0 if graphs is None else graphs.open(extension),
         )
     except ValueError as error:
         raise ProgramBytesError("damaged-program", "a program cannot be loaded", reason=str(error)) from error

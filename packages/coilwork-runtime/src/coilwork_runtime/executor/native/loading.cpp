@@ -5,6 +5,7 @@
 #include "call/timing.hpp"
 #include "program/plans.hpp"
 #include "program/resolving.hpp"
+#include "replay/replayed_call.hpp"
 
 namespace coilwork {
 
@@ -66,6 +67,7 @@ void unload_program(Program* program) {
   for (PyObject** object : {&program->handles_of, &program->tensors_of, &program->faults, &program->fallback, &program->watch,
                             &program->product_settings, &program->convolution_settings})
     Py_CLEAR(*object);
+  if (program->replay) drop_replay(program->replay);
   delete program;
 }
 
@@ -80,10 +82,10 @@ Program* load_program(PyObject* args) {
   Py_ssize_t size = 0;
   PyObject *plans, *kernels, *constants, *handles_of, *tensors_of, *faults, *fallback, *watch, *product_settings,
       *convolution_settings;
-  unsigned long long products = 0, convolutions = 0;
-  if (!PyArg_ParseTuple(args, "y#O!O!O!OOOOOKOKO", &data, &size, &PyTuple_Type, &plans, &PyTuple_Type, &kernels, &PyList_Type,
+  unsigned long long products = 0, convolutions = 0, graphs = 0;
+  if (!PyArg_ParseTuple(args, "y#O!O!O!OOOOOKOKOK", &data, &size, &PyTuple_Type, &plans, &PyTuple_Type, &kernels, &PyList_Type,
                         &constants, &handles_of, &tensors_of, &faults, &fallback, &watch, &products, &product_settings, &convolutions,
-                        &convolution_settings))
+                        &convolution_settings, &graphs))
     return nullptr;
   Program* program = new Program();
   try {
@@ -103,6 +105,8 @@ Program* load_program(PyObject* args) {
     if (program->constants.size() != program->keys.size()) throw Damaged{"constants are missing"};
     if (!program->watch)
       for (Part& part : program->parts) Resolver(*program, part).resolve();
+    auto* library = reinterpret_cast<GraphLibrary*>(static_cast<uintptr_t>(graphs));
+    if (library && !program->watch && !program->several_devices) program->replay = make_replay(*library, program->cuda_device);
     return program;
   } catch (const Damaged& damaged) {
     PyErr_Format(PyExc_ValueError, "the program cannot be read: %s", damaged.what);

@@ -3,6 +3,7 @@
 #include <new>
 
 #include "call/tensor_objects.hpp"
+#include "replay/replayed_call.hpp"
 #include "running/running.hpp"
 
 namespace coilwork {
@@ -119,6 +120,14 @@ static int32_t settings_of(PyObject* asked) {
   return static_cast<int32_t>(found);
 }
 
+// Runs the instructions, with stretches of work as graphs of the driver's if the calls of the program are alike.
+static const Step& run_instructions(Call& call, Runner& runner) {
+  ReplayedCall replayed(call);
+  const Step& last = runner.run();
+  replayed.finish();
+  return last;
+}
+
 // `list` holds the inputs if they were given in one, which is emptied once they are read.
 static PyObject* run_program(const Program& program, PyObject* list, PyObject* const* given, size_t count) {
   program.counters.calls.fetch_add(1, std::memory_order_relaxed);
@@ -149,7 +158,7 @@ static PyObject* run_program(const Program& program, PyObject* list, PyObject* c
     call.released = PyEval_SaveThread();
     phases.done(Timing::BEGINNING);
     try {
-      last = &runner.run();
+      last = &run_instructions(call, runner);
     } catch (...) {
       PyEval_RestoreThread(call.released);
       throw;
@@ -207,11 +216,12 @@ static void object_dealloc(PyObject* self) {
 
 static PyObject* object_counters(PyObject* self, PyObject*) {
   const Counters& counters = reinterpret_cast<Object*>(self)->program->counters;
-  return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K}", "calls", counters.calls.load(), "python_calls",
+  return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K}", "calls", counters.calls.load(), "python_calls",
                        counters.python_calls.load(), "python_launches", counters.python_launches.load(), "slow_paths",
                        counters.slow_paths.load(), "fallbacks", counters.fallbacks.load(), "products",
                        counters.products.load(), "refused_products", counters.refused_products.load(), "convolutions",
-                       counters.convolutions.load(), "refused_convolutions", counters.refused_convolutions.load());
+                       counters.convolutions.load(), "refused_convolutions", counters.refused_convolutions.load(), "graphs", counters.graphs.load(),
+                       "work_in_graphs", counters.work_in_graphs.load());
 }
 
 // Begins to measure anew, or ends it.
@@ -297,6 +307,10 @@ static PyObject* products(PyObject*, PyObject* path) {
 
 static PyObject* convolutions(PyObject*, PyObject* path) { return opened<ConvolutionLibrary>(path, {"libcudnn.so.9"}); }
 
+static PyObject* graphs(PyObject*, PyObject* path) {
+  return opened<GraphLibrary>(path, {"libcuda.so.1"});
+}
+
 // Learns from tensors how tensor objects look.
 static PyObject* learn(PyObject*, PyObject* samples) {
   if (!PyList_Check(samples)) return PyErr_Format(PyExc_TypeError, "samples come as a list");
@@ -334,6 +348,7 @@ static PyMethodDef module_methods[] = {
     {"learn", learn, METH_O, "Learns from a list of tensors how to find the tensor in an object; whether that succeeds."},
     {"products", products, METH_O, "The address of an opened cuBLASLt: torch's own, or that of a file. ImportError without it."},
     {"convolutions", convolutions, METH_O, "The address of an opened cuDNN: torch's own, or that of a file. ImportError without it."},
+    {"graphs", graphs, METH_O, "The address of opened graphs: the loaded driver's, or those of a file. ImportError without them."},
     {"code", code, METH_O, "What a function of torch that names a constant returns, None without it."},
     {"symbol", symbol, METH_O, "The address of a C function of torch, 0 if it has none of that name."},
     {"unaligned", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(unaligned)), METH_FASTCALL,

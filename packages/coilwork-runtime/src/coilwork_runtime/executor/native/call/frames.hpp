@@ -2,6 +2,7 @@
 #pragma once
 #include <time.h>
 
+#include "call/backlog.hpp"
 #include "call/references.hpp"
 #include "call/timing.hpp"
 
@@ -25,6 +26,7 @@ struct Call {
   int32_t product_settings = -1, convolution_settings = -1;
   bool profiled = false;
   Timing* timing;
+  Backlog* backlog = nullptr;  // null if work is never put off
   // Scratch memory of products and convolutions, which take turns on one stream; the first that wants some looks for it.
   // `workspace` if it is the call's own.
   AtenTensorHandle workspace = nullptr;
@@ -36,6 +38,11 @@ struct Call {
     if (workspace) torch.aoti_torch_delete_tensor_object(workspace);
   }
   Call(const Call&) = delete;
+
+  // Sees to it that all work so far is under way.
+  void settle() {
+    if (backlog) backlog->settle();
+  }
 };
 
 // Holds the interpreter's lock for a while.
@@ -63,19 +70,27 @@ struct Slot {
   enum State : uint8_t { EMPTY = 0, OWNED, BORROWED, MEMORY, WITHIN };
   AtenTensorHandle handle;
   char* data;
+  int64_t alone_bytes;  // of its memory, if no other tensor may see it and it can be had again when it is freed; else 0
   uint32_t layout;
   State state;
 
-  void release() {
-    if (state == OWNED || state == MEMORY) torch.aoti_torch_delete_tensor_object(handle);
+  void release(Backlog* backlog = nullptr) {
+    if (state == OWNED || state == MEMORY) {
+      if (backlog)
+        backlog->free_behind(handle, alone_bytes);
+      else
+        torch.aoti_torch_delete_tensor_object(handle);
+    }
     handle = nullptr;
     data = nullptr;
+    alone_bytes = 0;
     state = EMPTY;
   }
   void own(AtenTensorHandle made) {
     if (state != EMPTY) release();
     handle = made;
     data = nullptr;
+    alone_bytes = 0;
     state = OWNED;
   }
 };
@@ -132,6 +147,16 @@ class Extents {
       same = same && (sizes[d] == 1 || others[d] == strides[d]);
     }
     return same;
+  }
+
+  // From the first element to the last.
+  int64_t span() const {
+    int64_t last = 0;
+    for (uint32_t d = 0; d < rank; ++d) {
+      if (sizes[d] == 0) return 0;
+      last += (sizes[d] - 1) * strides[d];
+    }
+    return last + 1;
   }
 
   uint32_t rank;

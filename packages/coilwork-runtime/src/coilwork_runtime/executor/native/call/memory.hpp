@@ -30,7 +30,24 @@ class Memory {
     return found.handle;
   }
 
+  // Has a slot own new memory, or memory that the call has no more use for.
+  void place(uint32_t number, const Layout& wanted, const Extents& extents) {
+    Slot& made = slot(number);
+    const bool on_device = wanted.device_type == torch.aoti_torch_device_type_cuda() || call_.program.cuda_device < 0;
+    if (!call_.backlog || !on_device || frame_.part.shared.empty()) return made.own(empty(wanted, extents));
+    const bool shared = frame_.part.shared[number];
+    int64_t bytes = extents.span() * static_cast<int64_t>(torch.aoti_torch_dtype_element_size(wanted.dtype));
+    const AtenTensorHandle found = call_.backlog->reuse(bytes, shared);
+    made.own(found ? laid_out(found, wanted, extents) : fresh(wanted, extents));
+    if (!shared) made.alone_bytes = bytes;
+  }
+
   AtenTensorHandle empty(const Layout& layout, const Extents& extents) {
+    if (call_.backlog) call_.backlog->make_room();
+    return fresh(layout, extents);
+  }
+
+  AtenTensorHandle fresh(const Layout& layout, const Extents& extents) {
     AtenTensorHandle made = nullptr;
     if (torch.aoti_torch_empty_strided(extents.rank, extents.sizes, extents.strides, layout.dtype, layout.device_type,
                                        layout.device_index, &made) == 0)
@@ -45,17 +62,19 @@ class Memory {
   void* bytes(int64_t count, int32_t device, Slot& slot) {
     const int32_t kind = device < 0 ? torch.aoti_torch_device_type_cpu() : torch.aoti_torch_device_type_cuda();
     const int64_t one = 1;
-    AtenTensorHandle made = nullptr;
-    if (torch.aoti_torch_empty_strided(1, &count, &one, torch.aoti_torch_dtype_uint8(), kind, device < 0 ? 0 : device, &made) != 0)
+    int64_t had = count;
+    AtenTensorHandle made = call_.backlog && device >= 0 ? call_.backlog->reuse(had, false) : nullptr;
+    if (!made && torch.aoti_torch_empty_strided(1, &count, &one, torch.aoti_torch_dtype_uint8(), kind, device < 0 ? 0 : device, &made) != 0)
       return nullptr;
     slot.own(made);
+    if (device >= 0) slot.alone_bytes = had;
     return data_of(slot);
   }
 
   void allocate(const Step& step) {
     const Layout& wanted = layout(step.layout);
     const Extents extents(wanted, frame_);
-    slot(step.a).own(empty(wanted, extents));
+    place(step.a, wanted, extents);
     slot(step.a).layout = step.layout;
   }
 
@@ -158,6 +177,7 @@ class Memory {
     if (stays && extents.same_strides(strides)) {
       made = seen_anew(value, Seen::LAYOUT, 0, layout_number);
     } else if (fits && placed) {
+      call_.settle();
       made = empty(wanted, extents);
       if (torch.aoti_torch_copy_(made, value, 0) != 0) {
         torch.aoti_torch_delete_tensor_object(made);
@@ -177,6 +197,16 @@ class Memory {
   const char* name(uint32_t number) const { return call_.program.text(frame_.part.slot_names[number]); }
 
  private:
+  // A tensor of another layout at the start of a tensor's memory, instead of that.
+  static AtenTensorHandle laid_out(AtenTensorHandle memory, const Layout& wanted, const Extents& extents) {
+    AtenTensorHandle made = nullptr;
+    const AOTITorchError code =
+        torch.aoti_torch__alloc_from_pool(memory, 0, wanted.dtype, extents.rank, extents.sizes, extents.strides, &made);
+    torch.aoti_torch_delete_tensor_object(memory);
+    if (code != 0) throw Failed{"memory cannot be used again"};
+    return made;
+  }
+
   static bool matches(AtenTensorHandle value, const Layout& wanted, const Extents& extents) {
     int32_t dtype = -1, device_type = -1, device_index = -1;
     int64_t rank = -1;

@@ -70,6 +70,7 @@ static Reference tuple_of(const int64_t* values, uint32_t count) {
 template <class... Args>
 static Reference slowly(Call& call, const char* function, const char* format, Args... args) {
   call.program.counters.slow_paths.fetch_add(1, std::memory_order_relaxed);
+  call.settle();
   const Reference callable = checked(PyObject_GetAttrString(call.program.faults, function));
   const Reference arguments = checked(Py_BuildValue(format, args...));
   return checked(PyObject_CallObject(callable.get(), arguments.get()));

@@ -30,6 +30,7 @@ using StableIValue = uint64_t;
   F(aoti_torch_get_sizes, AOTITorchError, (AtenTensorHandle, int64_t**))                                                  \
   F(aoti_torch_get_strides, AOTITorchError, (AtenTensorHandle, int64_t**))                                                \
   F(aoti_torch_get_storage_offset, AOTITorchError, (AtenTensorHandle, int64_t*))                                          \
+  F(aoti_torch_get_storage_size, AOTITorchError, (AtenTensorHandle, int64_t*))                                            \
   F(aoti_torch_get_dtype, AOTITorchError, (AtenTensorHandle, int32_t*))                                                   \
   F(aoti_torch_get_device_type, AOTITorchError, (AtenTensorHandle, int32_t*))                                             \
   F(aoti_torch_get_device_index, AOTITorchError, (AtenTensorHandle, int32_t*))                                            \

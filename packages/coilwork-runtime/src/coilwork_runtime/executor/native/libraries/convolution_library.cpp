@@ -219,15 +219,20 @@ Convolution::~Convolution() {
   if (plan) library->cudnnBackendDestroyDescriptor(plan);
 }
 
-bool Convolution::run(void* const (&data)[ROLES], void* workspace) {
+int32_t Convolution::run(const uint64_t* addresses, void* stream) const {
+  constexpr int32_t FAILED = -1;
   Descriptor pack(*library, dnn::VARIANT_PACK_DESCRIPTOR);
   pack.set(dnn::ATTR_VARIANT_PACK_UNIQUE_IDS, dnn::TYPE_INT64, ROLES, IDS)
-      .set(dnn::ATTR_VARIANT_PACK_DATA_POINTERS, dnn::TYPE_VOID_PTR, ROLES, data)
-      .set(dnn::ATTR_VARIANT_PACK_WORKSPACE, dnn::TYPE_VOID_PTR, 1, &workspace)
+      .set(dnn::ATTR_VARIANT_PACK_DATA_POINTERS, dnn::TYPE_VOID_PTR, ROLES, addresses)
+      .set(dnn::ATTR_VARIANT_PACK_WORKSPACE, dnn::TYPE_VOID_PTR, 1, addresses + ROLES)
       .finish();
-  if (!pack.good()) return false;
+  if (!pack.good()) return FAILED;
   const Holding hold(turn);
-  return library->cudnnBackendExecute(handle, plan, *pack.address()) == dnn::SUCCESS;
+  if (stream == key.stream) return library->cudnnBackendExecute(handle, plan, *pack.address());
+  // the handle's own stream is that of the calls that the plan was made for
+  if (library->cudnnSetStream(handle, stream) != dnn::SUCCESS) return FAILED;
+  const int32_t status = library->cudnnBackendExecute(handle, plan, *pack.address());
+  return library->cudnnSetStream(handle, key.stream) == dnn::SUCCESS ? status : FAILED;
 }
 
 ConvolutionLibrary::ConvolutionLibrary() : known_(new Known(functions)) {}

@@ -37,8 +37,8 @@ struct Convolution {
   size_t workspace_bytes = 0;
 
   ~Convolution();
-  // Whether it is under way. `data` by role.
-  bool run(void* const (&data)[ROLES], void* workspace);
+  // Puts it on `stream`; the library's status. `addresses` are those of tensors, by role, and of scratch memory.
+  int32_t run(const uint64_t* addresses, void* stream) const;
 };
 
 // The library, a handle for each stream, and the convolutions so far. One per process and library; never destroyed.

@@ -56,26 +56,32 @@ class Convolutions {
     const Layout& wanted = memory_.layout(layout);
     const Extents extents(wanted, frame_);
     Slot& made = memory_.slot(result);
-    made.own(memory_.empty(wanted, extents));
+    memory_.place(result, wanted, extents);
     seen[computed].data = reinterpret_cast<uintptr_t>(data_of(made));
-    void* data[ROLES];
-    for (int32_t role = 0; role < ROLES; ++role) data[role] = reinterpret_cast<void*>(seen[role].data);
-    return execute(*found, data, plan.device);
+    uint64_t addresses[ROLES + 1] = {};
+    for (int32_t role = 0; role < ROLES; ++role) addresses[role] = seen[role].data;
+    return execute(*found, addresses, plan.device);
   }
 
-  bool execute(Convolution& convolution, void* const (&data)[ROLES], int32_t device) {
+  bool execute(const Convolution& convolution, uint64_t (&addresses)[ROLES + 1], int32_t device) {
     const size_t bytes = convolution.workspace_bytes;
-    if (!bytes) return convolution.run(data, nullptr);
+    uint64_t& scratch = addresses[ROLES];
+    if (!bytes) return put(convolution, addresses);
     if (bytes <= MOST_KEPT_BYTES) {
-      void* memory = workspace_.scratch(bytes, device);
-      return memory && convolution.run(data, memory);
+      scratch = reinterpret_cast<uint64_t>(workspace_.scratch(bytes, device));
+      return scratch && put(convolution, addresses);
     }
     // more than is kept: torch's allocator gives it to nobody else on the stream before the kernel is done
     Slot large{};
-    void* memory = memory_.bytes(static_cast<int64_t>(bytes), device, large);
-    const bool good = memory && convolution.run(data, memory);
-    large.release();
+    scratch = reinterpret_cast<uint64_t>(memory_.bytes(static_cast<int64_t>(bytes), device, large));
+    const bool good = scratch && put(convolution, addresses);
+    large.release(call_.backlog);
     return good;
+  }
+
+  bool put(const Convolution& convolution, const uint64_t* addresses) {
+    if (!call_.backlog) return convolution.run(addresses, call_.stream) == dnn::SUCCESS;
+    return call_.backlog->take({Work::CONVOLUTION, ROLES + 1, &convolution, addresses}) == dnn::SUCCESS;
   }
 
   // The layout that the program declares for a result, which the steps behind the call would bring it into.

@@ -7,6 +7,7 @@ namespace coilwork {
 class Lock {
  public:
   void take() { pthread_mutex_lock(&mutex_); }
+  bool try_to_take() { return pthread_mutex_trylock(&mutex_) == 0; }
   void give() { pthread_mutex_unlock(&mutex_); }
 
  private:

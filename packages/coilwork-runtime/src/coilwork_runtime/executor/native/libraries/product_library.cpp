@@ -119,6 +119,19 @@ Product::~Product() {
     if (layout) library->cublasLtMatrixLayoutDestroy(layout);
 }
 
+int32_t Product::run(const uint64_t* addresses, void* stream) const {
+  const auto at = [addresses](int k) { return reinterpret_cast<void*>(static_cast<uintptr_t>(addresses[k])); };
+  const float one = 1, zero = 0;
+  const Holding hold(key.bias ? &bias : nullptr);
+  if (key.bias) {
+    const void* row = at(3);
+    const int32_t failed = library->cublasLtMatmulDescSetAttribute(desc, lt::DESC_BIAS_POINTER, &row, sizeof row);
+    if (failed) return failed;
+  }
+  return library->cublasLtMatmul(handle, desc, &one, at(1), first, at(0), second, &zero, at(2), result, at(2), result, &algo, at(4),
+                                 workspace_bytes, stream);
+}
+
 ProductLibrary::ProductLibrary() : known_(new Known(functions)) {}
 
 ProductLibrary* ProductLibrary::open(void* handle, const char** missing) {

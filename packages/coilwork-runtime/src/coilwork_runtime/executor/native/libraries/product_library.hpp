@@ -26,9 +26,11 @@ struct Product {
   lt::Layout first = nullptr, second = nullptr, result = nullptr;
   lt::Algo algo{};
   size_t workspace_bytes = 0;
-  Lock bias;  // its address is a part of `desc`
+  mutable Lock bias;  // its address is a part of `desc`
 
   ~Product();
+  // Puts a product on `stream`; the library's status. `addresses` are those of the operands, the result, the bias and scratch memory.
+  int32_t run(const uint64_t* addresses, void* stream) const;
   lt::Functions* library = nullptr;
 };
 

@@ -23,7 +23,7 @@ class Products {
       if (!product) return false;
       plan.last.store(product, std::memory_order_release);
     }
-    return multiply(*library, *product, plan);
+    return multiply(*product, plan);
   }
 
  private:
@@ -90,23 +90,17 @@ class Products {
     return false;
   }
 
-  bool multiply(ProductLibrary& library, Product& product, const Plan::Multiplication& plan) {
+  bool multiply(Product& product, const Plan::Multiplication& plan) {
     void* memory = nullptr;
     if (product.workspace_bytes) {
       memory = workspace_.scratch(product.workspace_bytes, plan.device);
       if (!memory) return false;
     }
-    const auto at = [this](uint32_t slot) { return static_cast<void*>(data_of(memory_.slot(slot))); };
-    const float one = 1, zero = 0;
-    const Holding hold(product.key.bias ? &product.bias : nullptr);
-    if (product.key.bias) {
-      const void* bias = at(plan.bias);
-      if (library.functions.cublasLtMatmulDescSetAttribute(product.desc, lt::DESC_BIAS_POINTER, &bias, sizeof bias)) return false;
-    }
-    void* result = at(plan.result);
-    return library.functions.cublasLtMatmul(product.handle, product.desc, &one, at(plan.second), product.first, at(plan.first),
-                                            product.second, &zero, result, product.result, result, product.result,
-                                            &product.algo, memory, product.workspace_bytes, call_.stream) == lt::SUCCESS;
+    const auto at = [this](uint32_t slot) { return reinterpret_cast<uint64_t>(data_of(memory_.slot(slot))); };
+    const uint64_t addresses[] = {at(plan.first), at(plan.second), at(plan.result), plan.bias == NONE ? 0 : at(plan.bias),
+                                  reinterpret_cast<uint64_t>(memory)};
+    if (!call_.backlog) return product.run(addresses, call_.stream) == lt::SUCCESS;
+    return call_.backlog->take({Work::PRODUCT, 5, &product, addresses}) == lt::SUCCESS;
   }
 
   Call& call_;

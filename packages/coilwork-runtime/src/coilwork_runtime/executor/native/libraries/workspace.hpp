@@ -75,7 +75,10 @@ class Workspace {
     Slot made{};
     void* data = memory_.bytes(static_cast<int64_t>(wanted), device, made);
     if (!data) return nullptr;
-    if (call_.workspace) torch.aoti_torch_delete_tensor_object(call_.workspace);
+    if (call_.workspace) {
+      call_.settle();
+      torch.aoti_torch_delete_tensor_object(call_.workspace);
+    }
     call_.workspace = made.handle;
     call_.workspace_data = data;
     call_.workspace_bytes = wanted;

@@ -78,6 +78,7 @@ struct Part {
   std::vector<Step> steps;
   std::vector<uint32_t> words;
   std::vector<Argument> arguments;
+  std::vector<uint8_t> shared;      // slots whose memory a tensor of somebody else's may see; nothing if that is not known
 
   size_t registers() const { return variables + constants.size(); }
 };
@@ -102,6 +103,7 @@ struct Product;         // in product_library.hpp
 class ProductLibrary;
 struct Convolution;     // in convolution_library.hpp
 class ConvolutionLibrary;
+class Replay;           // in replay.hpp
 
 struct Plan {
   enum Route : uint8_t { PYTHON = 0, FUNCTION, DISPATCHER, ITEM };
@@ -183,6 +185,7 @@ struct Raised {
 struct Counters {
   std::atomic<uint64_t> calls{0}, python_calls{0}, python_launches{0}, slow_paths{0}, fallbacks{0};
   std::atomic<uint64_t> products{0}, refused_products{0}, convolutions{0}, refused_convolutions{0};
+  std::atomic<uint64_t> graphs{0}, work_in_graphs{0};
 };
 
 struct Program {
@@ -204,6 +207,7 @@ struct Program {
   ConvolutionLibrary* convolutions = nullptr;  // the same of convolutions
   PyObject* convolution_settings = nullptr;
   bool on_gpu = false;               // it has kernels on a GPU
+  Replay* replay = nullptr;          // null where the driver is given work piece by piece
   mutable Counters counters;
   mutable std::atomic<size_t> workspace_bytes{0};    // the most that a product or convolution has asked for so far
   mutable std::atomic<Timing*> timing{nullptr};  // while somebody wants to know what instructions take

@@ -20,6 +20,10 @@ class Resolver {
     std::vector<Step> steps;
     for (Step& step : part_.steps) rewrite(step, steps);
     part_.steps = std::move(steps);
+    // as seen from the root of a name's memory
+    std::vector<uint8_t> shared(names_.size());
+    for (const Name& name : names_) shared[name.root] |= name.shared;
+    part_.shared = std::move(shared);
   }
 
  private:
@@ -27,6 +31,7 @@ class Resolver {
     bool defined = false;
     bool whole = false;      // something reads the slot itself, not only the address
     bool viewed = false;
+    bool shared = false;     // an operator is given it, or the caller, who may keep a tensor on its memory
     bool placed = false;     // its memory begins `offset` bytes after that of `base`, and it has no slot of its own
     bool same = false;       // its layout is that of the root's tensor, which begins where it does
     uint32_t root = 0;       // whose handle keeps the memory
@@ -51,7 +56,7 @@ class Resolver {
         case REUSE:
         case VIEW:
           plain = define(step.a) && plain;
-          if (own_tensor(step)) names_[step.b].whole = true;
+          if (own_tensor(step)) names_[step.b].whole = names_[step.b].shared = true;
           names_[step.b].viewed = true;
           break;
         case BIND:
@@ -66,20 +71,26 @@ class Resolver {
           if (!is_prepared(step)) whole(step.list, 1);
           break;
         case CALL:
-          for (uint32_t slot : program_.plans[step.a]->slots) names_[slot].whole = true;
+          for (uint32_t slot : program_.plans[step.a]->slots) {
+            names_[slot].whole = true;
+            names_[slot].shared = names_[slot].shared || keeps_operands(*program_.plans[step.a]);
+          }
           for (uint32_t k = 0; k < step.list.count; ++k)
             if (word(step.list, 2 * k) == TENSOR) plain = define_whole(word(step.list, 2 * k + 1)) && plain;
           break;
         case COND:
         case WHILE:
-          if (step.code == COND) names_[step.a].whole = true;
+          if (step.code == COND) names_[step.a].whole = names_[step.a].shared = true;
           operands(step.list);
           operands(step.more);
           for (uint32_t k = 0; k < step.rest.count; ++k) plain = define_whole(word(step.rest, 2 * k)) && plain;
           break;
         case RETURN:
           for (uint32_t k = 0; k < step.list.count; ++k)
-            if (word(step.list, 2 * k) == TENSOR) names_[word(step.list, 2 * k + 1)].whole = true;
+            if (word(step.list, 2 * k) == TENSOR) {
+              Name& result = names_[word(step.list, 2 * k + 1)];
+              result.whole = result.shared = true;
+            }
           break;
         default:
           break;
@@ -103,7 +114,10 @@ class Resolver {
   void operands(Span nested) {
     const Span given{word(nested, 1), word(nested, 2)};
     for (uint32_t k = 0; k < given.count; ++k)
-      if (word(given, 2 * k) == 0) names_[word(given, 2 * k + 1)].whole = true;
+      if (word(given, 2 * k) == 0) {
+        Name& operand = names_[word(given, 2 * k + 1)];
+        operand.whole = operand.shared = true;
+      }
   }
   uint32_t word(Span span, uint32_t k) const { return part_.words[span.first + k]; }
 
@@ -111,6 +125,9 @@ class Resolver {
   static bool own_tensor(const Step& step) {
     return step.code != CARVE && static_cast<Seen>(step.kind) == Seen::BITS;
   }
+
+  // Whether what an operator returns may lie in what it is given. Products and convolutions have memory of their own.
+  static bool keeps_operands(const Plan& plan) { return !plan.multiplication && !plan.convolving; }
 
   bool is_prepared(const Step& step) const {
     const Form* form = program_.kernels[step.a]->form.load(std::memory_order_acquire);

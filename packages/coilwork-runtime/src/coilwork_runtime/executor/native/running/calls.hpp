@@ -38,6 +38,7 @@ class Calls {
     const Plan& plan = *call_.program.plans[step.a];
     look_for_signals(call_);
     bool done = plan.multiplication ? multiply(plan) : plan.convolving && convolve(plan, step);
+    if (!done) call_.settle();
     if (!done) switch (plan.route) {
       case Plan::FUNCTION:
         done = by_function(plan, step);

@@ -4,6 +4,7 @@
 
 #include "call/memory.hpp"
 #include "program/resolving.hpp"
+#include "replay/issuing.hpp"
 
 namespace coilwork {
 
@@ -64,15 +65,18 @@ class Launches {
  private:
   // Scratch memory of one launch.
   struct Scratch {
+    explicit Scratch(Backlog* backlog) : backlog(backlog) {}
     Slot slot{};
-    ~Scratch() { slot.release(); }
+    Backlog* backlog;
+    ~Scratch() { slot.release(backlog); }
   };
 
   uint64_t address_of(uint32_t slot) { return reinterpret_cast<uint64_t>(data_of(memory_.slot(slot))); }
 
-  // What one launch passes to its kernel.
+  // What one launch passes to its kernel, behind room for the grid.
   struct Passed {
-    uint64_t words[MOST_WORDS];
+    uint64_t room[GRID_WORDS + MOST_WORDS];
+    uint64_t* const words = room + GRID_WORDS;
     int64_t sizes[MOST_WORDS];
     size_t count = 0;
     std::vector<Scratch> scratch;
@@ -137,20 +141,10 @@ class Launches {
     own[0] = own[1] = 0;
     if (form.compiler_scratch_bytes)
       own[0] = scratch_memory(form, blocks * static_cast<int64_t>(form.compiler_scratch_bytes), passed);
-    void* parameters[MOST_WORDS];
-    for (size_t k = 0; k < passed.count + 2; ++k) parameters[k] = &passed.words[k];
-    int result = form.how(grid, call_.stream, parameters);
-    if (result == INVALID_CONTEXT && form.set_context && form.context) {
-      // a thread that has not used the device yet
-      if (reinterpret_cast<SetContext>(form.set_context)(form.context) == 0) result = form.how(grid, call_.stream, parameters);
-    }
-    if (result) {
-      WithPython python(call_);
-      PyErr_Format(PyExc_RuntimeError, "kernel %s: the driver refuses a launch of %lld x %lld x %lld blocks: error %d",
-                   form.name.c_str(), static_cast<long long>(grid[0]), static_cast<long long>(grid[1]),
-                   static_cast<long long>(grid[2]), result);
-      throw_python();
-    }
+    for (uint32_t axis = 0; axis < GRID_WORDS; ++axis) passed.room[axis] = static_cast<uint64_t>(grid[axis]);
+    const Work work{Work::KERNEL, GRID_WORDS + static_cast<uint32_t>(passed.count) + 2, &form, passed.room};
+    const int result = call_.backlog ? call_.backlog->take(work) : coilwork::launch(form, work.words, work.count, call_.stream);
+    if (result) refuse_work(call_, work, result);
   }
 
   template <class T>
@@ -169,7 +163,7 @@ class Launches {
   uint64_t scratch_memory(const Form& form, int64_t bytes, Passed& passed) {
     const int32_t device = form.gpu ? form.device : -1;
     passed.scratch.reserve(form.parameters.size() + 1);  // so that slots never move
-    passed.scratch.emplace_back();
+    passed.scratch.emplace_back(call_.backlog);
     Slot& slot = passed.scratch.back().slot;
     if (void* found = memory_.bytes(bytes, device, slot)) return reinterpret_cast<uint64_t>(found);
     if (!slot.handle) {
@@ -183,6 +177,7 @@ class Launches {
     const uint32_t* slots = frame_.words(step.list);
     for (uint32_t k = 0; k < step.list.count; ++k) memory_.tensor(slots[k]);
     WithPython python(call_);
+    call_.settle();
     call_.program.counters.python_launches.fetch_add(1, std::memory_order_relaxed);
     std::vector<AtenTensorHandle> handles;
     for (uint32_t k = 0; k < step.list.count; ++k) handles.push_back(alias(memory_.tensor(slots[k])));

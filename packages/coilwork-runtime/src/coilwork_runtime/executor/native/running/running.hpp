@@ -168,10 +168,8 @@ class Runner {
         require(step);
         break;
       case COND:
-        choose(step);
-        break;
       case WHILE:
-        loop(step);
+        nest(step);
         break;
       default:
         release(step);
@@ -196,7 +194,7 @@ class Runner {
 
   void release(const Step& step) {
     const uint32_t* slots = frame_.words(step.list);
-    for (uint32_t k = 0; k < step.list.count; ++k) frame_.slots[slots[k]].release();
+    for (uint32_t k = 0; k < step.list.count; ++k) frame_.slots[slots[k]].release(call_.backlog);
   }
 
   void watch_before(const Step& step) {
@@ -243,6 +241,14 @@ class Runner {
   Nested nested(Span span) const {
     const uint32_t* words = frame_.words(span);
     return {words[0], {words[1], words[2]}, {words[3], words[4]}};
+  }
+
+  void nest(const Step& step) {
+    // nested programs run any number of times
+    const bool outermost = &frame_.part == &call_.program.parts[0];
+    if (call_.backlog && outermost) call_.backlog->suspend(true);
+    step.code == COND ? choose(step) : loop(step);
+    if (call_.backlog && outermost) call_.backlog->suspend(false);
   }
 
   void choose(const Step& step) {
