@@ -70,18 +70,22 @@ def test_the_page_says_what_one_more_costs() -> None:
         ("kernels-1", "dynamo"): Cost(us=10.0),
         ("kernels-1", "inductor"): Cost(us=40.0, launches=1),
         ("kernels-1", "coilwork"): Cost(us=17.0, launches=1),
-        ("kernels-100", "coilwork"): Cost(us=300.0, launches=100),
-        ("kernels-1000", "coilwork"): Cost(us=3000.0, launches=1000, kinds=kinds),
+        ("kernels-1", "coilwork-pieces"): Cost(us=18.0, launches=1),
+        ("kernels-100", "coilwork"): Cost(us=60.0, launches=100),
+        ("kernels-1000", "coilwork"): Cost(us=240.0, launches=1000),
+        ("kernels-100", "coilwork-pieces"): Cost(us=300.0, launches=100),
+        ("kernels-1000", "coilwork-pieces"): Cost(us=3000.0, launches=1000, kinds=kinds),
     }
     floors = Floors(launch=4.0, allocation=2.0, product=12.0)
     text = page(found, floors, command="python -m benchmarks.host_cost", machine={"gpu": "one"})
     rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ")]
     ours = {row[0].removeprefix("| "): row for row in rows}
-    assert ours["one kernel more, and all that goes with it"][1:3] == ["3.00", "4.00"]
+    assert ours["one kernel more by itself, and all that goes with it"][1:3] == ["3.00", "4.00"]
+    assert ours["one kernel more in a graph"][1:3] == ["0.20", "4.00"]
     assert ours["of it, the launch"][1] == "2.80"
     assert ours["of it, allocations and frees"][1] == "0.10"
     assert ours["a call of one kernel"][-1] == "1.70 |"
-    assert ours["one kernel"][1:] == ["1", "1", "40.0", "17.0", "0.42 |"]
+    assert ours["one kernel"][1:] == ["1", "1", "40.0", "17.0", "18.0", "0.42 |"]
     # neither measured nor made up
     assert "product more" not in text and "GPT-2" not in text
 

@@ -30,7 +30,7 @@ def pairs() -> tuple[Pair, ...]:
     """Each program and each backend that it is measured under."""
     found: list[Pair] = [("kernels-1", "dynamo")]
     for name in PROGRAMS:
-        found += [(name, "inductor"), (name, "coilwork")]
+        found += [(name, "inductor"), (name, "coilwork"), (name, "coilwork-pieces")]
         if name.startswith("products"):
             found.append((name, "coilwork-aten"))
     return tuple(found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Final
 
 from benchmarks import host_cost
 from benchmarks.host_cost.floors import Floors
@@ -28,6 +29,7 @@ class Cost:
 
 Found = Mapping[tuple[str, str], Cost]
 """By program and backend."""
+PIECES: Final = "coilwork-pieces"
 
 
 def page(found: Found, floors: Floors, *, command: str, machine: Mapping[str, str]) -> str:
@@ -49,13 +51,14 @@ def page(found: Found, floors: Floors, *, command: str, machine: Mapping[str, st
         "| --- | ---: | ---: | --- | ---: |",
         *_beside_floors(found, floors),
         "",
+        "Calls that are alike go to the driver as graphs; `replay=False` gives it each piece of work by itself.",
         "A kernel's share of allocations is what instructions of that kind take in the program of 1,000 kernels, by the executor's own",
         "stopwatch, and so is what its launch takes; reading the clock counts as part of both.",
         "",
         "## Whole calls",
         "",
-        "| program | launches: inductor | coilwork | inductor us | coilwork us | coilwork / inductor |",
-        "| --- | ---: | ---: | ---: | ---: | ---: |",
+        "| program | launches: inductor | coilwork | inductor us | coilwork us | piece by piece us | coilwork / inductor |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
         *_whole_calls(found),
         "",
     ]
@@ -64,15 +67,30 @@ def page(found: Found, floors: Floors, *, command: str, machine: Mapping[str, st
 
 def _beside_floors(found: Found, floors: Floors) -> list[str]:
     rows: list[tuple[str, float, float, str]] = []
+    launch = "`cuLaunchKernel`"
     long, short = found.get(("kernels-1000", "coilwork")), found.get(("kernels-100", "coilwork"))
     if long is not None and short is not None:
-        launch = "`cuLaunchKernel`"
-        rows.append(("one kernel more, and all that goes with it", _each(long, short), floors.launch, launch))
+        rows.append(("one kernel more in a graph", _each(long, short), floors.launch, launch))
+    long, short = found.get(("kernels-1000", PIECES)), found.get(("kernels-100", PIECES))
+    if long is not None and short is not None:
+        rows.append(
+            (
+                "one kernel more by itself, and all that goes with it",
+                _each(long, short),
+                floors.launch,
+                launch,
+            )
+        )
         rows.append(("of it, the launch", _of_kind(long, "kernels"), floors.launch, launch))
         made = f"a tensor made and dropped; {long.kinds.get('allocations', (0, 0))[0]:.0f} allocations for {long.launches}"
         taken = sum(long.kinds.get(kind, (0.0, 0.0))[1] for kind in ("allocations", "frees")) / long.launches
         rows.append(("of it, allocations and frees", taken, floors.allocation, made))
-    for backend, what in (("coilwork-aten", "by ATen"), ("coilwork", "by a cached cuBLASLt plan")):
+    products = (
+        ("coilwork-aten", "by ATen"),
+        (PIECES, "by a cached cuBLASLt plan"),
+        ("coilwork", "by a cached cuBLASLt plan, in a graph"),
+    )
+    for backend, what in products:
         many, few = found.get(("products-100", backend)), found.get(("products-10", backend))
         if many is not None and few is not None:
             name = f"one product more, {what}"
@@ -102,10 +120,10 @@ def _of_kind(cost: Cost, kind: str) -> float:
 def _whole_calls(found: Found) -> list[str]:
     rows = []
     for name, program in PROGRAMS.items():
-        theirs, ours = found.get((name, "inductor")), found.get((name, "coilwork"))
-        if theirs is not None and ours is not None:
+        theirs, ours, pieces = (found.get((name, backend)) for backend in ("inductor", "coilwork", PIECES))
+        if theirs is not None and ours is not None and pieces is not None:
             rows.append(
                 f"| {program.title} | {theirs.launches} | {ours.launches} | {theirs.us:.1f} | {ours.us:.1f} "
-                f"| {ours.us / theirs.us:.2f} |"
+                f"| {pieces.us:.1f} | {ours.us / theirs.us:.2f} |"
             )
     return rows

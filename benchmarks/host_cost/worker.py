@@ -23,8 +23,8 @@ from coilwork import executors
 from coilwork_runtime import NativeProgram, load_native
 
 CALLS = 200
-# Names of backends: a graph that does nothing; torch's; ours; ours with products by ATen.
-BACKENDS = ("dynamo", "inductor", "coilwork", "coilwork-aten")
+# Names of backends: a graph that does nothing; torch's; ours; ours without graphs of the driver's; ours with products by ATen.
+BACKENDS = ("dynamo", "inductor", "coilwork", "coilwork-pieces", "coilwork-aten")
 
 
 class Bench:
@@ -78,6 +78,8 @@ def compiled_with(function: Call, backend: str) -> Call:
     if backend == "inductor":
         return torch.compile(function)
     options: dict[str, str | int | bool | Callable[..., Any]] = {"executor": "native", "strict": True}
+    if backend == "coilwork-pieces":
+        options["replay"] = False
     if backend == "coilwork-aten":
         options["products"] = "aten"
     return torch.compile(function, backend=resolve_backend("coilwork"), options=options)
