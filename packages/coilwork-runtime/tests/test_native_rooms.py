@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from coilwork_runtime.compiling import source_files
 from coilwork_runtime.executor.program import FOLDER
 
-ROOMS = ("interfaces", "program", "call", "libraries", "replay", "running", ".")
+ROOMS = ("containers", "interfaces", "program", "call", "libraries", "replay", "running", ".")
 
 
 def height(name: str) -> int:

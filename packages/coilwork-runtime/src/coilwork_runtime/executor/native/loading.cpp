@@ -1,5 +1,6 @@
 // From what Python hands over to a program: its bytes, plans, kernels and constants.
 #include <new>
+#include <utility>
 
 #include "call/references.hpp"
 #include "call/timing.hpp"
@@ -21,7 +22,7 @@ static void parse_plans(Program& program, PyObject* plans) {
       PyObject* callable = nullptr;
       if (!pair) throw Damaged{"a call has no plan"};
       if (!PyArg_ParseTuple(pair, "y#O", &data, &size, &callable)) throw_python();
-      auto plan = std::make_unique<Plan>();
+      auto plan = Owned<Plan>(new Plan());
       Py_INCREF(callable);
       plan->callable = callable;
       const auto make_part = [&](Reader& in) {
@@ -64,9 +65,9 @@ void unload_program(Program* program) {
     delete kernel->form.exchange(nullptr);
   }
   for (AtenTensorHandle constant : program->constants) torch.aoti_torch_delete_tensor_object(constant);
-  for (PyObject** object : {&program->handles_of, &program->tensors_of, &program->faults, &program->fallback, &program->watch,
-                            &program->product_settings, &program->convolution_settings})
-    Py_CLEAR(*object);
+  PyObject** const objects[] = {&program->handles_of,       &program->tensors_of, &program->faults, &program->fallback, &program->watch,
+                                &program->product_settings, &program->convolution_settings};
+  for (PyObject** object : objects) Py_CLEAR(*object);
   if (program->replay) drop_replay(program->replay);
   delete program;
 }

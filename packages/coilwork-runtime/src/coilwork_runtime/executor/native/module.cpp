@@ -1,6 +1,7 @@
 // coilwork_executor: Program(data, plans, kernels, constants, torch, faults, fallback, watch) is a callable over one list of
 // inputs, which it empties, or over the inputs one by one, that returns a list of results. See coilwork_runtime/executor/program.py.
 #include <new>
+#include <utility>
 
 #include "call/tensor_objects.hpp"
 #include "replay/replayed_call.hpp"
@@ -62,7 +63,7 @@ static bool read_inputs(const Program& program, PyObject* const* given, size_t c
 static PyObject* results_of(Call& call, Runner& runner, const Frame& frame, const Step& last) {
   const uint32_t* words = frame.words(last.list);
   const uint32_t count = last.list.count;
-  std::vector<AtenTensorHandle> handles;
+  List<AtenTensorHandle> handles;
   handles.reserve(count);
   for (uint32_t k = 0; k < count; ++k)
     if (words[2 * k] == TENSOR) handles.push_back(runner.result(words[2 * k + 1]));
@@ -229,7 +230,7 @@ static PyObject* object_time(PyObject* self, PyObject* on) {
   const Program& program = *reinterpret_cast<Object*>(self)->program;
   const int wanted = PyObject_IsTrue(on);
   if (wanted < 0) return nullptr;
-  if (wanted) program.timings.push_back(std::make_unique<Timing>(program));
+  if (wanted) program.timings.push_back(Owned<Timing>(new Timing(program)));
   program.timing.store(wanted ? program.timings.back().get() : nullptr, std::memory_order_release);
   Py_RETURN_NONE;
 }
@@ -284,11 +285,15 @@ static PyObject* code(PyObject*, PyObject* name) {
 // Opens a library: the one that torch has loaded, also under one of `names` by other means, or a file. Each is opened once, and stays.
 template <class Library>
 static PyObject* opened(PyObject* given, std::initializer_list<const char*> names) {
-  static std::vector<std::pair<std::string, Library*>> known;  // guarded by the interpreter's lock
+  struct Opened {
+    Text path;
+    Library* library;
+  };
+  static List<Opened> known;  // guarded by the interpreter's lock
   const char* path = PyUnicode_AsUTF8(given);
   if (!path) return nullptr;
-  for (const auto& one : known)
-    if (one.first == path) return PyLong_FromVoidPtr(one.second);
+  for (const Opened& one : known)
+    if (one.path == path) return PyLong_FromVoidPtr(one.library);
   // a symbol is looked for in what libtorch_cuda itself needs, too
   void* library = *path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : torch.cuda;
   if (!library) return PyErr_Format(PyExc_ImportError, *path ? "%s cannot be loaded" : "this torch has no libtorch_cuda%s", path);
@@ -297,7 +302,7 @@ static PyObject* opened(PyObject* given, std::initializer_list<const char*> name
   for (const char* name : names)
     if (void* loaded = made || *path ? nullptr : dlopen(name, RTLD_NOLOAD | RTLD_LAZY)) made = Library::open(loaded, &missing);
   if (!made) return PyErr_Format(PyExc_ImportError, "there is no %s", missing);
-  known.emplace_back(path, made);
+  known.push_back({Text(path), made});
   return PyLong_FromVoidPtr(made);
 }
 

@@ -26,9 +26,10 @@ static AtenTensorHandle handle_of(const Program& program, PyObject* tensor) {
   const Reference list = checked(PyList_New(1));
   Py_INCREF(tensor);
   PyList_SET_ITEM(list.get(), 0, tensor);
-  std::vector<AtenTensorHandle> handles;
+  List<AtenTensorHandle> handles;
   handles_from(program, list.get(), handles);
-  return handles.at(0);
+  if (handles.size() != 1) throw Failed{"a tensor has no handle"};
+  return handles[0];
 }
 
 static AtenTensorHandle alias(AtenTensorHandle handle) {

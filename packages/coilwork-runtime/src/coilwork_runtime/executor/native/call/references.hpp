@@ -42,7 +42,7 @@ inline AtenTensorHandle handle_in(PyObject* capsules, Py_ssize_t k) {
 }
 
 // New handles on the tensors in `list`.
-inline void handles_from(const Program& program, PyObject* list, std::vector<AtenTensorHandle>& handles) {
+inline void handles_from(const Program& program, PyObject* list, List<AtenTensorHandle>& handles) {
   const Reference capsules = checked(PyObject_CallOneArg(program.handles_of, list));
   const Py_ssize_t count = PyList_Check(capsules.get()) ? PyList_GET_SIZE(capsules.get()) : 0;
   for (Py_ssize_t k = 0; k < count; ++k) handles.push_back(handle_in(capsules.get(), k));

@@ -26,7 +26,7 @@ struct Timing {
   };
 
   explicit Timing(const Program& program) {
-    for (const Part& part : program.parts) steps.push_back(std::unique_ptr<Entry[]>(new Entry[part.steps.size()]));
+    for (const Part& part : program.parts) steps.emplace_back(part.steps.size());
     // what reading the clock takes is in each interval once
     for (int k = 0; k < 100; ++k) {
       const uint64_t start = precise_ns(), taken = precise_ns() - start;
@@ -40,9 +40,9 @@ struct Timing {
     entry.add(taken > clock_ns ? taken - clock_ns : 0);
     return now;
   }
-  Entry* of(const Program& program, const Part& part) const { return steps[&part - program.parts.data()].get(); }
+  Entry* of(const Program& program, const Part& part) const { return steps[&part - program.parts.data()].data(); }
 
-  std::vector<std::unique_ptr<Entry[]>> steps;  // of each part
+  mutable List<List<Entry>> steps;  // of each part
   Entry phases[PHASES];
   uint64_t clock_ns = 0;
 };

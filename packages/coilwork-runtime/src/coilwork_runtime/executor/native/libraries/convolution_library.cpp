@@ -2,9 +2,7 @@
 // among those that give the same bits in every call.
 #include "libraries/convolution_library.hpp"
 
-#include <memory>
 #include <utility>
-#include <vector>
 
 #include "libraries/kept.hpp"
 
@@ -105,7 +103,7 @@ struct ConvolutionLibrary::Known {
     for (const auto& known : streams_)
       if (known->device == key.device && known->stream == key.stream) return known.get();
     if (streams_.size() >= MOST_HANDLES) return nullptr;
-    auto made = std::make_unique<Stream>();
+    auto made = Owned<Stream>(new Stream());
     made->device = key.device;
     made->stream = key.stream;
     if (functions.cudnnCreate(&made->handle) != dnn::SUCCESS) return nullptr;
@@ -117,10 +115,10 @@ struct ConvolutionLibrary::Known {
     return streams_.back().get();
   }
 
-  std::unique_ptr<Convolution> make(const ConvolutionKey& key) {
+  Owned<Convolution> make(const ConvolutionKey& key) {
     Stream* stream = stream_of(key);
     if (!stream) return nullptr;
-    auto made = std::make_unique<Convolution>();
+    auto made = Owned<Convolution>(new Convolution());
     made->key = key;
     made->library = &functions;
     made->handle = stream->handle;
@@ -175,8 +173,8 @@ struct ConvolutionLibrary::Known {
     Descriptor heuristics(functions, dnn::ENGINEHEUR_DESCRIPTOR);
     heuristics.set(dnn::ATTR_ENGINEHEUR_OPERATION_GRAPH, graph).set(dnn::ATTR_ENGINEHEUR_MODE, dnn::TYPE_HEUR_MODE, 1, &mode).finish();
     const int64_t count = heuristics.get(dnn::ATTR_ENGINEHEUR_RESULTS, dnn::TYPE_BACKEND_DESCRIPTOR, 0, nullptr);
-    std::vector<Descriptor> configs;
-    std::vector<dnn::Desc> found;
+    List<Descriptor> configs;
+    List<dnn::Desc> found;
     for (int64_t at = 0; at < count; ++at) {
       configs.emplace_back(functions, dnn::ENGINECFG_DESCRIPTOR);
       found.push_back(*configs.back().address());
@@ -211,7 +209,7 @@ struct ConvolutionLibrary::Known {
   }
 
   Lock lock_;
-  std::vector<std::unique_ptr<Stream>> streams_;
+  List<Owned<Stream>> streams_;
   Kept<ConvolutionKey, Convolution> convolutions_{MOST_CONVOLUTIONS};
 };
 
@@ -238,7 +236,7 @@ int32_t Convolution::run(const uint64_t* addresses, void* stream) const {
 ConvolutionLibrary::ConvolutionLibrary() : known_(new Known(functions)) {}
 
 ConvolutionLibrary* ConvolutionLibrary::open(void* handle, const char** missing) {
-  auto made = std::unique_ptr<ConvolutionLibrary>(new ConvolutionLibrary());
+  auto made = Owned<ConvolutionLibrary>(new ConvolutionLibrary());
   *missing = made->functions.find(handle);
   return *missing ? nullptr : made.release();
 }

@@ -86,7 +86,7 @@ class Convolutions {
 
   // The layout that the program declares for a result, which the steps behind the call would bring it into.
   bool find_layout(uint32_t slot, uint32_t& layout) const {
-    const std::vector<Step>& steps = frame_.part.steps;
+    const List<Step>& steps = frame_.part.steps;
     for (size_t at = frame_.at + 1; at < steps.size() && steps[at].code == SETTLE; ++at)
       if (steps[at].a == slot) {
         layout = steps[at].layout;

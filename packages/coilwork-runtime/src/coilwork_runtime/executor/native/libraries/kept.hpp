@@ -3,9 +3,8 @@
 #include <stddef.h>
 #include <string.h>
 
-#include <memory>
-#include <utility>
-#include <vector>
+#include "containers/list.hpp"
+#include "containers/owned.hpp"
 
 namespace coilwork {
 
@@ -21,20 +20,25 @@ class Kept {
     size_t first = 0, last = known_.size();
     while (first < last) {
       const size_t middle = (first + last) / 2;
-      const int order = memcmp(&known_[middle].first, &key, sizeof key);
-      if (order == 0) return known_[middle].second.get();
+      const int order = memcmp(&known_[middle].key, &key, sizeof key);
+      if (order == 0) return known_[middle].made.get();
       if (order < 0)
         first = middle + 1;
       else
         last = middle;
     }
     if (!may_make || known_.size() >= most_) return nullptr;
-    return known_.emplace(known_.begin() + static_cast<std::ptrdiff_t>(first), key, make(key))->second.get();
+    return known_.insert(first, {key, make(key)}).made.get();
   }
 
  private:
+  struct Entry {
+    Key key;
+    Owned<Made> made;
+  };
+
   size_t most_;
-  std::vector<std::pair<Key, std::unique_ptr<Made>>> known_;
+  List<Entry> known_;
 };
 
 }  // namespace coilwork

@@ -3,9 +3,7 @@
 
 #include <string.h>
 
-#include <memory>
 #include <utility>
-#include <vector>
 
 #include "libraries/kept.hpp"
 
@@ -27,16 +25,16 @@ struct ProductLibrary::Known {
 
  private:
   lt::Handle handle_of(int32_t device) {
-    for (const auto& known : handles_)
-      if (known.first == device) return known.second;
+    for (const Opened& known : handles_)
+      if (known.device == device) return known.handle;
     lt::Handle handle = nullptr;
     if (functions.cublasLtCreate(&handle) != lt::SUCCESS) return nullptr;
-    handles_.emplace_back(device, handle);
+    handles_.push_back({device, handle});
     return handle;
   }
 
-  std::unique_ptr<Product> make(const ProductKey& key) {
-    auto made = std::make_unique<Product>();
+  Owned<Product> make(const ProductKey& key) {
+    auto made = Owned<Product>(new Product());
     made->key = key;
     made->library = &functions;
     made->handle = handle_of(key.device);
@@ -107,8 +105,13 @@ struct ProductLibrary::Known {
     return good && count == 1 && found.state == lt::SUCCESS;
   }
 
+  struct Opened {
+    int32_t device;
+    lt::Handle handle;
+  };
+
   Lock lock_;
-  std::vector<std::pair<int32_t, lt::Handle>> handles_;
+  List<Opened> handles_;
   Kept<ProductKey, Product> products_{MOST_PRODUCTS};
 };
 
@@ -135,7 +138,7 @@ int32_t Product::run(const uint64_t* addresses, void* stream) const {
 ProductLibrary::ProductLibrary() : known_(new Known(functions)) {}
 
 ProductLibrary* ProductLibrary::open(void* handle, const char** missing) {
-  auto made = std::unique_ptr<ProductLibrary>(new ProductLibrary());
+  auto made = Owned<ProductLibrary>(new ProductLibrary());
   *missing = made->functions.find(handle);
   return *missing ? nullptr : made.release();
 }

@@ -84,7 +84,7 @@ class Formula {
   static int64_t leaf(const Step& step, const int64_t* sizes) {
     return step.kind == CONSTANT ? step.value : sizes[step.value];
   }
-  std::vector<Step> steps_;
+  List<Step> steps_;
 };
 
 }  // namespace coilwork

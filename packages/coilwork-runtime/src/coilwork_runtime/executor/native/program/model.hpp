@@ -5,7 +5,7 @@
 #include <Python.h>
 
 #include <atomic>
-#include <memory>
+#include "containers/owned.hpp"
 
 #include "interfaces/driver.hpp"
 #include "interfaces/torch.hpp"
@@ -35,8 +35,8 @@ struct Layout {
   uint32_t dtype_name = 0, device_name = 0;
   uint32_t rank = 0;
   bool fixed = true;
-  std::vector<uint32_t> registers;  // sizes, then strides
-  std::vector<int64_t> values;      // the same as numbers, if they are fixed
+  List<uint32_t> registers;  // sizes, then strides
+  List<int64_t> values;      // the same as numbers, if they are fixed
 };
 
 // One instruction; what its fields mean is said where it is read (parsing.hpp).
@@ -61,24 +61,24 @@ struct Argument {
 
 struct Part {
   uint32_t name = 0;
-  std::vector<uint32_t> slot_names;
-  uint32_t variables = 0;           // registers that are no constants; these come first
-  std::vector<int64_t> constants;
-  std::vector<uint32_t> outer;      // registers that the caller fills
+  List<uint32_t> slot_names;
+  uint32_t variables = 0;      // registers that are no constants; these come first
+  List<int64_t> constants;
+  List<uint32_t> outer;        // registers that the caller fills
   struct Input {
     uint8_t kind;
     uint32_t number;
   };
-  std::vector<Input> inputs;
+  List<Input> inputs;
   struct Known {
     uint32_t slot, key;
   };
-  std::vector<Known> known;
-  std::vector<Layout> layouts;
-  std::vector<Step> steps;
-  std::vector<uint32_t> words;
-  std::vector<Argument> arguments;
-  std::vector<uint8_t> shared;      // slots whose memory a tensor of somebody else's may see; nothing if that is not known
+  List<Known> known;
+  List<Layout> layouts;
+  List<Step> steps;
+  List<uint32_t> words;
+  List<Argument> arguments;
+  List<uint8_t> shared;        // slots whose memory a tensor of somebody else's may see; nothing if that is not known
 
   size_t registers() const { return variables + constants.size(); }
 };
@@ -94,8 +94,8 @@ struct Value {
   uint32_t number = 0;  // slot, register, or device index
   int64_t integer = 0;
   double real = 0;
-  std::string text;
-  std::vector<Value> items;
+  Text text;
+  List<Value> items;
 };
 
 struct Timing;          // in timing.hpp
@@ -109,14 +109,14 @@ struct Plan {
   enum Route : uint8_t { PYTHON = 0, FUNCTION, DISPATCHER, ITEM };
   Route route = PYTHON;
   void* function = nullptr;
-  std::string name, overload;
-  std::vector<Value> values;
-  std::vector<uint8_t> results;  // of the operator: 0 tensor, 1 number, 2 list of tensors
+  Text name, overload;
+  List<Value> values;
+  List<uint8_t> results;         // of the operator: 0 tensor, 1 number, 2 list of tensors
   bool in_place = false;         // a function that returns its first argument
   bool single = true;
   uint32_t wanted = 0;           // results that the program declares
   size_t words = 0;              // room that the arguments of a function take
-  std::vector<uint32_t> slots, sizes;  // what the Python callable is given
+  List<uint32_t> slots, sizes;   // what the Python callable is given
   // A matrix product that cuBLASLt may do instead; slots, `bias` may be NONE. A device below 0 is the CPU of tests.
   struct Multiplication {
     bool batched = false;
@@ -124,18 +124,18 @@ struct Plan {
     int32_t device = 0;
     mutable std::atomic<Product*> last{nullptr};
   };
-  std::unique_ptr<Multiplication> multiplication;
+  Owned<Multiplication> multiplication;
   // A convolution or its gradients that cuDNN may do instead: where each role's tensor is (NONE: nowhere), and the role that
   // each result has (-1: none).
   struct Convolving {
     uint32_t slots[3] = {NONE, NONE, NONE};
-    std::vector<int32_t> computed;
-    std::vector<int64_t> stride, padding, dilation;
+    List<int32_t> computed;
+    List<int64_t> stride, padding, dilation;
     int64_t groups = 1;
     int32_t device = 0;
     mutable std::atomic<Convolution*> last[3] = {};
   };
-  std::unique_ptr<Convolving> convolving;
+  Owned<Convolving> convolving;
   PyObject* callable = nullptr;
 };
 
@@ -148,9 +148,9 @@ struct Form {
   };
   bool gpu = false;
   bool checks = false;
-  std::string name;
+  Text name;
   void* function = nullptr;
-  std::vector<Parameter> parameters;
+  List<Parameter> parameters;
   size_t tensors = 0, sizes = 0;
   // GPUs only
   HowToLaunch how;
@@ -189,12 +189,12 @@ struct Counters {
 };
 
 struct Program {
-  std::vector<std::string> strings;
-  std::vector<uint32_t> keys;
-  std::vector<Part> parts;
-  std::vector<std::unique_ptr<Plan>> plans;
-  std::vector<std::unique_ptr<Kernel>> kernels;
-  std::vector<AtenTensorHandle> constants;
+  List<Text> strings;
+  List<uint32_t> keys;
+  List<Part> parts;
+  List<Owned<Plan>> plans;
+  List<Owned<Kernel>> kernels;
+  List<AtenTensorHandle> constants;
   int32_t cuda_device = -1;   // the one that it uses, -1 for none
   bool several_devices = false;
   PyObject* handles_of = nullptr;    // list of tensors -> list of capsules
@@ -211,13 +211,13 @@ struct Program {
   mutable Counters counters;
   mutable std::atomic<size_t> workspace_bytes{0};    // the most that a product or convolution has asked for so far
   mutable std::atomic<Timing*> timing{nullptr};  // while somebody wants to know what instructions take
-  mutable std::vector<std::unique_ptr<Timing>> timings;  // all so far: calls may still write into them
+  mutable List<Owned<Timing>> timings;  // all so far: calls may still write into them
 
   const char* text(uint32_t number) const { return strings[number].c_str(); }
 };
 
 // In loading.cpp. The form of a kernel; throws Damaged.
-std::unique_ptr<Form> parse_form(const char* data, size_t size);
+Owned<Form> parse_form(const char* data, size_t size);
 // A program from the arguments of its Python constructor; null with a Python exception set.
 Program* load_program(PyObject* args);
 void unload_program(Program* program);

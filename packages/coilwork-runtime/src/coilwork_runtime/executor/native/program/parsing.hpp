@@ -56,7 +56,8 @@ class PartParser {
     Layout found;
     found.dtype_name = text();
     found.device_name = text();
-    const std::string function = "aoti_torch_dtype_" + program_.strings[found.dtype_name];
+    Text function("aoti_torch_dtype_");
+    function.append(program_.strings[found.dtype_name]);
     auto* dtype = reinterpret_cast<int32_t (*)()>(torch_symbol(function.c_str()));
     if (!dtype) throw Damaged{"an element type that this torch has not"};
     found.dtype = dtype();
@@ -73,14 +74,14 @@ class PartParser {
     return found;
   }
 
-  void device(const std::string& name, Layout& found) {
-    const size_t colon = name.find(':');
-    const std::string kind = name.substr(0, colon);
+  void device(const Text& name, Layout& found) {
+    const char* colon = strchr(name.c_str(), ':');
+    const Text kind(name.c_str(), colon ? static_cast<size_t>(colon - name.c_str()) : name.size());
     if (kind == "cpu") {
       found.device_type = torch.aoti_torch_device_type_cpu();
     } else if (kind == "cuda") {
       found.device_type = torch.aoti_torch_device_type_cuda();
-      found.device_index = colon == std::string::npos ? 0 : atoi(name.c_str() + colon + 1);
+      found.device_index = colon ? atoi(colon + 1) : 0;
       if (program_.cuda_device >= 0 && program_.cuda_device != found.device_index) program_.several_devices = true;
       program_.cuda_device = found.device_index;
     } else {
@@ -91,22 +92,22 @@ class PartParser {
   template <class Read>
   Span list(Read read) {
     // items may be lists themselves, so words are collected before they are put down
-    std::vector<uint32_t> words;
+    List<uint32_t> words;
     Span span;
     span.count = in_.count();
     for (uint32_t left = span.count; left; --left) read(words);
     span.first = static_cast<uint32_t>(part_.words.size());
-    part_.words.insert(part_.words.end(), words.begin(), words.end());
+    part_.words.append(words.begin(), words.end());
     return span;
   }
   Span slots() {
-    return list([this](std::vector<uint32_t>& to) { to.push_back(slot()); });
+    return list([this](List<uint32_t>& to) { to.push_back(slot()); });
   }
   Span registers() {
-    return list([this](std::vector<uint32_t>& to) { to.push_back(readable()); });
+    return list([this](List<uint32_t>& to) { to.push_back(readable()); });
   }
   Span outputs() {
-    return list([this](std::vector<uint32_t>& to) {
+    return list([this](List<uint32_t>& to) {
       to.push_back(slot());
       to.push_back(layout_number());
     });
@@ -114,14 +115,15 @@ class PartParser {
   // u32 part, operands, registers: three words, each of the last two pairs of first and count
   Span nested() {
     const uint32_t part = in_.below(parts_);
-    const Span operands = list([this](std::vector<uint32_t>& to) {
+    const Span operands = list([this](List<uint32_t>& to) {
       const uint8_t number = in_.u8();
       to.push_back(number);
       to.push_back(number ? readable() : slot());
     });
     const Span sizes = registers();
     Span all{static_cast<uint32_t>(part_.words.size()), 5};
-    for (uint32_t word : {part, operands.first, operands.count, sizes.first, sizes.count}) part_.words.push_back(word);
+    const uint32_t words[] = {part, operands.first, operands.count, sizes.first, sizes.count};
+    part_.words.append(words, words + all.count);
     return all;
   }
 
@@ -131,7 +133,7 @@ class PartParser {
     made.place = text();
     switch (made.code) {
       case COMPUTE:  // list: operation, target, two operands
-        made.list = list([this](std::vector<uint32_t>& to) {
+        made.list = list([this](List<uint32_t>& to) {
           const uint8_t operation = in_.u8();
           if (operation < ADD || operation > MAXIMUM) throw Damaged{"an operation that is not known"};
           to.push_back(operation);
@@ -182,12 +184,12 @@ class PartParser {
         break;
       case CALL:  // a: call, list: kind and number of each output, more: register, output and dimension of each size
         made.a = in_.below(calls_);
-        made.list = list([this](std::vector<uint32_t>& to) {
+        made.list = list([this](List<uint32_t>& to) {
           const uint8_t kind = in_.u8();
           to.push_back(kind);
           to.push_back(kind == TENSOR ? slot() : kind == NUMBER ? variable() : in_.u32());
         });
-        made.more = list([this, &made](std::vector<uint32_t>& to) {
+        made.more = list([this, &made](List<uint32_t>& to) {
           to.push_back(variable());
           to.push_back(in_.below(made.list.count));
           to.push_back(in_.u32());
@@ -215,7 +217,7 @@ class PartParser {
         made.list = slots();
         break;
       case RETURN:
-        made.list = list([this](std::vector<uint32_t>& to) {
+        made.list = list([this](List<uint32_t>& to) {
           const uint8_t kind = in_.u8();
           to.push_back(kind);
           to.push_back(kind == TENSOR ? slot() : kind == NUMBER ? readable() : in_.u32());
@@ -267,10 +269,10 @@ static void parse_program(const char* data, size_t size, Program& program) {
   in.skip(8);
   if (in.u32() != FORMAT_VERSION) throw Damaged{"the program is of another version"};
   if (in.u32() != in.left()) throw Damaged{"the program is cut short"};
-  for (uint32_t left = in.count(); left; --left) program.strings.push_back(in.string());
+  for (uint32_t left = in.count(); left; --left) program.strings.push_back(in.text());
   for (uint32_t left = in.count(); left; --left) program.keys.push_back(in.below(program.strings.size()));
   for (uint32_t left = in.count(); left; --left) {
-    program.kernels.push_back(std::make_unique<Kernel>());
+    program.kernels.push_back(Owned<Kernel>(new Kernel()));
     program.kernels.back()->name = in.below(program.strings.size());
   }
   const uint32_t calls = skip_calls(in);

@@ -1,5 +1,7 @@
 // Reading how calls and kernels are made: bytes that `coilwork_runtime.executor` writes for this process.
 #pragma once
+#include <utility>
+
 #include "program/parsing.hpp"
 
 namespace coilwork {
@@ -32,7 +34,7 @@ static Value parse_value(Reader& in, PartParser& part) {
       made.real = in.f64();
       break;
     case Value::TEXT:
-      made.text = in.string();
+      made.text = in.text();
       break;
     case Value::DEVICE:
     case Value::DEVICE_AT:
@@ -57,8 +59,8 @@ static Value parse_value(Reader& in, PartParser& part) {
   return made;
 }
 
-static std::unique_ptr<Plan::Multiplication> parse_multiplication(Reader& in, PartParser& part) {
-  auto made = std::make_unique<Plan::Multiplication>();
+static Owned<Plan::Multiplication> parse_multiplication(Reader& in, PartParser& part) {
+  auto made = Owned<Plan::Multiplication>(new Plan::Multiplication());
   made->batched = in.u8();
   made->first = part.slot();
   made->second = part.slot();
@@ -68,12 +70,13 @@ static std::unique_ptr<Plan::Multiplication> parse_multiplication(Reader& in, Pa
   return made;
 }
 
-static std::unique_ptr<Plan::Convolving> parse_convolving(Reader& in, PartParser& part) {
-  auto made = std::make_unique<Plan::Convolving>();
+static Owned<Plan::Convolving> parse_convolving(Reader& in, PartParser& part) {
+  auto made = Owned<Plan::Convolving>(new Plan::Convolving());
   for (uint32_t& slot : made->slots)
     if (in.u8()) slot = part.slot();
   for (uint32_t left = in.count(); left; --left) made->computed.push_back(in.i32());
-  for (std::vector<int64_t>* list : {&made->stride, &made->padding, &made->dilation})
+  List<int64_t>* const lists[] = {&made->stride, &made->padding, &made->dilation};
+  for (List<int64_t>* list : lists)
     for (uint32_t left = in.count(); left; --left) list->push_back(in.i64());
   made->groups = in.i64();
   made->device = in.i32();
@@ -98,8 +101,8 @@ static void parse_plan(const char* data, size_t size, MakePart make_part, Plan& 
     plan.function = address(in);
     plan.in_place = in.u8();
   } else if (route == Plan::DISPATCHER) {
-    plan.name = in.string();
-    plan.overload = in.string();
+    plan.name = in.text();
+    plan.overload = in.text();
   }
   for (uint32_t left = in.count(); left; --left) plan.results.push_back(in.u8());
   for (uint32_t left = in.count(); left; --left) plan.values.push_back(parse_value(in, part));
@@ -118,14 +121,14 @@ static void parse_plan(const char* data, size_t size, MakePart make_part, Plan& 
 // u8 gpu, string name, u64 function, u8 checks, list of parameter (u8 role, u32 bytes of an item, formula for scratch);
 // GPUs: u64 launch, u64 set_context, u64 context, i32 device, u32 threads, u32 shared bytes, u64 scratch bytes,
 // u64 launch_ex or 0, u32 blocks of a cluster, u8 cooperative, 3 formulas
-std::unique_ptr<Form> parse_form(const char* data, size_t size) {
+Owned<Form> parse_form(const char* data, size_t size) {
   Reader in(data, size);
-  auto form = std::make_unique<Form>();
+  auto form = Owned<Form>(new Form());
   form->gpu = in.u8();
-  form->name = in.string();
+  form->name = in.text();
   form->function = address(in);
   form->checks = in.u8();
-  std::vector<Form::Parameter>& parameters = form->parameters;
+  List<Form::Parameter>& parameters = form->parameters;
   Reader ahead = in;
   for (uint32_t left = ahead.count(), k = 0; k < left; ++k) {
     const uint8_t role = ahead.u8();

@@ -3,8 +3,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include <string>
-#include <vector>
+#include "containers/text.hpp"
 
 namespace coilwork {
 
@@ -24,10 +23,10 @@ class Reader {
   uint64_t u64() { return number<uint64_t>(); }
   double f64() { return number<double>(); }
 
-  std::string string() {
+  Text text() {
     const uint32_t size = u32();
     const char* start = take(size);
-    return std::string(start, size);
+    return Text(start, size);
   }
   // A count of things that take at least one byte each.
   uint32_t count() {

@@ -2,6 +2,8 @@
 // at each step is known: views need no counted references, views at fixed places cost nothing, and the arguments of a C++ kernel
 // lie ready. A block is released where it was, when the last name on it goes. Programs that are watched stay as written.
 #pragma once
+#include <utility>
+
 #include "program/model.hpp"
 
 namespace coilwork {
@@ -17,11 +19,11 @@ class Resolver {
     for (Part::Input& input : part_.inputs)
       if (input.kind == 0) begin(input.number);
     for (Part::Known& known : part_.known) begin(known.slot);
-    std::vector<Step> steps;
+    List<Step> steps;
     for (Step& step : part_.steps) rewrite(step, steps);
     part_.steps = std::move(steps);
     // as seen from the root of a name's memory
-    std::vector<uint8_t> shared(names_.size());
+    List<uint8_t> shared(names_.size());
     for (const Name& name : names_) shared[name.root] |= name.shared;
     part_.shared = std::move(shared);
   }
@@ -145,7 +147,7 @@ class Resolver {
     name.holders = 1;
   }
 
-  void rewrite(Step& step, std::vector<Step>& steps) {
+  void rewrite(Step& step, List<Step>& steps) {
     switch (step.code) {
       case ALLOC:
       case POOL:
@@ -167,8 +169,8 @@ class Resolver {
         for (uint32_t k = 0; k < step.rest.count; ++k) begin(word(step.rest, 2 * k));
         break;
       case FREE: {
-        std::vector<uint32_t> ended(part_.words.begin() + step.list.first,
-                                    part_.words.begin() + step.list.first + step.list.count);
+        List<uint32_t> ended(part_.words.begin() + step.list.first,
+                             part_.words.begin() + step.list.first + step.list.count);
         return release(step, ended, steps);
       }
       default:
@@ -177,7 +179,7 @@ class Resolver {
     steps.push_back(step);
   }
 
-  void view(Step& step, std::vector<Step>& steps) {
+  void view(Step& step, List<Step>& steps) {
     const bool reuse = step.code == REUSE;
     if (own_tensor(step)) {
       if (reuse) step.code = VIEW;
@@ -189,10 +191,10 @@ class Resolver {
     if (!reuse) return;
     Step freeing = step;
     freeing.code = FREE;
-    release(freeing, {step.b}, steps);
+    release(freeing, List<uint32_t>(&step.b, &step.b + 1), steps);
   }
 
-  void point(Step& step, std::vector<Step>& steps) {
+  void point(Step& step, List<Step>& steps) {
     const Name& source = names_[step.b];
     Name& target = names_[step.a];
     const Layout& layout = part_.layouts[step.layout];
@@ -241,8 +243,8 @@ class Resolver {
   }
 
   // The names in `ended` go; memory that nobody holds any more is released.
-  void release(Step& step, const std::vector<uint32_t>& ended, std::vector<Step>& steps) {
-    std::vector<uint32_t> released;
+  void release(Step& step, const List<uint32_t>& ended, List<Step>& steps) {
+    List<uint32_t> released;
     for (uint32_t slot : ended) {
       const Name& name = names_[slot];
       if (slot != name.root && !name.placed) released.push_back(slot);
@@ -251,13 +253,13 @@ class Resolver {
     if (released.empty()) return;
     step.list.first = static_cast<uint32_t>(part_.words.size());
     step.list.count = static_cast<uint32_t>(released.size());
-    part_.words.insert(part_.words.end(), released.begin(), released.end());
+    part_.words.append(released.begin(), released.end());
     steps.push_back(step);
   }
 
   Program& program_;
   Part& part_;
-  std::vector<Name> names_;
+  List<Name> names_;
 };
 
 }  // namespace coilwork

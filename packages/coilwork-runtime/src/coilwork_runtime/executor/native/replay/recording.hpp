@@ -25,7 +25,7 @@ class Recording {
   void record(int32_t device);
 
   const Worklist& known() const { return known_; }
-  const std::vector<Stretch>& stretches() const { return stretches_; }
+  const List<Stretch>& stretches() const { return stretches_; }
   // Whether there are pieces of work that no graph has.
   bool has_more() const { return steady_ < known_.size(); }
 
@@ -40,10 +40,10 @@ class Recording {
   void drop();
 
   GraphLibrary& library_;
-  Worklist known_;                  // the work of the last of these calls
-  std::vector<uint8_t> repeated_;   // of each piece: in how many calls in a row it was as before, STEADY at most
-  size_t steady_ = 0;               // how many pieces were STEADY when graphs were made
-  std::vector<Stretch> stretches_;  // in order
+  Worklist known_;            // the work of the last of these calls
+  List<uint8_t> repeated_;    // of each piece: in how many calls in a row it was as before, STEADY at most
+  size_t steady_ = 0;         // how many pieces were STEADY when graphs were made
+  List<Stretch> stretches_;   // in order
 };
 
 Recording::~Recording() { drop(); }

@@ -4,7 +4,7 @@
 namespace coilwork {
 
 GraphLibrary* GraphLibrary::open(void* handle, const char** missing) {
-  auto made = std::unique_ptr<GraphLibrary>(new GraphLibrary());
+  auto made = Owned<GraphLibrary>(new GraphLibrary());
   *missing = made->functions.find(handle);
   return *missing ? nullptr : made.release();
 }

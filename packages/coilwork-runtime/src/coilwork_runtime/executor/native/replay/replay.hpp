@@ -12,6 +12,8 @@
 //
 // "CUDA Graphs" in NVIDIA's CUDA C++ programming guide says what a graph is and how a stream is captured.
 #pragma once
+#include <utility>
+
 #include "call/frames.hpp"
 #include "replay/recording.hpp"
 
@@ -30,7 +32,7 @@ class Replay {
   enum Purpose { MEASURE, LISTEN, USE };
   Purpose purpose() const { return !listening_ ? USE : measured_ ? LISTEN : MEASURE; }
   // After a call that was measured: what it allocated, and the bytes that the process had with each.
-  void measured_call(const std::vector<int64_t>& bytes);
+  void measured_call(const List<int64_t>& bytes);
   // Bytes that may wait to be freed while allocation `number` of a call is made.
   int64_t room(size_t number) const {
     return number < room_.size() && room_[number] > SLACK_BYTES ? room_[number] : SLACK_BYTES;
@@ -41,7 +43,7 @@ class Replay {
   void used_call(bool missed, Recording* last);
 
   // Of what kinds of calls there are; a program whose results are kept for a while has two or three that take turns.
-  const std::vector<std::unique_ptr<Recording>>& recordings() const { return recordings_; }
+  const List<Owned<Recording>>& recordings() const { return recordings_; }
   Recording* expected() const { return last_ && last_->next ? last_->next : last_; }
 
   Worklist heard;
@@ -66,10 +68,10 @@ class Replay {
 
   int32_t device_;
   Lock lock_;
-  std::vector<std::unique_ptr<Recording>> recordings_;
+  List<Owned<Recording>> recordings_;
   Recording* last_ = nullptr;               // what the last call was like
   bool listening_ = true, measured_ = false;
-  std::vector<int64_t> room_;               // of each allocation: the peak less what there was with it
+  List<int64_t> room_;                      // of each allocation: the peak less what there was with it
   uint64_t calls_ = 0;
   uint32_t heard_ = 0, known_ = 0;          // calls since it listens; of these in a row, those that have graphs
   uint32_t least_heard_ = 0;                // calls to listen to even if all have graphs
@@ -89,7 +91,7 @@ inline bool Replay::enter(void* stream) {
   return false;
 }
 
-inline void Replay::measured_call(const std::vector<int64_t>& bytes) {
+inline void Replay::measured_call(const List<int64_t>& bytes) {
   measured_ = true;
   int64_t peak = 0;
   for (const int64_t one : bytes) peak = one > peak ? one : peak;
@@ -121,21 +123,21 @@ inline void Replay::heard_call() {
 }
 
 inline Recording& Replay::recording_of_heard() {
-  std::unique_ptr<Recording>* oldest = nullptr;
+  Owned<Recording>* oldest = nullptr;
   Recording* closest = nullptr;
   uint32_t least = NONE;
-  for (std::unique_ptr<Recording>& recording : recordings_) {
+  for (Owned<Recording>& recording : recordings_) {
     const uint32_t differences = recording->differences(heard);
     if (differences < least) closest = recording.get(), least = differences;
     if (!oldest || recording->last_used < (*oldest)->last_used) oldest = &recording;
   }
   if (closest && (least <= heard.size() / ALIKE || heard_ > TURNS)) return *closest;
-  auto made = std::make_unique<Recording>(library);
+  auto made = Owned<Recording>(new Recording(library));
   if (recordings_.size() < MOST_RECORDINGS) {
     recordings_.push_back(std::move(made));
     return *recordings_.back();
   }
-  for (const std::unique_ptr<Recording>& recording : recordings_)
+  for (const Owned<Recording>& recording : recordings_)
     if (recording->next == oldest->get()) recording->next = nullptr;
   if (last_ == oldest->get()) last_ = nullptr;
   *oldest = std::move(made);

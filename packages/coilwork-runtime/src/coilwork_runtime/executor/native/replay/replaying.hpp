@@ -45,10 +45,10 @@ class Replaying final : public Backlog {
     AtenTensorHandle tensor;
     int64_t bytes, reusable_bytes;
   };
-  std::vector<Behind> behind_;      // to be freed
+  List<Behind> behind_;             // to be freed
   int64_t behind_bytes_ = 0;
   size_t allocations_ = 0;
-  std::vector<int64_t> measured_;   // bytes that the process had with each allocation
+  List<int64_t> measured_;          // bytes that the process had with each allocation
 };
 
 Replaying::Replaying(Replay& replay, Call& call)
@@ -114,7 +114,7 @@ inline bool Replaying::put_off(uint32_t at, const Work& work) {
 // Whether a stretch begins at `at`: of the recording that the call has been like so far, or else of another.
 inline bool Replaying::begin(uint32_t at, const Work& work) {
   const auto begins = [&](Recording& recording) {
-    const std::vector<Stretch>& all = recording.stretches();
+    const List<Stretch>& all = recording.stretches();
     size_t found = all.size();
     while (found && all[found - 1].first > at) --found;
     if (!found || all[--found].first != at) return false;
@@ -128,7 +128,7 @@ inline bool Replaying::begin(uint32_t at, const Work& work) {
   missed_ = false;
   bool found = recording_ && begins(*recording_);
   if (!found && (missed_ || !recording_))
-    for (const std::unique_ptr<Recording>& other : replay_.recordings())
+    for (const Owned<Recording>& other : replay_.recordings())
       if (other.get() != recording_ && (found = begins(*other))) break;
   missed_ = before || (missed_ && !found);
   return found;
@@ -138,8 +138,8 @@ inline bool Replaying::begin(uint32_t at, const Work& work) {
 inline bool Replaying::change(uint32_t at, const Work& work) {
   const uint32_t first = stretch().first;
   const Worklist& known = recording_->known();
-  for (const std::unique_ptr<Recording>& other : replay_.recordings()) {
-    const std::vector<Stretch>& all = other->stretches();
+  for (const Owned<Recording>& other : replay_.recordings()) {
+    const List<Stretch>& all = other->stretches();
     for (size_t k = 0; k < all.size() && all[k].first <= first; ++k) {
       if (all[k].first != first || all[k].last <= at || !other->known().same(at, work)) continue;
       bool same = true;
@@ -209,7 +209,7 @@ inline AtenTensorHandle Replaying::reuse(int64_t& bytes, bool exact) {
     if (has < bytes || rounded(has) != rounded(bytes) || (exact && has != bytes)) continue;
     bytes = has;
     behind_bytes_ -= found.bytes;
-    behind_.erase(behind_.begin() + static_cast<std::ptrdiff_t>(k));
+    behind_.erase(k);
     return found.tensor;
   }
   free_above(replay_.room(number));

@@ -13,7 +13,7 @@ class Worklist {
   // `apart`: what comes before it has to be under way first.
   void add(const Work& work, bool apart) {
     entries_.push_back({work.what, static_cast<uint32_t>(words_.size()), work.count, work.kind, apart});
-    words_.insert(words_.end(), work.words, work.words + work.count);
+    words_.append(work.words, work.words + work.count);
   }
   Work at(uint32_t k) const {
     const Entry& entry = entries_[k];
@@ -43,8 +43,8 @@ class Worklist {
     Work::Kind kind;
     bool apart;
   };
-  std::vector<Entry> entries_;
-  std::vector<uint64_t> words_;
+  List<Entry> entries_;
+  List<uint64_t> words_;
 };
 
 }  // namespace coilwork

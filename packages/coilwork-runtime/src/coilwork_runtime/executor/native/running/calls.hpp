@@ -18,7 +18,7 @@ class Room {
   }
 
  private:
-  std::vector<uint64_t> storage_;
+  List<uint64_t> storage_;
   size_t used_ = 0;
 };
 
@@ -263,7 +263,7 @@ class Calls {
         return bits_of(new StableIValue(stable(value.items[0])));
       case Value::TEXT: {
         StringHandle text = nullptr;
-        if (torch.torch_new_string_handle(value.text.data(), value.text.size(), &text) != 0)
+        if (torch.torch_new_string_handle(value.text.c_str(), value.text.size(), &text) != 0)
           throw Failed{"a text cannot be handed over"};
         return bits_of(text);
       }
@@ -319,7 +319,8 @@ class Calls {
 
   // The only element of an integer or boolean tensor.
   bool item(const Plan& plan, const Step& step) {
-    AtenTensorHandle tensor = memory_.tensor(plan.values.at(0).number);
+    if (plan.values.empty()) return false;
+    AtenTensorHandle tensor = memory_.tensor(plan.values[0].number);
     const uint32_t* outputs = frame_.words(step.list);
     if (step.list.count != 1 || outputs[0] != NUMBER) return false;
     int64_t& target = frame_.registers[outputs[1]];
@@ -338,7 +339,7 @@ class Calls {
     for (uint32_t slot : plan.slots) memory_.tensor(slot);
     WithPython python(call_);
     call_.program.counters.python_calls.fetch_add(1, std::memory_order_relaxed);
-    std::vector<AtenTensorHandle> handles;
+    List<AtenTensorHandle> handles;
     for (uint32_t slot : plan.slots) handles.push_back(alias(memory_.tensor(slot)));
     const Reference tensors = tensors_from(call_.program, handles.data(), handles.size());
     const Reference sizes = checked(PyList_New(static_cast<Py_ssize_t>(plan.sizes.size())));

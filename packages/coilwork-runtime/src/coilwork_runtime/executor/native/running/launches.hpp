@@ -79,7 +79,7 @@ class Launches {
     uint64_t* const words = room + GRID_WORDS;
     int64_t sizes[MOST_WORDS];
     size_t count = 0;
-    std::vector<Scratch> scratch;
+    List<Scratch> scratch;
   };
 
   void read_sizes(const Form& form, const Step& step, Passed& passed) {
@@ -179,7 +179,7 @@ class Launches {
     WithPython python(call_);
     call_.settle();
     call_.program.counters.python_launches.fetch_add(1, std::memory_order_relaxed);
-    std::vector<AtenTensorHandle> handles;
+    List<AtenTensorHandle> handles;
     for (uint32_t k = 0; k < step.list.count; ++k) handles.push_back(alias(memory_.tensor(slots[k])));
     const Reference tensors = tensors_from(call_.program, handles.data(), handles.size());
     const uint32_t* registers = frame_.words(step.more);
