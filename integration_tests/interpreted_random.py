@@ -106,6 +106,40 @@ def backward_agrees() -> None:
     torch.testing.assert_close(gradient, wanted, rtol=1e-4, atol=1e-5)
 
 
+def no_mask_is_saved() -> None:
+    """The backward draws masks again; what the forward keeps of them is one seed, whatever the sizes."""
+
+    def function(x: Tensor, y: Tensor) -> Tensor:
+        return functional.dropout(x * 2, 0.5) + functional.dropout(y, 0.25)
+
+    for dynamic in (False, True):
+        torch._dynamo.reset()
+        call = torch.compile(
+            function, backend=backend, dynamic=dynamic, options={"strict": True, "random": "generated"}
+        )
+        for rows in (COUNT // 8, 33):
+            x, y = (torch.ones(rows, 8, requires_grad=True) for _ in range(2))
+            result = call(x, y)
+            made_by: Any = result.grad_fn
+            assert [one.shape for one in made_by.saved_tensors if one.numel() > 1] == []
+            of_x, of_y = torch.autograd.grad(result.sum(), (x, y))
+            torch.testing.assert_close(of_x + of_y, result.detach())
+            assert set(of_x.unique().tolist()) == {0.0, 4.0}
+
+
+def training_and_inference_draw_alike() -> None:
+    """Also beside other numbers: a checkpoint calls the same function first without and then with gradients."""
+
+    def function(x: Tensor) -> Tensor:
+        return functional.dropout(x + torch.rand_like(x), 0.5) + functional.dropout(torch.rand_like(x), 0.25)
+
+    call, x, found = compiled(function), torch.ones(COUNT), []
+    for needs_gradient in (False, True):
+        torch.manual_seed(8)
+        found.append(call(x.clone().requires_grad_(needs_gradient)).detach())
+    assert torch.equal(found[0], found[1])
+
+
 def _checkpointed(reentrant: bool, within: bool) -> None:
     def part(x: Tensor) -> Tensor:
         return functional.dropout(x.sin(), 0.5) * x
@@ -169,6 +203,8 @@ CHECKS: Final[Mapping[str, Callable[[], None]]] = {
         states_are_kept_and_restored,
         the_number_of_draws_does_not_depend_on_the_size,
         backward_agrees,
+        no_mask_is_saved,
+        training_and_inference_draw_alike,
         checkpoints_within,
         checkpoints_around,
         eager_exact,

@@ -58,6 +58,10 @@ class LoweringOptions:
         """Whether `target`, e.g. `"aten.cumsum.default"`, is named by `fallback`."""
         return names(self.fallback, target)
 
+    def draws(self, device_type: str) -> bool:
+        """Whether generated code draws random numbers on devices of `device_type`, such as `"cuda"`."""
+        return self.random == "generated" or (self.random == "auto" and device_type != "cpu")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutOptions:

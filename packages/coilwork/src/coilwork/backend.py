@@ -139,7 +139,13 @@ def _partition(
     joint = run_passes(joint, options.joint_passes, where="joint")
     rewrites = rewrites_of("aten", options)
     halves = partition(
-        joint, inputs, layout=layout_options(options), rewrites=rewrites, record=log.extend, **rest
+        joint,
+        inputs,
+        layout=layout_options(options),
+        lowering=lowering_options(options, options.fallback),
+        rewrites=rewrites,
+        record=log.extend,
+        **rest,
     )
     guards.extend(watch.added())
     return halves

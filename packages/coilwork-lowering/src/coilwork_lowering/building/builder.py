@@ -55,8 +55,9 @@ class Builder:
         self._filled: dict[str, Const] = {}
         # declared, but made by no node so far
         self._unfilled: set[str] = set()
-        # what random numbers are made from, per device, and how many operators have made some
+        # what random numbers are made from, per device, and how many operators have made some: dropouts, others
         self.seeds: dict[str, TensorValue] = {}
+        self.dropouts = 0
         self.streams = 0
         # sizes that the program computes, what they are, and from which node on
         self._sizes_read: list[tuple[int, Expr, Scalar]] = []

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import torch
 
+from coilwork_lowering.joint.drawn_again import draw_again, write_out_dropouts
 from coilwork_lowering.joint.drawn_once import keep_random_numbers
 from coilwork_lowering.joint.overwritten_inputs import keep_overwritten_inputs
 from coilwork_lowering.joint.pool_positions import narrow_pool_positions
@@ -15,12 +16,13 @@ from coilwork_lowering.joint.recompute import recompute_from_memory, recompute_f
 from coilwork_lowering.joint.shared_storages import renew_shared_storages
 from coilwork_lowering.joint.tangents import shape_tangents
 from coilwork_lowering.layout import lay_out_convolutions, pad_products
-from coilwork_lowering.options import LayoutOptions
+from coilwork_lowering.options import LayoutOptions, LoweringOptions
 from coilwork_lowering.rewrites import Fired, Rewrite, clean_up
 from coilwork_lowering.sizes.squeezed import without_squeezed_sizes
 from coilwork_lowering.torch_compat.graphs import min_cut
 
 DEFAULT_LAYOUT: Final = LayoutOptions()
+DEFAULTS: Final = LoweringOptions()
 log = logging.getLogger("coilwork.lowering")
 
 
@@ -30,13 +32,14 @@ def partition(
     *,
     num_fwd_outputs: int,
     layout: LayoutOptions = DEFAULT_LAYOUT,
+    lowering: LoweringOptions = DEFAULTS,
     rewrites: Sequence[Rewrite] = (),
     record: Callable[[tuple[Fired, ...]], object] | None = None,
     **kw: Any,
 ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
     """AOTAutograd's `partition_fn`: our clean-up, layouts and marks, then torch's min-cut rematerialisation.
 
-    `rewrites` are done as part of the clean-up, and `record` is told what they did.
+    `rewrites` are done as part of the clean-up, and `record` is told what they did; `lowering` is what both halves will be lowered with.
 
     Layouts are chosen here, where forward and backward are still one graph, so that what is saved for the backward
     stays in the layout that its convolutions want. Marks are of values that the backward computes again from what is in
@@ -56,12 +59,14 @@ def partition(
         log.debug("joint graph: %s", reason)
     narrowed = narrow_pool_positions(laid_out)
     log.debug("joint graph: positions of %d max-pools saved as distances", narrowed)
+    masks = write_out_dropouts(laid_out, lowering)
     drawn = keep_random_numbers(laid_out)
     log.debug("joint graph: results of %d operators that draw numbers are kept", drawn)
     overwritten = keep_overwritten_inputs(laid_out)
     log.debug("joint graph: %d inputs are read before they are overwritten", overwritten)
     marked = recompute_from_memory(laid_out, num_fwd_outputs=num_fwd_outputs)
     counted = recompute_from_sizes(laid_out, num_fwd_outputs=num_fwd_outputs)
+    log.debug("joint graph: masks of %d dropouts are drawn again in the backward", draw_again(masks))
     again = [node.name for node in (*(item.node for item in marked), *counted)]
     log.debug("computed again in the backward: %s", ", ".join(again) or "nothing")
     renewed = renew_shared_storages(laid_out)

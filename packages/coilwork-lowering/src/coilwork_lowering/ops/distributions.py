@@ -17,7 +17,7 @@ from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.torch_types import device_text
 from coilwork_lowering.building.values import Shape, Value
 from coilwork_lowering.ops.elementwise import overloads, scalar_operand
-from coilwork_lowering.ops.random import Stream, require_generated
+from coilwork_lowering.ops.random import Stream, next_stream, require_generated
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import add, div, mul, sub, to_dtype
 
@@ -44,7 +44,7 @@ def _drawn(builder: Builder, call: Call, draw: Draw, dtypes: tuple[DType, ...]) 
     dtype, shape = call.dtype, call.shape(builder)
     if dtype not in dtypes or any(as_int(extent) == 0 for extent in shape):
         raise NotLowered(f"random numbers of type {dtype.text}, or none")
-    stream = Stream(builder, device)
+    stream = next_stream(builder, device)
     return builder.pointwise(
         shape,
         dtype,

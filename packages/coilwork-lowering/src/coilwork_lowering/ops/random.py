@@ -17,32 +17,33 @@ from coilwork_ir.loops import Extern
 from coilwork_ir.scalar import Scalar, cast, const, op
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.torch_types import device_text
-from coilwork_lowering.building.values import Shape, Value, whole
+from coilwork_lowering.building.values import Shape, TensorValue, Value, whole
 from coilwork_lowering.ops.elements import flatten
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import add, index, lt, mul, select, to_dtype
+from coilwork_lowering.torch_compat.seeded import (
+    APART_BITS,
+    DROPOUTS,
+    HALF,
+    MULTIPLIER,
+    ROUNDS,
+    SEED_END,
+    WEYL,
+    WORD,
+)
 
-_MULTIPLIER: Final = 0xD256D193
-_WEYL: Final = 0x9E3779B9
-_ROUNDS: Final = 10
-_WORD: Final = 1 << 32
 # Bits of a number at random: as many as f32 holds exactly.
 _BITS: Final = 24
-# Bits that decide whether something happens.
-_HALF: Final = 16
-# Positions that share words are 256 apart.
-_APART_BITS: Final = 8
-_SEED_END: Final = 1 << 62
 
 
 def philox(counter: tuple[Scalar, Scalar], key: Scalar) -> tuple[Scalar, Scalar]:
     """Two words at random from two words and a key, all `u32`."""
     first, second = counter
-    factor, half = const(_MULTIPLIER, DType.U64), const(32, DType.U64)
-    for number in range(_ROUNDS):
+    factor, half = const(MULTIPLIER, DType.U64), const(32, DType.U64)
+    for number in range(ROUNDS):
         wide = mul(cast(first, DType.U64), factor)
-        step = const(number * _WEYL % _WORD, DType.U32)
+        step = const(number * WEYL % WORD, DType.U32)
         mixed = op("bitwise_xor", second, add(key, step) if number else key)
         first = op("bitwise_xor", cast(op("rshift", wide, half), DType.U32), mixed)
         second = cast(wide, DType.U32)
@@ -55,32 +56,41 @@ def require_generated(builder: Builder, device: str) -> None:
     Raises:
         NotLowered: they do, on this device.
     """
-    chosen = builder.options.random
-    if chosen == "eager" or (chosen == "auto" and device.startswith("cpu")):
+    if not builder.options.draws(device.partition(":")[0]):
         raise NotLowered("random numbers as eager draws them")
 
 
-class Stream:
-    """The numbers that one operator makes on `device`."""
-
-    def __init__(self, builder: Builder, device: str) -> None:
-        self._builder = builder
-        if device not in builder.seeds:
-            output = builder.declare((as_expr(1),), DType.I64, device, name="seed")
-            builder.add(
-                Extern(
-                    target="aten.randint.low",
-                    args=(as_expr(0), as_expr(_SEED_END), ListValue((as_expr(1),))),
-                    kwargs=(("dtype", DType.I64), ("device", DeviceValue(device))),
-                    outputs=(output,),
-                    random=True,
-                    origins=builder.origins,
-                )
+def graph_seed(builder: Builder, device: str) -> TensorValue:
+    """The seed of this graph's numbers on `device`, `i64[1]`: one call of torch's generator."""
+    if device not in builder.seeds:
+        output = builder.declare((as_expr(1),), DType.I64, device, name="seed")
+        builder.add(
+            Extern(
+                target="aten.randint.low",
+                args=(as_expr(0), as_expr(SEED_END), ListValue((as_expr(1),))),
+                kwargs=(("dtype", DType.I64), ("device", DeviceValue(device))),
+                outputs=(output,),
+                random=True,
+                origins=builder.origins,
             )
-            builder.seeds[device] = whole(output)
-        self._seed = builder.seeds[device]
-        self._number = builder.streams
-        builder.streams += 1
+        )
+        builder.seeds[device] = whole(output)
+    return builder.seeds[device]
+
+
+def next_stream(builder: Builder, device: str) -> Stream:
+    """The numbers of one more operator, which is no dropout."""
+    builder.streams += 1
+    return Stream(builder, graph_seed(builder, device), builder.streams - 1)
+
+
+class Stream:
+    """The numbers that one operator makes of `seed`, `i64[1]`. Those of other operators have another `number`, of 16 bits."""
+
+    def __init__(self, builder: Builder, seed: TensorValue, number: int) -> None:
+        self._builder = builder
+        self._seed = seed
+        self._number = number
 
     def _words(self, position: Scalar, shared: int, *, narrow: bool) -> tuple[Scalar, Scalar]:
         """The two words that belong to `position`, which 2**shared positions at multiples of 256 share.
@@ -116,31 +126,31 @@ class Stream:
     def normal(self, point: tuple[Expr, ...], shape: Shape) -> Scalar:
         """An `f32` of the standard normal distribution, at most 6.7 from 0. Two elements share a pair."""
         position = index(flatten(point, shape))
-        first, second = self._words(position, 1, narrow=provably_le(product(shape), _WORD))
+        first, second = self._words(position, 1, narrow=provably_le(product(shape), WORD))
         low = const((1 << (32 - _BITS)) - 1, DType.U32)
         # all 32 bits, for small numbers are what makes large ones
         rest = cast(cast(op("bitwise_and", first, low), DType.I32), DType.F32)
         fraction = mul(add(rest, const(0.5, DType.F32)), const(2.0**-32, DType.F32))
         radius = op("sqrt", mul(const(-2.0, DType.F32), op("log", add(_fraction(first), fraction))))
         angle = mul(_fraction(second), const(2 * math.pi, DType.F32))
-        return mul(radius, select(_bit(position, _APART_BITS), op("sin", angle), op("cos", angle)))
+        return mul(radius, select(_bit(position, APART_BITS), op("sin", angle), op("cos", angle)))
 
     def _word(self, point: tuple[Expr, ...], shape: Shape) -> Scalar:
         """The word of `point`."""
         position = index(flatten(point, shape))
-        words = self._words(position, 1, narrow=provably_le(product(shape), _WORD))
-        return select(_bit(position, _APART_BITS), words[1], words[0])
+        words = self._words(position, 1, narrow=provably_le(product(shape), WORD))
+        return select(_bit(position, APART_BITS), words[1], words[0])
 
     def happens(self, point: tuple[Expr, ...], shape: Shape, probability: float) -> Scalar:
         """True with `probability`, which is rounded to a multiple of 2**-16: half a word each."""
         position = index(flatten(point, shape))
-        words = self._words(position, 2, narrow=provably_le(product(shape), _WORD))
-        word = select(_bit(position, _APART_BITS + 1), words[1], words[0])
-        half = const(_HALF, DType.U32)
+        words = self._words(position, 2, narrow=provably_le(product(shape), WORD))
+        word = select(_bit(position, APART_BITS + 1), words[1], words[0])
+        half = const(HALF, DType.U32)
         upper = op("rshift", word, half)
-        lower = op("bitwise_and", word, const((1 << _HALF) - 1, DType.U32))
-        bits = cast(select(_bit(position, _APART_BITS), upper, lower), DType.I32)
-        return lt(bits, const(round(probability * (1 << _HALF)), DType.I32))
+        lower = op("bitwise_and", word, const((1 << HALF) - 1, DType.U32))
+        bits = cast(select(_bit(position, APART_BITS), upper, lower), DType.I32)
+        return lt(bits, const(round(probability * (1 << HALF)), DType.I32))
 
 
 def _fraction(word: Scalar) -> Scalar:
@@ -150,10 +160,10 @@ def _fraction(word: Scalar) -> Scalar:
 
 
 def _counter(position: Scalar, shared: int) -> Scalar:
-    """`position` without the `shared` bits from bit `_APART_BITS` on."""
-    outer = op("rshift", position, const(_APART_BITS + shared, position.dtype))
-    inner = op("bitwise_and", position, const((1 << _APART_BITS) - 1, position.dtype))
-    return op("bitwise_or", op("lshift", outer, const(_APART_BITS, position.dtype)), inner)
+    """`position` without the `shared` bits from bit `APART_BITS` on."""
+    outer = op("rshift", position, const(APART_BITS + shared, position.dtype))
+    inner = op("bitwise_and", position, const((1 << APART_BITS) - 1, position.dtype))
+    return op("bitwise_or", op("lshift", outer, const(APART_BITS, position.dtype)), inner)
 
 
 def _bit(position: Scalar, number: int) -> Scalar:
@@ -177,7 +187,8 @@ def _native_dropout(builder: Builder, call: Call) -> Value:
     shape = value.shape
     if any(as_int(extent) == 0 for extent in shape):
         raise NotLowered("dropout of nothing")
-    stream = Stream(builder, value.device)
+    stream = Stream(builder, graph_seed(builder, value.device), DROPOUTS + builder.dropouts)
+    builder.dropouts += 1
     kept = builder.pointwise(
         shape,
         DType.BOOL,
@@ -208,7 +219,7 @@ def _made(builder: Builder, call: Call, *, probability: float | None) -> Value:
     dtype, shape = call.dtype, call.shape(builder)
     if any(as_int(extent) == 0 for extent in shape) or (probability is None and dtype is not DType.F32):
         raise NotLowered("uniform numbers of another type than f32")
-    stream = Stream(builder, device)
+    stream = next_stream(builder, device)
 
     def body(point: tuple[Expr, ...]) -> Scalar:
         if probability is None:
@@ -230,8 +241,28 @@ def _bernoulli(builder: Builder, call: Call) -> Value:
     return _made(builder, call, probability=_probability(call["p"]))
 
 
+def _seed(builder: Builder, call: Call) -> Value:
+    return graph_seed(builder, call.tensor("like").device)
+
+
+def _kept(builder: Builder, call: Call) -> Value:
+    shape = call.shape(builder)
+    stream = Stream(builder, call.tensor("seed"), call.integer("stream"))
+    probability = _probability(call["probability"])
+    return builder.pointwise(
+        shape,
+        DType.BOOL,
+        call.device,
+        lambda point: stream.happens(point, shape, probability),
+        strides=call.strides(builder),
+        name=call.node.name,
+    )
+
+
 RULES: Final[tuple[Rule, ...]] = (
     Rule(overloads("native_dropout"), _native_dropout),
     Rule(overloads("rand rand_like"), _rand),
     Rule(overloads("bernoulli.p"), _bernoulli),
+    Rule(("coilwork.seed.default",), _seed),
+    Rule(("coilwork.kept.default",), _kept),
 )
