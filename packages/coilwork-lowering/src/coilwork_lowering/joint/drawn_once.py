@@ -2,8 +2,8 @@
 
 A checkpoint asks that its operators be computed again. For those that draw numbers the partitioner then keeps the state of
 the generator in the forward and sets it in the backward, by operators that run on the host between two kernels, and that
-no program can contain. The result of such an operator is kept instead, a byte per element for dropout: forward and backward
-agree since there is one set of numbers.
+no program can contain. The result of such an operator is kept instead, a byte per element for dropout that ATen draws: both halves
+agree since there is one set of numbers. Dropout that generated code draws comes before: `drawn_again.py`.
 """
 
 from __future__ import annotations
