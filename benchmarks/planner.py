@@ -61,7 +61,8 @@ class Planner:
             backward=partial(self._plan, role="backward"),
             inference=partial(self._plan, role="inference"),
             decompositions=decompositions(LoweringOptions()),
-            partition=partial(partition, layout=joint),
+            # captured on a CPU, where numbers would be drawn by ATen
+            partition=partial(partition, layout=joint, lowering=LoweringOptions(random="generated")),
         )
 
     def _plan(
