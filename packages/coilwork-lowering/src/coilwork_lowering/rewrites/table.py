@@ -9,6 +9,7 @@ from coilwork_lowering.options import RewriteOptions
 from coilwork_lowering.rewrites.attention import ATTENTIONS
 from coilwork_lowering.rewrites.batch_norm import FOLDING
 from coilwork_lowering.rewrites.complex_parts import COMPLEX_PARTS
+from coilwork_lowering.rewrites.embeddings import EMBEDDINGS
 from coilwork_lowering.rewrites.joining import JOINING
 from coilwork_lowering.rewrites.pointless import POINTLESS
 from coilwork_lowering.rewrites.products import PRODUCTS
@@ -20,6 +21,7 @@ REWRITES: Final[tuple[Rewrite, ...]] = (
     *POINTLESS,
     *JOINING,
     *PRODUCTS,
+    *EMBEDDINGS,
     *COMPLEX_PARTS,
 )
 
