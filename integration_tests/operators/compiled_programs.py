@@ -49,9 +49,9 @@ def kept() -> Iterator[list[CompiledProgram]]:
         yield found
 
 
-def compile_afresh(function: Callable[..., Any]) -> Callable[..., Any]:
+def compile_afresh(function: Callable[..., Any], **options: object) -> Callable[..., Any]:
     """`function` for Coilwork to compile when it is called; what cannot be compiled raises."""
     found: Callable[..., Any] = torch.compile(
-        function, backend=partial(backend, options={"cache": False, "strict": True})
+        function, backend=partial(backend, options={"cache": False, "strict": True, **options})
     )
     return found
