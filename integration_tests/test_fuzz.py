@@ -18,6 +18,7 @@ from integration_tests.fuzz.check import (
     SPREAD_RUNS,
     Expected,
     Finding,
+    Ran,
     _compare,
     _differs_in_torch,
     _expected,
@@ -199,6 +200,25 @@ def test_what_fake_tensors_promise_is_right_too() -> None:
     eager = torch.ones(2, 3)
     promised = Form(dtype=torch.float32, stride=(1, 2))
     assert not difference(torch.ones(3, 2).t(), eager, eager.double(), list, promised)
+
+
+def test_parts_of_what_lies_otherwise_begin_elsewhere() -> None:
+    whole, turned = torch.arange(6.0).view(1, 2, 3), torch.arange(6.0).view(1, 2, 3).mT.contiguous().mT
+    halves = [
+        Ran(values=one.split([1, 2], 2), shared=((0, 1, distance),))
+        for one, distance in ((whole, 4), (turned, 8))
+    ]
+    expected = Expected(program=small(results=("v0", "v1")), eager=halves[0], wide=halves[0], promised=())
+    promised = tuple(Form(dtype=v.dtype, stride=v.stride()) for v in halves[1].values)
+    assert not _compare(halves[1], replace(expected, promised=promised))
+    assert "shared memory" in _compare(replace(halves[0], shared=((0, 1, 8),)), expected)
+    assert "shared memory" in _compare(replace(halves[1], shared=()), replace(expected, promised=promised))
+
+
+def test_zeros_of_autograd_have_no_memory() -> None:
+    zeros = torch._efficientzerotensor(3)
+    with Jitter(1):
+        assert torch.equal(zeros + torch.ones(3), torch.ones(3))
 
 
 def test_what_overflows_on_the_way_is_a_matter_of_order() -> None:

@@ -157,7 +157,8 @@ class Jitter(TorchDispatchMode):
         theirs = wide if isinstance(wide, tuple) else (wide,) * len(ours)
         for one, other in zip(ours, theirs):
             if isinstance(one, Tensor) and one.is_floating_point() and one.numel():
-                if one.untyped_storage().data_ptr() not in before:
+                # autograd's zeros have no memory
+                if not one._is_zerotensor() and one.untyped_storage().data_ptr() not in before:
                     self._disturb(one, other)
         return result
 
@@ -184,7 +185,7 @@ def _memory(arguments: object) -> set[int]:
     found: set[int] = set()
 
     def note(leaf: object) -> object:
-        if isinstance(leaf, Tensor) and leaf.layout is torch.strided:
+        if isinstance(leaf, Tensor) and leaf.layout is torch.strided and not leaf._is_zerotensor():
             found.add(leaf.untyped_storage().data_ptr())
         return leaf
 

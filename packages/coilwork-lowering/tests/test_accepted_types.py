@@ -85,4 +85,6 @@ def test_what_is_taken_is_computed(name: str) -> None:
     types, function = REFUSED[name]
     dtype = torch.int64 if types == (torch.bool,) and name not in ("and from", "sub") else torch.float32
     gm = traced(function, torch.ones(2, 4, dtype=dtype))
-    assert externs(lower(gm, name="graph").graph) == []
+    # what a value decides is asserted by a call
+    called = [target for target in externs(lower(gm, name="graph").graph) if "_assert_async" not in target]
+    assert called == []

@@ -29,6 +29,20 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 
 
+def of_an_angle(name: str) -> Callable[..., Any]:
+    function = getattr(torch, f"_sym_{name}")
+
+    def made(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        found = function(x.shape[0] / 128)
+        return x.new_ones(torch.sym_int(found * 3 + 4)), x.new_ones(3, dtype=torch.float64) * found
+
+    return made
+
+
+for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan"):
+    FUNCTIONS[name] = of_an_angle(name)
+
+
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("size", [100, 7])
 def test_as_eager(name: str, size: int) -> None:

@@ -154,6 +154,23 @@ def test_a_row_that_is_none_is_checked() -> None:
         results(function, (table, indices, offsets), "sorted")
 
 
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize(
+    ("offsets", "message"), [([1, 3], "has to be 0"), ([-1, 3], "has to be 0"), ([0, 11], "out of range")]
+)
+def test_bags_that_begin_nowhere_are_refused(offsets: list[int], message: str, how: How) -> None:
+    table, indices, _ = bags()
+    inputs = (table, indices, torch.tensor(offsets))
+
+    def function(*given: torch.Tensor) -> Any:
+        return aten._embedding_bag(*given)[0]
+
+    with pytest.raises(RuntimeError):
+        function(*inputs)
+    with pytest.raises(RuntimeError, match=message):
+        results(function, inputs, how)
+
+
 def test_bags_without_elements_are_left_to_aten() -> None:
     table, _, offsets = bags()
     lowered = trace_and_lower(

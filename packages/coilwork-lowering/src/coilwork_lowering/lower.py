@@ -19,6 +19,7 @@ from coilwork_lowering.building.values import NumberValue, TensorValue, Value
 from coilwork_lowering.entries import Entries, passed_symbols
 from coilwork_lowering.errors import LoweringError, refusal
 from coilwork_lowering.extern.calls import call_extern
+from coilwork_lowering.facts.accepted_numbers import accepts_numbers
 from coilwork_lowering.facts.accepted_types import accepts
 from coilwork_lowering.facts.origins import operator_name, origin_of
 from coilwork_lowering.higher_order.functionalized import with_calls_written_out
@@ -276,6 +277,7 @@ class _Lowering:
             self.options.falls_back(call.target)
             or _touches_opaque(call)
             or not accepts(target, call.fakes.values(), call.fakes.get("dtype"))
+            or not accepts_numbers(target, call.fakes)
         )
 
     def effectful(self, node: torch.fx.Node) -> Value:

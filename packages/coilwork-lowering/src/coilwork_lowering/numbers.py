@@ -16,6 +16,7 @@ from coilwork_ir.scalar import Scalar, cast, const, op, where
 from coilwork_lowering.building.values import NumberValue, Relation, Value
 from coilwork_lowering.rules import NotLowered
 from coilwork_lowering.scalar_math import index, round_decimals
+from coilwork_lowering.sizes.computed import UNARY_FUNCTIONS
 
 
 def _natural_power(base: Expr, exponent: Expr) -> Expr:
@@ -73,8 +74,13 @@ _LOGIC: Final[Mapping[Any, str]] = MappingProxyType(
 )
 # of integers, as torch's own expressions say
 _BITS: Final = (operator.and_, operator.or_, operator.xor, operator.lshift, operator.rshift)
+# functions of one float, as rows of the op table, by what torch and Python call them
 _UNARY: Final[Mapping[str, str]] = MappingProxyType(
-    {"_sym_sqrt": "sqrt", "sqrt": "sqrt", "_sym_log2": "log2", "exp": "exp", "sym_sqrt": "sqrt"}
+    {
+        called: function
+        for function in UNARY_FUNCTIONS
+        for called in (function, f"sym_{function}", f"_sym_{function}")
+    }
 )
 
 

@@ -12,6 +12,7 @@ from coilwork_lowering.decompositions.devices import device_decompositions
 from coilwork_lowering.decompositions.fourier import fourier_decompositions
 from coilwork_lowering.decompositions.pads import pad_decompositions
 from coilwork_lowering.decompositions.prims import prim_decompositions
+from coilwork_lowering.decompositions.probabilities import probability_decompositions
 from coilwork_lowering.decompositions.recurrent import recurrent_decompositions
 from coilwork_lowering.decompositions.requirements import meets
 from coilwork_lowering.decompositions.resizing import resize_decompositions
@@ -33,8 +34,10 @@ def own_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Cal
     linspace = _linspace(table[aten.linspace.default])
     smooth_l1 = aten.smooth_l1_loss_backward.default
     elu = aten.elu_backward.default
+    probabilities = probability_decompositions(table)
     table = {
         **table,
+        **probabilities,
         smooth_l1: _smooth_l1_loss_backward(table[smooth_l1]),
         elu: _elu_backward(table[elu]),
     }
@@ -66,6 +69,7 @@ def own_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Cal
         **fourier_decompositions(),
         **pad_decompositions(table),
         **prim_decompositions(),
+        **probabilities,
         **recurrent_decompositions(),
         **resize_decompositions(),
         **row_decompositions(),

@@ -11,6 +11,7 @@ import torch
 
 from coilwork_lowering.decompositions.own import own_decompositions
 from coilwork_lowering.decompositions.products import product_decompositions
+from coilwork_lowering.facts.accepted_numbers import of_accepted_numbers
 from coilwork_lowering.facts.accepted_types import of_accepted_types
 from coilwork_lowering.options import LoweringOptions, names
 from coilwork_lowering.torch_compat.operators import (
@@ -135,7 +136,9 @@ def _table(options: LoweringOptions, operators: tuple[str, ...]) -> Mapping[Any,
     kept = {op: function for op, function in table.items() if not _is_kept(op, options)}
     if options.sum_products:
         kept.update(product_decompositions())
-    return MappingProxyType({op: of_accepted_types(op, function) for op, function in kept.items()})
+    return MappingProxyType(
+        {op: of_accepted_types(op, of_accepted_numbers(op, function)) for op, function in kept.items()}
+    )
 
 
 def _exists(name: str) -> bool:

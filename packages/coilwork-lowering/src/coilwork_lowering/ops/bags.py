@@ -11,7 +11,7 @@ from typing import Literal
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr
-from coilwork_ir.loops import Scan
+from coilwork_ir.loops import Check, Scan
 from coilwork_ir.scalar import Literal_, Scalar, cast, const, op, placeholder
 from coilwork_lowering.building.builder import Builder, node_ranges
 from coilwork_lowering.building.values import Shape, TensorValue, coordinate_symbols, whole
@@ -20,7 +20,7 @@ from coilwork_lowering.ops.scatters import scatter_into
 from coilwork_lowering.ops.segments import lower_bound, search_type
 from coilwork_lowering.ops.sorted_scatters import adds_sorted
 from coilwork_lowering.rules import Call
-from coilwork_lowering.scalar_math import both, index, le, lt, select, sub
+from coilwork_lowering.scalar_math import both, either, eq, index, invert, le, lt, select, sub
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,4 +235,31 @@ def checked(builder: Builder, indices: TensorValue, rows: Expr, call: Call) -> T
         lambda point: builder.read(indices, point),
         checks=lambda point: (in_range(cast(builder.read(indices, point), DType.I64), rows, call),),
         name=f"{builder.hint}_indices",
+    )
+
+
+def checked_offsets(builder: Builder, offsets: TensorValue, elements: Expr) -> TensorValue:
+    """`offsets`, checked as eager's kernel for CPUs does: elements in front of the first bag would be written in front of memory."""
+    if not offsets.device.startswith("cpu"):
+        return offsets
+
+    def offset(point: tuple[Expr, ...]) -> Scalar:
+        return builder.read(offsets, point)
+
+    def checks(point: tuple[Expr, ...]) -> tuple[Check, ...]:
+        at = cast(offset(point), DType.I64)
+        first = eq(index(point[0]), const(0, DType.I64))
+        message = (
+            "offsets[0] has to be 0, i.e., the first sequence in the mini-batch has to start from position 0"
+        )
+        begins = Check(condition=either(invert(first), eq(at, const(0, DType.I64))), message=message)
+        return (begins, within(at, elements + 1, "the offsets of bags", "RuntimeError"))
+
+    return builder.pointwise(
+        offsets.shape,
+        offsets.dtype,
+        offsets.device,
+        offset,
+        checks=checks,
+        name=f"{builder.hint}_offsets",
     )

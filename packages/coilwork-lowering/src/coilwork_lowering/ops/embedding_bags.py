@@ -15,7 +15,7 @@ from coilwork_ir.scalar import Scalar, cast, const, op, placeholder
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.torch_types import dtype_of
 from coilwork_lowering.building.values import TensorValue, Value
-from coilwork_lowering.ops.bags import Bags, Element, bag_of_each, checked
+from coilwork_lowering.ops.bags import Bags, Element, bag_of_each, checked, checked_offsets
 from coilwork_lowering.ops.elements import Elements, flatten, unflatten
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.ops.scatters import scatter_into
@@ -42,7 +42,7 @@ def _bags_of(builder: Builder, call: Call, rows: Expr, count: Expr) -> Bags:
     return Bags(
         rows=rows,
         indices=checked(builder, indices, rows, call),
-        offsets=offsets,
+        offsets=checked_offsets(builder, offsets, indices.shape[0]),
         count=count,
         padding=as_plain_int(call["padding_idx"]),
         device=indices.device,

@@ -40,8 +40,13 @@ _BINARY: Final[Mapping[str, str]] = MappingProxyType(
         "Min": "minimum",
     }
 )
+# Python's functions of one float that torch keeps in expressions, which are rows of the op table.
+UNARY_FUNCTIONS: Final = (
+    *("sqrt", "log2", "exp", "sin", "cos", "tan", "asin", "acos", "atan"),
+    *("sinh", "cosh", "tanh"),
+)
 _UNARY: Final[Mapping[str, str]] = MappingProxyType(
-    {"OpaqueUnaryFn_sqrt": "sqrt", "OpaqueUnaryFn_log2": "log2", "OpaqueUnaryFn_exp": "exp"}
+    {f"OpaqueUnaryFn_{function}": function for function in UNARY_FUNCTIONS}
 )
 
 Integer = Callable[["sympy.Basic"], Expr | None]

@@ -1,0 +1,113 @@
+"""Numbers that eager's kernels convert to the type of what they compute, and refuse where they do not fit: `-1e9` in `float16`.
+
+Computed, such a number would be infinite, or wrap around. As with types, a call that is left to ATen without need is right all the same.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+import torch
+
+from coilwork_lowering.torch_compat.operators import Overload, qualified_name, schema_of
+
+# The arguments that are converted, by operator. First to the result's type, whatever the numbers are:
+_STORED: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "full": ("fill_value",),
+        "full_like": ("fill_value",),
+        "new_full": ("fill_value",),
+        "fill": ("value",),
+        "fill_diagonal": ("fill_value",),
+        "masked_fill": ("value",),
+        "constant_pad_nd": ("value",),
+        "scatter": ("value",),
+        "index_fill": ("value",),
+        "scalar_tensor": ("s",),
+        "linspace": ("start", "end"),
+        "threshold": ("threshold", "value"),
+        "hardtanh": ("min_val", "max_val"),
+        "logit": ("eps",),
+        "addcmul": ("value",),
+    }
+)
+# then to a type that they take part in finding.
+_PROMOTED: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "clamp": ("min", "max"),
+        "clamp_min": ("min",),
+        "clamp_max": ("max",),
+        "pow": ("exponent",),
+        "add": ("alpha",),
+        "sub": ("alpha",),
+        "rsub": ("alpha",),
+    }
+)
+_IN_EVERY_TYPE: Final = 127
+
+
+def accepts_numbers(target: Overload, arguments: Mapping[str, object]) -> bool:
+    """Whether the numbers among `arguments`, which are named as in the schema, fit where eager's kernel of `target` puts them."""
+    name = qualified_name(target).split(".")[1]
+    converted = (*_STORED.get(name, ()), *_PROMOTED.get(name, ()))
+    given = [arguments.get(key) for key in converted]
+    numbers = [value for value in given if isinstance(value, int | float) and type(value) is not bool]
+    if all(0 <= number <= _IN_EVERY_TYPE for number in numbers):
+        return True
+    found = _type(arguments, numbers)
+    promoted = name in _PROMOTED and any(type(number) is float for number in numbers)
+    if promoted and not found.is_floating_point and not found.is_complex:
+        found = torch.get_default_dtype()
+    return all(fits(number, found) for number in numbers)
+
+
+def fits(number: float, dtype: torch.dtype) -> bool:
+    """Whether torch converts `number` to `dtype` in C++ without an error: fractions are cut off, and integers wrap below zero."""
+    if dtype.is_complex or dtype is torch.bool:
+        return True
+    if dtype.is_floating_point:
+        limits = torch.finfo(dtype)
+        return number != number or abs(number) == float("inf") or abs(number) <= limits.max
+    whole = torch.iinfo(dtype)
+    if type(number) is int and whole.min == 0:
+        return abs(number) <= whole.max
+    return whole.min <= number <= whole.max
+
+
+def of_accepted_numbers(target: Any, decomposition: Callable[..., Any]) -> Callable[..., Any]:
+    """`decomposition` of `target`, for numbers that eager's kernel takes."""
+    if not isinstance(target, Overload) or qualified_name(target).split(".")[1] not in {
+        *_STORED,
+        *_PROMOTED,
+    }:
+        return decomposition
+    names = [formal.name for formal in schema_of(target).arguments]
+
+    @functools.wraps(decomposition)
+    def decomposed(*args: Any, **kwargs: Any) -> Any:
+        if not accepts_numbers(target, {**dict(zip(names, args)), **kwargs}):
+            return NotImplemented
+        return decomposition(*args, **kwargs)
+
+    return decomposed
+
+
+def _type(arguments: Mapping[str, object], numbers: list[int | float]) -> torch.dtype:
+    """The result's, before the numbers have a say in it: the one asked for, or that of the tensors, or of the numbers alone."""
+    asked = arguments.get("dtype")
+    if isinstance(asked, torch.dtype):
+        return asked
+    tensors = [*_types(arguments)]
+    if tensors:
+        return functools.reduce(torch.promote_types, tensors)
+    return torch.get_default_dtype() if float in map(type, numbers) else torch.int64
+
+
+def _types(arguments: Mapping[str, object]) -> Iterator[torch.dtype]:
+    """Those of the tensors that are computed with: positions, masks and labels are none."""
+    for key, value in arguments.items():
+        if isinstance(value, torch.Tensor) and key not in ("mask", "index"):
+            yield value.dtype

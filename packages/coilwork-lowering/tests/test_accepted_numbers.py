@@ -1,0 +1,100 @@
+"""Numbers that do not fit the type that eager converts them to: the call stays ATen's, which refuses them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from lowering_against_eager import externs
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from coilwork_lowering import decompositions, lower
+from coilwork_lowering.facts.accepted_numbers import fits
+
+HALVES = (torch.float16,)
+FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+INTEGERS = (torch.uint8, torch.int8)
+EACH = (*FLOATS, *INTEGERS)
+
+
+def outside(x: torch.Tensor) -> Any:
+    """A number beyond the largest of the type of `x`, which is no infinity."""
+    return 300 if not x.is_floating_point() else torch.finfo(x.dtype).max * 10
+
+
+TAKING: dict[str, tuple[tuple[torch.dtype, ...], Callable[..., Any]]] = {
+    "full": (EACH, lambda x, n: torch.full((2,), n, dtype=x.dtype)),
+    "full_like": (EACH, lambda x, n: torch.full_like(x, n)),
+    "new_full": (EACH, lambda x, n: x.new_full((2,), n)),
+    "fill": (EACH, lambda x, n: x.clone().fill_(n)),
+    "fill_diagonal": (EACH, lambda x, n: x.clone().fill_diagonal_(n)),
+    "masked_fill": (EACH, lambda x, n: x.masked_fill(x > 0, n)),
+    "constant_pad_nd": (EACH, lambda x, n: F.pad(x, (1, 1), value=n)),
+    "scatter": (EACH, lambda x, n: x.scatter(0, torch.zeros(1, 4, dtype=torch.int64), n)),
+    "index_fill": (EACH, lambda x, n: x.index_fill(0, torch.zeros(1, dtype=torch.int64), n)),
+    "where": ((torch.float32, *INTEGERS), lambda x, n: torch.where(x > 0, x, n)),
+    "linspace": (INTEGERS, lambda x, n: torch.linspace(0, n, 4, dtype=x.dtype)),
+    "threshold": (EACH, lambda x, n: F.threshold(x, 1, n)),
+    "hardtanh": (FLOATS, lambda x, n: F.hardtanh(x, -n, n)),
+    "addcmul": (INTEGERS, lambda x, n: torch.addcmul(x, x, x, value=n)),
+    "clamp": (EACH, lambda x, n: torch.clamp(x, 0, n)),
+    "clamp_max": (EACH, lambda x, n: torch.clamp_max(x, n)),
+    "pow": (HALVES + INTEGERS, lambda x, n: x**n),
+    "add": (EACH, lambda x, n: torch.add(x, x, alpha=n)),
+    "sub": (EACH, lambda x, n: torch.sub(x, x, alpha=n)),
+}
+CASES = [(name, dtype) for name, (types, _) in TAKING.items() for dtype in types]
+
+
+def traced(function: Callable[..., Any], x: torch.Tensor, number: object) -> torch.fx.GraphModule:
+    table = decompositions()
+    return make_fx(lambda given: function(given, number), tracing_mode="fake", decomposition_table=table)(x)
+
+
+@pytest.mark.parametrize(("name", "dtype"), CASES)
+def test_what_does_not_fit_is_called(name: str, dtype: torch.dtype) -> None:
+    function = TAKING[name][1]
+    x = torch.ones(2, 4, dtype=dtype)
+    with pytest.raises(RuntimeError, match="without overflow"):
+        function(x, outside(x))
+    gm = traced(function, x, outside(x))
+    with pytest.raises(RuntimeError, match="without overflow"):
+        gm(x)
+    assert externs(lower(gm, name="graph").graph) != []
+
+
+@pytest.mark.parametrize(("name", "dtype"), CASES)
+def test_what_fits_is_computed(name: str, dtype: torch.dtype) -> None:
+    function = TAKING[name][1]
+    x = torch.ones(2, 4, dtype=dtype)
+    numbers: list[Any] = [2]
+    if dtype.is_floating_point and name not in ("linspace", "add", "sub"):
+        numbers.append(float("inf"))
+    elif dtype is torch.uint8 and name in ("masked_fill", "full", "where"):
+        numbers.append(-1)
+    for number in numbers:
+        gm = traced(function, x, number)
+        assert torch.equal(gm(x).isnan(), function(x, number).isnan())
+        assert externs(lower(gm, name="graph").graph) == []
+
+
+def test_wider_types_that_numbers_bring_are_theirs() -> None:
+    x = torch.ones(3, dtype=torch.int8)
+    for function in (lambda x, n: x.clamp(0, n), lambda x, n: x**n, lambda x, n: x + n, lambda x, n: x == n):
+        gm = traced(function, x, 300.0)
+        assert torch.equal(gm(x), function(x, 300.0))
+        assert externs(lower(gm, name="graph").graph) == []
+
+
+@pytest.mark.parametrize("dtype", [*EACH, torch.int64, torch.float64, torch.uint16])
+@pytest.mark.parametrize("number", [-1, -1.0, -200, -255, -256, 128, 2.5, 65520.0, 1e39, 2**31, float("nan")])
+def test_as_torch_converts(dtype: torch.dtype, number: float) -> None:
+    try:
+        torch.full((2,), number, dtype=dtype)
+    except RuntimeError:
+        assert not fits(number, dtype)
+    else:
+        assert fits(number, dtype)
