@@ -23,7 +23,6 @@ from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import add, index, lt, mul, select, to_dtype
 from coilwork_lowering.torch_compat.seeded import (
-    APART_BITS,
     DROPOUTS,
     HALF,
     MULTIPLIER,
@@ -93,10 +92,10 @@ class Stream:
         self._number = number
 
     def _words(self, position: Scalar, shared: int, *, narrow: bool) -> tuple[Scalar, Scalar]:
-        """The two words that belong to `position`, which 2**shared positions at multiples of 256 share.
+        """The two words that belong to `position`, which 2**shared neighbours share.
 
-        A thread of a GPU that computes elements that far apart computes their words once: the compiler sees that
-        their positions differ in bits that the counter leaves out. Neighbours go to neighbouring threads.
+        A thread of a GPU loads and stores 16 bytes of neighbours, and computes their words once: the compiler sees that
+        their positions differ in bits that the counter leaves out.
         """
         seed = self._builder.read(self._seed, (as_expr(0),))
         high = op("rshift", seed, const(32, DType.I64))
@@ -133,23 +132,23 @@ class Stream:
         fraction = mul(add(rest, const(0.5, DType.F32)), const(2.0**-32, DType.F32))
         radius = op("sqrt", mul(const(-2.0, DType.F32), op("log", add(_fraction(first), fraction))))
         angle = mul(_fraction(second), const(2 * math.pi, DType.F32))
-        return mul(radius, select(_bit(position, APART_BITS), op("sin", angle), op("cos", angle)))
+        return mul(radius, select(_bit(position, 0), op("sin", angle), op("cos", angle)))
 
     def _word(self, point: tuple[Expr, ...], shape: Shape) -> Scalar:
         """The word of `point`."""
         position = index(flatten(point, shape))
         words = self._words(position, 1, narrow=provably_le(product(shape), WORD))
-        return select(_bit(position, APART_BITS), words[1], words[0])
+        return select(_bit(position, 0), words[1], words[0])
 
     def happens(self, point: tuple[Expr, ...], shape: Shape, probability: float) -> Scalar:
         """True with `probability`, which is rounded to a multiple of 2**-16: half a word each."""
         position = index(flatten(point, shape))
         words = self._words(position, 2, narrow=provably_le(product(shape), WORD))
-        word = select(_bit(position, APART_BITS + 1), words[1], words[0])
+        word = select(_bit(position, 1), words[1], words[0])
         half = const(HALF, DType.U32)
         upper = op("rshift", word, half)
         lower = op("bitwise_and", word, const((1 << HALF) - 1, DType.U32))
-        bits = cast(select(_bit(position, APART_BITS), upper, lower), DType.I32)
+        bits = cast(select(_bit(position, 0), upper, lower), DType.I32)
         return lt(bits, const(round(probability * (1 << HALF)), DType.I32))
 
 
@@ -160,10 +159,8 @@ def _fraction(word: Scalar) -> Scalar:
 
 
 def _counter(position: Scalar, shared: int) -> Scalar:
-    """`position` without the `shared` bits from bit `APART_BITS` on."""
-    outer = op("rshift", position, const(APART_BITS + shared, position.dtype))
-    inner = op("bitwise_and", position, const((1 << APART_BITS) - 1, position.dtype))
-    return op("bitwise_or", op("lshift", outer, const(APART_BITS, position.dtype)), inner)
+    """`position` without its lowest `shared` bits."""
+    return op("rshift", position, const(shared, position.dtype))
 
 
 def _bit(position: Scalar, number: int) -> Scalar:

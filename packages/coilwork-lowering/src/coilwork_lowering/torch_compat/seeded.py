@@ -17,8 +17,6 @@ ROUNDS: Final = 10
 WORD: Final = 1 << 32
 HALF: Final = 16
 """Bits that decide whether something happens."""
-APART_BITS: Final = 8
-"""Positions that share words are 2**8 apart."""
 SEED_END: Final = 1 << 62
 DROPOUTS: Final = 1 << 15
 """The stream of a graph's first dropout. They are counted by themselves, so that they are the same in a graph that has written them out."""
@@ -36,10 +34,10 @@ def _seed(like: torch.Tensor) -> torch.Tensor:
 def _kept(seed: torch.Tensor, size: list[int], stream: int, probability: float) -> torch.Tensor:
     """`bool` of `size`, each true with `probability`: a function of `seed`, of `stream` and of the position.
 
-    Philox2x32-10 (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011), four positions to two words.
+    Philox2x32-10 (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011), four neighbours to two words.
     """
     position = torch.arange(math.prod(size), dtype=torch.int64, device=seed.device)
-    counter = position >> (APART_BITS + 2) << APART_BITS | position & ((1 << APART_BITS) - 1)
+    counter = position >> 2
     first, key = _low(counter), _low(seed)
     second = _low(seed >> 32) ^ stream ^ _low(counter >> 32 << HALF)
     for number in range(ROUNDS):
@@ -47,8 +45,8 @@ def _kept(seed: torch.Tensor, size: list[int], stream: int, probability: float) 
         wide = first * MULTIPLIER
         mixed = second ^ _low(key + number * WEYL % WORD)
         first, second = _low(wide >> 32) ^ mixed, _low(wide)
-    word = torch.where(_bit(position, APART_BITS + 1), second, first)
-    bits = torch.where(_bit(position, APART_BITS), word >> HALF, word & ((1 << HALF) - 1))
+    word = torch.where(_bit(position, 1), second, first)
+    bits = torch.where(_bit(position, 0), word >> HALF, word & ((1 << HALF) - 1))
     return (bits < round(probability * (1 << HALF))).view(size)
 
 

@@ -1,0 +1,66 @@
+"""Random numbers in machine code for a GPU: what neighbours share is computed once."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn import functional
+
+from benchmarks.planner import Planner
+from coilwork_ir.target import TARGETS
+from coilwork_triton import TritonCodegen
+
+pytestmark = pytest.mark.slow
+
+# In a process of its own: where Triton's interpreter was loaded its compiler is none.
+COMPILE = """
+import importlib.util, json, sys
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+path, entry, signature, block, warps = sys.argv[1], sys.argv[2], json.loads(sys.argv[3]), *map(int, sys.argv[4:])
+spec = importlib.util.spec_from_file_location("kernel", path)
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+source = ASTSource(
+    fn=getattr(module, entry),
+    signature={**signature, "XBLOCK": "constexpr"},
+    constexprs={"XBLOCK": block},
+    attrs={(k,): [["tt.divisibility", 16]] for k in range(len(signature))},
+)
+built = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": warps})
+print(built.asm["ptx"].count("mul.wide.u32"))
+"""
+POINTERS = {"bf16": "*bf16", "f32": "*fp32", "i64": "*i64"}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_four_neighbours_share_one_counter(dtype: torch.dtype, tmp_path: Path) -> None:
+    """Ten products for each counter; a counter for each element would be ten for each element."""
+    planner = Planner(target="sm_90")
+    torch._dynamo.reset()
+    with torch.no_grad():
+        torch.compile(lambda x: functional.dropout(x, 0.1), backend=planner)(
+            torch.empty(1 << 22, dtype=dtype)
+        )
+    (program,) = planner.programs
+    (kernel,) = program.kernels
+    source = TritonCodegen().emit(kernel, TARGETS["sm_90"], {})
+    path = tmp_path / "kernel.py"
+    path.write_text(source.text)
+    signature = {arg.name: POINTERS[arg.dtype.text] for arg in source.args}
+    for config in source.configs:
+        block = dict(config.meta)["XBLOCK"]
+        command = [str(path), source.entry, json.dumps(signature), str(block), str(config.num_warps)]
+        done = subprocess.run(
+            [sys.executable, "-c", COMPILE, *command], capture_output=True, text=True, check=True
+        )
+        elements = block // (32 * config.num_warps)
+        # one counter more than a quarter of the elements, and what else multiplies
+        assert int(done.stdout) <= 10 * (elements // 4 + 1)
