@@ -35,7 +35,7 @@ source = ASTSource(
     attrs={(k,): [["tt.divisibility", 16]] for k in range(len(signature))},
 )
 built = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": warps})
-print(built.asm["ptx"].count("mul.wide.u32"))
+print(sum(built.asm["ptx"].count(product) for product in ("mul.wide.u32", "mul.hi.u32")))
 """
 POINTERS = {"bf16": "*bf16", "f32": "*fp32", "i64": "*i64"}
 
@@ -62,5 +62,4 @@ def test_four_neighbours_share_one_counter(dtype: torch.dtype, tmp_path: Path) -
             [sys.executable, "-c", COMPILE, *command], capture_output=True, text=True, check=True
         )
         elements = block // (32 * config.num_warps)
-        # one counter more than a quarter of the elements, and what else multiplies
-        assert int(done.stdout) <= 10 * (elements // 4 + 1)
+        assert 0 < int(done.stdout) <= 10 * elements // 4
