@@ -86,7 +86,7 @@ BACKWARD: dict[str, Callable[..., Any]] = {
     "threshold": lambda g, x: torch.ops.aten.threshold_backward.default(g, x, 0.5),
     "leaky_relu": lambda g, x: torch.ops.aten.leaky_relu_backward.default(g, x, 0.1, False),
     "hardsigmoid": lambda g, x: torch.ops.aten.hardsigmoid_backward.default(g, x),
-    "log_sigmoid": lambda g, x: torch.ops.aten.log_sigmoid_backward.default(g, x, x.sigmoid()),
+    "log_sigmoid": lambda g, x: torch.ops.aten.log_sigmoid_backward.default(g, x, (-x.abs()).exp()),
     "prelu": lambda g, x: torch.ops.aten._prelu_kernel_backward.default(g, x, torch.full((1, 3, 1), 0.25)),
     "heaviside": torch.heaviside,
     "logical_and": lambda g, x: torch.logical_and(g.round(), x.round()),
