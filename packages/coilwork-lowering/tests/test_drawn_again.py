@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from functorch.compile import make_boxed_func
+from kept_halves import KeptHalves
 from lowering_against_eager import externs, trace_and_lower
 from torch import Tensor
-from torch._functorch.aot_autograd import aot_module_simplified
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from coilwork_ir.loops.interpret import interpret_graph
-from coilwork_lowering import LoweringOptions, decompositions, partition
+from coilwork_lowering import LoweringOptions
 from coilwork_lowering.torch_compat.seeded import draw_kept
 
 aten = torch.ops.aten
@@ -30,26 +28,11 @@ def graphs_of(
     dynamic: bool = False,
 ) -> tuple[Tensor, tuple[Tensor, ...], list[torch.fx.GraphModule]]:
     """What `function` gives where eager mode runs both halves: its result, gradients of its sum, and the halves."""
-    graphs: list[torch.fx.GraphModule] = []
-
-    def keep(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        graphs.append(gm)
-        return make_boxed_func(gm.forward)
-
-    def backend(gm: torch.fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Any:
-        return aot_module_simplified(
-            gm,
-            list(inputs),
-            fw_compiler=keep,
-            bw_compiler=keep,
-            decompositions=decompositions(options),
-            partition_fn=partial(partition, lowering=options),
-        )
-
+    backend = KeptHalves(options)
     torch._dynamo.reset()
     result = torch.compile(function, backend=backend, dynamic=dynamic)(*inputs)
     gradients = torch.autograd.grad(result.sum(), inputs)
-    return result.detach(), gradients, graphs
+    return result.detach(), gradients, backend.graphs
 
 
 def targets(gm: torch.fx.GraphModule) -> list[str]:

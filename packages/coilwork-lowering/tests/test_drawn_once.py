@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 import torch
-from functorch.compile import make_boxed_func
+from kept_halves import KeptHalves
 from torch import Tensor
-from torch._functorch.aot_autograd import aot_module_simplified
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
-
-from coilwork_lowering import decompositions, partition
 
 
 def dropped(x: Tensor) -> Tensor:
@@ -26,21 +22,7 @@ def noisy(x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("function", [dropped, noisy])
 def test_what_a_checkpoint_drew_is_kept(function: Callable[[Tensor], Tensor]) -> None:
-    graphs: list[torch.fx.GraphModule] = []
-
-    def keep(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        graphs.append(gm)
-        return make_boxed_func(gm.forward)
-
-    def backend(gm: torch.fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Any:
-        return aot_module_simplified(
-            gm,
-            list(inputs),
-            fw_compiler=keep,
-            bw_compiler=keep,
-            decompositions=decompositions(),
-            partition_fn=partition,
-        )
+    backend = KeptHalves()
 
     def call(run: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
         torch.manual_seed(3)
@@ -55,12 +37,12 @@ def test_what_a_checkpoint_drew_is_kept(function: Callable[[Tensor], Tensor]) ->
 
     torch._dynamo.reset()
     torch.testing.assert_close(call(torch.compile(checkpointed, backend=backend)), call(checkpointed))
-    assert len(graphs) == 2
-    names = [str(node.target) for gm in graphs for node in gm.graph.nodes]
+    assert len(backend.graphs) == 2
+    names = [str(node.target) for gm in backend.graphs for node in gm.graph.nodes]
     assert not any("rng_state" in name for name in names)
     drawing = [
         node
-        for node in graphs[1].graph.nodes
+        for node in backend.graphs[1].graph.nodes
         if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
     ]
     assert drawing == []

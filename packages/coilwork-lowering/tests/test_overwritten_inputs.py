@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 import torch
-from functorch.compile import make_boxed_func
+from kept_halves import KeptHalves
 from torch import Tensor, nn
-from torch._functorch.aot_autograd import aot_module_simplified
-
-from coilwork_lowering import decompositions, partition
 
 Step = Callable[["Scaled", Tensor], Tensor]
 
@@ -58,25 +54,9 @@ def normalized(module: Scaled, x: Tensor) -> Tensor:
 
 
 def graphs_of(module: Scaled, x: Tensor) -> tuple[list[torch.fx.GraphModule], Callable[[Tensor], Tensor]]:
-    graphs: list[torch.fx.GraphModule] = []
-
-    def keep(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        graphs.append(gm)
-        return make_boxed_func(gm.forward)
-
-    def backend(gm: torch.fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Any:
-        return aot_module_simplified(
-            gm,
-            list(inputs),
-            fw_compiler=keep,
-            bw_compiler=keep,
-            decompositions=decompositions(),
-            partition_fn=partition,
-            keep_inference_input_mutations=True,
-        )
-
+    backend = KeptHalves(keep_inference_input_mutations=True)
     torch._dynamo.reset()
-    return graphs, torch.compile(module, backend=backend)
+    return backend.graphs, torch.compile(module, backend=backend)
 
 
 @pytest.mark.parametrize("step", [counted, read_before, read_before_and_after, replaced, normalized])
