@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
 ]
-WARM = 9  # calls: kernels settle, then work is listened to
+WARM = 10  # calls: kernels settle, then work is listened to
 
 
 @pytest.fixture
@@ -85,9 +85,12 @@ def test_inputs_in_place_and_others(programs: list[NativeProgram]) -> None:
 
 
 @torch.no_grad()
-def test_no_more_memory_than_without(programs: list[NativeProgram]) -> None:
-    model = blocks()
-    x = torch.randn(512, 256, device="cuda", dtype=torch.bfloat16)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("last", [256, 16384])
+def test_no_more_memory_than_without(programs: list[NativeProgram], dtype: torch.dtype, last: int) -> None:
+    """`last`: columns of the result; where they are many, most memory is there when it is made, and nothing may wait then."""
+    model = nn.Sequential(blocks(), nn.Linear(256, last)).to("cuda", dtype)
+    x = torch.randn(4096, 256, device="cuda", dtype=dtype)
     peaks = []
     for replay in (True, False):
         torch._dynamo.reset()

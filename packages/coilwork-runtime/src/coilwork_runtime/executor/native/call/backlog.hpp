@@ -25,9 +25,10 @@ class Backlog {
   virtual void settle() = 0;
   // The same before memory is allocated, which takes nothing else.
   virtual void make_room() = 0;
-  // Memory that was to be freed, of so many bytes or, unless it is to be `exact`, of as many as allocators round them to; null if
-  // there is none: then there is room to allocate it. The tensor in it is the caller's, `bytes` what it is.
-  virtual AtenTensorHandle reuse(int64_t& bytes, bool exact) = 0;
+  // For an allocation of step number `at`: memory that was to be freed, of so many bytes or, unless it is to be `exact`, of as many
+  // as allocators round them to; null if there is none: then there is room to allocate it. The tensor in it is the caller's,
+  // `bytes` what it is.
+  virtual AtenTensorHandle reuse(size_t at, int64_t& bytes, bool exact) = 0;
   // Frees a tensor, whose memory work may use that was put off, behind that. `bytes`: of its memory, on the call's device, if
   // nobody else sees it; else 0.
   virtual void free_behind(AtenTensorHandle tensor, int64_t bytes) = 0;

@@ -37,7 +37,7 @@ class Memory {
     if (!call_.backlog || !on_device || frame_.part.shared.empty()) return made.own(empty(wanted, extents));
     const bool shared = frame_.part.shared[number];
     int64_t bytes = extents.span() * static_cast<int64_t>(torch.aoti_torch_dtype_element_size(wanted.dtype));
-    const AtenTensorHandle found = call_.backlog->reuse(bytes, shared);
+    const AtenTensorHandle found = call_.backlog->reuse(frame_.at, bytes, shared);
     made.own(found ? laid_out(found, wanted, extents) : fresh(wanted, extents));
     if (!shared) made.alone_bytes = bytes;
   }
@@ -63,7 +63,7 @@ class Memory {
     const int32_t kind = device < 0 ? torch.aoti_torch_device_type_cpu() : torch.aoti_torch_device_type_cuda();
     const int64_t one = 1;
     int64_t had = count;
-    AtenTensorHandle made = call_.backlog && device >= 0 ? call_.backlog->reuse(had, false) : nullptr;
+    AtenTensorHandle made = call_.backlog && device >= 0 ? call_.backlog->reuse(frame_.at, had, false) : nullptr;
     if (!made && torch.aoti_torch_empty_strided(1, &count, &one, torch.aoti_torch_dtype_uint8(), kind, device < 0 ? 0 : device, &made) != 0)
       return nullptr;
     slot.own(made);

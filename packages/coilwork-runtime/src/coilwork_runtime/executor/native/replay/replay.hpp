@@ -31,12 +31,10 @@ class Replay {
   // What the next call is for: to measure its memory, to listen to its work piece by piece, or to be done with graphs.
   enum Purpose { MEASURE, LISTEN, USE };
   Purpose purpose() const { return !listening_ ? USE : measured_ ? LISTEN : MEASURE; }
-  // After a call that was measured: what it allocated, and the bytes that the process had with each.
+  // After a call that was measured: of each step, the bytes that the process had with what it allocated; 0 if that is nothing.
   void measured_call(const List<int64_t>& bytes);
-  // Bytes that may wait to be freed while allocation `number` of a call is made.
-  int64_t room(size_t number) const {
-    return number < room_.size() && room_[number] > SLACK_BYTES ? room_[number] : SLACK_BYTES;
-  }
+  // Bytes that may wait to be freed while step `at` of a call allocates.
+  int64_t room(size_t at) const { return at < room_.size() && room_[at] > SLACK_BYTES ? room_[at] : SLACK_BYTES; }
   // After a call that was listened to, whose work is `heard`.
   void heard_call();
   // After a call with graphs: whether some of its work was other than in one, and the recording that it was last like, or null.
@@ -52,6 +50,8 @@ class Replay {
   static constexpr int64_t SLACK_BYTES = 1 << 20;     // that calls may have more than at their peak
 
  private:
+  static constexpr uint64_t SETTLING = 1;          // calls, the first, that need memory for what later ones find: kernels are
+                                                   // timed, libraries get scratch memory
   static constexpr size_t MOST_RECORDINGS = 4;
   static constexpr uint32_t MOST_HEARD = 16;       // calls that are listened to until it is time for a rest
   static constexpr uint32_t TURNS = 8;             // of these, the first, in which calls that take turns are told apart
@@ -71,7 +71,7 @@ class Replay {
   List<Owned<Recording>> recordings_;
   Recording* last_ = nullptr;               // what the last call was like
   bool listening_ = true, measured_ = false;
-  List<int64_t> room_;                      // of each allocation: the peak less what there was with it
+  List<int64_t> room_;                      // of each step that allocates: the peak less what there was with it; else 0
   uint64_t calls_ = 0;
   uint32_t heard_ = 0, known_ = 0;          // calls since it listens; of these in a row, those that have graphs
   uint32_t least_heard_ = 0;                // calls to listen to even if all have graphs
@@ -83,8 +83,7 @@ inline bool Replay::enter(void* stream) {
   if (!lock_.try_to_take()) return false;
   if (resting_) {
     --resting_;
-  } else if (!library.is_captured(stream)) {
-    ++calls_;
+  } else if (!library.is_captured(stream) && ++calls_ > SETTLING) {
     return true;
   }
   lock_.give();
@@ -96,7 +95,7 @@ inline void Replay::measured_call(const List<int64_t>& bytes) {
   int64_t peak = 0;
   for (const int64_t one : bytes) peak = one > peak ? one : peak;
   room_.clear();
-  for (const int64_t one : bytes) room_.push_back(peak - one);
+  for (const int64_t one : bytes) room_.push_back(one ? peak - one : 0);
 }
 
 inline void Replay::heard_call() {

@@ -17,7 +17,7 @@ class Replaying final : public Backlog {
   int take(const Work& work) override;
   void settle() override;
   void make_room() override;
-  AtenTensorHandle reuse(int64_t& bytes, bool exact) override;
+  AtenTensorHandle reuse(size_t at, int64_t& bytes, bool exact) override;
   void free_behind(AtenTensorHandle tensor, int64_t bytes) override;
   void suspend(bool suspended) override;
 
@@ -29,7 +29,7 @@ class Replaying final : public Backlog {
   void catch_up(uint32_t end);
   void free_all();
   void free_above(int64_t bytes);
-  void measure(int64_t bytes);
+  void measure(size_t at, int64_t bytes);
   const Stretch& stretch() const { return recording_->stretches()[stretch_]; }
 
   Replay& replay_;
@@ -47,13 +47,13 @@ class Replaying final : public Backlog {
   };
   List<Behind> behind_;             // to be freed
   int64_t behind_bytes_ = 0;
-  size_t allocations_ = 0;
-  List<int64_t> measured_;          // bytes that the process had with each allocation
+  List<int64_t> measured_;          // of each step, the bytes that the process had with what it allocated; 0 if that is nothing
 };
 
 Replaying::Replaying(Replay& replay, Call& call)
     : replay_(replay), call_(call), purpose_(replay.purpose()), recording_(replay.expected()) {
   replay_.heard.clear();
+  if (purpose_ == Replay::MEASURE) measured_.resize(call.program.parts[0].steps.size());
   call_.backlog = this;
 }
 
@@ -185,20 +185,19 @@ inline void Replaying::free_above(int64_t bytes) {
 }
 
 // Asks what the process has, for a peak without anything put off.
-inline void Replaying::measure(int64_t bytes) {
+inline void Replaying::measure(size_t at, int64_t bytes) {
   settle();
   WithPython python(call_);
   const Reference found = checked(PyObject_CallMethod(call_.program.faults, "allocated", "i", int(call_.program.cuda_device)));
   const long long has = PyLong_AsLongLong(found.get());
   if (has == -1 && PyErr_Occurred()) throw_python();
-  measured_.push_back(has + bytes);
+  if (has + bytes > measured_[at]) measured_[at] = has + bytes;
 }
 
-inline AtenTensorHandle Replaying::reuse(int64_t& bytes, bool exact) {
+inline AtenTensorHandle Replaying::reuse(size_t at, int64_t& bytes, bool exact) {
   if (suspended_) return nullptr;
-  const size_t number = allocations_++;
   if (purpose_ == Replay::MEASURE) {
-    measure(bytes);
+    measure(at, bytes);
     return nullptr;
   }
   constexpr int64_t ROUNDED = 512;  // torch's allocator gives out multiples of this
@@ -212,7 +211,7 @@ inline AtenTensorHandle Replaying::reuse(int64_t& bytes, bool exact) {
     behind_.erase(k);
     return found.tensor;
   }
-  free_above(replay_.room(number));
+  free_above(replay_.room(at));
   return nullptr;
 }
 
