@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from coilwork_runtime.compiling import compile_extension, read_sources, source_files
+from coilwork_runtime.compiling import EXECUTOR, compile_extension, read_sources, source_files
 from coilwork_runtime.cpp.toolchain import find_toolchain
-from coilwork_runtime.executor.program import FOLDER, MODULE
+from coilwork_runtime.executor.program import FOLDER
 from coilwork_runtime.extensions import import_from
 
 FLAGS = ("-fsanitize=address", "-fno-omit-frame-pointer", "-g1")
@@ -23,11 +23,11 @@ def pytest_configure(config: pytest.Config) -> None:
         pytest.exit("the native executor cannot be built with the address sanitizer here", returncode=3)
     folder = tempfile.TemporaryDirectory(prefix="coilwork-sanitized-")
     config.add_cleanup(folder.cleanup)
-    path = Path(folder.name, f"{MODULE}.so")
+    path = Path(folder.name, f"{EXECUTOR}.so")
     path.write_bytes(library)
-    sys.modules[MODULE] = import_from(MODULE, path)
+    sys.modules[EXECUTOR] = import_from(EXECUTOR, path)
 
 
 def pytest_report_header() -> str:
     """So that a log says what ran."""
-    return f"native executor: {sys.modules[MODULE].__file__}, {' '.join(FLAGS)}"
+    return f"native executor: {sys.modules[EXECUTOR].__file__}, {' '.join(FLAGS)}"

@@ -1,6 +1,6 @@
-"""Builds the native executor into wheels for Linux on x86-64, where a compiler and Python's headers are there.
+"""Builds the native executor and the launcher of kernels into wheels for Linux on x86-64, where a compiler and Python's headers are there.
 
-The library is for the Python that builds the wheel; others, and machines with an older C library, build their own when they first need it.
+The libraries are for the Python that builds the wheel; others, and machines with an older C library, build their own when they first need it.
 So the wheel installs under every Python, and only says what system it is for. Without a compiler the wheel is pure.
 """
 
@@ -18,13 +18,11 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-MODULE = "coilwork_executor"
 PACKAGE = Path("src", "coilwork_runtime")
-INSIDE = "coilwork_runtime/executor/prebuilt"
 
 
-class PrebuiltExecutor(BuildHookInterface[Any]):
-    """Adds the library, and the tag of the system, to a wheel. Environment: `CXX`, and `COILWORK_PURE_WHEEL=1` to do without."""
+class PrebuiltExtensions(BuildHookInterface[Any]):
+    """Adds the libraries, and the tag of the system, to a wheel. Environment: `CXX`, and `COILWORK_PURE_WHEEL=1` to do without."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Called before the wheel is put together; `version` is `editable` for one that only points here."""
@@ -32,17 +30,16 @@ class PrebuiltExecutor(BuildHookInterface[Any]):
             return
         compiling = _compiling(Path(self.root))
         command = os.environ.get("CXX") or next(filter(shutil.which, ("g++", "c++", "clang++")), None)
-        texts = compiling.read_sources(compiling.source_files(Path(self.root, PACKAGE, "executor", "native")))
-        library = None if command is None else compiling.compile_extension(command, texts, ("-s",))
-        if library is None:
-            self.app.display_warning(
-                "no C++ compiler or no Python.h: the wheel comes without the native executor"
-            )
-            return
         self._folder = tempfile.TemporaryDirectory(prefix="coilwork-wheel-")
-        path = Path(self._folder.name, compiling.library_name(MODULE, texts))
-        path.write_bytes(library)
-        build_data["force_include"][str(path)] = f"{INSIDE}/{path.name}"
+        for name in (compiling.EXECUTOR, compiling.LAUNCHER):
+            texts = compiling.read_sources(compiling.extension_sources(Path(self.root, PACKAGE), name))
+            library = None if command is None else compiling.compile_extension(command, texts, ("-s",))
+            if library is None:
+                self.app.display_warning(f"no C++ compiler or no Python.h: the wheel comes without {name}")
+                return
+            path = Path(self._folder.name, compiling.library_name(name, texts))
+            path.write_bytes(library)
+            build_data["force_include"][str(path)] = f"{PACKAGE.name}/{compiling.PREBUILT}/{path.name}"
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{_platform()}"
 

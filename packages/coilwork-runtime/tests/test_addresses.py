@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from coilwork_runtime import any_unaligned
-from coilwork_runtime.executor.program import MODULE, executor_extension
+from coilwork_runtime.compiling import EXECUTOR
+from coilwork_runtime.executor.program import executor_extension
 
 
 class Other(torch.Tensor):
@@ -19,11 +20,11 @@ class Other(torch.Tensor):
 @pytest.fixture(params=["native", "python"], autouse=True)
 def executor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "python":
-        monkeypatch.delitem(sys.modules, MODULE, raising=False)
+        monkeypatch.delitem(sys.modules, EXECUTOR, raising=False)
     elif shutil.which("g++") is None:
         pytest.skip("needs g++")
     else:
-        monkeypatch.setitem(sys.modules, MODULE, executor_extension(None))
+        monkeypatch.setitem(sys.modules, EXECUTOR, executor_extension(None))
 
 
 def test_those_at_the_positions_count() -> None:

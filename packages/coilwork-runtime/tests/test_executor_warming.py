@@ -10,6 +10,7 @@ import pytest
 
 from coilwork_cache import MemoryStore, Store
 from coilwork_runtime import ExecutorUnavailableError, warm_executor
+from coilwork_runtime.compiling import EXECUTOR
 from coilwork_runtime.executor import program
 
 
@@ -31,7 +32,7 @@ def test_another_thread_loads_it_and_keeps_quiet_about_failures(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.delitem(sys.modules, program.MODULE, raising=False)
+    monkeypatch.delitem(sys.modules, EXECUTOR, raising=False)
     store = MemoryStore()
     warm_executor(store)
     for thread in threading.enumerate():
@@ -44,6 +45,6 @@ def test_another_thread_loads_it_and_keeps_quiet_about_failures(
 def test_what_is_loaded_is_not_loaded_again(
     asked: list[tuple[Store | None, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, program.MODULE, ModuleType(program.MODULE))
+    monkeypatch.setitem(sys.modules, EXECUTOR, ModuleType(EXECUTOR))
     warm_executor(None)
     assert asked == []

@@ -11,10 +11,19 @@ import pytest
 
 from coilwork_cache import MemoryStore
 from coilwork_runtime import extensions
-from coilwork_runtime.compiling import compile_extension, library_name, python_tag, read_sources, source_files
+from coilwork_runtime.compiling import (
+    EXECUTOR,
+    LAUNCHER,
+    PREBUILT,
+    compile_extension,
+    extension_sources,
+    library_name,
+    python_tag,
+    read_sources,
+    source_files,
+)
 from coilwork_runtime.executor.measured import measure_executor
-from coilwork_runtime.executor.program import FOLDER, MODULE, PREBUILT
-from coilwork_runtime.extensions import load_extension
+from coilwork_runtime.extensions import PACKAGE, load_extension
 
 if shutil.which("g++") is None:
     pytest.skip("needs g++", allow_module_level=True)
@@ -79,9 +88,21 @@ def test_names_tell_pythons_and_sources_apart() -> None:
 
 def test_what_this_package_brings_is_of_its_sources() -> None:
     """Sources may have been edited since in a checkout, which has no folder of built ones."""
-    brought = [path.name for path in PREBUILT.iterdir()] if PREBUILT.is_dir() else []
-    ours = [name for name in brought if python_tag() in name]
-    assert ours in ([], [library_name(MODULE, read_sources(source_files(FOLDER)))])
+    folder = PACKAGE / PREBUILT
+    brought = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    ours = {name for name in brought if python_tag() in name}
+    known = {
+        library_name(name, read_sources(extension_sources(PACKAGE, name))) for name in (EXECUTOR, LAUNCHER)
+    }
+    assert ours in (set(), known)
+
+
+def test_each_extension_of_the_package_is_of_its_own_files() -> None:
+    sources = {name: extension_sources(PACKAGE, name) for name in (EXECUTOR, LAUNCHER)}
+    assert all(path.is_file() for files in sources.values() for path in files.values())
+    assert set(sources[LAUNCHER]) == {"launcher.cpp", "interfaces/driver.hpp"}
+    with pytest.raises(ValueError, match="no extension module of this package"):
+        extension_sources(PACKAGE, "other")
 
 
 def test_measured() -> None:

@@ -17,8 +17,23 @@ from typing import Final
 
 # Measured: -O2 takes a quarter longer to compile, and programs run as fast.
 FLAGS: Final = ("-O1", "-fPIC", "-std=c++17", "-fvisibility=hidden", "-w", "-I.")
+EXECUTOR: Final = "coilwork_executor"
+LAUNCHER: Final = "coilwork_launcher"
+PREBUILT: Final = "prebuilt"
+"""The folder in the package where a wheel has its extensions, built for the Python that built the wheel."""
 Texts = tuple[tuple[str, str], ...]
 """Names and texts of source files, sorted by name. A name is what others include: the path below the folder, with slashes."""
+
+
+def extension_sources(package: Path, name: str) -> Mapping[str, Path]:
+    """The files of extension module `name`, `EXECUTOR` or `LAUNCHER`, by name; `package` is the folder of this package."""
+    native = package / "executor" / "native"
+    if name == EXECUTOR:
+        return source_files(native)
+    if name == LAUNCHER:
+        shared = "interfaces/driver.hpp"
+        return {"launcher.cpp": package / "triton_kernels" / "launcher.cpp", shared: native / shared}
+    raise ValueError(f"no extension module of this package is named {name!r}")
 
 
 def source_files(folder: Path) -> Mapping[str, Path]:

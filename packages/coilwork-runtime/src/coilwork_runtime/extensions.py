@@ -14,11 +14,26 @@ from pathlib import Path
 from typing import Any, Final
 
 from coilwork_cache import Store, content_key
-from coilwork_runtime.compiling import Texts, compile_extension, library_name, read_sources
+from coilwork_runtime.compiling import (
+    PREBUILT,
+    Texts,
+    compile_extension,
+    extension_sources,
+    library_name,
+    read_sources,
+)
 from coilwork_runtime.cpp.toolchain import find_toolchain
 from coilwork_runtime.errors import MissingCompilerError
 
 _LOADING: Final = threading.Lock()
+
+
+PACKAGE: Final = Path(__file__).parent
+
+
+def load_own_extension(name: str, store: Store | None) -> Any | None:
+    """An extension module of this package, by name: the one that the wheel brings, else as `load_extension`."""
+    return load_extension(name, extension_sources(PACKAGE, name), store, prebuilt=PACKAGE / PREBUILT)
 
 
 def load_extension(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any, Final
 
-from coilwork_runtime.executor.program import MODULE
+from coilwork_runtime.compiling import EXECUTOR
 
 ALIGNMENT_BYTES: Final = 16
 
@@ -16,7 +16,7 @@ def any_unaligned(values: list[Any], positions: tuple[int, ...]) -> bool:
     An optimizer's step asks this of hundreds of tensors in every call: the native executor, once loaded, does it for
     some 30 ns each, Python for a microsecond.
     """
-    extension = sys.modules.get(MODULE)
+    extension = sys.modules.get(EXECUTOR)
     if extension is not None:
         found: bool = extension.unaligned(values, positions)
         return found

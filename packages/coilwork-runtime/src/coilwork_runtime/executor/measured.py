@@ -8,11 +8,17 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from coilwork_runtime.compiling import compile_extension, library_name, read_sources, source_files
+from coilwork_runtime.compiling import (
+    EXECUTOR,
+    PREBUILT,
+    compile_extension,
+    extension_sources,
+    library_name,
+    read_sources,
+)
 from coilwork_runtime.cpp.toolchain import find_toolchain
 from coilwork_runtime.errors import MissingCompilerError
-from coilwork_runtime.executor.program import FOLDER, MODULE, PREBUILT
-from coilwork_runtime.extensions import import_from
+from coilwork_runtime.extensions import PACKAGE, import_from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +42,8 @@ class ExecutorFacts:
 
 def measure_executor() -> ExecutorFacts:
     """Build the executor, whether that is needed or not, and load the one that the package brings, else what was built."""
-    texts = read_sources(source_files(FOLDER))
-    path = Path(PREBUILT, library_name(MODULE, texts))
+    texts = read_sources(extension_sources(PACKAGE, EXECUTOR))
+    path = Path(PACKAGE, PREBUILT, library_name(EXECUTOR, texts))
     start, start_cpu = time.perf_counter(), _children_cpu_s()
     try:
         built = compile_extension(find_toolchain().command, texts)
@@ -63,8 +69,8 @@ def _children_cpu_s() -> float:
 def _load_seconds(library: bytes) -> float:
     with tempfile.TemporaryDirectory(prefix="coilwork-extension-") as folder:
         # another file than the one that may be loaded already, which would cost nothing
-        path = Path(folder, f"{MODULE}.so")
+        path = Path(folder, f"{EXECUTOR}.so")
         path.write_bytes(library)
         start = time.perf_counter()
-        import_from(MODULE, path)
+        import_from(EXECUTOR, path)
         return time.perf_counter() - start

@@ -15,7 +15,7 @@ from typing import Any, Final
 import torch
 
 from coilwork_cache import Store
-from coilwork_runtime.compiling import source_files
+from coilwork_runtime.compiling import EXECUTOR
 from coilwork_runtime.errors import ExecutorUnavailableError, ProgramBytesError
 from coilwork_runtime.executor import faults
 from coilwork_runtime.executor.convolutions import ConvolutionLibrary
@@ -26,16 +26,13 @@ from coilwork_runtime.executor.planning import CallPlan, Route, plan_call
 from coilwork_runtime.executor.products import ProductLibrary
 from coilwork_runtime.executor.recorded_calls import read_tables
 from coilwork_runtime.executor.timing import Stopwatch
-from coilwork_runtime.extensions import load_extension
+from coilwork_runtime.extensions import load_own_extension
 from coilwork_runtime.torch_compat import handles_of, tensor_samples, tensors_of
 
 Call = Callable[[list[Any]], Sequence[Any]]
 Watch = Callable[[str, str, int, str, torch.Tensor | None, str], None]
 
-MODULE: Final = "coilwork_executor"
 FOLDER: Final = Path(__file__).parent / "native"
-PREBUILT: Final = Path(__file__).parent / "prebuilt"
-"""Where a wheel has the extension, built for the Python that built the wheel."""
 
 log = logging.getLogger("coilwork.runtime")
 
@@ -159,7 +156,7 @@ def executor_extension(store: Store | None) -> Any:
             "other-system", f"the native executor runs on Linux, not {sys.platform}"
         )
     try:
-        extension = load_extension(MODULE, source_files(FOLDER), store, prebuilt=PREBUILT)
+        extension = load_own_extension(EXECUTOR, store)
     except ImportError as error:
         raise ExecutorUnavailableError(
             "executor-import", "the native executor does not load", reason=str(error)
@@ -180,7 +177,7 @@ def warm_executor(store: Store | None) -> None:
 
     Whatever stands in the way is for `load_native` to report.
     """
-    if MODULE not in sys.modules:
+    if EXECUTOR not in sys.modules:
         threading.Thread(target=_load_quietly, args=(store,), name="coilwork-executor", daemon=True).start()
 
 

@@ -1,23 +1,14 @@
-"""The launcher written in C++: built once, kept in the store, and replaced by ctypes where it cannot be built."""
+"""The launcher written in C++: the wheel's, or built once and kept in the store; ctypes where it cannot be built."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Final
+from typing import Any
 
 from coilwork_cache import Store
-from coilwork_runtime.extensions import load_extension
+from coilwork_runtime.compiling import LAUNCHER
+from coilwork_runtime.extensions import load_own_extension
 from coilwork_runtime.triton_kernels.binaries import GpuBinary
 from coilwork_runtime.triton_kernels.driver import Driver, Kernel, LoadedFunction, slow_kernel
-
-MODULE: Final = "coilwork_launcher"
-SOURCES: Final = MappingProxyType(
-    {
-        "launcher.cpp": Path(__file__).with_name("launcher.cpp"),
-        "interfaces/driver.hpp": Path(__file__).parents[1] / "executor/native/interfaces/driver.hpp",
-    }
-)
 
 
 def make_kernel(
@@ -45,4 +36,4 @@ def make_kernel(
 
 def launcher_extension(store: Store | None) -> Any | None:
     """The extension module, or None where there is neither a stored one nor what it takes to build it."""
-    return load_extension(MODULE, SOURCES, store)
+    return load_own_extension(LAUNCHER, store)
