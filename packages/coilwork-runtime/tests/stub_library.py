@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 API = """
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #define API extern "C" __attribute__((visibility("default")))

@@ -76,6 +76,8 @@ API int cublasLtMatmul(void* handle, void* desc_, const void* alpha, const void*
           sum += load(a, A.type, z * A.step + (desc.transposed[0] ? l + i * A.leading : i + l * A.leading)) *
                  load(b, B.type, z * B.step + (desc.transposed[1] ? j + l * B.leading : l + j * B.leading));
         if (desc.epilogue & 4) sum += load(desc.bias, D.type, i);
+        if (desc.epilogue & 2) sum = sum > 0 ? sum : 0;
+        if (desc.epilogue & 32) sum = 0.5f * sum * (1 + tanhf(0.79788456f * (sum + 0.044715f * sum * sum * sum)));
         store(d, D.type, z * D.step + i + j * D.leading, sum);
       }
   ++products;

@@ -12,6 +12,7 @@ import pytest
 import torch
 from executor_assembly import CARVE, POOL, Assembly, u8
 from stub_products import StubProducts
+from torch.nn import functional
 
 from coilwork_cache import MemoryStore
 from coilwork_runtime import ExecutorUnavailableError, ProductLibrary, load_native
@@ -49,6 +50,10 @@ def load(
     return load_native(data, launchers={}, constants={}, fallback=no_fallback, store=store, products=library)
 
 
+def _number(value: float) -> bytes:
+    return u8(4) + u8(value) if isinstance(value, bool) else u8(5) + struct.pack("<d", value)
+
+
 def one(
     target: str,
     operands: int,
@@ -62,7 +67,7 @@ def one(
     for name in names:
         asm.input(name)
     asm.alloc("y", asm.layout(*shape, dtype=dtype))
-    scales = [(name, u8(5) + struct.pack("<d", value)) for name, value in (kwargs or {}).items()]
+    scales = [(name, _number(value)) for name, value in (kwargs or {}).items()]
     asm.call(target, [asm.ref(name) for name in names], kwargs=scales, out=[("out", "y")])
     return asm.returns("y")
 
@@ -112,6 +117,30 @@ def test_batches_and_a_bias(stub: StubProducts, store: MemoryStore, dtype: torch
     y, done = both(store, stub, data, row, a[0], b[0])
     assert done == 1
     torch.testing.assert_close(y, torch.addmm(row, a[0], b[0]))
+
+
+@pytest.mark.parametrize("gelu", [False, True])
+@pytest.mark.parametrize("beta", [0.0, 1.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_activations(
+    stub: StubProducts, store: MemoryStore, dtype: torch.dtype, beta: float, gelu: bool
+) -> None:
+    """Without `beta` nothing is read of what would be added."""
+    name = str(dtype).removeprefix("torch.")
+    a, b = torch.randn(6, 5, dtype=dtype), torch.randn(5, 4, dtype=dtype)
+    row = torch.randn(4, dtype=dtype) if beta else torch.full((4,), float("nan"), dtype=dtype)
+    kwargs = {"beta": beta, "alpha": 1.0, "use_gelu": gelu}
+    y, done = both(
+        store, stub, one("aten._addmm_activation.out", 3, 6, 4, dtype=name, kwargs=kwargs), row, a, b
+    )
+    assert done == 1
+    sums = torch.addmm(row, a, b, beta=beta).double()
+    wanted = functional.gelu(sums, approximate="tanh") if gelu else sums.relu()
+    torch.testing.assert_close(y.double(), wanted, rtol=2e-2, atol=2e-2)
+    plain, done = both(
+        store, stub, one("aten.addmm.out", 3, 6, 4, dtype=name, kwargs={"beta": beta}), row, a, b
+    )
+    assert done == 1 and (plain < 0).any() and not torch.equal(plain, y)
 
 
 def refused() -> Iterator[tuple[str, bytes, tuple[torch.Tensor, ...], torch.Tensor]]:
@@ -304,6 +333,8 @@ def test_numbers_are_those_of_the_header() -> None:
         "PREF_MIN_ALIGNMENT_A": "CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES",
         "PREF_MIN_ALIGNMENT_D": "CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES",
         "EPILOGUE_BIAS": "CUBLASLT_EPILOGUE_BIAS",
+        "EPILOGUE_RELU": "CUBLASLT_EPILOGUE_RELU",
+        "EPILOGUE_GELU": "CUBLASLT_EPILOGUE_GELU",
         "REDUCTION_COMPUTE_TYPE": "CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE",
     }
     for mine, theirs in pairs.items():

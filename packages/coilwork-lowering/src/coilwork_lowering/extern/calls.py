@@ -32,6 +32,7 @@ CONTRACTIONS: Final = frozenset(
         "mm",
         "bmm",
         "addmm",
+        "_addmm_activation",
         "baddbmm",
         "addbmm",
         "addmv",
@@ -59,7 +60,17 @@ CONTRACTIONS: Final = frozenset(
 # Results of attention are left out: its gradients may be woven into one tensor, its generator states views of another.
 _FRESH: Final = frozenset(
     f"aten.{name}.default"
-    for name in ("mm", "bmm", "addmm", "baddbmm", "addmv", "mv", "convolution", "convolution_backward")
+    for name in (
+        "mm",
+        "bmm",
+        "addmm",
+        "_addmm_activation",
+        "baddbmm",
+        "addmv",
+        "mv",
+        "convolution",
+        "convolution_backward",
+    )
 )
 # Results that are there if an argument is true.
 _LEFT_OUT: Final[Mapping[tuple[str, int], str]] = {

@@ -119,12 +119,23 @@ def _fit_call(pattern: Call, node: fx.Node, state: _State, vocabulary: Vocabular
             return
     kept = (*state.kept, node) if pattern.shared else state.kept
     inside = _State(state.captures, (*state.nodes, node), kept)
+    for named in _captured(pattern.named, node, inside) if pattern.named else (inside,):
+        yield from _fit_orders(pattern, wanted, read.arguments, named, vocabulary)
+
+
+def _fit_orders(
+    pattern: Call,
+    wanted: Mapping[str, Pattern],
+    given: Mapping[str, Any],
+    state: _State,
+    vocabulary: Vocabulary,
+) -> Iterator[_State]:
     orders = [wanted]
     if pattern.commutes is not None:
         a, b = pattern.commutes
         orders.append({**wanted, a: wanted[b], b: wanted[a]})
     for order in orders:
-        yield from _fit_arguments(list(order.items()), read.arguments, inside, vocabulary)
+        yield from _fit_arguments(list(order.items()), given, state, vocabulary)
 
 
 def _fit_arguments(

@@ -39,12 +39,14 @@ class Call:
         commutes: two parameters that may also stand the other way round.
         shared: the call may have readers outside of the match; it then stays in the graph. Others must not: what
             they compute would be computed twice. Of the root of a pattern it says nothing.
+        named: captures the call's result, so that other places of the pattern can ask for the same one; empty: it does not.
     """
 
     ops: tuple[str, ...]
     arguments: tuple[tuple[str, Pattern], ...]
     commutes: tuple[str, str] | None = None
     shared: bool = False
+    named: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,10 +80,16 @@ def either(*options: Pattern) -> Either:
 
 
 def call(
-    ops: str, *, commutes: tuple[str, str] | None = None, shared: bool = False, **arguments: Pattern
+    ops: str,
+    *,
+    commutes: tuple[str, str] | None = None,
+    shared: bool = False,
+    named: str = "",
+    **arguments: Pattern,
 ) -> Call:
     """A call of one of the operators in `ops`, separated by spaces."""
-    return Call(ops=tuple(ops.split()), arguments=tuple(arguments.items()), commutes=commutes, shared=shared)
+    pairs = tuple(arguments.items())
+    return Call(ops=tuple(ops.split()), arguments=pairs, commutes=commutes, shared=shared, named=named)
 
 
 def roots_of(pattern: Pattern) -> Iterator[Call]:
@@ -101,7 +109,9 @@ def names_in(pattern: Pattern) -> Iterator[str]:
     match pattern:
         case Tensor() | Value() | Items():
             yield pattern.name
-        case Call(arguments=arguments):
+        case Call(arguments=arguments, named=named):
+            if named:
+                yield named
             for _, inner in arguments:
                 yield from names_in(inner)
         case Either(options=options):

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from coilwork_lowering.options import RewriteOptions
+from coilwork_lowering.rewrites.activations import ACTIVATIONS
 from coilwork_lowering.rewrites.attention import ATTENTIONS
 from coilwork_lowering.rewrites.batch_norm import FOLDING
 from coilwork_lowering.rewrites.complex_parts import COMPLEX_PARTS
@@ -21,6 +22,7 @@ REWRITES: Final[tuple[Rewrite, ...]] = (
     *POINTLESS,
     *JOINING,
     *PRODUCTS,
+    *ACTIVATIONS,
     *EMBEDDINGS,
     *COMPLEX_PARTS,
 )

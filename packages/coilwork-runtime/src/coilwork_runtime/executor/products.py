@@ -17,7 +17,16 @@ from coilwork_runtime.executor.recorded_calls import Argument, RecordedCall, Slo
 from coilwork_runtime.torch_compat import product_settings
 
 _PRODUCT: Final = 1
-_OPERANDS: Final[Mapping[str, int]] = {"aten.mm.out": 2, "aten.bmm.out": 2, "aten.addmm.out": 3}
+_ACTIVATED: Final = "aten._addmm_activation.out"
+_OPERANDS: Final[Mapping[str, int]] = {
+    "aten.mm.out": 2,
+    "aten.bmm.out": 2,
+    "aten.addmm.out": 3,
+    _ACTIVATED: 3,
+}
+# As the library's epilogues are numbered (native/interfaces/cublaslt.hpp).
+_RELU: Final = 2
+_GELU: Final = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,15 +46,22 @@ def product_bytes(call: RecordedCall, library: ProductLibrary | None) -> bytes |
     if count is None or device is None or not isinstance(result, Slot) or len(call.args) != count:
         return None
     slots = [value for value in call.args if isinstance(value, Slot)]
-    scales = [value for name, value in call.kwargs.items() if name != "out"]
-    if len(slots) != count or not all(_is_one(value) for value in scales):
+    scales = dict(call.kwargs)
+    del scales["out"]
+    activation = 0
+    if call.target == _ACTIVATED:
+        activation = _GELU if scales.pop("use_gelu", False) else _RELU
+    adds = count == 2 or not _is(0, scales.get("beta"))
+    if not adds:
+        del scales["beta"]
+    if len(slots) != count or not all(_is(1, value) for value in scales.values()):
         return None
-    *bias, first, second = slots
+    *bias, first, second = slots if adds else slots[1:]
     batched = call.target == "aten.bmm.out"
     data = bytes((_PRODUCT, batched)) + struct.pack("<III", first.number, second.number, result.number)
     data += bytes((len(bias),)) + b"".join(struct.pack("<I", one.number) for one in bias)
-    return data + struct.pack("<i", device)
+    return data + bytes((activation,)) + struct.pack("<i", device)
 
 
-def _is_one(value: Argument) -> bool:
-    return isinstance(value, int | float) and value == 1
+def _is(number: int, value: Argument) -> bool:
+    return isinstance(value, int | float) and value == number

@@ -21,7 +21,7 @@ enum : int32_t {                                                         // cubl
   PREF_MAX_WORKSPACE_BYTES = 1, PREF_REDUCTION_SCHEME_MASK = 3, PREF_MIN_ALIGNMENT_A = 5, PREF_MIN_ALIGNMENT_B = 6,
   PREF_MIN_ALIGNMENT_C = 7, PREF_MIN_ALIGNMENT_D = 8
 };
-enum : uint32_t { EPILOGUE_BIAS = 4 };                                   // cublasLtEpilogue_t
+enum : uint32_t { EPILOGUE_RELU = 2, EPILOGUE_BIAS = 4, EPILOGUE_GELU = 32 };  // cublasLtEpilogue_t
 enum : uint32_t { REDUCTION_NONE = 0, REDUCTION_COMPUTE_TYPE = 2, REDUCTION_ANY = 7 };  // cublasLtReductionScheme_t
 
 using Handle = void*;

@@ -52,12 +52,14 @@ struct ProductLibrary::Known {
                 layout(made.second, key, key.transposed[0], key.m, key.k, 0) && layout(made.result, key, 0, key.m, key.n, 2);
     good = good && set_transposed(made.desc, lt::DESC_TRANSA, key.transposed[1]) &&
            set_transposed(made.desc, lt::DESC_TRANSB, key.transposed[0]);
+    // epilogues are sums of what is done
+    const uint32_t epilogue = key.activation | (key.bias ? lt::EPILOGUE_BIAS : 0);
+    if (good && epilogue)
+      good = !functions.cublasLtMatmulDescSetAttribute(made.desc, lt::DESC_EPILOGUE, &epilogue, sizeof epilogue);
     if (good && key.bias) {
-      const uint32_t epilogue = lt::EPILOGUE_BIAS;
       // of the address only the alignment counts until there is a product
       const uintptr_t somewhere = 16;
-      good = !functions.cublasLtMatmulDescSetAttribute(made.desc, lt::DESC_EPILOGUE, &epilogue, sizeof epilogue) &&
-             !functions.cublasLtMatmulDescSetAttribute(made.desc, lt::DESC_BIAS_POINTER, &somewhere, sizeof somewhere);
+      good = !functions.cublasLtMatmulDescSetAttribute(made.desc, lt::DESC_BIAS_POINTER, &somewhere, sizeof somewhere);
     }
     return good;
   }

@@ -14,8 +14,8 @@ struct ProductKey {
   int64_t leading[3];  // of the operands, then of the result
   int64_t step[3];     // from one matrix of a batch to the next
   int32_t type, device, settings;
-  uint8_t transposed[2], bias, alignment[4];
-  uint8_t none[5];  // what would be padding, which copies need not keep
+  uint8_t transposed[2], bias, activation, alignment[4];
+  uint8_t none[4];  // what would be padding, which copies need not keep
 };
 static_assert(sizeof(ProductKey) == 10 * sizeof(int64_t) + 3 * sizeof(int32_t) + 12, "nothing between the fields");
 

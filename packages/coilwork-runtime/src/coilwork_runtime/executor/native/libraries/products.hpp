@@ -60,6 +60,7 @@ class Products {
       key.alignment[3] = seen[3].alignment();
       if (key.alignment[3] < ALIGNMENT) return false;
     }
+    key.activation = plan.activation;
     key.device = plan.device;
     key.settings = call_.product_settings;
     return true;

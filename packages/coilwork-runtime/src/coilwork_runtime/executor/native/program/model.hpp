@@ -121,6 +121,7 @@ struct Plan {
   struct Multiplication {
     bool batched = false;
     uint32_t first = 0, second = 0, result = 0, bias = NONE;
+    uint8_t activation = 0;  // of sums, as an epilogue of cuBLASLt's: 0 is none
     int32_t device = 0;
     mutable std::atomic<Product*> last{nullptr};
   };

@@ -66,6 +66,7 @@ static Owned<Plan::Multiplication> parse_multiplication(Reader& in, PartParser& 
   made->second = part.slot();
   made->result = part.slot();
   if (in.u8()) made->bias = part.slot();
+  made->activation = in.u8();
   made->device = in.i32();
   return made;
 }
@@ -87,7 +88,8 @@ static Owned<Plan::Convolving> parse_convolving(Reader& in, PartParser& part) {
 
 // u8 route, what the route needs, then slots and registers for the Python callable, u32 results, u8 single,
 // u8 what a library may do instead: 0 nothing;
-// 1 a matrix product: u8 batched, slots of operands and result, u8 whether there is a slot of a bias and that slot, i32 device;
+// 1 a matrix product: u8 batched, slots of operands and result, u8 whether there is a slot of a bias and that slot,
+// u8 activation, i32 device;
 // 2 a convolution: per role u8 whether there is a slot and that slot, list of i32 role per result, lists of i64 stride, padding
 // and dilation, i64 groups, i32 device
 template <class MakePart>
