@@ -1,0 +1,181 @@
+"""C++ functions that sort a row: its elements as integers, and these integers in order.
+
+An element becomes a *record*: from the top a key, an unsigned number in the order of values, its position, and whether it is -0.0,
+which has the key of 0.0. So a record says all there is to know of an element, and no two are equal. Keys of up to 32 bits and
+positions fit in 64 bits, others in 128.
+
+Short rows are sorted by counting, for each record, those before it (Knuth, "The Art of Computer Programming" 3, 5.2, Algorithm C), which
+vectorises; longer ones by the digits of their keys, the lowest one first (5.2.5, Algorithm R), a byte at a time, without those that are the
+same in all of a row. Measured on one core with AVX-512, in ns per element of random rows of 64, 1024 and 65536: 9, 10 and 9 for keys of
+32 bits, where `std::stable_sort` takes 30 to 160.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+# Rows up to this length are sorted by counting.
+SORTING: Final[Mapping[str, str]] = {
+    "u128": """
+using u128 = unsigned __int128;
+""",
+    "float_record": """
+// Zeros have one key, and so have all NaN, the greatest.
+template <class Record, class Key, bool descending>
+static inline Record float_record(Key bits, Key infinity, i64 position) {
+  const Key sign = Key(Key(1) << (8 * sizeof(Key) - 1));
+  const Key magnitude = Key(bits & Key(~sign));
+  const Key number = Key(bits & sign ? sign - magnitude : sign + magnitude);
+  const Key key = magnitude > infinity ? Key(~Key(0)) : number;
+  return make_record<Record>(descending ? Key(~key) : key, position, bits == sign);
+}
+""",
+    "float_bits": """
+// Of the value that `record` was made of.
+template <class Key, bool descending, class Record>
+static inline Key float_bits(Record record) {
+  const Key sign = Key(Key(1) << (8 * sizeof(Key) - 1));
+  const Key key = record_key<Key, descending>(record);
+  const Key bits = Key(key < sign ? (sign - key) | sign : key - sign);
+  return Key(u64(record) & 1 ? sign : bits);
+}
+""",
+    "integer_record": """
+template <class Record, class Key, bool descending, class T>
+static inline Record integer_record(T value, i64 position) {
+  const Key sign = Key(T(-1) < T(0) ? Key(1) << (8 * sizeof(Key) - 1) : 0);
+  const Key key = Key(Key(value) ^ sign);
+  return make_record<Record>(descending ? Key(~key) : key, position, false);
+}
+""",
+    "integer_value": """
+// That `record` was made of.
+template <class T, class Key, bool descending, class Record>
+static inline T integer_value(Record record) {
+  const Key sign = Key(T(-1) < T(0) ? Key(1) << (8 * sizeof(Key) - 1) : 0);
+  return T(Key(record_key<Key, descending>(record) ^ sign));
+}
+""",
+    "make_record": """
+template <class Record, class Key>
+static inline Record make_record(Key key, i64 position, bool negative_zero) {
+  return (Record(key) << (8 * (sizeof(Record) - sizeof(Key)))) | (Record(position) << 1) | Record(negative_zero);
+}
+""",
+    "record_key": """
+template <class Key, bool descending, class Record>
+static inline Key record_key(Record record) {
+  const Key key = Key(record >> (8 * (sizeof(Record) - sizeof(Key))));
+  return descending ? Key(~key) : key;
+}
+""",
+    "record_position": """
+template <class Key, class Record>
+static inline i64 record_position(Record record) {
+  return i64(Record(record << (8 * sizeof(Key))) >> (8 * sizeof(Key) + 1));
+}
+""",
+    "sort_by_counting": """
+static inline void sort_by_counting(const u64* records, u64* sorted, i64 count) {
+  for (i64 i = 0; i < count; ++i) {
+    const u64 record = records[i];
+    i64 place = 0;
+#pragma omp simd reduction(+ : place)
+    for (i64 j = 0; j < count; ++j) place += records[j] < record;
+    sorted[place] = record;
+  }
+}
+// Upper halves are compared, of up to 64 records: equal ones lie in order.
+static inline void sort_by_counting(const u128* records, u128* sorted, i64 count) {
+  u64 keys[64];
+  for (i64 i = 0; i < count; ++i) keys[i] = u64(records[i] >> 64);
+  for (i64 i = 0; i < count; ++i) {
+    const u64 key = keys[i];
+    i64 place = 0;
+#pragma omp simd reduction(+ : place)
+    for (i64 j = 0; j < i; ++j) place += keys[j] <= key;
+#pragma omp simd reduction(+ : place)
+    for (i64 j = i + 1; j < count; ++j) place += keys[j] < key;
+    sorted[place] = records[i];
+  }
+}
+""",
+    "sort_by_digits": """
+// Returns the one of `records` and `spare` that holds them in order in the end.
+template <class Key, class Record>
+static Record* sort_by_digits(Record* records, Record* spare, i64 count) {
+  const int digits = sizeof(Key), lowest = 8 * (sizeof(Record) - sizeof(Key));
+  i64 places[digits][256] = {};
+  for (i64 i = 0; i < count; ++i) {
+    const u64 key = u64(records[i] >> lowest);
+    for (int d = 0; d < digits; ++d) ++places[d][(key >> (8 * d)) & 255];
+  }
+  for (int d = 0; d < digits; ++d) {
+    const int shift = lowest + 8 * d;
+    i64* const place = places[d];
+    if (place[u64(records[0] >> shift) & 255] == count) continue;
+    i64 before = 0;
+    for (int digit = 0; digit < 256; ++digit) {
+      const i64 here = place[digit];
+      place[digit] = before;
+      before += here;
+    }
+    for (i64 i = 0; i < count; ++i) {
+      const Record record = records[i];
+      spare[place[u64(record >> shift) & 255]++] = record;
+    }
+    Record* const sorted = spare;
+    spare = records;
+    records = sorted;
+  }
+  return records;
+}
+""",
+    "sort_records": """
+// In order, in `records` or in `spare`. Those of equal keys lie in the order of their positions before, too.
+template <class Key, class Record>
+static inline Record* sort_records(Record* records, Record* spare, i64 count) {
+  if (count > 64) return sort_by_digits<Key>(records, spare, count);
+  sort_by_counting(records, spare, count);
+  return spare;
+}
+""",
+    "first_records": """
+// The first `wanted` in order, in `records`. Those found so far are held at the front, and behind them others that come before the last
+// of these; when there is no more room, all that are held are sorted.
+template <class Key, class Record>
+static Record* first_records(Record* records, Record* spare, i64 count, i64 wanted) {
+  const i64 room = min_i64(count, max_i64(2 * wanted, 64));
+  i64 held = room, at = room;
+  Record last = 0;
+  const auto sort = [&] {
+    const Record* const sorted = sort_records<Key>(records, spare, held);
+    if (sorted != records)
+      for (i64 i = 0; i < wanted; ++i) records[i] = sorted[i];
+    held = wanted;
+    last = records[wanted - 1];
+  };
+  sort();
+  while (at < count) {
+    const i64 end = min_i64(at + 32, count);
+    bool some = end < at + 32;
+    if (!some) {
+      int found = 0;
+#pragma omp simd reduction(| : found)
+      for (i64 i = 0; i < 32; ++i) found |= records[at + i] < last;
+      some = found != 0;
+    }
+    for (; some && at < end; ++at) {
+      if (records[at] < last) {
+        records[held++] = records[at];
+        if (held == room) sort();
+      }
+    }
+    at = end;
+  }
+  if (held > wanted) sort();
+  return records;
+}
+""",
+}
