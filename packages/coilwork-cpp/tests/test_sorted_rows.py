@@ -20,7 +20,7 @@ DTYPES = (
     DType.F64, DType.F32, DType.F16, DType.BF16,
     DType.I64, DType.I32, DType.I16, DType.I8, DType.U8, DType.BOOL,
 )  # fmt: skip
-LENGTHS = (1, 2, 33, 64, 65, 300, 5000)
+LENGTHS = (1, 2, 33, 128, 129, 300, 5000)
 Values = Callable[[Load, Expr], list[Scalar]]
 
 
@@ -95,6 +95,31 @@ def test_rows_of_every_type_and_length(
         values, places = torch.sort(x, dim=1, stable=True, descending=descending)
         same(found[0], values)
         assert torch.equal(found[1], places)
+
+
+def test_wide_keys_that_differ_anywhere(load_kernel: Callable) -> None:
+    """In all bytes, in the lower ones, in the lowest and the highest, in none; with many equal upper halves, in reverse."""
+    generator = torch.Generator().manual_seed(0)
+    length = 1500
+    wide = torch.randint(-(1 << 62), 1 << 62, (length,), generator=generator)
+    low = torch.randint(0, 1 << 30, (length,), generator=generator)
+    rows = [
+        wide,
+        low,
+        low % 200,
+        (low % 200) + ((low % 3) << 60),
+        wide * 0 + 7,
+        (wide >> 40 << 40) + torch.arange(length, 0, -1),
+        torch.arange(length, 0, -1) + ((low % 5) << 50),
+        torch.arange(length) << 20,
+    ]
+    x = torch.stack(rows)
+    for descending in (False, True):
+        found = torch.empty_like(x), torch.empty_like(x)
+        kernel = sorting_kernel(both(descending=descending), DType.I64, len(rows), length)
+        load_kernel(kernel)(x, *found)
+        values, places = torch.sort(x, dim=1, stable=True, descending=descending)
+        assert torch.equal(found[0], values) and torch.equal(found[1], places)
 
 
 @pytest.mark.parametrize("dtype", [DType.F32, DType.I64, DType.BF16])
