@@ -123,4 +123,4 @@ def _from_record(sort: Sort, record: Code) -> Code:
 def spare_records(sort: Sort, passes: Sequence[Pass]) -> Expr:
     """How many records sorting needs beside a row's; see `first_records`."""
     length, first = extent_of(sort.axis), first_of(sort, passes)
-    return length if first is None else minimum(length, max(2 * first, 64))
+    return length if first is None else minimum(length, max(2 * first, 32) + 32)

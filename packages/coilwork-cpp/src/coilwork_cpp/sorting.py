@@ -176,11 +176,11 @@ static inline u128* sort_records(u128* records, u128* spare, i64 count) {
 """,
     "first_records": """
 // The first `wanted` in order, in `records`. Those found so far are held at the front, and behind them others that come before the last
-// of these; when there is no more room, all that are held are sorted.
+// of these; when there are too many, all that are held are sorted. `spare` has room for 32 more than are too many.
 template <class Key, class Record>
 static Record* first_records(Record* records, Record* spare, i64 count, i64 wanted) {
-  const i64 room = min_i64(count, max_i64(2 * wanted, 64));
-  i64 held = room, at = room;
+  const i64 most = min_i64(count, max_i64(2 * wanted, 32));
+  i64 held = most;
   Record last = 0;
   const auto sort = [&] {
     const Record* const sorted = sort_records<Key>(records, spare, held);
@@ -190,22 +190,20 @@ static Record* first_records(Record* records, Record* spare, i64 count, i64 want
     last = records[wanted - 1];
   };
   sort();
-  while (at < count) {
-    const i64 end = min_i64(at + 32, count);
-    bool some = end < at + 32;
-    if (!some) {
-      int found = 0;
+  for (i64 at = most; at < count; at += 32) {
+    const i64 next = min_i64(count - at, 32);
+    int found = next < 32;
+    if (!found) {
 #pragma omp simd reduction(| : found)
       for (i64 i = 0; i < 32; ++i) found |= records[at + i] < last;
-      some = found != 0;
     }
-    for (; some && at < end; ++at) {
-      if (records[at] < last) {
-        records[held++] = records[at];
-        if (held == room) sort();
-      }
+    if (!found) continue;
+    for (i64 i = 0; i < next; ++i) {
+      const Record record = records[at + i];
+      records[held] = record;
+      held += record < last;
     }
-    at = end;
+    if (held > most) sort();
   }
   if (held > wanted) sort();
   return records;
