@@ -1,7 +1,7 @@
-"""Sorted rows, their first elements, and elements by rank: rows that fit on chip are sorted there.
+"""Sorted rows, their first elements, and elements by rank: rows that fit on chip are sorted there, on CPUs all rows in memory.
 
-A row is sorted together with what makes it, and what follows element by element. The first elements of longer rows are
-those of pieces that fit. Other sorts of longer rows, rows whose length is not known, and rows on a CPU are calls of ATen. So are elements of 64 bits, whose keys leave no room for positions.
+A row is sorted together with what makes it, and what follows element by element. On accelerators the first elements of longer rows are
+those of pieces that fit. Other sorts of longer rows, and rows whose length is not known, are calls of ATen there. So are elements of 64 bits, whose keys leave no room for positions.
 
 Everything here is stable: of equal elements the first comes first, where eager may give any order.
 """
