@@ -146,7 +146,7 @@ def check(
         function=function,
         way=way,
         values=op.name not in UNWRITTEN,
-        ordered=op.name not in WITHOUT_ORDER,
+        dimension=WITHOUT_ORDER.get(op.name),
         tolerance=tolerance(op, device, dtype),
     )
     count = 1 if alone else TOGETHER_DYNAMIC if way.dynamic else TOGETHER
@@ -194,14 +194,14 @@ def _outcomes(name: str, way: Way, dtype: str, found: Sequence[tuple[Sample, Fin
 class _Trial:
     """One operator called one way.
 
-    `values` tells whether results have any, `ordered` whether positions of equal elements have to be eager's, and `tolerance`
-    how far values may differ.
+    `values` tells whether results have any, `dimension` which argument names the dimension along which positions of equal
+    elements may differ from eager's, and `tolerance` how far values may.
     """
 
     function: Operator
     way: Way
     values: bool
-    ordered: bool
+    dimension: int | None
     tolerance: tuple[float, float] | None
 
     def findings(self, group: Sequence[Sample]) -> list[tuple[Sample, Finding]]:
@@ -296,8 +296,8 @@ class _Trial:
         def wide() -> Any:
             return self._eagerly([sample.in_float64()])[0]
 
-        if not self.ordered:
-            result = (settled(result[0], wanted[0], sample), *result[1:])
+        if self.dimension is not None:
+            result = (settled(result[0], wanted[0], sample, self.dimension), *result[1:])
         found = judge(result, wanted, wide, values=self.values, tolerance=self.tolerance)
         status, detail = str(found.verdict), found.detail
         if status == "wrong" and self._is_random(sample):

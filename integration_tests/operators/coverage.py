@@ -46,7 +46,8 @@ The last column names the operators that are called. [Core ATen and prims](#core
 
 Of operators on elements, rows, windows and positions, these are calls on purpose:
 
-- sorts and what is made of them (`sort`, `topk`, `kthvalue`, `median`, `mode`, `quantile`) on a CPU; on accelerators rows that fit on chip are generated;
+- first elements and elements by rank (`topk`, `kthvalue`, `median` along a dimension) of 64 bits on a CPU, where ATen's kernels are faster, and `mode`
+  and the median of a whole tensor; on accelerators sorts of rows that do not fit on chip;
 - random numbers where they are to be eager's, as in this table; by default they are generated on accelerators;
 - Bessel functions of the first and second kind in `float64`, in which eager's are too coarse to be equal to;
 - results whose size depends on data (`nonzero`, `masked_select`, `unique`, `bincount`);

@@ -18,7 +18,7 @@ from coilwork_ir.kernels import Combined, Kernel, Member, Range, Store, TensorAr
 from coilwork_ir.kernels.verify import verify_kernel
 from coilwork_ir.loc import Origin
 from coilwork_ir.loops.nodes import Check
-from coilwork_ir.scalar import cast, const, load, op, placeholder, reduce, sort
+from coilwork_ir.scalar import cast, const, load, op, placeholder, reduce
 from coilwork_ir.target import target
 
 F32, BF16, I64 = DType.F32, DType.BF16, DType.I64
@@ -208,20 +208,3 @@ def test_walked_rows_are_for_gpus() -> None:
     with pytest.raises(EmitError) as caught:
         CppCodegen().emit(kernel, target("x86-64-avx2"), {})
     assert caught.value.code == "walked"
-
-
-def test_sorted_rows_are_for_gpus() -> None:
-    x, r = symbol("x0", extent=2), symbol("r0", extent=4)
-    kernel = Kernel(
-        name="rows",
-        ranges=(
-            Range(symbol=x, kind="parallel", tile="x"),
-            Range(symbol=r, kind="reduction", tile="r"),
-        ),
-        args=(arg("in0", F32, 8), arg("out0", F32, 8)),
-        stores=(Store(buffer="out0", index=4 * x + r, value=sort(load("in0", [4 * x + r], F32), r)),),
-    )
-    verify_kernel(kernel)
-    with pytest.raises(EmitError) as caught:
-        CppCodegen().emit(kernel, target("x86-64-avx2"), {})
-    assert caught.value.code == "sort"

@@ -222,11 +222,6 @@ def test_what_stays_with_aten() -> None:
     ):
         assert externs(for_accelerator(partial(torch.topk, k=k), x)) == called
     assert externs(for_accelerator(torch.sort, torch.zeros(2, LONGEST_ROW + 1))) == ["aten.sort.default"]
-    # a CPU's own sorts are as good
-    zeros = (torch.zeros(2, 9),)
-    assert externs(trace_and_lower(lambda a: torch.topk(a, 2), zeros).graph) == called
-    here = trace_and_lower(lambda a: torch.sort(a), zeros, options=LoweringOptions(sorting="kernels"))
-    assert externs(here.graph) == []
 
 
 def test_by_default_accelerators_sort_in_kernels_but_long_rows_across_memory() -> None:
@@ -248,5 +243,59 @@ def test_by_default_accelerators_sort_in_kernels_but_long_rows_across_memory() -
 
 def test_rows_of_unknown_length_stay_with_aten() -> None:
     gm = make_fx(partial(torch.sort, dim=-1, stable=True), tracing_mode="symbolic")(torch.zeros(3, 7))
-    options = LoweringOptions(sorting="kernels")
+    options = LoweringOptions(sorting="kernels", sorts_in_memory=False)
     assert externs(lower(gm, name="graph", options=options).graph) == ["aten.sort.stable"]
+
+
+def on_a_cpu(function: Callable[..., Any], x: torch.Tensor, **options: Any) -> list[str]:
+    """What is called, after a comparison with eager."""
+    graph = trace_and_lower(function, (x,), options=LoweringOptions(**options)).graph
+    found, wanted = loop_evaluator.run(graph, {}, [x]), function(x)
+    torch.testing.assert_close(tuple(found), tuple(wanted), rtol=0, atol=0, equal_nan=True)
+    return externs(graph)
+
+
+@pytest.mark.parametrize("dtype", [*TYPES, torch.bool, torch.float64, torch.int64])
+def test_a_cpu_sorts_rows_of_any_type_and_length(dtype: torch.dtype) -> None:
+    for length in (9, LONGEST_ROW + 1):
+        x = (torch.randn(2, length) * 20).to(dtype)
+        assert on_a_cpu(partial(torch.sort, dim=-1, stable=True), x) == []
+        assert on_a_cpu(partial(torch.sort, dim=0, stable=True, descending=True), x.t()) == []
+    if dtype.is_floating_point:
+        assert on_a_cpu(partial(torch.sort, dim=-1, stable=True), ROWS.to(dtype)) == []
+
+
+def test_a_cpu_sorts_rows_of_unknown_length() -> None:
+    gm = make_fx(partial(torch.sort, dim=-1, stable=True), tracing_mode="symbolic")(torch.zeros(3, 7))
+    assert externs(lower(gm, name="graph").graph) == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int16, torch.float64, torch.int64])
+def test_a_cpu_chooses_elements_of_up_to_32_bits(dtype: torch.dtype) -> None:
+    x = torch.stack([torch.randperm(3 * LONGEST_ROW).bitwise_and(255) for _ in range(2)])
+    few = torch.stack([torch.randperm(200) for _ in range(3)]).to(dtype)
+    called = dtype in (torch.float64, torch.int64)
+    for function, name in (
+        (partial(torch.topk, k=1), "aten.topk.default"),
+        (partial(torch.topk, k=2, largest=False), "aten.topk.default"),
+        (partial(torch.topk, k=9), "aten.topk.default"),
+        (partial(torch.topk, k=200), "aten.topk.default"),
+        (partial(torch.kthvalue, k=70), "aten.kthvalue.default"),
+        (partial(torch.median, dim=-1), "aten.median.dim"),
+        (partial(torch.nanmedian, dim=-1), "aten.nanmedian.dim"),
+    ):
+        assert on_a_cpu(function, few) == ([name] if called else [])
+        assert on_a_cpu(function, few, sorting="kernels") == []
+        assert on_a_cpu(function, few, sorting="calls") == [name]
+    assert on_a_cpu(lambda a: (torch.topk(a, 40).values,), x.to(torch.int16)) == []
+
+
+def test_what_a_cpu_leaves_to_aten() -> None:
+    for x in (torch.zeros(0, 9), torch.zeros(9, 0), torch.tensor(1.0)):
+        assert on_a_cpu(partial(torch.sort, dim=-1, stable=True), x) == ["aten.sort.stable"]
+    assert on_a_cpu(partial(torch.topk, k=0), torch.zeros(2, 9)) == ["aten.topk.default"]
+    zeros = (torch.zeros(2, 9),)
+    as_accelerator = LoweringOptions(sorts_in_memory=False)
+    assert externs(trace_and_lower(lambda a: torch.topk(a, 2), zeros, options=as_accelerator).graph) == [
+        "aten.topk.default"
+    ]

@@ -23,6 +23,7 @@ from coilwork_scheduler import schedule
 
 F32, I64 = DType.F32, DType.I64
 H200, CPU = target("sm_90"), target("x86-64-avx2")
+SORTLESS = replace(CPU, sorts_in_memory=False)
 
 
 def tensor(name: str, shape: Sequence[int | Expr], dtype: DType = F32, device: str = "cpu") -> Buffer:
@@ -114,9 +115,9 @@ def test_what_is_not_wanted_is_not_stored() -> None:
 
 
 @pytest.mark.parametrize("count", [None, 3])
-def test_a_cpu_calls_aten(count: int | None) -> None:
+def test_a_target_without_sorts_calls_aten(count: int | None) -> None:
     graph = graph_of((3, 9), sort_of((3, 9), count=count, body=doubled), outputs=("values", "places"))
-    made = scheduled(graph, CPU)
+    made = scheduled(graph, SORTLESS)
     assert calls(made) == ["aten.sort.stable"]
     # what makes the rows, and copies of their first elements
     assert launches(made) == (1 if count is None else 3)
@@ -124,9 +125,48 @@ def test_a_cpu_calls_aten(count: int | None) -> None:
     assert not decision.accepted and decision.reason == "kernels of the target sort nothing"
 
 
+@pytest.mark.parametrize("dtype", [F32, I64, DType.F64, DType.BOOL])
+@pytest.mark.parametrize("count", [None, 3])
+def test_a_cpu_sorts_rows_of_any_type_in_memory(count: int | None, dtype: DType) -> None:
+    graph = graph_of(
+        (2, 9000), sort_of((2, 9000), count=count, dtype=dtype), outputs=("values", "places"), dtype=dtype
+    )
+    made = scheduled(graph, CPU)
+    assert calls(made) == [] and launches(made) == 1
+    (decision,) = (d for d in made.decisions if d.rule == "sort")
+    assert decision.accepted and decision.reason == "rows are sorted in memory"
+
+
+def test_a_cpu_sorts_rows_of_unknown_length() -> None:
+    length = symbol("s0", lo=0)
+    whole, first = (
+        Graph(
+            name="sorted",
+            inputs=(length, tensor("x", (3, length))),
+            nodes=(sort_of((3, length), count=count),),
+            outputs=(Ref("values"), Ref("places")),
+        )
+        for count in (None, 3)
+    )
+    made = schedule(whole, CPU)
+    assert calls(made) == []
+    for n in (0, 1, 7):
+        x = torch.randn(3, n)
+        for a, b in zip(interpret_graph(whole, [n, x]), interpret_schedule(made, [n, x]), strict=True):
+            torch.testing.assert_close(a, b)
+    # how many of how few elements are the first ones, only the call finds out
+    assert calls(schedule(first, CPU)) == ["aten.sort.stable"]
+
+
+def test_a_cpu_leaves_rows_without_elements() -> None:
+    assert calls(schedule(graph_of((3, 0), sort_of((3, 0)), outputs=("values",)), CPU)) == [
+        "aten.sort.stable"
+    ]
+
+
 def test_any_of_equal_elements_are_topk() -> None:
     sort = replace(sort_of((3, 9), count=3), stable=False)
-    made = scheduled(graph_of((3, 9), sort, outputs=("values",)), CPU)
+    made = scheduled(graph_of((3, 9), sort, outputs=("values",)), SORTLESS)
     assert calls(made) == ["aten.topk.default"] and launches(made) == 0
 
 
@@ -171,15 +211,16 @@ def test_rows_of_unknown_length_are_calls() -> None:
     assert calls(schedule(graph, H200)) == ["aten.sort.stable"]
 
 
-def test_memory_of_the_host_beside_a_gpu_is_sorted_by_aten() -> None:
+def test_memory_of_the_host_beside_a_gpu_is_sorted_as_on_a_cpu() -> None:
     ranges = ranges_of((3, 4))
     away = tensor("away", (3, 4), device="cuda:0")
     nodes = (sort_of((3, 4)), Pointwise(output=away, ranges=ranges, body=const(1.0, F32)))
     graph = Graph(
         name="both", inputs=(tensor("x", (3, 4)),), nodes=nodes, outputs=(Ref("values"), Ref("away"))
     )
-    both = Targets(main=H200, by_device=(("cpu", CPU), ("cuda:0", H200)))
-    assert calls(schedule(graph, both)) == ["aten.sort.stable"]
+    for host, called in ((SORTLESS, ["aten.sort.stable"]), (CPU, [])):
+        both = Targets(main=H200, by_device=(("cpu", host), ("cuda:0", H200)))
+        assert calls(schedule(graph, both)) == called
 
 
 def test_checks_go_where_the_sort_goes() -> None:

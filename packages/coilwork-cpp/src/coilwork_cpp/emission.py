@@ -17,7 +17,6 @@ from coilwork_cpp.points import pointwise_body
 from coilwork_cpp.prelude import declarations
 from coilwork_cpp.printer import source_text
 from coilwork_cpp.ranges import normalise
-from coilwork_cpp.rebuild import kernel_roots
 from coilwork_cpp.regions import Region, regions_of
 from coilwork_cpp.rows import row_body
 from coilwork_cpp.split import Phase, split
@@ -47,7 +46,7 @@ from coilwork_ir.index import Expr, as_expr, total
 from coilwork_ir.kernel_source import KernelSource, SourceArg
 from coilwork_ir.kernels import Kernel, TensorArg
 from coilwork_ir.kernels.strict import with_strict_functions
-from coilwork_ir.scalar import Load, Sort, postorder
+from coilwork_ir.scalar import Load
 from coilwork_ir.target import Target
 
 
@@ -141,13 +140,6 @@ def _require_cpu_kernel(kernel: Kernel) -> None:
             f"kernel {kernel.name} reduces rows and columns together, for registers that only GPUs have",
             origins=kernel.origins,
             remedy="schedule it for the CPU, where rows and columns are reduced by kernels of their own",
-        )
-    if any(isinstance(value, Sort) for value in postorder(kernel_roots(kernel))):
-        raise EmitError(
-            "sort",
-            f"kernel {kernel.name} sorts rows, which only GPUs have registers for",
-            origins=kernel.origins,
-            remedy="schedule it for the CPU, where sorts are calls of ATen",
         )
 
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from coilwork_cpp.ops import cost
 from coilwork_ir.index import Expr
-from coilwork_ir.scalar import Const, IndexValue, Load, Op, Reduce, Scalar, Scan, postorder
+from coilwork_ir.scalar import Const, IndexValue, Load, Op, Reduce, Scalar, Scan, Sort, postorder
+
+# Instructions per element of a sort: of its values, or of its positions.
+_SORT: Final = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +21,7 @@ class Facts:
     Attributes:
         varies: the ranges along which a value varies (a `Reduce` does not vary along its axes).
         stage: the number of passes over the reduction ranges that must be over before the value can be had;
-            for a `Reduce`, the pass in which it is accumulated.
+            for a `Reduce`, the pass in which it is accumulated, for a `Sort` that in which its row is filled.
         uses: the number of users of a value, roots included.
     """
 
@@ -27,7 +31,7 @@ class Facts:
 
     def ready(self, value: Scalar) -> int:
         """The first pass in which users of `value` can run."""
-        return self.stage[value] + (1 if isinstance(value, Reduce) else 0)
+        return self.stage[value] + (1 if isinstance(value, Reduce | Sort) else 0)
 
 
 def facts_of(
@@ -51,7 +55,7 @@ def facts_of(
                 own = value.index[0].free_symbols & known
             case IndexValue():
                 own = value.expr.free_symbols & known
-            case Scan():
+            case Scan() | Sort():
                 own = columns | {value.axis}
             case Reduce():
                 own = columns
@@ -64,7 +68,7 @@ def facts_of(
             own -= frozenset(value.axes) - columns
         varies[value] = own
         stage[value] = max(
-            (stage[o] + (1 if isinstance(o, Reduce) else 0) for o in value.operands),
+            (stage[o] + (1 if isinstance(o, Reduce | Sort) else 0) for o in value.operands),
             default=0,
         )
     return Facts(varies=varies, stage=stage, uses=uses)
@@ -79,6 +83,8 @@ def work(roots: Iterable[Scalar]) -> int:
                 total += cost(value.op)
             case Const():
                 pass
+            case Sort():
+                total += _SORT
             case _:
                 total += 1
     return total

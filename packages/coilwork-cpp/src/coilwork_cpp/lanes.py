@@ -18,6 +18,7 @@ from coilwork_cpp.reductions import (
     update,
 )
 from coilwork_cpp.regions import Region
+from coilwork_cpp.sorted_rows import fill, known_in_order
 from coilwork_cpp.tree import (
     ZERO,
     Assign,
@@ -77,16 +78,18 @@ def lane_count(innermost: Expr, step: Pass) -> int:
 
 
 def known_point(point: Block, region: Region, step: Pass, kept: dict[Scalar, Name]) -> Code:
-    """Make what was kept known; the flat position."""
+    """Make what was kept or sorted known; the flat position."""
     position = flat_position(point, region.reduction)
     for value in step.recalls:
         element: Code = Element(kept[value], position)
         point.known[value] = Binary("!=", element, ZERO) if value.dtype.is_bool else element
+    known_in_order(point, step, kept, position)
     return position
 
 
 def finish_point(point: Block, step: Pass, kept: dict[Scalar, Name], position: Code) -> None:
     """What `step` does at one point besides combining: what later passes read goes to `position` of `kept`, then all stores."""
+    fill(point, step, kept, position)
     for value in step.keeps:
         code = point.named(value)
         point.add(

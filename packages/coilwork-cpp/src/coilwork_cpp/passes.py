@@ -1,8 +1,8 @@
-"""Reductions and scans as passes over the reduction ranges: what each pass computes, keeps and stores."""
+"""Reductions, scans and sorts as passes over the reduction ranges: what each pass computes, keeps and stores."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from coilwork_cpp.facts import Facts, recompute_cost
@@ -11,7 +11,7 @@ from coilwork_cpp.regions import Region
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr
 from coilwork_ir.kernels import Kernel, Store
-from coilwork_ir.scalar import Const, IndexValue, Load, Reduce, Scalar, Scan, postorder
+from coilwork_ir.scalar import Const, IndexValue, Load, Reduce, Scalar, Scan, Sort, postorder
 
 # A value that costs more than this is kept from one pass to the next.
 _KEEP_FROM: Final = 8
@@ -25,20 +25,31 @@ class Pass:
         reduces: accumulated in it.
         scans: carried along in it.
         stores: performed at each of its points.
+        sorts: whose rows are filled in it, and in order after it.
         keeps: values that later passes read back.
         recalls: values that an earlier pass kept.
+        first: it walks so many points only, or all if `None`.
     """
 
     reduces: tuple[Reduce, ...]
     scans: tuple[Scan, ...]
     stores: tuple[Store, ...]
+    sorts: tuple[Sort, ...] = ()
     keeps: tuple[Scalar, ...] = ()
     recalls: frozenset[Scalar] = frozenset()
+    first: int | None = None
+
+    @property
+    def ordered(self) -> tuple[Sort, ...]:
+        """The sorts that it reads, which earlier passes finished."""
+        return tuple(
+            value for value in postorder(self.roots) if isinstance(value, Sort) and value in evaluated(self)
+        )
 
     @property
     def roots(self) -> tuple[Scalar, ...]:
         """What it computes at each point."""
-        combined = tuple(operand for reduce in self.reduces for operand in reduce.operands)
+        combined = tuple(operand for node in (*self.reduces, *self.sorts) for operand in node.operands)
         return combined + tuple(root for store in self.stores for root in store_roots(store)) + self.keeps
 
 
@@ -48,43 +59,59 @@ def passes_of(region: Region, kernel: Kernel, *, keep: bool) -> tuple[tuple[Pass
     `keep`: values may be kept between passes; otherwise they are computed again.
 
     Raises:
-        EmitError: one pass needs scans in both directions.
+        EmitError: one pass needs scans in both directions, or rows that are sorted lie along several ranges.
     """
     facts = region.facts
     inner = frozenset(region.reduction)
     reduces: dict[int, list[Reduce]] = {}
+    sorts: dict[int, list[Sort]] = {}
     for value in postorder(region.roots):
         if isinstance(value, Reduce):
             reduces.setdefault(facts.stage[value], []).append(value)
+        elif isinstance(value, Sort):
+            sorts.setdefault(facts.stage[value], []).append(value)
+    if sorts and len(region.reduction) > 1:
+        raise EmitError(
+            "sort", f"kernel {kernel.name} sorts along one of several ranges", origins=kernel.origins
+        )
     outer_stores = tuple(s for s in region.stores if region.varies(s).isdisjoint(inner))
     inner_stores = [s for s in region.stores if s not in outer_stores]
     stage = {s: max(facts.ready(root) for root in store_roots(s)) for s in inner_stores}
-    count = max([*reduces, *stage.values()], default=-1) + 1
-    stage = _after_reads(stage, reduces, count, kernel)
+    count = max([*reduces, *sorts, *stage.values()], default=-1) + 1
+    stage = _after_reads(stage, reduces, sorts, count, kernel)
     found = []
     for number in range(count):
         stores = tuple(s for s in inner_stores if stage[s] == number)
-        step = Pass(reduces=tuple(reduces.get(number, ())), scans=(), stores=stores)
+        step = Pass(
+            reduces=tuple(reduces.get(number, ())),
+            scans=(),
+            stores=stores,
+            sorts=tuple(sorts.get(number, ())),
+        )
         found.append(step)
     found = [_with_scans(step) for step in found]
     return (tuple(_with_kept(found, facts, region) if keep else found)), outer_stores
 
 
 def evaluated(step: Pass) -> frozenset[Scalar]:
-    """Every value that a pass computes or reads, not looking below reductions, which earlier passes finished."""
+    """Every value that a pass computes or reads, not looking below reductions and sorts, which earlier passes finished."""
     seen: set[Scalar] = set()
     stack = list(step.roots)
     while stack:
         value = stack.pop()
         if value not in seen:
             seen.add(value)
-            if not isinstance(value, Reduce):
+            if not isinstance(value, Reduce | Sort):
                 stack.extend(value.operands)
     return frozenset(seen)
 
 
 def _after_reads(
-    stage: dict[Store, int], reduces: dict[int, list[Reduce]], count: int, kernel: Kernel
+    stage: dict[Store, int],
+    reduces: dict[int, list[Reduce]],
+    sorts: dict[int, list[Sort]],
+    count: int,
+    kernel: Kernel,
 ) -> dict[Store, int]:
     """Stores into memory that a later pass reads move to that pass."""
     shares: dict[str, set[str]] = {}
@@ -96,6 +123,7 @@ def _after_reads(
             reduces=tuple(reduces.get(number, ())),
             scans=(),
             stores=tuple(s for s in moved if moved[s] == number),
+            sorts=tuple(sorts.get(number, ())),
         )
         read = {value.buffer for value in evaluated(step) if isinstance(value, Load)}
         for store, at in moved.items():
@@ -108,7 +136,7 @@ def _with_scans(step: Pass) -> Pass:
     scans = tuple(v for v in postorder(step.roots) if isinstance(v, Scan) and v in evaluated(step))
     if len({scan.reverse for scan in scans}) > 1:
         raise EmitError("scan-directions", "one pass needs a scan from the front and one from the end")
-    return Pass(reduces=step.reduces, scans=scans, stores=step.stores)
+    return replace(step, scans=scans)
 
 
 def _with_kept(passes: list[Pass], facts: Facts, region: Region) -> list[Pass]:
@@ -133,7 +161,7 @@ def _shared_tops(step: Pass, have: set[Scalar], facts: Facts, inner: frozenset[E
     stack = list(step.roots)
     while stack:
         value = stack.pop()
-        if value in seen or isinstance(value, Reduce):
+        if value in seen or isinstance(value, Reduce | Sort):
             continue
         seen.add(value)
         plain = isinstance(value, Const | Load | IndexValue)
@@ -145,15 +173,8 @@ def _shared_tops(step: Pass, have: set[Scalar], facts: Facts, inner: frozenset[E
 
 
 def _keeping(step: Pass, value: Scalar) -> Pass:
-    return Pass(
-        reduces=step.reduces,
-        scans=step.scans,
-        stores=step.stores,
-        keeps=(*step.keeps, value),
-        recalls=step.recalls,
-    )
+    return replace(step, keeps=(*step.keeps, value))
 
 
 def _recalling(step: Pass, value: Scalar) -> Pass:
-    recalls = step.recalls | {value}
-    return Pass(reduces=step.reduces, scans=step.scans, stores=step.stores, keeps=step.keeps, recalls=recalls)
+    return replace(step, recalls=step.recalls | {value})

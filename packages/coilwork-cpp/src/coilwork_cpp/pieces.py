@@ -23,7 +23,7 @@ from coilwork_cpp.ranges import divisors, extent_of, index_expressions, normalis
 from coilwork_cpp.rebuild import kernel_roots
 from coilwork_ir.index import Expr, as_int, symbol
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.scalar import Load, Reduce, Scan, postorder
+from coilwork_ir.scalar import Load, Reduce, Scan, Sort, postorder
 
 _LARGEST_STEP: Final = 4
 _MOST_STORES: Final = 8
@@ -54,7 +54,7 @@ def _is_eligible(kernel: Kernel) -> bool:
     for r in kernel.ranges:
         points *= as_int(extent_of(r.symbol)) or 16
     nodes = list(postorder(kernel_roots(kernel)))
-    if len(nodes) > _MOST_NODES or any(isinstance(node, Reduce | Scan) for node in nodes):
+    if len(nodes) > _MOST_NODES or any(isinstance(node, Reduce | Scan | Sort) for node in nodes):
         return False
     if any(isinstance(node, Load) and node.mask is not None for node in nodes):
         return points >= _FEWEST_POINTS

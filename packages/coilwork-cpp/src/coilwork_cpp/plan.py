@@ -12,7 +12,7 @@ from coilwork_cpp.rebuild import kernel_roots
 from coilwork_cpp.regions import Region
 from coilwork_ir.index import Expr, as_int, bounds, ceildiv, stride_of
 from coilwork_ir.kernels import Kernel, TensorArg
-from coilwork_ir.scalar import Load, Reduce, Scan, postorder
+from coilwork_ir.scalar import Load, Reduce, Scan, Sort, postorder
 
 # Elements of a range that threads share in blocks. Fixed, so that vector and scalar code meet the same elements
 # whatever the number of threads.
@@ -92,7 +92,9 @@ def plan_region(region: Region, args: dict[str, TensorArg]) -> Plan:
     inner = region.reduction[-1]
     # Columns of a tile must be equally long.
     uneven = frozenset(s for r in region.reduction for s in extent_of(r).free_symbols)
-    candidates = [r for r in free if r not in uneven]
+    sorts = any(isinstance(v, Sort) for v in postorder(region.roots))
+    # a sort takes a row at a time, whatever lies beside it
+    candidates = [] if sorts else [r for r in free if r not in uneven]
     vector = max(candidates, key=lambda r: (scores[r], free.index(r)), default=None)
     if vector is not None and (
         _prefers_columns(region, scores, vector, inner) or _gathers_along_rows(region, vector, inner)

@@ -9,6 +9,7 @@ from typing import Final
 from coilwork_cpp.arithmetic import ARITHMETIC
 from coilwork_cpp.folds import FOLDS
 from coilwork_cpp.iterated import ITERATED
+from coilwork_cpp.sorting import SORTING
 from coilwork_cpp.transposition import TRANSPOSITION
 
 ALIASES: Final = """
@@ -203,6 +204,7 @@ static inline bool precedes_min(T v, i64 p, T best, i64 at) {
     **ITERATED,
     **ARITHMETIC,
     **TRANSPOSITION,
+    **SORTING,
     "Workspace": """
 extern "C" void* malloc(unsigned long size) noexcept;
 extern "C" void free(void* memory) noexcept;

@@ -35,6 +35,7 @@ from coilwork_ir.scalar import (
     Reduce,
     Scalar,
     Scan,
+    Sort,
     index_value,
     load,
     postorder,
@@ -100,13 +101,14 @@ def replace_ranges(kernel: Kernel, ranges: Sequence[Range], mapping: Mapping[Exp
     return replace(changed, ranges=tuple(ranges), stores=stores)
 
 
-def _scan_axes(kernel: Kernel) -> frozenset[Expr]:
-    return frozenset(v.axis for v in postorder(kernel_roots(kernel)) if isinstance(v, Scan))
+def _ordered_axes(kernel: Kernel) -> frozenset[Expr]:
+    """Ranges that scans and sorts run along."""
+    return frozenset(v.axis for v in postorder(kernel_roots(kernel)) if isinstance(v, Scan | Sort))
 
 
 def _drop_units(kernel: Kernel) -> Kernel:
     keep = []
-    fixed = _scan_axes(kernel)
+    fixed = _ordered_axes(kernel)
     mapping: dict[Expr, Expr] = {}
     reduced = [r for r in kernel.ranges if r.kind == "reduction"]
     for r in kernel.ranges:
@@ -137,7 +139,7 @@ def divisors(expressions: Sequence[Expr], at: Expr) -> list[Expr]:
 
 
 def _split_divided(kernel: Kernel) -> Kernel:
-    fixed = _scan_axes(kernel)
+    fixed = _ordered_axes(kernel)
     for r in kernel.ranges:
         if r.symbol in fixed:
             continue
@@ -170,7 +172,7 @@ def _division_count(kernel: Kernel) -> int:
 
 
 def _merge_neighbours(kernel: Kernel) -> Kernel:
-    fixed = _scan_axes(kernel)
+    fixed = _ordered_axes(kernel)
     at = 0
     while at + 1 < len(kernel.ranges):
         first, second = kernel.ranges[at : at + 2]

@@ -11,7 +11,7 @@ from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_int, bounds, const, stride_of, total
 from coilwork_ir.kernels import Kernel, Range, Store
 from coilwork_ir.loops.nodes import Check
-from coilwork_ir.scalar import Load, Reduce, Scalar, Scan, postorder
+from coilwork_ir.scalar import Load, Reduce, Scalar, Scan, Sort, postorder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class Region:
         check: its number and itself.
         parallel: ranges whose points may run in any order and at once, outermost first.
         serial: ranges whose points must run in order, because several may write one element.
-        reduction: ranges that some value is reduced or scanned along.
+        reduction: ranges that some value is reduced, scanned or sorted along.
         facts: about all values below `roots`.
     """
 
@@ -53,7 +53,7 @@ def regions_of(kernel: Kernel) -> tuple[Region, ...]:
     """Checks first, each in a nest of its own, so that a failing one keeps every access it guards from happening.
 
     Raises:
-        EmitError: a check's condition reduces or scans, or groups of stores overwrite what the others read.
+        EmitError: a check's condition reduces, scans or sorts, or groups of stores overwrite what the others read.
     """
     ranges = tuple(r.symbol for r in kernel.ranges)
     found = [_check_region(number, check, ranges) for number, check in enumerate(kernel.checks)]
@@ -72,7 +72,7 @@ def regions_of(kernel: Kernel) -> tuple[Region, ...]:
 
 def _combines(stores: tuple[Store, ...]) -> bool:
     roots = tuple(root for store in stores for root in store_roots(store))
-    return any(isinstance(value, Reduce | Scan) for value in postorder(roots))
+    return any(isinstance(value, Reduce | Scan | Sort) for value in postorder(roots))
 
 
 def _readers_first(regions: list[Region], kernel: Kernel) -> list[Region]:
@@ -118,7 +118,7 @@ def _domain(store: Store, ranges: tuple[Range, ...]) -> frozenset[Expr]:
 
 def _check_region(number: int, check: Check, ranges: tuple[Expr, ...]) -> Region:
     facts = facts_of((check.condition,), ranges)
-    if any(isinstance(value, Reduce | Scan) for value in postorder((check.condition,))):
+    if any(isinstance(value, Reduce | Scan | Sort) for value in postorder((check.condition,))):
         raise EmitError(
             "check-reduction", f"the condition of check {number} ({check.message!r}) is a reduction"
         )

@@ -20,6 +20,7 @@ from coilwork_cpp.block_loops import open_blocks
 from coilwork_cpp.blocking import Cut, cut, fixed_cut
 from coilwork_cpp.crossing import crossing_pass, crossing_range
 from coilwork_cpp.elements import value_type
+from coilwork_cpp.first_points import at_first_points
 from coilwork_cpp.lanes import (
     FIXED_BLOCK,
     FIXED_LANES,
@@ -41,6 +42,7 @@ from coilwork_cpp.ranges import extent_of
 from coilwork_cpp.reductions import components, finish, is_positional, is_rounded, merge
 from coilwork_cpp.regions import Region
 from coilwork_cpp.scans import scan_start, scan_state, scan_step
+from coilwork_cpp.sorted_rows import put_in_order, record_type, rows_to_sort, spare, spare_records
 from coilwork_cpp.tree import (
     ZERO,
     Binary,
@@ -71,12 +73,14 @@ def row_body(unit: Block, region: Region, plan: Plan, kernel: Kernel, *, fixed: 
     points = product(extent_of(r) for r in region.reduction)
     high = bounds(points).hi
     passes, outer_stores = passes_of(region, kernel, keep=high is None or high <= _KEEP_LIMIT)
+    passes = at_first_points(passes, region.reduction[-1])
     serial = [whole(unit, r) for r in plan.serial]
     block, chain = nested(unit, serial)
     before, kept = _keep_memory(block, passes, points)
     for number, step in enumerate(passes):
         ahead = ahead_of(region, plan, passes, number)
         _pass(block, region, step, kept, ahead, fixed=fixed)
+        put_in_order(block, step, kept, passes)
     block.store_all(outer_stores)
     close(chain, serial)
     return before
@@ -87,18 +91,28 @@ def _keep_memory(
 ) -> tuple[tuple[Declare, ...], dict[Scalar, Name]]:
     before: list[Declare] = []
     kept: dict[Scalar, Name] = {}
-    count = as_int(points)
-    for value in (v for step in passes for v in step.keeps):
-        name = block.names.fresh("row")
-        kind = "u8" if value.dtype.is_bool else value_type(value.dtype)
-        kept[value] = Name(name)
-        if count is not None and count * value.dtype.itemsize <= _STACK_BYTES:
-            block.add(DeclareArray(kind, name, max(count, 1)))
-        else:
-            owner = f"{name}_memory"
-            size = block.index(points)
-            before.append(Declare(f"const Workspace<{kind}>", owner, Call(f"Workspace<{kind}>", (size,))))
-            before.append(Declare(f"{kind}* const", name, Name(f"{owner}.memory")))
+
+    def memory(name: str, kind: str, count: Expr, size_bytes: int) -> None:
+        known = as_int(count)
+        if known is not None and known * size_bytes <= _STACK_BYTES:
+            block.add(DeclareArray(kind, name, max(known, 1)))
+            return
+        owner = f"{name}_memory"
+        before.append(
+            Declare(f"const Workspace<{kind}>", owner, Call(f"Workspace<{kind}>", (block.index(count),)))
+        )
+        before.append(Declare(f"{kind}* const", name, Name(f"{owner}.memory")))
+
+    for step in passes:
+        for value in step.keeps:
+            kept[value] = Name(block.names.fresh("row"))
+            kind = "u8" if value.dtype.is_bool else value_type(value.dtype)
+            memory(kept[value].text, kind, points, value.dtype.itemsize)
+        for row in rows_to_sort(step.sorts):
+            records, kind = Name(block.names.fresh("records")), record_type(row[0])
+            kept.update(dict.fromkeys(row, records))
+            memory(records.text, kind, points, int(kind[1:]) // 8)
+            memory(spare(records).text, kind, spare_records(row[0], passes), int(kind[1:]) // 8)
     return tuple(before), kept
 
 
@@ -158,7 +172,7 @@ def _plain_pass(
     inner, chain = nested(block, spans[:-1])
     inner.hoist(step.roots, frozenset((region.reduction[-1],)))
     point = inner.inside()
-    last = spans[-1]
+    last = spans[-1] if step.first is None else replace(spans[-1], end=Literal(str(step.first)))
     variable = last.variable
     if any(scan.reverse for scan in step.scans):
         variable = f"{last.variable}_back"

@@ -42,6 +42,7 @@ from coilwork_ir.scalar import (
     Reduce,
     Scalar,
     Scan,
+    Sort,
     cast,
     index_value,
     load,
@@ -161,11 +162,11 @@ def split(kernel: Kernel, options: CppOptions) -> tuple[Phase, ...]:
 
 
 def _space(kernel: Kernel, piece: int) -> _Space | None:
-    """How to cut `kernel`, or None where it has no reductions, scans, many results, or little to reduce."""
+    """How to cut `kernel`, or None where it has no reductions, scans, sorts, many results, or little to reduce."""
     roots = kernel_roots(kernel)
     values = list(postorder(roots))
     reduces = [v for v in values if isinstance(v, Reduce)]
-    if not reduces or any(isinstance(v, Scan) for v in values) or kernel.checks:
+    if not reduces or any(isinstance(v, Scan | Sort) for v in values) or kernel.checks:
         return None
     if any(v.kind in ("argmin", "argmax") and len(v.operands) > 1 for v in reduces):
         return None

@@ -28,7 +28,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr
 from coilwork_ir.kernels import Store, TensorArg
-from coilwork_ir.scalar import Const, IndexValue, Load, Op, Reduce, Scalar, Scan, placeholder
+from coilwork_ir.scalar import Const, IndexValue, Load, Op, Reduce, Scalar, Scan, Sort, placeholder
 
 # An expression with more operators than this is given a name.
 _INLINE_OPERATORS: Final = 4
@@ -197,6 +197,8 @@ class Block:
                 return self._op(node)
             case Reduce() | Scan():
                 raise EmitError("unplaced-value", f"{type(node).__name__.lower()} {node.kind} outside a pass")
+            case Sort():
+                raise EmitError("unplaced-value", "sort outside a pass")
         raise TypeError(f"not a scalar node: {node!r}")
 
     def _load(self, node: Load) -> Code:

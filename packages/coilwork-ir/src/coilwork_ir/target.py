@@ -30,7 +30,8 @@ class Target:
         launch_us: host microseconds to start one kernel.
         features: instruction set names that code generators may rely on.
         scan: the target supports loop-carried values in its kernels.
-        sorted_row: elements of the longest row, of types of up to 32 bits, that its kernels sort; 0 if they sort none.
+        sorted_row: elements of the longest row, of types of up to 32 bits, that its kernels sort on chip; 0 if they sort none there.
+        sorts_in_memory: its kernels sort rows of any length and of types of up to 64 bits.
         combines: its code generator takes kernels that are several computations of one kind in one launch.
     """
 
@@ -50,6 +51,7 @@ class Target:
     features: tuple[str, ...] = ()
     scan: bool = True
     sorted_row: int = 0
+    sorts_in_memory: bool = False
     combines: bool = False
 
     @property
@@ -152,6 +154,7 @@ _BUILT_IN: Final[tuple[Target, ...]] = (
         matrix_tflop_s=0.0,
         launch_us=1.0,
         features=("avx2", "fma", "f16c"),
+        sorts_in_memory=True,
     ),
     Target(
         name="x86-64-avx512",
@@ -168,6 +171,7 @@ _BUILT_IN: Final[tuple[Target, ...]] = (
         matrix_tflop_s=0.0,
         launch_us=1.0,
         features=("avx2", "fma", "f16c", "avx512f", "avx512dq", "avx512bw", "avx512vl"),
+        sorts_in_memory=True,
     ),
     Target(
         name="aarch64-neon",
@@ -184,6 +188,7 @@ _BUILT_IN: Final[tuple[Target, ...]] = (
         matrix_tflop_s=0.0,
         launch_us=1.0,
         features=("neon",),
+        sorts_in_memory=True,
     ),
 )
 

@@ -36,9 +36,12 @@ class LoweringOptions:
             one thread adds in order, much faster than it would sort. Default: `auto`.
         random: how dropout and other random numbers are drawn. `generated` makes them in the kernels that use them, other
             numbers than eager's from one seed per call; `eager` calls ATen. `auto` generates on accelerators. Default: `auto`.
-        sorting: `kernels` sorts rows of known length that fit on chip in kernels, with what makes them and what follows, where
-            the target can; `calls` leaves all sorts to ATen. `auto` is `kernels` on accelerators, but for long rows that lie
-            across memory, and `calls` on a CPU. Default: `auto`.
+        sorting: `kernels` sorts in kernels, with what makes rows and what follows, where the target can: rows of known length that
+            fit on chip on accelerators, all rows on a CPU. `calls` leaves all sorts to ATen. `auto` is `kernels`, but for
+            what ATen does faster: long rows that lie across memory on accelerators, and some elements by rank on a CPU.
+            Default: `auto`.
+        sorts_in_memory: kernels on a CPU sort rows of any length and type; otherwise they are those of an accelerator.
+            Default: True.
         updates_in_place: let updates of tensors whose old contents nobody needs overwrite them. Default: True.
     """
 
@@ -52,6 +55,7 @@ class LoweringOptions:
     accumulation: Accumulation = "auto"
     random: Random = "auto"
     sorting: Sorting = "auto"
+    sorts_in_memory: bool = True
     updates_in_place: bool = True
 
     def falls_back(self, target: str) -> bool:

@@ -47,7 +47,7 @@ def externalize_sorts(graph: Graph, targets: Targets, *, sizes: SizeHints, journ
             "sort",
             tuple(buffer.name for buffer in defined(node)),
             not why,
-            why or "rows stay on chip",
+            why or ("rows are sorted in memory" if target.sorts_in_memory else "rows stay on chip"),
             length=-1 if length is None else length,
             longest=target.sorted_row,
         )
@@ -69,10 +69,15 @@ def externalize_sorts(graph: Graph, targets: Targets, *, sizes: SizeHints, journ
 def _refused(node: Sort, target: Target, sizes: SizeHints) -> str:
     """Why a kernel does not do `node`; empty if it does."""
     length = as_int(extent_of(node.axis))
-    if not target.sorted_row:
+    if not target.sorted_row and not target.sorts_in_memory:
         return "kernels of the target sort nothing"
-    if node.body.dtype.itemsize > 4 or node.body.dtype in (DType.F8E4M3, DType.F8E5M2):
+    most_bytes = 8 if target.sorts_in_memory else 4
+    if node.body.dtype.itemsize > most_bytes or node.body.dtype in (DType.F8E4M3, DType.F8E5M2):
         return f"kernels do not sort {node.body.dtype.text}"
+    if target.sorts_in_memory:
+        if length is None and node.count is not None:
+            return "how long rows are is not known"
+        return "rows without elements" if length == 0 else ""
     if length is None:
         return "how long rows are is not known"
     if not 0 < length <= target.sorted_row:

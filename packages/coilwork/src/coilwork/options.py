@@ -116,8 +116,8 @@ class CompileOptions:
     sorting: Sorting = field(
         default="auto",
         metadata=_about(
-            "sorts and largest elements of short rows: in kernels, fused with what surrounds them, or as torch's own kernels; "
-            "auto: in kernels on GPUs, but for long rows that lie across memory",
+            "sorts and largest elements of rows: in kernels, fused with what surrounds them, or as torch's own kernels; "
+            "auto: in kernels, but for long rows that lie across memory on GPUs, and first elements of 64 bits on CPUs",
             key=True,
         ),
     )

@@ -242,6 +242,7 @@ def lowering_options(options: CompileOptions, fallback: tuple[str, ...]) -> Lowe
         accumulation=options.accumulation,
         random=options.random,
         sorting=options.sorting,
+        sorts_in_memory=not options.triton_on_cpu,
         decompose_sdpa=options.batch_invariant,
         sum_products=options.batch_invariant,
         updates_in_place=options.reuse,

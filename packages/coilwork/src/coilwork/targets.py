@@ -51,6 +51,7 @@ def target_of_device(device: str, options: CompileOptions) -> Target:
         launch_us=base.launch_us,
         features=base.features,
         sorted_row=base.sorted_row,
+        sorts_in_memory=base.sorts_in_memory,
         combines=base.combines,
     )
 

@@ -25,9 +25,13 @@ FEW: Final = 2
 _SIGN: Final = 1 << 31
 
 
-def chooses(dtype: DType, count: int) -> bool:
-    """Whether passes over the row are cheaper than to sort the first `count` elements."""
-    return dtype in (DType.F32, DType.I32) and count <= FEW
+def chooses(dtype: DType, count: int, *, in_memory: bool) -> bool:
+    """Whether passes over the row are cheaper than to sort the first `count` elements.
+
+    `in_memory`: kernels sort rows in memory. What is narrower takes them no less time then.
+    """
+    narrow = dtype.itemsize <= 4 and not dtype.is_bool
+    return count <= FEW and (narrow if in_memory else dtype in (DType.F32, DType.I32))
 
 
 def order_key(value: Scalar) -> Scalar:
