@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+import torch
+
 from coilwork_ir.scalar import Scalar, op
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import Value
@@ -49,14 +51,23 @@ def _pow_scalar(builder: Builder, call: Call) -> Value:
         return _pow(builder, call)
     compute = compute_type(DEFAULT, [call.fakes["self"], exponent])
 
+    roots = not _has_no_roots(call.fakes["self"])
+
     def power(base: Scalar) -> Scalar:
         if base.dtype.is_float:
+            if abs(exponent) == 0.5 and not roots:
+                return op("pow", base, like(exponent, base))
             return float_power(base, float(exponent))
         return integer_power(base, int(exponent))
 
     if compute.is_bool or (compute.is_integer and exponent < 0):
         raise NotLowered("a negative power of an integer")
     return elementwise(builder, call, power, operands=[call["self"]], compute=[compute])
+
+
+def _has_no_roots(base: torch.Tensor) -> bool:
+    """Whether eager takes no root for the power 0.5, which is another number of -0 and of -inf: so of `f16` on CPUs."""
+    return base.dtype is torch.float16 and base.device.type == "cpu"
 
 
 def _pow(builder: Builder, call: Call) -> Value:
