@@ -13,7 +13,7 @@ from torch import Tensor, fx
 from coilwork import stages
 from coilwork.checking.compare import disagreement
 from coilwork.checking.reference import copied, run_reference
-from coilwork.errors import DivergenceError, NotFiniteError
+from coilwork.errors import CoilworkFallbackWarning, DivergenceError, NotFiniteError
 from coilwork.options import CompileOptions
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_lowering.rewrites import Rewrite, call, tensor
@@ -210,6 +210,16 @@ def test_nan_of_a_branch_names_its_kernel(strictly: Compile, where: str, view: C
 def test_nan_in_a_view_names_the_kernel_of_its_memory(strictly: Compile) -> None:
     with pytest.raises(NotFiniteError, match=r"kernel log_\w+, which computes aten\.log\.default at "):
         strictly(lambda x: torch.log(x).t()[1:], check_nan="results")(-torch.ones(2, 2))
+
+
+@pytest.mark.parametrize("where", ["results", "kernels"])
+def test_nan_in_a_graph_that_runs_in_eager_mode(leniently: Compile, where: str) -> None:
+    def untraced(x: Tensor) -> Tensor:
+        x[0].add_(1)
+        return torch.log(x)
+
+    with pytest.warns(CoilworkFallbackWarning), pytest.raises(NotFiniteError, match="result 0 holds NaN"):
+        leniently(untraced, check_nan=where)(torch.tensor([-3.0]).expand(2, 1))
 
 
 def test_nan_in_a_kernel_is_found_though_no_result_has_it(strictly: Compile) -> None:

@@ -22,6 +22,7 @@ from coilwork.capture.tensor_indices import read_indices
 from coilwork.capture.told_checks import put_told_checks_first
 from coilwork.capture.untraced import is_told, run_as_captured
 from coilwork.checking.captured import with_captured_check
+from coilwork.checking.watch import watched_in_eager
 from coilwork.collector import collector_paused
 from coilwork.compile_graph import compile_graph
 from coilwork.fallback_names import check_fallback
@@ -87,7 +88,8 @@ def compile_dynamo_graph(
     if has_nested_inputs(example_inputs):
         return flattened(gm, example_inputs, lambda g, i: compile_dynamo_graph(g, i, options))
     if has_opaque_inputs(gm, example_inputs):
-        return left_to_eager(gm, example_inputs, strict=options.strict or options.batch_invariant)
+        left = left_to_eager(gm, example_inputs, strict=options.strict or options.batch_invariant)
+        return watched_in_eager(left, options, "a captured graph")
     if has_refused_types(gm):
         # not as a call of the module, which would print where an error is raised
         return gm.forward
@@ -122,7 +124,7 @@ def compile_dynamo_graph(
     except Exception as error:
         if options.strict or options.batch_invariant or is_told(error):
             raise
-        return run_as_captured(captured, error)
+        return watched_in_eager(run_as_captured(captured, error), options, "a captured graph")
     compiled = taken.around(with_squeezed_sizes(compiled, squeezing, assertions))
     passes = [name_of(one) for one in (*options.joint_passes, *options.passes)]
     if not options.check or not (log or passes):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,6 +61,23 @@ def with_results_checked(call: Call, stepped: Stepper, wanted: Wanted, name: str
                     f"graph {name}: result {position} holds {fault}",
                     reason="it is written by " + ("\n  and by   ".join(found) or "no kernel"),
                     remedy='"kernels" instead of "results" to find the first kernel at fault',
+                )
+        return results
+
+    return checked
+
+
+def with_eager_results_checked(call: Callable[..., Any], wanted: Wanted, name: str) -> Callable[..., Any]:
+    """`call`, which runs a graph in eager mode, with its results checked likewise."""
+
+    def checked(*args: Any) -> Any:
+        results = call(*args)
+        for position, value in enumerate(results):
+            if fault := wanted.fault(value):
+                raise NotFiniteError(
+                    "not-finite",
+                    f"{name}: result {position} holds {fault}",
+                    reason="the graph runs in eager mode: no kernel is known of",
                 )
         return results
 
