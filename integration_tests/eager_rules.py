@@ -52,6 +52,25 @@ def _moved(x: Tensor, y: Tensor, z: Tensor, p: Tensor) -> tuple[Tensor, ...]:
     return wide, (x * y).t() + (z.t() * 3), wide[:, 5:60] + x[:, 5:60]
 
 
+def _numbers(x: Tensor, y: Tensor, z: Tensor, p: Tensor) -> tuple[Tensor, ...]:
+    # those that halves are compared with, or to which powers they are raised, are halves
+    near = torch.full_like(x, 0.1)
+    return (
+        near == 0.1,
+        near < 0.1,
+        near >= 0.1,
+        x > 0.3,
+        near + 0.1,
+        0.7 - x,
+        near**0.3,
+        F.hardshrink(near, 0.1),
+    )
+
+
+def _squared_distances(x: Tensor, y: Tensor, z: Tensor, p: Tensor) -> Tensor:
+    return F.mse_loss(x, y, reduction="none")
+
+
 def _mixed(x: Tensor, y: Tensor, z: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
     return (x * y).float() * z.float() + 0.1, ((x * y).double() + z).to(x.dtype) * p
 
@@ -74,6 +93,8 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         "residual": Rule(run=_residual, inputs=_four, dtypes=FLOATS),
         "selected": Rule(run=_selected, inputs=_four, dtypes=FLOATS),
         "moved": Rule(run=_moved, inputs=_four, dtypes=FLOATS),
+        "numbers beside halves": Rule(run=_numbers, inputs=_four, dtypes=HALVES),
+        "squared distances": Rule(run=_squared_distances, inputs=_four, dtypes=HALVES),
         "mixed types": Rule(run=_mixed, inputs=_four, dtypes=HALVES),
         "around maxima of rows": Rule(run=_of_rows, inputs=_four, dtypes=FLOATS),
         "moving averages": Rule(run=_updated, inputs=_four, dtypes=FLOATS),

@@ -15,7 +15,7 @@ from coilwork_ir.kernels import Kernel, Range, Store, TensorArg
 from coilwork_ir.kernels.nodes import Numerics
 from coilwork_ir.kernels.strict import FUNCTIONS
 from coilwork_ir.ops import SCALAR_OPS
-from coilwork_ir.scalar import Scalar, load, op
+from coilwork_ir.scalar import Scalar, const, load, op
 from coilwork_ir.target import target
 
 COUNT = 4096
@@ -108,3 +108,14 @@ def test_other_levels_use_vector_functions(numerics: Numerics) -> None:
     )
     assert "exp_f32" in text and "erf_f32" in text and "simd(" in text
     assert ("fp-contract=off" in text) == (numerics == "eager")
+
+
+def test_a_power_is_no_root(load_kernel: Callable) -> None:
+    """C's power 0.5 of -0 is 0 and that of -inf infinite; a vectorising compiler may write a root, which is -0 and NaN."""
+    a, _ = inputs()
+    x = torch.tensor([-0.0, -float("inf"), 0.0, float("inf")]).repeat(COUNT // 4)
+    half = op("pow", a, const(0.5, F32))
+    for numerics in ("fast", "eager"):
+        output = torch.empty(COUNT)
+        load_kernel(kernel_of([half], numerics))(x, x, output)
+        assert output.signbit().logical_not().all() and torch.equal(output, x.abs().sqrt()), numerics

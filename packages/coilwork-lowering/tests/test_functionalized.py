@@ -104,4 +104,4 @@ def test_lists_optional_arguments_and_results() -> None:
 
 def test_a_graph_without_such_calls_is_left_alone() -> None:
     gm = torch.fx.symbolic_trace(lambda x: x + 1)
-    assert with_calls_written_out(gm) is gm
+    assert with_calls_written_out(gm, lambda node: None) is gm

@@ -138,6 +138,15 @@ def test_powers(exponent: float) -> None:
         assert_as_eager(lambda a: aten.pow(a, exponent), torch.tensor([-3, 0, 2, 100]))
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("exponent", [0.5, -0.5])
+def test_roots_of_what_has_none(dtype: torch.dtype, exponent: float) -> None:
+    """In `f16`, eager's power 0.5 of -inf is infinite and that of -0 is 0; roots are NaN and -0."""
+    edges = torch.tensor([-float("inf"), -0.0, 0.0, float("inf"), -1.0, float("nan"), 2.25], dtype=dtype)
+    assert_as_eager(lambda a: aten.pow(a, exponent), edges)
+    assert_as_eager(lambda a: aten.signbit(aten.pow(a, exponent)), edges[1:4])
+
+
 def _third(name: str) -> Callable[..., Tensor]:
     def call(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
         result: Tensor = getattr(aten, name)(a, b, c)

@@ -135,6 +135,19 @@ def test_a_bias_and_a_mask_become_one_mask() -> None:
     assert capture.fired
 
 
+@pytest.mark.parametrize("shape", [(), (L,), (1, L), (L, 1), (H, 1, 1), (B, 1, 1, L)])
+def test_masks_of_few_dimensions(shape: tuple[int, ...]) -> None:
+    def biased(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        added = F.softmax(q @ k.transpose(-2, -1) + bias, -1) @ v
+        return added, (q @ k.transpose(-2, -1)).masked_fill(hidden, -math.inf).softmax(-1) @ v
+
+    bias = torch.randn(shape)
+    inputs = (*operands(), bias, bias > 0.5)
+    function, capture = compiled(biased)
+    torch.testing.assert_close(function(*inputs), biased(*inputs), rtol=1e-5, atol=1e-5, equal_nan=True)
+    assert [item.count for item in capture.fired] == [2]
+
+
 def test_finite_masks_keep_rows_of_equal_weights() -> None:
     def masked(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
         scores = (q @ k.transpose(-2, -1)).masked_fill(mask, torch.finfo(torch.float32).min)

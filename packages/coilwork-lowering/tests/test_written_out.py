@@ -45,6 +45,19 @@ def test_scores_and_masks() -> None:
     torch.testing.assert_close(found, function(q, k, v))
 
 
+def test_what_is_demanded_of_open_sizes_is_told_with_the_operator() -> None:
+    """As many keys as values."""
+    recorder = Recorder()
+    compiled = torch.compile(lambda q, k, v: flex.flex_attention(q, k, v), backend=recorder, dynamic=True)
+    q, k, v = torch.randn(2, 2, 24, 16), torch.randn(2, 2, 20, 16), torch.randn(2, 2, 20, 16)
+    torch._dynamo.mark_dynamic(k, 2)
+    torch._dynamo.mark_dynamic(v, 2)
+    torch.testing.assert_close(compiled(q, k, v), flex.flex_attention(q, k, v))
+    origins = [guard.origin for one in recorder.lowered for guard in one.guards]
+    assert all(origin is not None and origin.op == "flex_attention" and origin.line for origin in origins)
+    assert origins
+
+
 def test_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     """Torch asks for a GPU, where its own kernel runs; what the operator stands for runs anywhere."""
     monkeypatch.setattr(flex, "_validate_device", lambda *_: None)

@@ -13,7 +13,7 @@ from torch import Tensor, fx
 from coilwork import stages
 from coilwork.checking.compare import disagreement
 from coilwork.checking.reference import copied, run_reference
-from coilwork.errors import DivergenceError, NotFiniteError
+from coilwork.errors import CoilworkFallbackWarning, DivergenceError, NotFiniteError
 from coilwork.options import CompileOptions
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_lowering.rewrites import Rewrite, call, tensor
@@ -89,6 +89,18 @@ def test_a_broken_kernel_is_named_with_its_source_lines(
     assert re.search(
         r"kernel tanh\w+, which computes aten\.tanh\.default at .*test_checking.py:\d+.*: second = ", message
     )
+
+
+def branches(x: Tensor) -> Tensor:
+    chosen: Tensor = torch.cond(x.sum() > 0, lambda x: torch.tanh(x), lambda x: torch.cos(x), (x,))
+    return chosen + 1
+
+
+def test_a_broken_kernel_of_a_branch_is_named(strictly: Compile, broken: Callable[[str, str], None]) -> None:
+    broken(r"tanhf\(", "sinf(")
+    broken(r"extern .C. \{\n", 'extern "C" {\n  float sinf(float) noexcept;\n')
+    with pytest.raises(DivergenceError, match=r"kernel tanh\w+, which computes aten\.tanh\.default at "):
+        strictly(branches, check=True, cache=False)(torch.rand(5, 8))
 
 
 def test_a_broken_backward_is_found(strictly: Compile, broken: Callable[[str, str], None]) -> None:
@@ -180,6 +192,34 @@ def test_nan_in_a_result_names_its_kernel(strictly: Compile) -> None:
     ) as caught:
         compiled(torch.tensor([1.0, 2.0, -1.0, 3.0]))
     assert "aten.log.default at" in str(caught.value) and "test_checking.py" in str(caught.value)
+
+
+@pytest.mark.parametrize("where", ["results", "kernels"])
+@pytest.mark.parametrize("view", [lambda x: x, lambda x: x.t()], ids=["", "view"])
+def test_nan_of_a_branch_names_its_kernel(strictly: Compile, where: str, view: Callable[..., Any]) -> None:
+    def function(x: Tensor) -> Tensor:
+        found: Tensor = view(torch.cond(x.sum() > 0, lambda x: torch.log(x), lambda x: torch.sin(x), (x,)))
+        return found
+
+    compiled = strictly(function, check_nan=where)
+    compiled(torch.ones(2, 2))
+    with pytest.raises(NotFiniteError, match=r"kernel log_\w+, which computes aten\.log\.default at "):
+        compiled(torch.tensor([[-1.0, 3.0], [2.0, 1.0]]))
+
+
+def test_nan_in_a_view_names_the_kernel_of_its_memory(strictly: Compile) -> None:
+    with pytest.raises(NotFiniteError, match=r"kernel log_\w+, which computes aten\.log\.default at "):
+        strictly(lambda x: torch.log(x).t()[1:], check_nan="results")(-torch.ones(2, 2))
+
+
+@pytest.mark.parametrize("where", ["results", "kernels"])
+def test_nan_in_a_graph_that_runs_in_eager_mode(leniently: Compile, where: str) -> None:
+    def untraced(x: Tensor) -> Tensor:
+        x[0].add_(1)
+        return torch.log(x)
+
+    with pytest.warns(CoilworkFallbackWarning), pytest.raises(NotFiniteError, match="result 0 holds NaN"):
+        leniently(untraced, check_nan=where)(torch.tensor([-3.0]).expand(2, 1))
 
 
 def test_nan_in_a_kernel_is_found_though_no_result_has_it(strictly: Compile) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -25,7 +25,7 @@ from coilwork_lowering.facts.origins import operator_name, origin_of
 from coilwork_lowering.higher_order.functionalized import with_calls_written_out
 from coilwork_lowering.higher_order.regions import lower_cond, lower_while
 from coilwork_lowering.higher_order.unrolled_scans import with_scans_unrolled
-from coilwork_lowering.higher_order.written_out import with_meanings_written_out
+from coilwork_lowering.higher_order.written_out import Note, with_meanings_written_out
 from coilwork_lowering.numbers import DIVISIONS, compute, is_number_function
 from coilwork_lowering.options import LoweringOptions
 from coilwork_lowering.overwriting import Overwriting, Update
@@ -93,13 +93,17 @@ def lower(
     Raises:
         LoweringError: the graph holds something that no node of the loop IR, extern calls included, can say.
     """
-    return _Lowering(_written_out(gm), name=name, options=options, example_strides=example_strides).run()
+    watch = GuardWatch(gm)
+    guards: list[AddedGuard] = []
+    made = _written_out(gm, lambda node: guards.extend(watch.added(origin_of(node))))
+    lowered = _Lowering(made, name=name, options=options, example_strides=example_strides).run()
+    return replace(lowered, guards=(*guards, *lowered.guards))
 
 
-def _written_out(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
+def _written_out(gm: torch.fx.GraphModule, note: Note) -> torch.fx.GraphModule:
     """`gm` without the higher-order operators that stand for other calls, those in what they stand for included."""
-    made = with_scans_unrolled(with_meanings_written_out(with_calls_written_out(gm)))
-    return gm if made is gm else _written_out(made)
+    made = with_scans_unrolled(with_meanings_written_out(with_calls_written_out(gm, note), note))
+    return gm if made is gm else _written_out(made, note)
 
 
 class _Lowering:
@@ -227,9 +231,9 @@ class _Lowering:
     ) -> Graph:
         """A branch or loop body: inputs laid out as the operands, outputs as `results`, sizes shared."""
         origins, hint = self.builder.origins, self.builder.hint
-        inner = _Lowering(
-            _written_out(gm), name=name, options=self.options, example_strides=None, sizes=self.sizes
-        )
+        # what it demands of sizes is told as the region's demand, when that is lowered
+        made = _written_out(gm, lambda node: None)
+        inner = _Lowering(made, name=name, options=self.options, example_strides=None, sizes=self.sizes)
         inner.entries.operands = operands
         inner.results.is_region = True
         inner.results.buffers = results

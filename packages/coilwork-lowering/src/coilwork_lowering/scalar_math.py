@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import torch
+
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr
-from coilwork_ir.scalar import Literal_, Scalar, cast, const, index_value, op, where
+from coilwork_ir.scalar import Const, Literal_, Scalar, cast, const, index_value, op, where
 
 
 def like(value: Literal_, other: Scalar) -> Scalar:
@@ -123,5 +125,7 @@ def rounded(a: Scalar, narrow: DType) -> Scalar:
     """`a`, in its own type, rounded to `narrow` whatever the numerics: a mere cast there and back `fast` leaves out."""
     if a.dtype is narrow or not narrow.is_low_precision:
         return a
+    if isinstance(a, Const):
+        return like(torch.tensor(float(a.value), dtype=getattr(torch, narrow.torch_name)).item(), a)
     bits = op("bitcast", to_dtype(a, narrow), dtype=DType.U16)
     return to_dtype(op("bitcast", bits, dtype=narrow), a.dtype)

@@ -20,7 +20,9 @@ from coilwork.capture.storages import copy_of, given_storages
 from coilwork.capture.taken_sizes import TakenSizes
 from coilwork.capture.tensor_indices import read_indices
 from coilwork.capture.told_checks import put_told_checks_first
+from coilwork.capture.untraced import is_told, run_as_captured
 from coilwork.checking.captured import with_captured_check
+from coilwork.checking.watch import watched_in_eager
 from coilwork.collector import collector_paused
 from coilwork.compile_graph import compile_graph
 from coilwork.fallback_names import check_fallback
@@ -86,13 +88,14 @@ def compile_dynamo_graph(
     if has_nested_inputs(example_inputs):
         return flattened(gm, example_inputs, lambda g, i: compile_dynamo_graph(g, i, options))
     if has_opaque_inputs(gm, example_inputs):
-        return left_to_eager(gm, example_inputs, strict=options.strict or options.batch_invariant)
+        left = left_to_eager(gm, example_inputs, strict=options.strict or options.batch_invariant)
+        return watched_in_eager(left, options, "a captured graph")
     if has_refused_types(gm):
         # not as a call of the module, which would print where an error is raised
         return gm.forward
     lowering = lowering_options(options, options.fallback)
     announce_unkeyed(options)
-    captured = copy_of(gm) if options.check else None
+    captured = copy_of(gm)
     squeezing, assertions = copy_for_squeezed_sizes(gm), Assertions()
     taken = TakenSizes(gm)
     put_told_checks_first(gm)
@@ -114,11 +117,17 @@ def compile_dynamo_graph(
         decompositions=watched_decompositions(decompositions(lowering), guards.append),
         partition=partial(_partition, options=options, log=log, guards=guards),
     )
-    with collector_paused():
-        compiled = given_storages(gm, example_inputs, compiler, strict=options.strict)
+    try:
+        with collector_paused():
+            compiled = given_storages(gm, example_inputs, compiler, strict=options.strict)
+    # Whatever torch's tracing raises is not the user's fault: eager runs the program, or says better what is wrong with it.
+    except Exception as error:
+        if options.strict or options.batch_invariant or is_told(error):
+            raise
+        return watched_in_eager(run_as_captured(captured, error), options, "a captured graph")
     compiled = taken.around(with_squeezed_sizes(compiled, squeezing, assertions))
     passes = [name_of(one) for one in (*options.joint_passes, *options.passes)]
-    if captured is None or not (log or passes):
+    if not options.check or not (log or passes):
         return compiled
     return with_captured_check(
         compiled, captured, fired=log, passes=passes, same_numbers=not draws_its_own(options, example_inputs)

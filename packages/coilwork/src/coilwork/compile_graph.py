@@ -21,7 +21,7 @@ from coilwork.boundary.numbers import with_numbers
 from coilwork.boundary.updates import with_aligned_updates
 from coilwork.caching.graph_cache import CachedGraph, Caches, open_caches
 from coilwork.caching.identity import compiler_identity
-from coilwork.checking.watch import watched, watches
+from coilwork.checking.watch import watched, watched_in_eager, watches
 from coilwork.drive import boxed
 from coilwork.errors import CoilworkError, CoilworkFallbackWarning, CompileError
 from coilwork.executors import Call, Driven, Loadable, load
@@ -276,4 +276,4 @@ def _eager(job: Job, error: Exception) -> CompiledGraph:
     report = CompileReport(
         graph_id=job.graph_id, role=job.role, seconds=job.clock.seconds, fallback=str(error)
     )
-    return CompiledGraph(boxed(job.gm), report)
+    return CompiledGraph(watched_in_eager(boxed(job.gm), job.options, f"graph {job.graph_id}"), report)

@@ -40,7 +40,7 @@ from coilwork_ir.program.nodes import (
     WhileCall,
 )
 
-Step: TypeAlias = Launch | ExternCall
+Step: TypeAlias = Launch | ExternCall | CondCall | WhileCall
 LaunchKernel: TypeAlias = Callable[[Launch, Sequence[Tensor], Sequence[int]], None]
 Observe: TypeAlias = Callable[[Program, Step, Mapping[str, Tensor]], None]
 
@@ -51,7 +51,8 @@ class Hooks:
 
     Attributes:
         launch: runs a kernel on the launch's tensors and sizes, in place of the interpreter of kernels.
-        before, after: told of every launch and call, with all tensors that are alive, by name.
+        before, after: told of every launch and call, with all tensors that are alive, by name; `after` of a condition or loop, too,
+            behind all that ran in it.
         poison: fresh memory holds NaN; else zeros.
     """
 
@@ -123,8 +124,10 @@ class _Machine:
                 operands = [argument_value(a, memory) for a in instruction.operands]
                 values_ = self._nested(instruction.then if chosen else instruction.otherwise, operands)
                 self._settle(instruction.outputs, values_)
+                self._is_through(instruction)
             case WhileCall():
                 self._while(instruction)
+                self._is_through(instruction)
             case Comment() | Return():
                 pass
             case _:
@@ -164,13 +167,16 @@ class _Machine:
         ):
             raise InterpretError("input-layout", f"%{buffer.name} has another layout than declared")
 
-    def _observed(self, step: Step) -> None:
+    def _observed(self, step: Launch | ExternCall) -> None:
         if self.hooks.before is not None:
             self.hooks.before(self.program, step, self.memory.tensors)
         if isinstance(step, Launch):
             self._launch(step)
         else:
             self._extern(step)
+        self._is_through(step)
+
+    def _is_through(self, step: Step) -> None:
         if self.hooks.after is not None:
             self.hooks.after(self.program, step, self.memory.tensors)
 

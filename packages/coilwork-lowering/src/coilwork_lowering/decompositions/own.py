@@ -46,6 +46,7 @@ def own_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Cal
         aten.index_add.default: _index_add(table[aten.index_add.default]),
         aten.index_copy.default: _index_copy(table[aten.index_copy.default]),
         aten.log_sigmoid_forward.default: _log_sigmoid(table[aten.log_sigmoid_forward.default]),
+        aten.mse_loss.default: _mse_loss(table[aten.mse_loss.default]),
         aten.take.default: _take,
         aten.angle.default: _angle,
         aten.as_strided_copy.default: _as_strided_copy,
@@ -86,6 +87,21 @@ def _log_sigmoid(theirs: Callable[..., Any]) -> Callable[..., Any]:
         return theirs(value.contiguous() if value.device.type == "cpu" else value)
 
     return log_sigmoid_forward
+
+
+def _mse_loss(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    def mse_loss(value: torch.Tensor, target: torch.Tensor, reduction: int = 1) -> torch.Tensor:
+        """In 16 bits, eager rounds distances before it squares them. Torch's own rounds once."""
+        if torch.result_type(value, target) not in (torch.float16, torch.bfloat16):
+            found: torch.Tensor = theirs(value, target, reduction)
+            return found
+        distance = value - target
+        squares = distance * distance
+        if reduction == 0:
+            return squares
+        return squares.mean() if reduction == 1 else squares.sum()
+
+    return mse_loss
 
 
 def _smooth_l1_loss_backward(theirs: Callable[..., Any]) -> Callable[..., Any]:

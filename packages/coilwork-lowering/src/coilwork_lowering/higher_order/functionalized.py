@@ -10,14 +10,14 @@ from typing import Any
 
 import torch
 
-from coilwork_lowering.higher_order.written_out import write_out
+from coilwork_lowering.higher_order.written_out import Note, write_out
 from coilwork_lowering.torch_compat.graphs import copied_graph
 from coilwork_lowering.torch_compat.higher_order import copy_of_storage, functionalized_calls
 from coilwork_lowering.torch_compat.operators import Overload
 from coilwork_lowering.torch_compat.sizes import surely
 
 
-def with_calls_written_out(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
+def with_calls_written_out(gm: torch.fx.GraphModule, note: Note) -> torch.fx.GraphModule:
     """`gm` itself if it wraps no operator, else a copy that calls them."""
     wrappers = functionalized_calls(_copied)
     if not any(_is_wrapped(node, wrappers) for node in gm.graph.nodes):
@@ -27,6 +27,7 @@ def with_calls_written_out(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
     for node in list(made.graph.nodes):
         if _is_wrapped(node, wrappers):
             write_out(made, node, wrappers[node.target])
+            note(node)
     return made
 
 

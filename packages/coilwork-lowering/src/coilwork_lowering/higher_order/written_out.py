@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -16,8 +16,11 @@ from coilwork_lowering.torch_compat.graphs import copied_graph, traced_call
 from coilwork_lowering.torch_compat.higher_order import dense_meanings
 from coilwork_lowering.torch_compat.sizes import call_by_one_name, require, surely
 
+# told of each node when it is written out, which asks torch for meanings and may add guards
+Note: TypeAlias = Callable[[torch.fx.Node], None]
 
-def with_meanings_written_out(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
+
+def with_meanings_written_out(gm: torch.fx.GraphModule, note: Note) -> torch.fx.GraphModule:
     """`gm` itself if it calls none of these operators, else a copy that calls what they stand for."""
     meanings = dense_meanings()
     if not any(node.op == "call_function" and node.target in meanings for node in gm.graph.nodes):
@@ -27,6 +30,7 @@ def with_meanings_written_out(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
     for node in list(made.graph.nodes):
         if node.op == "call_function" and node.target in meanings:
             write_out(made, node, meanings[node.target])
+            note(node)
     return made
 
 

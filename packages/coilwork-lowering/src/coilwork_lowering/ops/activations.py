@@ -207,7 +207,7 @@ RULES: Final[tuple[Rule, ...]] = (
     pointwise_rule("softplus", _softplus, floats_only=True),
     pointwise_rule("softplus_backward", _softplus_backward, floats_only=True),
     pointwise_rule("mish", _mish, floats_only=True),
-    pointwise_rule("hardshrink", _hardshrink, floats_only=True),
+    pointwise_rule("hardshrink", _hardshrink, floats_only=True, rounds="always"),
     pointwise_rule("softshrink", _softshrink, floats_only=True),
     pointwise_rule("log_sigmoid", _log_sigmoid, floats_only=True),
     pointwise_rule("sinc", _sinc, floats_only=True),

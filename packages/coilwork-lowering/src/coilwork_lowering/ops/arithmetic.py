@@ -19,6 +19,7 @@ from coilwork_lowering.ops.elementwise import (
     ScalarFunction,
     compute_type,
     elementwise,
+    in_one_type,
     overloads,
     pointwise_rule,
 )
@@ -222,26 +223,16 @@ def _stepwise_floordiv(narrow: DType) -> ScalarFunction:
     return floordiv
 
 
-def _is_narrow(value: Value, dtype: DType) -> bool:
-    return isinstance(value, TensorValue) and value.dtype is dtype
-
-
 def _remainder(name: str) -> Lower:
     """A remainder. torch rounds a number among the operands to the tensors' type: a divisor is never wider."""
 
     def lower(builder: Builder, call: Call) -> Value:
         operands = [call["self"], call["other"]]
         compute = compute_type(DEFAULT, [call.fakes["self"], call.fakes["other"]])
-        narrowed = [_is_narrow(value, call.dtype) for value in operands]
-
-        def apply(*given: Scalar) -> Scalar:
-            pairs = zip(given, narrowed, strict=True)
-            return op(name, *(a if narrow else rounded(a, call.dtype) for a, narrow in pairs))
-
         return elementwise(
             builder,
             call,
-            apply,
+            in_one_type(row(name), operands, call.dtype),
             operands=operands,
             compute=[compute] * 2,
             checks=divisor_checks(builder, call, compute),
@@ -332,12 +323,12 @@ _BITWISE: Final = ("bitwise_and", "bitwise_or", "bitwise_xor")
 
 RULES: Final[tuple[Rule, ...]] = (
     *(pointwise_rule(name, row(name), kind=TO_FLOAT) for name in _DIRECT_FLOAT.split()),
-    *(pointwise_rule(f"{n}.Tensor {n}.Scalar", row(n), kind=TO_BOOL) for n in _COMPARE),
+    *(pointwise_rule(f"{n}.Tensor {n}.Scalar", row(n), kind=TO_BOOL, rounds="always") for n in _COMPARE),
     *(pointwise_rule(f"{n}.Tensor {n}.Scalar {n}.Scalar_Tensor", row(n)) for n in _BITWISE),
     *(pointwise_rule(n, _unless_float(n)) for n in ("floor", "ceil", "trunc", "round")),
-    pointwise_rule("add.Tensor add.Scalar", _added(add)),
-    pointwise_rule("sub.Tensor sub.Scalar", _added(sub)),
-    pointwise_rule("rsub.Tensor rsub.Scalar", _rsub),
+    pointwise_rule("add.Tensor add.Scalar", _added(add), rounds="on CPUs"),
+    pointwise_rule("sub.Tensor sub.Scalar", _added(sub), rounds="on CPUs"),
+    pointwise_rule("rsub.Tensor rsub.Scalar", _rsub, rounds="on CPUs"),
     pointwise_rule("mul.Tensor mul.Scalar", mul),
     pointwise_rule("div.Tensor div.Scalar true_divide.Tensor true_divide.Scalar", row("div"), kind=TO_FLOAT),
     Rule(overloads("div.Tensor_mode div.Scalar_mode"), _lower_div_mode),

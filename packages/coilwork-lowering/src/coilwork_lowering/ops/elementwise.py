@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 
@@ -16,11 +16,12 @@ from coilwork_lowering.building.torch_types import dtype_of
 from coilwork_lowering.building.values import NumberValue, Relation, TensorValue, Value
 from coilwork_lowering.numbers import condition_value
 from coilwork_lowering.rules import Call, NotLowered, Rule
-from coilwork_lowering.scalar_math import index, to_dtype
+from coilwork_lowering.scalar_math import index, rounded, to_dtype
 from coilwork_lowering.torch_compat.operators import PROMOTION, promoted
 
 ScalarFunction: TypeAlias = Callable[..., Scalar]
 Promotion: TypeAlias = PROMOTION
+Rounds: TypeAlias = Literal["never", "on CPUs", "always"]
 
 DEFAULT = PROMOTION.DEFAULT
 TO_FLOAT = PROMOTION.INT_TO_FLOAT
@@ -41,6 +42,12 @@ def compute_type(kind: Promotion, fakes: Sequence[Any]) -> DType:
     """The type that arithmetic on `fakes` is carried out in: at least `f32` for floats."""
     compute, _ = promoted(kind, [plain(fake) for fake in fakes if fake is not None])
     return dtype_of(compute).compute
+
+
+def common_type(fakes: Sequence[Any]) -> DType:
+    """The type that torch promotes `fakes` to."""
+    _, common = promoted(DEFAULT, [plain(fake) for fake in fakes if fake is not None])
+    return dtype_of(common)
 
 
 def scalar_operand(builder: Builder, value: Value, point: tuple[Expr, ...], dtype: DType) -> Scalar:
@@ -111,6 +118,17 @@ def elementwise(
     )
 
 
+def in_one_type(function: ScalarFunction, operands: Sequence[Value], common: DType) -> ScalarFunction:
+    """`function` of operands that torch brings to their `common` type first: numbers, and tensors of other types, are rounded to it."""
+    there = [isinstance(value, TensorValue) and value.dtype is common for value in operands]
+
+    def apply(*given: Scalar) -> Scalar:
+        pairs = zip(given, there, strict=True)
+        return function(*(a if is_there else rounded(a, common) for a, is_there in pairs))
+
+    return apply
+
+
 def pointwise_rule(
     targets: str,
     function: ScalarFunction,
@@ -118,11 +136,13 @@ def pointwise_rule(
     kind: Promotion = DEFAULT,
     names: Sequence[str] = (),
     floats_only: bool = False,
+    rounds: Rounds = "never",
 ) -> Rule:
     """A rule for overloads listed in `targets`, separated by blanks: `"add.Tensor relu"`.
 
     `names` are the arguments that are operands, by default every tensor and number in the schema's order.
-    With `floats_only`, other computation types go to the fallback.
+    With `floats_only`, other computation types go to the fallback. `rounds` says where torch's kernels get numbers among the
+    operands in the tensors' type, and not in the type that they compute in.
     """
 
     def lower(builder: Builder, call: Call) -> Value:
@@ -131,7 +151,10 @@ def pointwise_rule(
         compute = compute_type(kind, [call.fakes[name] for name in chosen])
         if floats_only and not compute.is_float:
             raise NotLowered(f"computation in {compute.text}")
-        return elementwise(builder, call, function, operands=values, compute=[compute] * len(values))
+        apply = function
+        if rounds == "always" or (rounds == "on CPUs" and call.device == "cpu"):
+            apply = in_one_type(function, values, common_type([call.fakes[name] for name in chosen]))
+        return elementwise(builder, call, apply, operands=values, compute=[compute] * len(values))
 
     return Rule(overloads(targets), lower)
 

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from typing import Final
 
-from coilwork_ir.scalar import Scalar, op
+import torch
+
+from coilwork_ir.scalar import Const, Scalar, op
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import Value
-from coilwork_lowering.ops.elementwise import DEFAULT, TO_FLOAT, compute_type, elementwise, overloads
+from coilwork_lowering.ops.elementwise import (
+    DEFAULT,
+    TO_FLOAT,
+    compute_type,
+    elementwise,
+    in_one_type,
+    overloads,
+)
 from coilwork_lowering.rules import Call, NotLowered, Rule
-from coilwork_lowering.scalar_math import like, mul
+from coilwork_lowering.scalar_math import like, mul, rounded
 
 # the longest product that is no slower and no less accurate than the library's power
 _LONGEST: Final = 4
@@ -49,9 +58,13 @@ def _pow_scalar(builder: Builder, call: Call) -> Value:
         return _pow(builder, call)
     compute = compute_type(DEFAULT, [call.fakes["self"], exponent])
 
+    as_pow = abs(exponent) == 0.5 and _has_no_roots(call.fakes["self"])
+
     def power(base: Scalar) -> Scalar:
         if base.dtype.is_float:
-            return float_power(base, float(exponent))
+            narrow = rounded(like(exponent, base), call.dtype)
+            assert isinstance(narrow, Const)
+            return op("pow", base, narrow) if as_pow else float_power(base, float(narrow.value))
         return integer_power(base, int(exponent))
 
     if compute.is_bool or (compute.is_integer and exponent < 0):
@@ -59,16 +72,22 @@ def _pow_scalar(builder: Builder, call: Call) -> Value:
     return elementwise(builder, call, power, operands=[call["self"]], compute=[compute])
 
 
+def _has_no_roots(base: torch.Tensor) -> bool:
+    """Whether eager takes no root for the power 0.5, which is another number of -0 and of -inf: so of `f16` on CPUs."""
+    return base.dtype is torch.float16 and base.device.type == "cpu"
+
+
 def _pow(builder: Builder, call: Call) -> Value:
     fakes = [call.fakes["self"], call.fakes["exponent"]]
+    operands = [call["self"], call["exponent"]]
     compute = compute_type(DEFAULT, fakes)
     if not compute.is_float:
         raise NotLowered("a power of integers with an unknown exponent")
     return elementwise(
         builder,
         call,
-        lambda a, b: op("pow", a, b),
-        operands=[call["self"], call["exponent"]],
+        in_one_type(lambda a, b: op("pow", a, b), operands, call.dtype),
+        operands=operands,
         compute=[compute] * 2,
     )
 

@@ -146,6 +146,11 @@ def _mask(added: Any, bias: Any, hidden: Any, seen: Any, fill: Any, dtype: torch
     return _nowhere_is_nan(mask) if fill == float("-inf") else mask
 
 
+def _as_matrix(mask: Any) -> Any:
+    """`mask`, or a matrix of one row where it has fewer dimensions, which the operator refuses."""
+    return mask if mask is None or mask.value.dim() >= 2 else mask.expand(1, -1 if mask.value.dim() else 1)
+
+
 def _nowhere_is_nan(mask: Any) -> Any:
     """`mask` with NaN in rows that hide everything. It has no heads, mostly: that costs little beside the scores."""
     nowhere = (mask == float("-inf")).all(dim=-1, keepdim=True)
@@ -167,7 +172,7 @@ def _attend(
     training: Any,
     **rest: Any,
 ) -> Any:
-    shown = _mask(mask, bias, hidden, seen, fill, query.value.dtype)
+    shown = _as_matrix(_mask(mask, bias, hidden, seen, fill, query.value.dtype))
     factor = float(scale) if scale is not None else 1.0 if divisor is None else 1.0 / divisor
     # Kernels take four dimensions: of three, the first becomes the batch, with one head.
     three = query.value.dim() == 3

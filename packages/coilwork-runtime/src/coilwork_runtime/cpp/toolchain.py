@@ -27,6 +27,8 @@ BASE_FLAGS: Final = (
     "-ffp-contract=off",
     # GCC writes sines and cosines of these as roots, which are numbers where the operand is NaN
     *(f"-fno-builtin-{name}" for name in ("atan", "atanf", "atanh", "atanhf")),
+    # and the power 0.5, where it vectorises, as a root, which is another number of -0 and of -inf
+    *(f"-fno-builtin-{name}" for name in ("pow", "powf")),
     "-w",
 )
 LONGEST_COMPLAINT: Final = 4000

@@ -61,9 +61,11 @@ def _difference(results: Sequence[Any], inputs: Sequence[Any], reference: Refere
 def _error(found: str, fired: Sequence[Fired], passes: Sequence[str]) -> DivergenceError:
     done = [f"{one.name} at {', '.join(one.sources) or 'an unknown line'}" for one in fired]
     names = list(dict.fromkeys(one.name for one in fired))
+    without = [f'options={{"skip_rewrites": {names!r}}}'] if names else []
+    without += ["no passes"] if passes else []
     return DivergenceError(
         "diverged",
         f"a graph that was rewritten: {found}",
         reason="rewritten by " + "; ".join([*done, *(f"pass {name}" for name in passes)]),
-        remedy=f'options={{"skip_rewrites": {names!r}}} to leave out what is at fault',
+        remedy=f"{', '.join(without)} to leave out what is at fault",
     )

@@ -11,12 +11,12 @@ from torch import Tensor, fx
 from coilwork.checking.compare import disagreement
 from coilwork.checking.random_state import RandomState, random_state, restore
 from coilwork.checking.reference import Reference, copied, run_reference
-from coilwork.checking.stepping import Stepper, describe, last_writers
+from coilwork.checking.stepping import Stepper, culprits, describe, last_writers, writers
 from coilwork.errors import DivergenceError
 from coilwork.executors import Call
 from coilwork_ir.buffers import Buffer, Ref
 from coilwork_ir.program.interpret import Step
-from coilwork_ir.program.nodes import ExternCall, Launch, Program, Return
+from coilwork_ir.program.nodes import Launch, Program, Return
 
 
 def with_check(
@@ -95,23 +95,17 @@ def _error(
     search = _Search(stepped=stepped, values=reference.values, last=last_writers(stepped))
     stepped.run(copied(inputs), before=None, after=search.look)
     if search.culprit is None:
-        writers = _writers(stepped, found.buffer)
         reason = "launched one by one, all kernels compute what eager does: the order of launches, the reuse of memory or the wrapper is at fault"
-        blame = "\n  kernel  ".join(map(describe, writers)) or "none that is known of"
+        blame = "\n  kernel  ".join(map(describe, writers(stepped, stepped.program, found.buffer)))
     else:
         reason = f"%{search.buffer} is the first value that differs: {search.detail}"
-        blame = describe(search.culprit)
+        blame = culprits(stepped, stepped.program, search.culprit, search.buffer)
     return DivergenceError(
         "diverged",
         f"graph {name}: {found.what}{f' (%{found.buffer})' if found.buffer else ''} is not eager's: {found.detail}",
-        reason=f"{reason}\n  kernel  {blame}",
+        reason=f"{reason}\n  kernel  {blame or 'none that is known of'}",
         remedy='options={"fallback": [operator]} to leave the operator to ATen, and please report it',
     )
-
-
-def _writers(stepped: Stepper, buffer: str) -> list[Step]:
-    steps = [i for i in stepped.program.instructions if isinstance(i, Launch | ExternCall)]
-    return [step for step in steps if buffer in stepped.written(step)]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -132,12 +126,26 @@ class _Search:
             return
         if self.culprit is None:
             for name in self.stepped.written(step):
-                if self.last[name] == self._count and name in self.values:
-                    self._judge(name, step, tensors[name])
+                if self.last[name] == self._count and (pair := self._value(name, step)) is not None:
+                    self._judge(name, step, pair, tensors[name])
         self._count += 1
 
-    def _judge(self, name: str, step: Step, ours: Tensor) -> None:
-        eager, wide = self.values[name]
+    def _value(self, name: str, step: Step) -> tuple[Any, Any] | None:
+        """What eager and float64 give for the buffer `name`. Of several results, the first has the name of their node."""
+        nodes = [
+            origin.node
+            for origin in step.origins
+            if isinstance(self.values.get(origin.node, ("",))[0], list | tuple)
+        ]
+        if isinstance(step, Launch) or not nodes:
+            return self.values.get(name)
+        outputs = [output.name if isinstance(output, Buffer) else "" for output in step.outputs]
+        place = outputs.index(name) if name in outputs else len(outputs)
+        eager, wide = self.values[nodes[0]]
+        return (eager[place], wide[place]) if place < len(eager) else None
+
+    def _judge(self, name: str, step: Step, value: tuple[Any, Any], ours: Tensor) -> None:
+        eager, wide = value
         # A stage may have given the buffer another form, as padded rows.
         if not isinstance(eager, Tensor) or eager.shape != ours.shape or eager.dtype != ours.dtype:
             return

@@ -11,8 +11,17 @@ from torch import Tensor
 from coilwork_ir.buffers import Buffer, Ref
 from coilwork_ir.loc import Origin
 from coilwork_ir.program.interpret import Hooks, Observe, Step, interpret_program
-from coilwork_ir.program.nodes import CheckLayout, ExternCall, Launch, Program
-from coilwork_ir.program.walk import all_kernels
+from coilwork_ir.program.nodes import (
+    CheckLayout,
+    CondCall,
+    ExternCall,
+    Launch,
+    Program,
+    Reinterpret,
+    Return,
+    WhileCall,
+)
+from coilwork_ir.program.walk import all_kernels, defined_buffers
 from coilwork_runtime import generated
 
 Launcher = Callable[..., Any]
@@ -45,13 +54,15 @@ class Stepper:
         """The buffers that `step` writes."""
         if isinstance(step, Launch):
             return tuple(step.args[position] for position in self.wrote[step.kernel])
-        named = tuple(output.name for output in step.outputs if isinstance(output, Buffer))
-        return (*named, *(name for _, name in step.out))
+        named = tuple(buffer.name for buffer in defined_buffers(step))
+        return (*named, *(name for _, name in step.out)) if isinstance(step, ExternCall) else named
 
     def read(self, step: Step) -> tuple[str, ...]:
-        """The buffers that `step` reads."""
+        """The buffers that `step` reads; of a condition or loop none, what is in it reads them."""
         if isinstance(step, Launch):
             return tuple(step.args[position] for position in self.reads[step.kernel])
+        if not isinstance(step, ExternCall):
+            return ()
         given = (*step.args, *(value for _, value in step.kwargs))
         return tuple(value.name for value in given if isinstance(value, Ref))
 
@@ -78,7 +89,47 @@ def stepper(program: Program, launchers: Mapping[str, Launcher], constants: Mapp
     return Stepper(program=program, launchers=launchers, constants=constants, wrote=wrote, reads=reads)
 
 
-def describe(step: Step) -> str:
+def steps_of(program: Program) -> list[Step]:
+    """Launches, calls, conditions and loops of `program`, in order; not those within others."""
+    return [i for i in program.instructions if isinstance(i, Launch | ExternCall | CondCall | WhileCall)]
+
+
+def writers(stepped: Stepper, program: Program, name: str) -> list[Launch | ExternCall]:
+    """The launches and calls of `program` that write the buffer `name`: of a view, its memory; of a branch, what is in it."""
+    found: list[Launch | ExternCall] = []
+    for instruction in program.instructions:
+        match instruction:
+            case Launch() | ExternCall():
+                found += [instruction] if name in stepped.written(instruction) else []
+            case Reinterpret() if instruction.buffer.name == name:
+                found += writers(stepped, program, instruction.source)
+            case CondCall() | WhileCall():
+                for nested, inner in _inner_names(instruction, name):
+                    found += writers(stepped, nested, inner)
+            case _:
+                pass
+    return found
+
+
+def _inner_names(region: CondCall | WhileCall, name: str) -> list[tuple[Program, str]]:
+    """What the output `name` is called in the programs that make it: both branches, or the body of a loop."""
+    found = []
+    for nested in (region.then, region.otherwise) if isinstance(region, CondCall) else (region.body,):
+        returned = nested.instructions[-1]
+        assert isinstance(returned, Return)
+        for output, value in zip(region.outputs, returned.values, strict=True):
+            if output.name == name and isinstance(value, Ref):
+                found.append((nested, value.name))
+    return found
+
+
+def culprits(stepped: Stepper, program: Program, step: Step, name: str) -> str:
+    """What of `step` in `program` writes the buffer `name`, in words."""
+    found = [step] if isinstance(step, Launch | ExternCall) else writers(stepped, program, name)
+    return "\n  kernel  ".join(map(describe, found)) or "no kernel"
+
+
+def describe(step: Launch | ExternCall) -> str:
     """The kernel or operator, and the operations and source lines that it computes."""
     what = f"kernel {step.kernel}" if isinstance(step, Launch) else f"call of {step.target}"
     return f"{what}, which computes {origins_text(step.origins)}"
@@ -94,6 +145,6 @@ def origins_text(origins: Sequence[Origin]) -> str:
 
 
 def last_writers(stepped: Stepper) -> dict[str, int]:
-    """The number of the last launch or call of the program that writes each buffer, counted from 0."""
-    steps = [i for i in stepped.program.instructions if isinstance(i, Launch | ExternCall)]
+    """The number of the last of the program's steps that writes each buffer, counted from 0."""
+    steps = steps_of(stepped.program)
     return {name: number for number, step in enumerate(steps) for name in stepped.written(step)}

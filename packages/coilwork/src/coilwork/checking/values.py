@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from coilwork.checking.stepping import Stepper, describe
+from coilwork.checking.stepping import Stepper, culprits, describe, writers
 from coilwork.errors import NotFiniteError
 from coilwork.executors import Call
 from coilwork_ir.buffers import Ref
 from coilwork_ir.program.interpret import Step
-from coilwork_ir.program.nodes import ExternCall, Launch, Program, Return
+from coilwork_ir.program.nodes import Program, Return
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,18 +50,34 @@ def with_results_checked(call: Call, stepped: Stepper, wanted: Wanted, name: str
     returned = stepped.program.instructions[-1]
     assert isinstance(returned, Return)
     names = [value.name if isinstance(value, Ref) else "" for value in returned.values]
-    steps = [i for i in stepped.program.instructions if isinstance(i, Launch | ExternCall)]
 
     def checked(args: list[Any]) -> Sequence[Any]:
         results = call(args)
         for position, value in enumerate(results):
             if fault := wanted.fault(value):
-                writers = [describe(step) for step in steps if names[position] in stepped.written(step)]
+                found = map(describe, writers(stepped, stepped.program, names[position]))
                 raise NotFiniteError(
                     "not-finite",
                     f"graph {name}: result {position} holds {fault}",
-                    reason="it is written by " + ("\n  and by   ".join(writers) or "no kernel"),
+                    reason="it is written by " + ("\n  and by   ".join(found) or "no kernel"),
                     remedy='"kernels" instead of "results" to find the first kernel at fault',
+                )
+        return results
+
+    return checked
+
+
+def with_eager_results_checked(call: Callable[..., Any], wanted: Wanted, name: str) -> Callable[..., Any]:
+    """`call`, which runs a graph in eager mode, with its results checked likewise."""
+
+    def checked(*args: Any) -> Any:
+        results = call(*args)
+        for position, value in enumerate(results):
+            if fault := wanted.fault(value):
+                raise NotFiniteError(
+                    "not-finite",
+                    f"{name}: result {position} holds {fault}",
+                    reason="the graph runs in eager mode: no kernel is known of",
                 )
         return results
 
@@ -71,23 +87,23 @@ def with_results_checked(call: Call, stepped: Stepper, wanted: Wanted, name: str
 def with_kernels_checked(stepped: Stepper, wanted: Wanted, name: str) -> Call:
     """A call that runs the program one launch at a time and raises `NotFiniteError` at the first kernel at fault."""
 
-    def refuse(step: Step, buffer: str, fault: str, *, read: bool) -> None:
+    def refuse(who: str, buffer: str, fault: str, *, read: bool) -> None:
         verb, whose = ("reads", "the caller's") if read else ("writes", "that kernel's")
         raise NotFiniteError(
             "not-finite",
-            f"graph {name}: {describe(step).partition(',')[0]} {verb} %{buffer}, which holds {fault}",
-            reason=f"it is {whose}: no kernel before wrote such a value\n  kernel  {describe(step)}",
+            f"graph {name}: {who.partition(',')[0]} {verb} %{buffer}, which holds {fault}",
+            reason=f"it is {whose}: no kernel before wrote such a value\n  kernel  {who}",
         )
 
     def before(program: Program, step: Step, tensors: Mapping[str, Tensor]) -> None:
         for buffer in stepped.read(step):
             if fault := wanted.fault(tensors[buffer]):
-                refuse(step, buffer, fault, read=True)
+                refuse(culprits(stepped, program, step, buffer), buffer, fault, read=True)
 
     def after(program: Program, step: Step, tensors: Mapping[str, Tensor]) -> None:
         for buffer in stepped.written(step):
             if buffer in tensors and (fault := wanted.fault(tensors[buffer])):
-                refuse(step, buffer, fault, read=False)
+                refuse(culprits(stepped, program, step, buffer), buffer, fault, read=False)
 
     def checked(args: list[Any]) -> Sequence[Any]:
         given = list(args)

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from coilwork.checking.divergence import with_check
 from coilwork.checking.stepping import Stepper, stepper
-from coilwork.checking.values import Wanted, with_kernels_checked, with_results_checked
+from coilwork.checking.values import (
+    Wanted,
+    with_eager_results_checked,
+    with_kernels_checked,
+    with_results_checked,
+)
 from coilwork.executors import Call
 from coilwork.job import Job
 from coilwork.options import CompileOptions
@@ -41,6 +47,12 @@ def watched(
     if not job.options.check:
         return call
     return with_check(call, job.gm, stepped, job.graph_id, donated=job.donated)
+
+
+def watched_in_eager(call: Callable[..., Any], options: CompileOptions, name: str) -> Callable[..., Any]:
+    """`call`, which runs a graph in eager mode, with the check of its results that the options ask for."""
+    wanted = Wanted(nan=options.check_nan != "off", inf=options.check_inf != "off")
+    return with_eager_results_checked(call, wanted, name) if wanted else call
 
 
 def _stepper(compiled: Compiled, job: Job, builder: Builder) -> Stepper:

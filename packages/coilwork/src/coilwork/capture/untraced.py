@@ -1,0 +1,36 @@
+"""Graphs that AOTAutograd cannot make ATen graphs of: they run as Dynamo captured them, in eager mode.
+
+So are writes into views of an expanded input, into inputs that share memory in two types, and sizes from data of which an
+operator has to know more than the program says.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from torch import fx
+from torch._dynamo.exc import TorchDynamoException, exceptions_allowed_to_be_fallback
+
+from coilwork.errors import CoilworkError, CoilworkFallbackWarning, CompileError
+
+
+def is_told(error: Exception) -> bool:
+    """Whether `error` is for others to see: the user, if it is ours, or Dynamo, which goes on with a smaller graph."""
+    return isinstance(error, (CoilworkError, TorchDynamoException, *exceptions_allowed_to_be_fallback))
+
+
+def run_as_captured(captured: fx.GraphModule, error: Exception) -> Callable[..., Any]:
+    """What runs `captured`, because of `error`, with a warning that says why. What eager rejects is rejected by the call."""
+    said = CompileError(
+        "not-traced",
+        "torch cannot trace a graph that it captured",
+        reason=f"{type(error).__name__}: {error}",
+        remedy='options={"strict": True} for the traceback',
+    )
+    warnings.warn(f"a graph runs in eager mode: {said}", CoilworkFallbackWarning, stacklevel=3)
+    forward: Callable[..., Any] = (
+        captured.forward
+    )  # a call of the module would print where an error is raised
+    return forward
