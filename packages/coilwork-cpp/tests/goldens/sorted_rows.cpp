@@ -58,7 +58,7 @@ static Record* sort_by_bytes(Record* records, Record* spare, i64 count, int lowe
 using u128 = unsigned __int128;
 
 // At most 128.
-static inline void sort_by_counting(const u64* records, u64* sorted, i64 count) {
+static inline void sort_by_counting(u64* records, u64* sorted, i64 count) {
   u64 places[128] = {};
   for (i64 k = 0; k < count; ++k) {
     const u64 record = records[k];
@@ -68,7 +68,7 @@ static inline void sort_by_counting(const u64* records, u64* sorted, i64 count) 
   for (i64 i = 0; i < count; ++i) sorted[places[i]] = records[i];
 }
 // Of at most 80, by their upper halves: records that are equal in them lie in order.
-static inline void sort_by_counting(const u128* records, u128* sorted, i64 count) {
+static inline void sort_by_counting(u128* records, u128* sorted, i64 count) {
   u64 keys[80], places[80] = {};
   for (i64 i = 0; i < count; ++i) keys[i] = u64(records[i] >> 64);
   for (i64 k = 0; k < count; ++k) {
