@@ -18,7 +18,7 @@ from coilwork_ir.kernels import Combined, Kernel, Member, Range, Store, TensorAr
 from coilwork_ir.kernels.verify import verify_kernel
 from coilwork_ir.loc import Origin
 from coilwork_ir.loops.nodes import Check
-from coilwork_ir.scalar import cast, const, load, op, placeholder, reduce
+from coilwork_ir.scalar import cast, const, index_value, load, op, placeholder, reduce, sort
 from coilwork_ir.target import target
 
 F32, BF16, I64 = DType.F32, DType.BF16, DType.I64
@@ -112,7 +112,29 @@ def transpose_add() -> Kernel:
     )
 
 
-KERNELS = (bias_gelu, softmax, column_mean, embedding, transpose_add)
+def sorted_rows() -> Kernel:
+    """The first 40 of doubled numbers, the largest first, and where they were."""
+    ranges, (x, r) = space([N], [50000])
+    value = op("mul", load("in0", [x * 50000 + r], F32), const(2, F32))
+    first = op("lt", index_value(r), index_value(as_expr(40)))
+    return Kernel(
+        name="sorted_rows",
+        ranges=ranges,
+        args=(arg("in0", F32, N * 50000), arg("out0", F32, N * 40), arg("out1", I64, N * 40)),
+        sizes=(N,),
+        stores=tuple(
+            Store(
+                buffer=f"out{k}",
+                index=x * 40 + r,
+                value=sort(value, r, output=k, descending=True),
+                mask=first,
+            )
+            for k in (0, 1)
+        ),
+    )
+
+
+KERNELS = (bias_gelu, softmax, column_mean, embedding, sorted_rows, transpose_add)
 
 
 @pytest.mark.parametrize("make", KERNELS)

@@ -151,6 +151,19 @@ def test_first_elements(load_kernel: Callable, torch_dtype: Callable, dtype: DTy
         assert torch.equal(found[1], places[:, :first])
 
 
+def test_first_elements_of_rows_that_may_have_fewer(load_kernel: Callable) -> None:
+    run = load_kernel(sorting_kernel(both(descending=True), DType.F32, 1, symbol("n0", lo=0), first=10))
+    for length in (3, 10, 50):
+        x = drawn((1, length), torch.float32)
+        found = torch.full((1, 10), 7.0), torch.full((1, 10), 7)
+        run(x, *found, length)
+        values, places = torch.sort(x, dim=1, stable=True, descending=True)
+        kept = min(length, 10)
+        same(found[0][:, :kept], values[:, :kept])
+        assert torch.equal(found[1][:, :kept], places[:, :kept])
+        assert (found[0][:, kept:] == 7).all() and (found[1][:, kept:] == 7).all()
+
+
 def body_of(kernel: Kernel) -> str:
     """The part of the text that is the kernel's own."""
     text = CppCodegen().emit(kernel, target("x86-64-avx2"), {}).text

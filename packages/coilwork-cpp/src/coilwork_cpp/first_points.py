@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from coilwork_cpp.guards import compared
 from coilwork_cpp.passes import Pass
+from coilwork_cpp.ranges import extent_of
 from coilwork_ir.index import Expr, as_int
 from coilwork_ir.kernels import Store
 from coilwork_ir.scalar import Op, Sort
@@ -31,11 +32,12 @@ def _at_first(step: Pass, axis: Expr) -> Pass:
 
 
 def _count(store: Store, axis: Expr) -> int | None:
-    """How many of the first points along `axis` the store's mask leaves, if that is all that it says."""
+    """How many of the first points along `axis` the store's mask leaves, if that is all that it says, and rows have as many."""
     if store.mask is None or not isinstance(store.mask, Op) or store.mask.op != "lt":
         return None
-    sides = compared(store.mask)
-    return as_int(sides[1]) if sides is not None and sides[0] is axis else None
+    sides, length = compared(store.mask), as_int(extent_of(axis))
+    count = as_int(sides[1]) if sides is not None and sides[0] is axis else None
+    return count if count is not None and length is not None and 1 <= count <= length else None
 
 
 def first_of(sort: Sort, passes: Sequence[Pass]) -> int | None:
