@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import struct
+
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr
 from coilwork_ir.scalar import Literal_, Scalar, cast, const, index_value, op, where
@@ -125,3 +128,30 @@ def rounded(a: Scalar, narrow: DType) -> Scalar:
         return a
     bits = op("bitcast", to_dtype(a, narrow), dtype=DType.U16)
     return to_dtype(op("bitcast", bits, dtype=narrow), a.dtype)
+
+
+def rounded_number(value: int | float, narrow: DType) -> int | float:
+    """The number of type `narrow`, `f16` or `bf16`, that torch makes of `value`, by way of `f32`; itself where it is one."""
+    wide = _packed("<f", value)
+    if narrow is DType.F16:
+        found = _packed("<e", wide)
+    elif not math.isfinite(wide):
+        found = wide
+    else:
+        (bits,) = struct.unpack("<I", struct.pack("<f", wide))
+        found = _of_bits((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000)
+    return value if found == value else found
+
+
+def _of_bits(bits: int) -> float:
+    (found,) = struct.unpack("<f", struct.pack("<I", bits))
+    return float(found)
+
+
+def _packed(format_: str, value: float) -> float:
+    """`value` through the binary format: infinite where it does not fit."""
+    try:
+        (found,) = struct.unpack(format_, struct.pack(format_, value))
+    except OverflowError:
+        return math.copysign(math.inf, value)
+    return float(found)

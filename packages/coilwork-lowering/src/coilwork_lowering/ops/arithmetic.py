@@ -328,16 +328,17 @@ _DIRECT_FLOAT: Final = (
     "erfc lgamma sqrt rsqrt"
 )
 _COMPARE: Final = ("eq", "ne", "lt", "le", "gt", "ge")
+_TWO: Final = ("self", "other")
 _BITWISE: Final = ("bitwise_and", "bitwise_or", "bitwise_xor")
 
 RULES: Final[tuple[Rule, ...]] = (
     *(pointwise_rule(name, row(name), kind=TO_FLOAT) for name in _DIRECT_FLOAT.split()),
-    *(pointwise_rule(f"{n}.Tensor {n}.Scalar", row(n), kind=TO_BOOL) for n in _COMPARE),
+    *(pointwise_rule(f"{n}.Tensor {n}.Scalar", row(n), kind=TO_BOOL, narrows=_TWO) for n in _COMPARE),
     *(pointwise_rule(f"{n}.Tensor {n}.Scalar {n}.Scalar_Tensor", row(n)) for n in _BITWISE),
     *(pointwise_rule(n, _unless_float(n)) for n in ("floor", "ceil", "trunc", "round")),
-    pointwise_rule("add.Tensor add.Scalar", _added(add)),
-    pointwise_rule("sub.Tensor sub.Scalar", _added(sub)),
-    pointwise_rule("rsub.Tensor rsub.Scalar", _rsub),
+    pointwise_rule("add.Tensor add.Scalar", _added(add), narrows=_TWO),
+    pointwise_rule("sub.Tensor sub.Scalar", _added(sub), narrows=_TWO),
+    pointwise_rule("rsub.Tensor rsub.Scalar", _rsub, narrows=_TWO),
     pointwise_rule("mul.Tensor mul.Scalar", mul),
     pointwise_rule("div.Tensor div.Scalar true_divide.Tensor true_divide.Scalar", row("div"), kind=TO_FLOAT),
     Rule(overloads("div.Tensor_mode div.Scalar_mode"), _lower_div_mode),

@@ -16,7 +16,7 @@ from coilwork_lowering.building.torch_types import dtype_of
 from coilwork_lowering.building.values import NumberValue, Relation, TensorValue, Value
 from coilwork_lowering.numbers import condition_value
 from coilwork_lowering.rules import Call, NotLowered, Rule
-from coilwork_lowering.scalar_math import index, to_dtype
+from coilwork_lowering.scalar_math import index, rounded, rounded_number, to_dtype
 from coilwork_lowering.torch_compat.operators import PROMOTION, promoted
 
 ScalarFunction: TypeAlias = Callable[..., Scalar]
@@ -76,6 +76,23 @@ def wrapped(value: bool | int | float, dtype: DType) -> bool | int | float:
     return low - (1 << bits) if dtype.is_signed_integer and low >> (bits - 1) else low
 
 
+def narrowed(value: Value, call: Call, names: Sequence[str]) -> Value:
+    """A number beside 16-bit floats, rounded to their type as torch does before its kernels on CPUs compare or add.
+
+    Its products and quotients take numbers as they are, and on accelerators everything does.
+    """
+    common, _ = promoted(PROMOTION.NO_OPMATH, [plain(call.fakes[name]) for name in names])
+    narrow = dtype_of(common)
+    if narrow not in (DType.F16, DType.BF16) or not call.device.startswith("cpu"):
+        return value
+    match value:
+        case NumberValue(scalar):
+            return NumberValue(rounded(scalar, narrow))
+        case int() | float():
+            return rounded_number(value, narrow)
+    return value
+
+
 def on_device(builder: Builder, values: Sequence[Value], device: str) -> list[Value]:
     """`values` with 0-dimensional tensors of other devices brought to `device`."""
     return [
@@ -118,16 +135,21 @@ def pointwise_rule(
     kind: Promotion = DEFAULT,
     names: Sequence[str] = (),
     floats_only: bool = False,
+    narrows: Sequence[str] = (),
 ) -> Rule:
     """A rule for overloads listed in `targets`, separated by blanks: `"add.Tensor relu"`.
 
     `names` are the arguments that are operands, by default every tensor and number in the schema's order.
-    With `floats_only`, other computation types go to the fallback.
+    With `floats_only`, other computation types go to the fallback. Numbers among the arguments `narrows` are
+    rounded to the type of the others among them.
     """
 
     def lower(builder: Builder, call: Call) -> Value:
         chosen = tuple(names) or tuple(call.arguments)
-        values = [call.arguments[name] for name in chosen]
+        values = [
+            narrowed(call.arguments[name], call, narrows) if name in narrows else call.arguments[name]
+            for name in chosen
+        ]
         compute = compute_type(kind, [call.fakes[name] for name in chosen])
         if floats_only and not compute.is_float:
             raise NotLowered(f"computation in {compute.text}")

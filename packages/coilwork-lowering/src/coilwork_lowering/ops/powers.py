@@ -7,7 +7,14 @@ from typing import Final
 from coilwork_ir.scalar import Scalar, op
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import Value
-from coilwork_lowering.ops.elementwise import DEFAULT, TO_FLOAT, compute_type, elementwise, overloads
+from coilwork_lowering.ops.elementwise import (
+    DEFAULT,
+    TO_FLOAT,
+    compute_type,
+    elementwise,
+    narrowed,
+    overloads,
+)
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import like, mul
 
@@ -64,11 +71,12 @@ def _pow(builder: Builder, call: Call) -> Value:
     compute = compute_type(DEFAULT, fakes)
     if not compute.is_float:
         raise NotLowered("a power of integers with an unknown exponent")
+    names = ("self", "exponent")
     return elementwise(
         builder,
         call,
         lambda a, b: op("pow", a, b),
-        operands=[call["self"], call["exponent"]],
+        operands=[narrowed(call[name], call, names) for name in names],
         compute=[compute] * 2,
     )
 
@@ -81,7 +89,9 @@ def _xlogy(builder: Builder, call: Call) -> Value:
         product = op("where", op("eq", a, zero), zero, mul(a, op("log", b)))
         return op("where", op("isnan", b), b, product)
 
-    return elementwise(builder, call, xlogy, operands=[call["self"], call["other"]], compute=[compute] * 2)
+    names = ("self", "other")
+    operands = [narrowed(call[name], call, names) for name in names]
+    return elementwise(builder, call, xlogy, operands=operands, compute=[compute] * 2)
 
 
 RULES: Final[tuple[Rule, ...]] = (
