@@ -81,6 +81,25 @@ def test_what_fits_is_computed(name: str, dtype: torch.dtype) -> None:
         assert externs(lower(gm, name="graph").graph) == []
 
 
+@pytest.mark.parametrize("function", [torch.add, torch.sub])
+@pytest.mark.parametrize(
+    ("dtype", "factor"), [(torch.int64, 2.5), (torch.bool, 2.5), (torch.int64, True), (torch.float32, True)]
+)
+def test_factors_of_another_kind_are_called(
+    function: Callable[..., Any], dtype: torch.dtype, factor: object
+) -> None:
+    x = torch.ones(2, 4, dtype=dtype)
+    with pytest.raises(RuntimeError):
+        function(x, x, alpha=factor)
+    try:
+        gm = traced(lambda x, factor: function(x, x, alpha=factor), x, factor)
+    except (RuntimeError, ValueError):
+        return  # tracing itself refuses
+    with pytest.raises(RuntimeError):
+        gm(x)
+    assert externs(lower(gm, name="graph").graph) != []
+
+
 def test_wider_types_that_numbers_bring_are_theirs() -> None:
     x = torch.ones(3, dtype=torch.int8)
     for function in (lambda x, n: x.clamp(0, n), lambda x, n: x**n, lambda x, n: x + n, lambda x, n: x == n):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -88,3 +89,116 @@ def test_what_is_taken_is_computed(name: str) -> None:
     # what a value decides is asserted by a call
     called = [target for target in externs(lower(gm, name="graph").graph) if "_assert_async" not in target]
     assert called == []
+
+
+F64, F32, F16, BF16 = torch.float64, torch.float32, torch.float16, torch.bfloat16
+I64, I32, I16, BOOL = torch.int64, torch.int32, torch.int16, torch.bool
+
+# Pairs of types that are taken, pairs that are refused.
+PAIRS: dict[str, tuple[tuple[Any, ...], tuple[Any, ...], Callable[..., Any]]] = {
+    "index_put": (((F32, F32),), ((F32, F64), (F32, I64)), lambda x, y: x.index_put((torch.arange(2),), y)),
+    "index_put to be added": (
+        ((F32, F32),),
+        ((F32, F64), (F16, F32)),
+        lambda x, y: x.index_put((torch.arange(2),), y, True),
+    ),
+    "index_add": (((F32, F32),), ((F32, F64), (F64, F32)), lambda x, y: x.index_add(0, torch.arange(2), y)),
+    "heaviside": (((F32, F32),), ((F32, F64), (F32, I64)), torch.heaviside),
+    "_cdist_forward": (((F32, F32),), ((F32, F64),), lambda x, y: torch.cdist(x, y, 1.0)),
+    "linalg_cross": (((F32, F32),), ((F32, F64),), lambda x, y: torch.linalg.cross(x[:, :3], y[:, :3])),
+    "nll_loss_forward with weights": (
+        ((F32, F32),),
+        ((F32, F64),),
+        lambda x, y: F.nll_loss(x, torch.arange(2), y[0]),
+    ),
+    "nll_loss_forward with labels": (((F32, I64),), ((F32, I32),), lambda x, y: F.nll_loss(x, y[:, 0])),
+    "binary_cross_entropy": (
+        ((F32, F32),),
+        ((F32, F64), (F32, I64)),
+        lambda x, y: torch.ops.aten.binary_cross_entropy(x * 0.5, y, None, 0),
+    ),
+    "binary_cross_entropy_with_logits": (
+        ((F32, F32),),
+        ((F32, I64), (F32, BOOL)),
+        lambda x, y: F.binary_cross_entropy_with_logits(x, y, reduction="none"),
+    ),
+    "index_select": (
+        ((F32, I64), (F32, I32)),
+        ((F32, I16),),
+        lambda x, y: torch.index_select(x, 0, y[:, 0]),
+    ),
+    "bitwise_and": (((I64, I64), (BOOL, I32)), ((I64, F32), (F32, F32)), torch.bitwise_and),
+    "bitwise_not": (((I64, I64), (BOOL, BOOL)), ((F32, F32),), lambda x, y: torch.bitwise_not(y)),
+    "gcd": (((I64, I32),), ((I64, F32),), torch.gcd),
+    "fmod": (((F32, BOOL), (I64, I64)), ((BOOL, BOOL),), torch.fmod),
+    "remainder": (((F32, BOOL), (I64, I64)), ((BOOL, BOOL),), torch.remainder),
+    "ldexp": (((F32, I64),), ((F32, BOOL),), torch.ldexp),
+    "rsub": (((F32, F32),), ((BOOL, BOOL),), lambda x, y: 1 - y),
+    "native_layer_norm": (
+        ((F32, F32), (BF16, F32), (BF16, BF16)),
+        ((F32, F64), (F32, F16), (BF16, F16)),
+        lambda x, y: F.layer_norm(x, (4,), y[0], y[1]),
+    ),
+    "native_group_norm": (
+        ((F32, F32), (F16, F32)),
+        ((F32, F64), (F16, F64)),
+        lambda x, y: F.group_norm(x, 2, y[0]),
+    ),
+    "native_batch_norm": (
+        ((F32, F32), (BF16, F32)),
+        ((F32, F64), (BF16, F16)),
+        lambda x, y: F.batch_norm(x, y[0], y[1]),
+    ),
+}
+
+
+def pair(types: tuple[torch.dtype, torch.dtype]) -> tuple[torch.Tensor, ...]:
+    return tuple(torch.ones(2, 4, dtype=dtype) for dtype in types)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_pairs_that_are_refused_are_called(name: str) -> None:
+    _, refused, function = PAIRS[name]
+    for types in refused:
+        inputs = pair(types)
+        with pytest.raises((NotImplementedError, RuntimeError)) as error:
+            function(*inputs)
+        gm = make_fx(function, tracing_mode="fake", decomposition_table=decompositions())(*inputs)
+        with pytest.raises(error.type):
+            gm(*inputs)
+        assert externs(lower(gm, name="graph").graph) != [], types
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_pairs_that_are_taken_are_computed(name: str) -> None:
+    taken, _, function = PAIRS[name]
+    for types in taken:
+        inputs = pair(types)
+        function(*inputs)
+        gm = make_fx(function, tracing_mode="fake", decomposition_table=decompositions())(*inputs)
+        called = [
+            target for target in externs(lower(gm, name="graph").graph) if "_assert_async" not in target
+        ]
+        assert called == [], types
+
+
+def test_a_fraction_among_bits_is_refused() -> None:
+    x = torch.arange(3)
+    gm = make_fx(
+        lambda x: torch.bitwise_and(x, 2.5), tracing_mode="fake", decomposition_table=decompositions()
+    )(x)
+    with pytest.raises(NotImplementedError):
+        torch.bitwise_and(x, 2.5)
+    assert externs(lower(gm, name="graph").graph) != []
+
+
+@pytest.mark.parametrize("types", [(F16, F32), (F32, F64), (F32, I64)], ids=str)
+@pytest.mark.parametrize("loss", [F.huber_loss, F.soft_margin_loss])
+def test_losses_have_the_type_of_what_is_judged(
+    loss: Callable[..., Any], types: tuple[torch.dtype, torch.dtype]
+) -> None:
+    inputs = pair(types)
+    for reduction in ("none", "mean"):
+        judged = partial(loss, reduction=reduction)
+        gm = make_fx(judged, tracing_mode="fake", decomposition_table=decompositions())(*inputs)
+        assert gm(*inputs).dtype is loss(*inputs, reduction=reduction).dtype

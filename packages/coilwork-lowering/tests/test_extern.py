@@ -46,3 +46,24 @@ def test_tensors_without_strides_are_refused() -> None:
     given.meta["val"] = torch.eye(3).to_sparse()
     with pytest.raises(LoweringError, match=r"\[layout\].*torch.sparse_coo"):
         lower(gm, name="graph")
+
+
+PARTS: dict[str, Callable[[Tensor, int], Tensor]] = {
+    "select_scatter": lambda x, dim: torch.select_scatter(x, x[0], dim, 0),
+    "slice_scatter": lambda x, dim: torch.slice_scatter(x, x[:1], dim, 0, 1),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+@pytest.mark.parametrize("dim", [2, -3])
+def test_dimensions_that_are_not_there_are_for_aten_to_refuse(name: str, dim: int) -> None:
+    x = torch.ones(2, 3)
+    with pytest.raises(IndexError):
+        PARTS[name](x, dim)
+    recorder = Recorder()
+    with pytest.raises(IndexError):
+        torch.compile(lambda x: PARTS[name](x, dim), backend=recorder, fullgraph=True)(x)
+    (lowered,) = recorder.lowered
+    assert [node.target for node in lowered.graph.nodes if isinstance(node, Extern)] == [
+        f"aten.{name}.default"
+    ]

@@ -77,6 +77,12 @@ def test_an_index_reduce_of_another_shape_is_refused() -> None:
         traced(lambda: aten.index_reduce.default(value, 0, torch.tensor([0, 1]), source, "amax"))
 
 
+def test_an_index_reduce_along_no_dimension_is_refused() -> None:
+    value, _, source = operands(torch.float32)
+    with pytest.raises(IndexError, match="Dimension out of range"):
+        traced(lambda: aten.index_reduce.default(value, 2, torch.tensor([0, 1, 2]), source, "amax"))
+
+
 ZERO = torch.tensor(0)
 NUMBER = torch.tensor(2.0)
 NUMBERS: dict[str, Callable[[], Any]] = {

@@ -280,7 +280,7 @@ class _Lowering:
         return (
             self.options.falls_back(call.target)
             or _touches_opaque(call)
-            or not accepts(target, call.fakes.values(), call.fakes.get("dtype"))
+            or not accepts(target, call.fakes)
             or not accepts_numbers(target, call.fakes)
         )
 

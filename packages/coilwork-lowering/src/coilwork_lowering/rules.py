@@ -13,7 +13,6 @@ from coilwork_ir.index import Expr, as_expr
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.torch_types import device_text, dtype_of
 from coilwork_lowering.building.values import Shape, TensorValue, Value
-from coilwork_lowering.errors import LoweringError
 from coilwork_lowering.torch_compat.graphs import operator_behind
 
 
@@ -164,9 +163,9 @@ def wrap_dim(dim: int, rank: int) -> int:
     """`dim` counted from the front; a 0-dimensional tensor is taken as having one dimension.
 
     Raises:
-        LoweringError[argument]: out of range.
+        NotLowered: out of range, as ATen will say.
     """
     limit = max(rank, 1)
     if not -limit <= dim < limit:
-        raise LoweringError("argument", f"dimension {dim} of a tensor of {rank} dimensions")
+        raise NotLowered(f"dimension {dim} of a tensor of {rank} dimensions")
     return dim % limit

@@ -113,6 +113,8 @@ def _index_reduce(
         return NotImplemented
     if value.device.type != "cpu" or not surely(source.numel() > 0):
         return NotImplemented
+    if not -value.dim() <= dim < value.dim():
+        return NotImplemented
     at = dim % value.dim()
     for k, (size, wanted) in enumerate(zip(source.shape, value.shape, strict=True)):
         if not meets(size == (index.shape[0] if k == at else wanted), _refused):

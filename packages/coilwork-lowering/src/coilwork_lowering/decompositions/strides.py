@@ -80,6 +80,7 @@ def stride_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, 
         aten.ldexp.Tensor: _ldexp,
         **{op: _like_one(table[op], position) for op, position in _LIKE_ONE.items()},
         **{op: _made_contiguous(table[op]) for op in _CONTIGUOUS},
+        aten.soft_margin_loss.default: _of_the_first_type(table[aten.soft_margin_loss.default]),
     }
     for op in _LAID_OUT_AS_A_SUM:
         found[op] = partial(_laid_out_as_a_sum, table[op])
@@ -173,14 +174,23 @@ def _made_contiguous(theirs: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _like_one(theirs: Callable[..., Any], position: int) -> Callable[..., Any]:
-    """`theirs`, with a result in the layout of the argument at `position`, whatever those of the others are; if it has its shape."""
+    """`theirs`, with a result of the type of the argument at `position`, and in its layout, if it has its shape; whatever the others' are."""
 
     def decomposed(*args: Any, **kwargs: Any) -> Any:
-        result: torch.Tensor = theirs(*args, **kwargs)
         like: torch.Tensor = args[position]
+        result: torch.Tensor = theirs(*args, **kwargs).to(like.dtype)
         if result.dim() != like.dim():
             return result
         return laid_out(result, aten.empty_like.default(like).stride())
+
+    return decomposed
+
+
+def _of_the_first_type(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    """`theirs`, computed into a tensor of the first argument's type."""
+
+    def decomposed(value: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        return theirs(value, *args, **kwargs).to(value.dtype)
 
     return decomposed
 

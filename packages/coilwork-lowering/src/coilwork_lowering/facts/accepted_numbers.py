@@ -6,7 +6,7 @@ Computed, such a number would be infinite, or wrap around. As with types, a call
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -46,12 +46,16 @@ _PROMOTED: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "rsub": ("alpha",),
     }
 )
+# Those that scale an operand, as `alpha` of `add`: fractions do not scale integers.
+_SCALED: Final = frozenset({"add", "sub", "rsub"})
 _IN_EVERY_TYPE: Final = 127
 
 
 def accepts_numbers(target: Overload, arguments: Mapping[str, object]) -> bool:
     """Whether the numbers among `arguments`, which are named as in the schema, fit where eager's kernel of `target` puts them."""
     name = qualified_name(target).split(".")[1]
+    if name in _SCALED and not _scales(arguments.get("alpha"), arguments.values()):
+        return False
     converted = (*_STORED.get(name, ()), *_PROMOTED.get(name, ()))
     given = [arguments.get(key) for key in converted]
     numbers = [value for value in given if isinstance(value, int | float) and type(value) is not bool]
@@ -75,6 +79,14 @@ def fits(number: float, dtype: torch.dtype) -> bool:
     if type(number) is int and whole.min == 0:
         return abs(number) <= whole.max
     return whole.min <= number <= whole.max
+
+
+def _scales(factor: object, operands: Iterable[object]) -> bool:
+    """Whether `factor` is of a kind that scales `operands`: a truth value for truth values, a fraction for fractions."""
+    types = [one.dtype for one in operands if isinstance(one, torch.Tensor)]
+    if type(factor) is bool:
+        return all(dtype is torch.bool for dtype in types)
+    return type(factor) is not float or any(dtype.is_floating_point or dtype.is_complex for dtype in types)
 
 
 def of_accepted_numbers(target: Any, decomposition: Callable[..., Any]) -> Callable[..., Any]:

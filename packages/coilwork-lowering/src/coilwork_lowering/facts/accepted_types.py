@@ -12,13 +12,14 @@ from typing import Any, Final, TypeAlias
 
 import torch
 
-from coilwork_lowering.torch_compat.operators import Overload, qualified_name
+from coilwork_lowering.torch_compat.operators import Overload, qualified_name, schema_of
 
 Types: TypeAlias = frozenset[torch.dtype]
 
 _WIDE: Final[Types] = frozenset({torch.float32, torch.float64})
 _FLOATS: Final[Types] = frozenset({*_WIDE, torch.float16, torch.bfloat16})
-_REAL: Final[Types] = frozenset({*_FLOATS, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
+_INTEGERS: Final[Types] = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
+_REAL: Final[Types] = _FLOATS | _INTEGERS
 _COMPLEX: Final[Types] = frozenset({torch.complex32, torch.complex64, torch.complex128})
 
 
@@ -48,7 +49,7 @@ _ANYWHERE: Final = _table(
         " _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d",
     ),
     (_WIDE, "_cdist_forward _pdist_forward"),
-    (_REAL, "threshold clamp ceil floor round trunc argmax argmin relu isin mvlgamma"),
+    (_REAL, "threshold clamp ceil floor round trunc argmax argmin relu mvlgamma fmod remainder"),
     (_REAL | _COMPLEX, "abs dot vdot addcmul trace linspace"),
     (_REAL | {torch.bool}, "logit nansum xlogy special_xlog1py special_entr special_ndtr"),
     (
@@ -70,32 +71,96 @@ _ON_CPUS: Final = _table(
     (_WIDE, "multi_margin_loss multilabel_margin_loss_forward"),
 )
 # Of every tensor.
-_NO_BOOLEANS: Final = frozenset({"sub"})
+_EVERYWHERE: Final = _table(
+    (_REAL | _COMPLEX, "sub rsub ldexp"),
+    (_REAL, "isin"),
+    (_INTEGERS | {torch.bool}, "bitwise_not bitwise_and bitwise_or bitwise_xor"),
+    (_INTEGERS, "gcd lcm"),
+)
+# Arguments that have one type.
+_OF_ONE_TYPE: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        **dict.fromkeys(("index_put", "index_put_", "_unsafe_index_put"), ("self", "values")),
+        "index_add": ("self", "source"),
+        "heaviside": ("self", "values"),
+        "_cdist_forward": ("x1", "x2"),
+        **dict.fromkeys(("_softmax_backward_data", "_log_softmax_backward_data"), ("grad_output", "output")),
+        **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), ("self", "weight")),
+        "binary_cross_entropy": ("self", "target", "weight"),
+        "binary_cross_entropy_with_logits": ("self", "target"),
+        "linalg_cross": ("self", "other"),
+    }
+)
+# Of the argument of this name.
+_POSITIONS: Final[Mapping[str, tuple[str, Types]]] = MappingProxyType(
+    {
+        **dict.fromkeys(
+            ("nll_loss_forward", "nll_loss2d_forward"), ("target", frozenset({torch.int64, torch.uint8}))
+        ),
+        "index_select": ("index", frozenset({torch.int64, torch.int32})),
+    }
+)
+_NORMS: Final = frozenset(
+    "native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_functional"
+    " _native_batch_norm_legit_no_training _batch_norm_with_update _batch_norm_with_update_functional"
+    " _batch_norm_no_update native_group_norm native_layer_norm".split()
+)
+_PARAMETERS: Final = ("weight", "bias", "running_mean", "running_var")
 
 
-def accepts(target: Overload, arguments: Iterable[object], dtype: object = None) -> bool:
-    """Whether eager has a kernel of `target` for the types of `arguments`; `dtype` is the argument of that name."""
+def accepts(target: Overload, arguments: Mapping[str, object]) -> bool:
+    """Whether eager has a kernel of `target` for the types of `arguments`, which are named as in the schema."""
     _, name, overload = qualified_name(target).split(".")
-    tensors = [one for one in arguments if isinstance(one, torch.Tensor)]
-    if name in _NO_BOOLEANS and any(one.dtype is torch.bool for one in tensors):
+    tensors = [one for one in arguments.values() if isinstance(one, torch.Tensor)]
+    every = _EVERYWHERE.get(name)
+    if every is not None and not _are_all(arguments.values(), every):
+        return False
+    if len(_types(arguments, _OF_ONE_TYPE.get(name, ()))) > 1:
+        return False
+    if name in _POSITIONS and not _types(arguments, _POSITIONS[name][:1]) <= _POSITIONS[name][1]:
         return False
     types = _ANYWHERE.get(f"{name}.{overload}") or _ANYWHERE.get(name)
     if not tensors:
+        dtype = arguments.get("dtype")
         return types is None or dtype is None or dtype in types
     first = tensors[0]
     if types is not None and first.dtype not in types:
         return False
-    return first.device.type != "cpu" or name not in _ON_CPUS or first.dtype in _ON_CPUS[name]
+    if first.device.type != "cpu":
+        return True
+    if name in _NORMS and not _scaled_by(first.dtype, _types(arguments, _PARAMETERS)):
+        return False
+    return name not in _ON_CPUS or first.dtype in _ON_CPUS[name]
+
+
+def _are_all(arguments: Iterable[object], types: Types) -> bool:
+    """Whether all tensors are of these types, and stay so beside the numbers."""
+    return all(
+        one.dtype in types if isinstance(one, torch.Tensor) else types & _FLOATS or type(one) is not float
+        for one in arguments
+    )
+
+
+def _types(arguments: Mapping[str, object], names: tuple[str, ...]) -> Types:
+    """Those of the tensors of these names."""
+    given = [arguments.get(name) for name in names]
+    return frozenset(one.dtype for one in given if isinstance(one, torch.Tensor))
+
+
+def _scaled_by(dtype: torch.dtype, parameters: Types) -> bool:
+    """Whether a norm of `dtype` may have parameters of these types: its own, or `f32` beside 16 bits."""
+    return parameters <= {dtype} or (dtype in _FLOATS - _WIDE and parameters == {torch.float32})
 
 
 def of_accepted_types(target: Any, decomposition: Callable[..., Any]) -> Callable[..., Any]:
     """`decomposition` of `target`, for what eager has a kernel."""
     if not isinstance(target, Overload) or not _is_named(target):
         return decomposition
+    names = [formal.name for formal in schema_of(target).arguments]
 
     @functools.wraps(decomposition)
     def decomposed(*args: Any, **kwargs: Any) -> Any:
-        if not accepts(target, (*args, *kwargs.values()), kwargs.get("dtype")):
+        if not accepts(target, {**dict(zip(names, args)), **kwargs}):
             return NotImplemented
         return decomposition(*args, **kwargs)
 
@@ -104,4 +169,6 @@ def of_accepted_types(target: Any, decomposition: Callable[..., Any]) -> Callabl
 
 def _is_named(target: Overload) -> bool:
     name, overload = qualified_name(target).split(".")[1:]
-    return bool({name, f"{name}.{overload}"} & {*_ANYWHERE, *_ON_CPUS})
+    return bool(
+        {name, f"{name}.{overload}"} & {*_ANYWHERE, *_ON_CPUS, *_EVERYWHERE, *_OF_ONE_TYPE, *_POSITIONS}
+    )

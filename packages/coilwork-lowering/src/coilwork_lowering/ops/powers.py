@@ -100,7 +100,9 @@ def _xlogy(builder: Builder, call: Call) -> Value:
         product = op("where", op("eq", a, zero), zero, mul(a, op("log", b)))
         return op("where", op("isnan", b), b, product)
 
-    return elementwise(builder, call, xlogy, operands=[call["self"], call["other"]], compute=[compute] * 2)
+    operands = [call["self"], call["other"]]
+    function = in_one_type(xlogy, operands, call.dtype)
+    return elementwise(builder, call, function, operands=operands, compute=[compute] * 2)
 
 
 RULES: Final[tuple[Rule, ...]] = (
