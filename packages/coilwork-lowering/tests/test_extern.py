@@ -67,3 +67,18 @@ def test_dimensions_that_are_not_there_are_for_aten_to_refuse(name: str, dim: in
     assert [node.target for node in lowered.graph.nodes if isinstance(node, Extern)] == [
         f"aten.{name}.default"
     ]
+
+
+@pytest.mark.parametrize("position", [2, 300, -3])
+@pytest.mark.parametrize("prepare", [lambda x: x, lambda x: x * 2], ids=["an input", "a result"])
+def test_rows_that_are_not_there_are_for_aten_to_refuse(
+    position: int, prepare: Callable[[Tensor], Tensor]
+) -> None:
+    x, row = torch.ones(2, 3), torch.zeros(3)
+    with pytest.raises(IndexError):
+        torch.select_scatter(x, row, 0, position)
+    compiled = torch.compile(
+        lambda x, row: torch.select_scatter(prepare(x), row, 0, position), backend=Recorder(), fullgraph=True
+    )
+    with pytest.raises(IndexError):
+        compiled(x, row)

@@ -9,7 +9,7 @@ from typing import Final
 import torch
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, as_int, provably_le, provably_nonneg
+from coilwork_ir.index import Expr, as_expr, as_int, provably_le, provably_lt, provably_nonneg
 from coilwork_ir.scalar import Const, Scalar, const, op
 from coilwork_lowering.building import view_maps
 from coilwork_lowering.building.assertions import lower_assertion
@@ -19,7 +19,7 @@ from coilwork_lowering.building.values import Relation, TensorValue, Value, is_w
 from coilwork_lowering.ops.elementwise import on_device, overloads, scalar_operand
 from coilwork_lowering.ops.parts import part_shape, replaced_part, same_place
 from coilwork_lowering.ops.placing import begins_with_an_input, box_in, fill, replaces_part_of, store
-from coilwork_lowering.ops.views import selected_position, slice_bounds
+from coilwork_lowering.ops.views import selected_position, slice_bounds, wrapped_start
 from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, as_plain_int, as_size, wrap_dim
 from coilwork_lowering.scalar_math import both, ge, index, le, lt, select, to_dtype
 
@@ -162,6 +162,7 @@ def _replaced(computed: Lower) -> Lower:
         value, source = call.tensor("self"), call.tensor("src")
         part = replaced_part(call.target, value, call.arguments, source.shape)
         _check_shape(builder, call, value, source)
+        _check_position(builder, call, value)
         if same_place(source, part) and call.updates.is_taken(value):
             # it was written there before
             return value
@@ -172,6 +173,24 @@ def _replaced(computed: Lower) -> Lower:
         return builder.current(value)
 
     return lower
+
+
+def _check_position(builder: Builder, call: Call, value: TensorValue) -> None:
+    """The row that `select_scatter` replaces has to be there: torch's meta function does not look.
+
+    Raises:
+        NotLowered: it is not, as ATen will say.
+    """
+    if call.target != "aten.select_scatter.default":
+        return
+    size = value.shape[wrap_dim(call.integer("dim"), len(value.shape))]
+    chosen = wrapped_start(as_size(call["index"]), size)
+    message = f"index out of range: the position of a row among {size}"
+    for low, high in ((as_expr(0), chosen), (chosen + 1, size)):
+        if provably_lt(high, low):
+            raise NotLowered("a row that is not there")
+        if not provably_le(low, high):
+            lower_assertion(builder, Relation(lhs=low, relation="le", rhs=high), message, call.node)
 
 
 def _check_shape(builder: Builder, call: Call, value: TensorValue, source: TensorValue) -> None:
