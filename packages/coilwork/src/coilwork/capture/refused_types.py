@@ -28,4 +28,4 @@ def has_refused_types(gm: fx.GraphModule) -> bool:
 def _is_refused(call: MarginCall) -> bool:
     kernel = _KERNELS.get(call.operator, call.operator)
     weighed = call.weight is not None and call.weight.dtype is not call.scores.dtype
-    return weighed or call.labels.dtype is not torch.int64 or not accepts(kernel, [call.scores])
+    return weighed or call.labels.dtype is not torch.int64 or not accepts(kernel, {"self": call.scores})
