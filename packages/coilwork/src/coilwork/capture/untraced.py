@@ -30,7 +30,6 @@ def run_as_captured(captured: fx.GraphModule, error: Exception) -> Callable[...,
         remedy='options={"strict": True} for the traceback',
     )
     warnings.warn(f"a graph runs in eager mode: {said}", CoilworkFallbackWarning, stacklevel=3)
-    forward: Callable[..., Any] = (
-        captured.forward
-    )  # a call of the module would print where an error is raised
+    # a call of the module would print where an error is raised
+    forward: Callable[..., Any] = captured.forward
     return forward
