@@ -1,12 +1,13 @@
 """How much a store's folder holds, known without walking it.
 
 The ledger is a file of signed 64-bit records, one appended per write of an entry; their sum is the size. A walk
-replaces them with a single exact record. Overwritten entries are counted twice and concurrent replacements may
-lose a record: the sum is an estimate that decides *when* to walk, never what is in the store.
+replaces those from before it with a single exact record. Overwritten entries, and what was written during a walk, are counted
+twice, and a record may get lost while the file is replaced: the sum is an estimate that decides *when* to walk, never what is in the store.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 from pathlib import Path
@@ -44,6 +45,18 @@ class Ledger:
             return None
         return sum(records)
 
-    def restart(self, temporary_folder: Path, size_bytes: int) -> None:
-        """Begin anew from the exact size that a walk found. Raises OSError."""
-        write_atomically(temporary_folder, self._path, (_RECORD.pack(size_bytes),), durable=False)
+    def mark(self) -> int:
+        """Where a walk begins, for `restart`. Raises OSError."""
+        try:
+            return self._path.stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def restart(self, temporary_folder: Path, size_bytes: int, *, since: int | None = None) -> None:
+        """Begin anew from the exact size that a walk found, and from what was recorded `since` its mark. Raises OSError."""
+        later = b""
+        if since is not None and since % _RECORD.size == 0:
+            with contextlib.suppress(FileNotFoundError):
+                later = self._path.read_bytes()[since:]
+        whole = later[: len(later) // _RECORD.size * _RECORD.size]
+        write_atomically(temporary_folder, self._path, (_RECORD.pack(size_bytes), whole), durable=False)

@@ -239,6 +239,7 @@ class LocalStore:
             raise OSError(errno.ENOLCK, str(error)) from error
         try:
             remove_older_than(self._temporary, before_s=time.time() - STALE_TEMPORARY_S)
+            mark = self._ledger.mark()
             found = sorted(self._walk(), key=lambda entry: entry.last_used_s)
             total_bytes = sum(entry.size_bytes for entry in found)
             goal_bytes = LOW_WATER * self.max_bytes if total_bytes > self.max_bytes else total_bytes
@@ -249,7 +250,7 @@ class LocalStore:
                 if self._remove(entry.path):
                     evicted += 1
                     total_bytes -= entry.size_bytes
-            self._ledger.restart(self._temporary_folder(), total_bytes)
+            self._ledger.restart(self._temporary_folder(), total_bytes, since=mark)
             self._tally.add(StoreStats(evicted=evicted))
         finally:
             lock.release()
