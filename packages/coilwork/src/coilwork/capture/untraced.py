@@ -11,14 +11,14 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import fx
-from torch._dynamo.exc import TorchDynamoException, exceptions_allowed_to_be_fallback
 
 from coilwork.errors import CoilworkError, CoilworkFallbackWarning, CompileError
+from coilwork.torch_compat.failures import FOR_DYNAMO
 
 
 def is_told(error: Exception) -> bool:
     """Whether `error` is for others to see: the user, if it is ours, or Dynamo, which goes on with a smaller graph."""
-    return isinstance(error, (CoilworkError, TorchDynamoException, *exceptions_allowed_to_be_fallback))
+    return isinstance(error, (CoilworkError, *FOR_DYNAMO))
 
 
 def run_as_captured(captured: fx.GraphModule, error: Exception) -> Callable[..., Any]:
