@@ -30,7 +30,7 @@ aten = torch.ops.aten
 WHOLE_VECTOR: Final = 8
 """Numbers of which rows have a multiple: operands and results of others are padded first, where that pays (layout/padding.py)."""
 LEAST_BYTES: Final = 2 << 20
-"""Of a result. A kernel for a smaller one takes the 2 us of a launch, and the library could not split its sums, as it likes to for few rows."""
+"""Of a result; an estimate, not measured. A kernel for a smaller one takes the 2 us of a launch, and the library might not split its sums then, as it likes to for few rows."""
 
 _PRODUCT: Final = either(
     call("aten.addmm.default", self=tensor("bias"), mat1=tensor("left"), mat2=tensor("right")),
