@@ -97,3 +97,29 @@ def test_rows_that_read_across_fetch_sectors_in_vain(build, columns, name, times
     (only,) = clusters(build)
     size = 8 * 64 * columns
     assert traffic(build, name=name).work(only, {"s"}).read_bytes == (2 + times) * size
+
+
+@pytest.mark.parametrize(
+    ("shape", "name", "times"),
+    [((10, 4096), "sm_90", 4), ((10, 4096), "x86-64-avx512", 1), ((10, 256), "sm_90", 1)],
+)
+def test_rows_in_two_orders_of_memory_fetch_sectors_in_vain(build, shape, name, times):
+    """Of what lies in another order than the results, threads take 8 bytes of each 32: ten elements lie 4,096 steps apart. Where
+    they are 256 apart a block has all of them."""
+    channels, pixels = shape
+    build.input("x", 6, pixels, channels)
+    build.reduce("s", "sum", [6], [channels, pixels], lambda n, c, p: build.at("x", n, p, c))
+    build.pointwise(
+        "y", [6, channels, pixels], lambda n, c, p: op("sub", build.at("x", n, p, c), build.at("s", n))
+    )
+    one, two = clusters(build)
+    (total,), (result,) = one.parts, two.parts
+    summed = (total.stage.stores[0].index[0], *total.stage.reduced)
+    shared = [(summed, result.stage.stores[0].index)]
+    both = merged(one, two, next(alignments(group_of(total.stage), group_of(result.stage), shared, "t")))
+    size = 8 * 6 * channels * pixels
+    work = traffic(build, name=name, persistent_bytes=1 << 20).work(both, {"y"})
+    if name == "sm_90":
+        assert (work.read_bytes, work.write_bytes) == (times * size, size)
+    # the sum alone is walked in the order of what it reads
+    assert traffic(build, name=name).work(one, {"s"}).read_bytes == size

@@ -200,3 +200,28 @@ def test_one_point_per_thread_where_each_loads_a_sector() -> None:
     assert [(dict(c.meta)["XBLOCK"], c.num_warps) for c in found] == [(512, 16), (256, 8), (1024, 8)]
     few = propose(replace(facts, extents={"x": 4096}), H200, 3)
     assert all(dict(c.meta)["XBLOCK"] == 128 for c in few)
+
+
+@pytest.mark.parametrize(
+    ("length", "again", "wanted"),
+    [(50257, True, True), (50257, False, False), (1 << 20, True, False), (9000, True, False)],
+)
+def test_rows_that_are_read_again_are_tried_one_per_multiprocessor(
+    length: int, again: bool, wanted: bool
+) -> None:
+    """As long as the cache holds that many, and would not hold several of each."""
+    facts = Facts(
+        walk="looped",
+        extents={"x": 2048, "r": length},
+        coalescing={"x": 0.0, "r": 1.0},
+        element_bytes=4,
+        tensors=2,
+        streams=(4, 4),
+        again=again,
+    )
+    assert any(c.num_warps == 32 for c in propose(facts, H200, 3)) is wanted
+
+
+def test_many_columns_of_one_operand_are_also_tried_with_few_threads() -> None:
+    assert (128, 32, 2) in blocks("looped", (2,), x=64 * 2048, r=1024)
+    assert (128, 32, 2) not in blocks("looped", (2,), x=4096, r=16384)

@@ -23,20 +23,6 @@ def combine_max_nan(a, b):
 
 
 @triton.jit
-def combine_argmin(a, ai, b, bi):
-    # a NaN is the smallest of all; among equals the first position wins
-    first = (a < b) | ((a != a) & (b == b)) | (((a == b) | ((a != a) & (b != b))) & (ai < bi))
-    return tl.where(first, a, b), tl.where(first, ai, bi)
-
-
-@triton.jit
-def combine_argmax(a, ai, b, bi):
-    # a NaN is the largest of all; among equals the first position wins
-    first = (a > b) | ((a != a) & (b == b)) | (((a == b) | ((a != a) & (b != b))) & (ai < bi))
-    return tl.where(first, a, b), tl.where(first, ai, bi)
-
-
-@triton.jit
 def every_reduction(
     in0,
     in1,
@@ -66,10 +52,12 @@ def every_reduction(
     prod2 = tl.reduce(tl.where(rmask, in0_0, 1.0), 1, combine_mul, keep_dims=True)
     min3 = tl.reduce(tl.where(rmask, in0_0, float("inf")), 1, combine_min_nan, keep_dims=True)
     max4 = tl.reduce(tl.where(rmask, in0_0, float("-inf")), 1, combine_max_nan, keep_dims=True)
-    best5, argmin6 = tl.reduce((tl.where(rmask, in0_0, float("inf")), tl.broadcast_to(tl.where(rmask, r0, tl.full([], 2147483647, tl.int32)), (XBLOCK, R0_BLOCK))), 1, combine_argmin, keep_dims=True)
-    argmin7 = argmin6.to(tl.int64)
-    best8, argmax9 = tl.reduce((tl.where(rmask, in0_0, float("-inf")), tl.broadcast_to(tl.where(rmask, r0, tl.full([], 2147483647, tl.int32)), (XBLOCK, R0_BLOCK))), 1, combine_argmax, keep_dims=True)
-    argmax10 = argmax9.to(tl.int64)
+    value5 = tl.where(rmask, in0_0, float("inf"))
+    best6 = tl.reduce(value5, 1, combine_min_nan, keep_dims=True)
+    argmin7 = tl.min(tl.where((value5 == best6) | (value5 != value5), tl.broadcast_to(tl.where(rmask, r0, tl.full([], 2147483647, tl.int32)), (XBLOCK, R0_BLOCK)), tl.full([], 2147483647, tl.int32)), 1, keep_dims=True).to(tl.int64)
+    value8 = tl.where(rmask, in0_0, float("-inf"))
+    best9 = tl.reduce(value8, 1, combine_max_nan, keep_dims=True)
+    argmax10 = tl.min(tl.where((value8 == best9) | (value8 != value8), tl.broadcast_to(tl.where(rmask, r0, tl.full([], 2147483647, tl.int32)), (XBLOCK, R0_BLOCK)), tl.full([], 2147483647, tl.int32)), 1, keep_dims=True).to(tl.int64)
     in1_11 = tl.load(in1 + (x0 * 500 + r0), rmask)
     any12 = tl.max(tl.where(rmask, in1_11, tl.full([], False, tl.int1)).to(tl.int32), 1, keep_dims=True) != 0
     all13 = tl.min(tl.where(rmask, in1_11, tl.full([], True, tl.int1)).to(tl.int32), 1, keep_dims=True) != 0

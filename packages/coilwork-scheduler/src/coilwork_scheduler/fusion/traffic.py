@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from coilwork_ir.buffers import Buffer
-from coilwork_ir.index import Expr
+from coilwork_ir.index import Expr, stride_of
 from coilwork_ir.target import Targets
 from coilwork_scheduler.cost import KernelWork
 from coilwork_scheduler.fusion.cluster import Cluster, Touch, depths
@@ -56,17 +56,22 @@ class Traffic:
             self.options.persistent_bytes if target.is_gpu else target.l2_bytes // target.multiprocessors
         )
         written = cluster.written
+        writes = sum(self._touched(written[name]) for name in stored)
         if cluster.reduced:
             resident = length * 4 <= on_chip
             operations, reads = self._row_work(cluster, rows, length, resident=resident)
             if target.is_gpu and resident:
                 reads += self._fetched_in_vain(cluster, length)
+            if target.is_gpu and len(cluster.reduced) > 1:
+                vain_reads, vain_writes = self._torn(cluster, stored, resident=resident)
+                reads += vain_reads
+                writes += vain_writes
         else:
             operations = rows * sum(part.cost for part in cluster.parts)
             reads = sum(self._touched(touch) for touch in cluster.read if touch.buffer not in written)
         return KernelWork(
             read_bytes=reads,
-            write_bytes=sum(self._touched(written[name]) for name in stored),
+            write_bytes=writes,
             operations=operations,
             rows=rows,
             row_length=length if cluster.reduced else 1,
@@ -113,6 +118,44 @@ class Traffic:
             used = min(rows * self.buffers[touch.buffer].dtype.itemsize, _SECTOR)
             vain += self._touched(touch) * _SECTOR // used - self._touched(touch)
         return vain
+
+    def _torn(self, cluster: Cluster, stored: Collection[str], *, resident: bool) -> tuple[int, int]:
+        """Bytes read, and written, beside those asked for, where rows of several ranges are touched in different orders of memory.
+
+        A row is walked in the order of the largest of what it touches. Of what lies in another, neighbouring threads touch a
+        sector each, of which they use as many elements as a block has along the range where these are contiguous.
+        """
+        reduced = frozenset(cluster.reduced)
+        written = [cluster.written[name] for name in stored]
+        passes = {
+            touch: 1 if resident else depth + 1
+            for part, depth in zip(cluster.parts, depths(cluster), strict=True)
+            for touch in part.reads
+            if touch.buffer not in cluster.written
+        }
+        rows = sorted(
+            (t for t in (*written, *passes) if self._contiguous(t) & reduced), key=self._touched, reverse=True
+        )
+        if not rows:
+            return 0, 0
+        order = self._steps(rows[0], cluster.reduced)
+        vain = [0, 0]
+        for touch in rows:
+            (unit, *_) = self._contiguous(touch) & reduced
+            free = frozenset().union(*(e.free_symbols for e in touch.index))
+            # what is walked before the next of the elements that are contiguous in `touch`
+            inside = [s for s in reduced & free if 0 < order[s] < order[unit]]
+            apart = max(self.sizes.numel(tuple(extent_of(s) for s in inside)), 1)
+            used = min(max(_TILE // apart, 1) * self.buffers[touch.buffer].dtype.itemsize, _SECTOR)
+            lost = self._touched(touch) * _SECTOR // used - self._touched(touch)
+            vain[touch.buffer in cluster.written] += lost * passes.get(touch, 1) if inside else 0
+        return vain[0], vain[1]
+
+    def _steps(self, touch: Touch, ranges: Sequence[Expr]) -> dict[Expr, int]:
+        """Elements of memory from one point of each range to the next; 0 where that is no one number."""
+        offset = self.buffers[touch.buffer].offset_of(touch.index)
+        steps = {s: stride_of(offset, s) for s in ranges}
+        return {s: 0 if step is None else self.sizes.value(step) for s, step in steps.items()}
 
     def _row_work(self, cluster: Cluster, rows: int, length: int, *, resident: bool) -> tuple[int, int]:
         """Operations and bytes read by a kernel with reductions: once per pass where a row does not stay on chip."""

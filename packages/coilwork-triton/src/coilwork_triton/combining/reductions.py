@@ -205,7 +205,20 @@ def _arg(which: str, identity: Callable[[DType], int | float | bool]) -> Reducti
         return (writer.bind(which, method(found, "to", tl_name("int64"))),)
 
     def persistent(site: Site, writer: Writer) -> tuple[Expression, ...]:
-        return collapse(site, writer, *masked(site))
+        # the extremum, then the first position that has it: a third of the instructions of comparing pairs. If it is a NaN, all
+        # NaNs have it, and there are none beside any other
+        _, dtype = comparable(site)
+        kept, where = masked(site)
+        value = kept if isinstance(kept, Name) else writer.bind("value", kept)
+        extremum = "max" if which == "argmax" else "min"
+        combine = f"combine_{extremum}" + ("_nan" if dtype.is_float else "")
+        best = writer.bind("best", _reduce(site, writer, combine, value))
+        has_it: Expression = binary("==", value, best)
+        if dtype.is_float:
+            has_it = binary("|", has_it, binary("!=", value, value))
+        nowhere = typed_constant(_no_position(site), site.index_dtype)
+        found = site.along("min", tl("where", has_it, where, nowhere))
+        return (writer.bind(which, method(found, "to", tl_name("int64"))),)
 
     def start(site: Site, writer: Writer) -> tuple[Name, ...]:
         dtype = comparable(site)[1]

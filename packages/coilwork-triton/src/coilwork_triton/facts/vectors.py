@@ -29,6 +29,8 @@ _CACHED: Final = 1 << 17
 _SHARE: Final = 1 / 3
 # Elements between neighbours that still share a line of cache with others.
 _NEAR: Final = 8
+# Ranges of which positions are divided twice for each element.
+_DIVIDED: Final = 3
 # Points of a row that is worth a program's while.
 LEAST_ROW: Final = 256
 # A row of a multiple of these is walked without masks.
@@ -155,7 +157,8 @@ def neighbourly(ranges: Sequence[Range], touched: Sequence[Access], *, flat: boo
         touched: its accesses.
         flat: the walk is over flat positions of the ranges, not along the last one alone.
     """
-    return _mostly_narrow(_real(ranges), touched, flat=flat)
+    real = _real(ranges)
+    return _mostly_narrow(real, touched, flat=flat) and not (flat and _mostly_divides(real, touched))
 
 
 def wide_in_rows(ranges: Sequence[Range], touched: Sequence[Access]) -> bool:
@@ -210,6 +213,16 @@ def _mostly_narrow(real: Sequence[Expr], touched: Sequence[Access], *, flat: boo
     near = [a for a in whole if _near(a, real[-1])]
     lost = sum(a.itemsize for a in (*narrow, *near))
     return lost > 0 and lost >= _SHARE * sum(a.itemsize for a in (*along, *near))
+
+
+def _mostly_divides(real: Sequence[Expr], touched: Sequence[Access]) -> bool:
+    """True if points take most of their time to find out where they are, as those of a padding do, and stores could be wide.
+
+    Threads whose elements are neighbours share some of that, and store them at once.
+    """
+    stores = [a for a in touched if a.store]
+    divided = len(real) >= _DIVIDED and not any(_near(a, real[-1]) for a in touched)
+    return divided and bool(stores) and not any(_narrow(real, a, flat=True) for a in stores)
 
 
 def _near(access: Access, inner: Expr) -> bool:

@@ -76,6 +76,7 @@ def facts_of(
         streams=whole_sizes(kernel.ranges, touched),
         tensors=len(kernel.args),
         operations=sum(SCALAR_OPS[v.op].cost for v in nodes if isinstance(v, Op)),
+        again=_again(kernel),
         ragged=ragged,
         scans=any(isinstance(v, Scan) for v in nodes),
         scattered=loads_apart(kernel, values),
@@ -83,6 +84,15 @@ def facts_of(
         sort_bytes=max((key_bytes(v.operands[0].dtype) for v in sorts), default=0),
         sort_width=max((together_along(a, sorts[0].axis) for a in touched), default=1) if sorts else 1,
         first=0 if chosen is None else chosen_first(chosen),
+    )
+
+
+def _again(kernel: Kernel) -> bool:
+    row = frozenset(r.symbol for r in kernel.ranges if r.kind == "reduction")
+    return any(
+        not row.isdisjoint(store.index.free_symbols)
+        and any(isinstance(node, Reduce) for node in postorder((store.value,)))
+        for store in kernel.stores
     )
 
 

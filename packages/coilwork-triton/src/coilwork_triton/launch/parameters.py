@@ -45,6 +45,7 @@ class Facts:
         ragged: rows of r end where data says, most of them early.
         streams: element sizes of what is accessed at every point.
         operations: weighted arithmetic per point.
+        again: rows are read again once they are reduced.
         sort_bytes: size of the keys that r is sorted by; 0 if it is not sorted.
         sort_width: neighbours along r that one thread loads at once where it is sorted.
         first: how many elements of sorted rows are wanted, a power of two; 0 for all of them.
@@ -61,6 +62,7 @@ class Facts:
     ragged: bool = False
     streams: tuple[int, ...] = ()
     operations: int = 0
+    again: bool = False
     sort_bytes: int = 0
     sort_width: int = 1
     first: int = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 from typing import Final
 
 from coilwork_ir.kernel_source import Config
@@ -25,6 +26,10 @@ _SUMS: Final = 96
 _LOADED: Final = 128
 # Points of a block of whole columns of which 256 threads hold 128 each.
 _MOST_WIDE: Final = 128 * 256
+# Share of the second-level cache that rows may take which are to be found in it again, and rows that a multiprocessor walks at a time
+# by programs of 256 threads.
+_STAYS: Final = 0.75
+_SEVERAL: Final = 8
 # Weighted operations per byte that is accessed at every point, above which threads wait for arithmetic as well: a device that
 # issues 7 instructions per byte of its memory has no time for twice as many.
 _BUSY: Final = 4.0
@@ -158,7 +163,25 @@ def looped(facts: Facts, target: Target) -> list[Config]:
     if facts.ragged:
         return _ragged(facts, target)
     # one block of the loop at a time; a search tries more
-    return [replace(c, meta=(*c.meta, (STAGES, 1))) for c in _looped_blocks(facts, target)]
+    found = [replace(c, meta=(*c.meta, (STAGES, 1))) for c in _looped_blocks(facts, target)]
+    if reduces_across(facts) and len(facts.streams) == 1 and _many_columns(facts, target):
+        # or few threads, which have the next block on its way while they reduce one
+        blocks = other_tiles(facts) | {"x": 128, "r": min(32, next_power_of_two(facts.extents["r"]))}
+        few = config(blocks, 2, target)
+        found.insert(2, replace(few, meta=(*few.meta, (STAGES, 2))))
+    return found
+
+
+def _many_columns(facts: Facts, target: Target) -> bool:
+    return facts.extents["x"] >= 128 * 3 * target.multiprocessors
+
+
+def _one_row_each_stays(facts: Facts, target: Target) -> bool:
+    """The second-level cache holds a row of every multiprocessor until it is read again, but not several of each."""
+    rows = prod(extent for tile, extent in facts.extents.items() if tile != "r")
+    in_flight = facts.extents["r"] * sum(facts.streams) // 2 * target.multiprocessors
+    few, many = _STAYS * target.l2_bytes, target.l2_bytes
+    return rows >= 2 * target.multiprocessors and in_flight <= few and _SEVERAL * in_flight > many
 
 
 def _looped_blocks(facts: Facts, target: Target) -> list[Config]:
@@ -168,7 +191,10 @@ def _looped_blocks(facts: Facts, target: Target) -> list[Config]:
         found = []
         # 32 bytes per thread of two-byte elements per step
         other = [(8192, 16), (2048, 4)] if facts.scans else [(2048, 4), (1024, 4)]
-        for size, warps in ((4096, 8), *other):
+        shapes = [(4096, 8), *other]
+        if facts.again and _one_row_each_stays(facts, target):
+            shapes.insert(1, (8192, 32))
+        for size, warps in shapes:
             r = min(size, length)
             found.append(
                 config(other_tiles(facts) | one | {"r": r}, min(warps, warps_for(r, 4, target)), target)
@@ -180,7 +206,7 @@ def _looped_blocks(facts: Facts, target: Target) -> list[Config]:
     # 32 bytes per thread in flight: deeper blocks of small elements
     deep = 2 if 0 < sum(facts.streams) <= 2 else 1
     shapes = [(64, 32 * deep, 8), (32, 64 * deep, 8), (16, 128 * deep, 8)]
-    if columns >= 128 * 3 * target.multiprocessors:
+    if _many_columns(facts, target):
         # blocks of 64 need more registers than leave room for all of them at once; half as many run in one wave
         shapes = [(128, 32 * deep, 4), (64, 32 * deep, 8), (128, 32 * deep, 8)]
     busy = [shape for shape in shapes if columns >= shape[0] * target.multiprocessors]
