@@ -127,7 +127,7 @@ class Space:
             else:
                 offset = f"{tile.letter}offset"
                 lines.append(Assign((offset,), Binary("*", program, Name(tile.block))))
-                if self.shape.neighbourly and tile.parts or len(tile.parts) > 2:
+                if (self.shape.neighbourly and tile.parts) or len(tile.parts) > 2:
                     # positions of every element are divided, which takes less where they have no sign
                     lines.append(Do(tl("assume", Binary(">=", Name(offset), Number(0)))))
                 position = Binary("+", Name(offset), tl("arange", Number(0), Name(tile.block)))
