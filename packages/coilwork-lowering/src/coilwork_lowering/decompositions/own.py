@@ -10,6 +10,7 @@ import torch
 
 from coilwork_lowering.decompositions.devices import device_decompositions
 from coilwork_lowering.decompositions.fourier import fourier_decompositions
+from coilwork_lowering.decompositions.numbers import number_decompositions
 from coilwork_lowering.decompositions.pads import pad_decompositions
 from coilwork_lowering.decompositions.prims import prim_decompositions
 from coilwork_lowering.decompositions.probabilities import probability_decompositions
@@ -31,18 +32,21 @@ _LINSPACE = ("default", "Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
 def own_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
     """What replaces entries of `table`, torch's own."""
     aten = torch.ops.aten
-    linspace = _linspace(table[aten.linspace.default])
     smooth_l1 = aten.smooth_l1_loss_backward.default
     elu = aten.elu_backward.default
     probabilities = probability_decompositions(table)
+    numbers = number_decompositions(table)
+    linspace = _linspace(numbers[aten.linspace.default])
     table = {
         **table,
         **probabilities,
+        **numbers,
         smooth_l1: _smooth_l1_loss_backward(table[smooth_l1]),
         elu: _elu_backward(table[elu]),
     }
     return {
         **out_dtype_meaning(),
+        **numbers,
         aten.index_add.default: _index_add(table[aten.index_add.default]),
         aten.index_copy.default: _index_copy(table[aten.index_copy.default]),
         aten.log_sigmoid_forward.default: _log_sigmoid(table[aten.log_sigmoid_forward.default]),
