@@ -49,6 +49,7 @@ def own_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Cal
         **numbers,
         aten.index_add.default: _index_add(table[aten.index_add.default]),
         aten.index_copy.default: _index_copy(table[aten.index_copy.default]),
+        aten.native_group_norm.default: _group_norm(table[aten.native_group_norm.default]),
         aten.log_sigmoid_forward.default: _log_sigmoid(table[aten.log_sigmoid_forward.default]),
         aten.mse_loss.default: _mse_loss(table[aten.mse_loss.default]),
         aten.take.default: _take,
@@ -91,6 +92,16 @@ def _log_sigmoid(theirs: Callable[..., Any]) -> Callable[..., Any]:
         return theirs(value.contiguous() if value.device.type == "cpu" else value)
 
     return log_sigmoid_forward
+
+
+def _group_norm(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    def native_group_norm(value: torch.Tensor, weight: Any, bias: Any, *sizes: Any) -> Any:
+        """Scaled by vectors: torch's own takes matrices for those, too."""
+        if any(one is not None and one.dim() != 1 for one in (weight, bias)):
+            return NotImplemented
+        return theirs(value, weight, bias, *sizes)
+
+    return native_group_norm
 
 
 def _mse_loss(theirs: Callable[..., Any]) -> Callable[..., Any]:

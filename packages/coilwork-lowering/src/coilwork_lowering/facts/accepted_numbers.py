@@ -13,6 +13,7 @@ from typing import Any, Final
 import torch
 
 from coilwork_lowering.torch_compat.operators import Overload, qualified_name, schema_of
+from coilwork_lowering.torch_compat.sizes import surely
 
 # The arguments that are converted, by operator. First to the result's type, whatever the numbers are:
 _STORED: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
@@ -73,6 +74,7 @@ _ASKED: Final[Mapping[str, tuple[str, Callable[[float], bool]]]] = MappingProxyT
         "celu": ("alpha", lambda alpha: alpha != 0),
         "smooth_l1_loss": ("beta", lambda beta: beta >= 0),
         "huber_loss": ("delta", lambda delta: delta > 0),
+        "im2col": ("padding", lambda padding: padding >= 0),
         "mvlgamma": ("p", lambda dimensions: dimensions >= 1),
     }
 )
@@ -88,6 +90,8 @@ def accepts_numbers(target: Overload, arguments: Mapping[str, object]) -> bool:
     name = qualified_name(target).split(".")[1]
     factors = [arguments.get(key) for key in _SCALED.get(name, ())]
     if not all(_scales(factor, arguments.values()) for factor in factors):
+        return False
+    if "_pool" in name and not _is_of_a_row(name, arguments) and not _has_short_windows(arguments):
         return False
     if name in _ASKED and not _is_as_asked(arguments, *_ASKED[name]):
         return False
@@ -106,8 +110,24 @@ def accepts_numbers(target: Overload, arguments: Mapping[str, object]) -> bool:
 
 
 def _is_as_asked(arguments: Mapping[str, object], name: str, asked: Callable[[float], bool]) -> bool:
-    number = arguments.get(name)
-    return not isinstance(number, int | float) or asked(number)
+    given = arguments.get(name)
+    numbers = given if isinstance(given, list | tuple) else (given,)
+    return all(not isinstance(number, int | float) or asked(number) for number in numbers)
+
+
+def _is_of_a_row(name: str, arguments: Mapping[str, object]) -> bool:
+    """Whether this may be `max_pool1d`, whose kernel counts in 64 bits."""
+    value = arguments.get("self")
+    if "max_pool2d" not in name or not isinstance(value, torch.Tensor) or value.dim() < 2:
+        return False
+    return surely(value.shape[-2] == 1)
+
+
+def _has_short_windows(arguments: Mapping[str, object]) -> bool:
+    """Whether what says where the windows of a pooling lie fits 32 bits, in which eager's kernels count."""
+    given = [arguments.get(key) for key in ("kernel_size", "stride", "padding", "dilation")]
+    numbers = [number for one in given if isinstance(one, list | tuple) for number in one]
+    return all(fits(number, torch.int32) for number in numbers if isinstance(number, int))
 
 
 def _converted(name: str) -> tuple[str, ...]:
@@ -139,7 +159,7 @@ def _scales(factor: object, operands: Iterable[object]) -> bool:
 def of_accepted_numbers(target: Any, decomposition: Callable[..., Any]) -> Callable[..., Any]:
     """`decomposition` of `target`, for numbers that eager's kernel takes."""
     name = qualified_name(target).split(".")[1] if isinstance(target, Overload) else ""
-    if not _converted(name) and name not in _ASKED:
+    if not _converted(name) and name not in _ASKED and "_pool" not in name:
         return decomposition
     names = [formal.name for formal in schema_of(target).arguments]
 
