@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,8 +15,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from coilwork_lowering import decompositions, lower
 from coilwork_lowering.facts.accepted_numbers import fits
 
+aten = torch.ops.aten
 HALVES = (torch.float16,)
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+WIDE = (torch.float32,)  # what narrower floats are computed in, too
 INTEGERS = (torch.uint8, torch.int8)
 EACH = (*FLOATS, *INTEGERS)
 
@@ -45,6 +48,27 @@ TAKING: dict[str, tuple[tuple[torch.dtype, ...], Callable[..., Any]]] = {
     "pow": (HALVES + INTEGERS, lambda x, n: x**n),
     "add": (EACH, lambda x, n: torch.add(x, x, alpha=n)),
     "sub": (EACH, lambda x, n: torch.sub(x, x, alpha=n)),
+    "addr": (EACH, lambda x, n: torch.addr(x, x[:, 0], x[0], beta=n)),
+    "addr, scaled": (EACH, lambda x, n: torch.addr(x, x[:, 0], x[0], alpha=n)),
+    "hardshrink": (FLOATS, lambda x, n: F.hardshrink(x, n)),
+    "logit_backward": (FLOATS, lambda x, n: aten.logit_backward(x, x, n)),
+    "logspace": (FLOATS, lambda x, n: torch.logspace(0, n, 4, dtype=x.dtype)),
+    "threshold_backward": (WIDE + INTEGERS, lambda x, n: aten.threshold_backward(x, x, n)),
+    "hardtanh_backward": (WIDE, lambda x, n: aten.hardtanh_backward(x, x, -n, n)),
+    "lerp": (WIDE, lambda x, n: torch.lerp(x, x, n)),
+    "addcdiv": (WIDE, lambda x, n: torch.addcdiv(x, x, x, value=n)),
+    "elu": (WIDE, lambda x, n: F.elu(x, n)),
+    "elu_backward": (WIDE, lambda x, n: aten.elu_backward(x, n, 1.0, 1.0, False, x)),
+    "celu": (WIDE, lambda x, n: F.celu(x, n)),
+    "softplus": (WIDE, lambda x, n: F.softplus(x, n)),
+    "softplus, from": (WIDE, lambda x, n: F.softplus(x, 1.0, n)),
+    "softplus_backward": (WIDE, lambda x, n: aten.softplus_backward(x, x, n, 20)),
+    "leaky_relu": (WIDE, lambda x, n: F.leaky_relu(x, n)),
+    "leaky_relu_backward": (WIDE, lambda x, n: aten.leaky_relu_backward(x, x, n, False)),
+    "foreach pow": (HALVES + INTEGERS, lambda x, n: torch._foreach_pow([x], n)[0]),
+    "foreach clamp_min": (FLOATS, lambda x, n: torch._foreach_clamp_min([x], n)[0]),
+    "foreach addcmul": (WIDE, lambda x, n: torch._foreach_addcmul([x], [x], [x], n)[0]),
+    "foreach lerp": (WIDE, lambda x, n: torch._foreach_lerp([x], [x], n)[0]),
 }
 CASES = [(name, dtype) for name, (types, _) in TAKING.items() for dtype in types]
 
@@ -97,6 +121,36 @@ def test_factors_of_another_kind_are_called(
         return  # tracing itself refuses
     with pytest.raises(RuntimeError):
         gm(x)
+    assert externs(lower(gm, name="graph").graph) != []
+
+
+ASKED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "celu": lambda x: F.celu(x, 0.0),
+    "huber_loss": lambda x: F.huber_loss(x, x, delta=math.nan),
+    "mvlgamma": lambda x: torch.mvlgamma(x, 0),
+    "smooth_l1_loss": lambda x: F.smooth_l1_loss(x, x, beta=-1.0),
+    "sub": lambda x: x - True,
+    "rsub": lambda x: torch.rsub(x, True),
+    "foreach sub": lambda x: torch._foreach_sub([x], True)[0],
+    "isin": lambda x: torch.isin(x, True),
+    "addr": lambda x: torch.addr(x, x[:, 0], x[0], beta=True),
+    "clamp_min": lambda x: torch.clamp_min(x > 0, True),
+    "softplus_backward": lambda x: aten.softplus_backward(x.int(), x.int(), 1, 20),
+}
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_what_eager_asks_of_numbers(name: str) -> None:
+    function, x = ASKED[name], torch.ones(2, 4)
+    with pytest.raises(RuntimeError) as refused:
+        function(x)
+    try:
+        gm = traced(lambda x, _: function(x), x, None)
+    except RuntimeError:
+        return  # tracing itself refuses
+    with pytest.raises(RuntimeError) as found:
+        gm(x)
+    assert str(found.value) == str(refused.value)
     assert externs(lower(gm, name="graph").graph) != []
 
 

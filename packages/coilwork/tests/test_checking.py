@@ -222,6 +222,49 @@ def test_nan_in_a_graph_that_runs_in_eager_mode(leniently: Compile, where: str) 
         leniently(untraced, check_nan=where)(torch.tensor([-3.0]).expand(2, 1))
 
 
+def log_in_place(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The graph returns the sum alone: torch takes the input from its caller."""
+    y = x + 1
+    x.log_()
+    return x, y
+
+
+def test_nan_in_an_input_that_is_written_names_its_kernel(strictly: Compile) -> None:
+    compiled = strictly(log_in_place, check_nan="results")
+    compiled(torch.ones(4))
+    with pytest.raises(
+        NotFiniteError, match=r"input \d, which is written, holds NaN in 1 of 2(.|\n)*aten\.log\.default"
+    ):
+        compiled(torch.tensor([2.0, -1.0]))
+
+
+def test_nan_in_an_input_that_is_only_read_is_no_result(strictly: Compile) -> None:
+    x = torch.tensor([1.0, float("nan")])
+    strictly(lambda x, y: (x.nan_to_num(), y.add_(1)), check_nan="results")(x, torch.ones(2))
+
+
+@pytest.mark.parametrize("view", [lambda x: x.detach(), lambda x: x.t()[1:], lambda x: x.view(4)])
+@pytest.mark.parametrize("where", ["results", "kernels"])
+def test_nan_in_a_view_of_an_input(strictly: Compile, where: str, view: Callable[..., Any]) -> None:
+    x = torch.tensor([[1.0, float("nan")], [2.0, 3.0]])
+    with pytest.raises(NotFiniteError, match="holds NaN"):
+        strictly(lambda x: (x[1] + 1, view(x)), check_nan=where)(x)
+
+
+def test_nan_in_an_input_that_a_graph_in_eager_mode_writes(leniently: Compile) -> None:
+    def untraced(x: Tensor, y: Tensor) -> Tensor:
+        x[0].add_(1)
+        y.log_()
+        return x + 1
+
+    compiled = leniently(untraced, check_nan="results")
+    with (
+        pytest.warns(CoilworkFallbackWarning),
+        pytest.raises(NotFiniteError, match="which is written, holds NaN"),
+    ):
+        compiled(torch.tensor([3.0]).expand(2, 1), torch.tensor([-3.0]))
+
+
 def test_nan_in_a_kernel_is_found_though_no_result_has_it(strictly: Compile) -> None:
     x = torch.tensor([1.0, -1.0, 3.0])
     strictly(hidden_nan, check_nan="results")(x)

@@ -52,6 +52,19 @@ def test_scores(name: str, dtype: torch.dtype) -> None:
         raises_as_eager(LOSSES[name], torch.ones(3, 5).to(dtype).requires_grad_())
 
 
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float16, 65520.0), (torch.float32, 1e39)])
+def test_bounds_that_do_not_fit(dtype: torch.dtype, bound: float) -> None:
+    x = torch.ones(3).to(dtype)
+    for shrink in (
+        lambda x: functional.hardshrink(x, bound),
+        lambda x: torch.hardshrink(x, lambd=bound),
+        lambda x: aten.hardshrink(x + 1, bound),
+    ):
+        raises_as_eager(shrink, x)
+    module = torch.nn.Hardshrink(0.5)
+    assert torch.equal(compiled(module)(x), module(x))
+
+
 @pytest.mark.parametrize("name", LABEL_LOSSES)
 def test_labels_and_weights(name: str) -> None:
     raises_as_eager(LABEL_LOSSES[name], torch.ones(3, 5))

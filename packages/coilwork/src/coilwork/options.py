@@ -217,7 +217,8 @@ class CompileOptions:
     check_nan: CheckedValues = field(
         default="off",
         metadata=_about(
-            "NaN is an error: in what is returned, or in what any kernel reads or writes, one launch at a time"
+            "NaN is an error: in what is computed for the caller (results, views of inputs, inputs that are written; torch returns "
+            "an input that is only handed through by itself), or in what any kernel reads or writes, one launch at a time"
         ),
     )
     check_inf: CheckedValues = field(default="off", metadata=_about("the same for infinities"))

@@ -10,6 +10,7 @@ import torch
 
 from coilwork_lowering.decompositions.devices import device_decompositions
 from coilwork_lowering.decompositions.fourier import fourier_decompositions
+from coilwork_lowering.decompositions.numbers import number_decompositions
 from coilwork_lowering.decompositions.pads import pad_decompositions
 from coilwork_lowering.decompositions.prims import prim_decompositions
 from coilwork_lowering.decompositions.probabilities import probability_decompositions
@@ -31,20 +32,24 @@ _LINSPACE = ("default", "Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
 def own_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
     """What replaces entries of `table`, torch's own."""
     aten = torch.ops.aten
-    linspace = _linspace(table[aten.linspace.default])
     smooth_l1 = aten.smooth_l1_loss_backward.default
     elu = aten.elu_backward.default
     probabilities = probability_decompositions(table)
+    numbers = number_decompositions(table)
+    linspace = _linspace(numbers[aten.linspace.default])
     table = {
         **table,
         **probabilities,
+        **numbers,
         smooth_l1: _smooth_l1_loss_backward(table[smooth_l1]),
         elu: _elu_backward(table[elu]),
     }
     return {
         **out_dtype_meaning(),
+        **numbers,
         aten.index_add.default: _index_add(table[aten.index_add.default]),
         aten.index_copy.default: _index_copy(table[aten.index_copy.default]),
+        aten.native_group_norm.default: _group_norm(table[aten.native_group_norm.default]),
         aten.log_sigmoid_forward.default: _log_sigmoid(table[aten.log_sigmoid_forward.default]),
         aten.mse_loss.default: _mse_loss(table[aten.mse_loss.default]),
         aten.take.default: _take,
@@ -87,6 +92,16 @@ def _log_sigmoid(theirs: Callable[..., Any]) -> Callable[..., Any]:
         return theirs(value.contiguous() if value.device.type == "cpu" else value)
 
     return log_sigmoid_forward
+
+
+def _group_norm(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    def native_group_norm(value: torch.Tensor, weight: Any, bias: Any, *sizes: Any) -> Any:
+        """Scaled by vectors: torch's own takes matrices for those, too."""
+        if any(one is not None and one.dim() != 1 for one in (weight, bias)):
+            return NotImplemented
+        return theirs(value, weight, bias, *sizes)
+
+    return native_group_norm
 
 
 def _mse_loss(theirs: Callable[..., Any]) -> Callable[..., Any]:

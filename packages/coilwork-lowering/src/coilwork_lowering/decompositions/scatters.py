@@ -128,6 +128,8 @@ def _index_fill(value: torch.Tensor, dim: int, index: torch.Tensor, filling: Any
     """Rows of copies of one number, in the layout of `value`. Torch 2.11's own writes into a tensor that it makes."""
     if index.dim() > 1 or index.dtype is not torch.int64:
         return NotImplemented
+    if not -max(value.dim(), 1) <= dim < max(value.dim(), 1):
+        return NotImplemented
     if isinstance(filling, torch.Tensor):
         if filling.dim() != 0:
             return NotImplemented

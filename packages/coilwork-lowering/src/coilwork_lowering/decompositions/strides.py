@@ -15,6 +15,7 @@ from typing import Any, Final
 import torch
 
 from coilwork_lowering.decompositions.iteration_order import iterated_strides
+from coilwork_lowering.decompositions.requirements import meets
 from coilwork_lowering.torch_compat.operators import suggested_format
 from coilwork_lowering.torch_compat.sizes import holds, surely
 
@@ -139,6 +140,8 @@ def _channel_shuffle(value: torch.Tensor, groups: int) -> Any:
         # of how many elements are parts without elements?
         return value.clone()
     batch, channels = value.shape[:2]
+    if not meets(channels % groups == 0, lambda: "Number of channels must be divisible by groups."):
+        return NotImplemented
     parts = value.reshape(batch, groups, channels // groups, -1)
     shuffled = parts.permute(0, 2, 1, 3).reshape(value.shape)
     wanted = suggested_format(value) if value.device.type == "cpu" else torch.contiguous_format

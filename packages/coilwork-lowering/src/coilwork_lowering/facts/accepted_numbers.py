@@ -13,6 +13,7 @@ from typing import Any, Final
 import torch
 
 from coilwork_lowering.torch_compat.operators import Overload, qualified_name, schema_of
+from coilwork_lowering.torch_compat.sizes import surely
 
 # The arguments that are converted, by operator. First to the result's type, whatever the numbers are:
 _STORED: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
@@ -31,7 +32,28 @@ _STORED: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "threshold": ("threshold", "value"),
         "hardtanh": ("min_val", "max_val"),
         "logit": ("eps",),
+        "logit_backward": ("eps",),
         "addcmul": ("value",),
+        "addr": ("beta", "alpha"),
+        "hardshrink": ("lambd",),
+        "logspace": ("start", "end"),
+    }
+)
+# to the type that it is computed in, `f32` for 16 bits;
+_COMPUTED: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "lerp": ("weight",),
+        "addcdiv": ("value",),
+        "threshold_backward": ("threshold",),
+        "hardtanh_backward": ("min_val", "max_val"),
+        "elu": ("alpha", "scale", "input_scale"),
+        "elu_backward": ("alpha", "scale", "input_scale"),
+        "celu": ("alpha",),
+        "softplus": ("beta", "threshold"),
+        "softplus_backward": ("beta", "threshold"),
+        "leaky_relu": ("negative_slope",),
+        "leaky_relu_backward": ("negative_slope",),
+        "rrelu_with_noise_backward": ("lower", "upper"),
     }
 )
 # then to a type that they take part in finding.
@@ -46,17 +68,34 @@ _PROMOTED: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "rsub": ("alpha",),
     }
 )
+# What eager asks of a number besides.
+_ASKED: Final[Mapping[str, tuple[str, Callable[[float], bool]]]] = MappingProxyType(
+    {
+        "celu": ("alpha", lambda alpha: alpha != 0),
+        "smooth_l1_loss": ("beta", lambda beta: beta >= 0),
+        "huber_loss": ("delta", lambda delta: delta > 0),
+        "im2col": ("padding", lambda padding: padding >= 0),
+        "mvlgamma": ("p", lambda dimensions: dimensions >= 1),
+    }
+)
 # Those that scale an operand, as `alpha` of `add`: fractions do not scale integers.
-_SCALED: Final = frozenset({"add", "sub", "rsub"})
+_SCALED: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {**dict.fromkeys(("add", "sub", "rsub"), ("alpha",)), "addr": ("beta", "alpha")}
+)
 _IN_EVERY_TYPE: Final = 127
 
 
 def accepts_numbers(target: Overload, arguments: Mapping[str, object]) -> bool:
     """Whether the numbers among `arguments`, which are named as in the schema, fit where eager's kernel of `target` puts them."""
     name = qualified_name(target).split(".")[1]
-    if name in _SCALED and not _scales(arguments.get("alpha"), arguments.values()):
+    factors = [arguments.get(key) for key in _SCALED.get(name, ())]
+    if not all(_scales(factor, arguments.values()) for factor in factors):
         return False
-    converted = (*_STORED.get(name, ()), *_PROMOTED.get(name, ()))
+    if "_pool" in name and not _is_of_a_row(name, arguments) and not _has_short_windows(arguments):
+        return False
+    if name in _ASKED and not _is_as_asked(arguments, *_ASKED[name]):
+        return False
+    converted = _converted(name)
     given = [arguments.get(key) for key in converted]
     numbers = [value for value in given if isinstance(value, int | float) and type(value) is not bool]
     if all(0 <= number <= _IN_EVERY_TYPE for number in numbers):
@@ -65,7 +104,35 @@ def accepts_numbers(target: Overload, arguments: Mapping[str, object]) -> bool:
     promoted = name in _PROMOTED and any(type(number) is float for number in numbers)
     if promoted and not found.is_floating_point and not found.is_complex:
         found = torch.get_default_dtype()
+    if name in _COMPUTED and found in (torch.float16, torch.bfloat16):
+        found = torch.float32
     return all(fits(number, found) for number in numbers)
+
+
+def _is_as_asked(arguments: Mapping[str, object], name: str, asked: Callable[[float], bool]) -> bool:
+    given = arguments.get(name)
+    numbers = given if isinstance(given, list | tuple) else (given,)
+    return all(not isinstance(number, int | float) or asked(number) for number in numbers)
+
+
+def _is_of_a_row(name: str, arguments: Mapping[str, object]) -> bool:
+    """Whether this may be `max_pool1d`, whose kernel counts in 64 bits."""
+    value = arguments.get("self")
+    if "max_pool2d" not in name or not isinstance(value, torch.Tensor) or value.dim() < 2:
+        return False
+    return surely(value.shape[-2] == 1)
+
+
+def _has_short_windows(arguments: Mapping[str, object]) -> bool:
+    """Whether what says where the windows of a pooling lie fits 32 bits, in which eager's kernels count."""
+    given = [arguments.get(key) for key in ("kernel_size", "stride", "padding", "dilation")]
+    numbers = [number for one in given if isinstance(one, list | tuple) for number in one]
+    return all(fits(number, torch.int32) for number in numbers if isinstance(number, int))
+
+
+def _converted(name: str) -> tuple[str, ...]:
+    """The arguments of the operator that are converted."""
+    return (*_STORED.get(name, ()), *_COMPUTED.get(name, ()), *_PROMOTED.get(name, ()))
 
 
 def fits(number: float, dtype: torch.dtype) -> bool:
@@ -91,10 +158,8 @@ def _scales(factor: object, operands: Iterable[object]) -> bool:
 
 def of_accepted_numbers(target: Any, decomposition: Callable[..., Any]) -> Callable[..., Any]:
     """`decomposition` of `target`, for numbers that eager's kernel takes."""
-    if not isinstance(target, Overload) or qualified_name(target).split(".")[1] not in {
-        *_STORED,
-        *_PROMOTED,
-    }:
+    name = qualified_name(target).split(".")[1] if isinstance(target, Overload) else ""
+    if not _converted(name) and name not in _ASKED and "_pool" not in name:
         return decomposition
     names = [formal.name for formal in schema_of(target).arguments]
 

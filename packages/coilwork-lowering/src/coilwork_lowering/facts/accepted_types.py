@@ -39,6 +39,8 @@ _ANYWHERE: Final = _table(
         " log_sigmoid log_sigmoid_forward lerp igamma igammac frac round.decimals"
         " mse_loss smooth_l1_loss huber_loss soft_margin_loss binary_cross_entropy nll_loss_forward nll_loss2d_forward"
         " multi_margin_loss multilabel_margin_loss_forward"
+        " elu_backward softplus_backward leaky_relu_backward rrelu_with_noise_backward hardtanh_backward"
+        " logit_backward huber_loss_backward"
         " max_pool2d_with_indices_backward max_unpool2d max_unpool3d upsample_linear1d",
     ),
     (_FLOATS | _COMPLEX | {torch.bool}, "im2col"),
@@ -49,8 +51,11 @@ _ANYWHERE: Final = _table(
         " _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d",
     ),
     (_WIDE, "_cdist_forward _pdist_forward"),
-    (_REAL, "threshold clamp ceil floor round trunc argmax argmin relu mvlgamma fmod remainder"),
-    (_REAL | _COMPLEX, "abs dot vdot addcmul trace linspace"),
+    (
+        _REAL,
+        "threshold threshold_backward clamp clamp_min.default clamp_max.default ceil floor round trunc argmax argmin relu mvlgamma fmod remainder",
+    ),
+    (_REAL | _COMPLEX, "abs dot vdot addcmul trace linspace logspace"),
     (_REAL | {torch.bool}, "logit nansum xlogy special_xlog1py special_entr special_ndtr"),
     (
         _REAL - _FLOATS | _WIDE | {torch.bool},
@@ -77,6 +82,8 @@ _EVERYWHERE: Final = _table(
     (_INTEGERS | {torch.bool}, "bitwise_not bitwise_and bitwise_or bitwise_xor"),
     (_INTEGERS, "gcd lcm"),
 )
+# Of those, the arguments that are operands where they are truth values: others say how to compute.
+_OPERANDS: Final = ("self", "other", "element", "test_element")
 # Arguments that have one type.
 _OF_ONE_TYPE: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
@@ -113,7 +120,7 @@ def accepts(target: Overload, arguments: Mapping[str, object]) -> bool:
     _, name, overload = qualified_name(target).split(".")
     tensors = [one for one in arguments.values() if isinstance(one, torch.Tensor)]
     every = _EVERYWHERE.get(name)
-    if every is not None and not _are_all(arguments.values(), every):
+    if every is not None and not _are_all(arguments.items(), every):
         return False
     if len(_types(arguments, _OF_ONE_TYPE.get(name, ()))) > 1:
         return False
@@ -133,12 +140,18 @@ def accepts(target: Overload, arguments: Mapping[str, object]) -> bool:
     return name not in _ON_CPUS or first.dtype in _ON_CPUS[name]
 
 
-def _are_all(arguments: Iterable[object], types: Types) -> bool:
-    """Whether all tensors are of these types, and stay so beside the numbers."""
-    return all(
-        one.dtype in types if isinstance(one, torch.Tensor) else types & _FLOATS or type(one) is not float
-        for one in arguments
-    )
+def _are_all(arguments: Iterable[tuple[str, object]], types: Types) -> bool:
+    """Whether all tensors are of these types, and stay so beside the numbers, which are of these types, too."""
+    return all(_type_of(name, one) in (None, *types) for name, one in arguments)
+
+
+def _type_of(name: str, value: object) -> torch.dtype | None:
+    """That of a tensor or of a number that is an operand; None of others, and of integers, which take part in every type."""
+    if isinstance(value, torch.Tensor):
+        return value.dtype
+    if type(value) is float:
+        return torch.float32
+    return torch.bool if type(value) is bool and name in _OPERANDS else None
 
 
 def _types(arguments: Mapping[str, object], names: tuple[str, ...]) -> Types:

@@ -190,8 +190,8 @@ def _nan_to_num(builder: Builder, call: Call) -> Value:
 RULES: Final[tuple[Rule, ...]] = (
     pointwise_rule("relu", _relu),
     pointwise_rule("relu6", lambda a: _hardtanh(a, like(0, a), like(6, a))),
-    pointwise_rule("threshold", _threshold),
-    pointwise_rule("threshold_backward", _threshold_backward),
+    pointwise_rule("threshold", _threshold, silent=("threshold", "value")),
+    pointwise_rule("threshold_backward", _threshold_backward, silent=("threshold",)),
     pointwise_rule("sigmoid_backward", _sigmoid_backward, floats_only=True),
     pointwise_rule("tanh_backward", _tanh_backward, floats_only=True),
     pointwise_rule("silu", _silu, floats_only=True),

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_int
+from coilwork_ir.index import Expr
 from coilwork_ir.scalar import Scalar, cast, const, index_value, op
 from coilwork_lowering.building.builder import Builder
-from coilwork_lowering.building.values import TensorValue, Value
+from coilwork_lowering.building.values import Value
 from coilwork_lowering.facts.known_positions import Fractions, known_fractions
 from coilwork_lowering.ops.divisors import divisor_checks
 from coilwork_lowering.ops.elementwise import (
@@ -17,9 +17,11 @@ from coilwork_lowering.ops.elementwise import (
     TO_BOOL,
     TO_FLOAT,
     ScalarFunction,
+    common_type,
     compute_type,
     elementwise,
     in_one_type,
+    is_single,
     overloads,
     pointwise_rule,
 )
@@ -162,7 +164,10 @@ def _lower_div_mode(builder: Builder, call: Call) -> Value:
     if mode is None:
         compute = compute_type(TO_FLOAT, [call.fakes["self"], call.fakes["other"]])
         operands = [call["self"], call["other"]]
-        return elementwise(builder, call, row("div"), operands=operands, compute=[compute] * 2)
+        common = common_type([call.fakes["self"], call.fakes["other"]])
+        taken = operands[1:] if is_single(call["other"]) else []
+        divide = in_one_type(row("div"), operands, common, but=taken)
+        return elementwise(builder, call, divide, operands=operands, compute=[compute] * 2)
     return _lower_rounded_div(builder, call, mode)
 
 
@@ -176,10 +181,13 @@ def _lower_rounded_div(builder: Builder, call: Call, mode: str) -> Value:
     if compute.is_bool:
         raise NotLowered("integer division of bools")
     function = row("floordiv" if mode == "floor" else "truncdiv")
-    if call.dtype.is_low_precision and not _is_single(call["other"]):
+    if is_single(call["other"]):
+        function = in_one_type(function, operands, call.dtype, but=operands[1:])
+    elif call.dtype.is_low_precision:
         # By one number torch divides in f32; by a tensor in the tensors' type, and a quotient that is rounded before it
         # is cut is another integer.
-        function = _stepwise_floordiv(call.dtype) if mode == "floor" else _stepwise_truncdiv(call.dtype)
+        steps = _stepwise_floordiv(call.dtype) if mode == "floor" else _stepwise_truncdiv(call.dtype)
+        function = in_one_type(steps, operands, call.dtype)
     return elementwise(
         builder,
         call,
@@ -188,10 +196,6 @@ def _lower_rounded_div(builder: Builder, call: Call, mode: str) -> Value:
         compute=[compute] * 2,
         checks=divisor_checks(builder, call, compute),
     )
-
-
-def _is_single(value: Value) -> bool:
-    return not isinstance(value, TensorValue) or all(as_int(size) == 1 for size in value.shape)
 
 
 def _rounded_to(narrow: DType) -> ScalarFunction:
@@ -329,8 +333,13 @@ RULES: Final[tuple[Rule, ...]] = (
     pointwise_rule("add.Tensor add.Scalar", _added(add), rounds="on CPUs"),
     pointwise_rule("sub.Tensor sub.Scalar", _added(sub), rounds="on CPUs"),
     pointwise_rule("rsub.Tensor rsub.Scalar", _rsub, rounds="on CPUs"),
-    pointwise_rule("mul.Tensor mul.Scalar", mul),
-    pointwise_rule("div.Tensor div.Scalar true_divide.Tensor true_divide.Scalar", row("div"), kind=TO_FLOAT),
+    pointwise_rule("mul.Tensor mul.Scalar", mul, single="other"),
+    pointwise_rule(
+        "div.Tensor div.Scalar true_divide.Tensor true_divide.Scalar",
+        row("div"),
+        kind=TO_FLOAT,
+        single="other",
+    ),
     Rule(overloads("div.Tensor_mode div.Scalar_mode"), _lower_div_mode),
     Rule(overloads("floor_divide floor_divide.Scalar"), _lower_floor_divide),
     Rule(overloads("remainder.Tensor remainder.Scalar remainder.Scalar_Tensor"), _remainder("mod")),
@@ -350,7 +359,7 @@ RULES: Final[tuple[Rule, ...]] = (
     pointwise_rule("fmax", _fmax),
     pointwise_rule("fmin", _fmin),
     pointwise_rule("lerp.Scalar lerp.Tensor", _lerp, floats_only=True),
-    pointwise_rule("addcmul", _addcmul),
+    pointwise_rule("addcmul", _addcmul, silent=("value",)),
     pointwise_rule("addcdiv", _addcdiv, kind=TO_FLOAT),
     pointwise_rule("prims.fma.default", _fma, floats_only=True),
     pointwise_rule("heaviside", _heaviside),

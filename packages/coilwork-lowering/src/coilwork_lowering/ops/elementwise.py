@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr
+from coilwork_ir.index import Expr, as_int
 from coilwork_ir.loops import Check
 from coilwork_ir.scalar import Scalar, const
 from coilwork_lowering.building.builder import Builder
@@ -118,15 +118,35 @@ def elementwise(
     )
 
 
-def in_one_type(function: ScalarFunction, operands: Sequence[Value], common: DType) -> ScalarFunction:
-    """`function` of operands that torch brings to their `common` type first: numbers, and tensors of other types, are rounded to it."""
-    there = [isinstance(value, TensorValue) and value.dtype is common for value in operands]
+def in_one_type(
+    function: ScalarFunction, operands: Sequence[Value], common: DType, *, but: Sequence[Value] = ()
+) -> ScalarFunction:
+    """`function` of operands that torch brings to their `common` type first: numbers, and tensors of other types, are rounded to it.
+
+    Those in `but` are not.
+    """
+    there = [
+        (isinstance(value, TensorValue) and value.dtype is common) or any(value is one for one in but)
+        for value in operands
+    ]
 
     def apply(*given: Scalar) -> Scalar:
         pairs = zip(given, there, strict=True)
         return function(*(a if is_there else rounded(a, common) for a, is_there in pairs))
 
     return apply
+
+
+def is_single(value: Value) -> bool:
+    """Whether an operand is one number or one element: as the right one of a product or quotient, torch's kernels for CPUs
+    take it as it is.
+    """
+    return not isinstance(value, TensorValue) or all(as_int(size) == 1 for size in value.shape)
+
+
+def _is_number(value: Value, device: str) -> bool:
+    """Whether torch's kernels get an operand as a number: on accelerators that is a tensor of the CPU, too."""
+    return not isinstance(value, TensorValue) or value.device != device
 
 
 def pointwise_rule(
@@ -137,23 +157,30 @@ def pointwise_rule(
     names: Sequence[str] = (),
     floats_only: bool = False,
     rounds: Rounds = "never",
+    single: str = "",
+    silent: Sequence[str] = (),
 ) -> Rule:
     """A rule for overloads listed in `targets`, separated by blanks: `"add.Tensor relu"`.
 
     `names` are the arguments that are operands, by default every tensor and number in the schema's order.
     With `floats_only`, other computation types go to the fallback. `rounds` says where torch's kernels get numbers among the
-    operands in the tensors' type, and not in the type that they compute in.
+    operands in the tensors' type, and not in the type that they compute in. Tensors of other types are always brought to it,
+    but on CPUs for the operand `single` where it is one element. The operands `silent` have no say in the type.
     """
 
     def lower(builder: Builder, call: Call) -> Value:
         chosen = tuple(names) or tuple(call.arguments)
         values = [call.arguments[name] for name in chosen]
-        compute = compute_type(kind, [call.fakes[name] for name in chosen])
+        fakes = [call.fakes[name] for name in chosen if name not in silent]
+        compute = compute_type(kind, fakes)
         if floats_only and not compute.is_float:
             raise NotLowered(f"computation in {compute.text}")
-        apply = function
-        if rounds == "always" or (rounds == "on CPUs" and call.device == "cpu"):
-            apply = in_one_type(function, values, common_type([call.fakes[name] for name in chosen]))
+        rounding = rounds == "always" or (rounds == "on CPUs" and call.device == "cpu")
+        common = common_type(fakes)
+        taken = [value for value in values if not rounding and _is_number(value, call.device)]
+        if single and call.device == "cpu" and is_single(call[single]):
+            taken.append(call[single])
+        apply = in_one_type(function, values, common, but=taken)
         return elementwise(builder, call, apply, operands=values, compute=[compute] * len(values))
 
     return Rule(overloads(targets), lower)

@@ -6,9 +6,14 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
+import torch
+
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import Value
+from coilwork_lowering.facts.accepted_numbers import accepts_numbers
+from coilwork_lowering.facts.accepted_types import accepts
 from coilwork_lowering.rules import Call, Lower, NotLowered, Rule
+from coilwork_lowering.torch_compat.operators import Overload
 
 # `_foreach_` overload -> the operator it stands for
 _UNARY: Final = (
@@ -37,7 +42,12 @@ def _each(
     arguments: Mapping[str, Any],
     fakes: Mapping[str, Any],
 ) -> Value:
-    """Call `lower` once per result; list arguments give their k-th item, others are shared."""
+    """Call `lower` once per result; list arguments give their k-th item, others are shared.
+
+    Raises:
+        NotLowered: the operator refuses one of them.
+    """
+    operator = _operator(target)
     results: list[Value] = []
     for k, fake in enumerate(call.result):
         single = Call(
@@ -48,8 +58,17 @@ def _each(
             result=fake,
             updates=call.updates,
         )
+        if not accepts(operator, single.fakes) or not accepts_numbers(operator, single.fakes):
+            raise NotLowered("operands that the operator refuses")
         results.append(lower(builder, single))
     return tuple(results)
+
+
+def _operator(target: str) -> Overload:
+    _, name, overload = target.split(".")
+    found = getattr(getattr(torch.ops.aten, name), overload)
+    assert isinstance(found, Overload)
+    return found
 
 
 def _item(value: Any, k: int) -> Any:

@@ -6,6 +6,7 @@ from typing import Final
 
 import torch
 
+from coilwork_ir.dtypes import DType
 from coilwork_ir.scalar import Const, Scalar, op
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import Value
@@ -18,7 +19,7 @@ from coilwork_lowering.ops.elementwise import (
     overloads,
 )
 from coilwork_lowering.rules import Call, NotLowered, Rule
-from coilwork_lowering.scalar_math import like, mul, rounded
+from coilwork_lowering.scalar_math import like, mul, rounded, to_dtype
 
 # the longest product that is no slower and no less accurate than the library's power
 _LONGEST: Final = 4
@@ -64,12 +65,20 @@ def _pow_scalar(builder: Builder, call: Call) -> Value:
         if base.dtype.is_float:
             narrow = rounded(like(exponent, base), call.dtype)
             assert isinstance(narrow, Const)
+            if narrow.value in (3, -2) and not _has_no_roots(call.fakes["self"]):
+                return _by_steps(base, int(narrow.value), call.dtype)
             return op("pow", base, narrow) if as_pow else float_power(base, float(narrow.value))
         return integer_power(base, int(exponent))
 
     if compute.is_bool or (compute.is_integer and exponent < 0):
         raise NotLowered("a negative power of an integer")
     return elementwise(builder, call, power, operands=[call["self"]], compute=[compute])
+
+
+def _by_steps(base: Scalar, exponent: int, dtype: DType) -> Scalar:
+    """The powers 3 and -2 as eager's kernels have them, each product rounded to `dtype`."""
+    square = to_dtype(to_dtype(mul(base, base), dtype), base.dtype)
+    return mul(square, base) if exponent == 3 else op("div", like(1, base), square)
 
 
 def _has_no_roots(base: torch.Tensor) -> bool:

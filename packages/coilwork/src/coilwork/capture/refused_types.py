@@ -1,4 +1,7 @@
-"""Losses of types that eager has no kernel for. Torch decomposes these, whatever the types, before it asks a table of decompositions."""
+"""What eager refuses of operators that torch decomposes whatever they are given, before it asks a table of decompositions.
+
+Losses of types that eager has no kernel for; `hardshrink` by a number that does not fit the tensor's type.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +12,35 @@ import torch
 from torch import fx
 
 from coilwork.capture.margin_calls import MULTILABEL, MULTILABEL_FORWARD, MarginCall, margin_call
+from coilwork_lowering.facts.accepted_numbers import accepts_numbers
 from coilwork_lowering.facts.accepted_types import accepts
 
 # operators that are others inside, which have the kernels
 _KERNELS: Final = MappingProxyType({MULTILABEL: MULTILABEL_FORWARD})
+_HARDSHRINK: Final = torch.ops.aten.hardshrink.default
+_SHRINKING: Final = frozenset({torch.hardshrink, _HARDSHRINK, _HARDSHRINK.overloadpacket})
 
 
 def has_refused_types(gm: fx.GraphModule) -> bool:
-    """Whether a loss in Dynamo's graph is of types that eager refuses, so that the captured graph raises eager's error.
+    """Whether a call in Dynamo's graph is of types or numbers that eager refuses, so that the captured graph raises eager's error.
 
     That has to be run: of no elements, eager refuses none of them.
     """
     graphs = [module.graph for module in gm.modules() if isinstance(module, fx.GraphModule)]
-    calls = [margin_call(node) for graph in graphs for node in graph.nodes]
-    return any(call is not None and _is_refused(call) for call in calls)
+    nodes = [node for graph in graphs for node in graph.nodes]
+    calls = [margin_call(node) for node in nodes]
+    return any(call is not None and _is_refused(call) for call in calls) or any(
+        map(_shrinks_by_too_much, nodes)
+    )
+
+
+def _shrinks_by_too_much(node: fx.Node) -> bool:
+    if node.op != "call_function" or node.target not in _SHRINKING or not node.args:
+        return False
+    given = node.args[0]
+    value = given.meta.get("example_value") if isinstance(given, fx.Node) else None
+    bound = node.args[1] if len(node.args) > 1 else node.kwargs.get("lambd")
+    return not accepts_numbers(_HARDSHRINK, {"self": value, "lambd": bound})
 
 
 def _is_refused(call: MarginCall) -> bool:

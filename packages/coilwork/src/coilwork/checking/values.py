@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,8 @@ from torch import Tensor
 from coilwork.checking.stepping import Stepper, culprits, describe, writers
 from coilwork.errors import NotFiniteError
 from coilwork.executors import Call
-from coilwork_ir.buffers import Ref
+from coilwork.torch_compat.tensors import version_of
+from coilwork_ir.buffers import Buffer, Ref
 from coilwork_ir.program.interpret import Step
 from coilwork_ir.program.nodes import Program, Return
 
@@ -44,44 +45,64 @@ class Wanted:
                 return f"{kind} in {int(where.sum())} of {value.numel()} elements, the first at {first}"
         return ""
 
+    def first_fault(self, values: Iterable[tuple[int, object]]) -> tuple[int, str] | None:
+        """The position of the first of `values` that is at fault, and its fault."""
+        return next(((position, fault) for position, value in values if (fault := self.fault(value))), None)
+
 
 def with_results_checked(call: Call, stepped: Stepper, wanted: Wanted, name: str) -> Call:
-    """`call`, which raises `NotFiniteError` when a result holds what is not wanted."""
-    returned = stepped.program.instructions[-1]
+    """`call`, which raises `NotFiniteError` when a result, or an input that the program writes, holds what is not wanted."""
+    program = stepped.program
+    returned = program.instructions[-1]
     assert isinstance(returned, Return)
     names = [value.name if isinstance(value, Ref) else "" for value in returned.values]
+    inputs = [entry.name if isinstance(entry, Buffer) else "" for entry in program.inputs]
+    overwritten = [position for position, buffer in enumerate(inputs) if writers(stepped, program, buffer)]
+
+    def refuse(what: str, buffer: str, fault: str) -> None:
+        found = map(describe, writers(stepped, program, buffer))
+        raise NotFiniteError(
+            "not-finite",
+            f"graph {name}: {what} holds {fault}",
+            reason="it is written by " + ("\n  and by   ".join(found) or "no kernel"),
+            remedy='"kernels" instead of "results" to find the first kernel at fault',
+        )
 
     def checked(args: list[Any]) -> Sequence[Any]:
+        kept = {position: args[position] for position in overwritten}
         results = call(args)
-        for position, value in enumerate(results):
-            if fault := wanted.fault(value):
-                found = map(describe, writers(stepped, stepped.program, names[position]))
-                raise NotFiniteError(
-                    "not-finite",
-                    f"graph {name}: result {position} holds {fault}",
-                    reason="it is written by " + ("\n  and by   ".join(found) or "no kernel"),
-                    remedy='"kernels" instead of "results" to find the first kernel at fault',
-                )
+        if found := wanted.first_fault(enumerate(results)):
+            refuse(f"result {found[0]}", names[found[0]], found[1])
+        if found := wanted.first_fault(kept.items()):
+            refuse(f"input {found[0]}, which is written,", inputs[found[0]], found[1])
         return results
 
     return checked
 
 
 def with_eager_results_checked(call: Callable[..., Any], wanted: Wanted, name: str) -> Callable[..., Any]:
-    """`call`, which runs a graph in eager mode, with its results checked likewise."""
+    """`call`, which runs a graph in eager mode, with its results and the inputs that it writes checked likewise."""
+
+    def refuse(what: str, fault: str, why: str) -> None:
+        raise NotFiniteError("not-finite", f"{name}: {what} holds {fault}", reason=why)
 
     def checked(*args: Any) -> Any:
+        given = [*args[0]] if len(args) == 1 and isinstance(args[0], list) else [*args]
+        before = [_version(value) for value in given]
         results = call(*args)
-        for position, value in enumerate(results):
-            if fault := wanted.fault(value):
-                raise NotFiniteError(
-                    "not-finite",
-                    f"{name}: result {position} holds {fault}",
-                    reason="the graph runs in eager mode: no kernel is known of",
-                )
+        why = "the graph runs in eager mode: no kernel is known of"
+        if found := wanted.first_fault(enumerate(results)):
+            refuse(f"result {found[0]}", found[1], why)
+        written = [k for k, number in enumerate(before) if _version(given[k]) != number]
+        if found := wanted.first_fault((k, given[k]) for k in written):
+            refuse(f"input {found[0]}, which is written,", found[1], why)
         return results
 
     return checked
+
+
+def _version(value: object) -> int:
+    return version_of(value) if isinstance(value, Tensor) else 0
 
 
 def with_kernels_checked(stepped: Stepper, wanted: Wanted, name: str) -> Call:
@@ -109,13 +130,13 @@ def with_kernels_checked(stepped: Stepper, wanted: Wanted, name: str) -> Call:
         given = list(args)
         args.clear()
         results = stepped.run(given, before=before, after=after)
-        for position, value in enumerate(results):
-            if fault := wanted.fault(value):
-                raise NotFiniteError(
-                    "not-finite",
-                    f"graph {name}: result {position} holds {fault}",
-                    reason="no kernel touched it",
-                )
+        if found := wanted.first_fault(enumerate(results)):
+            position, fault = found
+            raise NotFiniteError(
+                "not-finite",
+                f"graph {name}: result {position} holds {fault}",
+                reason="no kernel touched it",
+            )
         return results
 
     return checked

@@ -1,0 +1,236 @@
+"""Numbers beside 16-bit floats, and the roundings behind them, as eager's kernels have them. Torch's decompositions compute in `f32`.
+
+Kernels differ: some bring a number to the tensors' type and round at every step, others compute in `f32` and round once. A
+number is brought to its type here, so that it is the same however freely the steps are computed.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final
+
+import torch
+
+aten: Final = torch.ops.aten
+_HALVES: Final = (torch.float16, torch.bfloat16)
+
+
+def number_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
+    """What replaces entries of `table`, torch's own."""
+    xlogy = (aten.xlogy.Tensor, aten.xlogy.Scalar_Self, aten.xlogy.Scalar_Other)
+    xlog1py = (
+        *(aten.special_xlog1py.default, aten.special_xlog1py.self_scalar),
+        aten.special_xlog1py.other_scalar,
+    )
+    own: dict[Any, Callable[..., Any]] = {
+        **dict.fromkeys(xlogy, partial(_product_with_log, torch.log)),
+        **dict.fromkeys(xlog1py, partial(_product_with_log, torch.log1p)),
+        aten.logaddexp.default: _of_one_type,
+        aten.logaddexp2.default: _of_one_type,
+        aten.addr.default: _addr,
+        aten.logit.default: _logit,
+        aten.logit_backward.default: _logit_backward,
+        aten.huber_loss.default: _huber_loss,
+        aten.huber_loss_backward.default: _huber_loss_backward,
+        aten.smooth_l1_loss.default: _smooth_l1_loss,
+        aten.threshold.default: _threshold,
+        aten.threshold_backward.default: _threshold_backward,
+        aten.isin.Scalar_Tensor: _left,
+        aten.linspace.default: _between_numbers,
+        aten.logspace.default: _between_numbers,
+    }
+    return {
+        operator: partial(function, table[operator])
+        for operator, function in own.items()
+        if operator in table
+    }
+
+
+def in_type(number: Any, dtype: torch.dtype) -> Any:
+    """`number` as a float of `dtype`, one of 16 or 32 bits, beyond its range an infinity. Symbols stay as they are."""
+    if not isinstance(number, int | float) or dtype not in (*_HALVES, torch.float32):
+        return number
+    wide = _packed(number, "f")
+    if dtype is torch.bfloat16 and math.isfinite(wide):
+        (bits,) = struct.unpack("<I", struct.pack("<f", wide))
+        bits += 0x7FFF + (bits >> 16 & 1)
+        (wide,) = struct.unpack("<f", struct.pack("<I", bits & 0xFFFF0000))
+    return _packed(wide, "e") if dtype is torch.float16 else wide
+
+
+def _packed(number: float, kind: str) -> float:
+    try:
+        (found,) = struct.unpack(f"<{kind}", struct.pack(f"<{kind}", number))
+    except OverflowError:
+        return math.copysign(math.inf, number)
+    return float(found)
+
+
+def _on_cpu(value: torch.Tensor, *others: torch.Tensor) -> bool:
+    """Whether eager computes these 16-bit floats on a CPU."""
+    same = all(other.dtype is value.dtype for other in others)
+    return same and value.dtype in _HALVES and value.device.type == "cpu"
+
+
+def _product_with_log(logarithm: Callable[..., Any], theirs: Callable[..., Any], a: Any, b: Any) -> Any:
+    """`a` times a logarithm of `b`, where a zero makes it zero: both in one type, and the logarithm rounded to it."""
+    found = torch.result_type(a, b)
+    dtype = found if found.is_floating_point else torch.get_default_dtype()
+    if dtype not in _HALVES:
+        return theirs(in_type(a, dtype), in_type(b, dtype))
+    device = (a if isinstance(a, torch.Tensor) else b).device
+    a, b = (_tensor(one, dtype, device) for one in (a, b))
+    product = torch.where(a == 0, torch.zeros((), dtype=dtype, device=device), a * logarithm(b))
+    return torch.where(torch.isnan(b), b, product)
+
+
+def _tensor(value: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    if isinstance(value, torch.Tensor):
+        return value.to(dtype)
+    made: torch.Tensor = aten.full.default([], in_type(value, dtype), dtype=dtype, device=device)
+    return made
+
+
+def _of_one_type(theirs: Callable[..., Any], a: torch.Tensor, b: torch.Tensor) -> Any:
+    dtype = torch.result_type(a, b)
+    return theirs(a.to(dtype), b.to(dtype)) if dtype in _HALVES else theirs(a, b)
+
+
+def _addr(
+    theirs: Callable[..., Any],
+    value: torch.Tensor,
+    column: torch.Tensor,
+    row: torch.Tensor,
+    *,
+    beta: Any = 1,
+    alpha: Any = 1,
+) -> Any:
+    """Rounded at every step, of which the first scales the column."""
+    dtype = value.dtype
+    if dtype not in _HALVES or not column.dtype is row.dtype is dtype or column.dim() != 1 or row.dim() != 1:
+        return theirs(value, column, row, beta=beta, alpha=alpha)
+    beta, alpha = in_type(beta, dtype), in_type(alpha, dtype)
+    product = _scaled(column, alpha).unsqueeze(1) * row
+    return product if beta == 0 else _scaled(value, beta) + product
+
+
+def _scaled(value: torch.Tensor, factor: Any) -> torch.Tensor:
+    return value if factor == 1 else value * factor
+
+
+def _logit(theirs: Callable[..., Any], value: torch.Tensor, eps: Any = None) -> Any:
+    """On CPUs in the tensor's type."""
+    if not _on_cpu(value):
+        return theirs(value, eps)
+    if eps is not None and eps >= 0:
+        low, high = _ends(eps, value.dtype)
+        value = torch.where(value < low, low, torch.where(value > high, high, value))
+    return torch.log(value / (1 - value))
+
+
+def _logit_backward(
+    theirs: Callable[..., Any], gradient: torch.Tensor, value: torch.Tensor, eps: Any = None
+) -> Any:
+    """On CPUs in the tensors' type; a negative `eps` is none."""
+    eps = None if eps is not None and eps < 0 else eps
+    if not _on_cpu(value, gradient):
+        return theirs(gradient, value, eps)
+    low, high = (0.0, 1.0) if eps is None else _ends(eps, value.dtype)
+    slope = gradient / (value * (1 - value))
+    return torch.where((value >= low) & (value <= high), slope, math.nan if eps is None else 0.0)
+
+
+def _ends(eps: float, dtype: torch.dtype) -> tuple[float, float]:
+    low = in_type(eps, dtype)
+    return low, in_type(1 - low, dtype)
+
+
+def _huber_loss(
+    theirs: Callable[..., Any],
+    value: torch.Tensor,
+    target: torch.Tensor,
+    reduction: int = 1,
+    delta: Any = 1.0,
+) -> Any:
+    """On CPUs `bf16` is rounded at every step, `f16` once."""
+    if not _on_cpu(value, target) or not delta > 0:
+        return theirs(value, target, reduction, delta)
+    if value.dtype is torch.float16:
+        return _reduced(theirs(value.float(), target.float(), 0, delta).to(value.dtype), reduction)
+    delta = in_type(delta, value.dtype)
+    distance = (value - target).abs()
+    far = delta * (distance - in_type(0.5 * delta, value.dtype))
+    return _reduced(torch.where(distance <= delta, 0.5 * distance * distance, far), reduction)
+
+
+def _huber_loss_backward(
+    theirs: Callable[..., Any],
+    gradient: torch.Tensor,
+    value: torch.Tensor,
+    target: torch.Tensor,
+    reduction: int,
+    delta: Any,
+) -> Any:
+    """On CPUs rounded at every step; of a mean, with the number alone in the tensors' type."""
+    if not _on_cpu(value, gradient, target):
+        return theirs(gradient, value, target, reduction, delta)
+    delta = in_type(delta, value.dtype)
+    if reduction == 1:
+        return theirs(gradient, value, target, reduction, delta)
+    distance, most = value - target, gradient * delta
+    return torch.where(distance <= -delta, -most, torch.where(distance >= delta, most, distance * gradient))
+
+
+def _smooth_l1_loss(
+    theirs: Callable[..., Any], value: torch.Tensor, target: torch.Tensor, reduction: int = 1, beta: Any = 1.0
+) -> Any:
+    """On CPUs `f16` is rounded at every step, `bf16` once."""
+    if not _on_cpu(value, target) or beta == 0:
+        return theirs(value, target, reduction, beta)
+    if value.dtype is torch.bfloat16:
+        return _reduced(theirs(value.float(), target.float(), 0, beta).to(value.dtype), reduction)
+    beta = in_type(beta, value.dtype)
+    distance = (value - target).abs()
+    far = distance - in_type(0.5 * beta, value.dtype)
+    if beta == 0:
+        return _reduced(far, reduction)
+    return _reduced(torch.where(distance < beta, 0.5 * distance * distance / beta, far), reduction)
+
+
+def _reduced(elements: torch.Tensor, reduction: int) -> torch.Tensor:
+    if reduction == 0:
+        return elements
+    return elements.mean() if reduction == 1 else elements.sum()
+
+
+def _threshold(theirs: Callable[..., Any], value: torch.Tensor, threshold: Any, replacement: Any) -> Any:
+    return theirs(value, _cut(threshold, value), _cut(replacement, value))
+
+
+def _threshold_backward(
+    theirs: Callable[..., Any], gradient: torch.Tensor, value: torch.Tensor, threshold: Any
+) -> Any:
+    """On CPUs 16-bit floats are compared with the number as it is."""
+    threshold = _cut(threshold, value)
+    if _on_cpu(value, gradient) and in_type(threshold, value.dtype) != threshold:
+        return theirs(gradient.float(), value.float(), threshold).to(value.dtype)
+    return theirs(gradient, value, threshold)
+
+
+def _cut(number: Any, value: torch.Tensor) -> Any:
+    """`number` without its fraction beside integers."""
+    return int(number) if isinstance(number, float) and not value.is_floating_point() else number
+
+
+def _left(theirs: Callable[..., Any], *args: Any, **named: Any) -> Any:
+    """To ATen, which looks for the number in double precision, or in 16 bits; torch's own in `f32`."""
+    return NotImplemented
+
+
+def _between_numbers(theirs: Callable[..., Any], start: Any, end: Any, *rest: Any, **named: Any) -> Any:
+    """Ends that are truth values are numbers; torch's own subtracts them."""
+    ends = (int(one) if isinstance(one, bool) else one for one in (start, end))
+    return theirs(*ends, *rest, **named)
