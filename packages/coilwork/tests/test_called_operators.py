@@ -155,6 +155,24 @@ def test_what_capture_chose_for_floats_runs_as_it_was_captured() -> None:
     torch.testing.assert_close(found, function(x))
 
 
+def test_frozen_values_are_not_kept_quantised(reports: list[CompileReport]) -> None:
+    class Weighted(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.randn(4, 4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            parts = [torch.quantize_per_tensor(y, 0.1, 10, torch.quint8) for y in (self.weight * 2, x.sin())]
+            return torch.cat(parts).dequantize() + 1
+
+    model, x = Weighted().eval(), torch.randn(4, 4)
+    options = {"cache": False, "strict": True, "freezing": True}
+    with torch.no_grad():
+        found = torch.compile(model, backend=backend, options=options)(x)
+        torch.testing.assert_close(found, model(x))
+    assert reports[-1].extern_calls == 4
+
+
 def test_programs_whose_results_torchs_c_interface_mixes_up_are_driven_by_python() -> None:
     x = torch.randn(4, 6)
     torch._dynamo.reset()

@@ -19,11 +19,11 @@ from coilwork_lowering.errors import MistracedError
 from coilwork_lowering.torch_compat.operators import (
     Overload,
     has_quantized_kernel,
+    is_quantizing,
     qualified_name,
     schema_of,
 )
 
-_QUANTIZING: Final = ("aten.quantize_per_tensor", "aten.quantize_per_channel")
 _ENDING: Final = "aten.dequantize"
 # views that their schemas do not tell of
 _VIEWS: Final = frozenset({"aten._unsafe_view.default"})
@@ -32,7 +32,7 @@ _VIEWS: Final = frozenset({"aten._unsafe_view.default"})
 def quantized_type(target: Overload, arguments: Mapping[str, Value]) -> DType | None:
     """The element type of those results of a call that capture calls `float32`, if it is a quantised one."""
     name = qualified_name(target)
-    if name.startswith(_QUANTIZING):
+    if is_quantizing(target):
         given = arguments.get("dtype")
         return dtype_of(given) if isinstance(given, torch.dtype) else None
     return None if name.startswith(_ENDING) else _operand_type(arguments)
