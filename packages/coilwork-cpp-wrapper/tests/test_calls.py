@@ -105,6 +105,21 @@ def test_lists_of_tensors() -> None:
     )
 
 
+def test_lists_of_tensors_in_a_tuple() -> None:
+    library = torch.library.Library("coilwork_cpp_wrapper_lists", "DEF")
+    library.define("two(Tensor x) -> (Tensor[], Tensor[])")
+    library.impl("two", lambda x: ([x + 1], [x * 2, x * 3]), "CPU")
+    check_against_interpreter(
+        """program @p {
+          input %x: f32[4]
+          extern "coilwork_cpp_wrapper_lists.two.default" (%x)
+            defines (%a: f32[4], _, %c: f32[4]) tuple paths ([0, 0], [1, 0], [1, 1])
+          return (%a, %c)
+        }""",
+        [torch.randn(4)],
+    )
+
+
 def test_other_kinds_of_arguments() -> None:
     check_against_interpreter(
         """program @p {
@@ -210,6 +225,11 @@ REFUSED = [
     ('extern "aten.relu.default" (%x, %x) defines (%y: f32[4])', "aten.relu.default", "is given 2"),
     ('extern "aten.relu.default" (%x, k = 1) defines (%y: f32[4])', "aten.relu.default", "no argument k"),
     ('extern "aten.relu.default" (7) defines (%y: f32[4])', "aten.relu.default", "argument self"),
+    (
+        'extern "aten.histogramdd.default" (%x, [3]) defines (%h: f32[3], %b: f32[4]) tuple paths ([0], [1, 0])',
+        "aten.histogramdd.default",
+        "returns (Tensor, List[Tensor]), which torch's C dispatcher mixes up",
+    ),
     ('extern "aten.result_type.Tensor" (%x, %x) defines (size u0 in [0, 9])', "result_type", "returns"),
 ]
 
@@ -230,6 +250,16 @@ def test_what_cannot_be_called_is_refused_by_name(call: str, name: str, reason: 
     assert reason in message
     assert "source  model.py:7   y = f(x)" in message
     assert 'try     options={"wrapper": "python"}' in message
+
+
+def test_types_that_torchs_c_interface_does_not_name_are_refused() -> None:
+    text = """program @p {
+      input %x: f32[4]
+      extern "aten.dequantize.self" (%x) defines (%y: qu8[4])
+      return (%y)
+    }"""
+    with pytest.raises(EmitError, match="element type quint8"):
+        emit_cpp(program_of(text), {})
 
 
 def test_other_devices_as_arguments_are_refused() -> None:

@@ -22,6 +22,8 @@ def test_sizes_and_classes_agree_with_torch() -> None:
         assert of_torch.itemsize == dtype.itemsize
         assert of_torch.is_floating_point == (dtype.is_float or dtype.category == "other")
         assert of_torch.is_complex == dtype.is_complex
+        assert ("quint" in dtype.torch_name or "qint" in dtype.torch_name) == dtype.is_quantized
+        assert dtype.is_opaque or dtype.is_float or dtype.is_integer or dtype.is_bool
         if dtype.is_integer:
             assert of_torch.is_signed == dtype.is_signed_integer
 
@@ -37,5 +39,5 @@ def test_compute_types() -> None:
 def test_unknown_names_are_refused() -> None:
     with pytest.raises(ValueError, match=r"unknown element type 'f33'; known: f64, f32"):
         parse_dtype("f33")
-    with pytest.raises(ValueError, match="qint8"):
-        from_torch_name("torch.qint8")
+    with pytest.raises(ValueError, match="uint4"):
+        from_torch_name("torch.uint4")

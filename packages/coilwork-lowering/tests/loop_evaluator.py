@@ -333,6 +333,8 @@ class Evaluator:
             return
         results = function(*args, **kwargs)
         listed = [results] if node.single else list(results)
+        if node.paths:
+            listed = [functools.reduce(operator.getitem, path, results) for path in node.paths]
         for mutation in node.mutates:
             self.take_over(mutation.source, mutation.output)
         for declared, result in zip(node.outputs, listed, strict=False):

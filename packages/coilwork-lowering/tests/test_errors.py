@@ -55,9 +55,9 @@ def test_methods_are_refused() -> None:
 def test_an_element_type_that_is_unknown() -> None:
     graph = torch.fx.Graph()
     x = graph.placeholder("x")
-    x.meta["val"] = torch.empty(3, dtype=torch.quint8, device="meta")
+    x.meta["val"] = torch.empty(3, dtype=torch.uint4, device="meta")
     graph.output((x,))
-    with pytest.raises(LoweringError, match=r"\[dtype\]: torch element type 'torch.quint8'"):
+    with pytest.raises(LoweringError, match=r"\[dtype\]: torch element type 'torch.uint4'"):
         lower(torch.fx.GraphModule(torch.nn.Module(), graph), name="g")
 
 

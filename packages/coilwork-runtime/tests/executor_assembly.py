@@ -143,6 +143,7 @@ class Assembly:
         out: Sequence[tuple[str, str]] = (),
         results: Sequence[str | bytes | None] = (),
         single: bool = True,
+        paths: Sequence[Sequence[int]] = (),
         binds: Sequence[bytes] = (),
         place: str = "",
     ) -> None:
@@ -151,6 +152,7 @@ class Assembly:
         data += listing([self.text(key) + value for key, value in kwargs])
         data += listing([self.text(key) + self.slot(name) for key, name in out])
         data += self.text("cpu") + u32(len(results)) + u8(single)
+        data += listing([listing([u32(step) for step in path]) for path in paths])
         self.calls.append(data)
         outputs = [
             u8(0) + u32(0) if r is None else u8(1) + self.slot(r) if isinstance(r, str) else u8(2) + r
@@ -192,4 +194,4 @@ class Assembly:
         )
         strings = listing([u32(len(s.encode())) + s.encode() for s in self.strings])
         payload = strings + tables + listing(self.calls) + listing([part])
-        return b"coilwork" + u32(2) + u32(len(payload)) + payload
+        return b"coilwork" + u32(3) + u32(len(payload)) + payload

@@ -110,6 +110,13 @@ def test_reinterpret_needs_whole_elements() -> None:
         reinterpret_dtype(torch.arange(4.0)[1:], (1,), (1,), torch.float64, 0)
 
 
+def test_quantised_results_stay_as_their_operators_make_them() -> None:
+    value = torch.quantize_per_tensor(torch.randn(2, 3), 0.5, 3, torch.quint8)
+    assert ensure_layout(value, (2, 3), (1, 2), torch.quint8) is value
+    with pytest.raises(LayoutError, match="operator-dtype"):
+        ensure_layout(value, (2, 3), (3, 1), torch.qint8)
+
+
 def test_ensure_layout_copies_only_if_it_must() -> None:
     value = torch.arange(6.0).view(2, 3)
     assert ensure_layout(value, (2, 3), (3, 1)) is value

@@ -18,6 +18,7 @@ from coilwork_runtime.schemas import Schema, find_schema, parse_type
 
 X, Y = Slot(0, True), Slot(1, True)
 INTEGERS = Slot(2, False)
+QUANTIZED = Slot(3, False, is_quantized=True)
 
 
 class Interface:
@@ -111,6 +112,11 @@ def test_a_function_with_other_parameters_is_none(monkeypatch: pytest.MonkeyPatc
         (call("aten.clamp.default", X, 0), Route.PYTHON),
         (call("prims.convert_element_type.default", X, torch.float64), Route.PYTHON),
         (call("nowhere.nothing.default", X), Route.PYTHON),
+        # functions of a device are not the kernels of quantised tensors
+        (call("aten.cat.default", [X, X]), Route.FUNCTION),
+        (call("aten.cat.default", [QUANTIZED, QUANTIZED]), Route.DISPATCHER),
+        # results of several types, which torch's C dispatcher mixes up
+        (call("aten._batch_norm_impl_index.default", X, X, X, X, X, True, 0.1, 1e-5, True), Route.PYTHON),
         (call("aten.mm.out", X, out=X), Route.PYTHON),
         (call("aten.exp.default", X, wrong=1), Route.PYTHON),
     ],

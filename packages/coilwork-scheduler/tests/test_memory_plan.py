@@ -321,3 +321,17 @@ def test_results_with_memory_of_their_own_are_made_aligned() -> None:
     }
     (extern,) = (i for i in plan(made).instructions if isinstance(i, ExternCall))
     assert extern.aligned == (0,)
+
+
+def test_calls_keep_where_results_lie_and_leave_quantised_ones_as_they_come() -> None:
+    text = """\
+graph @g {
+  input %x: f32[4]
+  extern "lib.op.default" (%x) custom defines (%a: f32[4], %q: qu8[4]) tuple paths ([0], [1, 0])
+  return (%a, %q)
+}
+"""
+    program = plan(schedule(parse_graph(text), CPU))
+    (call,) = [i for i in program.instructions if isinstance(i, ExternCall)]
+    assert call.paths == ((0,), (1, 0))
+    assert call.aligned == (0,)

@@ -93,6 +93,31 @@ def test_operators_with_several_results_symbols_and_every_kind_of_argument() -> 
     )
 
 
+def test_results_that_lie_in_lists() -> None:
+    check_agreement(
+        """program @p {
+          input %x: f32[5, 2]
+          extern "aten.histogramdd.default" (%x, [3, 4])
+            defines (%h: f32[3, 4], _, %b: f32[5]) tuple paths ([0], [1, 0], [1, 1])
+          return (%h, %b)
+        }""",
+        [torch.randn(5, 2)],
+    )
+
+
+def test_quantised_results_stay_as_they_come() -> None:
+    check_agreement(
+        """program @p {
+          input %x: f32[2, 3]
+          extern "aten.quantize_per_tensor.default" (%x, 0.5, 3, type qu8) defines (%q: qu8[2, 3])
+          extern "aten.t.default" (%q) defines (%t: qu8[3, 2])
+          extern "aten.dequantize.self" (%t) defines (%y: f32[3, 2])
+          return (%y)
+        }""",
+        [torch.randn(2, 3)],
+    )
+
+
 def test_numbers_read_off_tensors_are_sizes() -> None:
     check_agreement(
         """program @p {

@@ -11,7 +11,7 @@ from wrapper_programs import program_of
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import symbol
 from coilwork_wrapper import emit_native
-from coilwork_wrapper.native.encoding import MAGIC, VERSION, Operation, Strings, u32
+from coilwork_wrapper.native.encoding import MAGIC, VERSION, Numbers, Operation, Strings, Tag, u32
 from coilwork_wrapper.native.registers import CONSTANT, Registers
 
 TEXT = """program @p {
@@ -76,6 +76,20 @@ def test_expressions_are_computed_once() -> None:
     assert registers.of(s1 + s0 * 4) == registers.of(4 * s0 + s1)
     assert registers.pending() == []
     assert list(registers.constants) == [7, 4]
+
+
+def test_calls_say_where_results_lie_and_what_tensors_hold() -> None:
+    from coilwork_ir.program.text import parse_program
+
+    def data(line: str) -> bytes:
+        return emit_native(parse_program(f"program @p {{\n  input %x: f32[2]\n  {line}\n  return ()\n}}"))
+
+    call = 'extern "lib.op.default" (%x) defines (_, _, _) tuple'
+    paths = u32(3) + u32(1) + u32(0) + u32(2) + u32(1) + u32(0) + u32(2) + u32(1) + u32(1)
+    assert paths in data(f"{call} paths ([0], [1, 0], [1, 1])") and paths not in data(call)
+    made = 'extern "lib.q.default" (%x) defines (%q: qu8[2])'
+    reference = u32(1) + bytes((Tag.REF,)) + u32(1) + bytes((Numbers.QUANTIZED,))
+    assert reference in data(f'{made}\n  extern "lib.op.default" (%q)')
 
 
 @pytest.mark.parametrize(

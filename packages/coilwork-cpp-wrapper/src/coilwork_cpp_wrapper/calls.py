@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, TypeAlias
 
 from coilwork_cpp_wrapper.arguments import (
     Bound,
@@ -34,6 +34,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.program.nodes import ExternCall
 from coilwork_runtime.schemas import Schema, find_schema
 
+Declared: TypeAlias = Buffer | SymbolOutput | None
 ITEMS: Final = ("aten._local_scalar_dense.default", "aten.item.default")
 MOST_ARGUMENTS: Final = 64
 # A double holds every integer up to this one.
@@ -163,6 +164,10 @@ def _through_dispatcher(
     for kind in schema.results:
         if str(kind) not in ("Tensor", "List[Tensor]", "int", "bool"):
             raise UnsupportedArgument(f"it returns {kind}, which torch's C dispatcher does not")
+    kinds = [str(kind) for kind in schema.results]
+    if kinds != kinds[::-1]:
+        # it converts each result as the one at the same distance from the other end
+        raise UnsupportedArgument(f"it returns ({', '.join(kinds)}), which torch's C dispatcher mixes up")
     if len(bound) > MOST_ARGUMENTS:
         raise UnsupportedArgument(f"it has more than {MOST_ARGUMENTS} arguments")
     values = Braces(tuple(dispatch_value(parameter, value, scope) for parameter, value in bound))
@@ -173,19 +178,30 @@ def _through_dispatcher(
     yield Do(
         Call("rt::call", (Words(schema.name), Words(schema.overload), values, Name(results), Number(count)))
     )
+    for position, (kind, outputs) in enumerate(zip(schema.results, _by_result(call, schema), strict=True)):
+        raw = Element(results, position)
+        if str(kind) == "List[Tensor]":
+            parts = f"parts_{scope.number}" if count == 1 else f"parts_{scope.number}_{position}"
+            yield from _list_results(outputs, raw, parts, scope)
+        else:
+            yield from _one_result(str(kind), outputs[0], raw, scope)
+
+
+def _by_result(call: ExternCall, schema: Schema) -> tuple[tuple[Declared, ...], ...]:
+    """What is declared of each result of the schema: the items of a list, or one thing."""
+    count = len(schema.results)
+    if call.paths:
+        placed = tuple(zip(call.paths, call.outputs, strict=True))
+        return tuple(tuple(o for path, o in placed if path[0] == number) for number in range(count))
     if count == 1 and str(schema.results[0]) == "List[Tensor]":
-        yield from _list_results(call, results, scope)
-        return
-    outputs = (*call.outputs, *[None] * (count - len(call.outputs)))
-    if len(outputs) != count:
+        return (call.outputs,)
+    if len(call.outputs) > count:
         raise UnsupportedArgument(f"it has {count} results")
-    for position, (kind, output) in enumerate(zip(schema.results, outputs, strict=True)):
-        yield from _one_result(str(kind), output, Element(results, position), scope)
+    outputs = (*call.outputs, *[None] * (count - len(call.outputs)))
+    return tuple((output,) for output in outputs)
 
 
-def _one_result(
-    kind: str, output: Buffer | SymbolOutput | None, raw: Code, scope: Scope
-) -> Iterator[Statement]:
+def _one_result(kind: str, output: Declared, raw: Code, scope: Scope) -> Iterator[Statement]:
     match kind, output:
         case "Tensor", Buffer(name=name):
             yield Declare("rt::Tensor", scope.name(name), Call("rt::take", (raw,)))
@@ -199,11 +215,10 @@ def _one_result(
             raise UnsupportedArgument(f"a result of type {kind} is declared as something else")
 
 
-def _list_results(call: ExternCall, results: str, scope: Scope) -> Iterator[Statement]:
-    parts = f"parts_{scope.number}"
-    yield DeclareArray("rt::Tensor", parts, max(len(call.outputs), 1))
-    yield Do(Call("rt::take_list", (Element(results, 0), Name(parts), Number(len(call.outputs)))))
-    for position, output in enumerate(call.outputs):
+def _list_results(outputs: tuple[Declared, ...], raw: Code, parts: str, scope: Scope) -> Iterator[Statement]:
+    yield DeclareArray("rt::Tensor", parts, max(len(outputs), 1))
+    yield Do(Call("rt::take_list", (raw, Name(parts), Number(len(outputs)))))
+    for position, output in enumerate(outputs):
         match output:
             case Buffer(name=name):
                 value = Call("rt::move", (Element(parts, position),))

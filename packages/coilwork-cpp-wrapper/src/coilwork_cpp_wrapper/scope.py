@@ -13,7 +13,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr
 from coilwork_ir.kernel_source import KernelSource
-from coilwork_ir.loc import Origin
+from coilwork_ir.loc import UNKNOWN, Origin
 from coilwork_ir.program.nodes import Program
 
 PYTHON_REMEDY = 'options={"wrapper": "python"}'
@@ -59,7 +59,13 @@ class Scope:
 
 
 def dtype_code(dtype: DType) -> Code:
-    """The number that torch gives an element type."""
+    """The number that torch gives an element type.
+
+    Raises:
+        EmitError: `cpp-unsupported`, torch's C interface does not name it.
+    """
+    if dtype.category in ("quantized", "bits") or dtype is DType.F4E2M1X2:
+        refuse(f"element type {dtype.torch_name}", UNKNOWN, "torch's C interface has no name for it")
     return Call(f"aoti_torch_dtype_{dtype.torch_name}")
 
 

@@ -129,6 +129,9 @@ class SymbolOutput:
     symbol: Expr
 
 
+ResultPath: TypeAlias = tuple[int, ...]
+"""Where a result lies in what an operator returns: its number, and in a list its number there: `(1, 0)`, the first of list 1."""
+
 GraphInput: TypeAlias = Buffer | Expr
 """A tensor, or an integer bound to a size symbol."""
 

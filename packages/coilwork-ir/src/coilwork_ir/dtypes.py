@@ -33,6 +33,17 @@ class DType(Enum):
     F8E4M3FNUZ = ("f8e4m3fnuz", "float8_e4m3fnuz", 1, "other")
     F8E5M2FNUZ = ("f8e5m2fnuz", "float8_e5m2fnuz", 1, "other")
     F8E8M0 = ("f8e8m0", "float8_e8m0fnu", 1, "other")
+    F4E2M1X2 = ("f4e2m1x2", "float4_e2m1fn_x2", 1, "other")
+    QI8 = ("qi8", "qint8", 1, "quantized")
+    QU8 = ("qu8", "quint8", 1, "quantized")
+    QI32 = ("qi32", "qint32", 4, "quantized")
+    QU4X2 = ("qu4x2", "quint4x2", 1, "quantized")
+    QU2X4 = ("qu2x4", "quint2x4", 1, "quantized")
+    BITS8 = ("bits8", "bits8", 1, "bits")
+    BITS16 = ("bits16", "bits16", 2, "bits")
+    BITS4X2 = ("bits4x2", "bits4x2", 1, "bits")
+    BITS2X4 = ("bits2x4", "bits2x4", 1, "bits")
+    BITS1X8 = ("bits1x8", "bits1x8", 1, "bits")
 
     def __init__(self, text: str, torch_name: str, itemsize: int, category: str) -> None:
         self.text = text
@@ -67,8 +78,16 @@ class DType(Enum):
 
     @property
     def is_opaque(self) -> bool:
-        """True for types that generated code does not compute with, which only pass from call to call: complex, and rare floats."""
-        return self.category in ("complex", "other")
+        """True for types that generated code does not compute with, which only pass from call to call.
+
+        These are complex and quantised numbers, rare floats, and bits.
+        """
+        return self.category in ("complex", "other", "quantized", "bits")
+
+    @property
+    def is_quantized(self) -> bool:
+        """True for quantised types, whose tensors carry scales and zero points: only operators make, copy and lay out such tensors."""
+        return self.category == "quantized"
 
     @property
     def is_low_precision(self) -> bool:
@@ -100,7 +119,7 @@ def from_torch_name(name: str) -> DType:
     """The type for a torch attribute name such as `"float32"` or `"torch.float32"`.
 
     Raises:
-        ValueError: Coilwork has no such element type (quantised types, `float4`, bit types).
+        ValueError: Coilwork has no such element type (integers of fewer than 8 bits).
     """
     bare = name.removeprefix("torch.")
     for dtype in DType:

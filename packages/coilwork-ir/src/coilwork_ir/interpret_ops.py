@@ -43,6 +43,17 @@ _TORCH: Final[Mapping[DType, torch.dtype]] = MappingProxyType(
         DType.F8E4M3FNUZ: torch.float8_e4m3fnuz,
         DType.F8E5M2FNUZ: torch.float8_e5m2fnuz,
         DType.F8E8M0: torch.float8_e8m0fnu,
+        DType.F4E2M1X2: torch.float4_e2m1fn_x2,
+        DType.QI8: torch.qint8,
+        DType.QU8: torch.quint8,
+        DType.QI32: torch.qint32,
+        DType.QU4X2: torch.quint4x2,
+        DType.QU2X4: torch.quint2x4,
+        DType.BITS8: torch.bits8,
+        DType.BITS16: torch.bits16,
+        DType.BITS4X2: torch.bits4x2,
+        DType.BITS2X4: torch.bits2x4,
+        DType.BITS1X8: torch.bits1x8,
     }
 )
 _FEW_KERNELS: Final = (torch.uint16, torch.uint32)  # torch computes little with these: go through int64

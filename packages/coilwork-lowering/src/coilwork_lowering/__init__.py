@@ -1,7 +1,7 @@
 """ATen FX graphs, as AOTAutograd makes them, to Coilwork's loop IR."""
 
 from coilwork_lowering.decompositions.table import decompositions
-from coilwork_lowering.errors import LoweringError
+from coilwork_lowering.errors import LoweringError, MistracedError
 from coilwork_lowering.joint.partition import partition
 from coilwork_lowering.layout import LayoutDecision, PaddingDecision, lay_out_convolutions, pad_products
 from coilwork_lowering.lower import Lowered, lower
@@ -19,6 +19,7 @@ __all__ = [
     "Lowered",
     "LoweringError",
     "LoweringOptions",
+    "MistracedError",
     "PaddingDecision",
     "RewriteOptions",
     "SQUEEZED_ONE",

@@ -19,6 +19,13 @@ class LoweringError(CoilworkIRError):
     """
 
 
+class MistracedError(LoweringError):
+    """A captured graph does not say what the program does: it must run as it was before ATen operators were made of it.
+
+    Code: `mistraced`.
+    """
+
+
 def refusal(
     node: torch.fx.Node, code: str, what: str, *, origins: tuple[Origin, ...], reason: str = ""
 ) -> LoweringError:

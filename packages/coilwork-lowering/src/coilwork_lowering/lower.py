@@ -19,6 +19,8 @@ from coilwork_lowering.building.values import NumberValue, TensorValue, Value
 from coilwork_lowering.entries import Entries, passed_symbols
 from coilwork_lowering.errors import LoweringError, refusal
 from coilwork_lowering.extern.calls import call_extern
+from coilwork_lowering.extern.nesting import placed_results
+from coilwork_lowering.extern.quantized import quantized_type, require_kernel
 from coilwork_lowering.facts.accepted_numbers import accepts_numbers
 from coilwork_lowering.facts.accepted_types import accepts
 from coilwork_lowering.facts.origins import operator_name, origin_of
@@ -203,8 +205,7 @@ class _Lowering:
 
     def require_strides(self, node: torch.fx.Node) -> None:
         """Every tensor of a program lies in memory with strides."""
-        result = node.meta.get("val")
-        for fake in result if isinstance(result, list | tuple) else (result,):
+        for _, fake in placed_results(node.meta.get("val")):
             if isinstance(fake, torch.Tensor) and fake.layout != torch.strided:
                 raise self.refuse(
                     node, "layout", f"{node.name} is a tensor of layout {fake.layout}, without strides"
@@ -293,7 +294,9 @@ class _Lowering:
         result = results[0] if len(results) == 1 else tuple(results) or None
         call = self.bind(node, target, str(target), args=args, result=result)
         values = call_extern(self.builder, call, target, effect=True)
-        return (self.value(token), *(values if isinstance(values, tuple) else (values,)))
+        # one result may be a list
+        returned = values if isinstance(values, tuple) and len(results) != 1 else (values,)
+        return (self.value(token), *returned)
 
     def float_item(self, call: Call) -> Value:
         """The number that a one-element tensor holds stays in that tensor until somebody computes with it."""
@@ -327,8 +330,15 @@ class _Lowering:
                 given = formal.default_value if formal.has_default_value() else None
             arguments[formal.name] = self.value(given)
             fakes[formal.name] = _fake(given)
+        require_kernel(node, target, arguments, self.builder.origins[0])
         return Call(
-            node=node, target=name, arguments=arguments, fakes=fakes, result=result, updates=self.overwriting
+            node=node,
+            target=name,
+            arguments=arguments,
+            fakes=fakes,
+            result=result,
+            updates=self.overwriting,
+            quantized=quantized_type(target, arguments),
         )
 
     def value(self, given: Any) -> Value:
@@ -372,12 +382,12 @@ def _fake(given: Any) -> Any:
 
 def _touches_opaque(call: Call) -> bool:
     """Whether a tensor or number takes part of a type that generated code does not compute with."""
-    stack: list[Any] = [*call.fakes.values(), call.result]
+    stack: list[Any] = [*call.fakes.values(), *call.arguments.values(), call.result]
     while stack:
         item = stack.pop()
         if isinstance(item, list | tuple):
             stack.extend(item)
-        elif isinstance(item, complex):
+        elif isinstance(item, complex) or (isinstance(item, TensorValue) and item.dtype.is_opaque):
             return True
         elif isinstance(item, torch.Tensor | torch.dtype):
             if dtype_of(item.dtype if isinstance(item, torch.Tensor) else item).is_opaque:

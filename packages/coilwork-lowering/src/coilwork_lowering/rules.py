@@ -51,6 +51,7 @@ class Call:
         fakes: the same arguments as fake tensors and plain Python values.
         result: the fake result, `node.meta["val"]`.
         updates: decides what is overwritten.
+        quantized: the element type of results that capture shows as `float32` because it knows no quantised ones.
     """
 
     node: torch.fx.Node
@@ -59,6 +60,7 @@ class Call:
     fakes: Mapping[str, Any]
     result: Any
     updates: Decisions
+    quantized: DType | None = None
 
     def __getitem__(self, name: str) -> Any:
         return self.arguments[name]

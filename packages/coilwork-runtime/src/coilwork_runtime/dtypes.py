@@ -29,6 +29,17 @@ _TORCH: Final[Mapping[str, torch.dtype]] = {
     "f8e4m3fnuz": torch.float8_e4m3fnuz,
     "f8e5m2fnuz": torch.float8_e5m2fnuz,
     "f8e8m0": torch.float8_e8m0fnu,
+    "f4e2m1x2": torch.float4_e2m1fn_x2,
+    "qi8": torch.qint8,
+    "qu8": torch.quint8,
+    "qi32": torch.qint32,
+    "qu4x2": torch.quint4x2,
+    "qu2x4": torch.quint2x4,
+    "bits8": torch.bits8,
+    "bits16": torch.bits16,
+    "bits4x2": torch.bits4x2,
+    "bits2x4": torch.bits2x4,
+    "bits1x8": torch.bits1x8,
 }
 
 

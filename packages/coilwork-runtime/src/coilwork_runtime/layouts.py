@@ -69,7 +69,7 @@ def reinterpret_dtype(
 def ensure_layout(
     value: torch.Tensor, size: Sizes, stride: Sizes, dtype: torch.dtype | None = None
 ) -> torch.Tensor:
-    """`value` in the layout that the program was planned with; copied if an operator chose another one.
+    """`value` in the layout that the program was planned with; copied if an operator chose another one, unless it is quantised.
 
     Raises:
         LayoutError: it has another shape or element type (where `dtype` is given), which no copy mends. Without elements,
@@ -89,7 +89,8 @@ def ensure_layout(
             f"an operator returned element type {value.dtype} where {dtype} was expected",
             remedy=RESULT_REMEDY,
         )
-    if value.stride() == stride:
+    if value.stride() == stride or value.is_quantized:
+        # scales and zero points belong to the tensor that the operator made: only operators read it, as it is
         return value
     if all(e == 1 or a == b for e, a, b in zip(size, value.stride(), stride, strict=True)) or 0 in size:
         return torch.as_strided(value, size, stride)

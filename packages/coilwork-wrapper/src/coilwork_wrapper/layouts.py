@@ -135,6 +135,8 @@ def reinterpret_dtype(
 def ensure_layout(value: torch.Tensor, size: Sizes, stride: Sizes, dtype: torch.dtype) -> torch.Tensor:
     """The result of an operator in the layout the program was planned with; copied if the operator chose another one.
 
+    A quantised one stays as it is.
+
     Raises:
         LayoutError: it has another shape or element type, which no copy mends.
     """
@@ -150,7 +152,8 @@ def ensure_layout(value: torch.Tensor, size: Sizes, stride: Sizes, dtype: torch.
             f"an operator returned element type {value.dtype} where {dtype} was expected",
             remedy=RESULT_REMEDY,
         )
-    if tuple(value.stride()) == tuple(stride):
+    if tuple(value.stride()) == tuple(stride) or value.is_quantized:
+        # scales and zero points belong to the tensor that the operator made: only operators read it, as it is
         return value
     if _same_strides(value, stride):
         return torch.as_strided(value, size, stride)

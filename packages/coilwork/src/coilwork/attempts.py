@@ -14,6 +14,7 @@ from coilwork.stages import Compiled, run_stages
 from coilwork_cache import Store
 from coilwork_ir.errors import CoilworkIRError
 from coilwork_ir.loc import Origin
+from coilwork_lowering import MistracedError
 from coilwork_runtime import Builder, KernelBuildError
 
 MOST_RETRIES: Final = 3
@@ -27,6 +28,7 @@ def build_with_retries(job: Job, builder: Builder, store: Store) -> tuple[Compil
 
     Raises:
         CoilworkIRError, KernelBuildError: the last failure.
+        MistracedError: at once: the captured operators are not those of the program.
     """
     fallback = job.options.fallback
     for attempt in range(MOST_RETRIES + 1):
@@ -35,6 +37,8 @@ def build_with_retries(job: Job, builder: Builder, store: Store) -> tuple[Compil
             compiled = run_stages(job, fallback=fallback)
             with job.clock.stage("build"):
                 return compiled, make_call(compiled, job, builder, store)
+        except MistracedError:
+            raise
         except (CoilworkIRError, KernelBuildError) as error:
             fresh = tuple(name for name in _culprits(error, compiled) if name not in fallback)
             if job.options.strict or job.options.batch_invariant or not fresh or attempt == MOST_RETRIES:

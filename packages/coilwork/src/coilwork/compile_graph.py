@@ -33,7 +33,7 @@ from coilwork.report import CompileReport
 from coilwork.stages import Compiled
 from coilwork.targets import devices_of, targets_text
 from coilwork.torch_compat.autograd import BoxedCallable
-from coilwork_lowering import AddedGuard, GuardWatch, LayoutOptions
+from coilwork_lowering import AddedGuard, GuardWatch, LayoutOptions, MistracedError
 from coilwork_lowering.rewrites import Fired, Prepared
 from coilwork_runtime import Builder, KernelBuildError, ModuleTextError, ProgramBytesError, warm_executor
 from coilwork_runtime.triton_kernels.descent import Trial
@@ -78,10 +78,13 @@ def compile_graph(
 
     Raises:
         CompileError: the graph cannot be compiled and `options.strict` is on.
+        MistracedError: `gm` is not what the program does: what Dynamo captured has to run instead.
     """
     job = open_job(gm, example_inputs, role=role, options=options, rewrites=rewrites, layout=layout)
     try:
         compiled = _compile(job)
+    except MistracedError:
+        raise
     # Whatever a stage raises is the compiler's fault, not the user's: this is the one place where any failure
     # becomes a warning and the eager graph. Strict mode shows it instead, and so it is where eager would break a promise.
     except Exception as error:

@@ -14,6 +14,7 @@ from coilwork_ir.buffers import (
     Item,
     ListValue,
     Ref,
+    ResultPath,
     SymbolOutput,
     TorchValue,
 )
@@ -67,9 +68,18 @@ def argument_value(argument: Argument, memory: Memory) -> object:
 
 
 def call(
-    target: str, args: Sequence[Argument], kwargs: Mapping[str, Argument], memory: Memory, single: bool
+    target: str,
+    args: Sequence[Argument],
+    kwargs: Mapping[str, Argument],
+    memory: Memory,
+    single: bool,
+    paths: Sequence[ResultPath] = (),
 ) -> tuple[object, ...]:
-    """The results of the operator, in order."""
+    """The results of the operator, in order; with `paths`, those that lie there.
+
+    Raises:
+        InterpretError: there is no such operator, or no result at one of `paths`.
+    """
     operator = find_operator(target)
     with torch.no_grad():
         result = operator(
@@ -78,7 +88,18 @@ def call(
         )
     if single:
         return (result,)
+    if paths:
+        return tuple(_at(result, path) for path in paths)
     return tuple(result) if isinstance(result, tuple | list) else (result,)
+
+
+def _at(result: object, path: ResultPath) -> object:
+    """The part of `result` that `path` leads to."""
+    for step in path:
+        if not isinstance(result, tuple | list) or step >= len(result):
+            raise InterpretError("result", f"the operator returned nothing at {list(path)}")
+        result = result[step]
+    return result
 
 
 def take_results(

@@ -87,6 +87,10 @@ class Memory:
     def view(self, buffer: Buffer, source: Tensor, offset: int) -> Tensor:
         """`buffer` as the memory of `source`, `offset` elements of `buffer` after its first."""
         dtype = torch_dtype(buffer.dtype)
+        if source.is_quantized:
+            # of such memory there is no view but all of it, under another name
+            self.tensors[buffer.name] = source
+            return source
         start = source.storage_offset() * source.element_size()
         if start % dtype.itemsize:
             raise InterpretError("view", f"%{buffer.name} would start at byte {start} of its memory")
@@ -101,7 +105,7 @@ class Memory:
         return made
 
     def settle(self, buffer: Buffer, value: Tensor) -> Tensor:
-        """`buffer` is `value`, copied if it has another layout.
+        """`buffer` is `value`, copied if it has another layout, unless it is quantised: then it stays as its operator made it.
 
         Raises:
             InterpretError: another element type or shape.
@@ -113,7 +117,7 @@ class Memory:
                 f"%{buffer.name} is declared {buffer.dtype.text}{list(shape)}, "
                 f"computed was {value.dtype}{list(value.shape)}",
             )
-        if not same_strides(value, self.strides(buffer)):
+        if not value.is_quantized and not same_strides(value, self.strides(buffer)):
             copy = torch.empty_strided(shape, self.strides(buffer), dtype=value.dtype, device=value.device)
             value = copy.copy_(value)
         self.tensors[buffer.name] = value

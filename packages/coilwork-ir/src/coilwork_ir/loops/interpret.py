@@ -87,7 +87,7 @@ def step(node: Node, memory: Memory, constants: Mapping[str, Tensor]) -> None:
         case View():
             memory.view(node.output, memory.tensors[node.source], memory.size(node.offset))
         case Extern():
-            returned = call(node.target, node.args, dict(node.kwargs), memory, node.single)
+            returned = call(node.target, node.args, dict(node.kwargs), memory, node.single, node.paths)
             take_results(node.outputs, node.binds, returned, memory)
             for mutation in node.mutates:
                 memory.view(mutation.output, memory.tensors[mutation.source], 0)

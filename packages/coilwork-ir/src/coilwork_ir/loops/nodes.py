@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from coilwork_ir.buffers import Argument, Buffer, Constant, GraphInput, GraphOutput, SymbolOutput
+from coilwork_ir.buffers import Argument, Buffer, Constant, GraphInput, GraphOutput, ResultPath, SymbolOutput
 from coilwork_ir.index import Expr
 from coilwork_ir.loc import UNKNOWN, Origin
 from coilwork_ir.ops import ReduceKind, ScanKind, StoreMode
@@ -162,6 +162,7 @@ class Extern:
         outputs: results in order: new buffers, bound symbols, or `None` for results that nobody uses or that
             are the operator's mutated arguments.
         single: the operator returns one bare value, not a tuple.
+        paths: of an operator that returns lists beside other results, where each of `outputs` lies; else empty.
         out_overload: the overload that writes into given memory (`"aten.mm.out"`) taking every output as an `out=`
             keyword in `out_names` order, or `""` when the operator allocates its results itself.
         out_names: keyword names of the out overload, one per output.
@@ -180,6 +181,7 @@ class Extern:
     kwargs: tuple[tuple[str, Argument], ...] = ()
     outputs: tuple[Buffer | SymbolOutput | None, ...]
     single: bool = True
+    paths: tuple[ResultPath, ...] = ()
     out_overload: str = ""
     out_names: tuple[str, ...] = ()
     mutates: tuple[Mutation, ...] = ()

@@ -39,7 +39,7 @@ from coilwork_ir.text.atoms import (
     parse_ref,
     parse_symbol,
 )
-from coilwork_ir.text.calls import read_binds, read_call_arguments, read_result
+from coilwork_ir.text.calls import read_binds, read_call_arguments, read_paths, read_result
 from coilwork_ir.text.reader import Reader
 from coilwork_ir.text.scalars import (
     Values,
@@ -298,6 +298,7 @@ def _read_extern(reader: Reader, symbols: Symbols) -> Extern:
     reader.expect("defines")
     outputs = parse_list(reader, lambda: read_result(reader, symbols))
     single = not reader.accept("tuple")
+    paths = read_paths(reader)
     out_overload = ""
     out_names: tuple[str, ...] = ()
     if reader.accept("out"):
@@ -316,6 +317,7 @@ def _read_extern(reader: Reader, symbols: Symbols) -> Extern:
         kwargs=kwargs,
         outputs=outputs,
         single=single,
+        paths=paths,
         out_overload=out_overload,
         out_names=out_names,
         mutates=mutates,

@@ -32,6 +32,7 @@ from coilwork_ir.text.atoms import (
     format_range,
     format_symbol,
 )
+from coilwork_ir.text.calls import format_paths
 from coilwork_ir.text.reader import quoted
 from coilwork_ir.text.scalars import (
     Names,
@@ -174,6 +175,7 @@ def format_extern(node: Extern) -> str:
     parts.append(f"defines {_outputs(node.outputs)}")
     if not node.single:
         parts.append("tuple")
+    parts += format_paths(node.paths)
     if node.out_overload:
         parts.append(f"out {quoted(node.out_overload)} {format_list(quoted(n) for n in node.out_names)}")
     if node.mutates:

@@ -41,6 +41,7 @@ from coilwork_ir.loops.verify_computed import (
     check_scatter,
     define_computed,
 )
+from coilwork_ir.verification.results import check_paths
 from coilwork_ir.verification.rules import Place, Rule, first_line
 from coilwork_ir.verification.scalars import SCALAR_RULES
 from coilwork_ir.verification.scope import SCOPE_RULES, Scope, buffer_of, open_scope
@@ -86,7 +87,7 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         ),
         "extern-results": Rule(
             "what an external call says of its results names results that it has",
-            "number results from 0; give one out name per result",
+            "number results from 0; give one out name, and one path if there are any, per result",
         ),
         "region-signature": Rule(
             "operands and results of a branch or loop agree with the graphs inside",
@@ -175,6 +176,7 @@ def _check_extern(node: Extern, scope: Scope, place: Place) -> None:
     # a call made for its effect may return nothing
     if node.single and count > 1:
         place.fail("extern-results", f"one bare value is returned, {count} results are named")
+    check_paths(node.paths, count, place, single=node.single)
     if node.out_overload and len(node.out_names) != count:
         place.fail("extern-results", f"{len(node.out_names)} out names for {count} results")
     for number in (*(k for k, _ in node.aliases), *(k for _, k, _ in node.binds)):

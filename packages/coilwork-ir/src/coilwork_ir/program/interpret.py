@@ -193,7 +193,8 @@ class _Machine:
     def _extern(self, instruction: ExternCall) -> None:
         kwargs = dict(instruction.kwargs)
         if not instruction.out:
-            results = call(instruction.target, instruction.args, kwargs, self.memory, instruction.single)
+            single, paths = instruction.single, instruction.paths
+            results = call(instruction.target, instruction.args, kwargs, self.memory, single, paths)
             take_results(instruction.outputs, instruction.binds, results, self.memory)
             return
         for keyword, name in instruction.out:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from coilwork_ir.buffers import Argument, Buffer, Constant, GraphInput, GraphOutput, SymbolOutput
+from coilwork_ir.buffers import Argument, Buffer, Constant, GraphInput, GraphOutput, ResultPath, SymbolOutput
 from coilwork_ir.index import Expr
 from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.loc import UNKNOWN, Origin
@@ -100,7 +100,8 @@ class ExternCall:
     empty. Otherwise the operator allocates, `outputs` are its results (with the declared layout; one that comes with
     other strides is copied into it), and `binds` symbols are read off their sizes: (symbol, output number, dimension).
     The outputs whose numbers are in `aligned` start at multiples of 16 bytes; one that does not is copied.
-    `single`: it returns one bare value rather than a tuple.
+    `single`: it returns one bare value rather than a tuple. `paths`: where each of `outputs` lies in what it returns, if
+    that holds lists beside other results; else empty, and output k is item k.
     """
 
     target: str
@@ -109,6 +110,7 @@ class ExternCall:
     out: tuple[tuple[str, str], ...] = ()
     outputs: tuple[Buffer | SymbolOutput | None, ...] = ()
     single: bool = True
+    paths: tuple[ResultPath, ...] = ()
     binds: tuple[tuple[Expr, int, int], ...] = ()
     aligned: tuple[int, ...] = ()
     origins: tuple[Origin, ...] = UNKNOWN

@@ -61,7 +61,7 @@ from coilwork_ir.text.atoms import (
     parse_ref,
     parse_symbol,
 )
-from coilwork_ir.text.calls import read_binds, read_call_arguments, read_result
+from coilwork_ir.text.calls import format_paths, read_binds, read_call_arguments, read_paths, read_result
 from coilwork_ir.text.reader import Reader, quoted
 
 
@@ -163,7 +163,9 @@ def _format_extern(call: ExternCall) -> str:
         parts.append(f"defines {format_list(_result(o) for o in call.outputs)}")
     if call.aligned:
         parts.append(f"aligned {format_list(map(str, call.aligned))}")
-    return " ".join(parts) + ("" if call.single else " tuple")
+    if not call.single:
+        parts.append("tuple")
+    return " ".join((*parts, *format_paths(call.paths)))
 
 
 def _result(output: Buffer | SymbolOutput | None) -> str:
@@ -286,6 +288,7 @@ def _read_extern(reader: Reader, symbols: Symbols) -> Instruction:
         outputs = parse_list(reader, lambda: read_result(reader, symbols))
     aligned = parse_list(reader, reader.integer) if reader.accept("aligned") else ()
     single = not reader.accept("tuple")
+    paths = read_paths(reader)
     return ExternCall(
         target=target,
         args=args,
@@ -293,6 +296,7 @@ def _read_extern(reader: Reader, symbols: Symbols) -> Instruction:
         out=out,
         outputs=outputs,
         single=single,
+        paths=paths,
         binds=binds,
         aligned=aligned,
         origins=parse_origins(reader),

@@ -36,6 +36,7 @@ from coilwork_ir.program.nodes import (
 )
 from coilwork_ir.program.text import format_program
 from coilwork_ir.program.walk import defined_buffers
+from coilwork_ir.verification.results import check_paths
 from coilwork_ir.verification.rules import Place, Rule, first_line
 from coilwork_ir.verification.scope import SCOPE_RULES, Scope
 
@@ -77,7 +78,7 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         "check-input": Rule("layout checks are about inputs", "check inputs only"),
         "extern-results": Rule(
             "an external call has out buffers or results, not both, and its binds name results that it has",
-            "number results from 0",
+            "number results from 0; give one path, if there are any, per result",
         ),
         "region-signature": Rule(
             "operands and results of a branch or loop agree with the programs inside",
@@ -300,6 +301,7 @@ class _Checker:
             self._use(name, place)
         if call.out and call.outputs:
             place.fail("extern-results", "there are out buffers and results")
+        check_paths(call.paths, len(call.outputs), place, single=call.single)
         for symbol, number, _ in call.binds:
             if not 0 <= number < len(call.outputs):
                 place.fail("extern-results", f"there is no result {number}")

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from coilwork_ir.buffers import Argument, Buffer, SymbolOutput
+from collections.abc import Sequence
+
+from coilwork_ir.buffers import Argument, Buffer, ResultPath, SymbolOutput
 from coilwork_ir.index import Expr
-from coilwork_ir.text.atoms import Symbols, parse_argument, parse_buffer, parse_list, parse_symbol
+from coilwork_ir.text.atoms import (
+    Symbols,
+    format_list,
+    parse_argument,
+    parse_buffer,
+    parse_list,
+    parse_symbol,
+)
 from coilwork_ir.text.reader import Reader
 
 Keyword = tuple[str, Argument]
@@ -35,6 +44,34 @@ def read_binds(reader: Reader, symbols: Symbols) -> tuple[tuple[Expr, int, int],
         value = parse_symbol(reader, symbols)
         reader.expect("of")
         return value, reader.integer(), reader.integer()
+
+    return parse_list(reader, one)
+
+
+def format_paths(paths: Sequence[ResultPath]) -> tuple[str, ...]:
+    """`paths ([0], [1, 0])`, or nothing."""
+    if not paths:
+        return ()
+    return (f"paths {format_list(f'[{_steps(path)}]' for path in paths)}",)
+
+
+def _steps(path: ResultPath) -> str:
+    return ", ".join(map(str, path))
+
+
+def read_paths(reader: Reader) -> tuple[ResultPath, ...]:
+    """What `format_paths` writes."""
+    if not reader.accept("paths"):
+        return ()
+
+    def one() -> ResultPath:
+        steps: list[int] = []
+        reader.expect("[")
+        while not reader.accept("]"):
+            if steps:
+                reader.expect(",")
+            steps.append(reader.integer())
+        return tuple(steps)
 
     return parse_list(reader, one)
 

@@ -12,6 +12,7 @@ from coilwork_ir.buffers import (
     SymbolOutput,
     contiguous_strides,
 )
+from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, coefficients, symbol
 from coilwork_ir.loops import Extern, Mutation
 from coilwork_ir.loops.nodes import ExternFamily
@@ -21,10 +22,18 @@ from coilwork_lowering.building.torch_types import device_text, dtype_of
 from coilwork_lowering.building.values import Relation, TensorValue, Value, whole
 from coilwork_lowering.errors import LoweringError
 from coilwork_lowering.extern.arguments import Passed, pass_arguments
+from coilwork_lowering.extern.nesting import as_returned, nesting_paths, placed_results
+from coilwork_lowering.extern.quantized import is_dequantizing
 from coilwork_lowering.layout.padding import UNPADDED
 from coilwork_lowering.rules import Call
 from coilwork_lowering.scalar_math import index
-from coilwork_lowering.torch_compat.operators import Overload, has_kernel, kernel_dtype, schema_of
+from coilwork_lowering.torch_compat.operators import (
+    Overload,
+    has_kernel,
+    kernel_dtype,
+    schema_of,
+    suggested_format,
+)
 from coilwork_lowering.torch_compat.sizes import plain_symbol
 
 CONTRACTIONS: Final = frozenset(
@@ -103,6 +112,7 @@ def call_extern(builder: Builder, call: Call, target: Overload, *, effect: bool 
             kwargs=passed.keywords,
             outputs=outputs,
             single=not isinstance(call.result, list | tuple),
+            paths=nesting_paths(call.result),
             out_overload=out_overload,
             out_names=out_names,
             mutates=passed.mutated,
@@ -121,9 +131,7 @@ def call_extern(builder: Builder, call: Call, target: Overload, *, effect: bool 
         if isinstance(output, SymbolOutput) and isinstance(value, Expr) and value is not output.symbol:
             _hold_to(builder, call, output.symbol, value, unmet)
     values = [builder.current(value) if isinstance(value, TensorValue) else value for value in values]
-    if not isinstance(call.result, list | tuple):
-        return values[0] if values else None
-    return tuple(values)
+    return as_returned(call.result, values)
 
 
 def _hold_to(builder: Builder, call: Call, read: Expr, known: Expr, unmet: Collection[object]) -> None:
@@ -144,9 +152,7 @@ def _hold_to(builder: Builder, call: Call, read: Expr, known: Expr, unmet: Colle
 
 
 def _result_list(call: Call) -> list[Any]:
-    if call.result is None:
-        return []
-    results = list(call.result) if isinstance(call.result, list | tuple) else [call.result]
+    results = [one for _, one in placed_results(call.result)]
     return [None if _is_left_out(call, number) else one for number, one in enumerate(results)]
 
 
@@ -195,8 +201,9 @@ def _outputs(
     aliases: list[tuple[int, str]] = []
     binds: list[tuple[Expr, int, int]] = []
     formals = {label: a.name for a in schema.arguments if a.alias_info for label in a.alias_info.before_set}
-    for number, result in enumerate(results):
-        returned = schema.returns[min(number, len(schema.returns) - 1)]
+    places = [path[0] if path else 0 for path, _ in placed_results(call.result)]
+    for number, (result, place) in enumerate(zip(results, places, strict=True)):
+        returned = schema.returns[min(place, len(schema.returns) - 1)]
         labels = set() if returned.alias_info is None else returned.alias_info.before_set
         arguments = [formals[x] for x in labels if formals.get(x) in passed.written]
         if arguments and len(passed.written[arguments[0]]) == 1:
@@ -205,7 +212,7 @@ def _outputs(
             values.append(whole(passed.written[arguments[0]][0]))
             continue
         fresh = _undefined(builder, result)
-        dense = not given and UNPADDED in call.node.meta
+        dense = not given and (UNPADDED in call.node.meta or _is_made_dense(call, result))
         output, value = _one_output(
             builder, call, result, kernel_dtype(call.node.target, number), dense=dense
         )
@@ -222,6 +229,13 @@ def _outputs(
     ):
         builder.sizes.decided(found)
     return tuple(outputs), values, tuple(aliases), tuple(binds)
+
+
+def _is_made_dense(call: Call, result: Any) -> bool:
+    """Whether the kernel makes a contiguous result, whatever the meta function says."""
+    if not isinstance(result, torch.Tensor) or not is_dequantizing(call.target, call.arguments):
+        return False
+    return suggested_format(result) == torch.contiguous_format
 
 
 def _undefined(builder: Builder, result: Any) -> list[int]:
@@ -244,9 +258,10 @@ def _one_output(
     if isinstance(result, torch.Tensor):
         shape = builder.sizes.exprs(result.shape)
         strides = contiguous_strides(shape) if dense else builder.sizes.exprs(result.stride())
-        buffer = builder.declare(
-            shape, dtype_of(dtype or result.dtype), device_text(result.device), strides=strides
-        )
+        element = dtype_of(dtype or result.dtype)
+        if element is DType.F32 and call.quantized is not None:
+            element = call.quantized
+        buffer = builder.declare(shape, element, device_text(result.device), strides=strides)
         return buffer, whole(buffer)
     if isinstance(result, torch.SymInt):
         name = plain_symbol(result)

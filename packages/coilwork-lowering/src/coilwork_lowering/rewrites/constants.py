@@ -18,7 +18,7 @@ from coilwork_lowering.facts.sharing import escapes, memory_of, owner_of
 from coilwork_lowering.rewrites.cse import is_pure
 from coilwork_lowering.rewrites.dead_code import drop_dead_code
 from coilwork_lowering.torch_compat.graphs import copied_graph
-from coilwork_lowering.torch_compat.operators import is_packing
+from coilwork_lowering.torch_compat.operators import is_packing, is_quantizing
 
 MOST_GROWTH: Final = 4
 """A value that takes more times the bytes of what it is made from is cheaper to make than to keep."""
@@ -55,7 +55,7 @@ def split_constants(gm: fx.GraphModule, frozen: Iterable[int]) -> Prepared | Non
     """`gm` in two parts, where the inputs at positions `frozen` are taken to stay the same; `None` if that saves nothing.
 
     Views of inputs stay where they are, since they cost nothing; so does what the graph returns or writes into, what draws
-    random numbers, and what grows beyond `MOST_GROWTH`. `gm` is not changed.
+    random numbers, what is quantised, and what grows beyond `MOST_GROWTH`. `gm` is not changed.
     """
     graph = copied_graph(gm.graph)
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
@@ -109,7 +109,8 @@ def _constants(graph: fx.Graph, positions: dict[fx.Node, int]) -> dict[fx.Node, 
 
 
 def _is_repeatable(target: Any) -> bool:
-    return is_pure(target) or is_packing(target)
+    # a quantised value would become an input of the type that torch captures it as
+    return (is_pure(target) and not is_quantizing(target)) or is_packing(target)
 
 
 def _is_static(value: Any) -> bool:

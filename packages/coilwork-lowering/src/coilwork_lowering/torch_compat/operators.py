@@ -76,6 +76,20 @@ def has_kernel(target: Overload, device_type: str) -> bool:
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), key))
 
 
+def has_quantized_kernel(target: Overload, device_type: str) -> bool:
+    """Whether a kernel for quantised tensors is registered for `target` on the backend of `device_type`."""
+    key = {"cuda": "QuantizedCUDA"}.get(device_type, "QuantizedCPU")
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), key))
+
+
+_QUANTIZING: Final = frozenset({"aten::quantize_per_tensor", "aten::quantize_per_channel"})
+
+
+def is_quantizing(target: Any) -> bool:
+    """Whether calls of `target` make quantised tensors of floats, which torch captures as `float32`."""
+    return isinstance(target, Overload) and schema_of(target).name in _QUANTIZING
+
+
 def suggested_format(value: torch.Tensor) -> torch.memory_format:
     """Channels-last if that is how `value` lies, else contiguous: the format of what eager's kernels make of it."""
     return suggest_memory_format(value)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,13 +15,23 @@ Callback = Callable[[list[torch.Tensor], list[int]], Any]
 
 
 def make_callback(call: RecordedCall) -> Callback:
-    """A function over the call's tensors and computed integers, each in order, that makes the call and returns its results."""
+    """A function over the call's tensors and computed integers, each in order, that makes the call and returns its results.
+
+    Results that lie in lists are returned as one list, in the call's order.
+    """
     scope: dict[str, Any] = {"operator": _Operator(call.target)}
     writer = _Writer(scope)
     texts = [writer.text(value) for value in call.args]
     texts += [f"{name}={writer.text(value)}" for name, value in call.kwargs.items()]
     made: Callback = eval(f"lambda tensors, sizes: operator({', '.join(texts)})", scope)
-    return made
+    if not call.paths:
+        return made
+    return lambda tensors, sizes: _parts(made(tensors, sizes), call.paths)
+
+
+def _parts(results: Any, paths: Sequence[tuple[int, ...]]) -> list[Any]:
+    """What lies in `results` at `paths`; each leads through tuples and lists."""
+    return [functools.reduce(operator.getitem, path, results) for path in paths]
 
 
 class _Operator:

@@ -103,6 +103,8 @@ def _native(call: RecordedCall, torch_interface: TorchInterface) -> tuple[Route,
     if call.target in ITEMS:
         (slot,) = call.slots()
         return Route.ITEM, _u32(0) + _listing([bytes((1,)) + _u32(slot.number)])
+    if call.paths:
+        raise Unplanned("it returns lists beside other results, which torch's C interface does not")
     schema = find_schema(call.target)
     if schema is None:
         raise Unplanned("torch has no schema for it")
@@ -111,7 +113,9 @@ def _native(call: RecordedCall, torch_interface: TorchInterface) -> tuple[Route,
         raise Unplanned("operators of other libraries are called in Python")
     bound = tuple(bind(call, schema))
     name = function_name(schema, call.device)
-    address = 0 if name is None else torch_interface.symbol(name)
+    # functions of a device are its own kernels, not those for quantised tensors
+    quantized = any(slot.is_quantized for slot in call.slots())
+    address = 0 if name is None or quantized else torch_interface.symbol(name)
     if address and _same_as_double(call.target, bound):
         try:
             return Route.FUNCTION, _by_function(address, schema, bound, torch_interface)
@@ -151,6 +155,10 @@ def _by_dispatcher(
         if str(kind) not in kinds or (str(kind) == "List[Tensor]" and len(schema.results) > 1):
             raise Unplanned(f"it returns {kind}, which torch's C dispatcher does not")
         results.append(bytes((kinds[str(kind)],)))
+    kinds_in_order = [str(kind) for kind in schema.results]
+    if kinds_in_order != kinds_in_order[::-1]:
+        # it converts each result as the one at the same distance from the other end, and so fails
+        raise Unplanned("it returns results of several types, which torch's C dispatcher mixes up")
     if len(bound) > MOST_VALUES:
         raise Unplanned("it has too many arguments")
     values = [dispatcher_value(parameter, value, torch_interface.code) for parameter, value in bound]

@@ -12,17 +12,18 @@ import torch
 from coilwork_runtime.errors import ProgramBytesError
 
 MAGIC: Final = b"coilwork"
-VERSION: Final = 2
+VERSION: Final = 3
 
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A tensor of the program."""
+    """A tensor of the program, of floating point, quantised, or neither."""
 
     number: int
     is_float: bool
+    is_quantized: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,7 @@ class RecordedCall:
         device: of the first tensor, `""` if there is none.
         wanted: how many results the program declares.
         single: it returns one bare value rather than a tuple.
+        paths: where each result lies in what the operator returns, if that holds lists beside other results; else empty.
     """
 
     target: str
@@ -61,6 +63,7 @@ class RecordedCall:
     device: str
     wanted: int
     single: bool
+    paths: tuple[tuple[int, ...], ...] = ()
 
     def slots(self) -> Iterator[Slot]:
         """The tensors among the arguments, in order, those whose numbers are read included."""
@@ -130,13 +133,14 @@ def _call(reader: _Reader) -> RecordedCall:
         device=reader.text(),
         wanted=reader.u32(),
         single=bool(reader.u8()),
+        paths=tuple(tuple(path) for path in reader.listing(lambda: reader.listing(reader.u32))),
     )
 
 
 def _argument(reader: _Reader) -> Argument:
     readers: tuple[Callable[[], Argument], ...] = (
         lambda: None,
-        lambda: Slot(reader.u32(), bool(reader.u8())),
+        lambda: _slot(reader),
         lambda: Size(reader.u32()),
         reader.i64,
         lambda: bool(reader.u8()),
@@ -147,9 +151,14 @@ def _argument(reader: _Reader) -> Argument:
         lambda: getattr(torch, reader.text()),
         lambda: torch.device(reader.text()),
         lambda: reader.listing(lambda: _argument(reader)),
-        lambda: Item(Slot(reader.u32(), bool(reader.u8()))),
+        lambda: Item(_slot(reader)),
     )
     return readers[reader.u8()]()
+
+
+def _slot(reader: _Reader) -> Slot:
+    number, kind = reader.u32(), reader.u8()
+    return Slot(number, is_float=kind == 1, is_quantized=kind == 2)
 
 
 def _leaves(value: Argument) -> Iterator[Argument]:

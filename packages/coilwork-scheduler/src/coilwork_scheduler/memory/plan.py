@@ -311,14 +311,17 @@ class _Planner:
             shared = {number for number, _ in step.aliases}
             own = tuple(k for k, o in enumerate(step.outputs) if isinstance(o, Buffer) and k not in shared)
             self._grow_callee(tuple(step.outputs[k] for k in own))
+            # only operators read quantised tensors, and only operators copy them
+            aligned = tuple(k for k in own if not _is_quantized(step.outputs[k]))
             call = ExternCall(
                 target=step.target,
                 args=step.args,
                 kwargs=step.kwargs,
                 outputs=step.outputs,
                 single=step.single,
+                paths=step.paths,
                 binds=step.binds,
-                aligned=own,
+                aligned=aligned,
                 origins=step.origins,
             )
         self.out.append(call)
@@ -341,6 +344,10 @@ class _Planner:
                 "nested-graph", f"@{graph.name} is a nested graph and plan() was given no `region`"
             )
         return self.region(graph)
+
+
+def _is_quantized(output: Buffer | SymbolOutput | None) -> bool:
+    return isinstance(output, Buffer) and output.dtype.is_quantized
 
 
 def _launch(step: KernelCall) -> Launch:

@@ -294,7 +294,9 @@ class _Emitter:
         for number, output in enumerate(call.outputs):
             if output is None:
                 continue
-            value = node if call.single else self._function(operator.getitem, node, number)
+            value = node
+            for step in () if call.single else call.paths[number] if call.paths else (number,):
+                value = self._function(operator.getitem, value, step)
             if isinstance(output, SymbolOutput):
                 self.symbols[output.symbol.name] = value
                 continue

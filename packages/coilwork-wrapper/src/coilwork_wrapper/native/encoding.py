@@ -7,7 +7,8 @@ Numbers are little-endian and unaligned: `u8`, `u32`, `i64`, `f64`. `text` is a 
               list of string (u32 bytes, UTF-8), list of key (text), list of kernel (text),
               list of call, list of part
     call      text target, list of argument, list of (text keyword, argument), list of (text keyword, slot),
-              text device (of the first tensor, "" if there is none), u32 results, u8 single
+              text device (of the first tensor, "" if there is none), u32 results, u8 single,
+              list of path (list of u32: where each result lies in what the operator returns; none: result k is item k)
     argument  u8 `Tag`, then what the tag says
     part      text name, list of slot name (text), u32 registers, list of i64 (constants: a register with bit 31 set is one),
               list of register (sizes that the caller passes on), list of input, list of (slot, u32 key),
@@ -27,7 +28,7 @@ from enum import IntEnum
 from typing import Final, TypeVar
 
 MAGIC: Final = b"coilwork"
-VERSION: Final = 2
+VERSION: Final = 3
 
 _T = TypeVar("_T")
 
@@ -131,7 +132,7 @@ class Tag(IntEnum):
 
     NONE = 0
     REF = 1
-    """slot, u8 is of floating point"""
+    """slot, u8 `Numbers`"""
     SIZE = 2
     """register"""
     INT = 3
@@ -153,7 +154,15 @@ class Tag(IntEnum):
     LIST = 11
     """list of argument"""
     ITEM = 12
-    """slot, u8 is of floating point: the number that it holds"""
+    """slot, u8 `Numbers`: the number that it holds"""
+
+
+class Numbers(IntEnum):
+    """What a tensor holds."""
+
+    OTHERS = 0
+    FLOATS = 1
+    QUANTIZED = 2
 
 
 class Strings:

@@ -144,6 +144,7 @@ def _extern(part: Part, call: ExternCall) -> None:
         + u32(part.text(_device(part, call)))
         + u32(len(call.outputs))
         + u8(call.single)
+        + listing(call.paths, u32s)
     )
     operands = u32(len(shared.calls)) + listing(call.outputs, lambda output: _output(part, output))
     shared.calls.append(data)

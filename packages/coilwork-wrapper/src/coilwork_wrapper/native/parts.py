@@ -11,7 +11,7 @@ from coilwork_ir.index import Expr, as_expr
 from coilwork_ir.program.nodes import AllocPool, Instruction, Program
 from coilwork_ir.program.walk import buffers
 from coilwork_wrapper.native.arguments import argument_bytes
-from coilwork_wrapper.native.encoding import Input, Strings, listing, u8, u32, u32s
+from coilwork_wrapper.native.encoding import Input, Numbers, Strings, listing, u8, u32, u32s
 from coilwork_wrapper.native.registers import Registers, compute_bytes, constants_bytes
 from coilwork_wrapper.native.uses import tensors_needed
 from coilwork_wrapper.outer_symbols import outer_symbols
@@ -82,7 +82,7 @@ class Part:
         return argument_bytes(value, self._ref, self.registers.of, self.text)
 
     def _ref(self, name: str) -> bytes:
-        return u32(self.slot(name)) + u8(self.buffers[name].dtype.is_float)
+        return u32(self.slot(name)) + u8(_kind(self.buffers[name].dtype))
 
     def add(self, code: int, place: str, operands: bytes) -> None:
         """Write an instruction, after what computes the sizes that it needs."""
@@ -129,3 +129,7 @@ class Part:
             return u8(Input.SIZE) + u32(self.registers.symbol(entry))
 
         return listing(self.program.inputs, entry_bytes)
+
+
+def _kind(dtype: DType) -> Numbers:
+    return Numbers.QUANTIZED if dtype.is_quantized else Numbers.FLOATS if dtype.is_float else Numbers.OTHERS

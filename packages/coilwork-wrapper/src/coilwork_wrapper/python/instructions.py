@@ -138,7 +138,9 @@ def _extern(call: ExternCall, scope: Scope) -> Iterator[Statement]:
     else:
         yield Listing(f"results = {opening}", tuple(args), ")")
         for number, output in wanted:
-            yield Line(f"{_result_name(output, scope)} = results[{number}]")
+            path = call.paths[number] if call.paths else (number,)
+            place = "".join(f"[{step}]" for step in path)
+            yield Line(f"{_result_name(output, scope)} = results{place}")
             yield from _settle(output, call, number, scope)
         yield Delete(("results",))
 

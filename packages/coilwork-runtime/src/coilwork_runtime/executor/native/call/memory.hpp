@@ -172,11 +172,11 @@ class Memory {
     const bool placed = placing != ALIGNED || reinterpret_cast<uintptr_t>(data_of(result)) % 16 == 0;
     const bool stays = fits && placed && placing != COPIED;
     result.layout = layout_number;
-    if (stays && extents.equal_strides(strides)) return;
+    if (stays && (wanted.quantized || extents.equal_strides(strides))) return;
     AtenTensorHandle made = nullptr;
     if (stays && extents.same_strides(strides)) {
       made = seen_anew(value, Seen::LAYOUT, 0, layout_number);
-    } else if (fits && placed) {
+    } else if (fits && placed && !wanted.quantized) {
       call_.settle();
       made = empty(wanted, extents);
       if (torch.aoti_torch_copy_(made, value, 0) != 0) {

@@ -32,6 +32,7 @@ struct Span {
 
 struct Layout {
   int32_t dtype = 0, device_type = 0, device_index = 0;
+  bool quantized = false;  // its tensors stay as operators make them
   uint32_t dtype_name = 0, device_name = 0;
   uint32_t rank = 0;
   bool fixed = true;

@@ -4,8 +4,27 @@
 
 namespace coilwork {
 
-constexpr uint32_t FORMAT_VERSION = 2;
+constexpr uint32_t FORMAT_VERSION = 3;
 constexpr uint32_t CONSTANT = 1u << 31;
+
+// The number of an element type. Those that torch's C interface has no function for keep theirs from version to version.
+static int32_t dtype_number(const Text& name) {
+  struct Named {
+    const char* name;
+    int32_t number;
+  };
+  static const Named numbered[] = {{"qint8", 12},   {"quint8", 13},  {"qint32", 14}, {"quint4x2", 16},
+                                   {"quint2x4", 17}, {"bits1x8", 18}, {"bits2x4", 19}, {"bits4x2", 20},
+                                   {"bits8", 21},    {"bits16", 22},  {"float4_e2m1fn_x2", 45}};
+  Text function("aoti_torch_dtype_");
+  function.append(name);
+  if (auto* dtype = reinterpret_cast<int32_t (*)()>(torch_symbol(function.c_str()))) return dtype();
+  for (const Named& one : numbered)
+    if (strcmp(one.name, name.c_str()) == 0) return one.number;
+  throw Damaged{"an element type that this torch has not"};
+}
+
+static bool is_quantized(int32_t dtype) { return (dtype >= 12 && dtype <= 14) || dtype == 16 || dtype == 17; }
 
 class PartParser {
  public:
@@ -56,11 +75,8 @@ class PartParser {
     Layout found;
     found.dtype_name = text();
     found.device_name = text();
-    Text function("aoti_torch_dtype_");
-    function.append(program_.strings[found.dtype_name]);
-    auto* dtype = reinterpret_cast<int32_t (*)()>(torch_symbol(function.c_str()));
-    if (!dtype) throw Damaged{"an element type that this torch has not"};
-    found.dtype = dtype();
+    found.dtype = dtype_number(program_.strings[found.dtype_name]);
+    found.quantized = is_quantized(found.dtype);
     device(program_.strings[found.device_name], found);
     found.rank = in_.u32();
     if (found.rank > MOST_DIMENSIONS) throw Damaged{"a tensor of too many dimensions"};
@@ -259,6 +275,8 @@ static uint32_t skip_calls(Reader& in) {
     }
     for (uint32_t left = in.count(); left; --left) in.skip(8);
     in.skip(9);
+    for (uint32_t left = in.count(); left; --left)
+      for (uint32_t steps = in.count(); steps; --steps) in.u32();
   }
   return calls;
 }

@@ -1,0 +1,88 @@
+"""Quantised tensors. Torch captures them as tensors of `float32`; here they get their type back, call by call.
+
+Only operators read and make them: what a call of a quantised operand returns, and capture calls `float32`, is quantised as well,
+except for what `dequantize` returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+import torch
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.loc import Origin
+from coilwork_lowering.building.torch_types import dtype_of
+from coilwork_lowering.building.values import TensorValue, Value
+from coilwork_lowering.errors import MistracedError
+from coilwork_lowering.torch_compat.operators import (
+    Overload,
+    has_quantized_kernel,
+    is_quantizing,
+    qualified_name,
+    schema_of,
+)
+
+_ENDING: Final = "aten.dequantize"
+# views that their schemas do not tell of
+_VIEWS: Final = frozenset({"aten._unsafe_view.default"})
+
+
+def quantized_type(target: Overload, arguments: Mapping[str, Value]) -> DType | None:
+    """The element type of those results of a call that capture calls `float32`, if it is a quantised one."""
+    name = qualified_name(target)
+    if is_quantizing(target):
+        given = arguments.get("dtype")
+        return dtype_of(given) if isinstance(given, torch.dtype) else None
+    return None if name.startswith(_ENDING) else _operand_type(arguments)
+
+
+def is_dequantizing(name: str, arguments: Mapping[str, Value]) -> bool:
+    """Whether a call of `name` makes floats of quantised tensors: contiguous ones, or channels-last, which capture takes for its operands."""
+    return name.startswith(_ENDING) and _operand_type(arguments) is not None
+
+
+def require_kernel(
+    node: torch.fx.Node, target: Overload, arguments: Mapping[str, Value], origin: Origin
+) -> None:
+    """Refuse calls that eager would not make of quantised operands: capture took them for others, and chose by that.
+
+    Raises:
+        MistracedError: the operator has no kernel for them.
+    """
+    operand = next(_quantized_in(arguments.values()), None)
+    if operand is None or target.namespace not in ("aten", "prims"):
+        return
+    device = operand.device.partition(":")[0]
+    if _is_view(target) or has_quantized_kernel(target, device):
+        return
+    raise MistracedError(
+        "mistraced",
+        f"{qualified_name(target)} has no kernel for tensors of type {operand.dtype.torch_name}",
+        node=node.format_node() or node.name,
+        origins=(origin,),
+        reason="torch captures quantised tensors as tensors of float32, and decomposes what is done to them accordingly",
+        remedy="dequantize before, or keep the call out of the compiled region with torch.compiler.disable",
+    )
+
+
+def _operand_type(arguments: Mapping[str, Value]) -> DType | None:
+    return next((operand.dtype for operand in _quantized_in(arguments.values())), None)
+
+
+def _quantized_in(values: Iterable[Value]) -> Iterator[TensorValue]:
+    for value in values:
+        if isinstance(value, tuple):
+            yield from _quantized_in(value)
+        elif isinstance(value, TensorValue) and value.dtype.is_quantized:
+            yield value
+
+
+def _is_view(target: Overload) -> bool:
+    """Whether a call reads no element of its operand."""
+    infos = [
+        argument.alias_info for argument in schema_of(target).arguments if argument.alias_info is not None
+    ]
+    seen = bool(infos) and not any(info.is_write for info in infos)
+    return seen or qualified_name(target) in _VIEWS
