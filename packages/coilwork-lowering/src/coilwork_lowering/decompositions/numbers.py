@@ -76,12 +76,12 @@ def _on_cpu(value: torch.Tensor, *others: torch.Tensor) -> bool:
 
 
 def _product_with_log(logarithm: Callable[..., Any], theirs: Callable[..., Any], a: Any, b: Any) -> Any:
-    """`a` times a logarithm of `b`, where a zero makes it zero: both in one type, and the logarithm rounded to it."""
+    """`a` times a logarithm of `b`, where a zero makes it zero: both in one type, to which CPUs round the logarithm."""
     found = torch.result_type(a, b)
     dtype = found if found.is_floating_point else torch.get_default_dtype()
-    if dtype not in _HALVES:
-        return theirs(in_type(a, dtype), in_type(b, dtype))
     device = (a if isinstance(a, torch.Tensor) else b).device
+    if dtype not in _HALVES or device.type != "cpu":
+        return theirs(in_type(a, dtype), in_type(b, dtype))
     a, b = (_tensor(one, dtype, device) for one in (a, b))
     product = torch.where(a == 0, torch.zeros((), dtype=dtype, device=device), a * logarithm(b))
     return torch.where(torch.isnan(b), b, product)
