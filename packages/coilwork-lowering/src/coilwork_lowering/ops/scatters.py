@@ -102,8 +102,8 @@ def _index_put(builder: Builder, call: Call) -> Value:
         depth.append(next((s for s in sizes if as_int(s) != 1), sizes[0]))
     rest = [s for k, s in enumerate(value.shape) if k not in plan.places]
     shape = (*rest[: plan.front], *depth, *rest[plan.front :])
-    unlike = _unlike_sizes(source.shape, shape)
-    if accumulate and not unlike and adds_sorted(builder, call.device, value.dtype):
+    _require_broadcast(builder, call, source.shape, shape)
+    if accumulate and adds_sorted(builder, call.device, value.dtype):
         return index_put_sorted(builder, call, plan, value, source, tuple(depth))
     mode = store_mode(call, accumulate)
     target = _destination(builder, call, value)
@@ -115,30 +115,24 @@ def _index_put(builder: Builder, call: Call) -> Value:
         lambda point: plan.positions(builder, point, call),
         lambda point: scalar_operand(builder, source, point, value.dtype),
         mode,
-        lambda point: (*unlike, *plan.checks(builder, point, call)),
+        lambda point: plan.checks(builder, point, call),
     )
 
 
-def _unlike_sizes(shape: Shape, wanted: Shape) -> tuple[Check, ...]:
-    """Checks that what is stored, of `shape`, can be broadcast to `wanted`, as far as only run time knows.
+def _require_broadcast(builder: Builder, call: Call, shape: Shape, wanted: Shape) -> None:
+    """What is stored, of `shape`, is broadcast to `wanted`: torch's meta function does not look.
 
     Raises:
-        NotLowered: it cannot.
+        NotLowered: it cannot be, as ATen's kernel will say.
     """
-    checks: list[Check] = []
     extra = len(shape) - len(wanted)
     for size, other in zip(shape, (*[as_expr(1)] * extra, *wanted[max(-extra, 0) :]), strict=True):
         if size == other or as_int(size) == 1:
             continue
-        if as_int(size) is not None and as_int(other) is not None:
+        if size.is_const and other.is_const:
             raise NotLowered("values that cannot be broadcast to what is indexed")
-        checks.append(
-            Check(
-                condition=eq(index(size), index(other)),
-                message="shape mismatch: value tensor cannot be broadcast to indexing result",
-            )
-        )
-    return tuple(checks)
+        message = "shape mismatch: value tensor cannot be broadcast to indexing result"
+        lower_assertion(builder, Relation(lhs=size, relation="eq", rhs=other), message, call.node)
 
 
 def _destination(builder: Builder, call: Call, value: TensorValue) -> TensorValue:
