@@ -64,7 +64,8 @@ def test_many_channels_share_their_taps(dims: int, mode: int, padding: int) -> N
     assert len(lowered.graph.nodes) > 2
     grid.view(-1)[3] = 0.3
     gradient = torch.randn(2, 9, *grid.shape[1:-1])
-    assert_as_eager(backward(dims, mode, padding, False), gradient, image, grid)
+    # sums over channels and taps of both signs: in f32, eager's own are off by 8e-5
+    assert_as_eager(backward(dims, mode, padding, False), gradient, image, grid, tolerance=1e-4)
     last = image.to(memory_format=torch.channels_last if dims == 2 else torch.channels_last_3d)
     assert len(assert_as_eager(sampler(dims, mode, padding, False), last, grid).graph.nodes) == 1
 

@@ -15,7 +15,8 @@ from stub_products import StubProducts
 from torch.nn import functional
 
 from coilwork_cache import MemoryStore
-from coilwork_runtime import ExecutorUnavailableError, ProductLibrary, load_native
+from coilwork_runtime import ExecutorUnavailableError, ProductLibrary, ProgramBytesError, load_native
+from coilwork_runtime.executor import products
 from coilwork_runtime.executor import program as program_module
 from coilwork_runtime.executor.program import NativeProgram
 from coilwork_runtime.torch_compat import product_settings
@@ -141,6 +142,17 @@ def test_activations(
         store, stub, one("aten.addmm.out", 3, 6, 4, dtype=name, kwargs={"beta": beta}), row, a, b
     )
     assert done == 1 and (plain < 0).any() and not torch.equal(plain, y)
+
+
+def test_an_activation_of_no_known_kind_is_refused(
+    stub: StubProducts, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(products, "_RELU", 7)
+    activated = one(
+        "aten._addmm_activation.out", 3, 6, 4, kwargs={"beta": 1.0, "alpha": 1.0, "use_gelu": False}
+    )
+    with pytest.raises(ProgramBytesError, match="activation of no known kind"):
+        load(store, stub, activated)
 
 
 def refused() -> Iterator[tuple[str, bytes, tuple[torch.Tensor, ...], torch.Tensor]]:

@@ -191,10 +191,10 @@ def _looped_blocks(facts: Facts, target: Target) -> list[Config]:
         found = []
         # 32 bytes per thread of two-byte elements per step
         other = [(8192, 16), (2048, 4)] if facts.scans else [(2048, 4), (1024, 4)]
-        shapes = [(4096, 8), *other]
+        sizes = [(4096, 8), *other]
         if facts.again and _one_row_each_stays(facts, target):
-            shapes.insert(1, (8192, 32))
-        for size, warps in shapes:
+            sizes.insert(1, (8192, 32))
+        for size, warps in sizes:
             r = min(size, length)
             found.append(
                 config(other_tiles(facts) | one | {"r": r}, min(warps, warps_for(r, 4, target)), target)

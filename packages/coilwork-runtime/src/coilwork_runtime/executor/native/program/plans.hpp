@@ -2,6 +2,7 @@
 #pragma once
 #include <utility>
 
+#include "interfaces/cublaslt.hpp"
 #include "program/parsing.hpp"
 
 namespace coilwork {
@@ -68,6 +69,8 @@ static Owned<Plan::Multiplication> parse_multiplication(Reader& in, PartParser& 
   if (in.u8()) made->bias = part.slot();
   made->activation = in.u8();
   made->device = in.i32();
+  if (made->activation && made->activation != lt::EPILOGUE_RELU && made->activation != lt::EPILOGUE_GELU)
+    throw Damaged{"a product with an activation of no known kind"};
   return made;
 }
 
