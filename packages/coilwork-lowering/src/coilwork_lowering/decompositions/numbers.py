@@ -38,7 +38,7 @@ def number_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, 
         aten.smooth_l1_loss.default: _smooth_l1_loss,
         aten.threshold.default: _threshold,
         aten.threshold_backward.default: _threshold_backward,
-        aten.isin.Scalar_Tensor: _left,
+        aten.isin.Scalar_Tensor: _left_to_aten,
         aten.linspace.default: _between_numbers,
         aten.logspace.default: _between_numbers,
     }
@@ -225,8 +225,8 @@ def _cut(number: Any, value: torch.Tensor) -> Any:
     return int(number) if isinstance(number, float) and not value.is_floating_point() else number
 
 
-def _left(theirs: Callable[..., Any], *args: Any, **named: Any) -> Any:
-    """To ATen, which looks for the number in double precision, or in 16 bits; torch's own in `f32`."""
+def _left_to_aten(theirs: Callable[..., Any], *args: Any, **named: Any) -> Any:
+    """ATen looks for the number in double precision, or in 16 bits; torch's own in `f32`."""
     return NotImplemented
 
 

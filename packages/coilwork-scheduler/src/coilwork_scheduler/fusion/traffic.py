@@ -115,9 +115,13 @@ class Traffic:
             free = frozenset().union(*(e.free_symbols for e in touch.index))
             if touch.buffer in cluster.written or unit & reduced or not unit & parallel or not free & reduced:
                 continue
-            used = min(rows * self.buffers[touch.buffer].dtype.itemsize, _SECTOR)
-            vain += self._touched(touch) * _SECTOR // used - self._touched(touch)
+            vain += self._lost(touch, rows)
         return vain
+
+    def _lost(self, touch: Touch, together: int) -> int:
+        """Bytes of the sectors of `touch` that are fetched in vain where a block has so many neighbours at a time."""
+        used = min(together * self.buffers[touch.buffer].dtype.itemsize, _SECTOR)
+        return self._touched(touch) * _SECTOR // used - self._touched(touch)
 
     def _torn(self, cluster: Cluster, stored: Collection[str], *, resident: bool) -> tuple[int, int]:
         """Bytes read, and written, beside those asked for, where rows of several ranges are touched in different orders of memory.
@@ -145,10 +149,10 @@ class Traffic:
             free = frozenset().union(*(e.free_symbols for e in touch.index))
             # what is walked before the next of the elements that are contiguous in `touch`
             inside = [s for s in reduced & free if 0 < order[s] < order[unit]]
-            apart = max(self.sizes.numel(tuple(extent_of(s) for s in inside)), 1)
-            used = min(max(_TILE // apart, 1) * self.buffers[touch.buffer].dtype.itemsize, _SECTOR)
-            lost = self._touched(touch) * _SECTOR // used - self._touched(touch)
-            vain[touch.buffer in cluster.written] += lost * passes.get(touch, 1) if inside else 0
+            if inside:
+                apart = max(self.sizes.numel(tuple(extent_of(s) for s in inside)), 1)
+                lost = self._lost(touch, max(_TILE // apart, 1))
+                vain[touch.buffer in cluster.written] += lost * passes.get(touch, 1)
         return vain[0], vain[1]
 
     def _steps(self, touch: Touch, ranges: Sequence[Expr]) -> dict[Expr, int]:
