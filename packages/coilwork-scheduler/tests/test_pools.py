@@ -16,9 +16,14 @@ from coilwork_scheduler.memory import PlanOptions, plan
 TARGET = target("sm_90")
 
 
-def planned(text: str, *, pools: bool = True, reuse: bool = True, slack: int = 1 << 20) -> Program:
+def planned(
+    text: str, *, pools: bool = True, reuse: bool = True, slack: int = 1 << 20, small_slack: int = 0
+) -> Program:
     scheduled = schedule(parse_graph(text), TARGET, ScheduleOptions(fuse=False, inline=False))
-    program = plan(scheduled, PlanOptions(pools=pools, reuse=reuse, pool_slack_bytes=slack))
+    options = PlanOptions(
+        pools=pools, reuse=reuse, pool_slack_bytes=slack, small_pool_slack_bytes=small_slack
+    )
+    program = plan(scheduled, options)
     verify_program(program)
     return program
 
@@ -90,6 +95,40 @@ def test_the_peak_stays_where_it_is():
     pooled = planned(text, reuse=False, slack=slack)
     assert of(pooled, AllocPool)
     assert measured_peak(pooled) <= plain + slack
+
+
+def test_little_memory_may_become_more_where_that_saves_most_allocations():
+    # layers of a transformer: attention's result is memory of its operator, beside a pool that is full when the widest value is there
+    def layers(width: int) -> str:
+        lines = ["graph @g {", f"  input %x: f32[64, {width}]"]
+        before = "x"
+        for k in range(6):
+            steps = (
+                (before, before, f"qkv{k}", 3),
+                (f"mixed{k}", f"mixed{k}", f"heads{k}", 1),
+                (f"heads{k}", before, f"sum{k}", 1),
+                (f"sum{k}", f"sum{k}", f"wide{k}", 4),
+                (f"wide{k}", f"wide{k}", f"narrow{k}", 1),
+                (f"narrow{k}", f"sum{k}", f"out{k}", 1),
+            )
+            for one, other, made, times in steps:
+                lines.append(
+                    f'  extern "aten.mm.default" (%{one}, %{other}) contraction defines (%{made}: f32[64, {times * width}]) out "aten.mm.out" ("out")'
+                )
+                if made == f"qkv{k}":
+                    lines.append(
+                        f'  extern "aten.exp.default" (%qkv{k}) aten defines (%mixed{k}: f32[64, {width}])'
+                    )
+            before = f"out{k}"
+        return "\n".join([*lines, f"  return (%{before})", "}"])
+
+    small, large = layers(1024), layers(1 << 15)
+    plain = measured_peak(planned(small, pools=False, reuse=False))
+    held = planned(small, reuse=False, slack=0)
+    pooled = planned(small, reuse=False, slack=0, small_slack=1 << 20)
+    assert 2 * len(of(held, PoolView)) < 35 <= len(of(pooled, PoolView))
+    assert measured_peak(held) <= plain < measured_peak(pooled) <= plain + plain // 2
+    assert planned(large, reuse=False, slack=0, small_slack=1 << 20) == planned(large, reuse=False, slack=0)
 
 
 def test_sizes_in_symbols():
@@ -165,7 +204,13 @@ def test_a_pool_ends_while_what_was_given_is_there():
         plain, pooled = (
             plan(
                 scheduled,
-                PlanOptions(pools=pools, pool_slack_bytes=0, reuse=False, donated_inputs=donated),
+                PlanOptions(
+                    pools=pools,
+                    pool_slack_bytes=0,
+                    small_pool_slack_bytes=0,
+                    reuse=False,
+                    donated_inputs=donated,
+                ),
             )
             for pools in (False, True)
         )

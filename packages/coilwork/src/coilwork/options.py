@@ -201,7 +201,7 @@ class CompileOptions:
     pools: bool = field(
         default=True,
         metadata=_about(
-            "place buffers that never leave a graph in a few shared allocations, for at most 1 MiB more of memory; "
+            "place buffers that never leave a graph in a few shared allocations, for 64 KiB more of memory at most, 1 MiB in graphs that have little; "
             "spares the host most of what allocations cost with the native executor",
             key=True,
         ),

@@ -60,6 +60,7 @@ class PlanOptions:
             shares: it is handed on like the program's own.
         pools: place buffers that never leave the program in shared blocks.
         pool_slack_bytes: how much higher the peak may be for that, at most (`with_pools`).
+        small_pool_slack_bytes: the same of programs of little memory, where it saves most of the allocations.
     """
 
     reuse: bool = True
@@ -68,6 +69,7 @@ class PlanOptions:
     donated_inputs: tuple[str, ...] = ()
     pools: bool = False
     pool_slack_bytes: int = 1 << 16
+    small_pool_slack_bytes: int = 1 << 20
 
 
 def plan(
@@ -87,7 +89,12 @@ def plan(
     program = _Planner(schedule=schedule, options=options, table=table, region=region).run()
     if not options.pools:
         return program
-    return with_pools(program, table, slack_bytes=options.pool_slack_bytes)
+    return with_pools(
+        program,
+        table,
+        slack_bytes=options.pool_slack_bytes,
+        small_slack_bytes=options.small_pool_slack_bytes,
+    )
 
 
 @dataclass(slots=True, kw_only=True)

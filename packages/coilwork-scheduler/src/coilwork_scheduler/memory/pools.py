@@ -44,6 +44,8 @@ PARTS: Final = (2, 4, 8)
 # How often each buffer is placed on average, over all attempts, and in all where there are few.
 PLACEMENTS_EACH: Final = 12
 FEWEST_PLACEMENTS: Final = 8000
+SMALL_PEAK_BYTES: Final = 1 << 24
+SMALL_SHARE: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,11 +62,13 @@ class _Pool:
     end: int
 
 
-def with_pools(program: Program, table: StorageTable, *, slack_bytes: int) -> Program:
+def with_pools(
+    program: Program, table: StorageTable, *, slack_bytes: int, small_slack_bytes: int = 0
+) -> Program:
     """`program` with as many of its allocations as possible in pools. `table` says which names are one piece of memory.
 
     The peak is at most `slack_bytes` higher, whatever the sizes are, each rounded up to a multiple of 64 bytes, as allocators
-    do. Inputs that are given away count as long as they are there. Deterministic; linear in the number of instructions: the number of attempts is bounded.
+    do; by `small_slack_bytes` and a half where it is at most 16 MiB, known beforehand, and most allocations would stay otherwise. Inputs that are given away count as long as they are there. Deterministic; linear in the number of instructions: the number of attempts is bounded.
     """
     products: dict[Expr, int] = {as_expr(1): 0}
     blocks = blocks_of(program, table, products)
@@ -72,8 +76,22 @@ def with_pools(program: Program, table: StorageTable, *, slack_bytes: int) -> Pr
         return program
     width = len(products)
     blocks = [replace(block, size=block.size + (0,) * (width - len(block.size))) for block in blocks]
+    length = len(program.instructions)
+    pools = _all_pools(blocks, _Room(blocks, length, width, slack_bytes))
+    more = min(small_slack_bytes, _share_of_a_small_peak(blocks, length, width))
+    if more > slack_bytes and 2 * _placed(pools) < sum(block.product >= 0 for block in blocks):
+        pools = max(pools, _all_pools(blocks, _Room(blocks, length, width, more)), key=_placed)
+    if not pools:
+        return program
+    return _rewritten(program, blocks, pools, tuple(products))
+
+
+# What goes together
+
+
+def _all_pools(blocks: Sequence[Block], room: _Room) -> list[_Pool]:
+    """Pools on all devices, found in rounds: what one round leaves over has another."""
     pools: list[_Pool] = []
-    room = _Room(blocks, len(program.instructions), width, slack_bytes)
     for device in dict.fromkeys(block.device for block in blocks):
         candidates = [block for block in blocks if block.device == device and block.product >= 0]
         for _ in range(MOST_ROUNDS):
@@ -85,12 +103,19 @@ def with_pools(program: Program, table: StorageTable, *, slack_bytes: int) -> Pr
             pools += found
             placed = {member.root.name for pool in found for member in pool.members}
             candidates = [block for block in candidates if block.root.name not in placed]
-    if not pools:
-        return program
-    return _rewritten(program, blocks, pools, tuple(products))
+    return pools
 
 
-# What goes together
+def _placed(pools: Sequence[_Pool]) -> int:
+    return sum(len(pool.members) for pool in pools)
+
+
+def _share_of_a_small_peak(blocks: Sequence[Block], length: int, width: int) -> int:
+    """A part of a peak that is known beforehand and small: such a program is bound by what it costs the host. Else 0."""
+    if width > 1:
+        return 0
+    peak = max((live for (live,) in _profile(blocks, length, width)), default=0)
+    return peak // SMALL_SHARE if peak <= SMALL_PEAK_BYTES else 0
 
 
 class _Room:
