@@ -323,6 +323,45 @@ def test_results_with_memory_of_their_own_are_made_aligned() -> None:
     assert extern.aligned == (0,)
 
 
+def test_views_start_aligned_where_they_skip_whole_units_of_16_bytes() -> None:
+    text = """
+        graph @g {
+          input %x: f32[4, 8]
+          %w: f32[4, 8] = pointwise [i0: 4, i1: 8] {
+            t0 = load %x[i0, i1] : f32
+            t1 = exp(t0)
+            yield t1
+          }
+          %first: f32[8] = view %w offset `0`
+          %second: f32[8] = view %w offset `8`
+          %between: f32[8] = view %w offset `9`
+          %sum: f32[8] = pointwise [i0: 8] {
+            t0 = load %first[i0] : f32
+            t1 = load %second[i0] : f32
+            t2 = load %between[i0] : f32
+            t3 = add(t0, t1)
+            t4 = add(t3, t2)
+            yield t4
+          }
+          return (%sum, %w)
+        }
+        """
+    made = schedule(parse_graph(text), target("sm_90"))
+    aligned = {
+        name: arg.aligned
+        for step in made.steps
+        if isinstance(step, KernelCall)
+        for name, arg in zip(
+            step.args, next(k for k in made.kernels if k.name == step.kernel).args, strict=True
+        )
+    }
+    assert {name: aligned[name] for name in ("first", "second", "between")} == {
+        "first": True,
+        "second": True,
+        "between": False,
+    }
+
+
 def test_calls_keep_where_results_lie_and_leave_quantised_ones_as_they_come() -> None:
     text = """\
 graph @g {

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from coilwork_ir.buffers import Buffer, Constant, Ref
+from coilwork_ir.index import as_expr, provably_divisible
 from coilwork_ir.kernels import Kernel, KernelCall, Schedule, Step
 from coilwork_ir.loops import (
     AssertSize,
@@ -39,6 +41,8 @@ from coilwork_scheduler.launches.merge import merge
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.order import Held, Unit, order
 from coilwork_scheduler.sizes import SizeHints
+
+ALIGNED_BYTES: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,7 +250,7 @@ def _target(context: Context, names: Sequence[str]) -> Target:
 
 
 def _aligned(context: Context) -> frozenset[str]:
-    """Buffers known to start at a multiple of 16 bytes: memory of their own, and promised inputs.
+    """Buffers known to start at a multiple of `ALIGNED_BYTES`: memory of their own, promised inputs, and views of them.
 
     Results of operators that share no memory are made so (`ExternCall.aligned`).
     """
@@ -263,4 +267,8 @@ def _aligned(context: Context) -> frozenset[str]:
         for buffer in defined(node):
             if taken_over.get(buffer.name) in found or buffer.name not in shared:
                 found.add(buffer.name)
+        if isinstance(node, View) and node.source in found:
+            skipped = node.offset * node.output.dtype.itemsize
+            if provably_divisible(skipped, as_expr(ALIGNED_BYTES)):
+                found.add(node.output.name)
     return frozenset(found)
