@@ -154,7 +154,10 @@ def test_pools_keep_results_and_the_peak(build, seed):
     graph = Programs(build, seed).graph(8 + seed % 40)
     made = schedule(graph, target("sm_90"), ScheduleOptions(inline=False, fuse=seed % 3 == 0))
     slack = (0, 128)[seed % 2]
-    plain, pooled = (plan(made, PlanOptions(pools=pools, pool_slack_bytes=slack)) for pools in (False, True))
+    plain, pooled = (
+        plan(made, PlanOptions(pools=pools, pool_slack_bytes=slack, small_pool_slack_bytes=0))
+        for pools in (False, True)
+    )
     verify_program(pooled)
     assert measured_peak(pooled) <= measured_peak(plain, granule=64) + slack
     assert pooled.peak_bytes is not None and as_int(pooled.peak_bytes) == measured_peak(pooled)
@@ -171,7 +174,10 @@ def test_pools_keep_the_peak_of_all_that_is_given_away(build, seed):
     options = ScheduleOptions(inline=False, fuse=seed % 3 == 0, donated_inputs=names)
     made = schedule(graph, target("sm_90"), options)
     plain, pooled = (
-        plan(made, PlanOptions(pools=pools, pool_slack_bytes=0, donated_inputs=names))
+        plan(
+            made,
+            PlanOptions(pools=pools, pool_slack_bytes=0, small_pool_slack_bytes=0, donated_inputs=names),
+        )
         for pools in (False, True)
     )
     verify_program(pooled)

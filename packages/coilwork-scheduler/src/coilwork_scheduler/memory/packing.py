@@ -7,12 +7,13 @@ for few pieces only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 ALIGNMENT: Final = 64
 MOST_BY_SIZE: Final = 128
+MOST_BY_SIZE_BELOW: Final = 512
 
 
 class Interval(NamedTuple):
@@ -52,9 +53,28 @@ def most_alive(intervals: Sequence[Interval]) -> int:
     return most
 
 
+def pack_below(limit: int, intervals: Sequence[Interval]) -> dict[int, int]:
+    """As `pack`, in `limit` units: offsets by number, of as many units as possible. What is missing found no place."""
+    in_time = best_fit_below(limit, intervals)
+    if len(intervals) > MOST_BY_SIZE_BELOW or len(in_time) == len(intervals):
+        return in_time
+    by_size = greedy_by_size_below(limit, intervals)
+    return max(in_time, by_size, key=lambda placed: sum(intervals[k].size for k in placed))
+
+
 def best_fit(intervals: Sequence[Interval]) -> Placement:
     """Each piece, when it comes to life, into the smallest hole that takes it; at the end if none does."""
-    offsets = [0] * len(intervals)
+    return _whole(intervals, best_fit_below(sum(one.size for one in intervals), intervals))
+
+
+def _whole(intervals: Sequence[Interval], offsets: Mapping[int, int]) -> Placement:
+    size = max((offset + intervals[k].size for k, offset in offsets.items()), default=0)
+    return Placement(offsets=tuple(offsets[k] for k in range(len(intervals))), size=size)
+
+
+def best_fit_below(limit: int, intervals: Sequence[Interval]) -> dict[int, int]:
+    """`best_fit` in `limit` units: offsets by number, without the pieces that found no place when they came to life."""
+    offsets: dict[int, int] = {}
     # holes by offset, none beside another; `top` is where nothing has ever been
     holes: dict[int, int] = {}
     ends: dict[int, int] = {}
@@ -84,12 +104,15 @@ def best_fit(intervals: Sequence[Interval]) -> Placement:
     for _, comes, k in changes:
         size = intervals[k].size
         if not comes:
-            give_back(offsets[k], size)
+            if k in offsets:
+                give_back(offsets[k], size)
             continue
         fitting = [(found, start) for start, found in holes.items() if found >= size]
         if not fitting:
             last = ends.get(top)
             start = top if last is None else last
+            if start + size > limit:
+                continue
             if last is not None:
                 take(last, holes[last])
             top = start + size
@@ -97,19 +120,22 @@ def best_fit(intervals: Sequence[Interval]) -> Placement:
             continue
         _, offsets[k] = min(fitting)
         take(offsets[k], size)
-    return Placement(offsets=tuple(offsets), size=top)
+    return offsets
 
 
 def greedy_by_size(intervals: Sequence[Interval]) -> Placement:
     """Large pieces first, each into the smallest gap between those that are alive at the same time."""
-    offsets = [0] * len(intervals)
-    placed: list[int] = []
-    size = 0
+    return _whole(intervals, greedy_by_size_below(sum(one.size for one in intervals), intervals))
+
+
+def greedy_by_size_below(limit: int, intervals: Sequence[Interval]) -> dict[int, int]:
+    """`greedy_by_size` in `limit` units: offsets by number, without the pieces that found no place."""
+    offsets: dict[int, int] = {}
     for k in sorted(range(len(intervals)), key=lambda k: (-intervals[k].size, intervals[k].start)):
         one = intervals[k]
         beside = sorted(
-            (offsets[other], intervals[other].size)
-            for other in placed
+            (offset, intervals[other].size)
+            for other, offset in offsets.items()
             if intervals[other].start < one.end and one.start < intervals[other].end
         )
         best: tuple[int, int] | None = None
@@ -119,7 +145,7 @@ def greedy_by_size(intervals: Sequence[Interval]) -> Placement:
             if gap >= one.size and (best is None or gap < best[0]):
                 best = (gap, at)
             at = max(at, offset + other_size)
-        offsets[k] = at if best is None else best[1]
-        size = max(size, offsets[k] + one.size)
-        placed.append(k)
-    return Placement(offsets=tuple(offsets), size=size)
+        start = at if best is None else best[1]
+        if start + one.size <= limit:
+            offsets[k] = start
+    return offsets

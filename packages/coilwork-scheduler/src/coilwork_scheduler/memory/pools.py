@@ -10,8 +10,9 @@ keep it, or use it on a stream of its own, as collectives do; nor one of ATen's 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Final
 
@@ -31,35 +32,18 @@ from coilwork_ir.program.nodes import (
     WhileCall,
 )
 from coilwork_scheduler.memory.blocks import Block, Bytes, blocks_of
-from coilwork_scheduler.memory.packing import Interval, pack
+from coilwork_scheduler.memory.packing import Interval, pack, pack_below
 from coilwork_scheduler.memory.peak import PeakMeter
+from coilwork_scheduler.memory.room import MOST_PRODUCTS, Pool, Room, profile
 from coilwork_scheduler.memory.storage import StorageTable
 
-MOST_PRODUCTS: Final = 12
 FEWEST_MEMBERS: Final = 2
 MOST_SPLITS: Final = 12
 THRESHOLDS: Final = 6
 MOST_ROUNDS: Final = 6
 PARTS: Final = (2, 4, 8)
-# How often each buffer is placed on average, over all attempts, and in all where there are few.
-PLACEMENTS_EACH: Final = 12
-FEWEST_PLACEMENTS: Final = 8000
 SMALL_PEAK_BYTES: Final = 1 << 24
 SMALL_SHARE: Final = 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Pool:
-    """Members with their offsets, each in multiples of its own product, and how many of each the pool takes.
-
-    It is there from its first member's start to its last's end.
-    """
-
-    members: tuple[Block, ...]
-    offsets: tuple[int, ...]
-    size: Bytes
-    start: int
-    end: int
 
 
 def with_pools(
@@ -77,10 +61,10 @@ def with_pools(
     width = len(products)
     blocks = [replace(block, size=block.size + (0,) * (width - len(block.size))) for block in blocks]
     length = len(program.instructions)
-    pools = _all_pools(blocks, _Room(blocks, length, width, slack_bytes))
+    pools = _all_pools(blocks, Room(blocks, length, width, slack_bytes))
     more = min(small_slack_bytes, _share_of_a_small_peak(blocks, length, width))
     if more > slack_bytes and 2 * _placed(pools) < sum(block.product >= 0 for block in blocks):
-        pools = max(pools, _all_pools(blocks, _Room(blocks, length, width, more)), key=_placed)
+        pools = max(pools, _all_pools(blocks, Room(blocks, length, width, more)), key=_placed)
     if not pools:
         return program
     return _rewritten(program, blocks, pools, tuple(products))
@@ -89,9 +73,9 @@ def with_pools(
 # What goes together
 
 
-def _all_pools(blocks: Sequence[Block], room: _Room) -> list[_Pool]:
+def _all_pools(blocks: Sequence[Block], room: Room) -> list[Pool]:
     """Pools on all devices, found in rounds: what one round leaves over has another."""
-    pools: list[_Pool] = []
+    pools: list[Pool] = []
     for device in dict.fromkeys(block.device for block in blocks):
         candidates = [block for block in blocks if block.device == device and block.product >= 0]
         for _ in range(MOST_ROUNDS):
@@ -106,7 +90,7 @@ def _all_pools(blocks: Sequence[Block], room: _Room) -> list[_Pool]:
     return pools
 
 
-def _placed(pools: Sequence[_Pool]) -> int:
+def _placed(pools: Sequence[Pool]) -> int:
     return sum(len(pool.members) for pool in pools)
 
 
@@ -114,71 +98,11 @@ def _share_of_a_small_peak(blocks: Sequence[Block], length: int, width: int) -> 
     """A part of a peak that is known beforehand and small: such a program is bound by what it costs the host. Else 0."""
     if width > 1:
         return 0
-    peak = max((live for (live,) in _profile(blocks, length, width)), default=0)
+    peak = max((live for (live,) in profile(blocks, length, width)), default=0)
     return peak // SMALL_SHARE if peak <= SMALL_PEAK_BYTES else 0
 
 
-class _Room:
-    """Bytes alive at each instruction, pools included, and how many there may be; and how many placements may be tried."""
-
-    def __init__(self, blocks: Sequence[Block], length: int, width: int, slack_bytes: int) -> None:
-        self.live = _profile(blocks, length, width)
-        self.placements = max(FEWEST_PLACEMENTS, PLACEMENTS_EACH * len(blocks))
-        largest = _largest(self.live)
-        self._most = [(most[0] + slack_bytes, *most[1:]) for most in largest]
-
-    def violations(self, pool: _Pool) -> list[int]:
-        """Instructions at which there would be too much memory, with `pool` instead of its members."""
-        inside = _profile(pool.members, pool.end, len(pool.size), pool.start)
-        found = []
-        for offset, members in enumerate(inside):
-            at = pool.start + offset
-            there = tuple(
-                live - own + whole for live, own, whole in zip(self.live[at], members, pool.size, strict=True)
-            )
-            if not any(_within(there, peak) for peak in self._most):
-                found.append(at)
-        return found
-
-    def take(self, pool: _Pool) -> None:
-        """`pool` it is."""
-        inside = _profile(pool.members, pool.end, len(pool.size), pool.start)
-        for offset, members in enumerate(inside):
-            at = pool.start + offset
-            self.live[at] = tuple(
-                live - own + whole for live, own, whole in zip(self.live[at], members, pool.size, strict=True)
-            )
-
-
-def _profile(blocks: Collection[Block], end: int, width: int, start: int = 0) -> list[Bytes]:
-    """Bytes of `blocks` alive at each instruction from `start` to before `end`."""
-    change = [[0] * width for _ in range(end - start + 1)]
-    for block in blocks:
-        for k, amount in enumerate(block.size):
-            change[block.start - start][k] += amount
-            change[min(block.end, end) - start][k] -= amount
-    totals, now = [], [0] * width
-    for step in change[:-1]:
-        now = [a + b for a, b in zip(now, step, strict=True)]
-        totals.append(tuple(now))
-    return totals
-
-
-def _within(one: Bytes, other: Bytes) -> bool:
-    """Whether `one` is at most `other`, whatever the sizes are."""
-    return all(a <= b for a, b in zip(one, other, strict=True))
-
-
-def _largest(totals: Sequence[Bytes]) -> list[Bytes]:
-    """Those that none of the others contains."""
-    found: list[Bytes] = []
-    for total in sorted(set(totals), reverse=True):
-        if not any(_within(total, other) for other in found):
-            found.append(total)
-    return found[:MOST_PRODUCTS]
-
-
-def _pools(candidates: Sequence[Block], room: _Room, depth: int) -> list[_Pool]:
+def _pools(candidates: Sequence[Block], room: Room, depth: int) -> list[Pool]:
     """Pools of `candidates` that there is room for."""
     if len(candidates) < FEWEST_MEMBERS or depth > MOST_SPLITS or room.placements < len(candidates):
         return []
@@ -186,7 +110,9 @@ def _pools(candidates: Sequence[Block], room: _Room, depth: int) -> list[_Pool]:
     too_much = room.violations(whole)
     if not too_much:
         return [whole]
-    smaller = _without_the_largest(candidates, room) or _lower_part(whole, room)
+    smaller = (
+        _below_a_limit(candidates, room) or _without_the_largest(candidates, room) or _lower_part(whole, room)
+    )
     if smaller is not None:
         return [smaller]
     found = []
@@ -200,7 +126,46 @@ def _pools(candidates: Sequence[Block], room: _Room, depth: int) -> list[_Pool]:
     return found
 
 
-def _without_the_largest(candidates: Sequence[Block], room: _Room) -> _Pool | None:
+def _below_a_limit(candidates: Sequence[Block], room: Room) -> Pool | None:
+    """A pool of most of `candidates`, as large as what is not in it leaves room for while it is there."""
+    same = [block for block in candidates if block.product == candidates[0].product]
+    best: Pool | None = None
+    for limit in sorted(set(room.beside(same)))[:THRESHOLDS]:
+        pool = _filled(limit, same, room)
+        if pool is not None and (best is None or len(pool.members) > len(best.members)):
+            best = pool
+    return best
+
+
+def _filled(limit: int, blocks: Sequence[Block], room: Room) -> Pool | None:
+    """A pool of at most `limit` units for those of `blocks` that find a place, if that is most of them."""
+    members = list(blocks)
+    while 2 * len(members) >= len(blocks) and len(members) >= FEWEST_MEMBERS:
+        if room.placements < len(members):
+            return None
+        room.placements -= len(members)
+        start = min(block.start for block in members)
+        # what is not in it is allocated by itself; where that leaves less, the pool is not there yet, or any more
+        tight = [start + at for at, units in enumerate(room.beside(members)) if units < limit]
+        inside = _between(tight, members)
+        placed = pack_below(limit, [Interval(b.start, b.end, b.size[b.product]) for b in inside])
+        if len(placed) == len(members):
+            return _pool_of(members, [placed[k] for k in range(len(members))])
+        members = [block for k, block in enumerate(inside) if k in placed]
+    return None
+
+
+def _between(edges: Sequence[int], blocks: Sequence[Block]) -> list[Block]:
+    """Those of `blocks` that are alive between two of `edges` next to each other, the two with the most."""
+    found: dict[int, list[Block]] = {}
+    for block in blocks:
+        edge = bisect_left(edges, block.start)
+        if edge == bisect_left(edges, block.end):
+            found.setdefault(edge, []).append(block)
+    return max(found.values(), key=len, default=[])
+
+
+def _without_the_largest(candidates: Sequence[Block], room: Room) -> Pool | None:
     """A pool of most of `candidates`: all but those above some size."""
     sizes = sorted({max(block.size) for block in candidates}, reverse=True)
     for limit in sizes[1 : 1 + THRESHOLDS]:
@@ -215,7 +180,7 @@ def _without_the_largest(candidates: Sequence[Block], room: _Room) -> _Pool | No
     return None
 
 
-def _lower_part(whole: _Pool, room: _Room) -> _Pool | None:
+def _lower_part(whole: Pool, room: Room) -> Pool | None:
     """A pool of what lies in the first half of `whole`, or in less: it may end earlier. What is left has further rounds."""
     for part in PARTS:
         rest = [
@@ -231,18 +196,24 @@ def _lower_part(whole: _Pool, room: _Room) -> _Pool | None:
     return None
 
 
-def _packed(blocks: Sequence[Block], room: _Room) -> _Pool:
+def _packed(blocks: Sequence[Block], room: Room) -> Pool:
     """Offsets for `blocks`: each product has a part of the pool to itself."""
     room.placements -= len(blocks)
     offsets = [0] * len(blocks)
-    size = [0] * len(blocks[0].size)
     for which in dict.fromkeys(block.product for block in blocks):
         numbers = [k for k, block in enumerate(blocks) if block.product == which]
         placed = pack([Interval(blocks[k].start, blocks[k].end, blocks[k].size[which]) for k in numbers])
-        size[which] = placed.size
         for k, offset in zip(numbers, placed.offsets, strict=True):
             offsets[k] = offset
-    return _Pool(
+    return _pool_of(blocks, offsets)
+
+
+def _pool_of(blocks: Sequence[Block], offsets: Sequence[int]) -> Pool:
+    """The pool in which `blocks` lie at `offsets`."""
+    size = [0] * len(blocks[0].size)
+    for block, offset in zip(blocks, offsets, strict=True):
+        size[block.product] = max(size[block.product], offset + block.size[block.product])
+    return Pool(
         members=tuple(blocks),
         offsets=tuple(offsets),
         size=tuple(size),
@@ -255,7 +226,7 @@ def _packed(blocks: Sequence[Block], room: _Room) -> _Pool:
 
 
 def _rewritten(
-    program: Program, blocks: Sequence[Block], pools: Sequence[_Pool], products: Sequence[Expr]
+    program: Program, blocks: Sequence[Block], pools: Sequence[Pool], products: Sequence[Expr]
 ) -> Program:
     names = _pool_names(program, len(pools))
     views: dict[str, PoolView] = {}
@@ -313,7 +284,7 @@ def _pool_names(program: Program, count: int) -> list[str]:
 
 
 def _peak(
-    program: Program, blocks: Sequence[Block], pools: Sequence[_Pool], products: Sequence[Expr]
+    program: Program, blocks: Sequence[Block], pools: Sequence[Pool], products: Sequence[Expr]
 ) -> Expr | None:
     """The peak with pools: the pools' bytes, and those of what is allocated by itself, not rounded."""
     if program.peak_bytes is None:
