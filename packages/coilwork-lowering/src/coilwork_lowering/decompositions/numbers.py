@@ -39,8 +39,13 @@ def number_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, 
         aten.threshold.default: _threshold,
         aten.threshold_backward.default: _threshold_backward,
         aten.isin.Scalar_Tensor: _left_to_aten,
-        aten.linspace.default: _between_numbers,
-        aten.logspace.default: _between_numbers,
+        aten.celu.default: _celu,
+        aten.mvlgamma.default: _mvlgamma,
+        **{
+            getattr(packet, overload): _spaced
+            for packet in (aten.linspace, aten.logspace)
+            for overload in ("default", "Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
+        },
     }
     return {
         operator: partial(function, table[operator])
@@ -230,7 +235,20 @@ def _left_to_aten(theirs: Callable[..., Any], *args: Any, **named: Any) -> Any:
     return NotImplemented
 
 
-def _between_numbers(theirs: Callable[..., Any], start: Any, end: Any, *rest: Any, **named: Any) -> Any:
-    """Ends that are truth values are numbers; torch's own subtracts them."""
+def _spaced(theirs: Callable[..., Any], start: Any, end: Any, *rest: Any, **named: Any) -> Any:
+    """Ends that are truth values are numbers; torch's own subtracts them. In 16 bits the operator has a lowering."""
+    dtype = named.get("dtype")
+    if (torch.get_default_dtype() if dtype is None else dtype) in _HALVES:
+        return NotImplemented
     ends = (int(one) if isinstance(one, bool) else one for one in (start, end))
     return theirs(*ends, *rest, **named)
+
+
+def _mvlgamma(theirs: Callable[..., Any], value: torch.Tensor, p: Any) -> Any:
+    """In 16 bits the operator has a lowering: eager rounds at every step."""
+    return NotImplemented if value.dtype in _HALVES else theirs(value, p)
+
+
+def _celu(theirs: Callable[..., Any], value: torch.Tensor, alpha: Any = 1.0) -> Any:
+    """As eager: by the kernel of `elu`."""
+    return aten.elu.default(value, alpha, 1.0, 1.0 / float(alpha)) if alpha else NotImplemented
