@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork_ir.errors import InterpretError
+from coilwork_ir.loops import Pointwise
 from coilwork_lowering import Lowered, decompositions, lower
 
 aten = torch.ops.aten
@@ -151,6 +152,14 @@ def test_an_element_that_does_not_fit_is_refused(fill: str, dtype: torch.dtype, 
 def test_an_element_that_fits_is_taken(fill: str, dtype: torch.dtype, number: Tensor) -> None:
     x = torch.arange(4).to(dtype)
     assert_as_eager(FILLS[fill], x, number)
+
+
+def test_an_element_that_is_known_to_fit_is_not_checked() -> None:
+    def filled(x: Tensor, mask: Tensor) -> Tensor:
+        return x.masked_fill(mask, torch.tensor(-INF)).masked_fill(~mask, torch.full((), -1e4))
+
+    graph = lowered(filled, torch.randn(4).bfloat16(), torch.tensor([True, False, True, False])).graph
+    assert [node.checks for node in graph.nodes if isinstance(node, Pointwise) and node.checks] == []
 
 
 NORMS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {

@@ -250,5 +250,7 @@ def _mvlgamma(theirs: Callable[..., Any], value: torch.Tensor, p: Any) -> Any:
 
 
 def _celu(theirs: Callable[..., Any], value: torch.Tensor, alpha: Any = 1.0) -> Any:
-    """As eager: by the kernel of `elu`."""
-    return aten.elu.default(value, alpha, 1.0, 1.0 / float(alpha)) if alpha else NotImplemented
+    """As eager: by the kernel of `elu`. A number that only the run tells has no reciprocal here."""
+    if type(alpha) not in (int, float):
+        return theirs(value, alpha)
+    return aten.elu.default(value, alpha, 1.0, 1.0 / alpha) if alpha else NotImplemented

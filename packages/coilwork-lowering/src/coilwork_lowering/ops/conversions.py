@@ -9,10 +9,11 @@ from typing import Final
 import torch
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr
+from coilwork_ir.index import Expr, as_expr
 from coilwork_ir.loops import Check
-from coilwork_ir.scalar import const, op
+from coilwork_ir.scalar import Const, const, op
 from coilwork_lowering.building.builder import Builder
+from coilwork_lowering.building.remade import without_memory
 from coilwork_lowering.building.values import TensorValue, Value
 from coilwork_lowering.ops.elementwise import scalar_operand
 from coilwork_lowering.scalar_math import both, either, ge, le
@@ -32,12 +33,16 @@ _C_NAMES: Final = {
 def conversion_checks(
     builder: Builder, value: Value, dtype: DType
 ) -> Callable[[tuple[Expr, ...]], Sequence[Check]] | None:
-    """Checks that a tensor of one element fits `dtype`; None where all of its type do, and of numbers, which are known."""
+    """Checks that a tensor of one element fits `dtype`; None where all of its type do, or it is known to, and of numbers."""
     name = _C_NAMES.get(dtype.torch_name)
     if not isinstance(value, TensorValue) or value.dtype is dtype or value.dtype.is_bool or name is None:
         return None
     own, wanted = _range(value.dtype), _range(dtype)
     if own is None or wanted is None or (wanted[0] <= own[0] and own[1] <= wanted[1]):
+        return None
+    known = without_memory(builder.read(value, [as_expr(0)] * len(value.shape)), builder.buffers.definer)
+    # `torch.tensor(-torch.inf)` as written: kernels without checks are fused more freely
+    if isinstance(known, Const) and _fits(float(known.value), wanted):
         return None
     low, high = (_inside(bound, value.dtype) for bound in wanted)
     wide = value.dtype.compute
@@ -63,6 +68,10 @@ def _range(dtype: DType) -> tuple[float, float] | None:
         return None
     whole = torch.iinfo(found)
     return (whole.min if whole.min < 0 else -whole.max), whole.max
+
+
+def _fits(number: float, limits: tuple[float, float]) -> bool:
+    return not math.isfinite(number) or limits[0] <= number <= limits[1]
 
 
 def _inside(bound: float, dtype: DType) -> float:
