@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import torch
@@ -19,7 +19,7 @@ from coilwork_lowering.ops.elementwise import scalar_operand
 from coilwork_lowering.scalar_math import both, either, ge, le
 
 # What torch calls a type in the message.
-_C_NAMES: Final = {
+_C_NAMES: Final[Mapping[str, str]] = {
     "float16": "c10::Half",
     "bfloat16": "c10::BFloat16",
     "float32": "float",
