@@ -38,6 +38,7 @@ def number_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, 
         aten.smooth_l1_loss.default: _smooth_l1_loss,
         aten.threshold.default: _threshold,
         aten.threshold_backward.default: _threshold_backward,
+        aten.hardtanh_backward.default: _hardtanh_backward,
         aten.isin.Scalar_Tensor: _left_to_aten,
         aten.celu.default: _celu,
         aten.mvlgamma.default: _mvlgamma,
@@ -223,6 +224,16 @@ def _threshold_backward(
     if _on_cpu(value, gradient) and in_type(threshold, value.dtype) != threshold:
         return theirs(gradient.float(), value.float(), threshold).to(value.dtype)
     return theirs(gradient, value, threshold)
+
+
+def _hardtanh_backward(
+    theirs: Callable[..., Any], gradient: torch.Tensor, value: torch.Tensor, low: Any, high: Any
+) -> Any:
+    """On CPUs a NaN lies not inside of the limits, for vectors of eager's kernel; torch's own asks whether it lies outside."""
+    if value.device.type != "cpu" or not value.is_floating_point() or gradient.dtype is not value.dtype:
+        return theirs(gradient, value, low, high)
+    wide = value.float() if value.dtype in _HALVES else value
+    return torch.where((wide > low) & (wide < high), gradient, 0.0)
 
 
 def _cut(number: Any, value: torch.Tensor) -> Any:
