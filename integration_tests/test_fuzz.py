@@ -32,6 +32,7 @@ from integration_tests.fuzz.judge import Form, Jitter, difference
 from integration_tests.fuzz.program import Program, Step, materialize, plain, widened
 from integration_tests.fuzz.script import script
 from integration_tests.fuzz.shrink import shrink
+from integration_tests.fuzz.ties import StableSorts
 
 PROGRAMS, LIMIT_S = 200, 90.0
 
@@ -149,6 +150,30 @@ def test_equal_numbers_may_be_apart_by_the_rounding_of_their_mean() -> None:
         assert "error" in difference(torch.full((2,), 1.5e-7**power), eager, wide, runs)
 
 
+@pytest.mark.parametrize(
+    "norm",
+    [
+        lambda x: torch.nn.functional.layer_norm(x, x.shape[1:]),
+        lambda x: torch.nn.functional.group_norm(x, 1),
+    ],
+)
+def test_a_norm_of_equal_numbers_may_be_that_of_a_rounding(norm: Any) -> None:
+    x = torch.full((3, 5), -3.761691093444824)
+    eager, wide = norm(x), norm(x.double())
+    assert eager.eq(0).all()
+
+    def spread(ulps: float) -> list[torch.Tensor]:
+        found = []
+        for seed in range(SPREAD_RUNS):
+            with Jitter(seed, ulps):
+                found.append(norm(x))
+        return found
+
+    # the mean is an ulp of 4 off: 2^-22, divided by the root of 1e-5
+    assert not difference(torch.full((3, 5), 7.54e-5), eager, wide, spread)
+    assert "error" in difference(torch.full((3, 5), 1e-2), eager, wide, spread)
+
+
 @pytest.mark.parametrize("function", [torch.nn.functional.hardsigmoid, torch.nn.functional.hardswish])
 def test_float64_by_a_short_constant_is_no_measure(function: Any) -> None:
     x = torch.linspace(-2.5, 2.5, 9, dtype=torch.float64)
@@ -180,6 +205,40 @@ def test_what_eager_makes_of_elements_one_by_one_is_right_too() -> None:
     assert not _compare(vectors, expected) and not _compare(apart, expected)
     doubled = (*apart.values[:1], 2 * apart.values[1], *apart.values[2:])
     assert "gradient 1" in _compare(replace(apart, values=doubled), expected)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x0.sort(0)[0]",
+        "x0.sort(0, descending=True)[0]",
+        "x0.topk(4, 0)[0]",
+        "x0.kthvalue(9, 0)[0]",
+        "x0.median(0)[0]",
+    ],
+)
+def test_which_of_equal_elements_has_a_gradient_is_free(text: str) -> None:
+    """Gradients as stable sorts have them are right, where eager's go to others; but not those of other elements."""
+    step = Step(text=f"v0 = {text}", makes=("v0",), reads=("x0",))
+    inputs = (plain("x0", (17, 3), "float32", "grid"),)
+    program = Program(seed=1, inputs=inputs, steps=(step,), results=("v0",), gradients=True)
+    expected = _expected(program)
+    assert expected is not None
+    stable = run(program.function(), program, within=StableSorts())
+    torch.testing.assert_close(stable.values[0], expected.eager.values[0], rtol=0, atol=0, check_stride=True)
+    assert not _compare(stable, expected)
+    mixed = (stable.values[0], stable.values[1].roll(1, 0), *stable.values[2:])
+    assert "gradient 1" in _compare(replace(stable, values=mixed), expected)
+    assert torch.equal(expected.otherwise(1, StableSorts)[0], stable.values[1])
+
+
+def test_a_sort_of_equal_elements_is_judged_by_a_stable_one() -> None:
+    x = torch.tensor([0.25, 2, 0, -1, 0, -0.5, -0.75, 2, 0, 1.75, 1, 1.25, 0, -1.75, -1.5, 0.25, -0.75])
+    positions = x.sort(stable=True)[1]
+    assert not torch.equal(x.sort()[1], positions), "eager's sort is stable, too: this mode is not needed"
+    with StableSorts():
+        assert torch.equal(x.sort()[1], positions)
+        assert torch.equal(x.topk(4)[1], x.sort(descending=True, stable=True)[1][:4])
 
 
 @pytest.mark.parametrize(

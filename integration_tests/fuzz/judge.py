@@ -23,9 +23,10 @@ SPREAD_FACTOR = 4.0
 FLOOR_ULPS = 32.0
 FLOOR_FLOAT64 = 1e-13
 # Inside of these a mean is rounded, or not: equal numbers may be apart by that, where eager's recurrence finds nothing.
-# So is the sum inside of a logarithm of it, which may be anything near 0.
+# Norms divide that by the root of their `eps` alone. So is the sum inside of a logarithm of it, which may be anything near 0.
 SPREADS = (
     *("aten::std", "aten::var", "aten::std_mean", "aten::var_mean"),
+    *("aten::native_layer_norm", "aten::native_group_norm"),
     *("aten::logaddexp", "aten::logaddexp2", "aten::logsumexp", "aten::logcumsumexp"),
 )
 # Eager's kernels of these names on these devices multiply float64 by a sixth in float32: 0.375000011 for 0.375. The float64 run does, too.

@@ -11,7 +11,7 @@ from kernel_bench import TritonProcess, along, arg, grid_of, run_source
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
-from coilwork_ir.index import Expr, as_expr, floordiv, mod, symbol
+from coilwork_ir.index import Expr, as_expr, floordiv, minimum, mod, symbol
 from coilwork_ir.kernels import Hints, Kernel, Range, Store, TensorArg
 from coilwork_ir.loops import Check
 from coilwork_ir.ops import REDUCE_OPS, SCAN_KINDS
@@ -20,6 +20,7 @@ from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
 from coilwork_triton.combining.reductions import REDUCTIONS
 from coilwork_triton.combining.scans import scan_kinds
+from coilwork_triton.text.index_printer import fits_32_bits, leaves_32_bits
 
 F32, I64 = DType.F32, DType.I64
 
@@ -150,6 +151,38 @@ def test_symbolic_size(engine: TritonProcess, size: int, choice: str) -> None:
     a = torch.randn(size)
     got = run(engine, kernel, a, torch.zeros(size), sizes=(size,), index_dtype=choice)
     torch.testing.assert_close(got, a + torch.arange(size) * size)
+
+
+def test_offsets_whose_terms_leave_32_bits(engine: TritonProcess) -> None:
+    """Windows that share 100,000 elements: `39999 * 60000` is no 32-bit number, although what it is divided by leaves small ones."""
+    size, count = 100_000, 60_001
+    x = along("x0", count)
+    start = floordiv(x.symbol * size, as_expr(count))
+    value = load("in0", [start], F32)
+    offsets = kernel_of(
+        (x,),
+        (arg("in0", F32, size), arg("out0", F32, count)),
+        Store(buffer="out0", index=x.symbol, value=value),
+    )
+    a = torch.arange(size, dtype=torch.float32)
+    want = torch.arange(count) * size // count
+    assert torch.equal(run(engine, offsets, a, torch.zeros(count)), want.float())
+    numbers = kernel_of(
+        (x,), (arg("out0", I64, count),), Store(buffer="out0", index=x.symbol, value=index_value(start))
+    )
+    assert torch.equal(run(engine, numbers, torch.zeros(count, dtype=torch.int64)), want)
+
+
+def test_sums_that_leave_32_bits_on_the_way() -> None:
+    far, near = symbol("i0", extent=2**30), symbol("i1", extent=5)
+    assert leaves_32_bits(far * 3)
+    three = far + symbol("i2", extent=2**30) + symbol("i3", extent=2**30)
+    assert leaves_32_bits(three - 2**30 - 5) and not leaves_32_bits(three - far)
+    assert leaves_32_bits(mod(far * 4 + near, as_expr(7)))
+    assert leaves_32_bits(minimum(far * 4, as_expr(7)))
+    assert not leaves_32_bits(far + near) and fits_32_bits(far + near)
+    # of what data says nothing is known
+    assert not leaves_32_bits(placeholder(0) * 5 + near) and not fits_32_bits(placeholder(0) * 5 + near)
 
 
 def test_masked_load_is_padding(engine: TritonProcess) -> None:

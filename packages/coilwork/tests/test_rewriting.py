@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from coilwork.errors import OptionError
@@ -47,6 +48,27 @@ def test_the_report_says_what_was_rewritten_and_where(strictly: Compile, tmp_pat
         "count": 1,
         "sources": [f"{__file__}:{line}"],
     }
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("numerics", ["fast", "eager"])
+def test_softshrink_is_rounded_once(strictly: Compile, dtype: torch.dtype, numerics: str) -> None:
+    """Torch takes it apart before decompositions of ours are asked. Gradients at the bound are eager's, too, whose bound has 16 bits."""
+    every = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
+
+    def first(x: Tensor) -> Tensor:
+        return F.softshrink(x, 0.1)
+
+    def second(x: Tensor) -> Tensor:
+        return torch.nn.Softshrink(0.3)(x)
+
+    for shrunk in (first, second):
+        results = []
+        for function in (shrunk, strictly(shrunk, numerics=numerics, cache=False)):
+            x = every.clone().requires_grad_()
+            found = function(x)
+            results.append((found, *torch.autograd.grad(found.nan_to_num(0, 0, 0).sum(), x)))
+        torch.testing.assert_close(results[1], results[0], rtol=0, atol=0, equal_nan=True)
 
 
 def test_training_is_rewritten_before_autograd(strictly: Compile, tmp_path: Path) -> None:

@@ -69,11 +69,13 @@ class Entries:
         position = len(self.inputs)
         self.names.append(node.name)
         fake = node.meta.get("val")
+        bound = self.operands[position] if self.operands else None
         if isinstance(fake, torch.Tensor):
             given = self._strides(position)
             buffer = self.builder.declare(
                 self.builder.sizes.exprs(fake.shape),
-                dtype_of(fake.dtype),
+                # capture shows quantised operands as floats
+                bound.dtype if bound is not None and bound.dtype.is_quantized else dtype_of(fake.dtype),
                 device_text(fake.device),
                 strides=self.builder.sizes.exprs(fake.stride()) if given is None else given,
                 name=node.name,
@@ -81,7 +83,6 @@ class Entries:
             self.inputs.append(buffer)
             self.builder.sizes.given(buffer.shape)
             return whole(buffer)
-        bound = self.operands[position] if self.operands else None
         if isinstance(fake, torch.SymInt) and bound is not None:
             # an integer that differs from round to round, in a tensor of no dimensions
             carried = self.builder.declare((), bound.dtype, bound.device, name=node.name)

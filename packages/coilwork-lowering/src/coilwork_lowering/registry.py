@@ -37,6 +37,7 @@ from coilwork_lowering.ops import (
     scatters,
     searching,
     sorting,
+    spaced_numbers,
     special,
     views,
 )
@@ -72,6 +73,7 @@ _FAMILIES: Final[tuple[tuple[Rule, ...], ...]] = (
     scatters.RULES,
     searching.RULES,
     sorting.RULES,
+    spaced_numbers.RULES,
     special.RULES,
     views.RULES,
 )

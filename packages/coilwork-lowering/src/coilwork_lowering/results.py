@@ -12,6 +12,7 @@ from coilwork_ir.index import Expr, as_expr
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import NumberValue, Relation, TensorValue, Value
 from coilwork_lowering.errors import LoweringError
+from coilwork_lowering.extern.quantized import require_floats
 from coilwork_lowering.facts.origins import origin_of
 from coilwork_lowering.numbers import condition_value, truth
 from coilwork_lowering.overwriting import Overwriting
@@ -75,6 +76,8 @@ class Results:
     def _tensor(self, node: torch.fx.Node, value: TensorValue) -> Buffer:
         """`value` in memory that the graph may return, with the strides of capture."""
         self.builder.origins = (origin_of(node),)
+        if self.is_region:
+            require_floats(node, "an operator of control flow", [value], self.builder.origins)
         strides = self.builder.sizes.exprs(node.meta["val"].stride())
         if self.buffers:
             strides = self.buffers[len(self.outputs)].strides

@@ -38,9 +38,15 @@ def number_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, 
         aten.smooth_l1_loss.default: _smooth_l1_loss,
         aten.threshold.default: _threshold,
         aten.threshold_backward.default: _threshold_backward,
+        aten.hardtanh_backward.default: _hardtanh_backward,
         aten.isin.Scalar_Tensor: _left_to_aten,
-        aten.linspace.default: _between_numbers,
-        aten.logspace.default: _between_numbers,
+        aten.celu.default: _celu,
+        aten.mvlgamma.default: _mvlgamma,
+        **{
+            getattr(packet, overload): _spaced
+            for packet in (aten.linspace, aten.logspace)
+            for overload in ("default", "Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
+        },
     }
     return {
         operator: partial(function, table[operator])
@@ -220,6 +226,16 @@ def _threshold_backward(
     return theirs(gradient, value, threshold)
 
 
+def _hardtanh_backward(
+    theirs: Callable[..., Any], gradient: torch.Tensor, value: torch.Tensor, low: Any, high: Any
+) -> Any:
+    """On CPUs a NaN lies not inside of the limits, for vectors of eager's kernel; torch's own asks whether it lies outside."""
+    if value.device.type != "cpu" or not value.is_floating_point() or gradient.dtype is not value.dtype:
+        return theirs(gradient, value, low, high)
+    wide = value.float() if value.dtype in _HALVES else value
+    return torch.where((wide > low) & (wide < high), gradient, 0.0)
+
+
 def _cut(number: Any, value: torch.Tensor) -> Any:
     """`number` without its fraction beside integers."""
     return int(number) if isinstance(number, float) and not value.is_floating_point() else number
@@ -230,7 +246,22 @@ def _left_to_aten(theirs: Callable[..., Any], *args: Any, **named: Any) -> Any:
     return NotImplemented
 
 
-def _between_numbers(theirs: Callable[..., Any], start: Any, end: Any, *rest: Any, **named: Any) -> Any:
-    """Ends that are truth values are numbers; torch's own subtracts them."""
+def _spaced(theirs: Callable[..., Any], start: Any, end: Any, *rest: Any, **named: Any) -> Any:
+    """Ends that are truth values are numbers; torch's own subtracts them. In 16 bits the operator has a lowering."""
+    dtype = named.get("dtype")
+    if (torch.get_default_dtype() if dtype is None else dtype) in _HALVES:
+        return NotImplemented
     ends = (int(one) if isinstance(one, bool) else one for one in (start, end))
     return theirs(*ends, *rest, **named)
+
+
+def _mvlgamma(theirs: Callable[..., Any], value: torch.Tensor, p: Any) -> Any:
+    """In 16 bits the operator has a lowering: eager rounds at every step."""
+    return NotImplemented if value.dtype in _HALVES else theirs(value, p)
+
+
+def _celu(theirs: Callable[..., Any], value: torch.Tensor, alpha: Any = 1.0) -> Any:
+    """As eager: by the kernel of `elu`. A number that only the run tells has no reciprocal here."""
+    if type(alpha) not in (int, float):
+        return theirs(value, alpha)
+    return aten.elu.default(value, alpha, 1.0, 1.0 / alpha) if alpha else NotImplemented

@@ -27,6 +27,11 @@ from coilwork_lowering.torch_compat.sizes import surely
 
 _WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _LINSPACE = ("default", "Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
+_BATCH_NORMS = (
+    "native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_functional"
+    " _native_batch_norm_legit_no_training _batch_norm_with_update _batch_norm_with_update_functional"
+    " _batch_norm_no_update"
+)
 
 
 def own_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
@@ -37,8 +42,10 @@ def own_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Cal
     probabilities = probability_decompositions(table)
     numbers = number_decompositions(table)
     linspace = _linspace(numbers[aten.linspace.default])
+    batch_norms = {op: _of_channels(table[op]) for op in _batch_norms() if op in table}
     table = {
         **table,
+        **batch_norms,
         **probabilities,
         **numbers,
         smooth_l1: _smooth_l1_loss_backward(table[smooth_l1]),
@@ -71,6 +78,7 @@ def own_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Cal
         aten._efficientzerotensor.default: _zeros,
         aten._unsafe_masked_index.default: _unsafe_masked_index(table[aten._unsafe_masked_index.default]),
         **{getattr(aten.linspace, overload): linspace for overload in _LINSPACE},
+        **batch_norms,
         **device_decompositions(table),
         **fourier_decompositions(),
         **pad_decompositions(table),
@@ -102,6 +110,19 @@ def _group_norm(theirs: Callable[..., Any]) -> Callable[..., Any]:
         return theirs(value, weight, bias, *sizes)
 
     return native_group_norm
+
+
+def _batch_norms() -> list[Any]:
+    found = [getattr(torch.ops.aten, name).default for name in _BATCH_NORMS.split()]
+    return [*found, torch.ops.aten._native_batch_norm_legit.no_stats]
+
+
+def _of_channels(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    def batch_norm(value: torch.Tensor, *rest: Any, **named: Any) -> Any:
+        """Of a batch of vectors at least: torch's own takes the elements of a single one for channels, which eager refuses."""
+        return NotImplemented if value.dim() < 2 else theirs(value, *rest, **named)
+
+    return batch_norm
 
 
 def _mse_loss(theirs: Callable[..., Any]) -> Callable[..., Any]:

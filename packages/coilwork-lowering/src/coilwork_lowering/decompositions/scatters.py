@@ -124,6 +124,12 @@ def _index_reduce(
     return torch.ops.aten.scatter_reduce.two(value, at, positions, source, reduce, include_self=include_self)
 
 
+def _converted(number: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """An element of `dtype`. Eager converts such a number on the host, and refuses what does not fit, as `masked_fill` does."""
+    place = torch.zeros((), dtype=dtype, device=number.device)
+    return place.masked_fill(torch.ones_like(place, dtype=torch.bool), number)
+
+
 def _index_fill(value: torch.Tensor, dim: int, index: torch.Tensor, filling: Any) -> Any:
     """Rows of copies of one number, in the layout of `value`. Torch 2.11's own writes into a tensor that it makes."""
     if index.dim() > 1 or index.dtype is not torch.int64:
@@ -133,7 +139,7 @@ def _index_fill(value: torch.Tensor, dim: int, index: torch.Tensor, filling: Any
     if isinstance(filling, torch.Tensor):
         if filling.dim() != 0:
             return NotImplemented
-        number = filling.to(value.dtype)
+        number = filling if filling.dtype is value.dtype else _converted(filling, value.dtype)
     else:
         number = torch.full((), filling, dtype=value.dtype, device=value.device)
     rows = value.unsqueeze(0) if value.dim() == 0 else value

@@ -90,6 +90,7 @@ _KEPT: Final = frozenset(
         "aten.stack",
         "aten.masked_fill",
         "aten.logsumexp",
+        "aten.softshrink",
         "aten.eye",
         "aten.arange",
         "aten.fill",

@@ -67,6 +67,49 @@ def require_kernel(
     )
 
 
+def require_floats(
+    node: torch.fx.Node, operator: str, values: Iterable[Value], origins: tuple[Origin, ...]
+) -> None:
+    """Refuse quantised tensors among `values`, where an operator of control flow hands them from region to region.
+
+    Raises:
+        MistracedError: one is; capture says that it is of floats, and gives all rounds and branches that type.
+    """
+    found = next(_quantized_in(values), None)
+    if found is None:
+        return
+    raise MistracedError(
+        "mistraced",
+        f"a tensor of type {found.dtype.torch_name} is what {operator} gives from region to region",
+        node=node.format_node() or node.name,
+        origins=origins,
+        reason="torch captures quantised tensors as tensors of float32, and so are the results of such an operator declared",
+        remedy="dequantize what branches and loop bodies return, or keep the operator out of the compiled region with torch.compiler.disable",
+    )
+
+
+def quantized_nodes(graph: torch.fx.Graph) -> tuple[torch.fx.Node, ...]:
+    """Calls in `graph`, which may be a joint one, whose results are quantised, in order."""
+    found: dict[torch.fx.Node, None] = {}
+    for node in graph.nodes:
+        if node.op != "call_function":
+            continue
+        if isinstance(node.target, Overload) and is_quantizing(node.target):
+            found[node] = None
+            continue
+        dequantizes = isinstance(node.target, Overload) and qualified_name(node.target).startswith(_ENDING)
+        if not dequantizes and _shows_floats(node) and any(given in found for given in node.all_input_nodes):
+            found[node] = None
+    return tuple(found)
+
+
+def _shows_floats(node: torch.fx.Node) -> bool:
+    """Whether a result is captured as one of `float32`, as quantised ones are."""
+    shown = node.meta.get("val")
+    values = shown if isinstance(shown, list | tuple) else (shown,)
+    return any(isinstance(value, torch.Tensor) and value.dtype is torch.float32 for value in values)
+
+
 def _operand_type(arguments: Mapping[str, Value]) -> DType | None:
     return next((operand.dtype for operand in _quantized_in(arguments.values())), None)
 

@@ -36,6 +36,9 @@ _STORED: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "addcmul": ("value",),
         "addr": ("beta", "alpha"),
         "hardshrink": ("lambd",),
+        "hardshrink_backward": ("lambd",),
+        "softshrink": ("lambd",),
+        "softshrink_backward": ("lambd",),
         "logspace": ("start", "end"),
     }
 )

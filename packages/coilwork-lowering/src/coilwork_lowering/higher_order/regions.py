@@ -14,6 +14,7 @@ from coilwork_ir.loops import Cond, Graph, Mutation, While
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import NumberValue, Relation, TensorValue, Value, whole
 from coilwork_lowering.errors import LoweringError
+from coilwork_lowering.extern.quantized import require_floats
 from coilwork_lowering.numbers import condition_value
 from coilwork_lowering.scalar_math import index
 
@@ -74,9 +75,11 @@ def lower_while(builder: Builder, node: torch.fx.Node, arguments: tuple[Value, .
 
     Raises:
         LoweringError[no-lowering]: operands are not tensors and integers.
+        MistracedError: what is carried is quantised.
     """
     condition, body, carried, extra = arguments
     assert isinstance(condition, torch.fx.GraphModule) and isinstance(body, torch.fx.GraphModule)
+    require_floats(node, "while_loop", _items(carried), builder.origins)
     results = _results(node)
     outputs = _outputs(builder, results)
     # what is carried has one layout in every round, the results'

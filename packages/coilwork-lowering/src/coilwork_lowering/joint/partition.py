@@ -12,7 +12,11 @@ from coilwork_lowering.joint.drawn_again import draw_again, write_out_dropouts
 from coilwork_lowering.joint.drawn_once import keep_random_numbers
 from coilwork_lowering.joint.overwritten_inputs import keep_overwritten_inputs
 from coilwork_lowering.joint.pool_positions import narrow_pool_positions
-from coilwork_lowering.joint.recompute import recompute_from_memory, recompute_from_sizes
+from coilwork_lowering.joint.recompute import (
+    recompute_from_memory,
+    recompute_from_sizes,
+    recompute_quantized,
+)
 from coilwork_lowering.joint.shared_storages import renew_shared_storages
 from coilwork_lowering.joint.tangents import shape_tangents
 from coilwork_lowering.layout import lay_out_convolutions, pad_products
@@ -66,8 +70,9 @@ def partition(
     log.debug("joint graph: %d inputs are read before they are overwritten", overwritten)
     marked = recompute_from_memory(laid_out, num_fwd_outputs=num_fwd_outputs)
     counted = recompute_from_sizes(laid_out, num_fwd_outputs=num_fwd_outputs)
+    quantized = recompute_quantized(laid_out)
     log.debug("joint graph: masks of %d dropouts are drawn again in the backward", draw_again(masks))
-    again = [node.name for node in (*(item.node for item in marked), *counted)]
+    again = [node.name for node in (*(item.node for item in marked), *counted, *quantized)]
     log.debug("computed again in the backward: %s", ", ".join(again) or "nothing")
     renewed = renew_shared_storages(laid_out)
     log.debug("joint graph: %d views are of the memory of others than those that were captured", renewed)

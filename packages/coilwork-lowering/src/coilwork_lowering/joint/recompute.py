@@ -14,6 +14,7 @@ from typing import Final
 import torch
 from torch.utils.checkpoint import CheckpointPolicy
 
+from coilwork_lowering.extern.quantized import quantized_nodes
 from coilwork_lowering.facts.generated import (
     is_computed,
     is_reduced,
@@ -92,6 +93,18 @@ def recompute_from_sizes(gm: torch.fx.GraphModule, *, num_fwd_outputs: int) -> t
     for node in made if any(made.values()) else ():
         node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
     return tuple(node for node, is_read in made.items() if is_read)
+
+
+def recompute_quantized(gm: torch.fx.GraphModule) -> tuple[torch.fx.Node, ...]:
+    """Mark quantised values of `gm`, a joint graph, which its backward makes again from floats, and return them.
+
+    Capture shows them as floats, so a backward that got one would not know what it is given. That holds for values, too, that the
+    user wants to be saved: the same floats are quantised to the same numbers.
+    """
+    found = quantized_nodes(gm.graph)
+    for node in found:
+        node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
+    return found
 
 
 def _changes_device(node: torch.fx.Node) -> bool:

@@ -20,6 +20,7 @@ from coilwork_lowering.scalar_math import (
     add,
     both,
     div,
+    either,
     ge,
     gt,
     le,
@@ -76,8 +77,16 @@ def _leaky_relu(a: Scalar, slope: Scalar) -> Scalar:
 
 
 def _elu(a: Scalar, alpha: Scalar, scale: Scalar, input_scale: Scalar) -> Scalar:
-    negative = mul(mul(op("expm1", mul(a, input_scale)), alpha), scale)
-    return select(le(a, like(0, a)), negative, mul(a, scale))
+    return select(gt(a, like(0, a)), mul(a, scale), _elu_below(a, alpha, scale, input_scale))
+
+
+def _elu_on_cpus(a: Scalar, alpha: Scalar, scale: Scalar, input_scale: Scalar) -> Scalar:
+    # 0 is not below: it stays 0, even with an infinite alpha
+    return select(lt(a, like(0, a)), _elu_below(a, alpha, scale, input_scale), mul(a, scale))
+
+
+def _elu_below(a: Scalar, alpha: Scalar, scale: Scalar, input_scale: Scalar) -> Scalar:
+    return mul(op("expm1", mul(a, input_scale)), mul(alpha, scale))
 
 
 def _hardtanh(a: Scalar, low: Scalar, high: Scalar) -> Scalar:
@@ -87,6 +96,11 @@ def _hardtanh(a: Scalar, low: Scalar, high: Scalar) -> Scalar:
 def _hardtanh_backward(grad: Scalar, a: Scalar, low: Scalar, high: Scalar) -> Scalar:
     outside = op("bitwise_or", le(a, low), ge(a, high))
     return select(outside, like(0, grad), grad)
+
+
+def _hardtanh_backward_on_cpus(grad: Scalar, a: Scalar, low: Scalar, high: Scalar) -> Scalar:
+    # a NaN is not inside; on accelerators it is not outside
+    return select(both(gt(a, low), lt(a, high)), grad, like(0, grad))
 
 
 def _hardsigmoid(a: Scalar) -> Scalar:
@@ -125,6 +139,17 @@ def _mish(a: Scalar) -> Scalar:
 def _hardshrink(a: Scalar, bound: Scalar) -> Scalar:
     inside = both(ge(a, neg(bound)), le(a, bound))
     return select(inside, like(0, a), a)
+
+
+def _shrink_backward(grad: Scalar, a: Scalar, bound: Scalar) -> Scalar:
+    inside = both(ge(a, neg(bound)), le(a, bound))
+    return select(inside, like(0, grad), grad)
+
+
+def _shrink_backward_on_cpus(grad: Scalar, a: Scalar, bound: Scalar) -> Scalar:
+    # a NaN is not outside; on accelerators it is not inside
+    outside = either(lt(a, neg(bound)), gt(a, bound))
+    return select(outside, grad, like(0, grad))
 
 
 def _softshrink(a: Scalar, bound: Scalar) -> Scalar:
@@ -197,9 +222,9 @@ RULES: Final[tuple[Rule, ...]] = (
     pointwise_rule("silu", _silu, floats_only=True),
     pointwise_rule("silu_backward", _silu_backward, floats_only=True),
     pointwise_rule("leaky_relu", _leaky_relu, floats_only=True),
-    pointwise_rule("elu", _elu, floats_only=True),
+    pointwise_rule("elu", _elu, floats_only=True, on_cpus=_elu_on_cpus),
     pointwise_rule("hardtanh", _hardtanh),
-    pointwise_rule("hardtanh_backward", _hardtanh_backward),
+    pointwise_rule("hardtanh_backward", _hardtanh_backward, on_cpus=_hardtanh_backward_on_cpus),
     pointwise_rule("hardsigmoid", _hardsigmoid, floats_only=True),
     pointwise_rule("hardsigmoid_backward", _hardsigmoid_backward, floats_only=True),
     pointwise_rule("hardswish", _hardswish, floats_only=True),
@@ -208,7 +233,14 @@ RULES: Final[tuple[Rule, ...]] = (
     pointwise_rule("softplus_backward", _softplus_backward, floats_only=True),
     pointwise_rule("mish", _mish, floats_only=True),
     pointwise_rule("hardshrink", _hardshrink, floats_only=True, rounds="always"),
-    pointwise_rule("softshrink", _softshrink, floats_only=True),
+    pointwise_rule("softshrink", _softshrink, floats_only=True, rounds="on accelerators"),
+    pointwise_rule(
+        "hardshrink_backward softshrink_backward",
+        _shrink_backward,
+        floats_only=True,
+        rounds="always",
+        on_cpus=_shrink_backward_on_cpus,
+    ),
     pointwise_rule("log_sigmoid", _log_sigmoid, floats_only=True),
     pointwise_rule("sinc", _sinc, floats_only=True),
     Rule(overloads("gelu"), _gelu),

@@ -21,7 +21,7 @@ from coilwork_lowering.torch_compat.operators import PROMOTION, promoted
 
 ScalarFunction: TypeAlias = Callable[..., Scalar]
 Promotion: TypeAlias = PROMOTION
-Rounds: TypeAlias = Literal["never", "on CPUs", "always"]
+Rounds: TypeAlias = Literal["never", "on CPUs", "on accelerators", "always"]
 
 DEFAULT = PROMOTION.DEFAULT
 TO_FLOAT = PROMOTION.INT_TO_FLOAT
@@ -159,14 +159,19 @@ def pointwise_rule(
     rounds: Rounds = "never",
     single: str = "",
     silent: Sequence[str] = (),
+    on_cpus: ScalarFunction | None = None,
 ) -> Rule:
     """A rule for overloads listed in `targets`, separated by blanks: `"add.Tensor relu"`.
 
     `names` are the arguments that are operands, by default every tensor and number in the schema's order.
     With `floats_only`, other computation types go to the fallback. `rounds` says where torch's kernels get numbers among the
     operands in the tensors' type, and not in the type that they compute in. Tensors of other types are always brought to it,
-    but on CPUs for the operand `single` where it is one element. The operands `silent` have no say in the type.
+    but on CPUs for the operand `single` where it is one element. The operands `silent` have no say in the type. `on_cpus` is
+    what torch's kernels for CPUs compute, where that differs.
     """
+    rounding_on = {"never": (), "on CPUs": (True,), "on accelerators": (False,), "always": (True, False)}[
+        rounds
+    ]
 
     def lower(builder: Builder, call: Call) -> Value:
         chosen = tuple(names) or tuple(call.arguments)
@@ -175,12 +180,14 @@ def pointwise_rule(
         compute = compute_type(kind, fakes)
         if floats_only and not compute.is_float:
             raise NotLowered(f"computation in {compute.text}")
-        rounding = rounds == "always" or (rounds == "on CPUs" and call.device == "cpu")
+        on_cpu = call.device == "cpu"
+        rounding = on_cpu in rounding_on
+        chosen_function = on_cpus if on_cpu and on_cpus is not None else function
         common = common_type(fakes)
         taken = [value for value in values if not rounding and _is_number(value, call.device)]
-        if single and call.device == "cpu" and is_single(call[single]):
+        if single and on_cpu and is_single(call[single]):
             taken.append(call[single])
-        apply = in_one_type(function, values, common, but=taken)
+        apply = in_one_type(chosen_function, values, common, but=taken)
         return elementwise(builder, call, apply, operands=values, compute=[compute] * len(values))
 
     return Rule(overloads(targets), lower)

@@ -16,6 +16,7 @@ from coilwork_lowering.building.assertions import lower_assertion
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.simplify import simplified
 from coilwork_lowering.building.values import Relation, TensorValue, Value, is_whole
+from coilwork_lowering.ops.conversions import conversion_checks
 from coilwork_lowering.ops.elementwise import on_device, overloads, scalar_operand
 from coilwork_lowering.ops.parts import part_shape, replaced_part, same_place
 from coilwork_lowering.ops.placing import begins_with_an_input, box_in, fill, replaces_part_of, store
@@ -302,7 +303,14 @@ def _masked_fill(builder: Builder, call: Call) -> Value:
             scalar_operand(builder, value, point, dtype),
         )
 
-    return builder.pointwise(call.shape(builder), dtype, call.device, body, strides=call.strides(builder))
+    return builder.pointwise(
+        call.shape(builder),
+        dtype,
+        call.device,
+        body,
+        strides=call.strides(builder),
+        checks=conversion_checks(builder, fill, dtype),
+    )
 
 
 RULES: Final[tuple[Rule, ...]] = (

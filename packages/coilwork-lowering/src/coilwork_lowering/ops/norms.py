@@ -6,6 +6,9 @@ import math
 from collections.abc import Callable
 from typing import Final
 
+import torch
+
+from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_int
 from coilwork_ir.ops import ReduceKind
 from coilwork_ir.scalar import Scalar, cast, op
@@ -36,16 +39,32 @@ def _vector_norm(builder: Builder, call: Call) -> Value:
     asked = call["dtype"]
     wide = (value.dtype if asked is None else dtype_of(asked)).compute
     power = float(order)
+    in_kernel = _in_single_precision(power) if wide is DType.F32 else power
     kind: ReduceKind = "sum"
     if math.isinf(power):
         require_elements(builder, call, value, positions, "RuntimeError")
         kind = "max" if power > 0 else "min"
     if power != 0 and all(as_int(value.shape[k]) == 1 for k in positions):
-        power = 1.0
-    before, after = _norm_functions(power)
+        power = in_kernel = 1.0
+    before, after = _powers(in_kernel) if _is_beyond(power, in_kernel) else _norm_functions(power)
     total = first(reduce_over(builder, call, value, positions, kind, lambda x: before(cast(x, wide)), [wide]))
     norm = mapped(builder, total, lambda x: cast(after(x), call.dtype), call.dtype)
     return finish(builder, call, norm, call.fake, positions)
+
+
+def _in_single_precision(order: float) -> float:
+    """`order` as eager's kernel takes it, which keeps it in the type that it computes in."""
+    return torch.tensor(order, dtype=torch.float64).float().item()
+
+
+def _is_beyond(order: float, in_kernel: float) -> bool:
+    """Whether the kernel's type does not hold `order`. The kernel was chosen by the order itself, and raises to a power still."""
+    return math.isinf(in_kernel) and not math.isinf(order)
+
+
+def _powers(order: float) -> tuple[Callable[[Scalar], Scalar], Callable[[Scalar], Scalar]]:
+    """Of an infinite order: infinity, 0 and 1, then their power of 0."""
+    return (lambda x: op("pow", op("abs", x), like(order, x))), (lambda x: op("pow", x, like(1 / order, x)))
 
 
 def _norm_functions(order: float) -> tuple[Callable[[Scalar], Scalar], Callable[[Scalar], Scalar]]:

@@ -57,6 +57,8 @@ _FAR: Final = (
 # Of Bernoulli's numbers, B(2k) / 2k for k from 1, as the asymptotic series of digamma has them.
 _BERNOULLI: Final = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760, 1 / 12)
 _ASYMPTOTIC_FROM: Final = 10
+# of one expression; beyond, a sum along a dimension is shorter code
+_MOST_SUMMANDS: Final = 32
 _DIGAMMA_OF_10: Final = 2.25175258906672110764
 
 
@@ -186,7 +188,29 @@ def _frexp(builder: Builder, call: Call) -> Value:
     return (part(0, mantissa), part(1, exponent))
 
 
+def _mvlgamma(builder: Builder, call: Call) -> Value:
+    """The multivariate log-gamma of 16-bit floats, of few dimensions; eager's kernels round at every step."""
+    dimensions, dtype = call.integer("p"), call.dtype
+    if (
+        call.fakes["self"].dtype not in (torch.float16, torch.bfloat16)
+        or not 1 <= dimensions <= _MOST_SUMMANDS
+    ):
+        raise NotLowered("the logarithm of a gamma function of many dimensions, or of a wider type")
+    constant = dimensions * (dimensions - 1) * math.log(math.pi) * 0.25
+
+    def found(x: Scalar) -> Scalar:
+        total = like(0.0, x)
+        for k in range(dimensions):
+            shifted = rounded(add(x, rounded(like((1 - dimensions + k) / 2, x), dtype)), dtype)
+            total = add(total, rounded(op("lgamma", shifted), dtype))
+        last = like(constant, x)
+        return add(rounded(total, dtype), rounded(last, dtype) if call.device == "cpu" else last)
+
+    return elementwise(builder, call, found, operands=[call["self"]], compute=[dtype.compute])
+
+
 RULES: Final[tuple[Rule, ...]] = (
+    Rule(overloads("mvlgamma"), _mvlgamma),
     pointwise_rule("digamma special_digamma special_psi", digamma, kind=TO_FLOAT),
     Rule(overloads("frexp.Tensor"), _frexp),
     pointwise_rule("erfinv special_erfinv", _erfinv, kind=TO_FLOAT),

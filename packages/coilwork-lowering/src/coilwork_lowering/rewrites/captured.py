@@ -85,6 +85,7 @@ _SPELLINGS: Final[Mapping[Hashable, _Spelling]] = {
     torch.conv1d: _CONV,
     torch.conv2d: _CONV,
     torch.conv3d: _CONV,
+    F.softshrink: _spelled("softshrink", "self", lambd=0.5),
     F.linear: _LINEAR,
     F.batch_norm: _BATCH_NORM,
 }

@@ -15,6 +15,7 @@ from coilwork_lowering.rewrites.joining import JOINING
 from coilwork_lowering.rewrites.pointless import POINTLESS
 from coilwork_lowering.rewrites.products import PRODUCTS
 from coilwork_lowering.rewrites.rewrite import Level, Rewrite
+from coilwork_lowering.rewrites.shrinking import SOFTSHRINK
 
 REWRITES: Final[tuple[Rewrite, ...]] = (
     *ATTENTIONS,
@@ -25,6 +26,7 @@ REWRITES: Final[tuple[Rewrite, ...]] = (
     *ACTIVATIONS,
     *EMBEDDINGS,
     *COMPLEX_PARTS,
+    SOFTSHRINK,
 )
 
 

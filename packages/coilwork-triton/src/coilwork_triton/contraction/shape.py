@@ -91,7 +91,7 @@ def shape_of(
     batch = flat_tile("z", [ranges[s] for s in others], None, False) if others else None
     space = SearchSpace() if invariant else space_of(work, target, whole=whole, configs=configs)
     if options.index_dtype == "auto":
-        wide = needs_64_bits(kernel, tuple(numels.values()))
+        wide = needs_64_bits(kernel, tuple(numels.values()), [store.value for store in kernel.stores])
     else:
         wide = options.index_dtype == "i64"
     outer = () if batch is None else (batch,)

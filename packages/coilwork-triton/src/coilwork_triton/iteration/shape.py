@@ -162,7 +162,7 @@ def plan(
     configs = tuple(replace(c, fp_fusion=kernel.numerics == "fast") for c in proposed)
     tiles = _tiles(grouped, numels, walk, configs)
     wide = options.index_dtype == "i64" or (
-        options.index_dtype == "auto" and needs_64_bits(kernel, tuple(numels.values()))
+        options.index_dtype == "auto" and needs_64_bits(kernel, tuple(numels.values()), values)
     )
     crowded = any(
         t.letter in "yz" and not provably_le(_programs_bound(t, configs), _GRID_AXIS_MAX) for t in tiles

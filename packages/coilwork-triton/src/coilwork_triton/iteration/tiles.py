@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_expr, as_int, floordiv, mod, product, provably_le, symbol
 from coilwork_ir.kernels import Kernel, Range
+from coilwork_ir.scalar import Load, Scalar, postorder
 from coilwork_triton.launch.parameters import BLOCKS
+from coilwork_triton.text.index_printer import leaves_32_bits
 
 Letter = Literal["x", "y", "z", "w", "r", "c"]
 _INT32_MAX: Final = 2**31 - 1
@@ -84,7 +87,12 @@ def flat_tile(letter: Letter, ranges: list[Range], axis: int | None, masked: boo
     )
 
 
-def needs_64_bits(kernel: Kernel, numels: tuple[Expr, ...]) -> bool:
-    """True unless offsets into every argument, and positions along tiles of `numels` points, provably fit in 32 bits."""
+def needs_64_bits(kernel: Kernel, numels: tuple[Expr, ...], values: Iterable[Scalar]) -> bool:
+    """True unless offsets into every argument, and positions along tiles of `numels` points, provably fit in 32 bits, and so does
+    what the offsets of stores and of loads among `values` and below are computed from.
+    """
     fits = all(provably_le(a.span, _INT32_MAX) for a in kernel.args)
-    return not (fits and all(provably_le(n, _INT32_MAX - _BLOCK_SLACK) for n in numels))
+    if not (fits and all(provably_le(n, _INT32_MAX - _BLOCK_SLACK) for n in numels)):
+        return True
+    loads = (v.index[0] for v in postorder(tuple(values)) if isinstance(v, Load))
+    return any(map(leaves_32_bits, (*(store.index for store in kernel.stores), *loads)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from functools import reduce as fold_left
 
 from coilwork_ir.index import (
@@ -15,6 +16,7 @@ from coilwork_ir.index import (
     Mod,
     Mul,
     Sym,
+    as_expr,
     bounds,
     node,
     provably_nonneg,
@@ -111,14 +113,35 @@ class IndexPrinter:
 
 
 def fits_32_bits(expr: Expr) -> bool:
-    """`expr` provably fits a 32-bit integer."""
+    """`expr` provably fits a 32-bit integer, and so does whatever it is computed from."""
     interval = bounds(expr)
-    return (
-        interval.lo is not None
-        and interval.hi is not None
-        and interval.lo in _INT32
-        and interval.hi in _INT32
-    )
+    known = interval.lo is not None and interval.hi is not None
+    return known and not leaves_32_bits(expr)
+
+
+@lru_cache(maxsize=1 << 16)
+def leaves_32_bits(expr: Expr) -> bool:
+    """Whether computing `expr` step by step may leave 32 bits: a product does that is divided behind, as `70000 * x // 60000`.
+
+    Of numbers without known bounds, such as positions from data, it is not known.
+    """
+    if _is_outside(expr):
+        return True
+    match node(expr):
+        case Add(operands):
+            # what is added comes before what is subtracted
+            added = sum((o for o in operands if not _is_negative(o)), as_expr(0))
+            return _is_outside(added) or any(map(leaves_32_bits, operands))
+        case Mul(operands) | Min(operands) | Max(operands):
+            return any(map(leaves_32_bits, operands))
+        case FloorDiv(a, b) | Mod(a, b):
+            return leaves_32_bits(a) or leaves_32_bits(b)
+    return False
+
+
+def _is_outside(expr: Expr) -> bool:
+    interval = bounds(expr)
+    return any(end is not None and end not in _INT32 for end in (interval.lo, interval.hi))
 
 
 def _closeness(expr: Expr) -> int:
