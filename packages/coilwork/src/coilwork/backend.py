@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from coilwork.caching.shared_cache import shared_store
+from coilwork.capture.forward_mode import in_forward_mode
 from coilwork.capture.label_margins import write_out_label_margins
 from coilwork.capture.masked_selection import broadcast_selections
 from coilwork.capture.nested_inputs import flattened, has_nested_inputs
@@ -93,6 +94,9 @@ def compile_dynamo_graph(
     if has_refused_types(gm):
         # not as a call of the module, which would print where an error is raised
         return gm.forward
+    as_captured = in_forward_mode(gm, only_compiled=options.batch_invariant)
+    if as_captured is not None:
+        return watched_in_eager(as_captured, options, "a captured graph")
     lowering = lowering_options(options, options.fallback)
     announce_unkeyed(options)
     captured = copy_of(gm)
