@@ -9,12 +9,14 @@ from typing import Any
 import torch
 
 from coilwork.caching.shared_cache import shared_store
+from coilwork.capture.forward_mode import in_forward_mode
 from coilwork.capture.label_margins import write_out_label_margins
 from coilwork.capture.masked_selection import broadcast_selections
 from coilwork.capture.nested_inputs import flattened, has_nested_inputs
 from coilwork.capture.nested_regions import put_in_place
 from coilwork.capture.opaque_inputs import has_opaque_inputs, left_to_eager
 from coilwork.capture.refused_types import has_refused_types
+from coilwork.capture.shared_memory import with_shared_memory
 from coilwork.capture.squeezed_sizes import Assertions, copy_for_squeezed_sizes, with_squeezed_sizes
 from coilwork.capture.storages import copy_of, given_storages
 from coilwork.capture.taken_sizes import TakenSizes
@@ -93,9 +95,13 @@ def compile_dynamo_graph(
     if has_refused_types(gm):
         # not as a call of the module, which would print where an error is raised
         return gm.forward
+    as_captured = in_forward_mode(gm, only_compiled=options.batch_invariant)
+    if as_captured is not None:
+        return watched_in_eager(as_captured, options, "a captured graph")
     lowering = lowering_options(options, options.fallback)
     announce_unkeyed(options)
     captured = copy_of(gm)
+    sharing = with_shared_memory(gm, example_inputs, captured)
     squeezing, assertions = copy_for_squeezed_sizes(gm), Assertions()
     taken = TakenSizes(gm)
     put_told_checks_first(gm)
@@ -125,7 +131,7 @@ def compile_dynamo_graph(
         if options.strict or options.batch_invariant or is_told(error):
             raise
         return watched_in_eager(run_as_captured(captured, error), options, "a captured graph")
-    compiled = taken.around(with_squeezed_sizes(compiled, squeezing, assertions))
+    compiled = sharing(taken.around(with_squeezed_sizes(compiled, squeezing, assertions)))
     passes = [name_of(one) for one in (*options.joint_passes, *options.passes)]
     if not options.check or not (log or passes):
         return compiled

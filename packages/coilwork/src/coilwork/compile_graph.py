@@ -18,6 +18,7 @@ from coilwork.boundary.exchanged import with_exchanged
 from coilwork.boundary.negated_inputs import with_negated_inputs
 from coilwork.boundary.negated_results import with_negated_results
 from coilwork.boundary.numbers import with_numbers
+from coilwork.boundary.transformed import with_transforms
 from coilwork.boundary.updates import with_aligned_updates
 from coilwork.caching.graph_cache import CachedGraph, Caches, open_caches
 from coilwork.caching.identity import compiler_identity
@@ -96,6 +97,8 @@ def compile_graph(
             ) from error
         compiled = _eager(job, error)
     compiled = _with_counted_versions(compiled, job)
+    if role == "backward":
+        compiled = CompiledGraph(with_transforms(compiled.call, boxed(job.gm)), compiled.report)
     if job.exchanged or job.composition is not None or job.negated:
         call = with_exchanged(with_composed(compiled.call, job.composition), job.exchanged)
         call = with_negated_results(call, job.negated)

@@ -141,7 +141,8 @@ class CompileOptions:
         default=False,
         metadata=_about(
             "in inference, compute once what depends on parameters and buffers alone, batch norms behind convolutions "
-            "included, and again whenever one of them has changed",
+            "included, and again whenever one of them has changed; writes that torch does not count, through .data or NumPy, go "
+            "unseen",
             key=True,
         ),
     )

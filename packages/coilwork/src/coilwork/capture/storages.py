@@ -141,7 +141,7 @@ def _begin_with_storage(graph: fx.Graph, inputs: Sequence[fx.Node], place: Place
     assert place.count is not None
     stored = inputs[place.positions[0]]
     parts = [inputs[position] for position in place.positions]
-    sought = [node for node in graph.nodes if _seeks(node) and _storage_of(node) == _storage_of(stored)]
+    sought = [node for node in graph.nodes if _seeks(node) and storage_of(node) == storage_of(stored)]
     made: list[fx.Node] = []
     for node in parts:
         value: torch.Tensor = node.meta["example_value"]
@@ -168,11 +168,11 @@ def _sought(gm: fx.GraphModule) -> tuple[Place, ...]:
     """Where the inputs in question lie."""
     sharing: dict[int, list[fx.Node]] = {}
     for node in gm.graph.nodes:
-        storage = _storage_of(node)
+        storage = storage_of(node)
         if storage is not None:
             sharing.setdefault(storage, []).append(node)
-    sought = {_storage_of(_first(node)) for node in gm.graph.nodes if _seeks(node)}
-    written = {_storage_of(value) for node in gm.graph.nodes for value in _overwritten(node)}
+    sought = {storage_of(_first(node)) for node in gm.graph.nodes if _seeks(node)}
+    written = {storage_of(value) for node in gm.graph.nodes for value in overwritten_values(node)}
     inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
     found: list[Place] = []
     for storage, nodes in sharing.items():
@@ -222,7 +222,7 @@ def _first(node: fx.Node) -> object:
     return node.args[0] if node.args else arguments.get("input", arguments.get("self"))
 
 
-def _overwritten(node: fx.Node) -> list[Any]:
+def overwritten_values(node: fx.Node) -> list[Any]:
     """Operands that `node`, a call in Dynamo's graph, may overwrite."""
     found: list[object] = list(overwritten_operands(node))
     found.append(node.kwargs.get("out"))
@@ -237,7 +237,8 @@ def _overwritten(node: fx.Node) -> list[Any]:
     return leaves_of(found)
 
 
-def _storage_of(node: object) -> int | None:
+def storage_of(node: object) -> int | None:
+    """The identity of the storage of what `node` in Dynamo's graph gives, if it is a tensor with strides."""
     value = node.meta.get("example_value") if isinstance(node, fx.Node) else None
     if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
         return None

@@ -17,6 +17,11 @@ def is_static_input(value: object) -> bool:
     )
 
 
+def is_fake(tensor: torch.Tensor) -> bool:
+    """Whether `tensor` has a shape and no contents."""
+    return isinstance(tensor, FakeTensor)
+
+
 def version_of(tensor: torch.Tensor) -> int:
     """How often `tensor` has been written into; -1 where torch does not count, in tensors of inference mode."""
     return -1 if tensor.is_inference() else int(tensor._version)
