@@ -21,8 +21,9 @@ from coilwork_ir.index import (
 )
 from coilwork_ir.kernel_source import Config, SearchSpace
 from coilwork_ir.kernels import Kernel, Range
-from coilwork_ir.scalar import Load, Scalar, Sort, postorder
+from coilwork_ir.scalar import Scalar, Sort, postorder
 from coilwork_ir.target import Target
+from coilwork_triton.facts.overwriting import loads_ahead
 from coilwork_triton.facts.ragged import along_rows, is_ragged
 from coilwork_triton.facts.sort_keys import LONGEST_ROW
 from coilwork_triton.facts.vectors import (
@@ -35,7 +36,7 @@ from coilwork_triton.iteration.tiles import Letter, Tile, extent_of, flat_tile, 
 from coilwork_triton.iteration.walking import chosen_first, facts_of, walk_of
 from coilwork_triton.launch.configs import fixed, propose
 from coilwork_triton.launch.options import TritonOptions
-from coilwork_triton.launch.parameters import BLOCKS, STAGES, Facts, Walk
+from coilwork_triton.launch.parameters import BLOCKS, RUN, STAGES, Facts, Walk
 from coilwork_triton.launch.pointwise import TRANSPOSED
 from coilwork_triton.launch.search_space import Side, search_space
 
@@ -103,6 +104,11 @@ class Shape:
         return any(name == STAGES for name, _ in self.configs[0].meta)
 
     @property
+    def in_runs(self) -> bool:
+        """A block's positions along r are dealt out in runs of neighbours, each of which one thread scans."""
+        return any(name == RUN for name, _ in self.configs[0].meta)
+
+    @property
     def rank(self) -> int:
         """Dimensions of blocks of values."""
         return sum(t.axis is not None for t in self.tiles)
@@ -159,7 +165,10 @@ def plan(
     )
     facts = facts_of(kernel, values, grouped, touched, walk=walk, points=points, ragged=ragged, chosen=chosen)
     proposed = fixed(grouped, target) if invariant else propose(facts, target, options.max_configs)
-    configs = tuple(replace(c, fp_fusion=kernel.numerics == "fast") for c in proposed)
+    ahead = walk == "persistent" or loads_ahead(kernel, values)
+    configs = tuple(
+        replace(c if ahead else _one_at_a_time(c), fp_fusion=kernel.numerics == "fast") for c in proposed
+    )
     tiles = _tiles(grouped, numels, walk, configs)
     wide = options.index_dtype == "i64" or (
         options.index_dtype == "auto" and needs_64_bits(kernel, tuple(numels.values()))
@@ -177,8 +186,8 @@ def plan(
             configs,
             target=target,
             chunk=chunk if walk == "looped" else 1,
-            scans=facts.scans,
-            staged=walk == "persistent" or not _overwrites(kernel, values),
+            scans=facts.scans > 0,
+            staged=ahead,
         )
     return Shape(
         tiles=tuple(tiles),
@@ -263,13 +272,8 @@ def _chosen_tile(chosen: Expr, axis: int) -> Tile:
     )
 
 
-def _overwrites(kernel: Kernel, values: tuple[Scalar, ...]) -> bool:
-    """The kernel stores into memory that it loads from: what a loop loads ahead might be what it is about to change."""
-    loaded = {node.buffer for node in postorder(values) if isinstance(node, Load)}
-    shared = {
-        source for output, source in kernel.hints.inplace if any(output == s.buffer for s in kernel.stores)
-    }
-    return not loaded.isdisjoint(shared | {store.buffer for store in kernel.stores})
+def _one_at_a_time(config: Config) -> Config:
+    return replace(config, meta=tuple((name, 1 if name == STAGES else v) for name, v in config.meta))
 
 
 def _side(tile: Tile, walk: Walk, flat_grid: bool) -> Side:

@@ -9,6 +9,7 @@ from coilwork_ir.index import Expr, as_int, bounds, evaluate, product
 from coilwork_ir.kernels import Kernel, Range
 from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.scalar import Op, Reduce, Scalar, Scan, Sort, postorder
+from coilwork_triton.combining.scans import carried_words
 from coilwork_triton.facts.sort_keys import key_bytes
 from coilwork_triton.facts.vectors import Access, loads_apart, together_along, whole_sizes
 from coilwork_triton.iteration.tiles import Letter, extent_of
@@ -78,7 +79,9 @@ def facts_of(
         operations=sum(SCALAR_OPS[v.op].cost for v in nodes if isinstance(v, Op)),
         again=_again(kernel),
         ragged=ragged,
-        scans=any(isinstance(v, Scan) for v in nodes),
+        scans=max(
+            (carried_words(v.kind, v.operands[0].dtype) for v in nodes if isinstance(v, Scan)), default=0
+        ),
         scattered=loads_apart(kernel, values),
         columns=_columns(kernel, values),
         sort_bytes=max((key_bytes(v.operands[0].dtype) for v in sorts), default=0),

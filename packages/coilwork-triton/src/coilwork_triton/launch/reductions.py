@@ -8,6 +8,7 @@ from typing import Final
 
 from coilwork_ir.kernel_source import Config
 from coilwork_ir.target import Target
+from coilwork_triton.launch.columns import in_runs, scanned_columns
 from coilwork_triton.launch.parameters import (
     STAGES,
     Facts,
@@ -51,7 +52,7 @@ def persistent(facts: Facts, target: Target) -> list[Config]:
     # several rows per program, so that its warps have 16 bytes per thread to load
     enough = max(1, next_power_of_two(-(-rows // (2 * target.multiprocessors))))
     if across:
-        return _persistent_columns(facts, target, row, max(enough, 32))
+        return in_runs(_persistent_columns(facts, target, row, max(enough, 32)), facts, target)
     # twice 16 bytes per thread: there is something to load while a row is reduced
     most = max(4, min(16, 32 // max(facts.streams, default=facts.element_bytes)))
     found = []
@@ -162,6 +163,8 @@ def _ragged_width(columns: int) -> int:
 def looped(facts: Facts, target: Target) -> list[Config]:
     if facts.ragged:
         return _ragged(facts, target)
+    if facts.scans and reduces_across(facts):
+        return in_runs(scanned_columns(facts, target), facts, target)
     # one block of the loop at a time; a search tries more
     found = [replace(c, meta=(*c.meta, (STAGES, 1))) for c in _looped_blocks(facts, target)]
     if reduces_across(facts) and len(facts.streams) == 1 and _many_columns(facts, target):
