@@ -254,14 +254,14 @@ def _narrow(real: Sequence[Expr], access: Access, *, flat: bool) -> bool:
         # a load may go on to the end of its 16 bytes, whatever is there; a store may not
         ends = not access.store or provably_divisible(extent, access.lanes)
         return not (ends and provably_divisible(start, access.lanes))
-    if _contiguous(real, access.index):
+    if contiguous(real, access.index):
         first = substitute(start, dict.fromkeys(real[:-1], _ZERO))
         return not provably_divisible(first, access.lanes)
     return not (provably_divisible(extent, access.lanes) and provably_divisible(start, access.lanes))
 
 
-def _contiguous(real: Sequence[Expr], index: Expr) -> bool:
-    """The flat positions of `real` are neighbours in `index`."""
+def contiguous(real: Sequence[Expr], index: Expr) -> bool:
+    """True if the flat positions of `real`, outermost first, are neighbours in `index`."""
     wanted = _ONE
     for symbol in reversed(real):
         if stride_of(index, symbol) is not wanted:

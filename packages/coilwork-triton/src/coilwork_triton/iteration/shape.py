@@ -32,7 +32,8 @@ from coilwork_triton.facts.vectors import (
     in_rows,
     neighbourly,
 )
-from coilwork_triton.iteration.tiles import Letter, Tile, extent_of, flat_tile, needs_64_bits
+from coilwork_triton.iteration.short_rows import lanes_of_rows
+from coilwork_triton.iteration.tiles import Letter, Tile, extent_of, flat_tile, needs_64_bits, tile_of_rows
 from coilwork_triton.iteration.walking import chosen_first, facts_of, walk_of
 from coilwork_triton.launch.configs import fixed, propose
 from coilwork_triton.launch.options import TritonOptions
@@ -169,15 +170,17 @@ def plan(
     configs = tuple(
         replace(c if ahead else _one_at_a_time(c), fp_fusion=kernel.numerics == "fast") for c in proposed
     )
+    # where a row begins decides how wide it may be accessed, and that which elements a thread adds first
+    together = invariant or _neighbourly(kernel, grouped, touched, facts)
     tiles = _tiles(grouped, numels, walk, configs)
+    if walk == "persistent" and not (sorts or invariant):
+        tiles = _in_whole_rows(tiles, grouped, touched, configs, target)
     wide = options.index_dtype == "i64" or (
         options.index_dtype == "auto" and needs_64_bits(kernel, tuple(numels.values()))
     )
     crowded = any(
         t.letter in "yz" and not provably_le(_programs_bound(t, configs), _GRID_AXIS_MAX) for t in tiles
     )
-    # where a row begins decides how wide it may be accessed, and that which elements a thread adds first
-    together = invariant or _neighbourly(kernel, grouped, touched, facts)
     chunk = 1 if together else _chunk(configs, target)
     space = SearchSpace()
     if not invariant:
@@ -245,6 +248,24 @@ def _tiles(
         tiles.append(flat_tile(letter, grouped[letter], None if scalar else rank, masked))
         rank += not scalar
     return tiles
+
+
+def _in_whole_rows(
+    tiles: list[Tile],
+    grouped: Mapping[Letter, list[Range]],
+    touched: Sequence[Access],
+    configs: Sequence[Config],
+    target: Target,
+) -> list[Tile]:
+    """`tiles` with that of r, if it is the only one that has an axis, in whole rows where that saves divisions."""
+    *others, last = tiles
+    if last.letter != "r" or any(t.axis is not None for t in others):
+        return tiles
+    ranges = grouped["r"]
+    block = min(dict(c.meta)[last.block] for c in configs)
+    threads = configs[0].num_warps * target.warp_size
+    lanes = lanes_of_rows(ranges, touched, block=block, threads=threads)
+    return tiles if lanes is None else [*others, tile_of_rows("r", ranges, last.axis, lanes)]
 
 
 def _check_sorts(kernel: Kernel, grouped: Mapping[Letter, list[Range]]) -> None:
