@@ -43,6 +43,7 @@ class Facts:
         element_bytes: size of the widest element loaded or stored.
         tensors: number of tensor arguments.
         scans: 4-byte values per point that a scan along r carries; 0 if there is none.
+        lanes: values per point of a block that one reduction gathers in registers over a loop, at most.
         scattered: neighbouring points load from sectors of their own.
         columns: reductions along w.
         ragged: rows of r end where data says, most of them early.
@@ -60,6 +61,7 @@ class Facts:
     element_bytes: int
     tensors: int
     scans: int = 0
+    lanes: int = 0
     scattered: bool = False
     columns: int = 0
     ragged: bool = False
