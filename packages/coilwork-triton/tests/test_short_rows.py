@@ -47,7 +47,7 @@ def emitted(kernel: Kernel) -> KernelSource:
     return TritonCodegen().emit(kernel, target("sm_90"), {})
 
 
-@pytest.mark.parametrize(("images", "length"), [(37, 49), (256, 49), (64, 196), (64, 9)])
+@pytest.mark.parametrize(("images", "length"), [(37, 49), (256, 49), (64, 9)])
 def test_channels_of_images(engine: TritonProcess, images: int, length: int) -> None:
     data = torch.randn(images, 3, length, generator=torch.Generator().manual_seed(2))
     data[:, 1] = data[:, 1].round()
@@ -69,8 +69,14 @@ def test_channels_of_images(engine: TritonProcess, images: int, length: int) -> 
 
 @pytest.mark.parametrize(
     "kernel",
-    [channels(256, 3, 64), channels(256, 3, 49, wide=True), channels(3, 3, 2200), channels(41, 3, 49)],
-    ids=["whole lanes", "one behind the other", "long", "no room"],
+    [
+        channels(256, 3, 64),
+        channels(256, 3, 49, wide=True),
+        channels(3, 3, 2200),
+        channels(41, 3, 49),
+        channels(64, 3, 196),
+    ],
+    ids=["whole lanes", "one behind the other", "long", "no room", "wide"],
 )
 def test_flat_positions_stay_where_they_are_as_good(kernel: Kernel) -> None:
     text = emitted(kernel).text

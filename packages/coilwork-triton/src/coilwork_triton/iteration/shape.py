@@ -29,6 +29,7 @@ from coilwork_triton.facts.sort_keys import LONGEST_ROW
 from coilwork_triton.facts.vectors import (
     Access,
     accesses_of,
+    even_width,
     in_rows,
     neighbourly,
 )
@@ -171,9 +172,10 @@ def plan(
         replace(c if ahead else _one_at_a_time(c), fp_fusion=kernel.numerics == "fast") for c in proposed
     )
     # where a row begins decides how wide it may be accessed, and that which elements a thread adds first
-    together = invariant or _neighbourly(kernel, grouped, touched, facts)
+    width = 1 if invariant else _width(kernel, grouped, touched, facts)
     tiles = _tiles(grouped, numels, walk, configs)
-    if walk == "persistent" and not (sorts or invariant):
+    if width == 1 and walk == "persistent" and not (sorts or invariant):
+        # of places within lanes Triton does not see that neighbours lie together, so wide accesses would be lost
         tiles = _in_whole_rows(tiles, grouped, touched, configs, target)
     wide = options.index_dtype == "i64" or (
         options.index_dtype == "auto" and needs_64_bits(kernel, tuple(numels.values()))
@@ -181,7 +183,7 @@ def plan(
     crowded = any(
         t.letter in "yz" and not provably_le(_programs_bound(t, configs), _GRID_AXIS_MAX) for t in tiles
     )
-    chunk = 1 if together else _chunk(configs, target)
+    chunk = min(width, _chunk(configs, target))
     space = SearchSpace()
     if not invariant:
         space = search_space(
@@ -199,7 +201,7 @@ def plan(
         space=space,
         index_dtype=DType.I64 if wide else DType.I32,
         flat_grid=crowded,
-        neighbourly=together,
+        neighbourly=width == 1,
         chunk=chunk,
         chosen=None if chosen is None else _chosen_tile(chosen, sum(t.axis is not None for t in tiles) - 1),
         float_keys=target.kind == "cuda" and target.arch in _FAST_F64,
@@ -314,6 +316,22 @@ def _chunk(configs: tuple[Config, ...], target: Target) -> int:
     return _CHUNK if all(block >= _CHUNK * threads for block, threads in blocks) else 1
 
 
+def _width(
+    kernel: Kernel, grouped: Mapping[Letter, list[Range]], touched: tuple[Access, ...], facts: Facts
+) -> int:
+    """Neighbours that a thread has together, at least; 1 where neighbouring threads touch neighbouring elements."""
+    if not _neighbourly(kernel, grouped, touched, facts):
+        return _CHUNK
+    if facts.ragged or "r" not in grouped or not _along(facts):
+        return 1
+    return even_width(kernel.ranges, touched, flat=len(grouped["r"]) > 1)
+
+
+def _along(facts: Facts) -> bool:
+    """Neighbouring addresses lie along the reduction."""
+    return facts.coalescing["r"] >= facts.coalescing.get("x", 0.0)
+
+
 def _neighbourly(
     kernel: Kernel, grouped: Mapping[Letter, list[Range]], touched: tuple[Access, ...], facts: Facts
 ) -> bool:
@@ -321,7 +339,7 @@ def _neighbourly(
     if facts.ragged and "y" not in grouped:
         # what single elements look up lies anywhere, and lanes in another order would have to be brought into it at each step
         return True
-    if "r" in grouped and share["r"] >= share.get("x", 0.0):
+    if "r" in grouped and _along(facts):
         return neighbourly(kernel.ranges, touched, flat=len(grouped["r"]) > 1)
     if "x" not in grouped or share.get("y", 0.0) > TRANSPOSED or share.get("z", 0.0) > TRANSPOSED:
         return False
