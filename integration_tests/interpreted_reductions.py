@@ -1,4 +1,4 @@
-"""A process that checks reductions which a GPU does in pieces, and rows and columns that it reduces in one kernel.
+"""A process that checks reductions and scans which a GPU does in pieces, and rows and columns that it reduces in one kernel.
 
 Their kernels are run by Triton's interpreter on CPU tensors. `test_split_reductions.py` starts it with the environment that this takes, a folder for dumps, and reads one line of JSON:
 what is wrong with each case, empty if all is well.
@@ -181,6 +181,14 @@ CASES: Final[Mapping[str, Callable[[], None]]] = {
     "gradients of layer norm's weights": layer_norm_weights,
     "a batch of any size": every_batch,
 }
+SCANNED: Final[Mapping[str, Callable[[], None]]] = {
+    "running sums of few long columns": lambda: compared(
+        lambda x: x.cumsum(0), drawn(65536, 8), tolerance=1e-3, again=True
+    ),
+    "running products in the middle": lambda: compared(
+        lambda x: (1 + x / 1000).cumprod(1), drawn(2, 30720, 8), tolerance=1e-3
+    ),
+}
 WALKED: Final[Mapping[str, Callable[[], None]]] = {
     "layer norm": lambda: norm("layer_norm", (1056,), 104, again=True),
     "layer norm of odd sizes": lambda: norm("layer_norm", (1033,), 107),
@@ -224,6 +232,7 @@ if __name__ == "__main__":
     answers: dict[str, str] = {}
     for cases, rule, wanted in (
         (CASES, "split", True),
+        (SCANNED, "split-scan", True),
         (WALKED, "fuse-walked", True),
         (APART, "fuse-walked", False),
     ):

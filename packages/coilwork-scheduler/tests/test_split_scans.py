@@ -20,7 +20,7 @@ from coilwork_ir.ops import ScanKind
 from coilwork_ir.scalar import cast, load, op
 from coilwork_ir.target import Target, target
 from coilwork_scheduler import ScheduleOptions, schedule
-from coilwork_scheduler.splitting.scans import LONGEST, piece_length
+from coilwork_scheduler.splitting.scans import LONGEST, column_piece_length, piece_length
 
 BF16, F32 = DType.BF16, DType.F32
 H200 = target("sm_90")
@@ -92,6 +92,13 @@ def test_few_long_rows_are_scanned_in_pieces(kind: ScanKind, reverse: bool) -> N
     assert kernels(scanned(kind, (6000,), 0, reverse=reverse), EAGER) == 3
 
 
+@pytest.mark.parametrize("kind", ["sum", "prod", "min", "max", "logcumsumexp"])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_few_long_columns_are_scanned_in_pieces(kind: ScanKind, reverse: bool) -> None:
+    assert kernels(scanned(kind, (4800, 64), 0, reverse=reverse), EAGER) == 3
+    assert kernels(scanned(kind, (2, 4800, 40), 1, reverse=reverse), EAGER) == 3
+
+
 @pytest.mark.parametrize("kind", ["sum", "logcumsumexp"])
 def test_pieces_may_be_of_unequal_length(kind: ScanKind) -> None:
     # a prime number of points: pieces and the whole have no common space
@@ -99,10 +106,12 @@ def test_pieces_may_be_of_unequal_length(kind: ScanKind) -> None:
 
 
 def test_what_stays_one_kernel() -> None:
-    # many rows, rows that fit on chip, no unit stride along the axis, positions, CPUs, and not worth it
+    # many rows, rows and columns that fit on chip, columns without pieces, positions, CPUs, and not worth it
     assert kernels(scanned("sum", (300, 1200), 1), H200) == 1
     assert kernels(scanned("sum", (2, 6000), 1), EAGER, ScheduleOptions()) == 1
-    assert kernels(scanned("sum", (6000, 2), 0), EAGER) == 1
+    assert kernels(scanned("sum", (512, 64), 0), EAGER) == 1
+    assert kernels(scanned("sum", (4801, 64), 0), EAGER) == 1
+    assert kernels(scanned("max", (4800, 64), 0, positions=True), EAGER) == 1
     assert kernels(scanned("max", (2, 6000), 1, positions=True), EAGER) == 1
     assert kernels(scanned("sum", (2, 6000), 1), target("x86-64-avx2")) == 1
     assert kernels(scanned("sum", (2, 6000), 1), H200) == 1
@@ -113,6 +122,24 @@ def test_pieces_fill_their_blocks() -> None:
     assert piece_length(262_144) == 8192
     assert piece_length(8209) == LONGEST
     assert piece_length(LONGEST * 20000) is None
+
+
+def test_pieces_of_columns_stay_in_registers_and_fill_the_device() -> None:
+    assert column_piece_length(65536, 512, H200) == 256
+    assert column_piece_length(65536, 2048, H200) == 512
+    assert column_piece_length(4096, 1024, H200) == 128
+    assert column_piece_length(512, 16, H200) is None
+    assert column_piece_length(4099, 1024, H200) is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "pieces"), [(8192, 8192, 0), (65536, 2048, 0), (65536, 256, 512)]
+)
+def test_columns_are_cut_where_few_programs_would_scan_them(rows: int, columns: int, pieces: int) -> None:
+    found = [
+        d for d in schedule(scanned("sum", (rows, columns), 0), H200).decisions if d.rule == "split-scan"
+    ]
+    assert [dict(d.numbers)["pieces"] for d in found if d.accepted] == ([pieces] if pieces else [])
 
 
 def test_decisions_say_why() -> None:

@@ -696,3 +696,29 @@ def test_argmax_beside_a_scan_from_the_end(engine: TritonProcess) -> None:
     got = run(engine, kernel, data, torch.zeros(15000), torch.zeros(3, dtype=torch.int64))
     assert torch.equal(data.gather(1, got[:, None])[:, 0], data.amax(-1))
     assert torch.equal(got, torch.stack([(row == row.amax()).nonzero()[0, 0] for row in data]))
+
+
+@pytest.mark.parametrize("across", [False, True])
+def test_running_means_divide_once_for_all_lanes(engine: TritonProcess, across: bool) -> None:
+    rows, length = 64, 8192
+    x, r = along("x0", rows, "x", float(across)), along("r0", length, "r", float(not across))
+    index = r.symbol * rows + x.symbol if across else x.symbol * length + r.symbol
+    value = load("in0", [index], F32)
+    axes = [r.symbol]
+    kernel = kernel_of(
+        (x, r),
+        (arg("in0", F32, rows * length), arg("out0", F32, rows), arg("out1", F32, rows)),
+        Store(buffer="out0", index=x.symbol, value=reduce("welford", [value], axes)),
+        Store(buffer="out1", index=x.symbol, value=reduce("welford", [value], axes, output=1)),
+        hint="looped",
+    )
+    source = TritonCodegen().emit(kernel, target("sm_90"), {})
+    assert "weight_lanes" in source.text and "tl.full([], 0.0, tl.float32)" in source.text
+    assert "1.0 / weight_lanes" in source.text
+    data = torch.randn(rows, length, generator=torch.Generator().manual_seed(4)) + 100
+    laid_out = (data.T if across else data).contiguous().reshape(-1)
+    for number in range(len(source.configs)):
+        found = run_source(engine, source, [laid_out, torch.zeros(rows), torch.zeros(rows)], (), number)
+        torch.testing.assert_close(found[1].cpu(), data.double().mean(1).float(), rtol=1e-6, atol=0)
+        spread = (data.double() - data.double().mean(1, keepdim=True)).square().sum(1).float()
+        torch.testing.assert_close(found[2].cpu(), spread, rtol=1e-4, atol=0)

@@ -225,3 +225,43 @@ def test_rows_that_are_read_again_are_tried_one_per_multiprocessor(
 def test_many_columns_of_one_operand_are_also_tried_with_few_threads() -> None:
     assert (128, 32, 2) in blocks("looped", (2,), x=64 * 2048, r=1024)
     assert (128, 32, 2) not in blocks("looped", (2,), x=4096, r=16384)
+
+
+def test_what_gathers_two_values_per_point_has_later_rows_on_their_way() -> None:
+    facts = Facts(
+        walk="looped",
+        extents={"x": 65536, "r": 2048},
+        coalescing={"x": 1.0, "r": 0.0},
+        element_bytes=4,
+        tensors=3,
+        streams=(2,),
+        lanes=2,
+    )
+    found = propose(facts, H200, 3)
+    assert dict(found[0].meta)["STAGES"] == 3
+    for one in found:
+        sizes = dict(one.meta)
+        assert sizes["XBLOCK"] * sizes["R0_BLOCK"] <= 16 * 32 * one.num_warps
+
+
+@pytest.mark.parametrize(
+    ("columns", "streams"), [(8192, (2, 2)), (8192, (4, 4)), (16384, (2, 2, 8)), (512, (2, 2))]
+)
+def test_scanned_columns_have_enough_on_their_way(columns: int, streams: tuple[int, ...]) -> None:
+    facts = Facts(
+        walk="looped",
+        extents={"x": columns, "r": 8192},
+        coalescing={"x": 1.0, "r": 0.0},
+        element_bytes=max(streams),
+        tensors=len(streams),
+        streams=streams,
+        scans=1,
+    )
+    for one in propose(facts, H200, 3):
+        sizes = dict(one.meta)
+        width, depth = sizes["XBLOCK"], sizes["R0_BLOCK"]
+        programs = min(columns // width / H200.multiprocessors, 2)
+        assert width * min(streams) >= 32
+        assert (sizes["STAGES"] - 1) * width * depth * streams[0] * max(programs, 1) >= 16384
+        # each thread has a run of its own
+        assert 32 * one.num_warps * sizes["RUN"] <= width * depth and sizes["RUN"] > 1

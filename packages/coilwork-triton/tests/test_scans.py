@@ -136,3 +136,97 @@ def test_rows_that_are_alike(
     wanted = given.cummax(0).values if kind == "max" else eager[kind](given, 0)
     found = run_source(engine, source, [given, torch.zeros(25)])[1].cpu().view(5, 5)
     torch.testing.assert_close(found, wanted[:, None].expand(5, 5))
+
+
+def down_columns(
+    kind: ScanKind,
+    rows: int,
+    columns: int,
+    *,
+    hint: Literal["persistent", "looped"],
+    reverse: bool = False,
+    output: int = 0,
+    dtype: DType = F32,
+) -> Kernel:
+    """A scan along rows, whose neighbours in memory are those of other columns, in place of what is scanned."""
+    x, r = along("x0", columns, "x", 1.0), along("r0", rows, "r")
+    at = r.symbol * columns + x.symbol
+    value = scan(kind, load("in0", [at], dtype), r.symbol, output=output, reverse=reverse)
+    return Kernel(
+        name="running",
+        ranges=(x, r),
+        args=(arg("in0", dtype, rows * columns), arg("out0", value.dtype, rows * columns)),
+        stores=(Store(buffer="out0", index=at, value=value),),
+        hints=Hints(reduction=hint, inplace=(("out0", "in0"),) if value.dtype is dtype else ()),
+    )
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("hint", ["persistent", "looped"])
+@pytest.mark.parametrize("kind", ["sum", "prod", "min", "max", "logcumsumexp"])
+def test_columns_are_scanned_in_runs(
+    engine: TritonProcess, kind: ScanKind, hint: Literal["persistent", "looped"], reverse: bool
+) -> None:
+    rows, columns = 300, 40
+    data = torch.randn(rows, columns, generator=torch.Generator().manual_seed(1))
+    if kind == "prod":
+        data = 1 + data / 100
+    data[5, 3], data[200, 4] = math.nan, -math.inf
+    data[:, 6] = math.inf if kind == "min" else -math.inf
+    data[:, 7] = 2.0
+    eager = {
+        "sum": lambda v: v.cumsum(0),
+        "prod": lambda v: v.cumprod(0),
+        "min": lambda v: v.cummin(0).values,
+        "max": lambda v: v.cummax(0).values,
+        "logcumsumexp": lambda v: v.logcumsumexp(0),
+    }[kind]
+    wide = data.double()
+    wanted = (eager(wide.flip(0)).flip(0) if reverse else eager(wide)).float()
+    source = TritonCodegen().emit(
+        down_columns(kind, rows, columns, hint=hint, reverse=reverse), target("sm_90"), {}
+    )
+    for number, config in enumerate(source.configs):
+        assert dict(config.meta)["RUN"] > 1
+        memory = data.reshape(-1).clone()
+        found = run_source(engine, source, [memory, memory], (), number)[1].cpu().view(rows, columns)
+        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-4, equal_nan=True)
+
+
+@pytest.mark.parametrize("hint", ["persistent", "looped"])
+@pytest.mark.parametrize("kind", ["argmin", "argmax"])
+def test_positions_along_columns(
+    engine: TritonProcess, kind: ScanKind, hint: Literal["persistent", "looped"]
+) -> None:
+    rows, columns = 300, 40
+    data = torch.randint(0, 9, (rows, columns), generator=torch.Generator().manual_seed(1)).float()
+    data[:, 6] = math.inf if kind == "argmin" else -math.inf
+    data[40, 7] = math.nan
+    wanted = data.cummin(0).indices if kind == "argmin" else data.cummax(0).indices
+    source = TritonCodegen().emit(down_columns(kind, rows, columns, hint=hint), target("sm_90"), {})
+    assert "dealt_in_runs(" in source.text
+    given = [data.reshape(-1), torch.zeros(rows * columns, dtype=torch.int64)]
+    assert torch.equal(run_source(engine, source, given)[1].cpu().view(rows, columns), wanted)
+
+
+def test_later_rows_are_loaded_before_earlier_ones_are_overwritten() -> None:
+    source = TritonCodegen().emit(down_columns("sum", 8192, 8192, hint="looped"), target("sm_90"), {})
+    assert "num_stages=STAGES" in source.text and "debug_barrier" not in source.text
+    assert dict(source.configs[0].meta)["STAGES"] > 1
+    assert dict(source.space.values)["STAGES"] == (1, 2, 3, 4)
+
+
+def test_rows_that_other_points_store_are_not_loaded_ahead() -> None:
+    x, r = along("x0", 8192, "x", 1.0), along("r0", 8191, "r")
+    at = r.symbol * 8192 + x.symbol
+    kernel = Kernel(
+        name="running",
+        ranges=(x, r),
+        args=(arg("io0", F32, 8192 * 8192),),
+        stores=(Store(buffer="io0", index=at + 8192, value=scan("sum", load("io0", [at], F32), r.symbol)),),
+        hints=Hints(reduction="looped"),
+    )
+    source = TritonCodegen().emit(kernel, target("sm_90"), {})
+    assert {dict(config.meta)["STAGES"] for config in source.configs} == {1}
+    assert "STAGES" not in dict(source.space.values)
+    assert "debug_barrier" in source.text

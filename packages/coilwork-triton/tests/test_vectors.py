@@ -13,6 +13,7 @@ from coilwork_ir.kernels import Kernel, Range, Store
 from coilwork_ir.scalar import load, placeholder
 from coilwork_triton.facts.vectors import (
     Access,
+    even_width,
     in_rows,
     loads_apart,
     neighbourly,
@@ -179,3 +180,28 @@ def test_a_padding_of_planes_stores_16_bytes_per_thread(planes: int, wanted: boo
     assert neighbourly(space, [inner, stored], flat=True) is wanted
     apart = Access(index=plane * 120 * 228 + row * 228 + column * 2, itemsize=2)
     assert neighbourly(space, [inner, apart, stored], flat=True)
+
+
+@pytest.mark.parametrize(
+    ("inner", "itemsize", "wanted"),
+    [(196, 2, 4), (98, 2, 2), (49, 2, 1), (98, 4, 2), (200, 2, 8)],
+)
+def test_pieces_of_planes_are_read_as_wide_as_they_start(inner: int, itemsize: int, wanted: int) -> None:
+    space = rows(64, inner)
+    touched = [
+        access(space, 32 * inner, 0, itemsize),
+        replace(access(space, 32 * inner, 0, itemsize), store=True),
+    ]
+    assert even_width(space, touched, flat=True) == wanted
+
+
+def test_widths_that_differ_leave_gaps() -> None:
+    space = rows(64, 2730)
+    row = access(space, 2730)
+    assert even_width(space, [row, replace(row, store=True)], flat=False) == 2
+    # a weight starts at 16 bytes whatever the row, and threads have as many elements as it takes
+    weight = Access(index=space[1].symbol, itemsize=2)
+    assert even_width(space, [row, weight], flat=False) == 1
+    # rows start at 16 bytes but do not end there
+    padded = access(rows(64, 1004), 1008)
+    assert even_width(rows(64, 1004), [padded], flat=False) == 1

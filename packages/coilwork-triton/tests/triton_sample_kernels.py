@@ -278,6 +278,37 @@ def cumulative(kind: str, hint: str, *, reverse: bool = False) -> Kernel:
     return Kernel(name=f"cumulative_{kind}", ranges=(x0, r0), args=args, stores=(store,), hints=hints)
 
 
+def cumulative_columns(kind: str, length: int) -> Kernel:
+    """A running reduction of each column, which may be written over what it is made of."""
+    x0, r0 = along("x0", 4096, "x", 1.0), along("r0", length, "r")
+    at = r0.symbol * 4096 + x0.symbol
+    running = scan(kind, cast(load("in0", [at], BF16), F32), r0.symbol)
+    args = (arg("in0", BF16, 4096 * length), arg("out0", BF16, 4096 * length))
+    return Kernel(
+        name=f"cumulative_{kind}",
+        ranges=(x0, r0),
+        args=args,
+        stores=(Store(buffer="out0", index=at, value=cast(running, BF16)),),
+        hints=Hints(reduction="looped", inplace=(("out0", "in0"),)),
+    )
+
+
+def channels(images: int, count: int, length: int) -> Kernel:
+    """What each channel of images is off its mean: pieces of a few neighbours are reduced together."""
+    x0, r0, r1 = along("x0", count), along("r0", images, "r"), along("r1", length, "r", 1.0)
+    at = (r0.symbol * count + x0.symbol) * length + r1.symbol
+    value = cast(load("in0", [at], BF16), F32)
+    mean = reduce("welford", [value], [r0.symbol, r1.symbol])
+    total = images * count * length
+    return Kernel(
+        name="channels",
+        ranges=(x0, r0, r1),
+        args=(arg("in0", BF16, total), arg("out0", BF16, total)),
+        stores=(Store(buffer="out0", index=at, value=cast(op("sub", value, mean), BF16)),),
+        hints=Hints(reduction="persistent"),
+    )
+
+
 def padded() -> Kernel:
     """out = pad(x, (1, 1)), a masked load."""
     x0, x1 = along("x0", 100), along("x1", 34, "x", 1.0)
@@ -455,6 +486,10 @@ SAMPLES: Mapping[str, Kernel] = MappingProxyType(
         "cumsum_persistent": cumulative("sum", "persistent"),
         "cummax_looped": cumulative("max", "looped"),
         "logcumsumexp_reverse": cumulative("logcumsumexp", "looped", reverse=True),
+        "cumsum_columns": cumulative_columns("sum", 8192),
+        "cummax_columns": cumulative_columns("max", 5000),
+        "logcumsumexp_columns": cumulative_columns("logcumsumexp", 5000),
+        "channels": channels(256, 2048, 49),
         "pad": padded(),
         "ragged_sums": ragged_sums(),
         "together": together([1, 4096, 3, 65536, 64]),

@@ -29,29 +29,30 @@ def layer_norm(
         rmask = r0 < 5000
         in0_0 = tl.load(in0 + (x0 * 5000 + r0), rmask, eviction_policy="evict_last").to(tl.float32)
         weight_lanes3 = weight_lanes3 + rmask.to(tl.float32)
-        delta4 = in0_0 - mean_lanes1
-        moved5 = mean_lanes1 + delta4 / weight_lanes3
-        m2_lanes2 = tl.where(rmask, m2_lanes2 + delta4 * (in0_0 - moved5), m2_lanes2)
-        mean_lanes1 = tl.where(rmask, moved5, mean_lanes1)
-    mean6 = tl.sum(mean_lanes1 * weight_lanes3, 0) / 5000.0
-    apart7 = mean_lanes1 - mean6
-    m2_8 = tl.sum(m2_lanes2 + weight_lanes3 * (apart7 * apart7), 0)
-    div9 = m2_8 / 5000.0
-    add10 = div9 + 1e-05
-    rsqrt11 = tl.rsqrt(add10)
+        share4 = 1.0 / weight_lanes3
+        delta5 = in0_0 - mean_lanes1
+        moved6 = mean_lanes1 + delta5 * share4
+        m2_lanes2 = tl.where(rmask, m2_lanes2 + delta5 * (in0_0 - moved6), m2_lanes2)
+        mean_lanes1 = tl.where(rmask, moved6, mean_lanes1)
+    mean7 = tl.sum(mean_lanes1 * weight_lanes3, 0) / 5000.0
+    apart8 = mean_lanes1 - mean7
+    m2_9 = tl.sum(m2_lanes2 + weight_lanes3 * (apart8 * apart8), 0)
+    div10 = m2_9 / 5000.0
+    add11 = div10 + 1e-05
+    rsqrt12 = tl.rsqrt(add11)
     for r0_offset in tl.range(0, 5000, R0_BLOCK, num_stages=STAGES):
         r0 = r0_offset + tl.arange(0, R0_BLOCK)
         rmask = r0 < 5000
-        in0_12 = tl.load(in0 + (x0 * 5000 + r0), rmask, eviction_policy="evict_first").to(tl.float32)
-        sub13 = in0_12 - mean6
-        mul14 = sub13 * rsqrt11
-        in1_15 = tl.load(in1 + r0, rmask).to(tl.float32)
-        mul16 = mul14 * in1_15
-        in2_17 = tl.load(in2 + r0, rmask).to(tl.float32)
-        add18 = mul16 + in2_17
-        tl.store(out0 + (x0 * 5000 + r0), add18.to(tl.bfloat16), rmask)
-    tl.store(out1 + x0, mean6)
-    tl.store(out2 + x0, rsqrt11)
+        in0_13 = tl.load(in0 + (x0 * 5000 + r0), rmask, eviction_policy="evict_first").to(tl.float32)
+        sub14 = in0_13 - mean7
+        mul15 = sub14 * rsqrt12
+        in1_16 = tl.load(in1 + r0, rmask).to(tl.float32)
+        mul17 = mul15 * in1_16
+        in2_18 = tl.load(in2 + r0, rmask).to(tl.float32)
+        add19 = mul17 + in2_18
+        tl.store(out0 + (x0 * 5000 + r0), add19.to(tl.bfloat16), rmask)
+    tl.store(out1 + x0, mean7)
+    tl.store(out2 + x0, rsqrt12)
 # grid 4096
 # try {'XBLOCK': 1, 'R0_BLOCK': 4096, 'STAGES': 1} warps 8
 # try {'XBLOCK': 1, 'R0_BLOCK': 2048, 'STAGES': 1} warps 4

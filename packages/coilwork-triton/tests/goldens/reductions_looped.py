@@ -92,8 +92,8 @@ def every_reduction(
     mean_lanes18 = tl.full([R0_BLOCK], 0.0, tl.float32)
     m2_lanes19 = tl.full([R0_BLOCK], 0.0, tl.float32)
     weight_lanes20 = tl.full([R0_BLOCK], 0.0, tl.float32)
-    max_lanes23 = tl.full([R0_BLOCK // 4], float("-inf"), tl.float32)
-    sum_lanes24 = tl.full([R0_BLOCK // 4], 0.0, tl.float32)
+    max_lanes24 = tl.full([R0_BLOCK // 4], float("-inf"), tl.float32)
+    sum_lanes25 = tl.full([R0_BLOCK // 4], 0.0, tl.float32)
     for r0_offset in tl.range(0, 500, R0_BLOCK, num_stages=STAGES):
         r0 = r0_offset + tl.arange(0, R0_BLOCK)
         rmask = r0 < 500
@@ -116,39 +116,40 @@ def every_reduction(
         all_lanes16 = all_lanes16 & tl.where(rmask, in1_1, tl.full([], True, tl.int1))
         xor_lanes17 = xor_lanes17 ^ tl.where(rmask, in2_2, tl.full([], 0, tl.int64))
         weight_lanes20 = weight_lanes20 + rmask.to(tl.float32)
-        delta21 = in0_0 - mean_lanes18
-        moved22 = mean_lanes18 + delta21 / weight_lanes20
-        m2_lanes19 = tl.where(rmask, m2_lanes19 + delta21 * (in0_0 - moved22), m2_lanes19)
-        mean_lanes18 = tl.where(rmask, moved22, mean_lanes18)
-        max_lanes23, sum_lanes24 = online_softmax_chunks(max_lanes23, sum_lanes24, tl.where(rmask, in0_0, float("-inf")), 4)
-    sum25 = tl.sum(sum_lanes3, 0)
-    prod26 = tl.reduce(prod_lanes4, 0, combine_mul)
-    min27 = tl.reduce(min_lanes5, 0, combine_min_nan)
-    max28 = tl.reduce(max_lanes6, 0, combine_max_nan)
-    best29, argmin30 = tl.reduce((best_lanes7, where_lanes8), 0, combine_argmin)
-    argmin31 = argmin30.to(tl.int64)
-    best32, argmax33 = tl.reduce((best_lanes11, where_lanes12), 0, combine_argmax)
-    argmax34 = argmax33.to(tl.int64)
-    any35 = tl.max(any_lanes15.to(tl.int32), 0) != 0
-    all36 = tl.min(all_lanes16.to(tl.int32), 0) != 0
-    xor37 = tl.xor_sum(xor_lanes17, 0)
-    mean38 = tl.sum(mean_lanes18 * weight_lanes20, 0) / 500.0
-    apart39 = mean_lanes18 - mean38
-    m2_40 = tl.sum(m2_lanes19 + weight_lanes20 * (apart39 * apart39), 0)
-    max41 = tl.reduce(max_lanes23, 0, combine_max_nan)
-    sum42 = tl.sum(sum_lanes24 * exp_for_sum(max_lanes23 - max41), 0)
-    tl.store(out0 + x0, sum25)
-    tl.store(out1 + x0, prod26)
-    tl.store(out2 + x0, min27)
-    tl.store(out3 + x0, max28)
-    tl.store(out4 + x0, argmin31)
-    tl.store(out5 + x0, argmax34)
-    tl.store(out6 + x0, any35)
-    tl.store(out7 + x0, all36)
-    tl.store(out8 + x0, xor37)
-    tl.store(out9 + x0, mean38)
-    tl.store(out10 + x0, m2_40)
-    tl.store(out11 + x0, max41)
-    tl.store(out12 + x0, sum42)
+        share21 = 1.0 / weight_lanes20
+        delta22 = in0_0 - mean_lanes18
+        moved23 = mean_lanes18 + delta22 * share21
+        m2_lanes19 = tl.where(rmask, m2_lanes19 + delta22 * (in0_0 - moved23), m2_lanes19)
+        mean_lanes18 = tl.where(rmask, moved23, mean_lanes18)
+        max_lanes24, sum_lanes25 = online_softmax_chunks(max_lanes24, sum_lanes25, tl.where(rmask, in0_0, float("-inf")), 4)
+    sum26 = tl.sum(sum_lanes3, 0)
+    prod27 = tl.reduce(prod_lanes4, 0, combine_mul)
+    min28 = tl.reduce(min_lanes5, 0, combine_min_nan)
+    max29 = tl.reduce(max_lanes6, 0, combine_max_nan)
+    best30, argmin31 = tl.reduce((best_lanes7, where_lanes8), 0, combine_argmin)
+    argmin32 = argmin31.to(tl.int64)
+    best33, argmax34 = tl.reduce((best_lanes11, where_lanes12), 0, combine_argmax)
+    argmax35 = argmax34.to(tl.int64)
+    any36 = tl.max(any_lanes15.to(tl.int32), 0) != 0
+    all37 = tl.min(all_lanes16.to(tl.int32), 0) != 0
+    xor38 = tl.xor_sum(xor_lanes17, 0)
+    mean39 = tl.sum(mean_lanes18 * weight_lanes20, 0) / 500.0
+    apart40 = mean_lanes18 - mean39
+    m2_41 = tl.sum(m2_lanes19 + weight_lanes20 * (apart40 * apart40), 0)
+    max42 = tl.reduce(max_lanes24, 0, combine_max_nan)
+    sum43 = tl.sum(sum_lanes25 * exp_for_sum(max_lanes24 - max42), 0)
+    tl.store(out0 + x0, sum26)
+    tl.store(out1 + x0, prod27)
+    tl.store(out2 + x0, min28)
+    tl.store(out3 + x0, max29)
+    tl.store(out4 + x0, argmin32)
+    tl.store(out5 + x0, argmax35)
+    tl.store(out6 + x0, any36)
+    tl.store(out7 + x0, all37)
+    tl.store(out8 + x0, xor38)
+    tl.store(out9 + x0, mean39)
+    tl.store(out10 + x0, m2_41)
+    tl.store(out11 + x0, max42)
+    tl.store(out12 + x0, sum43)
 # grid 4096
 # try {'XBLOCK': 1, 'R0_BLOCK': 512, 'STAGES': 1} warps 4

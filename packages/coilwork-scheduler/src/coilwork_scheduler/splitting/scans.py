@@ -1,8 +1,9 @@
-"""Splitting scans: few long rows are scanned in pieces, each from what the pieces before it combine to.
+"""Splitting scans: few long rows or columns are scanned in pieces, each from what the pieces before it combine to.
 
 A GPU kernel scans a row with one program, which carries the running value from block to block. Where rows are fewer than
 fill the device, three kernels do better: a reduction of each piece, a scan of the pieces' results, which are few, and a
 scan of each piece that starts with them. Rows are read twice and written once, by as many programs as there are pieces.
+Columns, whose neighbours in memory are those of other columns, are alike, but a program has several of them: as few as fill a sector.
 Pieces depend on extents and the device alone, and combine in one order: results are the same from run to run.
 """
 
@@ -19,14 +20,16 @@ from coilwork_ir.index import Expr, as_expr, as_int, floordiv, mod, provably_pos
 from coilwork_ir.loops import Graph, Node, Pointwise, Reduce, Scan
 from coilwork_ir.ops import ReduceKind, ScanKind
 from coilwork_ir.scalar import Scalar, const, index_value, load, loads, op, substitute_ranges, where
-from coilwork_ir.target import Targets
-from coilwork_scheduler.cost import CostModel, KernelWork
+from coilwork_ir.target import Target, Targets
+from coilwork_scheduler.cost import FULL_PROGRAMS, CostModel, KernelWork
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.externalize import fresh_name
 from coilwork_scheduler.journal import Journal
+from coilwork_scheduler.occupancy import LONGEST_COLUMN, programs_of
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.sizes import SizeHints
 from coilwork_scheduler.splitting.combine import guarded, identity_of
+from coilwork_scheduler.splitting.figures import BLOCK, PROGRAMS
 from coilwork_scheduler.stage import extent_of
 
 # Kinds whose pieces' results are those of a reduction, which combine by a scalar operation.
@@ -42,8 +45,12 @@ _COMBINE: Final[Mapping[ScanKind, tuple[ReduceKind, str]]] = MappingProxyType(
 # Points of a piece: as many as stay in registers, and no fewer than are worth a program.
 LONGEST: Final = 8192
 SHORTEST: Final = 1024
+# As above, of columns.
+SHORTEST_COLUMN: Final = 64
 # The scan of the pieces' results has one program per row.
 MOST_PIECES: Final = 16384
+# Bytes of neighbouring columns that a program scans at least. It has many rows on their way, as much as several programs of others.
+_SECTOR: Final = 32
 # The three kernels must together take less than this share of the one's time.
 CLEAR_WIN: Final = 0.8
 
@@ -64,24 +71,32 @@ def split_scans(
     taken = set(facts.buffers)
     nodes: list[Node] = []
     for node in graph.nodes:
-        length = _piece_length(node, targets, options) if isinstance(node, Scan) else None
+        if not (isinstance(node, Scan) and _may_be_cut(node, targets)):
+            nodes.append(node)
+            continue
+        output = node.outputs[0]
+        size = as_int(extent_of(node.axis))
+        assert output is not None and size is not None
+        rows = sizes.numel(tuple(extent_of(r) for r in node.ranges if r is not node.axis))
+        read_bytes = sum(sizes.size_bytes(facts.buffers[access.buffer]) for access in loads((node.body,)))
+        across = _across(node)
+        if across:
+            length = column_piece_length(size, rows, targets.of(output.device))
+            programs = max(1, FULL_PROGRAMS * max(rows, read_bytes // size) // _SECTOR)
+        else:
+            length = piece_length(size) if 4 * size > options.persistent_bytes else None
+            programs = rows
         if length is None:
             nodes.append(node)
             continue
-        assert isinstance(node, Scan)
-        output = node.outputs[0]
-        assert output is not None
-        rows = sizes.numel(tuple(extent_of(r) for r in node.ranges if r is not node.axis))
-        size = as_int(extent_of(node.axis))
-        assert size is not None
-        read_bytes = sum(sizes.size_bytes(facts.buffers[access.buffer]) for access in loads((node.body,)))
         write_bytes = sizes.size_bytes(output)
-        whole = model.kernel_us(_work(read_bytes, write_bytes, rows, size, rows))
+        whole = model.kernel_us(_work(read_bytes, write_bytes, rows, size, programs))
         pieces = -(-size // length)
+        many = programs_of(rows * pieces, across=across)
         split = (
-            model.kernel_us(_work(read_bytes, 0, rows * pieces, length, rows * pieces))
-            + model.kernel_us(_work(8 * rows * pieces, 0, rows, pieces, rows))
-            + model.kernel_us(_work(read_bytes, write_bytes, rows * pieces, length, rows * pieces))
+            model.kernel_us(_work(read_bytes, 0, rows * pieces, length, many))
+            + model.kernel_us(_work(8 * rows * pieces, 0, rows, pieces, programs))
+            + model.kernel_us(_work(read_bytes, write_bytes, rows * pieces, length, many))
         )
         pays = split < CLEAR_WIN * whole
         journal.note(
@@ -108,31 +123,47 @@ def _work(read_bytes: float, write_bytes: float, rows: int, length: int, program
     )
 
 
-def _piece_length(node: Scan, targets: Targets, options: ScheduleOptions) -> int | None:
-    """Points of a piece of `node`; `None` if it is not cut: unsuited, or on chip as a whole."""
+def _may_be_cut(node: Scan, targets: Targets) -> bool:
+    """Whether `node` is of a kind that pieces can be made of."""
     if node.kind not in _COMBINE or node.checks or node.outputs[0] is None:
-        return None
+        return False
     if not targets.of(node.outputs[0].device).is_gpu:
-        return None
+        return False
     if any(b is not None for b in node.outputs[1:]) or node.body.dtype.is_bool:
-        return None
-    # the axis has to be the innermost one, so that pieces of it lie one behind the other
+        return False
+    return as_int(extent_of(node.axis)) is not None and all(
+        provably_positive(extent_of(r)) for r in node.ranges
+    )
+
+
+def _across(node: Scan) -> bool:
+    """Whether neighbours are those of another range than the scan's, so that pieces of it do not lie one behind the other."""
     real = [r for r in node.ranges if as_int(extent_of(r)) != 1]
-    size = as_int(extent_of(node.axis))
-    if size is None or real[-1:] != [node.axis] or not all(provably_positive(extent_of(r)) for r in real):
+    return real[-1:] != [node.axis]
+
+
+def column_piece_length(size: int, rows: int, target: Target) -> int | None:
+    """As `piece_length`, for pieces of columns, of which there are `rows`: they stay in registers, and there are enough to fill `target`.
+
+    `None` for columns that stay as a whole, and for such as have no divisor that will do.
+    """
+    if size <= LONGEST_COLUMN:
         return None
-    if 4 * size <= options.persistent_bytes:
-        return None
-    return piece_length(size)
+    wanted = max(1, -(-PROGRAMS * BLOCK * target.multiprocessors // rows))
+    longest = max(2 * SHORTEST_COLUMN, min(LONGEST_COLUMN, size // wanted))
+    shortest = max(SHORTEST_COLUMN, -(-size // MOST_PIECES))
+    return _fullest(size, shortest, longest)
 
 
 def piece_length(size: int) -> int | None:
     """The divisor of `size` that fills most of a power of two; `LONGEST` if no divisor will do, `None` if that is too short."""
     shortest = max(SHORTEST, -(-size // MOST_PIECES))
-    found = [n for n in range(shortest, LONGEST + 1) if size % n == 0]
-    if found:
-        return max(found, key=lambda n: (round(n / (1 << (n - 1).bit_length()), 1), n))
-    return LONGEST if shortest <= LONGEST else None
+    return _fullest(size, shortest, LONGEST) or (LONGEST if shortest <= LONGEST else None)
+
+
+def _fullest(size: int, shortest: int, longest: int) -> int | None:
+    found = [n for n in range(shortest, longest + 1) if size % n == 0]
+    return max(found, key=lambda n: (round(n / (1 << (n - 1).bit_length()), 1), n), default=None)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -289,7 +289,9 @@ def _welford() -> Reduction:
     def start(site: Site, writer: Writer) -> tuple[Name, ...]:
         mean = writer.bind("mean_lanes", zeros_of(site.shape, 0, site.dtype))
         m2 = writer.bind("m2_lanes", zeros_of(site.shape, 0, site.dtype))
-        weight = writer.bind("weight_lanes", zeros_of(site.mask_shape, 0, site.dtype))
+        # where no point is left out, lanes have equally many
+        shape = () if site.valid is None else site.mask_shape
+        weight = writer.bind("weight_lanes", zeros_of(shape, 0, site.dtype))
         return (mean, m2, weight)
 
     def step(site: Site, writer: Writer, lanes: tuple[Name, ...]) -> None:
@@ -298,8 +300,10 @@ def _welford() -> Reduction:
             writer.assign((weight,), binary("+", weight, number(1.0)))
         else:
             writer.assign((weight,), binary("+", weight, method(site.valid, "to", triton_type(site.dtype))))
+        # one division for all lanes of a row of the mask; before its first point a lane has a weight of 0, and what follows is not taken
+        share = writer.bind("share", binary("/", number(1.0), weight))
         delta = writer.bind("delta", binary("-", site.value, mean))
-        moved = writer.bind("moved", binary("+", mean, binary("/", delta, weight)))
+        moved = writer.bind("moved", binary("+", mean, binary("*", delta, share)))
         grown: Expression = binary("+", m2, binary("*", delta, binary("-", site.value, moved)))
         kept: Expression = moved
         if site.valid is not None:
@@ -309,8 +313,8 @@ def _welford() -> Reduction:
 
     def finish(site: Site, writer: Writer, lanes: tuple[Name, ...]) -> tuple[Expression, ...]:
         mean, m2, weight = lanes
-        wide = tl("broadcast_to", weight, _extents(site.shape)) if site.mask_shape != site.shape else weight
-        count = total(site, writer, wide)
+        alike = site.valid is not None and site.mask_shape == site.shape
+        count = total(site, writer, weight if alike else tl("broadcast_to", weight, _extents(site.shape)))
         overall = writer.bind("mean", binary("/", site.along("sum", binary("*", mean, weight)), count))
         apart = writer.bind("apart", binary("-", mean, overall))
         spread = binary("+", m2, binary("*", weight, binary("*", apart, apart)))

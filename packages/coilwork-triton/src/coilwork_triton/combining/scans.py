@@ -2,19 +2,34 @@
 
 A running log of a sum of exponentials is carried as two values, the largest so far and the sum of exponentials relative to it:
 combining takes no logarithm, and one is taken per point when the scan is done.
+
+Where memory has neighbours along other ranges than the scan's, threads that load 16 bytes each have points of one position, and a scan would
+be an exchange between threads at every point. A block in runs deals positions out so that a thread has several neighbours: it scans its run
+alone, only the runs' results are scanned across threads, and each point is combined once with what comes before its run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.ops import ScanKind
-from coilwork_triton.text.tree import Binary, Call, Expression, Name, Number, Tuple, method, tl, tl_name
-from coilwork_triton.text.types import free_constant, largest, smallest, triton_type, zeros_of
+from coilwork_triton.text.tree import (
+    Binary,
+    Call,
+    Expression,
+    Index,
+    Name,
+    Number,
+    Tuple,
+    method,
+    tl,
+    tl_name,
+)
+from coilwork_triton.text.types import filled, free_constant, largest, smallest, triton_type, zeros_of
 from coilwork_triton.text.writer import Writer
 
 # Kinds whose running value comes with its position; the others combine values alone.
@@ -30,6 +45,18 @@ _COMBINE: Final[Mapping[str, str]] = MappingProxyType(
         "logcumsumexp": "combine_logsumexp",
     }
 )
+# Of pairs: what comes before, and what it makes with the run that it comes before.
+_EXCLUSIVE: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "sum": "exclusive_add",
+        "prod": "exclusive_mul",
+        "min": "exclusive_running_min",
+        "argmin": "exclusive_running_min",
+        "max": "exclusive_running_max",
+        "argmax": "exclusive_running_max",
+        "logcumsumexp": "exclusive_logsumexp",
+    }
+)
 
 
 def scan_kinds() -> frozenset[str]:
@@ -42,6 +69,7 @@ class ScanSite:
     """One scan of a kernel: `value`, a block that spans the scan axis, `valid` where it lies in range.
 
     `positions` is a block of the same shape with the position along the axis; it is read by kinds that report one.
+    The axis is in runs of the length that the parameter `run` names, if it does.
     """
 
     kind: ScanKind
@@ -53,6 +81,7 @@ class ScanSite:
     axis: int
     positions: Expression
     index_dtype: DType
+    run: str = ""
 
     @property
     def paired(self) -> bool:
@@ -80,13 +109,53 @@ def identity(site: ScanSite) -> int | float | bool:
             return smallest(site.dtype)
 
 
+def _extent(size: str) -> Expression:
+    return Number(1) if size == "1" else Name(size)
+
+
 def _extents(shape: tuple[str, ...]) -> Expression:
-    return Tuple(tuple(Number(1) if s == "1" else Name(s) for s in shape))
+    return Tuple(tuple(_extent(s) for s in shape))
+
+
+def carried_words(kind: ScanKind, dtype: DType) -> int:
+    """How many values of 4 bytes a scan carries from point to point: two where it carries positions, or a logarithm in two parts."""
+    words = -(-dtype.itemsize // 4)
+    return words + 1 if kind in _PAIRED else 2 * words if kind == "logcumsumexp" else words
 
 
 def block_scan(site: ScanSite, writer: Writer) -> tuple[Name, ...]:
     """The running value within the block, and its position for the kinds that have one."""
-    return _results(site, writer, _block_state(site, writer))
+    if site.run:
+        return _results(site, writer, _after_runs(site, writer, ()))
+    return _results(site, writer, _state(site, writer, _kept(site), site.axis))
+
+
+def carried_scan(
+    site: ScanSite, writer: Writer, carry: tuple[Name, ...], edge: Expression
+) -> tuple[Name, ...]:
+    """One step of a looped scan: the block's scan after the prefix `carry`, which is moved past the block.
+
+    `edge` is true in the lane that holds the block's last value in scan order, if the block is not in runs.
+    """
+    if site.run:
+        return _results(site, writer, _after_runs(site, writer, carry))
+    local = _state(site, writer, _kept(site), site.axis)
+    found = _merged(site, writer, carry, local)
+    keep = len(site.shape) > 1
+    for old, new, dtype in zip(carry, found, _types(site)):
+        writer.assign((old,), _picked(new, edge, dtype, site.axis, keep=keep))
+    return _results(site, writer, found)
+
+
+def start_carry(site: ScanSite, writer: Writer) -> tuple[Name, ...]:
+    """The prefix of nothing, before the loop."""
+    first, second = _types(site)
+    carry = writer.bind("carry", zeros_of(site.carry_shape, identity(site), first))
+    if site.kind == "logcumsumexp":
+        return (carry, writer.bind("carry_total", zeros_of(site.carry_shape, 0, second)))
+    if not site.paired:
+        return (carry,)
+    return (carry, writer.bind("carry_position", zeros_of(site.carry_shape, 0, second)))
 
 
 def _results(site: ScanSite, writer: Writer, state: tuple[Name, ...]) -> tuple[Name, ...]:
@@ -97,74 +166,104 @@ def _results(site: ScanSite, writer: Writer, state: tuple[Name, ...]) -> tuple[N
     return (writer.bind("running", Binary("+", largest, log)),)
 
 
-def _block_state(site: ScanSite, writer: Writer) -> tuple[Name, ...]:
-    """What is carried from point to point."""
+def _kept(site: ScanSite) -> tuple[Expression, ...]:
+    """What is scanned: values, and positions for the kinds that report one; nothing that counts behind the end."""
     kept: Expression = site.value
     if site.valid is not None:
         # from the end, lanes out of range come first
         kept = tl("where", site.valid, kept, free_constant(identity(site), site.dtype))
     kept = tl("broadcast_to", kept, _extents(site.shape))
+    if not site.paired:
+        return (kept,)
+    if site.dtype.is_bool:
+        kept = method(kept, "to", tl_name("int32"))
+    return (kept, tl("broadcast_to", site.positions, _extents(site.shape)))
+
+
+def _state(site: ScanSite, writer: Writer, kept: tuple[Expression, ...], axis: int) -> tuple[Name, ...]:
+    """What is carried from point to point along `axis` of `kept`."""
     backwards = (("reverse", Number(True)),) if site.reverse else ()
     if site.paired:
-        writer.device(_COMBINE[site.kind])
-        if site.dtype.is_bool:
-            kept = method(kept, "to", tl_name("int32"))
-        both = Tuple((kept, tl("broadcast_to", site.positions, _extents(site.shape))))
-        found = Call(
-            tl_name("associative_scan"), (both, Number(site.axis), Name(_COMBINE[site.kind])), backwards
-        )
+        combine = writer.device(_COMBINE[site.kind])
+        found = Call(tl_name("associative_scan"), (Tuple(kept), Number(axis), combine), backwards)
         return writer.bind_all(("running", "position"), found)
+    (value,) = kept
     if site.kind == "logcumsumexp":
         # the device function finds its way of combining by name
-        sums = Call(writer.device("running_logsumexp"), (kept, Number(site.axis), Number(site.reverse)))
+        sums = Call(writer.device("running_logsumexp"), (value, Number(axis), Number(site.reverse)))
         return writer.bind_all(("largest", "total"), sums)
     if site.kind == "sum":
-        running: Expression = Call(tl_name("cumsum"), (kept, Number(site.axis)), backwards)
+        running: Expression = Call(tl_name("cumsum"), (value, Number(axis)), backwards)
         if site.dtype.is_integer and site.dtype.itemsize < 4:
             running = method(running, "to", triton_type(site.dtype))
     else:
         combine = writer.device(_COMBINE[site.kind])
-        running = Call(tl_name("associative_scan"), (kept, Number(site.axis), combine), backwards)
+        running = Call(tl_name("associative_scan"), (value, Number(axis), combine), backwards)
     return (writer.bind("running", running),)
 
 
-def start_carry(site: ScanSite, writer: Writer) -> tuple[Name, ...]:
-    """The prefix of nothing, before the loop."""
-    dtype = DType.I32 if site.dtype.is_bool and site.paired else site.dtype
-    first = writer.bind("carry", zeros_of(site.carry_shape, identity(site), dtype))
-    if site.kind == "logcumsumexp":
-        return (first, writer.bind("carry_total", zeros_of(site.carry_shape, 0, dtype)))
-    if not site.paired:
-        return (first,)
-    return (first, writer.bind("carry_position", zeros_of(site.carry_shape, 0, site.index_dtype)))
+def _after_runs(site: ScanSite, writer: Writer, carry: tuple[Name, ...]) -> tuple[Name, ...]:
+    """The block's scan, each run by itself and then after those before it; `carry` comes before all, and is moved past the block."""
+    axis, run = site.axis, Name(site.run)
+    runs = Binary("//", Name(site.shape[axis]), run)
+    dealt = Tuple((*(_extent(s) for s in site.shape[:axis]), run, runs))
+    kept = tuple(writer.bind("runs", tl("reshape", part, dealt)) for part in _kept(site))
+    within = _state(site, writer, kept, axis)
+    types = _types(site)[: len(within)]
+    end = Index(_last(run, site), (*("None",) * axis, ":", "None"))
+    whole = tuple(writer.bind("whole", _picked(v, end, t, axis, keep=False)) for v, t in zip(within, types))
+    # beside what has been combined with a run, what comes before it
+    size = (*(_extent(s) for s in site.shape[:axis]), runs)
+    nothing = [filled(size, n, t) for n, t in zip((identity(site), 0), types)]
+    backwards = (("reverse", Number(True)),) if site.reverse else ()
+    scanned = Call(
+        tl_name("associative_scan"),
+        (Tuple((*nothing, *whole)), Number(axis), writer.device(_EXCLUSIVE[site.kind])),
+        backwards,
+    )
+    found = writer.bind_all(("before",) * len(whole) + ("upto",) * len(whole), scanned)
+    before, upto = found[: len(whole)], found[len(whole) :]
+    if carry:
+        before = _merged(site, writer, carry, before)
+        edge = Index(_last(runs, site), (*("None",) * axis, ":"))
+        block = tuple(writer.bind("block", _picked(v, edge, t, axis, keep=True)) for v, t in zip(upto, types))
+        for old, new in zip(carry, _merged(site, writer, carry, block)):
+            writer.assign((old,), new)
+    spread = (*(":",) * axis, "None", ":")
+    merged = _merged(site, writer, tuple(Index(v, spread) for v in before), within)
+    return tuple(writer.bind("running", tl("reshape", v, _extents(site.shape))) for v in merged)
 
 
-def carried_scan(
-    site: ScanSite, writer: Writer, carry: tuple[Name, ...], edge: Expression
+def _merged(
+    site: ScanSite, writer: Writer, first: Sequence[Expression], second: Sequence[Expression]
 ) -> tuple[Name, ...]:
-    """One step of a looped scan: the block's scan after the prefix `carry`, which is moved past the block.
-
-    `edge` is true in the lane that holds the block's last value in scan order.
-    """
-    local = _block_state(site, writer)
+    """`first`, and `second` after it."""
     if site.kind == "sum":
-        found: tuple[Name, ...] = (writer.bind("running", Binary("+", carry[0], local[0])),)
-    else:
-        merged = Call(writer.device(_COMBINE[site.kind]), (*carry, *local))
-        stems = ("largest", "total") if site.kind == "logcumsumexp" else ("running", "position")
-        found = writer.bind_all(stems, merged) if len(local) > 1 else (writer.bind(stems[0], merged),)
-    types = (site.dtype, site.dtype if site.kind == "logcumsumexp" else site.index_dtype)
-    for old, new, dtype in zip(carry, found, types):
-        writer.assign((old,), _picked(site, new, edge, dtype))
-    return _results(site, writer, found)
+        return (writer.bind("running", Binary("+", first[0], second[0])),)
+    merged = Call(writer.device(_COMBINE[site.kind]), (*first, *second))
+    if len(second) == 1:
+        return (writer.bind("running", merged),)
+    return writer.bind_all(
+        ("largest", "total") if site.kind == "logcumsumexp" else ("running", "position"), merged
+    )
 
 
-def _picked(site: ScanSite, value: Expression, edge: Expression, dtype: DType) -> Expression:
+def _types(site: ScanSite) -> tuple[DType, DType]:
+    """Types of what is carried: of values, and of what comes with them."""
+    value = DType.I32 if site.dtype.is_bool and site.paired else site.dtype
+    return (value, value if site.kind == "logcumsumexp" else site.index_dtype)
+
+
+def _last(length: Expression, site: ScanSite) -> Expression:
+    """True at the last of `length` positions in scan order."""
+    end = Number(0) if site.reverse else Binary("-", length, Number(1))
+    return Binary("==", tl("arange", Number(0), length), end)
+
+
+def _picked(value: Expression, edge: Expression, dtype: DType, axis: int, *, keep: bool) -> Expression:
     # one lane survives, so a maximum against the smallest value would do; a sum of zeros keeps NaN and infinity too
-    zero = tl("zeros_like", value)
-    args = (tl("where", edge, value, zero), Number(site.axis))
-    kwargs = (("keep_dims", Number(True)),) if len(site.shape) > 1 else ()
-    total: Expression = Call(tl_name("sum"), args, kwargs)
+    args = (tl("where", edge, value, tl("zeros_like", value)), Number(axis))
+    total: Expression = Call(tl_name("sum"), args, (("keep_dims", Number(True)),) if keep else ())
     if dtype.is_integer and dtype.itemsize < 4:
         total = method(total, "to", triton_type(dtype))
     return total

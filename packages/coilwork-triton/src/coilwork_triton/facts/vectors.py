@@ -161,6 +161,22 @@ def neighbourly(ranges: Sequence[Range], touched: Sequence[Access], *, flat: boo
     return _mostly_narrow(real, touched, flat=flat) and not (flat and _mostly_divides(real, touched))
 
 
+def even_width(ranges: Sequence[Range], touched: Sequence[Access], *, flat: bool) -> int:
+    """How many neighbours along the last of `ranges` each access may have at a time, where that is one number for all; else 1.
+
+    Then threads with so many each leave no gaps, though accesses are narrower than 16 bytes. See `neighbourly`. What is read
+    again along other ranges counts as well: threads have as many as the widest access takes.
+    """
+    real = _real(ranges)
+    if not real or any(_near(a, real[-1]) for a in _whole(real, touched)):
+        return 1
+    widths: set[int] = set()
+    for access in touched:
+        if stride_of(access.index, real[-1]) is _ONE:
+            widths |= {_width(real, access, flat=flat, ends=ends) for ends in (False, True)}
+    return widths.pop() if len(widths) == 1 else 1
+
+
 def wide_in_rows(ranges: Sequence[Range], touched: Sequence[Access]) -> bool:
     """True if all of `touched` are 16 bytes wide along the last of `ranges`, and its rows are whole ones."""
     real = _real(ranges)
@@ -254,14 +270,30 @@ def _narrow(real: Sequence[Expr], access: Access, *, flat: bool) -> bool:
         # a load may go on to the end of its 16 bytes, whatever is there; a store may not
         ends = not access.store or provably_divisible(extent, access.lanes)
         return not (ends and provably_divisible(start, access.lanes))
-    if _contiguous(real, access.index):
+    if contiguous(real, access.index):
         first = substitute(start, dict.fromkeys(real[:-1], _ZERO))
         return not provably_divisible(first, access.lanes)
     return not (provably_divisible(extent, access.lanes) and provably_divisible(start, access.lanes))
 
 
-def _contiguous(real: Sequence[Expr], index: Expr) -> bool:
-    """The flat positions of `real` are neighbours in `index`."""
+def _width(real: Sequence[Expr], access: Access, *, flat: bool, ends: bool) -> int:
+    """Elements that one access has at a time, by where rows start, and with `ends` by where they end."""
+    start, extent = substitute(access.index, {real[-1]: _ZERO}), real[-1].extent
+    assert extent is not None
+    if flat and contiguous(real, access.index):
+        start = substitute(start, dict.fromkeys(real[:-1], _ZERO))
+    elif flat:
+        ends = True
+    width = access.lanes
+    while width > 1 and not (
+        provably_divisible(start, width) and (not ends or provably_divisible(extent, width))
+    ):
+        width //= 2
+    return width
+
+
+def contiguous(real: Sequence[Expr], index: Expr) -> bool:
+    """True if the flat positions of `real`, outermost first, are neighbours in `index`."""
     wanted = _ONE
     for symbol in reversed(real):
         if stride_of(index, symbol) is not wanted:

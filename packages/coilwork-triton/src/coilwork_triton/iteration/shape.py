@@ -21,21 +21,24 @@ from coilwork_ir.index import (
 )
 from coilwork_ir.kernel_source import Config, SearchSpace
 from coilwork_ir.kernels import Kernel, Range
-from coilwork_ir.scalar import Load, Scalar, Sort, postorder
+from coilwork_ir.scalar import Scalar, Sort, postorder
 from coilwork_ir.target import Target
+from coilwork_triton.facts.overwriting import loads_ahead
 from coilwork_triton.facts.ragged import along_rows, is_ragged
 from coilwork_triton.facts.sort_keys import LONGEST_ROW
 from coilwork_triton.facts.vectors import (
     Access,
     accesses_of,
+    even_width,
     in_rows,
     neighbourly,
 )
-from coilwork_triton.iteration.tiles import Letter, Tile, extent_of, flat_tile, needs_64_bits
+from coilwork_triton.iteration.short_rows import lanes_of_rows
+from coilwork_triton.iteration.tiles import Letter, Tile, extent_of, flat_tile, needs_64_bits, tile_of_rows
 from coilwork_triton.iteration.walking import chosen_first, facts_of, walk_of
 from coilwork_triton.launch.configs import fixed, propose
 from coilwork_triton.launch.options import TritonOptions
-from coilwork_triton.launch.parameters import BLOCKS, STAGES, Facts, Walk
+from coilwork_triton.launch.parameters import BLOCKS, RUN, STAGES, Facts, Walk
 from coilwork_triton.launch.pointwise import TRANSPOSED
 from coilwork_triton.launch.search_space import Side, search_space
 
@@ -103,6 +106,11 @@ class Shape:
         return any(name == STAGES for name, _ in self.configs[0].meta)
 
     @property
+    def in_runs(self) -> bool:
+        """A block's positions along r are dealt out in runs of neighbours, each of which one thread scans."""
+        return any(name == RUN for name, _ in self.configs[0].meta)
+
+    @property
     def rank(self) -> int:
         """Dimensions of blocks of values."""
         return sum(t.axis is not None for t in self.tiles)
@@ -159,17 +167,23 @@ def plan(
     )
     facts = facts_of(kernel, values, grouped, touched, walk=walk, points=points, ragged=ragged, chosen=chosen)
     proposed = fixed(grouped, target) if invariant else propose(facts, target, options.max_configs)
-    configs = tuple(replace(c, fp_fusion=kernel.numerics == "fast") for c in proposed)
+    ahead = walk == "persistent" or loads_ahead(kernel, values)
+    configs = tuple(
+        replace(c if ahead else _one_at_a_time(c), fp_fusion=kernel.numerics == "fast") for c in proposed
+    )
+    # where a row begins decides how wide it may be accessed, and that which elements a thread adds first
+    width = 1 if invariant else _width(kernel, grouped, touched, facts)
     tiles = _tiles(grouped, numels, walk, configs)
+    if width == 1 and walk == "persistent" and not (sorts or invariant):
+        # of places within lanes Triton does not see that neighbours lie together, so wide accesses would be lost
+        tiles = _in_whole_rows(tiles, grouped, touched, configs, target)
     wide = options.index_dtype == "i64" or (
         options.index_dtype == "auto" and needs_64_bits(kernel, tuple(numels.values()), values)
     )
     crowded = any(
         t.letter in "yz" and not provably_le(_programs_bound(t, configs), _GRID_AXIS_MAX) for t in tiles
     )
-    # where a row begins decides how wide it may be accessed, and that which elements a thread adds first
-    together = invariant or _neighbourly(kernel, grouped, touched, facts)
-    chunk = 1 if together else _chunk(configs, target)
+    chunk = min(width, _chunk(configs, target))
     space = SearchSpace()
     if not invariant:
         space = search_space(
@@ -177,8 +191,8 @@ def plan(
             configs,
             target=target,
             chunk=chunk if walk == "looped" else 1,
-            scans=facts.scans,
-            staged=walk == "persistent" or not _overwrites(kernel, values),
+            scans=facts.scans > 0,
+            staged=ahead,
         )
     return Shape(
         tiles=tuple(tiles),
@@ -187,7 +201,7 @@ def plan(
         space=space,
         index_dtype=DType.I64 if wide else DType.I32,
         flat_grid=crowded,
-        neighbourly=together,
+        neighbourly=width == 1,
         chunk=chunk,
         chosen=None if chosen is None else _chosen_tile(chosen, sum(t.axis is not None for t in tiles) - 1),
         float_keys=target.kind == "cuda" and target.arch in _FAST_F64,
@@ -238,6 +252,24 @@ def _tiles(
     return tiles
 
 
+def _in_whole_rows(
+    tiles: list[Tile],
+    grouped: Mapping[Letter, list[Range]],
+    touched: Sequence[Access],
+    configs: Sequence[Config],
+    target: Target,
+) -> list[Tile]:
+    """`tiles` with that of r, if it is the only one that has an axis, in whole rows where that saves divisions."""
+    *others, last = tiles
+    if last.letter != "r" or any(t.axis is not None for t in others):
+        return tiles
+    ranges = grouped["r"]
+    block = min(dict(c.meta)[last.block] for c in configs)
+    threads = configs[0].num_warps * target.warp_size
+    lanes = lanes_of_rows(ranges, touched, block=block, threads=threads)
+    return tiles if lanes is None else [*others, tile_of_rows("r", ranges, last.axis, lanes)]
+
+
 def _check_sorts(kernel: Kernel, grouped: Mapping[Letter, list[Range]]) -> None:
     length = bounds(product(extent_of(r) for r in grouped.get("r", ()))).hi
     if len(grouped.get("r", ())) != 1 or "w" in grouped or length is None or length > LONGEST_ROW:
@@ -263,13 +295,8 @@ def _chosen_tile(chosen: Expr, axis: int) -> Tile:
     )
 
 
-def _overwrites(kernel: Kernel, values: tuple[Scalar, ...]) -> bool:
-    """The kernel stores into memory that it loads from: what a loop loads ahead might be what it is about to change."""
-    loaded = {node.buffer for node in postorder(values) if isinstance(node, Load)}
-    shared = {
-        source for output, source in kernel.hints.inplace if any(output == s.buffer for s in kernel.stores)
-    }
-    return not loaded.isdisjoint(shared | {store.buffer for store in kernel.stores})
+def _one_at_a_time(config: Config) -> Config:
+    return replace(config, meta=tuple((name, 1 if name == STAGES else v) for name, v in config.meta))
 
 
 def _side(tile: Tile, walk: Walk, flat_grid: bool) -> Side:
@@ -289,6 +316,22 @@ def _chunk(configs: tuple[Config, ...], target: Target) -> int:
     return _CHUNK if all(block >= _CHUNK * threads for block, threads in blocks) else 1
 
 
+def _width(
+    kernel: Kernel, grouped: Mapping[Letter, list[Range]], touched: tuple[Access, ...], facts: Facts
+) -> int:
+    """Neighbours that a thread has together, at least; 1 where neighbouring threads touch neighbouring elements."""
+    if not _neighbourly(kernel, grouped, touched, facts):
+        return _CHUNK
+    if facts.ragged or "r" not in grouped or not _along(facts):
+        return 1
+    return even_width(kernel.ranges, touched, flat=len(grouped["r"]) > 1)
+
+
+def _along(facts: Facts) -> bool:
+    """Neighbouring addresses lie along the reduction."""
+    return facts.coalescing["r"] >= facts.coalescing.get("x", 0.0)
+
+
 def _neighbourly(
     kernel: Kernel, grouped: Mapping[Letter, list[Range]], touched: tuple[Access, ...], facts: Facts
 ) -> bool:
@@ -296,7 +339,7 @@ def _neighbourly(
     if facts.ragged and "y" not in grouped:
         # what single elements look up lies anywhere, and lanes in another order would have to be brought into it at each step
         return True
-    if "r" in grouped and share["r"] >= share.get("x", 0.0):
+    if "r" in grouped and _along(facts):
         return neighbourly(kernel.ranges, touched, flat=len(grouped["r"]) > 1)
     if "x" not in grouped or share.get("y", 0.0) > TRANSPOSED or share.get("z", 0.0) > TRANSPOSED:
         return False

@@ -11,10 +11,12 @@ from coilwork_ir.index import Expr, as_int
 from coilwork_ir.kernels import Kernel
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.iteration.tiles import Tile
+from coilwork_triton.launch.parameters import RUN
 from coilwork_triton.text.index_printer import IndexPrinter
 from coilwork_triton.text.tree import (
     Assign,
     Binary,
+    Call,
     Do,
     Expression,
     Index,
@@ -38,6 +40,7 @@ class Space:
         self.shape = shape
         self._kernel = kernel
         self._sizes = frozenset(kernel.sizes)
+        self._library = library
         self._tiles: dict[Expr, Tile] = {t.index: t for t in shape.all_tiles}
         self._parts: dict[Expr, Tile] = {part: t for t in shape.tiles for part, _ in t.parts}
         definitions = {part: value for t in shape.tiles for part, value in t.parts}
@@ -99,7 +102,7 @@ class Space:
 
     def lane(self, tile: Tile) -> Expression:
         """Positions within a block of `tile`, along the tile's axis."""
-        return self._expanded(tl("arange", Number(0), Name(tile.block)), tile)
+        return self._expanded(self._lanes(tile), tile)
 
     def prologue(self) -> tuple[Statement, ...]:
         """Definitions of the parallel tiles' positions and masks, and of symbolic extents."""
@@ -140,7 +143,7 @@ class Space:
         tile = self.shape.reduced
         if tile is None or (tile.index not in self._used and not self._parts_used(tile)):
             return self._chosen_lines()
-        lanes: Expression = tl("arange", Number(0), Name(tile.block))
+        lanes = self._lanes(tile)
         if self.shape.index_dtype is DType.I64:
             lanes = method(lanes, "to", tl_name("int64"))
         position = Binary("+", LOOP_OFFSET, lanes) if looped else lanes
@@ -149,6 +152,13 @@ class Space:
         self._used -= {tile.index, *(part for part, _ in tile.parts)}
         self._masks_used.discard("r")
         return (*lines, *self._chosen_lines())
+
+    def _lanes(self, tile: Tile) -> Expression:
+        block = Name(tile.block)
+        if tile.letter != "r" or not self.shape.in_runs:
+            return tl("arange", Number(0), block)
+        self._library.add("dealt_in_runs")
+        return Call(Name("dealt_in_runs"), (block, Name(RUN)))
 
     def _chosen_lines(self) -> tuple[Statement, ...]:
         tile = self.shape.chosen
@@ -179,12 +189,17 @@ class Space:
 
     def _derived(self, tile: Tile) -> list[Statement]:
         lines: list[Statement] = []
+        mask: Expression | None = None
+        if tile.letter in self._masks_used:
+            # printed first, for it may use parts
+            ends = [Binary("<", self._printer.text(a), self._printer.text(b)) for a, b in tile.inside]
+            mask = conjunction(tuple(ends)) or Binary("<", Name(tile.index.name), self.numel(tile))
         # a part may be defined through a part further out
         for part, _ in tile.parts:
             if part in self._used:
                 lines.append(Assign((part.name,), self._printer.definition(part)))
-        if tile.letter in self._masks_used:
-            lines.append(Assign((tile.mask,), Binary("<", Name(tile.index.name), self.numel(tile))))
+        if mask is not None:
+            lines.append(Assign((tile.mask,), mask))
         return lines
 
     def _parts_used(self, tile: Tile) -> bool:

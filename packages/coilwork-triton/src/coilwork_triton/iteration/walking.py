@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_int, bounds, evaluate, product
 from coilwork_ir.kernels import Kernel, Range
 from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.scalar import Op, Reduce, Scalar, Scan, Sort, postorder
+from coilwork_triton.combining.scans import carried_words
 from coilwork_triton.facts.sort_keys import key_bytes
 from coilwork_triton.facts.vectors import Access, loads_apart, together_along, whole_sizes
 from coilwork_triton.iteration.tiles import Letter, extent_of
 from coilwork_triton.launch.options import TritonOptions
 from coilwork_triton.launch.parameters import UNKNOWN_EXTENT, Facts, Walk, next_power_of_two
+
+# Kinds of reductions that gather two values.
+_PAIRS: Final = frozenset({"welford", "online_softmax", "argmin", "argmax"})
 
 
 def walk_of(kernel: Kernel, numel: Expr | None, options: TritonOptions, *, sorts: bool, looped: bool) -> Walk:
@@ -78,13 +83,20 @@ def facts_of(
         operations=sum(SCALAR_OPS[v.op].cost for v in nodes if isinstance(v, Op)),
         again=_again(kernel),
         ragged=ragged,
-        scans=any(isinstance(v, Scan) for v in nodes),
+        scans=max(
+            (carried_words(v.kind, v.operands[0].dtype) for v in nodes if isinstance(v, Scan)), default=0
+        ),
+        lanes=_lanes(nodes),
         scattered=loads_apart(kernel, values),
         columns=_columns(kernel, values),
         sort_bytes=max((key_bytes(v.operands[0].dtype) for v in sorts), default=0),
         sort_width=max((together_along(a, sorts[0].axis) for a in touched), default=1) if sorts else 1,
         first=0 if chosen is None else chosen_first(chosen),
     )
+
+
+def _lanes(nodes: Sequence[Scalar]) -> int:
+    return max((2 if v.kind in _PAIRS else 1 for v in nodes if isinstance(v, Reduce)), default=0)
 
 
 def _again(kernel: Kernel) -> bool:

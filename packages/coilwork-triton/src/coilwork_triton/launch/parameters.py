@@ -18,6 +18,9 @@ BLOCKS: Final[Mapping[str, str]] = MappingProxyType(
 )
 # Iterations in flight of the loop over walked rows, or over blocks of a long one: one more parameter of such kernels.
 STAGES: Final = "STAGES"
+# Neighbours along a scan that one thread is to have together, where memory has neighbours along other ranges. Any power of two that leaves
+# two such runs to a block is right.
+RUN: Final = "RUN"
 # How the threads of a program hold a row to sort: so many threads share it, each of them having so many neighbours at a
 # time, and so many of them hold a run of its first elements. Where it is likely that these are among so many that each thread
 # keeps of its own, that is tried first; 0 for no. Any powers of two are right; these are fast.
@@ -39,7 +42,8 @@ class Facts:
         coalescing: share of bytes at unit stride per tile, 0 to 1.
         element_bytes: size of the widest element loaded or stored.
         tensors: number of tensor arguments.
-        scans: the kernel scans along r.
+        scans: 4-byte values per point that a scan along r carries; 0 if there is none.
+        lanes: values per point of a block that one reduction gathers in registers over a loop, at most.
         scattered: neighbouring points load from sectors of their own.
         columns: reductions along w.
         ragged: rows of r end where data says, most of them early.
@@ -56,7 +60,8 @@ class Facts:
     coalescing: dict[str, float]
     element_bytes: int
     tensors: int
-    scans: bool = False
+    scans: int = 0
+    lanes: int = 0
     scattered: bool = False
     columns: int = 0
     ragged: bool = False

@@ -8,6 +8,7 @@ from typing import Final
 
 from coilwork_ir.kernel_source import Config
 from coilwork_ir.target import Target
+from coilwork_triton.launch.columns import in_runs, scanned_columns
 from coilwork_triton.launch.parameters import (
     STAGES,
     Facts,
@@ -30,6 +31,8 @@ _MOST_WIDE: Final = 128 * 256
 # by programs of 256 threads.
 _STAYS: Final = 0.75
 _SEVERAL: Final = 8
+# Values per point that reductions gather of which a thread cannot have those of many points.
+_MUCH: Final = 2
 # Weighted operations per byte that is accessed at every point, above which threads wait for arithmetic as well: a device that
 # issues 7 instructions per byte of its memory has no time for twice as many.
 _BUSY: Final = 4.0
@@ -51,7 +54,7 @@ def persistent(facts: Facts, target: Target) -> list[Config]:
     # several rows per program, so that its warps have 16 bytes per thread to load
     enough = max(1, next_power_of_two(-(-rows // (2 * target.multiprocessors))))
     if across:
-        return _persistent_columns(facts, target, row, max(enough, 32))
+        return in_runs(_persistent_columns(facts, target, row, max(enough, 32)), facts, target)
     # twice 16 bytes per thread: there is something to load while a row is reduced
     most = max(4, min(16, 32 // max(facts.streams, default=facts.element_bytes)))
     found = []
@@ -162,13 +165,16 @@ def _ragged_width(columns: int) -> int:
 def looped(facts: Facts, target: Target) -> list[Config]:
     if facts.ragged:
         return _ragged(facts, target)
+    if facts.scans and reduces_across(facts):
+        return in_runs(scanned_columns(facts, target), facts, target)
     # one block of the loop at a time; a search tries more
     found = [replace(c, meta=(*c.meta, (STAGES, 1))) for c in _looped_blocks(facts, target)]
     if reduces_across(facts) and len(facts.streams) == 1 and _many_columns(facts, target):
-        # or few threads, which have the next block on its way while they reduce one
-        blocks = other_tiles(facts) | {"x": 128, "r": min(32, next_power_of_two(facts.extents["r"]))}
-        few = config(blocks, 2, target)
-        found.insert(2, replace(few, meta=(*few.meta, (STAGES, 2))))
+        # or few threads, which have the next block on its way while they reduce one; where lanes have much to gather, more of both
+        x, r, warps, stages = (128, 32, 2, 2) if facts.lanes < _MUCH else (64, 64, 8, 3)
+        blocks = other_tiles(facts) | {"x": x, "r": min(r, next_power_of_two(facts.extents["r"]))}
+        staged = config(blocks, warps, target)
+        found.insert(2 if facts.lanes < _MUCH else 0, replace(staged, meta=(*staged.meta, (STAGES, stages))))
     return found
 
 
@@ -206,7 +212,7 @@ def _looped_blocks(facts: Facts, target: Target) -> list[Config]:
     # 32 bytes per thread in flight: deeper blocks of small elements
     deep = 2 if 0 < sum(facts.streams) <= 2 else 1
     shapes = [(64, 32 * deep, 8), (32, 64 * deep, 8), (16, 128 * deep, 8)]
-    if _many_columns(facts, target):
+    if _many_columns(facts, target) and facts.lanes < _MUCH:
         # blocks of 64 need more registers than leave room for all of them at once; half as many run in one wave
         shapes = [(128, 32 * deep, 4), (64, 32 * deep, 8), (128, 32 * deep, 8)]
     busy = [shape for shape in shapes if columns >= shape[0] * target.multiprocessors]

@@ -25,7 +25,7 @@ from coilwork_ir.index import (
 )
 from coilwork_ir.kernel_source import Config, SearchSpace
 from coilwork_ir.target import Target
-from coilwork_triton.launch.parameters import STAGES, next_power_of_two
+from coilwork_triton.launch.parameters import RUN, STAGES, next_power_of_two
 
 WARPS: Final = "num_warps"
 # Elements of a block per thread. Twice as many leave a thread no registers to compute with, and take up to 40 s to compile.
@@ -34,6 +34,8 @@ _LONGEST_SIDE: Final = 8192
 _MOST_STAGES: Final = 4
 # A scan over a block of one point is none.
 _SHORTEST_SCAN: Final = 2
+# Points of a thread's run, beyond which registers are short.
+_LONGEST_RUN: Final = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +87,9 @@ def search_space(
             values[side.block] = tuple(sorted(proposed | set(_sizes(side, least, max(proposed)))))
     if staged and any(STAGES in meta for meta in metas):
         values[STAGES] = tuple(range(1, _MOST_STAGES + 1))
+    runs = [meta[RUN] for meta in metas if RUN in meta]
+    if runs:
+        values[RUN] = tuple(_powers_of_two(_SHORTEST_SCAN, max(_LONGEST_RUN, *runs)))
     most_warps = min(32, target.max_threads_per_block // target.warp_size)
     values[WARPS] = tuple(_powers_of_two(1, most_warps))
     free = {name: found for name, found in values.items() if len(found) > 1}
@@ -116,6 +121,11 @@ def _limits(
     ]
     if chunk > 1:
         found.append((threads * chunk, product(symbol(s.block, lo=1) for s in sides if s.reduced)))
+    if any(name == RUN for name, _ in configs[0].meta):
+        run = symbol(RUN, lo=1)
+        # of what runs combine to each thread has one, or Triton's scans mix up copies; one run would leave nothing to scan
+        found.append((threads * run, elements))
+        found.append((run * _SHORTEST_SCAN, product(_size(s, configs[0]) for s in sides if s.reduced)))
     return tuple((left, right) for left, right in found if not provably_le(left, right))
 
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from coilwork_ir.kernels import Kernel, Store
-from coilwork_ir.scalar import Load, Reduce, Scalar, Scan, Sort, postorder
+from coilwork_ir.scalar import Load, Reduce, Scalar, Sort, postorder
 from coilwork_triton.facts.levels import Levels
+from coilwork_triton.facts.overwriting import overwritten
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.statements.actions import Action, action_roots, actions_of, perform
 from coilwork_triton.text.tree import tl
@@ -35,7 +36,7 @@ def needs_barrier(kernel: Kernel, shape: Shape, levels: Levels, stores: Iterable
     return any(
         not _own_elements(store, source, kernel, shape, levels)
         for store in stores
-        for source in (store.buffer, *(i for o, i in kernel.hints.inplace if o == store.buffer))
+        for source in overwritten(kernel, store)
     )
 
 
@@ -46,16 +47,21 @@ def _own_elements(store: Store, source: str, kernel: Kernel, shape: Shape, level
     loads = [node for node in postorder(tuple(roots)) if isinstance(node, Load) and node.buffer == source]
     if not all(whole <= shape.tile_of(levels.varies[node]) for node in loads):
         return False
-    return not loads or any(node.buffer == source for node in _loads_of_elements(store.value))
+    return not loads or any(
+        node.buffer == source and node.index[0] is store.index for node in _loads_of_elements(store.value)
+    )
 
 
 def _loads_of_elements(value: Scalar) -> Iterator[Load]:
-    """The loads that `value` depends on element by element: none below a reduction, a scan or a sort, which combine many."""
+    """The loads that `value` depends on element by element: none below a reduction or a sort, which combine many.
+
+    A scan combines many as well, but each of its results depends on the element at its own place.
+    """
     seen: set[Scalar] = set()
     pending = [value]
     while pending:
         node = pending.pop()
-        if node in seen or isinstance(node, Reduce | Scan | Sort):
+        if node in seen or isinstance(node, Reduce | Sort):
             continue
         seen.add(node)
         if isinstance(node, Load):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
@@ -60,7 +60,7 @@ def triton_type(dtype: DType) -> Expression:
 
 def typed_constant(value: Literal_, dtype: DType) -> Expression:
     """A scalar of exactly `dtype`."""
-    return _filled(List(()), value, dtype)
+    return filled((), value, dtype)
 
 
 def plain_constant(value: Literal_, dtype: DType) -> Expression:
@@ -80,14 +80,15 @@ def zeros_of(shape: tuple[str, ...], value: Literal_, dtype: DType, *, chunk: in
     extents: list[Expression] = [Number(1) if s == "1" else Name(s) for s in shape]
     if chunk > 1:
         extents[-1] = Binary("//", extents[-1], Number(chunk))
-    return _filled(List(tuple(extents)), value, dtype)
+    return filled(extents, value, dtype)
 
 
-def _filled(extents: List, value: Literal_, dtype: DType) -> Expression:
+def filled(extents: Iterable[Expression], value: Literal_, dtype: DType) -> Expression:
+    """A block of `extents`, all of it `value`."""
     if dtype is DType.BF16:
         # Triton's interpreter makes no bf16 constants; compiled, both forms are one
-        return method(_filled(extents, value, DType.F32), "to", triton_type(dtype))
-    return tl("full", extents, _literal(value, dtype), triton_type(dtype))
+        return method(filled(extents, value, DType.F32), "to", triton_type(dtype))
+    return tl("full", List(tuple(extents)), _literal(value, dtype), triton_type(dtype))
 
 
 def smallest(dtype: DType) -> Literal_:

@@ -13,6 +13,7 @@ from coilwork_ir.scalar import Reduce, Scan, Sort
 from coilwork_triton.combining.reductions import REDUCTIONS, Site
 from coilwork_triton.combining.scans import ScanSite, block_scan, carried_scan, start_carry
 from coilwork_triton.combining.sorting import SortSite, sorted_row
+from coilwork_triton.launch.parameters import RUN
 from coilwork_triton.text.tree import (
     Binary,
     Expression,
@@ -162,6 +163,7 @@ def emit_scan(values: Known, scope: Scope, node: Scan) -> None:
         axis=tile.axis,
         positions=values.space.index(node.axis),
         index_dtype=values.shape.index_dtype,
+        run=RUN if values.shape.in_runs else "",
     )
     if scope.parent is None or values.shape.walk == "persistent":
         results = block_scan(site, scope.writer)
