@@ -270,7 +270,7 @@ def _narrow(real: Sequence[Expr], access: Access, *, flat: bool) -> bool:
         # a load may go on to the end of its 16 bytes, whatever is there; a store may not
         ends = not access.store or provably_divisible(extent, access.lanes)
         return not (ends and provably_divisible(start, access.lanes))
-    if contiguous(real, access.index):
+    if _contiguous(real, access.index):
         first = substitute(start, dict.fromkeys(real[:-1], _ZERO))
         return not provably_divisible(first, access.lanes)
     return not (provably_divisible(extent, access.lanes) and provably_divisible(start, access.lanes))
@@ -280,7 +280,7 @@ def _width(real: Sequence[Expr], access: Access, *, flat: bool, ends: bool) -> i
     """Elements that one access has at a time, by where rows start, and with `ends` by where they end."""
     start, extent = substitute(access.index, {real[-1]: _ZERO}), real[-1].extent
     assert extent is not None
-    if flat and contiguous(real, access.index):
+    if flat and _contiguous(real, access.index):
         start = substitute(start, dict.fromkeys(real[:-1], _ZERO))
     elif flat:
         ends = True
@@ -292,7 +292,7 @@ def _width(real: Sequence[Expr], access: Access, *, flat: bool, ends: bool) -> i
     return width
 
 
-def contiguous(real: Sequence[Expr], index: Expr) -> bool:
+def _contiguous(real: Sequence[Expr], index: Expr) -> bool:
     """True if the flat positions of `real`, outermost first, are neighbours in `index`."""
     wanted = _ONE
     for symbol in reversed(real):

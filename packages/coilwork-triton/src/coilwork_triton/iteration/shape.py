@@ -33,8 +33,7 @@ from coilwork_triton.facts.vectors import (
     in_rows,
     neighbourly,
 )
-from coilwork_triton.iteration.short_rows import lanes_of_rows
-from coilwork_triton.iteration.tiles import Letter, Tile, extent_of, flat_tile, needs_64_bits, tile_of_rows
+from coilwork_triton.iteration.tiles import Letter, Tile, extent_of, flat_tile, needs_64_bits
 from coilwork_triton.iteration.walking import chosen_first, facts_of, walk_of
 from coilwork_triton.launch.configs import fixed, propose
 from coilwork_triton.launch.options import TritonOptions
@@ -174,9 +173,6 @@ def plan(
     # where a row begins decides how wide it may be accessed, and that which elements a thread adds first
     width = 1 if invariant else _width(kernel, grouped, touched, facts)
     tiles = _tiles(grouped, numels, walk, configs)
-    if width == 1 and walk == "persistent" and not (sorts or invariant):
-        # of places within lanes Triton does not see that neighbours lie together, so wide accesses would be lost
-        tiles = _in_whole_rows(tiles, grouped, touched, configs, target)
     wide = options.index_dtype == "i64" or (
         options.index_dtype == "auto" and needs_64_bits(kernel, tuple(numels.values()), values)
     )
@@ -250,24 +246,6 @@ def _tiles(
         tiles.append(flat_tile(letter, grouped[letter], None if scalar else rank, masked))
         rank += not scalar
     return tiles
-
-
-def _in_whole_rows(
-    tiles: list[Tile],
-    grouped: Mapping[Letter, list[Range]],
-    touched: Sequence[Access],
-    configs: Sequence[Config],
-    target: Target,
-) -> list[Tile]:
-    """`tiles` with that of r, if it is the only one that has an axis, in whole rows where that saves divisions."""
-    *others, last = tiles
-    if last.letter != "r" or any(t.axis is not None for t in others):
-        return tiles
-    ranges = grouped["r"]
-    block = min(dict(c.meta)[last.block] for c in configs)
-    threads = configs[0].num_warps * target.warp_size
-    lanes = lanes_of_rows(ranges, touched, block=block, threads=threads)
-    return tiles if lanes is None else [*others, tile_of_rows("r", ranges, last.axis, lanes)]
 
 
 def _check_sorts(kernel: Kernel, grouped: Mapping[Letter, list[Range]]) -> None:

@@ -189,17 +189,12 @@ class Space:
 
     def _derived(self, tile: Tile) -> list[Statement]:
         lines: list[Statement] = []
-        mask: Expression | None = None
-        if tile.letter in self._masks_used:
-            # printed first, for it may use parts
-            ends = [Binary("<", self._printer.text(a), self._printer.text(b)) for a, b in tile.inside]
-            mask = conjunction(tuple(ends)) or Binary("<", Name(tile.index.name), self.numel(tile))
         # a part may be defined through a part further out
         for part, _ in tile.parts:
             if part in self._used:
                 lines.append(Assign((part.name,), self._printer.definition(part)))
-        if mask is not None:
-            lines.append(Assign((tile.mask,), mask))
+        if tile.letter in self._masks_used:
+            lines.append(Assign((tile.mask,), Binary("<", Name(tile.index.name), self.numel(tile))))
         return lines
 
     def _parts_used(self, tile: Tile) -> bool:

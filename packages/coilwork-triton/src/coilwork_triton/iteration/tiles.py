@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from coilwork_ir.errors import EmitError
-from coilwork_ir.index import Expr, as_expr, as_int, ceildiv, floordiv, mod, product, provably_le, symbol
+from coilwork_ir.index import Expr, as_expr, as_int, floordiv, mod, product, provably_le, symbol
 from coilwork_ir.kernels import Kernel, Range
 from coilwork_ir.scalar import Load, Scalar, postorder
 from coilwork_triton.launch.parameters import BLOCKS
@@ -32,7 +32,6 @@ class Tile:
             position is a scalar.
         masked: some candidate's block does not divide the extent.
         parts: range symbols other than `index` and what they are in terms of it.
-        inside: pairs (a, b): a position is in range where each a is less than its b. Where this is empty, positions less than `numel` are.
     """
 
     letter: Letter
@@ -42,7 +41,6 @@ class Tile:
     axis: int | None
     masked: bool
     parts: tuple[tuple[Expr, Expr], ...]
-    inside: tuple[tuple[Expr, Expr], ...] = ()
 
     @property
     def mask(self) -> str:
@@ -72,50 +70,21 @@ def flat_tile(letter: Letter, ranges: list[Range], axis: int | None, masked: boo
         parts = tuple((r.symbol, as_expr(0)) for r in ranges if r.symbol is not index)
     else:
         index = symbol(f"{letter}index", extent=numel)
-        parts = _parts(ranges, index)
+        inner = as_expr(1)
+        found: list[tuple[Expr, Expr]] = []
+        for number in reversed(range(len(ranges))):
+            r, extent = ranges[number], extents[number]
+            outermost = all(as_int(e) == 1 for e in extents[:number])
+            quotient = floordiv(index, inner)
+            if as_int(extent) == 1:
+                found.append((r.symbol, as_expr(0)))
+            else:
+                found.append((r.symbol, quotient if outermost else mod(quotient, extent)))
+            inner = inner * extent
+        parts = tuple(reversed(found))
     return Tile(
         letter=letter, numel=numel, block=BLOCKS[letter], index=index, axis=axis, masked=masked, parts=parts
     )
-
-
-def tile_of_rows(letter: Letter, ranges: list[Range], axis: int | None, lanes: int) -> Tile:
-    """The tile that walks `ranges` so that of each `lanes` positions the first ones are whole rows of the last range, the others none."""
-    real = [r for r in ranges if as_int(extent_of(r)) != 1]
-    length = extent_of(real[-1])
-    rows = product(extent_of(r) for r in real[:-1])
-    together = floordiv(as_expr(lanes), length)
-    index = symbol(f"{letter}index", extent=ceildiv(rows, together) * lanes)
-    lane = mod(index, as_expr(lanes))
-    row = floordiv(index, as_expr(lanes)) * together + floordiv(lane, length)
-    last = {real[-1].symbol: mod(lane, length)}
-    others = _parts([r for r in ranges if r is not real[-1]], row)
-    return Tile(
-        letter=letter,
-        numel=product(extent_of(r) for r in ranges),
-        block=BLOCKS[letter],
-        index=index,
-        axis=axis,
-        masked=True,
-        parts=(*others, *last.items()),
-        inside=((lane, together * length), (row, rows)),
-    )
-
-
-def _parts(ranges: Sequence[Range], position: Expr) -> tuple[tuple[Expr, Expr], ...]:
-    """What `ranges`, outermost first, are where they are walked by `position`."""
-    inner = as_expr(1)
-    found: list[tuple[Expr, Expr]] = []
-    extents = [extent_of(r) for r in ranges]
-    for number in reversed(range(len(ranges))):
-        r, extent = ranges[number], extents[number]
-        outermost = all(as_int(e) == 1 for e in extents[:number])
-        quotient = floordiv(position, inner)
-        if as_int(extent) == 1:
-            found.append((r.symbol, as_expr(0)))
-        else:
-            found.append((r.symbol, quotient if outermost else mod(quotient, extent)))
-        inner = inner * extent
-    return tuple(reversed(found))
 
 
 def needs_64_bits(kernel: Kernel, numels: tuple[Expr, ...], values: Iterable[Scalar]) -> bool:
