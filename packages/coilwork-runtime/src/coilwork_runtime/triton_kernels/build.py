@@ -62,10 +62,10 @@ class TritonBuilder:
         self._built: dict[str, GpuBinary] = {}
         self._flights: SingleFlight[GpuBinary] = SingleFlight()
 
-    def candidates(self, spec: TritonKernel) -> tuple[Candidate, ...]:
+    def candidates(self, spec: TritonKernel, text: TritonKernel | None = None) -> tuple[Candidate, ...]:
         """What has to be compiled for `spec`: its candidates, or what a search found for devices like the current one.
 
-        What was found replaces the candidates where it is for all calls, because there are no sizes; else it is one more.
+        `text` is a kernel that does the same, and is compiled instead. What was found replaces the candidates where it is for all calls, because there are no sizes; else it is one more.
 
         Raises:
             MissingTritonError: Triton is not installed.
@@ -75,12 +75,16 @@ class TritonBuilder:
         device = self._gpu.here() if spec.space else ""
         known = recall(self._store, spec, device) if device else {}
         if () in known:
-            return (candidate(spec, known[()], target, version),)
+            return (candidate(spec, known[()], target, version, text=text),)
         proposed = {identity(config) for config in spec.configs}
         others = {identity(config): config for config in known.values()}
         return (
-            *candidates(spec, target, version),
-            *(candidate(spec, others[key], target, version) for key in others if key not in proposed),
+            *candidates(spec, target, version, text=text),
+            *(
+                candidate(spec, others[key], target, version, text=text)
+                for key in others
+                if key not in proposed
+            ),
         )
 
     def compile(
