@@ -14,6 +14,7 @@ import pytest
 from runtime_sample_kernels import checked_kernel, triton_kernel
 
 from coilwork_runtime import Builder, KernelBuildError
+from coilwork_runtime.triton_kernels import worker
 from coilwork_runtime.triton_kernels.binaries import GpuBinary
 from coilwork_runtime.triton_kernels.pool import WorkerError, WorkerPool
 from coilwork_runtime.triton_kernels.requests import GpuTarget, candidates, gpu_target, triton_version
@@ -183,6 +184,27 @@ def test_a_failing_request_is_answered(tmp_path: Path) -> None:
         first, second = read_frame(got), read_frame(got)
     assert first == ({"metadata": {"inverse": 1}}, b"")
     assert second is not None and second[0]["error"].startswith("ZeroDivisionError")
+
+
+def test_garbage_is_collected_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    collected: list[int] = []
+    answered: list[object] = []
+    monkeypatch.setattr(worker, "COLLECT_AFTER", 2)
+    monkeypatch.setattr(worker.gc, "collect", lambda: collected.append(len(answered)))
+    asked = io.BytesIO()
+    for _ in range(5):
+        write_frame(asked, {})
+    read, write = os.pipe()
+    os.write(write, asked.getvalue())
+    os.close(write)
+
+    def answer(request: object) -> tuple[dict[str, object], bytes]:
+        answered.append(request)
+        return {}, b""
+
+    with os.fdopen(read, "rb", buffering=0) as requests:
+        serve(requests, io.BytesIO(), answer)
+    assert collected == [2, 4]
 
 
 def test_errors_of_the_pool_say_why(pool: WorkerPool) -> None:

@@ -12,19 +12,25 @@ from typing import Any
 from coilwork_cache import Store
 from coilwork_runtime.cpp.batches import batches
 from coilwork_runtime.cpp.build import CppBuilder
+from coilwork_runtime.errors import KernelBuildError
 from coilwork_runtime.specs import CppKernel, KernelSpec, TritonKernel
 from coilwork_runtime.triton_kernels.binaries import GpuBinary
 from coilwork_runtime.triton_kernels.build import TritonBuilder
+from coilwork_runtime.triton_kernels.build_order import expected_work
+from coilwork_runtime.triton_kernels.equal_texts import shared_texts
 from coilwork_runtime.triton_kernels.gpu import Gpu, torch_gpu
 from coilwork_runtime.triton_kernels.interpreted import interpreting
 from coilwork_runtime.triton_kernels.launch import Built
 from coilwork_runtime.triton_kernels.pool import WorkerPool, shared_pool
+from coilwork_runtime.triton_kernels.requests import Candidate
 from coilwork_runtime.triton_kernels.searching import Search
 
 MOST_WORKERS = 16
 
 Launcher = Callable[..., Any]
 Progress = Callable[[int, int], None]
+# By name of a Triton kernel, its candidates and what compiles them.
+_Started = Mapping[str, tuple[tuple[Candidate, ...], list[Future[GpuBinary | KernelBuildError]]]]
 
 
 class Builder:
@@ -65,7 +71,8 @@ class Builder:
             return {}
         with ThreadPoolExecutor(max_workers=self._workers, thread_name_prefix="coilwork-build") as threads:
             together = self._start_together(wanted, threads)
-            tasks = [self._start(spec, threads, together.get(spec.name)) for spec in wanted]
+            pending = {} if interpreting() else self._start_triton(wanted, threads)
+            tasks = [self._start(spec, threads, together.get(spec.name), pending) for spec in wanted]
             if any(isinstance(spec, TritonKernel) for spec in wanted) and not interpreting():
                 threads.submit(self._gpu.prepare)
             self._report(tasks)
@@ -88,7 +95,9 @@ class Builder:
     ) -> tuple[tuple[tuple[Mapping[str, int], bytes | GpuBinary], ...], ...]:
         """The machine code of each kernel, by configuration (a C++ kernel has one, which is empty). Raises as `build` does."""
         with ThreadPoolExecutor(max_workers=self._workers, thread_name_prefix="coilwork-build") as threads:
-            pending = [self._machine_code(spec, threads) for spec in specs]
+            wanted = tuple(specs)
+            started = self._start_triton(wanted, threads)
+            pending = [self._machine_code(spec, threads, started) for spec in wanted]
             return tuple(finish() for finish in pending)
 
     def load_library(self, spec: CppKernel, library: bytes) -> Launcher | None:
@@ -102,15 +111,14 @@ class Builder:
         return self._triton.load(spec, [Built(config=config, binary=binary) for config, binary in built])
 
     def _machine_code(
-        self, spec: KernelSpec, threads: ThreadPoolExecutor
+        self, spec: KernelSpec, threads: ThreadPoolExecutor, started: _Started
     ) -> Callable[[], tuple[tuple[Mapping[str, int], bytes | GpuBinary], ...]]:
         match spec:
             case CppKernel():
                 library = threads.submit(self._cpp.library, spec)
                 return lambda: (({}, library.result()),)
             case TritonKernel():
-                found = self._triton.candidates(spec)
-                parts = [threads.submit(self._triton.compile, spec, candidate) for candidate in found]
+                found, parts = started[spec.name]
                 return lambda: tuple(
                     (built.config, built.binary)
                     for built in self._triton.usable(spec, found, [part.result() for part in parts])
@@ -142,30 +150,44 @@ class Builder:
             together.result()
         return self._cpp.build(spec)
 
-    def _start(self, spec: KernelSpec, threads: ThreadPoolExecutor, together: Future[None] | None) -> _Task:
+    def _start_triton(self, specs: Sequence[KernelSpec], threads: ThreadPoolExecutor) -> _Started:
+        """Begin to compile the candidates of all Triton kernels, the largest first, those of equal texts once."""
+        kernels = [spec for spec in specs if isinstance(spec, TritonKernel)]
+        texts = shared_texts(kernels)
+        found = {spec.name: self._triton.candidates(spec, texts[spec.name]) for spec in kernels}
+        work = {one.key: (spec, one) for spec in kernels for one in found[spec.name]}
+        ordered = sorted(work.values(), key=lambda pair: -expected_work(pair[1]))
+        futures = {one.key: threads.submit(self._triton.compile, spec, one) for spec, one in ordered}
+        return {name: (wanted, [futures[one.key] for one in wanted]) for name, wanted in found.items()}
+
+    def _start(
+        self, spec: KernelSpec, threads: ThreadPoolExecutor, together: Future[None] | None, started: _Started
+    ) -> _Task:
         match spec:
             case CppKernel():
                 return _Task([threads.submit(self._build_cpp, spec, together)], lambda parts: parts[0])
             case TritonKernel() if interpreting():
                 return _Task([threads.submit(self._triton.interpreted, spec)], lambda parts: parts[0])
             case TritonKernel():
-                found = self._triton.candidates(spec)
-                parts = [threads.submit(self._triton.compile, spec, candidate) for candidate in found]
+                found, parts = started[spec.name]
                 return _Task(parts, lambda answers: self._triton.launcher(spec, found, answers))
 
     def _report(self, tasks: list[_Task]) -> None:
         """Wait for all parts, and tell how many kernels are ready."""
         if self._progress is None:
             return
-        owner = {part: task for task in tasks for part in task.parts}
-        missing = {id(task): len(task.parts) for task in tasks}
+        owners: dict[Future[Any], list[_Task]] = {}
+        for task in tasks:
+            for part in dict.fromkeys(task.parts):
+                owners.setdefault(part, []).append(task)
+        missing = {id(task): len(set(task.parts)) for task in tasks}
         done = 0
-        for part in as_completed(owner):
-            task = owner[part]
-            missing[id(task)] -= 1
-            if not missing[id(task)]:
-                done += 1
-                self._progress(done, len(tasks))
+        for part in as_completed(owners):
+            for task in owners[part]:
+                missing[id(task)] -= 1
+                if not missing[id(task)]:
+                    done += 1
+                    self._progress(done, len(tasks))
 
 
 class _Task:

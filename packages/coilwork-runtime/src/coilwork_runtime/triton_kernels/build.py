@@ -33,6 +33,7 @@ from coilwork_runtime.triton_kernels.requests import (
     triton_version,
 )
 from coilwork_runtime.triton_kernels.searching import Search
+from coilwork_runtime.triton_kernels.small_work import best_guess_does
 
 # A configuration that takes longer to compile is not worth waiting for.
 LONGEST_BUILD_S: Final = 60.0
@@ -62,10 +63,11 @@ class TritonBuilder:
         self._built: dict[str, GpuBinary] = {}
         self._flights: SingleFlight[GpuBinary] = SingleFlight()
 
-    def candidates(self, spec: TritonKernel) -> tuple[Candidate, ...]:
+    def candidates(self, spec: TritonKernel, text: TritonKernel | None = None) -> tuple[Candidate, ...]:
         """What has to be compiled for `spec`: its candidates, or what a search found for devices like the current one.
 
-        What was found replaces the candidates where it is for all calls, because there are no sizes; else it is one more.
+        `text` is a kernel that does the same, and is compiled instead. What was found replaces the candidates where it is for all
+        calls, because there are no sizes; else it is one more. Where the best guess does, it is the only candidate.
 
         Raises:
             MissingTritonError: Triton is not installed.
@@ -75,12 +77,19 @@ class TritonBuilder:
         device = self._gpu.here() if spec.space else ""
         known = recall(self._store, spec, device) if device else {}
         if () in known:
-            return (candidate(spec, known[()], target, version),)
+            return (candidate(spec, known[()], target, version, text=text),)
         proposed = {identity(config) for config in spec.configs}
         others = {identity(config): config for config in known.values()}
+        guesses = candidates(spec, target, version, text=text)
+        if self._search is None and best_guess_does(spec):
+            guesses = guesses[:1]
         return (
-            *candidates(spec, target, version),
-            *(candidate(spec, others[key], target, version) for key in others if key not in proposed),
+            *guesses,
+            *(
+                candidate(spec, others[key], target, version, text=text)
+                for key in others
+                if key not in proposed
+            ),
         )
 
     def compile(
@@ -125,7 +134,7 @@ class TritonBuilder:
         wanted: Sequence[Candidate],
         answers: Sequence[GpuBinary | KernelBuildError],
     ) -> list[Built]:
-        """Those of `wanted` that compiled; the candidates if what was once found does not any more.
+        """Those of `wanted` that compiled; all candidates if none did of what was once found, or of the best guess.
 
         Raises:
             KernelBuildError: none did.
@@ -135,7 +144,8 @@ class TritonBuilder:
             for candidate, answer in zip(wanted, answers, strict=True)
             if isinstance(answer, GpuBinary)
         ]
-        if not built and identity(wanted[0].config) not in map(identity, spec.configs):
+        untried = set(map(identity, spec.configs)) - {identity(one.config) for one in wanted}
+        if not built and untried:
             proposed = candidates(spec, gpu_target(spec), triton_version())
             return self.usable(spec, proposed, [self.compile(spec, one) for one in proposed])
         if not built:

@@ -16,7 +16,7 @@ from coilwork_runtime.errors import KernelBuildError, MissingTritonError
 from coilwork_runtime.specs import Argument, TritonKernel, parse_argument
 
 # Of what workers make of a request: raised, what was built before is built anew.
-FORMAT: Final = "2"
+FORMAT: Final = "3"
 DISTRIBUTIONS: Final = ("triton", "pytorch-triton", "pytorch-triton-rocm")
 # What of a configuration is for the compiler; the rest are the kernel's own compile-time parameters.
 OPTIONS: Final = frozenset(
@@ -114,13 +114,23 @@ def gpu_target(spec: TritonKernel) -> GpuTarget:
     )
 
 
-def candidates(spec: TritonKernel, target: GpuTarget, version: str) -> tuple[Candidate, ...]:
-    """What to compile, in the order of `spec.configs`."""
-    return tuple(candidate(spec, config, target, version) for config in spec.configs)
+def candidates(
+    spec: TritonKernel, target: GpuTarget, version: str, *, text: TritonKernel | None = None
+) -> tuple[Candidate, ...]:
+    """What to compile, in the order of `spec.configs`; `text` as in `candidate`."""
+    return tuple(candidate(spec, config, target, version, text=text) for config in spec.configs)
 
 
-def candidate(spec: TritonKernel, config: Mapping[str, int], target: GpuTarget, version: str) -> Candidate:
-    """What to compile for `spec` in one configuration."""
+def candidate(
+    spec: TritonKernel,
+    config: Mapping[str, int],
+    target: GpuTarget,
+    version: str,
+    *,
+    text: TritonKernel | None = None,
+) -> Candidate:
+    """What to compile for `spec` in one configuration; of `text`, if it is given, another kernel that does the same."""
+    of = text or spec
     options: dict[str, Any] = {"enable_fp_fusion": True}
     options |= {name: value for name, value in config.items() if name in OPTIONS}
     if spec.checks:
@@ -128,8 +138,8 @@ def candidate(spec: TritonKernel, config: Mapping[str, int], target: GpuTarget, 
         options |= {"debug": True, "sanitize_overflow": False}
     arguments = run_time_arguments(spec)
     request = {
-        "source": spec.source,
-        "entry": spec.entry,
+        "source": of.source,
+        "entry": of.entry,
         "types": {name: ("*" if arg.is_pointer else "") + TYPES[arg.dtype] for name, arg in arguments},
         "divisible": [name for name, arg in arguments if arg.aligned or arg.role == "scratch"],
         "constants": constants_of(config),

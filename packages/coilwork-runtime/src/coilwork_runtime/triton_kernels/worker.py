@@ -3,10 +3,16 @@
 Run as a script, so that it imports Triton and nothing else of ours or torch's. It reads requests from standard input
 and writes replies to standard output, both as frames: the header's length and the blob's (8 bytes each), the header
 (JSON), the blob. It never touches a device, and ends when its input does or after `IDLE_LIMIT_S` without a request.
+Triton is imported before the first request, which may be a while.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import gc
+import importlib
+import itertools
 import json
 import logging
 import os
@@ -21,6 +27,8 @@ from typing import Any, BinaryIO, Final
 
 IDLE_LIMIT_S: Final = 300.0
 LONGEST_FRAME: Final = 1 << 31
+# Requests between two runs of the garbage collector, which by itself takes a tenth of the time; each leaves about a megabyte to it.
+COLLECT_AFTER: Final = 64
 # What a launch needs to know of a compiled kernel, and its value where a Triton release does not say.
 METADATA: Final = (
     ("name", ""),
@@ -35,6 +43,13 @@ METADATA: Final = (
 )
 
 _LENGTHS: Final = struct.Struct("<QQ")
+
+# The functions of libdevice that most kernels need, and those of Triton's language that `SIMPLE_FUNCTIONS` certainly lacks.
+SIMPLE_FUNCTIONS: Final = Path(__file__).with_name("simple_functions.ll")
+_OTHER_FUNCTIONS: Final = re.compile(r"\blibdevice\.|\btl\.(?:log2?|sin|cos|erf|floor|ceil|sqrt_rn|div_rn)\(")
+_MISSING_FUNCTION: Final = re.compile(r"^declare [^@\n]*@(__nv_\w+)\(", re.MULTILINE)
+
+_SERIAL: Final = itertools.count()
 
 # `add.s16x2 d, a, b;` and its like: LLVM's for two 16-bit indices in one register.
 _PACKED: Final = re.compile(r"\b(add|sub|min|max)\.([su])16x2\s+(%\w+), (%\w+), (%\w+);")
@@ -84,15 +99,41 @@ def _read(stream: BinaryIO, count: int) -> bytes:
     return b"".join(parts)
 
 
+class MissingFunctionError(Exception):
+    """A kernel calls a function that the library it was compiled with lacks."""
+
+
+@functools.cache
+def prepare() -> None:
+    """Import Triton, and have it do what is wanted here and nothing else.
+
+    Raises:
+        ImportError: Triton is not installed.
+    """
+    # Only here, in the worker: the parent may lack Triton, and pays no import for it.
+    import triton
+
+    triton.knobs.runtime.add_stages_inspection_hook = mend_stages
+    # Triton's cache is in a folder that goes with this process: the texts of stages in it are for nobody.
+    triton.knobs.compilation.store_binary_only = True
+    # A key is for one request, and kernels that were compiled before do not come here. Triton's own reads all of Triton.
+    vars(importlib.import_module("triton.compiler.compiler"))["get_cache_key"] = _unique_key
+
+
+def _unique_key(*_: Any, **__: Any) -> str:
+    return f"request {next(_SERIAL)}"
+
+
 def compile_kernel(request: Mapping[str, Any], folder: Path) -> tuple[dict[str, Any], bytes]:
     """Compile what `request` (see `requests.request_header`) describes: launch metadata and the device binary."""
-    # Only here, in the worker: the parent may lack Triton, and pays no import for it.
+    prepare()
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
     backend, arch, warp_size = request["target"]
-    triton.knobs.runtime.add_stages_inspection_hook = mend_stages
+    # Lines are for the messages of failed checks. The text is in a file that goes with this process, so a profiler has no use for them.
+    triton.knobs.compilation.disable_line_info = not request["options"].get("debug", False)
     function = load_function(request["source"], request["entry"], folder)
     types: Mapping[str, str] = request["types"]
     source = ASTSource(
@@ -101,24 +142,45 @@ def compile_kernel(request: Mapping[str, Any], folder: Path) -> tuple[dict[str, 
         constexprs=request["constants"],
         attrs={(function.arg_names.index(name),): [["tt.divisibility", 16]] for name in request["divisible"]},
     )
-    compiled = triton.compile(source, target=GPUTarget(backend, arch, warp_size), options=request["options"])
+    target = GPUTarget(backend, arch, warp_size)
+    compiled = None
+    if backend == "cuda" and not _OTHER_FUNCTIONS.search(request["source"]):
+        # `ValueError`, of a Triton whose LLVM does not read the text
+        with contextlib.suppress(MissingFunctionError, ValueError):
+            simple = {"extern_libs": {"libdevice": str(SIMPLE_FUNCTIONS)}}
+            compiled = triton.compile(source, target=target, options=request["options"] | simple)
+    if compiled is None:
+        compiled = triton.compile(source, target=target, options=request["options"])
     known = compiled.metadata._asdict()
     metadata = {name: known.get(name, default) for name, default in METADATA}
     return metadata, compiled.asm["cubin" if backend == "cuda" else "hsaco"]
 
 
 def mend_stages(*given: Any) -> tuple[str, str] | None:
-    """Triton's hook on the stages of a compilation: PTX goes to `ptxas` without packed arithmetic.
+    """Triton's hook on the stages of a compilation: functions are not missing, and PTX goes to `ptxas` without packed arithmetic.
 
     `given` are the back end, its stages by name and more. Without any, Triton asks for a key of what the hook does, and a hash of it.
     """
     if not given:
         return "no packed arithmetic", "1"
     stages: dict[str, Any] = given[1]
-    make = stages.get("ptx")
-    if make is not None:
-        stages["ptx"] = lambda source, metadata: without_packed_arithmetic(make(source, metadata))
+    make_llir, make_ptx = stages.get("llir"), stages.get("ptx")
+    if make_llir is not None and make_ptx is not None:
+        stages["llir"] = lambda source, metadata: without_missing_functions(make_llir(source, metadata))
+        stages["ptx"] = lambda source, metadata: without_packed_arithmetic(make_ptx(source, metadata))
     return None
+
+
+def without_missing_functions(llir: str) -> str:
+    """`llir` as it is.
+
+    Raises:
+        MissingFunctionError: it calls a function of libdevice that it does not contain.
+    """
+    missing = _MISSING_FUNCTION.search(llir)
+    if missing is not None:
+        raise MissingFunctionError(missing[1])
+    return llir
 
 
 def without_packed_arithmetic(ptx: str) -> str:
@@ -149,6 +211,7 @@ def serve(
     requests: BinaryIO, replies: BinaryIO, answer: Callable[[Mapping[str, Any]], tuple[dict[str, Any], bytes]]
 ) -> None:
     """Answer requests until there are no more. A failed one is answered with its error."""
+    answered = 0
     while select.select([requests], [], [], IDLE_LIMIT_S)[0]:
         frame = read_frame(requests)
         if frame is None:
@@ -161,6 +224,9 @@ def serve(
             write_frame(replies, {"error": f"{type(error).__name__}: {error}"})
         else:
             write_frame(replies, {"metadata": metadata}, binary)
+        answered += 1
+        if answered % COLLECT_AFTER == 0:
+            gc.collect()
 
 
 def main() -> None:
@@ -173,6 +239,10 @@ def main() -> None:
     if first is None:
         return
     sys.path[:] = first[0]["path"]
+    # what is wrong with Triton is the answer to a request
+    with contextlib.suppress(Exception):
+        prepare()
+    gc.disable()
     with tempfile.TemporaryDirectory(prefix="coilwork-triton-") as folder:
         # Triton's own cache would keep a second copy of everything
         os.environ["TRITON_CACHE_DIR"] = str(Path(folder, "cache"))

@@ -35,7 +35,7 @@ _STAGES: Final = (
     coilwork_triton,
     coilwork_wrapper,
 )
-_SOURCES: Final = (".py", ".triton", ".cpp", ".hpp")
+_SOURCES: Final = (".py", ".triton", ".cpp", ".hpp", ".ll")
 
 
 @cache
