@@ -12,7 +12,6 @@ import contextlib
 import functools
 import gc
 import importlib
-import itertools
 import json
 import logging
 import os
@@ -21,6 +20,7 @@ import select
 import struct
 import sys
 import tempfile
+import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -48,8 +48,6 @@ _LENGTHS: Final = struct.Struct("<QQ")
 SIMPLE_FUNCTIONS: Final = Path(__file__).with_name("simple_functions.ll")
 _OTHER_FUNCTIONS: Final = re.compile(r"\blibdevice\.|\btl\.(?:log2?|sin|cos|erf|floor|ceil|sqrt_rn|div_rn)\(")
 _MISSING_FUNCTION: Final = re.compile(r"^declare [^@\n]*@(__nv_\w+)\(", re.MULTILINE)
-
-_SERIAL: Final = itertools.count()
 
 # `add.s16x2 d, a, b;` and its like: LLVM's for two 16-bit indices in one register.
 _PACKED: Final = re.compile(r"\b(add|sub|min|max)\.([su])16x2\s+(%\w+), (%\w+), (%\w+);")
@@ -121,7 +119,7 @@ def prepare() -> None:
 
 
 def _unique_key(*_: Any, **__: Any) -> str:
-    return f"request {next(_SERIAL)}"
+    return f"request {uuid.uuid4()}"
 
 
 def compile_kernel(request: Mapping[str, Any], folder: Path) -> tuple[dict[str, Any], bytes]:
