@@ -4,7 +4,7 @@ There is no matrix product in them, so that libraries are bound by memory at bes
 here the sum is written out in a pointwise node, which joins what follows it. The bias is part of the sum, as in ATen's own kernels.
 
 Where channels lie side by side, neighbours want neighbouring weights, which have the taps innermost: those are laid out
-anew first, for all of a program's convolutions in one small kernel.
+anew first, in a small kernel before each such convolution.
 """
 
 from __future__ import annotations
