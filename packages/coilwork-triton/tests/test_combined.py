@@ -113,7 +113,7 @@ def test_grids_are_sums_and_there_is_one_configuration() -> None:
 
 def test_blocks_follow_from_all_points() -> None:
     few, many = (dict(emitted(together([64] * count)).configs[0].meta)["XBLOCK"] for count in (2, 500))
-    assert few == 128 and many == 1024
+    assert few == 128 and many == 2048
 
 
 def test_names_of_the_body_are_not_those_of_the_kernel() -> None:

@@ -17,5 +17,4 @@ def cumulative_sum(in0, out0, XBLOCK: tl.constexpr, R0_BLOCK: tl.constexpr):
     tl.store(out0 + (x0 * 5000 + r0), running1, rmask)
 # grid 4096
 # try {'XBLOCK': 1, 'R0_BLOCK': 8192} warps 8
-# try {'XBLOCK': 1, 'R0_BLOCK': 8192} warps 16
 # try {'XBLOCK': 1, 'R0_BLOCK': 8192} warps 4

@@ -66,4 +66,3 @@ def layer_norm_backward(
 # grid 264
 # try {'XBLOCK': 1, 'WBLOCK': 4, 'R0_BLOCK': 1024, 'STAGES': 3} warps 4
 # try {'XBLOCK': 1, 'WBLOCK': 2, 'R0_BLOCK': 1024, 'STAGES': 4} warps 4
-# try {'XBLOCK': 1, 'WBLOCK': 2, 'R0_BLOCK': 1024, 'STAGES': 3} warps 4

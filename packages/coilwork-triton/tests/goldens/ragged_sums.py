@@ -31,4 +31,3 @@ def ragged_sums(in0, in1, out0, YBLOCK: tl.constexpr, XBLOCK: tl.constexpr, R0_B
 # grid -((-64) // XBLOCK), -((-1000) // YBLOCK)
 # try {'YBLOCK': 8, 'XBLOCK': 64, 'R0_BLOCK': 2} warps 2
 # try {'YBLOCK': 8, 'XBLOCK': 64, 'R0_BLOCK': 1} warps 2
-# try {'YBLOCK': 8, 'XBLOCK': 32, 'R0_BLOCK': 4} warps 2

@@ -154,4 +154,3 @@ def every_reduction(
 # grid -((-4096) // XBLOCK)
 # try {'XBLOCK': 16, 'R0_BLOCK': 128, 'STAGES': 1} warps 8
 # try {'XBLOCK': 32, 'R0_BLOCK': 64, 'STAGES': 1} warps 8
-# try {'XBLOCK': 16, 'R0_BLOCK': 128, 'STAGES': 1} warps 2

@@ -83,6 +83,5 @@ def every_reduction(
     tl.store(out11 + x0, max20)
     tl.store(out12 + x0, sum21)
 # grid -((-4096) // XBLOCK)
-# try {'XBLOCK': 4, 'R0_BLOCK': 512} warps 8
-# try {'XBLOCK': 2, 'R0_BLOCK': 512} warps 4
 # try {'XBLOCK': 8, 'R0_BLOCK': 512} warps 8
+# try {'XBLOCK': 2, 'R0_BLOCK': 512} warps 4

@@ -62,4 +62,3 @@ def softmax(in0, out0, XBLOCK: tl.constexpr, R0_BLOCK: tl.constexpr, STAGES: tl.
 # grid 4096
 # try {'XBLOCK': 1, 'R0_BLOCK': 4096, 'STAGES': 1} warps 8
 # try {'XBLOCK': 1, 'R0_BLOCK': 8192, 'STAGES': 1} warps 32
-# try {'XBLOCK': 1, 'R0_BLOCK': 2048, 'STAGES': 1} warps 4

@@ -26,5 +26,4 @@ def softmax(in0, out0, XBLOCK: tl.constexpr, R0_BLOCK: tl.constexpr):
     tl.store(out0 + (x0 * 8192 + r0), div5.to(tl.bfloat16))
 # grid 4096
 # try {'XBLOCK': 1, 'R0_BLOCK': 8192} warps 8
-# try {'XBLOCK': 1, 'R0_BLOCK': 8192} warps 16
 # try {'XBLOCK': 1, 'R0_BLOCK': 8192} warps 4

@@ -44,12 +44,12 @@ def _row_shapes(length: int) -> list[tuple[int, int, int]]:
     def waste(width: int) -> float:
         return 1 - length / (-(-length // width) * width)
 
-    shapes = ((1024, 1, 4), (2048, 1, 4), (2048, 1, 8), (512, 1, 2))
+    shapes = ((2048, 1, 4), (1024, 1, 4), (2048, 1, 8), (512, 1, 2))
     long = [shape for shape in shapes if waste(shape[0]) <= _WASTE]
     # without masks if there is a choice
     exact = [shape for shape in long if waste(shape[0]) == 0]
     if exact or long:
-        return exact or long
+        return (exact or long)[:2]
     return sorted([(256, 4, 4), (512, 2, 4), (1024, 1, 4)], key=lambda shape: waste(shape[0]))
 
 
@@ -60,7 +60,7 @@ def _pointwise_line(facts: Facts, target: Target) -> list[Config]:
     whole = next_power_of_two(extent)
     if facts.scattered and extent >= 1024 * 2 * target.multiprocessors:
         # several per thread are better where the sectors turn out to be in a cache
-        few = ((512, 1), (256, 1), (1024, 4))
+        few = ((256, 1), (1024, 4))
         return [config({"x": size}, warps_for(size, each, target), target) for size, each in few]
     # 16 bytes per thread and load, two loads in flight for four-byte elements; what is one number for all does not count
     per_thread = 4 if max(facts.streams, default=facts.element_bytes) >= 8 else 8
@@ -68,10 +68,10 @@ def _pointwise_line(facts: Facts, target: Target) -> list[Config]:
     best = max(128, min(1024, share))
     shapes = [(best, per_thread)]
     if best == 1024 and _is_stencil(facts):
-        shapes = [(512, per_thread), (best, 4 * per_thread), *shapes]
+        shapes = [(best, 4 * per_thread), *shapes]
     elif extent >= 1024 * 2 * target.multiprocessors:
-        # more in flight, by more threads or by each
-        shapes += [(2048, per_thread), (2048, 2 * per_thread)]
+        # more in flight, by each thread or by more of them
+        shapes = [(2048, 2 * per_thread), (2048, per_thread)]
     elif best > 256:
         shapes.append((best // 2, per_thread))
     return [

@@ -48,17 +48,16 @@ def persistent(facts: Facts, target: Target) -> list[Config]:
         if row >= 8192:
             warps = max(8, min(16, warps_for(row, 32, target)))
         blocks = other_tiles(facts) | ({"x": 1} if "x" in facts.extents else {}) | {"r": row}
-        return [
-            config(blocks, w, target) for w in (warps, warps * 2 if warps < 16 else 8, max(1, warps // 2))
-        ]
+        # few threads have much in flight each; what takes many registers needs more of them
+        tried = (warps, warps // 2) if row >= 8192 else (max(1, warps // 2), 2 * warps)
+        return [config(blocks, w, target) for w in tried]
     # several rows per program, so that its warps have 16 bytes per thread to load
     enough = max(1, next_power_of_two(-(-rows // (2 * target.multiprocessors))))
     if across:
         return in_runs(_persistent_columns(facts, target, row, max(enough, 32)), facts, target)
-    # twice 16 bytes per thread: there is something to load while a row is reduced
-    most = max(4, min(16, 32 // max(facts.streams, default=facts.element_bytes)))
     found = []
-    for elements, per_thread in ((2048, most), (1024, 8), (4096, 16)):
+    # there is something to load while a row is reduced, by each thread or by others
+    for elements, per_thread in ((4096, 16), (1024, 8)):
         x = min(max(1, elements // row), enough, next_power_of_two(rows))
         warps = min(8, warps_for(x * row, per_thread, target))
         found.append(config(other_tiles(facts) | {"x": x, "r": row}, warps, target))
@@ -81,9 +80,9 @@ def walked(facts: Facts, target: Target) -> list[Config]:
     elif row >= step:
         shapes = [(row, each, 3), (row, each // 2, 3), (row, each // 2, 1)]
     elif 2 * row >= step:
-        shapes = [(step, each, 3), (step, each // 2, 3), (step // 2, each // 2, 3)]
+        shapes = [(step, each, 3), (step, each // 2, 3)]
     else:
-        shapes = [(step, each, 3), (step // 2, each // 2, 4), (step // 2, each // 2, 3)]
+        shapes = [(step, each, 3), (step // 2, each // 2, 4)]
     found = []
     for elements, per_thread, stages in shapes:
         rows = min(max(1, elements // row), most)
@@ -99,18 +98,21 @@ def _persistent_columns(facts: Facts, target: Target, row: int, most: int) -> li
     best = max(2048 // row, line)
     if facts.extents["x"] < best * target.multiprocessors:
         # few columns: a sector of memory is enough for a block, so that there are more of them, with little to do for each
-        shapes = [(max(1, best // 2), 16), (max(1, best // 4), 16), (max(1, best // 4), 8)]
+        shapes = [(max(1, best // 4), 8), (max(1, best // 4), 16)]
     else:
         each = 64 if sum(facts.streams) * 64 <= 4 * _LOADED and not _busy(facts) else 32
         fitting = [x for x in (best, best // 2, 2 * best, best // 4) if 0 < x * row <= each * 512]
         # small blocks first, if large ones are not what it takes to span a line
-        ordered = sorted(fitting[:3], key=lambda x: x * row > 64 * 256)
+        ordered = sorted(fitting[:3], key=lambda x: x * row >= 64 * 256)
+        if each == 64 and 2 * best in ordered and 2 * best * row <= each * 128:
+            # four warps are kept busy by nothing less
+            ordered = [2 * best, best]
         shapes = [(x, each) for x in ordered] or [(max(1, best // 4), each)]
         if sum(facts.streams) <= 2 and best * row <= _MOST_WIDE and not _busy(facts):
             # what is loaded takes half a register each
             shapes.insert(0, (best, 2 * each))
     found = []
-    for width, per_thread in shapes[:3]:
+    for width, per_thread in shapes[:2]:
         x = min(width, most, next_power_of_two(facts.extents["x"]))
         # blocks that are small have little in flight for each thread anyway
         warps = max(min(16, warps_for(x * row, per_thread, target)), min(4, warps_for(x * row, 8, target)))
@@ -131,19 +133,15 @@ def _ragged(facts: Facts, target: Target) -> list[Config]:
         shapes = [(1, 128, 4, 4), (1, 64, 8, 4), (1, 256, 2, 4)]
         if columns >= 1024 * 2 * target.multiprocessors:
             # several results per thread, each with a chain of loads
-            shapes = [(1, 512, 1, 4), (1, 256, 1, 4), (1, 512, 2, 8)]
+            shapes = [(1, 512, 2, 8), (1, 256, 1, 4)]
     elif rows * -(-columns // 256) < 4 * target.multiprocessors:
-        shapes = [(1, 64, 32, 4), (1, 128, 16, 4), (1, 32, 64, 4)]
+        shapes = [(1, 64, 32, 4), (1, 128, 16, 4)]
     else:
         width = _ragged_width(columns)
         height = max(1, 512 // width)
         # 8 results per thread, with all its points of r: no thread waits for another, and registers leave room for many
         warps = max(1, height * width // 256)
-        shapes = [
-            (height, width, 2, warps),
-            (height, width, 1, warps),
-            (height, max(1, width // 2), 4, warps),
-        ]
+        shapes = [(height, width, 2, warps), (height, width, 1, warps)]
     found = []
     for height, width, depth, warps in shapes:
         x = min(width, next_power_of_two(columns))
@@ -196,10 +194,9 @@ def _looped_blocks(facts: Facts, target: Target) -> list[Config]:
         one = {"x": 1} if "x" in facts.extents else {}
         found = []
         # 32 bytes per thread of two-byte elements per step
-        other = [(8192, 16), (2048, 4)] if facts.scans else [(2048, 4), (1024, 4)]
-        sizes = [(4096, 8), *other]
+        sizes = [(4096, 8), (8192, 16), (2048, 4)] if facts.scans else [(4096, 8), (2048, 4), (1024, 4)]
         if facts.again and _one_row_each_stays(facts, target):
-            sizes.insert(1, (8192, 32))
+            sizes = [(4096, 8), (8192, 32)]
         for size, warps in sizes:
             r = min(size, length)
             found.append(
@@ -217,9 +214,7 @@ def _looped_blocks(facts: Facts, target: Target) -> list[Config]:
         shapes = [(128, 32 * deep, 4), (64, 32 * deep, 8), (128, 32 * deep, 8)]
     busy = [shape for shape in shapes if columns >= shape[0] * target.multiprocessors]
     ordered = busy + [shape for shape in reversed(shapes) if shape not in busy]
-    # few threads with many loads each are best where several tensors are read
-    few = [(ordered[0][0], ordered[0][1], 2)] if len(facts.streams) > 1 else []
-    for width, depth, warps in [*ordered[:2], *few, *ordered[2:]]:
+    for width, depth, warps in ordered[:2]:
         x = min(width, next_power_of_two(columns))
         r = min(depth * width // x, length)
         found.append(
