@@ -134,7 +134,6 @@ class _Planner:
         for number, step in enumerate(schedule.steps):
             self._allocate(number, step)
             self._perform(step)
-            self.meter.sample()
             self.dying = [p for p in deaths[number] if p not in self.handed_on]
         self._release()
         self.out.append(Return(values=schedule.outputs))
