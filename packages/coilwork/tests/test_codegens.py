@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib.metadata import EntryPoint
@@ -53,3 +55,23 @@ def test_another_packages_generator(monkeypatch: pytest.MonkeyPatch) -> None:
         codegens, "entry_points", lambda *, group: [point] if group == ENTRY_POINT_GROUP else []
     )
     assert codegen_for(STRANGE, CompileOptions()).name == "strange"
+
+
+@pytest.mark.parametrize(
+    ("target", "needed", "spared"),
+    [("sm_90", "coilwork_triton", "coilwork_cpp"), ("x86-64-avx2", "coilwork_cpp", "coilwork_triton")],
+)
+def test_only_the_generator_that_is_needed_is_imported(target: str, needed: str, spared: str) -> None:
+    code = f"""
+import sys
+import coilwork.backend
+from coilwork.codegens import codegen_for
+from coilwork.options import CompileOptions
+from coilwork.caching.identity import compiler_identity
+from coilwork_ir.target import TARGETS
+compiler_identity()
+assert not {{"coilwork_cpp", "coilwork_triton", "coilwork_cpp_wrapper"}} & set(sys.modules)
+codegen_for(TARGETS["{target}"], CompileOptions())
+assert "{needed}" in sys.modules and "{spared}" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

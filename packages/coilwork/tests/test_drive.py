@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch._dynamo.exc import BackendCompilerFailed
 
-from coilwork import drive
+import coilwork_cpp_wrapper
 from coilwork.drive import boxed
 from coilwork.errors import CoilworkFallbackWarning
 from coilwork_ir.errors import EmitError
@@ -44,7 +44,7 @@ def refuse(*_: object) -> object:
 
 
 def test_what_cpp_refuses_is_driven_by_python(leniently: Compile, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drive, "emit_cpp", refuse)
+    monkeypatch.setattr(coilwork_cpp_wrapper, "emit_cpp", refuse)
     x, w = torch.randn(5, 8), torch.randn(8, 6)
     with pytest.warns(
         CoilworkFallbackWarning, match=r"driven by Python instead of C\+\+.*aten\.strange\.default"
@@ -54,7 +54,7 @@ def test_what_cpp_refuses_is_driven_by_python(leniently: Compile, monkeypatch: p
 
 
 def test_what_cpp_refuses_is_an_error_with_strict(strictly: Compile, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drive, "emit_cpp", refuse)
+    monkeypatch.setattr(coilwork_cpp_wrapper, "emit_cpp", refuse)
     with pytest.raises(BackendCompilerFailed, match=r"aten\.strange\.default"):
         strictly(gated, wrapper="cpp")(torch.randn(5, 8), torch.randn(8, 6))
 

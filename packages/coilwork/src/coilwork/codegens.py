@@ -6,10 +6,8 @@ from importlib.metadata import EntryPoint, entry_points
 
 from coilwork.errors import CompileError
 from coilwork.options import CompileOptions
-from coilwork_cpp import CppCodegen
 from coilwork_ir.codegen import Codegen
 from coilwork_ir.target import Target
-from coilwork_triton import TritonCodegen
 
 ENTRY_POINT_GROUP = "coilwork.codegens"
 
@@ -20,9 +18,9 @@ def codegen_for(target: Target, options: CompileOptions) -> Codegen:
     Raises:
         CompileError: none supports it.
     """
-    for codegen in (CppCodegen(), TritonCodegen()):
-        if codegen.supports(target):
-            return codegen
+    own = _own(target)
+    if own.supports(target):
+        return own
     for point in plugged_codegens():
         plugin = point.load()()
         if isinstance(plugin, Codegen) and plugin.supports(target):
@@ -32,6 +30,17 @@ def codegen_for(target: Target, options: CompileOptions) -> Codegen:
         f"no code generator supports target {target.name}",
         remedy=f"install a package that registers one under the entry point group {ENTRY_POINT_GROUP!r}",
     )
+
+
+def _own(target: Target) -> Codegen:
+    """The one of ours that `target` may need. The other one is not imported."""
+    if target.kind == "cpu":
+        from coilwork_cpp import CppCodegen
+
+        return CppCodegen()
+    from coilwork_triton import TritonCodegen
+
+    return TritonCodegen()
 
 
 def plugged_codegens() -> tuple[EntryPoint, ...]:

@@ -14,7 +14,6 @@ from coilwork.job import Job
 from coilwork.stages import Compiled
 from coilwork.targets import devices_of
 from coilwork_cache import Store
-from coilwork_cpp_wrapper import build_cpp, emit_cpp
 from coilwork_ir.errors import EmitError
 from coilwork_runtime import Builder, generated
 from coilwork_runtime.loader import execute_module
@@ -65,6 +64,9 @@ def _fx_call(compiled: Compiled, job: Job, builder: Builder) -> Call:
 
 
 def _cpp_call(compiled: Compiled, job: Job, store: Store) -> Call:
+    # few want it, and it is no small import
+    from coilwork_cpp_wrapper import build_cpp, emit_cpp
+
     program = emit_cpp(compiled.program, compiled.sources)
     job.trace.write("program.cpp", program.text)
     return build_cpp(program, constants=compiled.constants, store=store, workers=job.options.workers)

@@ -9,31 +9,23 @@ from __future__ import annotations
 import hashlib
 from functools import cache
 from importlib.metadata import EntryPoint
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-import coilwork
-import coilwork_cpp
-import coilwork_cpp_wrapper
-import coilwork_ir
-import coilwork_lowering
-import coilwork_runtime
-import coilwork_scheduler
-import coilwork_triton
-import coilwork_wrapper
 from coilwork.codegens import plugged_codegens
 
 # The cache is not among them: it checks by itself what it reads.
 _STAGES: Final = (
-    coilwork,
-    coilwork_cpp,
-    coilwork_cpp_wrapper,
-    coilwork_ir,
-    coilwork_lowering,
-    coilwork_runtime,
-    coilwork_scheduler,
-    coilwork_triton,
-    coilwork_wrapper,
+    "coilwork",
+    "coilwork_cpp",
+    "coilwork_cpp_wrapper",
+    "coilwork_ir",
+    "coilwork_lowering",
+    "coilwork_runtime",
+    "coilwork_scheduler",
+    "coilwork_triton",
+    "coilwork_wrapper",
 )
 _SOURCES: Final = (".py", ".triton", ".cpp", ".hpp", ".ll")
 
@@ -43,8 +35,10 @@ def compiler_identity() -> str:
     """A hash of the sources of all stages, and the versions of code generators that other projects plug in."""
     digest = hashlib.sha256()
     for package in _STAGES:
-        for folder in package.__path__:
-            digest.update(f"\n{package.__name__}\n".encode())
+        # found without importing it: code generators of other devices may never be needed
+        spec = find_spec(package)
+        for folder in (spec and spec.submodule_search_locations) or ():
+            digest.update(f"\n{package}\n".encode())
             digest.update(sources_digest(Path(folder)))
     for point in plugged_codegens():
         digest.update(f"\n{_plugin(point)}".encode())
