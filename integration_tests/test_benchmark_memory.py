@@ -279,6 +279,26 @@ def test_json_round_trip(run: MemoryRun, tmp_path: Path) -> None:
     assert from_json(path) == run
 
 
+def test_kernels_of_slow_cases_are_listed(run: MemoryRun, tmp_path: Path) -> None:
+    steps = (
+        ("void at::(anonymous namespace)::fill<int>(int*)", 1.25),
+        ("sum_1", 1.0),
+        ("sum_1", 2.0),
+        ("Memcpy DtoD (Device -> Device)", 0.5),
+    )
+    rows = [
+        replace(row, figures=row.figures | {"coilwork": replace(row.figures["coilwork"], steps=steps)})
+        for row in run.rows
+    ]
+    listed = replace(run, rows=tuple(rows))
+    path = tmp_path / "memory.json"
+    path.write_text(to_json(listed))
+    text = markdown(from_json(path))
+    assert "| loser | 40% | fill 1.2, sum_1 1.0 + 2.0, DtoD 0.5 |" in text
+    # the other one is fast enough, or failed
+    assert text.count("sum_1") == 1 and "## Kernels of cases" not in markdown(run)
+
+
 def test_failures_and_losing_rows_come_first(run: MemoryRun) -> None:
     text = markdown(run)
     assert "| broken | coilwork | wrong: a \\| b |" in text

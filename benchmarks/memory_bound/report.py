@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
+from itertools import groupby
 
 from benchmarks.memory_bound.results import MemoryRun, Row, rivals
 from benchmarks.report import geomean, megabytes, number, table
@@ -59,9 +61,47 @@ def markdown(run: MemoryRun) -> str:
     reasons = [(row.case, megabytes(row.again_bytes), row.why) for row in run.rows if row.again_bytes]
     if reasons:
         lines += ["", "## Read again", "", *table(["case", "MB", "why"], reasons)]
+    lines += _slow(run, own)
     lines += _searched(run, own)
     lines += _counted(run)
     return "\n".join(lines) + "\n"
+
+
+def _slow(run: MemoryRun, own: str) -> list[str]:
+    """What the time of slow cases goes to, kernel by kernel."""
+    body = [
+        [row.case, percent(row.share(own)), _steps(row.figures[own].steps)]
+        for row in run.rows
+        if (row.share(own) or 1.0) < SLOW and row.figures[own].steps
+    ]
+    if not body:
+        return []
+    heading = [
+        "",
+        f"## Kernels of cases below {SLOW:.0%} of a copy",
+        "",
+        "Medians, in the order in which they run.",
+        "",
+    ]
+    return heading + table(["case", "share", "GPU microseconds"], body)
+
+
+def _steps(steps: Sequence[tuple[str, float]]) -> str:
+    """Each kernel or copy with its time; those of one name that follow each other together."""
+    shown = []
+    for name, group in groupby(steps, key=lambda step: _bare(step[0])):
+        times = [us for _, us in group]
+        shown.append(f"{name} {' + '.join(f'{us:.1f}' for us in times)}")
+    return ", ".join(shown)
+
+
+def _bare(name: str) -> str:
+    """A kernel's name without namespaces, types and arguments."""
+    return (
+        re.split(r"[<(]", name.replace("(anonymous namespace)::", ""), maxsplit=1)[0]
+        .rpartition("::")[2]
+        .split()[-1]
+    )
 
 
 def _searched(run: MemoryRun, own: str) -> list[str]:

@@ -22,6 +22,7 @@ class Figure:
         busy_us: GPU-busy microseconds of a call, second-level cache emptied before it (wall time on the CPU).
         host_us: microseconds the host takes to issue it to an idle GPU.
         kernels: launches per call.
+        steps: names and GPU microseconds of its kernels and copies, in their order.
         peak_bytes: peak of allocated memory above the inputs, in a call.
         compile_s: first call in a fresh process with empty caches.
     """
@@ -31,6 +32,7 @@ class Figure:
     busy_us: float | None = None
     host_us: float | None = None
     kernels: int | None = None
+    steps: tuple[tuple[str, float], ...] = ()
     peak_bytes: int | None = None
     compile_s: float | None = None
 
@@ -116,10 +118,15 @@ def from_json(path: Path) -> MemoryRun:
 
 
 def _row(entry: dict[str, Any]) -> Row:
-    figures = {backend: Figure(**figure) for backend, figure in entry["figures"].items()}
+    figures = {backend: Figure(**with_steps(figure)) for backend, figure in entry["figures"].items()}
     counters = {b: [Counters(**one) for one in found] for b, found in entry.get("counters", {}).items()}
     kept = {k: value for k, value in entry.items() if k not in ("derived", "figures", "counters")}
     return Row(**kept, figures=figures, counters=counters)
+
+
+def with_steps(figure: dict[str, Any]) -> dict[str, Any]:
+    """`figure` as it came from JSON, with pairs where that has lists."""
+    return figure | {"steps": tuple((name, us) for name, us in figure.get("steps", ()))}
 
 
 def rivals(backends: Iterable[str], own: str) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.backends import family, mode_of
 from benchmarks.memory_bound.case import Case
 from benchmarks.memory_bound.counters import NoCountersError, count
-from benchmarks.memory_bound.results import Figure, Row
+from benchmarks.memory_bound.results import Figure, Row, with_steps
 from benchmarks.memory_bound.worker import folder_of
 from benchmarks.session import Worker, WorkerFailedError
 
@@ -172,4 +172,6 @@ def _judge(plan: Plan, worker: Worker, backends: Sequence[str], figures: dict[st
 
 def _with_times(row: Row, figures: dict[str, Figure], answer: dict[str, Any]) -> Row:
     timed = answer.pop("backends")
-    return replace(row, **answer, figures={b: replace(f, **timed.get(b, {})) for b, f in figures.items()})
+    return replace(
+        row, **answer, figures={b: replace(f, **with_steps(timed.get(b, {}))) for b, f in figures.items()}
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -12,11 +12,15 @@ from benchmarks.measure import Call
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """Medians of one call: microseconds busy (on the CPU: wall), microseconds for the host to issue, GPU kernels."""
+    """Medians of one call: microseconds busy (on the CPU: wall), microseconds for the host to issue, GPU kernels.
+
+    `steps` are the names and the microseconds of what ran on the GPU, in its order.
+    """
 
     busy_us: float
     host_us: float | None = None
     kernels: int | None = None
+    steps: tuple[tuple[str, float], ...] = ()
 
 
 def timings(calls: Mapping[str, Call], *, repeats: int, cuda: bool, flush: bool) -> dict[str, Timing]:
@@ -37,6 +41,15 @@ def timings(calls: Mapping[str, Call], *, repeats: int, cuda: bool, flush: bool)
             busy_us=median(a.busy_ms for a in seen) * 1e3,
             host_us=host[name] * 1e3,
             kernels=round(median(a.kernels for a in seen)),
+            steps=_typical([a.steps for a in seen]),
         )
         for name, seen in activity.items()
     }
+
+
+def _typical(calls: Sequence[tuple[tuple[str, float], ...]]) -> tuple[tuple[str, float], ...]:
+    """The steps of most calls, each with its median time among those."""
+    named = [tuple(name for name, _ in steps) for steps in calls]
+    names = max(named, key=named.count)
+    alike = [steps for steps, its in zip(calls, named, strict=True) if its == names]
+    return tuple((name, median(steps[k][1] for steps in alike)) for k, name in enumerate(names))

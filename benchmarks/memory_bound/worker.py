@@ -114,6 +114,7 @@ class Bench:
                     "busy_us": seen[name].busy_us,
                     "host_us": seen[name].host_us,
                     "kernels": seen[name].kernels,
+                    "steps": seen[name].steps,
                     "peak_bytes": peak(call),
                 }
                 for name, call in self.calls.items()

@@ -18,10 +18,17 @@ _FLUSH_BYTES = 512 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuActivity:
-    """What the GPU did during one call: milliseconds with any kernel or copy running summed, and kernels launched."""
+    """What the GPU did during one call.
+
+    Attributes:
+        busy_ms: milliseconds with any kernel or copy running, summed.
+        kernels: how many were launched.
+        steps: names and microseconds of kernels and copies, in their order.
+    """
 
     busy_ms: float
     kernels: int
+    steps: tuple[tuple[str, float], ...] = ()
 
 
 def cpu_times_ms(call: Call, *, repeats: int) -> list[float]:
@@ -92,9 +99,11 @@ def gpu_activities(
         window = event.time_range
         inside = [e for e in on_gpu if window.start <= e.time_range.start < window.end]
         kernels = [e for e in inside if not e.name.startswith(("Memcpy", "Memset"))]
-        busy_us = sum(e.time_range.end - e.time_range.start for e in inside)
+        inside.sort(key=lambda e: e.time_range.start)
+        steps = tuple((e.name, e.time_range.end - e.time_range.start) for e in inside)
+        busy_us = sum(us for _, us in steps)
         found[event.name.removeprefix(_WINDOW)].append(
-            GpuActivity(busy_ms=busy_us / 1e3, kernels=len(kernels))
+            GpuActivity(busy_ms=busy_us / 1e3, kernels=len(kernels), steps=steps)
         )
     return found
 
