@@ -294,7 +294,7 @@ def test_kernels_of_slow_cases_are_listed(run: MemoryRun, tmp_path: Path) -> Non
     path = tmp_path / "memory.json"
     path.write_text(to_json(listed))
     text = markdown(from_json(path))
-    assert "| loser | 40% | fill 1.2, sum_1 1.0 + 2.0, DtoD 0.5 |" in text
+    assert "| loser | 40% | fill 1.2, sum_1 1.0 + 2.0, Memcpy DtoD 0.5 |" in text
     # the other one is fast enough, or failed
     assert text.count("sum_1") == 1 and "## Kernels of cases" not in markdown(run)
 

@@ -97,11 +97,8 @@ def _steps(steps: Sequence[tuple[str, float]]) -> str:
 
 def _bare(name: str) -> str:
     """A kernel's name without namespaces, types and arguments."""
-    return (
-        re.split(r"[<(]", name.replace("(anonymous namespace)::", ""), maxsplit=1)[0]
-        .rpartition("::")[2]
-        .split()[-1]
-    )
+    plain = name.replace("(anonymous namespace)::", "").removeprefix("void ")
+    return re.split(r"[<(]", plain, maxsplit=1)[0].rpartition("::")[2].strip()
 
 
 def _searched(run: MemoryRun, own: str) -> list[str]:
