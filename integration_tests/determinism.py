@@ -36,6 +36,11 @@ def _index_put(at: Tensor, source: Tensor) -> Tensor:
     return source.new_zeros(19, source.shape[1]).index_put((at,), source, accumulate=True)
 
 
+def _single_elements(at: Tensor, source: Tensor) -> Tensor:
+    index = (at.unsqueeze(1) * 7 + torch.arange(source.shape[1], device=at.device)) % 100
+    return source.new_zeros(100, source.shape[1]).scatter_add(0, index, source)
+
+
 def _softmax(x: Tensor) -> Tensor:
     return torch.softmax(x, -1)
 
@@ -62,6 +67,7 @@ CASES: Final[Mapping[str, tuple[Callable[..., object], tuple[Tensor, ...]]]] = M
         "index_add": (_index_add, (_positions(3000, 19), _floats(3000, 24))),
         "scatter_add": (_scatter_add, (_positions(3000, 19), _floats(3000, 24))),
         "index_put": (_index_put, (_positions(3000, 19), _floats(3000, 24))),
+        "single elements": (_single_elements, (_positions(3000, 19), _floats(3000, 24))),
         "softmax": (_softmax, (_floats(40, 5001),)),
         "totals": (_totals, (_floats(700, 1100),)),
         "cumsum": (_running, (_floats(3, 70001),)),
@@ -69,4 +75,4 @@ CASES: Final[Mapping[str, tuple[Callable[..., object], tuple[Tensor, ...]]]] = M
     }
 )
 # Those that add floats wherever data says.
-SCATTERS: Final = ("embedding gradient", "index_add", "scatter_add", "index_put")
+SCATTERS: Final = ("embedding gradient", "index_add", "scatter_add", "index_put", "single elements")

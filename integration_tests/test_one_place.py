@@ -17,7 +17,7 @@ def test_each_element_counts(name: str, dynamic: bool) -> None:
 
 
 @pytest.mark.interpreter
-@pytest.mark.parametrize("accumulation", ["sorted", "atomic"])
+@pytest.mark.parametrize("accumulation", ["fixed", "sorted", "atomic"])
 def test_each_element_counts_in_triton(tmp_path: Path, accumulation: str) -> None:
     pytest.importorskip("triton")
     found = answers_of(

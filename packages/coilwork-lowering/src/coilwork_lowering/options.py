@@ -7,7 +7,7 @@ from typing import Literal
 
 Numerics = Literal["fast", "eager", "strict"]
 ConvolutionLayout = Literal["auto", "captured", "channels_last"]
-Accumulation = Literal["auto", "sorted", "atomic"]
+Accumulation = Literal["auto", "fixed", "sorted", "atomic"]
 Random = Literal["auto", "generated", "eager"]
 Sorting = Literal["auto", "kernels", "calls"]
 
@@ -32,7 +32,8 @@ class LoweringOptions:
             undefined behaviour. Default: True.
         accumulation: how floats are added at positions that come from tensors, as in the gradient of an embedding.
             `sorted` sorts the positions and sums what belongs together in one order: equal inputs give equal bits.
-            `atomic` adds into memory in any order, without a sort. `auto` is `sorted` on accelerators, while on a CPU
+            `fixed` does the same for rows, and adds single elements in fixed point, where every order gives the same bits.
+            `atomic` adds floats into memory in any order. `auto` is `fixed` on accelerators, while on a CPU
             one thread adds in order, much faster than it would sort. Default: `auto`.
         random: how dropout and other random numbers are drawn. `generated` makes them in the kernels that use them, other
             numbers than eager's from one seed per call; `eager` calls ATen. `auto` generates on accelerators. Default: `auto`.

@@ -20,7 +20,7 @@ Wrapper = Literal["python", "fx", "cpp"]
 Executor = Literal["auto", "native", "python"]
 Numerics = Literal["fast", "eager", "strict"]
 ConvolutionLayout = Literal["auto", "captured", "channels_last"]
-Accumulation = Literal["auto", "sorted", "atomic"]
+Accumulation = Literal["auto", "fixed", "sorted", "atomic"]
 Sorting = Literal["auto", "kernels", "calls"]
 Products = Literal["auto", "aten", "cublaslt"]
 Convolutions = Literal["auto", "aten", "cudnn"]
@@ -109,7 +109,8 @@ class CompileOptions:
         default="auto",
         metadata=_about(
             "how floats are added at positions from tensors, as in the gradient of an embedding: sorted gives the same "
-            "bits every time, atomic adds in any order without a sort; auto sorts on GPUs",
+            "bits every time, and so does fixed, which adds single elements as integers; atomic adds in any order; auto is "
+            "fixed on GPUs",
             key=True,
         ),
     )

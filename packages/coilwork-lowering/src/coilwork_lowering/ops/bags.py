@@ -18,7 +18,7 @@ from coilwork_lowering.building.values import Shape, TensorValue, coordinate_sym
 from coilwork_lowering.ops.indexing import in_range, within
 from coilwork_lowering.ops.scatters import scatter_into
 from coilwork_lowering.ops.segments import lower_bound, search_type
-from coilwork_lowering.ops.sorted_scatters import adds_sorted
+from coilwork_lowering.ops.sorted_scatters import adds_repeatably
 from coilwork_lowering.rules import Call
 from coilwork_lowering.scalar_math import both, either, eq, index, invert, le, lt, select, sub
 
@@ -126,7 +126,7 @@ class Bags:
 
     def by_bag(self, builder: Builder) -> bool:
         """Whether bags are reduced each by itself, not element by element into memory."""
-        return adds_sorted(builder, self.device, DType.F32) or not self.device.startswith("cpu")
+        return adds_repeatably(builder, self.device, DType.F32) or not self.device.startswith("cpu")
 
     def _in_memory(
         self,

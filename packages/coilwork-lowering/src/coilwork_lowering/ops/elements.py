@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, as_int, floordiv, mod
+from coilwork_ir.index import Expr, as_expr, as_int, floordiv, mod, provably_le
 from coilwork_ir.loops import Check
 from coilwork_ir.scalar import Scalar
 from coilwork_lowering.building.values import Shape, TensorValue
+
+# Types for keys, and how many different ones each holds: one radix sort's pass for every byte.
+_KEYS: Final = ((DType.I8, 2**8), (DType.I16, 2**16), (DType.I32, 2**32))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +55,17 @@ class Elements:
     def run_length(self) -> Expr:
         """Elements of a run."""
         return floordiv(self.count, self.runs)
+
+    @property
+    def key_type(self) -> tuple[DType, int]:
+        """The narrowest type for keys, and what is taken from them so that they use all of its numbers."""
+        different = self.rows if self.all_rows else self.rows + 1
+        for width, most in _KEYS:
+            if provably_le(different, most // 2):
+                return width, 0
+            if provably_le(different, most):
+                return width, most // 2
+        return DType.I64, 0
 
     @property
     def one_run(self) -> bool:

@@ -20,7 +20,7 @@ from coilwork_lowering.ops.elements import Elements, flatten, unflatten
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.ops.scatters import scatter_into
 from coilwork_lowering.ops.segments import sums_of_rows
-from coilwork_lowering.ops.sorted_scatters import adds_sorted
+from coilwork_lowering.ops.sorted_scatters import adds_repeatably
 from coilwork_lowering.rules import Call, NotLowered, Rule, as_plain_int, as_size
 from coilwork_lowering.scalar_math import both, div, eq, gt, index, like, lt, mul, select, to_dtype
 
@@ -189,7 +189,7 @@ def _of_elements(
             found = mul(found, cast(own, wide))
         return found
 
-    if adds_sorted(builder, bags.device, gradient.dtype):
+    if adds_repeatably(builder, bags.device, gradient.dtype):
 
         def key(flat: Expr) -> Scalar:
             row = bags.row(builder, flat)
@@ -251,7 +251,7 @@ def _of_largest(
         count = many(point[0])
         return gt(count, like(0, count))
 
-    if adds_sorted(builder, bags.device, gradient.dtype):
+    if adds_repeatably(builder, bags.device, gradient.dtype):
 
         def key(flat: Expr) -> Scalar:
             point = unflatten(flat, gradient.shape)

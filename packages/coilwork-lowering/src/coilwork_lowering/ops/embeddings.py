@@ -15,7 +15,7 @@ from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.ops.indexing import in_range, position_of
 from coilwork_lowering.ops.scatters import scatter_into
 from coilwork_lowering.ops.segments import sums_of_rows
-from coilwork_lowering.ops.sorted_scatters import adds_sorted
+from coilwork_lowering.ops.sorted_scatters import adds_repeatably
 from coilwork_lowering.rules import Call, NotLowered, Rule, as_size
 from coilwork_lowering.scalar_math import eq, index, like, select, to_dtype
 
@@ -25,7 +25,7 @@ def _dense_backward(builder: Builder, call: Call) -> Value:
     if call["scale_grad_by_freq"] or not gradient.dtype.is_float:
         raise NotLowered("gradients scaled by how often an index occurs")
     rows, padding = as_size(call["num_weights"]), as_size(call["padding_idx"])
-    sums = _sorted if adds_sorted(builder, call.device, gradient.dtype) else _in_memory
+    sums = _sorted if adds_repeatably(builder, call.device, gradient.dtype) else _in_memory
     found = sums(builder, call, gradient, indices, rows, padding)
     return builder.pointwise(
         found.shape,

@@ -30,7 +30,7 @@ from coilwork_lowering.ops.grid_taps import (
 )
 from coilwork_lowering.ops.scatters import scatter_into
 from coilwork_lowering.ops.segments import sums_of_rows
-from coilwork_lowering.ops.sorted_scatters import adds_sorted
+from coilwork_lowering.ops.sorted_scatters import adds_repeatably
 from coilwork_lowering.ops.windows import fits_32_bits
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import add, both, eq, index, like, mul, select, to_dtype
@@ -250,7 +250,7 @@ def _by_image(
     builder: Builder, sampled: _Sampled, gradient: TensorValue
 ) -> tuple[TensorValue, Callable[[tuple[Expr, ...]], Scalar]]:
     """What each point read it gives back, by its weight."""
-    if adds_sorted(builder, sampled.image.device, sampled.image.dtype):
+    if adds_repeatably(builder, sampled.image.device, sampled.image.dtype):
         return sampled.image, _given_back_sorted(builder, sampled, gradient)
     return sampled.image, _given_back_in_memory(builder, sampled, gradient)
 

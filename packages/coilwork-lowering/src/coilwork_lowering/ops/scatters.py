@@ -25,7 +25,7 @@ from coilwork_lowering.building.values import (
 from coilwork_lowering.ops.elementwise import on_device, overloads, scalar_operand
 from coilwork_lowering.ops.indexing import AdvancedIndex, in_range, position_of
 from coilwork_lowering.ops.sorted_scatters import (
-    adds_sorted,
+    adds_repeatably,
     in_place,
     index_add_sorted,
     index_put_sorted,
@@ -103,7 +103,7 @@ def _index_put(builder: Builder, call: Call) -> Value:
     rest = [s for k, s in enumerate(value.shape) if k not in plan.places]
     shape = (*rest[: plan.front], *depth, *rest[plan.front :])
     _require_broadcast(builder, call, source.shape, shape)
-    if accumulate and adds_sorted(builder, call.device, value.dtype):
+    if accumulate and adds_repeatably(builder, call.device, value.dtype):
         return index_put_sorted(builder, call, plan, value, source, tuple(depth))
     mode = store_mode(call, accumulate)
     target = _destination(builder, call, value)
@@ -199,7 +199,7 @@ def _scatter(mode: StoreMode | None) -> Callable[[Builder, Call], Value]:
         added = mode == "add" or (mode is None and call["reduce"] in ("add", "sum", "mean"))
         # one element along the dimension: no two have the same target, and there is no order to keep
         distinct = mode == "add" and as_int(positions.shape[dim]) == 1 and value.dtype.compute is value.dtype
-        if added and not distinct and adds_sorted(builder, call.device, value.dtype):
+        if added and not distinct and adds_repeatably(builder, call.device, value.dtype):
             with_old = call.arguments.get("include_self") is not False
             mean = mode is None and call["reduce"] == "mean"
             return scatter_sorted(builder, call, value, positions, source, dim, mean=mean, with_old=with_old)
@@ -277,7 +277,7 @@ def _index_add(builder: Builder, call: Call) -> Value:
         raise NotLowered("index_add with 0-dimensional operands")
     dim = wrap_dim(call.integer("dim"), len(value.shape))
     _require_rows(builder, call, value, positions, source, dim)
-    if adds_sorted(builder, call.device, value.dtype):
+    if adds_repeatably(builder, call.device, value.dtype):
         return index_add_sorted(builder, call, value, positions, source, dim)
     mode = store_mode(call, True)
     target = _destination(builder, call, value)

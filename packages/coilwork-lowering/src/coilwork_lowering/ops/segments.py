@@ -1,4 +1,4 @@
-"""Sums of elements that share a target, in one order whatever runs when: by sorted keys, without atomics.
+"""Sums of elements that share a target, in one order whatever runs when: by sorted keys, without atomics of floats.
 
 Each of `count` elements names the row it is added to, its key. A stable sort of the keys puts the elements of a row side
 by side, in the order in which they stand in memory; a row's are found by binary search, and a row's sum is a reduction
@@ -25,6 +25,7 @@ from coilwork_lowering.building.simplify import simplified
 from coilwork_lowering.building.values import TensorValue, coordinate_symbols, whole
 from coilwork_lowering.ops.elements import Elements, Sums
 from coilwork_lowering.ops.few_rows import are_few, sums_by_comparing
+from coilwork_lowering.ops.fixed_point import fits_fixed_point, sums_in_fixed_point
 from coilwork_lowering.scalar_math import add, both, eq, ge, index, lt, select, sub
 
 # Sorted positions per piece: a power of two.
@@ -32,8 +33,6 @@ PIECE: Final = 32
 # Fewer pieces than this are not worth a kernel.
 _LEAST_PIECES: Final = 4
 _LOG_PIECE: Final = PIECE.bit_length() - 1
-# Types for keys, and how many different ones each holds: one radix sort's pass for every byte.
-_KEYS: Final = ((DType.I8, 2**8), (DType.I16, 2**16), (DType.I32, 2**32))
 _INT32_MAX: Final = 2**31 - 1
 
 
@@ -81,7 +80,10 @@ def sums_of_rows(builder: Builder, device: str, elements: Elements) -> Sums:
         shape = (elements.sums, *elements.inner)
         zeros = builder.pointwise(shape, elements.dtype, device, lambda point: const(0, elements.dtype))
         return Sums(values=zeros, count_of=lambda row: const(0, DType.I64))
-    width, offset = _key_type(elements)
+    sorts = builder.options.accumulation == "sorted" or are_few(elements)
+    if not sorts and fits_fixed_point(elements):
+        return sums_in_fixed_point(builder, device, elements)
+    width, offset = elements.key_type
     keys = _keys(builder, device, elements, width, offset)
     if are_few(elements):
         return sums_by_comparing(builder, device, elements, keys, offset)
@@ -151,17 +153,6 @@ def _sorted(builder: Builder, device: str, elements: Elements, keys: TensorValue
         Sort(outputs=(ordered, places), ranges=ranges, axis=ranges[0], body=body, origins=builder.origins)
     )
     return _Order(keys=whole(ordered), offset=offset, places=whole(places))
-
-
-def _key_type(elements: Elements) -> tuple[DType, int]:
-    """The narrowest type for keys, and what is taken from them so that they use all of its numbers."""
-    different = elements.rows if elements.all_rows else elements.rows + 1
-    for width, most in _KEYS:
-        if provably_le(different, most // 2):
-            return width, 0
-        if provably_le(different, most):
-            return width, most // 2
-    return DType.I64, 0
 
 
 def _starts(builder: Builder, device: str, elements: Elements, order: _Order) -> TensorValue:

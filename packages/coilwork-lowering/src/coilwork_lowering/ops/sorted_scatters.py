@@ -22,12 +22,12 @@ from coilwork_lowering.scalar_math import add, div, index, lt, maximum, mul, sel
 RowOf: TypeAlias = Callable[[tuple[Expr, ...]], tuple[Expr, ...]]
 
 
-def adds_sorted(builder: Builder, device: str, dtype: DType) -> bool:
-    """Whether sums of `dtype` at positions from tensors are made by sorting. Integer sums are exact in any order."""
+def adds_repeatably(builder: Builder, device: str, dtype: DType) -> bool:
+    """Whether sums of `dtype` at positions from tensors are made by sorting, or in fixed point. Integer sums are exact in any order."""
     chosen = builder.options.accumulation
     if not dtype.is_float or chosen == "atomic":
         return False
-    return chosen == "sorted" or not device.startswith("cpu")
+    return chosen != "auto" or not device.startswith("cpu")
 
 
 def in_place(call: Call) -> bool:
