@@ -18,6 +18,12 @@ pytestmark = [
 INF, NAN = float("inf"), float("nan")
 
 
+@pytest.fixture(autouse=True)
+def _known_sizes() -> None:
+    """Sizes that other tests have seen would make those of the next one dynamic."""
+    torch._dynamo.reset()
+
+
 def _added(dim: int) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     return lambda x, index, source: torch.scatter_add(x, dim, index, source)
 
