@@ -134,6 +134,14 @@ def plain_symbol(value: torch.SymInt) -> sympy.Symbol | None:
     return expression if isinstance(expression, sympy.Symbol) else None
 
 
+def known_float(value: object) -> float | None:
+    """The number that a symbolic float is, if a guard holds it to one."""
+    if not isinstance(value, torch.SymFloat):
+        return None
+    expression = sympy_of(value)
+    return float(expression) if expression.is_number else None
+
+
 def makes_sizes(number: torch.SymFloat, gm: torch.fx.GraphModule) -> bool:
     """Whether `number` is part of an integer in `gm` or of the size of a tensor."""
     own = sympy_of(number).free_symbols
