@@ -222,6 +222,26 @@ def test_compiling_adds_no_guard(name: str, caplog: pytest.LogCaptureFixture) ->
     assert guard_warnings(caplog) == []
 
 
+def test_parts_of_open_sizes_add_no_guard(caplog: pytest.LogCaptureFixture) -> None:
+    """Torch asks whether half of a height is divisible by all of it: what holds for all sizes is no guard."""
+
+    def patches(x: Tensor) -> tuple[Tensor, Tensor]:
+        rows = x.unfold(2, 2, 2).unfold(3, 2, 2).permute(0, 2, 3, 1, 4, 5).reshape(len(x), -1, 16)
+        return rows, torch.nn.functional.pixel_unshuffle(2 * x, 2)
+
+    run, counted = compiled(patches)
+    with caplog.at_level(logging.WARNING, logger="coilwork"):
+        for height, width in ((8, 8), (12, 16), (16, 20), (8, 24)):
+            x, y = (torch.ones(2, 4, height, width, requires_grad=True) for _ in range(2))
+            got, wanted = run(x), patches(y)
+            torch.testing.assert_close(got, wanted)
+            sum(one.sum() for one in got).backward()
+            sum(one.sum() for one in wanted).backward()
+            torch.testing.assert_close(x.grad, y.grad)
+    assert guard_warnings(caplog) == []
+    assert counted.graphs <= 4  # forward and backward, of the first sizes and of all others
+
+
 def test_a_guard_of_ours_is_reported_with_operator_and_line(
     caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

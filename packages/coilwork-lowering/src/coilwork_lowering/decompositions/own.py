@@ -19,6 +19,7 @@ from coilwork_lowering.decompositions.requirements import meets
 from coilwork_lowering.decompositions.resizing import resize_decompositions
 from coilwork_lowering.decompositions.rows import row_decompositions
 from coilwork_lowering.decompositions.sampling import sampling_decompositions
+from coilwork_lowering.decompositions.scaled_numbers import scaled_number_decompositions
 from coilwork_lowering.decompositions.scatters import scatter_decompositions
 from coilwork_lowering.decompositions.strides import stride_decompositions
 from coilwork_lowering.sizes.squeezed import squeeze_decompositions
@@ -88,6 +89,7 @@ def own_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Cal
         **resize_decompositions(),
         **row_decompositions(),
         **sampling_decompositions(),
+        **scaled_number_decompositions(),
         **scatter_decompositions(),
         **squeeze_decompositions(),
         **stride_decompositions(table),

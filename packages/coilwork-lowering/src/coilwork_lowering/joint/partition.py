@@ -10,6 +10,7 @@ import torch
 
 from coilwork_lowering.joint.drawn_again import draw_again, write_out_dropouts
 from coilwork_lowering.joint.drawn_once import keep_random_numbers
+from coilwork_lowering.joint.known_numbers import write_out_known_numbers
 from coilwork_lowering.joint.overwritten_inputs import keep_overwritten_inputs
 from coilwork_lowering.joint.pool_positions import narrow_pool_positions
 from coilwork_lowering.joint.recompute import (
@@ -53,6 +54,8 @@ def partition(
     """
     shaped = shape_tangents(joint_gm)
     log.debug("joint graph: %d gradients in the shape of their results", shaped)
+    written = write_out_known_numbers(joint_gm)
+    log.debug("joint graph: %d floats are known", written)
     fired = clean_up(joint_gm, rewrites)
     if record is not None:
         record(fired)

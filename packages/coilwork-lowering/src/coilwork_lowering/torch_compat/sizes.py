@@ -53,8 +53,27 @@ def guard_count(env: ShapeEnv) -> int:
 
 
 def guard_texts(env: ShapeEnv, first: int) -> list[tuple[str, str]]:
-    """The guards from number `first` on: conditions, and the lines of code that asked for them."""
-    return [(str(guard.expr), str(guard.sloc)) for guard in env.guards[first:]]
+    """The guards from number `first` on: conditions, and the lines of code that asked for them. Those that hold for all sizes are left out."""
+    guards = [guard for guard in env.guards[first:] if not _always_leaves_a_remainder(env, guard.expr)]
+    return [(str(guard.expr), str(guard.sloc)) for guard in guards]
+
+
+def _always_leaves_a_remainder(env: ShapeEnv, condition: sympy.Basic) -> bool:
+    """Whether `condition` is of a number that is not divisible by another, larger one, whatever the sizes.
+
+    Torch asks that when it splits a dimension into parts, `n` into `n // 2` by 2, and does not know the answer.
+    """
+    import sympy
+    from torch.utils._sympy.functions import Mod, PythonMod
+
+    if not isinstance(condition, sympy.Ne) or condition.rhs != 0:
+        return False
+    if not isinstance(condition.lhs, Mod | PythonMod | sympy.Mod):
+        return False
+    number, divisor = condition.lhs.args
+    least, _ = expression_bounds(env, number)
+    least_rest, _ = expression_bounds(env, divisor - number)
+    return least is not None and least > 0 and least_rest is not None and least_rest > 0
 
 
 def hint_of(value: int | torch.SymInt) -> int | None:
@@ -132,6 +151,14 @@ def plain_symbol(value: torch.SymInt) -> sympy.Symbol | None:
 
     expression = sympy_of(value)
     return expression if isinstance(expression, sympy.Symbol) else None
+
+
+def known_float(value: object) -> float | None:
+    """The number that a symbolic float is, if a guard holds it to one."""
+    if not isinstance(value, torch.SymFloat):
+        return None
+    expression = sympy_of(value)
+    return float(expression) if expression.is_number else None
 
 
 def makes_sizes(number: torch.SymFloat, gm: torch.fx.GraphModule) -> bool:
