@@ -13,7 +13,7 @@ import torch
 from coilwork import stages
 from coilwork_cache import MemoryStore
 from integration_tests.fuzz import __main__ as command
-from integration_tests.fuzz.apart import Apart
+from integration_tests.fuzz.apart import Apart, InVectors
 from integration_tests.fuzz.check import (
     SPREAD_RUNS,
     Expected,
@@ -207,6 +207,39 @@ def test_what_eager_makes_of_elements_one_by_one_is_right_too() -> None:
     assert "gradient 1" in _compare(replace(apart, values=doubled), expected)
 
 
+def test_what_eager_makes_of_elements_in_vectors_is_right_too() -> None:
+    """A single element has no vector in eager; compiled code may treat it as one of many."""
+    step = Step(text="v0 = F.hardtanh(x0 + float('nan'))", makes=("v0",), reads=("x0",))
+    one = (plain("x0", (1,), "float32", "grid"),)
+    program = small(step, results=("v0",), gradients=True, inputs=one)
+    expected = _expected(program)
+    assert expected is not None
+    alone, vectors = run(program.function(), program), run(program.function(), program, within=InVectors())
+    assert alone.values[1].item() != vectors.values[1].item() == 0
+    assert not _compare(alone, expected) and not _compare(vectors, expected)
+    assert "gradient 1" in _compare(
+        replace(alone, values=(alone.values[0], alone.values[1] + 1, *alone.values[2:])), expected
+    )
+
+
+@pytest.mark.parametrize("text", ["x0.sum(0)", "x0 @ x0.t()", "F.softmax(x0, 1)", "x0.add_(1)", "x0.t()"])
+def test_only_what_takes_elements_one_by_one_is_repeated(text: str) -> None:
+    program = small(Step(text=f"v0 = {text}", makes=("v0",), reads=("x0",)), results=("v0",))
+    found, wanted = run(program.function(), program, within=InVectors()), run(program.function(), program)
+    assert torch.equal(found.values[0], wanted.values[0])
+
+
+def test_means_may_be_off_by_an_ulp_of_what_is_added() -> None:
+    value = torch.tensor([1024.0, -1024.0, 0.25])
+    with Jitter(1):
+        _, mean = torch.var_mean(value, 0)
+    distance = (mean.double() - 0.25 / 3).abs().item()
+    assert 1e-6 < distance < 2e-4
+    with Jitter(2):
+        _, mean = torch.var_mean(torch.tensor([1e-6, 1024.0, -1024.0]), 0)
+    assert mean.item() == 0
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -296,6 +329,14 @@ def test_promises_are_known_beside_sizes_that_depend_on_data() -> None:
     assert len(forms) == 2
 
 
+def test_nothing_is_promised_of_what_fake_tensors_refuse() -> None:
+    """They take it that a broadcast value has no more elements to select than it had before."""
+    found = Step(text="v0 = x0[:1].masked_select(x0 == x0)", makes=("v0",), reads=("x0",))
+    one = Step(text="v1 = v0.select(0, 22)", makes=("v1",), reads=("v0",))
+    program = small(found, one, results=("v1",))
+    assert _expected(program) is not None and _promised(program) == ()
+
+
 def test_dimensions_that_fake_tensors_keep_are_dropped() -> None:
     step = Step(text="v1 = x0.flatten()[:1].nonzero().flatten().squeeze()", makes=("v1",), reads=("x0",))
     assert check(small(SINE, step, results=("v0", "v1")), store=MemoryStore()).kind == "ok"
@@ -310,6 +351,7 @@ def test_dimensions_that_fake_tensors_keep_are_dropped() -> None:
         ("float32", "x0 ** 2", False),
         ("float32", "torch.linalg.vector_norm(x0, 3, 0)", False),
         ("float32", "torch.logical_not(x0)", True),
+        ("float32", "torch.var_mean(x0 * 0, 0)[1]", False),
     ],
 )
 def test_what_is_exact(dtype: str, text: str, exact: bool) -> None:

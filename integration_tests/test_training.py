@@ -343,3 +343,30 @@ def test_inputs_without_and_with_gradients() -> None:
                 result.square().sum().backward()
             found.append((result.detach(), [leaf.grad for leaf in leaves]))
         torch.testing.assert_close(found[1], found[0])
+
+
+EXTREMES: dict[str, Callable[[Tensor], Tensor]] = {
+    "amax": lambda x: x.amax(0),
+    "amin": lambda x: x.amin(1),
+    "max": lambda x: x.max(),
+    "norm": lambda x: x.norm(float("inf"), 0),
+    "equal": lambda x: (x * (x == x.amax(0))).sum(1),
+}
+
+
+@pytest.mark.parametrize("name", EXTREMES)
+@pytest.mark.parametrize("shape", [(3, 4), (37, 33), (700, 300), (999, 60)], ids=str)
+def test_gradients_of_extremes_find_what_the_forward_found(shape: tuple[int, int], name: str) -> None:
+    """However often a function is computed, and in whichever loop, what equals its extreme in one place does in all."""
+
+    def function(x: Tensor) -> Tensor:
+        return EXTREMES[name](torch.log(x.abs() + 0.5)) + EXTREMES[name](torch.tanh(x))
+
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    found = []
+    for call in (function, compiled(function)):
+        leaf = x.clone().requires_grad_()
+        result = call(leaf)
+        result.sum().backward()
+        found.append((result.detach(), leaf.grad))
+    torch.testing.assert_close(found[1], found[0])

@@ -16,7 +16,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from coilwork.options import CompileOptions
 from coilwork_cache import Store
-from integration_tests.fuzz.apart import Apart
+from integration_tests.fuzz.apart import Apart, InVectors
 from integration_tests.fuzz.draw import default_dtype
 from integration_tests.fuzz.judge import Form, Jitter, difference
 from integration_tests.fuzz.levels import INTERPRETED, Levels
@@ -212,7 +212,7 @@ def _promised(program: Program) -> tuple[Form | None, ...]:
         with FakeTensorMode(allow_non_fake_inputs=True, shape_env=sizes) as mode:
             inputs = [mode.from_tensor(value, static_shapes=True) for value in materialize(program)]
             results = program.function()(*inputs)
-    except (RuntimeError, TypeError, ValueError, NotImplementedError):
+    except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, ZeroDivisionError):
         return ()
     return tuple(map(_form, results))
 
@@ -302,9 +302,9 @@ def _placed(ran: Ran, other: Ran) -> tuple[tuple[int, ...], ...]:
 
 
 def _agrees_otherwise(ours: Tensor, expected: Expected, position: int) -> bool:
-    """Whether it is what eager makes of elements one by one, or of equal ones in their order: what eager leaves open is free."""
+    """Whether it is what eager makes of elements one by one or in vectors, or of equal ones in their order: what it leaves open is free."""
     form = Form(dtype=ours.dtype, stride=tuple(ours.stride()))
-    for way in (Apart, StableSorts):
+    for way in (Apart, InVectors, StableSorts):
         eager, wide = expected.otherwise(position, way)
         if not difference(ours, eager, wide, lambda _, eager=eager: [eager], form):
             return True

@@ -36,7 +36,7 @@ SMOOTH_PAIRS = """
     {0}+{1} {0}-{1} {0}*{1} {0}/({1}.abs()+0.5) torch.maximum({0},{1}) torch.minimum({0},{1}) torch.fmax({0},{1})
     torch.fmin({0},{1}) torch.atan2({0},{1}.abs()+0.5) torch.hypot({0},{1}) torch.add({0},{1},alpha=2) torch.sub({0},{1},alpha=0.5)
     torch.lerp({0},{1},0.3) torch.logaddexp({0},{1}) torch.addcmul({0},{1},{1},value=0.5) torch.addcdiv({0},{1},{1}.abs()+0.5)
-    ({0}.abs()+0.5)**({1}.clamp(-2,2)) torch.where({0}==0,{1},{0}) F.mse_loss({0},{1}) F.smooth_l1_loss({0},{1},reduction='none')
+    ({0}.abs()+0.5)**({1}.clamp(-2,2)) torch.where({0}.isfinite(),{1},{0}) F.mse_loss({0},{1}) F.smooth_l1_loss({0},{1},reduction='none')
     torch.rsub({0},{1}) F.huber_loss({0},{1},reduction='sum') torch.logaddexp2({0},{1}) {0}*2+{1} {0}*{1}+{0} F.l1_loss({0},{1})
 """.split()
 JUMP_PAIRS = """

@@ -15,7 +15,7 @@ from coilwork_ir.kernels import Kernel, Range, Store, TensorArg
 from coilwork_ir.kernels.nodes import Numerics
 from coilwork_ir.kernels.strict import FUNCTIONS
 from coilwork_ir.ops import SCALAR_OPS
-from coilwork_ir.scalar import Scalar, const, load, op
+from coilwork_ir.scalar import Scalar, const, load, op, reduce
 from coilwork_ir.target import target
 
 COUNT = 4096
@@ -119,3 +119,28 @@ def test_a_power_is_no_root(load_kernel: Callable) -> None:
         output = torch.empty(COUNT)
         load_kernel(kernel_of([half], numerics))(x, x, output)
         assert output.signbit().logical_not().all() and torch.equal(output, x.abs().sqrt()), numerics
+
+
+@pytest.mark.parametrize("where", ["row", "column"])
+def test_what_equals_an_extreme_is_found_again(load_kernel: Callable, where: str) -> None:
+    """Two loops compute the logarithm, each with elements behind its last whole vector."""
+    rows, length = 700, 300
+    x, r = symbol("x0", extent=length), symbol("r0", extent=rows)
+    index = r * length + x if where == "column" else x * rows + r
+    value = op("log", load("in0", [index], F32))
+    equal = op("eq", value, reduce("max", [value], [r]))
+    kernel = Kernel(
+        name="equals_extreme",
+        ranges=(Range(symbol=x, kind="parallel", tile="x"), Range(symbol=r, kind="reduction", tile="r")),
+        args=(
+            TensorArg(name="in0", dtype=F32, role="in", span=as_expr(rows * length)),
+            TensorArg(name="out0", dtype=DType.BOOL, role="out", span=as_expr(rows * length)),
+        ),
+        stores=(Store(buffer="out0", index=index, value=equal),),
+    )
+    run = load_kernel(kernel)
+    data = torch.rand(rows * length, generator=torch.Generator().manual_seed(0)) + 0.5
+    out = torch.empty(rows * length, dtype=torch.bool)
+    run(data, out)
+    found = out.view(rows, length).sum(0) if where == "column" else out.view(length, rows).sum(1)
+    assert bool((found >= 1).all())

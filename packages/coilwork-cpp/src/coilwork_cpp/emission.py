@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from coilwork_cpp.columns import column_body
+from coilwork_cpp.compared_extremes import compares_extremes
 from coilwork_cpp.elements import memory_type
 from coilwork_cpp.expand import expand
 from coilwork_cpp.facts import facts_of
@@ -100,10 +101,12 @@ def emit_kernel(kernel: Kernel, target: Target, options: CppOptions) -> KernelSo
     names = called(items)
     # libmvec's functions are off by up to 4 units in the last place, libm's of f64 by less than one; and what is left
     # over at the end of a loop gets libm's, so that an element's place would decide
-    vector_math = (
-        options.vector_math and not fixed and kernel.numerics != "strict" and "neon" not in target.features
+    compares = compares_extremes(kernel)
+    exact = fixed or compares or kernel.numerics == "strict"
+    vector_math = options.vector_math and not exact and "neon" not in target.features
+    contraction = (
+        () if kernel.numerics == "fast" and not compares else ('#pragma GCC optimize("fp-contract=off")',)
     )
-    contraction = () if kernel.numerics == "fast" else ('#pragma GCC optimize("fp-contract=off")',)
     text = source_text(
         Source(
             heading=_heading(kernel, target),

@@ -8,12 +8,14 @@ from typing import Any, Final
 
 import torch
 
+from coilwork_lowering.joint.compared_extremes import compared_extremes, keep
 from coilwork_lowering.joint.drawn_again import draw_again, write_out_dropouts
 from coilwork_lowering.joint.drawn_once import keep_random_numbers
 from coilwork_lowering.joint.known_numbers import write_out_known_numbers
 from coilwork_lowering.joint.overwritten_inputs import keep_overwritten_inputs
 from coilwork_lowering.joint.pool_positions import narrow_pool_positions
 from coilwork_lowering.joint.recompute import (
+    forward_of,
     recompute_from_memory,
     recompute_from_sizes,
     recompute_quantized,
@@ -71,9 +73,13 @@ def partition(
     log.debug("joint graph: results of %d operators that draw numbers are kept", drawn)
     overwritten = keep_overwritten_inputs(laid_out)
     log.debug("joint graph: %d inputs are read before they are overwritten", overwritten)
+    compared = compared_extremes(laid_out, forward_of(laid_out, num_fwd_outputs))
     marked = recompute_from_memory(laid_out, num_fwd_outputs=num_fwd_outputs)
     counted = recompute_from_sizes(laid_out, num_fwd_outputs=num_fwd_outputs)
     quantized = recompute_quantized(laid_out)
+    # behind marks to the contrary
+    keep(compared)
+    log.debug("joint graph: %d values that are compared with their extremes are kept", len(compared))
     log.debug("joint graph: masks of %d dropouts are drawn again in the backward", draw_again(masks))
     again = [node.name for node in (*(item.node for item in marked), *counted, *quantized)]
     log.debug("computed again in the backward: %s", ", ".join(again) or "nothing")

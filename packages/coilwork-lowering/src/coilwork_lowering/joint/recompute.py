@@ -64,7 +64,7 @@ def recompute_from_memory(gm: torch.fx.GraphModule, *, num_fwd_outputs: int) -> 
     """
     if any("recompute" in node.meta for node in gm.graph.nodes):
         return ()
-    forward = _forward(gm, num_fwd_outputs)
+    forward = forward_of(gm, num_fwd_outputs)
     found: list[Recomputed] = []
     for node in gm.graph.nodes:
         if node in forward and any(user not in forward and user.op != "output" for user in node.users):
@@ -83,7 +83,7 @@ def recompute_from_sizes(gm: torch.fx.GraphModule, *, num_fwd_outputs: int) -> t
     Such are positions and causal masks. Saved, they are memory, and what is known of them is lost: an embedding sorts its
     positions again that were in order all along. Values of which the user decided are left alone.
     """
-    forward = _forward(gm, num_fwd_outputs)
+    forward = forward_of(gm, num_fwd_outputs)
     made: dict[torch.fx.Node, bool] = {}
     for node in gm.graph.nodes:
         cheap = is_view(node) or (is_computed(node) and operator(node.target) in _CHEAP)
@@ -117,7 +117,7 @@ def _is_size(node: torch.fx.Node) -> bool:
     return isinstance(node.meta.get("val"), torch.SymInt)
 
 
-def _forward(gm: torch.fx.GraphModule, num_fwd_outputs: int) -> frozenset[torch.fx.Node]:
+def forward_of(gm: torch.fx.GraphModule, num_fwd_outputs: int) -> frozenset[torch.fx.Node]:
     """What the first `num_fwd_outputs` outputs are computed from."""
     (returned,) = gm.graph.output_node().args
     assert isinstance(returned, list | tuple)
