@@ -68,7 +68,8 @@ def _pointwise_line(facts: Facts, target: Target) -> list[Config]:
     best = max(128, min(1024, share))
     shapes = [(best, per_thread)]
     if best == 1024 and _is_stencil(facts):
-        shapes = [(best, 4 * per_thread), *shapes]
+        # small blocks are best for pooling, many points per thread for resizing
+        shapes = [(512, per_thread), (best, 4 * per_thread), *shapes]
     elif extent >= 1024 * 2 * target.multiprocessors:
         # more in flight, by each thread or by more of them
         shapes = [(2048, 2 * per_thread), (2048, per_thread)]
