@@ -159,6 +159,8 @@ def test_what_sorts_instead() -> None:
         # as all have one place, they would wait for each other
         (FIXED, x[:1, :1], torch.zeros(100, 1, dtype=torch.int64), torch.rand(100, 1)),
         (FIXED, x.double(), index, source.double()),
+        # a large table, most of which stays as it is
+        (FIXED, torch.zeros(300_000, 1), torch.zeros(9, 1, dtype=torch.int64), torch.rand(9, 1)),
     ]
     for options, *inputs in sorts:
         lowered, found = run(added(0), *inputs, options=options)

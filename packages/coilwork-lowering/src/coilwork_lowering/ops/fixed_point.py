@@ -28,6 +28,9 @@ from coilwork_lowering.scalar_math import add, both, eq, index, lt, maximum, mul
 
 # Elements per sum, in the mean, above which many would wait for each other at the same place in memory.
 _MOST_PER_SUM: Final = 64
+# Sums per element, and sums in any case, above which their 12 bytes each are more than sorting moves and keeps.
+_MOST_PER_ELEMENT: Final = 4
+_FEW_SUMS: Final = 1 << 18
 # Elements whose sums are sure to have 30 bits: see `_unit_bits`.
 _MOST: Final = 1 << 31
 # Of `f32` and `f64`: bits behind the exponent, and what is added to it.
@@ -44,7 +47,8 @@ def fits_fixed_point(elements: Elements) -> bool:
     if count is None or sums is None or elements.ordered or elements.dtype is not DType.F32:
         return False
     single = all(as_int(extent) == 1 for extent in elements.inner)
-    return single and 0 < count < _MOST and count <= sums * _MOST_PER_SUM
+    shared = sums * _MOST_PER_SUM >= count
+    return single and 0 < count < _MOST and shared and sums <= count * _MOST_PER_ELEMENT + _FEW_SUMS
 
 
 def sums_in_fixed_point(builder: Builder, device: str, elements: Elements) -> Sums:
