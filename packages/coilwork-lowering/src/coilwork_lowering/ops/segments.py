@@ -1,4 +1,6 @@
-"""Sums of elements that share a target, in one order whatever runs when: by sorted keys, without atomics of floats.
+"""Sums of elements that share a target, in one order whatever runs when: by sorted keys, without atomics.
+
+Few rows (`few_rows.py`) and single elements (`fixed_point.py`) have ways of their own.
 
 Each of `count` elements names the row it is added to, its key. A stable sort of the keys puts the elements of a row side
 by side, in the order in which they stand in memory; a row's are found by binary search, and a row's sum is a reduction
@@ -80,12 +82,12 @@ def sums_of_rows(builder: Builder, device: str, elements: Elements) -> Sums:
         shape = (elements.sums, *elements.inner)
         zeros = builder.pointwise(shape, elements.dtype, device, lambda point: const(0, elements.dtype))
         return Sums(values=zeros, count_of=lambda row: const(0, DType.I64))
-    sorts = builder.options.accumulation == "sorted" or are_few(elements)
-    if not sorts and fits_fixed_point(elements):
+    compares, sorts = are_few(elements), builder.options.accumulation == "sorted"
+    if not compares and not sorts and fits_fixed_point(elements):
         return sums_in_fixed_point(builder, device, elements)
     width, offset = elements.key_type
     keys = _keys(builder, device, elements, width, offset)
-    if are_few(elements):
+    if compares:
         return sums_by_comparing(builder, device, elements, keys, offset)
     order = _sorted(builder, device, elements, keys, offset)
     starts = _starts(builder, device, elements, order)
