@@ -1,4 +1,4 @@
-"""Sums of single elements at positions from data: the same bits in any order, and closer to exact sums than eager's."""
+"""Sums of single elements at positions from data: the same bits in any order, within a rounding of exact sums."""
 
 from __future__ import annotations
 

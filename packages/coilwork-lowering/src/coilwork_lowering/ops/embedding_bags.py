@@ -18,9 +18,9 @@ from coilwork_lowering.building.values import TensorValue, Value
 from coilwork_lowering.ops.bags import Bags, Element, bag_of_each, checked, checked_offsets
 from coilwork_lowering.ops.elements import Elements, flatten, unflatten
 from coilwork_lowering.ops.elementwise import overloads
+from coilwork_lowering.ops.repeatable_scatters import adds_repeatably
 from coilwork_lowering.ops.scatters import scatter_into
 from coilwork_lowering.ops.segments import sums_of_rows
-from coilwork_lowering.ops.sorted_scatters import adds_repeatably
 from coilwork_lowering.rules import Call, NotLowered, Rule, as_plain_int, as_size
 from coilwork_lowering.scalar_math import both, div, eq, gt, index, like, lt, mul, select, to_dtype
 

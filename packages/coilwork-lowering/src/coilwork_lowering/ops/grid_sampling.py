@@ -28,9 +28,9 @@ from coilwork_lowering.ops.grid_taps import (
     spread,
     taps_of,
 )
+from coilwork_lowering.ops.repeatable_scatters import adds_repeatably
 from coilwork_lowering.ops.scatters import scatter_into
 from coilwork_lowering.ops.segments import sums_of_rows
-from coilwork_lowering.ops.sorted_scatters import adds_repeatably
 from coilwork_lowering.ops.windows import fits_32_bits
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import add, both, eq, index, like, mul, select, to_dtype

@@ -24,12 +24,12 @@ from coilwork_lowering.building.values import (
 )
 from coilwork_lowering.ops.elementwise import on_device, overloads, scalar_operand
 from coilwork_lowering.ops.indexing import AdvancedIndex, in_range, position_of
-from coilwork_lowering.ops.sorted_scatters import (
+from coilwork_lowering.ops.repeatable_scatters import (
     adds_repeatably,
     in_place,
-    index_add_sorted,
-    index_put_sorted,
-    scatter_sorted,
+    index_add_repeatably,
+    index_put_repeatably,
+    scatter_repeatably,
 )
 from coilwork_lowering.rules import Call, NotLowered, Rule, wrap_dim
 from coilwork_lowering.scalar_math import eq, index, mul, select
@@ -104,7 +104,7 @@ def _index_put(builder: Builder, call: Call) -> Value:
     shape = (*rest[: plan.front], *depth, *rest[plan.front :])
     _require_broadcast(builder, call, source.shape, shape)
     if accumulate and adds_repeatably(builder, call.device, value.dtype):
-        return index_put_sorted(builder, call, plan, value, source, tuple(depth))
+        return index_put_repeatably(builder, call, plan, value, source, tuple(depth))
     mode = store_mode(call, accumulate)
     target = _destination(builder, call, value)
     return scatter_into(
@@ -202,7 +202,9 @@ def _scatter(mode: StoreMode | None) -> Callable[[Builder, Call], Value]:
         if added and not distinct and adds_repeatably(builder, call.device, value.dtype):
             with_old = call.arguments.get("include_self") is not False
             mean = mode is None and call["reduce"] == "mean"
-            return scatter_sorted(builder, call, value, positions, source, dim, mean=mean, with_old=with_old)
+            return scatter_repeatably(
+                builder, call, value, positions, source, dim, mean=mean, with_old=with_old
+            )
         chosen: StoreMode = _reduce_mode(call) if mode is None else mode
         _require_atomic(call, value.dtype, chosen)
         if chosen == "store" and not in_place(call):
@@ -278,7 +280,7 @@ def _index_add(builder: Builder, call: Call) -> Value:
     dim = wrap_dim(call.integer("dim"), len(value.shape))
     _require_rows(builder, call, value, positions, source, dim)
     if adds_repeatably(builder, call.device, value.dtype):
-        return index_add_sorted(builder, call, value, positions, source, dim)
+        return index_add_repeatably(builder, call, value, positions, source, dim)
     mode = store_mode(call, True)
     target = _destination(builder, call, value)
 

@@ -4,8 +4,8 @@ The reasoning, per kind of kernel (measured on an H200; other devices differ in 
 
 - A thread moves most when its loads are 16 bytes wide, and a few of them are in flight. Sixteen elements per thread and
   four warps do that for two- and four-byte elements, or eight and eight where threads have much to compute.
-- Two candidates are within 3 % of the best of three for nearly all of 500 kernels of models and of benchmarks, if they differ
-  much: a third is proposed where that was not so.
+- Two candidates do if they differ much; there is a third where, over the kernels of models and of benchmarks, it was now and then
+  faster than both by more than a few percent.
 - A grid smaller than two blocks per multiprocessor leaves some idle, so small work gets small blocks.
 - A row kept in registers by one program reaches a copy's bandwidth at 16 to 32 elements per thread; with 32 warps,
   or with a mask that a divisible row does not need, it loses a third.

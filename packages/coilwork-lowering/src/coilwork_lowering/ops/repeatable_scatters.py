@@ -1,4 +1,4 @@
-"""Sums at positions from tensors, made by sorting the positions: which element belongs to which row, and where the sums go."""
+"""Sums at positions from tensors, the same from run to run: which element belongs to which row, and where the sums go."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def in_place(call: Call) -> bool:
     return call.target.split(".")[1].endswith("_")
 
 
-def index_put_sorted(
+def index_put_repeatably(
     builder: Builder, call: Call, plan: AdvancedIndex, value: TensorValue, source: TensorValue, depth: Shape
 ) -> Value:
     """`aten.index_put` that accumulates; `depth` is the shape that the index tensors broadcast to."""
@@ -129,7 +129,7 @@ def _entries_of(value: TensorValue, positions: TensorValue, dim: int) -> _Entrie
     return _Entries(shape=value.shape, positions=positions, dim=dim, whole_rows=whole_rows, columns=columns)
 
 
-def scatter_sorted(
+def scatter_repeatably(
     builder: Builder,
     call: Call,
     value: TensorValue,
@@ -180,7 +180,7 @@ def scatter_sorted(
     return _added(builder, call, value, elements, entries.target, mean=mean, with_old=with_old)
 
 
-def index_add_sorted(
+def index_add_repeatably(
     builder: Builder, call: Call, value: TensorValue, positions: TensorValue, source: TensorValue, dim: int
 ) -> Value:
     """`aten.index_add`."""
