@@ -73,5 +73,12 @@ def test_a_symbol_has_one_set_of_bounds() -> None:
     assert caught.value.code == "unique-symbol"
 
 
+def test_numbers_of_one_call_have_names_of_their_own() -> None:
+    text = 'program @p {{\n  extern "mine.sizes.default" () defines (size u0 in [0, inf], size {0} in [0, inf])\n  return (`u0`, `{0}`)\n}}\n'
+    verify_program(parse_program(text.format("u1")))
+    with pytest.raises(VerifyError, match="two results are u0"):
+        verify_program(parse_program(text.format("u0")))
+
+
 def test_every_rule_has_a_test() -> None:
     assert {code for code, _ in CASES} | {"symbol-declared", "unique-symbol"} == set(RULES)

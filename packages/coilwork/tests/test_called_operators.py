@@ -143,6 +143,29 @@ def test_an_operator_with_an_effect_may_return_a_list(reports: list[CompileRepor
     assert [report.extern_calls for report in reports] == [1]
 
 
+def test_an_operator_may_return_several_sizes(reports: list[CompileReport]) -> None:
+    library = torch.library.Library("coilwork_called_sizes", "DEF")
+
+    def sizes(x: Tensor, y: Tensor) -> tuple[Tensor, int, int]:
+        return x * 2, x.size(0), y.size(0)
+
+    library.define("sizes(Tensor x, Tensor y) -> (Tensor, SymInt, SymInt)")
+    library.impl("sizes", sizes, "CPU")
+    library.impl("sizes", sizes, "Meta")
+
+    def function(x: Tensor, y: Tensor) -> tuple[Tensor, int, int]:
+        doubled, first, second = torch.ops.coilwork_called_sizes.sizes(x, y)
+        return doubled + second, first * 2, second
+
+    compiled = torch.compile(
+        function, backend=backend, options={"cache": False, "strict": True}, fullgraph=True, dynamic=True
+    )
+    for rows, others in ((11, 32), (7, 9)):
+        x, y = torch.randn(rows, 4), torch.randn(others, 4)
+        torch.testing.assert_close(compiled(x, y), function(x, y))
+    assert len(reports) == 1
+
+
 def test_what_capture_chose_for_floats_runs_as_it_was_captured() -> None:
     def function(x: Tensor) -> Tensor:
         q = torch.quantize_per_tensor(x, 0.1, 10, torch.quint8)

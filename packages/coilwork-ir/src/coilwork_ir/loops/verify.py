@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from coilwork_ir.buffers import Argument, Buffer, GraphInput, GraphOutput, Ref, SymbolOutput, references
+from coilwork_ir.buffers import Argument, Buffer, GraphInput, GraphOutput, Ref, references
 from coilwork_ir.index import Expr, as_int
 from coilwork_ir.loops.access import overwritten
 from coilwork_ir.loops.filling import box_of
@@ -41,7 +41,7 @@ from coilwork_ir.loops.verify_computed import (
     check_scatter,
     define_computed,
 )
-from coilwork_ir.verification.results import check_paths
+from coilwork_ir.verification.results import check_paths, declare_numbers
 from coilwork_ir.verification.rules import Place, Rule, first_line
 from coilwork_ir.verification.scalars import SCALAR_RULES
 from coilwork_ir.verification.scope import SCOPE_RULES, Scope, buffer_of, open_scope
@@ -187,9 +187,7 @@ def _check_extern(node: Extern, scope: Scope, place: Place) -> None:
         if isinstance(result, Buffer) and not 0 <= dim < len(result.shape):
             place.fail("extern-results", f"{symbol!r} is dimension {dim} of result {number}, which has fewer")
         scope.declare(symbol, place)
-    for output in node.outputs:
-        if isinstance(output, SymbolOutput):
-            scope.declare(output.symbol, place)
+    declare_numbers(node.outputs, scope, place)
     shared = dict(node.aliases)
     for source in shared.values():
         scope.use(source, place)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from coilwork_ir.buffers import Argument, Buffer, GraphInput, Item, ListValue, Ref, SymbolOutput
+from coilwork_ir.buffers import Argument, Buffer, GraphInput, Item, ListValue, Ref
 from coilwork_ir.index import Expr, as_int, provably_lt
 from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.kernels.verify import verify_kernel
@@ -36,7 +36,7 @@ from coilwork_ir.program.nodes import (
 )
 from coilwork_ir.program.text import format_program
 from coilwork_ir.program.walk import defined_buffers
-from coilwork_ir.verification.results import check_paths
+from coilwork_ir.verification.results import check_paths, declare_numbers
 from coilwork_ir.verification.rules import Place, Rule, first_line
 from coilwork_ir.verification.scope import SCOPE_RULES, Scope
 
@@ -306,9 +306,7 @@ class _Checker:
             if not 0 <= number < len(call.outputs):
                 place.fail("extern-results", f"there is no result {number}")
             self.scope.declare(symbol, place)
-        for output in call.outputs:
-            if isinstance(output, SymbolOutput):
-                self.scope.declare(output.symbol, place)
+        declare_numbers(call.outputs, self.scope, place)
         for number in call.aligned:
             if not (0 <= number < len(call.outputs) and isinstance(call.outputs[number], Buffer)):
                 place.fail("extern-results", f"result {number} is no tensor that could be aligned")

@@ -1,11 +1,12 @@
-"""What must hold of the places that an external call's results have in what its operator returns."""
+"""What must hold of an external call's results: their places in what its operator returns, and the names of numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from coilwork_ir.buffers import ResultPath
+from coilwork_ir.buffers import ResultPath, SymbolOutput
 from coilwork_ir.verification.rules import Place
+from coilwork_ir.verification.scope import Scope
 
 
 def check_paths(paths: Sequence[ResultPath], count: int, place: Place, *, single: bool) -> None:
@@ -23,3 +24,12 @@ def check_paths(paths: Sequence[ResultPath], count: int, place: Place, *, single
             shorter = min(len(path), len(other))
             if path[:shorter] == other[:shorter]:
                 place.fail("extern-results", f"a result at {list(path)} and one at {list(other)}")
+
+
+def declare_numbers(outputs: Sequence[object], scope: Scope, place: Place) -> None:
+    """The numbers among `outputs` of one call have values from here on, each under a name of its own."""
+    numbers = [output.symbol for output in outputs if isinstance(output, SymbolOutput)]
+    for earlier, number in enumerate(numbers):
+        if number in numbers[:earlier]:
+            place.fail("extern-results", f"two results are {number!r}")
+        scope.declare(number, place)

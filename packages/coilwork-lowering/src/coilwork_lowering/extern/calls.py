@@ -214,7 +214,7 @@ def _outputs(
         fresh = _undefined(builder, result)
         dense = not given and (UNPADDED in call.node.meta or _is_made_dense(call, result))
         output, value = _one_output(
-            builder, call, result, kernel_dtype(call.node.target, number), dense=dense
+            builder, call, number, result, kernel_dtype(call.node.target, number), dense=dense
         )
         outputs.append(output)
         values.append(value)
@@ -253,8 +253,9 @@ def _undefined(builder: Builder, result: Any) -> list[int]:
 
 
 def _one_output(
-    builder: Builder, call: Call, result: Any, dtype: torch.dtype | None, *, dense: bool
+    builder: Builder, call: Call, number: int, result: Any, dtype: torch.dtype | None, *, dense: bool
 ) -> tuple[Buffer | SymbolOutput | None, Value]:
+    """Result `number` of the call, as the program holds it and as those see it who use it."""
     if isinstance(result, torch.Tensor):
         shape = builder.sizes.exprs(result.shape)
         strides = contiguous_strides(shape) if dense else builder.sizes.exprs(result.stride())
@@ -266,8 +267,8 @@ def _one_output(
     if isinstance(result, torch.SymInt):
         name = plain_symbol(result)
         known = name is None or builder.sizes.knows(name)
-        number = builder.sizes.expr(result)
-        return SymbolOutput(symbol=symbol(f"read_{call.node.name}") if known else number), number
+        size = builder.sizes.expr(result)
+        return SymbolOutput(symbol=symbol(f"read_{number}_{call.node.name}") if known else size), size
     if result is None:
         return None, None
     if isinstance(result, bool | int | float):
