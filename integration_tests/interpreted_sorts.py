@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -106,6 +107,19 @@ def ranks() -> None:
     compared(lambda x: (*torch.median(x, -1), torch.nanmedian(x, -1).values), some)
 
 
+def keys_in_pieces(rows: int) -> None:
+    """The gradient of an embedding sorts its indices, pieces of them on chip."""
+
+    def function(grad: Tensor, ids: Tensor) -> Tensor:
+        found: Tensor = torch.ops.aten.embedding_dense_backward(grad, ids, rows, -1, False)
+        return found
+
+    ids = (torch.rand(700, generator=torch.Generator().manual_seed(2)) ** 8 * rows).long()
+    grad = drawn(700, 3)
+    with mock.patch.dict(os.environ, COILWORK_ACCUMULATION="sorted"):
+        torch.testing.assert_close(compile_with(function, "coilwork")(grad, ids), function(grad, ids))
+
+
 CASES: Final[Mapping[str, Callable[[], None]]] = {
     "sort": partial(sorted_in, descending=False),
     "descending sort": partial(sorted_in, descending=True),
@@ -119,6 +133,8 @@ CASES: Final[Mapping[str, Callable[[], None]]] = {
     "most of a row": partial(first, 30, 4, 48, dtype=torch.int32),
     "all of a row": partial(first, 32, 4, 32),
     "elements by rank": ranks,
+    "keys of 16 bits in pieces": partial(keys_in_pieces, 40_000),
+    "keys of 32 bits in pieces": partial(keys_in_pieces, 70_000),
 }
 
 

@@ -94,6 +94,24 @@ def test_gradients_of_gathered_elements() -> None:
     torch.testing.assert_close(found, exact.float(), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("count", [600, 5000, 16384, 40_000, 70_000])
+@pytest.mark.parametrize("rows", [200, 50_257, 128_256])
+@pytest.mark.parametrize("skew", [1, 6])
+def test_gradients_of_embeddings(count: int, rows: int, skew: int) -> None:
+    ids = (torch.rand(count, device="cuda", dtype=torch.float64) ** skew * rows).long()
+    table = torch.zeros(rows, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    weights = torch.randn(count, 64, device="cuda", dtype=torch.bfloat16)
+
+    def looked_up(table: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
+        return (torch.nn.functional.embedding(ids, table) * weights).sum()
+
+    compiled = torch.compile(looked_up, backend=backend)
+    found, again = (torch.autograd.grad(compiled(table, ids, weights), table)[0] for _ in range(2))
+    assert torch.equal(found, again)
+    exact = torch.zeros(rows, 64, device="cuda", dtype=torch.float64).index_add_(0, ids, weights.double())
+    torch.testing.assert_close(found, exact.to(torch.bfloat16), rtol=2**-7, atol=2**-7)
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_sizes_that_change(dynamic: bool) -> None:
     compiled = torch.compile(_added(0), backend=backend, dynamic=dynamic)

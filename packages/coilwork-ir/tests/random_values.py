@@ -324,6 +324,7 @@ class Maker:
                     value=self.scalar(ranges),
                     mode=rng.choice(STORE_MODES),
                     mask=rng.choice((None, op("isnan", self.scalar(ranges, steps=2)))),
+                    covers=rng.random() < 0.3,
                     checks=self.checks(ranges),
                     origins=origins,
                 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from coilwork_ir.errors import VerifyError
+from coilwork_ir.errors import InterpretError, VerifyError
 from coilwork_ir.index import as_expr, symbol
 from coilwork_ir.loops import Scatter
 from coilwork_ir.loops.filling import box_of
@@ -118,6 +118,33 @@ def test_masked_and_combining_scatters_fill_nothing() -> None:
     for text in (masked, adding):
         (node,) = nodes_of(f"{text} return (%y) }}")
         assert box_of(node) is None
+
+
+PERMUTED = """
+graph @g {
+  input %p: i64[4]
+  %y: i64[4] = scatter store [i0: 4] covers {
+    t0 = load %p[i0] : i64
+    t1 = index [i0]
+    at [@0] using (t0)
+    yield t1
+  }
+  return (%y)
+}
+"""
+
+
+def test_a_scatter_that_covers_its_output_fills_it() -> None:
+    graph = parse_graph(PERMUTED)
+    verify_graph(graph)
+    (found,) = interpret_graph(graph, (torch.tensor([2, 0, 3, 1]),))
+    assert isinstance(found, torch.Tensor) and found.tolist() == [1, 3, 0, 2]
+    assert refused(PERMUTED.replace(" covers", "")).code == "fill"
+
+
+def test_the_interpreter_does_not_take_coverage_on_trust() -> None:
+    with pytest.raises(InterpretError, match="%y leaves elements out"):
+        interpret_graph(parse_graph(PERMUTED), (torch.tensor([2, 0, 3, 2]),))
 
 
 def test_boxes_join_in_any_order() -> None:

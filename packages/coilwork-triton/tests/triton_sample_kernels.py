@@ -267,6 +267,20 @@ def ragged_sums() -> Kernel:
     )
 
 
+def looked_up_across() -> Kernel:
+    """Places of 16 rows of `in0`, which data say, added for each of many points: threads lie along the points."""
+    x0, r0 = along("x0", 16384, "x", 1.0), along("r0", 16, "r")
+    place = load("in1", [x0.symbol], I64)
+    value = load("in0", [r0.symbol * 1024 + placeholder(0)], F32, indirect=[place])
+    return Kernel(
+        name="looked_up_across",
+        ranges=(x0, r0),
+        args=(arg("in0", F32, 16384), arg("in1", I64, 16384), arg("out0", F32, 16384)),
+        stores=(Store(buffer="out0", index=x0.symbol, value=reduce("sum", [value], [r0.symbol])),),
+        hints=Hints(reduction="persistent"),
+    )
+
+
 def cumulative(kind: str, hint: str, *, reverse: bool = False) -> Kernel:
     """A running reduction of each row."""
     x0, r0, flat, hints = rows(5000, hint)
@@ -492,6 +506,7 @@ SAMPLES: Mapping[str, Kernel] = MappingProxyType(
         "channels": channels(256, 2048, 49),
         "pad": padded(),
         "ragged_sums": ragged_sums(),
+        "looked_up_across": looked_up_across(),
         "together": together([1, 4096, 3, 65536, 64]),
         "sorted_rows": sorted_rows(32768, 1024, BF16),
         "sorted_short_rows": sorted_rows(100000, 60, DType.I32, descending=True),

@@ -24,7 +24,7 @@ _ZERO: Final = as_expr(0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageStore:
-    """`buffer[index] <mode>= value` where `mask`; `index` has one expression per dimension."""
+    """`buffer[index] <mode>= value` where `mask`; `index` has one expression per dimension. `covers` as in a `Scatter`."""
 
     buffer: str
     index: tuple[Expr, ...]
@@ -32,6 +32,7 @@ class StageStore:
     indirect: tuple[Scalar, ...] = ()
     mode: StoreMode = "store"
     mask: Scalar | None = None
+    covers: bool = False
 
     @property
     def scalars(self) -> tuple[Scalar, ...]:
@@ -208,4 +209,5 @@ def _scatter_store(node: Scatter, gone: Mapping[Expr, Expr]) -> StageStore:
         indirect=scalars[1 : 1 + count],
         mode=node.mode,
         mask=scalars[1 + count] if mask else None,
+        covers=node.covers,
     )

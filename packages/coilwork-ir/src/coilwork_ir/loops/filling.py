@@ -14,8 +14,11 @@ from coilwork_ir.verification.boxes import Box
 def box_of(node: Scatter) -> Box | None:
     """The elements that `node` stores, if they are one box: each of its ranges runs along a dimension of its own.
 
-    None for scatters by looked-up or masked positions, and for those that combine with what is there.
+    None for scatters by looked-up or masked positions, but for those that cover their output, and for those that combine with
+    what is there.
     """
+    if node.covers:
+        return Box(tuple(as_expr(0) for _ in node.output.shape), node.output.shape)
     if node.indirect or node.mask is not None or node.mode != "store":
         return None
     left = set(node.ranges)

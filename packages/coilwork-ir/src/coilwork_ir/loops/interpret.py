@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import torch
 from torch import Tensor
 
 from coilwork_ir.buffers import Argument, Buffer
@@ -147,8 +148,17 @@ def _scatter(node: Scatter, memory: Memory) -> None:
     value = evaluator.full(node.value).clone()
     mask = None if node.mask is None else evaluator.full(node.mask)
     offsets = evaluator.offsets(old, node.index, node.indirect, mask)
+    if node.covers:
+        _check_covered(node, offsets)
     target = memory.view(node.output, memory.tensors[old], 0)
     combine(flat(target), offsets, value, node.mode, mask)
+
+
+def _check_covered(node: Scatter, offsets: Tensor) -> None:
+    """The points of a scatter that covers its output, which is dense, store each element once."""
+    found = offsets.reshape(-1).sort().values
+    if not found.equal(torch.arange(found.numel())):
+        raise InterpretError("covers", f"the scatter to %{node.output.name} leaves elements out")
 
 
 # Regions

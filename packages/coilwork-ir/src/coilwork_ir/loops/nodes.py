@@ -114,6 +114,8 @@ class Scatter:
 
     Without `into`, `output` is memory of its own, of which the node fills one box and the rest holds nothing yet. Further
     scatters into it fill further boxes. Until these are all of it, nobody may read it: `coilwork_ir.loops.filling`.
+
+    `covers` promises that the points store every element of `output`, each once, wherever looked-up positions are: the box is all of it.
     """
 
     output: Buffer
@@ -124,6 +126,7 @@ class Scatter:
     value: Scalar
     mode: StoreMode
     mask: Scalar | None = None
+    covers: bool = False
     checks: tuple[Check, ...] = ()
     origins: tuple[Origin, ...] = UNKNOWN
 

@@ -200,6 +200,7 @@ def _read_scatter(reader: Reader, symbols: Symbols, output: Buffer) -> Scatter:
     mode = next(known for known in STORE_MODES if known == word)
     ranges, _, scope = _read_domain(reader, symbols)
     into = parse_ref(reader) if reader.accept("into") else None
+    covers = reader.accept("covers")
     reader.expect("{")
     values = parse_statements(reader, scope)
     checks = read_checks(reader, values)
@@ -221,6 +222,7 @@ def _read_scatter(reader: Reader, symbols: Symbols, output: Buffer) -> Scatter:
         value=value,
         mode=mode,
         mask=mask,
+        covers=covers,
         checks=checks,
         origins=parse_origins(reader),
     )

@@ -158,6 +158,8 @@ def _format_scatter(node: Scatter, indent: str) -> str:
     head = f"{indent}{format_buffer(node.output)} = scatter {node.mode} {_domain(node.ranges)}"
     if node.into is not None:
         head += f" into %{node.into}"
+    if node.covers:
+        head += " covers"
     return "\n".join([f"{head} {{", *lines, target, f"{inner}yield {names[node.value]}", f"{indent}}}"])
 
 

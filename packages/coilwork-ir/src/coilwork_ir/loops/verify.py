@@ -74,8 +74,12 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
             "copy the old buffer's shape, strides, element type and device",
         ),
         "fill": Rule(
-            "a scatter into memory of its own stores one box of it: no mask, no looked-up positions",
+            "a scatter into memory of its own stores one box of it: no mask, no looked-up positions unless it covers all",
             "let another node fill the memory, and scatter `into` it",
+        ),
+        "covers": Rule(
+            "a scatter that covers its output stores into memory of its own, at every point",
+            "leave out `into` and the mask, or let it not cover",
         ),
         "unfilled": Rule(
             "memory that nodes fill part by part is read when all of its elements have values",

@@ -14,20 +14,21 @@ its first whole piece, the sums of its pieces, and its elements behind them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, as_int, bounds, floordiv, mod, provably_le, symbol
+from coilwork_ir.index import Expr, as_expr, as_int, floordiv, mod, provably_le, symbol
 from coilwork_ir.loops import Reduce, Sort
 from coilwork_ir.scalar import Scalar, cast, const, load, op, placeholder
 from coilwork_lowering.building.builder import Builder, node_ranges
 from coilwork_lowering.building.simplify import simplified
 from coilwork_lowering.building.values import TensorValue, coordinate_symbols, whole
+from coilwork_lowering.ops.binary_search import lower_bound, search_type
 from coilwork_lowering.ops.elements import Elements, Sums
 from coilwork_lowering.ops.few_rows import are_few, sums_by_comparing
 from coilwork_lowering.ops.fixed_point import fits_fixed_point, sums_in_fixed_point
+from coilwork_lowering.ops.sorted_pieces import fits_pieces, sort_in_pieces
 from coilwork_lowering.scalar_math import add, both, eq, ge, index, lt, select, sub
 
 # Sorted positions per piece: a power of two.
@@ -36,44 +37,6 @@ PIECE: Final = 32
 _LEAST_PIECES: Final = 4
 _LOG_PIECE: Final = PIECE.bit_length() - 1
 _INT32_MAX: Final = 2**31 - 1
-
-
-def lower_bound(
-    builder: Builder,
-    ordered: TensorValue,
-    before: Callable[[Scalar], Scalar],
-    between: tuple[Scalar, Scalar] | None = None,
-) -> Scalar:
-    """How many elements of `ordered` are `before`, which holds for none behind one it fails for; those of `between` alone
-    are looked at if it is given, in front of which all are.
-
-    Searches all of `ordered` by quarters, whose three loads are on their way together: half as many waits as by halves. What
-    lies `between` two positions is near and short, hence in a cache: by halves, with fewer loads. Steps are as many as the largest
-    size takes. The result, and what is `between`, are `i32` if that holds what the search adds up, else `i64`: see `search_type`.
-    """
-    (count,) = ordered.shape
-    width, bits = search_type(count), _bits(count)
-    found, end = (const(0, width), cast(index(count), width)) if between is None else between
-    at_once = 1 if between is not None else 2
-    for low in reversed(range(0, bits, at_once)):
-        first = found
-        for part in range(1, 1 << min(at_once, bits - low)):
-            further = add(first, const(part << low, width))
-            inside = op("le", further, end)
-            last = sub(further, const(1, width))
-            element = builder.read(ordered, (placeholder(0),), indirect=(last,), mask=inside)
-            found = select(both(inside, before(element)), further, found)
-    return found
-
-
-def search_type(count: Expr) -> DType:
-    """What positions among `count` are counted in."""
-    return DType.I32 if _bits(count) < 30 else DType.I64
-
-
-def _bits(count: Expr) -> int:
-    longest = bounds(count).hi
-    return 48 if longest is None else max(longest.bit_length(), 1)
 
 
 def sums_of_rows(builder: Builder, device: str, elements: Elements) -> Sums:
@@ -147,6 +110,9 @@ def _keys(builder: Builder, device: str, elements: Elements, width: DType, offse
 def _sorted(builder: Builder, device: str, elements: Elements, keys: TensorValue, offset: int) -> _Order:
     if elements.ordered:
         return _Order(keys=keys, offset=offset, places=None)
+    if fits_pieces(builder, device, elements.count, keys.dtype):
+        found = sort_in_pieces(builder, device, keys)
+        return _Order(keys=found.keys, offset=offset, places=found.places)
     ranges = node_ranges("i", keys.shape)
     ordered = builder.declare(keys.shape, keys.dtype, device, name=f"{builder.hint}_sorted")
     places = builder.declare(keys.shape, DType.I64, device, name=f"{builder.hint}_places")

@@ -150,8 +150,12 @@ def cluster_of(stage: Stage, device: str) -> Cluster:
 
 
 def fusable(stage: Stage) -> bool:
-    """True for stages that may share a kernel: pointwise ones, reductions, scans and sorts that have points."""
-    return stage.kind in ("pointwise", "reduce", "scan", "sort") and not stage.empty
+    """True for stages that may share a kernel: pointwise ones, reductions, scans and sorts that have points.
+
+    Of scatters, those into memory of their own that cover it: what they store depends on nothing that is there.
+    """
+    covers = stage.kind == "scatter" and all(store.covers for store in stage.stores)
+    return (covers or stage.kind in ("pointwise", "reduce", "scan", "sort")) and not stage.empty
 
 
 def broken_scan(cluster: Cluster) -> str | None:

@@ -102,7 +102,7 @@ def compose(
         stores=tuple(stores),
         checks=tuple(dict.fromkeys(checks)),
         into=into,
-        partial=tuple(s.buffer for s in scattered if s.buffer not in boxes),
+        partial=tuple(s.buffer for s in scattered if s.buffer not in boxes and not s.covers),
         boxes=boxes,
         origins=merge_origins(*(member.stage.origins for member in group.members)),
     )

@@ -37,7 +37,7 @@ from coilwork_triton.iteration.tiles import Letter, Tile, extent_of, flat_tile, 
 from coilwork_triton.iteration.walking import chosen_first, facts_of, walk_of
 from coilwork_triton.launch.configs import fixed, propose
 from coilwork_triton.launch.options import TritonOptions
-from coilwork_triton.launch.parameters import BLOCKS, RUN, STAGES, Facts, Walk
+from coilwork_triton.launch.parameters import BLOCKS, RUN, STAGES, Facts, Walk, reduces_across
 from coilwork_triton.launch.pointwise import TRANSPOSED
 from coilwork_triton.launch.search_space import Side, search_space
 
@@ -52,7 +52,7 @@ class Shape:
     """All of a kernel's tiles and what follows from them.
 
     Attributes:
-        tiles: in block order: z, y, x, w, r, those present.
+        tiles: in block order: z, y, x, w, r, those present; r is first where threads are to lie along x whatever is looked up.
         walk: how the r tile is walked.
         configs: launch candidates, best guess first.
         space: what else a search may try.
@@ -172,7 +172,10 @@ def plan(
     )
     # where a row begins decides how wide it may be accessed, and that which elements a thread adds first
     width = 1 if invariant else _width(kernel, grouped, touched, facts)
-    tiles = _tiles(grouped, numels, walk, configs)
+    order: tuple[Letter, ...] = ("z", "y", "x", "w", "r")
+    if walk == "persistent" and not (sorts or facts.scans) and _looks_up_across(grouped, touched, facts):
+        order = ("r", "z", "y", "x")
+    tiles = _tiles(grouped, numels, walk, configs, order)
     wide = options.index_dtype == "i64" or (
         options.index_dtype == "auto" and needs_64_bits(kernel, tuple(numels.values()), values)
     )
@@ -230,11 +233,12 @@ def _tiles(
     numels: Mapping[Letter, Expr],
     walk: Walk,
     configs: Sequence[Config],
+    order: Iterable[Letter],
 ) -> list[Tile]:
-    """Outermost first. One whose every block is a point has no axis."""
+    """In the `order` of block axes. One whose every block is a point has no axis."""
     tiles: list[Tile] = []
     rank = 0
-    for letter in ("z", "y", "x", "w", "r"):
+    for letter in order:
         if letter not in grouped:
             continue
         sizes = [dict(c.meta)[BLOCKS[letter]] for c in configs]
@@ -246,6 +250,16 @@ def _tiles(
         tiles.append(flat_tile(letter, grouped[letter], None if scalar else rank, masked))
         rank += not scalar
     return tiles
+
+
+def _looks_up_across(grouped: Mapping[Letter, list[Range]], touched: Sequence[Access], facts: Facts) -> bool:
+    """All that is reduced is looked up, and neighbours in memory lie along x: where threads are to lie, too.
+
+    Triton lays them along the last axis of a block, unless accesses at known places say otherwise.
+    """
+    reduced = {r.symbol for r in grouped.get("r", ())}
+    known = any(not reduced.isdisjoint(access.index.free_symbols) for access in touched)
+    return bool(reduced) and not known and reduces_across(facts)
 
 
 def _check_sorts(kernel: Kernel, grouped: Mapping[Letter, list[Range]]) -> None:
