@@ -28,6 +28,7 @@ from coilwork_ir.kernels import Hints, Kernel, Store
 from coilwork_ir.scalar import load, op, reduce
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
+from coilwork_triton.launch.sorting import MOST_WARPS
 
 # Kernels of each walk, with sizes that blocks do not divide and such that change from call to call.
 RUN = (
@@ -70,6 +71,11 @@ def test_candidates_are_in_the_space(sample: str, name: str) -> None:
     assert all(allowed(source, config) for config in source.configs)
     limit = target(name).max_threads_per_block // target(name).warp_size
     assert max(value_of(config, "num_warps") for config in everything(source)) <= limit
+
+
+@pytest.mark.parametrize("sample", ["sorted_rows", "sorted_short_rows", "first_of_rows"])
+def test_sorts_have_no_more_warps_than_triton_tells_apart(sample: str) -> None:
+    assert max(config.num_warps for config in everything(emitted(SAMPLES[sample]))) <= MOST_WARPS
 
 
 def test_members_of_a_launch_keep_their_programs() -> None:

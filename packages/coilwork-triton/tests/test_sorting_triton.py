@@ -69,6 +69,20 @@ def test_first_elements(engine: TritonProcess, rows: int, length: int, first: in
     agrees(engine, sorted_rows(rows, length, F32, first=first))
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [F32, BF16, DType.I32])
+@pytest.mark.parametrize(
+    "rows, length, first", [(16, 1024, 0), (40, 2000, 0), (20, 4096, 64), (300, 4000, 30)]
+)
+def test_rows_that_warps_share(
+    engine: TritonProcess, rows: int, length: int, first: int, dtype: DType
+) -> None:
+    """Which warp has what the interpreter does not know."""
+    if engine.interprets:
+        pytest.skip("one warp is as good as four")
+    agrees(engine, sorted_rows(rows, length, dtype, first=first))
+
+
 @pytest.mark.parametrize("order", ["random", "rising", "falling", "equal", "few threads"])
 def test_first_elements_of_what_threads_keep(engine: TritonProcess, order: str) -> None:
     """Also where a thread has more of the first elements than it keeps."""

@@ -189,4 +189,3 @@ def sorted_rows(
     tl.store(out1 + (x0 * 50 + c0), position4, cmask)
 # grid 16384
 # try {'XBLOCK': 1, 'R0_BLOCK': 4096, 'SORT_THREADS': 128, 'SORT_WIDTH': 4, 'SORT_SHARE': 8, 'SORT_KEPT': 8} warps 4
-# try {'XBLOCK': 1, 'R0_BLOCK': 4096, 'SORT_THREADS': 256, 'SORT_WIDTH': 4, 'SORT_SHARE': 8, 'SORT_KEPT': 0} warps 8

@@ -40,6 +40,7 @@ from coilwork_triton.launch.options import TritonOptions
 from coilwork_triton.launch.parameters import BLOCKS, RUN, STAGES, Facts, Walk, reduces_across
 from coilwork_triton.launch.pointwise import TRANSPOSED
 from coilwork_triton.launch.search_space import Side, search_space
+from coilwork_triton.launch.sorting import MOST_WARPS
 
 _GRID_AXIS_MAX: Final = 65535
 _CHUNK: Final = 4
@@ -192,6 +193,7 @@ def plan(
             chunk=chunk if walk == "looped" else 1,
             scans=facts.scans > 0,
             staged=ahead,
+            most_warps=MOST_WARPS if sorts else None,
         )
     return Shape(
         tiles=tuple(tiles),

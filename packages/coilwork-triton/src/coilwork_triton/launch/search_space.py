@@ -67,6 +67,7 @@ def search_space(
     chunk: int,
     scans: bool,
     staged: bool,
+    most_warps: int | None = None,
 ) -> SearchSpace:
     """What may be tried beside `configs`, all of which are in it.
 
@@ -77,6 +78,7 @@ def search_space(
         chunk: neighbours along r that each thread has together, if the text counts on that.
         scans: the kernel scans along r.
         staged: several iterations of its loop may be in flight.
+        most_warps: what the text is right for; None for as many as the device takes.
     """
     metas = [dict(c.meta) for c in configs]
     values: dict[str, tuple[int, ...]] = {}
@@ -90,8 +92,8 @@ def search_space(
     runs = [meta[RUN] for meta in metas if RUN in meta]
     if runs:
         values[RUN] = tuple(_powers_of_two(_SHORTEST_SCAN, max(_LONGEST_RUN, *runs)))
-    most_warps = min(32, target.max_threads_per_block // target.warp_size)
-    values[WARPS] = tuple(_powers_of_two(1, most_warps))
+    fitting = min(32, target.max_threads_per_block // target.warp_size)
+    values[WARPS] = tuple(_powers_of_two(1, fitting if most_warps is None else most_warps))
     free = {name: found for name, found in values.items() if len(found) > 1}
     return SearchSpace(values=tuple(free.items()), limits=_limits(sides, configs, target, chunk))
 

@@ -24,6 +24,10 @@ from coilwork_triton.launch.parameters import (
 # The probability above which it is not tried. Where it fails, all is done again.
 _AGAIN: Final = 0.02
 
+# Warps of a program that sorts. Exchanges between warps are reductions over two elements, and of eight warps or more that share the
+# three dimensions of an exchange out among them bit by bit, Triton (3.6, 3.7) takes one warp's elements for another's.
+MOST_WARPS: Final = 4
+
 # Points of rows to sort that share a program where they lie across memory.
 _SHORT_ROW: Final = 64
 
@@ -39,11 +43,11 @@ def sorted_rows(facts: Facts, target: Target) -> list[Config]:
     tried = (room, room // 2)
     if rows < target.multiprocessors and not (across or facts.first):
         # a multiprocessor has one row at most, and units for four warps at a time
-        tried = (room // 8, room // 4)
+        tried = (max(1, row // (MOST_WARPS * target.warp_size)),)
     found = []
     # each takes seconds to build
     for most in tried:
-        warps = max(1, row // (most * target.warp_size))
+        warps = min(MOST_WARPS, max(1, row // (most * target.warp_size)))
         # short rows share a warp, unless there are too few of them to keep the device busy
         enough = power_of_two_below(rows // (8 * target.multiprocessors)) if not across else rows
         together = min(rows, max(1, min(most, 32) * target.warp_size // row), max(enough, 1))
@@ -51,7 +55,7 @@ def sorted_rows(facts: Facts, target: Target) -> list[Config]:
             # threads exchange what they hold through shared memory
             most_rows = power_of_two_below(target.shared_memory_bytes // (facts.sort_bytes * row))
             together = min(rows, max(32, together), most_rows)
-            warps = max(1, min(16, together * row // (most * target.warp_size)))
+            warps = max(1, min(MOST_WARPS, together * row // (most * target.warp_size)))
         blocks = other_tiles(facts) | ({"x": together} if "x" in facts.extents else {}) | {"r": row}
         one = config(blocks, warps, target)
         threads = one.num_warps * target.warp_size
@@ -66,7 +70,7 @@ def sorted_rows(facts: Facts, target: Target) -> list[Config]:
             kept = 0 if across else _kept(facts.first, row // along, along)
             meta = (*meta, (SORT_SHARE, share), (SORT_KEPT, kept))
         found.append(replace(one, meta=meta))
-    return found
+    return list(dict.fromkeys(found))
 
 
 def _share(count: int, own: int, threads: int) -> int:
