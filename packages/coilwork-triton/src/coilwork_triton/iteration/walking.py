@@ -13,6 +13,7 @@ from coilwork_ir.scalar import Op, Reduce, Scalar, Scan, Sort, postorder
 from coilwork_triton.combining.scans import carried_words
 from coilwork_triton.facts.sort_keys import key_bytes
 from coilwork_triton.facts.vectors import Access, loads_apart, together_along, whole_sizes
+from coilwork_triton.facts.waiting import loads_in_turn
 from coilwork_triton.iteration.tiles import Letter, extent_of
 from coilwork_triton.launch.options import TritonOptions
 from coilwork_triton.launch.parameters import UNKNOWN_EXTENT, Facts, Walk, next_power_of_two
@@ -81,6 +82,7 @@ def facts_of(
         streams=whole_sizes(kernel.ranges, touched),
         tensors=len(kernel.args),
         operations=sum(SCALAR_OPS[v.op].cost for v in nodes if isinstance(v, Op)),
+        turns=loads_in_turn(values),
         again=_again(kernel),
         ragged=ragged,
         scans=max(

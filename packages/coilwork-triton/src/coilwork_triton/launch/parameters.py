@@ -32,6 +32,10 @@ SORT_KEPT: Final = "SORT_KEPT"
 UNKNOWN_EXTENT: Final = 1024
 
 
+# Loads in turn from which on a kernel is a search.
+_SEARCH: Final = 4
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """What the choice rests on.
@@ -49,6 +53,7 @@ class Facts:
         ragged: rows of r end where data says, most of them early.
         streams: element sizes of what is accessed at every point.
         operations: weighted arithmetic per point.
+        turns: loads of a point that wait for each other.
         again: rows are read again once they are reduced.
         sort_bytes: size of the keys that r is sorted by; 0 if it is not sorted.
         sort_width: neighbours along r that one thread loads at once where it is sorted.
@@ -67,10 +72,16 @@ class Facts:
     ragged: bool = False
     streams: tuple[int, ...] = ()
     operations: int = 0
+    turns: int = 0
     again: bool = False
     sort_bytes: int = 0
     sort_width: int = 1
     first: int = 0
+
+
+def searches(facts: Facts) -> bool:
+    """What takes time is to wait for one load after the other, which many threads do at once."""
+    return facts.turns >= _SEARCH
 
 
 def next_power_of_two(n: int) -> int:

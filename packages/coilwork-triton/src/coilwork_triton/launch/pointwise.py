@@ -6,7 +6,13 @@ from typing import Final
 
 from coilwork_ir.kernel_source import Config
 from coilwork_ir.target import Target
-from coilwork_triton.launch.parameters import Facts, config, next_power_of_two, warps_for
+from coilwork_triton.launch.parameters import (
+    Facts,
+    config,
+    next_power_of_two,
+    searches,
+    warps_for,
+)
 
 # Share of bytes at unit stride along y or z above which a kernel is a transpose.
 TRANSPOSED: Final = 0.1
@@ -62,6 +68,8 @@ def _pointwise_line(facts: Facts, target: Target) -> list[Config]:
         # several per thread are better where the sectors turn out to be in a cache
         few = ((256, 1), (1024, 4))
         return [config({"x": size}, warps_for(size, each, target), target) for size, each in few]
+    if searches(facts) and extent < 1024 * 2 * target.multiprocessors:
+        return [config({"x": min(128, whole)}, warps_for(min(128, whole), 1, target), target)]
     # 16 bytes per thread and load, two loads in flight for four-byte elements; what is one number for all does not count
     per_thread = 4 if max(facts.streams, default=facts.element_bytes) >= 8 else 8
     share = next_power_of_two(-(-extent // (2 * target.multiprocessors)))

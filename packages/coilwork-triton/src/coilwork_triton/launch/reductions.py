@@ -17,6 +17,7 @@ from coilwork_triton.launch.parameters import (
     other_tiles,
     power_of_two_below,
     reduces_across,
+    searches,
     warps_for,
 )
 
@@ -99,6 +100,8 @@ def _persistent_columns(facts: Facts, target: Target, row: int, most: int) -> li
     if facts.extents["x"] < best * target.multiprocessors:
         # few columns: a sector of memory is enough for a block, so that there are more of them, with little to do for each
         shapes = [(max(1, best // 4), 8), (max(1, best // 4), 16)]
+        if searches(facts):
+            shapes = [(max(1, best // 4), 2)]
     else:
         each = 64 if sum(facts.streams) * 64 <= 4 * _LOADED and not _busy(facts) else 32
         fitting = [x for x in (best, best // 2, 2 * best, best // 4) if 0 < x * row <= each * 512]

@@ -40,7 +40,7 @@ def sorted_rows(facts: Facts, target: Target) -> list[Config]:
     across = reduces_across(facts) and row <= _SHORT_ROW
     # elements per thread: registers for 32 keys of 8 bytes, or 64 of 4
     room = 256 // facts.sort_bytes
-    tried = (room, room // 2)
+    tried: tuple[int, ...] = (room, room // 2)
     if rows < target.multiprocessors and not (across or facts.first):
         # a multiprocessor has one row at most, and units for four warps at a time
         tried = (max(1, row // (MOST_WARPS * target.warp_size)),)
