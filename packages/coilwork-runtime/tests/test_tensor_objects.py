@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import shutil
+import sys
 import weakref
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -41,6 +43,29 @@ def test_their_place_is_found() -> None:
         executor_extension(None).learn(torch.ones(2))
 
 
+@pytest.fixture(params=[True, False], ids=["made", "from capsules"])
+def objects(request: pytest.FixtureRequest, program: NativeProgram) -> Iterator[None]:
+    """Objects of results are made by torch's own function, or as where it is not known."""
+    extension = executor_extension(None)
+    assert extension.makes_objects(request.param) == request.param
+    yield
+    extension.makes_objects(True)
+
+
+@pytest.mark.usefixtures("objects")
+def test_results_are_objects_of_their_own(program: NativeProgram) -> None:
+    a, b = torch.randn(4, 4), torch.nn.Parameter(torch.randn(4, 4))
+    (first, same), (second, _) = program.direct(a, b), program.direct(a, b)
+    assert same is b and first is not second
+    assert type(first) is torch.Tensor and sys.getrefcount(first) == 2
+    torch.testing.assert_close(first, (a @ b).detach())
+    assert not first.requires_grad and first.grad_fn is None
+    gone = weakref.ref(first)
+    del first
+    assert gone() is None
+
+
+@pytest.mark.usefixtures("objects")
 @pytest.mark.parametrize("boxed", [False, True], ids=["direct", "boxed"])
 def test_types(program: NativeProgram, boxed: bool) -> None:
     plain, other = torch.randn(4, 4), torch.randn(4, 4).as_subclass(Other)

@@ -349,7 +349,16 @@ static PyObject* unaligned(PyObject*, PyObject* const* given, Py_ssize_t count) 
   Py_RETURN_FALSE;
 }
 
+// How objects of tensors are made: with true directly, if torch lets that be done, else from capsules. What is so afterwards.
+static PyObject* makes_objects(PyObject*, PyObject* directly) {
+  const int wanted = PyObject_IsTrue(directly);
+  if (wanted < 0) return nullptr;
+  make_object = wanted ? tensor_objects.maker : nullptr;
+  return PyBool_FromLong(make_object != nullptr);
+}
+
 static PyMethodDef module_methods[] = {
+    {"makes_objects", makes_objects, METH_O, "Whether to make objects of tensors directly; whether that is done."},
     {"learn", learn, METH_O, "Learns from a list of tensors how to find the tensor in an object; whether that succeeds."},
     {"products", products, METH_O, "The address of an opened cuBLASLt: torch's own, or that of a file. ImportError without it."},
     {"convolutions", convolutions, METH_O, "The address of an opened cuDNN: torch's own, or that of a file. ImportError without it."},

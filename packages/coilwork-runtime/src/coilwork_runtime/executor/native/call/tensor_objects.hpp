@@ -1,6 +1,9 @@
 // Where a tensor object has its tensor. torch's C interface makes handles only of lists of objects, through capsules, at a tenth of a
 // microsecond for each. A handle is the address of a pointer to the tensor, and an object holds such a pointer: at which place in the
 // object is found out by looking at some, whose pointers torch tells (`_cdata`). Where that fails, the C interface does it.
+//
+// The way back is a function of torch's, which is looked up under the name that it has had since 2.0 and is used if it finds the
+// samples' own objects; else capsules do that, too.
 #pragma once
 #include "call/python_side.hpp"
 
@@ -10,6 +13,7 @@ struct TensorObjects {
   static constexpr size_t MOST_TYPES = 4;
   PyTypeObject* types[MOST_TYPES] = {};  // exactly these; set once, and they stay
   size_t offset = 0;                     // 0: not known
+  ObjectMaker maker = nullptr;           // null: none is known
 
   // Learns from sample objects of each type. False with an exception.
   bool learn(PyObject* samples) {
@@ -38,7 +42,7 @@ struct TensorObjects {
     }
     for (size_t at = 0; at < count; ++at) types[at] = seen[at];
     offset = found;
-    return true;
+    return find_maker(samples);
   }
 
   // A handle on the tensor of `object`, good as long as that lives; null if it is of another type.
@@ -55,6 +59,19 @@ struct TensorObjects {
   }
 
  private:
+  bool find_maker(PyObject* samples) {
+    void* python = dlopen("libtorch_python.so", RTLD_NOLOAD | RTLD_LAZY);
+    // PyObject* THPVariable_Wrap(const at::TensorBase&)
+    const auto known = reinterpret_cast<ObjectMaker>(python ? dlsym(python, "_Z16THPVariable_WrapRKN2at10TensorBaseE") : nullptr);
+    for (Py_ssize_t k = 0; known && k < PyList_GET_SIZE(samples); ++k) {
+      PyObject* sample = PyList_GET_ITEM(samples, k);
+      const Reference object(made_object(known, in(sample)));
+      if (!object.get()) return false;
+      if (object.get() != sample) return true;
+    }
+    make_object = maker = known;
+    return true;
+  }
   static void** place(PyObject* object, size_t at) {
     return reinterpret_cast<void**>(reinterpret_cast<char*>(object) + at);
   }
