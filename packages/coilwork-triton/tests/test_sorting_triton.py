@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
-from kernel_bench import TritonProcess, along, arg, compile_source, run_source
+from kernel_bench import TritonProcess, along, arg, compile_source, moved, run_source
 from triton_sample_kernels import sorted_rows
 
 from coilwork_ir.dtypes import DType
@@ -29,9 +31,16 @@ def drawn(count: int, dtype: DType) -> torch.Tensor:
     return x.to(torch_dtype(dtype))
 
 
-def agrees(engine: TritonProcess, kernel: Kernel, operand: torch.Tensor | None = None) -> None:
-    """Every candidate gives what the interpreter of the IR gives, for `operand` or else for random numbers."""
+def agrees(
+    engine: TritonProcess, kernel: Kernel, operand: torch.Tensor | None = None, *, rows: int = 0
+) -> None:
+    """Every candidate gives what the interpreter of the IR gives, for `operand` or else for random numbers.
+
+    With `rows` programs have so many rows.
+    """
     source = TritonCodegen().emit(kernel, target("sm_90"), {})
+    if rows:
+        source = replace(source, configs=tuple(moved(c, "XBLOCK", rows) for c in source.configs))
     tensors = {
         a.name: (drawn(int(repr(a.span)), a.dtype) if operand is None else operand.flatten())
         if a.role == "in"
@@ -119,6 +128,20 @@ def test_first_elements_that_reach_a_bound(
     mine = (torch.arange(length) // meta["SORT_WIDTH"]) % meta["SORT_THREADS"] < 8
     rows = rows_in_order(order, length, meta["SORT_ROOM"], mine)
     agrees(engine, kernel, rows.to(torch_dtype(dtype)))
+
+
+@pytest.mark.parametrize("dtype", [BF16, F32])
+def test_few_of_several_rows_in_a_program(engine: TritonProcess, dtype: DType) -> None:
+    # the last program has rows that are none; one row has more equal elements than there is room for
+    rows = torch.randn(5, 1024, generator=torch.Generator().manual_seed(3))
+    rows[1] = rows[1].round()
+    for together in (2, 4):
+        agrees(
+            engine,
+            sorted_rows(5, 1024, dtype, first=32),
+            rows.flatten().to(torch_dtype(dtype)),
+            rows=together,
+        )
 
 
 @pytest.mark.parametrize("dtype", [DType.F16, DType.I16, DType.I8, DType.U8, DType.BOOL])

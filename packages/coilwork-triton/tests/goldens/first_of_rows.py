@@ -248,13 +248,14 @@ def sort_ones(words):
 
 @triton.jit
 def sort_nth(words, n):
-    # where the bit is that is set after n others: its byte by running sums of ones in bytes, then the half of it, and so on
+    # where the bit is that is set after n others: its byte by running sums of ones in bytes, then the half of it, and so on. If there
+    # are not so many, any place
     pairs = words - ((words >> 1) & 0x55555555)
     fours = (pairs & 0x33333333) + ((pairs >> 2) & 0x33333333)
     sums = ((fours + (fours >> 4)) & 0x0F0F0F0F) * 0x01010101
     n = n.to(tl.uint32)
     passed = ((n * 0x01010101 | 0x80808080) - sums) & 0x80808080
-    at = (((passed >> 7) * 0x01010101) >> 24) << 3
+    at = ((((passed >> 7) * 0x01010101) >> 24) << 3) & 31
     n -= ((sums << 8) >> at) & 255
     for log in tl.static_range(2, -1, -1):
         parts = fours if log == 2 else (pairs if log == 1 else words)
@@ -280,7 +281,7 @@ def sort_places(words, ones, ROOM: tl.constexpr):
             later = word + each // 2**log
             word = tl.where(tl.gather(before, later, 0) <= slot, later, word)
     bit = sort_nth(tl.gather(words, word, 0), slot - tl.gather(before, word, 0))
-    return word * 32 + (bit & 31)
+    return word * 32 + bit
 
 
 @triton.jit

@@ -26,8 +26,9 @@ RUN: Final = "RUN"
 SORT_THREADS: Final = "SORT_THREADS"
 SORT_WIDTH: Final = "SORT_WIDTH"
 SORT_SHARE: Final = "SORT_SHARE"
-# Where the first elements are looked for among a few that reach a bound: how many may reach it, 0 for it is not tried; of how many
-# groups of elements, each one thread's, the best give the bound; and how many threads the program has.
+# Where the first elements are looked for among a few that reach a bound: how many may reach it, at least as many as are wanted, and 0 if
+# it is not tried; of how many groups of elements, each one thread's, the best give the bound, again as many at least; and how many
+# threads the program has, of which any power of two is right.
 SORT_ROOM: Final = "SORT_ROOM"
 SORT_GROUPS: Final = "SORT_GROUPS"
 SORT_SPREAD: Final = "SORT_SPREAD"

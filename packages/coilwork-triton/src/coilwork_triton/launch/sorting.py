@@ -106,9 +106,9 @@ def _bounded(facts: Facts, target: Target, rows: int, own: int) -> Config:
     """
     row = next_power_of_two(facts.extents["r"])
     warps = max(2, row // (own * target.warp_size))
-    together = (
-        2 if warps == 2 and row < own * 2 * target.warp_size and rows > 1 and "x" in facts.extents else 1
-    )
+    # short rows come in pairs, unless there are too few of them to keep the device busy
+    pairs = row < own * warps * target.warp_size and rows >= 16 * target.multiprocessors
+    together = 2 if pairs and "x" in facts.extents else 1
     found = _shared(facts, target, together, warps, across=False)
     meta = dict(found.meta)
     threads = meta[SORT_THREADS]
