@@ -44,7 +44,7 @@ class _Bounded:
 
 
 _BOUNDED: Final[Mapping[int, _Bounded]] = MappingProxyType(
-    {4: _Bounded(rooms=8, length=1024, own=(32, 64)), 8: _Bounded(rooms=4, length=512, own=(32, 16))}
+    {4: _Bounded(rooms=8, length=512, own=(32, 64)), 8: _Bounded(rooms=4, length=512, own=(32, 16))}
 )
 # Elements of a thread of which the two best ones are found for less than the best ones of twice as many groups are sorted for.
 _FEW_OWN: Final = 16
@@ -77,7 +77,7 @@ def sorted_rows(facts: Facts, target: Target) -> list[Config]:
     bounded = _BOUNDED[facts.sort_bytes]
     if facts.first and not across and row >= max(bounded.length, bounded.rooms * _room(facts.first)):
         fewer = [_bounded(facts, target, rows, own) for own in bounded.own]
-        return fewer if fewer[0] != fewer[1] else [fewer[0], found[0]]
+        return fewer if fewer[0] != fewer[1] else [fewer[0], found[-1]]
     return found
 
 
