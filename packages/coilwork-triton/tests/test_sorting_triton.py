@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
-from kernel_bench import TritonProcess, along, arg, compile_source, run_source
+from kernel_bench import TritonProcess, along, arg, compile_source, moved, run_source
 from triton_sample_kernels import sorted_rows
 
 from coilwork_ir.dtypes import DType
@@ -29,9 +31,16 @@ def drawn(count: int, dtype: DType) -> torch.Tensor:
     return x.to(torch_dtype(dtype))
 
 
-def agrees(engine: TritonProcess, kernel: Kernel, operand: torch.Tensor | None = None) -> None:
-    """Every candidate gives what the interpreter of the IR gives, for `operand` or else for random numbers."""
+def agrees(
+    engine: TritonProcess, kernel: Kernel, operand: torch.Tensor | None = None, *, rows: int = 0
+) -> None:
+    """Every candidate gives what the interpreter of the IR gives, for `operand` or else for random numbers.
+
+    With `rows` programs have so many rows.
+    """
     source = TritonCodegen().emit(kernel, target("sm_90"), {})
+    if rows:
+        source = replace(source, configs=tuple(moved(c, "XBLOCK", rows) for c in source.configs))
     tensors = {
         a.name: (drawn(int(repr(a.span)), a.dtype) if operand is None else operand.flatten())
         if a.role == "in"
@@ -83,27 +92,80 @@ def test_rows_that_warps_share(
     agrees(engine, sorted_rows(rows, length, dtype, first=first))
 
 
-@pytest.mark.parametrize("order", ["random", "rising", "falling", "equal", "few threads"])
-def test_first_elements_of_what_threads_keep(engine: TritonProcess, order: str) -> None:
-    """Also where a thread has more of the first elements than it keeps."""
-    kernel = sorted_rows(2, 2000, BF16, first=24)
+def rows_in_order(order: str, length: int, room: int, mine: torch.Tensor) -> torch.Tensor:
+    """Two rows of numbers: one in random order, and one whose order is a bad one for elements that reach a bound."""
+    rows = torch.stack([torch.randperm(length, generator=torch.Generator().manual_seed(k)) for k in range(2)])
+    rows = rows.double()
+    match order:
+        case "rising" | "falling":
+            rows[1] = torch.arange(length) if order == "rising" else torch.arange(length).flip(0)
+        case "equal":
+            rows[1] = 5
+        case "few threads":
+            # all first elements are those of few threads, more than there is room for
+            assert mine.sum() > room
+            rows[1] = torch.where(mine, rows[1] % 7, 100 + rows[1])
+        case "not numbers":
+            rows[1] = torch.where(rows[1] % 100 == 0, rows[1], torch.full_like(rows[1], NAN))
+        case "some not numbers":
+            rows[1] = torch.where(rows[1] % 100 == 0, torch.full_like(rows[1], NAN), rows[1])
+        case "infinite":
+            rows[1] = torch.where(
+                rows[1] % 100 == 0, rows[1], torch.copysign(rows[1] + INF, rows[1] % 2 - 0.5)
+            )
+        case "zeros":
+            rows[1] = torch.copysign(torch.zeros(length), rows[1] % 3 - 1)
+        case "far apart":
+            # and some equal ones, whose order must stay
+            rows[1] = ((rows[1] // 2) - length / 4) * 2.0 ** (30 - length.bit_length())
+            rows[1][:5] = torch.tensor([-(2.0**31), 2.0**31 - 256, 0, 0, -(2.0**31)])
+    return rows
+
+
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("dtype", [BF16, F32, DType.I32])
+@pytest.mark.parametrize(
+    "order",
+    ["random", "rising", "falling", "equal", "few threads", "not numbers", "some not numbers", "infinite", "zeros",
+     "far apart"],
+)  # fmt: skip
+def test_first_elements_that_reach_a_bound(
+    engine: TritonProcess, order: str, dtype: DType, descending: bool
+) -> None:
+    """Also where more elements reach it than there is room for, or fewer than are wanted."""
+    if not dtype.is_float and order in ("not numbers", "some not numbers", "infinite", "zeros"):
+        return
+    length = 1000
+    kernel = sorted_rows(2, length, dtype, first=24, descending=descending)
     meta = dict(TritonCodegen().emit(kernel, target("sm_90"), {}).configs[0].meta)
-    assert meta["SORT_KEPT"] > 0
-    length = meta["R0_BLOCK"]
-    rows = torch.stack([torch.randperm(2000, generator=torch.Generator().manual_seed(k)) for k in range(2)])
-    if order == "rising":
-        rows[1] = torch.arange(2000)
-    elif order == "falling":
-        rows[1] = torch.arange(2000).flip(0)
-    elif order == "equal":
-        rows[1] = 5
-    elif order == "few threads":
-        # all first elements are one thread's
-        width, threads = meta["SORT_WIDTH"], meta["SORT_THREADS"]
-        mine = (torch.arange(2000) // width) % threads == 3
-        assert mine.sum() > meta["SORT_KEPT"] and length >= 2000
-        rows[1] = torch.where(mine, rows[1] % 7, 100 + rows[1])
-    agrees(engine, kernel, rows.bfloat16())
+    assert meta["SORT_ROOM"] > 0
+    mine = (torch.arange(length) // meta["SORT_WIDTH"]) % meta["SORT_THREADS"] < 8
+    rows = rows_in_order(order, length, meta["SORT_ROOM"], mine)
+    agrees(engine, kernel, rows.to(torch_dtype(dtype)))
+
+
+@pytest.mark.parametrize("dtype", [BF16, F32])
+def test_few_of_several_rows_in_a_program(engine: TritonProcess, dtype: DType) -> None:
+    # the last program has rows that are none; one row has more equal elements than there is room for
+    rows = torch.randn(5, 1024, generator=torch.Generator().manual_seed(3))
+    rows[1] = rows[1].round()
+    for together in (2, 4):
+        agrees(
+            engine,
+            sorted_rows(5, 1024, dtype, first=32),
+            rows.flatten().to(torch_dtype(dtype)),
+            rows=together,
+        )
+
+
+@pytest.mark.parametrize("dtype", [DType.F16, DType.I16, DType.I8, DType.U8, DType.BOOL])
+@pytest.mark.parametrize("first", [1, 3, 13, 32])
+def test_few_of_a_long_row(engine: TritonProcess, dtype: DType, first: int) -> None:
+    for descending in (False, True):
+        kernel = sorted_rows(3, 1024, dtype, first=first, descending=descending)
+        meta = dict(TritonCodegen().emit(kernel, target("sm_90"), {}).configs[0].meta)
+        assert meta["SORT_ROOM"] > 0
+        agrees(engine, kernel)
 
 
 def test_columns(engine: TritonProcess) -> None:

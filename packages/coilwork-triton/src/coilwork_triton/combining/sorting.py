@@ -9,7 +9,14 @@ from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_triton.facts.sort_keys import family, key_bytes
-from coilwork_triton.launch.parameters import SORT_KEPT, SORT_SHARE, SORT_THREADS, SORT_WIDTH
+from coilwork_triton.launch.parameters import (
+    SORT_GROUPS,
+    SORT_ROOM,
+    SORT_SHARE,
+    SORT_SPREAD,
+    SORT_THREADS,
+    SORT_WIDTH,
+)
 from coilwork_triton.text.tree import Call, Expression, Name, Number, Tuple, tl, tl_name
 from coilwork_triton.text.types import triton_type
 from coilwork_triton.text.writer import Writer
@@ -42,26 +49,30 @@ def sorted_row(site: SortSite, writer: Writer) -> tuple[Expression, Expression]:
     """The values in order, and the positions where they were."""
     kind = family(site.dtype)
     falls = Number(site.descending)
-    keys: Expression = Call(writer.device(f"sort_key_{kind}"), (site.value, site.positions, falls))
-    if site.valid is not None:
-        # behind the end of the row
-        keys = tl("where", site.valid, keys, Number(_LARGEST[key_bytes(site.dtype)]))
+    key, value = writer.device(f"sort_key_{kind}"), writer.device(f"sorted_{kind}")
+    # behind the end of the row
+    largest = Number(_LARGEST[key_bytes(site.dtype)])
+    dtype = tl_name("int1") if site.dtype.is_bool else triton_type(site.dtype)
     wide = site.floats and key_bytes(site.dtype) == 8
+    length, spread = Name(site.shape[-1]), (Name(SORT_THREADS), Name(SORT_WIDTH))
+    if site.count is not None:
+        valid = Name("None") if site.valid is None else site.valid
+        what = (site.value, site.positions, valid, key, value, dtype, Number(wide), largest, falls)
+        how = (*spread, Name(SORT_SHARE), Name(SORT_GROUPS), Name(SORT_ROOM), Name(SORT_SPREAD))
+        found = Call(writer.device("sort_first"), (*what, length, Number(site.count), *how))
+        values, positions = writer.bind_all(("firsts", "places"), found)
+        first = _extents(site.first)
+        return tl("reshape", values, first), tl("reshape", positions, first)
+    keys: Expression = Call(key, (site.value, site.positions, falls))
+    if site.valid is not None:
+        keys = tl("where", site.valid, keys, largest)
     if wide:
         keys = Call(writer.device("sort_float_keys"), (keys,))
-    found = writer.bind("keys", keys)
-    length, spread = Name(site.shape[-1]), (Name(SORT_THREADS), Name(SORT_WIDTH))
-    if site.count is None:
-        ordered: Expression = Call(writer.device("sort_rows"), (found, length, *spread))
-    else:
-        arguments = (found, length, Number(site.count), *spread, Name(SORT_SHARE), Name(SORT_KEPT))
-        ordered = tl("reshape", Call(writer.device("sort_first"), arguments), _extents(site.first))
+    ordered: Expression = Call(writer.device("sort_rows"), (writer.bind("keys", keys), length, *spread))
     if wide:
         ordered = Call(writer.device("sort_integer_keys"), (ordered,))
     keys = writer.bind("ordered", ordered)
-    dtype = tl_name("int1") if site.dtype.is_bool else triton_type(site.dtype)
-    values = Call(writer.device(f"sorted_{kind}"), (keys, dtype, falls))
-    return values, Call(writer.device("sorted_position"), (keys,))
+    return Call(value, (keys, dtype, falls)), Call(writer.device("sorted_position"), (keys,))
 
 
 def _extents(shape: tuple[str, ...]) -> Expression:

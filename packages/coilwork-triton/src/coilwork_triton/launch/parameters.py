@@ -22,12 +22,16 @@ STAGES: Final = "STAGES"
 # two such runs to a block is right.
 RUN: Final = "RUN"
 # How the threads of a program hold a row to sort: so many threads share it, each of them having so many neighbours at a
-# time, and so many of them hold a run of its first elements. Where it is likely that these are among so many that each thread
-# keeps of its own, that is tried first; 0 for no. Any powers of two are right; these are fast.
+# time, and so many of them hold a run of its first elements. Any powers of two are right; these are fast.
 SORT_THREADS: Final = "SORT_THREADS"
 SORT_WIDTH: Final = "SORT_WIDTH"
 SORT_SHARE: Final = "SORT_SHARE"
-SORT_KEPT: Final = "SORT_KEPT"
+# Where the first elements are looked for among a few that reach a bound: how many may reach it, at least as many as are wanted, and 0 if
+# it is not tried; of how many groups of elements, each one thread's, the best give the bound, again as many at least; and how many
+# threads the program has, of which any power of two is right.
+SORT_ROOM: Final = "SORT_ROOM"
+SORT_GROUPS: Final = "SORT_GROUPS"
+SORT_SPREAD: Final = "SORT_SPREAD"
 # What a size that is unknown at compile time is taken to be.
 UNKNOWN_EXTENT: Final = 1024
 

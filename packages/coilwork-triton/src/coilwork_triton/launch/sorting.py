@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Final
 
 from coilwork_ir.kernel_source import Config
 from coilwork_ir.target import Target
 from coilwork_triton.launch.parameters import (
-    SORT_KEPT,
+    SORT_GROUPS,
+    SORT_ROOM,
     SORT_SHARE,
+    SORT_SPREAD,
     SORT_THREADS,
     SORT_WIDTH,
     Facts,
@@ -21,8 +24,30 @@ from coilwork_triton.launch.parameters import (
     reduces_across,
 )
 
-# The probability above which it is not tried. Where it fails, all is done again.
-_AGAIN: Final = 0.02
+# Where first elements are looked for among those that reach a bound, there is room for twice as many as are wanted, and no less than this.
+_LEAST_ROOM: Final = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bounded:
+    """When that is less work than to sort all of a row, for keys of one size.
+
+    Attributes:
+        rooms: length of the row, as a multiple of the room.
+        length: its length.
+        own: elements per thread, in the order of the candidates.
+    """
+
+    rooms: int
+    length: int
+    own: tuple[int, int]
+
+
+_BOUNDED: Final[Mapping[int, _Bounded]] = MappingProxyType(
+    {4: _Bounded(rooms=8, length=512, own=(32, 64)), 8: _Bounded(rooms=4, length=512, own=(32, 16))}
+)
+# Elements of a thread of which the two best ones are found for less than the best ones of twice as many groups are sorted for.
+_FEW_OWN: Final = 16
 
 # Warps of a program that sorts. Exchanges between warps are reductions over two elements, and of eight warps or more that share the
 # three dimensions of an exchange out among them bit by bit, Triton (3.6, 3.7) takes one warp's elements for another's.
@@ -56,40 +81,57 @@ def sorted_rows(facts: Facts, target: Target) -> list[Config]:
             most_rows = power_of_two_below(target.shared_memory_bytes // (facts.sort_bytes * row))
             together = min(rows, max(32, together), most_rows)
             warps = max(1, min(MOST_WARPS, together * row // (most * target.warp_size)))
-        blocks = other_tiles(facts) | ({"x": together} if "x" in facts.extents else {}) | {"r": row}
-        one = config(blocks, warps, target)
-        threads = one.num_warps * target.warp_size
-        if across:
-            width, along = 1, max(1, min(row, threads // together))
-        else:
-            width = max(1, min(facts.sort_width, together * row // threads, row))
-            along = max(1, min(threads, row // width))
-        meta = (*one.meta, (SORT_THREADS, along), (SORT_WIDTH, width))
-        if facts.first:
-            share = _share(facts.first, row // along, along)
-            kept = 0 if across else _kept(facts.first, row // along, along)
-            meta = (*meta, (SORT_SHARE, share), (SORT_KEPT, kept))
-        found.append(replace(one, meta=meta))
+        found.append(_shared(facts, target, together, warps, across=across))
+    bounded = _BOUNDED[facts.sort_bytes]
+    if facts.first and not across and row >= max(bounded.length, bounded.rooms * _room(facts.first)):
+        fewer = [_bounded(facts, target, rows, own) for own in bounded.own]
+        if fewer[0] != fewer[1]:
+            return fewer
+        # short rows may be sorted as fast
+        return fewer[:1] if fewer[0].num_warps == MOST_WARPS else [fewer[0], found[-1]]
     return list(dict.fromkeys(found))
+
+
+def _shared(facts: Facts, target: Target, together: int, warps: int, *, across: bool) -> Config:
+    """A program of `warps` that has `together` rows, all of which are sorted."""
+    row = next_power_of_two(facts.extents["r"])
+    blocks = other_tiles(facts) | ({"x": together} if "x" in facts.extents else {}) | {"r": row}
+    one = config(blocks, warps, target)
+    threads = one.num_warps * target.warp_size
+    if across:
+        width, along = 1, max(1, min(row, threads // together))
+    else:
+        width = max(1, min(facts.sort_width, together * row // threads, row))
+        along = max(1, min(threads, row // width))
+    meta = (*one.meta, (SORT_THREADS, along), (SORT_WIDTH, width))
+    if facts.first:
+        share = _share(facts.first, row // along, along)
+        meta = (*meta, (SORT_SHARE, share), (SORT_GROUPS, 1), (SORT_ROOM, 0), (SORT_SPREAD, threads))
+    return replace(one, meta=meta)
+
+
+def _bounded(facts: Facts, target: Target, rows: int, own: int) -> Config:
+    """A program that looks for the first elements of a row among those that reach a bound.
+
+    Its threads have `own` elements each, but it has two warps at least: one would gather in registers, an element of all at a time.
+    """
+    row = next_power_of_two(facts.extents["r"])
+    warps = min(MOST_WARPS, max(2, row // (own * target.warp_size)))
+    # short rows come in pairs, unless there are too few of them to keep the device busy
+    pairs = row < own * warps * target.warp_size and rows >= 16 * target.multiprocessors
+    together = 2 if pairs and "x" in facts.extents else 1
+    found = _shared(facts, target, together, warps, across=False)
+    meta = dict(found.meta)
+    threads = meta[SORT_THREADS]
+    groups = max(threads, facts.first if row // threads <= _FEW_OWN else 2 * facts.first)
+    return replace(found, meta=tuple((meta | {SORT_GROUPS: groups, SORT_ROOM: _room(facts.first)}).items()))
+
+
+def _room(count: int) -> int:
+    return max(_LEAST_ROOM, 2 * count)
 
 
 def _share(count: int, own: int, threads: int) -> int:
     """Threads that hold a run of `count` elements of a row, of which each of `threads` has `own`."""
     share = 1 << ((count.bit_length() - 1) // 2)
     return min(max(share, count // own), threads, count)
-
-
-def _kept(count: int, own: int, threads: int) -> int:
-    """How many each of `threads` keeps of its `own` elements of a row, so that the first `count` of the row are likely among them.
-
-    0 if that is not far fewer than it has. Where the first ones lie is taken to be random, so that a thread has k of them with the
-    probability that Poisson's distribution gives.
-    """
-    mean = count / threads
-    kept = 4
-    while 4 * kept <= own:
-        fewer = sum(mean**k / math.factorial(k) for k in range(kept)) * math.exp(-mean)
-        if threads * (1 - fewer) < _AGAIN and threads * kept >= 2 * count:
-            return kept
-        kept *= 2
-    return 0

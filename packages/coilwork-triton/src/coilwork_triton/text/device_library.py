@@ -16,6 +16,7 @@ _FILES: Final = (
     "elementary.triton",
     "combining.triton",
     "sorting.triton",
+    "selecting.triton",
     "programs.triton",
     "iterated.triton",
 )
