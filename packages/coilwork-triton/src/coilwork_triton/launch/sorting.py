@@ -65,13 +65,9 @@ def sorted_rows(facts: Facts, target: Target) -> list[Config]:
     across = reduces_across(facts) and row <= _SHORT_ROW
     # elements per thread: registers for 32 keys of 8 bytes, or 64 of 4
     room = 256 // facts.sort_bytes
-    tried: tuple[int, ...] = (room, room // 2)
-    if rows < target.multiprocessors and not (across or facts.first):
-        # a multiprocessor has one row at most, and units for four warps at a time
-        tried = (max(1, row // (MOST_WARPS * target.warp_size)),)
     found = []
     # each takes seconds to build
-    for most in tried:
+    for most in (room, room // 2):
         warps = min(MOST_WARPS, max(1, row // (most * target.warp_size)))
         # short rows share a warp, unless there are too few of them to keep the device busy
         enough = power_of_two_below(rows // (8 * target.multiprocessors)) if not across else rows
