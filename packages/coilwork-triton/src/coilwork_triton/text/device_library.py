@@ -17,6 +17,7 @@ _FILES: Final = (
     "combining.triton",
     "sorting.triton",
     "programs.triton",
+    "runs.triton",
     "iterated.triton",
 )
 
