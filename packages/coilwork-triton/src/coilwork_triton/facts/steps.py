@@ -15,7 +15,6 @@ eight load is loaded once, neighbours are one load (`coilwork_triton.facts.runs`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -25,23 +24,18 @@ from coilwork_ir.index import (
     as_expr,
     as_int,
     provably_divisible,
-    provably_le,
     stride_of,
     substitute,
     symbol,
 )
-from coilwork_ir.kernels import Kernel, Store
+from coilwork_ir.kernels import Kernel
 from coilwork_ir.scalar import (
-    Const,
     IndexValue,
     Load,
-    Op,
-    Scalar,
-    const,
     postorder,
-    rewrite,
-    substitute_ranges,
 )
+from coilwork_triton.facts.places import stores_at
+from coilwork_triton.facts.row_pairs import in_row_pairs
 from coilwork_triton.facts.runs import load_runs
 from coilwork_triton.facts.vectors import Access, wide_in_rows
 
@@ -53,13 +47,11 @@ _MOST_SCALARS: Final = 1024
 _LEAST_POINTS: Final = 1024
 # Of the loads: with more of them left, it is not they that take the time.
 _SHARE: Final = 1 / 2
-# Integers that f32 holds.
-_WHOLE: Final = 1 << 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
-    """`kernel` over steps of `points` points each; each store of before is as many stores there, of neighbours in order."""
+    """`kernel` over steps of `points` points each; each store of before is as many stores there, of neighbours in order, or twice as many."""
 
     kernel: Kernel
     points: int
@@ -82,7 +74,8 @@ def in_steps(kernel: Kernel) -> Steps | None:
         if points * len(order) <= _MOST_SCALARS and _fits(kernel, points):
             found = _stepped(kernel, points)
             if _loads(found) - wide <= _SHARE * len(narrow) * points:
-                return Steps(kernel=found, points=points)
+                rows = in_row_pairs(found, _loads) if 2 * points * len(order) <= _MOST_SCALARS else None
+                return Steps(kernel=rows or found, points=points)
         points //= 2
     return None
 
@@ -152,58 +145,7 @@ def _stepped(kernel: Kernel, points: int) -> Kernel:
     length = as_int(inner.extent)
     assert length is not None
     step = symbol(inner.name, extent=length // points)
-    places = [step * points + k for k in range(points)]
-    values = [_at(kernel.stores, {inner: place}) for place in places]
-    stores = tuple(
-        replace(store, index=substitute(store.index, {inner: place}), value=values[k][number])
-        for number, store in enumerate(kernel.stores)
-        for k, place in enumerate(places)
-    )
+    each = [stores_at(kernel.stores, {inner: step * points + k}) for k in range(points)]
+    # those of one tensor in a row
+    stores = tuple(store for of_one in zip(*each, strict=True) for store in of_one)
     return replace(kernel, ranges=(*outer, replace(last, symbol=step)), stores=stores)
-
-
-def _at(stores: Sequence[Store], place: dict[Expr, Expr]) -> tuple[Scalar, ...]:
-    return rewrite(substitute_ranges([store.value for store in stores], place), _decided)
-
-
-def _decided(node: Scalar) -> Scalar:
-    """`node`, or the constant or operand that it is known to be now that a point's place in its step is known."""
-    match node:
-        case Op(op="cast", operands=(IndexValue(operands=(), expr=expr),)) if node.dtype is DType.F32:
-            exact = as_int(expr)
-            return node if exact is None or abs(exact) > _WHOLE else const(float(exact), DType.F32)
-        case Op(op="mul", operands=(Const() as left, Const() as right)) if node.dtype is DType.F32:
-            product = float(left.value) * float(right.value)
-            return const(product, DType.F32) if _are_short(left, right) else node
-        case Op(op="lt" | "ge" | "le" | "gt", operands=(IndexValue(operands=()), _)):
-            return _compared(node)
-        case Op(op="bitwise_and", operands=(Const(value=True), other)) if node.dtype is DType.BOOL:
-            return other
-        case Op(op="bitwise_and", operands=(other, Const(value=True))) if node.dtype is DType.BOOL:
-            return other
-        case Op(op="where", operands=(Const(value=chosen), then, otherwise)):
-            return then if chosen else otherwise
-        case _:
-            return node
-
-
-def _are_short(*values: Const) -> bool:
-    """The product of the two `values` is exact in f32: each is a number of 256ths below 16."""
-    return all(abs(v.value) < 16 and (float(v.value) * 256).is_integer() for v in values)
-
-
-def _compared(node: Op) -> Scalar:
-    at, end = node.operands
-    assert isinstance(at, IndexValue)
-    if isinstance(end, IndexValue) and not end.operands:
-        limit = end.expr
-    elif isinstance(end, Const) and end.dtype.is_integer:
-        limit = as_expr(int(end.value))
-    else:
-        return node
-    lower, upper = {"lt": (at.expr, limit - 1), "le": (at.expr, limit), "ge": (limit, at.expr)}.get(
-        node.op, (limit + 1, at.expr)
-    )
-    if provably_le(lower, upper):
-        return const(True, DType.BOOL)
-    return const(False, DType.BOOL) if provably_le(upper + 1, lower) else node

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from coilwork_ir.kernels import Store
-from coilwork_triton.text.tree import Binary, Call, Expression, List, Name, tl
+from coilwork_triton.text.tree import Binary, Call, Expression, List, Name, conjunction, tl
 from coilwork_triton.text.types import triton_type
 from coilwork_triton.values.known import Scope
 from coilwork_triton.values.runs import beside, lanes_of_run
@@ -26,8 +26,11 @@ def _store(values: Values, scope: Scope, run: Sequence[Store]) -> None:
     joined = scope.writer.bind("step", Call(scope.writer.device(f"joined_{len(run)}"), parts))
     offset = values.offset(scope, first.index, (), everywhere)
     pointer = Binary("+", beside(Binary("+", Name(first.buffer), offset)), lanes_of_run(len(run)))
-    mask = space.mask(space.letters(first.index.free_symbols))
-    scope.writer.do(tl("store", pointer, joined, *(() if mask is None else (beside(mask),))))
+    conditions = [space.mask(space.letters(first.index.free_symbols))]
+    if first.mask is not None:
+        conditions.append(values.expression(scope, first.mask))
+    mask = conjunction(tuple(beside(condition) for condition in conditions if condition is not None))
+    scope.writer.do(tl("store", pointer, joined, *(() if mask is None else (mask,))))
 
 
 def _spread(values: Values, scope: Scope, store: Store, everywhere: tuple[str, ...]) -> Expression:
