@@ -15,7 +15,18 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, floordiv, mod, symbol
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels import Hints, Kernel
-from coilwork_ir.scalar import Const, Load, cast, const, index_value, load, loads, op, placeholder, where
+from coilwork_ir.scalar import (
+    Const,
+    Load,
+    cast,
+    const,
+    index_value,
+    load,
+    loads,
+    op,
+    placeholder,
+    where,
+)
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
 from coilwork_triton.facts.runs import load_runs
