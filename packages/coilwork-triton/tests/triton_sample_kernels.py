@@ -9,6 +9,7 @@ from typing import Literal
 
 from contraction_kernels import Product, int8_linear, product_kernel
 from kernel_bench import along, arg
+from step_kernels import bilinear, pooled
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, ceildiv, provably_divisible, symbol
@@ -515,6 +516,8 @@ SAMPLES: Mapping[str, Kernel] = MappingProxyType(
         "reductions_looped": every_reduction("looped"),
         "int8_linear": int8_linear(m=16, n=96, k=512, half=BF16),
         "odd_linear": product_kernel(Product(m=300, n=333, k=200, left=BF16, right=BF16, epilogue=True)),
+        "upsampling": bilinear(BF16, 128, 128),
+        "pooling": pooled(BF16, 4096, 56),
         "reductions_across": every_reduction("looped", across=True),
     }
 )

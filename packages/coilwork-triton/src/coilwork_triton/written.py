@@ -15,6 +15,7 @@ from coilwork_triton.contraction.body import emit_contraction
 from coilwork_triton.contraction.shape import shape_of
 from coilwork_triton.facts.chosen import chosen_of
 from coilwork_triton.facts.levels import find_levels
+from coilwork_triton.facts.steps import in_steps
 from coilwork_triton.iteration.shape import Shape, plan
 from coilwork_triton.launch.options import TritonOptions
 from coilwork_triton.statements.actions import action_roots, actions_of
@@ -60,7 +61,11 @@ def write(kernel: Kernel, target: Target, options: TritonOptions, library: set[s
     if chosen is not None:
         kernel = chosen.kernel
     index = None if chosen is None else chosen.index
-    shape = plan(kernel, roots_of(kernel), target, options, chosen=index)
+    steps = in_steps(kernel)
+    if steps is not None:
+        kernel = steps.kernel
+    step = 1 if steps is None else steps.points
+    shape = plan(kernel, roots_of(kernel), target, options, chosen=index, step=step)
     return Written(
         body=statements(kernel, shape, library),
         grid=shape.grid,

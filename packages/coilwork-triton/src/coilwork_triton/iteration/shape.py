@@ -64,6 +64,7 @@ class Shape:
         program: the variable that counts the kernel's programs, where it shares its grid with others.
         zeros: what loads find outside of the tiles is 0.
         neighbourly: no access is to be wide, so that neighbouring threads touch neighbouring elements.
+        step: points of a step, where the kernel is in steps (`coilwork_triton.facts.steps`); else 1.
         chunk: neighbours along r that one thread has together in every candidate's block, where r is the only axis.
     """
 
@@ -74,6 +75,7 @@ class Shape:
     index_dtype: DType
     flat_grid: bool
     neighbourly: bool
+    step: int = 1
     chunk: int = 1
     chosen: Tile | None = None
     float_keys: bool = False
@@ -146,17 +148,18 @@ def plan(
     *,
     points: int | None = None,
     chosen: Expr | None = None,
+    step: int = 1,
 ) -> Shape:
     """The shape of `kernel`, whose roots are `values`, on `target`.
 
     `points` are those of a whole launch of which the kernel does a part; they stand for an extent that is not known.
-    `chosen` is the range of the first elements of sorted rows.
+    `chosen` is the range of the first elements of sorted rows. `step` is how many points a step has, if `kernel` is in steps.
 
     Raises:
         EmitError: a tensor has a type that Triton lacks, or tiles are inconsistent.
     """
     touched, ragged = accesses_of(kernel, values), is_ragged(values)
-    grouped = _grouped(kernel, values, touched, ragged=ragged)
+    grouped = _grouped(kernel, values, touched, ragged=ragged, flat=step > 1)
     numels = {letter: product(extent_of(r) for r in ranges) for letter, ranges in grouped.items()}
     sorts = any(isinstance(v, Sort) for v in postorder(values))
     if sorts:
@@ -166,6 +169,7 @@ def plan(
         kernel, numels.get("r"), options, sorts=sorts, looped=ragged or (invariant and "w" not in grouped)
     )
     facts = facts_of(kernel, values, grouped, touched, walk=walk, points=points, ragged=ragged, chosen=chosen)
+    facts = replace(facts, step=step)
     proposed = fixed(grouped, target) if invariant else propose(facts, target, options.max_configs)
     ahead = walk == "persistent" or loads_ahead(kernel, values)
     configs = tuple(
@@ -203,6 +207,7 @@ def plan(
         index_dtype=DType.I64 if wide else DType.I32,
         flat_grid=crowded,
         neighbourly=width == 1,
+        step=step,
         chunk=chunk,
         chosen=None if chosen is None else _chosen_tile(chosen, sum(t.axis is not None for t in tiles) - 1),
         float_keys=target.kind == "cuda" and target.arch in _FAST_F64,
@@ -210,15 +215,15 @@ def plan(
 
 
 def _grouped(
-    kernel: Kernel, values: tuple[Scalar, ...], touched: Sequence[Access], *, ragged: bool
+    kernel: Kernel, values: tuple[Scalar, ...], touched: Sequence[Access], *, ragged: bool, flat: bool
 ) -> dict[Letter, list[Range]]:
-    """The ranges of each tile."""
+    """The ranges of each tile; with `flat` rows have none of their own."""
     grouped: dict[Letter, list[Range]] = {}
     for r in kernel.ranges:
         if (r.kind == "reduction") != (r.tile == "r") or (r.kind == "walked") != (r.tile == "w"):
             raise EmitError("range-tile", f"range {r.symbol.name} is {r.kind} but lies in tile {r.tile}")
         grouped.setdefault(r.tile, []).append(r)
-    if tuple(grouped) == ("x",) and in_rows(grouped["x"], touched):
+    if tuple(grouped) == ("x",) and not flat and in_rows(grouped["x"], touched):
         inner = next(r for r in reversed(grouped["x"]) if as_int(extent_of(r)) != 1)
         grouped = {"y": [r for r in grouped["x"] if r is not inner], "x": [inner]}
     if tuple(grouped) == ("x", "r") and ragged:
@@ -314,7 +319,7 @@ def _width(
     kernel: Kernel, grouped: Mapping[Letter, list[Range]], touched: tuple[Access, ...], facts: Facts
 ) -> int:
     """Neighbours that a thread has together, at least; 1 where neighbouring threads touch neighbouring elements."""
-    if not _neighbourly(kernel, grouped, touched, facts):
+    if facts.step > 1 or not _neighbourly(kernel, grouped, touched, facts):
         return _CHUNK
     if facts.ragged or "r" not in grouped or not _along(facts):
         return 1

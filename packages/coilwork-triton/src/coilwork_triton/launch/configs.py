@@ -18,6 +18,8 @@ The reasoning, per kind of kernel (measured on an H200; other devices differ in 
   elements each.
 - Where points read what their neighbours read, memory waits for loads from the cache: threads with many points share the
   arithmetic of positions, and small blocks share lines of cache that few others drive out.
+- A point that is a step of several, each of its accesses 16 bytes wide, is work enough for a thread; two let threads share the
+  arithmetic of positions, and larger blocks the rows that their neighbours read.
 - Where every point loads a sector of its own, one point per thread is best: what counts is how many threads wait at a time.
 - A transpose needs both tile sides to span whole 32-byte sectors on both of its sides.
 """

@@ -64,6 +64,8 @@ def _pointwise_line(facts: Facts, target: Target) -> list[Config]:
     if extent is None:
         return [config({}, 1, target)]
     whole = next_power_of_two(extent)
+    if facts.step > 1:
+        return _steps(extent, target)
     if facts.scattered and extent >= 1024 * 2 * target.multiprocessors:
         # several per thread are better where the sectors turn out to be in a cache
         few = ((256, 1), (1024, 4))
@@ -87,6 +89,16 @@ def _pointwise_line(facts: Facts, target: Target) -> list[Config]:
         config({"x": min(size, whole)}, min(8, warps_for(min(size, whole), each, target)), target)
         for size, each in shapes
     ]
+
+
+def _steps(extent: int, target: Target) -> list[Config]:
+    """Candidates for `extent` steps, of which each is work enough for a thread."""
+    share = next_power_of_two(-(-extent // (2 * target.multiprocessors)))
+    best = max(target.warp_size, min(128, share))
+    # more of what neighbouring rows share, and of what neighbouring steps compute alike
+    large = [size for size in (512, 256) if extent >= size * 2 * target.multiprocessors]
+    shapes = [(best, 1), *((size, 2) for size in large)]
+    return [config({"x": size}, warps_for(size, each, target), target) for size, each in shapes]
 
 
 def _is_stencil(facts: Facts) -> bool:

@@ -17,6 +17,7 @@ from coilwork_triton.facts.levels import Levels
 from coilwork_triton.facts.overwriting import overwritten
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.statements.actions import Action, action_roots, actions_of, perform
+from coilwork_triton.statements.step_stores import perform_in_steps
 from coilwork_triton.text.tree import tl
 from coilwork_triton.values.known import Scope
 from coilwork_triton.values.values import Values
@@ -27,6 +28,9 @@ def perform_all(values: Values, scope: Scope, actions: Sequence[Action]) -> None
     stores = [action.what for action in actions if isinstance(action.what, Store)]
     if needs_barrier(values.kernel, values.shape, values.levels, stores):
         scope.writer.do(tl("debug_barrier"))
+    if values.shape.step > 1:
+        perform_in_steps(values, scope, stores)
+        return
     for action in actions:
         perform(values, scope, action.what)
 

@@ -18,6 +18,7 @@ _FILES: Final = (
     "sorting.triton",
     "selecting.triton",
     "programs.triton",
+    "runs.triton",
     "iterated.triton",
 )
 

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-from coilwork_ir.index import Add, Expr, as_expr, as_int, node, stride_of, total
+from coilwork_ir.index import Add, Expr, node, stride_of, total
 from coilwork_ir.scalar import Load, Scalar
+from coilwork_triton.facts.runs import without_constant
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.iteration.space import Space
 
@@ -27,28 +28,31 @@ def windows(order: Iterable[Scalar]) -> frozenset[Load]:
     )
 
 
-def without_constant(expr: Expr) -> tuple[Expr, int]:
-    """`expr` without its constant term, and that term."""
-    match node(expr):
-        case Add(operands):
-            constant = sum(as_int(o) or 0 for o in operands)
-            return expr - as_expr(constant), constant
-        case _:
-            return expr, 0
+def in_own_order(order: Iterable[Scalar], inner: Expr) -> frozenset[str]:
+    """The buffers that some load among `order` reads in an order of its own along `inner`: at clamped places, say.
+
+    From the address of the row that it has, other loads of the row may start as well.
+    """
+    return frozenset(
+        value.buffer
+        for value in order
+        if isinstance(value, Load) and not value.indirect and stride_of(value.index[0], inner) is None
+    )
 
 
-def rows_and_columns(shape: Shape, space: Space, load: Load) -> tuple[Expr, Expr] | None:
-    """The offset of `load` from its buffer as that of its row and that from there, along the innermost range.
+def rows_and_columns(
+    shape: Shape, space: Space, expr: Expr, *, affine: bool = False
+) -> tuple[Expr, Expr] | None:
+    """The offset `expr` from a buffer as that of a row and that from there, along the innermost range.
 
-    None where the sum is no more work: within one range, or of elements at a fixed distance, whose addresses the compiler
-    computes from each other.
+    None where the sum is no more work: within one range, or, without `affine`, of elements at a fixed distance, whose
+    addresses the compiler computes from each other.
     """
     axes = [tile for tile in shape.tiles if tile.axis is not None]
-    if load.indirect or not axes:
+    if not axes:
         return None
     inner = frozenset({part for part, _ in axes[-1].parts[-1:]} or {axes[-1].index})
     parallel = frozenset(part for tile in axes for part in (tile.index, *(part for part, _ in tile.parts)))
-    expr = load.index[0]
     match node(expr):
         case Add(operands):
             columns = [o for o in operands if o.free_symbols & parallel == inner]
@@ -57,7 +61,7 @@ def rows_and_columns(shape: Shape, space: Space, load: Load) -> tuple[Expr, Expr
                 return None
             if all(row.free_symbols.isdisjoint(parallel) for row in rows):
                 return None
-            if any(stride_of(expr, symbol) is not None for symbol in inner):
+            if not affine and any(stride_of(expr, symbol) is not None for symbol in inner):
                 return None
             return total(rows), total(columns)
         case _:

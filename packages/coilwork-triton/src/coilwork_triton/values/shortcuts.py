@@ -10,10 +10,11 @@ from coilwork_ir.scalar import Const, IndexValue, Load, Op, Scalar
 from coilwork_triton.facts.joined import Joined, absorbed_by, joined_loads
 from coilwork_triton.facts.positions import idle_bounds, narrow_positions, short_casts
 from coilwork_triton.facts.rounding import factors, one_plus, only_rounded, softmax_numerators
+from coilwork_triton.facts.runs import Run, load_runs
 from coilwork_triton.facts.users import users_of
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.text.types import reciprocal_of
-from coilwork_triton.values.addresses import windows
+from coilwork_triton.values.addresses import in_own_order, windows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +29,8 @@ class Shortcuts:
     sums: values that are 1 plus a function, and that function.
     joined: selections between loads that are one load.
     windows: loads from a common address.
+    runs: loads that come together with others, in order.
+    own_order: buffers of which loads start from the address of their row, also those at fixed distances.
     absorbed: values that are written as part of others alone.
     """
 
@@ -39,6 +42,8 @@ class Shortcuts:
     sums: Mapping[Scalar, Op]
     joined: Mapping[Scalar, Joined]
     windows: frozenset[Load]
+    runs: Mapping[Load, Run]
+    own_order: frozenset[str]
     absorbed: frozenset[Scalar]
 
     def factor(self, node: Op) -> float | None:
@@ -71,5 +76,7 @@ def find_shortcuts(
         sums=sums,
         joined=joined,
         windows=windows(order),
+        runs={} if shape.step == 1 else load_runs(order, kernel.ranges[-1].symbol),
+        own_order=frozenset() if shape.step == 1 else in_own_order(order, kernel.ranges[-1].symbol),
         absorbed=absorbed_by(joined, order, users).union(sums.values()),
     )

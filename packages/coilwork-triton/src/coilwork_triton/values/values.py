@@ -13,6 +13,7 @@ from coilwork_ir.kernels import Kernel
 from coilwork_ir.scalar import Const, IndexValue, Load, Op, Reduce, Scalar, Scan, Sort, placeholder, postorder
 from coilwork_triton.facts.joined import Joined
 from coilwork_triton.facts.levels import Levels
+from coilwork_triton.facts.runs import without_constant
 from coilwork_triton.facts.vectors import LEAST_ROW, Access, runs_on
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.iteration.space import Space
@@ -38,10 +39,11 @@ from coilwork_triton.text.types import (
     typed_constant,
 )
 from coilwork_triton.text.writer import Names, Writer
-from coilwork_triton.values.addresses import rows_and_columns, without_constant
+from coilwork_triton.values.addresses import rows_and_columns
 from coilwork_triton.values.along_rows import emit_reduce, emit_scan, emit_sort, emit_sums
 from coilwork_triton.values.known import Scope
 from coilwork_triton.values.ops import NEEDS_NAMED, OPERATORS, SCALAR_BUILDERS, OpContext
+from coilwork_triton.values.runs import emit_load_run
 from coilwork_triton.values.shortcuts import find_shortcuts
 
 # Operations that may stand inside another line when nothing else uses their result.
@@ -210,6 +212,8 @@ class Values:
                 return
             case IndexValue():
                 scope.bound[node] = self._index_value(scope, node)
+            case Load() if node in self._short.runs:
+                emit_load_run(self, scope, self._short.runs[node])
             case Load():
                 self._load(scope, node)
             case Op() if node in self._short.idle_bounds:
@@ -246,7 +250,7 @@ class Values:
     def _load(self, scope: Scope, node: Load) -> None:
         symbols = self.space.simplified(node.index[0]).free_symbols
         block = self.block(node, symbols=symbols)
-        pointer = self._address(scope, node, block)
+        pointer = self.address(scope, node, block)
         conditions = []
         # a load that does not move along a tile needs none of the tile's mask
         letters = self.space.letters(self.levels.varies[node])
@@ -274,19 +278,26 @@ class Values:
         else:
             scope.bound[node] = scope.writer.bind(f"{node.buffer}_", loaded)
 
-    def _address(self, scope: Scope, node: Load, block: tuple[str, ...]) -> Expression:
+    def address(self, scope: Scope, node: Load, block: tuple[str, ...]) -> Expression:
+        """The pointers that `node` loads from, as a block of extents `block`."""
         if node in self._short.windows:
             start, distance = without_constant(node.index[0])
             # a load of one element may have the mask of a block, and then has its shape
             key = (node.buffer, start, block)
             if key not in scope.starts:
-                pointer = _pointer(node, self.offset(scope, start, (), block))
+                pointer = self._in_row(node, start) or _pointer(node, self.offset(scope, start, (), block))
                 scope.starts[key] = scope.writer.bind(f"{node.buffer}_at", pointer)
             return scope.starts[key] if distance == 0 else Binary("+", scope.starts[key], Number(distance))
-        apart = rows_and_columns(self.shape, self.space, node)
+        found = self._in_row(node, node.index[0])
+        return found or _pointer(node, self.offset(scope, node.index[0], node.indirect, block))
+
+    def _in_row(self, node: Load, index: Expr) -> Expression | None:
+        """One address per row, and to it a column, which is one instruction, for `index` of the buffer of `node`."""
+        if node.indirect:
+            return None
+        apart = rows_and_columns(self.shape, self.space, index, affine=node.buffer in self._short.own_order)
         if apart is None:
-            return _pointer(node, self.offset(scope, node.index[0], node.indirect, block))
-        # one address per row, and to it a column, which is one instruction
+            return None
         rows, columns = (self.space.index(part) for part in apart)
         return Binary("+", Binary("+", Name(node.buffer), rows), columns)
 
