@@ -26,6 +26,7 @@ MEANING: Final[Mapping[str, str]] = {
     "strides": "wrong",
     "crash": "raises",
     "timeout": "timeout",
+    "unjudged": "unjudged",
     "died": "crashed",
 }
 # Best first: a pair is as bad as the worst that became of it.
@@ -35,6 +36,7 @@ VERDICTS: Final = (
     "equal",
     "torch's own",
     "accepted",
+    "unjudged",
     "timeout",
     "raises",
     "uncompiled",
@@ -43,7 +45,7 @@ VERDICTS: Final = (
 )
 # Not ours to mend: Dynamo or AOTAutograd alone behave so, or there was nothing to compare.
 NOT_OURS: Final = ("no samples", "not traced", "torch's own")
-FAILURES: Final = ("accepted", "timeout", "raises", "uncompiled", "wrong", "crashed")
+FAILURES: Final = ("accepted", "unjudged", "timeout", "raises", "uncompiled", "wrong", "crashed")
 
 Record = Mapping[str, Any]
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from integration_tests.operators.checks import WAYS, Outcome, check
+from integration_tests.operators.calls import WAYS
+from integration_tests.operators.checks import Outcome, check
 from integration_tests.operators.database import operators
 from integration_tests.operators.rejections import check_rejections
 from integration_tests.operators.units import Unit
