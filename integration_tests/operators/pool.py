@@ -58,10 +58,12 @@ class Worker:
         self._unread = b""
         self._is_at_its_end = False
         self.units = 0
-        if self._line(START_LIMIT_S) is None:
+        ready = self._line(START_LIMIT_S)
+        if ready is None:
             reason = self.last_words()
             self.stop()
             raise RuntimeError(f"a worker does not start: {reason}")
+        self.place: str = json.loads(ready)["place"]
 
     def ask(self, unit: Unit, settings: Settings, *, alone: bool = False) -> Answer:
         """The worker's answer; afterwards a process that died or took too long is stopped.
@@ -137,7 +139,7 @@ def work(pending: SimpleQueue[Unit], done: SimpleQueue[list[dict[str, Any]]], se
         if answer.status == "unfinished":
             pending.put(unit)
             return
-        outcomes = answer.outcomes
+        outcomes, place = answer.outcomes, worker.place
         if answer.status != "done":
             worker = None
             outcomes = [_outcome(unit, answer)]
@@ -146,7 +148,8 @@ def work(pending: SimpleQueue[Unit], done: SimpleQueue[list[dict[str, Any]]], se
             worker.stop()
             worker = None
         seconds = f"{time.monotonic() - started:.1f}"
-        done.put([{**one, "unit": unit.key, "seconds": seconds} for one in outcomes])
+        told = {"unit": unit.key, "seconds": seconds, "place": place}
+        done.put([{**one, **told} for one in outcomes])
     if worker is not None:
         worker.stop()
 

@@ -20,7 +20,7 @@ from integration_tests.operators.units import Unit
 UNIT = Unit(op="add", way="forward", dtype="float32")
 WORKER = """
 import json, sys, time
-print(json.dumps({{"ready": 1}}), flush=True)
+print(json.dumps({{"place": "here"}}), flush=True)
 for line in sys.stdin:
     for sample in "abcdef":
         print(json.dumps({{"at": sample}}), flush=True)
@@ -45,7 +45,7 @@ def told(
 
 def test_a_unit_takes_as_long_as_its_samples(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (outcome,), left = told(monkeypatch, tmp_path, "time.sleep(0.5)", limit_s=2.0)
-    assert (outcome["status"], left) == ("ok", 0)
+    assert (outcome["status"], outcome["place"], left) == ("ok", "here", 0)
     assert float(outcome["seconds"]) > 2.5
 
 
