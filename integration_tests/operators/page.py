@@ -64,12 +64,14 @@ def _sweep(sweep: Sequence[Results], notes: Mapping[str, str]) -> list[str]:
     called = [record for record in records if record["way"] != "errors"]
     units = {record["unit"]: record["samples"] for record in called}
     verdicts = sum(map(Counter, found.dtypes.values()), Counter[str]())
+    again = {record["unit"] for results in later for record in results.records}
+    counted = f", of {len(again)} units what was measured again (below)" if again else ""
     lines = [
         f"## {_capital(first.place)}",
         "",
         f"{len({record['op'] for record in called}):,} operators, {verdicts.total():,} pairs of operator and type, "
         f"{len(units):,} units (a pair called in one way), {sum(units.values()):,} samples. "
-        f"Equal are **{verdicts['equal']:,} of {_compared(verdicts):,} pairs compared, {_share(verdicts)}**.",
+        f"Equal are **{verdicts['equal']:,} of {_compared(verdicts):,} pairs compared, {_share(verdicts)}**{counted}.",
         "",
         *_table("type", found.dtypes, total=verdicts),
         "",

@@ -60,7 +60,8 @@ def test_pairs_are_counted_by_type_and_by_way() -> None:
 def test_what_was_measured_again_is_told() -> None:
     text = page([[FIRST, AGAIN]], {})
     assert f"On {THERE}:\n\n- `mul` forward float32: timeout before, now equal (700 samples)\n" in text
-    assert "Measured again" not in page([[FIRST]], {})
+    assert "50.00 %**, of 1 units what was measured again (below).\n" in text
+    assert "easured again" not in page([[FIRST]], {})
 
 
 def test_exceptions_come_with_their_reasons() -> None:
