@@ -90,3 +90,49 @@ def test_running_means_beside_an_infinity() -> None:
     agrees(
         normed, compiled(normed), lambda: [*ramp(float("inf"), torch.float32), torch.zeros(6), torch.ones(6)]
     )
+
+
+@pytest.mark.parametrize("size", [(6, 2), (3, 7), (4, 4), (4, 6)], ids=str)
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_an_infinity_outside_a_window_is_left_out(mode: str, size: tuple[int, int]) -> None:
+    def resized(x: Tensor) -> Tensor:
+        return torch.nn.functional.interpolate(x, size=size, mode=mode, antialias=True)
+
+    def image(shape: tuple[int, int], place: int) -> Tensor:
+        x = torch.arange(float(shape[0] * shape[1])).view(1, 1, *shape).sin()
+        x.view(-1)[place % x.numel()] = float("inf")
+        return x
+
+    def both(function: Function, place: int) -> tuple[Tensor, Tensor]:
+        x = image((4, 4), place).requires_grad_()
+        result = function(x)
+        return result.detach(), torch.autograd.grad(result, x, image(size, place))[0]
+
+    # torch has no derivative of the cubic kind for sizes that are not known
+    ours = compiled(resized, dynamic=False)
+    for place in (0, 5, 10, 15):
+        torch.testing.assert_close(both(ours, place), both(resized, place), equal_nan=True)
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_a_scale_that_keeps_a_size(mode: str) -> None:
+    """Four rows by 1.1 are four, which eager takes as they are."""
+
+    def resized(x: Tensor, scale: tuple[float, float]) -> Tensor:
+        return torch.nn.functional.interpolate(x, scale_factor=scale, mode=mode, antialias=True)
+
+    ours = compiled(resized)
+    x = torch.arange(32.0).view(1, 2, 4, 4).sin()
+    for scale in ((1.1, 1.0), (1.1, 1.6), (0.8, 1.2)):
+        torch.testing.assert_close(ours(x, scale), resized(x, scale))
+    assert ours(x, (1.1, 1.2)).data_ptr() != x.data_ptr()
+
+
+def test_windows_over_a_padding_of_nothing() -> None:
+    """There is no memory to read."""
+
+    def windows(x: Tensor) -> Tensor:
+        padded = torch.nn.functional.pad(x.reshape(-1), (0, 64)).view(1, 4, 4, 4)
+        return torch.nn.functional.avg_pool2d(padded, 3, 2, 1, ceil_mode=True)
+
+    agrees(windows, compiled(windows), lambda: [torch.empty(6, 0)])

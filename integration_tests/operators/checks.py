@@ -16,12 +16,11 @@ from coilwork.backend import backend as coilwork_backend
 from coilwork.errors import CoilworkError, CoilworkFallbackWarning
 from coilwork_ir.errors import CoilworkIRError
 from integration_tests.fuzz.ties import StableSorts
+from integration_tests.operators.calls import SEED, Operator, Way, compiled_calls, run_all
 from integration_tests.operators.database import Sample, hard_samples, samples, tensors_of, tolerance
 from integration_tests.operators.judge import judge
 from integration_tests.operators.positions import WITHOUT_ORDER, settled
 
-Operator = Callable[..., Any]
-SEED = 1234
 # Enough that a coin is thrown alike every time is unlikely.
 SEEDS = 8
 # Samples that are compiled together: as many as keep one another's symbols of sizes few.
@@ -42,8 +41,8 @@ class Outcome:
     `status`: "ok", "marginal", "wrong", "dtype", "shape", "strides" (see `judge`), "random" (only dtype, shape and
     strides could be compared), "uncompiled" (a graph fails to compile), "crash" (raises when it runs, where eager does
     not), "fallback" (right, but a graph or an operator was left to eager), "eager" (Dynamo compiled nothing), "torch"
-    (fails with aot_eager in the same way), "accepted" (eager rejects the call), "skipped" (eager raises, no samples, or
-    not supported). `samples` is how many were compared.
+    (fails with aot_eager in the same way), "accepted" (eager rejects the call), "unjudged" (the comparison itself raises),
+    "skipped" (eager raises, no samples, or not supported). `samples` is how many were compared.
     """
 
     op: str
@@ -57,32 +56,6 @@ class Outcome:
     def as_record(self) -> dict[str, Any]:
         """For JSON."""
         return asdict(self)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
-    """How the operator is called: `name` for reports, `backward` for gradients too, `dynamic` sizes, mutation, `hard` inputs."""
-
-    name: str
-    backward: bool = False
-    dynamic: bool = False
-    mutates: bool = False
-    out: bool = False
-    hard: bool = False
-
-
-WAYS = {
-    way.name: way
-    for way in (
-        Way(name="forward"),
-        Way(name="backward", backward=True),
-        Way(name="dynamic", dynamic=True),
-        Way(name="dynamic_backward", dynamic=True, backward=True),
-        Way(name="inplace", mutates=True),
-        Way(name="out", out=True),
-        Way(name="hard", hard=True),
-    )
-}
 
 
 class Counted:
@@ -155,10 +128,20 @@ def check(
     for start in range(0, len(given), count):
         group = given[start : start + count]
         tell(group[0].describe())
-        found += trial.findings(group)
+        found += _found(trial, group)
         if sum(finding.status not in (*GOOD, "eager") for _, finding in found) >= MOST_FAILURES:
             break
     return _outcomes(name, way, label, found)
+
+
+def _found(trial: _Trial, group: Sequence[Sample]) -> list[tuple[Sample, Finding]]:
+    """What `trial` finds; where it fails itself, what it finds for each sample, and on which it fails."""
+    try:
+        return trial.findings(group)
+    except Exception as error:  # noqa: BLE001  what a sweep cannot judge it has to tell of
+        if len(group) == 1:
+            return [(group[0], Finding(status="unjudged", detail=_told(error)))]
+    return [one for sample in group for one in _found(trial, [sample])]
 
 
 def _outcomes(name: str, way: Way, dtype: str, found: Sequence[tuple[Sample, Finding]]) -> list[Outcome]:
@@ -334,11 +317,14 @@ def _data_dependent_graphs() -> Any:
 
 
 def _failure(error: Exception) -> Finding:
+    uncompiled = any(isinstance(one, _COMPILE_ERRORS) for one in _causes(error))
+    return Finding(status="uncompiled" if uncompiled else "crash", detail=_told(error))
+
+
+def _told(error: Exception) -> str:
     where = traceback.extract_tb(error.__traceback__)[-1]
     text = f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})"
-    text = text if len(text) < 1600 else f"{text[:800]} ... {text[-800:]}"
-    uncompiled = any(isinstance(one, _COMPILE_ERRORS) for one in _causes(error))
-    return Finding(status="uncompiled" if uncompiled else "crash", detail=text)
+    return text if len(text) < 1600 else f"{text[:800]} ... {text[-800:]}"
 
 
 _COMPILE_ERRORS = (CoilworkError, CoilworkIRError, torch._dynamo.exc.BackendCompilerFailed)
@@ -354,73 +340,3 @@ def _bits(value: Tensor) -> Tensor:
     if value.layout is not torch.strided:
         value = value.to_dense()
     return torch.nan_to_num(value.detach().resolve_conj().resolve_neg())
-
-
-def compiled_calls(function: Operator, way: Way) -> Callable[[Sequence[Any]], Any]:
-    """What is compiled: the operator called on every sample in turn, without a loop if there is but one."""
-
-    def one(call: Any) -> Any:
-        arguments, keywords, out = call
-        return function(*arguments, **keywords, out=out) if way.out else function(*arguments, **keywords)
-
-    def several(calls: Sequence[Any]) -> Any:
-        # Dynamo gives up a function that breaks within a loop, and goes on after a break outside of one.
-        return (one(calls[0]),) if len(calls) == 1 else tuple([one(call) for call in calls])
-
-    return several
-
-
-def run_all(
-    function: Callable[[Sequence[Any]], Any], given: Sequence[Sample], way: Way, *, seed: int = SEED
-) -> list[Any]:
-    """Per sample: the results, then what the call wrote to, then gradients.
-
-    Raises:
-        ValueError: nothing to differentiate.
-    """
-    calls = []
-    for sample in given:
-        arguments, keywords = sample.fresh(requires_grad=way.backward)
-        out = _outputs(function, sample) if way.out else None
-        calls.append((arguments, keywords, out))
-    torch.manual_seed(seed)
-    results = function(calls)
-    inputs = [tensors_of((arguments, keywords)) for arguments, keywords, _ in calls]
-    gradients: Sequence[Any] = [()] * len(calls)
-    if way.backward:
-        gradients = _gradients([sample.finish(one) for sample, one in zip(given, results)], inputs)
-    written = [call if way.mutates or way.out else () for call in calls]
-    return [(_detached(result), _detached(w), g) for result, w, g in zip(results, written, gradients)]
-
-
-def _outputs(function: Callable[[Sequence[Any]], Any], sample: Sample) -> Any:
-    """Tensors for `out=`, like eager's results."""
-    arguments, keywords = sample.fresh()
-    results = function([(arguments, keywords, None)])[0]
-    filled = [torch.full_like(value, 1) for value in tensors_of(results)]
-    return filled[0] if isinstance(results, Tensor) else tuple(filled)
-
-
-def _detached(value: object) -> Any:
-    return torch.utils._pytree.tree_map(
-        lambda leaf: leaf.detach() if isinstance(leaf, Tensor) else leaf, value
-    )
-
-
-def _gradients(results: Sequence[object], inputs: Sequence[Sequence[Tensor]]) -> list[tuple[Any, ...]]:
-    """Per sample, the gradients of its inputs; all from one call, as all results may come from one graph."""
-    outputs, weights = [], []
-    for result in results:
-        differentiable = [value for value in tensors_of(result) if value.requires_grad]
-        if not differentiable:
-            raise ValueError("nothing to differentiate")
-        for index, value in enumerate(differentiable):
-            generator = torch.Generator(device=value.device).manual_seed(index)
-            noise = torch.randn(value.shape, generator=generator, device=value.device, dtype=torch.float64)
-            outputs.append(value)
-            weights.append(noise.to(value.dtype))
-    wanted = [[value for value in tensors if value.requires_grad] for tensors in inputs]
-    if not all(wanted):
-        raise ValueError("nothing to differentiate")
-    flat = iter(torch.autograd.grad(outputs, [v for one in wanted for v in one], weights, allow_unused=True))
-    return [tuple(next(flat) for _ in one) for one in wanted]

@@ -20,7 +20,7 @@ import torch
 
 from coilwork_ir.program import ExternCall, Launch, Program
 from coilwork_ir.program.walk import walk
-from integration_tests.operators.checks import WAYS, Way, compiled_calls, run_all
+from integration_tests.operators.calls import WAYS, Way, compiled_calls, run_all
 from integration_tests.operators.compiled_programs import CompiledProgram, compile_afresh, kept
 from integration_tests.operators.core_operators import CORE_TITLE, core_section
 from integration_tests.operators.database import Sample, operators, samples

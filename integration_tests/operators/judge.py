@@ -156,5 +156,6 @@ def _against_reference(one: Tensor, equals: Sequence[Tensor], wide: Any, detail:
 def _special(value: Tensor) -> Tensor:
     """0 for numbers, else 1, 2, 3 for NaN and the two infinities."""
     if value.is_complex():
-        return _special(torch.view_as_real(value)).sum(-1)
+        # A lazily conjugated or negated view has no memory that holds its numbers.
+        return _special(torch.view_as_real(value.resolve_conj().resolve_neg())).sum(-1)
     return value.isnan().int() + 2 * value.isposinf().int() + 3 * value.isneginf().int()

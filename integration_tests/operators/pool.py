@@ -20,11 +20,12 @@ START_LIMIT_S = 180.0
 # A process that has compiled this many units has a large heap, and makes room for a fresh one.
 MOST_UNITS = 250
 NEW_CONTEXT = ("crash", "died", "timeout")
+COMMAND = [sys.executable, "-m", "integration_tests.operators.worker"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What every worker is told, how long a unit may take, when to stop taking new ones, and who builds kernels for a worker."""
+    """What every worker is told, how long a few samples may take, when to stop taking units, and who builds kernels for a worker."""
 
     device: str
     samples: int
@@ -35,7 +36,7 @@ class Settings:
 
 @dataclass(slots=True)
 class Answer:
-    """What a worker said to a unit: `status` is "done", or what became of the process at sample `at`."""
+    """What a worker said to a unit: `status` is "done", "unfinished", or what became of the process at sample `at`."""
 
     status: str
     at: str = ""
@@ -49,37 +50,45 @@ class Worker:
         # fmt: off
         self._complaints = tempfile.TemporaryFile()  # noqa: SIM115  as long as the process
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "integration_tests.operators.worker", "--device", settings.device,
-             "--samples", str(settings.samples)],
+            [*COMMAND, "--device", settings.device, "--samples", str(settings.samples)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._complaints, bufsize=0,
             env=os.environ | {"COILWORK_WORKERS": str(settings.builders), "OMP_NUM_THREADS": "1"},
         )
         # fmt: on
         self._unread = b""
+        self._is_at_its_end = False
         self.units = 0
-        if self._line(START_LIMIT_S) is None:
+        ready = self._line(START_LIMIT_S)
+        if ready is None:
             reason = self.last_words()
             self.stop()
             raise RuntimeError(f"a worker does not start: {reason}")
+        self.place: str = json.loads(ready)["place"]
 
-    def ask(self, unit: Unit, limit_s: float, *, alone: bool = False) -> Answer:
-        """The worker's answer; afterwards a process that died or took too long is stopped."""
+    def ask(self, unit: Unit, settings: Settings, *, alone: bool = False) -> Answer:
+        """The worker's answer; afterwards a process that died or took too long is stopped.
+
+        Each sign of progress, samples that are compiled together, has `limit_s` to itself: a unit of hundreds of samples takes
+        its time. One that is at it still so long after the deadline is "unfinished".
+        """
         assert self._process.stdin is not None
         self.units += 1
         at = ""
-        until = time.monotonic() + limit_s
+        last = settings.deadline + settings.limit_s
         try:
             self._process.stdin.write(f"{unit.key} {'alone' if alone else ''}\n".encode())
         except BrokenPipeError:
             self.stop()
             return Answer("died")
-        while (line := self._line(until - time.monotonic())) is not None:
+        while (line := self._line(min(settings.limit_s, last - time.monotonic()))) is not None:
             said = json.loads(line)
             if "outcomes" in said:
                 return Answer("done", at, said["outcomes"])
             at = said["at"]
-        status = "timeout" if time.monotonic() >= until else "died"
-        words = self.last_words() if status == "died" else ""
+        if self._is_at_its_end:
+            status, words = "died", self.last_words()
+        else:
+            status, words = ("unfinished" if time.monotonic() >= last else "timeout"), ""
         self.stop()
         return Answer(status, f"{at} {words}".strip())
 
@@ -105,6 +114,7 @@ class Worker:
                     return None
             part = os.read(self._process.stdout.fileno(), 1 << 16)
             if not part:
+                self._is_at_its_end = True
                 return None
             self._unread += part
         line, _, self._unread = self._unread.partition(b"\n")
@@ -121,12 +131,15 @@ def work(pending: SimpleQueue[Unit], done: SimpleQueue[list[dict[str, Any]]], se
             break
         started = time.monotonic()
         worker = worker or Worker(settings)
-        answer = worker.ask(unit, settings.limit_s)
+        answer = worker.ask(unit, settings)
         if answer.status == "died":
             # Once more, sample by sample: which one is it, and is it the unit's fault or that of those before it?
             worker = Worker(settings)
-            answer = worker.ask(unit, settings.limit_s, alone=True)
-        outcomes = answer.outcomes
+            answer = worker.ask(unit, settings, alone=True)
+        if answer.status == "unfinished":
+            pending.put(unit)
+            return
+        outcomes, place = answer.outcomes, worker.place
         if answer.status != "done":
             worker = None
             outcomes = [_outcome(unit, answer)]
@@ -135,7 +148,8 @@ def work(pending: SimpleQueue[Unit], done: SimpleQueue[list[dict[str, Any]]], se
             worker.stop()
             worker = None
         seconds = f"{time.monotonic() - started:.1f}"
-        done.put([{**one, "unit": unit.key, "seconds": seconds} for one in outcomes])
+        told = {"unit": unit.key, "seconds": seconds, "place": place}
+        done.put([{**one, **told} for one in outcomes])
     if worker is not None:
         worker.stop()
 

@@ -4,9 +4,9 @@
     python -m integration_tests.operators.sweep --dtypes float32,int64 --ways forward,dynamic --shard 0/4 --samples 4
 
 Needs torch and Coilwork alone. Worker processes check unit after unit: an operator called one way with one dtype. One
-that dies, or takes longer than `--limit` seconds, is replaced. `--results FILE` is appended to after every unit, and
-units that it already holds are not checked again: an interrupted sweep goes on where it stopped, and `--seconds` ends
-it in time. `--again` forgets those that failed.
+that dies, or takes longer than `--limit` seconds for samples that are compiled together, is replaced. `--results FILE`
+is appended to after every unit, and units that it already holds are not checked again: an interrupted sweep goes on
+where it stopped, and `--seconds` ends it in time. `--again` forgets those that failed.
 """
 
 from __future__ import annotations
@@ -50,8 +50,13 @@ def parse_arguments() -> argparse.Namespace:
     add("--fully", default=",".join(FULLY), help="dtypes that are tried in all ways; others go forward alone")
     add("--samples", type=int, default=0, help="most samples per unit; 0 for all")
     add("--only", default="", help="operators, by commas; `nn.*` for a prefix")
-    add("--limit", type=float, default=240.0, help="seconds that one unit may take")
-    add("--seconds", type=float, default=1e9, help="start no unit after this many seconds")
+    add("--limit", type=float, default=240.0, help="seconds that a few samples may take")
+    add(
+        "--seconds",
+        type=float,
+        default=1e9,
+        help="start no unit after this many seconds, and end `--limit` later",
+    )
     add("--results", type=Path, default=Path("opinfo.jsonl"), help="the progress file")
     add("--again", action="store_true", help="check again what failed")
     add("--quiet", action="store_true", help="print no failures while it runs")

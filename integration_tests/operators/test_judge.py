@@ -54,6 +54,15 @@ def test_infinities_and_nan_stand_where_eager_has_them() -> None:
     assert judge(swapped, eager, lambda: eager.double()).verdict == "wrong"
 
 
+def test_lazily_conjugated_views_are_compared_by_their_numbers() -> None:
+    truth = torch.tensor([1 + 2j, complex("inf")], dtype=torch.complex128)
+    eager, ours = truth.to(torch.complex64) + 1e-3, truth.to(torch.complex64) - 1.5e-3
+    for one, other in ((ours.conj().clone().conj(), eager), (ours, eager.conj().clone().conj())):
+        assert one.is_conj() or other.is_conj()
+        assert judge(one, other, lambda: truth).verdict == "ok"
+    assert judge(ours.conj(), eager, lambda: truth).verdict == "wrong"
+
+
 def test_random_values_are_not_compared() -> None:
     assert judge(X + 1, X, no_reference, values=False).verdict == "ok"
     assert judge((X + 1).double(), X, no_reference, values=False).verdict == "dtype"

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from integration_tests.operators.checks import WAYS, check
+from integration_tests.operators.calls import WAYS
+from integration_tests.operators.checks import check
 from integration_tests.operators.database import operators
 
 # One or two operators for each rule or family of rules; those with derivatives are called with them.

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from integration_tests.operators.checks import WAYS
+from integration_tests.operators.calls import WAYS
 from integration_tests.operators.database import operators
 from integration_tests.operators.exceptions import KNOWN, KnownException
 from integration_tests.operators.sweep import read_progress

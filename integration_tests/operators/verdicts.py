@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ MEANING: Final[Mapping[str, str]] = {
     "strides": "wrong",
     "crash": "raises",
     "timeout": "timeout",
+    "unjudged": "unjudged",
     "died": "crashed",
 }
 # Best first: a pair is as bad as the worst that became of it.
@@ -35,6 +37,7 @@ VERDICTS: Final = (
     "equal",
     "torch's own",
     "accepted",
+    "unjudged",
     "timeout",
     "raises",
     "uncompiled",
@@ -43,7 +46,9 @@ VERDICTS: Final = (
 )
 # Not ours to mend: Dynamo or AOTAutograd alone behave so, or there was nothing to compare.
 NOT_OURS: Final = ("no samples", "not traced", "torch's own")
-FAILURES: Final = ("accepted", "timeout", "raises", "uncompiled", "wrong", "crashed")
+FAILURES: Final = ("accepted", "unjudged", "timeout", "raises", "uncompiled", "wrong", "crashed")
+# Before what differs in the same way without the compiler.
+THEIRS: Final = "aot_eager, in which nothing is ours, does so too: "
 
 Record = Mapping[str, Any]
 
@@ -64,21 +69,35 @@ def is_failure(record: Record) -> bool:
     return MEANING[record["status"]] in FAILURES
 
 
-def others(records: Sequence[Record]) -> list[str]:
-    """A line for every operator and way in which something else than the compiler differs, with the reason and the dtypes."""
+def elsewhere(records: Sequence[Record]) -> dict[tuple[str, str], tuple[str, list[str]]]:
+    """Operators and ways in which something else than the compiler differs, each with what it does and the dtypes."""
     units: dict[tuple[str, str], tuple[str, list[str]]] = {}
     for record in records:
         if record["status"] == "torch":
-            first = record["detail"].partition("\n")[0][:160]
-            why = f"aot_eager, in which nothing is ours, does so too: {first}"
+            why = THEIRS + _first(record["detail"])[:160]
         elif record["status"] == "eager":
             why = "Dynamo compiles nothing"
         else:
             continue
         units.setdefault((record["op"], record["way"]), (why, []))[1].append(record["dtype"])
+    return units
+
+
+def others(records: Sequence[Record]) -> list[str]:
+    """A line for each of `elsewhere`."""
     return [
-        f"{op} {way} {','.join(dict.fromkeys(dtypes))}: {why}" for (op, way), (why, dtypes) in units.items()
+        f"{op} {way} {','.join(dict.fromkeys(dtypes))}: {why}"
+        for (op, way), (why, dtypes) in elsewhere(records).items()
     ]
+
+
+def _first(detail: str) -> str:
+    """The first line that says what is wrong: the error that a backend raised, or fake tensors, if that is what there is."""
+    first, _, rest = detail.partition("\n")
+    fakes = re.search(r"got (\w+\(.*?)(\\n|\n|$)", rest)
+    if first.endswith("raised:"):
+        return rest.partition("\n")[0]
+    return f"with fake tensors {fakes[1]}" if "fake tensor" in first and fakes else first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""One process of a sweep: a unit's key per line on stdin; on stdout lines of JSON, what is tried, then the outcomes."""
+"""One process of a sweep: a unit's key per line on stdin; on stdout lines of JSON: first where it runs, then what is tried, and the outcomes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from integration_tests.operators.checks import WAYS, Outcome, check
+from integration_tests.operators.calls import WAYS
+from integration_tests.operators.checks import Outcome, check
 from integration_tests.operators.database import operators
 from integration_tests.operators.rejections import check_rejections
 from integration_tests.operators.units import Unit
@@ -32,7 +33,7 @@ def main() -> None:
     def say(what: dict[str, Any]) -> None:
         print(json.dumps(what), file=report)
 
-    say({"ready": os.getpid()})
+    say({"place": place(chosen.device)})
     for line in sys.stdin:
         key, _, alone = line.strip().partition(" ")
         unit = Unit.of(key)
@@ -56,6 +57,12 @@ def main() -> None:
                 alone=alone == "alone",
             )
         say({"outcomes": [one.as_record() for one in outcomes]})
+
+
+def place(device: str) -> str:
+    """The machine and torch's version, for whoever reads the outcomes."""
+    machine = torch.cuda.get_device_name() if device == "cuda" else f"a CPU of {os.cpu_count()} cores"
+    return f"{machine}, torch {torch.__version__.partition('+')[0]}"
 
 
 if __name__ == "__main__":

@@ -39,6 +39,7 @@ from coilwork_ir.index import (
     node,
     parse_expr,
     product,
+    proofs,
     provably_divisible,
     provably_eq,
     provably_le,
@@ -343,3 +344,25 @@ def test_proofs_about_extrema() -> None:
     assert provably_le(minimum(s0, s1) + 3, maximum(s0 + 3, 7)) and provably_le(minimum(s0, 8), s0)
     assert provably_le(maximum(i0, 0), i0) and not provably_le(maximum(i, 0), i)
     assert minimum(most, s0) is s0 and maximum(least, s1) is s1
+
+
+def test_a_proof_that_finds_no_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Extremes and quotients of several sizes: every elimination leaves a few that are as hard."""
+    steps: list[Expr] = []
+    attempt = proofs._positive_after_shift
+
+    def counted(e: Expr) -> bool:
+        steps.append(e)
+        return attempt(e)
+
+    monkeypatch.setattr(proofs, "_positive_after_shift", counted)
+    sizes = [symbol(f"z{n}", lo=2) for n in range(3)]
+    quotients = [maximum(4 // size, 1) for size in sizes]
+    less = total(
+        4 * size * least * maximum(size - 2 * ceildiv(size, 3), 1) for size, least in zip(sizes, quotients)
+    )
+    more = total(
+        4 * maximum(size, 3) * least + 8 * size * ceildiv(size, 3) for size, least in zip(sizes, quotients)
+    )
+    assert not provably_le(less, more + 7)
+    assert len(steps) < 1000

@@ -38,6 +38,14 @@ def test_a_mask_that_is_never_true_stays():
     assert guards(64).needed(mask, "x", (ROW,)) is mask
 
 
+def test_what_a_mask_of_the_loads_own_leaves_out_where_the_mask_holds_stays_guarded():
+    """Where `j - 5` exists it is not below 0: a load at 0 is never reached, and there need be nothing at 0."""
+    mask = op("ge", index_value(COLUMN), literal(5, DType.I64))
+    assert guards(0).needed(mask, "x", (const(0),), below(COLUMN - 5, 0)) is mask
+    assert guards(64).needed(mask, "x", (const(0),), below(ROW, 5)) is None
+    assert guards(64).needed(mask, "x", (const(0),)) is None
+
+
 @pytest.mark.parametrize("size", [1000, 1023])
 def test_places_that_do_not_exist_stay_guarded(size):
     mask = below(COLUMN, 1000)

@@ -57,15 +57,28 @@ def test_what_has_no_value_is_compared_by_proof() -> None:
     assert peak_of(8 * quotient, 4 * quotient) is 8 * quotient
 
 
-def test_values_spare_proofs_that_would_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    proofs: list[tuple[Expr, Expr]] = []
+@pytest.fixture
+def proofs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Expr, Expr]]:
+    """What the meter proves, or fails to prove."""
+    asked: list[tuple[Expr, Expr]] = []
     provably_le = peak.provably_le
 
-    def counted(a: Expr, b: Expr) -> bool:
-        proofs.append((a, b))
+    def noted(a: Expr, b: Expr) -> bool:
+        asked.append((a, b))
         return provably_le(a, b)
 
-    monkeypatch.setattr(peak, "provably_le", counted)
+    monkeypatch.setattr(peak, "provably_le", noted)
+    return asked
+
+
+def test_totals_of_different_sizes_are_told_apart_without_proofs(proofs: list[tuple[Expr, Expr]]) -> None:
+    # a quotient has no value where all sizes are at their least
+    totals = [4 * N * N + maximum(N, 3), 8 * M * M + 4 * M * floordiv(4, M), 4 * N * M + 8 * floordiv(4, M)]
+    assert peak_of(*totals) is maximum(*totals)
+    assert not proofs
+
+
+def test_values_spare_proofs_that_would_fail(proofs: list[tuple[Expr, Expr]]) -> None:
     meter = PeakMeter()
     for count in range(1, 100):
         meter.grow(count * N)

@@ -36,6 +36,17 @@ from coilwork_ir.index.ring import (
 from coilwork_ir.interning import MemoTable
 
 _FUEL = 12  # eliminations per proof: real proofs need about one per range symbol
+# Steps of a proof in all, as an elimination may try several atoms and operands at every level. Proofs that succeed mostly take few.
+_STEPS = 500
+
+
+class _Work:
+    """How many steps a proof may still take."""
+
+    __slots__ = ("steps",)
+
+    def __init__(self) -> None:
+        self.steps = _STEPS
 
 
 _LESS: MemoTable[tuple[Expr, Expr], bool] = MemoTable(1 << 12)
@@ -53,7 +64,7 @@ def provably_nonneg(e: Expr | int) -> bool:
     known = e._nonneg
     if known is not None:
         return known
-    result = _prove(e, _FUEL) or _quotient_nonneg(e)
+    result = _prove(e, _FUEL, _Work()) or _quotient_nonneg(e)
     e._nonneg = result
     return result
 
@@ -171,17 +182,18 @@ def _without_mods(e: Expr) -> Expr:
     return from_terms(terms, constant)
 
 
-def _prove(e: Expr, fuel: int) -> bool:
+def _prove(e: Expr, fuel: int, work: _Work) -> bool:
     lo, hi = limits(e)
     if lo is not None and lo >= 0:
         return True
-    if (hi is not None and hi < 0) or fuel <= 0:
+    work.steps -= 1
+    if (hi is not None and hi < 0) or fuel <= 0 or work.steps < 0:
         return False
     if len(e._monos) < 2 and not _has_symbolic_bound(e):
         return False
     if _positive_after_shift(e):
         return True
-    return _prove_by_extremes(e, fuel)
+    return _prove_by_extremes(e, fuel, work)
 
 
 def _has_symbolic_bound(e: Expr) -> bool:
@@ -235,10 +247,10 @@ def _split(e: Expr, atom: Expr) -> tuple[Expr, Expr] | None:
     return from_terms(inside, constant), from_terms(rest, e._constant)
 
 
-def _prove_by_extremes(e: Expr, fuel: int) -> bool:
+def _prove_by_extremes(e: Expr, fuel: int, work: _Work) -> bool:
     atoms = {a: None for m in e._monos for a in atoms_of(m)}  # a dict: iterates in canonical order
     for atom in atoms:
-        if atom._tag == FLOORDIV and provably_positive(atom._args[1]) and _prove_relaxed(e, atom, fuel):
+        if atom._tag == FLOORDIV and provably_positive(atom._args[1]) and _prove_relaxed(e, atom, fuel, work):
             return True
     # Compound atoms first: their operands may mention the symbols.
     for atom in sorted(atoms, key=lambda a: a._tag == SYMBOL):
@@ -246,45 +258,45 @@ def _prove_by_extremes(e: Expr, fuel: int) -> bool:
         if parts is None:
             continue
         c, rest = parts
-        if atom._tag in (MIN, MAX) and _prove_by_operands(c, atom, rest, fuel):
+        if atom._tag in (MIN, MAX) and _prove_by_operands(c, atom, rest, fuel, work):
             return True
-        if _prove(c, fuel - 2):
+        if _prove(c, fuel - 2, work):
             least = _lower(atom)
             if least is None or least is atom:
                 continue
-            return _prove(add(rest, multiply(c, least)), fuel - 1)
-        if _prove(scale(c, -1), fuel - 2):
+            return _prove(add(rest, multiply(c, least)), fuel - 1, work)
+        if _prove(scale(c, -1), fuel - 2, work):
             most = _upper(atom)
             if most is None or most is atom:
                 continue
-            return _prove(add(rest, multiply(c, most)), fuel - 1)
+            return _prove(add(rest, multiply(c, most)), fuel - 1, work)
     return False
 
 
-def _prove_by_operands(c: Expr, extremum: Expr, rest: Expr, fuel: int) -> bool:
+def _prove_by_operands(c: Expr, extremum: Expr, rest: Expr, fuel: int, work: _Work) -> bool:
     """Whether `c*extremum + rest >= 0`: a minimum is one of its operands, and no more than each; a maximum no less than each."""
-    if _prove(c, fuel - 2):
+    if _prove(c, fuel - 2, work):
         each = extremum._tag == MIN
-    elif _prove(scale(c, -1), fuel - 2):
+    elif _prove(scale(c, -1), fuel - 2, work):
         each = extremum._tag == MAX
     else:
         return False
-    proofs = (_prove(add(rest, multiply(c, operand)), fuel - 2) for operand in extremum._args)
+    proofs = (_prove(add(rest, multiply(c, operand)), fuel - 2, work) for operand in extremum._args)
     return all(proofs) if each else any(proofs)
 
 
-def _prove_relaxed(e: Expr, quotient: Expr, fuel: int) -> bool:
+def _prove_relaxed(e: Expr, quotient: Expr, fuel: int, work: _Work) -> bool:
     """Uses `x - d + 1 <= d*(x//d) <= x`, which keeps the quotient's relation to the symbols of x."""
     num, den = quotient._args
     parts = _split(e, quotient)
     if parts is None or not num.free_symbols & parts[1].free_symbols:
         return False
     c, rest = parts
-    if _prove(scale(c, -1), fuel - 2):
-        return _prove(add(multiply(c, num), multiply(den, rest)), fuel - 1)
-    if _prove(c, fuel - 2):
+    if _prove(scale(c, -1), fuel - 2, work):
+        return _prove(add(multiply(c, num), multiply(den, rest)), fuel - 1, work)
+    if _prove(c, fuel - 2, work):
         least = add_int(subtract(num, den), 1)
-        return _prove(add(multiply(c, least), multiply(den, rest)), fuel - 1)
+        return _prove(add(multiply(c, least), multiply(den, rest)), fuel - 1, work)
     return False
 
 

@@ -1,7 +1,8 @@
 """Images resized with antialiasing, and the derivative of that: weighted sums over windows, one dimension after the other.
 
 Where an image shrinks, the window of an element of the result, and with it the filter, is as much wider as it shrinks. Positions and
-weights are computed by the program, from the sizes; they take a small part of what is read.
+weights are computed by the program, from the sizes; they take a small part of what is read. What lies outside a window is left out
+whatever it is: an infinity there, times a weight of 0, would be NaN.
 """
 
 from __future__ import annotations
@@ -44,6 +45,15 @@ def _cubic(x: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Taps:
+    """What is summed up along one dimension: `places`, with `weights`, as far as they are `inside`; all `(results, summands)`."""
+
+    places: Tensor
+    weights: Tensor
+    inside: Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Side:
     """One dimension of `size` elements that becomes `result`.
 
@@ -69,25 +79,25 @@ class _Side:
         first = (centre - self.support + 0.5).to(torch.int64).clamp(min=0)
         return first, (centre + self.support + 0.5).to(torch.int64).clamp(max=self.size)
 
-    def weight(self, element: Tensor, place: Tensor) -> Tensor:
-        """How much `element` counts for `place`, but for a factor; 0 outside the window."""
+    def weight(self, element: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
+        """How much `element` counts for `place`, but for a factor, 0 outside the window; and whether it is inside."""
         first, end = self.window(place)
         slope = 1 / self.scale if self.scale >= 1 else 1.0
         found = self.filter((element - self.scale * (place + 0.5) + 0.5) * slope)
-        return torch.where((element >= first) & (element < end), found, torch.zeros_like(found))
+        inside = (element >= first) & (element < end)
+        return torch.where(inside, found, torch.zeros_like(found)), inside
 
-    def taps(self, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Elements and weights of each place of the result, `(result, taps)`."""
+    def taps(self, dtype: torch.dtype, device: torch.device) -> _Taps:
+        """The elements that each place of the result reads, `(result, taps)`."""
         place = torch.arange(self.result, dtype=dtype, device=device)[:, None]
-        first, _ = self.window(place)
-        element = first + torch.arange(math.ceil(self.support) * 2 + 1, device=device)
-        weight = self.weight(element.to(dtype), place)
-        return element.clamp(max=self.size - 1), weight / _one_if_none(weight.sum(1, keepdim=True))
+        element, weight, inside = self._raw(place)
+        weight = weight / _one_if_none(weight.sum(1, keepdim=True))
+        return _Taps(places=element.clamp(max=self.size - 1), weights=weight, inside=inside)
 
-    def users(self, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Places of the result that each element counts for, and how much, `(size, places)`."""
+    def users(self, dtype: torch.dtype, device: torch.device) -> _Taps:
+        """The places of the result that each element counts for, `(size, places)`."""
         everywhere = torch.arange(self.result, dtype=dtype, device=device)
-        _, weights = self._raw(everywhere[:, None])
+        _, weights, _ = self._raw(everywhere[:, None])
         totals = _one_if_none(weights.sum(1))
         element = torch.arange(self.size, dtype=dtype, device=device)[:, None]
         if self.scale == 0:
@@ -96,15 +106,15 @@ class _Side:
             first = ((element + 0.5 - self.support) / self.scale - 0.5).floor().to(torch.int64)
             many = math.ceil(2 * self.support / self.scale) + 3
         place = first - 1 + torch.arange(many + 1, device=device)
-        inside = (place >= 0) & (place < self.result)
+        exists = (place >= 0) & (place < self.result)
         place = place.clamp(0, self.result - 1)
-        weight = self.weight(element, place.to(dtype)) / totals[place]
-        return place, torch.where(inside, weight, torch.zeros_like(weight))
+        weight, inside = self.weight(element, place.to(dtype))
+        return _Taps(places=place, weights=weight / totals[place], inside=inside & exists)
 
-    def _raw(self, place: Tensor) -> tuple[Tensor, Tensor]:
+    def _raw(self, place: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         first, _ = self.window(place)
         element = first + torch.arange(math.ceil(self.support) * 2 + 1, device=place.device)
-        return element, self.weight(element.to(place.dtype), place)
+        return (element, *self.weight(element.to(place.dtype), place))
 
 
 def _one_if_none(total: Tensor) -> Tensor:
@@ -132,17 +142,20 @@ def _sides(
     return found
 
 
-def _combined(value: Tensor, dim: int, places: Tensor, weights: Tensor) -> Tensor:
+def _combined(value: Tensor, dim: int, taps: _Taps) -> Tensor:
     """Weighted sums of elements along `dim`, counted from the end."""
-    shape = (*places.shape, *(1 for _ in range(-dim - 1)))
-    read: Tensor = torch.ops.aten.index.Tensor(value, [None] * (value.dim() + dim) + [places])
-    return (read * weights.view(shape)).sum(dim)
+    shape = (*taps.places.shape, *(1 for _ in range(-dim - 1)))
+    read: Tensor = torch.ops.aten.index.Tensor(value, [None] * (value.dim() + dim) + [taps.places])
+    weighed = read * taps.weights.view(shape)
+    return torch.where(taps.inside.view(shape), weighed, torch.zeros_like(weighed)).sum(dim)
 
 
-def _in_steps(value: Tensor, taps: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+def _in_steps(value: Tensor, taps: Sequence[_Taps | None]) -> Tensor:
+    """The columns, then the rows, each as its taps say if it has some."""
     found = value
-    for dim, (places, weights) in zip((-1, -2), taps, strict=True):
-        found = _combined(found, dim, places, weights)
+    for dim, along in zip((-1, -2), taps, strict=True):
+        if along is not None:
+            found = _combined(found, dim, along)
     return found
 
 
@@ -168,8 +181,14 @@ def _resized(filter: Filter, reach: int) -> Callable[..., Any]:
         if sides is None or not value.is_floating_point() or 0 in (*value.shape, *output_size):
             return NotImplemented
         wide = _wide(value)
-        taps = [side.taps(wide, value.device) for side in reversed(sides)]
-        return _laid_out(_in_steps(value.to(wide), taps), value.dtype, _is_channels_last(value))
+        # On CPUs ATen leaves a dimension as it is that keeps its size, whatever its scale; not so its derivative.
+        kept = [value.device.type == "cpu" and side.size == side.result for side in sides]
+        taps = [
+            None if same else side.taps(wide, value.device)
+            for side, same in zip(reversed(sides), reversed(kept), strict=True)
+        ]
+        found = value.clone() if all(kept) else _in_steps(value.to(wide), taps)
+        return _laid_out(found, value.dtype, _is_channels_last(value))
 
     return resized
 

@@ -104,7 +104,7 @@ class Expander:
         mask = _both(frame.mask, own_mask)
         if node.buffer not in frame.inlined:
             if frame.mask is not None and not indirect:
-                mask = _both(self._guards.needed(frame.mask, node.buffer, index), own_mask)
+                mask = _both(self._guards.needed(frame.mask, node.buffer, index, own_mask), own_mask)
             return load(node.buffer, index, node.dtype, indirect=indirect, mask=mask, other=node.other), None
         key: Key = (node.buffer, index, indirect, mask)
         value = self._known.get(key)

@@ -5,7 +5,7 @@ of loads go without:
 
 - A load whose index has nothing to do with the mask is of an element that is read anyway, at points where the mask
   holds, as long as there are such points. One value per row below a padding of columns then stays one load per row, instead
-  of one per point.
+  of one per point. Where a mask of the load's own has to do with it, no such point need be one that the load is at.
 - A load that stays within its buffer even where the mask does not hold, if that is hardly anywhere: rows that are padded
   in memory as they are in the result. It can be 16 bytes wide whatever the length of what the mask lets through.
 """
@@ -43,14 +43,16 @@ class Guards:
         self._conditions: dict[Scalar, tuple[_Condition, ...]] = {}
         self._possible: dict[tuple[Scalar, ...], bool] = {}
 
-    def needed(self, mask: Scalar, buffer: str, index: Sequence[Expr]) -> Scalar | None:
-        """What of `mask` has to guard a load of `buffer` at `index`, which looks nothing up."""
+    def needed(
+        self, mask: Scalar, buffer: str, index: Sequence[Expr], own: Scalar | None = None
+    ) -> Scalar | None:
+        """What of `mask` has to guard, beside its `own` mask, a load of `buffer` at `index`, which looks nothing up."""
         conditions = self._conditions.get(mask)
         if conditions is None:
             conditions = self._conditions[mask] = tuple(_conditions(mask))
         shape = self._buffers[buffer].shape
         guarding = [c for c in conditions if not (c.leaves_little and _stays_inside(c, index, shape))]
-        touched = frozenset().union(*(e.free_symbols for e in index))
+        touched = frozenset().union(*(e.free_symbols for e in index), () if own is None else _symbols(own))
         # what is about places that have to do with the load's, and with each other
         kept: list[_Condition] = []
         while more := [c for c in guarding if c not in kept and not c.symbols.isdisjoint(touched)]:
@@ -88,13 +90,18 @@ def _conditions(mask: Scalar) -> Iterator[_Condition]:
         if isinstance(value, Op) and value.op == "bitwise_and":
             pending.extend(reversed(value.operands))
             continue
-        symbols: set[Expr] = set()
-        for node in postorder((value,)):
-            if isinstance(node, IndexValue):
-                symbols |= node.expr.free_symbols
-            elif isinstance(node, Load):
-                symbols = symbols.union(*(e.free_symbols for e in node.index))
-        yield _Condition(value=value, symbols=frozenset(symbols), leaves_little=_leaves_little(value))
+        yield _Condition(value=value, symbols=_symbols(value), leaves_little=_leaves_little(value))
+
+
+def _symbols(value: Scalar) -> frozenset[Expr]:
+    """The symbols of the places that `value` is about."""
+    symbols: set[Expr] = set()
+    for node in postorder((value,)):
+        if isinstance(node, IndexValue):
+            symbols |= node.expr.free_symbols
+        elif isinstance(node, Load):
+            symbols = symbols.union(*(e.free_symbols for e in node.index))
+    return frozenset(symbols)
 
 
 def _stays_inside(condition: _Condition, index: Sequence[Expr], shape: Sequence[Expr]) -> bool:

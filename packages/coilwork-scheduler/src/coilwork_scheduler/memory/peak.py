@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,21 +11,31 @@ from coilwork_ir.index import Expr, IndexArithmeticError, as_expr, bounds, evalu
 MOST_CANDIDATES = 16
 """More incomparable symbolic peaks than this, and the prediction is given up: nobody could read it."""
 
-# Where totals are compared by their values: how far sizes are above their least, each by its own multiple.
-_PLACES: Final = (0, 1, 1000)
+_BITS: Final = 3
+# Where totals are compared by their values: how far above its least a size is whose number, counted from 1, is given. All at
+# their least, all a little and all far above it, each by its own multiple; then those far above whose number has a bit, or
+# lacks it, for each of `_BITS` bits: of any two of the first sizes, each is somewhere large while the other is small.
+_PLACES: Final[tuple[Callable[[int], int], ...]] = (
+    lambda number: 0,
+    lambda number: number,
+    lambda number: 1000 * number,
+    *(lambda number, bit=bit: 1000 * number if number >> bit & 1 else 1 for bit in range(_BITS)),
+    *(lambda number, bit=bit: 1 if number >> bit & 1 else 1000 * number for bit in range(_BITS)),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class _Total:
-    """An amount of memory in bytes, and its values where sizes are some numbers; none if it has none there."""
+    """An amount of memory in bytes, and its value at each of `_PLACES`; none where it divides by a size that is 0."""
 
     size_bytes: Expr
-    values: tuple[int, ...]
+    values: tuple[int | None, ...]
 
     def at_most(self, other: _Total) -> bool:
         """Whether it is provably no more than `other`. Values that say otherwise spare the proof."""
-        if any(own > others for own, others in zip(self.values, other.values, strict=False)):
-            return False
+        for own, others in zip(self.values, other.values, strict=True):
+            if own is not None and others is not None and own > others:
+                return False
         return provably_le(self.size_bytes, other.size_bytes)
 
 
@@ -38,7 +49,7 @@ class PeakMeter:
         self._live = as_expr(0)
         self._rising = True
         self._candidates: list[_Total] = []
-        self._shares: dict[Expr, int] = {}
+        self._numbers: dict[Expr, int] = {}
         self._gave_up = False
 
     def grow(self, size_bytes: Expr) -> None:
@@ -70,19 +81,19 @@ class PeakMeter:
         self._candidates.append(live)
         self._gave_up = len(self._candidates) > MOST_CANDIDATES
 
-    def _values(self, total: Expr) -> tuple[int, ...]:
-        """`total` at a few places, each a number for every size."""
-        for size in sorted(total.free_symbols - self._shares.keys(), key=lambda size: size.name):
-            self._shares[size] = len(self._shares) + 1
-        try:
-            return tuple(evaluate(total, self._numbers(total, place)) for place in _PLACES)
-        except IndexArithmeticError:
-            return ()
+    def _values(self, total: Expr) -> tuple[int | None, ...]:
+        """`total` at every place."""
+        for size in sorted(total.free_symbols - self._numbers.keys(), key=lambda size: size.name):
+            self._numbers[size] = len(self._numbers) + 1
+        return tuple(self._value(total, place) for place in _PLACES)
 
-    def _numbers(self, total: Expr, place: int) -> dict[str, int]:
-        found = {}
+    def _value(self, total: Expr, place: Callable[[int], int]) -> int | None:
+        sizes = {}
         for size in total.free_symbols:
             least, most = bounds(size).lo or 0, bounds(size).hi
-            number = least + place * self._shares[size]
-            found[size.name] = number if most is None else min(number, most)
-        return found
+            wanted = least + place(self._numbers[size])
+            sizes[size.name] = wanted if most is None else min(wanted, most)
+        try:
+            return evaluate(total, sizes)
+        except IndexArithmeticError:
+            return None
