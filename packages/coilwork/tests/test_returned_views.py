@@ -107,3 +107,37 @@ def test_an_empty_result_takes_over_no_memory() -> None:
     )
     compiled = torch.compile(function, backend=backend, options={"strict": True, "verify": True})
     torch.testing.assert_close(compiled(*given), function(*given))
+
+
+def _shared(rows: int, columns: int) -> Tensor:
+    """A leaf of 4 by 6 elements, of which rows or columns are one memory."""
+    return torch.randn(rows, columns).expand(4, 6).detach().requires_grad_()
+
+
+@pytest.mark.parametrize("rows, columns", [(1, 6), (4, 1), (1, 1), (4, 6)])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: (x.unflatten(1, (2, 3)), x * 2),
+        lambda x: (x.unflatten(0, (-1, 2)), x.sin().sum()),
+        lambda x: (x.unflatten(1, (2, 3)),),
+        lambda x: (x.t().unflatten(0, (2, 3))[1], x.exp(), x.unsqueeze(0).narrow(1, 1, 2)),
+    ],
+    ids=["beside a result", "beside a number", "alone", "of views"],
+)
+def test_gradients_of_views_of_memory_that_elements_share(
+    function: Callable[[Tensor], tuple[Tensor, ...]], rows: int, columns: int
+) -> None:
+    compiled = torch.compile(
+        function, backend=backend, options={"cache": False, "strict": True}, dynamic=True, fullgraph=True
+    )
+    x = _shared(rows, columns)
+    gradients = []
+    for one in (function, compiled):
+        results = one(x)
+        weights = [torch.randn(r.shape, generator=torch.Generator().manual_seed(3)) for r in results]
+        gradients += torch.autograd.grad(
+            sum(((r * w).sum() for r, w in zip(results, weights, strict=True)), torch.zeros(())), x
+        )
+        assert results[0]._base is x
+    torch.testing.assert_close(gradients[1], gradients[0])

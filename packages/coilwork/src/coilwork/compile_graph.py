@@ -18,6 +18,7 @@ from coilwork.boundary.exchanged import with_exchanged
 from coilwork.boundary.negated_inputs import with_negated_inputs
 from coilwork.boundary.negated_results import with_negated_results
 from coilwork.boundary.numbers import with_numbers
+from coilwork.boundary.replayed_views import with_replayed_views
 from coilwork.boundary.transformed import with_transforms
 from coilwork.boundary.updates import with_aligned_updates
 from coilwork.caching.graph_cache import CachedGraph, Caches, open_caches
@@ -33,7 +34,7 @@ from coilwork.options import CompileOptions
 from coilwork.report import CompileReport
 from coilwork.stages import Compiled
 from coilwork.targets import devices_of, targets_text
-from coilwork.torch_compat.autograd import BoxedCallable
+from coilwork.torch_compat.autograd import BoxedCallable, aliased_inputs
 from coilwork_lowering import AddedGuard, GuardWatch, LayoutOptions, MistracedError
 from coilwork_lowering.rewrites import Fired, Prepared
 from coilwork_runtime import Builder, KernelBuildError, ModuleTextError, ProgramBytesError, warm_executor
@@ -96,13 +97,15 @@ def compile_graph(
                 "graph-failed", f"graph {job.graph_id} cannot be compiled", reason=str(error)
             ) from error
         compiled = _eager(job, error)
-    compiled = _with_counted_versions(compiled, job)
+    compiled = _with_call(compiled, with_counted_versions(job.gm, compiled.call, job.returned))
     if role == "backward":
         compiled = CompiledGraph(with_transforms(compiled.call, boxed(job.gm)), compiled.report)
     if job.exchanged or job.composition is not None or job.negated:
         call = with_exchanged(with_composed(compiled.call, job.composition), job.exchanged)
         call = with_negated_results(call, job.negated)
         compiled = CompiledGraph(call, compiled.report)
+    if role != "backward":
+        compiled = _with_call(compiled, with_replayed_views(gm, compiled.call, aliased_inputs()))
     if guards:
         texts = [*_announced(job, guards), *filter(None, [compiled.report.guards])]
         report = replace(compiled.report, guards="\n".join(texts))
@@ -119,8 +122,7 @@ def _with_preparation(compiled: CompiledGraph, prepared: Prepared) -> CompiledGr
     return CompiledGraph(FrozenCall(prepared, compiled), report)
 
 
-def _with_counted_versions(compiled: CompiledGraph, job: Job) -> CompiledGraph:
-    call = with_counted_versions(job.gm, compiled.call, job.returned)
+def _with_call(compiled: CompiledGraph, call: Call) -> CompiledGraph:
     return compiled if call is compiled.call else CompiledGraph(call, compiled.report)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch.autograd.grad_mode import _force_original_view_tracking
 from torch.utils import _pytree as pytree
 
 
@@ -36,6 +37,12 @@ def run_on_fakes(node: torch.fx.Node) -> Any:
     tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, FakeTensor)]
     with tensors[0].fake_mode if tensors else nullcontext():
         return target(*args, **kwargs)
+
+
+def remembered_views() -> AbstractContextManager[object]:
+    """While it is entered, views know the operators that made them, not only where they lie."""
+    found: AbstractContextManager[object] = _force_original_view_tracking(True)
+    return found
 
 
 def mode_of(value: torch.Tensor) -> AbstractContextManager[object]:
