@@ -50,7 +50,7 @@ _BOUNDED: Final[Mapping[int, _Bounded]] = MappingProxyType(
 _FEW_OWN: Final = 16
 
 # Warps of a program that sorts. Exchanges between warps are reductions over two elements, and of eight warps or more that share the
-# three dimensions of an exchange out among them bit by bit, Triton (3.6, 3.7) takes one warp's elements for another's.
+# three dimensions of an exchange out among them bit by bit, Triton (3.6) takes one warp's elements for another's.
 MOST_WARPS: Final = 4
 
 # Points of rows to sort that share a program where they lie across memory.

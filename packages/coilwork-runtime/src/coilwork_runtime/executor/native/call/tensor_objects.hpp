@@ -2,8 +2,8 @@
 // microsecond for each. A handle is the address of a pointer to the tensor, and an object holds such a pointer: at which place in the
 // object is found out by looking at some, whose pointers torch tells (`_cdata`). Where that fails, the C interface does it.
 //
-// The way back is a function of torch's, which is looked up under the name that it has had since 2.0 and is used if it finds the
-// samples' own objects; else capsules do that, too.
+// The way back is a function of torch's, none of the C interface, which is looked up under the name that it has in torch 2.11 and 2.13
+// and is used if it finds the samples' own objects; else capsules do that, too.
 #pragma once
 #include "call/python_side.hpp"
 
