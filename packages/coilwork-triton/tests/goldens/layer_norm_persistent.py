@@ -29,5 +29,5 @@ def layer_norm(in0, in1, in2, out0, out1, out2, XBLOCK: tl.constexpr, R0_BLOCK: 
     tl.store(out1 + x0, mean1)
     tl.store(out2 + x0, rsqrt7)
 # grid 4096
-# try {'XBLOCK': 1, 'R0_BLOCK': 1024} warps 1
+# try {'XBLOCK': 1, 'R0_BLOCK': 1024} warps 2
 # try {'XBLOCK': 1, 'R0_BLOCK': 1024} warps 4
