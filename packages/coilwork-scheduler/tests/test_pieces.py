@@ -15,11 +15,11 @@ from coilwork_scheduler.stage import extent_of
 S0 = symbol("s0", lo=1)
 
 
-def cut(extents, wanted, *, order=None, hint=64, skip=True):
+def cut(extents, wanted, *, order=None, hint=64, skip=True, held=0):
     axes = tuple(symbol(f"r{k}", extent=as_expr(e)) for k, e in enumerate(extents))
     sizes = {axis: evaluate(extent_of(axis), {"s0": hint}) for axis in axes}
     ordered = axes if order is None else tuple(axes[k] for k in order)
-    return axes, cut_axes(axes, ordered, sizes, wanted=wanted, skip=skip)
+    return axes, cut_axes(axes, ordered, sizes, wanted=wanted, skip=skip, held=held)
 
 
 def shape(symbols, s0=1):
@@ -90,3 +90,21 @@ def test_nothing_to_cut_is_no_pieces():
 def test_the_order_of_memory_says_which_axis_is_cut():
     axes, pieces = cut((64, 64), 8, order=(1, 0))
     assert [c.axis for c in pieces.cuts] == [axes[1]]
+
+
+@pytest.mark.parametrize(
+    ("extents", "wanted", "outer", "inner"),
+    [
+        # 33 pieces are wanted: 32 of 392 points would leave 120 lanes of 512 idle, 49 of 256 leave none
+        ((12544,), 33, [49], [256]),
+        # a prime number of points: the last piece is short
+        ((12541,), 33, [49], [256]),
+        # pieces that are not held in a block need not fill one
+        ((1 << 20,), 33, [32], [32768]),
+        # rows of 49 points: four of them fill 256 lanes better than three
+        ((96, 49), 33, [24], [4, 49]),
+    ],
+)
+def test_pieces_on_chip_fill_their_blocks(extents, wanted, outer, inner):
+    _, pieces = cut(extents, wanted, held=512)
+    assert (shape(pieces.outer), shape(pieces.inner)) == (outer, inner)

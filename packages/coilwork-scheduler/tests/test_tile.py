@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from coilwork_ir.dtypes import DType
 from coilwork_ir.index import symbol
-from coilwork_ir.scalar import op
+from coilwork_ir.loops import Scatter
+from coilwork_ir.scalar import op, placeholder
 
 
 def tiles(kernel):
@@ -85,3 +87,27 @@ def test_ranges_of_one_vanish(build, compare):
     build.pointwise("y", [1, 1], lambda i, j: op("tanh", build.at("x", i, j)))
     (kernel,) = compare(build.graph("y")).kernels
     assert kernel.ranges == ()
+
+
+def test_scatters_stay_in_one_part_of_memory_at_a_time(build, compare):
+    # rows of two parts of four columns each; the parts lie apart in what is added to
+    rows, parts, width = 6, 2, 4
+    build.input("x", rows, parts, width)
+    build.input("ids", rows, parts, width, dtype=DType.I64)
+    build.input("base", parts, 5, width)
+    build.pointwise("copy", [parts, 5, width], lambda p, i, w: build.at("base", p, i, w))
+    r, p, w = build.ranges(rows, parts, width)
+    build.nodes.append(
+        Scatter(
+            output=build.buffer("out", parts, 5, width),
+            into="copy",
+            ranges=(r, p, w),
+            index=(p, placeholder(0), w),
+            indirect=(build.at("ids", r, p, w),),
+            value=build.at("x", r, p, w),
+            mode="add",
+        )
+    )
+    made = compare(build.graph("out"))
+    kernel = next(k for k in made.kernels if k.hints.atomic)
+    assert tiles(kernel) == [("x0", "2"), ("x1", "6"), ("x2", "4")]

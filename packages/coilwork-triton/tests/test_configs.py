@@ -97,6 +97,31 @@ def test_short_rows_have_16_elements_per_thread_in_large_or_small_blocks() -> No
         assert [(dict(c.meta)["XBLOCK"], c.num_warps) for c in found] == [(16, 8), (4, 2)]
 
 
+def test_rows_that_a_cache_holds_are_for_two_warps_or_four() -> None:
+    facts = Facts(
+        walk="persistent",
+        extents={"x": 4096, "r": 1024},
+        coalescing={"r": 1.0},
+        element_bytes=2,
+        tensors=4,
+        streams=(2, 2),
+    )
+    assert [c.num_warps for c in propose(facts, H200, 3)] == [2, 4]
+    assert [c.num_warps for c in propose(replace(facts, extents={"x": 65536, "r": 1024}), H200, 3)] == [1, 4]
+
+
+def test_few_short_columns_are_for_four_warps_or_half_as_many_for_two() -> None:
+    facts = Facts(
+        walk="persistent",
+        extents={"x": 65536, "r": 128},
+        coalescing={"x": 1.0},
+        element_bytes=2,
+        tensors=2,
+        streams=(2,),
+    )
+    assert [(dict(c.meta)["XBLOCK"], c.num_warps) for c in propose(facts, H200, 3)] == [(64, 4), (32, 2)]
+
+
 @pytest.mark.parametrize(
     ("row", "warps"), [(1024, [1, 4]), (4096, [4, 16]), (8192, [8, 4]), (16384, [16, 8])]
 )
