@@ -200,7 +200,7 @@ def running_extremes() -> None:
     x = (drawn(2, 70001) * 4).round()
     for value in (0.0, math.nan, -math.inf):
         x[:, 60000:60004] = value
-        compared(lambda x: (*x.cummax(1), x.cummin(1)[1]), x, tolerance=0, again=True)
+        compared(lambda x: (*x.cummax(1), x.cummin(1)[1]), x, tolerance=0)
 
 
 def running_logarithms() -> None:
@@ -211,7 +211,7 @@ def running_logarithms() -> None:
 
 def running_sums_and_gradients() -> None:
     compared(
-        lambda x: (x * 2 + 1).cumsum(-1).sin(), (drawn(2, 3, 20001) / 100).requires_grad_(), tolerance=1e-2
+        lambda x: (x * 2).cumsum(-1).sin(), (drawn(2, 3, 20001) / 100).requires_grad_(), tolerance=1e-2
     )
 
 
