@@ -31,7 +31,7 @@ def told(words, there):
 
 @triton.jit
 def running(in0, io0, out0, out1, XBLOCK: tl.constexpr, R0_BLOCK: tl.constexpr):
-    ticket = tl.atomic_add(io0, 1, sem="relaxed").to(tl.int32) % 15
+    ticket = (tl.atomic_add(io0, 1, sem="relaxed") % 15).to(tl.int32)
     row = ticket % 3
     piece = ticket // 3
     r0_offset = (4 - piece) * R0_BLOCK

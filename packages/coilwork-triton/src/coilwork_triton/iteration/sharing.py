@@ -57,7 +57,7 @@ class Sharing:
         if self.reverse:
             place = Binary("-", Number(self.count - 1), PIECE)
         return (
-            Assign((ticket.id,), Binary("%", method(number, "to", tl_name("int32")), Number(self.programs))),
+            Assign((ticket.id,), method(Binary("%", number, Number(self.programs)), "to", tl_name("int32"))),
             Assign((ROW.id,), Binary("%", ticket, Number(self.rows))),
             Assign((PIECE.id,), Binary("//", ticket, Number(self.rows))),
             Assign((offset,), Binary("*", place, Name(block))),
