@@ -210,9 +210,7 @@ def running_logarithms() -> None:
 
 
 def running_sums_and_gradients() -> None:
-    compared(
-        lambda x: (x * 2).cumsum(-1).sin(), (drawn(2, 3, 20001) / 100).requires_grad_(), tolerance=1e-2
-    )
+    compared(lambda x: (x * 2).cumsum(-1).sin(), (drawn(2, 3, 20001) / 100).requires_grad_(), tolerance=1e-2)
 
 
 SHARED: Final[Mapping[str, Callable[[], None]]] = {

@@ -1,7 +1,7 @@
 """Scans whose rows programs share: each tells the others of its piece, and combines its piece with what those before it tell.
 
-What a piece combines to is told as soon as it is known. The pieces before are then asked for at once, one per lane, the last of them in the
-last lane; lanes without a piece hold what changes nothing. They are combined in one order, whichever came first.
+What a piece combines to is told as soon as it is known. The pieces before are then asked for at once, one per lane, the nearest in the
+first; lanes without a piece hold what changes nothing. They are combined in one order, whichever came first.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _before(site: ScanSite, sharing: Sharing, first: int, writer: Writer) -> tup
     """What the pieces before combine to."""
     lanes = Number(next_power_of_two(sharing.count))
     lane = writer.bind("lane", tl("arange", Number(0), lanes))
-    earlier = writer.bind("earlier", Binary("+", lane, Binary("-", PIECE, lanes)))
+    earlier = writer.bind("earlier", Binary("-", Binary("-", PIECE, Number(1)), lane))
     there = writer.bind("there", Binary(">=", earlier, Number(0)))
     number = first
     found: list[Name] = []
@@ -107,16 +107,16 @@ def _before(site: ScanSite, sharing: Sharing, first: int, writer: Writer) -> tup
         found.append(writer.bind("part", tl("where", there, value, free_constant(part.nothing, part.dtype))))
     if site.kind in ("sum", "prod"):
         return (_combined(site, writer, found[0]),)
-    combine = writer.device(COMBINE[site.kind])
     if site.kind == "logcumsumexp":
+        combine = writer.device(COMBINE[site.kind])
         return writer.bind_all(("before", "before"), tl("reduce", Tuple(tuple(found)), Number(0), combine))
-    # of equal values the last one counts
-    upto = writer.bind_all(("upto", "upto"), tl("associative_scan", Tuple(tuple(found)), Number(0), combine))
-    last = Binary("==", lane, Binary("-", lanes, Number(1)))
-    return tuple(
-        writer.bind("before", picked(v, last, part.dtype, 0, keep=False))
-        for v, part in zip(upto, _parts(site), strict=True)
+    # of equal values the last one counts, which is in the nearest piece
+    combine = writer.device("combine_argmin" if site.kind in ("min", "argmin") else "combine_argmax")
+    value, nearest = writer.bind_all(
+        ("before", "nearest"), tl("reduce", Tuple((found[0], lane)), Number(0), combine)
     )
+    position = picked(found[1], Binary("==", lane, nearest), _parts(site)[1].dtype, 0, keep=False)
+    return (value, writer.bind("before", position))
 
 
 def _bits(value: Expression, dtype: DType) -> tuple[Expression, ...]:
