@@ -15,7 +15,11 @@ KEY = content_key("tuning", "k")
 
 
 def test_noise_does_not_unseat_the_best_guess() -> None:
-    assert fastest([1.0, 0.99, 1.2]) == 0
+    assert fastest([1.0, 0.994, 1.2]) == 0
+    assert fastest([1.0, 0.99, 1.2]) == 1
+    # a clock's tick is a larger share of short ones
+    assert fastest([0.004, 0.0039]) == 0
+    assert fastest([0.004, 0.0036]) == 1
     assert fastest([1.0, 0.9, 0.8]) == 2
     assert fastest([1.0]) == 0
 

@@ -41,4 +41,4 @@ def add_gelu(in0, in1, out0, XBLOCK: tl.constexpr):
     tl.store(out0 + xindex, mul10.to(tl.bfloat16))
 # grid -((-12582912) // XBLOCK)
 # try {'XBLOCK': 2048} warps 4
-# try {'XBLOCK': 2048} warps 8
+# try {'XBLOCK': 1024} warps 4

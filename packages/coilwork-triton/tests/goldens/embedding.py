@@ -26,4 +26,4 @@ def embedding(in0, in1, in2, out0, n0, XBLOCK: tl.constexpr):
     tl.store(out0 + xindex, add6.to(tl.bfloat16), xmask)
 # grid -((-768*n0) // XBLOCK)
 # try {'XBLOCK': 2048} warps 4
-# try {'XBLOCK': 2048} warps 8
+# try {'XBLOCK': 1024} warps 4

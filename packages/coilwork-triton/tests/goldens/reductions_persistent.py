@@ -84,4 +84,4 @@ def every_reduction(
     tl.store(out12 + x0, sum21)
 # grid -((-4096) // XBLOCK)
 # try {'XBLOCK': 8, 'R0_BLOCK': 512} warps 8
-# try {'XBLOCK': 2, 'R0_BLOCK': 512} warps 4
+# try {'XBLOCK': 2, 'R0_BLOCK': 512} warps 2

@@ -6,8 +6,9 @@ units, by atomic additions of 64-bit integers. An element loses less than its su
 less, 2^-45 for sums of up to 65,536; an addition in `f32` may lose 2^-24 of the sum so far. (The idea is that of Demmel and Nguyen,
 Fast Reproducible Floating-Point Summation, ARITH 2013, with a bin of 64 bits, and one per sum.)
 
-Compared with sorting, nothing is moved but what is added, once, if it has to be. Elements of several runs are laid out run by run
-first: what a run's elements are added to then stays in a cache while they are.
+Compared with sorting, nothing is moved but what is added, once, if it has to be. What elements are added to should stay in a cache
+while they are. So elements of several runs are taken a few neighbouring runs at a time, where they lie; or, where the sums of a few
+runs are too many for that, they are laid out run by run first.
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ _MOST_PER_SUM: Final = 64
 # Sums per element, and sums in any case, above which their 12 bytes each are more than sorting moves and keeps.
 _MOST_PER_ELEMENT: Final = 4
 _FEW_SUMS: Final = 1 << 18
+# Sums of neighbouring runs that are added to at a time, with their exponents 12 bytes each: half an H200's second-level cache. And
+# neighbours that are worth while: a sector of memory, of 32 bytes.
+_NEAR_SUMS: Final = 1 << 21
+_FEW_RUNS: Final = 8
 # Elements whose sums are sure to have 30 bits: see `_unit_bits`.
 _MOST: Final = 1 << 31
 # Of `f32` and `f64`: bits behind the exponent, and what is added to it.
@@ -129,13 +134,30 @@ def _without_number(total: Scalar) -> Scalar:
     return select(both(some, others), const(float("nan"), DType.F32), one_sign)
 
 
+def _neighbours(elements: Elements) -> int:
+    """How many neighbouring runs are taken at a time where the elements lie: as many as share them evenly; 1 if those are too few."""
+    runs, rows = as_int(elements.runs), as_int(elements.rows)
+    if runs is None or rows is None:
+        return 1
+    most = _NEAR_SUMS // max(rows, 1)
+    best = next((n for n in range(min(runs, most), 0, -1) if runs % n == 0), 1)
+    return best if best >= min(runs, _FEW_RUNS) else 1
+
+
 class _Points:
-    """The elements as points of a space, and memory for what their rows get, both run by run."""
+    """The elements as points of a space, and memory for what their rows get, in groups of neighbouring runs.
+
+    Points are of `groups x run_length x width` and memory is of `groups x rows x width`: group by group, and within one as the elements
+    lie. `width` is 1 where they have been laid out run by run.
+    """
 
     def __init__(self, builder: Builder, device: str, elements: Elements) -> None:
         self._builder, self._device, self._elements = builder, device, elements
-        self._shape = (elements.runs, elements.run_length)
-        self._stored = None if elements.one_run else (self._keys(), self._numbers())
+        self._width = as_expr(_neighbours(elements))
+        self._groups = floordiv(elements.runs, self._width)
+        self._shape = (self._groups, elements.run_length, self._width)
+        laid_out = not elements.one_run and as_int(self._width) == 1
+        self._stored = (self._keys(), self._numbers()) if laid_out else None
 
     def combined(
         self,
@@ -151,7 +173,7 @@ class _Points:
         With `checked`, keys are checked on the way, unless they were when they were stored.
         """
         elements, builder = self._elements, self._builder
-        shape = (elements.runs, elements.rows)
+        shape = (self._groups, elements.rows, self._width)
         name = f"{builder.hint}_{name}"
         zeros = builder.pointwise(
             shape, dtype, self._device, lambda point: const(0, dtype), name=f"{name}_zero"
@@ -164,7 +186,7 @@ class _Points:
                 output=output,
                 into=zeros.buffer.name,
                 ranges=node_ranges("i", self._shape),
-                index=(point[0], placeholder(0)),
+                index=(point[0], placeholder(0), point[2]),
                 indirect=(key,),
                 value=simplified(value(self._number(point), key)),
                 mode=mode,
@@ -178,20 +200,24 @@ class _Points:
 
     def read(self, made: TensorValue, key: Scalar) -> Scalar:
         """What `combined` made for the row of the element whose key is `key`; 0 for one that is left out."""
-        run = coordinate_symbols("i", self._shape)[0]
-        return self._builder.read(made, (run, placeholder(0)), indirect=(key,), mask=self._belongs(key))
+        group, _, neighbour = coordinate_symbols("i", self._shape)
+        at = (group, placeholder(0), neighbour)
+        return self._builder.read(made, at, indirect=(key,), mask=self._belongs(key))
 
     def at(self, made: TensorValue, row: Expr) -> Scalar:
         """What `combined` made for `row`."""
         runs = self._elements.runs
-        return self._builder.read(made, (mod(row, runs), floordiv(row, runs)))
+        run = mod(row, runs)
+        at = (floordiv(run, self._width), floordiv(row, runs), mod(run, self._width))
+        return self._builder.read(made, at)
 
     def _belongs(self, key: Scalar) -> Scalar | None:
         """Whether the element is added to a row; None if all are."""
         return None if self._elements.all_rows else lt(key, index(self._elements.rows))
 
     def _flat(self, point: tuple[Expr, ...]) -> Expr:
-        return point[0] * self._elements.run_length + point[1]
+        group, position, neighbour = point
+        return (group * self._width + neighbour) * self._elements.run_length + position
 
     def _checks(self, point: tuple[Expr, ...]) -> tuple[Check, ...]:
         return tuple(self._elements.checks(self._flat(point))) if self._builder.options.checks else ()

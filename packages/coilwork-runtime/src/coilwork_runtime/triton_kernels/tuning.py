@@ -13,8 +13,9 @@ import torch
 from coilwork_cache import Store, content_key
 from coilwork_runtime.triton_kernels.binaries import GpuBinary, encode_binary
 
-# A later candidate must beat the best guess by this much: below it, timing noise would decide.
-MARGIN: Final = 0.03
+# A later candidate must beat the best guess by this share and by these milliseconds: below them, timing noise would decide.
+MARGIN: Final = 0.0075
+TICK: Final = 0.00025
 
 
 def tuning_key(candidates: Sequence[GpuBinary], device_name: str, sizes: Sequence[int]) -> str:
@@ -50,7 +51,7 @@ def choose(
 def fastest(times: Sequence[float]) -> int:
     """The index of the least time, where a later one counts only if it is clearly less than the first."""
     best = min(range(len(times)), key=times.__getitem__)
-    return best if times[best] < times[0] * (1 - MARGIN) else 0
+    return best if times[best] < times[0] * (1 - MARGIN) - TICK else 0
 
 
 def without_spills(spill_bytes: Sequence[int]) -> list[int]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr, stride_of
-from coilwork_ir.scalar import IndexValue, Load, Scalar, postorder
+from coilwork_ir.scalar import IndexValue, Load, Scalar, placeholder, postorder
 from coilwork_scheduler.kernels.compose import Draft
 from coilwork_scheduler.sizes import SizeHints
 from coilwork_scheduler.stage import extent_of
@@ -68,9 +68,31 @@ def _access(
             strides[symbol] = 0
             continue
         points *= max(sizes.value(extent_of(symbol)), 1)
-        step = stride_of(index, symbol)
-        strides[symbol] = -1 if step is None else sizes.value(step)
+        strides[symbol] = _likely(index, symbol, sizes)
     return Access(buffer=name, index=index, strides=strides, touched_bytes=points * itemsize, store=store)
+
+
+def slices(draft: Draft, sizes: SizeHints) -> tuple[Expr, ...]:
+    """The parallel ranges that choose the part of a buffer in which stores at positions from data stay, largest parts first.
+
+    Such stores come in any order within a part. Points that share it should run together, as far as a cache goes.
+    """
+    found: dict[Expr, int] = {}
+    for store in draft.stores:
+        if not store.indirect:
+            continue
+        within = [_likely(store.index, placeholder(k), sizes) for k in range(len(store.indirect))]
+        for symbol in draft.parallel:
+            step = _likely(store.index, symbol, sizes)
+            if 0 <= max(within) < step:
+                found[symbol] = max(step, found.get(symbol, 0))
+    return tuple(sorted(found, key=lambda symbol: -found[symbol]))
+
+
+def _likely(index: Expr, symbol: Expr, sizes: SizeHints) -> int:
+    """The likely step of `index` along `symbol`; -1 where it is not affine."""
+    step = stride_of(index, symbol)
+    return -1 if step is None else sizes.value(step)
 
 
 def index_expressions(draft: Draft) -> tuple[Expr, ...]:

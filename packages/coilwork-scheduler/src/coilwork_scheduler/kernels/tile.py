@@ -1,7 +1,7 @@
 """The iteration space of a kernel: order of ranges, collapsed loops, tiles.
 
 The order follows the layout of the largest accesses, so that the range innermost is the one along which most bytes lie
-at unit stride. Neighbouring ranges that every index sees as one contiguous range become one. A further range that
+at unit stride. Ranges that choose among parts of memory in which stores at positions from data stay are outermost. Neighbouring ranges that every index sees as one contiguous range become one. A further range that
 carries a good share of unit-stride bytes (a transposed operand) starts a tile of its own.
 """
 
@@ -16,7 +16,7 @@ from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr, as_expr, substitute, symbol
 from coilwork_ir.kernels.nodes import RangeKind, TileName
 from coilwork_ir.scalar import Reduce, Scan, Sort, postorder
-from coilwork_scheduler.kernels.accesses import Access, accesses, index_expressions, scalars_of
+from coilwork_scheduler.kernels.accesses import Access, accesses, index_expressions, scalars_of, slices
 from coilwork_scheduler.kernels.compose import Draft
 from coilwork_scheduler.sizes import SizeHints
 from coilwork_scheduler.stage import extent_of
@@ -47,7 +47,9 @@ class Tiling:
 def tile(draft: Draft, buffers: Mapping[str, Buffer], sizes: SizeHints) -> Tiling:
     """The tiling of `draft`."""
     touched = accesses(draft, buffers, sizes)
-    parallel = _by_layout(draft.parallel, touched)
+    outermost = slices(draft, sizes)
+    others = [s for s in draft.parallel if s not in outermost]
+    parallel = (*outermost, *_by_layout(others, touched))
     reduced = draft.reduced if _ordered(draft) else _by_layout(draft.reduced, touched)
     indices = index_expressions(draft)
     parallel_runs, indices = _collapse(parallel, indices)

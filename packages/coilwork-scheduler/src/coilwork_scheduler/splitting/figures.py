@@ -145,6 +145,10 @@ class Figures:
                 return tuple(family.axes[k] for k in places)
         return family.axes
 
+    def offsets(self, family: Family) -> tuple[Expr, ...]:
+        """Where in memory `family` reads what it reduces."""
+        return tuple(self.facts.buffers[access.buffer].offset_of(access.index) for access in family.rows)
+
     def touched(self, access: Load) -> int:
         """Likely bytes that a kernel moves for `access`: its points, but each element of the buffer once."""
         free = frozenset().union(*(e.free_symbols for e in access.index))

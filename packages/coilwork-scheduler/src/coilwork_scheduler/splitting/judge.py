@@ -19,6 +19,7 @@ from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.splitting.beside_rows import RowReductions
 from coilwork_scheduler.splitting.families import Family, alone, rows_of
 from coilwork_scheduler.splitting.figures import LEAST_ACROSS, PROGRAMS, Figures
+from coilwork_scheduler.splitting.merging import merged_axes
 from coilwork_scheduler.splitting.pieces import Pieces, cut_axes
 from coilwork_scheduler.stage import extent_of
 
@@ -55,6 +56,7 @@ class _Weighed:
     """A way to cut a family, and what that takes."""
 
     pieces: Pieces
+    refined: tuple[tuple[Expr, Expr], ...]
     count: int
     programs: int
     whole_us: float
@@ -109,7 +111,7 @@ class Judge:
             whole_us=round(found.whole_us, 3),
             split_us=round(found.split_us, 3),
         )
-        return Cutting(pieces=found.pieces) if found.pays else None
+        return Cutting(pieces=found.pieces, refined=found.refined) if found.pays else None
 
     def splits(self, family: Family) -> bool:
         """Whether `pieces_of` cuts `family`; records nothing."""
@@ -144,18 +146,23 @@ class Judge:
             # a row that stays on chip is read once for all that needs it
             return None
         ordered = family.members[0].kind in POSITIONS
+        order, refined = family.axes, dict[Expr, Expr]()
+        if not ordered:
+            order, refined = merged_axes(self.figures.by_memory(family), self.figures.offsets(family))
         pieces = cut_axes(
-            family.axes,
-            family.axes if ordered else self.figures.by_memory(family),
-            {axis: self.figures.sizes.value(extent_of(axis)) for axis in family.axes},
+            order if refined else family.axes,
+            order,
+            {axis: self.figures.sizes.value(extent_of(axis)) for axis in order},
             wanted=wanted,
             skip=not ordered,
+            held=LONGEST_COLUMN if shape.across else self.options.persistent_bytes // 4,
         )
         if pieces is None:
             return None
         count = max(self.figures.sizes.value(pieces.count), 1)
         return _Weighed(
             pieces=pieces,
+            refined=tuple(refined.items()),
             count=count,
             programs=shape.programs,
             whole_us=self.figures.reduce_us(shape, 1),

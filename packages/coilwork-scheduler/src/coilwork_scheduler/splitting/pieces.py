@@ -21,6 +21,9 @@ from coilwork_scheduler.stage import extent_of
 _EXCESS: Final = 1.5
 # See `cut_axes`.
 _MISS: Final = 2.0
+# What a share of idle lanes counts beside as large a share of too many or too few pieces, and the shortest blocks that should be full.
+_PADDING: Final = 2.0
+_FILLED: Final = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +118,7 @@ def cut_axes(
     wanted: float,
     skip: bool = True,
     miss: float = _MISS,
+    held: int = 0,
 ) -> Pieces | None:
     """About `wanted` pieces of `axes`; `None` if that leaves nothing to cut, or nothing inside the pieces.
 
@@ -126,6 +130,7 @@ def cut_axes(
         skip: an axis of unknown size may stay whole in each piece if the axes inside it have enough points. Without
             it the cut axes are the first ones of `order`.
         miss: a divisor may miss the number of pieces by this factor, before pieces of unequal size are better.
+        held: pieces of up to so many points are held on chip, in blocks of a power of two: they should fill them.
     """
     cuts: dict[Expr, Cut] = {}
     need = wanted
@@ -142,7 +147,10 @@ def cut_axes(
         known = as_int(extent)
         if known is None and skip and _static(order[place + 1 :]) >= need:
             continue
-        cuts[axis] = _divided(axis, known, need, miss)
+        within = 1
+        for inner in order[place + 1 :]:
+            within *= max(sizes[inner], 1)
+        cuts[axis] = _divided(axis, known, need, miss, within=within, held=held)
         break
     pieces = Pieces(axes=tuple(axes), cuts=tuple(cuts[axis] for axis in axes if axis in cuts))
     return pieces if cuts and pieces.inner else None
@@ -156,8 +164,11 @@ def _static(axes: Sequence[Expr]) -> int:
     return count
 
 
-def _divided(axis: Expr, known: int | None, need: float, miss: float) -> Cut:
-    """`axis` in about `need` pieces, two at least."""
+def _divided(axis: Expr, known: int | None, need: float, miss: float, *, within: int, held: int) -> Cut:
+    """`axis`, of so many points `within` each of its own, in about `need` pieces, two at least.
+
+    Those of up to `held` points fill a power of two as far as they can.
+    """
     extent = extent_of(axis)
     count = max(2, round(need))
     if known is None:
@@ -167,11 +178,22 @@ def _divided(axis: Expr, known: int | None, need: float, miss: float) -> Cut:
                 axis=axis, count=as_expr(rounded), length=floordiv(extent, as_expr(rounded)), even=True
             )
         return Cut(axis=axis, count=as_expr(count), length=ceildiv(extent, as_expr(count)), even=False)
-    best = min(_divisors(known), key=lambda d: (abs(log(d / need)), d))
+
+    def badness(divisor: int) -> tuple[float, int]:
+        return abs(log(divisor / need)) + _PADDING * log(_padding(known // divisor * within, held)), divisor
+
+    best = min(_divisors(known), key=badness)
     if 1 < best < known and need / miss <= best <= need * miss:
         return Cut(axis=axis, count=as_expr(best), length=as_expr(known // best), even=True)
     length = -(-known // count)
+    if within == 1 and length > _FILLED and _padding(length, held) > 1:
+        length = 1 << (length.bit_length() - 1)
     return Cut(axis=axis, count=as_expr(-(-known // length)), length=as_expr(length), even=False)
+
+
+def _padding(length: int, held: int) -> float:
+    """How many times as long the block of a piece of `length` points is."""
+    return (1 << (length - 1).bit_length()) / length if 1 < length <= held else 1.0
 
 
 def _divisors(n: int) -> list[int]:

@@ -28,9 +28,9 @@ def pointwise(facts: Facts, target: Target) -> list[Config]:
     candidates = []
     # (elements in the block, its side along y): square first, as both sides carry contiguous accesses
     transposing = max(facts.coalescing.get(tile, 0.0) for tile in ("y", "z")) > TRANSPOSED
-    shapes = [(32, 32, 4), (64, 64, 8), (128, 16, 4)] if transposing else _row_shapes(extents.get("x", 1))
+    shapes = [(32, 32, 4), (64, 64, 8), (128, 16, 4)] if transposing else _row_shapes(extents.get("x", 1), facts)
     if transposing and facts.element_bytes <= 2:
-        shapes = [(64, 64, 8), (32, 64, 4), (128, 32, 8)]
+        shapes = [(64, 64, 8), (128, 128, 16)]
     for width, height, warps in shapes:
         x = min(width, next_power_of_two(extents.get("x", 1)))
         # what x cannot use goes to y
@@ -44,13 +44,15 @@ def pointwise(facts: Facts, target: Target) -> list[Config]:
     return candidates
 
 
-def _row_shapes(length: int) -> list[tuple[int, int, int]]:
+def _row_shapes(length: int, facts: Facts) -> list[tuple[int, int, int]]:
     """(points of a row, rows, warps) of blocks that hold little behind the end of rows of `length` points."""
 
     def waste(width: int) -> float:
         return 1 - length / (-(-length // width) * width)
 
-    shapes = ((2048, 1, 4), (1024, 1, 4), (2048, 1, 8), (512, 1, 2))
+    # 32 bytes per thread: half as many threads for narrow elements
+    few = 1 if facts.element_bytes > 2 else 2
+    shapes = ((2048, 1, 4), (1024, 1, 4 // few), (2048, 1, 8), (512, 1, 2 // few))
     long = [shape for shape in shapes if waste(shape[0]) <= _WASTE]
     # without masks if there is a choice
     exact = [shape for shape in long if waste(shape[0]) == 0]
@@ -67,8 +69,8 @@ def _pointwise_line(facts: Facts, target: Target) -> list[Config]:
     if facts.step > 1:
         return _steps(extent, target)
     if facts.scattered and extent >= 1024 * 2 * target.multiprocessors:
-        # several per thread are better where the sectors turn out to be in a cache
-        few = ((256, 1), (1024, 4))
+        # many of few threads are on their way where the sectors turn out to be in a cache
+        few = ((256, 1), (4096, 8))
         return [config({"x": size}, warps_for(size, each, target), target) for size, each in few]
     if searches(facts) and extent < 1024 * 2 * target.multiprocessors:
         return [config({"x": min(128, whole)}, warps_for(min(128, whole), 1, target), target)]
@@ -81,8 +83,8 @@ def _pointwise_line(facts: Facts, target: Target) -> list[Config]:
         # small blocks are best for pooling, many points per thread for resizing
         shapes = [(512, per_thread), (best, 4 * per_thread), *shapes]
     elif extent >= 1024 * 2 * target.multiprocessors:
-        # more in flight, by each thread or by more of them
-        shapes = [(2048, 2 * per_thread), (2048, per_thread)]
+        # more in flight by each thread, or small blocks
+        shapes = [(2048, 2 * per_thread), (1024, per_thread)]
     elif best > 256:
         shapes.append((best // 2, per_thread))
     return [

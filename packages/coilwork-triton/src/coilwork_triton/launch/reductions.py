@@ -57,8 +57,8 @@ def persistent(facts: Facts, target: Target) -> list[Config]:
     if across:
         return in_runs(_persistent_columns(facts, target, row, max(enough, 32)), facts, target)
     found = []
-    # there is something to load while a row is reduced, by each thread or by others
-    for elements, per_thread in ((4096, 16), (1024, 8)):
+    # there is something to load while a row is reduced, by this program or by others
+    for elements, per_thread in ((4096, 16), (1024, 16)):
         x = min(max(1, elements // row), enough, next_power_of_two(rows))
         warps = min(8, warps_for(x * row, per_thread, target))
         found.append(config(other_tiles(facts) | {"x": x, "r": row}, warps, target))
@@ -116,7 +116,7 @@ def _persistent_columns(facts: Facts, target: Target, row: int, most: int) -> li
         each = 64 if sum(facts.streams) * 64 <= 4 * _LOADED and not _busy(facts) else 32
         fitting = [x for x in (best, best // 2, 2 * best, best // 4) if 0 < x * row <= each * 512]
         # small blocks first, if large ones are not what it takes to span a line
-        ordered = sorted(fitting[:3], key=lambda x: x * row >= 64 * 256)
+        ordered = sorted(fitting[:3], key=lambda x: x * row > 64 * 256)
         if each == 64 and 2 * best in ordered and 2 * best * row <= each * 128:
             # four warps are kept busy by nothing less
             ordered = [2 * best, best]
