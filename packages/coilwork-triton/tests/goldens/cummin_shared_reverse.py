@@ -8,6 +8,13 @@ import triton.language as tl
 
 
 @triton.jit
+def combine_argmin(a, ai, b, bi):
+    # a NaN is the smallest of all; among equals the first position wins
+    first = (a < b) | ((a != a) & (b == b)) | (((a == b) | ((a != a) & (b != b))) & (ai < bi))
+    return tl.where(first, a, b), tl.where(first, ai, bi)
+
+
+@triton.jit
 def combine_running_min(a, ai, b, bi):
     # b comes later and wins among equals, as in torch.cummin
     later = (b <= a) | (b != b)
@@ -48,20 +55,19 @@ def running(in0, io0, out0, out1, XBLOCK: tl.constexpr, R0_BLOCK: tl.constexpr):
     tell(io0 + 1 + (3 + row) * 5 + piece, whole5.to(tl.int64, bitcast=True) >> 32)
     tell(io0 + 1 + (6 + row) * 5 + piece, whole6)
     lane7 = tl.arange(0, 8)
-    earlier8 = lane7 + (piece - 8)
+    earlier8 = piece - 1 - lane7
     there9 = earlier8 >= 0
     word10 = told(io0 + 1 + row * 5 + earlier8, there9)
     word11 = told(io0 + 1 + (3 + row) * 5 + earlier8, there9)
     part12 = tl.where(there9, (word11 << 32 | word10 & 4294967295).to(tl.float64, bitcast=True), tl.full([], float("inf"), tl.float64))
     word13 = told(io0 + 1 + (6 + row) * 5 + earlier8, there9)
     part14 = tl.where(there9, word13.to(tl.int32), 0)
-    upto15, upto16 = tl.associative_scan((part12, part14), 0, combine_running_min)
-    before17 = tl.sum(tl.where(lane7 == 8 - 1, upto15, tl.zeros_like(upto15)), 0)
-    before18 = tl.sum(tl.where(lane7 == 8 - 1, upto16, tl.zeros_like(upto16)), 0)
-    running19, position20 = combine_running_min(before17, before18, running3, position4)
-    position21 = position20.to(tl.int64)
-    tl.store(out0 + (x0 * 20000 + r0), running19, rmask)
-    tl.store(out1 + (x0 * 20000 + r0), position21, rmask)
+    before15, nearest16 = tl.reduce((part12, lane7), 0, combine_argmin)
+    before17 = tl.sum(tl.where(lane7 == nearest16, part14, tl.zeros_like(part14)), 0)
+    running18, position19 = combine_running_min(before15, before17, running3, position4)
+    position20 = position19.to(tl.int64)
+    tl.store(out0 + (x0 * 20000 + r0), running18, rmask)
+    tl.store(out1 + (x0 * 20000 + r0), position20, rmask)
 # grid 15
 # try {'XBLOCK': 1, 'R0_BLOCK': 4096} warps 2
 # try {'XBLOCK': 1, 'R0_BLOCK': 4096} warps 4

@@ -37,7 +37,7 @@ def running(in0, io0, out0, XBLOCK: tl.constexpr, R0_BLOCK: tl.constexpr):
     tell(io0 + 1 + row * 3 + piece, whole2.to(tl.int32, bitcast=True))
     running3 = tl.cumsum(kept1, 0)
     lane4 = tl.arange(0, 4)
-    earlier5 = lane4 + (piece - 4)
+    earlier5 = piece - 1 - lane4
     there6 = earlier5 >= 0
     word7 = told(io0 + 1 + row * 3 + earlier5, there6)
     part8 = tl.where(there6, word7.to(tl.int32).to(tl.float32, bitcast=True), 0.0)
