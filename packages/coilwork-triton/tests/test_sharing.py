@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 import pytest
 import torch
-from kernel_bench import TritonProcess, compile_source, run_source
+from kernel_bench import TritonProcess, along, arg, compile_source, run_source
 from sharing_kernels import shared_rows
 
 from coilwork_ir.dtypes import DType
+from coilwork_ir.kernels import Hints, Kernel, Store
 from coilwork_ir.kernels.interpret import interpret_kernel
 from coilwork_ir.kernels.verify import verify_kernel
 from coilwork_ir.ops import ScanKind
+from coilwork_ir.scalar import load, scan
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
 
@@ -41,19 +45,36 @@ def values(kind: str, rows: int, length: int, dtype: DType) -> torch.Tensor:
 
 
 def found(
-    engine: TritonProcess, kind: ScanKind, x: torch.Tensor, piece: int, dtype: DType, *, reverse: bool = False
+    engine: TritonProcess,
+    kind: ScanKind,
+    x: torch.Tensor,
+    piece: int,
+    dtype: DType,
+    *,
+    reverse: bool = False,
+    options: Mapping[str, object] = MappingProxyType({}),
 ) -> list[torch.Tensor]:
     """What the kernel gives for `x`, after a comparison with what it means."""
     kernel = shared_rows(kind, *x.shape, piece, dtype, reverse=reverse)
+    return results(engine, kernel, x, options)
+
+
+def results(
+    engine: TritonProcess,
+    kernel: Kernel,
+    x: torch.Tensor,
+    options: Mapping[str, object] = MappingProxyType({}),
+) -> list[torch.Tensor]:
+    """What `kernel` gives for `x`, after a comparison with what it means."""
     verify_kernel(kernel)
     args = {arg.name: torch.zeros(arg.span.value, dtype=TYPES[arg.dtype]) for arg in kernel.args}
     args["in0"] = x.reshape(-1).clone()
-    source = TritonCodegen().emit(kernel, target("sm_90"), {})
+    source = TritonCodegen().emit(kernel, target("sm_90"), options)
     given = [value.clone() for value in args.values()]
-    results = run_source(engine, source, given)
+    ran = run_source(engine, source, given)
     interpret_kernel(kernel, args, ())
     outs = []
-    for (name, wanted), result in zip(args.items(), results, strict=True):
+    for (name, wanted), result in zip(args.items(), ran, strict=True):
         if name.startswith("out"):
             torch.testing.assert_close(result.cpu(), wanted, rtol=1e-5, atol=1e-5, equal_nan=True)
             outs.append(result.cpu().view(x.shape))
@@ -89,6 +110,25 @@ def test_rows_of_equal_values_have_their_last_position(engine: TritonProcess) ->
     for value in (0.0, float("-inf")):
         _, at = found(engine, "max", torch.full((2, 600), value), 128, DType.F32)
         assert at.equal(torch.arange(600).expand(2, -1))
+
+
+@pytest.mark.parametrize("kind", ["sum", "max"])
+def test_positions_of_64_bits(engine: TritonProcess, kind: ScanKind) -> None:
+    for dtype in (DType.F32, DType.I64):
+        found(engine, kind, values(kind, 2, 700, dtype), 128, dtype, options={"index_dtype": "i64"})
+
+
+def test_rows_of_several_ranges(engine: TritonProcess) -> None:
+    y, x, r = along("y0", 2, "y"), along("x0", 3), along("r0", 700, "r", 1.0)
+    value = scan("sum", load("in0", [y.symbol * 2100 + x.symbol * 700 + r.symbol], DType.F32), r.symbol)
+    kernel = Kernel(
+        name="running",
+        ranges=(y, x, r),
+        args=(arg("in0", DType.F32, 4200), arg("io0", DType.I64, 37), arg("out0", DType.F32, 4200)),
+        stores=(Store(buffer="out0", index=x.symbol * 1400 + y.symbol * 700 + r.symbol, value=value),),
+        hints=Hints(reduction="split", split=6, workspace="io0"),
+    )
+    results(engine, kernel, values("sum", 6, 700, DType.F32))
 
 
 def test_rows_have_one_load_and_wait_only_for_those_before() -> None:
