@@ -14,12 +14,14 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_expr, symbol
 from coilwork_ir.kernels import KernelCall, Schedule
 from coilwork_ir.kernels.interpret import interpret_schedule
+from coilwork_ir.kernels.text import format_schedule, parse_schedule
 from coilwork_ir.kernels.verify import verify_schedule
 from coilwork_ir.loops import Graph, Pointwise, Scan
 from coilwork_ir.loops.interpret import interpret_graph
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.ops import ScanKind
 from coilwork_ir.program.interpret import interpret_program
+from coilwork_ir.program.text import format_program, parse_program
 from coilwork_ir.program.verify import verify_program
 from coilwork_ir.scalar import load, op
 from coilwork_ir.target import Target, target
@@ -66,6 +68,8 @@ def test_few_long_rows_are_read_once(kind: ScanKind, reverse: bool) -> None:
         wanted, found = interpret_graph(graph, [x]), interpret_schedule(made, [x])
         program = plan(made)
         verify_program(program)
+        assert parse_schedule(format_schedule(made)) == made
+        assert parse_program(format_program(program)) == program
         ran = interpret_program(program, [x])
         for a, b, c in zip(wanted, found, ran, strict=True):
             torch.testing.assert_close(a, b)
