@@ -26,6 +26,7 @@ from coilwork_ir.target import Target
 from coilwork_triton.facts.overwriting import loads_ahead
 from coilwork_triton.facts.ragged import along_rows, is_ragged
 from coilwork_triton.facts.sort_keys import LONGEST_ROW
+from coilwork_triton.facts.streamed import streamed
 from coilwork_triton.facts.vectors import (
     Access,
     accesses_of,
@@ -64,6 +65,7 @@ class Shape:
         float_keys: f64 is fast enough to compare the keys of sorts in it.
         program: the variable that counts the kernel's programs, where it shares its grid with others.
         zeros: what loads find outside of the tiles is 0.
+        streamed: arguments that pass through the second-level cache.
         neighbourly: no access is to be wide, so that neighbouring threads touch neighbouring elements.
         step: points of a step, where the kernel is in steps (`coilwork_triton.facts.steps`); else 1.
         sharing: how programs share rows, if they do.
@@ -83,6 +85,7 @@ class Shape:
     float_keys: bool = False
     program: str = ""
     zeros: bool = False
+    streamed: frozenset[str] = frozenset()
     sharing: Sharing | None = None
 
     @property
@@ -221,6 +224,7 @@ def plan(
         chunk=chunk,
         chosen=None if chosen is None else _chosen_tile(chosen, sum(t.axis is not None for t in tiles) - 1),
         float_keys=target.kind == "cuda" and target.arch in _FAST_F64,
+        streamed=streamed(kernel, values, target),
     )
 
 

@@ -49,8 +49,10 @@ def persistent(facts: Facts, target: Target) -> list[Config]:
         if row >= 8192:
             warps = max(8, min(16, warps_for(row, 32, target)))
         blocks = other_tiles(facts) | ({"x": 1} if "x" in facts.extents else {}) | {"r": row}
-        # few threads have much in flight each; what takes many registers needs more of them
+        # few threads have much in flight each; what takes many registers needs more of them, and what a cache holds a middle course
         tried = (warps, warps // 2) if row >= 8192 else (max(1, warps // 2), 2 * warps)
+        if rows * row * sum(facts.streams) <= target.l2_bytes // 2 and 2 <= warps <= 4:
+            tried = (warps, 2 * warps)
         return [config(blocks, w, target) for w in tried]
     # several rows per program, so that its warps have 16 bytes per thread to load
     enough = max(1, next_power_of_two(-(-rows // (2 * target.multiprocessors))))
@@ -130,6 +132,9 @@ def _persistent_columns(facts: Facts, target: Target, row: int, most: int) -> li
         # blocks that are small have little in flight for each thread anyway
         warps = max(min(16, warps_for(x * row, per_thread, target)), min(4, warps_for(x * row, 8, target)))
         found.append(config(other_tiles(facts) | {"x": x, "r": row}, warps, target))
+        if width >= 64 and found.count(found[-1]) > 1:
+            # or half as much for half as many threads
+            found[-1] = config(other_tiles(facts) | {"x": x // 2, "r": row}, warps // 2, target)
     return found
 
 

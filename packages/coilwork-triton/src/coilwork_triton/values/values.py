@@ -336,7 +336,7 @@ class Values:
     def _eviction(self, scope: Scope, node: Load) -> str:
         passes = self._passes_of.get(node, [])
         if scope.parent is None or len(passes) < 2:
-            return ""
+            return "evict_first" if node.buffer in self.shape.streamed else ""
         return "evict_first" if scope.number == passes[-1] else "evict_last"
 
     def _op(self, scope: Scope, node: Op) -> None:
