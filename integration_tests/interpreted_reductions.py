@@ -189,6 +189,40 @@ SCANNED: Final[Mapping[str, Callable[[], None]]] = {
         lambda x: (1 + x / 1000).cumprod(1), drawn(2, 30720, 8), tolerance=1e-3
     ),
 }
+
+
+def running_types() -> None:
+    for dtype in (torch.float16, torch.float64, torch.int64):
+        compared(lambda x: x.cumsum(1), drawn(2, 70001).mul(8).to(dtype), tolerance=2e-2, again=True)
+
+
+def running_extremes() -> None:
+    x = (drawn(2, 70001) * 4).round()
+    for value in (0.0, math.nan, -math.inf):
+        x[:, 60000:60004] = value
+        compared(lambda x: (*x.cummax(1), x.cummin(1)[1]), x, tolerance=0)
+
+
+def running_logarithms() -> None:
+    x = drawn(2, 70001) * 8
+    x[0, :5000], x[1, 30000] = -math.inf, math.inf
+    compared(lambda x: x.logcumsumexp(1), x, again=True)
+
+
+def running_sums_and_gradients() -> None:
+    compared(lambda x: (x * 2).cumsum(-1).sin(), (drawn(2, 3, 20001) / 100).requires_grad_(), tolerance=1e-2)
+
+
+SHARED: Final[Mapping[str, Callable[[], None]]] = {
+    "running sums of few long rows": lambda: compared(
+        lambda x: (x * 2).cumsum(1).relu() - x, drawn(2, 70001), tolerance=1e-3, again=True
+    ),
+    "a running product": lambda: compared(lambda x: (1 + x / 1000).cumprod(0), drawn(65536), tolerance=1e-3),
+    "running sums of other types": running_types,
+    "running extremes": running_extremes,
+    "running logarithms of sums": running_logarithms,
+    "running sums and gradients": running_sums_and_gradients,
+}
 WALKED: Final[Mapping[str, Callable[[], None]]] = {
     "layer norm": lambda: norm("layer_norm", (1056,), 104, again=True),
     "layer norm of odd sizes": lambda: norm("layer_norm", (1033,), 107),
@@ -233,6 +267,7 @@ if __name__ == "__main__":
     for cases, rule, wanted in (
         (CASES, "split", True),
         (SCANNED, "split-scan", True),
+        (SHARED, "single-pass", True),
         (WALKED, "fuse-walked", True),
         (APART, "fuse-walked", False),
     ):

@@ -298,6 +298,7 @@ class Maker:
                     axis=rng.choice(ranges),
                     body=self.scalar(ranges),
                     reverse=rng.random() < 0.5,
+                    split=rng.choice((1, 4)),
                     checks=self.checks(ranges),
                     origins=origins,
                 )
@@ -446,6 +447,7 @@ class Maker:
                 split=rng.randint(1, 8),
                 inplace=rng.choice(((), (("out0", "in0"), ("out1", "in1")))),
                 atomic=rng.random() < 0.5,
+                workspace=rng.choice(("", "inout2")),
             ),
             numerics=rng.choice(("fast", "eager", "strict")),
             origins=self.origins(),

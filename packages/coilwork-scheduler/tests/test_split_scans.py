@@ -6,61 +6,24 @@ from dataclasses import replace
 
 import pytest
 import torch
+from scan_graphs import EAGER, H200, SHORT_ROWS, scanned
 
-from coilwork_ir.buffers import Buffer, Ref, contiguous_strides
-from coilwork_ir.dtypes import DType
-from coilwork_ir.index import as_expr, symbol
+from coilwork_ir.buffers import Buffer
 from coilwork_ir.kernels import KernelCall
 from coilwork_ir.kernels.interpret import interpret_schedule
 from coilwork_ir.kernels.verify import verify_schedule
-from coilwork_ir.loops import Graph, Pointwise, Scan
+from coilwork_ir.loops import Graph
 from coilwork_ir.loops.interpret import interpret_graph
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.ops import ScanKind
-from coilwork_ir.scalar import cast, load, op
 from coilwork_ir.target import Target, target
 from coilwork_scheduler import ScheduleOptions, schedule
 from coilwork_scheduler.splitting.scans import LONGEST, column_piece_length, piece_length
 
-BF16, F32 = DType.BF16, DType.F32
-H200 = target("sm_90")
-# launches cost nothing and memory is slow: whatever may be split is
-EAGER = replace(H200, launch_us=1e-6, bandwidth_gb_s=1.0)
-SHORT_ROWS = ScheduleOptions(persistent_bytes=4096)
+IN_PIECES = replace(SHORT_ROWS, single_pass=False)
 
 
-def tensor(name: str, shape: tuple[int, ...], dtype: DType) -> Buffer:
-    sizes = tuple(as_expr(n) for n in shape)
-    return Buffer(name=name, dtype=dtype, shape=sizes, strides=contiguous_strides(sizes), device="cpu")
-
-
-def scanned(
-    kind: ScanKind, shape: tuple[int, ...], axis: int, *, reverse: bool = False, positions: bool = False
-) -> Graph:
-    """`scan(2 * x)` of bf16 rows in f32, rounded to bf16."""
-    x, wide, out = tensor("x", shape, BF16), tensor("wide", shape, F32), tensor("out", shape, BF16)
-    at = tensor("at", shape, DType.I64)
-    ranges = tuple(symbol(f"i{k}", extent=n) for k, n in enumerate(x.shape))
-    value = cast(load("x", ranges, BF16), F32)
-    scan = Scan(
-        outputs=(wide, at) if positions else (wide,),
-        kind=kind,
-        ranges=ranges,
-        axis=ranges[axis],
-        body=op("add", value, value),
-        reverse=reverse,
-    )
-    rounded = Pointwise(output=out, ranges=ranges, body=cast(load("wide", ranges, F32), BF16))
-    results = ("out", "at") if positions else ("out",)
-    return Graph(
-        name="scanned",
-        inputs=(x,),
-        nodes=(scan, rounded),
-        outputs=tuple(Ref(name) for name in results),
-    )
-
-
-def kernels(graph: Graph, device: Target, options: ScheduleOptions = SHORT_ROWS) -> int:
+def kernels(graph: Graph, device: Target, options: ScheduleOptions = IN_PIECES) -> int:
     """How many kernels `graph` takes, after a comparison of what they compute."""
     seen: list[Graph] = []
     made = schedule(graph, device, options, observe=lambda _, g: seen.append(g))
@@ -144,5 +107,9 @@ def test_columns_are_cut_where_few_programs_would_scan_them(rows: int, columns: 
 
 def test_decisions_say_why() -> None:
     graph = scanned("sum", (8, 4_000_000), 1)
-    (found,) = [d for d in schedule(graph, H200).decisions if d.rule == "split-scan"]
+    (found,) = [
+        d
+        for d in schedule(graph, H200, ScheduleOptions(single_pass=False)).decisions
+        if d.rule == "split-scan"
+    ]
     assert found.accepted and dict(found.numbers)["pieces"] == 500

@@ -9,6 +9,7 @@ from typing import Literal
 
 from contraction_kernels import Product, int8_linear, product_kernel
 from kernel_bench import along, arg
+from sharing_kernels import shared_rows
 from step_kernels import bilinear, pooled
 
 from coilwork_ir.dtypes import DType
@@ -502,6 +503,8 @@ SAMPLES: Mapping[str, Kernel] = MappingProxyType(
         "cummax_looped": cumulative("max", "looped"),
         "logcumsumexp_reverse": cumulative("logcumsumexp", "looped", reverse=True),
         "cumsum_columns": cumulative_columns("sum", 8192),
+        "cumsum_shared": shared_rows("sum", 3, 20000, 8192, F32),
+        "cummin_shared_reverse": shared_rows("min", 3, 20000, 4096, DType.F64, reverse=True),
         "cummax_columns": cumulative_columns("max", 5000),
         "logcumsumexp_columns": cumulative_columns("logcumsumexp", 5000),
         "channels": channels(256, 2048, 49),

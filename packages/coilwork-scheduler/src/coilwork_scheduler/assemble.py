@@ -36,6 +36,7 @@ from coilwork_scheduler.kernels.canonical import KernelTable, canonical
 from coilwork_scheduler.kernels.compose import compose
 from coilwork_scheduler.kernels.hints import hints_for
 from coilwork_scheduler.kernels.tile import tile
+from coilwork_scheduler.kernels.workspace import with_workspace
 from coilwork_scheduler.launches.gather import candidate_of, gather
 from coilwork_scheduler.launches.merge import merge
 from coilwork_scheduler.options import ScheduleOptions
@@ -71,6 +72,7 @@ def assemble(context: Context, groups: Sequence[Group], journal: Journal) -> Sch
     units = _units(context, works, readers, built)
     held = _held(context)
     table = KernelTable()
+    taken = set(facts.buffers)
     steps: list[Step] = []
     buffers: dict[str, Buffer] = {}
     sequence = order(units, held)
@@ -80,11 +82,20 @@ def assemble(context: Context, groups: Sequence[Group], journal: Journal) -> Sch
             parts = [built[index] for index in run]
             kernel, call = parts[0] if len(parts) == 1 else merge(parts)
             target = _target(context, call.args)
-            # what is alike on two devices is text in two languages
-            kernel = table.add(kernel, "" if target == context.targets.main else target.name)
-            steps.append(replace(call, kernel=kernel.name))
-            made = [name for name, arg in zip(call.args, kernel.args, strict=True) if arg.role != "in"]
-            buffers.update({name: facts.buffers[name] for name in made})
+            launches = [(kernel, call)]
+            workspace: dict[str, Buffer] = {}
+            if kernel.hints.split > 1:
+                device = facts.buffers[call.args[0]].device
+                shared = with_workspace(kernel, call, device, context.sizes, taken)
+                launches = [shared.fill, shared.scan]
+                workspace = {buffer.name: buffer for buffer in shared.buffers}
+            for made, launch in launches:
+                # what is alike on two devices is text in two languages
+                kernel = table.add(made, "" if target == context.targets.main else target.name)
+                steps.append(replace(launch, kernel=kernel.name))
+                for name, arg in zip(launch.args, kernel.args, strict=True):
+                    if arg.role != "in":
+                        buffers[name] = workspace.get(name) or facts.buffers[name]
         elif not isinstance(work, Group | KernelCall):
             steps.append(work)
             buffers.update({b.name: b for b in defined(work)})

@@ -20,6 +20,7 @@ class ScheduleOptions:
         inline: substitute cheap or singly used pointwise producers into their consumers.
         fuse: put several stages into one kernel.
         split: on GPUs, reduce long rows with few results in pieces, then the results of the pieces.
+        single_pass: with `split`, let programs share few long rows of a scan, each of which waits for what those before it say.
         horizontal: also fuse stages that only share what they read.
         batch_invariant: what a row gives may not depend on how many rows there are: nothing is split, and a product is a sum of
             products also where one of its sides is a single row or column.
@@ -49,6 +50,7 @@ class ScheduleOptions:
     inline: bool = True
     fuse: bool = True
     split: bool = True
+    single_pass: bool = True
     horizontal: bool = True
     batch_invariant: bool = False
     combine: bool = True

@@ -52,6 +52,7 @@ class Stage:
         stores: what it writes.
         checks: run-time checks over the same ranges.
         into: pairs (new buffer, old buffer) for overwritten memory.
+        split: how many programs share a row of it.
         origins: operations it implements.
     """
 
@@ -62,6 +63,7 @@ class Stage:
     stores: tuple[StageStore, ...]
     checks: tuple[Check, ...] = ()
     into: tuple[tuple[str, str], ...] = ()
+    split: int = 1
     origins: tuple[Origin, ...] = UNKNOWN
 
     @property
@@ -137,6 +139,7 @@ def stage_of(position: int, node: Computation) -> Stage:
         stores=stores,
         checks=checks,
         into=into,
+        split=node.split if isinstance(node, Scan) else 1,
         origins=node.origins,
     )
 

@@ -16,7 +16,7 @@ from coilwork_ir.interpret_ops import torch_dtype
 from coilwork_ir.kernels.text import parse_kernel
 
 Plain = Literal[
-    "normal", "positive", "special", "index", "bad-index", "bool", "range", "near-one", "ties", "lows"
+    "normal", "positive", "special", "index", "bad-index", "bool", "range", "near-one", "ties", "lows", "zero"
 ]
 Fill: TypeAlias = Plain | Edge
 
@@ -66,6 +66,8 @@ class Case:
 
 def _fill(fill: Fill, dtype: DType, count: int, limit: int, generator: torch.Generator) -> Tensor:
     match fill:
+        case "zero":
+            return torch.zeros(count)
         case "normal":
             return torch.randn(count, generator=generator, dtype=torch.float64)
         case "positive":

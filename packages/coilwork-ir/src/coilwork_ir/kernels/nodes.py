@@ -90,16 +90,20 @@ class Hints:
     Attributes:
         reduction: how to walk the reduction ranges. `contracted` says that the one reduction is a contraction, for
             matrix units: see `coilwork_ir.scalar.contraction`.
-        split: with `split`, the number of pieces.
+        split: with `split`, the number of pieces that a row of a scan has. Where there is a `workspace`, each is a program's; else one
+            program takes all of them in turn.
         inplace: pairs (output, input) that may be the same memory: every element is read before it is written, by
             the same point of the iteration space.
         atomic: some store combines into memory that several points may hit.
+        workspace: an argument in which programs that share rows tell each other what their pieces combine to: zero before, and
+            anything afterwards. `coilwork_ir.kernels.workspace` says how much it holds.
     """
 
     reduction: ReductionStrategy = "none"
     split: int = 1
     inplace: tuple[tuple[str, str], ...] = ()
     atomic: bool = False
+    workspace: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -161,7 +161,9 @@ def _read_hints(reader: Reader) -> Hints:
     inplace: tuple[tuple[str, str], ...] = ()
     if reader.accept("inplace"):
         inplace = parse_list(reader, lambda: _read_pair(reader))
-    return Hints(reduction=strategy, split=split, inplace=inplace, atomic=reader.accept("atomic"))
+    atomic = reader.accept("atomic")
+    workspace = reader.name() if reader.accept("workspace") else ""
+    return Hints(reduction=strategy, split=split, inplace=inplace, atomic=atomic, workspace=workspace)
 
 
 def _read_pair(reader: Reader) -> tuple[str, str]:

@@ -73,6 +73,8 @@ def _hints(hints: Hints) -> str:
         parts.append(f"inplace {format_list(f'{out} of {source}' for out, source in hints.inplace)}")
     if hints.atomic:
         parts.append("atomic")
+    if hints.workspace:
+        parts.append(f"workspace {hints.workspace}")
     return " ".join(parts)
 
 

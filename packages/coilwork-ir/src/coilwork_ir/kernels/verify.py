@@ -15,6 +15,7 @@ from coilwork_ir.index import Expr
 from coilwork_ir.kernels.nodes import Kernel, KernelCall, RangeKind, Schedule, Store, TensorArg, TileName
 from coilwork_ir.kernels.verify_combined import COMBINED_RULES, check_combined
 from coilwork_ir.kernels.verify_contracted import CONTRACTED_RULES, check_contracted
+from coilwork_ir.kernels.verify_workspace import WORKSPACE_RULES, check_workspace
 from coilwork_ir.loops.access import defined
 from coilwork_ir.loops.verify import RULES as LOOP_RULES
 from coilwork_ir.loops.verify import verify_node, verify_results
@@ -36,6 +37,7 @@ KERNEL_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         **SCALAR_RULES,
         **COMBINED_RULES,
         **CONTRACTED_RULES,
+        **WORKSPACE_RULES,
         "symbol-declared": SCOPE_RULES["symbol-declared"],
         "unique-symbol": SCOPE_RULES["unique-symbol"],
         "range": Rule(
@@ -147,6 +149,9 @@ def verify_kernel(kernel: Kernel) -> None:
         used.add(store.buffer)
     for check in kernel.checks:
         check_mask(check.condition, "the condition of a check", place)
+    if kernel.hints.workspace:
+        check_workspace(kernel, _roots(kernel), used, place)
+        used.add(kernel.hints.workspace)
     for name in args:
         if name not in used:
             place.fail("arg-unused", f"{name} is neither loaded nor stored")

@@ -72,7 +72,11 @@ class Reduce:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scan:
-    """`outputs[k][ranges] = running result k of body along axis`, inclusive; `axis` is one of `ranges`."""
+    """`outputs[k][ranges] = running result k of body along axis`, inclusive; `axis` is one of `ranges`.
+
+    `split` is advice: with more than 1, so many programs share each row, and each starts with what those before it say of
+    their pieces.
+    """
 
     outputs: tuple[Buffer | None, ...]
     kind: ScanKind
@@ -80,6 +84,7 @@ class Scan:
     axis: Expr
     body: Scalar
     reverse: bool = False
+    split: int = 1
     checks: tuple[Check, ...] = ()
     origins: tuple[Origin, ...] = UNKNOWN
 

@@ -253,6 +253,7 @@ def _read_scan(reader: Reader, symbols: Symbols, outputs: tuple[Buffer | None, .
     ranges, _, scope = _read_domain(reader, symbols)
     axis = _read_axis(reader, scope)
     reverse = reader.accept("reverse")
+    split = reader.integer() if reader.accept("split") else 1
     body, checks = _read_body(reader, scope)
     return Scan(
         outputs=outputs,
@@ -261,6 +262,7 @@ def _read_scan(reader: Reader, symbols: Symbols, outputs: tuple[Buffer | None, .
         axis=axis,
         body=body,
         reverse=reverse,
+        split=split,
         checks=checks,
         origins=parse_origins(reader),
     )

@@ -82,7 +82,7 @@ def format_node(node: Node, indent: str, *, origins: bool = True) -> str:
             head = f"{_outputs(node.outputs)} = reduce {node.kind} {_domain(node.ranges, node.axes)}"
             return _with_body(head, node.body, node.checks, indent) + tail
         case Scan():
-            back = " reverse" if node.reverse else ""
+            back = (" reverse" if node.reverse else "") + (f" split {node.split}" if node.split != 1 else "")
             head = f"{_outputs(node.outputs)} = scan {node.kind} {_domain(node.ranges)} along {node.axis.name}{back}"
             return _with_body(head, node.body, node.checks, indent) + tail
         case Sort():

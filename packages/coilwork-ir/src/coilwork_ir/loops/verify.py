@@ -39,6 +39,7 @@ from coilwork_ir.loops.verify_computed import (
     check_reduce,
     check_same_layout,
     check_scatter,
+    check_split,
     define_computed,
 )
 from coilwork_ir.verification.results import check_paths, declare_numbers
@@ -62,6 +63,10 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
             "a sort keeps no more elements of a row than there are", "keep as many as the axis has at most"
         ),
         "scan-axis": Rule("the axis of a scan or sort is one of its ranges", "name one of the ranges"),
+        "scan-split": Rule(
+            "a scan that programs share has at least as many points along its axis as pieces, and sizes that are known",
+            "leave `split` at 1",
+        ),
         "body-dtype": Rule(
             "the value of a node has the element type of its output (positions are i64)",
             "cast the value at the end of the body",
@@ -153,6 +158,8 @@ def verify_node(node: Node, scope: Scope) -> None:
             check_domain(node.outputs, node.ranges, (), scope, place, kept=kept)
             check_bodies(node, node.ranges, node.checks, scope, place)
             check_positions(node, place)
+            if isinstance(node, Scan):
+                check_split(node, place)
             define_computed(node.outputs, node, scope, place)
         case Scatter():
             check_scatter(node, scope, place)

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, provably_eq, provably_le
+from coilwork_ir.index import Expr, as_int, provably_eq, provably_le
 from coilwork_ir.loops.access import bodies, overwritten
 from coilwork_ir.loops.filling import box_of
 from coilwork_ir.loops.nodes import Check, Node, Pointwise, Reduce, Scan, Scatter, Sort
@@ -146,6 +146,16 @@ def check_positions(node: Scan | Sort, place: Place) -> None:
     check_dtype(first, node.outputs[0], place)
     for output in node.outputs[1:]:
         check_dtype(DType.I64, output, place)
+
+
+def check_split(node: Scan, place: Place) -> None:
+    """A scan is shared by no more programs than its rows have points."""
+    if node.split == 1:
+        return
+    extents = {r: None if r.extent is None else as_int(r.extent) for r in node.ranges}
+    length = extents[node.axis]
+    if length is None or None in extents.values() or not 1 < node.split <= length:
+        place.fail("scan-split", f"split {node.split} along {node.axis.name}")
 
 
 def check_scatter(node: Scatter, scope: Scope, place: Place) -> None:

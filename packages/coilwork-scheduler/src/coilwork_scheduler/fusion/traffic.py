@@ -81,7 +81,8 @@ class Traffic:
     def _programs(self, cluster: Cluster, rows: int) -> int:
         if not cluster.reduced or not self.targets.of(cluster.device).is_gpu:
             return rows
-        return programs_of(rows, across=self.across(cluster))
+        shared = max(part.stage.split for part in cluster.parts)
+        return programs_of(rows, across=self.across(cluster)) * shared
 
     def across(self, cluster: Cluster) -> bool:
         """True if most of what a kernel with reductions reads is contiguous along its parallel ranges."""

@@ -45,6 +45,7 @@ class Draft:
     `into` pairs (new buffer, old buffer); loads of the old one go by the new name. `partial` are buffers of which some
     elements are combined with, or kept where data say so, so that they must be there before. `boxes` are those of
     which a box is overwritten, whatever is there: where it begins is not part of what the kernel does.
+    `split` is how many programs share a row.
     Where there is a `bound`, what moves along the rows is loaded and stored only where that is true.
     """
 
@@ -57,6 +58,7 @@ class Draft:
     into: tuple[tuple[str, str], ...]
     partial: tuple[str, ...]
     boxes: tuple[str, ...]
+    split: int
     origins: tuple[Origin, ...]
 
 
@@ -104,6 +106,7 @@ def compose(
         into=into,
         partial=tuple(s.buffer for s in scattered if s.buffer not in boxes and not s.covers),
         boxes=boxes,
+        split=max(member.stage.split for member in group.members),
         origins=merge_origins(*(member.stage.origins for member in group.members)),
     )
 

@@ -28,7 +28,8 @@ def hints_for(
         # threads do not load, in the layout of a product's results, just the elements that they store
         return Hints(reduction="contracted")
     return Hints(
-        reduction=_strategy(draft, tiling, target, options),
+        reduction="split" if draft.split > 1 else _strategy(draft, tiling, target, options),
+        split=draft.split,
         inplace=inplace_pairs(draft, buffers),
         atomic=any(store.mode != "store" for store in draft.stores),
     )

@@ -1,8 +1,8 @@
 """Splitting scans: few long rows or columns are scanned in pieces, each from what the pieces before it combine to.
 
 A GPU kernel scans a row with one program, which carries the running value from block to block. Where rows are fewer than
-fill the device, three kernels do better: a reduction of each piece, a scan of the pieces' results, which are few, and a
-scan of each piece that starts with them. Rows are read twice and written once, by as many programs as there are pieces.
+fill the device, programs share them: in a single pass where that can be (`single_pass`), else in three kernels: a reduction of each piece, a scan of the pieces' results, which are few, and a
+scan of each piece that starts with them. Rows are then read twice and written once, by as many programs as there are pieces.
 Columns, whose neighbours in memory are those of other columns, are alike, but a program has several of them: as few as fill a sector.
 Pieces depend on extents and the device alone, and combine in one order: results are the same from run to run.
 """
@@ -30,6 +30,7 @@ from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.sizes import SizeHints
 from coilwork_scheduler.splitting.combine import guarded, identity_of
 from coilwork_scheduler.splitting.figures import BLOCK, PROGRAMS
+from coilwork_scheduler.splitting.single_pass import pieces_of, single_pass_us
 from coilwork_scheduler.stage import extent_of
 
 # Kinds whose pieces' results are those of a reduction, which combine by a scalar operation.
@@ -68,48 +69,93 @@ def split_scans(
     """`graph` with scans of few long rows done in pieces, where `model` says that it pays; on GPUs only."""
     if not options.split or options.batch_invariant or not targets.has_gpu:
         return graph
+    weigher = _Weigher(
+        facts=facts, targets=targets, model=model, sizes=sizes, options=options, journal=journal
+    )
     taken = set(facts.buffers)
     nodes: list[Node] = []
     for node in graph.nodes:
-        if not (isinstance(node, Scan) and _may_be_cut(node, targets)):
-            nodes.append(node)
-            continue
-        output = node.outputs[0]
-        size = as_int(extent_of(node.axis))
-        assert output is not None and size is not None
-        rows = sizes.numel(tuple(extent_of(r) for r in node.ranges if r is not node.axis))
-        read_bytes = sum(sizes.size_bytes(facts.buffers[access.buffer]) for access in loads((node.body,)))
-        across = _across(node)
-        if across:
-            length = column_piece_length(size, rows, targets.of(output.device))
-            programs = max(1, FULL_PROGRAMS * max(rows, read_bytes // size) // _SECTOR)
+        if isinstance(node, Scan) and _may_be_cut(node, targets):
+            nodes.extend(weigher.cut(node, taken))
         else:
-            length = piece_length(size) if 4 * size > options.persistent_bytes else None
-            programs = rows
-        if length is None:
             nodes.append(node)
-            continue
-        write_bytes = sizes.size_bytes(output)
-        whole = model.kernel_us(_work(read_bytes, write_bytes, rows, size, programs))
-        pieces = -(-size // length)
-        many = programs_of(rows * pieces, across=across)
-        split = (
-            model.kernel_us(_work(read_bytes, 0, rows * pieces, length, many))
-            + model.kernel_us(_work(8 * rows * pieces, 0, rows, pieces, programs))
-            + model.kernel_us(_work(read_bytes, write_bytes, rows * pieces, length, many))
+    return replace(graph, nodes=tuple(nodes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Weigher:
+    """Decides how a scan is done."""
+
+    facts: Dependence
+    targets: Targets
+    model: CostModel
+    sizes: SizeHints
+    options: ScheduleOptions
+    journal: Journal
+
+    def cut(self, node: Scan, taken: set[str]) -> tuple[Node, ...]:
+        """What replaces `node`: itself, shared by programs or not, or the nodes of three kernels. `taken` are all buffers' names."""
+        names = tuple(b.name for b in node.outputs if b is not None)
+        size = as_int(extent_of(node.axis))
+        assert size is not None
+        rows = self.sizes.numel(tuple(extent_of(r) for r in node.ranges if r is not node.axis))
+        read_bytes = sum(
+            self.sizes.size_bytes(self.facts.buffers[access.buffer]) for access in loads((node.body,))
         )
-        pays = split < CLEAR_WIN * whole
-        journal.note(
+        write_bytes = sum(self.sizes.size_bytes(b) for b in node.outputs if b is not None)
+        target = self._target(node)
+        across = _across(node)
+        stays = not across and 4 * size <= self.options.persistent_bytes
+        programs = max(1, FULL_PROGRAMS * max(rows, read_bytes // size) // _SECTOR) if across else rows
+        whole_us = self.model.kernel_us(_work(read_bytes, write_bytes, rows, size, programs))
+        numbers = {"whole_us": round(whole_us, 3)}
+        length = None
+        if not stays and _combines(node):
+            length = column_piece_length(size, rows, target) if across else piece_length(size)
+        split_us = None
+        if length is not None:
+            pieces = -(-size // length)
+            many = programs_of(rows * pieces, across=across)
+            split_us = (
+                self.model.kernel_us(_work(read_bytes, 0, rows * pieces, length, many))
+                + self.model.kernel_us(_work(8 * rows * pieces, 0, rows, pieces, programs))
+                + self.model.kernel_us(_work(read_bytes, write_bytes, rows * pieces, length, many))
+            )
+            numbers["split_us"] = round(split_us, 3)
+        shared = None if stays or across or not self.options.single_pass else pieces_of(node, target)
+        if shared is not None:
+            single_us = single_pass_us(
+                node, shared, read_bytes=read_bytes, write_bytes=write_bytes, rows=rows, model=self.model
+            )
+            numbers["single_us"] = round(single_us, 3)
+            pays = single_us < CLEAR_WIN * whole_us and (split_us is None or single_us <= split_us)
+            self.journal.note(
+                "single-pass",
+                names,
+                pays,
+                "rows are read once, by programs that fill the device"
+                if pays
+                else "asking the pieces before costs more than it saves",
+                pieces=shared,
+                **numbers,
+            )
+            if pays:
+                return (replace(node, split=shared),)
+        if length is None or split_us is None:
+            return (node,)
+        pays = split_us < CLEAR_WIN * whole_us
+        self.journal.note(
             "split-scan",
-            (output.name,),
+            names,
             pays,
             "pieces fill the device" if pays else "reading rows again costs more than idle programs do",
-            pieces=pieces,
-            whole_us=round(whole, 3),
-            split_us=round(split, 3),
+            pieces=-(-size // length),
+            **numbers,
         )
-        nodes.extend(_Writer(node=node, length=length, taken=taken).run() if pays else (node,))
-    return replace(graph, nodes=tuple(nodes))
+        return _Writer(node=node, length=length, taken=taken).run() if pays else (node,)
+
+    def _target(self, node: Scan) -> Target:
+        return self.targets.of(next(b.device for b in node.outputs if b is not None))
 
 
 def _work(read_bytes: float, write_bytes: float, rows: int, length: int, programs: int) -> KernelWork:
@@ -124,16 +170,20 @@ def _work(read_bytes: float, write_bytes: float, rows: int, length: int, program
 
 
 def _may_be_cut(node: Scan, targets: Targets) -> bool:
-    """Whether `node` is of a kind that pieces can be made of."""
-    if node.kind not in _COMBINE or node.checks or node.outputs[0] is None:
-        return False
-    if not targets.of(node.outputs[0].device).is_gpu:
-        return False
-    if any(b is not None for b in node.outputs[1:]) or node.body.dtype.is_bool:
+    """Whether the rows of `node` are of known length and on a GPU."""
+    device = next(b.device for b in node.outputs if b is not None)
+    if node.checks or not targets.of(device).is_gpu:
         return False
     return as_int(extent_of(node.axis)) is not None and all(
         provably_positive(extent_of(r)) for r in node.ranges
     )
+
+
+def _combines(node: Scan) -> bool:
+    """Whether pieces of `node` combine by operations of the loop IR."""
+    if node.kind not in _COMBINE or node.outputs[0] is None:
+        return False
+    return all(b is None for b in node.outputs[1:]) and not node.body.dtype.is_bool
 
 
 def _across(node: Scan) -> bool:

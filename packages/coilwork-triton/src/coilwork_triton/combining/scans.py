@@ -34,7 +34,7 @@ from coilwork_triton.text.writer import Writer
 
 # Kinds whose running value comes with its position; the others combine values alone.
 _PAIRED: Final = frozenset({"min", "max", "argmin", "argmax"})
-_COMBINE: Final[Mapping[str, str]] = MappingProxyType(
+COMBINE: Final[Mapping[str, str]] = MappingProxyType(
     {
         "sum": "",
         "prod": "combine_mul",
@@ -61,7 +61,7 @@ _EXCLUSIVE: Final[Mapping[str, str]] = MappingProxyType(
 
 def scan_kinds() -> frozenset[str]:
     """The kinds this module can write."""
-    return frozenset(_COMBINE)
+    return frozenset(COMBINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,8 +126,8 @@ def carried_words(kind: ScanKind, dtype: DType) -> int:
 def block_scan(site: ScanSite, writer: Writer) -> tuple[Name, ...]:
     """The running value within the block, and its position for the kinds that have one."""
     if site.run:
-        return _results(site, writer, _after_runs(site, writer, ()))
-    return _results(site, writer, _state(site, writer, _kept(site), site.axis))
+        return results_of(site, writer, _after_runs(site, writer, ()))
+    return results_of(site, writer, scanned(site, writer, kept_values(site), site.axis))
 
 
 def carried_scan(
@@ -138,18 +138,18 @@ def carried_scan(
     `edge` is true in the lane that holds the block's last value in scan order, if the block is not in runs.
     """
     if site.run:
-        return _results(site, writer, _after_runs(site, writer, carry))
-    local = _state(site, writer, _kept(site), site.axis)
-    found = _merged(site, writer, carry, local)
+        return results_of(site, writer, _after_runs(site, writer, carry))
+    local = scanned(site, writer, kept_values(site), site.axis)
+    found = merged(site, writer, carry, local)
     keep = len(site.shape) > 1
-    for old, new, dtype in zip(carry, found, _types(site)):
-        writer.assign((old,), _picked(new, edge, dtype, site.axis, keep=keep))
-    return _results(site, writer, found)
+    for old, new, dtype in zip(carry, found, types_of(site)):
+        writer.assign((old,), picked(new, edge, dtype, site.axis, keep=keep))
+    return results_of(site, writer, found)
 
 
 def start_carry(site: ScanSite, writer: Writer) -> tuple[Name, ...]:
     """The prefix of nothing, before the loop."""
-    first, second = _types(site)
+    first, second = types_of(site)
     carry = writer.bind("carry", zeros_of(site.carry_shape, identity(site), first))
     if site.kind == "logcumsumexp":
         return (carry, writer.bind("carry_total", zeros_of(site.carry_shape, 0, second)))
@@ -158,7 +158,8 @@ def start_carry(site: ScanSite, writer: Writer) -> tuple[Name, ...]:
     return (carry, writer.bind("carry_position", zeros_of(site.carry_shape, 0, second)))
 
 
-def _results(site: ScanSite, writer: Writer, state: tuple[Name, ...]) -> tuple[Name, ...]:
+def results_of(site: ScanSite, writer: Writer, state: tuple[Name, ...]) -> tuple[Name, ...]:
+    """The results of a scan whose running values are `state`."""
     if site.kind != "logcumsumexp":
         return state
     largest, total = state
@@ -166,7 +167,7 @@ def _results(site: ScanSite, writer: Writer, state: tuple[Name, ...]) -> tuple[N
     return (writer.bind("running", Binary("+", largest, log)),)
 
 
-def _kept(site: ScanSite) -> tuple[Expression, ...]:
+def kept_values(site: ScanSite) -> tuple[Expression, ...]:
     """What is scanned: values, and positions for the kinds that report one; nothing that counts behind the end."""
     kept: Expression = site.value
     if site.valid is not None:
@@ -180,11 +181,11 @@ def _kept(site: ScanSite) -> tuple[Expression, ...]:
     return (kept, tl("broadcast_to", site.positions, _extents(site.shape)))
 
 
-def _state(site: ScanSite, writer: Writer, kept: tuple[Expression, ...], axis: int) -> tuple[Name, ...]:
+def scanned(site: ScanSite, writer: Writer, kept: tuple[Expression, ...], axis: int) -> tuple[Name, ...]:
     """What is carried from point to point along `axis` of `kept`."""
     backwards = (("reverse", Number(True)),) if site.reverse else ()
     if site.paired:
-        combine = writer.device(_COMBINE[site.kind])
+        combine = writer.device(COMBINE[site.kind])
         found = Call(tl_name("associative_scan"), (Tuple(kept), Number(axis), combine), backwards)
         return writer.bind_all(("running", "position"), found)
     (value,) = kept
@@ -197,7 +198,7 @@ def _state(site: ScanSite, writer: Writer, kept: tuple[Expression, ...], axis: i
         if site.dtype.is_integer and site.dtype.itemsize < 4:
             running = method(running, "to", triton_type(site.dtype))
     else:
-        combine = writer.device(_COMBINE[site.kind])
+        combine = writer.device(COMBINE[site.kind])
         running = Call(tl_name("associative_scan"), (value, Number(axis), combine), backwards)
     return (writer.bind("running", running),)
 
@@ -207,60 +208,61 @@ def _after_runs(site: ScanSite, writer: Writer, carry: tuple[Name, ...]) -> tupl
     axis, run = site.axis, Name(site.run)
     runs = Binary("//", Name(site.shape[axis]), run)
     dealt = Tuple((*(_extent(s) for s in site.shape[:axis]), run, runs))
-    kept = tuple(writer.bind("runs", tl("reshape", part, dealt)) for part in _kept(site))
-    within = _state(site, writer, kept, axis)
-    types = _types(site)[: len(within)]
-    end = Index(_last(run, site), (*("None",) * axis, ":", "None"))
-    whole = tuple(writer.bind("whole", _picked(v, end, t, axis, keep=False)) for v, t in zip(within, types))
+    kept = tuple(writer.bind("runs", tl("reshape", part, dealt)) for part in kept_values(site))
+    within = scanned(site, writer, kept, axis)
+    types = types_of(site)[: len(within)]
+    end = Index(last_of(run, site), (*("None",) * axis, ":", "None"))
+    whole = tuple(writer.bind("whole", picked(v, end, t, axis, keep=False)) for v, t in zip(within, types))
     # beside what has been combined with a run, what comes before it
     size = (*(_extent(s) for s in site.shape[:axis]), runs)
     nothing = [filled(size, n, t) for n, t in zip((identity(site), 0), types)]
     backwards = (("reverse", Number(True)),) if site.reverse else ()
-    scanned = Call(
+    exclusive = Call(
         tl_name("associative_scan"),
         (Tuple((*nothing, *whole)), Number(axis), writer.device(_EXCLUSIVE[site.kind])),
         backwards,
     )
-    found = writer.bind_all(("before",) * len(whole) + ("upto",) * len(whole), scanned)
+    found = writer.bind_all(("before",) * len(whole) + ("upto",) * len(whole), exclusive)
     before, upto = found[: len(whole)], found[len(whole) :]
     if carry:
-        before = _merged(site, writer, carry, before)
-        edge = Index(_last(runs, site), (*("None",) * axis, ":"))
-        block = tuple(writer.bind("block", _picked(v, edge, t, axis, keep=True)) for v, t in zip(upto, types))
-        for old, new in zip(carry, _merged(site, writer, carry, block)):
+        before = merged(site, writer, carry, before)
+        edge = Index(last_of(runs, site), (*("None",) * axis, ":"))
+        block = tuple(writer.bind("block", picked(v, edge, t, axis, keep=True)) for v, t in zip(upto, types))
+        for old, new in zip(carry, merged(site, writer, carry, block)):
             writer.assign((old,), new)
     spread = (*(":",) * axis, "None", ":")
-    merged = _merged(site, writer, tuple(Index(v, spread) for v in before), within)
-    return tuple(writer.bind("running", tl("reshape", v, _extents(site.shape))) for v in merged)
+    running = merged(site, writer, tuple(Index(v, spread) for v in before), within)
+    return tuple(writer.bind("running", tl("reshape", v, _extents(site.shape))) for v in running)
 
 
-def _merged(
+def merged(
     site: ScanSite, writer: Writer, first: Sequence[Expression], second: Sequence[Expression]
 ) -> tuple[Name, ...]:
     """`first`, and `second` after it."""
     if site.kind == "sum":
         return (writer.bind("running", Binary("+", first[0], second[0])),)
-    merged = Call(writer.device(_COMBINE[site.kind]), (*first, *second))
+    combined = Call(writer.device(COMBINE[site.kind]), (*first, *second))
     if len(second) == 1:
-        return (writer.bind("running", merged),)
+        return (writer.bind("running", combined),)
     return writer.bind_all(
-        ("largest", "total") if site.kind == "logcumsumexp" else ("running", "position"), merged
+        ("largest", "total") if site.kind == "logcumsumexp" else ("running", "position"), combined
     )
 
 
-def _types(site: ScanSite) -> tuple[DType, DType]:
+def types_of(site: ScanSite) -> tuple[DType, DType]:
     """Types of what is carried: of values, and of what comes with them."""
     value = DType.I32 if site.dtype.is_bool and site.paired else site.dtype
     return (value, value if site.kind == "logcumsumexp" else site.index_dtype)
 
 
-def _last(length: Expression, site: ScanSite) -> Expression:
+def last_of(length: Expression, site: ScanSite) -> Expression:
     """True at the last of `length` positions in scan order."""
     end = Number(0) if site.reverse else Binary("-", length, Number(1))
     return Binary("==", tl("arange", Number(0), length), end)
 
 
-def _picked(value: Expression, edge: Expression, dtype: DType, axis: int, *, keep: bool) -> Expression:
+def picked(value: Expression, edge: Expression, dtype: DType, axis: int, *, keep: bool) -> Expression:
+    """The element of `value` along `axis` for which `edge` is true."""
     # one lane survives, so a maximum against the smallest value would do; a sum of zeros keeps NaN and infinity too
     args = (tl("where", edge, value, tl("zeros_like", value)), Number(axis))
     total: Expression = Call(tl_name("sum"), args, (("keep_dims", Number(True)),) if keep else ())

@@ -34,6 +34,7 @@ from coilwork_triton.facts.vectors import (
     in_rows,
     neighbourly,
 )
+from coilwork_triton.iteration.sharing import ROW, Sharing, sharing_of
 from coilwork_triton.iteration.tiles import Letter, Tile, extent_of, flat_tile, needs_64_bits
 from coilwork_triton.iteration.walking import chosen_first, facts_of, walk_of
 from coilwork_triton.launch.configs import fixed, propose
@@ -67,6 +68,7 @@ class Shape:
         streamed: arguments that pass through the second-level cache.
         neighbourly: no access is to be wide, so that neighbouring threads touch neighbouring elements.
         step: points of a step, where the kernel is in steps (`coilwork_triton.facts.steps`); else 1.
+        sharing: how programs share rows, if they do.
         chunk: neighbours along r that one thread has together in every candidate's block, where r is the only axis.
     """
 
@@ -84,6 +86,7 @@ class Shape:
     program: str = ""
     zeros: bool = False
     streamed: frozenset[str] = frozenset()
+    sharing: Sharing | None = None
 
     @property
     def all_tiles(self) -> tuple[Tile, ...]:
@@ -123,6 +126,8 @@ class Shape:
     @property
     def grid(self) -> tuple[Expr, ...]:
         """Programs per grid axis, over sizes and block names."""
+        if self.sharing is not None:
+            return (as_expr(self.sharing.programs),)
         counts = tuple(self.programs(t) for t in self.parallel) or (as_expr(1),)
         return (product(counts),) if self.flat_grid else counts
 
@@ -168,13 +173,16 @@ def plan(
     if sorts:
         _check_sorts(kernel, grouped)
     invariant = options.batch_invariant and "r" in grouped and not sorts
+    sharing = None if invariant or sorts or ragged else sharing_of(kernel, values)
     walk = walk_of(
         kernel, numels.get("r"), options, sorts=sorts, looped=ragged or (invariant and "w" not in grouped)
     )
+    if sharing is not None:
+        walk = "shared"
     facts = facts_of(kernel, values, grouped, touched, walk=walk, points=points, ragged=ragged, chosen=chosen)
-    facts = replace(facts, step=step)
+    facts = replace(facts, step=step, piece=0 if sharing is None else sharing.length)
     proposed = fixed(grouped, target) if invariant else propose(facts, target, options.max_configs)
-    ahead = walk == "persistent" or loads_ahead(kernel, values)
+    ahead = walk in ("persistent", "shared") or loads_ahead(kernel, values)
     configs = tuple(
         replace(c if ahead else _one_at_a_time(c), fp_fusion=kernel.numerics == "fast") for c in proposed
     )
@@ -208,7 +216,9 @@ def plan(
         configs=configs,
         space=space,
         index_dtype=DType.I64 if wide else DType.I32,
-        flat_grid=crowded,
+        flat_grid=crowded if sharing is None else len(tiles) > 2,
+        program="" if sharing is None else ROW.id,
+        sharing=sharing,
         neighbourly=width == 1,
         step=step,
         chunk=chunk,
@@ -306,7 +316,7 @@ def _side(tile: Tile, walk: Walk, flat_grid: bool) -> Side:
     return Side(
         block=tile.block,
         numel=tile.numel,
-        fixed=tile.axis is None or (tile.letter == "r" and walk == "persistent"),
+        fixed=tile.axis is None or (tile.letter == "r" and walk in ("persistent", "shared")),
         whole=not tile.masked,
         programs=_GRID_AXIS_MAX if tile.letter in "yz" and not flat_grid else None,
         reduced=tile.letter == "r",

@@ -34,7 +34,7 @@ from coilwork_ir.kernel_source import Config
 from coilwork_ir.target import Target
 from coilwork_triton.launch.parameters import STAGES, Facts, config
 from coilwork_triton.launch.pointwise import pointwise
-from coilwork_triton.launch.reductions import looped, persistent, walked
+from coilwork_triton.launch.reductions import looped, persistent, shared, walked
 from coilwork_triton.launch.sorting import sorted_rows
 
 # Elements of a row that `batch_invariant` reduces at a time.
@@ -43,7 +43,7 @@ FIXED_ROW: Final = 1024
 
 def propose(facts: Facts, target: Target, limit: int) -> tuple[Config, ...]:
     """At most `limit` candidates, best guess first. Every tile's block size is in `Config.meta`."""
-    rules = {"pointwise": pointwise, "persistent": persistent, "looped": looped}
+    rules = {"pointwise": pointwise, "persistent": persistent, "looped": looped, "shared": shared}
     if facts.sort_bytes:
         found = sorted_rows(facts, target)
     else:

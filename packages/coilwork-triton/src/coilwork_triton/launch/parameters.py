@@ -10,7 +10,7 @@ from typing import Final, Literal
 from coilwork_ir.kernel_source import Config
 from coilwork_ir.target import Target
 
-Walk = Literal["pointwise", "persistent", "looped"]
+Walk = Literal["pointwise", "persistent", "looped", "shared"]
 
 # Names of the block sizes of tiles, which are `constexpr` parameters.
 BLOCKS: Final[Mapping[str, str]] = MappingProxyType(
@@ -62,6 +62,7 @@ class Facts:
         sort_bytes: size of the keys that r is sorted by; 0 if it is not sorted.
         sort_width: neighbours along r that one thread loads at once where it is sorted.
         step: points of the kernel's result that one of its points, a step, gives.
+        piece: points of the piece of a row that a program has, if programs share rows.
         first: how many elements of sorted rows are wanted, a power of two; 0 for all of them.
     """
 
@@ -82,6 +83,7 @@ class Facts:
     sort_bytes: int = 0
     sort_width: int = 1
     step: int = 1
+    piece: int = 0
     first: int = 0
 
 

@@ -43,8 +43,16 @@ def emit_body(kernel: Kernel, shape: Shape, levels: Levels, library: set[str]) -
         inside = space.reduction_lines(looped=False)
     else:
         _emit_actions(values, top, actions)
-        inside = space.reduction_lines(looped=False)
-    return space.prologue() + inside + tuple(top.writer.statements)
+        inside = space.reduction_lines(looped=shape.sharing is not None)
+    return _shared(shape) + space.prologue() + inside + tuple(top.writer.statements)
+
+
+def _shared(shape: Shape) -> tuple[Statement, ...]:
+    """Which piece of which row the program has, if programs share rows."""
+    tile = shape.reduced
+    if shape.sharing is None or tile is None:
+        return ()
+    return shape.sharing.start(LOOP_OFFSET.id, tile.block)
 
 
 def _emit_actions(values: Values, scope: Scope, actions: Sequence[Action]) -> None:

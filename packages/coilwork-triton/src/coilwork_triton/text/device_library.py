@@ -20,6 +20,7 @@ _FILES: Final = (
     "programs.triton",
     "runs.triton",
     "iterated.triton",
+    "sharing.triton",
 )
 
 

@@ -9,9 +9,11 @@ from typing import Final
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_expr, as_int
+from coilwork_ir.kernels.workspace import scans_of, words_of
 from coilwork_ir.scalar import Reduce, Scan, Sort
 from coilwork_triton.combining.reductions import REDUCTIONS, Site
 from coilwork_triton.combining.scans import ScanSite, block_scan, carried_scan, start_carry
+from coilwork_triton.combining.sharing import shared_scan
 from coilwork_triton.combining.sorting import SortSite, sorted_row
 from coilwork_triton.launch.parameters import RUN
 from coilwork_triton.text.tree import (
@@ -165,7 +167,10 @@ def emit_scan(values: Known, scope: Scope, node: Scan) -> None:
         index_dtype=values.shape.index_dtype,
         run=RUN if values.shape.in_runs else "",
     )
-    if scope.parent is None or values.shape.walk == "persistent":
+    sharing = values.shape.sharing
+    if sharing is not None:
+        results = shared_scan(site, sharing, _first_word(values, node), tile.block, scope.writer)
+    elif scope.parent is None or values.shape.walk == "persistent":
         results = block_scan(site, scope.writer)
     else:
         last = Number(0) if node.reverse else Binary("-", Name(tile.block), Number(1))
@@ -180,6 +185,13 @@ def emit_scan(values: Known, scope: Scope, node: Scan) -> None:
             elif wanted == 1:
                 result = scope.writer.bind("position", method(result, "to", tl_name("int64")))
             scope.bound[other] = result
+
+
+def _first_word(values: Known, node: Scan) -> int:
+    """Words of the scans that are written before `node`."""
+    scans = scans_of(values.order)
+    place = next(k for k, other in enumerate(scans) if _same_scan(other, node))
+    return words_of(scans[:place])
 
 
 def emit_sort(values: Known, scope: Scope, node: Sort) -> None:

@@ -1,0 +1,82 @@
+"""Memory in which programs that share rows tell each other of their pieces, and the kernel that fills it with zeros."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from coilwork_ir.buffers import Buffer, contiguous_strides
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import symbol
+from coilwork_ir.kernels import Hints, Kernel, KernelCall, TensorArg
+from coilwork_ir.kernels.nodes import Numerics
+from coilwork_ir.kernels.workspace import workspace_elements
+from coilwork_ir.loops import Pointwise
+from coilwork_ir.scalar import const
+from coilwork_scheduler.externalize import fresh_name
+from coilwork_scheduler.group import group_of
+from coilwork_scheduler.kernels.canonical import canonical
+from coilwork_scheduler.kernels.compose import compose
+from coilwork_scheduler.kernels.tile import tile
+from coilwork_scheduler.sizes import SizeHints
+from coilwork_scheduler.stage import stage_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """A call of a kernel whose programs share rows, after one that fills its workspace.
+
+    `buffers` are the workspace before and after.
+    """
+
+    fill: tuple[Kernel, KernelCall]
+    scan: tuple[Kernel, KernelCall]
+    buffers: tuple[Buffer, Buffer]
+
+
+def with_workspace(
+    kernel: Kernel, call: KernelCall, device: str, sizes: SizeHints, taken: set[str]
+) -> Shared:
+    """`call` of `kernel`, whose programs are to share rows, with a workspace. `taken` are the names of all buffers."""
+    roots = tuple(store.value for store in kernel.stores)
+    roots += tuple(v for s in kernel.stores for v in (*s.indirect, *(() if s.mask is None else (s.mask,))))
+    count = workspace_elements(kernel, roots)
+    before, after = (
+        Buffer(
+            name=fresh_name(f"{call.args[-1]}_{suffix}", taken),
+            dtype=DType.I64,
+            shape=(count,),
+            strides=contiguous_strides((count,)),
+            device=device,
+        )
+        for suffix in ("zeros", "told")
+    )
+    names = {arg.name for arg in kernel.args}
+    name = next(f"io{k}" for k in range(len(names) + 1) if f"io{k}" not in names)
+    # among what is read and written, behind what is only read
+    place = sum(arg.role != "out" for arg in kernel.args)
+    argument = TensorArg(name=name, dtype=DType.I64, role="inout", span=count, aligned=True)
+    shared = replace(
+        kernel,
+        args=(*kernel.args[:place], argument, *kernel.args[place:]),
+        hints=replace(kernel.hints, workspace=name),
+    )
+    call = replace(
+        call,
+        args=(*call.args[:place], after.name, *call.args[place:]),
+        into=(*call.into, (after.name, before.name)),
+    )
+    return Shared(
+        fill=_zeros(before, sizes, kernel.numerics, call), scan=(shared, call), buffers=(before, after)
+    )
+
+
+def _zeros(
+    buffer: Buffer, sizes: SizeHints, numerics: Numerics, call: KernelCall
+) -> tuple[Kernel, KernelCall]:
+    position = symbol("i", extent=buffer.shape[0])
+    node = Pointwise(output=buffer, ranges=(position,), body=const(0, DType.I64), origins=call.origins)
+    buffers = {buffer.name: buffer}
+    draft = compose(group_of(stage_of(0, node)), {buffer.name}, buffers, numerics)
+    return canonical(
+        draft, tile(draft, buffers, sizes), Hints(), buffers, aligned=frozenset(buffers), numerics=numerics
+    )

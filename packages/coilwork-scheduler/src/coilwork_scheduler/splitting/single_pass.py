@@ -1,0 +1,67 @@
+"""Scans in a single pass: programs share a row, and each starts with what those before it say of their pieces.
+
+Rows are read once, where a reduction of the pieces before their scan reads them twice. A program waits for the ones before it: it
+takes its number when it starts, so that these have started, too. It asks all of them at once, and combines their answers in
+one order, so that results are the same from run to run. What it asks for grows with the number of pieces.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from coilwork_ir.index import as_int, product
+from coilwork_ir.kernels.workspace import scan_words
+from coilwork_ir.loops import Scan
+from coilwork_ir.target import Target
+from coilwork_scheduler.cost import CostModel, KernelWork
+from coilwork_scheduler.stage import extent_of
+
+# Points of a piece whose running value takes a register: few threads hold them, and wait for few others. Twice as many take an H200 longer than
+# reading rows twice: 64 rows of 1M f32 take 193 us instead of 147.
+LONGEST: Final = 8192
+SHORTEST: Final = 2048
+# Pieces of a row: a program asks all of those before its own at once.
+MOST_PIECES: Final = 1024
+# Programs for each multiprocessor below which pieces are shorter.
+_PROGRAMS: Final = 2
+# Bytes of a word, and what one from the second-level cache costs beside one from memory.
+_WORD: Final = 8
+_NEAR: Final = 0.25
+
+
+def pieces_of(node: Scan, target: Target) -> int | None:
+    """How many pieces rows of `node` have, which programs take in a single pass; `None` if that cannot be."""
+    extents = [as_int(extent_of(r)) for r in node.ranges]
+    size = as_int(extent_of(node.axis))
+    if size is None or None in extents or node.checks:
+        return None
+    rows = as_int(product(extent_of(r) for r in node.ranges if r is not node.axis))
+    assert rows is not None
+    # values of two registers each leave room for half as many
+    length = LONGEST if scan_words(node.kind, node.body.dtype) == 1 else LONGEST // 2
+    while length > SHORTEST and rows * -(-size // length) < _PROGRAMS * target.multiprocessors:
+        length //= 2
+    pieces = -(-size // length)
+    return pieces if 1 < pieces <= MOST_PIECES else None
+
+
+def single_pass_us(
+    node: Scan, pieces: int, *, read_bytes: float, write_bytes: float, rows: int, model: CostModel
+) -> float:
+    """What the kernel of `node` takes whose rows are shared in `pieces`, and the one that fills its workspace."""
+    size = as_int(extent_of(node.axis))
+    assert size is not None
+    told = _WORD * scan_words(node.kind, node.body.dtype) * rows * pieces
+    fill = KernelWork(
+        read_bytes=0, write_bytes=told, operations=0, rows=rows * pieces, row_length=1, programs=1
+    )
+    scan = KernelWork(
+        # all pieces are asked for at once: in the mean half of them come before
+        read_bytes=read_bytes + told * pieces / 2 * _NEAR,
+        write_bytes=write_bytes,
+        operations=rows * size,
+        rows=rows * pieces,
+        row_length=-(-size // pieces),
+        programs=rows * pieces,
+    )
+    return model.kernel_us(fill) + model.kernel_us(scan)
