@@ -141,3 +141,31 @@ def test_gradients_of_views_of_memory_that_elements_share(
         )
         assert results[0]._base is x
     torch.testing.assert_close(gradients[1], gradients[0])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda x: x.chunk(2), lambda x: x.split([1, 3, 1]), lambda x: x.tensor_split(2), lambda x: x.unbind()],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
+def test_a_list_of_views_lies_in_the_input_wherever_its_parts_begin(
+    function: Callable[[Tensor], tuple[Tensor, ...]], dtype: torch.dtype
+) -> None:
+    # parts of complex numbers are an operator's results, and begin at odd multiples of 8 bytes
+    x = torch.randn(5, 5, 5).to(dtype)
+    compiled = torch.compile(function, backend=backend, dynamic=True)
+    for found, wanted in zip(compiled(x), function(x), strict=True):
+        assert torch.equal(found, wanted) and found.data_ptr() == wanted.data_ptr()
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_writes_to_parts_of_complex_numbers_reach_the_whole(dynamic: bool) -> None:
+    def function(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = x * 2
+        first, second = y.chunk(2)
+        second.mul_(3)
+        return y, first + second.sum()
+
+    x = torch.randn(6, 5, dtype=torch.complex64)
+    compiled = torch.compile(function, backend=backend, dynamic=dynamic)
+    torch.testing.assert_close(compiled(x), function(x))

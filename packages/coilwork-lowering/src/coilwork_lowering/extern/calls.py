@@ -204,7 +204,7 @@ def _outputs(
     places = [path[0] if path else 0 for path, _ in placed_results(call.result)]
     for number, (result, place) in enumerate(zip(results, places, strict=True)):
         returned = schema.returns[min(place, len(schema.returns) - 1)]
-        labels = set() if returned.alias_info is None else returned.alias_info.before_set
+        labels = _labels(schema, returned)
         arguments = [formals[x] for x in labels if formals.get(x) in passed.written]
         if arguments and len(passed.written[arguments[0]]) == 1:
             # the argument itself
@@ -229,6 +229,22 @@ def _outputs(
     ):
         builder.sizes.decided(found)
     return tuple(outputs), values, tuple(aliases), tuple(binds)
+
+
+def _labels(schema: torch.FunctionSchema, returned: torch.Argument) -> set[str]:
+    """The labels of the arguments whose memory `returned` shares.
+
+    Of a list, as in `split(Tensor(a -> *) self, ...) -> Tensor(a)[]`, the schema keeps none: its tensors share the memory of the
+    arguments that become part of a list.
+    """
+    if returned.alias_info is None:
+        return set()
+    if returned.alias_info.before_set:
+        return set(returned.alias_info.before_set)
+    into_lists = [
+        a.alias_info for a in schema.arguments if a.alias_info is not None and "*" in a.alias_info.after_set
+    ]
+    return {label for info in into_lists if not info.is_write for label in info.before_set}
 
 
 def _is_made_dense(call: Call, result: Any) -> bool:
