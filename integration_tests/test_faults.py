@@ -165,3 +165,28 @@ def test_an_interrupt(
 
         assert balance(interrupt) == 0
         torch.testing.assert_close(call(*first), expected, rtol=0, atol=0)
+
+
+PLACES: dict[str, Callable[[Tensor, int], Tensor]] = {
+    "of an input": lambda x, n: x.as_strided((n,), (1,)) + 1,
+    "of a part of an input": lambda x, n: x[2:].as_strided((n - 2,), (1,)) + 1,
+    "of what is computed": lambda x, n: (x * 2).as_strided((n,), (1,)) * 3,
+    "returned": lambda x, n: (x * 2).as_strided((n,), (1,)),
+    "further on": lambda x, n: (x * 2).as_strided((2,), (1,), n - 2) + 1,
+    "of a product": lambda x, n: torch.mm(x.view(5, 2), x.view(2, 5)).as_strided((n + 15,), (1,)) + 1,
+    "copied": lambda x, n: torch.as_strided_copy(x + 1, (n,), (1,)),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("name", PLACES)
+def test_as_strided_reaches_no_further_than_the_memory(name: str, dynamic: bool) -> None:
+    call = compiled(PLACES[name], dynamic=dynamic)
+    x = torch.randn(10)
+    for count in (10, 7):
+        torch.testing.assert_close(call(x, count), PLACES[name](x, count))
+    for count in (11, 1000):
+        with pytest.raises(RuntimeError, match="out of bounds for"):
+            PLACES[name](x, count)
+        with pytest.raises(RuntimeError, match="out of bounds for"):
+            call(x, count)

@@ -79,6 +79,7 @@ def _lines(rng: random.Random) -> Iterator[str]:
             case _:
                 yield rng.choice(_UPDATES).format(name)
     results += [name for name in names[2:] if rng.random() < 0.6]
+    results += [name + rng.choice(_VIEWS) for name in names[:2] if rng.random() < 0.4]
     yield f"return {', '.join(results)},"
 
 

@@ -222,6 +222,18 @@ def test_a_result_that_is_also_copied_into_an_input_has_memory_of_its_own() -> N
     lowered_as_eager(function, torch.randn(16, 8), torch.randperm(16)[:4], torch.randn(4, 8))
 
 
+def test_an_input_of_which_views_are_returned_is_updated_in_place() -> None:
+    """They show its newest contents, not those that the update replaces."""
+
+    def function(x: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+        x[5:9] = v
+        x[torch.arange(3)] += 1
+        return x[1:], x.t(), x.sum()
+
+    lowered = lowered_as_eager(function, torch.randn(ROWS, 8), torch.randn(8))
+    assert decisions(lowered) == ["", ""]
+
+
 def test_a_result_from_between_two_updates_of_an_input_keeps_its_values() -> None:
     def function(x: Tensor, i: Tensor, v: Tensor) -> Tensor:
         x.index_add_(0, i, v)

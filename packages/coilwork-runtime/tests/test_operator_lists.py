@@ -1,13 +1,16 @@
-"""Operators whose C functions take lists of booleans, and lists that may be missing."""
+"""Operators whose C functions take lists of booleans, and lists that may be missing; one that refuses its list."""
 
 from __future__ import annotations
 
 import shutil
 import struct
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from executor_assembly import Assembly, listing, u8
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from coilwork_cache import MemoryStore
 from coilwork_runtime import load_native
@@ -50,3 +53,23 @@ def test_convolution_backward(with_bias: bool) -> None:
     expected = torch.ops.aten.convolution_backward.default(g, x, w, *rest)
     for found, wanted in zip(program.call([g, x, w]), expected, strict=False):
         assert torch.equal(found, wanted)
+
+
+def test_a_call_that_fails_in_a_dispatch_mode() -> None:
+    """Torch's C interface leaves the mode's exception where the next call of Python would find it."""
+
+    class Passing(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            return func(*args, **(kwargs or {}))
+
+    asm = Assembly("net")
+    asm.input("x")
+    asm.call("aten.as_strided.default", [asm.ref("x"), encoded([25]), encoded([1])], results=["y"])
+    data = asm.returns("y")
+    for _ in range(20):
+        program = load_native(data, launchers={}, constants={}, fallback=lambda: list, store=MemoryStore())
+        with Passing(), pytest.raises(RuntimeError, match="out of bounds for storage") as caught:
+            program.call([torch.randn(10)])
+        assert caught.value.__cause__ is None

@@ -163,7 +163,8 @@ class Overwriting:
             return "by option"
         root = builder.buffers.root(target.buffer.name)
         given = self._inputs.get(root)
-        if given is not None and not self._is_overwritten_later(given, node):
+        overwriter = None if given is None else self._overwriter(given, node)
+        if given is not None and overwriter is None:
             return "it is an input's memory"
         if given is not None and self._position[node] < self._last_assertion:
             return "it is an input's memory, which eager needs if a size is squeezed"
@@ -173,6 +174,8 @@ class Overwriting:
             # each result in that memory would be copied into its own
             return "the caller sees another layout"
         for tenant, reader in self._later_readers(root, node):
+            if tenant is given and overwriter is not None and self._is_later(reader, overwriter):
+                continue  # it reads the input's newest contents, not those that are replaced
             if not self._replaces(reader, tenant, self._values[tenant], part):
                 return f"%{tenant.name} is read by %{reader.name}"
         return ""
@@ -184,11 +187,14 @@ class Overwriting:
         )
         return layout is not None and same_strides(target.shape, layout.strides, promised)
 
-    def _is_overwritten_later(self, given: fx.Node, node: fx.Node) -> bool:
-        return any(
-            user.target is _COPY and user.args[0] is given and self._is_later(user, node)
+    def _overwriter(self, given: fx.Node, node: fx.Node) -> fx.Node | None:
+        """The first copy of other contents into all of `given` after `node`."""
+        found = [
+            user
             for user in given.users
-        )
+            if user.target is _COPY and user.args[0] is given and self._is_later(user, node)
+        ]
+        return min(found, key=self._position.__getitem__, default=None)
 
     def _is_later(self, user: fx.Node, node: fx.Node) -> bool:
         return self._position[user] > self._position[node]

@@ -56,6 +56,7 @@ class Context:
     options: ScheduleOptions
     model: CostModel
     sizes: SizeHints
+    deciding: frozenset[str]
 
 
 def assemble(context: Context, groups: Sequence[Group], journal: Journal) -> Schedule:
@@ -244,7 +245,7 @@ def _kernel(
         if any(reader not in inside for reader in readers.get(store.buffer, ()))
     }
     buffers = context.facts.buffers
-    draft = compose(group, wanted, buffers, context.options.numerics)
+    draft = compose(group, wanted, buffers, context.options.numerics, context.deciding)
     tiling = tile(draft, buffers, context.sizes)
     touched = (
         *(store.buffer for store in draft.stores),

@@ -27,6 +27,7 @@ from coilwork_scheduler.fusion.weigh import Surroundings
 from coilwork_scheduler.group import Group, group_of
 from coilwork_scheduler.inlining.inline import Inliner
 from coilwork_scheduler.journal import Journal
+from coilwork_scheduler.kernels.compared import deciding
 from coilwork_scheduler.one_hot import sum_one_term
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.separate import separate_overlaps
@@ -112,6 +113,7 @@ def schedule(
         options=options,
         model=settings.model,
         sizes=settings.sizes,
+        deciding=deciding(graph) if options.numerics == "fast" else frozenset(),
     )
     return assemble(context, groups, settings.journal)
 

@@ -24,7 +24,7 @@ def device_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, 
 
 def _to_copy(theirs: Callable[..., Any]) -> Callable[..., Any]:
     def to_copy(
-        value: torch.Tensor,
+        value: torch.Tensor | float,
         *,
         dtype: torch.dtype | None = None,
         device: torch.device | None = None,
@@ -32,8 +32,10 @@ def _to_copy(theirs: Callable[..., Any]) -> Callable[..., Any]:
         memory_format: torch.memory_format | None = None,
         **rest: Any,
     ) -> Any:
-        """A copy to another device alone is left as it is."""
-        if device is None or device == value.device:
+        """A copy to another device alone is left as it is. So is that of a number, which products with autograd's zeros make."""
+        if device is not None and not isinstance(value, torch.Tensor):
+            return NotImplemented
+        if not isinstance(value, torch.Tensor) or device is None or device == value.device:
             return theirs(
                 value,
                 dtype=dtype,

@@ -76,7 +76,6 @@ def own_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Cal
         aten.unique_dim.default: _along_the_first(aten.unique_dim.default),
         aten.unique_dim_consecutive.default: _along_the_first(aten.unique_dim_consecutive.default),
         aten.unique_consecutive.default: _unique_consecutive,
-        aten._efficientzerotensor.default: _zeros,
         aten._unsafe_masked_index.default: _unsafe_masked_index(table[aten._unsafe_masked_index.default]),
         **{getattr(aten.linspace, overload): linspace for overload in _LINSPACE},
         **batch_norms,
@@ -168,12 +167,6 @@ def _elu_backward(theirs: Callable[..., Any]) -> Callable[..., Any]:
         return found if value.device.type != "cpu" else torch.where(torch.isnan(value), value, found)
 
     return elu_backward
-
-
-def _zeros(size: Sequence[int], *, dtype: Any = None, device: Any = None, **_: Any) -> torch.Tensor:
-    """With memory, unlike torch's."""
-    found: torch.Tensor = torch.ops.aten.zeros.default(size, dtype=dtype, device=device)
-    return found
 
 
 def _unsafe_masked_index(theirs: Callable[..., Any]) -> Callable[..., Any]:

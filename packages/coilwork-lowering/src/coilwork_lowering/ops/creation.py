@@ -104,7 +104,8 @@ def filled_like(builder: Builder, call: Call) -> TensorValue:
 RULES: Final[tuple[Rule, ...]] = (
     _full("fill_value"),
     _full("s"),
-    _constant(0, "zeros zeros_like new_zeros zero"),
+    # autograd's zeros without memory: kept while a graph is traced, since 0 times infinity is 0 there
+    _constant(0, "zeros zeros_like new_zeros zero _efficientzerotensor"),
     _constant(1, "ones ones_like new_ones"),
     Rule(
         overloads(

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import torch
 
-from coilwork_ir.index import Expr, as_expr, as_int, ceildiv, maximum, minimum, provably_le, provably_nonneg
+from coilwork_ir.index import (
+    Expr,
+    as_expr,
+    as_int,
+    ceildiv,
+    maximum,
+    minimum,
+    provably_le,
+    provably_lt,
+    provably_nonneg,
+)
 from coilwork_lowering.building import view_maps
 from coilwork_lowering.building.assertions import lower_assertion
 from coilwork_lowering.building.builder import Builder
@@ -177,7 +188,14 @@ def _as_strided(builder: Builder, call: Call) -> Value:
     offset = start if wanted is None else origin + as_size(wanted)
     if not provably_nonneg(offset):
         raise NotLowered("as_strided reaches memory before the tensor's buffer")
-    return builder.view(owner, call.shape(builder), builder.sizes.exprs(call.fake.stride()), offset)
+    shape, strides = call.shape(builder), builder.sizes.exprs(call.fake.stride())
+    reach = offset + replace(owner, shape=shape, strides=strides).span
+    if not provably_le(reach, owner.span):
+        if begins_with_an_input(call.node.args[0]) or provably_lt(owner.span, reach):
+            raise NotLowered("as_strided may reach memory behind the tensor's buffer")
+        within = Relation(lhs=reach, relation="le", rhs=owner.span)
+        lower_assertion(builder, within, "as_strided: out of bounds for the storage", call.node)
+    return builder.view(owner, shape, strides, offset)
 
 
 def _view_dtype(builder: Builder, call: Call) -> Value:

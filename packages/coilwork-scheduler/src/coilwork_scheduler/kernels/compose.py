@@ -35,6 +35,7 @@ from coilwork_ir.scalar import (
     with_operands,
 )
 from coilwork_scheduler.group import Group, Member
+from coilwork_scheduler.kernels.compared import compared
 from coilwork_scheduler.kernels.masked import index_where
 
 
@@ -63,11 +64,18 @@ class Draft:
 
 
 def compose(
-    group: Group, wanted: Collection[str], buffers: Mapping[str, Buffer], numerics: Numerics
+    group: Group,
+    wanted: Collection[str],
+    buffers: Mapping[str, Buffer],
+    numerics: Numerics,
+    deciding: Collection[str] = (),
 ) -> Draft:
-    """The draft kernel of `group`, which stores those of its buffers that are `wanted` outside."""
+    """The draft kernel of `group`, which stores those of its buffers that are `wanted` outside.
+
+    Values of `deciding` buffers are used as they are stored.
+    """
     into = tuple(pair for member in group.members for pair in member.stage.into)
-    composer = _Composer(group, buffers, {old: new for new, old in into}, wanted, numerics)
+    composer = _Composer(group, buffers, {old: new for new, old in into}, wanted, numerics, deciding)
     stores: list[Store] = []
     checks: list[Check] = []
     for member in group.members:
@@ -121,6 +129,7 @@ class _Composer:
         renamed: Mapping[str, str],
         wanted: Collection[str],
         numerics: Numerics,
+        deciding: Collection[str],
     ) -> None:
         self.produced: dict[str, Scalar] = {}
         self.bound = None if group.bound is None else group.bound.holds
@@ -130,6 +139,7 @@ class _Composer:
         self._buffers = buffers
         self._renamed = renamed
         self._wanted = wanted
+        self._deciding = deciding
         self._wide = numerics == "fast"
         self._exact: frozenset[Scalar] = frozenset()
 
@@ -140,24 +150,29 @@ class _Composer:
             mapping = {}
         roots = member.stage.scalars
         done: dict[Scalar, Scalar] = {}
-        self._exact = _factors(member) | self._sums_of_stored(member)
+        self._exact = _factors(member) | compared(member.stage.scalars) | self._of_stored(member)
         for node in postorder(roots):
             done[node] = self._visit(node, [done[operand] for operand in node.operands], mapping)
         return tuple(done[root] for root in roots)
 
-    def _sums_of_stored(self, member: Member) -> frozenset[Scalar]:
-        """What plain sums of buffers add up that the group stores, too: as rounded for memory, which is what eager adds.
+    def _of_stored(self, member: Member) -> frozenset[Scalar]:
+        """What is used of buffers that the group stores, too, as rounded for memory.
 
-        Cheaper functions then do for what is only rounded.
+        By plain sums, since that is what eager adds: cheaper functions then do for what is only rounded. And all that decides
+        something, so that other kernels, which read it, decide alike.
         """
-        return frozenset(
-            operand
+        added = {
+            root.operands[0]
             for root in member.stage.scalars
             if isinstance(root, Reduce) and root.kind == "sum"
-            for operand in root.operands[:1]
-            if isinstance(operand, Op) and operand.op == "cast"
-            for value in operand.operands
+        }
+        return frozenset(
+            node
+            for node in postorder(member.stage.scalars)
+            if isinstance(node, Op) and node.op == "cast"
+            for value in (*node.operands, *_selected(node.operands[0]))
             if isinstance(value, Load) and value.buffer in self._wanted and value.buffer in self.produced
+            if value.buffer in self._deciding or node in added
         )
 
     def _visit(self, node: Scalar, operands: list[Scalar], mapping: Mapping[Expr, Expr]) -> Scalar:
@@ -224,6 +239,11 @@ def _factors(member: Member) -> frozenset[Scalar]:
             if contraction_of(node.kind, operand, member.stage.parallel, node.axes) is not None:
                 found.update(operand.operands)
     return frozenset(found)
+
+
+def _selected(value: Scalar) -> tuple[Scalar, ...]:
+    """What a select takes, if `value` is one."""
+    return value.operands[1:] if isinstance(value, Op) and value.op == "where" else ()
 
 
 def unrounded(value: Scalar, dtype: DType) -> Scalar:

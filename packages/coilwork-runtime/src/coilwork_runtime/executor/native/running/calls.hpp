@@ -338,6 +338,8 @@ class Calls {
   void by_python(const Plan& plan, const Step& step) {
     for (uint32_t slot : plan.slots) memory_.tensor(slot);
     WithPython python(call_);
+    // the exception of a call that failed in a dispatch mode of Python is still there
+    PyErr_Clear();
     call_.program.counters.python_calls.fetch_add(1, std::memory_order_relaxed);
     List<AtenTensorHandle> handles;
     for (uint32_t slot : plan.slots) handles.push_back(alias(memory_.tensor(slot)));

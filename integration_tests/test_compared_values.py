@@ -1,0 +1,89 @@
+"""Values of 16 bits that are compared: one value is the same number in whichever kernel, and on either side of a comparison.
+
+Fused operators keep what they compute in `f32`, and what goes through memory is rounded. Where both meet in a comparison, a value must still
+equal itself: otherwise it is larger than its own maximum, equals no median of its row, and a filter of the k largest keeps k - 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from coilwork.backend import backend
+
+pytestmark = pytest.mark.usefixtures("own_caches")
+
+# What must hold of any rows, wherever a value is stored, found again or computed twice.
+TRUTHS: dict[str, Callable[[Tensor], Tensor]] = {
+    "no larger than the largest": lambda y: y <= y.amax(0),
+    "the largest is there": lambda y: (y == y.amax(0)).any(0),
+    "the largest of all is there": lambda y: (y == y.max()).any(),
+    "the largest is where it is said to be": lambda y: y.gather(0, y.argmax(0, keepdim=True))[0] == y.amax(0),
+    "the median is there": lambda y: (y == y.median(0).values).any(0),
+    "the k largest are kept": lambda y: (y >= y.topk(3, 0).values[-1]).sum(0) >= 3,
+    "the k smallest are kept": lambda y: (y <= y.kthvalue(3, 0).values).sum(0) >= 3,
+    "running maxima are there": lambda y: (y == y.cummax(0).values)[0],
+    "maxima of windows are no less": lambda y: functional.max_pool2d(y[None], 3, 1, 1)[0] >= y,
+    "sorted values are there": lambda y: y.sort(0).values[-1] == y.amax(0),
+}
+MAKE: dict[str, Callable[[Tensor], Tensor]] = {
+    "arithmetic": lambda x: x * 1.1 + 1,
+    "function": lambda x: x.exp() * 1.7,
+    "norm": lambda x: functional.layer_norm(x, x.shape[1:]) * 1.3,
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("make", MAKE)
+def test_a_value_equals_itself(make: str, dtype: torch.dtype) -> None:
+    """With the value on its way also returned, so that some kernels find it in memory."""
+    x = torch.randn(70, 90, generator=torch.Generator().manual_seed(11)).to(dtype)
+
+    def function(x: Tensor, truth: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        inner = MAKE[make](x)
+        return truth(inner * 1.3).all(), inner
+
+    call = torch.compile(function, backend=backend, options={"strict": True, "verify": True})
+    for name, truth in TRUTHS.items():
+        assert function(x, truth)[0], name
+        assert call(x, truth)[0], name
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("make", MAKE)
+def test_gradients_of_extremes_of_16_bits_are_finite(make: str, dtype: torch.dtype) -> None:
+    """A gradient goes to the elements that equal the extreme: to none of them, and it would be 0 / 0."""
+
+    def function(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        made = MAKE[make](x)
+        return (x + y).max(), (x + 1).amax(0), (y + 1).amin(1), made.amax(0), (made * 1.3).amin(), made
+
+    call = torch.compile(function, backend=backend, options={"strict": True, "verify": True})
+    for seed in (5, 11, 12):
+        generator = torch.Generator().manual_seed(seed)
+        found = []
+        for run in (function, call):
+            leaves = [
+                torch.randn(8, 9, generator=generator.manual_seed(seed)).to(dtype).requires_grad_()
+                for _ in "xy"
+            ]
+            torch.stack([one.sum() for one in run(*leaves)]).sum().backward()
+            found.append([leaf.grad for leaf in leaves])
+        torch.testing.assert_close(found[1], found[0], rtol=2e-2, atol=2e-2)
+
+
+def test_zeros_that_autograd_knows_times_infinity() -> None:
+    """The derivative of a sign is a zero without memory, and stays zero whatever it is multiplied by."""
+
+    def function(x: Tensor) -> Tensor:
+        return torch.sgn(x * float("inf"))
+
+    x = torch.linspace(-2, 2, 6).requires_grad_()
+    call = torch.compile(function, backend=backend, options={"strict": True, "verify": True})
+    call(x).sum().backward()
+    assert x.grad is not None
+    assert torch.equal(x.grad, torch.zeros(6))
