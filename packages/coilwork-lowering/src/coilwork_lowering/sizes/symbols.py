@@ -36,9 +36,15 @@ class SizeTable:
     node that mentions them: whoever appends nodes asks `take_undefined` what is missing.
     """
 
-    def __init__(self, passed: Iterable[sympy.Symbol] = ()) -> None:
-        """`passed` are those that the graph is given as integers: others are read off shapes, where they must stand alone."""
+    def __init__(
+        self, passed: Iterable[sympy.Symbol] = (), solved: Mapping[sympy.Basic, sympy.Basic] | None = None
+    ) -> None:
+        """`passed` are those that the graph is given as integers: others are read off shapes, where they must stand alone.
+
+        Terms of sizes that are keys of `solved` are written as its values.
+        """
         self._passed = frozenset(passed)
+        self._solved = dict(solved or {})
         self._known: dict[sympy.Symbol, Expr] = {}
         # the same as what they are multiples of
         self._written: dict[sympy.Symbol, Expr] = {}
@@ -60,9 +66,19 @@ class SizeTable:
         """Whether `name` was met before."""
         return name in self._written
 
+    def name_of(self, size: torch.SymInt) -> sympy.Symbol | None:
+        """The symbol that `size` is, if it is no more than one."""
+        expression = self._told(sympy_of(size))
+        return expression if expression.is_Symbol else None
+
+    def _told(self, expression: sympy.Basic) -> sympy.Basic:
+        """`expression` over symbols that inputs tell."""
+        return expression.xreplace(self._solved) if self._solved else expression
+
     def unmet(self, numbers: Iterable[object]) -> frozenset[sympy.Basic]:
         """Torch's symbols in the integers among `numbers` that were not met before."""
-        found = (sympy_of(number).free_symbols for number in numbers if isinstance(number, torch.SymInt))
+        sizes = (self._told(sympy_of(number)) for number in numbers if isinstance(number, torch.SymInt))
+        found = (size.free_symbols for size in sizes)
         return frozenset(name for names in found for name in names if name not in self._written)
 
     def expr(self, size: int | torch.SymInt | Expr) -> Expr:
@@ -124,6 +140,7 @@ class SizeTable:
 
     def from_sympy(self, expression: sympy.Basic, env: ShapeEnv) -> Expr:
         """`expression` over torch's symbols as an index expression."""
+        expression = self._told(expression)
         # what is a float has an integer form once it is rounded
         integers = (name for name in expression.free_symbols if name.is_integer)
         free = sorted(integers, key=lambda s: s.name)
