@@ -257,3 +257,29 @@ def test_gradients_whose_size_is_a_sum_of_integers_from_data() -> None:
     torch.testing.assert_close(
         torch.autograd.grad(found, x, weights), torch.autograd.grad(expected, x, weights)
     )
+
+
+@torch.library.custom_op("coilwork_test_numbers::pairs", mutates_args=())
+def pairs(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """As many elements as `x` says: twice as many, two more, and as many."""
+    count = int(x.sum())
+    return torch.ones(2 * count), torch.ones(count + 2), torch.ones(count)
+
+
+@pairs.register_fake
+def _(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    count = torch.library.get_ctx().new_dynamic_size()
+    return torch.empty(2 * count), torch.empty(count + 2), torch.empty(count)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_results_whose_sizes_are_made_of_a_new_one(dynamic: bool) -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        twice, more, once = torch.ops.coilwork_test_numbers.pairs(x)
+        return twice.cumsum(0) + 1, more[:-2] * once, twice.view(2, -1) + once, more + once.shape[0]
+
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        compiled = torch.compile(function, backend=backend, fullgraph=True, dynamic=dynamic)
+        for numbers in ([1, 2], [3, 4], [2, 1]):
+            x = torch.tensor(numbers)
+            torch.testing.assert_close(compiled(x), function(x))

@@ -8,7 +8,7 @@ input and no input's size. A size that is made of such a symbol gets a symbol of
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,20 +26,24 @@ def solved_terms(gm: torch.fx.GraphModule) -> dict[sympy.Basic, sympy.Basic]:
     found: dict[sympy.Basic, sympy.Basic] = {}
     for name, size in sizes:
         known = size.xreplace(found)
-        carrying = [term for term in known.as_ordered_terms() if not term.free_symbols <= told]
-        if not carrying:
-            continue
-        whole = plain_integer(name)
-        told.add(whole)
-        factor, term = min((one.as_coeff_Mul() for one in carrying), key=_simpler)
-        multiple = whole - (known - factor * term)
-        if factor in (1, -1):
-            found[term] = factor * multiple
-        else:
-            found[term] = floor_divided(multiple, factor)
-            # the quotient leaves no rest, which nothing knows that sees it
-            found[size] = found[known] = whole
+        if not known.free_symbols <= told:
+            whole = plain_integer(name)
+            told.add(whole)
+            found.update({size: whole, **solved_by(known, whole, known.free_symbols - told)})
     return found
+
+
+def solved_by(
+    size: sympy.Basic, whole: sympy.Symbol, unknown: Collection[sympy.Basic]
+) -> dict[sympy.Basic, sympy.Basic]:
+    """What a size tells of `unknown` symbols in it, where it is `whole`: terms, and what they are."""
+    carrying = [term for term in size.as_ordered_terms() if not term.free_symbols.isdisjoint(unknown)]
+    factor, term = min((one.as_coeff_Mul() for one in carrying), key=_simpler)
+    multiple = whole - (size - factor * term)
+    if factor in (1, -1):
+        return {term: factor * multiple}
+    # the quotient leaves no rest, which nothing knows that sees it
+    return {size: whole, term: floor_divided(multiple, factor)}
 
 
 def _simpler(product: tuple[sympy.Basic, sympy.Basic]) -> tuple[bool, bool, str]:

@@ -12,6 +12,7 @@ from coilwork_ir.scalar import Scalar
 from coilwork_lowering.errors import LoweringError
 from coilwork_lowering.sizes.computed import is_rounded, rounded
 from coilwork_lowering.sizes.multiples import as_multiple, bounded, residue
+from coilwork_lowering.sizes.solved import solved_by
 from coilwork_lowering.torch_compat.sizes import (
     expression_bounds,
     hint_of,
@@ -70,6 +71,15 @@ class SizeTable:
         """The symbol that `size` is, if it is no more than one."""
         expression = self._told(sympy_of(size))
         return expression if expression.is_Symbol else None
+
+    def tells(self, size: torch.SymInt, name: str) -> bool:
+        """Whether `size`, which a result shows, is told by nothing before it: it, or a symbol called `name`, is a new one."""
+        expression = self._told(sympy_of(size))
+        unknown = expression.free_symbols - self._written.keys()
+        if unknown and not expression.is_Symbol:
+            self._solved |= {sympy_of(size): plain_integer(name)}
+            self._solved |= solved_by(expression, plain_integer(name), unknown)
+        return bool(unknown)
 
     def _told(self, expression: sympy.Basic) -> sympy.Basic:
         """`expression` over symbols that inputs tell."""
