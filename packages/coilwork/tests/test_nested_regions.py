@@ -7,6 +7,7 @@ import copy
 import pytest
 import torch
 from torch import Tensor, fx, nn
+from torch._higher_order_ops import foreach_map
 
 from coilwork.backend import backend
 from coilwork.capture.nested_regions import put_in_place
@@ -84,3 +85,26 @@ def test_nothing_is_called_any_more() -> None:
     x = torch.randn(4, 6)
     torch.testing.assert_close(torch.compile(model, backend=count)(x), model(x))
     assert seen and not any("subgraph" in target for target in seen)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_what_a_function_does_to_lists_of_tensors(dynamic: bool) -> None:
+    def scaled(x: Tensor, y: Tensor) -> Tensor:
+        return x.sigmoid() * y + 2
+
+    def function(*given: Tensor) -> tuple[Tensor, ...]:
+        first = foreach_map(scaled, given[:2], given[2:])
+        return (*foreach_map(torch.add, first, given[:2]), first[0])
+
+    def one_by_one(*given: Tensor) -> tuple[Tensor, ...]:
+        first = [scaled(x, y) for x, y in zip(given[:2], given[2:], strict=True)]
+        return (*(x + y for x, y in zip(first, given[:2], strict=True)), first[0])
+
+    given = [torch.randn(*shape, requires_grad=True) for shape in ((3, 4), (5,), (3, 4), (5,))]
+    compiled = torch.compile(function, backend=backend, options=STRICT, fullgraph=True, dynamic=dynamic)
+    found, expected = compiled(*given), one_by_one(*given)
+    torch.testing.assert_close(found, expected)
+    ones = [torch.ones_like(value) for value in found]
+    torch.testing.assert_close(
+        torch.autograd.grad(found, given, ones), torch.autograd.grad(expected, given, ones)
+    )

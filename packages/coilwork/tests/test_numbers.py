@@ -215,3 +215,71 @@ def test_integers_from_data() -> None:
     for numbers in ([2, 5], [-13, 1], [0, 0], [99, 128]):
         x, y = torch.randn(3), torch.tensor(numbers)
         torch.testing.assert_close(compiled(x, y), function(x, y))
+
+
+SHIFTED: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
+    "plus": lambda x, n: torch.nn.functional.pad(x, (0, n)).sin(),
+    "minus": lambda x, n: torch.nn.functional.pad(x, (0, -n)).sin(),
+    "twice": lambda x, n: torch.nn.functional.pad(x, (n, n + 1)).sin(),
+    "more": lambda x, n: x[:1].expand(2 * n + 1, -1).sin(),
+    "less": lambda x, n: x[:1].expand(9 - 2 * n, -1).sin(),
+    "rest": lambda x, n: x[(n + 3) % 4 :].sin(),
+    "rows": lambda x, n: torch.nn.functional.pad(x, (0, n)).reshape(-1).sin(),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", SHIFTED)
+def test_gradients_whose_sizes_are_made_of_integers_from_data(name: str, dynamic: bool) -> None:
+    """Torch names the integer anew in the backward graph, and keeps the old name in the sizes of the gradients that come in."""
+
+    def function(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+        return SHIFTED[name](x, n.item())
+
+    compiled = torch.compile(function, backend=backend, fullgraph=True, dynamic=dynamic)
+    for number in (2, 1):
+        x, n = torch.randn(6, 5, requires_grad=True), torch.tensor(number)
+        found, expected = compiled(x, n), function(x, n)
+        torch.testing.assert_close(found, expected)
+        weights = torch.randn_like(expected)
+        torch.testing.assert_close(
+            torch.autograd.grad(found, x, weights), torch.autograd.grad(expected, x, weights)
+        )
+
+
+def test_gradients_whose_size_is_a_sum_of_integers_from_data() -> None:
+    def function(x: torch.Tensor, n: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.pad(x, (n.item(), m.item())).sin()
+
+    x, n, m = torch.randn(6, 5, requires_grad=True), torch.tensor(2), torch.tensor(1)
+    found, expected = torch.compile(function, backend=backend)(x, n, m), function(x, n, m)
+    weights = torch.randn_like(expected)
+    torch.testing.assert_close(
+        torch.autograd.grad(found, x, weights), torch.autograd.grad(expected, x, weights)
+    )
+
+
+@torch.library.custom_op("coilwork_test_numbers::pairs", mutates_args=())
+def pairs(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """As many elements as `x` says: twice as many, two more, and as many."""
+    count = int(x.sum())
+    return torch.ones(2 * count), torch.ones(count + 2), torch.ones(count)
+
+
+@pairs.register_fake
+def _(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    count = torch.library.get_ctx().new_dynamic_size()
+    return torch.empty(2 * count), torch.empty(count + 2), torch.empty(count)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_results_whose_sizes_are_made_of_a_new_one(dynamic: bool) -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        twice, more, once = torch.ops.coilwork_test_numbers.pairs(x)
+        return twice.cumsum(0) + 1, more[:-2] * once, twice.view(2, -1) + once, more + once.shape[0]
+
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        compiled = torch.compile(function, backend=backend, fullgraph=True, dynamic=dynamic)
+        for numbers in ([1, 2], [3, 4], [2, 1]):
+            x = torch.tensor(numbers)
+            torch.testing.assert_close(compiled(x), function(x))

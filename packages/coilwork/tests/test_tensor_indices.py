@@ -19,6 +19,8 @@ INDEXED: dict[str, Callable[..., Tensor]] = {
     "around a slice": lambda x, n, m, i, b: x[n, 1::2, i],
     "behind a mask": lambda x, n, m, i, b: x[b, n],
     "behind an ellipsis": lambda x, n, m, i, b: x[..., n, None, 1] + x[m],
+    "read by the program": lambda x, n, m, i, b: x[:, n.item()] + x[n.item(), 1] + x[0, 1:, n.item()].sum(),
+    "read and changed": lambda x, n, m, i, b: x[..., m.item() + 1, 0] + x[n, m.item()],
 }
 
 
@@ -38,6 +40,8 @@ def stored(x: Tensor, n: Tensor, m: Tensor, i: Tensor, b: Tensor) -> Tensor:
     x[m].add_(10)
     x[..., n].mul_(2)
     x[i, n] = 1.5
+    x[0, n.item()] = 7
+    x[:, m.item(), n] += 2
     return x
 
 

@@ -89,7 +89,7 @@ class Entries:
             self.inputs.append(carried)
             return self.builder.read_integer(whole(carried), fake)
         if isinstance(fake, torch.SymInt):
-            name = plain_symbol(fake)
+            name = self.builder.sizes.name_of(fake)
             passed = None if name is None else self.builder.sizes.symbol(name, shape_env_of(fake))
             self.inputs.append(_unused_symbol(node.name) if passed is None else passed)
             return self.builder.sizes.expr(fake)

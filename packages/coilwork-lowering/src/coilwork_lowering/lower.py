@@ -35,6 +35,7 @@ from coilwork_lowering.registry import RULES
 from coilwork_lowering.results import Results, returned_by
 from coilwork_lowering.rules import Call, NotLowered
 from coilwork_lowering.sizes.added_guards import AddedGuard, GuardWatch
+from coilwork_lowering.sizes.solved import solved_terms
 from coilwork_lowering.sizes.symbols import SizeTable
 from coilwork_lowering.torch_compat.operators import Overload, schema_of
 from coilwork_lowering.torch_compat.sizes import makes_sizes
@@ -123,7 +124,7 @@ class _Lowering:
         self.gm = gm
         self.name = name
         self.options = options
-        self.sizes = SizeTable(passed_symbols(gm)) if sizes is None else sizes
+        self.sizes = SizeTable(passed_symbols(gm), solved_terms(gm)) if sizes is None else sizes
         self.builder = Builder(options=options, sizes=self.sizes)
         self.values: dict[torch.fx.Node, Value] = {}
         self.overwriting = Overwriting(gm.graph, self.values, self.builder)

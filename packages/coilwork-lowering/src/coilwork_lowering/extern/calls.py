@@ -211,7 +211,7 @@ def _outputs(
             outputs.append(None)
             values.append(whole(passed.written[arguments[0]][0]))
             continue
-        fresh = _undefined(builder, result)
+        fresh = _undefined(builder, call, number, result)
         dense = not given and (UNPADDED in call.node.meta or _is_made_dense(call, result))
         output, value = _one_output(
             builder, call, number, result, kernel_dtype(call.node.target, number), dense=dense
@@ -254,18 +254,19 @@ def _is_made_dense(call: Call, result: Any) -> bool:
     return suggested_format(result) == torch.contiguous_format
 
 
-def _undefined(builder: Builder, result: Any) -> list[int]:
-    """Dimensions of `result` whose size is a symbol that nothing before it has defined, each symbol once."""
+def _undefined(builder: Builder, call: Call, number: int, result: Any) -> list[int]:
+    """Dimensions of result `number` whose size is a symbol that nothing before it has defined, each symbol once."""
     if not isinstance(result, torch.Tensor):
         return []
-    found: dict[Any, int] = {}
+    found: list[int] = []
     sizes: list[Any] = list(result.shape)
     for axis, size in enumerate(sizes):
-        if isinstance(size, torch.SymInt):
-            name = plain_symbol(size)
-            if name is not None and not builder.sizes.knows(name):
-                found.setdefault(name, axis)
-    return list(found.values())
+        if isinstance(size, torch.SymInt) and builder.sizes.tells(
+            size, f"size{axis}_of_{number}_{call.node.name}"
+        ):
+            builder.sizes.expr(size)
+            found.append(axis)
+    return found
 
 
 def _one_output(

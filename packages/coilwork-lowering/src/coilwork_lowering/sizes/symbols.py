@@ -12,6 +12,7 @@ from coilwork_ir.scalar import Scalar
 from coilwork_lowering.errors import LoweringError
 from coilwork_lowering.sizes.computed import is_rounded, rounded
 from coilwork_lowering.sizes.multiples import as_multiple, bounded, residue
+from coilwork_lowering.sizes.solved import solved_by
 from coilwork_lowering.torch_compat.sizes import (
     expression_bounds,
     hint_of,
@@ -36,9 +37,15 @@ class SizeTable:
     node that mentions them: whoever appends nodes asks `take_undefined` what is missing.
     """
 
-    def __init__(self, passed: Iterable[sympy.Symbol] = ()) -> None:
-        """`passed` are those that the graph is given as integers: others are read off shapes, where they must stand alone."""
+    def __init__(
+        self, passed: Iterable[sympy.Symbol] = (), solved: Mapping[sympy.Basic, sympy.Basic] | None = None
+    ) -> None:
+        """`passed` are those that the graph is given as integers: others are read off shapes, where they must stand alone.
+
+        Terms of sizes that are keys of `solved` are written as its values.
+        """
         self._passed = frozenset(passed)
+        self._solved = dict(solved or {})
         self._known: dict[sympy.Symbol, Expr] = {}
         # the same as what they are multiples of
         self._written: dict[sympy.Symbol, Expr] = {}
@@ -60,9 +67,28 @@ class SizeTable:
         """Whether `name` was met before."""
         return name in self._written
 
+    def name_of(self, size: torch.SymInt) -> sympy.Symbol | None:
+        """The symbol that `size` is, if it is no more than one."""
+        expression = self._told(sympy_of(size))
+        return expression if expression.is_Symbol else None
+
+    def tells(self, size: torch.SymInt, name: str) -> bool:
+        """Whether `size`, which a result shows, is told by nothing before it: it, or a symbol called `name`, is a new one."""
+        expression = self._told(sympy_of(size))
+        unknown = expression.free_symbols - self._written.keys()
+        if unknown and not expression.is_Symbol:
+            self._solved |= {sympy_of(size): plain_integer(name)}
+            self._solved |= solved_by(expression, plain_integer(name), unknown)
+        return bool(unknown)
+
+    def _told(self, expression: sympy.Basic) -> sympy.Basic:
+        """`expression` over symbols that inputs tell."""
+        return expression.xreplace(self._solved) if self._solved else expression
+
     def unmet(self, numbers: Iterable[object]) -> frozenset[sympy.Basic]:
         """Torch's symbols in the integers among `numbers` that were not met before."""
-        found = (sympy_of(number).free_symbols for number in numbers if isinstance(number, torch.SymInt))
+        sizes = (self._told(sympy_of(number)) for number in numbers if isinstance(number, torch.SymInt))
+        found = (size.free_symbols for size in sizes)
         return frozenset(name for names in found for name in names if name not in self._written)
 
     def expr(self, size: int | torch.SymInt | Expr) -> Expr:
@@ -124,6 +150,7 @@ class SizeTable:
 
     def from_sympy(self, expression: sympy.Basic, env: ShapeEnv) -> Expr:
         """`expression` over torch's symbols as an index expression."""
+        expression = self._told(expression)
         # what is a float has an integer form once it is rounded
         integers = (name for name in expression.free_symbols if name.is_integer)
         free = sorted(integers, key=lambda s: s.name)

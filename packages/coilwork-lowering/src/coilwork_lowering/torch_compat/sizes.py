@@ -145,6 +145,13 @@ def plain_integer(name: str) -> sympy.Symbol:
     return sympy.Symbol(name, integer=True)
 
 
+def floor_divided(number: sympy.Basic, divisor: sympy.Basic) -> sympy.Basic:
+    """`number // divisor` as torch writes it in sizes; `divisor` is a number other than 0."""
+    from torch.utils._sympy.functions import FloorDiv
+
+    return FloorDiv(-number, -divisor) if divisor < 0 else FloorDiv(number, divisor)
+
+
 def plain_symbol(value: torch.SymInt) -> sympy.Symbol | None:
     """torch's symbol if `value` is one and nothing more."""
     import sympy

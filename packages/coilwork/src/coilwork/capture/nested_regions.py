@@ -1,6 +1,7 @@
-"""Regions that the user marked with `torch.compiler.nested_compile_region`, put in the places where they are called.
+"""Graphs that a captured graph calls, put in the places where they are called.
 
-Dynamo traces such a region once and calls it by `invoke_subgraph`. AOTAutograd would keep the calls apart: nothing in one
+Regions that the user marked with `torch.compiler.nested_compile_region` are traced once and called by `invoke_subgraph`,
+and what a function does to lists of tensors is called by `foreach_map`. AOTAutograd would keep the calls apart: nothing in one
 is fused with, or partitioned by, what surrounds it, and it refuses regions that train and update buffers, as a batch norm
 does. Equal kernels are built once anyway, so the calls are replaced by what they call.
 """
@@ -8,21 +9,26 @@ does. Equal kernels are built once anyway, so the calls are replaced by what the
 from __future__ import annotations
 
 import operator
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 import torch
 from torch import fx
 from torch.fx.node import map_arg
 
-_INVOKE: Final = torch.ops.higher_order.invoke_subgraph
+# operators that call a graph, and how many of their arguments precede its operands
+_CALLS: Final[Mapping[object, int]] = MappingProxyType(
+    {torch.ops.higher_order.invoke_subgraph: 2, torch.ops.higher_order.foreach_map: 1}
+)
 
 
 def put_in_place(gm: fx.GraphModule) -> None:
-    """Replace the calls of regions in Dynamo's graph `gm`, in place, and in the graphs that it holds, by their contents."""
+    """Replace the calls of graphs in Dynamo's graph `gm`, in place, and in the graphs that it holds, by their contents."""
     for held in list(gm.children()):
         if isinstance(held, fx.GraphModule):
             put_in_place(held)
-    calls = [node for node in gm.graph.nodes if node.op == "call_function" and node.target is _INVOKE]
+    calls = [node for node in gm.graph.nodes if node.op == "call_function" and node.target in _CALLS]
     for call in calls:
         _replace(gm, call)
     if calls:
@@ -32,7 +38,7 @@ def put_in_place(gm: fx.GraphModule) -> None:
 
 def _replace(gm: fx.GraphModule, call: fx.Node) -> None:
     """`invoke_subgraph(region, identifier, *operands)` becomes a copy of what `region`, an attribute of `gm`, does."""
-    attribute, _, *operands = call.args
+    attribute, operands = call.args[0], call.args[_CALLS[call.target] :]
     assert isinstance(attribute, fx.Node) and isinstance(attribute.target, str)
     region = gm.get_submodule(attribute.target)
     assert isinstance(region, fx.GraphModule)

@@ -1,7 +1,8 @@
-"""Numbers in tensors that index: `x[n]`, where `n` is an integer tensor of no dimensions.
+"""Numbers from data that index: `x[n]`, where `n` is an integer tensor of no dimensions, and `x[:, n.item()]`.
 
 Eager reads the number and selects. With `capture_scalar_outputs`, Dynamo captures that as it stands, and AOTAutograd finds no
-number where `select` wants one. Read by `item`, the number is a symbol that it can go on with.
+number where `select` wants one. Read by `item`, the number is a symbol that it can go on with; but among other indices
+it takes no such symbol either, so they are written as calls of `select`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ def read_indices(gm: fx.GraphModule) -> None:
             continue
         dims = _dims(entries, value.dim())
         with gm.graph.inserting_before(node):
-            read = {k: _called(gm.graph, node, "item", (entries[k],)) for k in numbers}
+            read = {
+                k: entries[k] if _is_read(entries[k]) else _called(gm.graph, node, "item", (entries[k],))
+                for k in numbers
+            }
             # From behind, so that the dimensions before stay what they are. Eager selects first, too.
             for k in reversed(numbers):
                 whole = _called(gm.graph, node, "select", (whole, dims[k], read[k]))
@@ -68,7 +72,13 @@ def _taken(entry: Any) -> int:
 
 def _is_number(entry: Any) -> bool:
     value = _value(entry)
-    return value is not None and value.dim() == 0 and value.dtype in _INTEGERS
+    return _is_read(entry) or (value is not None and value.dim() == 0 and value.dtype in _INTEGERS)
+
+
+def _is_read(entry: Any) -> bool:
+    """Whether `entry` is a number that the program has read, or one that it was given."""
+    # of a number that it has read, Dynamo may take the value that it has read to be the only one
+    return isinstance(entry, fx.Node) and isinstance(entry.meta.get("example_value"), torch.SymInt)
 
 
 def _value(node: Any) -> torch.Tensor | None:
