@@ -39,7 +39,7 @@ class Words:
 class Points:
     """The elements as points of a space, and memory for what their rows get, in groups of neighbouring runs.
 
-    Points are of `groups x run_length x width` and memory is of `words x groups x rows x width`: group by group, and within one as the
+    Points are of `groups x run_length x width` and memory is of `groups x words x rows x width`: group by group, and within one as the
     elements lie. `width` is 1 where they have been laid out run by run. `row_bytes` is how much memory a row has in all, which decides
     about it.
     """
@@ -86,9 +86,9 @@ class Points:
         were when they were stored.
         """
         elements, builder = self._elements, self._builder
-        shape = (as_expr(1 if words is None else words.count), self._groups, elements.rows, self._width)
+        shape = (self._groups, as_expr(1 if words is None else words.count), elements.rows, self._width)
         name = f"{builder.hint}_{name}"
-        used = None if words is None else words.used(index(coordinate_symbols("i", shape)[0]))
+        used = None if words is None else words.used(index(coordinate_symbols("i", shape)[1]))
         zeros = self._zeros(dtype, shape, f"{name}_zero", only if used is None else used)
         point = coordinate_symbols("i", self._shape)
         key, number = self._key(point), self._number(point)
@@ -100,7 +100,7 @@ class Points:
                 output=output,
                 into=zeros.buffer.name,
                 ranges=node_ranges("i", self._shape),
-                index=(as_expr(0) if words is None else placeholder(1), point[0], placeholder(0), point[2]),
+                index=(point[0], as_expr(0) if words is None else placeholder(1), placeholder(0), point[2]),
                 indirect=tuple(simplified(_reading_only(only, one)) for one in indirect),
                 value=simplified(_reading_only(only, value(number, key))),
                 mode=mode,
@@ -115,14 +115,14 @@ class Points:
     def read(self, made: TensorValue, key: Scalar, *, only: Scalar | None = None) -> Scalar:
         """What `combined` made for the row of the element whose key is `key`; 0 for one that is left out, and without `only`."""
         group, _, neighbour = coordinate_symbols("i", self._shape)
-        at = (as_expr(0), group, placeholder(0), neighbour)
+        at = (group, as_expr(0), placeholder(0), neighbour)
         return self._builder.read(made, at, indirect=(key,), mask=_all_of(only, self._belongs(key)))
 
     def at(self, made: TensorValue, row: Expr, *, word: int = 0, only: Scalar | None = None) -> Scalar:
         """What `combined` made for `row`; 0 where `only` does not hold."""
         runs = self._elements.runs
         run = mod(row, runs)
-        at = (as_expr(word), floordiv(run, self._width), floordiv(row, runs), mod(run, self._width))
+        at = (floordiv(run, self._width), as_expr(word), floordiv(row, runs), mod(run, self._width))
         return self._builder.read(made, at, mask=only)
 
     def _zeros(self, dtype: DType, shape: tuple[Expr, ...], name: str, used: Scalar | None) -> TensorValue:
