@@ -116,7 +116,14 @@ def test_numbers_beside_a_masks_lowest_ones() -> None:
 
 @pytest.mark.parametrize(
     "numbers",
-    [[0.0], [-0.0], [1e-45, -1e-45, 3e-45], [1e-39, -2e-40, 1e-38, 1e-45], [0.0, 1.0], [3.4e38, 1e-45, -3.4e38]],
+    [
+        [0.0],
+        [-0.0],
+        [1e-45, -1e-45, 3e-45],
+        [1e-39, -2e-40, 1e-38, 1e-45],
+        [0.0, 1.0],
+        [3.4e38, 1e-45, -3.4e38],
+    ],
 )
 def test_zeros_and_the_smallest_numbers(numbers: list[float]) -> None:
     index = indices()
@@ -196,7 +203,9 @@ def test_the_way_that_is_not_taken_reads_numbers_alone() -> None:
         if isinstance(node, Scatter) and node.output.name.startswith("scatter_add_exponents")
     )
     # memory that is not needed is not filled
-    assert zeros.covers and zeros.mask is not None and {load.buffer for load in loads((zeros.mask,))} <= single
+    assert (
+        zeros.covers and zeros.mask is not None and {load.buffer for load in loads((zeros.mask,))} <= single
+    )
     assert maxima.mode == "max" and maxima.mask is not None and maxima.checks
     found = [load for load in loads(bodies(maxima)) if load.buffer not in single]
     assert found and all(load.mask is not None for load in found)
