@@ -167,6 +167,25 @@ def test_elements_that_are_left_out() -> None:
         torch.testing.assert_close(found, wanted, rtol=EPS, atol=0)
 
 
+@pytest.mark.parametrize("number", [1.0, 0.1, -3e38, 0.0, INF, -INF, NAN])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_elements_that_are_all_one_number_are_counted(number: float, dim: int) -> None:
+    def counted(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        return torch.scatter_add(x, dim, i, torch.full_like(i, number, dtype=torch.float32))
+
+    x = torch.zeros(40, 40)
+    index = torch.randint(0, 30, (80, 20) if dim == 0 else (20, 80))
+    graph, _ = graph_of(counted, x, index)
+    scatters = [node for node in graph.nodes if isinstance(node, Scatter)]
+    assert len(scatters) == 1 and scatters[0].checks and not any(isinstance(n, Reduce) for n in graph.nodes)
+    full = torch.full(index.shape, number, dtype=torch.float32)
+    wanted = torch.scatter_add(x.double(), dim, index, full.double()).float()
+    torch.testing.assert_close(evaluated(counted, x, index), wanted, rtol=0, atol=0, equal_nan=True)
+    index[3, 3] = 40
+    with pytest.raises(RuntimeError, match="out of range"):
+        evaluated(counted, x, index)
+
+
 def test_means() -> None:
     def mean(x: torch.Tensor, i: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
         return torch.scatter_reduce(x, 0, i, s, "mean", include_self=False)

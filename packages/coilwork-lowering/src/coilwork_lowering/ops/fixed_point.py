@@ -12,7 +12,7 @@ Integers are multiples of a unit, a power of two. Which one, data say; there are
 
 (The idea is that of Demmel and Nguyen, Fast Reproducible Floating-Point Summation, ARITH 2013, with bins of 64 bits: one per sum that is
 at the sum's height, or two that are where they are for all sums.) The kernels of the way that is not taken read two numbers. Few elements
-go the second way, whatever they are: it takes fewer launches.
+go the second way, whatever they are: it takes fewer launches. Elements of which the graph says that all are one number are counted.
 
 Compared with sorting, nothing is moved but what is added, once, if it has to be (`scattered_points.py`).
 """
@@ -41,8 +41,8 @@ from coilwork_lowering.ops.fixed_units import (
     whole_units,
     without_number,
 )
-from coilwork_lowering.ops.scattered_points import Points, Words
-from coilwork_lowering.scalar_math import add, both, either, eq, gt, invert, le, lt, select, sub
+from coilwork_lowering.ops.scattered_points import Points, Words, number_everywhere
+from coilwork_lowering.scalar_math import add, both, either, eq, gt, invert, le, lt, mul, select, sub
 
 # Elements per sum, in the mean, above which many would wait for each other at the same place in memory.
 _MOST_PER_SUM: Final = 64
@@ -71,24 +71,42 @@ def fits_fixed_point(elements: Elements) -> bool:
 
 def sums_in_fixed_point(builder: Builder, device: str, elements: Elements) -> Sums:
     """Append what sums each row's elements."""
-    count = as_int(elements.count)
-    many = count is not None and count >= _MANY
+    count, alike = as_int(elements.count), number_everywhere(builder, elements)
+    many = alike is None and count is not None and count >= _MANY
     points = Points(builder, device, elements, row_bytes=_COMMON_BYTES if many else _OWN_BYTES)
-    common = _common_units(points, _unit_bits(elements)) if many else None
-    value = _value_of(points, _unit_bits(elements), common)
-    shape = (elements.sums, *elements.inner)
-    values = builder.pointwise(
-        shape, DType.F32, device, lambda point: value(point[0]), name=f"{builder.hint}_sums"
-    )
     counts: list[TensorValue] = []
 
     def count_of(row: Expr) -> Scalar:
         if not counts:
-            one = const(1, DType.I64)
-            counts.append(points.combined(DType.I64, "add", lambda number, key: one, name="counts"))
-        return points.at(counts[0], row)
+            one = const(1, DType.I32)
+            checked = alike is not None
+            made = points.combined(DType.I32, "add", lambda number, key: one, name="counts", checked=checked)
+            counts.append(made)
+        return cast(points.at(counts[0], row), DType.I64)
 
+    if alike is not None:
+        value = _times(count_of, alike)
+    else:
+        common = _common_units(points, _unit_bits(elements)) if many else None
+        value = _value_of(points, _unit_bits(elements), common)
+    shape = (elements.sums, *elements.inner)
+    values = builder.pointwise(
+        shape, DType.F32, device, lambda point: value(point[0]), name=f"{builder.hint}_sums"
+    )
     return Sums(values=values, count_of=count_of)
+
+
+def _times(count_of: Callable[[Expr], Scalar], number: float) -> Callable[[Expr], Scalar]:
+    """The sum of a row whose elements are `number`."""
+
+    def value(row: Expr) -> Scalar:
+        count = count_of(row)
+        found = mul(cast(count, DType.F64), const(number, DType.F64))
+        # of no infinities, zero
+        some = lt(const(0, DType.I64), count)
+        return cast(select(some, found, const(0.0, DType.F64)), DType.F32)
+
+    return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

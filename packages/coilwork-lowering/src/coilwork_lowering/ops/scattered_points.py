@@ -10,11 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import torch
+
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, as_int, floordiv, mod
+from coilwork_ir.index import Expr, as_expr, as_int, floordiv, mod, symbol
 from coilwork_ir.loops import Check, Scatter
 from coilwork_ir.ops import ReduceKind, StoreMode
-from coilwork_ir.scalar import Load, Scalar, cast, const, load, placeholder, postorder, rewrite
+from coilwork_ir.scalar import Const, Load, Scalar, cast, const, load, placeholder, postorder, rewrite
 from coilwork_lowering.building.builder import Builder, node_ranges
 from coilwork_lowering.building.simplify import simplified
 from coilwork_lowering.building.values import TensorValue, coordinate_symbols, whole
@@ -222,6 +224,25 @@ class Points:
         )
         # a view: what reads it finds memory, and no expression to compute once more
         return builder.view(made.buffer, (elements.count,), (as_expr(1),), as_expr(0))
+
+
+def number_everywhere(builder: Builder, elements: Elements) -> float | None:
+    """The number that all elements are; None where the graph does not say so."""
+    flat = symbol("i0", extent=elements.count)
+    point = (as_expr(0),) * len(elements.inner)
+
+    def visit(node: Scalar) -> Scalar:
+        if not isinstance(node, Load) or node.mask is not None:
+            return node
+        found = builder.number_everywhere(whole(builder.buffers[node.buffer]))
+        return node if found is None else found
+
+    value = elements.value(flat, index(flat), point, const(True, DType.BOOL))
+    found = simplified(rewrite((value,), visit)[0])
+    if not isinstance(found, Const):
+        return None
+    # a literal stands for the nearest `f32`
+    return float(torch.tensor(found.value, dtype=torch.float32).item())
 
 
 def _neighbours(elements: Elements, near: int) -> int:
