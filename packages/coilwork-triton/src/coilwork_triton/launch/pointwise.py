@@ -28,9 +28,7 @@ def pointwise(facts: Facts, target: Target) -> list[Config]:
     candidates = []
     # (elements in the block, its side along y): square first, as both sides carry contiguous accesses
     transposing = max(facts.coalescing.get(tile, 0.0) for tile in ("y", "z")) > TRANSPOSED
-    shapes = (
-        [(32, 32, 4), (64, 64, 8), (128, 16, 4)] if transposing else _row_shapes(extents.get("x", 1), facts)
-    )
+    shapes = [(32, 32, 4), (64, 64, 8), (128, 16, 4)] if transposing else _row_shapes(extents.get("x", 1), facts)
     if transposing and facts.element_bytes <= 2:
         shapes = [(64, 64, 8), (128, 128, 16)]
     for width, height, warps in shapes:
