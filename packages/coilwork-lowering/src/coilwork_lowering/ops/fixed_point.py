@@ -4,8 +4,8 @@ Integers are multiples of a unit, a power of two. Which one, data say; there are
 
 - Usual: exponents of all elements that are not zero are close together. Then two units serve all sums. A sum has two words, and each
   element is added to that of which it is a multiple: nothing of it is lost, and the sum is exact until it is rounded, to `f64` and then
-  to `f32`. The units follow from the largest exponent of all, for runs of 65,536 elements 2^-45 and 2^-68 of it, and exponents are
-  close together if the smallest is not more than 45 below: 2 * 61 - 77 bits for sign, and elements of a run, twice.
+  to `f32`. The units follow from the largest exponent of all: for runs of 65,536 elements they are 2^-45 and 2^-68 of it, and the
+  smallest exponent may be 45 below it.
 - Any: each sum has a unit of its own, which follows from the largest exponent among what is added to it. Those are found first, by a
   pass of atomic maxima. An element loses less than its sum's unit, which is 2^-30 of the sum's largest element or less, 2^-45 for
   sums of up to 65,536; an addition in `f32` may lose 2^-24 of the sum so far. Infinities and NaN are counted.
@@ -223,7 +223,11 @@ def _adds(number: Scalar) -> Scalar:
 
 
 def _unit_bits(elements: Elements) -> int:
-    """The exponent of the largest element over that of its sum's unit, such that all elements together are below 2^62."""
+    """The exponent of the largest element over that of its sum's unit, such that all elements together are below 2^62.
+
+    There would be room for one bit more. But elements may be computed again for each pass, and then be rounded another way in one of
+    them: past the largest that another has seen.
+    """
     most = as_int(elements.run_length)
     assert most is not None
     return 61 - max(most - 1, 1).bit_length()
