@@ -82,6 +82,77 @@ def test_what_is_no_number() -> None:
     torch.testing.assert_close(found, added(x, index, numbers), rtol=0, atol=0, equal_nan=True)
 
 
+def _normal(source: Tensor) -> Tensor:
+    return source
+
+
+def _few_bits(source: Tensor) -> Tensor:
+    return (source * 4).round()
+
+
+def _wide(source: Tensor) -> Tensor:
+    return source * 10.0 ** torch.randint(-30, 31, source.shape, device="cuda")
+
+
+def _lowest(source: Tensor) -> Tensor:
+    source[:, ::3] = torch.finfo(torch.float32).min / source.shape[0]
+    return source
+
+
+def _smallest(source: Tensor) -> Tensor:
+    return source * 1e-39
+
+
+def _special(source: Tensor) -> Tensor:
+    source[3, 1], source[5, 2], source[8, 5], source[9, 7] = INF, -INF, NAN, -0.0
+    return source
+
+
+def _zeros(source: Tensor) -> Tensor:
+    return source * 0
+
+
+@pytest.mark.parametrize(
+    "made", [_normal, _few_bits, _wide, _lowest, _smallest, _special, _zeros], ids=lambda made: made.__name__
+)
+@pytest.mark.parametrize("dim", [0, 1])
+def test_many_elements_of_all_kinds(made: Callable[[Tensor], Tensor], dim: int) -> None:
+    """More than 2^19: units are the same for all sums if data allow it."""
+    rows, eps = 9000, torch.finfo(torch.float32).eps
+    source = made(torch.randn(40_000, 16, device="cuda"))
+    index = torch.randint(0, rows, source.shape, device="cuda")
+    largest = torch.zeros(rows, 16, device="cuda")
+    largest.scatter_reduce_(0, index, source.nan_to_num(0, 0, 0).abs(), "amax")
+    x = torch.zeros(rows, 16, device="cuda")
+    x, index, source, largest = (t if dim == 0 else t.t().contiguous() for t in (x, index, source, largest))
+    compiled = torch.compile(_added(dim), backend=backend)
+    found, exact = compiled(x, index, source), _added(dim)(x.double(), index, source.double())
+    finite = exact.float().isfinite()
+    torch.testing.assert_close(
+        found.where(~finite, 0), exact.float().where(~finite, 0), rtol=0, atol=0, equal_nan=True
+    )
+    # large elements that cancel leave what `f64` may have lost of small ones, too
+    error = (found.double() - exact).where(finite, 0).abs()
+    allowed = exact.abs() * eps + largest.double() * 2.0**-40 + 2.0**-149
+    assert (error <= allowed.where(finite, INF)).all()
+    order = torch.randperm(index.shape[dim], device="cuda")
+    again = compiled(x, index.index_select(dim, order), source.index_select(dim, order))
+    torch.testing.assert_close(again, found, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e30])
+def test_means_of_many_elements(scale: float) -> None:
+    x, index, source = _inputs(0, torch.float32)
+    source[0] *= scale
+
+    def mean(x: Tensor, index: Tensor, source: Tensor) -> Tensor:
+        return x.scatter_reduce(0, index, source, "mean", include_self=False)
+
+    exact = mean(x.double(), index, source.double())
+    found = torch.compile(mean, backend=backend)(x, index, source)
+    torch.testing.assert_close(found, exact.float(), rtol=1e-5, atol=1e-6)
+
+
 def test_gradients_of_gathered_elements() -> None:
     x = torch.randn(500, 300, device="cuda", requires_grad=True)
     index = torch.randint(0, 300, (500, 700), device="cuda")

@@ -147,6 +147,39 @@ def test_the_interpreter_does_not_take_coverage_on_trust() -> None:
         interpret_graph(parse_graph(PERMUTED), (torch.tensor([2, 0, 3, 2]),))
 
 
+WHERE_NEEDED = """
+graph @g {
+  input %p: i64[4]
+  input %needed: bool[]
+  %y: i64[4] = scatter store [i0: 4] covers {
+    t0 = load %p[i0] : i64
+    t1 = index [i0]
+    t2 = load %needed[] : bool
+    at [@0] using (t0) mask t2
+    yield t1
+  }
+  %z: i64[4] = pointwise [i0: 4] {
+    t0 = load %needed[] : bool
+    t1 = load %y[i0] : i64 mask t0 other 7
+    yield t1
+  }
+  return (%z)
+}
+"""
+
+
+def test_memory_that_data_say_is_not_needed_is_not_filled() -> None:
+    graph = parse_graph(WHERE_NEEDED)
+    verify_graph(graph)
+    assert parse_graph(format_graph(graph)) == graph
+    for needed, wanted in ((True, [1, 3, 0, 2]), (False, [7, 7, 7, 7])):
+        (found,) = interpret_graph(graph, (torch.tensor([2, 0, 3, 1]), torch.tensor(needed)))
+        assert isinstance(found, torch.Tensor) and found.tolist() == wanted
+    # the places of all points are looked at, whatever is stored
+    with pytest.raises(InterpretError, match="%y leaves elements out"):
+        interpret_graph(graph, (torch.tensor([2, 0, 3, 2]), torch.tensor(False)))
+
+
 def test_boxes_join_in_any_order() -> None:
     n = symbol("n", lo=1)
     shape = (n + 3, as_expr(7))

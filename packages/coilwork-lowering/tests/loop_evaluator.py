@@ -87,6 +87,9 @@ class Evaluator:
     def allocate(self, buffer: Buffer) -> torch.Tensor:
         shape, strides = [self.size(e) for e in buffer.shape], [self.size(e) for e in buffer.strides]
         made = torch.empty_strided(shape, strides, dtype=torch_dtype(buffer.dtype), device=buffer.device)
+        if buffer.dtype.is_float or buffer.dtype.is_integer:
+            # so that reading too early shows
+            made.fill_(float("nan") if buffer.dtype.is_float else 0x5A)
         self.memory[buffer.name] = made
         return made
 

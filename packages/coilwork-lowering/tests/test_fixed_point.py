@@ -18,10 +18,12 @@ INF, NAN = float("inf"), float("nan")
 FIXED = LoweringOptions(accumulation="fixed")
 
 
-@pytest.fixture(autouse=True)
-def as_on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few rows are summed by comparing, whatever the device."""
+@pytest.fixture(autouse=True, params=[False, True], ids=["few", "many"])
+def as_on_gpus(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few rows are summed by comparing, whatever the device. Few elements may have units of their sums' own, and common ones."""
     monkeypatch.setattr("coilwork_lowering.ops.segments.are_few", lambda elements: False)
+    if request.param:
+        monkeypatch.setattr("coilwork_lowering.ops.fixed_point._MANY", 1)
 
 
 def run(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from allocator_simulation import measured_peak
 
 from coilwork_ir.buffers import Ref
 from coilwork_ir.index import Expr, as_expr, as_int
 from coilwork_ir.kernels import KernelCall, Schedule
+from coilwork_ir.kernels.interpret import interpret_schedule
 from coilwork_ir.kernels.verify import verify_schedule
 from coilwork_ir.loops import Scatter
 from coilwork_ir.loops.text import parse_graph
@@ -156,3 +158,35 @@ def test_a_part_that_is_read_while_it_is_overwritten_is_computed_first(build, co
         )
     )
     compare(build.graph("y"))
+
+
+WHERE_NEEDED = """
+graph @where_needed {
+  input %x: f32[8, 512]
+  input %needed: bool[]
+  %y: f32[8, 512] = scatter store [i0: 8, i1: 512] covers {
+    t0 = load %x[i0, i1] : f32
+    t1 = load %needed[] : bool
+    t2 = mul(t0, t0)
+    at [i0, i1] mask t1
+    yield t2
+  }
+  %z: f32[8, 512] = pointwise [i0: 8, i1: 512] {
+    t0 = load %needed[] : bool
+    t1 = load %y[i0, i1] : f32 mask t0 other 7.0
+    yield t1
+  }
+  return (%z)
+}"""
+
+
+def test_memory_that_data_say_is_not_needed_is_filled_by_a_kernel_of_its_own() -> None:
+    graph = parse_graph(WHERE_NEEDED)
+    verify_graph(graph)
+    made = schedule(graph, target("sm_90"))
+    verify_schedule(made)
+    assert len(made.kernels) == 2
+    x = torch.randn(8, 512)
+    for needed, wanted in ((True, x * x), (False, torch.full((8, 512), 7.0))):
+        (found,) = interpret_schedule(made, (x, torch.tensor(needed)))
+        assert isinstance(found, torch.Tensor) and torch.equal(found, wanted)

@@ -14,7 +14,8 @@ from coilwork_ir.verification.boxes import Box
 def box_of(node: Scatter) -> Box | None:
     """The elements that `node` stores, if they are one box: each of its ranges runs along a dimension of its own.
 
-    None for scatters by looked-up or masked positions, but for those that cover their output, and for those that combine with
+    None for scatters by looked-up or masked positions, but for those that cover their output (where a mask leaves elements out, readers
+    know which), and for those that combine with
     what is there.
     """
     if node.covers:

@@ -149,7 +149,7 @@ def _scatter(node: Scatter, memory: Memory) -> None:
     mask = None if node.mask is None else evaluator.full(node.mask)
     offsets = evaluator.offsets(old, node.index, node.indirect, mask)
     if node.covers:
-        _check_covered(node, offsets)
+        _check_covered(node, evaluator.offsets(old, node.index, node.indirect, None))
     target = memory.view(node.output, memory.tensors[old], 0)
     combine(flat(target), offsets, value, node.mode, mask)
 

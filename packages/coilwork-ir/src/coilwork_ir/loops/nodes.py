@@ -121,6 +121,8 @@ class Scatter:
     scatters into it fill further boxes. Until these are all of it, nobody may read it: `coilwork_ir.loops.filling`.
 
     `covers` promises that the points store every element of `output`, each once, wherever looked-up positions are: the box is all of it.
+    With a mask, elements that it leaves out hold nothing: who reads them may not depend on what is there. That is for memory which data
+    at run time say whether it is needed.
     """
 
     output: Buffer

@@ -83,8 +83,8 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
             "let another node fill the memory, and scatter `into` it",
         ),
         "covers": Rule(
-            "a scatter that covers its output stores into memory of its own, at every point",
-            "leave out `into` and the mask, or let it not cover",
+            "a scatter that covers its output stores into memory of its own",
+            "leave out `into`, or let it not cover",
         ),
         "unfilled": Rule(
             "memory that nodes fill part by part is read when all of its elements have values",

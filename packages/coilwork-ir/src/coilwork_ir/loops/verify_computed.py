@@ -170,10 +170,8 @@ def check_scatter(node: Scatter, scope: Scope, place: Place) -> None:
             f"%{node.output.name} has {len(node.output.shape)} dimensions, got {len(node.index)} index expressions",
         )
     check_index(node.index, node.indirect, frozenset(node.ranges), scope, place)
-    if node.covers and (node.into is not None or node.mask is not None or node.mode != "store"):
-        place.fail(
-            "covers", "it stores into memory that holds something, combines with it, or leaves points out"
-        )
+    if node.covers and (node.into is not None or node.mode != "store"):
+        place.fail("covers", "it stores into memory that holds something, or combines with it")
     if node.into is None:
         if box_of(node) is None:
             place.fail("fill", "the elements that it stores are not one box")

@@ -152,9 +152,9 @@ def cluster_of(stage: Stage, device: str) -> Cluster:
 def fusable(stage: Stage) -> bool:
     """True for stages that may share a kernel: pointwise ones, reductions, scans and sorts that have points.
 
-    Of scatters, those into memory of their own that cover it: what they store depends on nothing that is there.
+    Of scatters, those into memory of their own that cover it, whatever data say: what they store depends on nothing that is there.
     """
-    covers = stage.kind == "scatter" and all(store.covers for store in stage.stores)
+    covers = stage.kind == "scatter" and all(store.covers and store.mask is None for store in stage.stores)
     return (covers or stage.kind in ("pointwise", "reduce", "scan", "sort")) and not stage.empty
 
 

@@ -17,8 +17,21 @@ from coilwork_triton.iteration.space import LOOP_OFFSET, Space
 from coilwork_triton.launch.parameters import STAGES
 from coilwork_triton.statements.actions import Action, action_roots, actions_of
 from coilwork_triton.statements.aliasing import perform_all
+from coilwork_triton.statements.needed import needed
 from coilwork_triton.statements.walk import emit_walk
-from coilwork_triton.text.tree import Assign, Binary, Expression, For, Name, Number, Statement, method, tl
+from coilwork_triton.text.tree import (
+    Assign,
+    Binary,
+    Expression,
+    For,
+    If,
+    Name,
+    Number,
+    Statement,
+    conjunction,
+    method,
+    tl,
+)
 from coilwork_triton.text.types import triton_type
 from coilwork_triton.values.along_rows import bind_results, site_named
 from coilwork_triton.values.known import Scope
@@ -42,7 +55,7 @@ def emit_body(kernel: Kernel, shape: Shape, levels: Levels, library: set[str]) -
         emit_walk(values, actions)
         inside = space.reduction_lines(looped=False)
     else:
-        _emit_actions(values, top, actions)
+        _emit_where_needed(values, actions)
         inside = space.reduction_lines(looped=shape.sharing is not None)
     return _shared(shape) + space.prologue() + inside + tuple(top.writer.statements)
 
@@ -53,6 +66,20 @@ def _shared(shape: Shape) -> tuple[Statement, ...]:
     if shape.sharing is None or tile is None:
         return ()
     return shape.sharing.start(LOOP_OFFSET.id, tile.block)
+
+
+def _emit_where_needed(values: Values, actions: Sequence[Action]) -> None:
+    """All of `actions`, in a branch if data say that they may do nothing."""
+    top = values.top
+    conditions = needed(actions, values.levels) if values.shape.walk == "pointwise" else ()
+    values.compute(top, values.pending(top, conditions))
+    holds = conjunction(tuple(values.expression(top, condition) for condition in conditions))
+    if holds is None:
+        _emit_actions(values, top, actions)
+        return
+    inner = Scope(writer=top.writer.inner(), parent=top)
+    _emit_actions(values, inner, actions)
+    top.writer.statements.append(If(holds, tuple(inner.writer.statements)))
 
 
 def _emit_actions(values: Values, scope: Scope, actions: Sequence[Action]) -> None:

@@ -104,7 +104,8 @@ def _statement_lines(statement: Statement, depth: int) -> list[str]:
         case If(condition, then, otherwise):
             lines = [f"{indent}if {format_expression(condition)}:"]
             lines += [line for inner in then for line in _statement_lines(inner, depth + 1)]
-            lines.append(f"{indent}else:")
+            if otherwise:
+                lines.append(f"{indent}else:")
             return lines + [line for inner in otherwise for line in _statement_lines(inner, depth + 1)]
         case unreachable:
             assert_never(unreachable)

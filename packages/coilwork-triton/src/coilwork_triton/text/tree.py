@@ -118,11 +118,11 @@ class For:
 
 @dataclass(frozen=True, slots=True)
 class If:
-    """`if condition: then`, `else: otherwise`."""
+    """`if condition: then`, and `else: otherwise` if there is anything."""
 
     condition: Expression
     then: tuple[Statement, ...]
-    otherwise: tuple[Statement, ...]
+    otherwise: tuple[Statement, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
