@@ -86,6 +86,16 @@ def test_running_products(tmp_path: Path) -> None:
     checked(lambda x: (x.cumprod(1),), x, tmp_path, share=1e-4)
 
 
+@pytest.mark.parametrize("period", [2, 128, 8192])
+def test_running_products_of_what_cancels(period: int, tmp_path: Path) -> None:
+    # 64 times 2, 64 times a half: no product of neighbours leaves the range, but others do
+    factor = 2.0 ** (128 / period) if period > 128 else 2.0
+    cycle = torch.full((period,), factor, device="cuda")
+    cycle[period // 2 :] = 1 / factor
+    x = cycle.repeat(4, (1 << 20) // period)
+    checked(lambda x: (x.cumprod(1),), x, tmp_path, share=1e-3)
+
+
 def test_what_is_pointwise_around(tmp_path: Path) -> None:
     def function(x: Tensor) -> tuple[Tensor, ...]:
         total = (x * 2 + 1).cumsum(-1)

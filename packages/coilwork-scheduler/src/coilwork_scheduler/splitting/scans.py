@@ -183,6 +183,9 @@ def _combines(node: Scan) -> bool:
     """Whether pieces of `node` combine by operations of the loop IR."""
     if node.kind not in _COMBINE or node.outputs[0] is None:
         return False
+    if node.kind == "prod" and node.body.dtype.is_float:
+        # a reduction multiplies points that do not lie together, whose product may leave the range that no running product leaves
+        return False
     return all(b is None for b in node.outputs[1:]) and not node.body.dtype.is_bool
 
 

@@ -52,7 +52,7 @@ def _parts(site: ScanSite) -> tuple[_Part, ...]:
 def shared_scan(site: ScanSite, sharing: Sharing, first: int, block: str, writer: Writer) -> tuple[Name, ...]:
     """The running value of the program's piece, after those before it; its words begin with number `first`. `block` is a piece's length."""
     kept = tuple(writer.bind("kept", value) for value in kept_values(site))
-    early = site.kind in ("sum", "prod")
+    early = _in_any_order(site)
     if early:
         _tell(site, sharing, first, (_combined(site, writer, kept[0]),), writer)
     local = scanned(site, writer, kept, site.axis)
@@ -65,6 +65,11 @@ def shared_scan(site: ScanSite, sharing: Sharing, first: int, block: str, writer
         _tell(site, sharing, first, whole, writer)
     before = _before(site, sharing, first, writer)
     return results_of(site, writer, merged(site, writer, before, local))
+
+
+def _in_any_order(site: ScanSite) -> bool:
+    """Whether values may be combined in any order: of floats, products of points that do not lie together may leave the range."""
+    return site.kind == "sum" or (site.kind == "prod" and site.dtype.is_integer)
 
 
 def _combined(site: ScanSite, writer: Writer, values: Expression) -> Name:
@@ -105,8 +110,15 @@ def _before(site: ScanSite, sharing: Sharing, first: int, writer: Writer) -> tup
         if part.told is not part.dtype:
             value = method(value, "to", triton_type(part.dtype))
         found.append(writer.bind("part", tl("where", there, value, free_constant(part.nothing, part.dtype))))
-    if site.kind in ("sum", "prod"):
+    if _in_any_order(site):
         return (_combined(site, writer, found[0]),)
+    if site.kind == "prod":
+        combine = writer.device(COMBINE[site.kind])
+        products = writer.bind(
+            "products", tl("associative_scan", found[0], Number(0), combine, reverse=Number(True))
+        )
+        whole = picked(products, Binary("==", lane, Number(0)), site.dtype, 0, keep=False)
+        return (writer.bind("before", whole),)
     if site.kind == "logcumsumexp":
         combine = writer.device(COMBINE[site.kind])
         return writer.bind_all(("before", "before"), tl("reduce", Tuple(tuple(found)), Number(0), combine))
