@@ -1,8 +1,9 @@
 """The iteration space of a kernel: order of ranges, collapsed loops, tiles.
 
 The order follows the layout of the largest accesses, so that the range innermost is the one along which most bytes lie
-at unit stride. Ranges that choose among parts of memory in which stores at positions from data stay are outermost. Neighbouring ranges that every index sees as one contiguous range become one. A further range that
-carries a good share of unit-stride bytes (a transposed operand) starts a tile of its own.
+at unit stride. Ranges that choose among parts of memory in which stores at positions from data stay are outermost.
+Neighbouring ranges that every index sees as one contiguous range become one. A further range that carries a good share
+of unit-stride bytes (a transposed operand) starts a tile of its own.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from functools import cmp_to_key
 from typing import Final
 
 from coilwork_ir.buffers import Buffer
-from coilwork_ir.index import Expr, as_expr, substitute, symbol
+from coilwork_ir.index import Expr, as_expr
 from coilwork_ir.kernels.nodes import RangeKind, TileName
 from coilwork_ir.scalar import Reduce, Scan, Sort, postorder
+from coilwork_scheduler.joining import joined
 from coilwork_scheduler.kernels.accesses import Access, accesses, index_expressions, scalars_of, slices
 from coilwork_scheduler.kernels.compose import Draft
 from coilwork_scheduler.sizes import SizeHints
-from coilwork_scheduler.stage import extent_of
 
 _ZERO: Final = as_expr(0)
 # A range starts a tile of its own when at least this share of all bytes lies at unit stride along it.
@@ -111,30 +112,13 @@ def _collapse(ranges: Sequence[Expr], indices: tuple[Expr, ...]) -> tuple[list[_
     runs: list[_Run] = []
     for inner in ranges:
         if runs:
-            joined = _joined(runs[-1].symbol, inner, indices)
-            if joined is not None:
-                whole, indices = joined
+            found = joined(runs[-1].symbol, inner, indices)
+            if found is not None:
+                whole, indices = found
                 runs[-1] = _Run((*runs[-1].members, inner), whole)
                 continue
         runs.append(_Run((inner,), inner))
     return runs, indices
-
-
-def _joined(outer: Expr, inner: Expr, indices: tuple[Expr, ...]) -> tuple[Expr, tuple[Expr, ...]] | None:
-    """One symbol for `outer * extent(inner) + inner` and `indices` over it, if they need no more than that."""
-    size = extent_of(inner)
-    whole = symbol(f"{outer.name}.{inner.name}", extent=extent_of(outer) * size)
-    point = outer * size + inner
-    result: list[Expr] = []
-    for index in indices:
-        free = index.free_symbols
-        if outer in free or inner in free:
-            over = substitute(index, {outer: _ZERO, inner: whole})
-            if substitute(over, {whole: point}) is not index:
-                return None
-            index = over
-        result.append(index)
-    return whole, tuple(result)
 
 
 def _shares(touched: Sequence[Access], ranges: Sequence[Expr]) -> dict[Expr, float]:

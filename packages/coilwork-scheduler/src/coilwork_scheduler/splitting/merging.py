@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from coilwork_ir.index import Expr, as_expr, floordiv, mod, product, substitute, symbol
+from coilwork_ir.index import Expr, floordiv, mod, product
+from coilwork_scheduler.joining import joined
 from coilwork_scheduler.stage import extent_of
 
 
@@ -16,33 +17,20 @@ def merged_axes(order: Sequence[Expr], offsets: Sequence[Expr]) -> tuple[tuple[E
     """`order`, outermost first, with neighbours merged that all `offsets` see as one, and what those are over the merged ones."""
     runs: list[list[Expr]] = []
     wholes: list[Expr] = []
-    seen = list(offsets)
+    seen = tuple(offsets)
     for axis in order:
-        joined = _joined(wholes[-1], axis, seen) if runs else None
-        if joined is None:
+        found = joined(wholes[-1], axis, seen) if runs else None
+        if found is None:
             runs.append([axis])
             wholes.append(axis)
         else:
-            wholes[-1], seen = joined
+            wholes[-1], seen = found
             runs[-1].append(axis)
     mapping: dict[Expr, Expr] = {}
     for run, whole in zip(runs, wholes, strict=True):
         if len(run) > 1:
             mapping.update(_parts(run, whole))
     return tuple(wholes), mapping
-
-
-def _joined(outer: Expr, inner: Expr, offsets: Sequence[Expr]) -> tuple[Expr, list[Expr]] | None:
-    """One axis for `outer * extent(inner) + inner` and `offsets` over it, if they need no more than that."""
-    size = extent_of(inner)
-    whole = symbol(f"{outer.name}_{inner.name}", extent=extent_of(outer) * size)
-    over: list[Expr] = []
-    for offset in offsets:
-        changed = substitute(offset, {outer: as_expr(0), inner: whole})
-        if substitute(changed, {whole: outer * size + inner}) is not offset:
-            return None
-        over.append(changed)
-    return whole, over
 
 
 def _parts(run: Sequence[Expr], whole: Expr) -> dict[Expr, Expr]:
