@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_triton.combining.scans import (
@@ -27,6 +28,9 @@ from coilwork_triton.launch.parameters import next_power_of_two
 from coilwork_triton.text.tree import Binary, Call, Expression, Name, Number, Tuple, method, tl, tl_name
 from coilwork_triton.text.types import free_constant, triton_type
 from coilwork_triton.text.writer import Writer
+
+# Threads of a program, at most.
+_MOST_THREADS: Final = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +98,11 @@ def _tell(site: ScanSite, sharing: Sharing, first: int, whole: Sequence[Expressi
 
 def _before(site: ScanSite, sharing: Sharing, first: int, writer: Writer) -> tuple[Expression, ...]:
     """What the pieces before combine to."""
-    lanes = Number(next_power_of_two(sharing.count))
-    lane = writer.bind("lane", tl("arange", Number(0), lanes))
+    lanes = next_power_of_two(sharing.count)
+    if site.kind == "prod" and not _in_any_order(site):
+        # what is scanned has a lane for every thread, or Triton's scans mix up copies
+        lanes = max(lanes, _MOST_THREADS)
+    lane = writer.bind("lane", tl("arange", Number(0), Number(lanes)))
     earlier = writer.bind("earlier", Binary("-", Binary("-", PIECE, Number(1)), lane))
     there = writer.bind("there", Binary(">=", earlier, Number(0)))
     number = first
@@ -114,10 +121,8 @@ def _before(site: ScanSite, sharing: Sharing, first: int, writer: Writer) -> tup
         return (_combined(site, writer, found[0]),)
     if site.kind == "prod":
         combine = writer.device(COMBINE[site.kind])
-        products = writer.bind(
-            "products", tl("associative_scan", found[0], Number(0), combine, reverse=Number(True))
-        )
-        whole = picked(products, Binary("==", lane, Number(0)), site.dtype, 0, keep=False)
+        products = writer.bind("products", tl("associative_scan", found[0], Number(0), combine))
+        whole = picked(products, Binary("==", lane, Number(lanes - 1)), site.dtype, 0, keep=False)
         return (writer.bind("before", whole),)
     if site.kind == "logcumsumexp":
         combine = writer.device(COMBINE[site.kind])
