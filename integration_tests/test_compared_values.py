@@ -28,6 +28,8 @@ TRUTHS: dict[str, Callable[[Tensor], Tensor]] = {
     "the k smallest are kept": lambda y: (y <= y.kthvalue(3, 0).values).sum(0) >= 3,
     "running maxima are there": lambda y: (y == y.cummax(0).values)[0],
     "maxima of windows are no less": lambda y: functional.max_pool2d(y[None], 3, 1, 1)[0] >= y,
+    "the largest is there in f32": lambda y: (y.float() == y.float().amax(0)).any(0),
+    "running maxima are there in f32": lambda y: (y.float() == y.float().cummax(0).values)[0],
     "sorted values are there": lambda y: y.sort(0).values[-1] == y.amax(0),
 }
 MAKE: dict[str, Callable[[Tensor], Tensor]] = {

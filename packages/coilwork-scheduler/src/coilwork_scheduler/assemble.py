@@ -57,6 +57,7 @@ class Context:
     model: CostModel
     sizes: SizeHints
     deciding: frozenset[str]
+    extremes: frozenset[str]
 
 
 def assemble(context: Context, groups: Sequence[Group], journal: Journal) -> Schedule:
@@ -245,7 +246,7 @@ def _kernel(
         if any(reader not in inside for reader in readers.get(store.buffer, ()))
     }
     buffers = context.facts.buffers
-    draft = compose(group, wanted, buffers, context.options.numerics, context.deciding)
+    draft = compose(group, wanted, buffers, context.options.numerics, context.deciding, context.extremes)
     tiling = tile(draft, buffers, context.sizes)
     touched = (
         *(store.buffer for store in draft.stores),

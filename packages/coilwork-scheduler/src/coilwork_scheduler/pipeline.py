@@ -27,7 +27,7 @@ from coilwork_scheduler.fusion.weigh import Surroundings
 from coilwork_scheduler.group import Group, group_of
 from coilwork_scheduler.inlining.inline import Inliner
 from coilwork_scheduler.journal import Journal
-from coilwork_scheduler.kernels.compared import deciding
+from coilwork_scheduler.kernels.compared import compared_extremes, deciding
 from coilwork_scheduler.one_hot import sum_one_term
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.separate import separate_overlaps
@@ -114,6 +114,7 @@ def schedule(
         model=settings.model,
         sizes=settings.sizes,
         deciding=deciding(graph) if options.numerics == "fast" else frozenset(),
+        extremes=compared_extremes(graph) if options.numerics == "fast" else frozenset(),
     )
     return assemble(context, groups, settings.journal)
 

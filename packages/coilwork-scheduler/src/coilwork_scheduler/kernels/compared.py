@@ -11,7 +11,9 @@ from typing import Final
 
 from coilwork_ir.loops import Graph, Node, Pointwise, Reduce, Scan, Sort, View
 from coilwork_ir.loops.access import bodies, defined
-from coilwork_ir.scalar import Const, Op, Scalar, loads, postorder
+from coilwork_ir.scalar import Const, Load, Op, Scalar, loads, postorder
+from coilwork_ir.scalar import Reduce as ScalarReduce
+from coilwork_ir.scalar import Scan as ScalarScan
 
 _COMPARISONS: Final = frozenset("eq ne lt le gt ge".split())
 _EXTREMES: Final = frozenset({"max", "min", "argmax", "argmin"})
@@ -42,6 +44,42 @@ def deciding(graph: Graph) -> frozenset[str]:
         for root in _decisive(node, found):
             found.update(access.buffer for access in loads((root,)))
     return frozenset(found)
+
+
+def compared_extremes(graph: Graph) -> frozenset[str]:
+    """The buffers of `graph` that hold extremes and are compared as they are: with what they were searched in, mostly."""
+    found: set[str] = set()
+    for node in reversed(graph.nodes):
+        if isinstance(node, View):
+            if node.output.name in found:
+                found.add(node.source)
+            continue
+        same = compared(bodies(node))
+        if isinstance(node, Pointwise) and node.output.name in found:
+            same |= frozenset(bodies(node))
+        found.update(value.buffer for value in map(_uncast, same) if isinstance(value, Load))
+    return frozenset(
+        buffer.name
+        for node in graph.nodes
+        if isinstance(node, Reduce | Scan) and node.kind in _EXTREMES
+        for buffer in defined(node)
+        if buffer.name in found
+    )
+
+
+def searched(roots: tuple[Scalar, ...]) -> frozenset[Scalar]:
+    """What extremes in `roots` are searched in."""
+    return frozenset(
+        node.operands[0]
+        for node in postorder(roots)
+        if isinstance(node, ScalarReduce | ScalarScan) and node.kind in _EXTREMES
+    )
+
+
+def _uncast(value: Scalar) -> Scalar:
+    while isinstance(value, Op) and value.op == "cast":
+        (value,) = value.operands
+    return value
 
 
 def _decisive(node: Node, found: set[str]) -> Iterator[Scalar]:

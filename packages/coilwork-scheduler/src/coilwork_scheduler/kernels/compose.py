@@ -35,7 +35,7 @@ from coilwork_ir.scalar import (
     with_operands,
 )
 from coilwork_scheduler.group import Group, Member
-from coilwork_scheduler.kernels.compared import compared
+from coilwork_scheduler.kernels.compared import compared, searched
 from coilwork_scheduler.kernels.masked import index_where
 
 
@@ -69,13 +69,16 @@ def compose(
     buffers: Mapping[str, Buffer],
     numerics: Numerics,
     deciding: Collection[str] = (),
+    extremes: Collection[str] = (),
 ) -> Draft:
     """The draft kernel of `group`, which stores those of its buffers that are `wanted` outside.
 
-    Values of `deciding` buffers are used as they are stored.
+    Values of `deciding` buffers are used as they are stored, and those of `extremes` are searched in what is rounded like memory.
     """
     into = tuple(pair for member in group.members for pair in member.stage.into)
-    composer = _Composer(group, buffers, {old: new for new, old in into}, wanted, numerics, deciding)
+    composer = _Composer(
+        group, buffers, {old: new for new, old in into}, wanted, numerics, deciding, extremes
+    )
     stores: list[Store] = []
     checks: list[Check] = []
     for member in group.members:
@@ -130,6 +133,7 @@ class _Composer:
         wanted: Collection[str],
         numerics: Numerics,
         deciding: Collection[str],
+        extremes: Collection[str],
     ) -> None:
         self.produced: dict[str, Scalar] = {}
         self.bound = None if group.bound is None else group.bound.holds
@@ -140,6 +144,7 @@ class _Composer:
         self._renamed = renamed
         self._wanted = wanted
         self._deciding = deciding
+        self._extremes = extremes
         self._wide = numerics == "fast"
         self._exact: frozenset[Scalar] = frozenset()
 
@@ -150,7 +155,10 @@ class _Composer:
             mapping = {}
         roots = member.stage.scalars
         done: dict[Scalar, Scalar] = {}
-        self._exact = _factors(member) | compared(member.stage.scalars) | self._of_stored(member)
+        self._exact = _factors(member) | compared(roots) | self._of_stored(member)
+        if any(store.buffer in self._extremes for store in member.stage.stores):
+            # as comparisons take the values that they are compared with
+            self._exact |= searched(roots)
         for node in postorder(roots):
             done[node] = self._visit(node, [done[operand] for operand in node.operands], mapping)
         return tuple(done[root] for root in roots)
