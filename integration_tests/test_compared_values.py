@@ -30,6 +30,7 @@ TRUTHS: dict[str, Callable[[Tensor], Tensor]] = {
     "maxima of windows are no less": lambda y: functional.max_pool2d(y[None], 3, 1, 1)[0] >= y,
     "the largest is there in f32": lambda y: (y.float() == y.float().amax(0)).any(0),
     "running maxima are there in f32": lambda y: (y.float() == y.float().cummax(0).values)[0],
+    "sorted values are there in f32": lambda y: y.float().sort(0).values[-1] == y.float().amax(0),
     "sorted values are there": lambda y: y.sort(0).values[-1] == y.amax(0),
 }
 MAKE: dict[str, Callable[[Tensor], Tensor]] = {
@@ -89,3 +90,15 @@ def test_zeros_that_autograd_knows_times_infinity() -> None:
     call(x).sum().backward()
     assert x.grad is not None
     assert torch.equal(x.grad, torch.zeros(6))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_sorted_values_that_are_widened_end_with_the_largest(dtype: torch.dtype) -> None:
+    """Nothing of what is sorted is stored."""
+    x = torch.randn(70, 90, generator=torch.Generator().manual_seed(11)).to(dtype)
+
+    def function(x: Tensor) -> Tensor:
+        wide = (x.exp() * 1.7).float()
+        return wide.sort(0).values[-1] == wide.amax(0)
+
+    assert torch.compile(function, backend=backend, options={"strict": True, "verify": True})(x).all()

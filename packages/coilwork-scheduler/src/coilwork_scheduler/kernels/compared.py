@@ -14,6 +14,7 @@ from coilwork_ir.loops.access import bodies, defined
 from coilwork_ir.scalar import Const, Load, Op, Scalar, loads, postorder
 from coilwork_ir.scalar import Reduce as ScalarReduce
 from coilwork_ir.scalar import Scan as ScalarScan
+from coilwork_ir.scalar import Sort as ScalarSort
 
 _COMPARISONS: Final = frozenset("eq ne lt le gt ge".split())
 _EXTREMES: Final = frozenset({"max", "min", "argmax", "argmin"})
@@ -47,7 +48,7 @@ def deciding(graph: Graph) -> frozenset[str]:
 
 
 def compared_extremes(graph: Graph) -> frozenset[str]:
-    """The buffers of `graph` that hold extremes and are compared as they are: with what they were searched in, mostly."""
+    """The buffers of `graph` that hold extremes, or rows in order, and are compared as they are: with what they were searched in, mostly."""
     found: set[str] = set()
     for node in reversed(graph.nodes):
         if isinstance(node, View):
@@ -61,18 +62,19 @@ def compared_extremes(graph: Graph) -> frozenset[str]:
     return frozenset(
         buffer.name
         for node in graph.nodes
-        if isinstance(node, Reduce | Scan) and node.kind in _EXTREMES
+        if isinstance(node, Sort) or (isinstance(node, Reduce | Scan) and node.kind in _EXTREMES)
         for buffer in defined(node)
         if buffer.name in found
     )
 
 
 def searched(roots: tuple[Scalar, ...]) -> frozenset[Scalar]:
-    """What extremes in `roots` are searched in."""
+    """What extremes in `roots` are searched in, and what is sorted."""
     return frozenset(
         node.operands[0]
         for node in postorder(roots)
-        if isinstance(node, ScalarReduce | ScalarScan) and node.kind in _EXTREMES
+        if isinstance(node, ScalarSort)
+        or (isinstance(node, ScalarReduce | ScalarScan) and node.kind in _EXTREMES)
     )
 
 
