@@ -178,3 +178,12 @@ def test_bags_without_elements_are_left_to_aten() -> None:
         (table, torch.empty(0, dtype=torch.int64), offsets * 0),
     )
     assert externs(lowered.graph) == ["aten._embedding_bag.default"]
+
+
+def test_weights_of_another_type_are_left_to_aten_which_refuses_them() -> None:
+    table, indices, offsets = bags()
+    lowered = trace_and_lower(
+        lambda t, i, o, w: aten._embedding_bag(t, i, o, False, SUM, False, w)[0],
+        (table.bfloat16(), indices, offsets, torch.ones(len(indices))),
+    )
+    assert externs(lowered.graph) == ["aten._embedding_bag.default"]

@@ -36,6 +36,8 @@ FIRES: dict[str, Callable[..., Any]] = {
     "one row of positions": lambda g, i, o: of_table(g[0], i[0]) + o,
     "a single position": lambda g, i, o: of_table(g[0, 0], i[0, 0]) + o,
     "no positions": lambda g, i, o: of_table(g[:0], i[:0]) + o,
+    "all positions but the last of each row": lambda g, i, o: of_table(g[:, :-1], i[:, :-1]) + o,
+    "positions that lie across": lambda g, i, o: of_table(g.transpose(0, 1), i.t()) + o,
 }
 
 

@@ -56,6 +56,8 @@ def _forward(builder: Builder, call: Call) -> Value:
     shape = builder.sizes.exprs(output.shape)
     if not weight.dtype.is_float or weight.dtype.is_opaque or any(as_int(size) == 0 for size in shape):
         raise NotLowered("a table without columns")
+    if by_sample is not None and call.tensor("per_sample_weights").dtype is not weight.dtype:
+        raise NotLowered("weights of another type than the table's, which ATen refuses")
     # as many as the result has rows: the last offset may be an end alone
     bags = _bags_of(builder, call, weight.shape[0], shape[0])
     wide = weight.dtype.compute

@@ -25,7 +25,7 @@ def _is_whole(match: Match) -> bool:
 
 
 def _into_other(other: Any, gradient: Any, indices: Any, **_: Any) -> Any:
-    rows = aten.view.default(indices, [-1])
+    rows = aten.reshape.default(indices, [-1])
     return aten.index_add.default(
         other, 0, rows, aten.reshape.default(gradient, [-1, gradient.value.shape[-1]])
     )
