@@ -83,31 +83,28 @@ def test_few_columns_have_little_to_do_for_each_thread() -> None:
     assert found == [(8, 256, 8), (8, 256, 4)]
 
 
-def test_short_rows_have_16_elements_per_thread_in_large_or_small_blocks() -> None:
-    facts = Facts(
+def rows_on_chip(rows: int, length: int) -> Facts:
+    """Rows of two bytes per element, read, reduced and written."""
+    return Facts(
         walk="persistent",
-        extents={"x": 131072, "r": 256},
+        extents={"x": rows, "r": length},
         coalescing={"r": 1.0},
         element_bytes=2,
-        tensors=4,
+        tensors=2,
         streams=(2, 2),
     )
+
+
+def test_short_rows_have_16_elements_per_thread_in_large_or_small_blocks() -> None:
+    facts = rows_on_chip(131072, 256)
     for streams in ((2, 2), (4, 4)):
         found = propose(replace(facts, streams=streams), H200, 3)
         assert [(dict(c.meta)["XBLOCK"], c.num_warps) for c in found] == [(16, 8), (4, 2)]
 
 
 def test_rows_that_a_cache_holds_are_for_two_warps_or_four() -> None:
-    facts = Facts(
-        walk="persistent",
-        extents={"x": 4096, "r": 1024},
-        coalescing={"r": 1.0},
-        element_bytes=2,
-        tensors=4,
-        streams=(2, 2),
-    )
-    assert [c.num_warps for c in propose(facts, H200, 3)] == [2, 4]
-    assert [c.num_warps for c in propose(replace(facts, extents={"x": 65536, "r": 1024}), H200, 3)] == [1, 4]
+    assert [c.num_warps for c in propose(rows_on_chip(4096, 1024), H200, 3)] == [2, 4]
+    assert [c.num_warps for c in propose(rows_on_chip(65536, 1024), H200, 3)] == [1, 4]
 
 
 def test_few_short_columns_are_for_four_warps_or_half_as_many_for_two() -> None:
@@ -126,15 +123,7 @@ def test_few_short_columns_are_for_four_warps_or_half_as_many_for_two() -> None:
     ("row", "warps"), [(1024, [1, 4]), (4096, [4, 16]), (8192, [8, 4]), (16384, [16, 8])]
 )
 def test_whole_rows_are_for_few_threads_or_more(row: int, warps: list[int]) -> None:
-    facts = Facts(
-        walk="persistent",
-        extents={"x": 8192, "r": row},
-        coalescing={"r": 1.0},
-        element_bytes=2,
-        tensors=2,
-        streams=(2, 2),
-    )
-    assert [c.num_warps for c in propose(facts, H200, 3)] == warps
+    assert [c.num_warps for c in propose(rows_on_chip(8192, row), H200, 3)] == warps
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,8 @@ from coilwork_triton.launch.parameters import (
 _SUMS: Final = 96
 # Registers of a thread that what it loads of a whole column may take.
 _LOADED: Final = 128
+# Columns of a block of which half are worth a candidate, too.
+_WIDE_BLOCK: Final = 64
 # Points of a block of whole columns of which 256 threads hold 128 each.
 _MOST_WIDE: Final = 128 * 256
 # Share of the second-level cache that rows may take which are to be found in it again, and rows that a multiprocessor walks at a time
@@ -49,9 +51,10 @@ def persistent(facts: Facts, target: Target) -> list[Config]:
         if row >= 8192:
             warps = max(8, min(16, warps_for(row, 32, target)))
         blocks = other_tiles(facts) | ({"x": 1} if "x" in facts.extents else {}) | {"r": row}
-        # few threads have much in flight each; what takes many registers needs more of them, and what a cache holds a middle course
+        # few threads have much in flight each; what takes many registers needs more of them
         tried = (warps, warps // 2) if row >= 8192 else (max(1, warps // 2), 2 * warps)
         if rows * row * sum(facts.streams) <= target.l2_bytes // 2 and 2 <= warps <= 4:
+            # what a cache holds comes soon, and one warp has too much to do with it
             tried = (warps, 2 * warps)
         return [config(blocks, w, target) for w in tried]
     # several rows per program, so that its warps have 16 bytes per thread to load
@@ -126,16 +129,16 @@ def _persistent_columns(facts: Facts, target: Target, row: int, most: int) -> li
         if sum(facts.streams) <= 2 and best * row <= _MOST_WIDE and not _busy(facts):
             # what is loaded takes half a register each
             shapes.insert(0, (best, 2 * each))
-    found = []
+    blocks: list[tuple[int, int]] = []
     for width, per_thread in shapes[:2]:
         x = min(width, most, next_power_of_two(facts.extents["x"]))
         # blocks that are small have little in flight for each thread anyway
         warps = max(min(16, warps_for(x * row, per_thread, target)), min(4, warps_for(x * row, 8, target)))
-        found.append(config(other_tiles(facts) | {"x": x, "r": row}, warps, target))
-        if width >= 64 and found.count(found[-1]) > 1:
-            # or half as much for half as many threads
-            found[-1] = config(other_tiles(facts) | {"x": x // 2, "r": row}, warps // 2, target)
-    return found
+        if (x, warps) in blocks and width >= _WIDE_BLOCK:
+            # both came to the same: half as much for half as many threads instead
+            x, warps = x // 2, warps // 2
+        blocks.append((x, warps))
+    return [config(other_tiles(facts) | {"x": x, "r": row}, warps, target) for x, warps in blocks]
 
 
 def _busy(facts: Facts) -> bool:
