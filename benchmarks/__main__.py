@@ -7,12 +7,14 @@ import os
 import shlex
 import sys
 import tempfile
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
 
 from benchmarks import memory_bound
+from benchmarks.gpus import gpu_names, side_by_side
 from benchmarks.machine import machine_description
 from benchmarks.memory_bound import command as memory_command
 from benchmarks.models import CASES, find_case
@@ -65,6 +67,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         metavar="N",
         help="models that compile at the same time, each with --threads; timed they are one by one",
     )
+    run.add_argument(
+        "--gpus", type=int, default=1, metavar="N", help="GPUs that share the models out, --together on each"
+    )
     run.add_argument("--threads", type=int, default=min(16, os.cpu_count() or 1), help="of every compiler")
     run.add_argument("--timeout", type=float, default=900.0, metavar="S", help="seconds per compile or round")
     memory = commands.add_parser(
@@ -83,6 +88,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
             parser.error("--batch: a batch has at least one row")
         try:
             found.models = tuple(find_case(name) for name in found.models)
+            found.gpus = gpu_names(found.gpus)
         except ValueError as error:
             parser.error(str(error))
     return found
@@ -107,25 +113,31 @@ def run(found: argparse.Namespace, command: str) -> int:
     machine = machine_description(plan.device)
     measurements: list[Measurement] = []
     combinations = list(plan.combinations())
+    groups = iter([combinations[k : k + found.together] for k in range(0, len(combinations), found.together)])
     with progress(len(combinations)) as (say, advance):
-        for start in range(0, len(combinations), found.together):
-            group = combinations[start : start + found.together]
-            with tempfile.TemporaryDirectory(prefix="coilwork-bench-", ignore_cleanup_errors=True) as folder:
-                for measured in measure_together(plan, group, Path(folder), say):
-                    measurements += measured
-                    results = Run(
-                        command=command,
-                        when=when,
-                        size=plan.size,
-                        device=plan.device,
-                        threads=plan.threads,
-                        machine=machine,
-                        measurements=tuple(measurements),
-                        batch=plan.batch,
-                    )
-                    (found.out / "results.json").write_text(to_json(results))
-                    (found.out / "results.md").write_text(markdown(results))
-                    advance()
+
+        def lane(gpu: str) -> Iterator[list[Measurement]]:
+            for group in groups:
+                with tempfile.TemporaryDirectory(
+                    prefix="coilwork-bench-", ignore_cleanup_errors=True
+                ) as folder:
+                    yield from measure_together(plan, group, Path(folder), say, gpu)
+
+        for measured in side_by_side(found.gpus, lane):
+            measurements += measured
+            results = Run(
+                command=command,
+                when=when,
+                size=plan.size,
+                device=plan.device,
+                threads=plan.threads,
+                machine=machine,
+                measurements=tuple(measurements),
+                batch=plan.batch,
+            )
+            (found.out / "results.json").write_text(to_json(results))
+            (found.out / "results.md").write_text(markdown(results))
+            advance()
     if measurements:
         print((found.out / "results.md").read_text())
     return 1 if any(entry.failure or entry.correct is False for entry in measurements) else 0

@@ -73,18 +73,22 @@ class Entrant:
 
 
 def measure_together(
-    plan: Plan, combinations: Sequence[Combination], folder: Path, say: Callable[[str], None]
+    plan: Plan,
+    combinations: Sequence[Combination],
+    folder: Path,
+    say: Callable[[str], None],
+    gpu: str = "",
 ) -> Iterator[list[Measurement]]:
     """Every backend on a few models, which compile at the same time and are then timed one after the other.
 
     Yields the measurements of each model as soon as they are complete, so that a run that is cut short keeps them.
-    A backend that fails gives a measurement that says so.
+    A backend that fails gives a measurement that says so. `gpu` is the name of the one that they see, as in `benchmarks.gpus`.
     """
     prepared: list[list[Entrant]] = [[] for _ in combinations]
     try:
         with ThreadPoolExecutor(len(combinations)) as pool:
             places = [folder / str(number) for number in range(len(combinations))]
-            list(pool.map(lambda c, e, p: _prepare(plan, c, e, p, say), combinations, prepared, places))
+            list(pool.map(lambda c, e, p: _prepare(plan, c, e, p, say, gpu), combinations, prepared, places))
         for combination, entrants in zip(combinations, prepared, strict=True):
             _time(plan, combination, entrants, say)
             yield [measurement(*combination, entrant) for entrant in entrants]
@@ -94,7 +98,12 @@ def measure_together(
 
 
 def _prepare(
-    plan: Plan, combination: Combination, entrants: list[Entrant], folder: Path, say: Callable[[str], None]
+    plan: Plan,
+    combination: Combination,
+    entrants: list[Entrant],
+    folder: Path,
+    say: Callable[[str], None],
+    gpu: str,
 ) -> None:
     """Start a worker for each backend, and compile in one after the other; `entrants` are filled."""
     case, mode, dtype = combination
@@ -104,7 +113,7 @@ def _prepare(
         arguments += [f"--dtype={dtype}", f"--mode={mode}", f"--backend={backend}"]
         arguments += ["--quick"] if plan.quick else []
         arguments += [f"--batch={plan.batch}"] if plan.batch is not None else []
-        worker = Worker(arguments, folder / backend.replace(":", "_"), threads=plan.threads)
+        worker = Worker(arguments, folder / backend.replace(":", "_"), threads=plan.threads, gpu=gpu)
         entrants.append(Entrant(backend=backend, worker=worker))
         entrants[-1].ask("prepare", plan.timeout_s)
 

@@ -13,6 +13,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpus import gpu_environment
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -30,10 +32,19 @@ def cache_variables(folder: Path) -> dict[str, str]:
 
 
 class Worker:
-    """One worker process, of `module`. Its caches and its log live in `folder`, which must not exist yet."""
+    """One worker process, of `module`. Its caches and its log live in `folder`, which must not exist yet.
+
+    It sees the GPU of the name `gpu` alone, or without one what this process sees.
+    """
 
     def __init__(
-        self, arguments: list[str], folder: Path, *, threads: int, module: str = "benchmarks.worker"
+        self,
+        arguments: list[str],
+        folder: Path,
+        *,
+        threads: int,
+        module: str = "benchmarks.worker",
+        gpu: str = "",
     ) -> None:
         folder.mkdir(parents=True)
         self._log = folder / "stderr.txt"
@@ -42,7 +53,7 @@ class Worker:
             for name, value in os.environ.items()
             if not name.startswith(("COILWORK_", "TORCHINDUCTOR_"))
         }
-        environment |= cache_variables(folder)
+        environment |= cache_variables(folder) | gpu_environment(gpu)
         environment |= {
             "TORCHINDUCTOR_COMPILE_THREADS": str(threads),
             "COILWORK_WORKERS": str(threads),

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.gpus import gpu_names
 from benchmarks.machine import machine_description
 from benchmarks.memory_bound.case import SETS
 from benchmarks.memory_bound.cases import select
@@ -48,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--tiny", action="store_true", help="tiny sizes, to try the benchmark itself")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="compilations at a time")
+    parser.add_argument("--gpus", type=int, default=1, metavar="N", help="share the cases out among N GPUs")
     parser.add_argument(
         "--timeout", type=float, default=300.0, metavar="S", help="seconds per step of a case"
     )
@@ -88,6 +90,11 @@ def run(found: argparse.Namespace, command: str) -> int:
     if found.list:
         print("\n".join(case.name for case in cases))
         return 0
+    try:
+        gpus = gpu_names(found.gpus)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
     plan = Plan(
         cases=cases,
         backends=found.backends,
@@ -96,6 +103,7 @@ def run(found: argparse.Namespace, command: str) -> int:
         jobs=found.jobs,
         timeout_s=found.timeout,
         profile=found.profile and found.device == "cuda",
+        gpus=gpus,
     )
     json_path = found.json or found.out / "memory.json"
     markdown_path = found.markdown or found.out / "memory.md"

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from benchmarks.gpus import gpu_environment
 from benchmarks.session import cache_variables
 
 MODULE: Final = "benchmarks.memory_bound.counted"
@@ -54,7 +55,9 @@ class Counters:
     registers: float
 
 
-def count(arguments: Sequence[str], backend: str, folder: Path, *, timeout_s: float) -> list[Counters]:
+def count(
+    arguments: Sequence[str], backend: str, folder: Path, *, timeout_s: float, gpu: str = ""
+) -> list[Counters]:
     """Each launch of one call, in order. `arguments` are those of the case's process, `folder` has the compiler's caches.
 
     Raises:
@@ -79,7 +82,7 @@ def count(arguments: Sequence[str], backend: str, folder: Path, *, timeout_s: fl
             text=True,
             timeout=timeout_s,
             check=False,
-            env={**os.environ, **cache_variables(folder)},
+            env={**os.environ, **cache_variables(folder), **gpu_environment(gpu)},
         )
     except subprocess.TimeoutExpired:
         raise NoCountersError(f"ncu took more than {timeout_s:.0f} s") from None

@@ -14,6 +14,7 @@ SETS = {
     "main": "Memory-bound kernels",
     "more": "More sizes and types",
     "cached": "Within the second-level cache, which is not flushed",
+    "other": "Other kinds of kernels",
 }
 # A case below this multiple of the fastest other backend counts as behind, one below that share of a copy as slow.
 BEHIND, SLOW = 0.97, 0.75

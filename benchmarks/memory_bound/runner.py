@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.backends import family, mode_of
+from benchmarks.gpus import side_by_side
 from benchmarks.memory_bound.case import Case
 from benchmarks.memory_bound.counters import NoCountersError, count
 from benchmarks.memory_bound.results import Figure, Row, with_steps
@@ -28,7 +29,7 @@ Say = Callable[[str], None]
 class Plan:
     """What to run. `jobs` processes compile at a time, each with one thread; `timeout_s` bounds each command.
 
-    `profile`: read hardware counters, too.
+    `profile`: read hardware counters, too. `gpus`: names of those that share the cases out, as in `benchmarks.gpus`.
     """
 
     cases: tuple[Case, ...]
@@ -38,6 +39,7 @@ class Plan:
     jobs: int
     timeout_s: float
     profile: bool = False
+    gpus: tuple[str, ...] = ("",)
 
     def arguments(self, case: Case, caches: Path) -> list[str]:
         """Of the process for `case`."""
@@ -46,25 +48,29 @@ class Plan:
 
 
 def measured(plan: Plan, folder: Path, say: Say) -> Iterator[Row]:
-    """A row per case, in order, as they come."""
+    """A row per case, as they come: in order, unless there are several GPUs."""
     places = {case.name: folder / str(number) for number, case in enumerate(plan.cases)}
     compiled = _compile_all(plan, places, say)
-    with ThreadPoolExecutor(AHEAD) as pool:
-        waiting: list[tuple[Case, Future[Worker | WorkerFailedError]]] = []
-        upcoming = iter(plan.cases)
-        while True:
-            for case in itertools.islice(upcoming, AHEAD - len(waiting)):
-                good = [b for b in plan.backends if not compiled[case.name][b].failure]
-                waiting.append((case, pool.submit(_started, plan, case, places[case.name], good)))
-            if not waiting:
-                return
-            case, started = waiting.pop(0)
-            say(f"{case.name}: timing")
-            row = _row(plan, case, places[case.name], compiled[case.name], started.result())
-            if plan.profile:
-                say(f"{case.name}: counting")
-                row = _with_counters(plan, case, places[case.name], row)
-            yield row
+    upcoming = iter(plan.cases)
+    with ThreadPoolExecutor(AHEAD * len(plan.gpus)) as pool:
+
+        def lane(gpu: str) -> Iterator[Row]:
+            waiting: list[tuple[Case, Future[Worker | WorkerFailedError]]] = []
+            while True:
+                for case in itertools.islice(upcoming, AHEAD - len(waiting)):
+                    good = [b for b in plan.backends if not compiled[case.name][b].failure]
+                    waiting.append((case, pool.submit(_started, plan, case, places[case.name], good, gpu)))
+                if not waiting:
+                    return
+                case, started = waiting.pop(0)
+                say(f"{case.name}: timing")
+                row = _row(plan, case, places[case.name], compiled[case.name], started.result(), gpu)
+                if plan.profile:
+                    say(f"{case.name}: counting")
+                    row = _with_counters(plan, case, places[case.name], row, gpu)
+                yield row
+
+        yield from side_by_side(plan.gpus, lane)
 
 
 def _compile_all(plan: Plan, places: dict[str, Path], say: Say) -> dict[str, dict[str, Figure]]:
@@ -72,8 +78,8 @@ def _compile_all(plan: Plan, places: dict[str, Path], say: Say) -> dict[str, dic
     found: dict[str, dict[str, Figure]] = {case.name: {} for case in plan.cases}
     with ThreadPoolExecutor(plan.jobs) as pool:
         pending = {
-            (case.name, backend): pool.submit(_compiled, plan, case, backend, places[case.name], say)
-            for case in plan.cases
+            (case.name, backend): pool.submit(_compiled, plan, case, backend, places[case.name], say, gpu)
+            for case, gpu in zip(plan.cases, itertools.cycle(plan.gpus), strict=False)
             for backend in plan.backends
         }
         for (case_name, backend), future in pending.items():
@@ -81,12 +87,12 @@ def _compile_all(plan: Plan, places: dict[str, Path], say: Say) -> dict[str, dic
     return found
 
 
-def _compiled(plan: Plan, case: Case, backend: str, place: Path, say: Say) -> Figure:
+def _compiled(plan: Plan, case: Case, backend: str, place: Path, say: Say, gpu: str) -> Figure:
     if backend == "eager":
         return Figure()
     say(f"{case.name}: {backend} compiles")
     with closing(
-        Worker(plan.arguments(case, place), folder_of(place, backend), threads=1, module=MODULE)
+        Worker(plan.arguments(case, place), folder_of(place, backend), threads=1, module=MODULE, gpu=gpu)
     ) as worker:
         try:
             answer = worker.ask(f"compile {backend}", timeout_s=plan.timeout_s)
@@ -97,10 +103,13 @@ def _compiled(plan: Plan, case: Case, backend: str, place: Path, say: Say) -> Fi
     return Figure(compile_s=answer["compile_s"])
 
 
-def _started(plan: Plan, case: Case, place: Path, backends: Sequence[str]) -> Worker | WorkerFailedError:
+def _started(
+    plan: Plan, case: Case, place: Path, backends: Sequence[str], gpu: str
+) -> Worker | WorkerFailedError:
     """A process that has imported everything. (It could not be told more while another one measures.)"""
     attempt = sum(1 for _ in place.glob("measuring*")) if place.exists() else 0
-    worker = Worker(plan.arguments(case, place), place / f"measuring{attempt}", threads=1, module=MODULE)
+    folder = place / f"measuring{attempt}"
+    worker = Worker(plan.arguments(case, place), folder, threads=1, module=MODULE, gpu=gpu)
     try:
         worker.ask(" ".join(["start", *backends]), timeout_s=plan.timeout_s)
     except WorkerFailedError as error:
@@ -115,6 +124,7 @@ def _row(
     place: Path,
     compiled: dict[str, Figure],
     started: Worker | WorkerFailedError,
+    gpu: str,
 ) -> Row:
     """Judge and time `case`; a backend that ends the process is left out, and the others get another one."""
     row = Row(case=case.name, set=case.set, why=case.why)
@@ -140,10 +150,10 @@ def _row(
                     continue
                 return replace(_with_times(row, figures, answer), searches=found)
         remaining = [backend for backend in plan.backends if not figures[backend].failure]
-        started = _started(plan, case, place, remaining)
+        started = _started(plan, case, place, remaining, gpu)
 
 
-def _with_counters(plan: Plan, case: Case, place: Path, row: Row) -> Row:
+def _with_counters(plan: Plan, case: Case, place: Path, row: Row, gpu: str) -> Row:
     """`row` with the counters of every backend that gave right results."""
     found, missing = {}, ""
     for backend in plan.backends:
@@ -151,7 +161,9 @@ def _with_counters(plan: Plan, case: Case, place: Path, row: Row) -> Row:
             continue
         folder = folder_of(place, backend)
         try:
-            found[backend] = count(plan.arguments(case, place), backend, folder, timeout_s=plan.timeout_s)
+            found[backend] = count(
+                plan.arguments(case, place), backend, folder, gpu=gpu, timeout_s=plan.timeout_s
+            )
         except NoCountersError as error:
             missing = str(error)
     return replace(row, counters=found, uncounted=missing)

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from benchmarks.memory_bound.case import Case
-from benchmarks.memory_bound.cases import gather, gradients, norms, pointwise, reductions, scans, softmax
+from benchmarks.memory_bound.cases import (
+    gather,
+    gradients,
+    layouts,
+    norms,
+    others,
+    pointwise,
+    reductions,
+    scans,
+    softmax,
+)
 
 CASES: tuple[Case, ...] = (
     *softmax.CASES,
@@ -15,6 +25,8 @@ CASES: tuple[Case, ...] = (
     *pointwise.CASES,
     *gather.CASES,
     *gradients.CASES,
+    *layouts.CASES,
+    *others.CASES,
 )
 
 
