@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -223,7 +224,7 @@ def test_a_seed_does_not_make_threads_take_fewer_points() -> None:
     assert (dict(wide.meta)["XBLOCK"], wide.num_warps) == (2048, 8)
 
 
-def test_one_point_per_thread_or_eight_where_each_loads_a_sector() -> None:
+def test_one_point_per_thread_or_several_where_each_loads_a_sector() -> None:
     facts = Facts(
         walk="pointwise",
         extents={"x": 4_000_000},
@@ -233,7 +234,7 @@ def test_one_point_per_thread_or_eight_where_each_loads_a_sector() -> None:
         scattered=True,
     )
     found = propose(facts, H200, 3)
-    assert [(dict(c.meta)["XBLOCK"], c.num_warps) for c in found] == [(256, 8), (4096, 16)]
+    assert [(dict(c.meta)["XBLOCK"], c.num_warps) for c in found] == [(256, 8), (4096, 16), (8192, 8)]
     few = propose(replace(facts, extents={"x": 4096}), H200, 3)
     assert all(dict(c.meta)["XBLOCK"] == 128 for c in few)
 
@@ -301,3 +302,80 @@ def test_scanned_columns_have_enough_on_their_way(columns: int, streams: tuple[i
         assert (sizes["STAGES"] - 1) * width * depth * streams[0] * max(programs, 1) >= 16384
         # each thread has a run of its own
         assert 32 * one.num_warps * sizes["RUN"] <= width * depth and sizes["RUN"] > 1
+
+
+def columns(walk: Walk, streams: tuple[int, ...], *, x: int, r: int, **others: Any) -> list[tuple[int, ...]]:
+    """(columns, rows, warps, stages) of the candidates."""
+    facts = Facts(
+        walk=walk,
+        extents={"x": x, "r": r},
+        coalescing={"x": 1.0, "r": 0.0},
+        element_bytes=max(streams, default=8),
+        tensors=3,
+        streams=streams,
+        **others,
+    )
+    found = []
+    for one in propose(facts, H200, 3):
+        meta = dict(one.meta)
+        found.append((meta["XBLOCK"], meta["R0_BLOCK"], one.num_warps, meta.get("STAGES", 1)))
+    return found
+
+
+def test_columns_that_are_looked_up_are_for_single_warps() -> None:
+    assert columns("persistent", (), x=1 << 23, r=20, turns=2, operations=8) == [
+        (64, 32, 1, 1),
+        (32, 32, 1, 1),
+    ]
+    for width, depth, warps, _ in columns("persistent", (), x=1 << 20, r=300, turns=2):
+        assert width >= 16 and width * depth == 64 * 32 * warps
+
+
+def test_busy_columns_of_little_have_64_points_per_thread() -> None:
+    assert columns("persistent", (2, 2), x=1 << 18, r=256, operations=17) == [
+        (32, 256, 4, 1),
+        (64, 256, 8, 1),
+    ]
+    assert columns("persistent", (2, 2), x=802816, r=96, operations=18) == [(32, 128, 2, 1), (64, 128, 4, 1)]
+
+
+def test_few_columns_have_later_rows_on_their_way() -> None:
+    assert columns("looped", (2, 2), x=12288, r=8192)[-1] == (64, 64, 4, 3)
+    assert columns("looped", (4,), x=20000, r=3000, lanes=2)[-1] == (32, 64, 4, 3)
+
+
+def test_few_long_rows_have_more_threads() -> None:
+    facts = Facts(
+        walk="looped",
+        extents={"x": 512, "r": 1 << 18},
+        coalescing={"x": 0.0, "r": 1.0},
+        element_bytes=4,
+        tensors=2,
+        streams=(2,),
+    )
+    assert propose(facts, H200, 3)[0].num_warps == 16
+    many = propose(replace(facts, extents={"x": 4096, "r": 1 << 15}), H200, 3)
+    assert max(one.num_warps for one in many) == 8
+
+
+def test_two_lines_of_scanned_columns_where_there_are_many() -> None:
+    wide = columns("looped", (4, 4), x=32768, r=2048, scans=1)
+    assert (64, 64, 4, 4) in wide
+    assert all(width == 32 for width, *_ in columns("looped", (4, 4), x=16384, r=2048, scans=1)[::2])
+
+
+def test_few_neighbours_along_another_range_are_no_transpose() -> None:
+    facts = Facts(
+        walk="pointwise",
+        extents={"y": 192, "x": 262144},
+        coalescing={"y": 0.2, "x": 0.8},
+        element_bytes=4,
+        tensors=4,
+        streams=(1, 4),
+    )
+
+    def sides(facts: Facts) -> list[tuple[int, int]]:
+        return [(dict(c.meta)["XBLOCK"], dict(c.meta)["YBLOCK"]) for c in propose(facts, H200, 3)]
+
+    assert (1024, 4) in sides(facts)
+    assert (1024, 4) not in sides(replace(facts, coalescing={"y": 0.5, "x": 0.5}))

@@ -21,3 +21,4 @@ def column_sums(in0, out0, XBLOCK: tl.constexpr, R0_BLOCK: tl.constexpr, STAGES:
 # grid -((-3072) // XBLOCK)
 # try {'XBLOCK': 16, 'R0_BLOCK': 256, 'STAGES': 1} warps 8
 # try {'XBLOCK': 32, 'R0_BLOCK': 128, 'STAGES': 1} warps 8
+# try {'XBLOCK': 64, 'R0_BLOCK': 64, 'STAGES': 3} warps 4

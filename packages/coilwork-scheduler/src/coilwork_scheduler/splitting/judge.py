@@ -21,6 +21,7 @@ from coilwork_scheduler.splitting.families import Family, alone, rows_of
 from coilwork_scheduler.splitting.figures import LEAST_ACROSS, PROGRAMS, Figures
 from coilwork_scheduler.splitting.merging import merged_axes
 from coilwork_scheduler.splitting.pieces import Pieces, cut_axes
+from coilwork_scheduler.splitting.short_runs import Runs, runs_of
 from coilwork_scheduler.stage import extent_of
 
 # The two kernels must together take less than this share of the one's time: the estimate is rough, and the one might
@@ -99,6 +100,22 @@ class Judge:
         walked = self._walked(family, found)
         if walked is not None:
             return walked
+        runs = self._runs(family)
+        if runs is not None:
+            pays = runs.saved_us > runs.costs_us
+            self.journal.note(
+                "split-runs",
+                tuple(b.name for b in family.outputs),
+                pays,
+                "wide loads go across short runs"
+                if pays
+                else "another kernel costs more than narrow loads do",
+                pieces=self.figures.sizes.value(runs.pieces.count),
+                saved_us=round(runs.saved_us, 3),
+                costs_us=round(runs.costs_us, 3),
+            )
+            if pays:
+                return Cutting(pieces=runs.pieces, refined=runs.refined)
         if found is None:
             return None
         self.journal.note(
@@ -115,8 +132,18 @@ class Judge:
 
     def splits(self, family: Family) -> bool:
         """Whether `pieces_of` cuts `family`; records nothing."""
-        found = self._weighed(family)
+        found, runs = self._weighed(family), self._runs(family)
+        if runs is not None and runs.saved_us > runs.costs_us:
+            return True
         return found is not None and found.pays
+
+    def _runs(self, family: Family) -> Runs | None:
+        """How to reduce across short runs of memory first, if it has them."""
+        shape = self.figures.shape(family)
+        if shape.across:
+            return None
+        on_chip = 4 * shape.length <= self.options.persistent_bytes
+        return runs_of(self.figures, family, on_chip=on_chip)
 
     def reads_again(self, node: Reduce) -> bool:
         """Whether two reductions over the rows of `node`, one of which needs the other's result, read them twice.

