@@ -8,6 +8,8 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import symbol
 from coilwork_ir.loops import Scatter
 from coilwork_ir.scalar import op, placeholder
+from coilwork_ir.target import target
+from coilwork_scheduler import schedule
 
 
 def tiles(kernel):
@@ -111,3 +113,35 @@ def test_scatters_stay_in_one_part_of_memory_at_a_time(build, compare):
     made = compare(build.graph("out"))
     kernel = next(k for k in made.kernels if k.hints.atomic)
     assert tiles(kernel) == [("x0", "2"), ("x1", "6"), ("x2", "4")]
+
+
+def columns_at_a_time(build, groups, *, mode="max", rows=65536, width=32, device="cuda:0"):
+    """A scatter that takes `width` columns of a table at a time, and its kernel's ranges."""
+    build.input("x", rows, groups * width, device=device)
+    build.input("ids", rows, groups * width, dtype=DType.I64, device=device)
+    build.input("base", rows, groups * width, device=device)
+    build.pointwise(
+        "copy", [rows, groups * width], lambda i, c: op("tanh", build.at("base", i, c)), device=device
+    )
+    g, r, w = build.ranges(groups, rows, width)
+    build.nodes.append(
+        Scatter(
+            output=build.buffer("out", rows, groups * width, device=device),
+            into="copy",
+            ranges=(g, r, w),
+            index=(placeholder(0), g * width + w),
+            indirect=(build.at("ids", r, g * width + w),),
+            value=build.at("x", r, g * width + w),
+            mode=mode,
+        )
+    )
+    made = schedule(build.graph("out"), target("sm_90"))
+    return next(tiles(k) for k in made.kernels if any(s.indirect for s in k.stores))
+
+
+def test_columns_of_a_large_table_are_updated_a_few_at_a_time(build):
+    assert columns_at_a_time(build, 8) == [("x0", "8"), ("x1", "65536"), ("x2", "32")]
+
+
+def test_those_of_a_small_one_are_not(build):
+    assert columns_at_a_time(build, 8, rows=4096) == [("x0", "4096"), ("x1", "256")]

@@ -22,6 +22,7 @@ from coilwork_lowering.building.values import (
     coordinate_symbols,
     is_whole,
 )
+from coilwork_lowering.ops.column_groups import group_width, grouped
 from coilwork_lowering.ops.elementwise import on_device, overloads, scalar_operand
 from coilwork_lowering.ops.indexing import AdvancedIndex, in_range, position_of
 from coilwork_lowering.ops.repeatable_scatters import (
@@ -47,6 +48,9 @@ def scatter_into(
 ) -> TensorValue:
     """Append a scatter over `shape` into `old`, coordinates of which `index` gives; `old` as it is then."""
     point = coordinate_symbols("i", shape)
+    width = group_width(old, shape) if mode != "store" and index(point)[-1:] == point[-1:] else None
+    if width is not None:
+        shape, point = grouped(shape, width)
     positions = tuple(simplified(s) for s in indirect(point))
     source = simplified(value(point))
     output = builder.declare(

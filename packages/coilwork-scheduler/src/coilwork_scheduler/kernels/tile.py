@@ -48,7 +48,7 @@ class Tiling:
 def tile(draft: Draft, buffers: Mapping[str, Buffer], sizes: SizeHints) -> Tiling:
     """The tiling of `draft`."""
     touched = accesses(draft, buffers, sizes)
-    outermost = slices(draft, sizes)
+    outermost = slices(draft, buffers, sizes)
     others = [s for s in draft.parallel if s not in outermost]
     parallel = (*outermost, *_by_layout(others, touched))
     reduced = draft.reduced if _ordered(draft) else _by_layout(draft.reduced, touched)
