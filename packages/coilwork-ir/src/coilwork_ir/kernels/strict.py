@@ -12,7 +12,7 @@ from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.kernels.nodes import Kernel, Store
-from coilwork_ir.scalar import Op, Reduce, Scalar, Scan, cast, op, reduce, rewrite, scan
+from coilwork_ir.scalar import Op, Reduce, Scalar, Scan, cast, op, reduce, rewrite, scan_again
 
 FUNCTIONS: Final = frozenset(
     {
@@ -53,8 +53,7 @@ def _visit(node: Scalar) -> Scalar:
             wide = (cast(node.operands[0], DType.F64), *node.operands[1:])
             return cast(reduce(node.kind, wide, node.axes, output=node.output), node.dtype)
         case Scan() if node.kind == "logcumsumexp":
-            wide_source = cast(node.operands[0], DType.F64)
-            running = scan(node.kind, wide_source, node.axis, output=node.output, reverse=node.reverse)
+            running = scan_again(node, (cast(node.operands[0], DType.F64),), node.axis)
             return cast(running, node.dtype)
         case _:
             return node

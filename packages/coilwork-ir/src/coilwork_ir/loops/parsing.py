@@ -25,7 +25,7 @@ from coilwork_ir.loops.nodes import (
     View,
     While,
 )
-from coilwork_ir.ops import REDUCE_OPS, SCAN_KINDS, STORE_MODES
+from coilwork_ir.ops import REDUCE_OPS, STORE_MODES
 from coilwork_ir.scalar import Scalar
 from coilwork_ir.text.atoms import (
     Symbols,
@@ -43,6 +43,7 @@ from coilwork_ir.text.calls import read_binds, read_call_arguments, read_paths, 
 from coilwork_ir.text.reader import Reader
 from coilwork_ir.text.scalars import (
     Values,
+    parse_combining,
     parse_statements,
     parse_value,
     with_placeholders,
@@ -162,13 +163,21 @@ def _read_domain(reader: Reader, symbols: Symbols) -> tuple[tuple[Expr, ...], tu
     return tuple(ranges), tuple(axes), scope
 
 
-def _read_body(reader: Reader, scope: Symbols) -> tuple[Scalar, tuple[Check, ...]]:
+def _read_bodies(reader: Reader, scope: Symbols) -> tuple[list[Scalar], tuple[Check, ...]]:
     reader.expect("{")
     values = parse_statements(reader, scope)
     checks = read_checks(reader, values)
     reader.expect("yield")
-    body = parse_value(reader, values)
+    bodies = [parse_value(reader, values)]
+    while reader.accept(","):
+        bodies.append(parse_value(reader, values))
     reader.expect("}")
+    return bodies, checks
+
+
+def _read_body(reader: Reader, scope: Symbols) -> tuple[Scalar, tuple[Check, ...]]:
+    bodies, checks = _read_bodies(reader, scope)
+    (body,) = bodies
     return body, checks
 
 
@@ -248,19 +257,19 @@ def _read_axis(reader: Reader, scope: Symbols) -> Expr:
 
 
 def _read_scan(reader: Reader, symbols: Symbols, outputs: tuple[Buffer | None, ...]) -> Node:
-    word = reader.choice(SCAN_KINDS, "a scan")
-    kind = next(known for known in SCAN_KINDS if known == word)
+    kind = parse_combining(reader)
     ranges, _, scope = _read_domain(reader, symbols)
     axis = _read_axis(reader, scope)
     reverse = reader.accept("reverse")
     split = reader.integer() if reader.accept("split") else 1
-    body, checks = _read_body(reader, scope)
+    (body, *others), checks = _read_bodies(reader, scope)
     return Scan(
         outputs=outputs,
         kind=kind,
         ranges=ranges,
         axis=axis,
         body=body,
+        others=tuple(others),
         reverse=reverse,
         split=split,
         checks=checks,
