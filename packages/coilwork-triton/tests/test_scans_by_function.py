@@ -6,7 +6,7 @@ from typing import Literal
 
 import pytest
 import torch
-from kernel_bench import TritonProcess, along, arg, run_source
+from kernel_bench import TARGETS, TritonProcess, along, arg, compile_source, run_source
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.kernels import Hints, Kernel, Store
@@ -37,9 +37,7 @@ def kernel_for(
         at = x.symbol * length + r.symbol
     first, second = (load(f"in{k}", [at], dtype) for k in range(2))
     wide = [cast(v, f.dtype) for v, f in zip((first, second), function.results, strict=True)]
-    values = [
-        scan(function, wide[0], r.symbol, others=wide[1:], output=k, reverse=reverse) for k in range(2)
-    ]
+    values = [scan(function, wide[0], r.symbol, others=wide[1:], output=k, reverse=reverse) for k in range(2)]
     return Kernel(
         name="running",
         ranges=(x, r),
@@ -99,7 +97,12 @@ def test_recurrence_down_columns(engine: TritonProcess, dtype: DType, hint: Hint
     wanted = running_recurrence(*wide)
     for number, config in enumerate(source.configs):
         assert dict(config.meta).get("RUN", 1) > 1
-        given = [a.reshape(-1), b.reshape(-1), torch.zeros_like(a.reshape(-1)), torch.zeros_like(a.reshape(-1))]
+        given = [
+            a.reshape(-1),
+            b.reshape(-1),
+            torch.zeros_like(a.reshape(-1)),
+            torch.zeros_like(a.reshape(-1)),
+        ]
         found = [t.cpu().view(shape) for t in run_source(engine, source, given, (), number)[2:]]
         for result, value in zip(found, wanted, strict=True):
             value = value.t().flip(0) if reverse else value.t()
@@ -158,8 +161,27 @@ def test_functions_are_named_after_what_they_do() -> None:
         .text
         for hint, reverse in (("persistent", False), ("looped", False), ("looped", True))
     ]
-    names = {line.split("(")[0] for text in texts for line in text.splitlines() if line.startswith("def combine_")}
+    names = {
+        line.split("(")[0] for text in texts for line in text.splitlines() if line.startswith("def combine_")
+    }
     plain, flagged = sorted(names, key=len)
     assert flagged == f"{plain}_if_any"
     # nothing is combined with nothing where all lanes that come first are in range
     assert [flagged.removeprefix("def ") in text for text in texts] == [False, False, True]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("columns", [False, True])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_machine_code(compiler: TritonProcess, columns: bool, reverse: bool, name: str) -> None:
+    shape = (300, 40) if columns else (5, 9000)
+    for dtype in (F32, I64):
+        kernel = kernel_for(
+            recurrence(dtype), shape, columns=columns, hint="looped", reverse=reverse, dtype=dtype
+        )
+        assert compile_source(compiler, TritonCodegen().emit(kernel, target(name), {}), name)
+    odd, later_odd = parameter(0, BOOL), parameter(2, BOOL)
+    function = combine([op("ne", odd, later_odd), const(3.0, F32)])
+    kernel = kernel_for(function, shape, columns=columns, hint="looped", reverse=reverse, dtype=F32)
+    assert compile_source(compiler, TritonCodegen().emit(kernel, target(name), {}), name)

@@ -16,7 +16,7 @@ from coilwork_ir.index import Expr, as_expr, symbol
 from coilwork_ir.kernels.nodes import Hints, Kernel, Range, ReductionStrategy, Store, TensorArg
 from coilwork_ir.kernels.text import format_kernel
 from coilwork_ir.ops import REDUCE_OPS, SCAN_KINDS, STORE_MODES, ReduceKind, ScanKind, StoreMode
-from coilwork_ir.scalar import Scalar, cast, load, placeholder, reduce, scan, sort
+from coilwork_ir.scalar import Scalar, cast, combine, load, op, parameter, placeholder, reduce, scan, sort
 
 _FLOATS: Final = tuple(d for d in KIT_DTYPES if d.is_float)
 _WHOLE: Final = tuple(d for d in KIT_DTYPES if not d.is_float)
@@ -144,6 +144,19 @@ def scan_case(name: str, dtypes: Sequence[DType], *, reverse: bool) -> Case:
             for output in (0, 1) if kind in ("min", "max") else (0,):
                 found = scan(kind, element, rows.r, output=output, reverse=reverse)
                 rows.add(f"scan {kind} {output} {dtype.text}", found, dtype, rows.flat)
+    return rows.case(name, (5, 1100), "looped")
+
+
+def scan_by_function_case(name: str, dtypes: Sequence[DType], *, reverse: bool) -> Case:
+    """Scans by a function of two values, `h = a * h + b` in steps, on each of `dtypes`."""
+    rows = _Rows(None)
+    for dtype in dtypes:
+        element = rows.value("near-one" if dtype.is_float else "range", dtype)
+        a, b, later_a, later_b = (parameter(k, element.dtype) for k in range(4))
+        function = combine([op("mul", a, later_a), op("add", op("mul", later_a, b), later_b)])
+        for output in range(2):
+            found = scan(function, element, rows.r, others=[element], output=output, reverse=reverse)
+            rows.add(f"scan by a function {output} {dtype.text}", found, dtype, rows.flat)
     return rows.case(name, (5, 1100), "looped")
 
 
@@ -364,6 +377,7 @@ _SHARED: Final = Case(
 _ATOMIC: Final = (DType.F64, DType.F32, DType.I64, DType.I32)
 _OTHERS: Final = tuple(d for d in KIT_DTYPES if d not in _ATOMIC)
 _NARROW: Final = tuple(d for d in KIT_DTYPES if d.itemsize <= 4)
+_NUMBERS: Final = tuple(d for d in KIT_DTYPES if not d.is_bool)
 _ORDERED: Final[tuple[StoreMode, ...]] = tuple(m for m in STORE_MODES if m in ("min", "max"))
 
 COMBINING_CASES: Final[tuple[Case, ...]] = (
@@ -376,6 +390,8 @@ COMBINING_CASES: Final[tuple[Case, ...]] = (
     scan_case("scan-whole", _WHOLE, reverse=False),
     scan_case("scan-floats-reverse", _FLOATS, reverse=True),
     scan_case("scan-whole-reverse", _WHOLE, reverse=True),
+    scan_by_function_case("scan-function", _NUMBERS, reverse=False),
+    scan_by_function_case("scan-function-reverse", _NUMBERS, reverse=True),
     sort_case("sort", _NARROW, length=50),
     sort_case("sort-wide", tuple(d for d in KIT_DTYPES if d not in _NARROW), length=20),
     store_case("store-add", ("add",), _ATOMIC),
