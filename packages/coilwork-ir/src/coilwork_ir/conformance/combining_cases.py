@@ -11,6 +11,7 @@ from typing import Final
 
 from coilwork_ir.conformance.case import Case, Fill
 from coilwork_ir.conformance.op_cases import KIT_DTYPES
+from coilwork_ir.conformance.shared_rows import SHARED_ROWS
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, symbol
 from coilwork_ir.kernels.nodes import Hints, Kernel, Range, ReductionStrategy, Store, TensorArg
@@ -346,33 +347,6 @@ _PRODUCT: Final = Case(
     sizes=({"n0": 5, "n1": 37, "n2": 19}, {"n0": 33, "n1": 16, "n2": 64}, {"n0": 3, "n1": 4, "n2": 0}),
 )
 
-# Rows that programs may share, by values of one word and of two with their positions: two scans in one kernel.
-_SHARED: Final = Case(
-    name="shared-rows",
-    text="""kernel @shared fast {
-      range x0: `3` parallel x 0.0
-      range r0: `75` reduction r 1.0
-      arg in0: f32 in span `225`
-      arg in1: f64 in span `225`
-      arg io0: i64 inout span `61`
-      arg out0: f32 out span `225`
-      arg out1: f64 out span `225`
-      arg out2: i64 out span `225`
-      hints split split 5 workspace io0
-      body {
-        t0 = load %in0[75*x0 + r0] : f32
-        t1 = scan sum 0 (t0) along r0
-        t2 = load %in1[75*x0 + r0] : f64
-        t3 = scan max 0 (t2) along r0
-        t4 = scan max 1 (t2) along r0
-        store %out0[75*x0 + r0] = t1
-        store %out1[75*x0 + r0] = t3
-        store %out2[75*x0 + r0] = t4
-      }
-    }""",
-    fills=(("in1", "ties"), ("io0", "zero")),
-)
-
 # Types with atomic instructions on today's GPUs, and the others.
 _ATOMIC: Final = (DType.F64, DType.F32, DType.I64, DType.I32)
 _OTHERS: Final = tuple(d for d in KIT_DTYPES if d not in _ATOMIC)
@@ -403,5 +377,5 @@ COMBINING_CASES: Final[tuple[Case, ...]] = (
     _EVERY_POINT,
     _TOGETHER,
     _PRODUCT,
-    _SHARED,
+    SHARED_ROWS,
 )

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
-from coilwork_ir.buffers import Buffer, Constant, GraphInput, SymbolOutput
+from coilwork_ir.buffers import Buffer, SymbolOutput
 from coilwork_ir.index import Expr
+from coilwork_ir.loops.headers import read_checks, read_header
 from coilwork_ir.loops.nodes import (
     AssertSize,
     Check,
-    CheckError,
     Cond,
     Extern,
     ExternFamily,
@@ -37,12 +36,10 @@ from coilwork_ir.text.atoms import (
     parse_output,
     parse_range,
     parse_ref,
-    parse_symbol,
 )
 from coilwork_ir.text.calls import read_binds, read_call_arguments, read_paths, read_result
 from coilwork_ir.text.reader import Reader
 from coilwork_ir.text.scalars import (
-    Values,
     parse_combining,
     parse_statements,
     parse_value,
@@ -63,45 +60,6 @@ def parse_graph(text: str) -> Graph:
     graph = read_graph(reader, {})
     reader.finish()
     return graph
-
-
-def read_header(
-    reader: Reader, symbols: Symbols
-) -> tuple[tuple[Expr, ...], tuple[GraphInput, ...], tuple[Constant, ...]]:
-    """What `format_header` wrote; the symbols are added to `symbols`."""
-    declared: list[Expr] = []
-    inputs: list[GraphInput] = []
-    constants: list[Constant] = []
-    while True:
-        if reader.accept("symbol"):
-            declared.append(parse_symbol(reader, symbols))
-        elif reader.accept("input"):
-            if reader.accept("size"):
-                reader.expect("`")
-                inputs.append(reader.index(symbols, "`"))
-                reader.expect("`")
-            else:
-                inputs.append(parse_buffer(reader, symbols))
-        elif reader.accept("constant"):
-            key = reader.string()
-            constants.append(Constant(buffer=parse_buffer(reader, symbols), key=key))
-        else:
-            return tuple(declared), tuple(inputs), tuple(constants)
-
-
-_ERRORS: Final[tuple[CheckError, ...]] = ("IndexError", "ZeroDivisionError")
-
-
-def read_checks(reader: Reader, values: Values) -> tuple[Check, ...]:
-    """What `format_checks` wrote."""
-    found: list[Check] = []
-    while reader.accept("check"):
-        condition = parse_value(reader, values)
-        error = next((one for one in _ERRORS if reader.accept(one)), None)
-        if error is None:
-            reader.expect("RuntimeError")
-        found.append(Check(condition=condition, message=reader.string(), error=error or "RuntimeError"))
-    return tuple(found)
 
 
 def read_graph(reader: Reader, outer: Symbols) -> Graph:
