@@ -82,9 +82,12 @@ def test_recurrence_along_rows(
 
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("hint", ["persistent", "looped"])
-@pytest.mark.parametrize("dtype", [F32, F64, I64])
-def test_recurrence_down_columns(engine: TritonProcess, dtype: DType, hint: Hint, reverse: bool) -> None:
-    shape = (300, 40)
+@pytest.mark.parametrize(
+    ("dtype", "shape"), [(F32, (300, 40)), (F64, (300, 40)), (I64, (300, 40)), (F32, (512, 32))]
+)
+def test_recurrence_down_columns(
+    engine: TritonProcess, dtype: DType, shape: tuple[int, int], hint: Hint, reverse: bool
+) -> None:
     generator = torch.Generator().manual_seed(1)
     a = torch.rand(shape, generator=generator, dtype=torch.float64)
     b = torch.randn(shape, generator=generator, dtype=torch.float64)

@@ -129,7 +129,7 @@ def _extent(size: str) -> Expression:
     return Number(1) if size == "1" else Name(size)
 
 
-def _extents(shape: tuple[str, ...]) -> Expression:
+def _extents(shape: tuple[str, ...]) -> Tuple:
     return Tuple(tuple(_extent(s) for s in shape))
 
 
@@ -218,8 +218,10 @@ def _kept_tuples(site: ScanSite) -> tuple[Expression, ...]:
         wide = tl("broadcast_to", value, extents)
         found.append(method(wide, "to", tl_name("int32")) if dtype.is_bool else wide)
     if site.flagged:
-        there: Expression = Number(True) if site.valid is None else site.valid
-        found.append(method(tl("broadcast_to", there, extents), "to", tl_name("int32")))
+        if site.valid is None:
+            found.append(filled(extents.items, 1, DType.I32))
+        else:
+            found.append(method(tl("broadcast_to", site.valid, extents), "to", tl_name("int32")))
     return tuple(found)
 
 
