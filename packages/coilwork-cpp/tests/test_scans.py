@@ -191,3 +191,14 @@ def test_results_of_one_function_are_computed_at_once() -> None:
     kernel = scan_kernel(values, DType.F32, columns=False, n=4, m=5)
     text = CppCodegen().emit(kernel, target("x86-64-avx2"), {}).text
     assert text.count("float running_") == 2
+
+
+def test_what_no_result_needs_is_not_carried() -> None:
+    # of what came before, the recurrence's second result needs the second value alone
+    def values(v: Load, r: Expr) -> list[Scalar]:
+        return [scan(recurrence(DType.F32), v, r, others=[v], output=1)]
+
+    for columns in (False, True):
+        kernel = scan_kernel(values, DType.F32, columns=columns, n=40, m=40)
+        text = CppCodegen().emit(kernel, target("x86-64-avx2"), {}).text
+        assert text.count("float running_") == 1

@@ -196,7 +196,7 @@ def _declared(block: Block, plan: Plan, step: Pass, columns: Span, *, folded: bo
     scans = scan_states(step.scans, block.names)
     start: list[Assign] = []
     for scan, kept in scans.items():
-        for kind, variable, value in scan_start(scan, kept):
+        for kind, variable, value in scan_start(scan, kept, step.scans):
             block.add(DeclareArray(kind, variable, plan.tile))
             start.append(Assign(Element(Name(variable), lane), value))
     for reduce, names in parts.items():

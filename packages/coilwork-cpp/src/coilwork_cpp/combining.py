@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from coilwork_cpp.elements import value_type
 from coilwork_cpp.tree import ZERO, Assign, Binary, Call, Code, Literal, Name, Select
@@ -17,8 +17,23 @@ def combine_types(kind: Combine) -> tuple[str, ...]:
     return tuple("u8" if value.dtype.is_bool else value_type(value.dtype) for value in kind.results)
 
 
-def combine_step(point: Block, scan: Scan, kind: Combine, state: Sequence[Code]) -> tuple[Name, ...]:
-    """Update the variables `state` with this point's elements; names of all results here."""
+def carried(kind: Combine, outputs: Iterable[int]) -> tuple[int, ...]:
+    """Which values must be carried from point to point for the results `outputs`."""
+    needed = set(outputs)
+    pending = list(needed)
+    while pending:
+        for node in postorder((kind.results[pending.pop()],)):
+            if isinstance(node, Parameter) and node.position < kind.count and node.position not in needed:
+                needed.add(node.position)
+                pending.append(node.position)
+    return tuple(sorted(needed))
+
+
+def combine_step(
+    point: Block, scan: Scan, kind: Combine, state: Sequence[Code], outputs: Iterable[int]
+) -> Mapping[int, Name]:
+    """Update those variables of `state` that the results `outputs` need with this point's elements; names of results here."""
+    needed = carried(kind, outputs)
     elements = [point.declare(value.dtype, "element", point.value(value)) for value in scan.operands]
     # the function has no neutral element: the first point's results are its elements
     at = point.index(scan.axis)
@@ -29,8 +44,9 @@ def combine_step(point: Block, scan: Scan, kind: Combine, state: Sequence[Code])
     started = point.declare(DType.BOOL, "started", Binary("!=", at, first))
     # in a block of its own: another scan's parameters are other values
     inside = point.inside()
-    uses = Counter(operand for node in postorder(kind.results) for operand in node.operands)
-    for node in postorder(kind.results):
+    results = {k: kind.results[k] for k in needed}
+    uses = Counter(operand for node in postorder(results.values()) for operand in node.operands)
+    for node in postorder(results.values()):
         if isinstance(node, Op) and uses[node] > 1:
             inside.named(node)
         elif isinstance(node, Parameter):
@@ -39,13 +55,13 @@ def combine_step(point: Block, scan: Scan, kind: Combine, state: Sequence[Code])
             if node.dtype.is_bool and not late:
                 source = inside.declare(node.dtype, "running", Binary("!=", source, ZERO))
             inside.known[node] = source
-    codes = [inside.value(result) for result in kind.results]
+    codes = {k: inside.value(result) for k, result in results.items()}
     # all of them before any variable changes
-    found = tuple(
-        inside.declare(result.dtype, "combined", Select(started, code, element))
-        for result, code, element in zip(kind.results, codes, elements, strict=True)
-    )
+    found = {
+        k: inside.declare(kind.results[k].dtype, "combined", Select(started, code, elements[k]))
+        for k, code in codes.items()
+    }
     point.add(*inside.body())
-    for name, variable, result in zip(found, state, kind.results, strict=True):
-        point.add(Assign(variable, Call("u8", (name,)) if result.dtype.is_bool else name))
+    for k, name in found.items():
+        point.add(Assign(state[k], Call("u8", (name,)) if kind.results[k].dtype.is_bool else name))
     return found

@@ -166,7 +166,7 @@ def _plain_pass(
     """A pass whose points run in order, or, without reductions and scans, as one vector loop."""
     states = scan_states(step.scans, block.names)
     for scan, state in states.items():
-        for kind, name, value in scan_start(scan, state):
+        for kind, name, value in scan_start(scan, state, step.scans):
             block.add(Declare(kind, name, value))
     spans = [whole(block, r) for r in region.reduction]
     inner, chain = nested(block, spans[:-1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from coilwork_cpp.combining import combine_step, combine_types
+from coilwork_cpp.combining import carried, combine_step, combine_types
 from coilwork_cpp.elements import compute_type, convert, literal
 from coilwork_cpp.ops import apply
 from coilwork_cpp.reductions import start_value
@@ -30,14 +30,19 @@ def scan_states(scans: Sequence[Scan], names: Names) -> dict[Scan, tuple[Name, .
 def step_scans(point: Block, scans: Sequence[Scan], states: Mapping[Scan, Sequence[Code]]) -> None:
     """Update `states`, which are those of `scans`, with this point's elements; the scans' values become known."""
     for scan, state in states.items():
-        wanted = [other for other in scans if other is scan or _is_beside(other, scan)]
+        wanted = _together(scan, scans)
         if all(other in point.known for other in wanted):
             continue
         if isinstance(scan.kind, Combine):
-            results = combine_step(point, scan, scan.kind, state)
+            results = combine_step(point, scan, scan.kind, state, [other.output for other in wanted])
             point.known.update({other: results[other.output] for other in wanted})
         else:
             point.known[scan] = _step(point, scan, state)
+
+
+def _together(scan: Scan, scans: Sequence[Scan]) -> list[Scan]:
+    """Those of `scans` that are computed with `scan`."""
+    return [other for other in scans if other is scan or _is_beside(other, scan)]
 
 
 def _is_beside(scan: Scan, other: Scan) -> bool:
@@ -67,14 +72,16 @@ def _name(scan: Scan) -> str:
     return "" if isinstance(scan.kind, Combine) else scan.kind
 
 
-def scan_start(scan: Scan, state: Sequence[Name]) -> tuple[tuple[str, str, Code], ...]:
-    """Type, name and start value of each variable. Rounded sums and products of f32 run in f64, sums of exponentials too."""
+def scan_start(scan: Scan, state: Sequence[Name], scans: Sequence[Scan]) -> tuple[tuple[str, str, Code], ...]:
+    """Type, name and start value of each variable of `scan`, which is one of `scans`.
+
+    Rounded sums and products of f32 run in f64, sums of exponentials too.
+    """
     if isinstance(scan.kind, Combine):
         # the first point takes no notice of it
-        return tuple(
-            (kind, name.text, Literal("0"))
-            for kind, name in zip(combine_types(scan.kind), state, strict=True)
-        )
+        types = combine_types(scan.kind)
+        needed = carried(scan.kind, [other.output for other in _together(scan, scans)])
+        return tuple((types[k], state[k].text, Literal("0")) for k in needed)
     dtype = scan.operands[0].dtype.compute
     kinds: dict[str, ReduceKind] = {"argmin": "min", "argmax": "max"}
     if scan.kind == "logcumsumexp":
