@@ -10,13 +10,16 @@ from typing import Any, TypeAlias
 
 import pytest
 import torch
-from lowering_backend import Recorder
+from lowering_backend import Recorder, make_boxed_call
 from torch import Tensor
+from torch._higher_order_ops import associative_scan
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_int
 from coilwork_ir.loops import Extern, Graph, Scan, While
 from coilwork_ir.scalar import Combine
+from coilwork_lowering import lower
 from coilwork_lowering.higher_order import unrolled_scans
 
 Function: TypeAlias = Callable[..., list[Tensor]]
@@ -113,6 +116,18 @@ def test_results_that_nobody_asks_for_are_not_stored() -> None:
     assert found.outputs[0] is None and found.outputs[1] is not None
 
 
+def test_values_that_no_result_needs_are_not_combined() -> None:
+    def function(scan: Scanning, a: Tensor) -> list[Tensor]:
+        return [scan(lambda x, y, z, u, v, w: [x + u, y * v * w, z + w], [a, a + 1, a.exp()], 1)[1]]
+
+    found = scan_of(lowered(function, torch.rand(3, 6)))
+    assert isinstance(found.kind, Combine) and found.kind.count == 2
+    assert found.outputs[0] is not None and found.outputs[1] is None
+    torch._dynamo.reset()
+    found = scan_of(lowered(lambda scan, a: [scan(recurrence, [a, a + 1], 1)[0]], torch.rand(3, 6)))
+    assert not found.others
+
+
 @pytest.mark.parametrize("shape", [(6,), (1, 5), (5, 1), (5, 1, 1)])
 def test_few_points(shape: tuple[int, ...]) -> None:
     graph = lowered(lambda scan, a: scan(recurrence, [a, a], 0), torch.rand(shape))
@@ -159,7 +174,7 @@ def test_what_the_function_reads_besides() -> None:
         return [x + y + torch.arange(6)]
 
     found = scan_of(lowered(lambda scan, a: scan(largest, [a], 0), torch.randn(6, 5)))
-    assert len(found.others) == 1 and len(found.outputs) == 1
+    assert len(found.others) == 1 and found.outputs[1] is None
     assert found.others[0].dtype is DType.F32
     found = scan_of(lowered(lambda scan, a: scan(modular, [a], 0), torch.randint(0, 9, (6, 5))))
     assert [other.dtype for other in found.others] == [DType.I64]
@@ -176,6 +191,34 @@ def test_values_of_several_types() -> None:
     assert isinstance(scan_of(graph), Scan)
     graph = lowered(lambda scan, x: scan(lambda a, b: [a ^ b], [x > 0], 1), values)
     assert isinstance(scan_of(graph), Scan)
+
+
+class OnGpu(Recorder):
+    """A backend that lowers graphs and runs them as they are, on fake tensors."""
+
+    def compiler(self, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        self.lowered.append(lower(gm, name="graph"))
+        return make_boxed_call(lambda given: gm(*given))
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_pointwise_combining_on_a_gpu(reverse: bool) -> None:
+    def function(values: dict[str, Tensor], factor: Tensor) -> Tensor:
+        def combine(x: dict[str, Tensor], y: dict[str, Tensor]) -> dict[str, Tensor]:
+            return {"a": torch.minimum(x["a"], y["a"] * factor), "b": torch.maximum(x["b"], y["b"])}
+
+        found = associative_scan(combine, values, 1, reverse=reverse, combine_mode="pointwise")
+        return found["a"] + found["b"]
+
+    recorder = OnGpu()
+    with FakeTensorMode():
+        values = {name: torch.empty(2, 40, 8, device="cuda") for name in "ab"}
+        found = torch.compile(function, backend=recorder)(values, torch.tensor(2.0))
+    assert found.shape == (2, 40, 8)
+    (scan,) = (node for node in recorder.lowered[0].graph.nodes if isinstance(node, Scan))
+    # the number, which is on the CPU, is a value of its own
+    assert len(scan.others) == 2 and scan.reverse is reverse
+    assert scan.ranges.index(scan.axis) == 1
 
 
 def test_gradients() -> None:

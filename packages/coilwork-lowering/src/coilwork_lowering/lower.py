@@ -208,22 +208,16 @@ class _Lowering:
             region = lower_cond if operator_name(node) == "cond" else lower_while
             return region(self.builder, node, tuple(self.value(a) for a in node.args), self.nested)
         if is_associative_scan(node):
-            return self.associative_scan(node)
+            rows = tuple(self.value(a) for a in node.args)
+            return lower_associative_scan(
+                self.builder, node, rows, lambda function: _traced(function, self.options, self.sizes)
+            )
         raise self.refuse(
             node,
             "no-lowering",
             f"{operator_name(node)} has no lowering",
             reason="higher-order operators and Python functions cannot be called from the compiled program",
         )
-
-    def associative_scan(self, node: torch.fx.Node) -> Value:
-        arguments = tuple(self.value(a) for a in node.args)
-        try:
-            return lower_associative_scan(
-                self.builder, node, arguments, lambda function: _traced(function, self.options, self.sizes)
-            )
-        except NotLowered as cause:
-            raise self.refuse(node, "no-lowering", "an associative_scan", reason=str(cause)) from cause
 
     def require_strides(self, node: torch.fx.Node) -> None:
         """Every tensor of a program lies in memory with strides."""

@@ -20,8 +20,9 @@ from coilwork_lowering.building.builder import Builder, node_ranges
 from coilwork_lowering.building.simplify import simplified
 from coilwork_lowering.building.torch_types import dtype_of
 from coilwork_lowering.building.values import TensorValue, Value, coordinate_symbols, dims
+from coilwork_lowering.errors import refusal
 from coilwork_lowering.facts.origins import operator_name
-from coilwork_lowering.higher_order.combinations import Traced, combination_of
+from coilwork_lowering.higher_order.combinations import Traced, combination_of, narrowed, needed
 from coilwork_lowering.higher_order.scan_calls import called, where
 from coilwork_lowering.rules import NotLowered
 from coilwork_lowering.scalar_math import to_dtype
@@ -43,8 +44,16 @@ def lower_associative_scan(
     """`associative_scan(combine, rows, others)`, whose function combines element by element.
 
     Raises:
-        NotLowered: it does not, or the rows are not alike.
+        LoweringError[no-lowering]: it does not, or the rows are not alike.
     """
+    try:
+        return _lowered(builder, node, arguments, traced)
+    except NotLowered as cause:
+        what = f"{operator_name(node)} has no lowering"
+        raise refusal(node, "no-lowering", what, origins=builder.origins, reason=str(cause)) from cause
+
+
+def _lowered(builder: Builder, node: torch.fx.Node, arguments: tuple[Value, ...], traced: Trace) -> Value:
     gm, rows, others = arguments
     assert isinstance(gm, torch.fx.GraphModule) and isinstance(rows, tuple) and isinstance(others, tuple)
     fakes: list[torch.Tensor] = list(node.meta["val"])
@@ -71,29 +80,28 @@ def lower_associative_scan(
             to_dtype(builder.read(value, along), result.dtype)
             for value, result in zip(values, found.function.results)
         ),
-        *(_with_outer(value, builder, given) for value in found.invariant),
+        *(_with_outer(value, builder, given, values[0].device) for value in found.invariant),
     ]
-    body, *more = [simplified(value) for value in bodies]
-    strides = builder.result_strides(fakes[0])
-    order = _memory_order(strides)
     used = _used(node)
+    kept = needed(found.function, used)
+    body, *more = [simplified(bodies[k]) for k in kept]
+    order = _memory_order(builder.result_strides(fakes[0]))
     ranges = node_ranges("i", shape)
-    outputs = [
-        builder.declare(
-            tuple(shape[k] for k in order),
-            result.dtype,
-            value.device,
-            strides=[builder.result_strides(fake)[k] for k in order],
+    outputs = {
+        k: builder.declare(
+            tuple(shape[d] for d in order),
+            found.function.results[k].dtype,
+            values[k].device,
+            strides=[builder.result_strides(fakes[k])[d] for d in order],
         )
+        for k in kept
         if k in used
-        else None
-        for k, (value, result, fake) in enumerate(zip(values, found.function.results, fakes))
-    ]
+    }
     builder.add(
         Scan(
-            outputs=tuple(outputs),
-            kind=found.function,
-            ranges=tuple(ranges[k] for k in order),
+            outputs=tuple(outputs.get(k) for k in kept),
+            kind=narrowed(found.function, kept),
+            ranges=tuple(ranges[d] for d in order),
             axis=ranges[0],
             body=body,
             others=tuple(more),
@@ -102,8 +110,8 @@ def lower_associative_scan(
         )
     )
     return tuple(
-        None if output is None else _result(builder, output, order, fake, reverse=reverse)
-        for output, fake in zip(outputs, fakes, strict=True)
+        _result(builder, outputs[k], order, fake, reverse=reverse) if k in outputs else None
+        for k, fake in enumerate(fakes)
     )
 
 
@@ -132,8 +140,8 @@ def _names(inputs: Sequence[object]) -> list[str]:
     return [one.name if isinstance(one, Buffer) else "" for one in inputs]
 
 
-def _with_outer(value: Scalar, builder: Builder, given: dict[str, Value]) -> Scalar:
-    """`value` with loads of what the function is `given` from where that lies."""
+def _with_outer(value: Scalar, builder: Builder, given: dict[str, Value], device: str) -> Scalar:
+    """`value` with loads of what the function is `given`, on `device`."""
 
     def visit(one: Scalar) -> Scalar:
         if not isinstance(one, Load):
@@ -141,7 +149,7 @@ def _with_outer(value: Scalar, builder: Builder, given: dict[str, Value]) -> Sca
         outer = given.get(one.buffer)
         if not isinstance(outer, TensorValue):
             raise NotLowered("a function that reads a number from the run")
-        return builder.read(outer, one.index)
+        return builder.read(builder.moved(outer, device), one.index)
 
     (made,) = rewrite((value,), visit)
     return made

@@ -6,14 +6,14 @@ element from the elements at the same place, they are put into one another, and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from coilwork_ir.buffers import Buffer, GraphInput
+from coilwork_ir.buffers import Buffer, GraphInput, Ref
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import VerifyError
 from coilwork_ir.index import Expr
-from coilwork_ir.loops import Node, Pointwise
+from coilwork_ir.loops import Extern, Node, Pointwise
 from coilwork_ir.scalar import (
     Combine,
     Const,
@@ -33,6 +33,7 @@ from coilwork_ir.scalar import (
     rewrite,
     substitute_ranges,
 )
+from coilwork_lowering.building.builder import node_ranges
 from coilwork_lowering.building.simplify import simplified
 from coilwork_lowering.building.values import TensorValue
 
@@ -74,7 +75,7 @@ def combination_of(traced: Traced, point: Sequence[Expr]) -> Combination | None:
     given = traced.inputs[: 2 * count]
     if len(given) < 2 * count or any(result.shape != traced.results[0].shape for result in traced.results):
         return None
-    known = {one.name for one in traced.inputs if isinstance(one, Buffer)}
+    known = {one.name: one for one in traced.inputs if isinstance(one, Buffer)}
     bodies = _bodies(traced.nodes, known)
     found = []
     for result in traced.results:
@@ -95,10 +96,13 @@ class _ElsewhereError(Exception):
     """The function reads another element, or bits that have no meaning in `f32`."""
 
 
-def _bodies(nodes: Sequence[Node], known: set[str]) -> dict[str, Pointwise]:
+def _bodies(nodes: Sequence[Node], known: Mapping[str, Buffer]) -> dict[str, Pointwise]:
     """The nodes that compute each element from elements, by output, with nothing but inputs among their loads."""
     bodies: dict[str, Pointwise] = {}
     for node in nodes:
+        moved = _moved(node, known)
+        if moved is not None:
+            bodies[moved.output.name] = moved
         if not isinstance(node, Pointwise) or node.into is not None or node.checks:
             continue
         body = _expanded(node.body, known, bodies)
@@ -107,7 +111,18 @@ def _bodies(nodes: Sequence[Node], known: set[str]) -> dict[str, Pointwise]:
     return bodies
 
 
-def _expanded(body: Scalar, known: set[str], bodies: Mapping[str, Pointwise]) -> Scalar | None:
+def _moved(node: Node, known: Mapping[str, Buffer]) -> Pointwise | None:
+    """An input on another device than the function's, a number mostly, as it is: who reads it has it moved."""
+    match node:
+        case Extern(target="aten._to_copy.default", args=(Ref(name),), outputs=(Buffer() as output,)):
+            source = known.get(name)
+            if source is not None and source.dtype is output.dtype:
+                ranges = node_ranges("i", output.shape)
+                return Pointwise(output=output, ranges=ranges, body=load(name, ranges, output.dtype))
+    return None
+
+
+def _expanded(body: Scalar, known: Mapping[str, Buffer], bodies: Mapping[str, Pointwise]) -> Scalar | None:
     """`body` with what `bodies` say in the place of loads; None if some load is neither of these nor of inputs."""
     replaced: dict[Scalar, Scalar] = {}
     for access in loads((body,)):
@@ -196,3 +211,28 @@ def _op(node: Scalar, operands: Sequence[Scalar], *, widen: bool) -> Scalar:
             return op(node.op, *operands)
     assert isinstance(node, Parameter)
     return node
+
+
+def needed(function: Combine, outputs: Collection[int]) -> tuple[int, ...]:
+    """The values of a tuple that the results `outputs` of a scan by `function` depend on, in order."""
+    found = set(outputs)
+    pending = list(found)
+    while pending:
+        for node in postorder((function.results[pending.pop()],)):
+            if isinstance(node, Parameter) and node.position % function.count not in found:
+                found.add(node.position % function.count)
+                pending.append(node.position % function.count)
+    return tuple(sorted(found))
+
+
+def narrowed(function: Combine, kept: Sequence[int]) -> Combine:
+    """`function` of the values `kept` alone, which depend on no others."""
+    place = {old: new for new, old in enumerate(kept)}
+
+    def visit(node: Scalar) -> Scalar:
+        if not isinstance(node, Parameter):
+            return node
+        late = node.position // function.count
+        return parameter(place[node.position % function.count] + late * len(kept), node.dtype)
+
+    return combine(rewrite([function.results[k] for k in kept], visit))
