@@ -12,7 +12,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_expr, symbol
 from coilwork_ir.kernels import Kernel, Range, Store, TensorArg
-from coilwork_ir.scalar import Load, Scalar, load, op, reduce, scan
+from coilwork_ir.scalar import Combine, Load, Scalar, combine, const, load, op, parameter, reduce, scan
 from coilwork_ir.target import target
 
 
@@ -121,3 +121,84 @@ def test_both_directions_in_one_pass_are_refused() -> None:
     )
     with pytest.raises(EmitError, match="from the front"):
         CppCodegen().emit(kernel, target("x86-64-avx2"), {})
+
+
+def recurrence(dtype: DType) -> Combine:
+    """Two steps of `h = a * h + b` as one."""
+    a, b, later_a, later_b = (parameter(k, dtype) for k in range(4))
+    return combine([op("mul", a, later_a), op("add", op("mul", later_a, b), later_b)])
+
+
+@pytest.mark.parametrize("columns", [False, True])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F64, DType.I64, DType.BF16])
+def test_scans_by_a_function(
+    load_kernel: Callable, torch_dtype: Callable, dtype: DType, columns: bool, reverse: bool
+) -> None:
+    def values(v: Load, r: Expr) -> list[Scalar]:
+        more = op("add", v, const(1, dtype))
+        function = recurrence(dtype)
+        return [scan(function, v, r, others=[more], output=k, reverse=reverse) for k in (1, 0)]
+
+    kernel = scan_kernel(values, dtype, columns=columns, n=20, m=20)
+    x = torch.randn(20, 20).mul(0.9 if dtype.is_float else 3).to(torch_dtype(dtype))
+    found = [torch.empty_like(x) for _ in range(2)]
+    load_kernel(kernel)(x, *found)
+    rows = x.t() if columns else x
+    rows = rows.flip(1) if reverse else rows
+    a, b = rows, rows + 1
+    steps = [(a[:, 0], b[:, 0])]
+    for k in range(1, 20):
+        before, h = steps[-1]
+        steps.append((before * a[:, k], a[:, k] * h + b[:, k]))
+    for result, wanted in zip(found, (1, 0), strict=True):
+        stacked = torch.stack([step[wanted] for step in steps], 1)
+        stacked = stacked.flip(1) if reverse else stacked
+        torch.testing.assert_close(result, stacked.t() if columns else stacked)
+
+
+@pytest.mark.parametrize("columns", [False, True])
+def test_scans_by_a_function_of_truth_values(load_kernel: Callable, columns: bool) -> None:
+    # the parity of what came since the last point above 1
+    def values(v: Load, r: Expr) -> list[Scalar]:
+        starts, odd, later_starts, later_odd = (parameter(k, DType.BOOL) for k in range(4))
+        function = combine(
+            [
+                op("bitwise_or", starts, later_starts),
+                op("where", later_starts, later_odd, op("ne", odd, later_odd)),
+            ]
+        )
+        start, own = op("gt", v, const(1.0, DType.F32)), op("gt", v, const(0.0, DType.F32))
+        return [scan(function, start, r, others=[own], output=1)]
+
+    kernel = scan_kernel(values, DType.F32, columns=columns, n=17, m=17)
+    x = torch.randn(17, 17)
+    found = torch.empty(17, 17, dtype=torch.bool)
+    load_kernel(kernel)(x, found)
+    rows = x.t() if columns else x
+    wanted, odd = [], torch.zeros(17, dtype=torch.bool)
+    for k in range(17):
+        odd = torch.where(rows[:, k] > 1, rows[:, k] > 0, odd != (rows[:, k] > 0))
+        wanted.append(odd)
+    torch.testing.assert_close(found.t() if columns else found, torch.stack(wanted, 1))
+
+
+def test_results_of_one_function_are_computed_at_once() -> None:
+    def values(v: Load, r: Expr) -> list[Scalar]:
+        function = recurrence(DType.F32)
+        return [scan(function, v, r, others=[v], output=k) for k in (0, 1)]
+
+    kernel = scan_kernel(values, DType.F32, columns=False, n=4, m=5)
+    text = CppCodegen().emit(kernel, target("x86-64-avx2"), {}).text
+    assert text.count("float running_") == 2
+
+
+def test_what_no_result_needs_is_not_carried() -> None:
+    # of what came before, the recurrence's second result needs the second value alone
+    def values(v: Load, r: Expr) -> list[Scalar]:
+        return [scan(recurrence(DType.F32), v, r, others=[v], output=1)]
+
+    for columns in (False, True):
+        kernel = scan_kernel(values, DType.F32, columns=columns, n=40, m=40)
+        text = CppCodegen().emit(kernel, target("x86-64-avx2"), {}).text
+        assert text.count("float running_") == 1

@@ -71,12 +71,15 @@ from coilwork_ir.program import (
     WhileCall,
 )
 from coilwork_ir.scalar import (
+    Combine,
     Scalar,
     cast,
+    combine,
     const,
     index_value,
     load,
     op,
+    parameter,
     placeholder,
     reduce,
     scan,
@@ -234,12 +237,26 @@ class Maker:
                         operands = [rng.choice(floats)] + ([rng.choice(bools)] if rng.random() < 0.3 else [])
                         floats.append(reduce(row.name, operands, axes, output=rng.randrange(row.outputs)))
                     else:
-                        kind = rng.choice(("sum", "min", "logcumsumexp"))
-                        floats.append(scan(kind, rng.choice(floats), axes[0], reverse=rng.random() < 0.5))
+                        kind = rng.choice(("sum", "min", "logcumsumexp", "function"))
+                        backwards = rng.random() < 0.5
+                        if kind != "function":
+                            floats.append(scan(kind, rng.choice(floats), axes[0], reverse=backwards))
+                            continue
+                        together = [rng.choice(floats), rng.choice(ints)]
+                        function = self.function([value.dtype for value in together])
+                        floats.append(
+                            scan(function, together[0], axes[0], others=together[1:], reverse=backwards)
+                        )
                 case _:
                     row = rng.choice(same)
                     floats.append(op(row.name, *[rng.choice(floats) for _ in range(row.arity)]))
         return floats[-1]
+
+    def function(self, dtypes: list[DType]) -> Combine:
+        """A function that combines a value of each of `dtypes`, in no order that matters."""
+        count = len(dtypes)
+        pairs = [(parameter(k, dtype), parameter(count + k, dtype)) for k, dtype in enumerate(dtypes)]
+        return combine([op(self.rng.choice(("add", "mul", "maximum")), *pair) for pair in pairs])
 
     def checks(self, ranges: tuple[Expr, ...]) -> tuple[Check, ...]:
         rng = self.rng

@@ -128,6 +128,7 @@ def test_every_reduction_scan_sort_and_store_mode_has_cases_on_its_types() -> No
         assert {(kind, dtype) for dtype in reduced_types(kind)} <= visited.reductions
     for kind in SCAN_KINDS:
         assert {(kind, dtype) for dtype in scanned_types(kind)} <= visited.scans
+    assert {("function", dtype) for dtype in KIT_DTYPES if not dtype.is_bool} <= visited.scans
     assert {(down, dtype) for down in (False, True) for dtype in KIT_DTYPES} <= visited.sorts
     for mode in STORE_MODES:
         assert {(mode, dtype) for dtype in KIT_DTYPES} <= visited.stores

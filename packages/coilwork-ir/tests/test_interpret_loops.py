@@ -235,6 +235,39 @@ graph @order {
     assert torch.equal(s, values) and torch.equal(i, positions)
 
 
+@pytest.mark.parametrize("back", ["", " reverse"])
+def test_scan_by_a_function(back: str) -> None:
+    text = f"""
+graph @recurrence {{
+  input %a: f32[5, 6]
+  input %k: i64[6]
+  (%p: f32[5, 6], %h: f32[5, 6], _) = scan by {{
+    t0 = parameter 0 : f32 t1 = parameter 1 : f32 t2 = parameter 3 : f32 t3 = parameter 4 : f32
+    t4 = mul(t0, t2) t5 = mul(t2, t1) t6 = add(t5, t3)
+    t7 = parameter 5 : i64
+    yield (t4, t6, t7)
+  }} [i0: 5, i1: 6] along i0{back} {{
+    t0 = load %a[i0, i1] : f32
+    t1 = exp(t0)
+    t2 = load %k[i1] : i64
+    yield t0, t1, t2
+  }}
+  return (%p, %h)
+}}
+"""
+    graph = parse_graph(text)
+    assert parse_graph(format_graph(graph)) == graph
+    a, b = (X.flip(0), X.exp().flip(0)) if back else (X, X.exp())
+    product, h = [a[0]], [b[0]]
+    for k in range(1, 5):
+        product.append(product[-1] * a[k])
+        h.append(a[k] * h[-1] + b[k])
+    wanted = [torch.stack(product), torch.stack(h)]
+    wanted = [value.flip(0) for value in wanted] if back else wanted
+    for found, value in zip(run(text, X, torch.arange(6)), wanted, strict=True):
+        torch.testing.assert_close(found, value)
+
+
 @pytest.mark.parametrize("down", ["", "descending "])
 def test_the_first_of_a_sort(down: str) -> None:
     text = f"""

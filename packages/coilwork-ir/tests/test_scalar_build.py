@@ -11,7 +11,21 @@ import pytest
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import VerifyError
 from coilwork_ir.index import symbol
-from coilwork_ir.scalar import Load, Scalar, cast, const, index_value, load, op, reduce, scan, sort, where
+from coilwork_ir.scalar import (
+    Load,
+    Scalar,
+    cast,
+    combine,
+    const,
+    index_value,
+    load,
+    op,
+    parameter,
+    reduce,
+    scan,
+    sort,
+    where,
+)
 from coilwork_ir.scalar.nodes import SCALARS
 
 I = symbol("i0", extent=8)
@@ -90,6 +104,14 @@ def test_a_cast_to_the_own_type_is_nothing() -> None:
         ("operand-type", lambda: reduce("any", [X], [R])),
         ("operand-type", lambda: reduce("welford", [B], [R])),
         ("scan-output", lambda: scan("sum", X, R, output=1)),
+        ("arity", lambda: scan("sum", X, R, others=[X])),
+        ("scan-output", lambda: scan(combine([parameter(0, DType.F32)]), X, R, output=1)),
+        ("operand-type", lambda: scan(combine([parameter(0, DType.I64)]), X, R)),
+        ("operand-type", lambda: scan(combine([parameter(0, DType.F32)]), X, R, others=[X])),
+        ("combine-results", lambda: combine([])),
+        ("combine-results", lambda: combine([X])),
+        ("combine-parameter", lambda: combine([parameter(2, DType.F32)])),
+        ("combine-parameter", lambda: combine([cast(parameter(1, DType.F32), DType.I64)])),
         ("sort-output", lambda: sort(X, R, output=2)),
         ("operand-type", lambda: sort(load("z", [R], DType.C64), R)),
     ],

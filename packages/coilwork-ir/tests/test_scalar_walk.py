@@ -7,11 +7,13 @@ from coilwork_ir.index import symbol
 from coilwork_ir.scalar import (
     Const,
     Scalar,
+    combine,
     const,
     index_value,
     load,
     loads,
     op,
+    parameter,
     placeholder,
     postorder,
     range_symbols,
@@ -71,6 +73,10 @@ def test_with_operands_keeps_the_rest() -> None:
     assert with_operands(total, [other]) is reduce("welford", [other], [R], output=1)
     running = scan("max", X, R, output=1, reverse=True)
     assert with_operands(running, [other]) is scan("max", other, R, output=1, reverse=True)
+    function = combine([parameter(1, DType.F32), op("add", parameter(1, DType.F32), parameter(3, DType.F32))])
+    pair = scan(function, X, R, others=[Y], output=1)
+    assert with_operands(pair, [Y, other]) is scan(function, Y, R, others=[other], output=1)
+    assert substitute_ranges([pair], {R: S})[0] is scan(function, X, S, others=[Y], output=1)
     ordered = sort(X, R, output=1, descending=True)
     assert with_operands(ordered, [other]) is sort(other, R, output=1, descending=True)
     narrow = op("cast", X, dtype=DType.BF16)

@@ -12,7 +12,7 @@ from coilwork_ir.interpret_ops import SCALAR_FUNCTIONS
 from coilwork_ir.kernels.interpret import interpret_kernel
 from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.kernels.strict import FUNCTIONS, with_strict_functions
-from coilwork_ir.kernels.text import parse_kernel
+from coilwork_ir.kernels.text import format_kernel, parse_kernel
 from coilwork_ir.kernels.verify import verify_kernel
 from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.scalar import Op, postorder
@@ -91,6 +91,27 @@ store %out2[50*x0 + r0] = t4
     welford, argmax, running = (store.value for store in strict.stores)
     assert welford.operands[0].dtype is running.operands[0].dtype is DType.F64
     assert argmax == parse_kernel(text).stores[1].value
+
+
+def test_functions_that_combine_are_strict_too() -> None:
+    text = """
+kernel @running strict {
+range x0: `4` parallel x 0.0
+range r0: `8` reduction r 1.0
+arg in0: f32 in span `32`
+arg out0: f32 out span `32`
+hints persistent split 1
+body {
+t0 = load %in0[8*x0 + r0] : f32
+t1 = scan by { t0 = parameter 0 : f32 t1 = exp(t0) t2 = parameter 1 : f32 t3 = add(t1, t2) yield (t3) } 0 (t0) along r0
+store %out0[8*x0 + r0] = t1
+}
+}
+"""
+    strict = with_strict_functions(parse_kernel(text))
+    verify_kernel(strict)
+    wide = "t1 = cast(t0) : f64 t2 = exp(t1) t3 = cast(t2) : f32 t4 = parameter 1 : f32 t5 = add(t3, t4)"
+    assert wide in format_kernel(strict)
 
 
 def test_what_rounds_exactly_is_no_function() -> None:

@@ -28,7 +28,7 @@ from coilwork_ir.loops import (
     View,
     While,
 )
-from coilwork_ir.scalar import Const, IndexValue, Load, Op, Scalar, postorder
+from coilwork_ir.scalar import Combine, Const, IndexValue, Load, Op, Parameter, Scalar, postorder
 
 OPS: dict[str, Callable[..., torch.Tensor]] = {
     "floordiv": lambda a, b: torch.div(a, b, rounding_mode="floor"),
@@ -271,7 +271,30 @@ class Evaluator:
                 assert torch_dtype(buffer.dtype) == result.dtype
                 self.allocate(buffer).copy_(result)
 
+    def scan_by_function(self, node: Scan, function: Combine) -> None:
+        axis, env, shape = node.ranges.index(node.axis), self.env(node.ranges), self.extents(node.ranges)
+        values = [self.body(value, env, shape).movedim(axis, 0) for value in (node.body, *node.others)]
+        points: list[list[torch.Tensor]] = []
+        for element in zip(*(value.flip(0) if node.reverse else value for value in values), strict=True):
+            points.append(self.combined(function, [*points[-1], *element]) if points else list(element))
+        for buffer, result in zip(node.outputs, zip(*points, strict=True), strict=False):
+            if buffer is not None:
+                stacked = torch.stack(result)
+                self.allocate(buffer).copy_((stacked.flip(0) if node.reverse else stacked).movedim(0, axis))
+
+    def combined(self, function: Combine, given: list[torch.Tensor]) -> list[torch.Tensor]:
+        done: dict[Scalar, torch.Tensor] = {}
+        for node in postorder(function.results):
+            if isinstance(node, Parameter):
+                done[node] = given[node.position]
+            else:
+                done[node] = self.scalar(node, [done[x] for x in node.operands], {})
+        return [done[result] for result in function.results]
+
     def scan(self, node: Scan) -> None:
+        if isinstance(node.kind, Combine):
+            self.scan_by_function(node, node.kind)
+            return
         value = self.body(node.body, self.env(node.ranges), self.extents(node.ranges))
         axis = node.ranges.index(node.axis)
         function = {"sum": torch.cumsum, "prod": torch.cumprod, "max": torch.cummax, "min": torch.cummin}.get(

@@ -29,7 +29,7 @@ from coilwork_cpp.plan import Plan
 from coilwork_cpp.rebuild import store_roots
 from coilwork_cpp.reductions import add_block, components, finish, is_rounded
 from coilwork_cpp.regions import Region
-from coilwork_cpp.scans import scan_start, scan_state, scan_step
+from coilwork_cpp.scans import scan_start, scan_states, step_scans
 from coilwork_cpp.tree import (
     ZERO,
     Assign,
@@ -139,7 +139,7 @@ class _State:
     Attributes:
         parts: of each reduction, its components: of the rows so far or, where it has a total, of the current block of rows.
         totals: of reductions whose blocks are folded into something wider.
-        scans: of each scan.
+        scans: of each scan; of one by a function for all its results.
     """
 
     parts: Mapping[Reduce, tuple[Name, ...]]
@@ -193,11 +193,10 @@ def _declared(block: Block, plan: Plan, step: Pass, columns: Span, *, folded: bo
             block.add(DeclareArray(components(reduce)[0].total_type, totals[reduce].text, plan.tile))
         for name, part in zip(parts[reduce], components(reduce), strict=True):
             block.add(DeclareArray(part.total_type if fixed else part.type, name.text, plan.tile))
-    scans = {}
+    scans = scan_states(step.scans, block.names)
     start: list[Assign] = []
-    for scan in step.scans:
-        scans[scan] = scan_state(scan, block.names)
-        for kind, variable, value in scan_start(scan, scans[scan]):
+    for scan, kept in scans.items():
+        for kind, variable, value in scan_start(scan, kept, step.scans):
             block.add(DeclareArray(kind, variable, plan.tile))
             start.append(Assign(Element(Name(variable), lane), value))
     for reduce, names in parts.items():
@@ -216,8 +215,8 @@ def _add_row(inner: Block, region: Region, step: Pass, columns: Span, state: _St
     point = inner.inside()
     bind(point, columns.symbol)
     position = flat_position(point, region.reduction)
-    for scan, kept in state.scans.items():
-        point.known[scan] = scan_step(point, scan, [Element(name, lane) for name in kept])
+    carried = {scan: [Element(name, lane) for name in kept] for scan, kept in state.scans.items()}
+    step_scans(point, step.scans, carried)
     for reduce, names in state.parts.items():
         combine_point(point, reduce, tuple(Element(name, lane) for name in names), position)
     point.store_all(step.stores)

@@ -41,7 +41,7 @@ from coilwork_cpp.plan import Plan
 from coilwork_cpp.ranges import extent_of
 from coilwork_cpp.reductions import components, finish, is_positional, is_rounded, merge
 from coilwork_cpp.regions import Region
-from coilwork_cpp.scans import scan_start, scan_state, scan_step
+from coilwork_cpp.scans import scan_start, scan_states, step_scans
 from coilwork_cpp.sorted_rows import put_in_order, record_type, rows_to_sort, spare, spare_records
 from coilwork_cpp.tree import (
     ZERO,
@@ -164,9 +164,9 @@ def _plain_pass(
     totals: dict[Reduce, tuple[Name, ...]] | None = None,
 ) -> None:
     """A pass whose points run in order, or, without reductions and scans, as one vector loop."""
-    states = {scan: scan_state(scan, block.names) for scan in step.scans}
+    states = scan_states(step.scans, block.names)
     for scan, state in states.items():
-        for kind, name, value in scan_start(scan, state):
+        for kind, name, value in scan_start(scan, state, step.scans):
             block.add(Declare(kind, name, value))
     spans = [whole(block, r) for r in region.reduction]
     inner, chain = nested(block, spans[:-1])
@@ -180,9 +180,7 @@ def _plain_pass(
         point.add(Declare("const i64", last.variable, back))
     bind(point, last.symbol)
     position = known_point(point, region, step, kept)
-    for scan, running in states.items():
-        if scan not in point.known:
-            point.known[scan] = scan_step(point, scan, running)
+    step_scans(point, step.scans, states)
     for reduce, total in (totals or {}).items():
         combine_point(point, reduce, total, position)
     finish_point(point, step, kept, position)

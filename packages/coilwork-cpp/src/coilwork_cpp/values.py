@@ -195,10 +195,8 @@ class Block:
                 return self._load(node), True
             case Op():
                 return self._op(node)
-            case Reduce() | Scan():
-                raise EmitError("unplaced-value", f"{type(node).__name__.lower()} {node.kind} outside a pass")
-            case Sort():
-                raise EmitError("unplaced-value", "sort outside a pass")
+            case Reduce() | Scan() | Sort():
+                raise EmitError("unplaced-value", f"{type(node).__name__.lower()} outside a pass")
         raise TypeError(f"not a scalar node: {node!r}")
 
     def _load(self, node: Load) -> Code:

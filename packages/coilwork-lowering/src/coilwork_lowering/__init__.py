@@ -4,7 +4,8 @@ from coilwork_lowering.decompositions.table import decompositions
 from coilwork_lowering.errors import LoweringError, MistracedError
 from coilwork_lowering.joint.partition import partition
 from coilwork_lowering.layout import LayoutDecision, PaddingDecision, lay_out_convolutions, pad_products
-from coilwork_lowering.lower import Lowered, lower
+from coilwork_lowering.lower import lower
+from coilwork_lowering.lowered import Lowered
 from coilwork_lowering.options import LayoutOptions, LoweringOptions, RewriteOptions
 from coilwork_lowering.sizes.added_guards import AddedGuard, GuardWatch, watched_decompositions
 from coilwork_lowering.sizes.squeezed import SQUEEZED_ONE, asserts_squeezed_size, name_squeezed_sizes

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -14,8 +14,7 @@ from coilwork_ir.index import Expr, as_expr
 from coilwork_ir.loops import Graph
 from coilwork_lowering.building.assertions import lower_assertion, lower_divisor
 from coilwork_lowering.building.builder import Builder
-from coilwork_lowering.building.torch_types import dtype_of
-from coilwork_lowering.building.values import NumberValue, TensorValue, Value
+from coilwork_lowering.building.values import NumberValue, TensorValue, Value, coordinate_symbols
 from coilwork_lowering.entries import Entries, passed_symbols
 from coilwork_lowering.errors import LoweringError, refusal
 from coilwork_lowering.extern.calls import call_extern
@@ -24,13 +23,20 @@ from coilwork_lowering.extern.quantized import quantized_type, require_kernel
 from coilwork_lowering.facts.accepted_numbers import accepts_numbers
 from coilwork_lowering.facts.accepted_types import accepts
 from coilwork_lowering.facts.origins import operator_name, origin_of
+from coilwork_lowering.higher_order.associative_scans import (
+    is_associative_scan,
+    lower_associative_scan,
+    with_other_scans_written_out,
+)
+from coilwork_lowering.higher_order.combinations import Traced, combination_of
 from coilwork_lowering.higher_order.functionalized import with_calls_written_out
 from coilwork_lowering.higher_order.regions import lower_cond, lower_while
 from coilwork_lowering.higher_order.unrolled_scans import with_scans_unrolled
 from coilwork_lowering.higher_order.written_out import Note, with_meanings_written_out
+from coilwork_lowering.lowered import Lowered
 from coilwork_lowering.numbers import DIVISIONS, compute, is_number_function
 from coilwork_lowering.options import LoweringOptions
-from coilwork_lowering.overwriting import Overwriting, Update
+from coilwork_lowering.overwriting import Overwriting
 from coilwork_lowering.registry import RULES
 from coilwork_lowering.results import Results, returned_by
 from coilwork_lowering.rules import Call, NotLowered
@@ -41,7 +47,7 @@ from coilwork_lowering.torch_compat.operators import Overload, schema_of
 from coilwork_lowering.torch_compat.sizes import makes_sizes
 
 if TYPE_CHECKING:
-    import sympy
+    pass
 
 DEFAULTS: Final = LoweringOptions()
 _NUMBERS: Final = frozenset(
@@ -55,27 +61,6 @@ _PROMISES: Final = frozenset(
 
 # what orders calls with effects in torch's graphs; ours keeps them in order by itself
 _TOKENS: Final = frozenset({"prims._make_token.default", "prims._sink_tokens.default"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lowered:
-    """A lowered graph and what travels beside it.
-
-    Attributes:
-        graph: the loop IR.
-        constants: the tensors that `graph.constants` name by key.
-        input_names: the placeholders, in order, one per `graph.inputs`.
-        symbols: pairs (IR symbol, torch's sympy symbol) of every size symbol.
-        guards: what lowering demanded of sizes; there should be none.
-        updates: which updates overwrite what they are an update of, and why others do not.
-    """
-
-    graph: Graph
-    constants: Mapping[str, torch.Tensor]
-    input_names: tuple[str, ...]
-    symbols: tuple[tuple[Expr, sympy.Symbol], ...]
-    guards: tuple[AddedGuard, ...] = ()
-    updates: tuple[Update, ...] = ()
 
 
 def lower(
@@ -98,15 +83,40 @@ def lower(
     """
     watch = GuardWatch(gm)
     guards: list[AddedGuard] = []
-    made = _written_out(gm, lambda node: guards.extend(watch.added(origin_of(node))))
+    made = _written_out(gm, lambda node: guards.extend(watch.added(origin_of(node))), options)
     lowered = _Lowering(made, name=name, options=options, example_strides=example_strides).run()
     return replace(lowered, guards=(*guards, *lowered.guards))
 
 
-def _written_out(gm: torch.fx.GraphModule, note: Note) -> torch.fx.GraphModule:
+def _written_out(gm: torch.fx.GraphModule, note: Note, options: LoweringOptions) -> torch.fx.GraphModule:
     """`gm` without the higher-order operators that stand for other calls, those in what they stand for included."""
-    made = with_scans_unrolled(with_meanings_written_out(with_calls_written_out(gm, note), note))
-    return gm if made is gm else _written_out(made, note)
+    made = with_meanings_written_out(with_calls_written_out(gm, note), note)
+    made = with_scans_unrolled(with_other_scans_written_out(made, lambda f: _is_of_scalars(f, options)))
+    return gm if made is gm else _written_out(made, note, options)
+
+
+def _is_of_scalars(function: torch.fx.GraphModule, options: LoweringOptions) -> bool:
+    """Whether `function`, which combines two tuples of tensors, does so element by element."""
+    try:
+        traced = _traced(function, options, SizeTable(passed_symbols(function), solved_terms(function)))
+    except LoweringError:
+        return False
+    return combination_of(traced, coordinate_symbols("i", traced.results[0].shape)) is not None
+
+
+def _traced(function: torch.fx.GraphModule, options: LoweringOptions, sizes: SizeTable) -> Traced:
+    """The graph of a combining function, lowered."""
+    # what it demands of sizes is told as the scan's demand
+    made = _written_out(function, lambda node: None, options)
+    inner = _Lowering(made, name="combine", options=options, example_strides=None, sizes=sizes)
+    inner.results.is_region = True
+    inner.run()
+    results = [inner.value(item) for item in returned_by(made.graph.output_node())]
+    return Traced(
+        inputs=inner.entries.inputs,
+        nodes=inner.builder.nodes,
+        results=[value for value in results if isinstance(value, TensorValue)],
+    )
 
 
 class _Lowering:
@@ -197,6 +207,11 @@ class _Lowering:
         if operator_name(node) in ("cond", "while_loop"):
             region = lower_cond if operator_name(node) == "cond" else lower_while
             return region(self.builder, node, tuple(self.value(a) for a in node.args), self.nested)
+        if is_associative_scan(node):
+            rows = tuple(self.value(a) for a in node.args)
+            return lower_associative_scan(
+                self.builder, node, rows, lambda function: _traced(function, self.options, self.sizes)
+            )
         raise self.refuse(
             node,
             "no-lowering",
@@ -234,7 +249,7 @@ class _Lowering:
         """A branch or loop body: inputs laid out as the operands, outputs as `results`, sizes shared."""
         origins, hint = self.builder.origins, self.builder.hint
         # what it demands of sizes is told as the region's demand, when that is lowered
-        made = _written_out(gm, lambda node: None)
+        made = _written_out(gm, lambda node: None, self.options)
         inner = _Lowering(made, name=name, options=self.options, example_strides=None, sizes=self.sizes)
         inner.entries.operands = operands
         inner.results.is_region = True
@@ -281,7 +296,7 @@ class _Lowering:
     def _is_for_aten(self, call: Call, target: Overload) -> bool:
         return (
             self.options.falls_back(call.target)
-            or _touches_opaque(call)
+            or call.touches_opaque
             or not accepts(target, call.fakes)
             or not accepts_numbers(target, call.fakes)
         )
@@ -379,18 +394,3 @@ def _fake(given: Any) -> Any:
     if isinstance(given, list | tuple):
         return [_fake(item) for item in given]
     return given
-
-
-def _touches_opaque(call: Call) -> bool:
-    """Whether a tensor or number takes part of a type that generated code does not compute with."""
-    stack: list[Any] = [*call.fakes.values(), *call.arguments.values(), call.result]
-    while stack:
-        item = stack.pop()
-        if isinstance(item, list | tuple):
-            stack.extend(item)
-        elif isinstance(item, complex) or (isinstance(item, TensorValue) and item.dtype.is_opaque):
-            return True
-        elif isinstance(item, torch.Tensor | torch.dtype):
-            if dtype_of(item.dtype if isinstance(item, torch.Tensor) else item).is_opaque:
-                return True
-    return False

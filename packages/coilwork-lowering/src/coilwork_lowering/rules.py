@@ -71,6 +71,21 @@ class Call:
         behind = operator_behind(self.node)
         return self.target if behind is None or self.target.startswith(f"{behind}.") else behind
 
+    @property
+    def touches_opaque(self) -> bool:
+        """Whether a tensor or number takes part of a type that generated code does not compute with."""
+        stack: list[Any] = [*self.fakes.values(), *self.arguments.values(), self.result]
+        while stack:
+            item = stack.pop()
+            if isinstance(item, list | tuple):
+                stack.extend(item)
+            elif isinstance(item, complex) or (isinstance(item, TensorValue) and item.dtype.is_opaque):
+                return True
+            elif isinstance(item, torch.Tensor | torch.dtype):
+                if dtype_of(item.dtype if isinstance(item, torch.Tensor) else item).is_opaque:
+                    return True
+        return False
+
     def tensor(self, name: str) -> TensorValue:
         """The tensor argument `name`.
 

@@ -112,12 +112,13 @@ def stage_of(position: int, node: Computation) -> Stage:
             )
             kind = "reduce" if reduced else "pointwise"
         case Scan():
-            (body,) = substitute_ranges((node.body,), gone) if gone else (node.body,)
+            values = (node.body, *node.others)
+            body, *others = substitute_ranges(values, gone) if gone else values
             stores = tuple(
                 StageStore(
                     buffer=b.name,
                     index=coordinates,
-                    value=scan(node.kind, body, node.axis, output=k, reverse=node.reverse),
+                    value=scan(node.kind, body, node.axis, others=others, output=k, reverse=node.reverse),
                 )
                 for k, b in enumerate(node.outputs)
                 if b is not None

@@ -12,12 +12,13 @@ from coilwork_ir.kernels.strict import with_strict_functions
 from coilwork_ir.kernels.text import format_kernel
 from coilwork_ir.target import Target
 from coilwork_triton.combined import write_combined
+from coilwork_triton.combining.functions import own_functions
 from coilwork_triton.launch.options import parse_options
 from coilwork_triton.text.device_library import with_dependencies
 from coilwork_triton.text.printer import format_module
 from coilwork_triton.text.tree import Function, Module, Parameter
 from coilwork_triton.text.types import triton_type
-from coilwork_triton.written import Written, write
+from coilwork_triton.written import Written, roots_of, write
 
 
 class TritonCodegen:
@@ -57,7 +58,9 @@ class TritonCodegen:
             body=written.body,
         )
         notes = tuple(format_kernel(kernel, origins=False).splitlines())
-        parts = (*written.functions, function)
+        computed = kernel if kernel.combined is None else kernel.combined.body
+        own = own_functions(roots_of(computed), kernel.numerics, library)
+        parts = (*own, *written.functions, function)
         module = Module(doc=_header(kernel), notes=notes, functions=(*with_dependencies(library), *parts))
         return KernelSource(
             name=kernel.name,

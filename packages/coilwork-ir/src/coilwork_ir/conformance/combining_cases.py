@@ -11,12 +11,13 @@ from typing import Final
 
 from coilwork_ir.conformance.case import Case, Fill
 from coilwork_ir.conformance.op_cases import KIT_DTYPES
+from coilwork_ir.conformance.shared_rows import SHARED_ROWS
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, symbol
 from coilwork_ir.kernels.nodes import Hints, Kernel, Range, ReductionStrategy, Store, TensorArg
 from coilwork_ir.kernels.text import format_kernel
 from coilwork_ir.ops import REDUCE_OPS, SCAN_KINDS, STORE_MODES, ReduceKind, ScanKind, StoreMode
-from coilwork_ir.scalar import Scalar, cast, load, placeholder, reduce, scan, sort
+from coilwork_ir.scalar import Scalar, cast, combine, load, op, parameter, placeholder, reduce, scan, sort
 
 _FLOATS: Final = tuple(d for d in KIT_DTYPES if d.is_float)
 _WHOLE: Final = tuple(d for d in KIT_DTYPES if not d.is_float)
@@ -144,6 +145,19 @@ def scan_case(name: str, dtypes: Sequence[DType], *, reverse: bool) -> Case:
             for output in (0, 1) if kind in ("min", "max") else (0,):
                 found = scan(kind, element, rows.r, output=output, reverse=reverse)
                 rows.add(f"scan {kind} {output} {dtype.text}", found, dtype, rows.flat)
+    return rows.case(name, (5, 1100), "looped")
+
+
+def scan_by_function_case(name: str, dtypes: Sequence[DType], *, reverse: bool) -> Case:
+    """Scans by a function of two values, `h = a * h + b` in steps, on each of `dtypes`."""
+    rows = _Rows(None)
+    for dtype in dtypes:
+        element = rows.value("near-one" if dtype.is_float else "range", dtype)
+        a, b, later_a, later_b = (parameter(k, element.dtype) for k in range(4))
+        function = combine([op("mul", a, later_a), op("add", op("mul", later_a, b), later_b)])
+        for output in range(2):
+            found = scan(function, element, rows.r, others=[element], output=output, reverse=reverse)
+            rows.add(f"scan by a function {output} {dtype.text}", found, dtype, rows.flat)
     return rows.case(name, (5, 1100), "looped")
 
 
@@ -333,37 +347,11 @@ _PRODUCT: Final = Case(
     sizes=({"n0": 5, "n1": 37, "n2": 19}, {"n0": 33, "n1": 16, "n2": 64}, {"n0": 3, "n1": 4, "n2": 0}),
 )
 
-# Rows that programs may share, by values of one word and of two with their positions: two scans in one kernel.
-_SHARED: Final = Case(
-    name="shared-rows",
-    text="""kernel @shared fast {
-      range x0: `3` parallel x 0.0
-      range r0: `75` reduction r 1.0
-      arg in0: f32 in span `225`
-      arg in1: f64 in span `225`
-      arg io0: i64 inout span `61`
-      arg out0: f32 out span `225`
-      arg out1: f64 out span `225`
-      arg out2: i64 out span `225`
-      hints split split 5 workspace io0
-      body {
-        t0 = load %in0[75*x0 + r0] : f32
-        t1 = scan sum 0 (t0) along r0
-        t2 = load %in1[75*x0 + r0] : f64
-        t3 = scan max 0 (t2) along r0
-        t4 = scan max 1 (t2) along r0
-        store %out0[75*x0 + r0] = t1
-        store %out1[75*x0 + r0] = t3
-        store %out2[75*x0 + r0] = t4
-      }
-    }""",
-    fills=(("in1", "ties"), ("io0", "zero")),
-)
-
 # Types with atomic instructions on today's GPUs, and the others.
 _ATOMIC: Final = (DType.F64, DType.F32, DType.I64, DType.I32)
 _OTHERS: Final = tuple(d for d in KIT_DTYPES if d not in _ATOMIC)
 _NARROW: Final = tuple(d for d in KIT_DTYPES if d.itemsize <= 4)
+_NUMBERS: Final = tuple(d for d in KIT_DTYPES if not d.is_bool)
 _ORDERED: Final[tuple[StoreMode, ...]] = tuple(m for m in STORE_MODES if m in ("min", "max"))
 
 COMBINING_CASES: Final[tuple[Case, ...]] = (
@@ -376,6 +364,8 @@ COMBINING_CASES: Final[tuple[Case, ...]] = (
     scan_case("scan-whole", _WHOLE, reverse=False),
     scan_case("scan-floats-reverse", _FLOATS, reverse=True),
     scan_case("scan-whole-reverse", _WHOLE, reverse=True),
+    scan_by_function_case("scan-function", _NUMBERS, reverse=False),
+    scan_by_function_case("scan-function-reverse", _NUMBERS, reverse=True),
     sort_case("sort", _NARROW, length=50),
     sort_case("sort-wide", tuple(d for d in KIT_DTYPES if d not in _NARROW), length=20),
     store_case("store-add", ("add",), _ATOMIC),
@@ -387,5 +377,5 @@ COMBINING_CASES: Final[tuple[Case, ...]] = (
     _EVERY_POINT,
     _TOGETHER,
     _PRODUCT,
-    _SHARED,
+    SHARED_ROWS,
 )

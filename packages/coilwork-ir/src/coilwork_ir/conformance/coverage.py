@@ -13,15 +13,15 @@ from coilwork_ir.conformance.op_cases import OP_CASES
 from coilwork_ir.dtypes import DType
 from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.kernels.text import parse_kernel
-from coilwork_ir.scalar import Op, Reduce, Scalar, Scan, Sort, postorder
+from coilwork_ir.scalar import Combine, Op, Reduce, Scalar, Scan, Sort, postorder
 
 CASES: Final[tuple[Case, ...]] = (*WRITTEN_CASES, *OP_CASES, *COMBINING_CASES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """Names with the types of their operands: of scalar ops, of reductions and scans, of sorts (whether descending), and of
-    stores by mode.
+    """Names with the types of their operands: of scalar ops, of reductions and scans (`"function"` for those that have none), of sorts
+    (whether descending), and of stores by mode.
 
     A value that was widened from a 16 bit float counts as one of that type.
     """
@@ -40,7 +40,11 @@ def coverage(cases: Iterable[Case] = CASES) -> Coverage:
     return Coverage(
         ops=frozenset((n.op, _memory_type(n.operands[-1])) for n in nodes if isinstance(n, Op)),
         reductions=frozenset((n.kind, _memory_type(n.operands[0])) for n in nodes if isinstance(n, Reduce)),
-        scans=frozenset((n.kind, _memory_type(n.operands[0])) for n in nodes if isinstance(n, Scan)),
+        scans=frozenset(
+            ("function" if isinstance(n.kind, Combine) else n.kind, _memory_type(n.operands[0]))
+            for n in nodes
+            if isinstance(n, Scan)
+        ),
         sorts=frozenset((n.descending, _memory_type(n.operands[0])) for n in nodes if isinstance(n, Sort)),
         stores=frozenset((s.mode, s.value.dtype) for kernel in kernels for s in kernel.stores),
     )

@@ -13,11 +13,12 @@ from torch import Tensor
 from coilwork_ir.errors import InterpretError
 from coilwork_ir.index import Expr
 from coilwork_ir.interpret_ops import apply_op, literal, torch_dtype
+from coilwork_ir.interpretation.combined import scan_all
 from coilwork_ir.interpretation.domain import Domain
-from coilwork_ir.interpretation.reductions import reduce_last, scan_last, sort_last
+from coilwork_ir.interpretation.reductions import reduce_last, sort_last
 from coilwork_ir.loops.nodes import Check, CheckError
 from coilwork_ir.ops import StoreMode
-from coilwork_ir.scalar import Const, IndexValue, Load, Op, Reduce, Scalar, Scan, Sort, postorder
+from coilwork_ir.scalar import Const, IndexValue, Load, Op, Parameter, Reduce, Scalar, Scan, Sort, postorder
 
 _ERRORS: Final[Mapping[CheckError, type[Exception]]] = MappingProxyType(
     {"IndexError": IndexError, "RuntimeError": RuntimeError, "ZeroDivisionError": ZeroDivisionError}
@@ -73,6 +74,10 @@ class Evaluator:
                 return self._load(node)
             case Op():
                 return apply_op(node.op, [self.done[v] for v in node.operands], node.dtype)
+            case Parameter():
+                raise InterpretError(
+                    "parameter", f"parameter {node.position} outside of a function that combines"
+                )
             case Reduce():
                 return self._reduce(node)
             case Scan():
@@ -170,8 +175,9 @@ class Evaluator:
         return value.expand([self.domain.shape[d] if d == dim else value.shape[d] for d in range(rank)]), dim
 
     def _scan(self, node: Scan) -> Tensor:
-        value, dim = self._whole_axis(node.operands[0], node.axis)
-        results = scan_last(node.kind, value.movedim(dim, -1), reverse=node.reverse)
+        dim = self.domain.position[node.axis]
+        values = [self._whole_axis(operand, node.axis)[0].movedim(dim, -1) for operand in node.operands]
+        results = scan_all(node.kind, values, reverse=node.reverse)
         return results[node.output].movedim(-1, dim)
 
 

@@ -12,7 +12,20 @@ from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.kernels.nodes import Kernel, Store
-from coilwork_ir.scalar import Op, Reduce, Scalar, Scan, cast, op, reduce, rewrite, scan
+from coilwork_ir.scalar import (
+    Combine,
+    Op,
+    Reduce,
+    Scalar,
+    Scan,
+    cast,
+    combine,
+    op,
+    reduce,
+    rewrite,
+    scan,
+    scan_again,
+)
 
 FUNCTIONS: Final = frozenset(
     {
@@ -44,6 +57,10 @@ def with_strict_functions(kernel: Kernel) -> Kernel:
 
 
 def _visit(node: Scalar) -> Scalar:
+    if isinstance(node, Scan) and isinstance(node.kind, Combine):
+        function = combine(rewrite(node.kind.results, _visit))
+        first, *others = node.operands
+        return scan(function, first, node.axis, others=others, output=node.output, reverse=node.reverse)
     if not node.operands or not node.operands[0].dtype.is_float or node.operands[0].dtype is DType.F64:
         return node
     match node:
@@ -53,8 +70,7 @@ def _visit(node: Scalar) -> Scalar:
             wide = (cast(node.operands[0], DType.F64), *node.operands[1:])
             return cast(reduce(node.kind, wide, node.axes, output=node.output), node.dtype)
         case Scan() if node.kind == "logcumsumexp":
-            wide_source = cast(node.operands[0], DType.F64)
-            running = scan(node.kind, wide_source, node.axis, output=node.output, reverse=node.reverse)
+            running = scan_again(node, (cast(node.operands[0], DType.F64),), node.axis)
             return cast(running, node.dtype)
         case _:
             return node

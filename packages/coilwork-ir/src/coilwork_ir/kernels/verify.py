@@ -219,7 +219,7 @@ def _check_values(
                     place.fail("reduce-axes", f"{node.kind} along ({shown})")
             case Scan():
                 if node.axis not in reduced:
-                    place.fail("scan-axis", f"{node.kind} along {node.axis!r}")
+                    place.fail("scan-axis", f"scan along {node.axis!r}")
             case Sort():
                 if node.axis not in reduced:
                     place.fail("scan-axis", f"sort along {node.axis!r}")

@@ -10,7 +10,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_int, provably_le
 from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.kernels.workspace import scans_of, workspace_elements
-from coilwork_ir.scalar import Reduce, Scalar, Sort, postorder
+from coilwork_ir.scalar import Combine, Reduce, Scalar, Sort, postorder
 from coilwork_ir.verification.rules import Place, Rule
 
 WORKSPACE_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
@@ -20,7 +20,7 @@ WORKSPACE_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
             "let `workspace_elements` say how large it is",
         ),
         "shared-rows": Rule(
-            "programs share rows of known length of scans in one direction, in at least two pieces, where nothing is reduced, sorted or combined with memory",
+            "programs share rows of known length of scans in one direction, in at least two pieces, where nothing is reduced, sorted, combined by a function or with memory",
             "leave the workspace out, and hint `looped`",
         ),
     }
@@ -36,6 +36,8 @@ def check_workspace(kernel: Kernel, roots: tuple[Scalar, ...], used: Collection[
         place.fail("shared-rows", f"the strategy is {hints.reduction} split {hints.split}")
     if len({scan.reverse for scan in scans}) != 1 or len(reduced) != 1 or reduced[0].kind != "reduction":
         place.fail("shared-rows", "the scans do not run along one range in one direction")
+    if any(isinstance(scan.kind, Combine) for scan in scans):
+        place.fail("shared-rows", "a scan combines by a function")
     if any(r.symbol.extent is None or as_int(r.symbol.extent) is None for r in kernel.ranges):
         place.fail("shared-rows", "an extent is not known")
     for node in postorder(roots):

@@ -14,7 +14,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_int, ceildiv, product
 from coilwork_ir.kernels.nodes import Kernel, RangeKind
 from coilwork_ir.ops import ScanKind
-from coilwork_ir.scalar import Scalar, Scan, postorder
+from coilwork_ir.scalar import Combine, Scalar, Scan, postorder
 
 _POSITIONED = frozenset({"min", "max", "argmin", "argmax"})
 
@@ -37,8 +37,10 @@ def scans_of(roots: Iterable[Scalar]) -> tuple[Scan, ...]:
 
 
 def words_of(scans: Iterable[Scan]) -> int:
-    """Words of a piece of all `scans`."""
-    return sum(scan_words(scan.kind, scan.operands[0].dtype) for scan in scans)
+    """Words of a piece of all `scans`, each of a kind that has a name."""
+    return sum(
+        scan_words(scan.kind, scan.operands[0].dtype) for scan in scans if not isinstance(scan.kind, Combine)
+    )
 
 
 def piece_of(kernel: Kernel) -> int | None:

@@ -60,7 +60,9 @@ def bound_symbols(node: Node) -> tuple[Expr, ...]:
 def bodies(node: Node) -> tuple[Scalar, ...]:
     """Scalar graphs evaluated by `node`: values, masks, index values, conditions of checks."""
     match node:
-        case Pointwise() | Reduce() | Scan() | Sort():
+        case Scan():
+            return (node.body, *node.others, *_conditions(node.checks))
+        case Pointwise() | Reduce() | Sort():
             return (node.body, *_conditions(node.checks))
         case Scatter():
             mask = () if node.mask is None else (node.mask,)

@@ -15,9 +15,10 @@ from coilwork_ir.buffers import Argument, Buffer
 from coilwork_ir.errors import InterpretError
 from coilwork_ir.index import Expr
 from coilwork_ir.interpretation.calls import argument_value, call, take_results
+from coilwork_ir.interpretation.combined import scan_all
 from coilwork_ir.interpretation.domain import Domain
 from coilwork_ir.interpretation.memory import Memory, Value, flat
-from coilwork_ir.interpretation.reductions import reduce_last, scan_last, sort_last
+from coilwork_ir.interpretation.reductions import reduce_last, sort_last
 from coilwork_ir.interpretation.scalars import Evaluator, combine
 from coilwork_ir.loops.access import read
 from coilwork_ir.loops.nodes import (
@@ -73,9 +74,10 @@ def step(node: Node, memory: Memory, constants: Mapping[str, Tensor]) -> None:
         case Reduce():
             _reduce(node, memory)
         case Scan():
-            body = _evaluator(node, node.ranges, node.checks, memory).full(node.body)
+            evaluator = _evaluator(node, node.ranges, node.checks, memory)
             dim = node.ranges.index(node.axis)
-            results = scan_last(node.kind, body.movedim(dim, -1), reverse=node.reverse)
+            elements = [evaluator.full(value).movedim(dim, -1) for value in (node.body, *node.others)]
+            results = scan_all(node.kind, elements, reverse=node.reverse)
             _store(node.outputs, [r.movedim(-1, dim) for r in results], memory)
         case Sort():
             body = _evaluator(node, node.ranges, node.checks, memory).full(node.body)

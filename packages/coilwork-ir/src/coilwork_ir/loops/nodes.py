@@ -16,8 +16,8 @@ from typing import Literal, TypeAlias
 from coilwork_ir.buffers import Argument, Buffer, Constant, GraphInput, GraphOutput, ResultPath, SymbolOutput
 from coilwork_ir.index import Expr
 from coilwork_ir.loc import UNKNOWN, Origin
-from coilwork_ir.ops import ReduceKind, ScanKind, StoreMode
-from coilwork_ir.scalar import Scalar
+from coilwork_ir.ops import ReduceKind, StoreMode
+from coilwork_ir.scalar import Combining, Scalar
 
 CheckError: TypeAlias = Literal["IndexError", "RuntimeError", "ZeroDivisionError"]
 """Exceptions that failed checks are raised as."""
@@ -74,15 +74,18 @@ class Reduce:
 class Scan:
     """`outputs[k][ranges] = running result k of body along axis`, inclusive; `axis` is one of `ranges`.
 
+    A `Combine` combines `body` together with `others`, and has a result for each of them; other kinds combine `body` alone.
+
     `split` is advice: with more than 1, so many programs share each row, and each starts with what those before it say of
     their pieces.
     """
 
     outputs: tuple[Buffer | None, ...]
-    kind: ScanKind
+    kind: Combining
     ranges: tuple[Expr, ...]
     axis: Expr
     body: Scalar
+    others: tuple[Scalar, ...] = ()
     reverse: bool = False
     split: int = 1
     checks: tuple[Check, ...] = ()

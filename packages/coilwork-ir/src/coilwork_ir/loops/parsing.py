@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
-from coilwork_ir.buffers import Buffer, Constant, GraphInput, SymbolOutput
+from coilwork_ir.buffers import Buffer, SymbolOutput
 from coilwork_ir.index import Expr
+from coilwork_ir.loops.headers import read_checks, read_header
 from coilwork_ir.loops.nodes import (
     AssertSize,
     Check,
-    CheckError,
     Cond,
     Extern,
     ExternFamily,
@@ -25,7 +24,7 @@ from coilwork_ir.loops.nodes import (
     View,
     While,
 )
-from coilwork_ir.ops import REDUCE_OPS, SCAN_KINDS, STORE_MODES
+from coilwork_ir.ops import REDUCE_OPS, STORE_MODES
 from coilwork_ir.scalar import Scalar
 from coilwork_ir.text.atoms import (
     Symbols,
@@ -37,12 +36,11 @@ from coilwork_ir.text.atoms import (
     parse_output,
     parse_range,
     parse_ref,
-    parse_symbol,
 )
 from coilwork_ir.text.calls import read_binds, read_call_arguments, read_paths, read_result
 from coilwork_ir.text.reader import Reader
 from coilwork_ir.text.scalars import (
-    Values,
+    parse_combining,
     parse_statements,
     parse_value,
     with_placeholders,
@@ -62,45 +60,6 @@ def parse_graph(text: str) -> Graph:
     graph = read_graph(reader, {})
     reader.finish()
     return graph
-
-
-def read_header(
-    reader: Reader, symbols: Symbols
-) -> tuple[tuple[Expr, ...], tuple[GraphInput, ...], tuple[Constant, ...]]:
-    """What `format_header` wrote; the symbols are added to `symbols`."""
-    declared: list[Expr] = []
-    inputs: list[GraphInput] = []
-    constants: list[Constant] = []
-    while True:
-        if reader.accept("symbol"):
-            declared.append(parse_symbol(reader, symbols))
-        elif reader.accept("input"):
-            if reader.accept("size"):
-                reader.expect("`")
-                inputs.append(reader.index(symbols, "`"))
-                reader.expect("`")
-            else:
-                inputs.append(parse_buffer(reader, symbols))
-        elif reader.accept("constant"):
-            key = reader.string()
-            constants.append(Constant(buffer=parse_buffer(reader, symbols), key=key))
-        else:
-            return tuple(declared), tuple(inputs), tuple(constants)
-
-
-_ERRORS: Final[tuple[CheckError, ...]] = ("IndexError", "ZeroDivisionError")
-
-
-def read_checks(reader: Reader, values: Values) -> tuple[Check, ...]:
-    """What `format_checks` wrote."""
-    found: list[Check] = []
-    while reader.accept("check"):
-        condition = parse_value(reader, values)
-        error = next((one for one in _ERRORS if reader.accept(one)), None)
-        if error is None:
-            reader.expect("RuntimeError")
-        found.append(Check(condition=condition, message=reader.string(), error=error or "RuntimeError"))
-    return tuple(found)
 
 
 def read_graph(reader: Reader, outer: Symbols) -> Graph:
@@ -162,13 +121,21 @@ def _read_domain(reader: Reader, symbols: Symbols) -> tuple[tuple[Expr, ...], tu
     return tuple(ranges), tuple(axes), scope
 
 
-def _read_body(reader: Reader, scope: Symbols) -> tuple[Scalar, tuple[Check, ...]]:
+def _read_bodies(reader: Reader, scope: Symbols) -> tuple[list[Scalar], tuple[Check, ...]]:
     reader.expect("{")
     values = parse_statements(reader, scope)
     checks = read_checks(reader, values)
     reader.expect("yield")
-    body = parse_value(reader, values)
+    bodies = [parse_value(reader, values)]
+    while reader.accept(","):
+        bodies.append(parse_value(reader, values))
     reader.expect("}")
+    return bodies, checks
+
+
+def _read_body(reader: Reader, scope: Symbols) -> tuple[Scalar, tuple[Check, ...]]:
+    bodies, checks = _read_bodies(reader, scope)
+    (body,) = bodies
     return body, checks
 
 
@@ -248,19 +215,19 @@ def _read_axis(reader: Reader, scope: Symbols) -> Expr:
 
 
 def _read_scan(reader: Reader, symbols: Symbols, outputs: tuple[Buffer | None, ...]) -> Node:
-    word = reader.choice(SCAN_KINDS, "a scan")
-    kind = next(known for known in SCAN_KINDS if known == word)
+    kind = parse_combining(reader)
     ranges, _, scope = _read_domain(reader, symbols)
     axis = _read_axis(reader, scope)
     reverse = reader.accept("reverse")
     split = reader.integer() if reader.accept("split") else 1
-    body, checks = _read_body(reader, scope)
+    (body, *others), checks = _read_bodies(reader, scope)
     return Scan(
         outputs=outputs,
         kind=kind,
         ranges=ranges,
         axis=axis,
         body=body,
+        others=tuple(others),
         reverse=reverse,
         split=split,
         checks=checks,

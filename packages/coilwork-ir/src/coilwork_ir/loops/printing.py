@@ -36,6 +36,7 @@ from coilwork_ir.text.calls import format_paths
 from coilwork_ir.text.reader import quoted
 from coilwork_ir.text.scalars import (
     Names,
+    format_combining,
     format_scalars,
 )
 
@@ -83,8 +84,11 @@ def format_node(node: Node, indent: str, *, origins: bool = True) -> str:
             return _with_body(head, node.body, node.checks, indent) + tail
         case Scan():
             back = (" reverse" if node.reverse else "") + (f" split {node.split}" if node.split != 1 else "")
-            head = f"{_outputs(node.outputs)} = scan {node.kind} {_domain(node.ranges)} along {node.axis.name}{back}"
-            return _with_body(head, node.body, node.checks, indent) + tail
+            kind = format_combining(node.kind)
+            head = (
+                f"{_outputs(node.outputs)} = scan {kind} {_domain(node.ranges)} along {node.axis.name}{back}"
+            )
+            return _with_body(head, node.body, node.checks, indent, node.others) + tail
         case Sort():
             first = "" if node.count is None else f" first `{format_expr(node.count)}`"
             flags = first + (" descending" if node.descending else "") + (" stable" if node.stable else "")
@@ -137,11 +141,14 @@ def _output(output: Buffer | SymbolOutput | None) -> str:
             return format_buffer(output)
 
 
-def _with_body(head: str, body: Scalar, checks: Sequence[Check], indent: str) -> str:
+def _with_body(
+    head: str, body: Scalar, checks: Sequence[Check], indent: str, others: Sequence[Scalar] = ()
+) -> str:
     inner = indent + "  "
-    lines, names = format_scalars((body, *(c.condition for c in checks)), inner)
+    lines, names = format_scalars((body, *others, *(c.condition for c in checks)), inner)
     lines += format_checks(checks, names, inner)
-    return "\n".join([f"{indent}{head} {{", *lines, f"{inner}yield {names[body]}", f"{indent}}}"])
+    values = ", ".join(names[value] for value in (body, *others))
+    return "\n".join([f"{indent}{head} {{", *lines, f"{inner}yield {values}", f"{indent}}}"])
 
 
 def _format_scatter(node: Scatter, indent: str) -> str:

@@ -74,6 +74,10 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         "loop-scalar": Rule(
             "bodies of loop nodes hold no reductions and no scans", "make the reduction a node of its own"
         ),
+        "combine-operands": Rule(
+            "a scan has one value for each that its function combines, of these types; one value if it has no function",
+            "give the scan the values that the function combines",
+        ),
         "into-layout": Rule(
             "a buffer that takes over memory has exactly the layout of the buffer that it replaces",
             "copy the old buffer's shape, strides, element type and device",

@@ -12,7 +12,7 @@ from coilwork_ir.loops.access import bodies, overwritten
 from coilwork_ir.loops.filling import box_of
 from coilwork_ir.loops.nodes import Check, Node, Pointwise, Reduce, Scan, Scatter, Sort
 from coilwork_ir.ops import REDUCE_OPS
-from coilwork_ir.scalar import Load, Scalar, postorder
+from coilwork_ir.scalar import Combine, Load, Scalar, postorder
 from coilwork_ir.scalar import Reduce as ScalarReduce
 from coilwork_ir.scalar import Scan as ScalarScan
 from coilwork_ir.verification.rules import Place
@@ -82,7 +82,7 @@ def _check_scalar(value: Scalar, local: frozenset[Expr], scope: Scope, place: Pl
             buffer = scope.use(value.buffer, place)
             check_load(value, buffer.dtype, len(buffer.shape), place)
         case ScalarReduce() | ScalarScan():
-            place.fail("loop-scalar", f"the body holds a {type(value).__name__.lower()} of kind {value.kind}")
+            place.fail("loop-scalar", f"the body holds a {type(value).__name__.lower()}")
         case _:
             pass
     check_symbols_of(value, local, scope, place)
@@ -131,12 +131,19 @@ def check_reduce(node: Reduce, place: Place) -> None:
 
 
 def check_positions(node: Scan | Sort, place: Place) -> None:
-    """A scan or sort gives values, then maybe positions."""
+    """A scan or sort gives values, then maybe positions; a scan by a function what that gives."""
+    if isinstance(node, Scan) and isinstance(node.kind, Combine):
+        _check_combined(node, node.kind, place)
+        return
     if isinstance(node, Sort):
         most, first = 2, node.body.dtype
         if first.is_opaque:
             place.fail("body-dtype", f"{first.text} has no order")
     else:
+        if node.others:
+            place.fail(
+                "combine-operands", f"{node.kind} combines 1 value, the node has {1 + len(node.others)}"
+            )
         most = 2 if node.kind in ("min", "max") else 1
         first = DType.I64 if node.kind in ("argmin", "argmax") else node.body.dtype
     if not 1 <= len(node.outputs) <= most or all(o is None for o in node.outputs):
@@ -146,6 +153,23 @@ def check_positions(node: Scan | Sort, place: Place) -> None:
     check_dtype(first, node.outputs[0], place)
     for output in node.outputs[1:]:
         check_dtype(DType.I64, output, place)
+
+
+def _check_combined(node: Scan, kind: Combine, place: Place) -> None:
+    """The node has as many values as its function combines, of these types, and outputs for its results."""
+    values = (node.body, *node.others)
+    wanted = [result.dtype for result in kind.results]
+    if [value.dtype for value in values] != wanted:
+        shown = ", ".join(dtype.text for dtype in wanted)
+        given = ", ".join(value.dtype.text for value in values)
+        place.fail("combine-operands", f"the function combines ({shown}), the values are ({given})")
+    if not 1 <= len(node.outputs) <= kind.count or all(o is None for o in node.outputs):
+        place.fail(
+            "output-count",
+            f"there are at most {kind.count} results, the node has {len(node.outputs)} outputs",
+        )
+    for output, dtype in zip(node.outputs, wanted, strict=False):
+        check_dtype(dtype, output, place)
 
 
 def check_split(node: Scan, place: Place) -> None:

@@ -23,7 +23,8 @@ from coilwork_ir.index import Expr, format_expr
 from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.kernels.parsing import read_kernel
 from coilwork_ir.kernels.printing import format_kernel
-from coilwork_ir.loops.parsing import RELATIONS, read_header
+from coilwork_ir.loops.headers import read_header
+from coilwork_ir.loops.parsing import RELATIONS
 from coilwork_ir.loops.printing import format_header
 from coilwork_ir.program.nodes import (
     Alloc,

@@ -2,10 +2,12 @@
 
 from coilwork_ir.scalar.build import (
     cast,
+    combine,
     const,
     index_value,
     load,
     op,
+    parameter,
     placeholder,
     reduce,
     scan,
@@ -14,28 +16,46 @@ from coilwork_ir.scalar.build import (
 )
 from coilwork_ir.scalar.contraction import Contraction, contraction_in, contraction_of
 from coilwork_ir.scalar.leading import leading_points
-from coilwork_ir.scalar.nodes import Const, IndexValue, Literal_, Load, Op, Reduce, Scalar, Scan, Sort
+from coilwork_ir.scalar.nodes import (
+    Combine,
+    Combining,
+    Const,
+    IndexValue,
+    Literal_,
+    Load,
+    Op,
+    Parameter,
+    Reduce,
+    Scalar,
+    Scan,
+    Sort,
+)
 from coilwork_ir.scalar.walk import (
     loads,
     postorder,
     range_symbols,
     rewrite,
+    scan_again,
     substitute_ranges,
     with_operands,
 )
 
 __all__ = [
+    "Combine",
+    "Combining",
     "Const",
     "Contraction",
     "IndexValue",
     "Literal_",
     "Load",
     "Op",
+    "Parameter",
     "Reduce",
     "Scalar",
     "Scan",
     "Sort",
     "cast",
+    "combine",
     "const",
     "contraction_in",
     "contraction_of",
@@ -44,12 +64,14 @@ __all__ = [
     "load",
     "loads",
     "op",
+    "parameter",
     "placeholder",
     "postorder",
     "range_symbols",
     "reduce",
     "rewrite",
     "scan",
+    "scan_again",
     "sort",
     "substitute_ranges",
     "where",

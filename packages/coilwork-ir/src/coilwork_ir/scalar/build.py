@@ -10,15 +10,18 @@ from typing import TypeVar
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import VerifyError
 from coilwork_ir.index import Expr, symbol
-from coilwork_ir.ops import REDUCE_OPS, SCALAR_OPS, ReduceKind, ScalarOp, ScanKind
+from coilwork_ir.ops import REDUCE_OPS, SCALAR_OPS, ReduceKind, ScalarOp
 from coilwork_ir.scalar.nodes import (
     SCALARS,
+    Combine,
+    Combining,
     Const,
     IndexValue,
     Key,
     Literal_,
     Load,
     Op,
+    Parameter,
     Reduce,
     Scalar,
     Scan,
@@ -181,16 +184,80 @@ def reduce(
     return _interned(key, make, Reduce)
 
 
-def scan(kind: ScanKind, operand: Scalar, axis: Expr, *, output: int = 0, reverse: bool = False) -> Scan:
-    """The inclusive running `kind` of `operand` along `axis`, from the end if `reverse`."""
-    if output not in (0, 1) or (output == 1 and kind not in ("min", "max")):
-        raise VerifyError("scan-output", f"scan {kind} has no result number {output}")
-    result = DType.I64 if output == 1 or kind in ("argmin", "argmax") else operand.dtype
+def parameter(position: int, dtype: DType) -> Parameter:
+    """Number `position` of what a `Combine` is given, of type `dtype`."""
+
+    def make() -> Parameter:
+        return _fill(Parameter, key, dtype, (), position=position)
+
+    key: Key = (Parameter, position, dtype)
+    return _interned(key, make, Parameter)
+
+
+def combine(results: Sequence[Scalar]) -> Combine:
+    """The function of two tuples that gives `results`; see `Combine`.
+
+    Raises:
+        VerifyError: it gives nothing, or a parameter is out of range or of another type than the result that it is a value of.
+    """
+    count = len(results)
+    if not count:
+        raise VerifyError("combine-results", "a combining function without results")
+    seen: set[Scalar] = set()
+    stack = list(results)
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        stack.extend(node.operands)
+        if isinstance(node, Parameter):
+            if not 0 <= node.position < 2 * count:
+                raise VerifyError("combine-parameter", f"no parameter {node.position} of two times {count}")
+            wanted = results[node.position % count].dtype
+            if node.dtype is not wanted:
+                raise VerifyError(
+                    "combine-parameter",
+                    f"parameter {node.position} is {node.dtype.text}, its result {wanted.text}",
+                )
+        elif not isinstance(node, Const | Op):
+            raise VerifyError("combine-results", f"a combining function with a {type(node).__name__.lower()}")
+    return Combine(tuple(results))
+
+
+def scan(
+    kind: Combining,
+    operand: Scalar,
+    axis: Expr,
+    *,
+    others: Sequence[Scalar] = (),
+    output: int = 0,
+    reverse: bool = False,
+) -> Scan:
+    """The inclusive running `kind` of `operand` along `axis`, from the end if `reverse`; a `Combine` combines it together with `others`.
+
+    Raises:
+        VerifyError: there is no such result, or the operands are not what `kind` takes.
+    """
+    operands = (operand, *others)
+    if isinstance(kind, Combine):
+        if [value.dtype for value in operands] != [value.dtype for value in kind.results]:
+            shown = ", ".join(value.dtype.text for value in operands)
+            raise VerifyError("operand-type", f"a scan of ({shown}), which its function does not combine")
+        if not 0 <= output < kind.count:
+            raise VerifyError("scan-output", f"a scan of {kind.count} values has no result number {output}")
+        result = operands[output].dtype
+    else:
+        if others:
+            raise VerifyError("arity", f"scan {kind} takes 1 operand, got {len(operands)}")
+        if output not in (0, 1) or (output == 1 and kind not in ("min", "max")):
+            raise VerifyError("scan-output", f"scan {kind} has no result number {output}")
+        result = DType.I64 if output == 1 or kind in ("argmin", "argmax") else operand.dtype
 
     def make() -> Scan:
-        return _fill(Scan, key, result, (operand,), kind=kind, axis=axis, output=output, reverse=reverse)
+        return _fill(Scan, key, result, operands, kind=kind, axis=axis, output=output, reverse=reverse)
 
-    key: Key = (Scan, kind, operand, axis, output, reverse)
+    key: Key = (Scan, kind, operands, axis, output, reverse)
     return _interned(key, make, Scan)
 
 

@@ -6,10 +6,13 @@ same object, so `is` compares, hashing is O(1), and common subexpressions exist 
 
 Loop IR uses `Const`, `IndexValue`, `Load` and `Op`; its reductions are graph nodes. Kernel IR adds `Reduce`, `Scan`
 and `Sort`, whose axes are reduction ranges of the kernel; a value below a `Reduce` varies along its axes, the `Reduce` itself not.
+
+A `Combine` is a function of scalars, made of `Const`, `Op` and its own `Parameter` nodes: how a scan combines what has no name.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from coilwork_ir.dtypes import DType
@@ -82,6 +85,33 @@ class Op(Scalar):
     op: str
 
 
+class Parameter(Scalar):
+    """Number `position` of what a `Combine` is given: its results hold such nodes, and nothing else does."""
+
+    __slots__ = ("position",)
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Combine:
+    """An associative function of two tuples of as many values, which gives one more such tuple.
+
+    Of `count` values, parameter k of the `results` is number k of the first tuple, and parameter `count + k` number k of the second,
+    which comes later along the axis. Number k has one type in all three. Made by `coilwork_ir.scalar.combine`.
+    """
+
+    results: tuple[Scalar, ...]
+
+    @property
+    def count(self) -> int:
+        """How many values a tuple has."""
+        return len(self.results)
+
+
+Combining: TypeAlias = ScanKind | Combine
+"""How a scan combines values: in a way that has a name, or by a function."""
+
+
 class Reduce(Scalar):
     """Result number `output` of combining `operands` with `kind` along the range symbols `axes`.
 
@@ -98,11 +128,11 @@ class Scan(Scalar):
     """The inclusive running combination of `operands` with `kind` along the range symbol `axis`.
 
     `output` 1 of `min` and `max` is the `i64` position of the running extreme (the last one among equals, as
-    torch.cummax gives).
+    torch.cummax gives). A `Combine` combines the tuples of all `operands`, and `output` counts its results.
     """
 
     __slots__ = ("axis", "kind", "output", "reverse")
-    kind: ScanKind
+    kind: Combining
     axis: Expr
     output: int
     reverse: bool

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from coilwork_ir.index import Expr, substitute
 from coilwork_ir.scalar.build import index_value, load, op, reduce, scan, sort
-from coilwork_ir.scalar.nodes import Const, IndexValue, Load, Op, Reduce, Scalar, Scan, Sort
+from coilwork_ir.scalar.nodes import Const, IndexValue, Load, Op, Parameter, Reduce, Scalar, Scan, Sort
 
 
 def postorder(roots: Iterable[Scalar]) -> Iterator[Scalar]:
@@ -40,7 +40,7 @@ def with_operands(node: Scalar, operands: Sequence[Scalar]) -> Scalar:
     ):
         return node
     match node:
-        case Const():
+        case Const() | Parameter():
             return node
         case IndexValue():
             return index_value(node.expr, operands)
@@ -55,10 +55,16 @@ def with_operands(node: Scalar, operands: Sequence[Scalar]) -> Scalar:
         case Reduce():
             return reduce(node.kind, operands, node.axes, output=node.output)
         case Scan():
-            return scan(node.kind, operands[0], node.axis, output=node.output, reverse=node.reverse)
+            return scan_again(node, operands, node.axis)
         case Sort():
             return sort(operands[0], node.axis, output=node.output, descending=node.descending)
     raise TypeError(f"not a scalar node: {node!r}")
+
+
+def scan_again(node: Scan, operands: Sequence[Scalar], axis: Expr) -> Scan:
+    """`node` of other `operands`, along another `axis`."""
+    first, *others = operands
+    return scan(node.kind, first, axis, others=others, output=node.output, reverse=node.reverse)
 
 
 def rewrite(roots: Sequence[Scalar], visit: Callable[[Scalar], Scalar]) -> tuple[Scalar, ...]:
@@ -90,8 +96,7 @@ def substitute_ranges(roots: Sequence[Scalar], mapping: Mapping[Expr, Expr]) -> 
                     node.kind, node.operands, [mapping.get(a, a) for a in node.axes], output=node.output
                 )
             case Scan():
-                axis = mapping.get(node.axis, node.axis)
-                return scan(node.kind, node.operands[0], axis, output=node.output, reverse=node.reverse)
+                return scan_again(node, node.operands, mapping.get(node.axis, node.axis))
             case Sort():
                 axis = mapping.get(node.axis, node.axis)
                 return sort(node.operands[0], axis, output=node.output, descending=node.descending)

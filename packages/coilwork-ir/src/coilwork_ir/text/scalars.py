@@ -6,6 +6,10 @@
     t3 = cast(t2) : bf16
 
 `%w[@0, i1] using (t5)` indexes by a computed value: `@k` stands for the k-th of the listed values.
+
+A function that combines has statements of its own, in one line:
+
+    t4 = scan by { t0 = parameter 0 : f32 t1 = parameter 1 : f32 t2 = add(t0, t1) yield (t2) } 0 (t3) along r0
 """
 
 from __future__ import annotations
@@ -16,19 +20,24 @@ from coilwork_ir.errors import VerifyError
 from coilwork_ir.index import Expr, format_expr
 from coilwork_ir.ops import REDUCE_OPS, SCALAR_OPS, SCAN_KINDS
 from coilwork_ir.scalar import (
+    Combine,
+    Combining,
     Const,
     IndexValue,
     Load,
     Op,
+    Parameter,
     Reduce,
     Scalar,
     Scan,
     Sort,
     cast,
+    combine,
     const,
     index_value,
     load,
     op,
+    parameter,
     placeholder,
     postorder,
     reduce,
@@ -61,6 +70,31 @@ def format_scalars(roots: Sequence[Scalar], indent: str) -> tuple[list[str], Nam
     return lines, names
 
 
+def format_combining(kind: Combining) -> str:
+    """A way of combining: its name, or the function in one line."""
+    if not isinstance(kind, Combine):
+        return kind
+    lines, names = format_scalars(kind.results, "")
+    return f"by {{ {' '.join(lines)} yield {format_list(names[value] for value in kind.results)} }}"
+
+
+def parse_combining(reader: Reader) -> Combining:
+    """What `format_combining` wrote."""
+    if not reader.accept("by"):
+        word = reader.choice(SCAN_KINDS, "a scan")
+        return next(known for known in SCAN_KINDS if known == word)
+    at = reader.at
+    reader.expect("{")
+    values = parse_statements(reader, {})
+    reader.expect("yield")
+    results = parse_list(reader, lambda: parse_value(reader, values))
+    reader.expect("}")
+    try:
+        return combine(results)
+    except VerifyError as error:
+        raise reader.error(error.what, at) from error
+
+
 def _format_node(node: Scalar, names: Names) -> str:
     def listed(values: Sequence[Scalar]) -> str:
         return format_list(names[v] for v in values)
@@ -79,6 +113,8 @@ def _format_node(node: Scalar, names: Names) -> str:
             if node.mask is not None:
                 text += f" mask {names[node.mask]} other {format_number(node.other)}"
             return text
+        case Parameter():
+            return f"parameter {node.position} : {node.dtype.text}"
         case Op():
             suffix = f" : {node.dtype.text}" if node.op in ("cast", "bitcast") else ""
             return f"{node.op}{listed(node.operands)}{suffix}"
@@ -87,7 +123,8 @@ def _format_node(node: Scalar, names: Names) -> str:
             return f"reduce {node.kind} {node.output} {listed(node.operands)} over {axes}"
         case Scan():
             back = " reverse" if node.reverse else ""
-            return f"scan {node.kind} {node.output} {listed(node.operands)} along {node.axis.name}{back}"
+            kind = format_combining(node.kind)
+            return f"scan {kind} {node.output} {listed(node.operands)} along {node.axis.name}{back}"
         case Sort():
             down = " descending" if node.descending else ""
             return f"sort {node.output} {listed(node.operands)} along {node.axis.name}{down}"
@@ -141,6 +178,10 @@ def _parse_node(reader: Reader, symbols: Symbols, values: Values) -> Scalar:
             return index_value(expr, _parse_using(reader, values))
         case "load":
             return _parse_load(reader, symbols, values)
+        case "parameter":
+            position = reader.integer()
+            reader.expect(":")
+            return parameter(position, parse_type(reader))
         case "reduce":
             return _parse_reduce(reader, symbols, values)
         case "scan":
@@ -190,13 +231,12 @@ def _parse_reduce(reader: Reader, symbols: Symbols, values: Values) -> Scalar:
 
 
 def _parse_scan(reader: Reader, symbols: Symbols, values: Values) -> Scalar:
-    word = reader.choice(SCAN_KINDS, "a scan")
-    kind = next(known for known in SCAN_KINDS if known == word)
+    kind = parse_combining(reader)
     output = reader.integer()
-    (operand,) = parse_list(reader, lambda: parse_value(reader, values))
+    operand, *others = parse_list(reader, lambda: parse_value(reader, values))
     reader.expect("along")
     axis = _parse_axis(reader, symbols)
-    return scan(kind, operand, axis, output=output, reverse=reader.accept("reverse"))
+    return scan(kind, operand, axis, others=others, output=output, reverse=reader.accept("reverse"))
 
 
 def _parse_sort(reader: Reader, symbols: Symbols, values: Values) -> Scalar:

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr
-from coilwork_ir.scalar import IndexValue, Load, Scalar, placeholder
+from coilwork_ir.scalar import IndexValue, Load, Parameter, Scalar, placeholder
 from coilwork_ir.verification.rules import Place, Rule
 
 SCALAR_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
@@ -25,6 +25,9 @@ SCALAR_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
             "list the value after `using`, or use the range symbol itself",
         ),
         "mask-type": Rule("masks and conditions of checks are bool", "compare the value with zero"),
+        "parameter": Rule(
+            "what a function that combines is given is read in that function only", "load the value"
+        ),
         "index-type": Rule("computed index values are integers", "cast the index to i64"),
     }
 )
@@ -70,12 +73,14 @@ def check_load(node: Load, dtype: DType, rank: int, place: Place) -> None:
 
 
 def check_symbols_of(node: Scalar, local: Collection[Expr], scope: SymbolScope, place: Place) -> None:
-    """Index expressions of `node` itself (not of its operands) use known symbols only."""
+    """Index expressions of `node` itself (not of its operands) use known symbols only; it is no parameter."""
     match node:
         case Load():
             check_index(node.index, node.indirect, local, scope, place)
         case IndexValue():
             check_index((node.expr,), node.operands, local, scope, place)
+        case Parameter():
+            place.fail("parameter", f"parameter {node.position} of no function")
         case _:
             pass
 

@@ -55,7 +55,7 @@ def with_numbers_nearby(
                 for check, condition in zip(node.checks, made, strict=True)
             )
         else:
-            changed[name] = made if name == "indirect" else made[0]
+            changed[name] = made if name in ("indirect", "others") else made[0]
     return replace(node, **changed)
 
 
@@ -72,6 +72,6 @@ def _scalars(node: _Computing) -> dict[str, tuple[Scalar, ...]]:
         value = getattr(node, field.name)
         if field.name in ("body", "value", "mask") and value is not None:
             found[field.name] = (value,)
-        elif field.name == "indirect":
+        elif field.name in ("indirect", "others"):
             found[field.name] = tuple(value)
     return found

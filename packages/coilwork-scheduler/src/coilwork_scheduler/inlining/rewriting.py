@@ -87,4 +87,6 @@ def _with_bodies(node: Computation, values: tuple[Scalar, ...]) -> Computation:
         end = 1 + len(node.indirect)
         mask = values[end] if node.mask is not None else None
         return replace(node, value=values[0], indirect=values[1:end], mask=mask, checks=checks)
+    if isinstance(node, Scan):
+        return replace(node, body=values[0], others=values[1:count], checks=checks)
     return replace(node, body=values[0], checks=checks)

@@ -22,7 +22,7 @@ from coilwork_ir.scalar import (
     load,
     postorder,
     reduce,
-    scan,
+    scan_again,
     sort,
     with_operands,
 )
@@ -243,9 +243,7 @@ def _rename(
             case Reduce():
                 done[node] = reduce(node.kind, operands, axes[node.axes], output=node.output)
             case Scan():
-                done[node] = scan(
-                    node.kind, operands[0], mapping[node.axis], output=node.output, reverse=node.reverse
-                )
+                done[node] = scan_again(node, operands, mapping[node.axis])
             case Sort():
                 done[node] = sort(
                     operands[0], mapping[node.axis], output=node.output, descending=node.descending

@@ -29,7 +29,7 @@ from coilwork_ir.scalar import (
     op,
     postorder,
     reduce,
-    scan,
+    scan_again,
     sort,
     where,
     with_operands,
@@ -195,8 +195,7 @@ class _Composer:
                 axes = self._reduced if along.isdisjoint(self._walked) else self._walked
                 return reduce(node.kind, operands, axes, output=node.output)
             case Scan():
-                axis = mapping.get(node.axis, node.axis)
-                return scan(node.kind, operands[0], axis, output=node.output, reverse=node.reverse)
+                return scan_again(node, operands, mapping.get(node.axis, node.axis))
             case Sort():
                 axis = mapping.get(node.axis, node.axis)
                 return sort(operands[0], axis, output=node.output, descending=node.descending)

@@ -10,6 +10,7 @@ from coilwork_ir.index import Expr, format_expr
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.loc import Origin
 from coilwork_ir.scalar import Const, IndexValue, Load, Op, Reduce, Scalar, Scan, Sort, postorder
+from coilwork_ir.text.scalars import format_combining
 
 MOST_NAMES: Final = 4
 # Operators that move data about: they name a kernel only when it does nothing else.
@@ -87,7 +88,7 @@ def _head(node: Scalar) -> str:
         case Reduce():
             return f"reduce {node.kind} {_joined(node.axes)} {node.output}"
         case Scan():
-            return f"scan {node.kind} {node.axis.name} {node.output} {node.reverse}"
+            return f"scan {format_combining(node.kind)} {node.axis.name} {node.output} {node.reverse}"
         case Sort():
             return f"sort {node.axis.name} {node.output} {node.descending}"
     raise TypeError(f"not a scalar node: {node!r}")

@@ -19,7 +19,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, floordiv, mod, provably_positive, symbol
 from coilwork_ir.loops import Graph, Node, Pointwise, Reduce, Scan
 from coilwork_ir.ops import ReduceKind, ScanKind
-from coilwork_ir.scalar import Scalar, const, index_value, load, loads, op, substitute_ranges, where
+from coilwork_ir.scalar import Combine, Scalar, const, index_value, load, loads, op, substitute_ranges, where
 from coilwork_ir.target import Target, Targets
 from coilwork_scheduler.cost import FULL_PROGRAMS, CostModel, KernelWork
 from coilwork_scheduler.dependence import Dependence
@@ -170,9 +170,9 @@ def _work(read_bytes: float, write_bytes: float, rows: int, length: int, program
 
 
 def _may_be_cut(node: Scan, targets: Targets) -> bool:
-    """Whether the rows of `node` are of known length and on a GPU."""
+    """Whether the rows of `node` are of known length and on a GPU, and combine by a kind that has a name."""
     device = next(b.device for b in node.outputs if b is not None)
-    if node.checks or not targets.of(device).is_gpu:
+    if node.checks or isinstance(node.kind, Combine) or not targets.of(device).is_gpu:
         return False
     return as_int(extent_of(node.axis)) is not None and all(
         provably_positive(extent_of(r)) for r in node.ranges
@@ -181,12 +181,18 @@ def _may_be_cut(node: Scan, targets: Targets) -> bool:
 
 def _combines(node: Scan) -> bool:
     """Whether pieces of `node` combine by operations of the loop IR."""
-    if node.kind not in _COMBINE or node.outputs[0] is None:
+    if _kind(node) not in _COMBINE or node.outputs[0] is None:
         return False
     if node.kind == "prod" and node.body.dtype.is_float:
         # a reduction multiplies points that do not lie together, whose product may leave the range that no running product leaves
         return False
     return all(b is None for b in node.outputs[1:]) and not node.body.dtype.is_bool
+
+
+def _kind(node: Scan) -> ScanKind:
+    """How `node`, which may be cut, combines."""
+    assert not isinstance(node.kind, Combine)
+    return node.kind
 
 
 def _across(node: Scan) -> bool:
@@ -275,7 +281,7 @@ class _Writer:
     def _reduced(self, outer: tuple[Expr, ...], point: Expr, body: Scalar) -> tuple[Reduce, Scalar]:
         """The reduction of each piece, and the value that its results make."""
         node = self.node
-        kind, _ = _COMBINE[node.kind]
+        kind, _ = _COMBINE[_kind(node)]
         parts = [self._buffer("part", outer)]
         if kind == "online_softmax":
             parts.append(self._buffer("part_sum", outer))
@@ -308,11 +314,11 @@ class _Writer:
         if node.kind == "logcumsumexp":
             value = _log_add(first, second)
         else:
-            value = op(_COMBINE[node.kind][1], first, second)
+            value = op(_COMBINE[_kind(node)][1], first, second)
         return Pointwise(output=output, ranges=node.ranges, body=value, origins=node.origins)
 
     def _identity(self) -> bool | int | float:
-        kind, _ = _COMBINE[self.node.kind]
+        kind, _ = _COMBINE[_kind(self.node)]
         return identity_of(kind, self.node.body.dtype)
 
     def _buffer(self, suffix: str, ranges: tuple[Expr, ...]) -> Buffer:

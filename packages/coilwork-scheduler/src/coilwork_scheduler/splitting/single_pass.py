@@ -12,6 +12,7 @@ from typing import Final
 from coilwork_ir.index import as_int, product
 from coilwork_ir.kernels.workspace import scan_words
 from coilwork_ir.loops import Scan
+from coilwork_ir.scalar import Combine
 from coilwork_ir.target import Target
 from coilwork_scheduler.cost import CostModel, KernelWork
 from coilwork_scheduler.stage import extent_of
@@ -33,7 +34,7 @@ def pieces_of(node: Scan, target: Target) -> int | None:
     """How many pieces rows of `node` have, which programs take in a single pass; `None` if that cannot be."""
     extents = [as_int(extent_of(r)) for r in node.ranges]
     size = as_int(extent_of(node.axis))
-    if size is None or None in extents or node.checks:
+    if size is None or None in extents or node.checks or isinstance(node.kind, Combine):
         return None
     rows = as_int(product(extent_of(r) for r in node.ranges if r is not node.axis))
     assert rows is not None
@@ -50,7 +51,7 @@ def single_pass_us(
 ) -> float:
     """What the kernel of `node` takes whose rows are shared in `pieces`, and the one that fills its workspace."""
     size = as_int(extent_of(node.axis))
-    assert size is not None
+    assert size is not None and not isinstance(node.kind, Combine)
     told = _WORD * scan_words(node.kind, node.body.dtype) * rows * pieces
     fill = KernelWork(
         read_bytes=0, write_bytes=told, operations=0, rows=rows * pieces, row_length=1, programs=1

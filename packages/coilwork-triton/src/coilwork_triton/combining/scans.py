@@ -6,6 +6,9 @@ combining takes no logarithm, and one is taken per point when the scan is done.
 Where memory has neighbours along other ranges than the scan's, threads that load 16 bytes each have points of one position, and a scan would
 be an exchange between threads at every point. A block in runs deals positions out so that a thread has several neighbours: it scans its run
 alone, only the runs' results are scanned across threads, and each point is combined once with what comes before its run.
+
+What a function combines are tuples. It has no neutral element (`functions`): the first block of a loop is combined with nothing, and where lanes
+out of range come first, or runs before which there is nothing, each tuple has a flag behind its values.
 """
 
 from __future__ import annotations
@@ -16,7 +19,8 @@ from types import MappingProxyType
 from typing import Final
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.ops import ScanKind
+from coilwork_ir.scalar import Combine, Combining
+from coilwork_triton.combining.functions import exclusive_name, function_name, scanned_type
 from coilwork_triton.text.tree import (
     Binary,
     Call,
@@ -69,10 +73,11 @@ class ScanSite:
     """One scan of a kernel: `value`, a block that spans the scan axis, `valid` where it lies in range.
 
     `positions` is a block of the same shape with the position along the axis; it is read by kinds that report one.
-    The axis is in runs of the length that the parameter `run` names, if it does.
+    The axis is in runs of the length that the parameter `run` names, if it does. A function combines `value` together with `others`,
+    whose types are `other_dtypes`; in a loop `is_first` holds for the first block.
     """
 
-    kind: ScanKind
+    kind: Combining
     reverse: bool
     dtype: DType
     value: Expression
@@ -82,6 +87,14 @@ class ScanSite:
     positions: Expression
     index_dtype: DType
     run: str = ""
+    others: tuple[Expression, ...] = ()
+    other_dtypes: tuple[DType, ...] = ()
+    is_first: Expression | None = None
+
+    @property
+    def flagged(self) -> bool:
+        """There is a flag behind the values, without which a function cannot combine them."""
+        return isinstance(self.kind, Combine) and bool(self.run or (self.reverse and self.valid is not None))
 
     @property
     def paired(self) -> bool:
@@ -107,18 +120,23 @@ def identity(site: ScanSite) -> int | float | bool:
             return largest(site.dtype)
         case "max" | "argmax" | "logcumsumexp":
             return smallest(site.dtype)
+        case Combine():
+            # with a flag that says that it is not there
+            return 0
 
 
 def _extent(size: str) -> Expression:
     return Number(1) if size == "1" else Name(size)
 
 
-def _extents(shape: tuple[str, ...]) -> Expression:
+def _extents(shape: tuple[str, ...]) -> Tuple:
     return Tuple(tuple(_extent(s) for s in shape))
 
 
-def carried_words(kind: ScanKind, dtype: DType) -> int:
+def carried_words(kind: Combining, dtype: DType) -> int:
     """How many values of 4 bytes a scan carries from point to point: two where it carries positions, or a logarithm in two parts."""
+    if isinstance(kind, Combine):
+        return sum(-(-value.dtype.itemsize // 4) for value in kind.results)
     words = -(-dtype.itemsize // 4)
     return words + 1 if kind in _PAIRED else 2 * words if kind == "logcumsumexp" else words
 
@@ -141,6 +159,12 @@ def carried_scan(
         return results_of(site, writer, _after_runs(site, writer, carry))
     local = scanned(site, writer, kept_values(site), site.axis)
     found = merged(site, writer, carry, local)
+    if isinstance(site.kind, Combine) and not site.flagged:
+        assert site.is_first is not None
+        found = tuple(
+            writer.bind("running", tl("where", site.is_first, alone, after))
+            for alone, after in zip(local, found, strict=True)
+        )
     keep = len(site.shape) > 1
     for old, new, dtype in zip(carry, found, types_of(site)):
         writer.assign((old,), picked(new, edge, dtype, site.axis, keep=keep))
@@ -149,6 +173,8 @@ def carried_scan(
 
 def start_carry(site: ScanSite, writer: Writer) -> tuple[Name, ...]:
     """The prefix of nothing, before the loop."""
+    if isinstance(site.kind, Combine):
+        return tuple(writer.bind("carry", zeros_of(site.carry_shape, 0, dtype)) for dtype in types_of(site))
     first, second = types_of(site)
     carry = writer.bind("carry", zeros_of(site.carry_shape, identity(site), first))
     if site.kind == "logcumsumexp":
@@ -160,6 +186,8 @@ def start_carry(site: ScanSite, writer: Writer) -> tuple[Name, ...]:
 
 def results_of(site: ScanSite, writer: Writer, state: tuple[Name, ...]) -> tuple[Name, ...]:
     """The results of a scan whose running values are `state`."""
+    if isinstance(site.kind, Combine):
+        return state[: site.kind.count]
     if site.kind != "logcumsumexp":
         return state
     largest, total = state
@@ -169,6 +197,8 @@ def results_of(site: ScanSite, writer: Writer, state: tuple[Name, ...]) -> tuple
 
 def kept_values(site: ScanSite) -> tuple[Expression, ...]:
     """What is scanned: values, and positions for the kinds that report one; nothing that counts behind the end."""
+    if isinstance(site.kind, Combine):
+        return _kept_tuples(site)
     kept: Expression = site.value
     if site.valid is not None:
         # from the end, lanes out of range come first
@@ -181,9 +211,29 @@ def kept_values(site: ScanSite) -> tuple[Expression, ...]:
     return (kept, tl("broadcast_to", site.positions, _extents(site.shape)))
 
 
+def _kept_tuples(site: ScanSite) -> tuple[Expression, ...]:
+    extents = _extents(site.shape)
+    found: list[Expression] = []
+    for value, dtype in zip((site.value, *site.others), (site.dtype, *site.other_dtypes), strict=True):
+        wide = tl("broadcast_to", value, extents)
+        found.append(method(wide, "to", tl_name("int32")) if dtype.is_bool else wide)
+    if site.flagged:
+        if site.valid is None:
+            found.append(filled(extents.items, 1, DType.I32))
+        else:
+            found.append(method(tl("broadcast_to", site.valid, extents), "to", tl_name("int32")))
+    return tuple(found)
+
+
 def scanned(site: ScanSite, writer: Writer, kept: tuple[Expression, ...], axis: int) -> tuple[Name, ...]:
     """What is carried from point to point along `axis` of `kept`."""
     backwards = (("reverse", Number(True)),) if site.reverse else ()
+    if isinstance(site.kind, Combine):
+        combine = writer.device(function_name(site.kind, flagged=site.flagged))
+        whole = Tuple(kept) if len(kept) > 1 else kept[0]
+        return _bind_tuple(
+            writer, Call(tl_name("associative_scan"), (whole, Number(axis), combine), backwards), site
+        )
     if site.paired:
         combine = writer.device(COMBINE[site.kind])
         found = Call(tl_name("associative_scan"), (Tuple(kept), Number(axis), combine), backwards)
@@ -215,11 +265,13 @@ def _after_runs(site: ScanSite, writer: Writer, carry: tuple[Name, ...]) -> tupl
     whole = tuple(writer.bind("whole", picked(v, end, t, axis, keep=False)) for v, t in zip(within, types))
     # beside what has been combined with a run, what comes before it
     size = (*(_extent(s) for s in site.shape[:axis]), runs)
-    nothing = [filled(size, n, t) for n, t in zip((identity(site), 0), types)]
+    neutral = (identity(site), *(0 for _ in types[1:]))
+    nothing = [filled(size, n, t) for n, t in zip(neutral, types, strict=True)]
     backwards = (("reverse", Number(True)),) if site.reverse else ()
+    name = exclusive_name(site.kind) if isinstance(site.kind, Combine) else _EXCLUSIVE[site.kind]
     exclusive = Call(
         tl_name("associative_scan"),
-        (Tuple((*nothing, *whole)), Number(axis), writer.device(_EXCLUSIVE[site.kind])),
+        (Tuple((*nothing, *whole)), Number(axis), writer.device(name)),
         backwards,
     )
     found = writer.bind_all(("before",) * len(whole) + ("upto",) * len(whole), exclusive)
@@ -239,6 +291,9 @@ def merged(
     site: ScanSite, writer: Writer, first: Sequence[Expression], second: Sequence[Expression]
 ) -> tuple[Name, ...]:
     """`first`, and `second` after it."""
+    if isinstance(site.kind, Combine):
+        combine = writer.device(function_name(site.kind, flagged=site.flagged))
+        return _bind_tuple(writer, Call(combine, (*first, *second)), site)
     if site.kind == "sum":
         return (writer.bind("running", Binary("+", first[0], second[0])),)
     combined = Call(writer.device(COMBINE[site.kind]), (*first, *second))
@@ -249,8 +304,17 @@ def merged(
     )
 
 
-def types_of(site: ScanSite) -> tuple[DType, DType]:
+def _bind_tuple(writer: Writer, value: Expression, site: ScanSite) -> tuple[Name, ...]:
+    """The values that a function gives, and their flag."""
+    stems = ("running",) * (1 + len(site.others)) + (("there",) if site.flagged else ())
+    return writer.bind_all(stems, value)
+
+
+def types_of(site: ScanSite) -> tuple[DType, ...]:
     """Types of what is carried: of values, and of what comes with them."""
+    if isinstance(site.kind, Combine):
+        values = tuple(scanned_type(dtype) for dtype in (site.dtype, *site.other_dtypes))
+        return (*values, DType.I32) if site.flagged else values
     value = DType.I32 if site.dtype.is_bool and site.paired else site.dtype
     return (value, value if site.kind == "logcumsumexp" else site.index_dtype)
 

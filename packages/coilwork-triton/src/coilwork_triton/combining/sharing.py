@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from coilwork_ir.dtypes import DType
+from coilwork_ir.scalar import Combine
 from coilwork_triton.combining.scans import (
     COMBINE,
     ScanSite,
@@ -81,6 +82,7 @@ def _combined(site: ScanSite, writer: Writer, values: Expression) -> Name:
     if site.kind == "sum":
         found: Expression = tl("sum", values, Number(0))
     else:
+        assert not isinstance(site.kind, Combine)
         found = tl("reduce", values, Number(0), writer.device(COMBINE[site.kind]))
     if site.dtype.is_integer and site.dtype.itemsize < 4:
         found = method(found, "to", triton_type(site.dtype))

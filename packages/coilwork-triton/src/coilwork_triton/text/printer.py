@@ -23,6 +23,7 @@ from coilwork_triton.text.tree import (
     Name,
     Number,
     Parameter,
+    Return,
     Statement,
     Text,
     Tuple,
@@ -90,6 +91,8 @@ def _statement_lines(statement: Statement, depth: int) -> list[str]:
             return [f"{indent}{', '.join(targets)} = {format_expression(value)}"]
         case Do(value):
             return [f"{indent}{format_expression(value)}"]
+        case Return(values):
+            return [f"{indent}return {', '.join(format_expression(value) for value in values)}"]
         case Comment(text):
             return [f"{indent}# {text}"]
         case For(variable, start, stop, step, body, stages):

@@ -132,7 +132,14 @@ class Comment:
     text: str
 
 
-Statement: TypeAlias = Assign | Do | For | If | Comment
+@dataclass(frozen=True, slots=True)
+class Return:
+    """`return values`, at the end of a device function."""
+
+    values: tuple[Expression, ...]
+
+
+Statement: TypeAlias = Assign | Do | For | If | Comment | Return
 
 
 @dataclass(frozen=True, slots=True)

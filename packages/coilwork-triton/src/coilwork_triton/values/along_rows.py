@@ -10,11 +10,12 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_expr, as_int
 from coilwork_ir.kernels.workspace import scans_of, words_of
-from coilwork_ir.scalar import Reduce, Scan, Sort
+from coilwork_ir.scalar import Combine, Reduce, Scan, Sort
 from coilwork_triton.combining.reductions import REDUCTIONS, Site
 from coilwork_triton.combining.scans import ScanSite, block_scan, carried_scan, start_carry
 from coilwork_triton.combining.sharing import shared_scan
 from coilwork_triton.combining.sorting import SortSite, sorted_row
+from coilwork_triton.iteration.space import LOOP_OFFSET
 from coilwork_triton.launch.parameters import RUN
 from coilwork_triton.text.tree import (
     Binary,
@@ -155,11 +156,15 @@ def emit_scan(values: Known, scope: Scope, node: Scan) -> None:
             f"scan along {node.axis.name}, which is not the only reduction range of kernel {values.kernel.name}",
             origins=values.kernel.origins,
         )
+    operands = [values.expression(scope, operand) for operand in node.operands]
     site = ScanSite(
         kind=node.kind,
         reverse=node.reverse,
         dtype=node.operands[0].dtype,
-        value=values.expression(scope, node.operands[0]),
+        value=operands[0],
+        others=tuple(operands[1:]),
+        other_dtypes=tuple(operand.dtype for operand in node.operands[1:]),
+        is_first=Binary("==", Name("r0_done") if node.reverse else LOOP_OFFSET, Number(0)),
         valid=values.space.mask(frozenset({"r"})),
         shape=values.block(node),
         axis=tile.axis,
@@ -182,7 +187,7 @@ def emit_scan(values: Known, scope: Scope, node: Scan) -> None:
             result: Expression = results[wanted]
             if other.dtype.is_bool:
                 result = scope.writer.bind("running", Binary("!=", result, Number(0)))
-            elif wanted == 1:
+            elif wanted == 1 and not isinstance(other.kind, Combine):
                 result = scope.writer.bind("position", method(result, "to", tl_name("int64")))
             scope.bound[other] = result
 
@@ -229,7 +234,12 @@ def _scan_of_one(values: Known, scope: Scope, node: Scan) -> None:
     for other in values.order:
         if isinstance(other, Scan) and _same_scan(other, node):
             position = other.kind in ("argmin", "argmax") or other.output == 1
-            value = typed_constant(0, DType.I64) if position else values.expression(scope, node.operands[0])
+            if isinstance(other.kind, Combine):
+                value = values.expression(scope, node.operands[other.output])
+            else:
+                value = (
+                    typed_constant(0, DType.I64) if position else values.expression(scope, node.operands[0])
+                )
             scope.bound[other] = value if isinstance(value, Name) else scope.writer.bind("running", value)
 
 

@@ -1,0 +1,177 @@
+"""Functions that combine, as a kernel's scans have them: device functions of the kernel's own, named after what they do.
+
+Such a function has no neutral element. Where one is needed a flag comes behind the values, which says whether there are any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import sha256
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.errors import EmitError
+from coilwork_ir.scalar import Combine, Const, Op, Parameter, Scalar, Scan, postorder
+from coilwork_ir.text.scalars import format_combining
+from coilwork_triton.text.tree import (
+    Assign,
+    Binary,
+    Expression,
+    Function,
+    Name,
+    Number,
+    Return,
+    Statement,
+    call,
+    method,
+    tl,
+)
+from coilwork_triton.text.tree import Parameter as Formal
+from coilwork_triton.text.types import free_constant, plain_constant, triton_type, typed_constant
+from coilwork_triton.values.ops import OPERATORS, SCALAR_BUILDERS, Numerics, OpContext
+
+
+def function_name(kind: Combine, *, flagged: bool = False) -> str:
+    """What the device function for `kind` is called; with a flag behind each tuple's values if `flagged`."""
+    digest = sha256(format_combining(kind).encode()).hexdigest()[:8]
+    return f"combine_{digest}_if_any" if flagged else f"combine_{digest}"
+
+
+def exclusive_name(kind: Combine) -> str:
+    """What the function is called that keeps what comes before runs beside what they combine to, with flags."""
+    return f"exclusive_{function_name(kind)}"
+
+
+def scanned_type(dtype: DType) -> DType:
+    """The type in which values of `dtype` are combined: truth values are 0 and 1."""
+    return DType.I32 if dtype.is_bool else dtype
+
+
+def own_functions(roots: Iterable[Scalar], numerics: Numerics, library: set[str]) -> tuple[Function, ...]:
+    """The device functions that scans of `roots` have and `library` names, callees first.
+
+    Their names leave `library`; what they call of the library's functions is added to it.
+    """
+    kinds = dict.fromkeys(
+        node.kind
+        for node in postorder(tuple(roots))
+        if isinstance(node, Scan) and isinstance(node.kind, Combine)
+    )
+    found: list[Function] = []
+    for kind in kinds:
+        # each calls the one before it
+        names = (function_name(kind), function_name(kind, flagged=True), exclusive_name(kind))
+        asked = [number for number, name in enumerate(names) if name in library]
+        if asked:
+            made = (_plain(kind, numerics, library), _flagged(kind), _exclusive(kind))
+            found += made[: asked[-1] + 1]
+            library.difference_update(names)
+    return tuple(found)
+
+
+def _names(letter: str, count: int) -> list[str]:
+    return [f"{letter}{k}" for k in range(count)]
+
+
+def _formals(names: Iterable[str]) -> tuple[Formal, ...]:
+    return tuple(Formal(name) for name in names)
+
+
+def _read(names: Iterable[str]) -> tuple[Name, ...]:
+    return tuple(Name(name) for name in names)
+
+
+def _plain(kind: Combine, numerics: Numerics, library: set[str]) -> Function:
+    """One tuple, and one after it."""
+    early, late = _names("a", kind.count), _names("b", kind.count)
+    body: list[Statement] = []
+    done: dict[Scalar, Expression] = {}
+    for node in postorder(kind.results):
+        match node:
+            case Const():
+                continue
+            case Parameter():
+                formal: Expression = Name((early + late)[node.position])
+                done[node] = Binary("!=", formal, Number(0)) if node.dtype.is_bool else formal
+            case Op():
+                name = f"{node.op.rstrip('0123456789')}_{len(body)}"
+                body.append(Assign((name,), _operation(node, done, numerics, library)))
+                done[node] = Name(name)
+            case _:
+                raise EmitError("scalar-op", "a function that combines holds what is no operation")
+    results = tuple(
+        _result(node, done.get(node), Name(first)) for node, first in zip(kind.results, late, strict=True)
+    )
+    return Function(
+        name=function_name(kind), parameters=_formals(early + late), body=(*body, Return(results))
+    )
+
+
+def _operation(node: Op, done: dict[Scalar, Expression], numerics: Numerics, library: set[str]) -> Expression:
+    builder = SCALAR_BUILDERS.get(node.op)
+    if builder is None:
+        raise EmitError("scalar-op", f"no Triton for the scalar op {node.op!r}")
+    bare = node.op in OPERATORS and not all(isinstance(operand, Const) for operand in node.operands)
+    operands: list[Expression] = []
+    for operand in node.operands:
+        if not isinstance(operand, Const):
+            operands.append(done[operand])
+        elif bare and not operand.dtype.is_bool:
+            operands.append(plain_constant(operand.value, operand.dtype))
+        else:
+            operands.append(typed_constant(operand.value, operand.dtype))
+    context = OpContext(
+        operand=node.operands[-1].dtype, result=node.dtype, numerics=numerics, library=library
+    )
+    return builder(context, tuple(operands))
+
+
+def _result(node: Scalar, value: Expression | None, late: Name) -> Expression:
+    """`value`, of the type in which it is combined; a constant gets the shape of what it is combined from."""
+    wide = triton_type(scanned_type(node.dtype))
+    if value is None:
+        assert isinstance(node, Const)
+        number = free_constant(node.value, node.dtype)
+        value = tl("where", Binary("==", late, late), number, number)
+    elif isinstance(node, Parameter) and not node.dtype.is_bool:
+        return value
+    return method(value, "to", wide)
+
+
+def _flagged(kind: Combine) -> Function:
+    """As `_plain`, of tuples with flags."""
+    early, late, both = (_names(letter, kind.count) for letter in "abc")
+    any_early, any_late = Name("any_a"), Name("any_b")
+    combined = Assign(tuple(both), call(function_name(kind), *_read(early + late)))
+    if kind.count == 1:
+        combined = Assign((both[0],), combined.value)
+    chosen = tuple(
+        tl(
+            "where",
+            Binary("==", any_early, Number(0)),
+            Name(b),
+            tl("where", Binary("==", any_late, Number(0)), Name(a), Name(c)),
+        )
+        for a, b, c in zip(early, late, both, strict=True)
+    )
+    return Function(
+        name=function_name(kind, flagged=True),
+        parameters=_formals((*early, any_early.id, *late, any_late.id)),
+        body=(combined, Return((*chosen, Binary("|", any_early, any_late)))),
+    )
+
+
+def _exclusive(kind: Combine) -> Function:
+    """Of pairs of tuples with flags, what comes before a run and all up to its end."""
+    count = kind.count + 1
+    e, t, f, u = (_names(letter, count) for letter in "etfu")
+    name = function_name(kind, flagged=True)
+    before, upto = _names("before", count), _names("upto", count)
+    return Function(
+        name=exclusive_name(kind),
+        parameters=_formals((*e, *t, *f, *u)),
+        body=(
+            Assign(tuple(before), call(name, *_read(t + f))),
+            Assign(tuple(upto), call(name, *_read(t + u))),
+            Return(_read(before + upto)),
+        ),
+    )
