@@ -32,7 +32,19 @@ TRUTHS: dict[str, Callable[[Tensor], Tensor]] = {
     "running maxima are there in f32": lambda y: (y.float() == y.float().cummax(0).values)[0],
     "sorted values are there in f32": lambda y: y.float().sort(0).values[-1] == y.float().amax(0),
     "sorted values are there": lambda y: y.sort(0).values[-1] == y.amax(0),
+    "the median is there in f32": lambda y: (y.float() == y.float().median(0).values).any(0),
+    "the kth is there in f32": lambda y: (y.float() == y.float().kthvalue(3, 0).values).any(0),
+    "the most frequent is there in f32": lambda y: (y.float() == y.float().mode(0).values).any(0),
+    "what is said to be the largest is there in f32": lambda y: (y.float() == _first_by_index(y.float())).any(
+        0
+    ),
 }
+
+
+def _first_by_index(y: Tensor) -> Tensor:
+    return y.gather(0, y.argmax(0, keepdim=True))
+
+
 MAKE: dict[str, Callable[[Tensor], Tensor]] = {
     "arithmetic": lambda x: x * 1.1 + 1,
     "function": lambda x: x.exp() * 1.7,
@@ -93,12 +105,28 @@ def test_zeros_that_autograd_knows_times_infinity() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-def test_sorted_values_that_are_widened_end_with_the_largest(dtype: torch.dtype) -> None:
-    """Nothing of what is sorted is stored."""
+@pytest.mark.parametrize("scale", [1.0, 0.7], ids=["widened", "computed on"])
+def test_a_value_that_is_widened_equals_itself(scale: float, dtype: torch.dtype) -> None:
+    """Nothing of 16 bits is stored: what torch's operators and kernels read is the widened value."""
     x = torch.randn(70, 90, generator=torch.Generator().manual_seed(11)).to(dtype)
 
-    def function(x: Tensor) -> Tensor:
-        wide = (x.exp() * 1.7).float()
-        return wide.sort(0).values[-1] == wide.amax(0)
+    def function(x: Tensor, truth: Callable[[Tensor], Tensor]) -> Tensor:
+        return truth((x.exp() * 1.7 * 1.3).float() * scale)
 
-    assert torch.compile(function, backend=backend, options={"strict": True, "verify": True})(x).all()
+    call = torch.compile(function, backend=backend, options={"strict": True, "verify": True})
+    for name, truth in TRUTHS.items():
+        assert call(x, truth).all(), name
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_values_that_occur_often_are_counted_as_rounded(dtype: torch.dtype) -> None:
+    """Unrounded, hardly two of them would be equal."""
+    x = torch.randn(70, 90, generator=torch.Generator().manual_seed(11)).to(dtype)
+
+    def function(x: Tensor) -> tuple[Tensor, Tensor]:
+        wide = (x * 1.1 * 1.3).float()
+        return wide.mode(0).values, wide.unique()
+
+    call = torch.compile(function, backend=backend, options={"strict": True, "verify": True})
+    for got, expected in zip(call(x), function(x), strict=True):
+        assert torch.equal(got, expected)

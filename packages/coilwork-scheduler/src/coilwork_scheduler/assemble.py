@@ -57,7 +57,7 @@ class Context:
     model: CostModel
     sizes: SizeHints
     deciding: frozenset[str]
-    extremes: frozenset[str]
+    selected: frozenset[str]
 
 
 def assemble(context: Context, groups: Sequence[Group], journal: Journal) -> Schedule:
@@ -246,7 +246,7 @@ def _kernel(
         if any(reader not in inside for reader in readers.get(store.buffer, ()))
     }
     buffers = context.facts.buffers
-    draft = compose(group, wanted, buffers, context.options.numerics, context.deciding, context.extremes)
+    draft = compose(group, wanted, buffers, context.options.numerics, context.deciding, context.selected)
     tiling = tile(draft, buffers, context.sizes)
     touched = (
         *(store.buffer for store in draft.stores),
