@@ -130,3 +130,29 @@ def test_values_that_occur_often_are_counted_as_rounded(dtype: torch.dtype) -> N
     call = torch.compile(function, backend=backend, options={"strict": True, "verify": True})
     for got, expected in zip(call(x), function(x), strict=True):
         assert torch.equal(got, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_gradients_of_what_is_selected_of_widened_values_go_somewhere(dtype: torch.dtype) -> None:
+    """The backward rounds before it widens and compares; so must the forward, which compares nothing."""
+    x = torch.randn(70, 90, generator=torch.Generator().manual_seed(11)).to(dtype).requires_grad_()
+    chains: tuple[Callable[[Tensor], Tensor], ...] = (
+        lambda x: (x * 1.1).float(),
+        lambda x: (x.exp() * 1.7 * 1.3).float(),
+    )
+    selections: tuple[Callable[[Tensor], Tensor], ...] = (
+        torch.median,
+        torch.nanmedian,
+        torch.amax,
+        lambda z: torch.linalg.vector_norm(z, float("inf")),
+    )
+
+    def function(x: Tensor, chain: int, selection: int) -> Tensor:
+        return selections[selection](chains[chain](x))
+
+    call = torch.compile(function, backend=backend, options={"strict": True, "verify": True})
+    for chain in range(len(chains)):
+        for selection in range(len(selections)):
+            (got,) = torch.autograd.grad(call(x, chain, selection), x)
+            (expected,) = torch.autograd.grad(function(x, chain, selection), x)
+            assert torch.equal(got != 0, expected != 0), (chain, selection)

@@ -16,12 +16,16 @@ from coilwork_ir.scalar import Const, Op, Scalar, loads, postorder
 
 _COMPARISONS: Final = frozenset("eq ne lt le gt ge".split())
 _EXTREMES: Final = frozenset({"max", "min", "argmax", "argmin"})
-# Operators of torch that return elements of an argument as they are, or where those lie.
+# Operators of torch that return elements which their order has selected, or where those lie.
 _SELECTING: Final = frozenset(
     """median nanmedian kthvalue sort topk msort argsort max min amax amin aminmax argmax argmin cummax cummin cummax_helper
     cummin_helper max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool2d adaptive_max_pool3d fractional_max_pool2d
-    fractional_max_pool3d index unsafe_index index_select gather take masked_select index_put unsafe_index_put scatter
-    index_copy index_fill masked_scatter put cat stack clone as_strided_copy as_strided_scatter constant_pad_nd""".split()
+    fractional_max_pool3d""".split()
+)
+# Those that return elements from where they are told.
+_MOVING: Final = frozenset(
+    """index unsafe_index index_select gather take masked_select index_put unsafe_index_put scatter index_copy index_fill
+    masked_scatter put cat stack clone as_strided_copy as_strided_scatter constant_pad_nd""".split()
 )
 # Those that compare elements with each other, or with those of another argument, whoever looks at the result.
 _COMPARING: Final = frozenset(
@@ -49,17 +53,42 @@ def rounds(graph: Graph) -> bool:
 
 def deciding(graph: Graph) -> frozenset[str]:
     """The buffers of `graph` whose values decide something. Linear in the size of the graph."""
-    return _behind(graph, _decisive)
+    return _behind(graph, _decisive, set())
 
 
 def selected_and_compared(graph: Graph) -> frozenset[str]:
-    """The buffers of `graph` whose elements are compared, maybe after some were selected of them. Linear in the size of the graph."""
-    return _behind(graph, _compared)
+    """The buffers of `graph` whose elements are compared, maybe after some were selected of them. Linear in the size of the graph.
+
+    What is selected and returned counts as compared: a backward graph compares it with what it was selected of.
+    """
+    selected = _selections(graph)
+    returned = (name for output in graph.outputs for name in references(output))
+    return _behind(graph, _compared, {name for name in returned if name in selected})
 
 
-def _behind(graph: Graph, of: Callable[[Node, bool], Iterator[Scalar]]) -> frozenset[str]:
-    """Buffers that the values `of` nodes are read from; `of` is also told whether a result of the node is among them."""
+def _selections(graph: Graph) -> frozenset[str]:
+    """Elements selected of something, and what is computed of those alone."""
     found: set[str] = set()
+    for node in graph.nodes:
+        match node:
+            case View():
+                selects = node.source in found
+            case Extern():
+                selects = _operator(node) in _SELECTING
+            case Pointwise():
+                names = [access.buffer for access in loads(bodies(node))]
+                selects = bool(names) and all(name in found for name in names)
+            case Reduce() | Scan() | Sort():
+                selects = _selects(node)
+            case _:
+                selects = False
+        if selects:
+            found.update(buffer.name for buffer in defined(node))
+    return frozenset(found)
+
+
+def _behind(graph: Graph, of: Callable[[Node, bool], Iterator[Scalar]], found: set[str]) -> frozenset[str]:
+    """Buffers that `found` ones and the values `of` nodes are read from; `of` is also told whether a result of the node is among them."""
     for node in reversed(graph.nodes):
         inside = any(buffer.name in found for buffer in defined(node))
         match node:
@@ -68,7 +97,9 @@ def _behind(graph: Graph, of: Callable[[Node, bool], Iterator[Scalar]]) -> froze
                     found.add(node.source)
             case Extern():
                 name = _operator(node)
-                if name in _COMPARING or (name in _SELECTING and (inside or of is _decisive)):
+                moved = inside and name in _MOVING
+                decides = name in _SELECTING and (inside or of is _decisive)
+                if name in _COMPARING or moved or decides:
                     for argument in (*node.args, *(value for _, value in node.kwargs)):
                         found.update(references(argument))
             case _:
