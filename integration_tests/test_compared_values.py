@@ -6,7 +6,7 @@ equal itself: otherwise it is larger than its own maximum, equals no median of i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -15,7 +15,14 @@ from torch.nn import functional
 
 from coilwork.backend import backend
 
-pytestmark = pytest.mark.usefixtures("own_caches")
+pytestmark = pytest.mark.usefixtures("own_caches", "_every_truth_is_compiled")
+
+
+@pytest.fixture
+def _every_truth_is_compiled() -> Iterator[None]:
+    with torch._dynamo.config.patch(recompile_limit=64, fail_on_recompile_limit_hit=True):
+        yield
+
 
 # What must hold of any rows, wherever a value is stored, found again or computed twice.
 TRUTHS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -34,6 +41,9 @@ TRUTHS: dict[str, Callable[[Tensor], Tensor]] = {
     "sorted values are there": lambda y: y.sort(0).values[-1] == y.amax(0),
     "the median is there in f32": lambda y: (y.float() == y.float().median(0).values).any(0),
     "the kth is there in f32": lambda y: (y.float() == y.float().kthvalue(3, 0).values).any(0),
+    "the median differs from one by nothing": lambda y: (y - y.median(0).values == 0).any(0),
+    "the kth differs from one by nothing": lambda y: ((y - y.kthvalue(3, 0).values).abs() <= 0).any(0),
+    "the sorted differ by nothing": lambda y: (y - y.sort(0).values[5] == 0).any(0),
     "the most frequent is there in f32": lambda y: (y.float() == y.float().mode(0).values).any(0),
     "what is said to be the largest is there in f32": lambda y: (y.float() == _first_by_index(y.float())).any(
         0

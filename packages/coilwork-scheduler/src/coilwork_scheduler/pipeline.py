@@ -27,7 +27,7 @@ from coilwork_scheduler.fusion.weigh import Surroundings
 from coilwork_scheduler.group import Group, group_of
 from coilwork_scheduler.inlining.inline import Inliner
 from coilwork_scheduler.journal import Journal
-from coilwork_scheduler.kernels.compared import deciding, rounds, selected_and_compared
+from coilwork_scheduler.kernels.compared import NONE, decisions, rounds
 from coilwork_scheduler.one_hot import sum_one_term
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.separate import separate_overlaps
@@ -114,8 +114,7 @@ def schedule(
         options=options,
         model=settings.model,
         sizes=settings.sizes,
-        deciding=deciding(graph) if keeps_wide else frozenset(),
-        selected=selected_and_compared(graph) if keeps_wide else frozenset(),
+        decisions=decisions(graph) if keeps_wide else NONE,
     )
     return assemble(context, groups, settings.journal)
 

@@ -7,6 +7,8 @@ operator of torch. Where one finds the maximum or the median of a row and the ot
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from coilwork_ir.buffers import references
@@ -34,15 +36,55 @@ _COMPARING: Final = frozenset(
 )
 
 
-def compared(roots: tuple[Scalar, ...]) -> frozenset[Scalar]:
-    """The operands of comparisons in `roots` whose other operand is no literal."""
-    return frozenset(
-        operand
-        for node in postorder(roots)
-        if isinstance(node, Op) and node.op in _COMPARISONS
-        if node.operands[0].dtype.is_float
-        and not any(isinstance(operand, Const) for operand in node.operands)
-        for operand in node.operands
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selections:
+    """Buffers of elements that their order has selected, and of what is computed of them point by point.
+
+    Attributes:
+        alone: of nothing else.
+        among: also of other values: of what they were selected of, mostly.
+    """
+
+    alone: frozenset[str] = frozenset()
+    among: frozenset[str] = frozenset()
+
+    def mixed(self, value: Scalar) -> bool:
+        """Whether `value` is computed of selected elements and of others, as a difference from the largest."""
+        names = [access.buffer for access in loads((value,)) if access.dtype.is_float]
+        return not self.among.isdisjoint(names) or (
+            not self.alone.isdisjoint(names) and not self.alone.issuperset(names)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decisions:
+    """What in a graph decides something.
+
+    Attributes:
+        deciding: buffers whose values do.
+        rounded: those whose elements are compared, maybe after some were selected of them.
+        selections: what is selected.
+    """
+
+    deciding: frozenset[str] = frozenset()
+    rounded: frozenset[str] = frozenset()
+    selections: Selections = field(default_factory=Selections)
+
+
+NONE: Final = Decisions()
+
+
+def decisions(graph: Graph) -> Decisions:
+    """Those of `graph`, in time linear in its size.
+
+    What is selected and returned counts as compared: a backward graph compares it with what it was selected of.
+    """
+    selections = _selections(graph)
+    returned = {name for output in graph.outputs for name in references(output)}
+    return Decisions(
+        deciding=_behind(graph, partial(_decisive, selections), set(), searches=True),
+        rounded=_behind(graph, partial(_compared, selections), returned & selections.alone, searches=False),
+        selections=selections,
     )
 
 
@@ -51,44 +93,46 @@ def rounds(graph: Graph) -> bool:
     return any(buffer.dtype.is_low_precision for node in graph.nodes for buffer in defined(node))
 
 
-def deciding(graph: Graph) -> frozenset[str]:
-    """The buffers of `graph` whose values decide something. Linear in the size of the graph."""
-    return _behind(graph, _decisive, set())
+def compared(roots: tuple[Scalar, ...], selections: Selections) -> frozenset[Scalar]:
+    """The operands of comparisons in `roots`; a number that is compared with a literal only if it tells selected elements from others."""
+    return frozenset(
+        operand
+        for node in postorder(roots)
+        if isinstance(node, Op) and node.op in _COMPARISONS
+        if node.operands[0].dtype.is_float
+        if not any(isinstance(operand, Const) for operand in node.operands)
+        or any(selections.mixed(operand) for operand in node.operands)
+        for operand in node.operands
+    )
 
 
-def selected_and_compared(graph: Graph) -> frozenset[str]:
-    """The buffers of `graph` whose elements are compared, maybe after some were selected of them. Linear in the size of the graph.
-
-    What is selected and returned counts as compared: a backward graph compares it with what it was selected of.
-    """
-    selected = _selections(graph)
-    returned = (name for output in graph.outputs for name in references(output))
-    return _behind(graph, _compared, {name for name in returned if name in selected})
-
-
-def _selections(graph: Graph) -> frozenset[str]:
-    """Elements selected of something, and what is computed of those alone."""
-    found: set[str] = set()
+def _selections(graph: Graph) -> Selections:
+    alone: set[str] = set()
+    among: set[str] = set()
     for node in graph.nodes:
         match node:
-            case View():
-                selects = node.source in found
             case Extern():
-                selects = _operator(node) in _SELECTING
-            case Pointwise():
-                names = [access.buffer for access in loads(bodies(node))]
-                selects = bool(names) and all(name in found for name in names)
-            case Reduce() | Scan() | Sort():
-                selects = _selects(node)
+                found = alone if _operator(node) in _SELECTING else None
+            case View() | Pointwise() | Scatter():
+                names = [access.buffer for access in loads(bodies(node)) if access.dtype.is_float]
+                names += [node.source] if isinstance(node, View) else []
+                some = any(name in alone or name in among for name in names)
+                found = None if not some else alone if alone.issuperset(names) else among
             case _:
-                selects = False
-        if selects:
+                found = alone if _selects(node) else None
+        if found is not None:
             found.update(buffer.name for buffer in defined(node))
-    return frozenset(found)
+    return Selections(alone=frozenset(alone), among=frozenset(among))
 
 
-def _behind(graph: Graph, of: Callable[[Node, bool], Iterator[Scalar]], found: set[str]) -> frozenset[str]:
-    """Buffers that `found` ones and the values `of` nodes are read from; `of` is also told whether a result of the node is among them."""
+def _behind(
+    graph: Graph, of: Callable[[Node, bool], Iterator[Scalar]], found: set[str], *, searches: bool
+) -> frozenset[str]:
+    """Buffers that `found` ones and the values `of` nodes are read from.
+
+    `of` is also told whether a result of the node is among them. Whether torch's operators that select do `searches` whoever looks at
+    what they select is up to the caller.
+    """
     for node in reversed(graph.nodes):
         inside = any(buffer.name in found for buffer in defined(node))
         match node:
@@ -98,7 +142,7 @@ def _behind(graph: Graph, of: Callable[[Node, bool], Iterator[Scalar]], found: s
             case Extern():
                 name = _operator(node)
                 moved = inside and name in _MOVING
-                decides = name in _SELECTING and (inside or of is _decisive)
+                decides = name in _SELECTING and (inside or searches)
                 if name in _COMPARING or moved or decides:
                     for argument in (*node.args, *(value for _, value in node.kwargs)):
                         found.update(references(argument))
@@ -116,7 +160,7 @@ def _operator(node: Extern) -> str:
     return rest.partition(".")[0].strip("_") if namespace == "aten" else ""
 
 
-def _decisive(node: Node, inside: bool) -> Iterator[Scalar]:
+def _decisive(selections: Selections, node: Node, inside: bool) -> Iterator[Scalar]:
     match node:
         case Reduce() | Scan() if node.kind in _EXTREMES:
             yield from bodies(node)
@@ -125,14 +169,14 @@ def _decisive(node: Node, inside: bool) -> Iterator[Scalar]:
         case Pointwise() if inside:
             yield from bodies(node)
         case _:
-            yield from compared(bodies(node))
+            yield from compared(bodies(node), selections)
 
 
-def _compared(node: Node, inside: bool) -> Iterator[Scalar]:
+def _compared(selections: Selections, node: Node, inside: bool) -> Iterator[Scalar]:
     if inside and _selects(node):
         yield from bodies(node)
     else:
-        yield from compared(bodies(node))
+        yield from compared(bodies(node), selections)
 
 
 def _selects(node: Node) -> bool:
