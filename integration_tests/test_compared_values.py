@@ -6,7 +6,7 @@ equal itself: otherwise it is larger than its own maximum, equals no median of i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -15,7 +15,14 @@ from torch.nn import functional
 
 from coilwork.backend import backend
 
-pytestmark = pytest.mark.usefixtures("own_caches")
+pytestmark = pytest.mark.usefixtures("own_caches", "_every_truth_is_compiled")
+
+
+@pytest.fixture
+def _every_truth_is_compiled() -> Iterator[None]:
+    with torch._dynamo.config.patch(recompile_limit=64, fail_on_recompile_limit_hit=True):
+        yield
+
 
 # What must hold of any rows, wherever a value is stored, found again or computed twice.
 TRUTHS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -32,7 +39,22 @@ TRUTHS: dict[str, Callable[[Tensor], Tensor]] = {
     "running maxima are there in f32": lambda y: (y.float() == y.float().cummax(0).values)[0],
     "sorted values are there in f32": lambda y: y.float().sort(0).values[-1] == y.float().amax(0),
     "sorted values are there": lambda y: y.sort(0).values[-1] == y.amax(0),
+    "the median is there in f32": lambda y: (y.float() == y.float().median(0).values).any(0),
+    "the kth is there in f32": lambda y: (y.float() == y.float().kthvalue(3, 0).values).any(0),
+    "the median differs from one by nothing": lambda y: (y - y.median(0).values == 0).any(0),
+    "the kth differs from one by nothing": lambda y: ((y - y.kthvalue(3, 0).values).abs() <= 0).any(0),
+    "the sorted differ by nothing": lambda y: (y - y.sort(0).values[5] == 0).any(0),
+    "the most frequent is there in f32": lambda y: (y.float() == y.float().mode(0).values).any(0),
+    "what is said to be the largest is there in f32": lambda y: (y.float() == _first_by_index(y.float())).any(
+        0
+    ),
 }
+
+
+def _first_by_index(y: Tensor) -> Tensor:
+    return y.gather(0, y.argmax(0, keepdim=True))
+
+
 MAKE: dict[str, Callable[[Tensor], Tensor]] = {
     "arithmetic": lambda x: x * 1.1 + 1,
     "function": lambda x: x.exp() * 1.7,
@@ -93,12 +115,54 @@ def test_zeros_that_autograd_knows_times_infinity() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-def test_sorted_values_that_are_widened_end_with_the_largest(dtype: torch.dtype) -> None:
-    """Nothing of what is sorted is stored."""
+@pytest.mark.parametrize("scale", [1.0, 0.7], ids=["widened", "computed on"])
+def test_a_value_that_is_widened_equals_itself(scale: float, dtype: torch.dtype) -> None:
+    """Nothing of 16 bits is stored: what torch's operators and kernels read is the widened value."""
     x = torch.randn(70, 90, generator=torch.Generator().manual_seed(11)).to(dtype)
 
-    def function(x: Tensor) -> Tensor:
-        wide = (x.exp() * 1.7).float()
-        return wide.sort(0).values[-1] == wide.amax(0)
+    def function(x: Tensor, truth: Callable[[Tensor], Tensor]) -> Tensor:
+        return truth((x.exp() * 1.7 * 1.3).float() * scale)
 
-    assert torch.compile(function, backend=backend, options={"strict": True, "verify": True})(x).all()
+    call = torch.compile(function, backend=backend, options={"strict": True, "verify": True})
+    for name, truth in TRUTHS.items():
+        assert call(x, truth).all(), name
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_values_that_occur_often_are_counted_as_rounded(dtype: torch.dtype) -> None:
+    """Unrounded, hardly two of them would be equal."""
+    x = torch.randn(70, 90, generator=torch.Generator().manual_seed(11)).to(dtype)
+
+    def function(x: Tensor) -> tuple[Tensor, Tensor]:
+        wide = (x * 1.1 * 1.3).float()
+        return wide.mode(0).values, wide.unique()
+
+    call = torch.compile(function, backend=backend, options={"strict": True, "verify": True})
+    for got, expected in zip(call(x), function(x), strict=True):
+        assert torch.equal(got, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_gradients_of_what_is_selected_of_widened_values_go_somewhere(dtype: torch.dtype) -> None:
+    """The backward rounds before it widens and compares; so must the forward, which compares nothing."""
+    x = torch.randn(70, 90, generator=torch.Generator().manual_seed(11)).to(dtype).requires_grad_()
+    chains: tuple[Callable[[Tensor], Tensor], ...] = (
+        lambda x: (x * 1.1).float(),
+        lambda x: (x.exp() * 1.7 * 1.3).float(),
+    )
+    selections: tuple[Callable[[Tensor], Tensor], ...] = (
+        torch.median,
+        torch.nanmedian,
+        torch.amax,
+        lambda z: torch.linalg.vector_norm(z, float("inf")),
+    )
+
+    def function(x: Tensor, chain: int, selection: int) -> Tensor:
+        return selections[selection](chains[chain](x))
+
+    call = torch.compile(function, backend=backend, options={"strict": True, "verify": True})
+    for chain in range(len(chains)):
+        for selection in range(len(selections)):
+            (got,) = torch.autograd.grad(call(x, chain, selection), x)
+            (expected,) = torch.autograd.grad(function(x, chain, selection), x)
+            assert torch.equal(got != 0, expected != 0), (chain, selection)

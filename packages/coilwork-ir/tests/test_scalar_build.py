@@ -139,6 +139,7 @@ def test_nodes_are_immutable_and_not_pickled() -> None:
 
 def test_what_nobody_uses_goes_away() -> None:
     gc.collect()
-    for k in range(20000):
+    before = len(SCALARS)  # whatever else ran in this process may still hold
+    for k in range(20000 + 2 * before):
         const(k + 0.5, DType.F64)
-    assert len(SCALARS) < 20000
+    assert len(SCALARS) <= 2 * before + 1024

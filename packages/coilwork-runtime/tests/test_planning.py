@@ -87,6 +87,8 @@ def test_a_function_with_other_parameters_is_none(monkeypatch: pytest.MonkeyPatc
         (call("aten.add.Tensor", X, Y, alpha=2.5), Route.FUNCTION),
         # an integer as a double would make floats of integers
         (call("aten.add.Tensor", INTEGERS, INTEGERS, alpha=2), Route.PYTHON),
+        # which refuses a truth value, and not the double that it would be
+        (call("aten.add.Tensor", X, Y, alpha=True), Route.PYTHON),
         (call("aten.mul.Scalar", X, 1 << 60), Route.PYTHON),
         (call("aten.full.default", [2, Size(0)], 7, dtype=torch.int64), Route.FUNCTION),
         (call("aten.full.default", [2], 7), Route.PYTHON),

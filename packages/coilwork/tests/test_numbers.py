@@ -283,3 +283,30 @@ def test_results_whose_sizes_are_made_of_a_new_one(dynamic: bool) -> None:
         for numbers in ([1, 2], [3, 4], [2, 1]):
             x = torch.tensor(numbers)
             torch.testing.assert_close(compiled(x), function(x))
+
+
+@torch.library.custom_op("coilwork_test_numbers::spaced", mutates_args=())
+def spaced(x: torch.Tensor) -> torch.Tensor:
+    """Two columns of a matrix that is as wide as `x` says."""
+    return torch.arange(2 * int(x.sum()), dtype=torch.float32).view(2, -1)[:, :2]
+
+
+@spaced.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided((2, 2), (torch.library.get_ctx().new_dynamic_size(min=2), 1))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"executor": "native"}, {"executor": "python"}, {"wrapper": "fx"}, {"wrapper": "cpp"}],
+    ids=str,
+)
+def test_distances_in_memory_that_a_result_alone_tells(options: dict[str, str]) -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        found = torch.ops.coilwork_test_numbers.spaced(x)
+        return found * 2, found.t() @ found, found[1] + 1
+
+    compiled = torch.compile(function, backend=backend, fullgraph=True, options={"strict": True, **options})
+    for numbers in ([1, 2], [3, 4], [2, 0]):
+        x = torch.tensor(numbers)
+        torch.testing.assert_close(compiled(x), function(x))

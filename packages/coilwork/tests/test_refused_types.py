@@ -65,6 +65,41 @@ def test_bounds_that_do_not_fit(dtype: torch.dtype, bound: float) -> None:
     assert torch.equal(compiled(module)(x), module(x))
 
 
+@pytest.mark.parametrize("factor", [True, False])
+def test_truth_values_that_scale_numbers(factor: bool) -> None:
+    raises_as_eager(lambda x: torch.add(x, x, alpha=factor), torch.ones(3, 5))
+    raises_as_eager(lambda x: torch.add(x, 2, alpha=factor), torch.ones(3, 5, dtype=torch.bool))
+
+
+UNSIGNED: dict[str, Loss] = {
+    "flip": torch.fliplr,
+    "sum of two": lambda x: x + x,
+    "order": lambda x: x < 2,
+    "largest": lambda x: x.amax(0),
+    "largest and where": lambda x: x.max(0),
+    "fill": lambda x: x.masked_fill(x.float() > 0, 1),
+    "positions": lambda x: x.gather(0, x[:1].long()),
+    "stored at positions": lambda x: x.scatter(0, x[:1].long(), x),
+    "corner": torch.tril,
+    "truth": torch.logical_not,
+    "shift": lambda x: x << 1,
+    "made": lambda x: torch.arange(5, dtype=x.dtype),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64], ids=str)
+def test_unsigned_integers(dtype: torch.dtype) -> None:
+    for refused in UNSIGNED.values():
+        raises_as_eager(refused, torch.zeros(3, 5).to(dtype))
+
+    def accepted(x: Tensor) -> tuple[Tensor, ...]:
+        return x.flip(0), x * 2, x == x, x & x, x.sum(), torch.cat([x, x]), x[x[0, :2].long()], x.float()
+
+    x = torch.ones(3, 5).to(dtype)
+    for found, wanted in zip(compiled(accepted)(x), accepted(x), strict=True):
+        assert torch.equal(found, wanted)
+
+
 @pytest.mark.parametrize("name", LABEL_LOSSES)
 def test_labels_and_weights(name: str) -> None:
     raises_as_eager(LABEL_LOSSES[name], torch.ones(3, 5))

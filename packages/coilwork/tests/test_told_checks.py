@@ -85,3 +85,41 @@ def error_of(function: Callable[[Tensor], Tensor], x: Tensor) -> str | None:
     except RuntimeError as refused:
         return str(refused)
     return None
+
+
+def of_a_count(x: Tensor) -> Tensor:
+    found = x.nonzero()
+    torch._check(found.shape[0] < 3, lambda: "too many")
+    torch._check(found.size(0) * 2 > 2, lambda: "too few")
+    return found + 1
+
+
+def of_all_that_there_are(x: Tensor) -> Tensor:
+    """One size is left, which torch puts in the place of the number."""
+    found = x.nonzero()
+    torch._check(found.shape[0] > 3, lambda: "too few")
+    return found + 1
+
+
+@pytest.mark.parametrize("function", [of_a_count, of_all_that_there_are])
+def test_counts_in_the_users_words(function: Callable[[Tensor], Tensor], strictly: Compile) -> None:
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        compiled = strictly(function)
+        for values in ([1, 1, 1, 1], [0, 1, 1, 0], [1, 0, 0, 0], [1, 0, 1, 1]):
+            x = torch.tensor(values)
+            refusal = error_of(function, x)
+            assert error_of(compiled, x) == refusal
+            if refusal is None:
+                assert torch.equal(compiled(x), function(x))
+
+
+def test_a_check_without_words_is_torchs(strictly: Compile) -> None:
+    def function(x: Tensor) -> Tensor:
+        found = x.nonzero()
+        torch._check(found.shape[0] > 3)
+        return found + 1
+
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        compiled = strictly(function)
+        assert torch.equal(compiled(torch.ones(4)), function(torch.ones(4)))
+        assert (error_of(compiled, torch.tensor([1, 0, 1, 1])) or "").startswith("Runtime assertion failed")

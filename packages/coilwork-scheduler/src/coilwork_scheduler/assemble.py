@@ -33,6 +33,7 @@ from coilwork_scheduler.group import Group
 from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.kernels.accesses import scalars_of
 from coilwork_scheduler.kernels.canonical import KernelTable, canonical
+from coilwork_scheduler.kernels.compared import Decisions
 from coilwork_scheduler.kernels.compose import compose
 from coilwork_scheduler.kernels.hints import hints_for
 from coilwork_scheduler.kernels.tile import tile
@@ -56,8 +57,7 @@ class Context:
     options: ScheduleOptions
     model: CostModel
     sizes: SizeHints
-    deciding: frozenset[str]
-    extremes: frozenset[str]
+    decisions: Decisions
 
 
 def assemble(context: Context, groups: Sequence[Group], journal: Journal) -> Schedule:
@@ -246,7 +246,7 @@ def _kernel(
         if any(reader not in inside for reader in readers.get(store.buffer, ()))
     }
     buffers = context.facts.buffers
-    draft = compose(group, wanted, buffers, context.options.numerics, context.deciding, context.extremes)
+    draft = compose(group, wanted, buffers, context.options.numerics, context.decisions)
     tiling = tile(draft, buffers, context.sizes)
     touched = (
         *(store.buffer for store in draft.stores),

@@ -27,7 +27,7 @@ from coilwork_scheduler.fusion.weigh import Surroundings
 from coilwork_scheduler.group import Group, group_of
 from coilwork_scheduler.inlining.inline import Inliner
 from coilwork_scheduler.journal import Journal
-from coilwork_scheduler.kernels.compared import compared_extremes, deciding
+from coilwork_scheduler.kernels.compared import NONE, decisions, rounds
 from coilwork_scheduler.one_hot import sum_one_term
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.separate import separate_overlaps
@@ -98,6 +98,7 @@ def schedule(
         sizes=hints_of(options),
         journal=Journal(options.max_decisions),
     )
+    keeps_wide = options.numerics == "fast" and rounds(graph)
     facts = analyse(graph)
     for graph_pass in GRAPH_PASSES:
         changed = graph_pass.run(graph, facts, settings)
@@ -113,8 +114,7 @@ def schedule(
         options=options,
         model=settings.model,
         sizes=settings.sizes,
-        deciding=deciding(graph) if options.numerics == "fast" else frozenset(),
-        extremes=compared_extremes(graph) if options.numerics == "fast" else frozenset(),
+        decisions=decisions(graph) if keeps_wide else NONE,
     )
     return assemble(context, groups, settings.journal)
 

@@ -213,6 +213,9 @@ def _outputs(
             continue
         fresh = _undefined(builder, call, number, result)
         dense = not given and (UNPADDED in call.node.meta or _is_made_dense(call, result))
+        if isinstance(result, torch.Tensor) and not labels:
+            # a distance in memory that nothing but memory tells: the run copies what lies otherwise
+            dense = dense or bool(builder.sizes.unmet(result.stride()))
         output, value = _one_output(
             builder, call, number, result, kernel_dtype(call.node.target, number), dense=dense
         )

@@ -153,9 +153,11 @@ def fits(number: float, dtype: torch.dtype) -> bool:
 
 def _scales(factor: object, operands: Iterable[object]) -> bool:
     """Whether `factor` is of a kind that scales `operands`: a truth value for truth values, a fraction for fractions."""
+    operands = tuple(operands)
     types = [one.dtype for one in operands if isinstance(one, torch.Tensor)]
     if type(factor) is bool:
-        return all(dtype is torch.bool for dtype in types)
+        beside = any(type(one) in (int, float) for one in operands)
+        return not beside and all(dtype is torch.bool for dtype in types)
     return type(factor) is not float or any(dtype.is_floating_point or dtype.is_complex for dtype in types)
 
 

@@ -20,6 +20,7 @@ _WIDE: Final[Types] = frozenset({torch.float32, torch.float64})
 _FLOATS: Final[Types] = frozenset({*_WIDE, torch.float16, torch.bfloat16})
 _INTEGERS: Final[Types] = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 _REAL: Final[Types] = _FLOATS | _INTEGERS
+_WIDE_UNSIGNED: Final[Types] = frozenset({torch.uint16, torch.uint32, torch.uint64})
 _COMPLEX: Final[Types] = frozenset({torch.complex32, torch.complex64, torch.complex128})
 
 
@@ -75,6 +76,14 @@ _ON_CPUS: Final = _table(
     (_WIDE | {torch.uint8}, "_upsample_bilinear2d_aa _upsample_bicubic2d_aa _upsample_lanczos2d_aa"),
     (_WIDE, "multi_margin_loss multilabel_margin_loss_forward"),
 )
+# Whose kernels for CPUs take no unsigned integers of more than 8 bits, some of them only in part.
+_SIGNED_ON_CPUS: Final = frozenset(
+    "flip add.Tensor add.Scalar div.Tensor_mode div.Scalar_mode floor_divide lt le gt ge amax amin max min aminmax"
+    " maximum minimum cummax cummin topk median nanmedian kthvalue mode __lshift__ __rshift__ bitwise_left_shift"
+    " bitwise_right_shift neg sign masked_fill masked_scatter gather scatter scatter_add scatter_reduce index_add index_put"
+    " take put tril triu arange pow logical_not logical_and logical_or logical_xor count_nonzero searchsorted bucketize"
+    " reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d".split()
+)
 # Of every tensor.
 _EVERYWHERE: Final = _table(
     (_REAL | _COMPLEX, "sub rsub ldexp"),
@@ -127,14 +136,19 @@ def accepts(target: Overload, arguments: Mapping[str, object]) -> bool:
     if name in _POSITIONS and not _types(arguments, _POSITIONS[name][:1]) <= _POSITIONS[name][1]:
         return False
     types = _ANYWHERE.get(f"{name}.{overload}") or _ANYWHERE.get(name)
+    signed = name in _SIGNED_ON_CPUS or f"{name}.{overload}" in _SIGNED_ON_CPUS
     if not tensors:
         dtype = arguments.get("dtype")
+        if signed and dtype in _WIDE_UNSIGNED:
+            return False
         return types is None or dtype is None or dtype in types
     first = tensors[0]
     if types is not None and first.dtype not in types:
         return False
     if first.device.type != "cpu":
         return True
+    if signed and any(one.dtype in _WIDE_UNSIGNED for one in tensors):
+        return False
     if name in _NORMS and not _scaled_by(first.dtype, _types(arguments, _PARAMETERS)):
         return False
     return name not in _ON_CPUS or first.dtype in _ON_CPUS[name]
@@ -183,5 +197,6 @@ def of_accepted_types(target: Any, decomposition: Callable[..., Any]) -> Callabl
 def _is_named(target: Overload) -> bool:
     name, overload = qualified_name(target).split(".")[1:]
     return bool(
-        {name, f"{name}.{overload}"} & {*_ANYWHERE, *_ON_CPUS, *_EVERYWHERE, *_OF_ONE_TYPE, *_POSITIONS}
+        {name, f"{name}.{overload}"}
+        & {*_ANYWHERE, *_ON_CPUS, *_SIGNED_ON_CPUS, *_EVERYWHERE, *_OF_ONE_TYPE, *_POSITIONS}
     )

@@ -18,7 +18,8 @@ from torch.utils.checkpoint import CheckpointPolicy
 from coilwork_lowering.facts.generated import is_computed, is_view, operator
 
 _COMPARISONS: Final = frozenset("eq ne lt le gt ge".split())
-_EXTREMES: Final = frozenset("amax amin aminmax max min linalg_vector_norm".split())
+# and medians, found likewise: their gradients are divided too
+_EXTREMES: Final = frozenset("amax amin aminmax max min linalg_vector_norm median nanmedian".split())
 # What rounds nothing, and so gives the same everywhere.
 _EXACT: Final = frozenset(
     """clone convert_element_type _to_copy where abs neg sign relu maximum minimum clamp clamp_min clamp_max floor ceil trunc

@@ -201,7 +201,7 @@ def _same_as_double(target: str, bound: tuple[tuple[Parameter, Argument], ...]) 
     """Whether the result is the same with `Scalar` arguments as `double`, which is what C functions take.
 
     An integer makes another result than the equal `double` unless a tensor is of floating point, or the value is
-    converted to a type that is given.
+    converted to a type that is given. A truth value does where it is no number: as `alpha` of a sum, which refuses it.
     """
     scalars = [value for p, value in bound if p.type.mentions("number") and value is not None]
     if not all(is_exact(value) for value in scalars):
@@ -211,6 +211,8 @@ def _same_as_double(target: str, bound: tuple[tuple[Parameter, Argument], ...]) 
     tensors = [slot for _, value in bound for slot in _slots(value)]
     if target in CASTING:
         return bool(tensors) or any(isinstance(value, torch.dtype) for _, value in bound)
+    if any(isinstance(value, bool) for value in scalars):
+        return False
     return any(slot.is_float for slot in tensors)
 
 

@@ -1,97 +1,188 @@
 """Which values of 16 bits decide something: compared with others, searched for an extreme, sorted; and what they are computed from.
 
-With `fast` numerics a kernel keeps what it computes in `f32`. What it also stores, another kernel reads rounded. Where one finds the maximum of
-a row and the other what equals it, both have to begin with the same numbers.
+With `fast` numerics a kernel keeps what it computes in `f32`. What it also stores, another kernel reads rounded, and so does an
+operator of torch. Where one finds the maximum or the median of a row and the other what equals it, both have to begin with the same numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
-from coilwork_ir.loops import Graph, Node, Pointwise, Reduce, Scan, Sort, View
+from coilwork_ir.buffers import references
+from coilwork_ir.loops import Extern, Graph, Node, Pointwise, Reduce, Scan, Scatter, Sort, View
 from coilwork_ir.loops.access import bodies, defined
-from coilwork_ir.scalar import Const, Load, Op, Scalar, loads, postorder
-from coilwork_ir.scalar import Reduce as ScalarReduce
-from coilwork_ir.scalar import Scan as ScalarScan
-from coilwork_ir.scalar import Sort as ScalarSort
+from coilwork_ir.scalar import Const, Op, Scalar, loads, postorder
 
 _COMPARISONS: Final = frozenset("eq ne lt le gt ge".split())
 _EXTREMES: Final = frozenset({"max", "min", "argmax", "argmin"})
+# Operators of torch that return elements which their order has selected, or where those lie.
+_SELECTING: Final = frozenset(
+    """median nanmedian kthvalue sort topk msort argsort max min amax amin aminmax argmax argmin cummax cummin cummax_helper
+    cummin_helper max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool2d adaptive_max_pool3d fractional_max_pool2d
+    fractional_max_pool3d""".split()
+)
+# Those that return elements from where they are told.
+_MOVING: Final = frozenset(
+    """index unsafe_index index_select gather take masked_select index_put unsafe_index_put scatter index_copy index_fill
+    masked_scatter put cat stack clone as_strided_copy as_strided_scatter constant_pad_nd""".split()
+)
+# Those that compare elements with each other, or with those of another argument, whoever looks at the result.
+_COMPARING: Final = frozenset(
+    """mode unique2 unique_dim unique_consecutive unique_dim_consecutive isin searchsorted bucketize equal allclose isclose
+    histc""".split()
+)
 
 
-def compared(roots: tuple[Scalar, ...]) -> frozenset[Scalar]:
-    """The operands of comparisons in `roots` whose other operand is no literal."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selections:
+    """Buffers of elements that their order has selected, and of what is computed of them point by point.
+
+    Attributes:
+        alone: of nothing else.
+        among: also of other values: of what they were selected of, mostly.
+    """
+
+    alone: frozenset[str] = frozenset()
+    among: frozenset[str] = frozenset()
+
+    def mixed(self, value: Scalar) -> bool:
+        """Whether `value` is computed of selected elements and of others, as a difference from the largest."""
+        names = [access.buffer for access in loads((value,)) if access.dtype.is_float]
+        return not self.among.isdisjoint(names) or (
+            not self.alone.isdisjoint(names) and not self.alone.issuperset(names)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decisions:
+    """What in a graph decides something.
+
+    Attributes:
+        deciding: buffers whose values do.
+        rounded: those whose elements are compared, maybe after some were selected of them.
+        selections: what is selected.
+    """
+
+    deciding: frozenset[str] = frozenset()
+    rounded: frozenset[str] = frozenset()
+    selections: Selections = field(default_factory=Selections)
+
+
+NONE: Final = Decisions()
+
+
+def decisions(graph: Graph) -> Decisions:
+    """Those of `graph`, in time linear in its size.
+
+    What is selected and returned counts as compared: a backward graph compares it with what it was selected of.
+    """
+    selections = _selections(graph)
+    returned = {name for output in graph.outputs for name in references(output)}
+    return Decisions(
+        deciding=_behind(graph, partial(_decisive, selections), set(), searches=True),
+        rounded=_behind(graph, partial(_compared, selections), returned & selections.alone, searches=False),
+        selections=selections,
+    )
+
+
+def rounds(graph: Graph) -> bool:
+    """Whether `graph`, as lowered, computes 16-bit floats. Inlining may leave no buffer of them."""
+    return any(buffer.dtype.is_low_precision for node in graph.nodes for buffer in defined(node))
+
+
+def compared(roots: tuple[Scalar, ...], selections: Selections) -> frozenset[Scalar]:
+    """The operands of comparisons in `roots`; a number that is compared with a literal only if it tells selected elements from others."""
     return frozenset(
         operand
         for node in postorder(roots)
         if isinstance(node, Op) and node.op in _COMPARISONS
         if node.operands[0].dtype.is_float
-        and not any(isinstance(operand, Const) for operand in node.operands)
+        if not any(isinstance(operand, Const) for operand in node.operands)
+        or any(selections.mixed(operand) for operand in node.operands)
         for operand in node.operands
     )
 
 
-def deciding(graph: Graph) -> frozenset[str]:
-    """The buffers of `graph` whose values decide something. Linear in the size of the graph; none without 16-bit floats."""
-    if not any(buffer.dtype.is_low_precision for node in graph.nodes for buffer in defined(node)):
-        return frozenset()
-    found: set[str] = set()
+def _selections(graph: Graph) -> Selections:
+    alone: set[str] = set()
+    among: set[str] = set()
+    for node in graph.nodes:
+        match node:
+            case Extern():
+                found = alone if _operator(node) in _SELECTING else None
+            case View() | Pointwise() | Scatter():
+                names = [access.buffer for access in loads(bodies(node)) if access.dtype.is_float]
+                names += [node.source] if isinstance(node, View) else []
+                some = any(name in alone or name in among for name in names)
+                found = None if not some else alone if alone.issuperset(names) else among
+            case _:
+                found = alone if _selects(node) else None
+        if found is not None:
+            found.update(buffer.name for buffer in defined(node))
+    return Selections(alone=frozenset(alone), among=frozenset(among))
+
+
+def _behind(
+    graph: Graph, of: Callable[[Node, bool], Iterator[Scalar]], found: set[str], *, searches: bool
+) -> frozenset[str]:
+    """Buffers that `found` ones and the values `of` nodes are read from.
+
+    `of` is also told whether a result of the node is among them. Whether torch's operators that select do `searches` whoever looks at
+    what they select is up to the caller.
+    """
     for node in reversed(graph.nodes):
-        if isinstance(node, View):
-            if node.output.name in found:
-                found.add(node.source)
-            continue
-        for root in _decisive(node, found):
-            found.update(access.buffer for access in loads((root,)))
+        inside = any(buffer.name in found for buffer in defined(node))
+        match node:
+            case View():
+                if inside:
+                    found.add(node.source)
+            case Extern():
+                name = _operator(node)
+                moved = inside and name in _MOVING
+                decides = name in _SELECTING and (inside or searches)
+                if name in _COMPARING or moved or decides:
+                    for argument in (*node.args, *(value for _, value in node.kwargs)):
+                        found.update(references(argument))
+            case _:
+                if inside and isinstance(node, Scatter) and node.into is not None:
+                    found.add(node.into)
+                for root in of(node, inside):
+                    found.update(access.buffer for access in loads((root,)))
     return frozenset(found)
 
 
-def compared_extremes(graph: Graph) -> frozenset[str]:
-    """The buffers of `graph` that hold extremes, or rows in order, and are compared as they are: with what they were searched in, mostly."""
-    found: set[str] = set()
-    for node in reversed(graph.nodes):
-        if isinstance(node, View):
-            if node.output.name in found:
-                found.add(node.source)
-            continue
-        same = compared(bodies(node))
-        if isinstance(node, Pointwise) and node.output.name in found:
-            same |= frozenset(bodies(node))
-        found.update(value.buffer for value in map(_uncast, same) if isinstance(value, Load))
-    return frozenset(
-        buffer.name
-        for node in graph.nodes
-        if isinstance(node, Sort) or (isinstance(node, Reduce | Scan) and node.kind in _EXTREMES)
-        for buffer in defined(node)
-        if buffer.name in found
-    )
+def _operator(node: Extern) -> str:
+    """The bare name: `median` of `aten.median.dim`; that of the user's own operators is theirs."""
+    namespace, _, rest = node.target.partition(".")
+    return rest.partition(".")[0].strip("_") if namespace == "aten" else ""
 
 
-def searched(roots: tuple[Scalar, ...]) -> frozenset[Scalar]:
-    """What extremes in `roots` are searched in, and what is sorted."""
-    return frozenset(
-        node.operands[0]
-        for node in postorder(roots)
-        if isinstance(node, ScalarSort)
-        or (isinstance(node, ScalarReduce | ScalarScan) and node.kind in _EXTREMES)
-    )
-
-
-def _uncast(value: Scalar) -> Scalar:
-    while isinstance(value, Op) and value.op == "cast":
-        (value,) = value.operands
-    return value
-
-
-def _decisive(node: Node, found: set[str]) -> Iterator[Scalar]:
-    """The values in the bodies of `node` that decide something, given what is `found` of the nodes behind it."""
+def _decisive(selections: Selections, node: Node, inside: bool) -> Iterator[Scalar]:
     match node:
         case Reduce() | Scan() if node.kind in _EXTREMES:
             yield from bodies(node)
         case Sort():
             yield from bodies(node)
-        case Pointwise() if node.output.name in found:
+        case Pointwise() if inside:
             yield from bodies(node)
         case _:
-            yield from compared(bodies(node))
+            yield from compared(bodies(node), selections)
+
+
+def _compared(selections: Selections, node: Node, inside: bool) -> Iterator[Scalar]:
+    if inside and _selects(node):
+        yield from bodies(node)
+    else:
+        yield from compared(bodies(node), selections)
+
+
+def _selects(node: Node) -> bool:
+    """Whether an element of the result is made of one of each operand, as a sum is not."""
+    match node:
+        case Reduce() | Scan():
+            return node.kind in _EXTREMES
+        case _:
+            return isinstance(node, Pointwise | Sort | Scatter)

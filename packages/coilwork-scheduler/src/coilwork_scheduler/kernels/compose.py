@@ -35,7 +35,7 @@ from coilwork_ir.scalar import (
     with_operands,
 )
 from coilwork_scheduler.group import Group, Member
-from coilwork_scheduler.kernels.compared import compared, searched
+from coilwork_scheduler.kernels.compared import NONE, Decisions, compared
 from coilwork_scheduler.kernels.masked import index_where
 
 
@@ -68,17 +68,14 @@ def compose(
     wanted: Collection[str],
     buffers: Mapping[str, Buffer],
     numerics: Numerics,
-    deciding: Collection[str] = (),
-    extremes: Collection[str] = (),
+    decisions: Decisions = NONE,
 ) -> Draft:
     """The draft kernel of `group`, which stores those of its buffers that are `wanted` outside.
 
-    Values of `deciding` buffers are used as they are stored, and those of `extremes` are searched in what is rounded like memory.
+    What `decisions` are made of is used as it is stored, or rounded wherever eager rounds, as is what is compared.
     """
     into = tuple(pair for member in group.members for pair in member.stage.into)
-    composer = _Composer(
-        group, buffers, {old: new for new, old in into}, wanted, numerics, deciding, extremes
-    )
+    composer = _Composer(group, buffers, {old: new for new, old in into}, wanted, numerics, decisions)
     stores: list[Store] = []
     checks: list[Check] = []
     for member in group.members:
@@ -132,8 +129,7 @@ class _Composer:
         renamed: Mapping[str, str],
         wanted: Collection[str],
         numerics: Numerics,
-        deciding: Collection[str],
-        extremes: Collection[str],
+        decisions: Decisions,
     ) -> None:
         self.produced: dict[str, Scalar] = {}
         self.bound = None if group.bound is None else group.bound.holds
@@ -143,8 +139,7 @@ class _Composer:
         self._buffers = buffers
         self._renamed = renamed
         self._wanted = wanted
-        self._deciding = deciding
-        self._extremes = extremes
+        self._decisions = decisions
         self._wide = numerics == "fast"
         self._exact: frozenset[Scalar] = frozenset()
 
@@ -155,10 +150,10 @@ class _Composer:
             mapping = {}
         roots = member.stage.scalars
         done: dict[Scalar, Scalar] = {}
-        self._exact = _factors(member) | compared(roots) | self._of_stored(member)
-        if any(store.buffer in self._extremes for store in member.stage.stores):
-            # as comparisons take the values that they are compared with
-            self._exact |= searched(roots)
+        # every step is rounded, so that no kernel begins with what another has rounded and goes on otherwise
+        selects = any(store.buffer in self._decisions.rounded for store in member.stage.stores)
+        decisive = roots if selects else tuple(compared(roots, self._decisions.selections))
+        self._exact = _factors(member) | self._of_stored(member) | frozenset(postorder(decisive))
         for node in postorder(roots):
             done[node] = self._visit(node, [done[operand] for operand in node.operands], mapping)
         return tuple(done[root] for root in roots)
@@ -180,7 +175,7 @@ class _Composer:
             if isinstance(node, Op) and node.op == "cast"
             for value in (*node.operands, *_selected(node.operands[0]))
             if isinstance(value, Load) and value.buffer in self._wanted and value.buffer in self.produced
-            if value.buffer in self._deciding or node in added
+            if value.buffer in self._decisions.deciding or node in added
         )
 
     def _visit(self, node: Scalar, operands: list[Scalar], mapping: Mapping[Expr, Expr]) -> Scalar:

@@ -6,10 +6,13 @@ Dynamo captured, without its assertion that the sizes are equal, in eager mode.
 
 What runs then may say nothing else than the user's program. Where numbers made of sizes are in the captured graph (one of them may have been
 read off the size that was taken for another), it serves for its errors alone.
+
+So it does where checks leave one number for a size, `torch._check(n > 4)` of at most 5: torch puts 5 for it everywhere, also into the check.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -18,7 +21,7 @@ from torch import fx
 
 from coilwork.capture.captured_graph import CapturedGraph, WithCaptured
 from coilwork.capture.storages import copy_of
-from coilwork.capture.told_checks import OF_TORCH
+from coilwork.capture.told_checks import OF_TORCH, put_told_checks_first
 from coilwork.torch_compat.autograd import BoxedCallable, GraphCompiler
 from coilwork.torch_compat.operators import draws_numbers, overwritten_operands
 from coilwork.torch_compat.sizes import guards_taken_sizes
@@ -36,8 +39,9 @@ class TakenSizes:
 
     def __init__(self, gm: fx.GraphModule) -> None:
         """`gm`, Dynamo's graph, is looked at before anything changes it."""
-        self._captured = _relaxed(gm) if _takes_sizes(gm) else None
-        self._is_faithful = not (_computes_with_sizes(gm) or guards_taken_sizes(gm))
+        takes, settles = _takes_sizes(gm), _settles_sizes(gm)
+        self._captured = _relaxed(gm) if takes else _checked(gm) if settles else None
+        self._is_faithful = not (settles or _computes_with_sizes(gm) or guards_taken_sizes(gm))
         self._overwrites = False
         self._random = False
 
@@ -78,6 +82,18 @@ def _takes_sizes(gm: fx.GraphModule) -> bool:
     return any(_is_of_torch(node, _OF_EQUALITY) for node in gm.graph.nodes)
 
 
+def _settles_sizes(gm: fx.GraphModule) -> bool:
+    """Whether torch asserts that a size is as large as a number, and as small."""
+    bounds: dict[Any, set[tuple[fx.Node, int]]] = {operator.ge: set(), operator.le: set()}
+    for node in gm.graph.nodes:
+        condition = node.args[0] if _is_of_torch(node) else None
+        if isinstance(condition, fx.Node) and condition.target in bounds:
+            size, bound = condition.args
+            if isinstance(size, fx.Node) and isinstance(bound, int):
+                bounds[condition.target].add((size, bound))
+    return not bounds[operator.ge].isdisjoint(bounds[operator.le])
+
+
 def _is_of_torch(node: fx.Node, message: str = OF_TORCH) -> bool:
     return node.target is _ASSERTION and str(node.args[1]).startswith(message)
 
@@ -90,6 +106,13 @@ def _relaxed(gm: fx.GraphModule) -> fx.GraphModule:
             relaxed.graph.erase_node(node)
     relaxed.recompile()
     return relaxed
+
+
+def _checked(gm: fx.GraphModule) -> fx.GraphModule:
+    """A copy of `gm` that checks first what the user wrote."""
+    checked = copy_of(gm)
+    put_told_checks_first(checked)
+    return checked
 
 
 def _computes_with_sizes(gm: fx.GraphModule) -> bool:

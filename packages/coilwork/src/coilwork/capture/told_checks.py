@@ -40,11 +40,25 @@ def put_told_checks_first(gm: fx.GraphModule) -> None:
         gm.recompile()
 
 
+def _size(node: fx.Node) -> tuple[fx.Node, object] | None:
+    """The tensor and the dimension of which `node` is the size: `x.size()[0]`, `x.size(0)`, `sym_size(x, 0)`."""
+    given = list(node.args)
+    if node.target is operator.getitem and isinstance(given[0], fx.Node) and _reads_sizes(given[0]):
+        given = [*given[0].args, *given[1:]]
+    elif not _reads_sizes(node):
+        return None
+    return (given[0], given[1]) if len(given) == 2 and isinstance(given[0], fx.Node) else None
+
+
+def _reads_sizes(node: fx.Node) -> bool:
+    return node.target is torch.ops.aten.sym_size.int or (node.op == "call_method" and node.target == "size")
+
+
 def _move_before(check: fx.Node, derived: list[fx.Node]) -> bool:
     """Put `check`, with what it is computed by, before the first of `derived` that is about the same numbers."""
     parts, read = _condition(check)
     for first in derived:
-        if not read & _condition(first)[1] or any(first < one for one in read):
+        if not read & _condition(first)[1] or any(first < one for one, _ in read):
             continue
         for one in sorted(parts):
             if first < one:
@@ -54,18 +68,23 @@ def _move_before(check: fx.Node, derived: list[fx.Node]) -> bool:
     return False
 
 
-def _condition(check: fx.Node) -> tuple[set[fx.Node], set[fx.Node]]:
-    """What the condition of `check` is computed by, and the numbers that it is computed from."""
+def _condition(check: fx.Node) -> tuple[set[fx.Node], set[tuple[fx.Node, object]]]:
+    """What the condition of `check` is computed by, and the numbers that it is computed from, with the dimension if they are sizes."""
     parts: set[fx.Node] = set()
-    read: set[fx.Node] = set()
+    read: set[tuple[fx.Node, object]] = set()
     pending = list(check.all_input_nodes)
     while pending:
         node = pending.pop()
-        if node in parts or node in read:
+        if node in parts:
             continue
-        if node.op == "call_function" and node.target in _MOVED:
+        size = _size(node)
+        if size is not None:
+            parts.add(node)
+            parts.update(one for one in node.all_input_nodes if one is not size[0])
+            read.add(size)
+        elif node.op == "call_function" and node.target in _MOVED:
             parts.add(node)
             pending += node.all_input_nodes
         else:
-            read.add(node)
+            read.add((node, None))
     return parts, read
