@@ -10,7 +10,7 @@ divergence of two log-softmaxes, an entropy, a penalty on normalised values. The
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -339,6 +339,6 @@ def _extents(symbols: Sequence[Expr]) -> tuple[Expr, ...]:
     return tuple(extent_of(s) for s in symbols)
 
 
-def _ones(node: Reduce) -> Mapping[Expr, Expr]:
+def _ones(node: Reduce) -> dict[Expr, Expr]:
     """Ranges of one point, all at that point."""
     return {s: _ZERO for s in (*node.ranges, *node.axes) if as_int(extent_of(s)) == 1}
