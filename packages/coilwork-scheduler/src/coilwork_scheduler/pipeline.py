@@ -32,6 +32,7 @@ from coilwork_scheduler.one_hot import sum_one_term
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.separate import separate_overlaps
 from coilwork_scheduler.sizes import SizeHints, hints_of
+from coilwork_scheduler.splitting.along_rows import split_along_rows
 from coilwork_scheduler.splitting.scans import split_scans
 from coilwork_scheduler.splitting.split import split_reductions
 from coilwork_scheduler.stage import Stage, stage_of
@@ -68,6 +69,7 @@ GRAPH_PASSES: Final = (
     GraphPass(name="scale-sums", run=lambda graph, facts, settings: _scale_sums(graph, facts, settings)),
     GraphPass(name="one-hot", run=lambda graph, facts, settings: _sum_one_term(graph, settings)),
     GraphPass(name="split-scans", run=lambda graph, facts, settings: _split_scans(graph, facts, settings)),
+    GraphPass(name="split-rows", run=lambda graph, facts, settings: _split_rows(graph, facts, settings)),
     GraphPass(name="split", run=lambda graph, facts, settings: _split(graph, facts, settings)),
 )
 PASS_NAMES: Final = (*(graph_pass.name for graph_pass in GRAPH_PASSES), "fuse", "assemble")
@@ -164,6 +166,18 @@ def _sum_one_term(graph: Graph, settings: Settings) -> Graph:
 
 def _split(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
     return split_reductions(
+        graph,
+        facts,
+        targets=settings.targets,
+        model=settings.model,
+        sizes=settings.sizes,
+        options=settings.options,
+        journal=settings.journal,
+    )
+
+
+def _split_rows(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
+    return split_along_rows(
         graph,
         facts,
         targets=settings.targets,

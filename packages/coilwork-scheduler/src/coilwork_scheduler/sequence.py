@@ -67,6 +67,14 @@ ORDER: Final = (
     ),
     Before("split-scans", "split", "the reductions of a scan's pieces are reductions like any others"),
     Before(
+        "split-scans",
+        "split-rows",
+        "the reductions of a scan's pieces are reductions of rows like any others",
+    ),
+    Before("one-hot", "split-rows", "a sum that is one term is no reduction to cut"),
+    Before("inline", "split-rows", "what is inlined into a reduction tells which statistics it needs"),
+    Before("split-rows", "split", "the sum of the rows' sums is a reduction like any others"),
+    Before(
         "dead-after-inline",
         "split",
         "a reduction that nobody needs would count as a sibling of others",

@@ -17,6 +17,7 @@ from coilwork_triton.iteration.space import LOOP_OFFSET, Space
 from coilwork_triton.launch.parameters import STAGES
 from coilwork_triton.statements.actions import Action, action_roots, actions_of
 from coilwork_triton.statements.aliasing import perform_all
+from coilwork_triton.statements.early_loads import early_loads
 from coilwork_triton.statements.needed import needed
 from coilwork_triton.statements.walk import emit_walk
 from coilwork_triton.text.tree import (
@@ -75,6 +76,9 @@ def _emit_where_needed(values: Values, actions: Sequence[Action]) -> None:
     values.compute(top, values.pending(top, conditions))
     holds = conjunction(tuple(values.expression(top, condition) for condition in conditions))
     if holds is None:
+        if values.shape.walk == "persistent":
+            roots = [root for a in actions for root in a.roots]
+            values.compute(top, values.pending(top, early_loads(values, roots)))
         _emit_actions(values, top, actions)
         return
     inner = Scope(writer=top.writer.inner(), parent=top)

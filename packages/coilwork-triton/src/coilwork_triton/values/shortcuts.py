@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.scalar import Const, IndexValue, Load, Op, Scalar
+from coilwork_triton.facts.beside_one import beside_one
 from coilwork_triton.facts.joined import Joined, absorbed_by, joined_loads
 from coilwork_triton.facts.positions import idle_bounds, narrow_positions, short_casts
 from coilwork_triton.facts.rounding import factors, one_plus, only_rounded, softmax_numerators
@@ -26,6 +27,7 @@ class Shortcuts:
     idle_bounds: minima and maxima that are their first operand.
     rounded: f32 values that only reach memory rounded to 16 bits or fewer.
     factors: those of them that are rounded, or multiplied with others, at once.
+    beside_one: exponentials that only sums of at least 1 see.
     sums: values that are 1 plus a function, and that function.
     joined: selections between loads that are one load.
     windows: loads from a common address.
@@ -39,6 +41,7 @@ class Shortcuts:
     idle_bounds: Mapping[Scalar, Scalar]
     rounded: frozenset[Scalar]
     factors: frozenset[Scalar]
+    beside_one: frozenset[Scalar]
     sums: Mapping[Scalar, Op]
     joined: Mapping[Scalar, Joined]
     windows: frozenset[Load]
@@ -73,6 +76,7 @@ def find_shortcuts(
         idle_bounds=idle_bounds(order),
         rounded=rounded,
         factors=factors(rounded, users),
+        beside_one=beside_one(order, roots, users) if kernel.numerics == "fast" else frozenset(),
         sums=sums,
         joined=joined,
         windows=windows(order),

@@ -358,6 +358,8 @@ class Values:
         if function is not None:
             argument = self.expression(scope, function.operands[0])
             found = context.device(f"one_plus_{function.op}_rounded", argument)
+        elif node in self._short.beside_one:
+            found = context.device("exp_beside_one", *self._operands(scope, node))
         elif (factor := self._short.factor(node)) is not None:
             value = self.expression(scope, node.operands[0])
             found = Binary("*", value, plain_constant(factor, DType.F32))

@@ -1,0 +1,344 @@
+"""Sums over all of a matrix of what depends on statistics of its rows: row by row first, then over the rows' sums.
+
+    rows   top[i], total[i] = what the softmax of row i takes
+    sum    the sum over i and c of something of x[i, c], top[i] and total[i]
+
+Cut into pieces that fill the device, the sum needs a kernel of its own, which reads the matrix again. Cut along the rows, its
+first part reduces what the kernel of the statistics has on chip, and only numbers of rows go through memory: so the
+divergence of two log-softmaxes, an entropy, a penalty on normalised values. The sum of the rows' sums is a reduction like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from coilwork_ir.index import Expr, as_expr, as_int, bounds, product, stride_of, substitute
+from coilwork_ir.loops import Graph, Node, Pointwise, Reduce
+from coilwork_ir.ops import SELF_COMBINING
+from coilwork_ir.scalar import Load, loads, substitute_ranges
+from coilwork_ir.target import Targets
+from coilwork_scheduler.cost import CostModel, KernelWork
+from coilwork_scheduler.dependence import Dependence
+from coilwork_scheduler.externalize import fresh_name
+from coilwork_scheduler.fusion.space import refine, split_over, symbols_over
+from coilwork_scheduler.journal import Journal
+from coilwork_scheduler.occupancy import unit_stride
+from coilwork_scheduler.options import ScheduleOptions
+from coilwork_scheduler.sizes import SizeHints
+from coilwork_scheduler.splitting.combine import combined
+from coilwork_scheduler.splitting.figures import Figures
+from coilwork_scheduler.splitting.judge import CLEAR_WIN
+from coilwork_scheduler.splitting.pieces import Cut, Pieces
+from coilwork_scheduler.stage import extent_of
+
+# Buffers looked at behind what a reduction loads.
+_STEPS: Final = 32
+_ZERO: Final = as_expr(0)
+
+Place = tuple[str, Expr]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rows:
+    """How a reduction is cut along rows: its axes `refined` into those of `pieces`; `place` is what it reads of them."""
+
+    pieces: Pieces
+    refined: tuple[tuple[Expr, Expr], ...]
+    place: Place
+    position: int
+
+    def along(self, node: Reduce) -> Reduce:
+        """`node` along the axes of the pieces."""
+        if not self.refined:
+            return node
+        (body,) = substitute_ranges((node.body,), dict(self.refined))
+        return replace(node, axes=self.pieces.axes, body=body)
+
+
+def split_along_rows(
+    graph: Graph,
+    facts: Dependence,
+    *,
+    targets: Targets,
+    model: CostModel,
+    sizes: SizeHints,
+    options: ScheduleOptions,
+    journal: Journal,
+) -> Graph:
+    """`graph` with reductions over whole rows, and over more than those, done row by row where statistics of the rows are made.
+
+    On GPUs only, and where `model` says that it pays. Near-linear in the size of the graph.
+    """
+    if not (options.split and options.fuse) or options.batch_invariant or not targets.has_gpu:
+        return graph
+    figures = Figures(facts=facts, targets=targets, model=model, sizes=sizes)
+    search = _Search(graph=graph, facts=facts, figures=figures, options=options)
+    weigher = _Weigher(figures=figures, journal=journal)
+    found: dict[int, _Rows] = {}
+    for position, rows in search.cuts():
+        node = graph.nodes[position]
+        assert isinstance(node, Reduce)
+        if weigher.pays(node, rows, search.shared(node, rows)):
+            found[position] = rows
+    if not found:
+        return graph
+    taken = set(facts.buffers)
+    nodes: list[Node] = []
+    for position, node in enumerate(graph.nodes):
+        cut = found.get(position)
+        if cut is None:
+            nodes.append(node)
+        else:
+            assert isinstance(node, Reduce)
+            nodes.extend(combined(cut.along(node), cut.pieces, lambda wanted: fresh_name(wanted, taken)))
+    return replace(graph, nodes=tuple(nodes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Search:
+    """Finds reductions over whole rows, and the rows."""
+
+    graph: Graph
+    facts: Dependence
+    figures: Figures
+    options: ScheduleOptions
+
+    def cuts(self) -> Iterator[tuple[int, _Rows]]:
+        """Positions of reductions that can be cut along rows of a reduction before them, each once, and how."""
+        wholes = [(k, node) for k, node in enumerate(self.graph.nodes) if self._cuttable(node)]
+        domains: dict[object, _Rows] = {}
+        found: dict[int, _Rows] = {}
+        for position, node in wholes:
+            assert isinstance(node, Reduce)
+            rows = self._rows(position, node)
+            if rows is not None:
+                found[position] = domains[node.ranges, node.axes] = rows
+        for position, node in wholes:
+            # what reads the same in the same space is cut alike, and shares the kernel
+            assert isinstance(node, Reduce)
+            rows = domains.get((node.ranges, node.axes))
+            if position not in found and rows is not None and position > rows.position:
+                if self.shared(node, rows) and self._directly(rows.position, position):
+                    found[position] = rows
+        yield from sorted(found.items())
+
+    def shared(self, node: Reduce, rows: _Rows) -> tuple[Load, ...]:
+        """What `node` loads of the rows that `rows` has on chip."""
+        statistic = self.graph.nodes[rows.position]
+        assert isinstance(statistic, Reduce)
+        names = {name for access in loads((statistic.body,)) for name, _ in self._behind(access)}
+        return tuple(
+            access for access in self._loads(node) if any(n in names for n, _ in self._behind(access))
+        )
+
+    def _cuttable(self, node: Node) -> bool:
+        return (
+            isinstance(node, Reduce)
+            and node.kind in SELF_COMBINING
+            and not node.checks
+            and self.figures.target(node).is_gpu
+            and all(as_int(extent_of(s)) != 0 for s in (*node.ranges, *node.axes))
+        )
+
+    def _loads(self, node: Reduce) -> tuple[Load, ...]:
+        """What `node` loads at points of its axes."""
+        axes = frozenset(node.axes)
+        return tuple(
+            access
+            for access in loads((node.body,))
+            if not access.indirect and any(not axes.isdisjoint(e.free_symbols) for e in access.index)
+        )
+
+    def _rows(self, position: int, node: Reduce) -> _Rows | None:
+        """The rows of a reduction that `node`, at `position`, needs the results of."""
+        reached = [place for access in self._loads(node) for place in self._behind(access)]
+        for name, _ in reached:
+            definer = self.facts.definer.get(name)
+            statistic = None if definer is None else self.graph.nodes[definer]
+            if definer is None or not isinstance(statistic, Reduce):
+                continue
+            theirs = dict(place for access in self._loads(statistic) for place in self._behind(access))
+            for buffer, ours in reached:
+                if buffer in theirs:
+                    cut = self._matched(node, (buffer, ours), statistic, theirs[buffer], definer)
+                    if (
+                        cut is not None
+                        and self._stays(node, cut, statistic)
+                        and self._directly(definer, position)
+                    ):
+                        return cut
+        return None
+
+    def _behind(self, access: Load) -> tuple[Place, ...]:
+        """Where in memory `access` reads, and where what it reads is computed from, point by point."""
+        found: dict[Place, None] = {}
+        todo = [(access.buffer, access.index)]
+        while todo and len(found) < _STEPS:
+            name, index = todo.pop()
+            place = (name, self.facts.buffers[name].offset_of(index))
+            if place in found:
+                continue
+            found[place] = None
+            definer = self.facts.definer.get(name)
+            made = None if definer is None else self.graph.nodes[definer]
+            if isinstance(made, Pointwise):
+                at = dict(zip(made.ranges, index, strict=True))
+                todo += [
+                    (below.buffer, tuple(substitute(e, at) for e in below.index))
+                    for below in loads((made.body,))
+                    if not below.indirect
+                ]
+        return tuple(found)
+
+    def _matched(
+        self, node: Reduce, place: Place, statistic: Reduce, theirs: Expr, position: int
+    ) -> _Rows | None:
+        """How `node` is cut along the rows of `statistic`; the two touch one buffer, at `place` and at `theirs`."""
+        if unit_stride(theirs).isdisjoint(statistic.axes):
+            return None
+        mine = self._in_memory(node, place[1])
+        others = self._in_memory(statistic, theirs)
+        common = mine and others and refine(_extents(mine), _extents(others))
+        if not mine or not others or not common:
+            return None
+        symbols = symbols_over(mine, common.first, common.pieces, "row")
+        own = split_over(mine, common.first, symbols)
+        other = split_over(others, common.second, symbols)
+        if substitute(place[1], own | _ones(node)) is not substitute(theirs, other | _ones(statistic)):
+            return None
+        # the pieces of each range of the two
+        parts = {s: tuple(symbols[k] for k in made) for s, made in zip(mine, common.first, strict=True)}
+        inside = {
+            symbols[k]
+            for s, made in zip(others, common.second, strict=True)
+            if s in statistic.axes
+            for k in made
+        }
+        axes = tuple(part for axis in node.axes for part in parts.get(axis, (axis,)))
+        cuts = [s for axis in node.axes for s in parts.get(axis, ()) if s not in inside]
+        if not cuts or not inside.issubset(axes):
+            return None
+        return _Rows(
+            pieces=Pieces(
+                axes=axes,
+                cuts=tuple(Cut(axis=s, count=extent_of(s), length=as_expr(1), even=True) for s in cuts),
+            ),
+            refined=tuple((axis, own[axis]) for axis in node.axes if len(parts.get(axis, ())) > 1),
+            place=place,
+            position=position,
+        )
+
+    def _in_memory(self, node: Reduce, offset: Expr) -> tuple[Expr, ...] | None:
+        """The ranges and axes of `node`, outermost in memory first; `None` unless `offset` tells their points apart."""
+        steps: dict[Expr, int] = {}
+        for s in (*node.ranges, *node.axes):
+            if as_int(extent_of(s)) != 1:
+                step = stride_of(offset, s)
+                steps[s] = 0 if step is None else self.figures.sizes.value(step)
+        return tuple(sorted(steps, key=lambda s: -steps[s])) if all(v > 0 for v in steps.values()) else None
+
+    def _stays(self, node: Reduce, cut: _Rows, statistic: Reduce) -> bool:
+        """True if a program keeps what `node`, `cut` along the rows of `statistic`, and that read of a row."""
+        longest = bounds(product(extent_of(axis) for axis in statistic.axes)).hi
+        along = frozenset(cut.pieces.inner)
+        values = {
+            access.buffer
+            for access in loads((cut.along(node).body,))
+            if any(not along.isdisjoint(e.free_symbols) for e in access.index)
+        }
+        values.update(access.buffer for access in self._loads(statistic))
+        room = self.options.persistent_bytes // 4 // max(1, len(values) // 2)
+        return longest is not None and longest <= room
+
+    def _directly(self, first: int, last: int) -> bool:
+        """True if all that is computed from the node at `first` for that at `last` is computed for each of its rows, or points."""
+        statistic = self.graph.nodes[first]
+        assert isinstance(statistic, Reduce)
+        rows = product(extent_of(r) for r in statistic.ranges)
+        before: dict[int, tuple[int, ...]] = {}
+        todo = [last]
+        while todo:
+            position = todo.pop()
+            if position in before:
+                continue
+            if len(before) > self.options.search_limit:
+                return False
+            before[position] = tuple(p for p in self.facts.before[position] if p >= first)
+            todo += [p for p in before[position] if p > first]
+        reaching = {first}
+        for position in sorted(before):
+            if reaching.isdisjoint(before[position]) or position == last:
+                continue
+            reaching.add(position)
+            node = self.graph.nodes[position]
+            if isinstance(node, Reduce):
+                if product(extent_of(r) for r in node.ranges) is not rows:
+                    return False
+            elif not isinstance(node, Pointwise):
+                return False
+        return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Weigher:
+    """Says whether rows' sums, in the kernel of the rows' statistics, and their sum cost less than a kernel that reads all again."""
+
+    figures: Figures
+    journal: Journal
+
+    def pays(self, node: Reduce, rows: _Rows, shared: Sequence[Load]) -> bool:
+        """Whether `node` is cut into `rows`; records why."""
+        model = self.figures.model
+        results = max(self.figures.sizes.numel(_extents(node.ranges)), 1)
+        count = max(self.figures.sizes.value(rows.pieces.count), 1)
+        length = max(self.figures.length(rows.pieces.inner), 1)
+        read = sum(self.figures.touched(access) for access in dict.fromkeys(loads((node.body,))))
+        on_chip = sum(self.figures.touched(access) for access in dict.fromkeys(shared))
+        moved = results * count * node.body.dtype.compute.itemsize
+        alone = KernelWork(
+            read_bytes=on_chip,
+            write_bytes=0,
+            operations=0,
+            rows=results * count,
+            row_length=length,
+            programs=results * count,
+        )
+        beside = replace(alone, read_bytes=max(read, on_chip), write_bytes=moved)
+        rows_us = model.kernel_us(beside) - model.kernel_us(alone)
+        rows_us += self._reduced_us(moved, results, count)
+        apart_us = self._reduced_us(read, results, count * length)
+        pays = rows_us < CLEAR_WIN * apart_us
+        self.journal.note(
+            "split-rows",
+            tuple(b.name for b in node.outputs if b is not None),
+            pays,
+            "what is on chip for statistics of rows is reduced there"
+            if pays
+            else "the results of rows cost more than a second reading",
+            rows=count,
+            shared_read_bytes=on_chip,
+            apart_us=round(apart_us, 3),
+            rows_us=round(rows_us, 3),
+        )
+        return pays
+
+    def _reduced_us(self, read: int, results: int, length: int) -> float:
+        """Time to reduce `length` points for each of `results`, in one kernel or in pieces that fill the device and another."""
+        model = self.figures.model
+        whole = KernelWork(
+            read_bytes=read, write_bytes=0, operations=0, rows=results, row_length=length, programs=results
+        )
+        filled = replace(whole, programs=max(results, length))
+        last = replace(whole, read_bytes=0)
+        return min(model.kernel_us(whole), model.kernel_us(filled) + model.kernel_us(last))
+
+
+def _extents(symbols: Sequence[Expr]) -> tuple[Expr, ...]:
+    return tuple(extent_of(s) for s in symbols)
+
+
+def _ones(node: Reduce) -> dict[Expr, Expr]:
+    """Ranges of one point, all at that point."""
+    return {s: _ZERO for s in (*node.ranges, *node.axes) if as_int(extent_of(s)) == 1}
