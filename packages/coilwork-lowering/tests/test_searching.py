@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import loop_evaluator
 import pytest
 import torch
 from lowering_against_eager import assert_as_eager, externs, trace_and_lower
@@ -41,6 +42,19 @@ def test_rows_of_boundaries() -> None:
     assert_as_eager(
         lambda b, v, o: torch.searchsorted(b, v, sorter=o), mixed, torch.randn(3, 6), mixed.argsort(-1)
     )
+
+
+@pytest.mark.parametrize("place", [5, -1, 10**12])
+def test_an_order_of_places_that_are_none_is_refused(place: int) -> None:
+    boundaries, values, order = torch.randn(5), torch.randn(3), torch.arange(5)
+    # No search comes by the last place of 5: eager looks at all of them.
+    order[4], values[:] = place, -9.0
+    graph = trace_and_lower(
+        lambda b, v, o: torch.searchsorted(b, v, sorter=o), (boundaries, values, order)
+    ).graph
+    assert externs(graph) == []
+    with pytest.raises(RuntimeError, match="sorter index out of range"):
+        loop_evaluator.run(graph, {}, [boundaries, values, order])
 
 
 def test_what_eager_searches() -> None:

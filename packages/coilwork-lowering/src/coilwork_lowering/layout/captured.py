@@ -20,7 +20,14 @@ _BY_STRIDE: Final = frozenset(
         "sym_storage_offset",
     }
 )
-_BY_STRIDE_PREFIXES: Final = ("_scaled_dot_product_", "_flash_attention_", "_efficient_attention_", "_cudnn_")
+# Kernels of weight norms walk through memory without a look at strides: autograd makes gradients contiguous for them.
+_BY_STRIDE_PREFIXES: Final = (
+    "_scaled_dot_product_",
+    "_flash_attention_",
+    "_efficient_attention_",
+    "_cudnn_",
+    "_weight_norm_interface",
+)
 
 
 def keeps_captured_operands(target: Any) -> bool:

@@ -9,17 +9,19 @@ from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_int, bounds, product, provably_le
+from coilwork_ir.loops import Check
 from coilwork_ir.scalar import Scalar, cast, const, op, placeholder
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import TensorValue, Value
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.ops.search_trees import descend, tree_of
 from coilwork_lowering.rules import Call, NotLowered, Rule
-from coilwork_lowering.scalar_math import add, ge, gt, index, invert, lt, select, sub, to_dtype
+from coilwork_lowering.scalar_math import add, both, ge, gt, index, invert, lt, select, sub, to_dtype
 
 # Steps of a search through boundaries of unknown number.
 _MOST_STEPS: Final = 32
 _INT32_MAX: Final = 2**31 - 1
+_NOT_A_PLACE: Final = "torch.searchsorted(): sorter index out of range"
 # A tree is another launch. Searches of fewer values take less than that.
 _MANY_VALUES: Final = 1 << 20
 # A tree of more boundaries does not stay in the first-level cache, where its order pays off.
@@ -66,6 +68,19 @@ def _before(boundary: Scalar, value: Scalar, *, right: bool) -> Scalar:
     return invert(gt(boundary, value) if right else ge(boundary, value))
 
 
+def _places(builder: Builder, order: TensorValue, count: Expr) -> TensorValue:
+    """`order`, all of whose elements are places among `count` boundaries; eager looks at those that no search reads, too."""
+
+    def checks(point: tuple[Expr, ...]) -> tuple[Check, ...]:
+        place = cast(builder.read(order, point), DType.I64)
+        within = both(ge(place, const(0, DType.I64)), lt(place, index(count)))
+        return (Check(condition=within, message=_NOT_A_PLACE, error="RuntimeError"),)
+
+    return builder.pointwise(
+        order.shape, order.dtype, order.device, lambda point: builder.read(order, point), checks=checks
+    )
+
+
 def _searched(
     builder: Builder, call: Call, ordered: TensorValue, values: TensorValue, order: TensorValue | None
 ) -> Value:
@@ -91,10 +106,12 @@ def _searched(
             call.shape(builder), call.dtype, call.device, by_tree, strides=call.strides(builder)
         )
 
+    places = None if order is None else _places(builder, order, ordered.shape[-1])
+
     def body(point: tuple[Expr, ...]) -> Scalar:
         value = to_dtype(builder.read(values, point), compute)
         row = point[:-1] if len(ordered.shape) > 1 else ()
-        found = _search(builder, ordered, row, value, right=right, order=order)
+        found = _search(builder, ordered, row, value, right=right, order=places)
         return to_dtype(found, call.dtype)
 
     return builder.pointwise(
