@@ -115,7 +115,7 @@ def compose(
         stores=tuple(stores),
         checks=tuple(dict.fromkeys(checks)),
         into=into,
-        partial=tuple(s.buffer for s in scattered if s.buffer not in boxes and not s.covers),
+        partial=tuple(s.buffer for s in scattered if s.buffer not in boxes and not (s.covers or s.sparse)),
         boxes=boxes,
         split=max(member.stage.split for member in group.members),
         origins=merge_origins(*(member.stage.origins for member in group.members)),
