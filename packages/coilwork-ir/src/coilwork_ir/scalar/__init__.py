@@ -23,6 +23,7 @@ from coilwork_ir.scalar.walk import (
     substitute_ranges,
     with_operands,
 )
+from coilwork_ir.scalar.whole import in_32_bits, whole_span
 
 __all__ = [
     "Const",
@@ -39,6 +40,7 @@ __all__ = [
     "const",
     "contraction_in",
     "contraction_of",
+    "in_32_bits",
     "index_value",
     "leading_points",
     "load",
@@ -53,5 +55,6 @@ __all__ = [
     "sort",
     "substitute_ranges",
     "where",
+    "whole_span",
     "with_operands",
 ]

@@ -37,6 +37,7 @@ from coilwork_ir.scalar import (
 from coilwork_scheduler.group import Group, Member
 from coilwork_scheduler.kernels.compared import compared, searched
 from coilwork_scheduler.kernels.masked import index_where
+from coilwork_scheduler.kernels.narrow import narrowed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,10 +194,11 @@ class _Composer:
                 # every reduction of a kernel runs along all of its reduction ranges, or all of its walked ones
                 along = frozenset().union(*(mapping.get(a, a).free_symbols for a in node.axes))
                 axes = self._reduced if along.isdisjoint(self._walked) else self._walked
-                return reduce(node.kind, operands, axes, output=node.output)
+                return narrowed(reduce(node.kind, operands, axes, output=node.output))
             case Scan():
                 axis = mapping.get(node.axis, node.axis)
-                return scan(node.kind, operands[0], axis, output=node.output, reverse=node.reverse)
+                running = scan(node.kind, operands[0], axis, output=node.output, reverse=node.reverse)
+                return narrowed(running)
             case Sort():
                 axis = mapping.get(node.axis, node.axis)
                 return sort(operands[0], axis, output=node.output, descending=node.descending)
