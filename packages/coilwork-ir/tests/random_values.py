@@ -343,6 +343,7 @@ class Maker:
                     mode=rng.choice(STORE_MODES),
                     mask=rng.choice((None, op("isnan", self.scalar(ranges, steps=2)))),
                     covers=rng.random() < 0.3,
+                    sparse=rng.random() < 0.3,
                     checks=self.checks(ranges),
                     origins=origins,
                 )

@@ -147,6 +147,27 @@ def test_the_interpreter_does_not_take_coverage_on_trust() -> None:
         interpret_graph(parse_graph(PERMUTED), (torch.tensor([2, 0, 3, 2]),))
 
 
+SPARSE = PERMUTED.replace("%y: i64[4]", "%y: i64[6]").replace("covers", "sparse")
+
+
+def test_a_sparse_scatter_leaves_elements_to_chance() -> None:
+    graph = parse_graph(SPARSE)
+    assert parse_graph(format_graph(graph)) == graph
+    verify_graph(graph)
+    (found,) = interpret_graph(graph, (torch.tensor([2, 0, 5, 2]),))
+    assert isinstance(found, torch.Tensor) and found.shape == (6,)
+    assert found[0] == 1 and found[2] in (0, 3) and found[5] == 2
+
+
+def test_only_stores_into_memory_of_ones_own_are_sparse() -> None:
+    filled = SPARSE.replace("input %p: i64[4]", "input %p: i64[4] input %old: i64[6]").replace(
+        "sparse", "into %old sparse"
+    )
+    assert refused(filled).code == "sparse"
+    assert refused(SPARSE.replace("scatter store", "scatter add")).code == "sparse"
+    assert refused(SPARSE.replace("sparse", "covers sparse")).code == "sparse"
+
+
 WHERE_NEEDED = """
 graph @g {
   input %p: i64[4]

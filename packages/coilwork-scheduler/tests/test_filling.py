@@ -190,3 +190,34 @@ def test_memory_that_data_say_is_not_needed_is_filled_by_a_kernel_of_its_own() -
     for needed, wanted in ((True, x * x), (False, torch.full((8, 512), 7.0))):
         (found,) = interpret_schedule(made, (x, torch.tensor(needed)))
         assert isinstance(found, torch.Tensor) and torch.equal(found, wanted)
+
+
+SPARSE = """
+graph @sparse {
+  input %x: f32[8, 512]
+  input %p: i64[8]
+  %m: f32[16, 512] = pointwise [i0: 16, i1: 512] {
+    t0 = const 0.0 : f32
+    yield t0
+  }
+  %y: f32[16, 512] = scatter store [i0: 8, i1: 512] sparse {
+    t0 = load %x[i0, i1] : f32
+    t1 = load %p[i0] : i64
+    at [@0, i1] using (t1)
+    yield t0
+  }
+  return (%y)
+}"""
+
+
+def test_memory_whose_other_elements_do_not_matter_is_not_written_before() -> None:
+    graph = parse_graph(SPARSE)
+    verify_graph(graph)
+    made = schedule(graph, target("sm_90"))
+    verify_schedule(made)
+    (kernel,) = made.kernels
+    # what is there need not be there before: it is no operand of the kernel
+    assert [arg.role for arg in kernel.args] == ["in", "in", "out"]
+    x, p = torch.randn(8, 512), torch.randperm(16)[:8]
+    (found,) = interpret_schedule(made, (x, p))
+    assert isinstance(found, torch.Tensor) and torch.equal(found[p], x)

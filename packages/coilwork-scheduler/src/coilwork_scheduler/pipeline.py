@@ -36,6 +36,7 @@ from coilwork_scheduler.splitting.along_rows import split_along_rows
 from coilwork_scheduler.splitting.scans import split_scans
 from coilwork_scheduler.splitting.split import split_reductions
 from coilwork_scheduler.stage import Stage, stage_of
+from coilwork_scheduler.turned import turn_scans
 
 DEFAULT: Final = ScheduleOptions()
 
@@ -68,6 +69,9 @@ GRAPH_PASSES: Final = (
     GraphPass(name="dead-after-inline", run=lambda graph, facts, settings: remove_dead(graph, facts)),
     GraphPass(name="scale-sums", run=lambda graph, facts, settings: _scale_sums(graph, facts, settings)),
     GraphPass(name="one-hot", run=lambda graph, facts, settings: _sum_one_term(graph, settings)),
+    GraphPass(
+        name="turn-scans", run=lambda graph, facts, settings: turn_scans(graph, journal=settings.journal)
+    ),
     GraphPass(name="split-scans", run=lambda graph, facts, settings: _split_scans(graph, facts, settings)),
     GraphPass(name="split-rows", run=lambda graph, facts, settings: _split_rows(graph, facts, settings)),
     GraphPass(name="split", run=lambda graph, facts, settings: _split(graph, facts, settings)),

@@ -57,6 +57,16 @@ ORDER: Final = (
     Before("scale-sums", "split", "the scale is for the whole sum, not for its pieces"),
     Before("dead-after-inline", "one-hot", "a sum that nobody needs is not looked at"),
     Before(
+        "inline",
+        "turn-scans",
+        "who reads a scan from the end shows when reversals are computed where they are read",
+    ),
+    Before(
+        "dead-after-inline", "turn-scans", "a reversal that nobody needs any more would read the scan, too"
+    ),
+    Before("one-hot", "turn-scans", "what is read is what is left of sums of one term"),
+    Before("turn-scans", "split-scans", "a scan is cut in pieces in the direction that it runs in"),
+    Before(
         "one-hot", "split-scans", "what is scanned may be a sum of one term, and moves along with its pieces"
     ),
     Before("one-hot", "split", "a sum that is one term is no reduction to cut"),

@@ -24,7 +24,7 @@ _ZERO: Final = as_expr(0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageStore:
-    """`buffer[index] <mode>= value` where `mask`; `index` has one expression per dimension. `covers` as in a `Scatter`."""
+    """`buffer[index] <mode>= value` where `mask`; `index` has one expression per dimension. `covers` and `sparse` as in a `Scatter`."""
 
     buffer: str
     index: tuple[Expr, ...]
@@ -33,6 +33,7 @@ class StageStore:
     mode: StoreMode = "store"
     mask: Scalar | None = None
     covers: bool = False
+    sparse: bool = False
 
     @property
     def scalars(self) -> tuple[Scalar, ...]:
@@ -214,4 +215,5 @@ def _scatter_store(node: Scatter, gone: Mapping[Expr, Expr]) -> StageStore:
         mode=node.mode,
         mask=scalars[1 + count] if mask else None,
         covers=node.covers,
+        sparse=node.sparse,
     )

@@ -15,10 +15,9 @@ def box_of(node: Scatter) -> Box | None:
     """The elements that `node` stores, if they are one box: each of its ranges runs along a dimension of its own.
 
     None for scatters by looked-up or masked positions, but for those that cover their output (where a mask leaves elements out, readers
-    know which), and for those that combine with
-    what is there.
+    know which) or whose other elements nobody depends on, and for those that combine with what is there.
     """
-    if node.covers:
+    if node.covers or node.sparse:
         return Box(tuple(as_expr(0) for _ in node.output.shape), node.output.shape)
     if node.indirect or node.mask is not None or node.mode != "store":
         return None

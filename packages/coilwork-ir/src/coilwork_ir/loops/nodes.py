@@ -126,6 +126,9 @@ class Scatter:
     `covers` promises that the points store every element of `output`, each once, wherever looked-up positions are: the box is all of it.
     With a mask, elements that it leaves out hold nothing: who reads them may not depend on what is there. That is for memory which data
     at run time say whether it is needed.
+
+    `sparse` says that nobody depends on elements of `output` that no point stores, as where a program stores into memory that it
+    left uninitialised: they hold anything. Such a node stores into memory of its own, and counts as filling it.
     """
 
     output: Buffer
@@ -137,6 +140,7 @@ class Scatter:
     mode: StoreMode
     mask: Scalar | None = None
     covers: bool = False
+    sparse: bool = False
     checks: tuple[Check, ...] = ()
     origins: tuple[Origin, ...] = UNKNOWN
 

@@ -168,6 +168,7 @@ def _read_scatter(reader: Reader, symbols: Symbols, output: Buffer) -> Scatter:
     ranges, _, scope = _read_domain(reader, symbols)
     into = parse_ref(reader) if reader.accept("into") else None
     covers = reader.accept("covers")
+    sparse = reader.accept("sparse")
     reader.expect("{")
     values = parse_statements(reader, scope)
     checks = read_checks(reader, values)
@@ -190,6 +191,7 @@ def _read_scatter(reader: Reader, symbols: Symbols, output: Buffer) -> Scatter:
         mode=mode,
         mask=mask,
         covers=covers,
+        sparse=sparse,
         checks=checks,
         origins=parse_origins(reader),
     )

@@ -167,6 +167,8 @@ def _format_scatter(node: Scatter, indent: str) -> str:
         head += f" into %{node.into}"
     if node.covers:
         head += " covers"
+    if node.sparse:
+        head += " sparse"
     return "\n".join([f"{head} {{", *lines, target, f"{inner}yield {names[node.value]}", f"{indent}}}"])
 
 

@@ -83,12 +83,16 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
             "copy the old buffer's shape, strides, element type and device",
         ),
         "fill": Rule(
-            "a scatter into memory of its own stores one box of it: no mask, no looked-up positions unless it covers all",
+            "a scatter into memory of its own stores one box of it: no mask, no looked-up positions unless it covers all or is sparse",
             "let another node fill the memory, and scatter `into` it",
         ),
         "covers": Rule(
             "a scatter that covers its output stores into memory of its own",
             "leave out `into`, or let it not cover",
+        ),
+        "sparse": Rule(
+            "a scatter beside whose elements nobody reads stores into memory of its own",
+            "leave out `into`, or let it not be sparse",
         ),
         "unfilled": Rule(
             "memory that nodes fill part by part is read when all of its elements have values",

@@ -196,6 +196,8 @@ def check_scatter(node: Scatter, scope: Scope, place: Place) -> None:
     check_index(node.index, node.indirect, frozenset(node.ranges), scope, place)
     if node.covers and (node.into is not None or node.mode != "store"):
         place.fail("covers", "it stores into memory that holds something, or combines with it")
+    if node.sparse and (node.into is not None or node.mode != "store" or node.covers):
+        place.fail("sparse", "it stores into memory that holds something, combines with it, or covers it")
     if node.into is None:
         if box_of(node) is None:
             place.fail("fill", "the elements that it stores are not one box")

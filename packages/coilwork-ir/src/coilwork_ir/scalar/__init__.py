@@ -39,6 +39,7 @@ from coilwork_ir.scalar.walk import (
     substitute_ranges,
     with_operands,
 )
+from coilwork_ir.scalar.whole import in_32_bits, whole_span
 
 __all__ = [
     "Combine",
@@ -59,6 +60,7 @@ __all__ = [
     "const",
     "contraction_in",
     "contraction_of",
+    "in_32_bits",
     "index_value",
     "leading_points",
     "load",
@@ -75,5 +77,6 @@ __all__ = [
     "sort",
     "substitute_ranges",
     "where",
+    "whole_span",
     "with_operands",
 ]

@@ -297,9 +297,14 @@ class Builder:
             name=name,
         )
 
-    def unfilled(self, shape: Shape, dtype: DType, device: str) -> TensorValue:
-        """Row-major memory that holds nothing yet, and that no node has made: the first that stores into it does."""
-        output = self.declare(shape, dtype, device)
+    def unfilled(
+        self, shape: Shape, dtype: DType, device: str, *, strides: Sequence[Expr] | None = None
+    ) -> TensorValue:
+        """Memory that holds nothing yet, and that no node has made: the first that stores into it does.
+
+        It is row-major unless `strides` are given.
+        """
+        output = self.declare(shape, dtype, device, strides=strides)
         self._unfilled.add(output.name)
         return whole(output)
 

@@ -77,6 +77,8 @@ _KEPT: Final = frozenset(
         "aten.slice_scatter",
         "aten.diagonal_scatter",
         "aten.lerp",
+        "aten.mish",
+        "aten.mish_backward",
         "aten.addcmul",
         "aten.addcdiv",
         "aten.clamp_min",

@@ -132,8 +132,33 @@ def _softplus_backward(grad: Scalar, a: Scalar, beta: Scalar, threshold: Scalar)
     return select(gt(scaled, threshold), grad, mul(grad, sigmoid(scaled)))
 
 
+def _exponential_and_gate(a: Scalar) -> tuple[Scalar, Scalar, Scalar]:
+    """`e = exp(a)`, and `w = e * (e + 2)` and `w + 2`, whose quotient is `tanh(log1p(e))`: no logarithm, no hyperbolic tangent.
+
+    Errors of `e` are not made larger: `w` vanishes as `2 * e` does, and the quotient grows more slowly than `e`.
+    """
+    e, two = op("exp", a), like(2, a)
+    w = mul(e, add(e, two))
+    return e, w, add(w, two)
+
+
+def _is_far(a: Scalar) -> Scalar:
+    # the quotient is 1 in double precision, too, long before its terms are infinite
+    return gt(a, like(20, a))
+
+
 def _mish(a: Scalar) -> Scalar:
-    return mul(a, op("tanh", op("log1p", op("exp", a))))
+    _, w, above = _exponential_and_gate(a)
+    return mul(a, select(_is_far(a), like(1, a), div(w, above)))
+
+
+def _mish_backward(grad: Scalar, a: Scalar) -> Scalar:
+    # With t the quotient, 1 - t * t is (2 * (e + 1) / (w + 2)) ** 2, and of that the sigmoid's denominator cancels one factor.
+    e, w, above = _exponential_and_gate(a)
+    slope = div(mul(mul(e, add(e, like(1, a))), like(4, a)), above)
+    near = div(add(w, mul(a, slope)), above)
+    # NaN at infinity, as ATen's formula is
+    return mul(grad, select(_is_far(a), add(like(1, a), mul(a, like(0, a))), near))
 
 
 def _hardshrink(a: Scalar, bound: Scalar) -> Scalar:
@@ -232,6 +257,7 @@ RULES: Final[tuple[Rule, ...]] = (
     pointwise_rule("softplus", _softplus, floats_only=True),
     pointwise_rule("softplus_backward", _softplus_backward, floats_only=True),
     pointwise_rule("mish", _mish, floats_only=True),
+    pointwise_rule("mish_backward", _mish_backward, floats_only=True),
     pointwise_rule("hardshrink", _hardshrink, floats_only=True, rounds="always"),
     pointwise_rule("softshrink", _softshrink, floats_only=True, rounds="on accelerators"),
     pointwise_rule(

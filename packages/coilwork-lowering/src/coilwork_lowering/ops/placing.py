@@ -13,6 +13,8 @@ from coilwork_ir.loops import Scatter
 from coilwork_lowering.building.builder import Builder, node_ranges
 from coilwork_lowering.building.simplify import simplified
 from coilwork_lowering.building.values import TensorValue, coordinate_symbols, whole
+from coilwork_lowering.facts.generated import operator as operator_of
+from coilwork_lowering.facts.generated import owner_of, readers_of, views_of
 from coilwork_lowering.options import LoweringOptions
 from coilwork_lowering.scalar_math import to_dtype
 from coilwork_lowering.torch_compat.operators import Overload, schema_of
@@ -22,6 +24,9 @@ _COPIES: Final = (
     torch.ops.aten.slice_scatter.default,
     torch.ops.aten.select_scatter.default,
     torch.ops.aten.diagonal_scatter.default,
+)
+_UNINITIALISED: Final = frozenset(
+    {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
 )
 
 
@@ -119,6 +124,28 @@ def begins_filling(node: torch.fx.Node, options: LoweringOptions) -> bool:
     if len(users) != 1 or not replaces_part_of(users[0], node, options):
         return False
     return int(node.meta["val"].numel()) > 0
+
+
+def replaces_nothing(node: torch.fx.Node, options: LoweringOptions) -> bool:
+    """Whether `node` stores into memory of any contents, which it alone reads, perhaps through views: then it need not read them, either.
+
+    Not where the calls that make such memory fall back: they may fill it (`torch.use_deterministic_algorithms`).
+    """
+    changed = node.args[0] if node.args else None
+    if not isinstance(changed, torch.fx.Node):
+        return False
+    made = owner_of(changed)
+    name = str(made.target)
+    if (
+        operator_of(made.target) not in _UNINITIALISED
+        or options.falls_back(name)
+        or not name.startswith("aten.")
+    ):
+        return False
+    memory = {made, *views_of(made)}
+    others: set[torch.fx.Node] = set()
+    torch.fx.node.map_arg((node.args[1:], node.kwargs), others.add)
+    return memory.isdisjoint(others) and all(reader is node for reader in readers_of(made))
 
 
 def replaces_part_of(user: torch.fx.Node, node: torch.fx.Node, options: LoweringOptions) -> bool:

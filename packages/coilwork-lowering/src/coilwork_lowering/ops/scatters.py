@@ -1,4 +1,7 @@
-"""Writes at positions that come from tensors. Each copies the target first, then scatters into the copy."""
+"""Writes at positions that come from tensors. Each copies the target first, then scatters into the copy.
+
+Of a target that nobody has written, nothing is copied: what the positions leave out is as undefined as it was.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +28,7 @@ from coilwork_lowering.building.values import (
 from coilwork_lowering.ops.column_groups import group_width, grouped
 from coilwork_lowering.ops.elementwise import on_device, overloads, scalar_operand
 from coilwork_lowering.ops.indexing import AdvancedIndex, in_range, position_of
+from coilwork_lowering.ops.placing import replaces_nothing
 from coilwork_lowering.ops.repeatable_scatters import (
     adds_repeatably,
     in_place,
@@ -46,29 +50,42 @@ def scatter_into(
     mode: StoreMode,
     checks: Callable[[tuple[Expr, ...]], Sequence[Check]],
 ) -> TensorValue:
-    """Append a scatter over `shape` into `old`, coordinates of which `index` gives; `old` as it is then."""
+    """Append a scatter over `shape` into `old`, coordinates of which `index` gives; `old` as it is then.
+
+    Memory that holds nothing yet is made by the scatter.
+    """
     point = coordinate_symbols("i", shape)
     width = group_width(old, shape) if mode != "store" and index(point)[-1:] == point[-1:] else None
     if width is not None:
         shape, point = grouped(shape, width)
     positions = tuple(simplified(s) for s in indirect(point))
     source = simplified(value(point))
-    output = builder.declare(
-        old.buffer.shape, old.dtype, old.device, strides=old.buffer.strides, name=f"{old.buffer.name}_new"
-    )
+    made = builder.is_unfilled(old.buffer)
+    output = old.buffer
+    if not made:
+        output = builder.declare(
+            old.buffer.shape,
+            old.dtype,
+            old.device,
+            strides=old.buffer.strides,
+            name=f"{old.buffer.name}_new",
+        )
     builder.add(
         Scatter(
             output=output,
-            into=old.buffer.name,
+            into=None if made else old.buffer.name,
             ranges=node_ranges("i", shape),
             index=tuple(index(point)) if is_whole(old) else old.at(index(point)),
             indirect=positions,
             value=source,
             mode=mode,
+            sparse=made,
             checks=tuple(checks(point)) if builder.options.checks else (),
             origins=builder.origins,
         )
     )
+    if made:
+        return old
     builder.buffers.overwrite(old.buffer.name, output)
     return replace(old, buffer=output)
 
@@ -110,7 +127,7 @@ def _index_put(builder: Builder, call: Call) -> Value:
     if accumulate and adds_repeatably(builder, call.device, value.dtype):
         return index_put_repeatably(builder, call, plan, value, source, tuple(depth))
     mode = store_mode(call, accumulate)
-    target = _destination(builder, call, value)
+    target = _destination(builder, call, value, shape, mode)
     return scatter_into(
         builder,
         target,
@@ -139,9 +156,14 @@ def _require_broadcast(builder: Builder, call: Call, shape: Shape, wanted: Shape
         lower_assertion(builder, Relation(lhs=size, relation="eq", rhs=other), message, call.node)
 
 
-def _destination(builder: Builder, call: Call, value: TensorValue) -> TensorValue:
-    """What is scattered into: the argument's own memory, always for the in-place operators, or a copy."""
+def _destination(
+    builder: Builder, call: Call, value: TensorValue, points: Shape, mode: StoreMode
+) -> TensorValue:
+    """What is scattered into, from `points`: the argument's own memory, always for the in-place operators, or a copy."""
     if not in_place(call):
+        stored = mode == "store" and all(as_int(size) != 0 for size in (*points, *value.shape))
+        if stored and replaces_nothing(call.node, builder.options):
+            return builder.unfilled(value.shape, value.dtype, value.device, strides=call.strides(builder))
         if call.updates.by_position(call.node, value):
             return value
         return builder.copy(value, strides=call.strides(builder))
@@ -215,7 +237,7 @@ def _scatter(mode: StoreMode | None) -> Callable[[Builder, Call], Value]:
             hot = _one_hot(builder, call, value, positions, source, dim)
             if hot is not None:
                 return hot
-        target = _destination(builder, call, value)
+        target = _destination(builder, call, value, positions.shape, chosen)
         size = value.shape[dim]
 
         def found(point: tuple[Expr, ...]) -> Scalar:
@@ -286,7 +308,7 @@ def _index_add(builder: Builder, call: Call) -> Value:
     if adds_repeatably(builder, call.device, value.dtype):
         return index_add_repeatably(builder, call, value, positions, source, dim)
     mode = store_mode(call, True)
-    target = _destination(builder, call, value)
+    target = _destination(builder, call, value, source.shape, mode)
 
     def found(point: tuple[Expr, ...]) -> Scalar:
         return position_of(builder, positions, (point[dim],), value.shape[dim], wraps=False)

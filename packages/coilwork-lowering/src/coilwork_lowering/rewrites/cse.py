@@ -14,7 +14,7 @@ from coilwork_lowering.torch_compat.operators import Overload, schema_of
 
 # fresh memory, whose contents somebody may write: two calls are two tensors
 _NEVER: Final = frozenset(
-    {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "rand_like"}
+    {"empty", "empty_like", "new_empty", "empty_strided", "empty_permuted", "new_empty_strided", "rand_like"}
 )
 
 

@@ -72,11 +72,11 @@ def rewritten(
         assert isinstance(node, Pointwise | Reduce | Scan | Sort | Scatter)
         values = expander.expand(bodies(node), own.inlined)
         origins = merge_origins(*(graph.nodes[p].origins for p in sorted(own.closure)))
-        nodes.append(replace(_with_bodies(node, values), origins=origins))
+        nodes.append(replace(with_bodies(node, values), origins=origins))
     return replace(graph, nodes=tuple(nodes))
 
 
-def _with_bodies(node: Computation, values: tuple[Scalar, ...]) -> Computation:
+def with_bodies(node: Computation, values: tuple[Scalar, ...]) -> Computation:
     """`node` with the scalar graphs that `bodies` lists replaced."""
     count = len(values) - len(node.checks)
     checks = tuple(

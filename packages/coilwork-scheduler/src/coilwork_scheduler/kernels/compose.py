@@ -37,6 +37,7 @@ from coilwork_ir.scalar import (
 from coilwork_scheduler.group import Group, Member
 from coilwork_scheduler.kernels.compared import NONE, Decisions, compared
 from coilwork_scheduler.kernels.masked import index_where
+from coilwork_scheduler.kernels.narrow import narrowed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +113,7 @@ def compose(
         stores=tuple(stores),
         checks=tuple(dict.fromkeys(checks)),
         into=into,
-        partial=tuple(s.buffer for s in scattered if s.buffer not in boxes and not s.covers),
+        partial=tuple(s.buffer for s in scattered if s.buffer not in boxes and not (s.covers or s.sparse)),
         boxes=boxes,
         split=max(member.stage.split for member in group.members),
         origins=merge_origins(*(member.stage.origins for member in group.members)),
@@ -188,9 +189,9 @@ class _Composer:
                 # every reduction of a kernel runs along all of its reduction ranges, or all of its walked ones
                 along = frozenset().union(*(mapping.get(a, a).free_symbols for a in node.axes))
                 axes = self._reduced if along.isdisjoint(self._walked) else self._walked
-                return reduce(node.kind, operands, axes, output=node.output)
+                return narrowed(reduce(node.kind, operands, axes, output=node.output))
             case Scan():
-                return scan_again(node, operands, mapping.get(node.axis, node.axis))
+                return narrowed(scan_again(node, operands, mapping.get(node.axis, node.axis)))
             case Sort():
                 axis = mapping.get(node.axis, node.axis)
                 return sort(operands[0], axis, output=node.output, descending=node.descending)
