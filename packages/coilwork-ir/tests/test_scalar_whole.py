@@ -15,8 +15,8 @@ from coilwork_ir.scalar import (
     load,
     op,
     postorder,
-    whole_span,
     where,
+    whole_span,
 )
 
 I32, I64 = DType.I32, DType.I64

@@ -32,21 +32,21 @@ def turn_scans(graph: Graph, *, journal: Journal) -> Graph:
     for position, node in enumerate(nodes):
         for name in read(node):
             readers.setdefault(name, []).append(position)
-    returned = {name for output in graph.outputs if (name := getattr(output, "name", None)) is not None}
+    returned = {getattr(output, "name", None) for output in graph.outputs}
     changed = False
     for position in reversed(scans):
         scan = nodes[position]
-        name = _value_of(scan)
-        assert isinstance(scan, Scan) and name is not None
-        places = readers.get(name, [])
+        value = _value_of(scan)
+        assert isinstance(scan, Scan) and value is not None
+        places = readers.get(value, [])
         dim, extent = scan.ranges.index(scan.axis), extent_of(scan.axis)
-        if name in returned or not _read_from_the_end([nodes[p] for p in places], name, dim, extent):
+        if value in returned or not _read_from_the_end([nodes[p] for p in places], value, dim, extent):
             continue
         changed = True
         nodes[position] = _turned(scan)
         for place in places:
-            nodes[place] = _mirrored(nodes[place], name, dim, extent)
-        journal.note("turn-scan", (name,), True, "all that reads it does so from the end")
+            nodes[place] = _mirrored(nodes[place], value, dim, extent)
+        journal.note("turn-scan", (value,), True, "all that reads it does so from the end")
     return replace(graph, nodes=tuple(nodes)) if changed else graph
 
 
@@ -54,8 +54,8 @@ def _value_of(node: Node) -> str | None:
     """The running value, if that is all that `node` gives: positions would count from the other end."""
     if not isinstance(node, Scan) or node.kind in ("argmin", "argmax"):
         return None
-    value, *positions = node.outputs
-    return None if value is None or any(p is not None for p in positions) else value.name
+    value, *others = node.outputs
+    return None if value is None or any(o is not None for o in others) or node.others else value.name
 
 
 def _mirror(place: Expr, extent: Expr) -> Expr:
