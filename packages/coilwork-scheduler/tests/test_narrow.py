@@ -17,7 +17,7 @@ from coilwork_scheduler import schedule
 SCAN = """
 graph @g {{
   input %x: {dtype}[4, {length}]
-  %y: i64[4, {length}] = scan sum [i0: 4, i1: {length}] along i1{back} {{
+  (%y: i64[4, {length}]) = scan sum [i0: 4, i1: {length}] along i1{back} {{
     t0 = load %x[i0, i1] : {dtype}
     t1 = cast(t0) : i64
     yield t1
@@ -27,7 +27,7 @@ graph @g {{
 SUM = """
 graph @g {{
   input %x: {dtype}[4, {length}]
-  %y: i64[4] = reduce sum [i0: 4 | r0: {length}] {{
+  (%y: i64[4]) = reduce sum [i0: 4 | r0: {length}] {{
     t0 = load %x[i0, r0] : {dtype}
     t1 = cast(t0) : i64
     yield t1
