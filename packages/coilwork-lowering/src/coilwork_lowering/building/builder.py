@@ -300,10 +300,7 @@ class Builder:
     def unfilled(
         self, shape: Shape, dtype: DType, device: str, *, strides: Sequence[Expr] | None = None
     ) -> TensorValue:
-        """Memory that holds nothing yet, and that no node has made: the first that stores into it does.
-
-        It is row-major unless `strides` are given.
-        """
+        """Memory that holds nothing yet, row-major unless `strides` are given: the first node that stores into it makes it."""
         output = self.declare(shape, dtype, device, strides=strides)
         self._unfilled.add(output.name)
         return whole(output)
