@@ -354,6 +354,8 @@ def test_few_long_rows_have_more_threads() -> None:
         streams=(2,),
     )
     assert propose(facts, H200, 3)[0].num_warps == 16
+    # 16 bytes per thread
+    assert propose(replace(facts, streams=(4,)), H200, 3)[0].num_warps == 32
     many = propose(replace(facts, extents={"x": 4096, "r": 1 << 15}), H200, 3)
     assert max(one.num_warps for one in many) == 8
 

@@ -199,7 +199,8 @@ def _looped_blocks(facts: Facts, target: Target) -> list[Config]:
             not facts.scans and 2 * target.multiprocessors <= _rows(facts) <= _CROWD * target.multiprocessors
         ):
             # programs of 256 threads would leave room for others
-            sizes = [(4096, 16), (4096, 8), (1024, 4)]
+            wide = max(facts.streams, default=facts.element_bytes) >= 4
+            sizes = [(4096, 32 if wide else 16), (4096, 8), (1024, 4)]
         for size, warps in sizes:
             r = min(size, length)
             found.append(
