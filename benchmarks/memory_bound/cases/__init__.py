@@ -8,13 +8,15 @@ from benchmarks.memory_bound.case import Case
 from benchmarks.memory_bound.cases import (
     gather,
     gradients,
+    layers,
     layouts,
+    losses,
     norms,
-    others,
     pointwise,
     reductions,
     scans,
     softmax,
+    states,
 )
 
 CASES: tuple[Case, ...] = (
@@ -26,7 +28,9 @@ CASES: tuple[Case, ...] = (
     *gather.CASES,
     *gradients.CASES,
     *layouts.CASES,
-    *others.CASES,
+    *layers.CASES,
+    *losses.CASES,
+    *states.CASES,
 )
 
 
