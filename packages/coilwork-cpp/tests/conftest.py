@@ -54,7 +54,8 @@ def build(source: KernelSource, folder: Path) -> ctypes.CDLL:
     arch = [FLAGS[feature] for feature in source.features if feature in FLAGS]
     command = [
         "g++", "-O3", "-shared", "-fPIC", "-fopenmp-simd", "-fno-math-errno", "-fno-trapping-math",
-        "-ffp-contract=off", *(f"-fno-builtin-{name}" for name in ("atan", "atanf", "atanh", "atanhf", "pow", "powf")),
+        "-ffp-contract=off", "-fno-delete-null-pointer-checks",
+        *(f"-fno-builtin-{name}" for name in ("atan", "atanf", "atanh", "atanhf", "pow", "powf")),
         "-mprefer-vector-width=512" if "avx512f" in source.features else "-mprefer-vector-width=256",
         *arch, "-Wall", "-Wno-unused-variable", "-Wno-unknown-pragmas", str(text), "-o", str(library), "-lmvec", "-lm",
         f"-L{lib}", "-ltorch_cpu",

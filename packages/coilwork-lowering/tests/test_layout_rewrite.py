@@ -253,6 +253,35 @@ def test_what_reads_strides_gets_the_captured_ones() -> None:
     torch.testing.assert_close(made(x, w), strided(x, w), rtol=1e-4, atol=1e-5)
 
 
+def test_kernels_that_refuse_other_strides_get_the_captured_ones() -> None:
+    class Exponential(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.linalg.matrix_exp(x * 0.05)
+
+    net = nn.Sequential(nn.Conv2d(4, 8, 3, padding=1), Exponential(), nn.Conv2d(8, 4, 1))
+    check_inference(net, torch.randn(2, 4, 6, 6))
+    torch._dynamo.reset()
+    check_training(net, torch.randn(2, 4, 6, 6))
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="the kernel is oneDNN's")
+def test_kernels_that_pass_over_strides_get_the_captured_ones() -> None:
+    """Images read as sequences: a recurrent layer of oneDNN's walks through memory as if it were contiguous."""
+
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.LSTM(36, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            found: Tensor = self.layer(x.flatten(2))[0]
+            return found
+
+    net = nn.Sequential(nn.Conv2d(4, 8, 3, padding=1), nn.Conv2d(8, 8, 1), Recurrent())
+    with torch._dynamo.config.patch(allow_rnn=True):
+        check_inference(net, torch.randn(3, 4, 6, 6))
+
+
 def test_random_numbers_fall_on_the_same_elements() -> None:
     def noisy(x: Tensor, w: Tensor) -> Tensor:
         return torch.rand_like(torch.conv2d(x, w))

@@ -38,6 +38,46 @@ def test_kernels_link_math_and_compiler_support() -> None:
     torch.testing.assert_close(a, torch.cat([torch.tensor([24.0, 1.5, 4.0, 2.0]), torch.arange(4.0).exp()]))
 
 
+# A transposition of sizes that are sums of products: strides which GCC 12 takes apart, so that an address begins at 0.
+TRANSPOSED = """
+#include <cstdint>
+using i64 = int64_t;
+extern "C" int torch_parallel_for(i64 begin, i64 end, i64 grain, void (*body)(i64, i64, void*), void* context);
+struct Arguments { const float* in0; float* out0; i64 n0; i64 n1; i64 n2; };
+static void nest(i64 begin, i64 end, void* context) {
+  const Arguments& a = *static_cast<const Arguments*>(context);
+  const float* __restrict const in0 = a.in0;
+  float* __restrict const out0 = a.out0;
+  const i64 n0 = a.n0, n1 = a.n1, n2 = a.n2;
+  for (i64 y = begin; y < end; ++y) {
+    #pragma omp simd
+    for (i64 x = 0; x < 6; ++x)
+      out0[x + y * 6] = in0[n0 * n1 * n2 * x * 8 + n0 * n1 * x * 8 + n0 * n2 * x * 8 + n1 * n2 * x * 8 + n0 * x * 8
+                            + n1 * x * 8 + n2 * x * 8 + x * 8 + y];
+  }
+}
+extern "C" __attribute__((visibility("default"))) void transposed(
+    const float* in0, float* out0, i64 n0, i64 n1, i64 n2) {
+  Arguments arguments = {in0, out0, n0, n1, n2};
+  const i64 units = (n0 + 1) * (n1 + 1) * (n2 + 1) * 8;
+  if (units <= 10922) nest(0, units, &arguments);
+  else torch_parallel_for(0, units, 10922, nest, &arguments);
+}
+"""
+
+
+def test_loops_are_not_dropped() -> None:
+    spec = CppKernel(
+        name="transposed",
+        source=TRANSPOSED,
+        entry="transposed",
+        args=("*in:f32", "*out:f32", "size:i64", "size:i64", "size:i64"),
+    )
+    given, found = torch.randn(6, 960), torch.full((960, 6), torch.nan)
+    Builder().build([spec])["transposed"](given, found, 5, 4, 3)
+    torch.testing.assert_close(found, given.t(), rtol=0, atol=0)
+
+
 def test_features_become_flags() -> None:
     assert "-mavx2" in flags_for(("avx2",)) and "-mavx512f" not in flags_for(("avx2",))
     assert {"-mavx512f", "-mprefer-vector-width=512"} <= set(flags_for(("avx512f",)))

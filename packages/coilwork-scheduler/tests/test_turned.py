@@ -136,3 +136,12 @@ def test_a_call_gets_what_was_computed() -> None:
         target="aten.neg.default", args=(Ref("s"),), outputs=(tensor("out", SHAPE, F32),), fresh=True
     )
     assert scheduled(graph(scan("sum", "s", "x", RANGES), call))[1] == [False]
+
+
+def test_sizes_among_the_results() -> None:
+    """A size that is computed, as `2*s`, is a result without a name."""
+    rows = symbol("s", lo=2)
+    made = graph(scan("sum", "out", "x", mirrored()))
+    made = replace(made, symbols=(rows,), inputs=(*made.inputs, rows), outputs=(*made.outputs, 2 * rows))
+    verify_graph(made)
+    assert schedule(made, target("sm_90")).outputs[-1] == 2 * rows

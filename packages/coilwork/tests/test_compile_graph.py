@@ -142,6 +142,20 @@ def test_strict_raises_with_its_cause(strictly: Compile, monkeypatch: pytest.Mon
     assert "aten.sin.default has no lowering" in str(error)
 
 
+def test_an_error_without_a_message_is_named_by_its_type(
+    strictly: Compile, leniently: Compile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(job: Job, *, fallback: tuple[str, ...]) -> Compiled:
+        raise AssertionError
+
+    monkeypatch.setattr(attempts, "run_stages", broken)
+    with pytest.raises(BackendCompilerFailed, match="reason  AssertionError"):
+        strictly(waves, cache=False)(inputs())
+    torch.compiler.reset()
+    with fallback_warning(r"runs in eager mode: AssertionError\n"):
+        leniently(waves, cache=False)(inputs())
+
+
 def test_an_error_that_names_nothing_new_is_not_retried(
     leniently: Compile, monkeypatch: pytest.MonkeyPatch
 ) -> None:

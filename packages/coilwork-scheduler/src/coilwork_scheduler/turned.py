@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from coilwork_ir.buffers import Ref
 from coilwork_ir.index import Expr, as_expr
 from coilwork_ir.loops import Check, Graph, Node, Pointwise, Reduce, Scan, Scatter, Sort
 from coilwork_ir.loops.access import bodies, read
@@ -32,7 +33,7 @@ def turn_scans(graph: Graph, *, journal: Journal) -> Graph:
     for position, node in enumerate(nodes):
         for name in read(node):
             readers.setdefault(name, []).append(position)
-    returned = {getattr(output, "name", None) for output in graph.outputs}
+    returned = {output.name for output in graph.outputs if isinstance(output, Ref)}
     changed = False
     for position in reversed(scans):
         scan = nodes[position]

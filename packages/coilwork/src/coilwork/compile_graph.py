@@ -94,7 +94,7 @@ def compile_graph(
             if isinstance(error, CoilworkError):
                 raise
             raise CompileError(
-                "graph-failed", f"graph {job.graph_id} cannot be compiled", reason=str(error)
+                "graph-failed", f"graph {job.graph_id} cannot be compiled", reason=_named(error)
             ) from error
         compiled = _eager(job, error)
     compiled = _with_call(compiled, with_counted_versions(job.gm, compiled.call, job.returned))
@@ -268,8 +268,10 @@ def _report(job: Job, compiled: Compiled, driven: Driven, guards: tuple[str, ...
 
 def _named(error: Exception) -> str:
     """What `error` says, beginning with its type; ours say it themselves."""
-    name = type(error).__name__
-    return str(error) if str(error).startswith(f"{name}[") else f"{name}: {error}"
+    name, said = type(error).__name__, str(error)
+    if said.startswith(f"{name}["):
+        return said
+    return f"{name}: {said}" if said else name
 
 
 def _eager(job: Job, error: Exception) -> CompiledGraph:
@@ -282,6 +284,9 @@ def _eager(job: Job, error: Exception) -> CompiledGraph:
         stacklevel=3,
     )
     report = CompileReport(
-        graph_id=job.graph_id, role=job.role, seconds=job.clock.seconds, fallback=str(error)
+        graph_id=job.graph_id,
+        role=job.role,
+        seconds=job.clock.seconds,
+        fallback=str(error) or type(error).__name__,
     )
     return CompiledGraph(watched_in_eager(boxed(job.gm), job.options, f"graph {job.graph_id}"), report)

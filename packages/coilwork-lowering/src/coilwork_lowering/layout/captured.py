@@ -20,13 +20,16 @@ _BY_STRIDE: Final = frozenset(
         "sym_storage_offset",
     }
 )
-# Kernels of weight norms walk through memory without a look at strides: autograd makes gradients contiguous for them.
+# Kernels of weight norms and of oneDNN's recurrent layers walk through memory without a look at strides: eager makes tensors
+# contiguous for them. The exponential of a matrix refuses what it cannot view as one batch.
 _BY_STRIDE_PREFIXES: Final = (
     "_scaled_dot_product_",
     "_flash_attention_",
     "_efficient_attention_",
     "_cudnn_",
     "_weight_norm_interface",
+    "mkldnn_rnn_layer",
+    "linalg_matrix_exp",
 )
 
 

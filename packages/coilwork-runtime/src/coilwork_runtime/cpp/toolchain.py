@@ -25,6 +25,8 @@ BASE_FLAGS: Final = (
     "-fno-math-errno",
     "-fno-trapping-math",
     "-ffp-contract=off",
+    # GCC 12 takes an address that it wrote as an offset from 0 for a null pointer, and then drops calls of the loop around it
+    "-fno-delete-null-pointer-checks",
     # GCC writes sines and cosines of these as roots, which are numbers where the operand is NaN
     *(f"-fno-builtin-{name}" for name in ("atan", "atanf", "atanh", "atanhf")),
     # and the power 0.5, where it vectorises, as a root, which is another number of -0 and of -inf
