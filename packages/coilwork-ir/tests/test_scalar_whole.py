@@ -69,3 +69,18 @@ def test_what_is_on_the_way_may_be_wide() -> None:
     large = op("mul", wide(I32), const(4, I64))
     narrow = in_32_bits(op("minimum", op("maximum", large, const(0, I64)), FIVE))
     assert narrow.dtype is I32 and large in set(postorder((narrow,)))
+
+
+@pytest.mark.parametrize(
+    "wrapping",
+    [
+        op("sub", loaded(DType.U8), const(200, DType.U8)),
+        op("add", loaded(DType.I8), loaded(DType.I8)),
+        op("mul", loaded(DType.I16), loaded(DType.I16)),
+        cast(loaded(DType.U8), DType.I8),
+        cast(wide(DType.I16), DType.U8),
+    ],
+)
+def test_what_wraps_around_is_computed_in_its_own_type(wrapping: Scalar) -> None:
+    narrow = in_32_bits(cast(wrapping, I64))
+    assert narrow.dtype is I32 and wrapping in set(postorder((narrow,)))

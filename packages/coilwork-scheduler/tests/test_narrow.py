@@ -75,3 +75,21 @@ def test_a_length_that_nobody_knows_has_no_largest_sum() -> None:
         "  input", "  symbol n in [1, inf]\n  input", 1
     )
     assert types(text, "sm_90") == {DType.I64}
+
+
+@pytest.mark.parametrize("device", ["sm_90", "x86-64-avx512"])
+def test_bytes_that_wrap_around_are_summed_as_they_are(device: str) -> None:
+    text = """
+graph @g {
+  input %x: u8[4, 100]
+  (%y: i64[4]) = reduce sum [i0: 4 | r0: 100] {
+    t0 = load %x[i0, r0] : u8
+    t1 = const 200 : u8
+    t2 = sub(t0, t1)
+    t3 = cast(t2) : i64
+    yield t3
+  }
+  return (%y)
+}"""
+    x = torch.randint(0, 256, (4, 100)).to(torch.uint8)
+    assert types(text, device, given=x) == {DType.I32}

@@ -36,6 +36,9 @@ def in_32_bits(root: Scalar) -> Scalar:
 def _narrow(node: Scalar, spans: Mapping[Scalar, Span], done: Mapping[Scalar, Scalar]) -> Scalar:
     if node.dtype is DType.I32:
         return node
+    if not _fits(_computed(node, spans), node.dtype):
+        # it wraps around where its own type ends, which is not where 32 bits do
+        return cast(node, DType.I32)
     match node:
         case Const():
             return const(int(node.value), DType.I32)
