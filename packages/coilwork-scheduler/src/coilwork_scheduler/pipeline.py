@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from coilwork_ir.kernels import Schedule
 from coilwork_ir.loops import Graph, Pointwise, Reduce, Scan, Scatter, Sort
@@ -60,10 +60,38 @@ class GraphPass:
     run: Callable[[Graph, Dependence, Settings], Graph]
 
 
+class _WeighedPass(Protocol):
+    """A pass that asks a cost model, by likely sizes, and records what it decides."""
+
+    def __call__(
+        self,
+        graph: Graph,
+        facts: Dependence,
+        *,
+        targets: Targets,
+        model: CostModel,
+        sizes: SizeHints,
+        options: ScheduleOptions,
+        journal: Journal,
+    ) -> Graph: ...
+
+
+def _weighed(run: _WeighedPass) -> Callable[[Graph, Dependence, Settings], Graph]:
+    return lambda graph, facts, settings: run(
+        graph,
+        facts,
+        targets=settings.targets,
+        model=settings.model,
+        sizes=settings.sizes,
+        options=settings.options,
+        journal=settings.journal,
+    )
+
+
 GRAPH_PASSES: Final = (
     GraphPass(name="externalize", run=lambda graph, facts, settings: _externalize(graph, settings)),
     GraphPass(name="separate", run=lambda graph, facts, settings: separate_overlaps(graph)),
-    GraphPass(name="contract", run=lambda graph, facts, settings: _contract(graph, facts, settings)),
+    GraphPass(name="contract", run=_weighed(open_contractions)),
     GraphPass(name="dead", run=lambda graph, facts, settings: remove_dead(graph, facts)),
     GraphPass(name="inline", run=lambda graph, facts, settings: _inline(graph, facts, settings)),
     GraphPass(name="dead-after-inline", run=lambda graph, facts, settings: remove_dead(graph, facts)),
@@ -72,9 +100,9 @@ GRAPH_PASSES: Final = (
     GraphPass(
         name="turn-scans", run=lambda graph, facts, settings: turn_scans(graph, journal=settings.journal)
     ),
-    GraphPass(name="split-scans", run=lambda graph, facts, settings: _split_scans(graph, facts, settings)),
-    GraphPass(name="split-rows", run=lambda graph, facts, settings: _split_rows(graph, facts, settings)),
-    GraphPass(name="split", run=lambda graph, facts, settings: _split(graph, facts, settings)),
+    GraphPass(name="split-scans", run=_weighed(split_scans)),
+    GraphPass(name="split-rows", run=_weighed(split_along_rows)),
+    GraphPass(name="split", run=_weighed(split_reductions)),
 )
 PASS_NAMES: Final = (*(graph_pass.name for graph_pass in GRAPH_PASSES), "fuse", "assemble")
 
@@ -129,18 +157,6 @@ def _externalize(graph: Graph, settings: Settings) -> Graph:
     return externalize_sorts(graph, settings.targets, sizes=settings.sizes, journal=settings.journal)
 
 
-def _contract(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
-    return open_contractions(
-        graph,
-        facts,
-        targets=settings.targets,
-        model=settings.model,
-        sizes=settings.sizes,
-        options=settings.options,
-        journal=settings.journal,
-    )
-
-
 def _inline(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
     if not settings.options.inline:
         return graph
@@ -166,42 +182,6 @@ def _sum_one_term(graph: Graph, settings: Settings) -> Graph:
     if settings.options.numerics != "fast":
         return graph
     return sum_one_term(graph, journal=settings.journal)
-
-
-def _split(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
-    return split_reductions(
-        graph,
-        facts,
-        targets=settings.targets,
-        model=settings.model,
-        sizes=settings.sizes,
-        options=settings.options,
-        journal=settings.journal,
-    )
-
-
-def _split_rows(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
-    return split_along_rows(
-        graph,
-        facts,
-        targets=settings.targets,
-        model=settings.model,
-        sizes=settings.sizes,
-        options=settings.options,
-        journal=settings.journal,
-    )
-
-
-def _split_scans(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
-    return split_scans(
-        graph,
-        facts,
-        targets=settings.targets,
-        model=settings.model,
-        sizes=settings.sizes,
-        options=settings.options,
-        journal=settings.journal,
-    )
 
 
 def _fuse(graph: Graph, facts: Dependence, settings: Settings) -> tuple[Group, ...]:

@@ -102,19 +102,18 @@ class Judge:
             return walked
         runs = self._runs(family)
         if runs is not None:
-            pays = runs.saved_us > runs.costs_us
             self.journal.note(
                 "split-runs",
                 tuple(b.name for b in family.outputs),
-                pays,
+                runs.pays,
                 "wide loads go across short runs"
-                if pays
+                if runs.pays
                 else "another kernel costs more than narrow loads do",
                 pieces=self.figures.sizes.value(runs.pieces.count),
                 saved_us=round(runs.saved_us, 3),
                 costs_us=round(runs.costs_us, 3),
             )
-            if pays:
+            if runs.pays:
                 return Cutting(pieces=runs.pieces, refined=runs.refined)
         if found is None:
             return None
@@ -133,9 +132,7 @@ class Judge:
     def splits(self, family: Family) -> bool:
         """Whether `pieces_of` cuts `family`; records nothing."""
         found, runs = self._weighed(family), self._runs(family)
-        if runs is not None and runs.saved_us > runs.costs_us:
-            return True
-        return found is not None and found.pays
+        return (runs is not None and runs.pays) or (found is not None and found.pays)
 
     def _runs(self, family: Family) -> Runs | None:
         """How to reduce across short runs of memory first, if it has them."""

@@ -38,6 +38,10 @@ class Runs:
     saved_us: float
     costs_us: float
 
+    @property
+    def pays(self) -> bool:
+        return self.saved_us > self.costs_us
+
 
 def runs_of(figures: Figures, family: Family, *, on_chip: bool) -> Runs | None:
     """How to reduce across short runs first, if `family` reads memory by them. Rows `on_chip` are read once for all that needs them."""
