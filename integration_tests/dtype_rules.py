@@ -146,8 +146,19 @@ def _widenings(x: Tensor) -> tuple[Tensor, ...]:
     return x.to(torch.float64), x.to(torch.float32), x.to(torch.float16), x.to(torch.bfloat16)
 
 
+def _rounded(a: Tensor) -> tuple[Tensor, ...]:
+    """What conversions to 16 bits take away, each with another way to see it."""
+    doubled = a * 2
+    return (
+        a.bfloat16().to(a.dtype) - a,
+        a.half() - a,
+        doubled.half()[::2].to(a.dtype) - doubled[::2],
+    )
+
+
 RULES: Final[Mapping[str, Rule]] = MappingProxyType(
     {
+        "rounding that is asked for": Rule(run=_rounded, inputs=_one(floats), dtypes=FLOATS[:2]),
         "sums wrap": Rule(run=lambda a, b: (a + b, a - b, a * b, -a), inputs=_integer_pairs, dtypes=INTEGERS),
         "absolute and sign": Rule(run=lambda a: (a.abs(), a.sign()), inputs=_one(integers), dtypes=SIGNED),
         "floor division": Rule(run=lambda a, b: (a // b, a % b), inputs=_divisors, dtypes=INTEGERS),

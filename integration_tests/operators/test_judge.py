@@ -54,6 +54,15 @@ def test_infinities_and_nan_stand_where_eager_has_them() -> None:
     assert judge(swapped, eager, lambda: eager.double()).verdict == "wrong"
 
 
+def test_what_overflows_on_the_way_is_no_number_on_either_side() -> None:
+    inf, nan = float("inf"), float("nan")
+    truth = torch.tensor([7e4, 1.0, 2.0], dtype=torch.float64)
+    eager = torch.tensor([nan, nan, 2.0], dtype=torch.float16)
+    for first in (inf, -inf, nan):
+        assert judge(torch.tensor([first, 1.0, 2.0]).half(), eager, lambda: truth).verdict == "ok"
+    assert judge(torch.tensor([inf, 1.0, nan]).half(), eager, lambda: truth).verdict == "wrong"
+
+
 def test_lazily_conjugated_views_are_compared_by_their_numbers() -> None:
     truth = torch.tensor([1 + 2j, complex("inf")], dtype=torch.complex128)
     eager, ours = truth.to(torch.complex64) + 1e-3, truth.to(torch.complex64) - 1.5e-3

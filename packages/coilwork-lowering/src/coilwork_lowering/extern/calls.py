@@ -216,9 +216,8 @@ def _outputs(
         if isinstance(result, torch.Tensor) and not labels:
             # a distance in memory that nothing but memory tells: the run copies what lies otherwise
             dense = dense or bool(builder.sizes.unmet(result.stride()))
-        output, value = _one_output(
-            builder, call, number, result, kernel_dtype(call.node.target, number), dense=dense
-        )
+        dtype = kernel_dtype(call.node.target, number, _first_dtype(call))
+        output, value = _one_output(builder, call, number, result, dtype, dense=dense)
         outputs.append(output)
         values.append(value)
         if isinstance(output, Buffer):
@@ -232,6 +231,11 @@ def _outputs(
     ):
         builder.sizes.decided(found)
     return tuple(outputs), values, tuple(aliases), tuple(binds)
+
+
+def _first_dtype(call: Call) -> torch.dtype | None:
+    first = next(iter(call.fakes.values()), None)
+    return first.dtype if isinstance(first, torch.Tensor) else None
 
 
 def _labels(schema: torch.FunctionSchema, returned: torch.Argument) -> set[str]:

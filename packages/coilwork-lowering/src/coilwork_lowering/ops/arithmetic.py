@@ -304,12 +304,6 @@ def _known_weights(builder: Builder, call: Call, known: Fractions) -> Value:
     )
 
 
-def _lower_convert(builder: Builder, call: Call) -> Value:
-    # no promotion: the value goes from memory's type straight to the result's
-    source = call.tensor("a" if "a" in call.arguments else "self")
-    return elementwise(builder, call, lambda a: a, operands=[source], compute=[source.dtype])
-
-
 def _fma(a: Scalar, b: Scalar, c: Scalar) -> Scalar:
     return op("fma", a, b, c)
 
@@ -389,5 +383,4 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(overloads("clamp clamp.Tensor"), _lower_clamp),
     pointwise_rule("clamp_min clamp_min.Tensor", maximum),
     pointwise_rule("clamp_max clamp_max.Tensor", minimum),
-    Rule(overloads("prims.convert_element_type.default"), _lower_convert),
 )

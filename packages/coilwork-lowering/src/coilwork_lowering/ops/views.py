@@ -26,7 +26,6 @@ from coilwork_lowering.building.values import Relation, TensorValue, Value, layo
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.ops.placing import begins_with_an_input, is_written_into, kept_offset
 from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, as_size, wrap_dim
-from coilwork_lowering.scalar_math import to_dtype
 
 
 def _reshape(builder: Builder, call: Call) -> Value:
@@ -220,24 +219,6 @@ def _clone(builder: Builder, call: Call) -> Value:
     return builder.copy(value, strides=strides)
 
 
-def _to_copy(builder: Builder, call: Call) -> Value:
-    """A copy in another type and layout; one of memory to another device is left to the fallback."""
-    value = call.tensor("self")
-    dtype = call.dtype
-    if value.device != call.device:
-        again = builder.remade(value, call.device, strides=call.strides(builder))
-        if again is None or again.dtype is not dtype:
-            raise NotLowered("a copy to another device")
-        return again
-    return builder.pointwise(
-        value.shape,
-        dtype,
-        value.device,
-        lambda point: to_dtype(builder.read(value, point), dtype),
-        strides=call.strides(builder),
-    )
-
-
 def _contiguous(builder: Builder, call: Call) -> Value:
     value = call.tensor("self")
     wanted = torch.contiguous_format if call["memory_format"] is None else call["memory_format"]
@@ -293,7 +274,6 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(overloads("as_strided"), _as_strided),
     Rule(overloads("view.dtype"), _view_dtype),
     Rule(overloads("clone lift_fresh_copy"), _clone),
-    Rule(overloads("_to_copy"), _to_copy),
     Rule(overloads("contiguous"), _contiguous),
     Rule(overloads("view_copy alias_copy detach_copy"), _copied(_reshape)),
     Rule(overloads("permute_copy"), _copied(_permute)),

@@ -95,17 +95,24 @@ def suggested_format(value: torch.Tensor) -> torch.memory_format:
     return suggest_memory_format(value)
 
 
+_ATTENTION: Final = "aten::_scaled_dot_product_flash_attention_for_cpu"
 _COUNTED: Final = frozenset(
     {"aten::unique_dim", "aten::_unique2", "aten::unique_consecutive", "aten::unique_dim_consecutive"}
 )
 
 
-def kernel_dtype(target: Any, number: int) -> torch.dtype | None:
-    """The element type that kernels give result `number`, where torch 2.11's meta functions name another: positions and counts
-    of distinct values are `int64`, not of the values' type. None elsewhere.
+def kernel_dtype(target: Any, number: int, first: torch.dtype | None) -> torch.dtype | None:
+    """The element type that kernels give result `number`, where torch 2.11's meta functions name another. None elsewhere.
+
+    Positions and counts of distinct values are `int64`, not of the values' type; logarithms of an attention's sums on a CPU
+    are as precise as its queries, of type `first`, and `float32` for queries of 16 bits only.
     """
-    counted = isinstance(target, Overload) and schema_of(target).name in _COUNTED
-    return torch.int64 if counted and number else None
+    name = schema_of(target).name if isinstance(target, Overload) else ""
+    if name in _COUNTED and number:
+        return torch.int64
+    if name == _ATTENTION and number == 1 and first is torch.float64:
+        return torch.float64
+    return None
 
 
 _PACKINGS: Final = frozenset({"mkldnn::_reorder_linear_weight", "mkldnn::_reorder_convolution_weight"})

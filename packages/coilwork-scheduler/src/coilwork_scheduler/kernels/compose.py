@@ -6,14 +6,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from coilwork_ir.buffers import Buffer
-from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, substitute
 from coilwork_ir.kernels import Store
 from coilwork_ir.kernels.nodes import Numerics
 from coilwork_ir.loc import Origin, merge_origins
 from coilwork_ir.loops import Check
 from coilwork_ir.scalar import (
-    Const,
     IndexValue,
     Load,
     Op,
@@ -38,6 +36,7 @@ from coilwork_scheduler.group import Group, Member
 from coilwork_scheduler.kernels.compared import NONE, Decisions, compared
 from coilwork_scheduler.kernels.masked import index_where
 from coilwork_scheduler.kernels.narrow import narrowed
+from coilwork_scheduler.kernels.unrounded import selected, unrounded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +173,7 @@ class _Composer:
             node
             for node in postorder(member.stage.scalars)
             if isinstance(node, Op) and node.op == "cast"
-            for value in (*node.operands, *_selected(node.operands[0]))
+            for value in selected(node.operands[0])
             if isinstance(value, Load) and value.buffer in self._wanted and value.buffer in self.produced
             if value.buffer in self._decisions.deciding or node in added
         )
@@ -242,27 +241,3 @@ def _factors(member: Member) -> frozenset[Scalar]:
             if contraction_of(node.kind, operand, member.stage.parallel, node.axes) is not None:
                 found.update(operand.operands)
     return frozenset(found)
-
-
-def _selected(value: Scalar) -> tuple[Scalar, ...]:
-    """What a select takes, if `value` is one."""
-    return value.operands[1:] if isinstance(value, Op) and value.op == "where" else ()
-
-
-def unrounded(value: Scalar, dtype: DType) -> Scalar:
-    """`value` as it was before it was rounded to bf16 or f16, where that had the type `dtype`.
-
-    A select between such a value and a literal is followed too. 8-bit floats are kept: a program rounds to them to see
-    the effect.
-    """
-    if not value.dtype.is_low_precision or value.dtype.itemsize < 2:
-        return value
-    match value:
-        case Op(op="cast", operands=(inner,)) if inner.dtype is dtype:
-            return inner
-        case Op(op="where", operands=(condition, Op(op="cast", operands=(inner,)), Const() as other)) if (
-            inner.dtype is dtype
-        ):
-            return where(condition, inner, const(other.value, dtype))
-        case _:
-            return value

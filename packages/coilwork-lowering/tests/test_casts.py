@@ -1,0 +1,63 @@
+"""Conversions to 16 bits: the rounding is kept where the program goes on with the result in a wider type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from lowering_against_eager import externs
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from coilwork_ir.loops import Pointwise
+from coilwork_ir.scalar import Op, postorder
+from coilwork_lowering import decompositions, lower
+
+Function = Callable[[Tensor], Tensor]
+
+
+def keeps_a_rounding(function: Function, x: Tensor, *, decomposed: bool) -> bool:
+    """Whether a value of 16 bits is seen as bits on its way, which `fast` numerics do not leave out."""
+    table = decompositions() if decomposed else {}
+    # by which nodes tell the operator that they were decomposed from
+    with torch.fx.traceback.preserve_node_meta():
+        gm = make_fx(function, tracing_mode="fake", decomposition_table=table)(x)
+    graph = lower(gm, name="graph").graph
+    assert externs(graph) == []
+    bodies = [node.body for node in graph.nodes if isinstance(node, Pointwise)]
+    return any(isinstance(node, Op) and node.op == "bitcast" for node in postorder(bodies))
+
+
+WIDER: dict[str, Function] = {
+    "and back": lambda x: x.bfloat16().float(),
+    "beside its origin": lambda x: x.half() - x,
+    "a view of it": lambda x: x.bfloat16().t()[1:].float(),
+    "a sum": lambda x: x.half().sum(dtype=torch.float32),
+}
+NARROW: dict[str, Function] = {
+    "returned": lambda x: x.bfloat16(),
+    "computed with": lambda x: x.bfloat16() * 2,
+    "compared": lambda x: x.half() > 0,
+    "an operator's own": lambda x: torch.softmax(x, -1, dtype=torch.float32).half() * 2,
+    "to integers": lambda x: x.half().int(),
+}
+
+
+@pytest.mark.parametrize("decomposed", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", WIDER)
+def test_a_wider_type_behind_it(name: str, dtype: torch.dtype, decomposed: bool) -> None:
+    assert keeps_a_rounding(WIDER[name], torch.ones(3, 4, dtype=dtype), decomposed=decomposed)
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_no_wider_type_behind_it(name: str) -> None:
+    assert not keeps_a_rounding(NARROW[name], torch.ones(3, 4), decomposed=True)
+
+
+def test_conversions_of_other_operators_are_not_asked_for() -> None:
+    def scaled(x: Tensor) -> Tensor:
+        return torch.nn.functional.layer_norm(x, (4,)).float()
+
+    assert not keeps_a_rounding(scaled, torch.ones(3, 4, dtype=torch.bfloat16), decomposed=True)
