@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 Arguments = tuple[Any, ...]
-Set = Literal["main", "more", "cached", "other"]
-SETS: tuple[Set, ...] = ("main", "more", "cached", "other")
+Set = Literal["main", "more", "cached", "other", "later"]
+SETS: tuple[Set, ...] = ("main", "more", "cached", "other", "later")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class Case:
             inputs and results.
         random: two calls give different results.
         set: `main`; `more` sizes and types of the same kinds; `cached` where all fits the second-level cache, which is
-            then not flushed; `other` kinds of kernels, chosen before anything was known of them.
+            then not flushed; `other` kinds of kernels, chosen before anything was known of them, and `later` ones, likewise.
     """
 
     name: str

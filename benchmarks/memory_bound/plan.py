@@ -96,7 +96,7 @@ def table(plans: Sequence[CasePlan]) -> str:
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.memory_bound.plan", description=__doc__)
     parser.add_argument("words", nargs="*", help="only cases whose name has one of these in it")
-    parser.add_argument("--sets", default=",".join(SETS), help="comma-separated: main, more, cached")
+    parser.add_argument("--sets", default=",".join(SETS), help=f"comma-separated, of {', '.join(SETS)}")
     parser.add_argument("--target", choices=sorted(TARGETS), default="sm_90")
     found = parser.parse_args(arguments)
     plans = [plan_of(case, target=found.target) for case in select(found.words, found.sets.split(","))]

@@ -8,6 +8,7 @@ from benchmarks.memory_bound.case import Case
 from benchmarks.memory_bound.cases import (
     gather,
     gradients,
+    images,
     layers,
     layouts,
     losses,
@@ -17,6 +18,8 @@ from benchmarks.memory_bound.cases import (
     scans,
     softmax,
     states,
+    tokens,
+    training,
 )
 
 CASES: tuple[Case, ...] = (
@@ -31,6 +34,9 @@ CASES: tuple[Case, ...] = (
     *layers.CASES,
     *losses.CASES,
     *states.CASES,
+    *images.CASES,
+    *tokens.CASES,
+    *training.CASES,
 )
 
 
