@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from coilwork_ir.buffers import Ref
 from coilwork_ir.dtypes import DType
 from coilwork_ir.kernels import KernelCall
@@ -45,21 +47,25 @@ def test_a_concatenation_of_computed_parts_is_one_kernel(build, compare):
     assert all(access.mask is not None for access in loads([made.kernels[0].stores[0].value]))
 
 
-def test_parts_of_a_concatenation_are_computed_at_their_own_points_on_a_cpu(build):
-    """Not at all of the concatenation's: a kernel of a CPU is cut where they begin."""
-    at, rows, half = build.at, 1 << 15, 32
-    build.input("x", rows, 2 * half, dtype=DType.F32)
-    build.input("cos", half, dtype=DType.F32)
+def join_rotated(build, rows, half, *, other=0, functions=1):
+    """`out`: two halves that are computed from one tensor, the second one longer by `other`."""
+    at = build.at
+    build.input("x", rows, 2 * half + other, dtype=DType.F32)
+    build.input("cos", half + other, dtype=DType.F32)
 
     def rotated(name, sign, first, second):
         def value(i, j):
+            factor = at("cos", j)
+            for _ in range(functions):
+                factor = op("tanh", factor)
             return op(
                 sign,
                 op("mul", at("x", i, j + first), at("cos", j)),
-                op("mul", at("x", i, j + second), op("tanh", at("cos", j))),
+                op("mul", at("x", i, j + second), factor),
             )
 
-        build.pointwise(name, [rows, half], value, dtype=DType.F32)
+        size = half + other if name == "high" else half
+        build.pointwise(name, [rows, size], value, dtype=DType.F32)
 
     rotated("low", "sub", 0, half)
     rotated("high", "add", half, 0)
@@ -73,10 +79,23 @@ def test_parts_of_a_concatenation_are_computed_at_their_own_points_on_a_cpu(buil
             load("high", (i, j - half), DType.F32, mask=second),
         )
 
-    build.pointwise("out", [rows, 2 * half], cat, dtype=DType.F32)
+    build.pointwise("out", [rows, 2 * half + other], cat, dtype=DType.F32)
+    return build.graph("out")
+
+
+def test_parts_of_a_concatenation_are_computed_at_their_own_points_on_a_cpu(build):
+    """Not at all of the concatenation's: a kernel of a CPU is cut where they begin."""
+    graph = join_rotated(build, 1 << 15, 32)
     slow = replace(target("x86-64-avx512"), multiprocessors=1)
-    made = schedule(build.graph("out"), slow)
+    made = schedule(graph, slow)
     assert [call.args for call in calls(made)] == [("x", "cos", "out")]
+
+
+@pytest.mark.parametrize(("other", "kernels"), [(0, 1), (32, 3)])
+def test_equal_parts_of_a_concatenation_are_computed_once_on_a_gpu(build, other, kernels):
+    """A kernel goes through one of them; a block in which parts of other sizes begin would compute both."""
+    graph = join_rotated(build, 1 << 15, 4096, other=other, functions=4)
+    assert len(calls(schedule(graph, target("sm_90")))) == kernels
 
 
 def test_a_lookup_into_a_computed_table_keeps_its_indirection(build, compare):

@@ -15,6 +15,7 @@ from coilwork_triton.contraction.body import emit_contraction
 from coilwork_triton.contraction.shape import shape_of
 from coilwork_triton.facts.chosen import chosen_of
 from coilwork_triton.facts.levels import find_levels
+from coilwork_triton.facts.side_by_side import over_one_part
 from coilwork_triton.facts.steps import in_steps
 from coilwork_triton.iteration.shape import Shape, plan
 from coilwork_triton.launch.options import TritonOptions
@@ -61,6 +62,7 @@ def write(kernel: Kernel, target: Target, options: TritonOptions, library: set[s
     if chosen is not None:
         kernel = chosen.kernel
     index = None if chosen is None else chosen.index
+    kernel = over_one_part(kernel) or kernel
     steps = in_steps(kernel)
     if steps is not None:
         kernel = steps.kernel

@@ -30,6 +30,7 @@ from coilwork_ir.scalar.nodes import (
     Scan,
     Sort,
 )
+from coilwork_ir.scalar.parts import even_parts
 from coilwork_ir.scalar.walk import (
     loads,
     postorder,
@@ -60,6 +61,7 @@ __all__ = [
     "const",
     "contraction_in",
     "contraction_of",
+    "even_parts",
     "in_32_bits",
     "index_value",
     "leading_points",

@@ -14,7 +14,7 @@ from coilwork_ir.index import Expr
 from coilwork_ir.loops import Graph, Node, Pointwise, Reduce, Scan, Scatter, Sort
 from coilwork_ir.loops.access import bodies, defined
 from coilwork_ir.ops import SCALAR_OPS
-from coilwork_ir.scalar import Load, Op, leading_points, loads, postorder
+from coilwork_ir.scalar import Load, Op, even_parts, leading_points, loads, postorder
 from coilwork_ir.target import Targets
 from coilwork_scheduler.contractions.known import contraction_of_node
 from coilwork_scheduler.cost import CostModel, KernelWork
@@ -325,9 +325,11 @@ class Inliner:
         contraction = contraction_of_node(node)
         if contraction is None:
             points = self._points(position)
-            if self._targets.of(self._deps.buffers[name].device).is_gpu:
+            on_gpu = self._targets.of(self._deps.buffers[name].device).is_gpu
+            if on_gpu and not (isinstance(node, Pointwise) and even_parts((node.body,), node.ranges)):
+                # all of a block computes what one of its points needs
                 return points * self._load_counts[position].get(name, 1)
-            # kernels of CPUs are cut where guards change; on a GPU all of a block computes what one of its points needs
+            # kernels of CPUs are cut where guards change, and those that join parts of one size go through one of them
             shares = [
                 share(v.mask) for v in postorder(bodies(node)) if isinstance(v, Load) and v.buffer == name
             ]

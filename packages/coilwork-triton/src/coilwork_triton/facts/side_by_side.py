@@ -1,0 +1,76 @@
+"""Kernels over one of a few equal parts of a range: a point computes what all of the parts have at its place.
+
+Gradients of halves that were cut from one tensor are joined again, and each reads what the other reads:
+
+    store %out0[x0] = where(x0 < 256, f(%in0[x0], %in1[x0]), g(%in0[x0 - 256], %in1[x0 - 256]))      x0 < 512
+
+becomes
+
+    store %out0[x0] = f(%in0[x0], %in1[x0])                                                          x0 < 256
+    store %out0[x0 + 256] = g(%in0[x0], %in1[x0])
+
+What both read is read once, and neither is computed where it is not wanted. Where parts are only copied there is nothing to gain:
+one load through a selected pointer does (`coilwork_triton.facts.joined`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from coilwork_ir.index import Expr, as_int, stride_of, symbol
+from coilwork_ir.kernels import Kernel, Store
+from coilwork_ir.scalar import Load, Op, even_parts, postorder
+from coilwork_triton.facts.places import stores_at
+
+# Bytes of a part along the innermost range that keep accesses wide and whole sectors together.
+_LEAST_BYTES: Final = 64
+_WIDE: Final = 16
+
+
+def over_one_part(kernel: Kernel) -> Kernel | None:
+    """`kernel` over one part of the range that is cut into equal parts; None if there is none, or nothing to gain."""
+    if kernel.checks or any(r.kind != "parallel" or r.tile != "x" for r in kernel.ranges):
+        return None
+    if any(store.mode != "store" or store.indirect or store.mask is not None for store in kernel.stores):
+        return None
+    found = even_parts([store.value for store in kernel.stores], [r.symbol for r in kernel.ranges])
+    if found is None:
+        return None
+    whole, count = found
+    extent = None if whole.extent is None else as_int(whole.extent)
+    assert extent is not None
+    length = extent // count
+    inner = whole is kernel.ranges[-1].symbol
+    if inner and not all(_stays_wide(store, whole, length) for store in kernel.stores):
+        return None
+    part = symbol(whole.name, extent=length)
+    each = [stores_at(kernel.stores, {whole: part + number * length}) for number in range(count)]
+    if not _gains(each, part):
+        return None
+    return replace(
+        kernel,
+        ranges=tuple(replace(r, symbol=part) if r.symbol is whole else r for r in kernel.ranges),
+        stores=tuple(store for stores in zip(*each, strict=True) for store in stores),
+    )
+
+
+def _stays_wide(store: Store, inner: Expr, length: int) -> bool:
+    size = store.value.dtype.itemsize
+    step = stride_of(store.index, inner)
+    return (
+        step is not None
+        and as_int(step) == 1
+        and length * size >= _LEAST_BYTES
+        and length * size % _WIDE == 0
+    )
+
+
+def _gains(each: list[tuple[Store, ...]], part: Expr) -> bool:
+    """Whether parts read some element alike that varies along them, or at least compute something."""
+    orders = [tuple(postorder([store.value for store in stores])) for stores in each]
+    reads = [
+        {v for v in order if isinstance(v, Load) and part in v.index[0].free_symbols} for order in orders
+    ]
+    alike = len(frozenset().union(*reads)) < sum(map(len, reads))
+    return alike or all(any(isinstance(v, Op) for v in order) for order in orders)
