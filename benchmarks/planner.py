@@ -22,6 +22,7 @@ from coilwork.clock import StageClock
 from coilwork.job import Role, open_job
 from coilwork.layout import layout_options
 from coilwork.options import CompileOptions
+from coilwork.rewriting import rewrites_of
 from coilwork.stages import lower_to_program
 from coilwork.torch_compat.autograd import compile_with_aot_autograd
 from coilwork.trace import Trace
@@ -35,6 +36,7 @@ from coilwork_lowering import (
     pad_products,
     partition,
 )
+from coilwork_lowering.rewrites import cleaned_up
 
 GPU = torch.device("cuda", 0)
 
@@ -62,13 +64,20 @@ class Planner:
             inference=partial(self._plan, role="inference"),
             decompositions=decompositions(LoweringOptions()),
             # captured on a CPU, where numbers would be drawn by ATen
-            partition=partial(partition, layout=joint, lowering=LoweringOptions(random="generated")),
+            partition=partial(
+                partition,
+                layout=joint,
+                lowering=LoweringOptions(random="generated"),
+                rewrites=rewrites_of("aten", self.options, on_gpu=True),
+            ),
         )
 
     def _plan(
         self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, role: Role
     ) -> Callable[[list[Any]], Sequence[Any]]:
         options = self.options
+        if role == "inference":
+            gm, _ = cleaned_up(gm, rewrites_of("aten", options, on_gpu=True))
         job = open_job(gm, example_inputs, role=role, options=options)
         laid_out, _ = lay_out_convolutions(on_gpu(gm), job.layout)
         laid_out, _ = pad_products(laid_out, job.layout)
