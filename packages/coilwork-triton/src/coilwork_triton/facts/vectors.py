@@ -170,11 +170,19 @@ def even_width(ranges: Sequence[Range], touched: Sequence[Access], *, flat: bool
     real = _real(ranges)
     if not real or any(_near(a, real[-1]) for a in _whole(real, touched)):
         return 1
-    widths: set[int] = set()
-    for access in touched:
-        if stride_of(access.index, real[-1]) is _ONE:
-            widths |= {_width(real, access, flat=flat, ends=ends) for ends in (False, True)}
+    widths = _widths(real, touched, flat=flat)
     return widths.pop() if len(widths) == 1 else 1
+
+
+def row_width(inner: Expr, touched: Sequence[Access]) -> int:
+    """How many neighbours along `inner` every store may have at a time, by where rows start and end, if no load has more; else 0."""
+    narrowest = min(_widths([inner], [a for a in touched if a.store], flat=False), default=0)
+    return narrowest if max(_widths([inner], touched, flat=False), default=0) == narrowest else 0
+
+
+def _widths(real: Sequence[Expr], touched: Sequence[Access], *, flat: bool) -> set[int]:
+    along = [a for a in touched if stride_of(a.index, real[-1]) is _ONE]
+    return {_width(real, a, flat=flat, ends=ends) for a in along for ends in (False, True)}
 
 
 def wide_in_rows(ranges: Sequence[Range], touched: Sequence[Access]) -> bool:
