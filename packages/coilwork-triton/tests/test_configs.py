@@ -331,7 +331,7 @@ def columns(walk: Walk, streams: tuple[int, ...], *, x: int, r: int, **others: A
         streams=streams,
         **others,
     )
-    found = []
+    found: list[tuple[int, ...]] = []
     for one in propose(facts, H200, 3):
         meta = dict(one.meta)
         found.append((meta["XBLOCK"], meta["R0_BLOCK"], one.num_warps, meta.get("STAGES", 1)))
