@@ -84,7 +84,6 @@ def facts_of(
         operations=sum(SCALAR_OPS[v.op].cost for v in nodes if isinstance(v, Op)),
         turns=loads_in_turn(values),
         again=_again(kernel),
-        part=points is not None,
         ragged=ragged,
         scans=max(
             (carried_words(v.kind, v.operands[0].dtype) for v in nodes if isinstance(v, Scan)), default=0

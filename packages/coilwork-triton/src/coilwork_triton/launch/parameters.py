@@ -61,7 +61,6 @@ class Facts:
         again: rows are read again once they are reduced.
         sort_bytes: size of the keys that r is sorted by; 0 if it is not sorted.
         sort_width: neighbours along r that one thread loads at once where it is sorted.
-        part: it is a part of a launch, whose programs look for theirs.
         padded: rows stand in more lanes than they have points.
         step: points of the kernel's result that one of its points, a step, gives.
         piece: points of the piece of a row that a program has, if programs share rows.
@@ -84,7 +83,6 @@ class Facts:
     again: bool = False
     sort_bytes: int = 0
     sort_width: int = 1
-    part: bool = False
     padded: bool = False
     step: int = 1
     piece: int = 0

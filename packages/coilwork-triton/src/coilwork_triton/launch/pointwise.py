@@ -95,9 +95,6 @@ def _pointwise_line(facts: Facts, target: Target) -> list[Config]:
     elif extent >= 1024 * 2 * target.multiprocessors:
         # more in flight by each thread, or small blocks
         shapes = [(2048, 2 * per_thread), (1024, per_thread)]
-        if facts.part:
-            # all loads of a program at once, or one search for more of them
-            shapes = [(2048, 2 * per_thread), (2048, per_thread), (4096, 2 * per_thread)]
     elif best > 256:
         shapes.append((best // 2, per_thread))
     return [
