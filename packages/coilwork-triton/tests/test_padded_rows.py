@@ -115,9 +115,22 @@ def test_few_points_stay_flat() -> None:
     assert "% 128" not in emitted(reflected((4, 58, 118), BF16)).text
 
 
+def test_reflections_are_distances() -> None:
+    for columns in (118, 130):
+        text = emitted(reflected((64, 58, columns), BF16)).text
+        code = text[text.index("@triton.jit") :]
+        assert f"tl.abs(tl.abs(x2 - 3) - {columns - 7})" in code and "maximum" not in code
+
+
 @pytest.mark.parametrize(
     ("shape", "dtype"),
-    [((45, 57, 118), BF16), ((45, 58, 117), F32), ((3000, 1, 120), BF16), ((1, 3001, 126), F32)],
+    [
+        ((45, 57, 118), BF16),
+        ((45, 58, 117), F32),
+        ((3000, 1, 120), BF16),
+        ((1, 3001, 126), F32),
+        ((37, 58, 130), BF16),
+    ],
 )
 def test_reflected_rows(engine: TritonProcess, shape: tuple[int, int, int], dtype: DType) -> None:
     kernel = reflected(shape, dtype)

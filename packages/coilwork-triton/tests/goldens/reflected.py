@@ -17,7 +17,7 @@ def reflected(in0, out0, XBLOCK: tl.constexpr):
     x0 = xrow // 58
     x1 = xrow % 58
     xmask = x2 < 118
-    in0_0 = tl.load(in0 + (x0 * 6048 + 6047 - tl.maximum(53 - tl.maximum(2 - x1, x1 - 2), tl.maximum(2 - x1, x1 - 2) - 53) * 112) + tl.maximum(111 - tl.maximum(3 - x2, x2 - 3), tl.maximum(3 - x2, x2 - 3) - 111) * -1, xmask)
+    in0_0 = tl.load(in0 + (x0 * 6048 + 6047 - tl.abs(tl.abs(x1 - 2) - 53) * 112) + tl.abs(tl.abs(x2 - 3) - 111) * -1, xmask)
     tl.store(out0 + (xrow * 118 + x2), in0_0, xmask)
 # grid -((-475136) // XBLOCK)
 # try {'XBLOCK': 1024} warps 1

@@ -125,7 +125,8 @@ def in_rows(ranges: Sequence[Range], touched: Sequence[Access]) -> bool:
     if any(_once_per_row(real, a) for a in touched) and _in_blocks(extent, lanes):
         return True
     # what is read in an order of its own is narrow either way, and over flat positions neighbouring threads have neighbouring
-    # columns; of rows in one block Triton 3.6 gives them neighbouring rows. To divide by unknown numbers takes longer than that
+    # columns; of rows in one block Triton 3.6 gives them neighbouring rows. In lines it does not: `padded_rows.py`. To divide
+    # by unknown numbers takes longer than that
     known = all(s.extent is not None and as_int(s.extent) is not None for s in real)
     own_order = known and any(_in_own_order(real, a) for a in touched)
     return not own_order and _mostly_narrow(real, touched, flat=True)
@@ -245,7 +246,11 @@ def _mostly_divides(real: Sequence[Expr], touched: Sequence[Access]) -> bool:
     Threads whose elements are neighbours share some of that, and store them at once.
     """
     stores = [a for a in touched if a.store]
-    divided = len(real) >= _DIVIDED and not any(_near(a, real[-1]) for a in touched)
+    near = [a for a in touched if _near(a, real[-1])]
+    # one element at a place of its own, as of a reflected row, is no window
+    alone = len(near) == 1 and stride_of(near[0].index, real[-1]) is None
+    copied = alone and len(_whole(real, stores)) == len(stores)
+    divided = len(real) >= _DIVIDED and (not near or copied)
     return divided and bool(stores) and not any(_narrow(real, a, flat=True) for a in stores)
 
 
