@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
-from kernel_bench import TARGETS, TritonProcess, compile_source, run_source
+from kernel_bench import TARGETS, TritonProcess, compile_source, corners, run_source
 from triton_sample_kernels import together
 
 from coilwork_ir.dtypes import DType
@@ -109,6 +111,51 @@ def test_grids_are_sums_and_there_is_one_configuration() -> None:
     block = dict(source.configs[0].meta)["XBLOCK"]
     assert len(source.configs) == 1
     assert [as_int(g) for g in source.grid] == [sum(-(-16 * n // block) for n in (1, 64, 3))]
+
+
+def large(counts: list[int], **options: object) -> KernelSource:
+    """As of a launch that is large, on a device of one multiprocessor."""
+    kernel = together(counts)
+    verify_kernel(kernel)
+    return TritonCodegen().emit(kernel, replace(target("sm_90"), multiprocessors=1), options)
+
+
+def test_large_launches_that_update_little_try_several_configurations() -> None:
+    counts = [1, 1024, 3, 65536]
+    source = large(counts)
+    assert [(dict(c.meta)["XBLOCK"], c.num_warps) for c in source.configs] == [(2048, 4), (1024, 4)]
+    for config in source.configs:
+        block = dict(config.meta)["XBLOCK"]
+        assert [evaluate(g, {"XBLOCK": block}) for g in source.grid] == [
+            sum(-(-16 * n // block) for n in counts)
+        ]
+    assert len(large(counts, max_configs=1).configs) == len(large([1, 3]).configs) == 1
+    # copies of a gigabyte
+    assert len(emitted(together([1 << 20] * 16)).configs) == 1
+    unknown = together([symbol("m_n0", lo=1 << 18, hi=1 << 20), 1 << 18])
+    assert len(emitted(unknown).configs) == 1
+
+
+def test_every_configuration_finds_its_members(engine: TritonProcess) -> None:
+    counts = [1, 1024, 0, 300, 7, 256]
+    kernel, source = together(counts), large(counts)
+    tensors = [torch.randn(evaluate(a.span, {})) for a in kernel.args]
+    wanted = {a.name: t.clone() for a, t in zip(kernel.args, tensors, strict=True)}
+    interpret_kernel(kernel, wanted, {})
+    tried = [*source.configs, *corners(source)]
+    for number in range(len(tried)):
+        got = run_source(engine, replace(source, configs=tuple(tried)), tensors, config=number)
+        for arg, found in zip(kernel.args, got, strict=True):
+            torch.testing.assert_close(found.cpu(), wanted[arg.name], msg=arg.name)
+
+
+@pytest.mark.slow
+def test_firsts_that_follow_from_blocks_are_constants(compiler: TritonProcess) -> None:
+    source = large([1, 1024, 3, 65536])
+    for number in range(len(source.configs)):
+        entry = compile_source(compiler, source, "sm_90", number).partition(".entry")[2]
+        compared = [line for line in entry.partition("ret;")[0].splitlines() if "setp" in line]
+        assert compared and all(line.rstrip(";").split()[-1].isdigit() for line in compared)
 
 
 def test_blocks_follow_from_all_points() -> None:

@@ -108,6 +108,22 @@ def test_rows_that_a_cache_holds_are_for_two_warps_or_four() -> None:
     assert [c.num_warps for c in propose(rows_on_chip(65536, 1024), H200, 3)] == [1, 4]
 
 
+def test_a_warp_has_two_rows_where_programs_of_one_ask_for_little() -> None:
+    facts = replace(rows_on_chip(65536, 784), streams=(2,))
+    found = [(dict(c.meta)["XBLOCK"], c.num_warps) for c in propose(facts, H200, 3)]
+    assert found == [(1, 1), (1, 4), (2, 1)]
+    for others in (
+        replace(facts, streams=(4,)),
+        replace(facts, again=True),
+        replace(facts, extents={"x": 65537, "r": 784}),
+        replace(facts, extents={"x": 16384, "r": 784}),
+        replace(facts, extents={"x": 65536, "r": 2000}),
+    ):
+        assert all(dict(c.meta)["XBLOCK"] == 1 for c in propose(others, H200, 3))
+    bytes_each = replace(facts, element_bytes=1, streams=(1,), extents={"x": 65536, "r": 1900})
+    assert all(dict(c.meta)["XBLOCK"] == 1 for c in propose(bytes_each, H200, 3))
+
+
 def test_few_short_columns_are_for_four_warps_or_half_as_many_for_two() -> None:
     facts = Facts(
         walk="persistent",
@@ -315,7 +331,7 @@ def columns(walk: Walk, streams: tuple[int, ...], *, x: int, r: int, **others: A
         streams=streams,
         **others,
     )
-    found = []
+    found: list[tuple[int, ...]] = []
     for one in propose(facts, H200, 3):
         meta = dict(one.meta)
         found.append((meta["XBLOCK"], meta["R0_BLOCK"], one.num_warps, meta.get("STAGES", 1)))

@@ -12,7 +12,7 @@ from kernel_bench import TritonProcess, along, arg, run_source
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_expr
 from coilwork_ir.kernel_source import KernelSource
-from coilwork_ir.kernels import Hints, Kernel, Store
+from coilwork_ir.kernels import Combined, Hints, Kernel, Member, Store
 from coilwork_ir.scalar import Load, Scalar, cast, const, index_value, load, loads, op, where
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
@@ -101,3 +101,26 @@ def test_the_same_results_also_over_what_is_read(engine: TritonProcess, over: bo
     out = [] if over else [torch.zeros(ROWS * 2 * length, dtype=torch.bfloat16)]
     got = run_source(engine, source, [g.flatten(), shared, *([shared] if over else out)])
     assert torch.equal(got[-1].view(ROWS, -1), wanted)
+
+
+def test_members_of_a_shared_launch_go_through_a_part_each(engine: TritonProcess) -> None:
+    body, length, members = joined(64), 64, range(3)
+    kernel = Kernel(
+        name="joined_x3",
+        ranges=(),
+        args=tuple(replace(a, name=f"m{k}_{a.name}") for k in members for a in body.args),
+        stores=(),
+        combined=Combined(
+            body=body, members=tuple(Member(args=tuple(f"m{k}_{a.name}" for a in body.args)) for k in members)
+        ),
+    )
+    source = emitted(kernel)
+    assert source.text.count("tl.store") == 2
+    tensors, wanted = [], []
+    for _ in members:
+        g, x = torch.randn(ROWS, length).bfloat16(), torch.randn(ROWS, 2 * length).bfloat16()
+        tensors += [g.flatten(), x.flatten(), torch.zeros(ROWS * 2 * length, dtype=torch.bfloat16)]
+        halves = [g.float() * x[:, length:].float(), g.float() * x[:, :length].float()]
+        wanted.append(torch.cat(halves, 1).bfloat16())
+    got = run_source(engine, source, tensors)
+    assert all(torch.equal(found.view(ROWS, -1), right) for found, right in zip(got[2::3], wanted))

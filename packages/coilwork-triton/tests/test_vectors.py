@@ -8,7 +8,7 @@ import pytest
 from kernel_bench import along, arg
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, floordiv, symbol
+from coilwork_ir.index import Expr, as_expr, floordiv, maximum, symbol
 from coilwork_ir.kernels import Kernel, Range, Store
 from coilwork_ir.scalar import load, placeholder
 from coilwork_triton.facts.vectors import (
@@ -180,6 +180,21 @@ def test_a_padding_of_planes_stores_16_bytes_per_thread(planes: int, wanted: boo
     assert neighbourly(space, [inner, stored], flat=True) is wanted
     apart = Access(index=plane * 120 * 228 + row * 228 + column * 2, itemsize=2)
     assert neighbourly(space, [inner, apart, stored], flat=True)
+
+
+@pytest.mark.parametrize(("planes", "wanted"), [(64, False), (1, True)])
+def test_reflected_planes_store_16_bytes_per_thread(planes: int, wanted: bool) -> None:
+    space = tuple(along(f"x{k}", extent) for k, extent in enumerate((planes, 66, 66)))
+    plane, row, column = (r.symbol for r in space)
+    reflected = [
+        Access(index=plane * 4096 + row * 64 + maximum(column - k, k - column), itemsize=2) for k in (1, 2)
+    ]
+    stored = Access(index=plane * 4356 + row * 66 + column, itemsize=2, store=True)
+    assert neighbourly(space, [reflected[0], stored], flat=True) is wanted
+    # windows, and what is reduced, stay as they were
+    assert neighbourly(space, [*reflected, stored], flat=True)
+    summed = Access(index=plane * 66 + row, itemsize=2, store=True)
+    assert neighbourly(space, [reflected[0], summed], flat=True)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from sharing_kernels import shared_rows
 from step_kernels import bilinear, pooled
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, ceildiv, provably_divisible, symbol
+from coilwork_ir.index import Expr, as_expr, ceildiv, maximum, provably_divisible, symbol
 from coilwork_ir.kernels import Combined, Hints, Kernel, Member, Range, Store, TensorArg
 from coilwork_ir.loc import Origin
 from coilwork_ir.loops import Check
@@ -336,6 +336,28 @@ def padded() -> Kernel:
     return Kernel(name="pad", ranges=(x0, x1), args=args, stores=(store,))
 
 
+def reflected(shape: tuple[int, int, int], dtype: DType) -> Kernel:
+    """Planes of `shape`, two rows and three columns of which, at either end, are the reflected ones of smaller planes."""
+    planes, rows, columns = shape
+    x0, x1, x2 = along("x0", planes), along("x1", rows), along("x2", columns, "x", 0.5)
+    height, width = max(1, rows - 4), columns - 6
+    row, column = _reflection(x1.symbol - 2, height), _reflection(x2.symbol - 3, width)
+    value = load("in0", [x0.symbol * (height * width) + row * width + column], dtype)
+    index = x0.symbol * (rows * columns) + x1.symbol * columns + x2.symbol
+    args = (arg("in0", dtype, planes * height * width), arg("out0", dtype, planes * rows * columns))
+    store = Store(buffer="out0", index=index, value=value)
+    return Kernel(name="reflected", ranges=(x0, x1, x2), args=args, stores=(store,))
+
+
+def _reflection(place: Expr, extent: int) -> Expr:
+    """`place`, from -extent + 1 to 2 * extent - 2, or 0 where there is one element."""
+    if extent == 1:
+        return place * 0
+    last = extent - 1
+    beyond = maximum(place, -place) - last
+    return last - maximum(beyond, -beyond)
+
+
 def every_op(
     dtype: DType, *, scalars: Collection[int] = (), numerics: Literal["fast", "eager", "strict"] = "fast"
 ) -> Kernel:
@@ -509,6 +531,7 @@ SAMPLES: Mapping[str, Kernel] = MappingProxyType(
         "logcumsumexp_columns": cumulative_columns("logcumsumexp", 5000),
         "channels": channels(256, 2048, 49),
         "pad": padded(),
+        "reflected": reflected((64, 58, 118), BF16),
         "ragged_sums": ragged_sums(),
         "looked_up_across": looked_up_across(),
         "together": together([1, 4096, 3, 65536, 64]),

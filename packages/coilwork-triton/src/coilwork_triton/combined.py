@@ -12,8 +12,11 @@ first programs, and calls the body, a function of its own, with that one's point
 The function is not inlined: of copies LLVM makes one, fetches the pointers of all members before it decides, and keeps
 them in registers.
 
-Where numbers of programs are known, so are the firsts, because there is one configuration: to measure several would mean
-copies of all that the launch updates. A search, which makes them, varies what the firsts do not depend on.
+Where numbers of programs are known, so are the firsts if there is one configuration: to measure several means copies of all
+that the launch updates. A search, which makes them, varies what the firsts do not depend on. Where copies take little
+memory and the launch is a large one, there are several configurations, and each has firsts of its own:
+
+    first1 = tl.cdiv(4096, XBLOCK)
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from coilwork_ir.index import Expr, as_expr, as_int, product, provably_le, subst
 from coilwork_ir.kernel_source import SearchSpace
 from coilwork_ir.kernels import Combined, Kernel, Member
 from coilwork_ir.target import Target
+from coilwork_triton.facts.side_by_side import over_one_part
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.launch.options import TritonOptions
 from coilwork_triton.launch.parameters import BLOCKS, UNKNOWN_EXTENT
@@ -51,6 +55,10 @@ from coilwork_triton.text.types import triton_type
 from coilwork_triton.written import Written, write_part
 
 _INT32_MAX: Final = 2**31 - 1
+# Bytes that may be copied to measure configurations; the memory of a model's parameters and their optimizer is not to double.
+_COPIED: Final = 1 << 29
+# Points per multiprocessor from which on it matters how blocks are cut.
+_MANY: Final = 1 << 14
 _AT, _FIRST, _OWN = "at", "first", "own"
 
 
@@ -71,19 +79,24 @@ def write_combined(
         EmitError: the body holds something Triton lacks, or the kernel's names are the body's.
     """
     body = replace(combined.body, numerics=kernel.numerics)
+    body = over_one_part(body) or body
     formal = {a.name for a in body.args} | {s.name for s in body.sizes}
     taken = formal & ({a.name for a in kernel.args} | {s.name for s in kernel.sizes})
     if taken:
         raise EmitError("combined-names", f"{min(taken)} of {kernel.name} is a name of its body too")
     narrow = options.index_dtype != "auto" or all(provably_le(s, _INT32_MAX) for s in kernel.sizes)
-    one = replace(options, max_configs=1, index_dtype=options.index_dtype if narrow else "i64")
     points = sum(_points(body, member) for member in combined.members)
-    shape, inside = write_part(body, target, one, library, points=points, program=_OWN)
+    few = options.max_configs if _worth_measuring(kernel, body, points, target) else 1
+    own = replace(options, max_configs=few, index_dtype=options.index_dtype if narrow else "i64")
+    shape, inside = write_part(body, target, own, library, points=points, program=_OWN)
     part = _part(kernel, body, shape, inside)
-    programs = [_programs(shape, body, member) for member in combined.members]
     lines: list[Statement] = [Assign((_AT,), tl("program_id", Number(0)))]
     printer = IndexPrinter({}, lambda s: Name(s.name), library)
-    firsts = _firsts(programs, printer, lines)
+    programs = [_programs(shape, body, member) for member in combined.members]
+    if len(shape.configs) > 1:
+        firsts = _firsts_by_block(shape, body, combined.members, lines)
+    else:
+        firsts = _firsts(programs, printer, lines)
     calls = [
         _Call(first=first, statement=Do(_call(part, member, first, shape, printer)))
         for first, member in zip(firsts, combined.members, strict=True)
@@ -121,8 +134,17 @@ def _blocks(shape: Shape) -> list[str]:
     return [name for name, _ in shape.configs[0].meta]
 
 
+def _worth_measuring(kernel: Kernel, body: Kernel, points: int, target: Target) -> bool:
+    """Whether several configurations are tried: of many points in lines of known sizes, of which little is updated."""
+    updated = as_int(total(a.span * a.dtype.itemsize for a in kernel.args if a.role == "inout"))
+    lines = [r.tile for r in body.ranges] == ["x"] and not kernel.sizes
+    return lines and updated is not None and updated <= _COPIED and points >= _MANY * target.multiprocessors
+
+
 def _space(shape: Shape) -> SearchSpace:
-    """What may be tried: not other blocks, for the text holds how many programs each member has."""
+    """What may be tried: not other blocks if the text holds how many programs each member has."""
+    if len(shape.configs) > 1:
+        return shape.space
     free = tuple((name, values) for name, values in shape.space.values if name not in BLOCKS.values())
     return SearchSpace(values=free, limits=shape.space.limits)
 
@@ -138,7 +160,9 @@ def _points(body: Kernel, member: Member) -> int:
 
 
 def _programs(shape: Shape, body: Kernel, member: Member) -> Expr:
-    blocks = {symbol(name, lo=1): as_expr(value) for name, value in shape.configs[0].meta}
+    """How many programs `member` has, over the names of blocks if there are several configurations."""
+    single = len(shape.configs) == 1
+    blocks = {symbol(name, lo=1): as_expr(value) for name, value in shape.configs[0].meta if single}
     values = dict(zip(body.sizes, member.sizes, strict=True))
     return substitute(product(shape.programs(tile) for tile in shape.parallel), {**blocks, **values})
 
@@ -158,6 +182,22 @@ def _firsts(programs: list[Expr], printer: IndexPrinter, lines: list[Statement])
             first = _scalar(Binary("+", found[-1], printer.text(count)), DType.I32)
             lines.append(Assign((name,), first))
             before = Name(name)
+    return found
+
+
+def _firsts_by_block(
+    shape: Shape, body: Kernel, members: Sequence[Member], lines: list[Statement]
+) -> list[Expression]:
+    """As `_firsts`, but of members of known sizes, in blocks that are known once a configuration is: `lines` compute no more than constants."""
+    (tile,) = shape.parallel
+    found: list[Expression] = [Number(0)]
+    for number, member in enumerate(members[:-1]):
+        numel = as_int(substitute(tile.numel, dict(zip(body.sizes, member.sizes, strict=True))))
+        assert numel is not None
+        count = tl("cdiv", Number(numel), Name(tile.block))
+        name = f"{_FIRST}{number + 1}"
+        lines.append(Assign((name,), count if number == 0 else Binary("+", found[-1], count)))
+        found.append(Name(name))
     return found
 
 

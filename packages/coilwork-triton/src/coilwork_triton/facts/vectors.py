@@ -125,7 +125,8 @@ def in_rows(ranges: Sequence[Range], touched: Sequence[Access]) -> bool:
     if any(_once_per_row(real, a) for a in touched) and _in_blocks(extent, lanes):
         return True
     # what is read in an order of its own is narrow either way, and over flat positions neighbouring threads have neighbouring
-    # columns; of rows in one block Triton 3.6 gives them neighbouring rows. To divide by unknown numbers takes longer than that
+    # columns; of rows in one block Triton 3.6 gives them neighbouring rows. In lines it does not: `padded_rows.py`. To divide
+    # by unknown numbers takes longer than that
     known = all(s.extent is not None and as_int(s.extent) is not None for s in real)
     own_order = known and any(_in_own_order(real, a) for a in touched)
     return not own_order and _mostly_narrow(real, touched, flat=True)
@@ -170,11 +171,19 @@ def even_width(ranges: Sequence[Range], touched: Sequence[Access], *, flat: bool
     real = _real(ranges)
     if not real or any(_near(a, real[-1]) for a in _whole(real, touched)):
         return 1
-    widths: set[int] = set()
-    for access in touched:
-        if stride_of(access.index, real[-1]) is _ONE:
-            widths |= {_width(real, access, flat=flat, ends=ends) for ends in (False, True)}
+    widths = _widths(real, touched, flat=flat)
     return widths.pop() if len(widths) == 1 else 1
+
+
+def row_width(inner: Expr, touched: Sequence[Access]) -> int:
+    """How many neighbours along `inner` every store may have at a time, by where rows start and end, if no load has more; else 0."""
+    narrowest = min(_widths([inner], [a for a in touched if a.store], flat=False), default=0)
+    return narrowest if max(_widths([inner], touched, flat=False), default=0) == narrowest else 0
+
+
+def _widths(real: Sequence[Expr], touched: Sequence[Access], *, flat: bool) -> set[int]:
+    along = [a for a in touched if stride_of(a.index, real[-1]) is _ONE]
+    return {_width(real, a, flat=flat, ends=ends) for a in along for ends in (False, True)}
 
 
 def wide_in_rows(ranges: Sequence[Range], touched: Sequence[Access]) -> bool:
@@ -237,7 +246,11 @@ def _mostly_divides(real: Sequence[Expr], touched: Sequence[Access]) -> bool:
     Threads whose elements are neighbours share some of that, and store them at once.
     """
     stores = [a for a in touched if a.store]
-    divided = len(real) >= _DIVIDED and not any(_near(a, real[-1]) for a in touched)
+    near = [a for a in touched if _near(a, real[-1])]
+    # one element at a place of its own, as of a reflected row, is no window
+    alone = len(near) == 1 and stride_of(near[0].index, real[-1]) is None
+    copied = alone and len(_whole(real, stores)) == len(stores)
+    divided = len(real) >= _DIVIDED and (not near or copied)
     return divided and bool(stores) and not any(_narrow(real, a, flat=True) for a in stores)
 
 

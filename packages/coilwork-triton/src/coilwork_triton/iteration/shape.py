@@ -24,6 +24,7 @@ from coilwork_ir.kernels import Kernel, Range
 from coilwork_ir.scalar import Scalar, Sort, postorder
 from coilwork_ir.target import Target
 from coilwork_triton.facts.overwriting import loads_ahead
+from coilwork_triton.facts.padded_rows import lanes_of_rows
 from coilwork_triton.facts.ragged import along_rows, is_ragged
 from coilwork_triton.facts.sort_keys import LONGEST_ROW
 from coilwork_triton.facts.streamed import streamed
@@ -33,9 +34,10 @@ from coilwork_triton.facts.vectors import (
     even_width,
     in_rows,
     neighbourly,
+    row_width,
 )
 from coilwork_triton.iteration.sharing import ROW, Sharing, sharing_of
-from coilwork_triton.iteration.tiles import Letter, Tile, extent_of, flat_tile, needs_64_bits
+from coilwork_triton.iteration.tiles import Letter, Tile, extent_of, flat_tile, needs_64_bits, padded_tile
 from coilwork_triton.iteration.walking import chosen_first, facts_of, walk_of
 from coilwork_triton.launch.configs import fixed, propose
 from coilwork_triton.launch.options import TritonOptions
@@ -46,6 +48,10 @@ from coilwork_triton.launch.sorting import MOST_WARPS
 
 _GRID_AXIS_MAX: Final = 65535
 _CHUNK: Final = 4
+# Bytes of elements of one thread beside which those of the next are near.
+_PAIR: Final = 8
+# Points per multiprocessor of kernels that keep all of it busy.
+_MANY: Final = 2048
 # Architectures of NVIDIA GPUs with half as many units for f64 as for f32; others have few.
 _FAST_F64: Final = frozenset({"80", "90", "100"})
 
@@ -169,6 +175,11 @@ def plan(
     touched, ragged = accesses_of(kernel, values), is_ragged(values)
     grouped = _grouped(kernel, values, touched, ragged=ragged, flat=step > 1)
     numels = {letter: product(extent_of(r) for r in ranges) for letter, ranges in grouped.items()}
+    lanes = 0
+    if tuple(grouped) == ("x",) and step == 1 and provably_le(_MANY * target.multiprocessors, numels["x"]):
+        lanes = lanes_of_rows(kernel, touched)
+    if lanes:
+        numels["x"] = product(extent_of(r) for r in grouped["x"][:-1]) * lanes
     sorts = any(isinstance(v, Sort) for v in postorder(values))
     if sorts:
         _check_sorts(kernel, grouped)
@@ -180,7 +191,7 @@ def plan(
     if sharing is not None:
         walk = "shared"
     facts = facts_of(kernel, values, grouped, touched, walk=walk, points=points, ragged=ragged, chosen=chosen)
-    facts = replace(facts, step=step, piece=0 if sharing is None else sharing.length)
+    facts = replace(facts, step=step, padded=lanes > 0, piece=0 if sharing is None else sharing.length)
     proposed = fixed(grouped, target) if invariant else propose(facts, target, options.max_configs)
     ahead = walk in ("persistent", "shared") or loads_ahead(kernel, values)
     configs = tuple(
@@ -191,7 +202,7 @@ def plan(
     order: tuple[Letter, ...] = ("z", "y", "x", "w", "r")
     if walk == "persistent" and not (sorts or facts.scans) and _looks_up_across(grouped, touched, facts):
         order = ("r", "z", "y", "x")
-    tiles = _tiles(grouped, numels, walk, configs, order)
+    tiles = _tiles(grouped, numels, walk, configs, order, lanes)
     wide = options.index_dtype == "i64" or (
         options.index_dtype == "auto" and needs_64_bits(kernel, tuple(numels.values()), values)
     )
@@ -255,8 +266,9 @@ def _tiles(
     walk: Walk,
     configs: Sequence[Config],
     order: Iterable[Letter],
+    lanes: int,
 ) -> list[Tile]:
-    """In the `order` of block axes. One whose every block is a point has no axis."""
+    """In the `order` of block axes. One whose every block is a point has no axis. Rows of x stand in so many `lanes`, unless there are 0."""
     tiles: list[Tile] = []
     rank = 0
     for letter in order:
@@ -268,7 +280,11 @@ def _tiles(
         if letter == "r" and walk == "persistent":
             # The block is there even if there is nothing to reduce; programs and turns of a loop are not.
             masked = masked or (bounds(numels[letter]).lo or 0) < 1
-        tiles.append(flat_tile(letter, grouped[letter], None if scalar else rank, masked))
+        axis = None if scalar else rank
+        if lanes:
+            tiles.append(padded_tile(letter, grouped[letter], axis, masked, lanes))
+        else:
+            tiles.append(flat_tile(letter, grouped[letter], axis, masked))
         rank += not scalar
     return tiles
 
@@ -333,6 +349,9 @@ def _width(
     kernel: Kernel, grouped: Mapping[Letter, list[Range]], touched: tuple[Access, ...], facts: Facts
 ) -> int:
     """Neighbours that a thread has together, at least; 1 where neighbouring threads touch neighbouring elements."""
+    if facts.padded and row_width(kernel.ranges[-1].symbol, touched) * facts.element_bytes <= _PAIR:
+        # what a thread has is little, so that neighbouring threads are near each other
+        return _CHUNK
     if facts.step > 1 or not _neighbourly(kernel, grouped, touched, facts):
         return _CHUNK
     if facts.ragged or "r" not in grouped or not _along(facts):
@@ -357,7 +376,7 @@ def _neighbourly(
     if "x" not in grouped or share.get("y", 0.0) > TRANSPOSED or share.get("z", 0.0) > TRANSPOSED:
         return False
     others = [r for r in kernel.ranges if r not in grouped["x"]]
-    return neighbourly([*others, *grouped["x"]], touched, flat=len(grouped["x"]) > 1)
+    return neighbourly([*others, *grouped["x"]], touched, flat=len(grouped["x"]) > 1 and not facts.padded)
 
 
 def _programs_bound(tile: Tile, configs: tuple[Config, ...]) -> Expr:

@@ -71,7 +71,7 @@ class Space:
         """True where the tiles `letters` are within their extents; None where that is certain."""
         found = []
         for tile in self.shape.all_tiles:
-            if tile.letter in letters and tile.masked and tile.axis is not None:
+            if tile.letter in letters and tile.has_mask and tile.axis is not None:
                 self._used.add(tile.index)
                 self._masks_used.add(tile.letter)
                 found.append(Name(tile.mask))
@@ -188,14 +188,25 @@ class Space:
         return tuple(lines)
 
     def _derived(self, tile: Tile) -> list[Statement]:
+        masks: list[Statement] = []
+        if tile.letter in self._masks_used:
+            masks.append(Assign((tile.mask,), self._inside(tile)))
         lines: list[Statement] = []
-        # a part may be defined through a part further out
-        for part, _ in tile.parts:
+        # a part may be defined through one before it
+        for part, _ in reversed(tile.parts):
             if part in self._used:
                 lines.append(Assign((part.name,), self._printer.definition(part)))
-        if tile.letter in self._masks_used:
-            lines.append(Assign((tile.mask,), Binary("<", Name(tile.index.name), self.numel(tile))))
-        return lines
+        return [*reversed(lines), *masks]
+
+    def _inside(self, tile: Tile) -> Expression:
+        end = Binary("<", Name(tile.index.name), self.numel(tile))
+        if tile.column is None:
+            return end
+        extent = tile.column.extent
+        assert extent is not None
+        self._used.add(tile.column)
+        column = Binary("<", Name(tile.column.name), self._printer.text(extent))
+        return Binary("&", column, end) if tile.masked else column
 
     def _parts_used(self, tile: Tile) -> bool:
         return any(part in self._used for part, _ in tile.parts)

@@ -25,13 +25,15 @@ class Tile:
 
     Attributes:
         letter: `x`, `y`, `z`, `w` or `r`, or `c` for the first elements of sorted rows.
-        numel: product of its ranges' extents.
+        numel: product of its ranges' extents, or of that of `column` the lanes that its rows stand in.
         block: name of its block size, a `constexpr` parameter; of `c` the size itself.
         index: the variable that holds the flat position, as a symbol.
         axis: its dimension in blocks of values; None where every candidate's block is one point, so that the
             position is a scalar.
         masked: some candidate's block does not divide the extent.
-        parts: range symbols other than `index` and what they are in terms of it.
+        parts: range symbols other than `index` and what they are in terms of it, or of parts before them.
+        column: the innermost range, where its rows stand in more lanes than they have points; a mask is false
+            behind their ends.
     """
 
     letter: Letter
@@ -41,6 +43,19 @@ class Tile:
     axis: int | None
     masked: bool
     parts: tuple[tuple[Expr, Expr], ...]
+    column: Expr | None = None
+
+    @property
+    def inner(self) -> Expr:
+        """The range whose neighbouring points are neighbours along the tile."""
+        if self.column is not None:
+            return self.column
+        return self.parts[-1][0] if self.parts else self.index
+
+    @property
+    def has_mask(self) -> bool:
+        """Some of its positions are behind an end."""
+        return self.masked or self.column is not None
 
     @property
     def mask(self) -> str:
@@ -62,29 +77,57 @@ def extent_of(r: Range) -> Expr:
 
 def flat_tile(letter: Letter, ranges: list[Range], axis: int | None, masked: bool) -> Tile:
     """The tile that walks `ranges`, outermost first, along dimension `axis` of blocks; see `Tile`."""
+    index, parts = _flattened(f"{letter}index", ranges)
+    return Tile(
+        letter=letter,
+        numel=product(extent_of(r) for r in ranges),
+        block=BLOCKS[letter],
+        index=index,
+        axis=axis,
+        masked=masked,
+        parts=parts,
+    )
+
+
+def padded_tile(letter: Letter, ranges: list[Range], axis: int | None, masked: bool, lanes: int) -> Tile:
+    """As `flat_tile`, but in rows of so many `lanes`, of which the innermost range fills the first ones."""
+    *outer, last = ranges
+    row, parts = _flattened(f"{letter}row", outer)
+    numel = product(extent_of(r) for r in outer) * lanes
+    index = symbol(f"{letter}index", extent=numel)
+    return Tile(
+        letter=letter,
+        numel=numel,
+        block=BLOCKS[letter],
+        index=index,
+        axis=axis,
+        masked=masked,
+        # columns first: LLVM finds out more of what they share with rows
+        parts=((last.symbol, mod(index, as_expr(lanes))), (row, floordiv(index, as_expr(lanes))), *parts),
+        column=last.symbol,
+    )
+
+
+def _flattened(name: str, ranges: list[Range]) -> tuple[Expr, tuple[tuple[Expr, Expr], ...]]:
+    """The flat position of `ranges`, a symbol called `name` unless it is a range's own, and the other ranges in terms of it."""
     extents = [extent_of(r) for r in ranges]
-    numel = product(extents)
     real = [r for r, extent in zip(ranges, extents) if as_int(extent) != 1]
     if len(real) == 1:
         index = real[0].symbol
-        parts = tuple((r.symbol, as_expr(0)) for r in ranges if r.symbol is not index)
-    else:
-        index = symbol(f"{letter}index", extent=numel)
-        inner = as_expr(1)
-        found: list[tuple[Expr, Expr]] = []
-        for number in reversed(range(len(ranges))):
-            r, extent = ranges[number], extents[number]
-            outermost = all(as_int(e) == 1 for e in extents[:number])
-            quotient = floordiv(index, inner)
-            if as_int(extent) == 1:
-                found.append((r.symbol, as_expr(0)))
-            else:
-                found.append((r.symbol, quotient if outermost else mod(quotient, extent)))
-            inner = inner * extent
-        parts = tuple(reversed(found))
-    return Tile(
-        letter=letter, numel=numel, block=BLOCKS[letter], index=index, axis=axis, masked=masked, parts=parts
-    )
+        return index, tuple((r.symbol, as_expr(0)) for r in ranges if r.symbol is not index)
+    index = symbol(name, extent=product(extents))
+    inner = as_expr(1)
+    found: list[tuple[Expr, Expr]] = []
+    for number in reversed(range(len(ranges))):
+        r, extent = ranges[number], extents[number]
+        outermost = all(as_int(e) == 1 for e in extents[:number])
+        quotient = floordiv(index, inner)
+        if as_int(extent) == 1:
+            found.append((r.symbol, as_expr(0)))
+        else:
+            found.append((r.symbol, quotient if outermost else mod(quotient, extent)))
+        inner = inner * extent
+    return index, tuple(reversed(found))
 
 
 def needs_64_bits(kernel: Kernel, numels: tuple[Expr, ...], values: Iterable[Scalar]) -> bool:

@@ -21,6 +21,8 @@ The reasoning, per kind of kernel (measured on an H200; other devices differ in 
 - A point that is a step of several, each of its accesses 16 bytes wide, is work enough for a thread; two let threads share the
   arithmetic of positions, and larger blocks the rows that their neighbours read.
 - Where every point loads a sector of its own, one point per thread is best: what counts is how many threads wait at a time.
+- Rows in lanes of which some are empty: a warp alone has all of a row, and the same columns of many, which share what finds
+  their elements; more warps wait for fewer loads each.
 - A transpose needs both tile sides to span whole 32-byte sectors on both of its sides.
 """
 

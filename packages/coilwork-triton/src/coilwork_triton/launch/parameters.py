@@ -61,6 +61,7 @@ class Facts:
         again: rows are read again once they are reduced.
         sort_bytes: size of the keys that r is sorted by; 0 if it is not sorted.
         sort_width: neighbours along r that one thread loads at once where it is sorted.
+        padded: rows stand in more lanes than they have points.
         step: points of the kernel's result that one of its points, a step, gives.
         piece: points of the piece of a row that a program has, if programs share rows.
         first: how many elements of sorted rows are wanted, a power of two; 0 for all of them.
@@ -82,6 +83,7 @@ class Facts:
     again: bool = False
     sort_bytes: int = 0
     sort_width: int = 1
+    padded: bool = False
     step: int = 1
     piece: int = 0
     first: int = 0

@@ -75,6 +75,9 @@ def _pointwise_line(facts: Facts, target: Target) -> list[Config]:
     whole = next_power_of_two(extent)
     if facts.step > 1:
         return _steps(extent, target)
+    if facts.padded:
+        # few threads, which have the same columns of many rows
+        return [config({"x": size}, warps, target) for size, warps in ((1024, 1), (2048, 2), (2048, 4))]
     if facts.scattered and extent >= 1024 * 2 * target.multiprocessors:
         # many of few threads are on their way where the sectors turn out to be in a cache
         few = ((256, 1), (4096, 8), (8192, 32))

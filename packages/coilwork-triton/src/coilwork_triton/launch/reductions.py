@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 from typing import Final
@@ -30,6 +31,13 @@ _STAYS: Final = 0.75
 _SEVERAL: Final = 8
 # Programs of 256 threads that come close to as many as a multiprocessor has room for.
 _CROWD: Final = 6
+# Programs that a multiprocessor has room for, and bytes of its rows on their way that keep memory busy.
+_PROGRAMS: Final = 32
+_ON_THE_WAY: Final = 1 << 16
+# Waves of programs of several rows each that leave no multiprocessor idle for long; elements of a row, or of several, for which a thread has
+# registers.
+_WAVES: Final = 4
+_MOST_EACH: Final = 64
 # Values per point that reductions gather of which a thread cannot have those of many points.
 _MUCH: Final = 2
 
@@ -49,7 +57,7 @@ def persistent(facts: Facts, target: Target) -> list[Config]:
         if rows * row * sum(facts.streams) <= target.l2_bytes // 2 and 2 <= warps <= 4:
             # what a cache holds comes soon, and one warp has too much to do with it
             tried = (warps, 2 * warps)
-        return [config(blocks, w, target) for w in tried]
+        return [config(blocks, w, target) for w in tried] + _rows_of_a_warp(blocks, facts, target)
     # several rows per program, so that its warps have 16 bytes per thread to load
     enough = max(1, next_power_of_two(-(-rows // (2 * target.multiprocessors))))
     if across:
@@ -61,6 +69,20 @@ def persistent(facts: Facts, target: Target) -> list[Config]:
         warps = min(8, warps_for(x * row, per_thread, target))
         found.append(config(other_tiles(facts) | {"x": x, "r": row}, warps, target))
     return found
+
+
+def _rows_of_a_warp(one: Mapping[str, int], facts: Facts, target: Target) -> list[Config]:
+    """Several rows for each warp, as well as `one` for each program of a warp, where as many programs as there is room for ask for little.
+
+    So it is with 65,536 rows of 784 in 16 bits, of which a multiprocessor has 32 on their way, 50 kB, and which take an H200 half as long again as a copy.
+    """
+    rows = facts.extents.get("x", 1)
+    little = facts.extents["r"] * sum(facts.streams) * _PROGRAMS < _ON_THE_WAY
+    several = _MOST_EACH * target.warp_size // one["r"]
+    enough = rows % max(1, several) == 0 and rows >= several * _WAVES * _PROGRAMS * target.multiprocessors
+    if several < 2 or not little or not enough or facts.again or not facts.streams:
+        return []
+    return [config({**one, "x": several}, 1, target)]
 
 
 def shared(facts: Facts, target: Target) -> list[Config]:

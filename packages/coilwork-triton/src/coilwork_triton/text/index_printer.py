@@ -78,6 +78,8 @@ class IndexPrinter:
                 return self._division("%", "mod_int", a, b)
             case Min(operands):
                 return self._nested("minimum", operands)
+            case Max((a, b)) if a is -b:
+                return tl("abs", self._text(a if _is_written_first(a) else b))
             case Max(operands):
                 return self._nested("maximum", operands)
 
@@ -153,6 +155,15 @@ def _closeness(expr: Expr) -> int:
             return 2
         case _:
             return 1
+
+
+def _is_written_first(expr: Expr) -> bool:
+    """Of a difference and its negative, the one that has its variable first: `x - 3`."""
+    match node(expr):
+        case Add(operands):
+            return not any(_is_negative(o) for o in operands if not o.is_const)
+        case _:
+            return not _is_negative(expr)
 
 
 def _is_negative(expr: Expr) -> bool:

@@ -51,7 +51,7 @@ def rows_and_columns(
     axes = [tile for tile in shape.tiles if tile.axis is not None]
     if not axes:
         return None
-    inner = frozenset({part for part, _ in axes[-1].parts[-1:]} or {axes[-1].index})
+    inner = frozenset({axes[-1].inner})
     parallel = frozenset(part for tile in axes for part in (tile.index, *(part for part, _ in tile.parts)))
     match node(expr):
         case Add(operands):
