@@ -11,27 +11,29 @@ from typing import Final
 from coilwork_ir.index import Expr, as_expr, as_int, product
 from coilwork_lowering.building.values import Shape, TensorValue, coordinate_symbols, is_whole
 
-# Bytes of a table that stay in a second-level cache beside what passes through, those of its columns that are updated together, and those
-# of a sector of memory.
-_STAYS: Final = 24 << 20
-_TOGETHER: Final = 8 << 20
+# Columns that are updated together have one part in so many of what stays in the cache: 8 MiB of an H200's 24. And bytes of a sector of
+# memory.
+_TOGETHER: Final = 3
 _SECTOR: Final = 32
 
 
-def group_width(table: TensorValue, shape: Shape) -> int | None:
-    """How many neighbouring columns updates over `shape` take at a time, or None for all: the last range runs along a row of `table`."""
+def group_width(table: TensorValue, shape: Shape, *, resident_bytes: int) -> int | None:
+    """How many neighbouring columns updates over `shape` take at a time, or None for all: the last range runs along a row of `table`.
+
+    `resident_bytes` is how much of a table stays in a cache.
+    """
     if table.device.startswith("cpu") or not is_whole(table) or not shape:
         return None
     size, columns = as_int(product(table.shape)), as_int(table.shape[-1])
     if size is None or not columns or as_int(shape[-1]) != columns or as_int(table.buffer.strides[-1]) != 1:
         return None
     each = table.dtype.itemsize
-    if size * each <= _STAYS:
+    if size * each <= resident_bytes:
         return None
     rows = size // columns
     least = _SECTOR // each
     widths = [w for w in range(least, columns // 2 + 1, least) if columns % w == 0]
-    fitting = [w for w in widths if rows * w * each <= _TOGETHER]
+    fitting = [w for w in widths if rows * w * each <= resident_bytes // _TOGETHER]
     return max(fitting, default=None)
 
 

@@ -23,9 +23,7 @@ from coilwork_lowering.building.values import TensorValue, coordinate_symbols, w
 from coilwork_lowering.ops.elements import Elements
 from coilwork_lowering.scalar_math import add, both, either, index, invert, lt, sub
 
-# Memory for neighbouring runs that is combined in at a time: half an H200's second-level cache. And neighbours that are worth while:
-# a sector of memory, of 32 bytes.
-_NEAR_BYTES: Final = 24 << 20
+# Neighbours that are worth while: a sector of memory, of 32 bytes.
 _FEW_RUNS: Final = 8
 
 
@@ -48,7 +46,7 @@ class Points:
 
     def __init__(self, builder: Builder, device: str, elements: Elements, *, row_bytes: int) -> None:
         self._builder, self._device, self._elements = builder, device, elements
-        self._width = as_expr(_neighbours(elements, _NEAR_BYTES // row_bytes))
+        self._width = as_expr(_neighbours(elements, builder.options.resident_bytes // row_bytes))
         self._groups = floordiv(elements.runs, self._width)
         self._shape = (self._groups, elements.run_length, self._width)
         laid_out = not elements.one_run and as_int(self._width) == 1

@@ -55,9 +55,10 @@ def scatter_into(
     Memory that holds nothing yet is made by the scatter.
     """
     point = coordinate_symbols("i", shape)
-    width = group_width(old, shape) if mode != "store" and index(point)[-1:] == point[-1:] else None
-    if width is not None:
-        shape, point = grouped(shape, width)
+    if mode != "store" and index(point)[-1:] == point[-1:]:
+        width = group_width(old, shape, resident_bytes=builder.options.resident_bytes)
+        if width is not None:
+            shape, point = grouped(shape, width)
     positions = tuple(simplified(s) for s in indirect(point))
     source = simplified(value(point))
     made = builder.is_unfilled(old.buffer)
