@@ -24,9 +24,9 @@ FIXED = LoweringOptions(accumulation="fixed")
 @pytest.fixture(autouse=True, params=[False, True], ids=["few", "many"])
 def as_on_gpus(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Few rows are summed by comparing, whatever the device. Few elements may have units of their sums' own, and common ones."""
-    monkeypatch.setattr("coilwork_lowering.ops.segments.are_few", lambda elements: False)
+    monkeypatch.setattr("coilwork_lowering.ops.scattering.segments.are_few", lambda elements: False)
     if request.param:
-        monkeypatch.setattr("coilwork_lowering.ops.fixed_point._MANY", 1)
+        monkeypatch.setattr("coilwork_lowering.ops.scattering.fixed_point._MANY", 1)
 
 
 def run(

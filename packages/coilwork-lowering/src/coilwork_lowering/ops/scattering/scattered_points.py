@@ -20,7 +20,7 @@ from coilwork_ir.scalar import Const, Load, Scalar, cast, const, load, placehold
 from coilwork_lowering.building.builder import Builder, node_ranges
 from coilwork_lowering.building.simplify import simplified
 from coilwork_lowering.building.values import TensorValue, coordinate_symbols, whole
-from coilwork_lowering.ops.elements import Elements
+from coilwork_lowering.ops.scattering.elements import Elements
 from coilwork_lowering.scalar_math import add, both, either, index, invert, lt, sub
 
 # Neighbours that are worth while: a sector of memory, of 32 bytes.

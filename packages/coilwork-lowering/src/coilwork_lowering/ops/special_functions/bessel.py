@@ -13,9 +13,9 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.scalar import Scalar, op
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import Value
-from coilwork_lowering.ops import chebyshev_tables as tables
-from coilwork_lowering.ops.chebyshev import in_64_bits, ratio, series_behind, series_over
 from coilwork_lowering.ops.elementwise import TO_FLOAT, pointwise_rule
+from coilwork_lowering.ops.special_functions import chebyshev_tables as tables
+from coilwork_lowering.ops.special_functions.chebyshev import in_64_bits, ratio, series_behind, series_over
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import add, div, eq, gt, le, like, lt, mul, neg, select, sub
 

@@ -12,10 +12,10 @@ from coilwork_ir.scalar import Scalar, cast, const
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import Shape, TensorValue, Value, dims, is_whole
 from coilwork_lowering.facts.known_order import in_order
-from coilwork_lowering.ops.elements import Elements, flatten, unflatten
 from coilwork_lowering.ops.elementwise import scalar_operand
 from coilwork_lowering.ops.indexing import AdvancedIndex, in_range, position_of
-from coilwork_lowering.ops.segments import sums_of_rows
+from coilwork_lowering.ops.scattering.elements import Elements, flatten, unflatten
+from coilwork_lowering.ops.scattering.segments import sums_of_rows
 from coilwork_lowering.rules import Call, NotLowered
 from coilwork_lowering.scalar_math import add, div, index, lt, maximum, mul, select, to_dtype
 

@@ -20,7 +20,7 @@ from coilwork_ir.loops import Scatter, Sort
 from coilwork_ir.scalar import Scalar, cast, const, placeholder
 from coilwork_lowering.building.builder import Builder, node_ranges
 from coilwork_lowering.building.values import Shape, TensorValue, coordinate_symbols, whole
-from coilwork_lowering.ops.binary_search import lower_bound, search_type
+from coilwork_lowering.ops.scattering.binary_search import lower_bound, search_type
 from coilwork_lowering.scalar_math import add, eq, index, le, lt, select, sub
 
 # Keys of a piece: as many as one program sorts in a few us, fewer where there would be few programs.

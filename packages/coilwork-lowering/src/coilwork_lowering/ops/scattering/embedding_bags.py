@@ -15,12 +15,12 @@ from coilwork_ir.scalar import Scalar, cast, const, op, placeholder
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.torch_types import dtype_of
 from coilwork_lowering.building.values import TensorValue, Value
-from coilwork_lowering.ops.bags import Bags, Element, bag_of_each, checked, checked_offsets
-from coilwork_lowering.ops.elements import Elements, flatten, unflatten
 from coilwork_lowering.ops.elementwise import overloads
-from coilwork_lowering.ops.repeatable_scatters import adds_repeatably
-from coilwork_lowering.ops.scatters import scatter_into
-from coilwork_lowering.ops.segments import sums_of_rows
+from coilwork_lowering.ops.scattering.bags import Bags, Element, bag_of_each, checked, checked_offsets
+from coilwork_lowering.ops.scattering.elements import Elements, flatten, unflatten
+from coilwork_lowering.ops.scattering.repeatable_scatters import adds_repeatably
+from coilwork_lowering.ops.scattering.scatters import scatter_into
+from coilwork_lowering.ops.scattering.segments import sums_of_rows
 from coilwork_lowering.rules import Call, NotLowered, Rule, as_plain_int, as_size
 from coilwork_lowering.scalar_math import both, div, eq, gt, index, like, lt, mul, select, to_dtype
 

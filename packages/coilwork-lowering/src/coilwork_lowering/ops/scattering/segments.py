@@ -24,11 +24,11 @@ from coilwork_ir.scalar import Scalar, cast, const, load, op, placeholder
 from coilwork_lowering.building.builder import Builder, node_ranges
 from coilwork_lowering.building.simplify import simplified
 from coilwork_lowering.building.values import TensorValue, coordinate_symbols, whole
-from coilwork_lowering.ops.binary_search import lower_bound, search_type
-from coilwork_lowering.ops.elements import Elements, Sums
-from coilwork_lowering.ops.few_rows import are_few, sums_by_comparing
-from coilwork_lowering.ops.fixed_point import fits_fixed_point, sums_in_fixed_point
-from coilwork_lowering.ops.sorted_pieces import fits_pieces, sort_in_pieces
+from coilwork_lowering.ops.scattering.binary_search import lower_bound, search_type
+from coilwork_lowering.ops.scattering.elements import Elements, Sums
+from coilwork_lowering.ops.scattering.few_rows import are_few, sums_by_comparing
+from coilwork_lowering.ops.scattering.fixed_point import fits_fixed_point, sums_in_fixed_point
+from coilwork_lowering.ops.scattering.sorted_pieces import fits_pieces, sort_in_pieces
 from coilwork_lowering.scalar_math import add, both, eq, ge, index, lt, select, sub
 
 # Sorted positions per piece: a power of two.

@@ -10,12 +10,12 @@ from coilwork_ir.scalar import Scalar, const, placeholder
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import TensorValue, Value
 from coilwork_lowering.facts.known_order import in_order
-from coilwork_lowering.ops.elements import Elements, unflatten
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.ops.indexing import in_range, position_of
-from coilwork_lowering.ops.repeatable_scatters import adds_repeatably
-from coilwork_lowering.ops.scatters import scatter_into
-from coilwork_lowering.ops.segments import sums_of_rows
+from coilwork_lowering.ops.scattering.elements import Elements, unflatten
+from coilwork_lowering.ops.scattering.repeatable_scatters import adds_repeatably
+from coilwork_lowering.ops.scattering.scatters import scatter_into
+from coilwork_lowering.ops.scattering.segments import sums_of_rows
 from coilwork_lowering.rules import Call, NotLowered, Rule, as_size
 from coilwork_lowering.scalar_math import eq, index, like, select, to_dtype
 

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Final
 
 from coilwork_ir.scalar import Scalar, op
-from coilwork_lowering.ops.chebyshev import in_64_bits
 from coilwork_lowering.ops.elementwise import TO_FLOAT, pointwise_rule
+from coilwork_lowering.ops.special_functions.chebyshev import in_64_bits
 from coilwork_lowering.rules import Rule
 from coilwork_lowering.scalar_math import add, div, eq, gt, like, lt, mul, neg, select, sub
 

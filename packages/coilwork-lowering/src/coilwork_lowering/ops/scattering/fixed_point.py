@@ -28,8 +28,8 @@ from coilwork_ir.index import Expr, as_int
 from coilwork_ir.scalar import Scalar, cast, const, op
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import TensorValue
-from coilwork_lowering.ops.elements import Elements, Sums
-from coilwork_lowering.ops.fixed_units import (
+from coilwork_lowering.ops.scattering.elements import Elements, Sums
+from coilwork_lowering.ops.scattering.fixed_units import (
     BIAS,
     MANTISSA,
     NO_NUMBER,
@@ -41,7 +41,7 @@ from coilwork_lowering.ops.fixed_units import (
     whole_units,
     without_number,
 )
-from coilwork_lowering.ops.scattered_points import Points, Words, number_everywhere
+from coilwork_lowering.ops.scattering.scattered_points import Points, Words, number_everywhere
 from coilwork_lowering.scalar_math import add, both, either, eq, gt, invert, le, lt, mul, select, sub
 
 # Elements per sum, in the mean, above which many would wait for each other at the same place in memory.

@@ -13,7 +13,7 @@ from coilwork_ir.index import Expr, as_int, product
 from coilwork_ir.scalar import Scalar, cast, const
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import TensorValue
-from coilwork_lowering.ops.elements import Elements, Sums
+from coilwork_lowering.ops.scattering.elements import Elements, Sums
 from coilwork_lowering.scalar_math import eq, index, select
 
 # By measurements on an H200: bytes that it reads, and what a sort and the kernels around it take at least; a step of the

@@ -6,9 +6,9 @@ import math
 from typing import Final
 
 from coilwork_ir.scalar import Scalar, op
-from coilwork_lowering.ops import chebyshev_tables as tables
-from coilwork_lowering.ops.chebyshev import chebyshev, in_64_bits, ratio, series_over
 from coilwork_lowering.ops.elementwise import TO_FLOAT, pointwise_rule
+from coilwork_lowering.ops.special_functions import chebyshev_tables as tables
+from coilwork_lowering.ops.special_functions.chebyshev import chebyshev, in_64_bits, ratio, series_over
 from coilwork_lowering.rules import Rule
 from coilwork_lowering.scalar_math import add, div, eq, gt, le, like, lt, mul, neg, select, sub
 

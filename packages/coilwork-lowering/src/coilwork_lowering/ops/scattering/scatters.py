@@ -25,11 +25,11 @@ from coilwork_lowering.building.values import (
     coordinate_symbols,
     is_whole,
 )
-from coilwork_lowering.ops.column_groups import group_width, grouped
 from coilwork_lowering.ops.elementwise import on_device, overloads, scalar_operand
 from coilwork_lowering.ops.indexing import AdvancedIndex, in_range, position_of
 from coilwork_lowering.ops.placing import replaces_nothing
-from coilwork_lowering.ops.repeatable_scatters import (
+from coilwork_lowering.ops.scattering.column_groups import group_width, grouped
+from coilwork_lowering.ops.scattering.repeatable_scatters import (
     adds_repeatably,
     in_place,
     index_add_repeatably,
