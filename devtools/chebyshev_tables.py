@@ -1,6 +1,6 @@
 """Computes the Chebyshev series of special functions that lowering uses, with mpmath to 40 digits.
 
-    python -m devtools.chebyshev_tables > packages/coilwork-lowering/src/coilwork_lowering/ops/chebyshev_tables.py
+    python -m devtools.chebyshev_tables > packages/coilwork-lowering/src/coilwork_lowering/ops/special_functions/chebyshev_tables.py
 
 A series is of a smooth factor of the function, over an interval that is mapped to [-1, 1]; which factor and which interval, a
 comment beside each table says. The forms are those of Cephes (Moshier, "Methods and Programs for Mathematical Functions", 1989).

@@ -16,9 +16,13 @@ if ROOT not in sys.path:
 def pytest_collection_finish() -> None:
     """After all imports; consumers' environment has no torch."""
     if "torch" in sys.modules:
+        import torch._dynamo
+
         from integration_tests.quicker_compiles import quicken_compiles
 
         quicken_compiles()
+        # of what is compiled too often without a reset, eager would be compared with itself
+        torch._dynamo.config.fail_on_recompile_limit_hit = True
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

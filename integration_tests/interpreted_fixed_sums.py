@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.backends import resolve_backend
-from coilwork_lowering.ops import fixed_point
+from coilwork_lowering.ops.scattering import fixed_point
 
 INF, NAN = float("inf"), float("nan")
 ROWS, COUNT, WIDTH = 30, 250, 8

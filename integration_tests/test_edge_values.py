@@ -12,6 +12,8 @@ from torch import Tensor
 
 from integration_tests.beside_eager import agrees, compiled
 
+pytestmark = pytest.mark.usefixtures("own_caches")
+
 EDGES = (0.0, -0.0, 1, -1, 0.5, 3, 1e-8, 6e-8, 1e-5, 2, 1024, -7.25, 65504, 1e38, float("inf"), -float("inf"))
 Function = Callable[[Tensor], Tensor]
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)

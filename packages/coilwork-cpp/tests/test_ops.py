@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from coilwork_cpp.ops import RULES, STRUCTURAL
-from coilwork_cpp.reductions import SUPPORTED
+from coilwork_cpp.values.ops import RULES, STRUCTURAL
+from coilwork_cpp.values.reductions import SUPPORTED
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_expr, symbol
 from coilwork_ir.interpret_ops import SCALAR_FUNCTIONS

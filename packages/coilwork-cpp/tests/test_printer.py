@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from coilwork_cpp.indexing import index_code
-from coilwork_cpp.printer import code_text, source_text
-from coilwork_cpp.tree import (
+from coilwork_cpp.text.printer import code_text, source_text
+from coilwork_cpp.text.tree import (
     Assign,
     Binary,
     Call,
@@ -22,6 +21,7 @@ from coilwork_cpp.tree import (
     Unary,
     called,
 )
+from coilwork_cpp.values.indexing import index_code
 from coilwork_ir.index import as_expr, maximum, minimum, symbol
 
 A, B, C = Name("a"), Name("b"), Name("c")

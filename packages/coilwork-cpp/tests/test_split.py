@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from coilwork_cpp import CppCodegen, CppOptions
-from coilwork_cpp.split import split
+from coilwork_cpp.rewrites.split import split
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, symbol
 from coilwork_ir.kernels import Kernel, Range, Store, TensorArg

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
 
 import pytest
 
@@ -35,6 +35,12 @@ def test_descriptions_are_plausible(name: str) -> None:
 def test_an_unknown_target_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match=r"unknown target 'sm_10'; built in: sm_80, sm_90"):
         target("sm_10")
+
+
+def test_what_stays_in_a_cache_is_a_share_of_it() -> None:
+    assert target("sm_90").resident_bytes == 24 << 20
+    assert target("sm_80").resident_bytes == 16 << 20
+    assert replace(target("sm_90"), l2_bytes=50 << 20).resident_bytes == 20 << 20
 
 
 def test_descriptions_are_values() -> None:

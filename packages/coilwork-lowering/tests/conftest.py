@@ -17,3 +17,11 @@ def quick_compiles() -> None:
     torch._dynamo.guards.profile_guard_manager = lambda *_: 0.0
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_in_eager() -> None:
+    """What is compiled too often without a reset fails: Dynamo would leave it to eager, which tests would compare with itself."""
+    import torch._dynamo
+
+    torch._dynamo.config.fail_on_recompile_limit_hit = True

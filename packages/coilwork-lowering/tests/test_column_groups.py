@@ -12,21 +12,27 @@ from coilwork_ir.index import as_int
 from coilwork_ir.loops import Scatter
 from coilwork_ir.loops.interpret import interpret_graph
 from coilwork_ir.loops.verify import verify_graph
-from coilwork_lowering import lower
-from coilwork_lowering.ops import column_groups
+from coilwork_ir.target import target
+from coilwork_lowering import LoweringOptions, lower
 
 
 def largest(x: Tensor, index: Tensor, source: Tensor) -> Tensor:
     return x.scatter_reduce(0, index, source, "amax")
 
 
-def ranges(rows: int, columns: int, device: str, dtype: torch.dtype = torch.float32) -> list[int]:
+def ranges(
+    rows: int,
+    columns: int,
+    device: str,
+    dtype: torch.dtype = torch.float32,
+    options: LoweringOptions = LoweringOptions(),  # noqa: B008
+) -> list[int]:
     """Extents of the scatter of as many elements as the table has."""
     with FakeTensorMode():
         x = torch.empty(rows, columns, device=device, dtype=dtype)
         index = torch.empty(rows, columns, device=device, dtype=torch.int64)
         gm = make_fx(largest)(x, index, x)
-    graph = lower(gm, name="graph").graph
+    graph = lower(gm, name="graph", options=options).graph
     verify_graph(graph)
     (scatter,) = (node for node in graph.nodes if isinstance(node, Scatter))
     found = [as_int(r.extent) for r in scatter.ranges if r.extent is not None]
@@ -57,16 +63,22 @@ def test_others_are_updated_as_they_lie(rows: int, columns: int, device: str) ->
     assert ranges(rows, columns, device) == [rows, columns]
 
 
-def test_numbers_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(column_groups, "_STAYS", 1024)
-    monkeypatch.setattr(column_groups, "_TOGETHER", 1024)
+def test_a_smaller_cache_holds_fewer_columns() -> None:
+    a100 = LoweringOptions(resident_bytes=target("sm_80").resident_bytes)
+    assert ranges(65536, 256, "cuda", options=a100) == [16, 65536, 16]
+    # 20 MiB: of them an H200 holds all
+    assert ranges(20480, 256, "cuda", options=a100) == [4, 20480, 64]
+    assert ranges(20480, 256, "cuda") == [20480, 256]
+
+
+def test_numbers_stay() -> None:
     with FakeTensorMode():
         x, source = (torch.empty(16, 32, device="cuda") for _ in range(2))
         index = torch.empty(16, 32, device="cuda", dtype=torch.int64)
         gm = make_fx(largest)(x, index, source)
-    graph = lower(gm, name="graph").graph
+    graph = lower(gm, name="graph", options=LoweringOptions(resident_bytes=1536)).graph
     (scatter,) = (node for node in graph.nodes if isinstance(node, Scatter))
-    assert [as_int(r.extent) for r in scatter.ranges if r.extent is not None] == [2, 16, 16]
+    assert [as_int(r.extent) for r in scatter.ranges if r.extent is not None] == [4, 16, 8]
     x, source = torch.randn(16, 32), torch.randn(16, 32)
     index = torch.randint(16, (16, 32))
     assert torch.equal(interpret_graph(graph, [x, index, source])[0], largest(x, index, source))

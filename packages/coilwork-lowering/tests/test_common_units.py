@@ -26,8 +26,8 @@ EPS = torch.finfo(torch.float32).eps
 
 @pytest.fixture(autouse=True)
 def as_on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coilwork_lowering.ops.segments.are_few", lambda elements: False)
-    monkeypatch.setattr("coilwork_lowering.ops.fixed_point._MANY", 1)
+    monkeypatch.setattr("coilwork_lowering.ops.scattering.segments.are_few", lambda elements: False)
+    monkeypatch.setattr("coilwork_lowering.ops.scattering.fixed_point._MANY", 1)
 
 
 def graph_of(function: Callable[..., Any], *inputs: torch.Tensor) -> tuple[Graph, Any]:

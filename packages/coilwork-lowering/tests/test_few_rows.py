@@ -17,8 +17,8 @@ from coilwork_ir.index import as_expr, symbol
 from coilwork_ir.loops import Reduce, Scatter, Sort
 from coilwork_ir.scalar import const
 from coilwork_lowering import LoweringOptions
-from coilwork_lowering.ops.elements import Elements
-from coilwork_lowering.ops.few_rows import are_few
+from coilwork_lowering.ops.scattering.elements import Elements
+from coilwork_lowering.ops.scattering.few_rows import are_few
 
 aten = torch.ops.aten
 

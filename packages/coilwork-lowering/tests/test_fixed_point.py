@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import loop_evaluator
@@ -10,8 +11,10 @@ import pytest
 import torch
 from lowering_against_eager import externs, trace_and_lower
 
+from coilwork_ir.index import as_int
 from coilwork_ir.loops import Scatter, Sort
 from coilwork_ir.scalar import Load, postorder
+from coilwork_ir.target import target
 from coilwork_lowering import Lowered, LoweringOptions
 
 INF, NAN = float("inf"), float("nan")
@@ -21,9 +24,9 @@ FIXED = LoweringOptions(accumulation="fixed")
 @pytest.fixture(autouse=True, params=[False, True], ids=["few", "many"])
 def as_on_gpus(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Few rows are summed by comparing, whatever the device. Few elements may have units of their sums' own, and common ones."""
-    monkeypatch.setattr("coilwork_lowering.ops.segments.are_few", lambda elements: False)
+    monkeypatch.setattr("coilwork_lowering.ops.scattering.segments.are_few", lambda elements: False)
     if request.param:
-        monkeypatch.setattr("coilwork_lowering.ops.fixed_point._MANY", 1)
+        monkeypatch.setattr("coilwork_lowering.ops.scattering.fixed_point._MANY", 1)
 
 
 def run(
@@ -169,6 +172,24 @@ def test_what_sorts_instead() -> None:
         lowered, found = run(added(0), *inputs, options=options)
         assert Sort in kinds(lowered) and Scatter not in kinds(lowered)
         torch.testing.assert_close(found, added(0)(*inputs))
+
+
+def test_neighbouring_runs_are_taken_as_far_as_a_cache_goes() -> None:
+    x, s = torch.randn(100, 64), torch.randn(500, 64)
+    i = torch.randint(100, (500, 64))
+
+    def taken(resident_bytes: int) -> set[int | None]:
+        """How many neighbours share a group, of all additions."""
+        options = replace(FIXED, resident_bytes=resident_bytes)
+        lowered, found = run(added(0), x, i, s, options=options)
+        torch.testing.assert_close(found, added(0)(x, i, s))
+        scatters = [n for n in lowered.graph.nodes if isinstance(n, Scatter) and n.mode == "add"]
+        return {as_int(node.ranges[-1].extent) for node in scatters if node.ranges[-1].extent is not None}
+
+    # a sum takes at most 16 bytes, and 100 of them make a run's
+    assert taken(target("sm_90").resident_bytes) == {64}
+    assert taken(16 * 100 * 16) == {16}
+    assert taken(16 * 100 * 4) == {1}
 
 
 def test_what_is_left_out_reads_nothing_behind_the_sums() -> None:

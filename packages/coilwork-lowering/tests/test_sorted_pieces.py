@@ -14,7 +14,7 @@ from coilwork_ir.buffers import Ref
 from coilwork_ir.dtypes import DType
 from coilwork_ir.loops import Reduce, Scatter, Sort
 from coilwork_lowering import Lowered, LoweringOptions
-from coilwork_lowering.ops import sorted_pieces
+from coilwork_lowering.ops.scattering import sorted_pieces
 
 aten = torch.ops.aten
 SORTED = LoweringOptions(accumulation="sorted", sorts_in_memory=False)
@@ -23,7 +23,7 @@ SORTED = LoweringOptions(accumulation="sorted", sorts_in_memory=False)
 @pytest.fixture(autouse=True)
 def short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces of 8 keys."""
-    monkeypatch.setattr("coilwork_lowering.ops.segments.are_few", lambda elements: False)
+    monkeypatch.setattr("coilwork_lowering.ops.scattering.segments.are_few", lambda elements: False)
     monkeypatch.setattr(sorted_pieces, "_SHORT_PIECE", 8)
 
 

@@ -115,8 +115,8 @@ def test_scatters_stay_in_one_part_of_memory_at_a_time(build, compare):
     assert tiles(kernel) == [("x0", "2"), ("x1", "6"), ("x2", "4")]
 
 
-def columns_at_a_time(build, groups, *, mode="max", rows=65536, width=32, device="cuda:0"):
-    """A scatter that takes `width` columns of a table at a time, and its kernel's ranges."""
+def columns_at_a_time(build, groups, *, mode="max", rows=65536, width=32, device="cuda:0", name="sm_90"):
+    """The ranges of the kernel, for the target `name`, of a scatter that takes `width` columns of a table at a time."""
     build.input("x", rows, groups * width, device=device)
     build.input("ids", rows, groups * width, dtype=DType.I64, device=device)
     build.input("base", rows, groups * width, device=device)
@@ -135,12 +135,23 @@ def columns_at_a_time(build, groups, *, mode="max", rows=65536, width=32, device
             mode=mode,
         )
     )
-    made = schedule(build.graph("out"), target("sm_90"))
+    made = schedule(build.graph("out"), target(name))
     return next(tiles(k) for k in made.kernels if any(s.indirect for s in k.stores))
 
 
 def test_columns_of_a_large_table_are_updated_a_few_at_a_time(build):
     assert columns_at_a_time(build, 8) == [("x0", "8"), ("x1", "65536"), ("x2", "32")]
+
+
+@pytest.mark.parametrize(
+    ("name", "ranges"),
+    [
+        ("sm_90", [("x0", "10240"), ("x1", "256")]),
+        ("sm_80", [("x0", "8"), ("x1", "10240"), ("x2", "32")]),
+    ],
+)
+def test_a_table_of_20_mib_is_large_for_a_smaller_cache(build, name, ranges):
+    assert columns_at_a_time(build, 8, rows=10240, name=name) == ranges
 
 
 def test_those_of_a_small_one_are_not(build):

@@ -138,6 +138,13 @@ def test_rows_have_one_load_and_wait_only_for_those_before() -> None:
     assert body.index("tell(") < body.index("tl.cumsum(") < body.index("told(")
 
 
+def test_products_are_scanned_by_as_many_lanes_as_a_program_has_threads() -> None:
+    kernel, h200 = shared_rows("prod", 3, 5000, 1024, DType.F32), target("sm_90")
+    narrow = replace(h200, max_threads_per_block=512)
+    for device, lanes in ((h200, 1024), (narrow, 512)):
+        assert f"= tl.arange(0, {lanes})\n" in TritonCodegen().emit(kernel, device, {}).text
+
+
 def test_without_a_workspace_a_program_has_a_row() -> None:
     kernel = shared_rows("sum", 3, 5000, 1024, DType.F32)
     alone = replace(

@@ -28,6 +28,12 @@ def quick_compiles() -> None:
     gc.set_threshold(50_000, 20, 20)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def nothing_in_eager() -> None:
+    """What is compiled too often without a reset fails: Dynamo would leave it to eager, which tests would compare with itself."""
+    torch._dynamo.config.fail_on_recompile_limit_hit = True
+
+
 @pytest.fixture(scope="session")
 def kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One cache for the session, so that a kernel that several tests need is built once."""

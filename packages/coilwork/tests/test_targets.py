@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
+from coilwork.job import open_job
 from coilwork.options import CompileOptions
-from coilwork.targets import choose_targets, target_of_device, targets_text
+from coilwork.stages import run_stages
+from coilwork.targets import choose_targets, resident_bytes, target_of_device, targets_text
+from coilwork_ir.index import as_int
+from coilwork_ir.loops import Scatter
 from coilwork_ir.loops.text import parse_graph
 from coilwork_ir.target import TARGETS
 
@@ -55,3 +62,48 @@ def test_the_cache_key_describes_the_devices_of_a_graph() -> None:
     here = targets_text(gm, CompileOptions())
     assert target_of_device("cpu", CompileOptions()).name in here
     assert targets_text(gm, CompileOptions(triton_on_cpu=True)) != here
+
+
+def largest_of_rows() -> tuple[torch.fx.GraphModule, list[torch.Tensor]]:
+    """Atomic updates of 20 MiB on a GPU that this machine need not have, and fake arguments."""
+    with FakeTensorMode():
+        x = torch.empty(20480, 256, device="cuda")
+        index = torch.empty(20480, 256, device="cuda", dtype=torch.int64)
+        return make_fx(lambda x, i: x.scatter_reduce(0, i, x, "amax"))(x, index), [x, index]
+
+
+@pytest.mark.parametrize(
+    ("name", "l2_mib", "stays_mib", "ranges"),
+    [
+        ("sm_90", 60, 24, [20480, 256]),
+        # an H100's
+        ("sm_90", 50, 20, [20480, 256]),
+        ("sm_80", 40, 16, [4, 20480, 64]),
+    ],
+)
+def test_what_stays_in_a_gpus_cache_is_updated_together(
+    monkeypatch: pytest.MonkeyPatch, name: str, l2_mib: int, stays_mib: int, ranges: list[int]
+) -> None:
+    base = TARGETS[name]
+
+    def described(device: str) -> dict[str, object]:
+        assert device == "cuda:0"
+        facts = {field: getattr(base, field) for field in ("name", "kind", "arch", "multiprocessors")}
+        return {**facts, "shared_memory_bytes": base.shared_memory_bytes, "l2_bytes": l2_mib << 20}
+
+    monkeypatch.setattr("coilwork.targets.describe_device", described)
+    gm, inputs = largest_of_rows()
+    options = CompileOptions(strict=True)
+    assert resident_bytes(gm, options) == stays_mib << 20
+    compiled = run_stages(open_job(gm, inputs, role="inference", options=options), fallback=())
+    (scatter,) = (node for node in compiled.graph.nodes if isinstance(node, Scatter))
+    assert [as_int(r.extent) for r in scatter.ranges if r.extent is not None] == ranges
+    # so graphs are cached for one size of cache
+    assert f"l2_bytes={l2_mib << 20}" in targets_text(gm, options)
+
+
+def test_a_graph_without_a_gpu_has_no_cache_of_one() -> None:
+    with FakeTensorMode():
+        gm = make_fx(lambda x: x + 1)(torch.empty(2))
+    assert resident_bytes(gm, CompileOptions()) is None
+    assert resident_bytes(gm, CompileOptions(triton_on_cpu=True)) == TARGETS["sm_90"].resident_bytes

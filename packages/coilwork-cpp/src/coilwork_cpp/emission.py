@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from coilwork_cpp.columns import column_body
-from coilwork_cpp.compared_extremes import compares_extremes
-from coilwork_cpp.elements import memory_type
-from coilwork_cpp.expand import expand
-from coilwork_cpp.facts import facts_of
-from coilwork_cpp.nest import Span, decode_unit, grain, unit_count, units_span
+from coilwork_cpp.nests.columns import column_body
+from coilwork_cpp.nests.nest import Span, decode_unit, grain, unit_count, units_span
+from coilwork_cpp.nests.points import pointwise_body
+from coilwork_cpp.nests.rows import row_body
 from coilwork_cpp.options import CppOptions
-from coilwork_cpp.pieces import pieces_of
-from coilwork_cpp.plan import Plan, plan_region
-from coilwork_cpp.points import pointwise_body
-from coilwork_cpp.prelude import declarations
-from coilwork_cpp.printer import source_text
-from coilwork_cpp.ranges import normalise
-from coilwork_cpp.regions import Region, regions_of
-from coilwork_cpp.rows import row_body
-from coilwork_cpp.split import Phase, split
-from coilwork_cpp.tree import (
+from coilwork_cpp.planning.compared_extremes import compares_extremes
+from coilwork_cpp.planning.facts import facts_of
+from coilwork_cpp.planning.plan import Plan, plan_region
+from coilwork_cpp.planning.regions import Region, regions_of
+from coilwork_cpp.prelude.prelude import declarations
+from coilwork_cpp.rewrites.expand import expand
+from coilwork_cpp.rewrites.pieces import pieces_of
+from coilwork_cpp.rewrites.ranges import normalise
+from coilwork_cpp.rewrites.split import Phase, split
+from coilwork_cpp.text.elements import memory_type
+from coilwork_cpp.text.printer import source_text
+from coilwork_cpp.text.tree import (
     ZERO,
     Call,
     Code,
@@ -40,7 +40,7 @@ from coilwork_cpp.tree import (
     Unary,
     called,
 )
-from coilwork_cpp.values import Block, Names
+from coilwork_cpp.values.values import Block, Names
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_expr, total

@@ -59,6 +59,14 @@ class Target:
         """True where kernels are grids of blocks."""
         return self.kind != "cpu"
 
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes that stay in the last-level cache while others pass through it: two fifths of it.
+
+        Of the 60 MiB that an H200 has, they are 24, with which this was measured; an A100's 40 MiB hold 16 of them.
+        """
+        return 2 * self.l2_bytes // 5
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Targets:

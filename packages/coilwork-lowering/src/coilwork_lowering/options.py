@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
+
+from coilwork_ir.target import TARGETS
 
 Numerics = Literal["fast", "eager", "strict"]
 ConvolutionLayout = Literal["auto", "captured", "channels_last"]
 Accumulation = Literal["auto", "fixed", "sorted", "atomic"]
 Random = Literal["auto", "generated", "eager"]
 Sorting = Literal["auto", "kernels", "calls"]
+
+_H200: Final = TARGETS["sm_90"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +48,8 @@ class LoweringOptions:
         sorts_in_memory: kernels on a CPU sort rows of any length and type; otherwise they are those of an accelerator.
             Default: True.
         updates_in_place: let updates of tensors whose old contents nobody needs overwrite them. Default: True.
+        resident_bytes: how much of what is combined with in memory, where data say, stays in an accelerator's cache
+            meanwhile: its `Target.resident_bytes`. Default: those of an H200, 24 MiB.
     """
 
     fallback: tuple[str, ...] = ()
@@ -58,6 +64,7 @@ class LoweringOptions:
     sorting: Sorting = "auto"
     sorts_in_memory: bool = True
     updates_in_place: bool = True
+    resident_bytes: int = _H200.resident_bytes
 
     def falls_back(self, target: str) -> bool:
         """Whether `target`, e.g. `"aten.cumsum.default"`, is named by `fallback`."""

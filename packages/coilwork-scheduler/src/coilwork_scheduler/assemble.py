@@ -88,7 +88,7 @@ def assemble(context: Context, groups: Sequence[Group], journal: Journal) -> Sch
             workspace: dict[str, Buffer] = {}
             if kernel.hints.split > 1:
                 device = facts.buffers[call.args[0]].device
-                shared = with_workspace(kernel, call, device, context.sizes, taken)
+                shared = with_workspace(kernel, call, device, target, context.sizes, taken)
                 launches = [shared.fill, shared.scan]
                 workspace = {buffer.name: buffer for buffer in shared.buffers}
             for made, launch in launches:
@@ -247,12 +247,13 @@ def _kernel(
     }
     buffers = context.facts.buffers
     draft = compose(group, wanted, buffers, context.options.numerics, context.decisions)
-    tiling = tile(draft, buffers, context.sizes)
     touched = (
         *(store.buffer for store in draft.stores),
         *(access.buffer for access in loads(scalars_of(draft))),
     )
-    hints = hints_for(draft, tiling, buffers, _target(context, touched), context.options)
+    target = _target(context, touched)
+    tiling = tile(draft, buffers, context.sizes, target)
+    hints = hints_for(draft, tiling, buffers, target, context.options)
     return canonical(draft, tiling, hints, buffers, aligned=aligned, numerics=context.options.numerics)
 
 

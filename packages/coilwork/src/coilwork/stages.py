@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
@@ -16,7 +16,7 @@ from coilwork.invariance import check_batch_invariant
 from coilwork.job import Job
 from coilwork.options import CompileOptions
 from coilwork.rewriting import rewrites_of
-from coilwork.targets import choose_targets
+from coilwork.targets import choose_targets, resident_bytes
 from coilwork.trace import Trace
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import as_int
@@ -100,6 +100,9 @@ def run_stages(job: Job, *, fallback: tuple[str, ...]) -> Compiled:
         if decision.channels_last or decision.dense_copies or padding.padded or padding.by_rows:
             trace.write("aten.laid_out.txt", _readable(gm))
     lowering = lowering_options(options, fallback)
+    resident = resident_bytes(gm, options)
+    if resident is not None:
+        lowering = replace(lowering, resident_bytes=resident)
     with clock.stage("lower"):
         lowered = lower(gm, name=job.graph_id, options=lowering, example_strides=job.strides)
     if trace.wanted and lowered.updates:

@@ -67,6 +67,12 @@ def devices_of(gm: torch.fx.GraphModule) -> tuple[str, ...]:
     return tuple(sorted(devices - {"meta"}))
 
 
+def resident_bytes(gm: torch.fx.GraphModule, options: CompileOptions) -> int | None:
+    """What stays in the cache of each GPU that `gm` has tensors on; None if there is none."""
+    found = (target_of_device(device, options) for device in devices_of(gm))
+    return min((target.resident_bytes for target in found if target.is_gpu), default=None)
+
+
 def targets_text(gm: torch.fx.GraphModule, options: CompileOptions) -> str:
     """The descriptions of the devices of `gm`, for its cache key.
 

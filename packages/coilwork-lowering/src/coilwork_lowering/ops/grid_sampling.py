@@ -15,7 +15,6 @@ from coilwork_ir.index import Expr, as_expr, as_int, product
 from coilwork_ir.scalar import Scalar, cast, const, op, placeholder
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import Shape, TensorValue, Value, layout_of
-from coilwork_lowering.ops.elements import Elements, flatten, unflatten
 from coilwork_lowering.ops.elementwise import overloads
 from coilwork_lowering.ops.grid_taps import (
     Interpolation,
@@ -28,9 +27,10 @@ from coilwork_lowering.ops.grid_taps import (
     spread,
     taps_of,
 )
-from coilwork_lowering.ops.repeatable_scatters import adds_repeatably
-from coilwork_lowering.ops.scatters import scatter_into
-from coilwork_lowering.ops.segments import sums_of_rows
+from coilwork_lowering.ops.scattering.elements import Elements, flatten, unflatten
+from coilwork_lowering.ops.scattering.repeatable_scatters import adds_repeatably
+from coilwork_lowering.ops.scattering.scatters import scatter_into
+from coilwork_lowering.ops.scattering.segments import sums_of_rows
 from coilwork_lowering.ops.windows import fits_32_bits
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import add, both, eq, index, like, mul, select, to_dtype

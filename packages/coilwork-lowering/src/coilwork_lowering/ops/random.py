@@ -18,8 +18,8 @@ from coilwork_ir.scalar import Scalar, cast, const, op
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.torch_types import device_text
 from coilwork_lowering.building.values import Shape, TensorValue, Value, whole
-from coilwork_lowering.ops.elements import flatten
 from coilwork_lowering.ops.elementwise import overloads
+from coilwork_lowering.ops.scattering.elements import flatten
 from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import add, index, lt, mul, select, to_dtype
 from coilwork_lowering.torch_compat.seeded import (

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr, stride_of
 from coilwork_ir.kernels.nodes import Store
 from coilwork_ir.scalar import IndexValue, Load, Scalar, placeholder, postorder
+from coilwork_ir.target import Target
 from coilwork_scheduler.kernels.compose import Draft
 from coilwork_scheduler.sizes import SizeHints
 from coilwork_scheduler.stage import extent_of
-
-# Bytes that stay in a GPU's second-level cache beside what passes through.
-_STAYS: Final = 24 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +74,7 @@ def _access(
     return Access(buffer=name, index=index, strides=strides, touched_bytes=points * itemsize, store=store)
 
 
-def slices(draft: Draft, buffers: Mapping[str, Buffer], sizes: SizeHints) -> tuple[Expr, ...]:
+def slices(draft: Draft, buffers: Mapping[str, Buffer], sizes: SizeHints, target: Target) -> tuple[Expr, ...]:
     """The parallel ranges that choose the part of a buffer in which stores at positions from data stay, largest parts first.
 
     Such stores come in any order within a part. Points that share it should run together, as far as a cache goes. A part is memory
@@ -90,13 +87,19 @@ def slices(draft: Draft, buffers: Mapping[str, Buffer], sizes: SizeHints) -> tup
         within = max(_likely(store.index, placeholder(k), sizes) for k in range(len(store.indirect)))
         for symbol in draft.parallel:
             step = _likely(store.index, symbol, sizes)
-            if 0 <= within < step or _chooses_columns(store, symbol, step, within, buffers, sizes):
+            if 0 <= within < step or _chooses_columns(store, symbol, step, within, buffers, sizes, target):
                 found[symbol] = max(step, found.get(symbol, 0))
     return tuple(sorted(found, key=lambda symbol: -found[symbol]))
 
 
 def _chooses_columns(
-    store: Store, symbol: Expr, step: int, within: int, buffers: Mapping[str, Buffer], sizes: SizeHints
+    store: Store,
+    symbol: Expr,
+    step: int,
+    within: int,
+    buffers: Mapping[str, Buffer],
+    sizes: SizeHints,
+    target: Target,
 ) -> bool:
     """Whether `symbol` chooses columns, `step` of them, of rows of `within`, which a cache holds, as it does not hold all of the rows."""
     buffer, count = buffers[store.buffer], sizes.value(extent_of(symbol))
@@ -105,7 +108,7 @@ def _chooses_columns(
     if not 1 < step < within or step * count > within:
         return False
     total = sizes.size_bytes(buffer)
-    return total > _STAYS >= total // max(count, 1)
+    return total > target.resident_bytes >= total // max(count, 1)
 
 
 def _likely(index: Expr, symbol: Expr, sizes: SizeHints) -> int:

@@ -17,6 +17,7 @@ from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr, as_expr
 from coilwork_ir.kernels.nodes import RangeKind, TileName
 from coilwork_ir.scalar import Reduce, Scan, Sort, postorder
+from coilwork_ir.target import Target
 from coilwork_scheduler.joining import joined
 from coilwork_scheduler.kernels.accesses import Access, accesses, index_expressions, scalars_of, slices
 from coilwork_scheduler.kernels.compose import Draft
@@ -45,10 +46,10 @@ class Tiling:
     mapping: Mapping[Expr, Expr]
 
 
-def tile(draft: Draft, buffers: Mapping[str, Buffer], sizes: SizeHints) -> Tiling:
-    """The tiling of `draft`."""
+def tile(draft: Draft, buffers: Mapping[str, Buffer], sizes: SizeHints, target: Target) -> Tiling:
+    """The tiling of `draft` on `target`."""
     touched = accesses(draft, buffers, sizes)
-    outermost = slices(draft, buffers, sizes)
+    outermost = slices(draft, buffers, sizes, target)
     others = [s for s in draft.parallel if s not in outermost]
     parallel = (*outermost, *_by_layout(others, touched))
     reduced = draft.reduced if _ordered(draft) else _by_layout(draft.reduced, touched)

@@ -12,6 +12,7 @@ from coilwork_ir.kernels.nodes import Numerics
 from coilwork_ir.kernels.workspace import workspace_elements
 from coilwork_ir.loops import Pointwise
 from coilwork_ir.scalar import const
+from coilwork_ir.target import Target
 from coilwork_scheduler.externalize import fresh_name
 from coilwork_scheduler.group import group_of
 from coilwork_scheduler.kernels.canonical import canonical
@@ -34,9 +35,12 @@ class Shared:
 
 
 def with_workspace(
-    kernel: Kernel, call: KernelCall, device: str, sizes: SizeHints, taken: set[str]
+    kernel: Kernel, call: KernelCall, device: str, target: Target, sizes: SizeHints, taken: set[str]
 ) -> Shared:
-    """`call` of `kernel`, whose programs are to share rows, with a workspace. `taken` are the names of all buffers."""
+    """`call` of `kernel`, whose programs are to share rows, with a workspace on `device`, described by `target`.
+
+    `taken` are the names of all buffers.
+    """
     roots = tuple(store.value for store in kernel.stores)
     roots += tuple(v for s in kernel.stores for v in (*s.indirect, *(() if s.mask is None else (s.mask,))))
     count = workspace_elements(kernel, roots)
@@ -66,17 +70,18 @@ def with_workspace(
         into=(*call.into, (after.name, before.name)),
     )
     return Shared(
-        fill=_zeros(before, sizes, kernel.numerics, call), scan=(shared, call), buffers=(before, after)
+        fill=_zeros(before, target, sizes, kernel.numerics, call),
+        scan=(shared, call),
+        buffers=(before, after),
     )
 
 
 def _zeros(
-    buffer: Buffer, sizes: SizeHints, numerics: Numerics, call: KernelCall
+    buffer: Buffer, target: Target, sizes: SizeHints, numerics: Numerics, call: KernelCall
 ) -> tuple[Kernel, KernelCall]:
     position = symbol("i", extent=buffer.shape[0])
     node = Pointwise(output=buffer, ranges=(position,), body=const(0, DType.I64), origins=call.origins)
     buffers = {buffer.name: buffer}
     draft = compose(group_of(stage_of(0, node)), {buffer.name}, buffers, numerics)
-    return canonical(
-        draft, tile(draft, buffers, sizes), Hints(), buffers, aligned=frozenset(buffers), numerics=numerics
-    )
+    tiling = tile(draft, buffers, sizes, target)
+    return canonical(draft, tiling, Hints(), buffers, aligned=frozenset(buffers), numerics=numerics)

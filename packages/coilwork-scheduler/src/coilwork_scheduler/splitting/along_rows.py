@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from coilwork_ir.index import Expr, as_expr, as_int, bounds, product, stride_of, substitute
 from coilwork_ir.loops import Graph, Node, Pointwise, Reduce
 from coilwork_ir.ops import SELF_COMBINING
-from coilwork_ir.scalar import Load, loads, substitute_ranges
+from coilwork_ir.scalar import Load, loads
 from coilwork_ir.target import Targets
 from coilwork_scheduler.cost import CostModel, KernelWork
 from coilwork_scheduler.dependence import Dependence
@@ -28,8 +29,8 @@ from coilwork_scheduler.occupancy import unit_stride
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.sizes import SizeHints
 from coilwork_scheduler.splitting.combine import combined
-from coilwork_scheduler.splitting.figures import Figures
-from coilwork_scheduler.splitting.judge import CLEAR_WIN
+from coilwork_scheduler.splitting.cutting import Cutting
+from coilwork_scheduler.splitting.figures import CLEAR_WIN, Figures
 from coilwork_scheduler.splitting.pieces import Cut, Pieces
 from coilwork_scheduler.stage import extent_of
 
@@ -42,19 +43,10 @@ Place = tuple[str, Expr]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rows:
-    """How a reduction is cut along rows: its axes `refined` into those of `pieces`; `place` is what it reads of them."""
+    """How a reduction is cut along rows whose statistics the node at `position` has."""
 
-    pieces: Pieces
-    refined: tuple[tuple[Expr, Expr], ...]
-    place: Place
+    cutting: Cutting
     position: int
-
-    def along(self, node: Reduce) -> Reduce:
-        """`node` along the axes of the pieces."""
-        if not self.refined:
-            return node
-        (body,) = substitute_ranges((node.body,), dict(self.refined))
-        return replace(node, axes=self.pieces.axes, body=body)
 
 
 def split_along_rows(
@@ -76,15 +68,15 @@ def split_along_rows(
     figures = Figures(facts=facts, targets=targets, model=model, sizes=sizes)
     search = _Search(graph=graph, facts=facts, figures=figures, options=options)
     weigher = _Weigher(figures=figures, journal=journal)
-    found: dict[int, _Rows] = {}
+    found: dict[int, Cutting] = {}
     for position, rows in search.cuts():
         node = graph.nodes[position]
         assert isinstance(node, Reduce)
         if weigher.pays(node, rows, search.shared(node, rows)):
-            found[position] = rows
+            found[position] = rows.cutting
     if not found:
         return graph
-    taken = set(facts.buffers)
+    namer = partial(fresh_name, taken=set(facts.buffers))
     nodes: list[Node] = []
     for position, node in enumerate(graph.nodes):
         cut = found.get(position)
@@ -92,7 +84,7 @@ def split_along_rows(
             nodes.append(node)
         else:
             assert isinstance(node, Reduce)
-            nodes.extend(combined(cut.along(node), cut.pieces, lambda wanted: fresh_name(wanted, taken)))
+            nodes.extend(combined(cut.along(node), cut.pieces, namer))
     return replace(graph, nodes=tuple(nodes))
 
 
@@ -165,7 +157,7 @@ class _Search:
                     cut = self._matched(node, (buffer, ours), statistic, theirs[buffer], definer)
                     if (
                         cut is not None
-                        and self._stays(node, cut, statistic)
+                        and self._stays(node, cut.cutting, statistic)
                         and self._directly(definer, position)
                     ):
                         return cut
@@ -220,15 +212,12 @@ class _Search:
         cuts = [s for axis in node.axes for s in parts.get(axis, ()) if s not in inside]
         if not cuts or not inside.issubset(axes):
             return None
-        return _Rows(
-            pieces=Pieces(
-                axes=axes,
-                cuts=tuple(Cut(axis=s, count=extent_of(s), length=as_expr(1), even=True) for s in cuts),
-            ),
-            refined=tuple((axis, own[axis]) for axis in node.axes if len(parts.get(axis, ())) > 1),
-            place=place,
-            position=position,
+        pieces = Pieces(
+            axes=axes,
+            cuts=tuple(Cut(axis=s, count=extent_of(s), length=as_expr(1), even=True) for s in cuts),
         )
+        refined = tuple((axis, own[axis]) for axis in node.axes if len(parts.get(axis, ())) > 1)
+        return _Rows(cutting=Cutting(pieces=pieces, refined=refined), position=position)
 
     def _in_memory(self, node: Reduce, offset: Expr) -> tuple[Expr, ...] | None:
         """The ranges and axes of `node`, outermost in memory first; `None` unless `offset` tells their points apart."""
@@ -239,7 +228,7 @@ class _Search:
                 steps[s] = 0 if step is None else self.figures.sizes.value(step)
         return tuple(sorted(steps, key=lambda s: -steps[s])) if all(v > 0 for v in steps.values()) else None
 
-    def _stays(self, node: Reduce, cut: _Rows, statistic: Reduce) -> bool:
+    def _stays(self, node: Reduce, cut: Cutting, statistic: Reduce) -> bool:
         """True if a program keeps what `node`, `cut` along the rows of `statistic`, and that read of a row."""
         longest = bounds(product(extent_of(axis) for axis in statistic.axes)).hi
         along = frozenset(cut.pieces.inner)
@@ -292,8 +281,8 @@ class _Weigher:
         """Whether `node` is cut into `rows`; records why."""
         model = self.figures.model
         results = max(self.figures.sizes.numel(_extents(node.ranges)), 1)
-        count = max(self.figures.sizes.value(rows.pieces.count), 1)
-        length = max(self.figures.length(rows.pieces.inner), 1)
+        count = max(self.figures.sizes.value(rows.cutting.pieces.count), 1)
+        length = max(self.figures.length(rows.cutting.pieces.inner), 1)
         read = sum(self.figures.touched(access) for access in dict.fromkeys(loads((node.body,))))
         on_chip = sum(self.figures.touched(access) for access in dict.fromkeys(shared))
         moved = results * count * node.body.dtype.compute.itemsize

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr
 from coilwork_ir.loops import Reduce
 from coilwork_ir.scalar import Load, loads
+
+# Kinds whose results are positions along the axes, in the order of these.
+POSITIONS: Final = ("argmin", "argmax")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,6 +35,9 @@ RESIDENT_ACROSS: Final = 512
 FEW_COLUMNS: Final = 512
 # Pieces per result, at most: the second reduction has one program for all of them.
 MOST_PIECES: Final = 8192
+# Pieces and the reduction of their results must together take less than this share of the one kernel's time: the estimate is rough, and
+# the one might have fused with more of what surrounds it.
+CLEAR_WIN: Final = 0.8
 # Neighbouring results that a program of a short second reduction computes at least, where they lie together: 32 bytes.
 SECTOR: Final = 8
 

@@ -14,7 +14,9 @@ from coilwork_ir.index import Expr, as_expr, as_int, stride_of
 from coilwork_ir.ops import SELF_COMBINING
 from coilwork_ir.scalar import Load
 from coilwork_scheduler.cost import KernelWork
+from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.occupancy import LONGEST_COLUMN
+from coilwork_scheduler.splitting.cutting import Cutting
 from coilwork_scheduler.splitting.families import Family
 from coilwork_scheduler.splitting.figures import BLOCK, LEAST_ACROSS, PROGRAMS, RESIDENT_ACROSS, Figures
 from coilwork_scheduler.splitting.merging import merged_axes
@@ -31,16 +33,31 @@ _SLOWER: Final = 2.3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runs:
-    """Pieces that begin with the points of runs, axes that are `refined` first, and microseconds that this saves and costs."""
+    """Pieces that begin with the points of runs, how many they are, and microseconds that this saves and costs."""
 
-    pieces: Pieces
-    refined: tuple[tuple[Expr, Expr], ...]
+    cutting: Cutting
+    count: int
     saved_us: float
     costs_us: float
 
     @property
     def pays(self) -> bool:
+        """Whether wide loads save more than another kernel costs."""
         return self.saved_us > self.costs_us
+
+    def note(self, journal: Journal, family: Family) -> None:
+        """Record whether `family` is cut so, and why."""
+        journal.note(
+            "split-runs",
+            tuple(b.name for b in family.outputs),
+            self.pays,
+            "wide loads go across short runs"
+            if self.pays
+            else "another kernel costs more than narrow loads do",
+            pieces=self.count,
+            saved_us=round(self.saved_us, 3),
+            costs_us=round(self.costs_us, 3),
+        )
 
 
 def runs_of(figures: Figures, family: Family, *, on_chip: bool) -> Runs | None:
@@ -70,10 +87,11 @@ def runs_of(figures: Figures, family: Family, *, on_chip: bool) -> Runs | None:
         programs=shape.programs,
     )
     read_us = figures.model.kernel_us(read)
-    second_us = figures.second_us(family, shape, max(figures.sizes.value(pieces.count), 1))
+    count = figures.sizes.value(pieces.count)
+    second_us = figures.second_us(family, shape, max(count, 1))
     return Runs(
-        pieces=pieces,
-        refined=tuple(refined.items()),
+        cutting=Cutting(pieces=pieces, refined=tuple(refined.items())),
+        count=count,
         saved_us=(_SLOWER - 1) * read_us,
         costs_us=second_us + (read_us if on_chip else 0.0),
     )

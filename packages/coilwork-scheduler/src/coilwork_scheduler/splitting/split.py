@@ -24,9 +24,10 @@ from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.sizes import SizeHints
 from coilwork_scheduler.splitting.beside_rows import row_reductions
 from coilwork_scheduler.splitting.combine import combined
-from coilwork_scheduler.splitting.families import Family, rows_of
+from coilwork_scheduler.splitting.cutting import Cutting
+from coilwork_scheduler.splitting.families import POSITIONS, Family, rows_of
 from coilwork_scheduler.splitting.figures import Figures
-from coilwork_scheduler.splitting.judge import POSITIONS, Cutting, Judge
+from coilwork_scheduler.splitting.judge import Judge
 from coilwork_scheduler.splitting.online import merged
 
 

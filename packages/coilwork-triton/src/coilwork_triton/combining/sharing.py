@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.scalar import Combine
@@ -29,9 +28,6 @@ from coilwork_triton.launch.parameters import next_power_of_two
 from coilwork_triton.text.tree import Binary, Call, Expression, Name, Number, Tuple, method, tl, tl_name
 from coilwork_triton.text.types import free_constant, triton_type
 from coilwork_triton.text.writer import Writer
-
-# Threads of a program, at most.
-_MOST_THREADS: Final = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +99,7 @@ def _before(site: ScanSite, sharing: Sharing, first: int, writer: Writer) -> tup
     lanes = next_power_of_two(sharing.count)
     if site.kind == "prod" and not _in_any_order(site):
         # what is scanned has a lane for every thread, or Triton's scans mix up copies
-        lanes = max(lanes, _MOST_THREADS)
+        lanes = max(lanes, next_power_of_two(sharing.most_threads))
     lane = writer.bind("lane", tl("arange", Number(0), Number(lanes)))
     earlier = writer.bind("earlier", Binary("-", Binary("-", PIECE, Number(1)), lane))
     there = writer.bind("there", Binary(">=", earlier, Number(0)))

@@ -184,7 +184,7 @@ def plan(
     if sorts:
         _check_sorts(kernel, grouped)
     invariant = options.batch_invariant and "r" in grouped and not sorts
-    sharing = None if invariant or sorts or ragged else sharing_of(kernel, values)
+    sharing = None if invariant or sorts or ragged else sharing_of(kernel, values, target)
     walk = walk_of(
         kernel, numels.get("r"), options, sorts=sorts, looped=ragged or (invariant and "w" not in grouped)
     )

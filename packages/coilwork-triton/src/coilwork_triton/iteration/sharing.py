@@ -8,6 +8,7 @@ from coilwork_ir.index import as_int, product
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.workspace import piece_of, scans_of
 from coilwork_ir.scalar import Scalar
+from coilwork_ir.target import Target
 from coilwork_triton.iteration.tiles import extent_of
 from coilwork_triton.text.tree import (
     Assign,
@@ -31,7 +32,7 @@ PIECE = Name("piece")
 class Sharing:
     """`count` pieces of `length` points of each of `rows`; programs tell each other of them in the argument `workspace`.
 
-    With `reverse` the last piece comes first.
+    With `reverse` the last piece comes first. No program has more than `most_threads`.
     """
 
     workspace: str
@@ -39,6 +40,7 @@ class Sharing:
     count: int
     length: int
     reverse: bool
+    most_threads: int
 
     @property
     def programs(self) -> int:
@@ -69,8 +71,8 @@ class Sharing:
         return Binary("+", Binary("+", Name(self.workspace), Number(1)), Binary("*", row, Number(self.count)))
 
 
-def sharing_of(kernel: Kernel, values: tuple[Scalar, ...]) -> Sharing | None:
-    """How the programs of `kernel`, which computes `values`, share rows; `None` if each has its own."""
+def sharing_of(kernel: Kernel, values: tuple[Scalar, ...], target: Target) -> Sharing | None:
+    """How the programs of `kernel`, which computes `values`, share rows on `target`; `None` if each has its own."""
     if not kernel.hints.workspace:
         return None
     length = piece_of(kernel)
@@ -85,4 +87,5 @@ def sharing_of(kernel: Kernel, values: tuple[Scalar, ...]) -> Sharing | None:
         count=-(-points // length),
         length=length,
         reverse=scans[0].reverse,
+        most_threads=target.max_threads_per_block,
     )

@@ -1,0 +1,1 @@
+"""Loops around points, and how points are dealt out to lanes."""

@@ -1,0 +1,240 @@
+"""Reductions across the vectorised range: a tile of neighbouring columns is reduced together, one lane per column.
+
+```
+for a unit of work (a tile of columns)
+  for each pass
+    partial[T] = start
+    for r: simd for x in tile: partial[x] = combine(partial[x], element(r, x))
+  simd for x in tile: stores of the column
+```
+
+What lies along the rows is copied into tiles, block by block of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from coilwork_cpp.nests.block_loops import open_blocks
+from coilwork_cpp.nests.crossing import copy_tile, tiled_loads
+from coilwork_cpp.nests.fixed_columns import fixed_pass
+from coilwork_cpp.nests.lanes import combine_point, flat_position
+from coilwork_cpp.nests.nest import Span, bind, close, nested, whole
+from coilwork_cpp.planning.blocking import cut, fixed_cut
+from coilwork_cpp.planning.passes import Pass, evaluated, passes_of
+from coilwork_cpp.planning.plan import Plan
+from coilwork_cpp.planning.regions import Region
+from coilwork_cpp.rewrites.rebuild import store_roots
+from coilwork_cpp.text.elements import value_type
+from coilwork_cpp.text.tree import (
+    ZERO,
+    Assign,
+    Binary,
+    Call,
+    Code,
+    Declare,
+    DeclareArray,
+    Element,
+    For,
+    Literal,
+    Name,
+    Statement,
+)
+from coilwork_cpp.values.reductions import add_block, components, finish, is_rounded
+from coilwork_cpp.values.scans import scan_start, scan_states, step_scans
+from coilwork_cpp.values.values import Block
+from coilwork_ir.index import Expr
+from coilwork_ir.kernels import Kernel
+from coilwork_ir.scalar import Const, IndexValue, Load, Reduce, Scalar, Scan
+
+# Rows added up in f32 before they are folded into f64 totals.
+_BLOCK: Final = 64
+
+
+def column_body(
+    unit: Block, region: Region, plan: Plan, kernel: Kernel, spans: dict[Expr, Span], *, fixed: bool
+) -> None:
+    """The loops of one unit. With `fixed`, reductions combine in the order that those of rows have then."""
+    passes, outer_stores = passes_of(region, kernel, keep=False)
+    serial = [whole(unit, r) for r in plan.serial]
+    block, chain = nested(unit, serial)
+    assert plan.vector is not None
+    columns = spans[plan.vector.symbol]
+    for step in passes:
+        _share_column_values(block, region, plan, step, columns)
+        if fixed and step.reduces and not step.scans:
+            fixed_pass(block, region, plan.tile, step, columns, _lane(columns))
+        else:
+            _pass(block, region, plan, step, columns, fixed=fixed)
+    if outer_stores:
+        roots = tuple(root for store in outer_stores for root in store_roots(store))
+        block.hoist(roots, frozenset((columns.symbol, *region.reduction)))
+        point = block.inside()
+        bind(point, columns.symbol)
+        point.store_all(outer_stores)
+        block.add(_columns_loop(columns, point.body()))
+    close(chain, serial)
+
+
+def _lane(columns: Span) -> Code:
+    """Which element of the tile's arrays belongs to the current column."""
+    name = Name(columns.variable)
+    return name if columns.begin == ZERO else Binary("-", name, columns.begin)
+
+
+def _share_column_values(block: Block, region: Region, plan: Plan, step: Pass, columns: Span) -> None:
+    """Compute once per column what a pass needs at each of its points and earlier passes determine."""
+    inner = frozenset(region.reduction)
+    facts = region.facts
+    wanted: dict[Scalar, None] = {}
+    for value in sorted(evaluated(step), key=_order(step)):
+        if facts.varies[value] & inner:
+            for operand in value.operands:
+                if not facts.varies[operand] & inner and columns.symbol in facts.varies[operand]:
+                    wanted.setdefault(operand)
+    costly = [
+        v for v in wanted if not isinstance(v, Const | IndexValue | Load | Reduce) and v not in block.known
+    ]
+    costly += [v for v in wanted if isinstance(v, Reduce) and not isinstance(block.known[v], Element)]
+    if not costly:
+        return
+    point = block.inside()
+    bind(point, columns.symbol)
+    shared: dict[Scalar, Code] = {}
+    for value in costly:
+        name = block.names.fresh("column")
+        kind = "u8" if value.dtype.is_bool else value_type(value.dtype)
+        block.add(DeclareArray(kind, name, plan.tile))
+        element = Element(Name(name), _lane(columns))
+        code = point.value(value)
+        point.add(Assign(element, Call("u8", (code,)) if value.dtype.is_bool else code))
+        shared[value] = Binary("!=", element, ZERO) if value.dtype.is_bool else element
+    block.add(_columns_loop(columns, point.body()))
+    block.known.update(shared)
+
+
+class _order:
+    """A deterministic order of a pass's values: that of their first visit."""
+
+    def __init__(self, step: Pass) -> None:
+        self._place: dict[Scalar, int] = {}
+        stack = list(reversed(step.roots))
+        while stack:
+            value = stack.pop()
+            if value not in self._place:
+                self._place[value] = len(self._place)
+                if not isinstance(value, Reduce):
+                    stack.extend(reversed(value.operands))
+
+    def __call__(self, value: Scalar) -> int:
+        return self._place[value]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _State:
+    """Arrays of what one pass keeps for each column of the tile.
+
+    Attributes:
+        parts: of each reduction, its components: of the rows so far or, where it has a total, of the current block of rows.
+        totals: of reductions whose blocks are folded into something wider.
+        scans: of each scan; of one by a function for all its results.
+    """
+
+    parts: Mapping[Reduce, tuple[Name, ...]]
+    totals: Mapping[Reduce, Name]
+    scans: Mapping[Scan, tuple[Name, ...]]
+
+
+def _pass(block: Block, region: Region, plan: Plan, step: Pass, columns: Span, *, fixed: bool) -> None:
+    block.hoist(step.roots, frozenset((columns.symbol, *region.reduction)))
+    lane = _lane(columns)
+    rounded = any(is_rounded(reduce) for reduce in step.reduces) and not step.scans
+    tiled = tiled_loads(region, step, columns.symbol)
+    shape = (fixed_cut if tiled else cut)(region.reduction, _BLOCK, rounded=rounded or bool(tiled))
+    state = _declared(block, plan, step, columns, folded=not shape.is_whole, fixed=fixed)
+
+    loops = open_blocks(block, shape)
+    for load in tiled:
+        copy_tile(loops.block, load, loops.rows, columns, plan.tile * (_BLOCK + 1), _BLOCK + 1)
+    if state.totals:
+        reset = tuple(Assign(Element(state.parts[r][0], lane), components(r)[0].start) for r in state.totals)
+        loops.block.add(_columns_loop(columns, reset))
+    inner, chain = nested(loops.block, loops.spans)
+    backward = any(scan.reverse for scan in step.scans)
+    if backward:
+        _turn_round(inner, loops.spans)
+    inner.hoist(step.roots, frozenset((columns.symbol,)))
+    _add_row(inner, region, step, columns, state)
+    _close_backward(chain, loops.spans) if backward else close(chain, loops.spans)
+    if state.totals:
+        fold = tuple(
+            add_block(r, Element(t, lane), Element(state.parts[r][0], lane)) for r, t in state.totals.items()
+        )
+        loops.block.add(_columns_loop(columns, fold))
+    loops.close()
+
+    for reduce, names in state.parts.items():
+        kept = (state.totals[reduce],) if reduce in state.totals else names
+        block.known[reduce] = finish(reduce, tuple(Element(name, lane) for name in kept))
+
+
+def _declared(block: Block, plan: Plan, step: Pass, columns: Span, *, folded: bool, fixed: bool) -> _State:
+    """Arrays for the reductions and scans of `step`, set to what they start from; `folded` if rows come in blocks."""
+    lane = _lane(columns)
+    parts: dict[Reduce, tuple[Name, ...]] = {}
+    totals: dict[Reduce, Name] = {}
+    for reduce in step.reduces:
+        stem = block.names.fresh(reduce.kind)
+        parts[reduce] = tuple(Name(stem + part.suffix) for part in components(reduce))
+        if folded and is_rounded(reduce):
+            totals[reduce] = Name(f"{stem}_total")
+            block.add(DeclareArray(components(reduce)[0].total_type, totals[reduce].text, plan.tile))
+        for name, part in zip(parts[reduce], components(reduce), strict=True):
+            block.add(DeclareArray(part.total_type if fixed else part.type, name.text, plan.tile))
+    scans = scan_states(step.scans, block.names)
+    start: list[Assign] = []
+    for scan, kept in scans.items():
+        for kind, variable, value in scan_start(scan, kept, step.scans):
+            block.add(DeclareArray(kind, variable, plan.tile))
+            start.append(Assign(Element(Name(variable), lane), value))
+    for reduce, names in parts.items():
+        if reduce in totals:
+            start.append(Assign(Element(totals[reduce], lane), components(reduce)[0].total_start))
+        else:
+            for name, part in zip(names, components(reduce), strict=True):
+                start.append(Assign(Element(name, lane), part.total_start if fixed else part.start))
+    block.add(_columns_loop(columns, tuple(start)))
+    return _State(parts=parts, totals=totals, scans=scans)
+
+
+def _add_row(inner: Block, region: Region, step: Pass, columns: Span, state: _State) -> None:
+    """One row, column by column: combined with what is kept, and stored where the pass stores elements."""
+    lane = _lane(columns)
+    point = inner.inside()
+    bind(point, columns.symbol)
+    position = flat_position(point, region.reduction)
+    carried = {scan: [Element(name, lane) for name in kept] for scan, kept in state.scans.items()}
+    step_scans(point, step.scans, carried)
+    for reduce, names in state.parts.items():
+        combine_point(point, reduce, tuple(Element(name, lane) for name in names), position)
+    point.store_all(step.stores)
+    inner.add(_columns_loop(columns, point.body()))
+
+
+def _columns_loop(columns: Span, body: tuple[Statement, ...]) -> For:
+    return For(columns.variable, columns.begin, columns.end, body, simd=True)
+
+
+def _turn_round(inner: Block, spans: Sequence[Span]) -> None:
+    """Walk the last of `spans` from its end."""
+    last = spans[-1]
+    back = Binary("-", Binary("-", last.end, Literal("1")), Name(f"{last.variable}_back"))
+    inner.add(Declare("const i64", last.variable, back))
+
+
+def _close_backward(chain: Sequence[Block], spans: Sequence[Span]) -> None:
+    last = spans[-1]
+    chain[-2].add(For(f"{last.variable}_back", last.begin, last.end, chain[-1].body()))
+    close(chain[:-1], spans[:-1])

@@ -1,0 +1,233 @@
+"""A point of a row: what it combines, keeps and stores; and the loops that give neighbouring points to lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from coilwork_cpp.nests.ahead import Ahead, ask
+from coilwork_cpp.nests.nest import Span, bind
+from coilwork_cpp.nests.sorted_rows import fill, known_in_order
+from coilwork_cpp.planning.passes import Pass
+from coilwork_cpp.planning.regions import Region
+from coilwork_cpp.rewrites.ranges import extent_of
+from coilwork_cpp.text.elements import convert
+from coilwork_cpp.text.tree import (
+    ZERO,
+    Assign,
+    Binary,
+    Call,
+    Code,
+    Declare,
+    DeclareArray,
+    Element,
+    For,
+    Literal,
+    Name,
+    Scope,
+    Statement,
+    is_atomic,
+)
+from coilwork_cpp.values.reductions import (
+    components,
+    is_positional,
+    masked_element,
+    masked_position,
+    update,
+)
+from coilwork_cpp.values.values import Block
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import Expr, as_int
+from coilwork_ir.scalar import Reduce, Scalar
+
+_LANES: Final = 64
+# The order that `batch_invariant` promises: element number r of the innermost range goes to lane r % FIXED_LANES, in f32;
+# lanes are folded pairwise, and added to the total in f64, after FIXED_BLOCK elements and at the end of the range.
+FIXED_LANES: Final = 16
+FIXED_BLOCK: Final = 4096
+_SHORT: Final = 128
+MOST_LEFT: Final = 16
+
+
+def flat_position(block: Block, ranges: tuple[Expr, ...]) -> Code:
+    """The flat, row-major position of a point along the reduction ranges."""
+    at: Expr | None = None
+    for r in ranges:
+        at = r if at is None else at * extent_of(r) + r
+    assert at is not None
+    return block.index(at)
+
+
+def lane_count(innermost: Expr, step: Pass) -> int:
+    """A power of two; fewer lanes for wide elements and short rows."""
+    widest = max(
+        (8 if is_positional(r) else r.operands[0].dtype.compute.itemsize for r in step.reduces), default=4
+    )
+    most = _LANES * 4 // max(widest, 4)
+    extent = as_int(extent_of(innermost))
+    if extent is None:
+        return most
+    if extent < 8:
+        return 1
+    if extent < _SHORT:
+        # one vector: of a short row, much would be left over from more lanes, and folding them would take longer
+        most //= 4
+    while most > extent or (most > MOST_LEFT and extent % most > MOST_LEFT):
+        most //= 2
+    return most
+
+
+def known_point(point: Block, region: Region, step: Pass, kept: dict[Scalar, Name]) -> Code:
+    """Make what was kept or sorted known; the flat position."""
+    position = flat_position(point, region.reduction)
+    for value in step.recalls:
+        element: Code = Element(kept[value], position)
+        point.known[value] = Binary("!=", element, ZERO) if value.dtype.is_bool else element
+    known_in_order(point, step, kept, position)
+    return position
+
+
+def finish_point(point: Block, step: Pass, kept: dict[Scalar, Name], position: Code) -> None:
+    """What `step` does at one point besides combining: what later passes read goes to `position` of `kept`, then all stores."""
+    fill(point, step, kept, position)
+    for value in step.keeps:
+        code = point.named(value)
+        point.add(
+            Assign(Element(kept[value], position), Call("u8", (code,)) if value.dtype.is_bool else code)
+        )
+    point.store_all(step.stores)
+
+
+def _element(point: Block, reduce: Reduce) -> Code:
+    """What `reduce` combines at this point: the neutral element where its mask is false."""
+    source = reduce.operands[0]
+    element = convert(point.value(source), source.dtype, source.dtype.compute)
+    if not is_atomic(element):
+        element = point.declare(source.dtype.compute, "element", element)
+    if len(reduce.operands) > 1:
+        mask = point.named(reduce.operands[1])
+        element = point.declare(source.dtype.compute, "element", masked_element(reduce, element, mask))
+    return element
+
+
+def combine_point(point: Block, reduce: Reduce, state: tuple[Code, ...], position: Code) -> None:
+    """One more element into the `state` of `reduce`; `position` is where it lies, for those that tell."""
+    element = _element(point, reduce)
+    if len(reduce.operands) > 1 and is_positional(reduce):
+        mask = point.named(reduce.operands[1])
+        position = point.declare(DType.I64, "position", masked_position(position, mask))
+    statements = update(reduce, state, element, position)
+    point.add(Scope(statements) if len(statements) > 1 else statements[0])
+
+
+def is_independent(step: Pass) -> bool:
+    """Whether no two points of a pass may write one element."""
+    return all(store.mode == "store" and not store.indirect for store in step.stores)
+
+
+def less(end: Code, left: int) -> Code:
+    """`end` without the last `left` points."""
+    return Binary("-", end, Literal(str(left)))
+
+
+def lane_arrays(
+    block: Block, totals: Mapping[Reduce, tuple[Name, ...]], lanes: int
+) -> dict[Reduce, tuple[Name, ...]]:
+    """An array of `lanes` for each part of `totals`, set to what it starts from."""
+    arrays = {r: tuple(Name(f"{n.text}_lanes") for n in names) for r, names in totals.items()}
+    reset = []
+    for reduce, names in arrays.items():
+        for name, part in zip(names, components(reduce), strict=True):
+            block.add(DeclareArray(part.type, name.text, lanes))
+            reset.append(Assign(Element(name, Name("l")), part.start))
+    if reset:
+        block.add(For("l", ZERO, Literal(str(lanes)), tuple(reset), simd=True))
+    return arrays
+
+
+def left_over(
+    block: Block,
+    region: Region,
+    step: Pass,
+    kept: dict[Scalar, Name],
+    totals: dict[Reduce, tuple[Name, ...]],
+    span: Span,
+    left: int,
+) -> None:
+    """The last `left` points of a row go to the totals one by one, in order.
+
+    In the lanes they would be in the way: processors stall where a whole vector is read after parts of it were
+    written. Measured on rows of 49 elements: 3.2 of 22 ns per row are left without that stall.
+    """
+    lane = Name("l")
+    point = block.inside()
+    point.add(Declare("const i64", span.variable, Binary("+", less(span.end, left), lane)))
+    bind(point, span.symbol)
+    position = known_point(point, region, step, kept)
+    found: list[Statement] = []
+    for reduce, total in totals.items():
+        if left == 1:
+            combine_point(point, reduce, total, position)
+            continue
+        array = Name(f"{total[0].text}_left")
+        block.add(DeclareArray(components(reduce)[0].type, array.text, left))
+        element = _element(point, reduce)
+        is_bool = reduce.operands[0].dtype.is_bool
+        point.add(Assign(Element(array, lane), Call("u8", (element,)) if is_bool else element))
+        found += update(reduce, total, Element(array, lane), position)
+    finish_point(point, step, kept, position)
+    count = Literal(str(left))
+    block.add(For("l", ZERO, count, point.body(), simd=left > 1 and is_independent(step)))
+    if found:
+        block.add(For("l", ZERO, count, tuple(found)))
+
+
+def lane_loops(
+    block: Block,
+    region: Region,
+    step: Pass,
+    kept: dict[Scalar, Name],
+    arrays: dict[Reduce, tuple[Name, ...]],
+    span: Span,
+    lanes: int,
+    ahead: tuple[Ahead, ...] = (),
+) -> None:
+    """Full groups of lanes, whose constant count keeps the lanes in registers, then the rest.
+
+    Each group asks for its lines of `ahead`.
+    """
+    lane = Name("l")
+
+    def body(first: Name) -> Block:
+        point = block.inside()
+        point.add(Declare("const i64", span.variable, Binary("+", first, lane)))
+        bind(point, span.symbol)
+        position = known_point(point, region, step, kept)
+        for reduce, names in arrays.items():
+            combine_point(point, reduce, tuple(Element(name, lane) for name in names), position)
+        finish_point(point, step, kept, position)
+        return point
+
+    first = Name(f"{span.variable}_first")
+    known = as_int(extent_of(span.symbol))
+    cut_short = span.begin == ZERO and span.end != block.index(extent_of(span.symbol))
+    exact = cut_short or (known is not None and known % lanes == 0)
+    simd = is_independent(step)
+    asked = ask(block, ahead, span.symbol, first, lanes)
+    full = (*asked, For("l", ZERO, Literal(str(lanes)), body(first).body(), simd=simd))
+    if exact:
+        block.add(For(first.text, span.begin, span.end, full, step=lanes))
+        return
+    rest = Name(f"{span.variable}_rest")
+    length = Binary("-", span.end, span.begin)
+    whole_groups = Binary("-", length, Binary("%", length, Literal(str(lanes))))
+    beginning = whole_groups if span.begin == ZERO else Binary("+", span.begin, whole_groups)
+    block.add(
+        Scope(
+            (
+                Declare("const i64", rest.text, beginning),
+                For(first.text, span.begin, rest, full, step=lanes),
+                For("l", ZERO, Binary("-", span.end, rest), body(rest).body(), simd=simd),
+            )
+        )
+    )

@@ -1,0 +1,132 @@
+"""Units of work and the loops around points: what of its ranges a unit walks, and how many units there are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from coilwork_cpp.planning.plan import Axis, Plan
+from coilwork_cpp.rewrites.ranges import extent_of
+from coilwork_cpp.text.tree import ONE, ZERO, Binary, Call, Code, Declare, For, Literal, Name
+from coilwork_cpp.values.values import Block
+from coilwork_ir.index import Expr, as_expr, as_int, bounds, product, total
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The points of a range that a loop walks."""
+
+    symbol: Expr
+    begin: Code
+    end: Code
+
+    @property
+    def variable(self) -> str:
+        """The loop's variable."""
+        return self.symbol.name
+
+
+def whole(block: Block, symbol: Expr) -> Span:
+    """All points of `symbol`."""
+    return Span(symbol, ZERO, block.index(extent_of(symbol)))
+
+
+def bind(block: Block, *symbols: Expr) -> None:
+    """Give range symbols their C++ names in `block`."""
+    for symbol in symbols:
+        block.symbols[symbol] = Name(symbol.name)
+
+
+def decode_unit(block: Block, plan: Plan, unit: Code) -> dict[Expr, Span]:
+    """Declare what unit number `unit` fixes; the spans of blocked axes."""
+    spans: dict[Expr, Span] = {}
+    last = len(plan.threaded) - 1
+    for position, axis in enumerate(plan.threaded):
+        inner = product(a.units for a in plan.threaded[position + 1 :])
+        number = unit
+        if position < last:
+            number = Binary("/", number, block.index(inner))
+        if position > 0:
+            number = Binary("%", number, block.index(axis.units))
+        if axis.block is None:
+            block.add(Declare("const i64", axis.symbol.name, number))
+            bind(block, axis.symbol)
+        else:
+            spans[axis.symbol] = _block_span(block, axis, number)
+    return spans
+
+
+def units_span(block: Block, axis: Axis, begin: Code, end: Code) -> Span:
+    """Declare the points of all units from number `begin` to `end` of the one axis there is."""
+    assert axis.block is not None
+    size = Literal(str(axis.block))
+    return _bounded_span(block, axis, axis.block, Binary("*", begin, size), Binary("*", end, size))
+
+
+def _block_span(block: Block, axis: Axis, number: Code) -> Span:
+    assert axis.block is not None
+    size = Literal(str(axis.block))
+    if as_int(extent_of(axis.symbol)) == axis.block:
+        return Span(axis.symbol, ZERO, size)
+    begin = Name(f"{axis.symbol.name}_begin")
+    return _bounded_span(block, axis, axis.block, Binary("*", number, size), Binary("+", begin, size))
+
+
+def _bounded_span(block: Block, axis: Axis, size: int, first: Code, end: Code) -> Span:
+    """Declare where a span begins and ends; where blocks of `size` do not fill the range, it ends with that."""
+    name, extent = axis.symbol.name, extent_of(axis.symbol)
+    begin, known = Name(f"{name}_begin"), as_int(extent)
+    block.add(Declare("const i64", begin.text, first))
+    if known is None or known % size:
+        end = Call("min_i64", (end, block.index(extent)))
+    block.add(Declare("const i64", f"{name}_end", end))
+    return Span(axis.symbol, begin, Name(f"{name}_end"))
+
+
+def nested(block: Block, spans: Sequence[Span]) -> tuple[Block, list[Block]]:
+    """Open one loop per span; the innermost block, and the chain of blocks to close from the inside."""
+    chain = [block]
+    for span in spans:
+        inner = chain[-1].inside()
+        bind(inner, span.symbol)
+        chain.append(inner)
+    return chain[-1], chain
+
+
+def close(chain: Sequence[Block], spans: Sequence[Span]) -> None:
+    """Put each loop into the block around it."""
+    for outer, inner, span in reversed(list(zip(chain[:-1], chain[1:], spans, strict=True))):
+        outer.add(For(span.variable, span.begin, span.end, inner.body()))
+
+
+def points_per_unit(plan: Plan) -> Expr:
+    """Number of points in a unit of work, the last unit of a blocked axis taken as full."""
+    blocked = {a.symbol: a.block for a in plan.threaded if a.block is not None}
+    inside = [r for r in (*plan.serial, *plan.reduction) if r not in blocked]
+    if plan.vector is not None and plan.vector.symbol not in blocked:
+        inside.append(plan.vector.symbol)
+    return product([*(_longest(r) for r in inside), *(size for size in blocked.values())])
+
+
+def _longest(symbol: Expr) -> Expr:
+    """The extent of a range; where that depends on other ranges (the last piece is short), the largest one."""
+    extent = extent_of(symbol)
+    high = bounds(extent).hi
+    depends = any(size.extent is not None for size in extent.free_symbols)
+    return as_expr(high) if depends and high is not None else extent
+
+
+def unit_count(plan: Plan) -> Expr:
+    """Number of units of work."""
+    return product(axis.units for axis in plan.threaded)
+
+
+def grain(plans: Sequence[Plan], block: Block) -> Code:
+    """Units that are worth a thread; a unit does what each of `plans` says."""
+    per_unit = total([points_per_unit(plan) * plan.weight for plan in plans])
+    known = as_int(per_unit)
+    instructions = plans[0].grain_instructions
+    if known is not None:
+        return Literal(str(max(1, instructions // max(known, 1))))
+    size = Call("max_i64", (block.index(per_unit), ONE))
+    return Call("max_i64", (Binary("/", Literal(str(instructions)), size), ONE))

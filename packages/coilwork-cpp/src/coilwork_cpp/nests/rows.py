@@ -1,0 +1,224 @@
+"""Reductions along the vectorised range: each unit's points are reduced by several lanes that are folded at the end.
+
+```
+for a unit of work (a row)
+  for each pass
+    lanes = start                     // L partial results per reduction
+    for r in steps of L: simd for l: lanes[l] = combine(lanes[l], element(r + l))
+    total = fold(lanes)
+  stores of the row
+```
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from coilwork_cpp.nests.ahead import Ahead, ahead_of
+from coilwork_cpp.nests.block_loops import open_blocks
+from coilwork_cpp.nests.crossing import crossing_pass, crossing_range
+from coilwork_cpp.nests.lanes import (
+    FIXED_BLOCK,
+    FIXED_LANES,
+    MOST_LEFT,
+    combine_point,
+    finish_point,
+    is_independent,
+    known_point,
+    lane_arrays,
+    lane_count,
+    lane_loops,
+    left_over,
+    less,
+)
+from coilwork_cpp.nests.nest import bind, close, nested, whole
+from coilwork_cpp.nests.sorted_rows import put_in_order, record_type, rows_to_sort, spare, spare_records
+from coilwork_cpp.planning.blocking import Cut, cut, fixed_cut
+from coilwork_cpp.planning.first_points import at_first_points
+from coilwork_cpp.planning.passes import Pass, passes_of
+from coilwork_cpp.planning.plan import Plan
+from coilwork_cpp.planning.regions import Region
+from coilwork_cpp.rewrites.ranges import extent_of
+from coilwork_cpp.text.elements import value_type
+from coilwork_cpp.text.tree import (
+    ZERO,
+    Binary,
+    Call,
+    Declare,
+    DeclareArray,
+    For,
+    Literal,
+    Name,
+    is_atomic,
+)
+from coilwork_cpp.values.reductions import components, finish, is_positional, is_rounded, merge
+from coilwork_cpp.values.scans import scan_start, scan_states, step_scans
+from coilwork_cpp.values.values import Block
+from coilwork_ir.index import Expr, as_int, bounds, product
+from coilwork_ir.kernels import Kernel
+from coilwork_ir.scalar import Reduce, Scalar
+
+_BLOCK: Final = 4096
+# Rows up to this size are kept on the stack between passes, longer ones (or of unknown length) on the heap.
+_STACK_BYTES: Final = 32768
+_KEEP_LIMIT: Final = 1 << 22
+
+
+def row_body(unit: Block, region: Region, plan: Plan, kernel: Kernel, *, fixed: bool) -> tuple[Declare, ...]:
+    """The loops of one unit; what it returns must be declared once per thread, before the loop over units.
+
+    With `fixed`, reductions combine in the order of `lanes.FIXED_LANES`.
+    """
+    points = product(extent_of(r) for r in region.reduction)
+    high = bounds(points).hi
+    passes, outer_stores = passes_of(region, kernel, keep=high is None or high <= _KEEP_LIMIT)
+    passes = at_first_points(passes, region.reduction[-1])
+    serial = [whole(unit, r) for r in plan.serial]
+    block, chain = nested(unit, serial)
+    before, kept = _keep_memory(block, passes, points)
+    for number, step in enumerate(passes):
+        ahead = ahead_of(region, plan, passes, number)
+        _pass(block, region, step, kept, ahead, fixed=fixed)
+        put_in_order(block, step, kept, passes)
+    block.store_all(outer_stores)
+    close(chain, serial)
+    return before
+
+
+def _keep_memory(
+    block: Block, passes: tuple[Pass, ...], points: Expr
+) -> tuple[tuple[Declare, ...], dict[Scalar, Name]]:
+    before: list[Declare] = []
+    kept: dict[Scalar, Name] = {}
+
+    def memory(name: str, kind: str, count: Expr, size_bytes: int) -> None:
+        known = as_int(count)
+        if known is not None and known * size_bytes <= _STACK_BYTES:
+            block.add(DeclareArray(kind, name, max(known, 1)))
+            return
+        owner = f"{name}_memory"
+        before.append(
+            Declare(f"const Workspace<{kind}>", owner, Call(f"Workspace<{kind}>", (block.index(count),)))
+        )
+        before.append(Declare(f"{kind}* const", name, Name(f"{owner}.memory")))
+
+    for step in passes:
+        for value in step.keeps:
+            kept[value] = Name(block.names.fresh("row"))
+            kind = "u8" if value.dtype.is_bool else value_type(value.dtype)
+            memory(kept[value].text, kind, points, value.dtype.itemsize)
+        for row in rows_to_sort(step.sorts):
+            records, kind = Name(block.names.fresh("records")), record_type(row[0])
+            kept.update(dict.fromkeys(row, records))
+            memory(records.text, kind, points, int(kind[1:]) // 8)
+            memory(spare(records).text, kind, spare_records(row[0], passes), int(kind[1:]) // 8)
+    return tuple(before), kept
+
+
+def _pass(
+    block: Block,
+    region: Region,
+    step: Pass,
+    kept: dict[Scalar, Name],
+    ahead: tuple[Ahead, ...],
+    *,
+    fixed: bool,
+) -> None:
+    inner = frozenset(region.reduction)
+    block.hoist(step.roots, inner)
+    rounded = any(is_rounded(reduce) for reduce in step.reduces)
+    lanes = 1 if step.scans else FIXED_LANES if fixed else lane_count(region.reduction[-1], step)
+    crossing = crossing_range(region, step) if lanes > 1 and not fixed else None
+    if not step.reduces and crossing is None:
+        _plain_pass(block, region, step, kept)
+        return
+    if fixed:
+        shape = fixed_cut(region.reduction, FIXED_BLOCK, rounded=rounded and lanes > 1)
+    else:
+        shape = cut(region.reduction, _BLOCK, rounded=rounded and lanes > 1)
+    totals: dict[Reduce, tuple[Name, ...]] = {}
+    for reduce in step.reduces:
+        stem = block.names.fresh(reduce.kind)
+        totals[reduce] = tuple(Name(stem + part.suffix) for part in components(reduce))
+        for name, part in zip(totals[reduce], components(reduce), strict=True):
+            block.add(Declare(part.total_type, name.text, part.total_start))
+    if crossing is not None:
+        crossing_pass(block, region, step, kept, totals, crossing, lanes)
+    elif lanes == 1:
+        _plain_pass(block, region, step, kept, totals)
+    else:
+        _laned_pass(block, region, step, kept, totals, shape, lanes, ahead, fixed=fixed)
+    for reduce in step.reduces:
+        result = finish(reduce, totals[reduce])
+        block.known[reduce] = (
+            result if is_atomic(result) else block.declare(reduce.dtype, f"{reduce.kind}_result", result)
+        )
+
+
+def _plain_pass(
+    block: Block,
+    region: Region,
+    step: Pass,
+    kept: dict[Scalar, Name],
+    totals: dict[Reduce, tuple[Name, ...]] | None = None,
+) -> None:
+    """A pass whose points run in order, or, without reductions and scans, as one vector loop."""
+    states = scan_states(step.scans, block.names)
+    for scan, state in states.items():
+        for kind, name, value in scan_start(scan, state, step.scans):
+            block.add(Declare(kind, name, value))
+    spans = [whole(block, r) for r in region.reduction]
+    inner, chain = nested(block, spans[:-1])
+    inner.hoist(step.roots, frozenset((region.reduction[-1],)))
+    point = inner.inside()
+    last = spans[-1] if step.first is None else replace(spans[-1], end=Literal(str(step.first)))
+    variable = last.variable
+    if any(scan.reverse for scan in step.scans):
+        variable = f"{last.variable}_back"
+        back = Binary("-", Binary("-", last.end, Literal("1")), Name(variable))
+        point.add(Declare("const i64", last.variable, back))
+    bind(point, last.symbol)
+    position = known_point(point, region, step, kept)
+    step_scans(point, step.scans, states)
+    for reduce, total in (totals or {}).items():
+        combine_point(point, reduce, total, position)
+    finish_point(point, step, kept, position)
+    simd = not step.scans and not totals and is_independent(step)
+    inner.add(For(variable, last.begin, last.end, point.body(), simd=simd))
+    close(chain, spans[:-1])
+
+
+def _laned_pass(
+    block: Block,
+    region: Region,
+    step: Pass,
+    kept: dict[Scalar, Name],
+    totals: dict[Reduce, tuple[Name, ...]],
+    shape: Cut,
+    lanes: int,
+    ahead: tuple[Ahead, ...],
+    *,
+    fixed: bool,
+) -> None:
+    loops = open_blocks(block, shape)
+    holder, spans = loops.block, loops.spans
+    arrays = lane_arrays(holder, totals, lanes)
+    inner, chain = nested(holder, spans[:-1])
+    inner.hoist(step.roots, frozenset((region.reduction[-1],)))
+    left = (as_int(extent_of(spans[-1].symbol)) or 0) % lanes
+    apart = 0 < left <= MOST_LEFT and spans[-1].begin == ZERO and not fixed
+    apart = apart and not any(map(is_positional, totals))
+    if apart:
+        lane_loops(
+            inner, region, step, kept, arrays, replace(spans[-1], end=less(spans[-1].end, left)), lanes, ahead
+        )
+        left_over(inner, region, step, kept, totals, spans[-1], left)
+    else:
+        lane_loops(inner, region, step, kept, arrays, spans[-1], lanes, ahead)
+    close(chain, spans[:-1])
+    for reduce, names in arrays.items():
+        # with `fixed`, NaN has the bits that columns give it
+        alone = shape.is_whole and not apart and not fixed
+        holder.add(*merge(reduce, totals[reduce], names, lanes, alone=alone))
+    loops.close()

@@ -1,0 +1,126 @@
+"""Rows in order: what is filled with a row's elements, sorted after the pass that does so, and read by later ones.
+
+```
+for r: records[r] = record of element r and of its position
+ordered = sort_records(records, spare, n)
+for r: ... value of ordered[r], position of ordered[r]
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from coilwork_cpp.planning.first_points import first_of
+from coilwork_cpp.planning.passes import Pass
+from coilwork_cpp.rewrites.ranges import extent_of
+from coilwork_cpp.text.elements import unsigned_type, value_type
+from coilwork_cpp.text.tree import Assign, Call, Code, Declare, Element, Literal, Name
+from coilwork_cpp.values.values import Block
+from coilwork_ir.dtypes import DType
+from coilwork_ir.errors import EmitError
+from coilwork_ir.index import Expr, bounds, minimum
+from coilwork_ir.scalar import Scalar, Sort
+
+# Bits of infinity, below which those of numbers lie.
+_INFINITY: Final[Mapping[DType, str]] = {
+    DType.F64: "0x7ff0000000000000ull",
+    DType.F32: "0x7f800000u",
+    DType.F16: "0x7c00",
+    DType.BF16: "0x7f80",
+}
+_RECORD_BITS: Final = 64
+
+
+def rows_to_sort(sorts: Iterable[Sort]) -> list[list[Sort]]:
+    """`sorts` by what they have in order: values and positions of one row are two of them."""
+    rows: dict[tuple[Scalar, bool], list[Sort]] = {}
+    for sort in sorts:
+        rows.setdefault((sort.operands[0], sort.descending), []).append(sort)
+    return list(rows.values())
+
+
+def record_type(sort: Sort) -> str:
+    """The C++ type that holds a key, a position, and a bit for the sign of zero.
+
+    Raises:
+        EmitError: there are no keys for values of this type.
+    """
+    dtype = sort.operands[0].dtype
+    if dtype.is_float and dtype not in _INFINITY:
+        raise EmitError("sort", f"no C++ code for a sort of {dtype.text}")
+    key_bits = 8 * dtype.itemsize
+    if key_bits <= 16:
+        return "u64"  # no memory holds a row with more positions than fit
+    high = bounds(extent_of(sort.axis)).hi
+    fits = high is not None and key_bits + high.bit_length() < _RECORD_BITS
+    return "u64" if fits else "u128"
+
+
+def fill(point: Block, step: Pass, kept: Mapping[Scalar, Name], position: Code) -> None:
+    """Put the elements at this point into the rows that `step` fills, as records."""
+    for sort, *_ in rows_to_sort(step.sorts):
+        point.add(Assign(Element(kept[sort], position), _record(point, sort, position)))
+
+
+def _record(point: Block, sort: Sort, position: Code) -> Code:
+    source = sort.operands[0]
+    dtype, value = source.dtype, point.named(source)
+    form = f"<{record_type(sort)}, {_form(sort)}>"
+    if not dtype.is_float:
+        return Call(f"integer_record{form}", (value, position))
+    bits = (
+        value if dtype.is_low_precision else Call("__builtin_bit_cast", (Name(unsigned_type(dtype)), value))
+    )
+    return Call(f"float_record{form}", (bits, Literal(_INFINITY[dtype]), position))
+
+
+def _form(sort: Sort) -> str:
+    """The type of keys, and whether they are in descending order."""
+    return f"{unsigned_type(sort.operands[0].dtype)}, {'true' if sort.descending else 'false'}"
+
+
+def put_in_order(block: Block, step: Pass, kept: Mapping[Scalar, Name], passes: Sequence[Pass]) -> None:
+    """Sort the rows that `step` filled, or find their first elements, if these are all that `passes` read."""
+    for sort, *_ in rows_to_sort(step.sorts):
+        records, key = kept[sort], unsigned_type(sort.operands[0].dtype)
+        row = (records, spare(records), block.index(extent_of(sort.axis)))
+        first = first_of(sort, passes)
+        if first is None:
+            found = Call(f"sort_records<{key}>", row)
+        else:
+            found = Call(f"first_records<{key}>", (*row, Literal(str(first))))
+        block.add(Declare(f"const {record_type(sort)}* const", ordered(records).text, found))
+
+
+def spare(records: Name) -> Name:
+    """Memory that sorting `records` needs."""
+    return Name(f"{records.text}_spare")
+
+
+def ordered(records: Name) -> Name:
+    """What holds `records` in order."""
+    return Name(f"{records.text}_ordered")
+
+
+def known_in_order(point: Block, step: Pass, kept: Mapping[Scalar, Name], position: Code) -> None:
+    """Make known what earlier passes sorted."""
+    for sort in step.ordered:
+        point.known[sort] = _from_record(sort, Element(ordered(kept[sort]), position))
+
+
+def _from_record(sort: Sort, record: Code) -> Code:
+    dtype = sort.operands[0].dtype
+    if sort.output == 1:
+        return Call(f"record_position<{unsigned_type(dtype)}>", (record,))
+    if not dtype.is_float:
+        return Call(f"integer_value<{value_type(dtype)}, {_form(sort)}>", (record,))
+    bits = Call(f"float_bits<{_form(sort)}>", (record,))
+    return bits if dtype.is_low_precision else Call("__builtin_bit_cast", (Name(value_type(dtype)), bits))
+
+
+def spare_records(sort: Sort, passes: Sequence[Pass]) -> Expr:
+    """How many records sorting needs beside a row's; see `first_records`."""
+    length, first = extent_of(sort.axis), first_of(sort, passes)
+    return length if first is None else minimum(length, max(2 * first, 32) + 32)

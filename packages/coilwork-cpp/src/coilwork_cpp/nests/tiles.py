@@ -1,0 +1,82 @@
+"""Tiles of what lies along another range than the vectorised one.
+
+Read directly, every vector would gather from as many cache lines as it has elements. So a unit of work, a block of either range,
+transposes what it reads into tiles first, of which it then reads vectors. What is only moved goes where it is stored at once.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from coilwork_cpp.nests.nest import Span
+from coilwork_cpp.planning.plan import Plan, crosses
+from coilwork_cpp.planning.regions import Region
+from coilwork_cpp.text.elements import memory_type
+from coilwork_cpp.text.tree import ZERO, Binary, Call, Code, DeclareArray, Do, Element, Literal, Name
+from coilwork_cpp.values.values import Block, from_memory
+from coilwork_ir.index import Expr, as_expr, stride_of, substitute
+from coilwork_ir.scalar import Load, Scalar, postorder
+
+# Lines of a tile begin at multiples of so many elements, for vectors to be whole cache lines.
+_ALIGNED: Final = 16
+
+
+def stage_tiles(block: Block, region: Region, plan: Plan, spans: dict[Expr, Span]) -> dict[Scalar, Code]:
+    """Fill a tile per load that lies along `plan.across`; what the values of these loads are then known by."""
+    assert plan.across is not None and plan.vector is not None and plan.vector.block is not None
+    rows, columns = spans[plan.vector.symbol], spans[plan.across]
+    length = next(axis.block for axis in plan.threaded if axis.symbol is plan.across)
+    assert length is not None
+    size = plan.vector.block + -plan.vector.block % _ALIGNED
+    staged = [
+        v for v in postorder(region.roots) if isinstance(v, Load) and crosses(v, plan.across, rows.symbol)
+    ]
+    found: dict[Scalar, Code] = {}
+    for load in staged:
+        tile = Name(block.names.fresh("tile"))
+        block.add(DeclareArray(memory_type(load.dtype), tile.text, size * length))
+        _transpose(block, "transpose", load, (tile, Literal(str(size))), rows, columns)
+        line = Binary("*", _inside(columns), Literal(str(size)))
+        found[load] = from_memory(Element(tile, Binary("+", line, _inside(rows))), load.dtype)
+    return found
+
+
+def move_tiles(block: Block, region: Region, plan: Plan, spans: dict[Expr, Span]) -> None:
+    """Transpose what the stores of `region`, whose values are loads along `plan.across`, move."""
+    assert plan.across is not None and plan.vector is not None
+    rows, columns = spans[plan.vector.symbol], spans[plan.across]
+    for store in region.stores:
+        assert isinstance(store.value, Load)
+        step = stride_of(store.index, columns.symbol)
+        assert step is not None
+        to = _corner(block, store.buffer, store.index, rows, columns), block.index(step)
+        _transpose(block, "transpose_far", store.value, to, rows, columns)
+
+
+def _transpose(
+    block: Block, function: str, load: Load, to: tuple[Code, Code], rows: Span, columns: Span
+) -> None:
+    """Call `function` on what `load` reads, whose neighbours lie along `columns`; `to`: a place, and how far apart its lines are."""
+    index = load.index[0]
+    step = stride_of(index, rows.symbol)
+    assert step is not None
+    start = _corner(block, load.buffer, index, rows, columns)
+    counts = (_count(rows), _count(columns))
+    block.add(Do(Call(function, (start, block.index(step), *to, *counts))))
+
+
+def _corner(block: Block, buffer: str, index: Expr, *spans: Span) -> Code:
+    """Address of the element of `buffer` where all of `spans` begin."""
+    first = block.inside()
+    first.symbols.update({span.symbol: span.begin for span in spans})
+    at_zero = {span.symbol: as_expr(0) for span in spans if span.begin == ZERO}
+    return Binary("+", Name(buffer), first.index(substitute(index, at_zero)))
+
+
+def _count(span: Span) -> Code:
+    return span.end if span.begin == ZERO else Binary("-", span.end, span.begin)
+
+
+def _inside(span: Span) -> Code:
+    name = Name(span.variable)
+    return name if span.begin == ZERO else Binary("-", name, span.begin)

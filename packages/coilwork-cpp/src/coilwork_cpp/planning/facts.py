@@ -1,0 +1,119 @@
+"""What values depend on: ranges, earlier reductions, and how often they are used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from coilwork_cpp.values.ops import cost
+from coilwork_ir.index import Expr
+from coilwork_ir.scalar import Const, IndexValue, Load, Op, Reduce, Scalar, Scan, Sort, postorder
+
+# Instructions per element of a sort: of its values, or of its positions.
+_SORT: Final = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Facts about the values below some roots.
+
+    Attributes:
+        varies: the ranges along which a value varies (a `Reduce` does not vary along its axes).
+        stage: the number of passes over the reduction ranges that must be over before the value can be had;
+            for a `Reduce`, the pass in which it is accumulated, for a `Sort` that in which its row is filled.
+        uses: the number of users of a value, roots included.
+    """
+
+    varies: Mapping[Scalar, frozenset[Expr]]
+    stage: Mapping[Scalar, int]
+    uses: Mapping[Scalar, int]
+
+    def ready(self, value: Scalar) -> int:
+        """The first pass in which users of `value` can run."""
+        return self.stage[value] + (1 if isinstance(value, Reduce | Sort) else 0)
+
+
+def facts_of(
+    roots: Sequence[Scalar], ranges: Iterable[Expr], *, columns: frozenset[Expr] = frozenset()
+) -> Facts:
+    """The facts about all values below `roots`.
+
+    Reductions and scans count as varying along `columns` even where their operands do not: the ranges whose points
+    each have a variable of their own.
+    """
+    known = frozenset(ranges)
+    varies: dict[Scalar, frozenset[Expr]] = {}
+    stage: dict[Scalar, int] = {}
+    uses: dict[Scalar, int] = dict.fromkeys(roots, 0)
+    for root in roots:
+        uses[root] += 1
+    for value in postorder(roots):
+        own: frozenset[Expr] = frozenset()
+        match value:
+            case Load():
+                own = value.index[0].free_symbols & known
+            case IndexValue():
+                own = value.expr.free_symbols & known
+            case Scan() | Sort():
+                own = columns | {value.axis}
+            case Reduce():
+                own = columns
+            case _:
+                pass
+        for operand in value.operands:
+            own |= varies[operand]
+            uses[operand] = uses.get(operand, 0) + 1
+        if isinstance(value, Reduce):
+            own -= frozenset(value.axes) - columns
+        varies[value] = own
+        stage[value] = max(
+            (stage[o] + (1 if isinstance(o, Reduce | Sort) else 0) for o in value.operands),
+            default=0,
+        )
+    return Facts(varies=varies, stage=stage, uses=uses)
+
+
+def work(roots: Iterable[Scalar]) -> int:
+    """Estimated instructions to compute `roots` at one point, every value once."""
+    total = 0
+    for value in postorder(roots):
+        match value:
+            case Op():
+                total += cost(value.op)
+            case Const():
+                pass
+            case Sort():
+                total += _SORT
+            case _:
+                total += 1
+    return total
+
+
+def recompute_cost(value: Scalar, inner: frozenset[Expr], facts: Facts) -> int:
+    """Estimated instructions to compute `value` again in a later pass over `inner`, loads being cheap."""
+    total = 0
+    for node in postorder((value,)):
+        if isinstance(node, Op) and facts.varies[node] & inner:
+            total += cost(node.op)
+    return total
+
+
+def is_made_of_comparisons(position: Scalar) -> bool:
+    """Whether an integer counts or chooses by truth values, not only by numbers from memory."""
+    stack, seen = [position], {position}
+    while stack:
+        node = stack.pop()
+        if node.dtype.is_bool:
+            return True
+        if isinstance(node, Op) and node.op == "where":
+            if all(isinstance(branch, Const) for branch in node.operands[1:]):
+                return True
+            # what it chooses by is no number in the position
+            below = node.operands[1:]
+        else:
+            below = node.operands if isinstance(node, Op | IndexValue) else ()
+        new = [operand for operand in below if operand not in seen]
+        seen.update(new)
+        stack += new
+    return False

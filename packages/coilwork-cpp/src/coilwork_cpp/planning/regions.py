@@ -1,0 +1,190 @@
+"""A kernel's stores in groups that share one loop nest, and for each group which ranges may run in any order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coilwork_cpp.planning.facts import Facts, facts_of
+from coilwork_cpp.rewrites.ranges import extent_of
+from coilwork_cpp.rewrites.rebuild import store_roots
+from coilwork_ir.errors import EmitError
+from coilwork_ir.index import Expr, as_int, bounds, const, stride_of, total
+from coilwork_ir.kernels import Kernel, Range, Store
+from coilwork_ir.loops.nodes import Check
+from coilwork_ir.scalar import Load, Reduce, Scalar, Scan, Sort, postorder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Region:
+    """What one loop nest does: perform stores, or test the condition of one check.
+
+    Attributes:
+        stores: in order; empty for a check.
+        check: its number and itself.
+        parallel: ranges whose points may run in any order and at once, outermost first.
+        serial: ranges whose points must run in order, because several may write one element.
+        reduction: ranges that some value is reduced, scanned or sorted along.
+        facts: about all values below `roots`.
+    """
+
+    stores: tuple[Store, ...]
+    check: tuple[int, Check] | None
+    parallel: tuple[Expr, ...]
+    serial: tuple[Expr, ...]
+    reduction: tuple[Expr, ...]
+    facts: Facts
+
+    @property
+    def roots(self) -> tuple[Scalar, ...]:
+        """Values that the region computes."""
+        if self.check is not None:
+            return (self.check[1].condition,)
+        return tuple(root for store in self.stores for root in store_roots(store))
+
+    def varies(self, store: Store) -> frozenset[Expr]:
+        """The ranges that `store` varies along."""
+        found = store.index.free_symbols & frozenset((*self.parallel, *self.serial, *self.reduction))
+        for root in store_roots(store):
+            found |= self.facts.varies[root]
+        return found
+
+
+def regions_of(kernel: Kernel) -> tuple[Region, ...]:
+    """Checks first, each in a nest of its own, so that a failing one keeps every access it guards from happening.
+
+    Raises:
+        EmitError: a check's condition reduces, scans or sorts, or groups of stores overwrite what the others read.
+    """
+    ranges = tuple(r.symbol for r in kernel.ranges)
+    found = [_check_region(number, check, ranges) for number, check in enumerate(kernel.checks)]
+    groups: dict[tuple[frozenset[Expr], frozenset[Expr]], list[Store]] = {}
+    parallel = frozenset(r.symbol for r in kernel.ranges if r.kind == "parallel")
+    combining = {_domain(store, kernel.ranges) & parallel for store in kernel.stores if _combines((store,))}
+    for store in kernel.stores:
+        domain = _domain(store, kernel.ranges)
+        # Around a reduction its nest does what comes once per result after what comes at every point. Where nothing
+        # is reduced there is no such place, and a point of fewer ranges is a nest of its own.
+        inner = frozenset() if domain & parallel in combining else domain - parallel
+        groups.setdefault((domain & parallel, inner), []).append(store)
+    regions = [_store_region(kernel, domain, tuple(stores)) for (domain, _), stores in groups.items()]
+    return (*found, *_readers_first(regions, kernel))
+
+
+def _combines(stores: tuple[Store, ...]) -> bool:
+    roots = tuple(root for store in stores for root in store_roots(store))
+    return any(isinstance(value, Reduce | Scan | Sort) for value in postorder(roots))
+
+
+def _readers_first(regions: list[Region], kernel: Kernel) -> list[Region]:
+    """The regions in an order in which none writes memory that a later one still has to read.
+
+    Raises:
+        EmitError: two regions each write what the other one reads.
+    """
+    shares: dict[str, set[str]] = {}
+    for out, source in kernel.hints.inplace:
+        shares.setdefault(out, set()).add(source)
+    reads = [{v.buffer for v in postorder(region.roots) if isinstance(v, Load)} for region in regions]
+    writes = [
+        {name for store in region.stores for name in (store.buffer, *shares.get(store.buffer, ()))}
+        for region in regions
+    ]
+    waiting = list(range(len(regions)))
+    ordered: list[Region] = []
+    while waiting:
+        ready = next(
+            (at for at in waiting if all(writes[at].isdisjoint(reads[by]) for by in waiting if by != at)),
+            None,
+        )
+        if ready is None:
+            raise EmitError("region-order", f"groups of stores of {kernel.name} overwrite what others read")
+        waiting.remove(ready)
+        ordered.append(regions[ready])
+    return ordered
+
+
+def _domain(store: Store, ranges: tuple[Range, ...]) -> frozenset[Expr]:
+    """The ranges at whose points `store` happens."""
+    symbols = tuple(r.symbol for r in ranges)
+    roots = store_roots(store)
+    facts = facts_of(roots, symbols)
+    found = store.index.free_symbols & frozenset(symbols)
+    for root in roots:
+        found |= facts.varies[root]
+    if store.mode != "store":
+        found |= {r.symbol for r in ranges if r.kind == "parallel"}
+    return found
+
+
+def _check_region(number: int, check: Check, ranges: tuple[Expr, ...]) -> Region:
+    facts = facts_of((check.condition,), ranges)
+    if any(isinstance(value, Reduce | Scan | Sort) for value in postorder((check.condition,))):
+        raise EmitError(
+            "check-reduction", f"the condition of check {number} ({check.message!r}) is a reduction"
+        )
+    domain = facts.varies[check.condition]
+    return Region(
+        stores=(),
+        check=(number, check),
+        parallel=tuple(r for r in ranges if r in domain),
+        serial=(),
+        reduction=(),
+        facts=facts,
+    )
+
+
+def _store_region(kernel: Kernel, domain: frozenset[Expr], stores: tuple[Store, ...]) -> Region:
+    ranges = tuple(r.symbol for r in kernel.ranges)
+    reduced = tuple(r.symbol for r in kernel.ranges if r.kind == "reduction")
+    roots = tuple(root for store in stores for root in store_roots(store))
+    facts = facts_of(roots, ranges)
+    combines = _combines(stores)
+    along_reduced = any(not _domain(store, kernel.ranges).isdisjoint(reduced) for store in stores)
+    inner = reduced if combines else ()
+    outer = [r for r in ranges if r in domain]
+    if not combines and along_reduced:
+        outer += reduced
+    if any(store.mode != "store" for store in stores):
+        for store in stores:
+            missing = frozenset(outer) - _domain(store, kernel.ranges)
+            if combines and not missing.isdisjoint(reduced):
+                raise EmitError(
+                    "scatter-domain", f"stores to {store.buffer} do not share their reduction ranges"
+                )
+    free = [r for r in outer if all(_never_collides(store, r) for store in stores)]
+    return Region(
+        stores=stores,
+        check=None,
+        parallel=tuple(free),
+        serial=tuple(r for r in outer if r not in free),
+        reduction=inner,
+        facts=facts,
+    )
+
+
+def _never_collides(store: Store, at: Expr) -> bool:
+    """Whether points that differ in `at` provably write different elements.
+
+    A plain store through a direct index writes each element once, by the kernel's contract, if it depends on `at`.
+    Otherwise the index must be `M*(...) + s*at + inner` with `s*extent <= M` and `0 <= inner < s`.
+    """
+    if at not in store.index.free_symbols:
+        return False
+    if store.mode == "store" and not store.indirect:
+        return True
+    step = stride_of(store.index, at)
+    stride = None if step is None else as_int(step)
+    extent = as_int(extent_of(at))
+    if stride is None or extent is None or stride < 1:
+        return False
+    inner: list[Expr] = []
+    for coefficient, atoms in store.index.terms:
+        if atoms == (at,):
+            continue
+        if coefficient % (stride * extent):
+            term = const(coefficient)
+            for atom in atoms:
+                term = term * atom
+            inner.append(term)
+    low, high = bounds(total(inner))
+    return low is not None and high is not None and low >= 0 and high < stride

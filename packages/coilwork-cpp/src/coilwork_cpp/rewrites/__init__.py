@@ -1,0 +1,1 @@
+"""From one kernel to kernels that are easier to write as loops."""

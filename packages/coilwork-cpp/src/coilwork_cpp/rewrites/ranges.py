@@ -1,0 +1,203 @@
+"""Ranges rewritten so that loops are few and long, and their index arithmetic is affine.
+
+Three rewrites: ranges of extent 1 disappear; a range that indices divide (`x0 // 64`, `x0 % 64`) splits at that
+divisor; neighbours that every index walks as one become one. None changes the row-major order of the points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from coilwork_cpp.rewrites.rebuild import kernel_roots, with_roots
+from coilwork_ir.index import (
+    Add,
+    Const,
+    Expr,
+    FloorDiv,
+    Max,
+    Min,
+    Mod,
+    Mul,
+    Sym,
+    as_expr,
+    as_int,
+    node,
+    provably_divisible,
+    substitute,
+    symbol,
+)
+from coilwork_ir.kernels import Kernel, Range
+from coilwork_ir.scalar import (
+    IndexValue,
+    Load,
+    Reduce,
+    Scalar,
+    Scan,
+    Sort,
+    index_value,
+    load,
+    postorder,
+    reduce,
+    rewrite,
+)
+
+# Elements that make a vector worth its while.
+_ONE_VECTOR: Final = 8
+
+
+def extent_of(symbol: Expr) -> Expr:
+    """The extent of a range symbol, which kernels guarantee to have one."""
+    extent = symbol.extent
+    assert extent is not None
+    return extent
+
+
+def normalise(kernel: Kernel) -> Kernel:
+    """`kernel` after all three rewrites."""
+    return _merge_neighbours(_split_divided(_drop_units(kernel)))
+
+
+def index_expressions(kernel: Kernel) -> tuple[Expr, ...]:
+    """Every index expression of loads, stores and index values."""
+    found: dict[Expr, None] = {store.index: None for store in kernel.stores}
+    for value in postorder(kernel_roots(kernel)):
+        match value:
+            case Load():
+                found.setdefault(value.index[0])
+            case IndexValue():
+                found.setdefault(value.expr)
+            case _:
+                pass
+    return tuple(found)
+
+
+def replace_ranges(kernel: Kernel, ranges: Sequence[Range], mapping: Mapping[Expr, Expr]) -> Kernel:
+    """`kernel` over `ranges`, with the old symbols that `mapping` names written in terms of the new ones."""
+    axes = tuple(r.symbol for r in ranges if r.kind == "reduction")
+
+    def visit(value: Scalar) -> Scalar:
+        match value:
+            case IndexValue():
+                return index_value(substitute(value.expr, mapping), value.operands)
+            case Load():
+                index = [substitute(value.index[0], mapping)]
+                return load(
+                    value.buffer,
+                    index,
+                    value.dtype,
+                    indirect=value.indirect,
+                    mask=value.mask,
+                    other=value.other,
+                )
+            case Reduce():
+                return reduce(value.kind, value.operands, axes, output=value.output)
+            case _:
+                return value
+
+    changed = with_roots(kernel, rewrite(kernel_roots(kernel), visit))
+    stores = tuple(replace(store, index=substitute(store.index, mapping)) for store in changed.stores)
+    return replace(changed, ranges=tuple(ranges), stores=stores)
+
+
+def _ordered_axes(kernel: Kernel) -> frozenset[Expr]:
+    """Ranges that scans and sorts run along."""
+    return frozenset(v.axis for v in postorder(kernel_roots(kernel)) if isinstance(v, Scan | Sort))
+
+
+def _drop_units(kernel: Kernel) -> Kernel:
+    keep = []
+    fixed = _ordered_axes(kernel)
+    mapping: dict[Expr, Expr] = {}
+    reduced = [r for r in kernel.ranges if r.kind == "reduction"]
+    for r in kernel.ranges:
+        last = r.kind == "reduction" and all(q.symbol in mapping for q in reduced if q is not r)
+        if as_int(extent_of(r.symbol)) == 1 and r.symbol not in fixed and not last:
+            mapping[r.symbol] = as_expr(0)
+        else:
+            keep.append(r)
+    return replace_ranges(kernel, keep, mapping) if mapping else kernel
+
+
+def divisors(expressions: Sequence[Expr], at: Expr) -> list[Expr]:
+    """Constants by which some expression divides a multiple of the symbol `at`."""
+    found: dict[Expr, None] = {}
+    pending = [e for e in expressions if at in e.free_symbols]
+    while pending:
+        expr = pending.pop()
+        match node(expr):
+            case FloorDiv(numerator, denominator) | Mod(numerator, denominator):
+                if at in numerator.free_symbols and at not in denominator.free_symbols:
+                    found.setdefault(denominator)
+                pending.append(numerator)
+            case Const() | Sym():
+                pass
+            case Add(operands) | Mul(operands) | Min(operands) | Max(operands):
+                pending.extend(o for o in operands if at in o.free_symbols)
+    return sorted(found, key=lambda e: e.sort_key)
+
+
+def _split_divided(kernel: Kernel) -> Kernel:
+    fixed = _ordered_axes(kernel)
+    for r in kernel.ranges:
+        if r.symbol in fixed:
+            continue
+        extent = extent_of(r.symbol)
+        for divisor in reversed(divisors(index_expressions(kernel), r.symbol)):
+            if divisor == extent or not provably_divisible(extent, divisor):
+                continue
+            if (
+                r is kernel.ranges[-1]
+                and r.kind == "reduction"
+                and (as_int(divisor) or _ONE_VECTOR) < _ONE_VECTOR
+            ):
+                # a loop over the remainder, innermost, would leave lanes nothing to do: better, one load gathers
+                continue
+            outer = symbol(f"{r.symbol.name}a", extent=extent // divisor)
+            inner = symbol(f"{r.symbol.name}b", extent=divisor)
+            pieces = [replace(r, symbol=outer), replace(r, symbol=inner)]
+            at = kernel.ranges.index(r)
+            ranges = (*kernel.ranges[:at], *pieces, *kernel.ranges[at + 1 :])
+            split = replace_ranges(kernel, ranges, {r.symbol: outer * divisor + inner})
+            if _division_count(split) < _division_count(kernel):
+                return _split_divided(split)
+    return kernel
+
+
+def _division_count(kernel: Kernel) -> int:
+    """Number of (expression, range) pairs where the range occurs below a division."""
+    expressions = index_expressions(kernel)
+    return sum(len(divisors([e], r.symbol)) for r in kernel.ranges for e in expressions)
+
+
+def _merge_neighbours(kernel: Kernel) -> Kernel:
+    fixed = _ordered_axes(kernel)
+    at = 0
+    while at + 1 < len(kernel.ranges):
+        first, second = kernel.ranges[at : at + 2]
+        if first.kind != second.kind or first.symbol in fixed or second.symbol in fixed:
+            at += 1
+            continue
+        merged = _merged(kernel, at)
+        if merged is None:
+            at += 1
+        else:
+            kernel = merged
+    return kernel
+
+
+def _merged(kernel: Kernel, at: int) -> Kernel | None:
+    """`kernel` with ranges `at` and `at + 1` as one, or None where that takes a division."""
+    first, second = kernel.ranges[at : at + 2]
+    inner = extent_of(second.symbol)
+    expressions = index_expressions(kernel)
+    if any((first.symbol in e.free_symbols) != (second.symbol in e.free_symbols) for e in expressions):
+        return None
+    whole = symbol(f"{first.symbol.name}{second.symbol.name}", extent=extent_of(first.symbol) * inner)
+    mapping = {first.symbol: whole // inner, second.symbol: whole % inner}
+    for e in expressions:
+        if first.symbol in e.free_symbols and divisors([substitute(e, mapping)], whole):
+            return None
+    ranges = (*kernel.ranges[:at], replace(second, symbol=whole), *kernel.ranges[at + 2 :])
+    return replace_ranges(kernel, ranges, mapping)

@@ -1,0 +1,1 @@
+"""What C++ source is made of, and how it is printed."""

@@ -1,0 +1,1 @@
+"""Scalar graphs as C++: what fills the loops."""

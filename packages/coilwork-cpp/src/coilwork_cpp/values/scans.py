@@ -1,0 +1,161 @@
+"""Running combinations: the variables a scan carries from point to point, and one step of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from coilwork_cpp.text.elements import compute_type, convert, literal
+from coilwork_cpp.text.tree import (
+    Assign,
+    Binary,
+    Call,
+    Code,
+    Declare,
+    Literal,
+    Name,
+    Scope,
+    Select,
+    is_atomic,
+)
+from coilwork_cpp.values.combining import carried, combine_step, combine_types
+from coilwork_cpp.values.ops import apply
+from coilwork_cpp.values.reductions import start_value
+from coilwork_cpp.values.values import Block, Names
+from coilwork_ir.dtypes import DType
+from coilwork_ir.ops import ReduceKind
+from coilwork_ir.scalar import Combine, Scalar, Scan
+
+_COMBINE: Final[Mapping[str, str]] = {"sum": "add", "prod": "mul", "min": "minimum", "max": "maximum"}
+
+
+def scan_states(scans: Sequence[Scan], names: Names) -> dict[Scan, tuple[Name, ...]]:
+    """What is carried for `scans`; results that one function gives have one entry, the first of them."""
+    found: dict[Scan, tuple[Name, ...]] = {}
+    for scan in scans:
+        if not any(_is_beside(scan, other) for other in found):
+            found[scan] = _state(scan, names)
+    return found
+
+
+def step_scans(point: Block, scans: Sequence[Scan], states: Mapping[Scan, Sequence[Code]]) -> None:
+    """Update `states`, which are those of `scans`, with this point's elements; the scans' values become known."""
+    for scan, state in states.items():
+        wanted = _together(scan, scans)
+        if all(other in point.known for other in wanted):
+            continue
+        if isinstance(scan.kind, Combine):
+            results = combine_step(point, scan, scan.kind, state, [other.output for other in wanted])
+            point.known.update({other: results[other.output] for other in wanted})
+        else:
+            point.known[scan] = _step(point, scan, state)
+
+
+def _together(scan: Scan, scans: Sequence[Scan]) -> list[Scan]:
+    """Those of `scans` that are computed with `scan`."""
+    return [other for other in scans if other is scan or _is_beside(other, scan)]
+
+
+def _is_beside(scan: Scan, other: Scan) -> bool:
+    """Whether the two are results of one function."""
+    return isinstance(scan.kind, Combine) and (scan.kind, scan.operands, scan.axis, scan.reverse) == (
+        other.kind,
+        other.operands,
+        other.axis,
+        other.reverse,
+    )
+
+
+def _state(scan: Scan, names: Names) -> tuple[Name, ...]:
+    """New variables: the running value, and for extremes its position; for a function all that it combines."""
+    if isinstance(scan.kind, Combine):
+        stem = names.fresh("running")
+        return tuple(Name(f"{stem}_of_{k}") for k in range(scan.kind.count))
+    stem = names.fresh(f"running_{scan.kind}")
+    return (Name(stem), Name(f"{stem}_at")) if _extreme(scan) else (Name(stem),)
+
+
+def _extreme(scan: Scan) -> str:
+    return {"min": "<=", "argmin": "<=", "max": ">=", "argmax": ">="}.get(_name(scan), "")
+
+
+def _name(scan: Scan) -> str:
+    return "" if isinstance(scan.kind, Combine) else scan.kind
+
+
+def scan_start(scan: Scan, state: Sequence[Name], scans: Sequence[Scan]) -> tuple[tuple[str, str, Code], ...]:
+    """Type, name and start value of each variable of `scan`, which is one of `scans`.
+
+    Rounded sums and products of f32 run in f64, sums of exponentials too.
+    """
+    if isinstance(scan.kind, Combine):
+        # the first point takes no notice of it
+        types = combine_types(scan.kind)
+        needed = carried(scan.kind, [other.output for other in _together(scan, scans)])
+        return tuple((types[k], state[k].text, Literal("0")) for k in needed)
+    dtype = scan.operands[0].dtype.compute
+    kinds: dict[str, ReduceKind] = {"argmin": "min", "argmax": "max"}
+    if scan.kind == "logcumsumexp":
+        start: Code = literal(float("-inf"), DType.F64 if _wide(scan) else dtype)
+    else:
+        kind: ReduceKind = kinds.get(_name(scan)) or ("sum" if scan.kind == "sum" else _kind(scan))
+        start = start_value(kind, DType.F64 if _wide(scan) else dtype)
+    first = (_running_type(scan), state[0].text, start)
+    return (first, ("i64", state[1].text, Literal("0"))) if len(state) > 1 else (first,)
+
+
+def _kind(scan: Scan) -> ReduceKind:
+    match scan.kind:
+        case "prod" | "min" | "max":
+            return scan.kind
+        case _:
+            return "sum"
+
+
+def _wide(scan: Scan) -> bool:
+    return scan.kind in ("sum", "prod", "logcumsumexp") and scan.operands[0].dtype.compute is DType.F32
+
+
+def _running_type(scan: Scan) -> str:
+    dtype = scan.operands[0].dtype.compute
+    return "double" if _wide(scan) else "u8" if dtype.is_bool else compute_type(dtype)
+
+
+def _step(point: Block, scan: Scan, state: Sequence[Code]) -> Code:
+    """Update the variables with this point's element; code of the scan's value here."""
+    source: Scalar = scan.operands[0]
+    dtype = source.dtype.compute
+    element = convert(point.value(source), source.dtype, dtype)
+    if not is_atomic(element):
+        element = point.declare(dtype, "element", element)
+    comparison = _extreme(scan)
+    if comparison:
+        keep_nan = Binary("==", state[0], state[0])
+        better: Code = Binary("&", Binary(comparison, element, state[0]), keep_nan)
+        if dtype.is_float:
+            better = Binary("|", better, Binary("!=", element, element))
+        else:
+            better = Binary(comparison, element, state[0])
+        chosen = Name("better")
+        at = point.index(scan.axis)
+        point.add(
+            Scope(
+                (
+                    Declare("const bool", chosen.text, better),
+                    Assign(state[1], Select(chosen, at, state[1])),
+                    Assign(state[0], Select(chosen, element, state[0])),
+                )
+            )
+        )
+        wants_position = scan.output == 1 or scan.kind in ("argmin", "argmax")
+        result = state[1] if wants_position else convert(state[0], dtype, scan.dtype)
+        return point.declare(scan.dtype, "position" if wants_position else "extreme", result)
+    if scan.kind == "logcumsumexp":
+        term = Call("double", (element,)) if _wide(scan) else element
+        point.add(Assign(state[0], Call("log_add_exp", (state[0], term))))
+    elif _wide(scan):
+        point.add(Assign(state[0], element, "+=" if scan.kind == "sum" else "*="))
+    else:
+        point.add(Assign(state[0], apply(_COMBINE[_name(scan)], (dtype, dtype), dtype, (state[0], element))))
+    result = Call("float", (state[0],)) if _wide(scan) else state[0]
+    return point.declare(scan.dtype, "running", convert(result, dtype, scan.dtype))

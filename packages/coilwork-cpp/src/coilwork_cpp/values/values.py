@@ -1,0 +1,272 @@
+"""Scalar graphs as C++ statements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from coilwork_cpp.planning.facts import Facts, is_made_of_comparisons
+from coilwork_cpp.rewrites.rebuild import store_roots
+from coilwork_cpp.text.elements import convert, literal, memory_type, value_type
+from coilwork_cpp.text.tree import (
+    Assign,
+    Binary,
+    Call,
+    Code,
+    Declare,
+    Element,
+    If,
+    Name,
+    Select,
+    Statement,
+    is_atomic,
+)
+from coilwork_cpp.values.indexing import index_code
+from coilwork_cpp.values.ops import apply
+from coilwork_cpp.values.reductions import start_value
+from coilwork_ir.dtypes import DType
+from coilwork_ir.errors import EmitError
+from coilwork_ir.index import Expr
+from coilwork_ir.kernels import Store, TensorArg
+from coilwork_ir.scalar import Const, IndexValue, Load, Op, Reduce, Scalar, Scan, Sort, placeholder
+
+# An expression with more operators than this is given a name.
+_INLINE_OPERATORS: Final = 4
+_COMBINE: Final[Mapping[str, str]] = {"add": "add", "mul": "mul", "min": "minimum", "max": "maximum"}
+
+
+class Names:
+    """Fresh variable names."""
+
+    def __init__(self, taken: Iterable[str]) -> None:
+        self._next: dict[str, int] = {}
+        self._taken = set(taken)
+
+    def fresh(self, stem: str) -> str:
+        """`stem` followed by the first number that makes it new."""
+        while True:
+            number = self._next.get(stem, 0)
+            self._next[stem] = number + 1
+            name = f"{stem}_{number}"
+            if name not in self._taken:
+                self._taken.add(name)
+                return name
+
+
+class Block:
+    """A sequence of statements under construction, and the values known at its end.
+
+    `inside()` starts a nested block (a loop's body): it sees what is known here, and keeps what it adds to itself.
+    """
+
+    def __init__(
+        self,
+        *,
+        args: Mapping[str, TensorArg],
+        symbols: Mapping[Expr, Code],
+        facts: Facts,
+        names: Names,
+        known: Mapping[Scalar, Code] | None = None,
+    ) -> None:
+        self.args = args
+        self.symbols = dict(symbols)
+        self.facts = facts
+        self.names = names
+        self.known: dict[Scalar, Code] = dict(known or {})
+        self.statements: list[Statement] = []
+        self._size: dict[Scalar, int] = {}
+
+    def inside(self) -> Block:
+        """An empty block nested in this one."""
+        return Block(
+            args=self.args, symbols=self.symbols, facts=self.facts, names=self.names, known=self.known
+        )
+
+    def add(self, *statements: Statement) -> None:
+        """Append statements."""
+        self.statements.extend(statements)
+
+    def body(self) -> tuple[Statement, ...]:
+        """The statements so far."""
+        return tuple(self.statements)
+
+    def index(self, expr: Expr) -> Code:
+        """Code of an index expression."""
+        return index_code(expr, self.symbols)
+
+    def value(self, root: Scalar) -> Code:
+        """Code of `root`, after declaring what it needs."""
+        for node in _unknown(root, self.known):
+            code, named = self._define(node)
+            if not is_atomic(code) and (named or (node is root and self.facts.uses.get(node, 1) > 1)):
+                code = self.declare(node.dtype, _stem(node), code)
+                self._size[node] = 0
+            self.known[node] = code
+        return self.known[root]
+
+    def named(self, root: Scalar) -> Code:
+        """As `value`, but a name or literal."""
+        code = self.value(root)
+        if not is_atomic(code):
+            code = self.known[root] = self.declare(root.dtype, _stem(root), code)
+            self._size[root] = 0
+        return code
+
+    def declare(self, dtype: DType, stem: str, code: Code) -> Name:
+        """A new constant of `dtype`'s value type that holds `code`."""
+        name = self.names.fresh(stem)
+        self.add(Declare(f"const {value_type(dtype)}", name, code))
+        return Name(name)
+
+    def declare_index(self, stem: str, code: Code) -> Name:
+        """A new `i64` constant that holds `code`."""
+        name = self.names.fresh(stem)
+        self.add(Declare("const i64", name, code))
+        return Name(name)
+
+    def hoist(self, roots: Iterable[Scalar], inner: frozenset[Expr]) -> None:
+        """Declare here whatever `roots` need that does not vary along `inner`."""
+        for root in roots:
+            for node in _unknown(root, self.known):
+                if self.facts.varies[node] & inner:
+                    for operand in node.operands:
+                        if operand in self.facts.varies and not self.facts.varies[operand] & inner:
+                            if not isinstance(operand, Const):
+                                self.named(operand)
+                elif node is root and not isinstance(node, Const):
+                    self.named(node)
+
+    def store_all(self, stores: Iterable[Store]) -> None:
+        """Perform `stores` at this point. Values come first: a store may overwrite what another one reads."""
+        kept = tuple(stores)
+        for root in (root for store in kept for root in store_roots(store)):
+            self.value(root)
+        for store in kept:
+            self.store(store)
+
+    def store(self, store: Store) -> None:
+        """Perform `store` at this point."""
+        arg = self.args[store.buffer]
+        value = self.value(store.value)
+        symbols = dict(self.symbols)
+        for position, operand in enumerate(store.indirect):
+            symbols[placeholder(position)] = self._as_position(operand)
+        target = Element(Name(store.buffer), index_code(store.index, symbols))
+        action: tuple[Statement, ...]
+        wide = convert(value, store.value.dtype, arg.dtype)
+        if store.mode == "store":
+            action = (Assign(target, _to_memory(wide, arg.dtype)),)
+        else:
+            where = self.names.fresh("at")
+            target = Element(Name(store.buffer), Name(where))
+            index = Declare("const i64", where, index_code(store.index, symbols))
+            old = from_memory(target, arg.dtype)
+            name = _COMBINE[store.mode]
+            if arg.dtype.is_bool:
+                combined: Code = Binary("&" if store.mode in ("mul", "min") else "|", old, wide)
+            else:
+                combined = apply(name, (arg.dtype, arg.dtype), arg.dtype, (old, wide))
+            action = (index, Assign(target, _to_memory(combined, arg.dtype)))
+        if store.mask is not None:
+            action = (If(self.value(store.mask), action),)
+        self.add(*action)
+
+    def _as_i64(self, operand: Scalar) -> Code:
+        code = self.value(operand)
+        return code if operand.dtype is DType.I64 else Call("i64", (code,))
+
+    def _as_position(self, operand: Scalar) -> Code:
+        code = self._as_i64(operand)
+        return Call("hidden_i64", (code,)) if is_made_of_comparisons(operand) else code
+
+    def _define(self, node: Scalar) -> tuple[Code, bool]:
+        """Code of `node`, whose operands are known, and whether it should be given a name."""
+        match node:
+            case Const():
+                code = literal(node.value, node.dtype)
+                self._size[node] = 0
+                return code, not is_atomic(code) and node.dtype.is_low_precision
+            case IndexValue():
+                symbols = dict(self.symbols)
+                for position, operand in enumerate(node.operands):
+                    symbols[placeholder(position)] = self._as_i64(operand)
+                return Call("i64", (index_code(node.expr, symbols),)), True
+            case Load():
+                return self._load(node), True
+            case Op():
+                return self._op(node)
+            case Reduce() | Scan() | Sort():
+                raise EmitError("unplaced-value", f"{type(node).__name__.lower()} outside a pass")
+        raise TypeError(f"not a scalar node: {node!r}")
+
+    def _load(self, node: Load) -> Code:
+        arg = self.args.get(node.buffer)
+        if arg is None:
+            raise EmitError("unknown-buffer", f"load of {node.buffer!r}, which is no argument of the kernel")
+        symbols = dict(self.symbols)
+        for position, operand in enumerate(node.indirect):
+            symbols[placeholder(position)] = self._as_position(operand)
+        element = Element(Name(node.buffer), index_code(node.index[0], symbols))
+        loaded = from_memory(element, node.dtype)
+        if node.mask is None:
+            return loaded
+        # The mask guards the access itself, which may lie outside of the buffer.
+        return Select(self.known[node.mask], loaded, literal(node.other, node.dtype))
+
+    def _op(self, node: Op) -> tuple[Code, bool]:
+        operands = [self.known[operand] for operand in node.operands]
+        if node.op == "where":
+            # Both branches are computed anyway; a conditional computation would not vectorise.
+            operands = [self._named_code(o) for o in node.operands]
+        elif node.op in ("isnan", "sign", "abs", "signbit") or node.dtype.is_low_precision:
+            operands = [self._named_code(o) for o in node.operands]
+        code = apply(node.op, [o.dtype for o in node.operands], node.dtype, operands)
+        size = 1 + sum(self._size.get(o, 0) for o in node.operands)
+        self._size[node] = size
+        named = self.facts.uses.get(node, 1) > 1 or size >= _INLINE_OPERATORS
+        return code, named
+
+    def _named_code(self, node: Scalar) -> Code:
+        code = self.known[node]
+        if isinstance(node, Const) or is_atomic(code):
+            return code
+        return self.named(node)
+
+
+def _unknown(root: Scalar, known: Mapping[Scalar, Code]) -> list[Scalar]:
+    """Values below `root` that are not in `known`, operands first."""
+    order: list[Scalar] = []
+    seen: set[Scalar] = set()
+    stack: list[tuple[Scalar, bool]] = [(root, False)]
+    while stack:
+        node, expanded = stack.pop()
+        if expanded:
+            order.append(node)
+        elif node not in seen and node not in known:
+            seen.add(node)
+            stack.append((node, True))
+            stack.extend((operand, False) for operand in reversed(node.operands))
+    return order
+
+
+def _stem(node: Scalar) -> str:
+    match node:
+        case Load():
+            return f"{node.buffer}_value"
+        case IndexValue():
+            return "index"
+        case Op():
+            return (
+                node.op if node.op not in ("cast", "where") else {"cast": "wide", "where": "chosen"}[node.op]
+            )
+        case _:
+            return "value"
+
+
+def from_memory(element: Code, dtype: DType) -> Code:
+    """A value from an element in memory: bools are bytes there."""
+    return Binary("!=", element, start_value("sum", DType.I32)) if dtype.is_bool else element
+
+
+def _to_memory(code: Code, dtype: DType) -> Code:
+    return Call(memory_type(dtype), (code,)) if dtype.is_bool else code

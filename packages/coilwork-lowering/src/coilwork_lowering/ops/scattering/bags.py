@@ -1,0 +1,265 @@
+"""The lists of indices whose rows an embedding combines: which elements belong to a bag, and which count.
+
+Bag `b` holds the elements from `offsets[b]` up to the next offset, or to the end. Elements of the row for padding do not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import Expr
+from coilwork_ir.loops import Check, Scan
+from coilwork_ir.scalar import Literal_, Scalar, cast, const, op, placeholder
+from coilwork_lowering.building.builder import Builder, node_ranges
+from coilwork_lowering.building.values import Shape, TensorValue, coordinate_symbols, whole
+from coilwork_lowering.ops.indexing import in_range, within
+from coilwork_lowering.ops.scattering.binary_search import lower_bound, search_type
+from coilwork_lowering.ops.scattering.repeatable_scatters import adds_repeatably
+from coilwork_lowering.ops.scattering.scatters import scatter_into
+from coilwork_lowering.rules import Call
+from coilwork_lowering.scalar_math import both, either, eq, index, invert, le, lt, select, sub
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Element:
+    """One element of a bag, at one point of what is combined.
+
+    Attributes:
+        at: its number among all elements, in `i64`.
+        row: its row of the table, in `i64`.
+        point: the point.
+        readable: where it counts; elsewhere nothing may be read for it.
+        of_bag: what stands in a tensor at its bag and point.
+    """
+
+    at: Scalar
+    row: Scalar
+    point: tuple[Expr, ...]
+    readable: Scalar
+    of_bag: Callable[[TensorValue], Scalar]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bags:
+    """Indices, and where each bag of them begins.
+
+    Attributes:
+        rows: rows of the table.
+        indices: `(elements,)`, each a row, checked to be one.
+        offsets: where each bag begins; one more may say where the last one ends.
+        count: how many bags there are.
+        padding: the row that does not count; negative if all do.
+        device: where all is.
+    """
+
+    rows: Expr
+    indices: TensorValue
+    offsets: TensorValue
+    count: Expr
+    padding: int
+    device: str
+
+    @property
+    def elements(self) -> Expr:
+        """How many elements there are in all."""
+        return self.indices.shape[0]
+
+    def row(
+        self, builder: Builder, at: Expr, indirect: tuple[Scalar, ...] = (), mask: Scalar | None = None
+    ) -> Scalar:
+        """The row of the element `at`, in `i64`."""
+        return cast(builder.read(self.indices, (at,), indirect=indirect, mask=mask), DType.I64)
+
+    def counts(self, row: Scalar) -> Scalar:
+        """Whether an element of `row` counts."""
+        if self.padding < 0:
+            return const(True, DType.BOOL)
+        return op("ne", row, const(self.padding, DType.I64))
+
+    def start(self, builder: Builder, bag: Expr) -> Scalar:
+        """The first element of a bag, in `i64`."""
+        return cast(builder.read(self.offsets, (bag,)), DType.I64)
+
+    def length(self, builder: Builder, bag: Expr) -> Scalar:
+        """The elements of a bag, padding included, in `i64`."""
+        more = lt(index(bag + 1), index(self.offsets.shape[0]))
+        following = cast(builder.read(self.offsets, (bag + 1,), mask=more), DType.I64)
+        return sub(select(more, following, index(self.elements)), self.start(builder, bag))
+
+    def reduced(
+        self,
+        builder: Builder,
+        kind: Literal["sum", "min", "max"],
+        inner: Shape,
+        neutral: Literal_,
+        dtype: DType,
+        value: Callable[[Element], Scalar],
+    ) -> TensorValue:
+        """`value` of each bag's elements that count, combined, for every point of `inner`; `neutral` for bags without any."""
+        if not self.by_bag(builder):
+            return self._in_memory(builder, kind, inner, neutral, dtype, value)
+
+        def body(point: tuple[Expr, ...], axes: tuple[Expr, ...]) -> Scalar:
+            bag, *rest = point
+            inside = lt(index(axes[0]), self.length(builder, bag))
+            at = op("add", self.start(builder, bag), index(axes[0]))
+            row = self.row(builder, placeholder(0), (at,), inside)
+            counted = both(inside, self.counts(row))
+            nothing = const(neutral, dtype)
+            one = Element(
+                at=at,
+                row=row,
+                point=tuple(rest),
+                readable=counted,
+                of_bag=lambda tensor: builder.read(tensor, point),
+            )
+            found = select(counted, value(one), nothing)
+            # rows end where the condition says
+            return select(inside, found, nothing)
+
+        (found,) = builder.reduce(kind, (self.count, *inner), (self.elements,), self.device, body, (dtype,))
+        assert found is not None
+        return found
+
+    def by_bag(self, builder: Builder) -> bool:
+        """Whether bags are reduced each by itself, not element by element into memory."""
+        return adds_repeatably(builder, self.device, DType.F32) or not self.device.startswith("cpu")
+
+    def _in_memory(
+        self,
+        builder: Builder,
+        kind: Literal["sum", "min", "max"],
+        inner: Shape,
+        neutral: Literal_,
+        dtype: DType,
+        value: Callable[[Element], Scalar],
+    ) -> TensorValue:
+        empty = builder.pointwise(
+            (self.count, *inner), dtype, self.device, lambda point: const(neutral, dtype)
+        )
+        bags = bag_of_each(builder, self)
+
+        def element(point: tuple[Expr, ...]) -> Scalar:
+            row = self.row(builder, point[0])
+            counted = both(lt(self._bag(builder, bags, point[0]), index(self.count)), self.counts(row))
+            one = Element(
+                at=index(point[0]),
+                row=row,
+                point=point[1:],
+                readable=counted,
+                of_bag=lambda tensor: builder.read(
+                    tensor, (placeholder(0), *point[1:]), indirect=(place(point),)
+                ),
+            )
+            return select(counted, value(one), const(neutral, dtype))
+
+        def place(point: tuple[Expr, ...]) -> Scalar:
+            bag = self._bag(builder, bags, point[0])
+            return select(lt(bag, index(self.count)), bag, const(0, DType.I64))
+
+        return scatter_into(
+            builder,
+            empty,
+            (self.elements, *inner),
+            lambda point: (placeholder(0), *point[1:]),
+            lambda point: (place(point),),
+            element,
+            "add" if kind == "sum" else kind,
+            lambda point: (),
+        )
+
+    def _bag(self, builder: Builder, bags: TensorValue, at: Expr) -> Scalar:
+        return cast(builder.read(bags, (at,)), DType.I64)
+
+
+def bag_of_each(builder: Builder, bags: Bags) -> TensorValue:
+    """The bag of each element: the last that begins at it or before. What lies behind the last bag has none, and their number."""
+    if not bags.by_bag(builder):
+        return _counted_along(builder, bags)
+    (count,) = bags.offsets.shape
+    width = search_type(count)
+    return builder.pointwise(
+        (bags.elements,),
+        width,
+        bags.device,
+        lambda point: sub(
+            lower_bound(builder, bags.offsets, lambda first: le(cast(first, DType.I64), index(point[0]))),
+            const(1, width),
+        ),
+        name=f"{builder.hint}_bags",
+    )
+
+
+def _counted_along(builder: Builder, bags: Bags) -> TensorValue:
+    """One pass over the elements counts the bags that have begun; on accelerators each element searches by itself."""
+    behind = bags.elements + 1
+    none = builder.pointwise((behind,), DType.I64, bags.device, lambda point: const(0, DType.I64))
+
+    def offset(point: tuple[Expr, ...]) -> Scalar:
+        return cast(builder.read(bags.offsets, point), DType.I64)
+
+    begun = scatter_into(
+        builder,
+        none,
+        bags.offsets.shape,
+        lambda point: (placeholder(0),),
+        lambda point: (offset(point),),
+        lambda point: const(1, DType.I64),
+        "add",
+        lambda point: (within(offset(point), behind, "the offsets of bags", "RuntimeError"),),
+    )
+    ranges = node_ranges("i", (bags.elements,))
+    counts = builder.declare((bags.elements,), DType.I64, bags.device, name=f"{builder.hint}_begun")
+    body = builder.read(begun, coordinate_symbols("i", (bags.elements,)))
+    builder.add(
+        Scan(outputs=(counts,), kind="sum", ranges=ranges, axis=ranges[0], body=body, origins=builder.origins)
+    )
+    return builder.pointwise(
+        (bags.elements,),
+        DType.I64,
+        bags.device,
+        lambda point: sub(builder.read(whole(counts), point), const(1, DType.I64)),
+        name=f"{builder.hint}_bags",
+    )
+
+
+def checked(builder: Builder, indices: TensorValue, rows: Expr, call: Call) -> TensorValue:
+    """`indices`, each checked to be a row."""
+    return builder.pointwise(
+        indices.shape,
+        indices.dtype,
+        indices.device,
+        lambda point: builder.read(indices, point),
+        checks=lambda point: (in_range(cast(builder.read(indices, point), DType.I64), rows, call),),
+        name=f"{builder.hint}_indices",
+    )
+
+
+def checked_offsets(builder: Builder, offsets: TensorValue, elements: Expr) -> TensorValue:
+    """`offsets`, checked as eager's kernel for CPUs does: elements in front of the first bag would be written in front of memory."""
+    if not offsets.device.startswith("cpu"):
+        return offsets
+
+    def offset(point: tuple[Expr, ...]) -> Scalar:
+        return builder.read(offsets, point)
+
+    def checks(point: tuple[Expr, ...]) -> tuple[Check, ...]:
+        at = cast(offset(point), DType.I64)
+        first = eq(index(point[0]), const(0, DType.I64))
+        message = (
+            "offsets[0] has to be 0, i.e., the first sequence in the mini-batch has to start from position 0"
+        )
+        begins = Check(condition=either(invert(first), eq(at, const(0, DType.I64))), message=message)
+        return (begins, within(at, elements + 1, "the offsets of bags", "RuntimeError"))
+
+    return builder.pointwise(
+        offsets.shape,
+        offsets.dtype,
+        offsets.device,
+        offset,
+        checks=checks,
+        name=f"{builder.hint}_offsets",
+    )

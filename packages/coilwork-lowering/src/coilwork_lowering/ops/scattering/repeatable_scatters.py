@@ -1,0 +1,264 @@
+"""Sums at positions from tensors, the same from run to run: which element belongs to which row, and where the sums go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import Expr, as_expr, as_int, product
+from coilwork_ir.scalar import Scalar, cast, const
+from coilwork_lowering.building.builder import Builder
+from coilwork_lowering.building.values import Shape, TensorValue, Value, dims, is_whole
+from coilwork_lowering.facts.known_order import in_order
+from coilwork_lowering.ops.elementwise import scalar_operand
+from coilwork_lowering.ops.indexing import AdvancedIndex, in_range, position_of
+from coilwork_lowering.ops.scattering.elements import Elements, flatten, unflatten
+from coilwork_lowering.ops.scattering.segments import sums_of_rows
+from coilwork_lowering.rules import Call, NotLowered
+from coilwork_lowering.scalar_math import add, div, index, lt, maximum, mul, select, to_dtype
+
+RowOf: TypeAlias = Callable[[tuple[Expr, ...]], tuple[Expr, ...]]
+
+
+def adds_repeatably(builder: Builder, device: str, dtype: DType) -> bool:
+    """Whether sums of `dtype` at positions from tensors are made by sorting, or in fixed point. Integer sums are exact in any order."""
+    chosen = builder.options.accumulation
+    if not dtype.is_float or chosen == "atomic":
+        return False
+    return chosen != "auto" or not device.startswith("cpu")
+
+
+def in_place(call: Call) -> bool:
+    """Whether the operator writes into its first argument."""
+    return call.target.split(".")[1].endswith("_")
+
+
+def index_put_repeatably(
+    builder: Builder, call: Call, plan: AdvancedIndex, value: TensorValue, source: TensorValue, depth: Shape
+) -> Value:
+    """`aten.index_put` that accumulates; `depth` is the shape that the index tensors broadcast to."""
+    indexed = tuple(value.shape[k] for k in plan.places)
+    inner = tuple(s for k, s in enumerate(value.shape) if k not in plan.places)
+    wide = value.dtype.compute
+
+    def at(flat: Expr) -> tuple[Expr, ...]:
+        # a point of the values, of which the other dimensions do not matter to the index
+        rest = [as_expr(0)] * len(inner)
+        return (*rest[: plan.front], *unflatten(flat, depth), *rest[plan.front :])
+
+    def key(flat: Expr) -> Scalar:
+        found: Scalar = const(0, DType.I64)
+        for extent, position in zip(indexed, plan.positions(builder, at(flat), call), strict=True):
+            found = add(mul(found, index(extent)), position)
+        return found
+
+    def element(position: Expr, place: Scalar, point: tuple[Expr, ...], mask: Scalar) -> Scalar:
+        spot = (*point[: plan.front], *unflatten(position, depth), *point[plan.front :])
+        own = spot[len(spot) - len(source.shape) :]
+        return to_dtype(builder.read(source, own, indirect=(place,), mask=mask), wide)
+
+    elements = Elements(
+        count=product(depth),
+        rows=product(indexed),
+        runs=as_expr(1),
+        all_rows=True,
+        inner=inner,
+        key=key,
+        value=element,
+        dtype=wide,
+        checks=lambda flat: plan.checks(builder, at(flat), call),
+        ordered=_one_in_order(call.node.args[1]),
+    )
+
+    def rows(point: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        rest = [p for k, p in enumerate(point) if k not in plan.places]
+        return (flatten([point[k] for k in plan.places], indexed), *rest)
+
+    return _added(builder, call, value, elements, rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entries:
+    """What a scatter along `dim` adds, as rows of elements that go to one place each.
+
+    Attributes:
+        shape: of the tensor that is added to.
+        positions: the index.
+        whole_rows: the index is the same for all other dimensions; a row of the source is added as one.
+        columns: rows of one element, numbered column by column: of equal positions along the first dimension, those of one
+            column then stand together.
+    """
+
+    shape: Shape
+    positions: TensorValue
+    dim: int
+    whole_rows: bool
+    columns: bool
+
+    @property
+    def rest(self) -> Shape:
+        """The other dimensions of the index."""
+        return tuple(size for k, size in enumerate(self.positions.shape) if k != self.dim)
+
+    def spot(self, flat: Expr, point: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        """Where element `point` of row number `flat` is in the index and the source."""
+        if self.whole_rows:
+            return (*point[: self.dim], flat, *point[self.dim :])
+        if not self.columns:
+            return unflatten(flat, self.positions.shape)
+        *at, along = unflatten(flat, (*self.rest, self.positions.shape[self.dim]))
+        return (*at[: self.dim], along, *at[self.dim :])
+
+    def target(self, point: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        """The row that is added to element `point` of the result, then the element's place in it."""
+        if self.whole_rows:
+            return (point[self.dim], *point[: self.dim], *point[self.dim + 1 :])
+        # with columns too: nothing stands before the dimension
+        return (flatten(point, self.shape),)
+
+
+def _entries_of(value: TensorValue, positions: TensorValue, dim: int) -> _Entries:
+    others = [k for k in range(len(value.shape)) if k != dim]
+    along = dims(positions.shape)[dim]
+    free = frozenset[Expr]().union(*(e.free_symbols for e in positions.index))
+    matching = all(positions.shape[k] == value.shape[k] for k in others)
+    whole_rows = free <= {along} and matching
+    columns = not whole_rows and matching and all(as_int(value.shape[k]) == 1 for k in range(dim))
+    return _Entries(shape=value.shape, positions=positions, dim=dim, whole_rows=whole_rows, columns=columns)
+
+
+def scatter_repeatably(
+    builder: Builder,
+    call: Call,
+    value: TensorValue,
+    positions: TensorValue,
+    source: Value,
+    dim: int,
+    *,
+    mean: bool = False,
+    with_old: bool = True,
+) -> Value:
+    """Rows along `dim` where the index is the same for all other dimensions, else rows of one element.
+
+    Along the first dimension these are sorted by their position in it alone, by columns: few bytes, hence few passes.
+    """
+    size, wide = value.shape[dim], value.dtype.compute
+    entries = _entries_of(value, positions, dim)
+    by_position = entries.whole_rows or entries.columns
+    below = product(value.shape[dim + 1 :])
+
+    def found(flat: Expr) -> Scalar:
+        at = entries.spot(flat, (as_expr(0),) * len(entries.rest))
+        return position_of(builder, positions, at, size, wraps=False)
+
+    def key(flat: Expr) -> Scalar:
+        if by_position:
+            return found(flat)
+        at = list(entries.spot(flat, ()))
+        at[dim] = as_expr(0)
+        return add(mul(found(flat), index(below)), index(flatten(at, value.shape)))
+
+    def element(position: Expr, place: Scalar, point: tuple[Expr, ...], mask: Scalar) -> Scalar:
+        if not isinstance(source, TensorValue):
+            return select(mask, scalar_operand(builder, source, (), wide), const(0, wide))
+        read = builder.read(source, entries.spot(position, point), indirect=(place,), mask=mask)
+        return to_dtype(read, wide)
+
+    elements = Elements(
+        count=positions.shape[dim] if entries.whole_rows else product(positions.shape),
+        rows=size if by_position else product(value.shape),
+        runs=product(entries.rest) if entries.columns else as_expr(1),
+        all_rows=True,
+        inner=entries.rest if entries.whole_rows else (),
+        key=key,
+        value=element,
+        dtype=wide,
+        checks=lambda flat: (in_range(found(flat), size, call),),
+    )
+    return _added(builder, call, value, elements, entries.target, mean=mean, with_old=with_old)
+
+
+def index_add_repeatably(
+    builder: Builder, call: Call, value: TensorValue, positions: TensorValue, source: TensorValue, dim: int
+) -> Value:
+    """`aten.index_add`."""
+    wide = value.dtype.compute
+
+    def key(flat: Expr) -> Scalar:
+        return position_of(builder, positions, (flat,), value.shape[dim], wraps=False)
+
+    def element(position: Expr, place: Scalar, point: tuple[Expr, ...], mask: Scalar) -> Scalar:
+        spot = (*point[:dim], position, *point[dim:])
+        found = to_dtype(builder.read(source, spot, indirect=(place,), mask=mask), wide)
+        return mul(scalar_operand(builder, call["alpha"], (), wide), found)
+
+    elements = Elements(
+        count=source.shape[dim],
+        rows=value.shape[dim],
+        runs=as_expr(1),
+        all_rows=True,
+        inner=(*value.shape[:dim], *value.shape[dim + 1 :]),
+        key=key,
+        value=element,
+        dtype=wide,
+        checks=lambda flat: (in_range(key(flat), value.shape[dim], call),),
+        ordered=in_order(call.node.args[2]),
+    )
+    return _added(builder, call, value, elements, lambda point: (point[dim], *point[:dim], *point[dim + 1 :]))
+
+
+def _one_in_order(indices: Any) -> bool:
+    """Of the index tensors, FX values or None, there is one, and it never decreases."""
+    found = [given for given in indices if given is not None]
+    return len(found) == 1 and in_order(found[0])
+
+
+def _added(
+    builder: Builder,
+    call: Call,
+    value: TensorValue,
+    elements: Elements,
+    rows: RowOf,
+    *,
+    mean: bool = False,
+    with_old: bool = True,
+) -> TensorValue:
+    """`value`, or for the in-place operators its memory, with the elements added; `rows` places a point in the sums.
+
+    With `mean` the sum is divided by the number of what was added. Without `with_old` the old element counts only where
+    nothing was added.
+    """
+    old = builder.current(value)
+    into = None
+    if in_place(call):
+        if not is_whole(old):
+            raise NotLowered("a scatter into part of a buffer")
+        into = old.buffer
+    filled = builder.number_everywhere(value)
+    sums = sums_of_rows(builder, call.device, elements)
+
+    def body(point: tuple[Expr, ...]) -> Scalar:
+        place = rows(point)
+        found = builder.read(sums.values, place)
+        count = sums.count_of(place[0]) if mean or not with_old else const(0, DType.I64)
+        before = to_dtype(builder.read(value, point), elements.dtype)
+        if with_old and (filled is None or filled.value != 0):
+            found = add(before, found)
+        if mean:
+            parts = add(count, const(1, DType.I64)) if with_old else maximum(count, const(1, DType.I64))
+            found = div(found, cast(parts, elements.dtype))
+        if not with_old:
+            found = select(lt(const(0, DType.I64), count), found, before)
+        return to_dtype(found, value.dtype)
+
+    return builder.pointwise(
+        value.shape,
+        value.dtype,
+        call.device,
+        body,
+        strides=None if into is not None else call.strides(builder),
+        into=into,
+        name=call.node.name,
+    )

@@ -1,0 +1,280 @@
+"""Sums of elements that share a target, in one order whatever runs when: by sorted keys, without atomics.
+
+Few rows (`few_rows.py`) and single elements (`fixed_point.py`) have ways of their own.
+
+Each of `count` elements names the row it is added to, its key. A stable sort of the keys puts the elements of a row side
+by side, in the order in which they stand in memory; a row's are found by binary search, and a row's sum is a reduction
+over them. So what is added is read once, each row is written once, rows without elements included, and equal inputs give
+equal bits.
+
+A row with very many elements would keep one program busy for long. Sorted positions are therefore also cut in pieces of
+`PIECE`, and those that lie within one row are summed first, by programs of their own. A row then is its elements before
+its first whole piece, the sums of its pieces, and its elements behind them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import Expr, as_expr, as_int, floordiv, mod, provably_le, symbol
+from coilwork_ir.loops import Reduce, Sort
+from coilwork_ir.scalar import Scalar, cast, const, load, op, placeholder
+from coilwork_lowering.building.builder import Builder, node_ranges
+from coilwork_lowering.building.simplify import simplified
+from coilwork_lowering.building.values import TensorValue, coordinate_symbols, whole
+from coilwork_lowering.ops.scattering.binary_search import lower_bound, search_type
+from coilwork_lowering.ops.scattering.elements import Elements, Sums
+from coilwork_lowering.ops.scattering.few_rows import are_few, sums_by_comparing
+from coilwork_lowering.ops.scattering.fixed_point import fits_fixed_point, sums_in_fixed_point
+from coilwork_lowering.ops.scattering.sorted_pieces import fits_pieces, sort_in_pieces
+from coilwork_lowering.scalar_math import add, both, eq, ge, index, lt, select, sub
+
+# Sorted positions per piece: a power of two.
+PIECE: Final = 32
+# Fewer pieces than this are not worth a kernel.
+_LEAST_PIECES: Final = 4
+_LOG_PIECE: Final = PIECE.bit_length() - 1
+_INT32_MAX: Final = 2**31 - 1
+
+
+def sums_of_rows(builder: Builder, device: str, elements: Elements) -> Sums:
+    """Append what sums each row's elements."""
+    if any(as_int(extent) == 0 for extent in (elements.count, elements.rows, *elements.inner)):
+        shape = (elements.sums, *elements.inner)
+        zeros = builder.pointwise(shape, elements.dtype, device, lambda point: const(0, elements.dtype))
+        return Sums(values=zeros, count_of=lambda row: const(0, DType.I64))
+    compares, sorts = are_few(elements), builder.options.accumulation == "sorted"
+    if not compares and not sorts and fits_fixed_point(elements):
+        return sums_in_fixed_point(builder, device, elements)
+    width, offset = elements.key_type
+    keys = _keys(builder, device, elements, width, offset)
+    if compares:
+        return sums_by_comparing(builder, device, elements, keys, offset)
+    order = _sorted(builder, device, elements, keys, offset)
+    starts = _starts(builder, device, elements, order)
+    if not elements.one_run:
+        starts = _starts_of_runs(builder, device, elements, order, starts)
+    pieces = floordiv(elements.count, PIECE)
+    few = as_int(pieces)
+    parts = None
+    if few is None or few >= _LEAST_PIECES:
+        parts = _sums_of_pieces(builder, device, elements, order, pieces)
+    values = _rows(builder, device, elements, order, starts, parts)
+
+    def count_of(row: Expr) -> Scalar:
+        first, behind = (cast(builder.read(starts, (row + k,)), DType.I64) for k in (0, 1))
+        return sub(behind, first)
+
+    return Sums(values=values, count_of=count_of)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Order:
+    """The keys in order, less `offset`, and where each was; `places` is None if that is where it is."""
+
+    keys: TensorValue
+    offset: int
+    places: TensorValue | None
+
+    def place(self, position: Expr, indirect: tuple[Scalar, ...] = (), mask: Scalar | None = None) -> Scalar:
+        """Where the key at `position` was, in `i64`; `indirect` are what its placeholders stand for."""
+        if self.places is not None:
+            return load(self.places.buffer.name, (position,), DType.I64, indirect=indirect, mask=mask)
+        return cast(indirect[0], DType.I64) if indirect else index(position)
+
+
+def _keys(builder: Builder, device: str, elements: Elements, width: DType, offset: int) -> TensorValue:
+    # runs side by side, as they may be in the index: what is written one behind the other is read at once
+    shape = (elements.count,) if elements.one_run else (elements.run_length, elements.runs)
+    strides = (as_expr(1),) if elements.one_run else (as_expr(1), elements.run_length)
+
+    def position(point: tuple[Expr, ...]) -> Expr:
+        return point[0] if elements.one_run else point[1] * elements.run_length + point[0]
+
+    keys = builder.pointwise(
+        shape,
+        width,
+        device,
+        lambda point: cast(sub(elements.key(position(point)), const(offset, DType.I64)), width),
+        checks=lambda point: elements.checks(position(point)),
+        strides=strides,
+        name=f"{builder.hint}_keys",
+    )
+    if not elements.one_run:
+        keys = builder.view(keys.buffer, (elements.count,), (as_expr(1),), as_expr(0))
+    return keys
+
+
+def _sorted(builder: Builder, device: str, elements: Elements, keys: TensorValue, offset: int) -> _Order:
+    if elements.ordered:
+        return _Order(keys=keys, offset=offset, places=None)
+    if fits_pieces(builder, device, elements.count, keys.dtype):
+        found = sort_in_pieces(builder, device, keys)
+        return _Order(keys=found.keys, offset=offset, places=found.places)
+    ranges = node_ranges("i", keys.shape)
+    ordered = builder.declare(keys.shape, keys.dtype, device, name=f"{builder.hint}_sorted")
+    places = builder.declare(keys.shape, DType.I64, device, name=f"{builder.hint}_places")
+    body = builder.read(keys, ranges)
+    builder.add(
+        Sort(outputs=(ordered, places), ranges=ranges, axis=ranges[0], body=body, origins=builder.origins)
+    )
+    return _Order(keys=whole(ordered), offset=offset, places=whole(places))
+
+
+def _starts(builder: Builder, device: str, elements: Elements, order: _Order) -> TensorValue:
+    """Where each key's elements begin in sorted order; one more entry says where the last one's end."""
+    # the entry behind all keys may have no place in their type
+    wide = DType.I32 if provably_le(elements.rows, _INT32_MAX) else DType.I64
+
+    def body(point: tuple[Expr, ...]) -> Scalar:
+        row = cast(index(point[0] - order.offset), wide)
+        return lower_bound(builder, order.keys, lambda key: lt(cast(key, wide), row))
+
+    dtype = search_type(elements.count)
+    return builder.pointwise((elements.rows + 1,), dtype, device, body, name=f"{builder.hint}_starts")
+
+
+def _starts_of_runs(
+    builder: Builder, device: str, elements: Elements, order: _Order, starts: TensorValue
+) -> TensorValue:
+    """Where each row's elements begin, given where each key's do: among those, places grow from run to run."""
+    width, places = starts.dtype, order.places
+    assert places is not None
+
+    def body(point: tuple[Expr, ...]) -> Scalar:
+        key, run = floordiv(point[0], elements.runs), mod(point[0], elements.runs)
+        first = cast(index(run * elements.run_length), width)
+        # behind all rows nothing is looked at
+        inside = lt(index(key), index(elements.rows))
+        between = builder.read(starts, (key,)), builder.read(starts, (key + 1,), mask=inside)
+        return lower_bound(builder, places, lambda place: lt(cast(place, width), first), between)
+
+    return builder.pointwise((elements.sums + 1,), width, device, body, name=f"{builder.hint}_run_starts")
+
+
+def _sums_of_pieces(
+    builder: Builder,
+    device: str,
+    elements: Elements,
+    order: _Order,
+    pieces: Expr,
+) -> TensorValue:
+    """The sum of each whole piece whose elements are all of one row; 0 for others, which nothing is read for.
+
+    Those end before their first element, as rows of the sums do that have none.
+    """
+
+    def body(point: tuple[Expr, ...], axes: tuple[Expr, ...]) -> Scalar:
+        ends = (point[0] * PIECE, point[0] * PIECE + (PIECE - 1))
+        one_row = eq(*(builder.read(order.keys, (end,)) for end in ends))
+        if not elements.one_run:
+            width = search_type(elements.count)
+            length = cast(index(elements.run_length), width)
+            places = [cast(order.place(end), width) for end in ends]
+            one_row = both(one_row, eq(*(op("truncdiv", place, length) for place in places)))
+        length = select(one_row, const(PIECE, DType.I64), const(0, DType.I64))
+        inside = lt(index(axes[0]), length)
+        place = order.place(point[0] * PIECE + axes[0], mask=inside)
+        value = elements.value(placeholder(0), place, point[1:], inside)
+        return select(inside, value, const(0, elements.dtype))
+
+    (found,) = builder.reduce(
+        "sum", (pieces, *elements.inner), (as_expr(PIECE),), device, body, (elements.dtype,)
+    )
+    assert found is not None
+    return found
+
+
+def _rows(
+    builder: Builder,
+    device: str,
+    elements: Elements,
+    order: _Order,
+    starts: TensorValue,
+    parts: TensorValue | None,
+) -> TensorValue:
+    shape = (elements.sums, *elements.inner)
+    # coordinates of dimensions of one element are numbers, as in other nodes
+    point = coordinate_symbols("i", shape)
+    most = elements.count if parts is None else _most_steps(elements.count)
+    axis = symbol("r0", extent=most)
+    start, end = builder.read(starts, (point[0],)), builder.read(starts, (point[0] + 1,))
+    step = cast(index(axis), starts.dtype)
+    zero = const(0, elements.dtype)
+
+    def element(position: Scalar, inside: Scalar) -> Scalar:
+        place = order.place(placeholder(0), (position,), inside)
+        return elements.value(placeholder(0), place, point[1:], inside)
+
+    if parts is None:
+        inside = lt(step, sub(end, start))
+        body = select(inside, element(add(start, step), inside), zero)
+    else:
+        walk = _walk(start, end)
+        inside = lt(step, walk.count)
+        in_piece = both(ge(step, walk.head), lt(step, add(walk.head, walk.pieces)))
+        behind = ge(step, walk.head)
+        single = both(inside, op("bitwise_not", in_piece))
+        position = add(select(behind, walk.behind, start), step)
+        piece = add(walk.first_piece, step)
+        summed = load(
+            parts.buffer.name,
+            (placeholder(0), *point[1:]),
+            elements.dtype,
+            indirect=(piece,),
+            mask=both(inside, in_piece),
+        )
+        body = select(inside, select(in_piece, summed, element(position, single)), zero)
+    output = builder.declare(shape, elements.dtype, device, name=f"{builder.hint}_sums")
+    builder.add(
+        Reduce(
+            outputs=(output,),
+            kind="sum",
+            ranges=node_ranges("i", shape),
+            axes=(axis,),
+            body=simplified(body),
+            origins=builder.origins,
+        )
+    )
+    return whole(output)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Walk:
+    """The steps of a row: `head` single elements, `pieces`, then single elements again, `count` steps in all.
+
+    Step `s` reads sorted position `start + s` in the head, piece `first_piece + s` among the pieces, and sorted position
+    `behind + s` behind them.
+    """
+
+    head: Scalar
+    pieces: Scalar
+    count: Scalar
+    first_piece: Scalar
+    behind: Scalar
+
+
+def _walk(start: Scalar, end: Scalar) -> _Walk:
+    zero, shift = const(0, start.dtype), const(_LOG_PIECE, start.dtype)
+    first = op("rshift", add(start, const(PIECE - 1, start.dtype)), shift)
+    last = op("rshift", end, shift)
+    pieces = op("maximum", sub(last, first), zero)
+    any_piece = lt(first, last)
+    head = select(any_piece, sub(op("lshift", first, shift), start), sub(end, start))
+    tail = select(any_piece, sub(end, op("lshift", last, shift)), zero)
+    count = add(add(head, pieces), tail)
+    return _Walk(
+        head=head,
+        pieces=pieces,
+        count=count,
+        first_piece=sub(first, head),
+        # the last `tail` steps read the positions up to `end`
+        behind=sub(end, count),
+    )
+
+
+def _most_steps(count: Expr) -> Expr:
+    """The most steps that a row of `count` elements can take: two pieces less one element each, and the pieces."""
+    return floordiv(count, PIECE) + 2 * (PIECE - 1)

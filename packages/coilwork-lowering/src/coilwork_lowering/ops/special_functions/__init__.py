@@ -1,0 +1,1 @@
+"""Special functions: series, tables of them, and recurrences."""

@@ -1,0 +1,183 @@
+"""Bessel functions of order 0 and 1, modified ones, and the Airy function: near 0 a series, far off its slow factors.
+
+Everything is computed in `f64`. The forms are those of Cephes (Moshier 1989), the series `chebyshev_tables`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.scalar import Scalar, op
+from coilwork_lowering.building.builder import Builder
+from coilwork_lowering.building.values import Value
+from coilwork_lowering.ops.elementwise import TO_FLOAT, pointwise_rule
+from coilwork_lowering.ops.special_functions import chebyshev_tables as tables
+from coilwork_lowering.ops.special_functions.chebyshev import in_64_bits, ratio, series_behind, series_over
+from coilwork_lowering.rules import Call, NotLowered, Rule
+from coilwork_lowering.scalar_math import add, div, eq, gt, le, like, lt, mul, neg, select, sub
+
+_NEAR: Final = 8.0
+_AIRY_OSCILLATES: Final = -4.0
+_AIRY_DECAYS: Final = 2.0
+# from here on eager's is 0
+_AIRY_VANISHES: Final = 103.892
+
+
+def _i0e(x: Scalar) -> Scalar:
+    size = op("abs", x)
+    near = series_over(size, 0, _NEAR, tables.I0_NEAR)
+    far = div(series_behind(ratio(_NEAR, size), tables.I0_FAR), op("sqrt", size))
+    return select(le(size, like(_NEAR, x)), near, far)
+
+
+def _i1e(x: Scalar) -> Scalar:
+    size = op("abs", x)
+    near = mul(series_over(size, 0, _NEAR, tables.I1_NEAR), size)
+    far = div(series_behind(ratio(_NEAR, size), tables.I1_FAR), op("sqrt", size))
+    found = select(le(size, like(_NEAR, x)), near, far)
+    return select(lt(x, like(0, x)), neg(found), found)
+
+
+def _i0(x: Scalar) -> Scalar:
+    return mul(op("exp", op("abs", x)), _i0e(x))
+
+
+def _i1(x: Scalar) -> Scalar:
+    return mul(op("exp", op("abs", x)), _i1e(x))
+
+
+def _k(x: Scalar, order: int, *, scaled: bool) -> Scalar:
+    """Infinite at 0, none below."""
+    zero, two, square = like(0, x), like(2, x), mul(x, x)
+    logarithm = op("log", div(x, two))
+    if order == 0:
+        near = sub(series_over(square, 0, 4, tables.K0_NEAR), mul(logarithm, _i0(x)))
+        far = series_behind(ratio(2, x), tables.K0_FAR)
+    else:
+        near = add(div(series_over(square, 0, 4, tables.K1_NEAR), x), mul(logarithm, _i1(x)))
+        far = series_behind(ratio(2, x), tables.K1_FAR)
+    far = div(far, op("sqrt", x))
+    if scaled:
+        near = mul(near, op("exp", x))
+    else:
+        far = mul(far, op("exp", neg(x)))
+    found = select(le(x, two), near, far)
+    found = select(lt(x, zero), like(math.nan, x), found)
+    return select(eq(x, zero), like(math.inf, x), found)
+
+
+def _oscillating(x: Scalar, order: int, *, second: bool) -> Scalar:
+    """J or (`second`) Y of a number from 8 on: Abramowitz and Stegun 9.2.5 and 9.2.6."""
+    part = ratio(_NEAR, x)
+    part = mul(part, part)
+    p = series_behind(part, tables.P0_FAR if order == 0 else tables.P1_FAR)
+    q = div(series_behind(part, tables.Q0_FAR if order == 0 else tables.Q1_FAR), x)
+    angle = sub(x, like((2 * order + 1) * math.pi / 4, x))
+    sine, cosine = op("sin", angle), op("cos", angle)
+    if second:
+        found = add(mul(p, sine), mul(q, cosine))
+    else:
+        found = sub(mul(p, cosine), mul(q, sine))
+    return mul(found, op("sqrt", div(like(2 / math.pi, x), x)))
+
+
+def _near(x: Scalar, coefficients: Sequence[float]) -> Scalar:
+    return series_over(mul(x, x), 0, _NEAR * _NEAR, coefficients)
+
+
+def _j0(x: Scalar) -> Scalar:
+    size = op("abs", x)
+    return select(le(size, like(_NEAR, x)), _near(size, tables.J0_NEAR), _oscillating(size, 0, second=False))
+
+
+def _j1(x: Scalar) -> Scalar:
+    size = op("abs", x)
+    far = _oscillating(size, 1, second=False)
+    far = select(lt(x, like(0, x)), neg(far), far)
+    return select(le(size, like(_NEAR, x)), mul(x, _near(size, tables.J1_NEAR)), far)
+
+
+def _y(x: Scalar, near: Scalar, order: int) -> Scalar:
+    """Negative infinity at 0, none below."""
+    zero = like(0, x)
+    found = select(le(x, like(_NEAR, x)), near, _oscillating(x, order, second=True))
+    found = select(lt(x, zero), like(math.nan, x), found)
+    return select(eq(x, zero), like(-math.inf, x), found)
+
+
+def _y0(x: Scalar) -> Scalar:
+    logarithm = mul(like(2 / math.pi, x), op("log", x))
+    return _y(x, add(_near(x, tables.Y0_NEAR), mul(logarithm, _j0(x))), 0)
+
+
+def _y1(x: Scalar) -> Scalar:
+    rest = sub(mul(op("log", x), _j1(x)), div(like(1, x), x))
+    return _y(x, add(mul(x, _near(x, tables.Y1_NEAR)), mul(like(2 / math.pi, x), rest)), 1)
+
+
+def _spherical_j0(x: Scalar) -> Scalar:
+    zero = like(0, x)
+    found = select(eq(x, zero), like(1, x), div(op("sin", x), x))
+    return select(op("isinf", x), zero, found)
+
+
+def _airy_ai(x: Scalar) -> Scalar:
+    size = op("abs", x)
+    root = op("sqrt", size)
+    z = mul(mul(like(2 / 3, x), size), root)
+    fourth = op("sqrt", root)
+    part = ratio(16 / 3, z)
+    part = mul(part, part)
+    angle = add(z, like(math.pi / 4, x))
+    p = mul(series_behind(part, tables.AI_P_FAR), op("sin", angle))
+    q = mul(div(series_behind(part, tables.AI_Q_FAR), z), op("cos", angle))
+    oscillating = div(mul(sub(p, q), like(1 / math.sqrt(math.pi), x)), fourth)
+    decaying = series_behind(ratio(1.8, z), tables.AI_DECAYING)
+    decaying = mul(mul(decaying, like(0.5 / math.sqrt(math.pi), x)), op("exp", neg(z)))
+    decaying = div(decaying, fourth)
+    near = series_over(x, _AIRY_OSCILLATES, _AIRY_DECAYS, tables.AI_NEAR)
+    found = select(lt(x, like(_AIRY_OSCILLATES, x)), oscillating, near)
+    found = select(gt(x, like(_AIRY_DECAYS, x)), decaying, found)
+    found = select(gt(x, like(_AIRY_VANISHES, x)), like(0, x), found)
+    return select(op("isinf", x), like(math.nan, x), found)
+
+
+def _not_in_64_bits(rule: Rule) -> Rule:
+    """Eager's own in `f64` are off by up to 4e-7, which is more than may lie between eager and us: those are left to it."""
+
+    def lower(builder: Builder, call: Call) -> Value:
+        if call.dtype is DType.F64:
+            raise NotLowered("an approximation that is coarser in eager")
+        return rule.lower(builder, call)
+
+    return Rule(rule.targets, lower)
+
+
+_CYLINDRICAL: Final = tuple(
+    _not_in_64_bits(pointwise_rule(targets, in_64_bits(function), kind=TO_FLOAT))
+    for targets, function in (
+        ("special_bessel_j0", _j0),
+        ("special_bessel_j1", _j1),
+        ("special_bessel_y0", _y0),
+        ("special_bessel_y1", _y1),
+    )
+)
+_OTHERS: Final = tuple(
+    pointwise_rule(targets, in_64_bits(function), kind=TO_FLOAT)
+    for targets, function in (
+        ("i0 special_modified_bessel_i0", _i0),
+        ("special_i0e", _i0e),
+        ("special_i1 special_modified_bessel_i1", _i1),
+        ("special_i1e", _i1e),
+        ("special_modified_bessel_k0", lambda x: _k(x, 0, scaled=False)),
+        ("special_modified_bessel_k1", lambda x: _k(x, 1, scaled=False)),
+        ("special_scaled_modified_bessel_k0", lambda x: _k(x, 0, scaled=True)),
+        ("special_scaled_modified_bessel_k1", lambda x: _k(x, 1, scaled=True)),
+        ("special_spherical_bessel_j0", _spherical_j0),
+        ("special_airy_ai", _airy_ai),
+    )
+)
+RULES: Final[tuple[Rule, ...]] = (*_CYLINDRICAL, *_OTHERS)

@@ -1,0 +1,79 @@
+"""Pieces that fill the device, which results alone leave idle: as many for each result as there is room for programs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coilwork_ir.index import Expr
+from coilwork_scheduler.journal import Journal
+from coilwork_scheduler.occupancy import LONGEST_COLUMN
+from coilwork_scheduler.options import ScheduleOptions
+from coilwork_scheduler.splitting.cutting import Cutting
+from coilwork_scheduler.splitting.families import POSITIONS, Family
+from coilwork_scheduler.splitting.figures import CLEAR_WIN, Figures
+from coilwork_scheduler.splitting.merging import merged_axes
+from coilwork_scheduler.splitting.pieces import cut_axes
+from coilwork_scheduler.stage import extent_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filling:
+    """`count` pieces for each result, and microseconds that one kernel for all takes and those of pieces and of their results do.
+
+    `programs` are those of the one kernel.
+    """
+
+    cutting: Cutting
+    count: int
+    programs: int
+    whole_us: float
+    split_us: float
+
+    @property
+    def pays(self) -> bool:
+        """Whether pieces are better than one kernel."""
+        return self.split_us < CLEAR_WIN * self.whole_us
+
+    def note(self, journal: Journal, family: Family) -> None:
+        """Record whether `family` is cut so, and why."""
+        journal.note(
+            "split",
+            tuple(b.name for b in family.outputs),
+            self.pays,
+            "pieces fill the device" if self.pays else "a second kernel costs more than idle programs do",
+            pieces=self.count,
+            programs=self.programs,
+            whole_us=round(self.whole_us, 3),
+            split_us=round(self.split_us, 3),
+        )
+
+
+def filling_of(figures: Figures, family: Family, options: ScheduleOptions) -> Filling | None:
+    """The pieces of `family` that fill the device; `None` if its results do, or if its rows stay on chip."""
+    shape = figures.shape(family)
+    wanted = figures.wanted(family, shape)
+    if wanted < 2 or (not shape.across and 4 * shape.length <= options.persistent_bytes):
+        # a row that stays on chip is read once for all that needs it
+        return None
+    ordered = family.members[0].kind in POSITIONS
+    order, refined = family.axes, dict[Expr, Expr]()
+    if not ordered:
+        order, refined = merged_axes(figures.by_memory(family), figures.offsets(family))
+    pieces = cut_axes(
+        order if refined else family.axes,
+        order,
+        {axis: figures.sizes.value(extent_of(axis)) for axis in order},
+        wanted=wanted,
+        skip=not ordered,
+        held=LONGEST_COLUMN if shape.across else options.persistent_bytes // 4,
+    )
+    if pieces is None:
+        return None
+    count = max(figures.sizes.value(pieces.count), 1)
+    return Filling(
+        cutting=Cutting(pieces=pieces, refined=tuple(refined.items())),
+        count=count,
+        programs=shape.programs,
+        whole_us=figures.reduce_us(shape, 1),
+        split_us=figures.reduce_us(shape, count) + figures.second_us(family, shape, count),
+    )
