@@ -166,3 +166,17 @@ def test_gradients_of_what_is_selected_of_widened_values_go_somewhere(dtype: tor
             (got,) = torch.autograd.grad(call(x, chain, selection), x)
             (expected,) = torch.autograd.grad(function(x, chain, selection), x)
             assert torch.equal(got != 0, expected != 0), (chain, selection)
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_gradients_of_the_largest_magnitude_are_finite(dtype: torch.dtype) -> None:
+    """Torch's kernel finds it, and the backward looks for it among magnitudes, which have to end in the same bit."""
+
+    def largest(x: Tensor) -> Tensor:
+        return torch.linalg.vector_norm(x, float("inf"), 1)
+
+    x = torch.randn(2000, 5, dtype=dtype, generator=torch.Generator().manual_seed(3), requires_grad=True)
+    (wanted,) = torch.autograd.grad(largest(x).sum(), x)
+    (found,) = torch.autograd.grad(torch.compile(largest, backend=backend)(x).sum(), x)
+    assert found.isfinite().all()
+    torch.testing.assert_close(found, wanted)

@@ -140,6 +140,9 @@ STAYS: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "of two types": lambda x, y: parts(x * y.to(torch.complex128)),
     "a sum, in which eager multiplies by 1 + 0j": lambda x, y: parts(x + y),
     "magnitude of real numbers": lambda x, y: x.real.abs(),
+    "magnitude that is looked for": lambda x, y: (
+        x.abs() == torch.linalg.vector_norm(x, float("inf"), 1, True)
+    ),
     "by a complex number": lambda x, y: parts(x * 2j),
 }
 

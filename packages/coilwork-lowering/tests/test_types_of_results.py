@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import operator
+
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
+from coilwork_lowering.joint.result_types import correct_result_types
 from coilwork_lowering.torch_compat.operators import kernel_dtype
 
 aten = torch.ops.aten
@@ -38,3 +42,17 @@ def test_sums_of_an_attention_are_as_precise_as_its_kernel_makes_them(dtype: tor
     assert (kernel_dtype(call, 1, dtype) or torch.float32) is sums.dtype
     assert kernel_dtype(call, 0, dtype) is None
     assert out.dtype is dtype
+
+
+def test_what_is_saved_for_the_backward_has_the_type_that_kernels_give_it() -> None:
+    def attention(q: torch.Tensor) -> torch.Tensor:
+        _, sums = aten._scaled_dot_product_flash_attention_for_cpu.default(q, q, q)
+        return sums
+
+    gm = make_fx(attention, tracing_mode="fake")(torch.randn(1, 2, 3, 4, dtype=torch.float64))
+    (sums,) = [node for node in gm.graph.nodes if node.target is operator.getitem and node.args[1] == 1]
+    with sums.meta["val"].fake_mode:
+        sums.meta["val"] = sums.meta["val"].float()  # as torch 2.11 has it
+    assert correct_result_types(gm) == 1
+    assert sums.meta["val"].dtype is torch.float64
+    assert correct_result_types(gm) == 0

@@ -20,6 +20,7 @@ from coilwork_lowering.joint.recompute import (
     recompute_from_sizes,
     recompute_quantized,
 )
+from coilwork_lowering.joint.result_types import correct_result_types
 from coilwork_lowering.joint.shared_storages import renew_shared_storages
 from coilwork_lowering.joint.tangents import shape_tangents
 from coilwork_lowering.layout import lay_out_convolutions, pad_products
@@ -54,6 +55,8 @@ def partition(
 
     torch's own pass for common subexpressions is switched off, because it would load TorchInductor.
     """
+    typed = correct_result_types(joint_gm)
+    log.debug("joint graph: %d results are of other types than captured", typed)
     shaped = shape_tangents(joint_gm)
     log.debug("joint graph: %d gradients in the shape of their results", shaped)
     written = write_out_known_numbers(joint_gm)

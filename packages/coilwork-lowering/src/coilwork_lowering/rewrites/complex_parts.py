@@ -51,6 +51,11 @@ def _are_complex(match: Match) -> bool:
     return all(bool(match.value(name).is_complex()) for name in ("x", "y") if name in match.captures)
 
 
+def _is_not_sought(match: Match) -> bool:
+    """Whether nobody looks for the magnitude among others: ATen finds the largest by its own function, whose last bit may be another."""
+    return not any(user.target in (aten.eq.Tensor, aten.ne.Tensor) for user in match.root.users)
+
+
 def _is_walked_by_rows(match: Match) -> bool:
     """On a CPU, whether vectors of both parts are read side by side: from rows of known sizes, in the order of the dimensions.
 
@@ -76,6 +81,7 @@ def _lies_in_rows(value: torch.Tensor, row: Sequence[int | torch.SymInt]) -> boo
 
 _ALIKE: Final = Condition(name="complex operands have parts of the result's type", holds=_are_alike)
 _COMPLEX: Final = Condition(name="operands are complex", holds=_are_complex)
+_NOT_SOUGHT: Final = Condition(name="not compared with others", holds=_is_not_sought)
 _BY_ROWS: Final = Condition(
     name="on a CPU, rows of known sizes, else ATen's product is faster", holds=_is_walked_by_rows
 )
@@ -245,7 +251,7 @@ MAGNITUDE: Final = Rewrite(
     doc="The absolute value of complex numbers, from their parts.",
     pattern=call("aten.abs.default", self=_X),
     replacement=lambda x: aten.hypot.default(*_parts(x)),
-    conditions=(_COMPLEX, _ALIKE),
+    conditions=(_COMPLEX, _ALIKE, _NOT_SOUGHT),
     inexact=True,
 )
 
