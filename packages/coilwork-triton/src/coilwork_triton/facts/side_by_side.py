@@ -9,23 +9,25 @@ becomes
     store %out0[x0] = f(%in0[x0], %in1[x0])                                                          x0 < 256
     store %out0[x0 + 256] = g(%in0[x0], %in1[x0])
 
-What both read is read once, and neither is computed where it is not wanted. Where parts are only copied there is nothing to gain:
-one load through a selected pointer does (`coilwork_triton.facts.joined`).
+What both read is read once, and neither is computed where it is not wanted. Where the parts of other tensors are copied, or the same
+is computed of all, there is nothing to gain: one load through a selected pointer does (`coilwork_triton.facts.joined`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
 from coilwork_ir.index import Expr, as_int, stride_of, symbol
 from coilwork_ir.kernels import Kernel, Store
-from coilwork_ir.scalar import Load, Op, even_parts, postorder
+from coilwork_ir.scalar import Load, Op, Scalar, even_parts, postorder
 from coilwork_triton.facts.places import stores_at
 
 # Bytes of a part along the innermost range that keep accesses wide and whole sectors together.
 _LEAST_BYTES: Final = 64
 _WIDE: Final = 16
+_CHOOSING: Final = frozenset({"where", "lt", "le", "gt", "ge", "bitwise_and"})
 
 
 def over_one_part(kernel: Kernel) -> Kernel | None:
@@ -46,7 +48,7 @@ def over_one_part(kernel: Kernel) -> Kernel | None:
         return None
     part = symbol(whole.name, extent=length)
     each = [stores_at(kernel.stores, {whole: part + number * length}) for number in range(count)]
-    if not _gains(each, part):
+    if not _gains(kernel, each, part):
         return None
     return replace(
         kernel,
@@ -66,11 +68,20 @@ def _stays_wide(store: Store, inner: Expr, length: int) -> bool:
     )
 
 
-def _gains(each: list[tuple[Store, ...]], part: Expr) -> bool:
-    """Whether parts read some element alike that varies along them, or at least compute something."""
-    orders = [tuple(postorder([store.value for store in stores])) for stores in each]
+def _gains(kernel: Kernel, each: list[tuple[Store, ...]], part: Expr) -> bool:
+    """Whether parts read some element alike that varies along them, or compute less than all points of the whole range do."""
+    orders = [_order(stores) for stores in each]
     reads = [
         {v for v in order if isinstance(v, Load) and part in v.index[0].free_symbols} for order in orders
     ]
     alike = len(frozenset().union(*reads)) < sum(map(len, reads))
-    return alike or all(any(isinstance(v, Op) for v in order) for order in orders)
+    return alike or all(_work(order) < _work(_order(kernel.stores)) for order in orders)
+
+
+def _order(stores: Sequence[Store]) -> tuple[Scalar, ...]:
+    return tuple(postorder([store.value for store in stores]))
+
+
+def _work(order: Sequence[Scalar]) -> int:
+    """Operations beside those that choose a part."""
+    return sum(isinstance(v, Op) and v.op not in _CHOOSING for v in order)
