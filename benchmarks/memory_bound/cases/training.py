@@ -109,6 +109,16 @@ def grouped_quantised(x: Tensor) -> tuple[Tensor, Tensor]:
     return (groups / scale.clamp(min=1e-8)).round().to(I8).view(x.shape), scale.squeeze(-1)
 
 
+def are_near(inputs: Arguments, results: Sequence[Tensor]) -> str:
+    """Codes are eager's, but for a few that division rounds to the neighbour."""
+    (codes, scales), (found, found_scales) = grouped_quantised(*inputs), results
+    if not torch.allclose(found_scales, scales, rtol=1e-6):
+        return "other scales than eager's"
+    apart = (found.int() - codes.int()).abs()
+    differing = (apart > 0).double().mean().item()
+    return f"{differing:.2%} of the codes differ" if differing > 1e-3 or apart.max() > 1 else ""
+
+
 def f8_inputs(make: Make, n: int, m: int) -> Arguments:
     return make.normal(n, m), make.near_one(1, dtype=F32)
 
@@ -259,6 +269,7 @@ CASES = (
         inputs=normal,
         size=(16384, 8192),
         tiny=(5, 256),
+        check=are_near,
         set="later",
     ),
     Case(

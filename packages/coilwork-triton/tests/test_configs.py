@@ -124,6 +124,20 @@ def test_a_warp_has_two_rows_where_programs_of_one_ask_for_little() -> None:
     assert all(dict(c.meta)["XBLOCK"] == 1 for c in propose(bytes_each, H200, 3))
 
 
+def test_programs_of_few_long_rows_are_large() -> None:
+    facts = Facts(
+        walk="looped",
+        extents={"x": 256, "r": 240_000},
+        coalescing={"r": 1.0},
+        element_bytes=4,
+        streams=(4, 4),
+        tensors=2,
+    )
+    assert [c.num_warps for c in propose(facts, H200, 3)] == [32, 8, 4]
+    many = replace(facts, extents={"x": 4096, "r": 240_000})
+    assert [c.num_warps for c in propose(many, H200, 3)] == [8, 4, 4]
+
+
 def test_few_short_columns_are_for_four_warps_or_half_as_many_for_two() -> None:
     facts = Facts(
         walk="persistent",

@@ -14,6 +14,7 @@ from coilwork_ir.target import Target
 from coilwork_triton.contraction.body import emit_contraction
 from coilwork_triton.contraction.shape import shape_of
 from coilwork_triton.facts.chosen import chosen_of
+from coilwork_triton.facts.deinterleaved import deinterleaved
 from coilwork_triton.facts.levels import find_levels
 from coilwork_triton.facts.side_by_side import over_one_part
 from coilwork_triton.facts.steps import in_steps
@@ -63,7 +64,8 @@ def write(kernel: Kernel, target: Target, options: TritonOptions, library: set[s
         kernel = chosen.kernel
     index = None if chosen is None else chosen.index
     kernel = over_one_part(kernel) or kernel
-    steps = in_steps(kernel)
+    apart = deinterleaved(kernel)
+    steps = (None if apart is None else in_steps(apart)) or in_steps(kernel)
     if steps is not None:
         kernel = steps.kernel
     step = 1 if steps is None else steps.points

@@ -217,9 +217,7 @@ def _looped_blocks(facts: Facts, target: Target) -> list[Config]:
         sizes = [(4096, 8), (8192, 16), (2048, 4)] if facts.scans else [(4096, 8), (2048, 4), (1024, 4)]
         if facts.again and _one_row_each_stays(facts, target):
             sizes = [(4096, 8), (8192, 32)]
-        elif (
-            not facts.scans and 2 * target.multiprocessors <= _rows(facts) <= _CROWD * target.multiprocessors
-        ):
+        elif not facts.scans and target.multiprocessors <= _rows(facts) <= _CROWD * target.multiprocessors:
             # programs of 256 threads would leave room for others
             wide = max(facts.streams, default=facts.element_bytes) >= 4
             sizes = [(4096, 32 if wide else 16), (4096, 8), (1024, 4)]
