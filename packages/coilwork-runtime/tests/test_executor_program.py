@@ -339,6 +339,11 @@ def test_results_get_their_declared_layout(load: Callable[..., NativeProgram]) -
     assert copied.is_contiguous() and torch.equal(copied, x.t())
     with pytest.raises(LayoutError, match=r"returned shape \(3, 2\) where \(2, 3\)"):
         result(lambda asm: asm.layout(2, 3))
+    with pytest.raises(LayoutError, match="different elements"):
+        result(lambda asm: asm.layout(3, 2, strides=(1, 0)))
+    x[1] = x[0]
+    repeated = result(lambda asm: asm.layout(3, 2, strides=(1, 0)))
+    assert repeated.stride() == (1, 0) and torch.equal(repeated, x.t())
     with pytest.raises(LayoutError, match=r"returned element type torch\.float32 where torch\.int64"):
         result(lambda asm: asm.layout(3, 2, dtype="int64"))
 

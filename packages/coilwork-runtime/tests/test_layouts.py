@@ -150,3 +150,12 @@ def test_another_rank_is_refused_before_sizes_are_read() -> None:
     with pytest.raises(LayoutError, match=r"input x: shape \(2,\), expected 2 dimensions") as caught:
         check_rank(torch.ones(2), "x", 2)
     assert caught.value.code == "input-layout"
+
+
+def test_elements_that_the_program_has_once_are_stored_once() -> None:
+    column = torch.tensor([[1.0], [float("nan")], [3.0]])
+    made = ensure_layout(column.expand(3, 2).clone(), (3, 2), (1, 0))
+    assert made.stride() == (1, 0)
+    torch.testing.assert_close(made, column.expand(3, 2), equal_nan=True, rtol=0, atol=0)
+    with pytest.raises(LayoutError, match=r"different elements where strides \(1, 0\)"):
+        ensure_layout(torch.arange(6.0).view(3, 2), (3, 2), (1, 0))

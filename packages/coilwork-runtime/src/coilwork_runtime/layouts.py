@@ -72,8 +72,8 @@ def ensure_layout(
     """`value` in the layout that the program was planned with; copied if an operator chose another one, unless it is quantised.
 
     Raises:
-        LayoutError: it has another shape or element type (where `dtype` is given), which no copy mends. Without elements,
-            another type does not matter: dropout of nothing has a mask of floats.
+        LayoutError: it has another shape or element type (where `dtype` is given), which no copy mends; or different elements
+            where the program has one. Without elements, another type does not matter: dropout of nothing has a mask of floats.
     """
     if value.shape != size:
         raise LayoutError(
@@ -94,7 +94,29 @@ def ensure_layout(
         return value
     if all(e == 1 or a == b for e, a, b in zip(size, value.stride(), stride, strict=True)) or 0 in size:
         return torch.as_strided(value, size, stride)
+    if any(extent > 1 and step == 0 for extent, step in zip(size, stride, strict=True)):
+        return _repeated(value, size, stride)
     return torch.empty_strided(size, stride, dtype=value.dtype, device=value.device).copy_(value)
+
+
+def _repeated(value: torch.Tensor, size: Sizes, stride: Sizes) -> torch.Tensor:
+    """`value` in memory where several of its elements are one.
+
+    A meta function may say so of the copy of an expanded tensor, whose elements are alike.
+
+    Raises:
+        LayoutError: they are not.
+    """
+    first = value[tuple(slice(0, 1 if step == 0 else None) for step in stride)]
+    alike = (value == first) | ((value != value) & (first != first))
+    if not bool(alike.all()):
+        raise LayoutError(
+            "operator-layout",
+            f"an operator returned different elements where strides {tuple(stride)} of {tuple(size)} make them one",
+            remedy=RESULT_REMEDY,
+        )
+    made = torch.empty_strided(first.shape, stride, dtype=value.dtype, device=value.device).copy_(first)
+    return torch.as_strided(made, size, stride)
 
 
 def ensure_aligned_layout(

@@ -149,6 +149,13 @@ class Extents {
     return same;
   }
 
+  // Several elements are one in memory, as those of an expanded tensor are.
+  bool repeats() const {
+    for (uint32_t d = 0; d < rank; ++d)
+      if (sizes[d] > 1 && strides[d] == 0) return true;
+    return false;
+  }
+
   // From the first element to the last.
   int64_t span() const {
     int64_t last = 0;

@@ -176,7 +176,7 @@ class Memory {
     AtenTensorHandle made = nullptr;
     if (stays && extents.same_strides(strides)) {
       made = seen_anew(value, Seen::LAYOUT, 0, layout_number);
-    } else if (fits && placed && !wanted.quantized) {
+    } else if (fits && placed && !wanted.quantized && !extents.repeats()) {
       call_.settle();
       made = empty(wanted, extents);
       if (torch.aoti_torch_copy_(made, value, 0) != 0) {
