@@ -6,8 +6,9 @@ computes what only another part needs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import gcd
+from types import MappingProxyType
 from typing import Final
 
 from coilwork_ir.index import Expr, as_int
@@ -17,7 +18,7 @@ from coilwork_ir.scalar.walk import postorder
 # As many results of a point stay in registers.
 _MOST_PARTS: Final = 4
 # By how much the first place of the other side lies behind the constant.
-_BEHIND: Final = {"lt": 0, "ge": 0, "le": 1, "gt": 1}
+_BEHIND: Final[Mapping[str, int]] = MappingProxyType({"lt": 0, "ge": 0, "le": 1, "gt": 1})
 
 
 def even_parts(roots: Iterable[Scalar], ranges: Sequence[Expr]) -> tuple[Expr, int] | None:
