@@ -7,20 +7,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from benchmarks.memory_bound.case import Arguments, Case, Make, first_bytes
+from benchmarks.memory_bound.cases.inputs import normal, normal_f16, normal_f32
 
 F16, F32 = torch.float16, torch.float32
-
-
-def normal(make: Make, *shape: int) -> Arguments:
-    return (make.normal(*shape),)
-
-
-def normal_f16(make: Make, *shape: int) -> Arguments:
-    return (make.normal(*shape, dtype=F16),)
-
-
-def normal_f32(make: Make, *shape: int) -> Arguments:
-    return (make.normal(*shape, dtype=F32),)
 
 
 def excited(make: Make, b: int, c: int, h: int, w: int) -> Arguments:

@@ -7,16 +7,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from benchmarks.memory_bound.case import Arguments, Case, Make
+from benchmarks.memory_bound.cases.inputs import normal, normal_f32
 
 F16, F32 = torch.float16, torch.float32
-
-
-def normal(make: Make, *shape: int) -> Arguments:
-    return (make.normal(*shape),)
-
-
-def normal_f32(make: Make, *shape: int) -> Arguments:
-    return (make.normal(*shape, dtype=F32),)
 
 
 def pictures(make: Make, *shape: int) -> Arguments:

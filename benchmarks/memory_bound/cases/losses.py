@@ -7,28 +7,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from benchmarks.memory_bound.case import Arguments, Case, Make, first_bytes
+from benchmarks.memory_bound.cases.inputs import normal, normal_f16, normal_f32, two, two_f32
 
 F16, F32 = torch.float16, torch.float32
-
-
-def normal(make: Make, *shape: int) -> Arguments:
-    return (make.normal(*shape),)
-
-
-def normal_f16(make: Make, *shape: int) -> Arguments:
-    return (make.normal(*shape, dtype=F16),)
-
-
-def normal_f32(make: Make, *shape: int) -> Arguments:
-    return (make.normal(*shape, dtype=F32),)
-
-
-def two(make: Make, *shape: int) -> Arguments:
-    return make.normal(*shape), make.normal(*shape)
-
-
-def two_f32(make: Make, *shape: int) -> Arguments:
-    return make.normal(*shape, dtype=F32), make.normal(*shape, dtype=F32)
 
 
 def cosine(x: Tensor, y: Tensor) -> Tensor:

@@ -6,20 +6,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.memory_bound.case import Arguments, Case, Make, first_bytes, stored_bytes
+from benchmarks.memory_bound.cases.inputs import normal, normal_f32, two_f32
 
 F32 = torch.float32
-
-
-def normal(make: Make, *shape: int) -> Arguments:
-    return (make.normal(*shape),)
-
-
-def normal_f32(make: Make, *shape: int) -> Arguments:
-    return (make.normal(*shape, dtype=F32),)
-
-
-def two_f32(make: Make, *shape: int) -> Arguments:
-    return make.normal(*shape, dtype=F32), make.normal(*shape, dtype=F32)
 
 
 def quantised(x: Tensor) -> Tensor:

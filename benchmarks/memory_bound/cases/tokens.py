@@ -7,13 +7,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from benchmarks.memory_bound.case import Arguments, Case, Make, first_bytes
+from benchmarks.memory_bound.cases.inputs import normal
 
 F32 = torch.float32
 BACKWARD = "the backward pass reads the inputs again"
-
-
-def normal(make: Make, *shape: int) -> Arguments:
-    return (make.normal(*shape),)
 
 
 def tanh_gelu(x: Tensor) -> Tensor:

@@ -9,21 +9,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from benchmarks.memory_bound.case import Arguments, Case, Make, stored_bytes
+from benchmarks.memory_bound.cases.inputs import normal, normal_f32, two_f32
 
 F32 = torch.float32
 I8 = torch.int8
-
-
-def two_f32(make: Make, *shape: int) -> Arguments:
-    return make.normal(*shape, dtype=F32), make.normal(*shape, dtype=F32)
-
-
-def normal(make: Make, *shape: int) -> Arguments:
-    return (make.normal(*shape),)
-
-
-def normal_f32(make: Make, *shape: int) -> Arguments:
-    return (make.normal(*shape, dtype=F32),)
 
 
 def focal(x: Tensor, y: Tensor) -> Tensor:

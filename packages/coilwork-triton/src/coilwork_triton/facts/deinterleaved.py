@@ -19,7 +19,7 @@ from typing import Final
 from coilwork_ir.index import Expr, as_expr, as_int, stride_of
 from coilwork_ir.kernels import Kernel, Range, Store
 from coilwork_ir.scalar import Load, postorder
-from coilwork_triton.facts.places import stores_at
+from coilwork_triton.facts.places import are_plain, stores_at
 
 # So many results of a point stay in registers, and as many neighbours are whole parts of 16 bytes.
 _COUNTS: Final = (2, 4)
@@ -27,9 +27,7 @@ _COUNTS: Final = (2, 4)
 
 def deinterleaved(kernel: Kernel) -> Kernel | None:
     """`kernel`, in lines, over points that read a few neighbours and store each to a place of its own; None if it does nothing of the kind."""
-    if kernel.checks or any(r.kind != "parallel" for r in kernel.ranges):
-        return None
-    if any(store.mode != "store" or store.indirect or store.mask is not None for store in kernel.stores):
+    if not are_plain(kernel.stores) or kernel.checks or any(r.kind != "parallel" for r in kernel.ranges):
         return None
     loads = [v for v in postorder([store.value for store in kernel.stores]) if isinstance(v, Load)]
     if any(load.operands for load in loads):

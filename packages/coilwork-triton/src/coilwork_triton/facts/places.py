@@ -15,6 +15,11 @@ from coilwork_ir.scalar import Const, IndexValue, Load, Op, Scalar, const, rewri
 _WHOLE: Final = 1 << 24
 
 
+def are_plain(stores: Sequence[Store]) -> bool:
+    """Whether `stores` are of all points, at places that no data choose, and nothing is combined there."""
+    return all(store.mode == "store" and not store.indirect and store.mask is None for store in stores)
+
+
 def stores_at(stores: Sequence[Store], places: Mapping[Expr, Expr]) -> tuple[Store, ...]:
     """`stores`, which are direct ones, at `places` of their ranges, with what is decided there."""
     roots = [

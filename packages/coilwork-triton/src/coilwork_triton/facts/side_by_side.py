@@ -22,7 +22,7 @@ from typing import Final
 from coilwork_ir.index import Expr, as_int, stride_of, symbol
 from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.scalar import Load, Op, Scalar, even_parts, postorder
-from coilwork_triton.facts.places import stores_at
+from coilwork_triton.facts.places import are_plain, stores_at
 
 # Bytes of a part along the innermost range that keep accesses wide and whole sectors together.
 _LEAST_BYTES: Final = 64
@@ -32,9 +32,11 @@ _CHOOSING: Final = frozenset({"where", "lt", "le", "gt", "ge", "bitwise_and"})
 
 def over_one_part(kernel: Kernel) -> Kernel | None:
     """`kernel` over one part of the range that is cut into equal parts; None if there is none, or nothing to gain."""
-    if kernel.checks or any(r.kind != "parallel" or r.tile != "x" for r in kernel.ranges):
-        return None
-    if any(store.mode != "store" or store.indirect or store.mask is not None for store in kernel.stores):
+    if (
+        not are_plain(kernel.stores)
+        or kernel.checks
+        or any(r.kind != "parallel" or r.tile != "x" for r in kernel.ranges)
+    ):
         return None
     found = even_parts([store.value for store in kernel.stores], [r.symbol for r in kernel.ranges])
     if found is None:
