@@ -93,11 +93,14 @@ def check(
     dtype: torch.dtype,
     most: int | None,
     tell: Callable[[str], None] = lambda text: None,
+    count: Callable[[int], None] = lambda samples: None,
+    part: slice = slice(None),
     alone: bool = False,
 ) -> list[Outcome]:
     """All outcomes of one operator, called one way with one dtype.
 
-    `most` samples, or all; `tell` is called with what is tried next; `alone` compiles each sample by itself.
+    `most` samples, or all, and of them `part`; `count` is called with how many there are without that, `tell` with what is
+    tried next; `alone` compiles each sample by itself.
     """
     label = str(dtype).removeprefix("torch.")
     function = op.inplace_variant if way.mutates else op.op
@@ -116,6 +119,7 @@ def check(
             given = samples(op, device, dtype, requires_grad=way.backward, most=most)
     except Exception as error:  # noqa: BLE001  the database's own failures are not ours
         return [Outcome(op=name, way=way.name, dtype=label, status="skipped", detail=f"no samples: {error}")]
+    count(len(given))
     trial = _Trial(
         function=function,
         way=way,
@@ -123,10 +127,11 @@ def check(
         dimension=WITHOUT_ORDER.get(op.name),
         tolerance=tolerance(op, device, dtype),
     )
-    count = 1 if alone else TOGETHER_DYNAMIC if way.dynamic else TOGETHER
+    together = 1 if alone else TOGETHER_DYNAMIC if way.dynamic else TOGETHER
     found: list[tuple[Sample, Finding]] = []
-    for start in range(0, len(given), count):
-        group = given[start : start + count]
+    chosen = given[part]
+    for start in range(0, len(chosen), together):
+        group = chosen[start : start + together]
         tell(group[0].describe())
         found += _found(trial, group)
         if sum(finding.status not in (*GOOD, "eager") for _, finding in found) >= MOST_FAILURES:

@@ -62,7 +62,7 @@ def _sweep(sweep: Sequence[Results], notes: Mapping[str, str]) -> list[str]:
     records = merged(sweep)
     found = tally(records)
     called = [record for record in records if record["way"] != "errors"]
-    units = {record["unit"]: record["samples"] for record in called}
+    units = {record["unit"] for record in called}
     verdicts = sum(map(Counter, found.dtypes.values()), Counter[str]())
     again = {record["unit"] for results in later for record in results.records}
     counted = f", of {len(again)} units what was measured again (below)" if again else ""
@@ -70,7 +70,7 @@ def _sweep(sweep: Sequence[Results], notes: Mapping[str, str]) -> list[str]:
         f"## {_capital(first.place)}",
         "",
         f"{len({record['op'] for record in called}):,} operators, {verdicts.total():,} pairs of operator and type, "
-        f"{len(units):,} units (a pair called in one way), {sum(units.values()):,} samples. "
+        f"{len(units):,} units (a pair called in one way), {_samples(called):,} samples. "
         f"Equal are **{verdicts['equal']:,} of {_compared(verdicts):,} pairs compared, {_share(verdicts)}**{counted}.",
         "",
         *_table("type", found.dtypes, total=verdicts),
@@ -96,6 +96,11 @@ def merged(sweep: Sequence[Results]) -> list[Record]:
     """The records of all units, of those measured more than once the last."""
     last = {record["unit"]: results for results in sweep for record in results.records}
     return [record for results in sweep for record in results.records if last[record["unit"]] is results]
+
+
+def _samples(records: Sequence[Record]) -> int:
+    """Of all parts of units; failures of one part tell of its samples each."""
+    return sum({(one["unit"], one.get("first", 0)): one["samples"] for one in records}.values())
 
 
 def _table(
@@ -131,7 +136,7 @@ def _again(results: Results, sweep: Sequence[Results]) -> list[str]:
         own = [one for one in results.records if one["unit"] == key]
         now = ", ".join(dict.fromkeys(MEANING[one["status"]] for one in own))
         lines.append(
-            f"- {_unit(key)}: {then or 'not measured'} before, now {now} ({own[0]['samples']:,} samples)"
+            f"- {_unit(key)}: {then or 'not measured'} before, now {now} ({_samples(own):,} samples)"
         )
     return lines
 

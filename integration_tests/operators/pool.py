@@ -10,11 +10,13 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from queue import Empty, SimpleQueue
+from functools import partial
+from queue import SimpleQueue
 from typing import Any
 
-from integration_tests.operators.units import Unit
+from integration_tests.operators.parts import Part, Parts
 
 START_LIMIT_S = 180.0
 # A process that has compiled this many units has a large heap, and makes room for a fresh one.
@@ -36,10 +38,14 @@ class Settings:
 
 @dataclass(slots=True)
 class Answer:
-    """What a worker said to a unit: `status` is "done", "unfinished", or what became of the process at sample `at`."""
+    """What a worker said to a part: `status` is "done", "unfinished", or what became of the process at sample `at`.
+
+    `of` is how many samples the unit has, 0 if that was not told.
+    """
 
     status: str
     at: str = ""
+    of: int = 0
     outcomes: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -65,32 +71,45 @@ class Worker:
             raise RuntimeError(f"a worker does not start: {reason}")
         self.place: str = json.loads(ready)["place"]
 
-    def ask(self, unit: Unit, settings: Settings, *, alone: bool = False) -> Answer:
+    def ask(
+        self,
+        part: Part,
+        settings: Settings,
+        *,
+        samples_known: Callable[[int], None] = lambda samples: None,
+        alone: bool = False,
+    ) -> Answer:
         """The worker's answer; afterwards a process that died or took too long is stopped.
+
+        `samples_known` is called with how many samples the unit has, before they are checked.
 
         Each sign of progress, samples that are compiled together, has `limit_s` to itself: a unit of hundreds of samples takes
         its time. One that is at it still so long after the deadline is "unfinished".
         """
         assert self._process.stdin is not None
         self.units += 1
-        at = ""
+        at, of = "", 0
         last = settings.deadline + settings.limit_s
         try:
-            self._process.stdin.write(f"{unit.key} {'alone' if alone else ''}\n".encode())
+            self._process.stdin.write(f"{part.unit.key} {part.first} {'alone' if alone else ''}\n".encode())
         except BrokenPipeError:
             self.stop()
             return Answer("died")
         while (line := self._line(min(settings.limit_s, last - time.monotonic()))) is not None:
             said = json.loads(line)
             if "outcomes" in said:
-                return Answer("done", at, said["outcomes"])
-            at = said["at"]
+                return Answer("done", at, of, said["outcomes"])
+            if "of" in said:
+                of = said["of"]
+                samples_known(of)
+            else:
+                at = said["at"]
         if self._is_at_its_end:
             status, words = "died", self.last_words()
         else:
             status, words = ("unfinished" if time.monotonic() >= last else "timeout"), ""
         self.stop()
-        return Answer(status, f"{at} {words}".strip())
+        return Answer(status, f"{at} {words}".strip(), of)
 
     def last_words(self) -> str:
         """The end of what the process wrote to stderr."""
@@ -121,44 +140,49 @@ class Worker:
         return line
 
 
-def work(pending: SimpleQueue[Unit], done: SimpleQueue[list[dict[str, Any]]], settings: Settings) -> None:
-    """One thread: takes units until there are none or time is up, and puts the outcomes of each."""
+def work(pending: Parts, done: SimpleQueue[list[dict[str, Any]]], settings: Settings) -> None:
+    """One thread: takes parts until there are none or time is up, and puts the outcomes of each."""
     worker: Worker | None = None
     while time.monotonic() < settings.deadline:
-        try:
-            unit = pending.get_nowait()
-        except Empty:
+        part = pending.take()
+        if part is None:
             break
+        tell = partial(pending.tell, part)
         started = time.monotonic()
-        worker = worker or Worker(settings)
-        answer = worker.ask(unit, settings)
-        if answer.status == "died":
-            # Once more, sample by sample: which one is it, and is it the unit's fault or that of those before it?
-            worker = Worker(settings)
-            answer = worker.ask(unit, settings, alone=True)
+        try:
+            worker = worker or Worker(settings)
+            answer = worker.ask(part, settings, samples_known=tell)
+            if answer.status == "died":
+                # Once more, sample by sample: which one is it, and is it the unit's fault or that of those before it?
+                worker = Worker(settings)
+                answer = worker.ask(part, settings, samples_known=tell, alone=True)
+        finally:
+            tell(0)
         if answer.status == "unfinished":
-            pending.put(unit)
+            pending.give_back(part)
             return
         outcomes, place = answer.outcomes, worker.place
         if answer.status != "done":
             worker = None
-            outcomes = [_outcome(unit, answer)]
+            outcomes = [_outcome(part, answer)]
         elif worker.units >= MOST_UNITS or any(one["status"] in NEW_CONTEXT for one in outcomes):
             # A GPU's context does not outlive an illegal access.
             worker.stop()
             worker = None
         seconds = f"{time.monotonic() - started:.1f}"
-        told = {"unit": unit.key, "seconds": seconds, "place": place}
+        told: dict[str, Any] = {"unit": part.unit.key, "seconds": seconds, "place": place}
+        if answer.of:
+            told |= {"first": part.first, "of": answer.of}
         done.put([{**one, **told} for one in outcomes])
     if worker is not None:
         worker.stop()
 
 
-def _outcome(unit: Unit, answer: Answer) -> dict[str, Any]:
+def _outcome(part: Part, answer: Answer) -> dict[str, Any]:
     return {
-        "op": unit.op,
-        "way": unit.way,
-        "dtype": unit.dtype,
+        "op": part.unit.op,
+        "way": part.unit.way,
+        "dtype": part.unit.dtype,
         "status": answer.status,
         "detail": "",
         "sample": answer.at,
@@ -167,12 +191,10 @@ def _outcome(unit: Unit, answer: Answer) -> dict[str, Any]:
 
 
 def run(
-    units: list[Unit], settings: Settings, *, processes: int, finished: SimpleQueue[list[dict[str, Any]]]
-) -> tuple[list[threading.Thread], SimpleQueue[Unit]]:
-    """Start `processes` threads that work through `units`; they put outcomes into `finished`."""
-    pending: SimpleQueue[Unit] = SimpleQueue()
-    for unit in units:
-        pending.put(unit)
+    parts: Sequence[Part], settings: Settings, *, processes: int, finished: SimpleQueue[list[dict[str, Any]]]
+) -> tuple[list[threading.Thread], Parts]:
+    """Start `processes` threads that work through `parts`; they put outcomes into `finished`."""
+    pending = Parts(parts)
     threads = [threading.Thread(target=work, args=(pending, finished, settings)) for _ in range(processes)]
     for thread in threads:
         thread.start()

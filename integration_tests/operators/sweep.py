@@ -3,9 +3,9 @@
     python -m integration_tests.operators.sweep --device cpu --processes 2
     python -m integration_tests.operators.sweep --dtypes float32,int64 --ways forward,dynamic --shard 0/4 --samples 4
 
-Needs torch and Coilwork alone. Worker processes check unit after unit: an operator called one way with one dtype. One
+Needs torch and Coilwork alone. Worker processes check unit after unit: an operator called one way with one dtype, in parts if it has many samples. One
 that dies, or takes longer than `--limit` seconds for samples that are compiled together, is replaced. `--results FILE`
-is appended to after every unit, and units that it already holds are not checked again: an interrupted sweep goes on
+is appended to after every part, and what it already holds is not checked again: an interrupted sweep goes on
 where it stopped, and `--seconds` ends it in time. `--again` forgets those that failed.
 """
 
@@ -22,8 +22,9 @@ from typing import Any, TextIO
 
 from integration_tests.operators.database import operators
 from integration_tests.operators.exceptions import reason
+from integration_tests.operators.parts import parts_left
 from integration_tests.operators.pool import Settings, run
-from integration_tests.operators.units import DTYPES, FULLY, WAYS_OF_A_SWEEP, Unit, chosen_names, units
+from integration_tests.operators.units import DTYPES, FULLY, WAYS_OF_A_SWEEP, chosen_names, units
 from integration_tests.operators.verdicts import is_failure, others, table
 
 
@@ -110,8 +111,7 @@ def main() -> int:
         device=chosen.device,
         fully=chosen.fully.split(","),
     )
-    finished = {record["unit"] for record in records}
-    todo: list[Unit] = [unit for unit in wanted if unit.key not in finished]
+    todo = parts_left(wanted, records)
     started = time.monotonic()
     settings = Settings(
         device=chosen.device,
@@ -127,14 +127,14 @@ def main() -> int:
     with chosen.results.open("a") as file:
         records += collect(threads, done, file, quiet=chosen.quiet)
     keys = {unit.key for unit in wanted}
-    return report([record for record in records if record["unit"] in keys], left=pending.qsize())
+    return report([record for record in records if record["unit"] in keys], left=len(pending))
 
 
 def report(records: list[dict[str, Any]], *, left: int) -> int:
     """Print the table and the exceptions; 1 if one is not explained."""
     print(table(records))
     if left:
-        print(f"{left} units are left; the same command goes on with them")
+        print(f"{left} units or parts of them are left; the same command goes on with them")
     failures = [record for record in records if is_failure(record)]
     unexplained = 0
     for record in failures:

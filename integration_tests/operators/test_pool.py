@@ -14,6 +14,7 @@ import torch
 from integration_tests.operators import checks, pool
 from integration_tests.operators.calls import WAYS
 from integration_tests.operators.database import operators
+from integration_tests.operators.parts import Part
 from integration_tests.operators.pool import Settings, run
 from integration_tests.operators.units import Unit
 
@@ -37,10 +38,10 @@ def told(
     monkeypatch.setattr(pool, "COMMAND", [sys.executable, str(folder / "worker.py")])
     settings = Settings(device="cpu", samples=0, limit_s=limit_s, deadline=time.monotonic() + seconds)
     done: SimpleQueue[list[dict[str, Any]]] = SimpleQueue()
-    threads, pending = run([UNIT], settings, processes=1, finished=done)
+    threads, pending = run([Part(unit=UNIT)], settings, processes=1, finished=done)
     for thread in threads:
         thread.join()
-    return [] if done.empty() else done.get(), pending.qsize()
+    return [] if done.empty() else done.get(), len(pending)
 
 
 def test_a_unit_takes_as_long_as_its_samples(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import torch
 
 from integration_tests.operators.database import operators
 from integration_tests.operators.exceptions import reason
+from integration_tests.operators.parts import Part
 from integration_tests.operators.pool import Settings, run
 from integration_tests.operators.units import DTYPES, Unit, chosen_names, units
 from integration_tests.operators.verdicts import is_failure, pairs
@@ -41,7 +42,7 @@ def quarter(database: Mapping[str, Any], dtype: str) -> list[Unit]:
 def outcomes(wanted: list[Unit], samples: int) -> list[dict[str, Any]]:
     settings = Settings(device="cpu", samples=samples, limit_s=120.0, deadline=time.monotonic() + 1800.0)
     done: SimpleQueue[list[dict[str, Any]]] = SimpleQueue()
-    threads, _ = run(wanted, settings, processes=PROCESSES, finished=done)
+    threads, _ = run([Part(unit=unit) for unit in wanted], settings, processes=PROCESSES, finished=done)
     for thread in threads:
         thread.join()
     found: list[dict[str, Any]] = []

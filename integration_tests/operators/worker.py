@@ -1,4 +1,7 @@
-"""One process of a sweep: a unit's key per line on stdin; on stdout lines of JSON: first where it runs, then what is tried, and the outcomes."""
+"""One process of a sweep: on stdin a line per part of a unit, its key and first sample.
+
+On stdout lines of JSON: first where it runs; then of each part how many samples the unit has, what is tried, and the outcomes.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ import torch
 from integration_tests.operators.calls import WAYS
 from integration_tests.operators.checks import Outcome, check
 from integration_tests.operators.database import operators
+from integration_tests.operators.parts import SAMPLES
 from integration_tests.operators.rejections import check_rejections
 from integration_tests.operators.units import Unit
 from integration_tests.quicker_compiles import quicken_compiles
@@ -35,7 +39,7 @@ def main() -> None:
 
     say({"place": place(chosen.device)})
     for line in sys.stdin:
-        key, _, alone = line.strip().partition(" ")
+        key, first, *alone = line.split()
         unit = Unit.of(key)
         op = database[unit.op]
 
@@ -54,7 +58,9 @@ def main() -> None:
                 dtype=getattr(torch, unit.dtype),
                 most=chosen.samples or None,
                 tell=tell,
-                alone=alone == "alone",
+                part=slice(int(first), int(first) + SAMPLES),
+                count=lambda samples: say({"of": samples}),
+                alone=bool(alone),
             )
         say({"outcomes": [one.as_record() for one in outcomes]})
 
