@@ -2,6 +2,7 @@
 
     python -m integration_tests.fuzz --count 200 --seconds 300
     python -m integration_tests.fuzz --seed 4711            one program, with its source
+    python -m integration_tests.fuzz --interpreted          what is decided, for a CPU and for an accelerator; nothing is built
     python -m integration_tests.fuzz --first 100000 --count 5000 --findings fuzz.jsonl
 
 A seed stands for one program. Programs run in worker processes, many in each; one that dies or does not answer counts as
@@ -19,7 +20,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +35,11 @@ START_LIMIT_S = 120.0
 class Worker:
     """A process at the seeds from `first` on."""
 
-    def __init__(self, first: int, count: int, shrinking_s: float, device: str) -> None:
+    def __init__(self, first: int, count: int, shrinking_s: float, more: Sequence[str]) -> None:
         # fmt: off
         self._process = subprocess.Popen(
             [sys.executable, "-m", "integration_tests.fuzz.worker", "--first", str(first), "--count", str(count),
-             "--shrinking", str(shrinking_s), "--device", device],
+             "--shrinking", str(shrinking_s), *more],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, bufsize=1,
             env={**PATIENT, **os.environ},
         )
@@ -77,14 +78,14 @@ def _source(seed: int) -> str:
 
 
 def findings(
-    first: int, count: int, *, seconds: float, limit_s: float, shrinking_s: float, device: str = "cpu"
+    first: int, count: int, *, seconds: float, limit_s: float, shrinking_s: float, more: Sequence[str] = ()
 ) -> Iterator[dict[str, Any]]:
-    """A record per program, until the time is up; the last may take up to `limit_s` beyond it."""
+    """A record per program, until the time is up; the last may take up to `limit_s` beyond it. `more` is for the workers."""
     deadline = time.monotonic() + seconds
     seed, end = first, first + count
     while seed < end and time.monotonic() < deadline:
         amount = min(PER_PROCESS, end - seed)
-        worker = Worker(seed, amount, shrinking_s, device)
+        worker = Worker(seed, amount, shrinking_s, more)
         try:
             limit, stop = START_LIMIT_S, seed + amount
             while seed < stop and time.monotonic() < deadline:
@@ -117,6 +118,11 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--device", default="cpu", help="cuda: generated code alone, as interpreters have no GPU"
     )
+    parser.add_argument(
+        "--interpreted",
+        action="store_true",
+        help="by interpreters alone: nothing is built, three times as quick",
+    )
     parser.add_argument("--findings", type=Path, help="append all records to this file, as lines of JSON")
     return parser.parse_args()
 
@@ -135,7 +141,7 @@ def main() -> int:
         seconds=chosen.seconds,
         limit_s=chosen.limit,
         shrinking_s=chosen.shrinking,
-        device=chosen.device,
+        more=("--device", chosen.device, *(("--interpreted",) if chosen.interpreted else ())),
     )
     for record in records:
         kinds[record["kind"]] += 1

@@ -58,6 +58,7 @@ REDUCE = """
     {0}.norm(float('inf'),{1}) {0}.max({1},keepdim={2})[0] {0}.min({1})[0] torch.trace({0}) F.layer_norm({0},({0}.shape[-1],)) {0}.nanmean({1})
     {0}.var() {0}.std({1}) {0}.square().mean({1},keepdim={2}) {0}.median({1})[0] {0}.topk(1,{1})[0] torch.diff({0},dim={1})
 """.split()
+CROSSED = "{0}.sum({1},keepdim={2}) {0}.amax({1},keepdim={2}) {0}.mean({1},keepdim={2}) {0}.var({1},keepdim={2}) {0}.softmax({1})".split()
 REDUCE_SEVERAL = """
     {0}.sum({1},keepdim={2}) {0}.mean({1}) {0}.amax({1},keepdim={2}) {0}.var({1}) torch.logsumexp({0},{1},keepdim={2})
     {0}.std({1},keepdim={2}) torch.count_nonzero({0},{1}) {0}.norm(2,{1})
@@ -186,6 +187,13 @@ def reduce(draw: Draw) -> None:
     else:
         name = draw.pick(lambda v: not v.is_floating_point())
         draw.make(_spelled(draw.rng.choice(REDUCE_WHOLE), name, draw.dim(name), keep))
+
+
+def crossed(draw: Draw) -> None:
+    """Two reductions of one value along different dimensions."""
+    name = draw.floats(rank=2)
+    for dim in draw.rng.sample(range(draw.tensor(name).dim()), 2):
+        draw.make(_spelled(draw.rng.choice(CROSSED), name, dim, draw.rng.random() < 0.5))
 
 
 def cumulative(draw: Draw) -> None:

@@ -36,6 +36,9 @@ FAMILIES: tuple[tuple[Callable[[Draw], None], int], ...] = (
     (structural.listed, 2),
     (structural.in_place, 10),
 )
+# Programs of these seeds have tensors of one size in all dimensions, in which ranges are mistaken for each other most easily.
+EQUAL_SIZES_FROM = 1_000_000
+EQUAL_SIZES = (*FAMILIES, (elementwise.crossed, 20))
 SIZES = (2, 3, 4, 5, 7, 8, 13, 16, 17, 31, 32, 33, 64, 65, 100, 129)
 MOST_STEPS = 24
 MOST_INPUT = 20_000
@@ -46,8 +49,8 @@ def generate(seed: int) -> Program:
     """The program of `seed`: the same in every process."""
     rng = random.Random(seed)
     draw = Draw(rng, seed)
-    sizes = _inputs(draw, rng)
-    families, weights = zip(*FAMILIES)
+    sizes = _equal_inputs(draw, rng) if seed >= EQUAL_SIZES_FROM else _inputs(draw, rng)
+    families, weights = zip(*(EQUAL_SIZES if seed >= EQUAL_SIZES_FROM else FAMILIES))
     wanted = rng.randint(2, MOST_STEPS)
     for _ in range(4 * wanted):
         if len(draw.steps) >= wanted:
@@ -81,6 +84,15 @@ def _inputs(draw: Draw, rng: random.Random) -> list[int]:
     if rng.random() < 0.08:
         _share(draw, rng)
     return sizes
+
+
+def _equal_inputs(draw: Draw, rng: random.Random) -> list[int]:
+    size = rng.choice(SIZES[:12])
+    main = rng.choice(("float32", "float32", "float32", "bfloat16", "float64", "int64"))
+    for number in range(rng.randint(1, 3)):
+        rank = rng.choices((1, 2, 3, 4), (1, 3, 5, 3 if size < 13 else 0))[0]
+        draw.add_input(random_input(rng, f"x{number}", (size,) * rank, main))
+    return [size]
 
 
 def _elements(shape: tuple[int, ...]) -> int:

@@ -16,10 +16,10 @@ from coilwork.capture.tensor_indices import read_indices
 from coilwork.clock import StageClock
 from coilwork.compile_graph import finished
 from coilwork.drive import make_call
-from coilwork.job import Role, open_job
+from coilwork.job import Job, Role, open_job
 from coilwork.options import CompileOptions
 from coilwork.rewriting import rewrite_captured
-from coilwork.stages import run_stages
+from coilwork.stages import Compiled, run_stages
 from coilwork.torch_compat.autograd import compile_with_aot_autograd
 from coilwork_cache import Store
 from coilwork_ir.errors import EmitError
@@ -33,8 +33,10 @@ from coilwork_scheduler import ScheduleOptions, schedule
 from integration_tests.all_levels import DRIVERS
 
 Call = Callable[[list[Any]], Sequence[Any]]
-# In the order of compilation: the first that is wrong names the stage.
-INTERPRETED = ("graph", "schedule", "program")
+# In the order of compilation: the first that is wrong names the stage. The last are as for an accelerator, though the
+# tensors lie on the CPU: scheduled for one that is so small that small tensors are much to it, and compiled for a real one.
+INTERPRETED = ("graph", "schedule", "program", "accelerator's schedule", "accelerator's program")
+SMALL_ACCELERATOR = replace(TARGETS["sm_90"], multiprocessors=2, launch_us=1e-6, bandwidth_gb_s=1.0)
 GENERATED = tuple(name for name, _, _ in DRIVERS)
 
 
@@ -82,13 +84,13 @@ class Levels:
         job = open_job(gm, example_inputs, role=role, options=self.options)
         compiled = run_stages(job, fallback=())
         constants = compiled.constants
-        options = ScheduleOptions(
+        scheduling = ScheduleOptions(
             numerics=self.options.numerics,
             inline=self.options.fusion,
             fuse=self.options.fusion,
             combine=self.options.fusion,
         )
-        scheduled = schedule(compiled.graph, TARGETS[compiled.target], options)
+        scheduled = schedule(compiled.graph, TARGETS[compiled.target], scheduling)
         calls: dict[str, Call] = {
             "graph": lambda args: interpret_graph(compiled.graph, args, constants),
             "schedule": lambda args: interpret_schedule(scheduled, args, constants),
@@ -107,11 +109,40 @@ class Levels:
                     raise
                 self.refused.append(error.what)
         calls = {name: finished(job, call) for name, call in calls.items()}
+        calls |= self._for_an_accelerator(gm, example_inputs, role, scheduling)
         self.graphs += 1
 
         def call(args: list[Any]) -> Sequence[Any]:
             # What C++ cannot drive runs by Python.
-            return calls.get(self.level, calls["python"])(args)
+            return (calls.get(self.level) or calls["python"])(args)
 
         call._boxed_call = True
         return call
+
+    def _for_an_accelerator(
+        self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], role: Role, scheduling: ScheduleOptions
+    ) -> dict[str, Call]:
+        options = replace(self.options, triton_on_cpu=True)
+        job = open_job(gm, example_inputs, role=role, options=options)
+        compiled = _emitted(job)
+        scheduled = schedule(compiled.graph, SMALL_ACCELERATOR, scheduling)
+        calls: dict[str, Call] = {
+            "accelerator's schedule": lambda args: interpret_schedule(scheduled, args, compiled.constants),
+            "accelerator's program": lambda args: interpret_program(
+                compiled.program, args, compiled.constants
+            ),
+        }
+        return {name: finished(job, call) for name, call in calls.items()}
+
+
+def _emitted(job: Job) -> Compiled:
+    """What the stages make of the job. What has no atomics is left to ATen: lowering sees to that by the tensors' device."""
+    fallback: tuple[str, ...] = ()
+    while True:
+        try:
+            return run_stages(job, fallback=fallback)
+        except EmitError as error:
+            fresh = {origin.op for origin in error.origins} - {*fallback}
+            if error.code != "atomic" or not fresh:
+                raise
+            fallback = (*fallback, *sorted(fresh))

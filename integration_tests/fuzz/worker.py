@@ -28,13 +28,15 @@ from integration_tests.quicker_compiles import quicken_compiles
 ALL_WRAPPERS_EACH = 25
 
 
-def examine(seed: int, *, shrinking_s: float, device: str = "cpu") -> dict[str, Any]:
-    """The finding for the program of `seed`, as a record; with a script if it failed."""
+def examine(
+    seed: int, *, shrinking_s: float, device: str = "cpu", interpreted: bool = False
+) -> dict[str, Any]:
+    """The finding for the program of `seed`, as a record; with a script if it failed. Only by interpreters if `interpreted`."""
     # Work that is shared by threads is cut elsewhere.
     torch.set_num_threads(1 + seed % 3)
     store = MemoryStore()
     every = seed % ALL_WRAPPERS_EACH == 0 and device == "cpu"
-    wrappers = GENERATED if every else ("native", "python")
+    wrappers = () if interpreted else GENERATED if every else ("native", "python")
     executors = open_caches(CompileOptions()).kernels
     started = time.monotonic()
     program = replace(generate(seed), device=device)
@@ -69,6 +71,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, required=True)
     parser.add_argument("--shrinking", type=float, default=60.0)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--interpreted", action="store_true")
     chosen = parser.parse_args()
     warnings.simplefilter("ignore")
     quicken_compiles()
@@ -77,7 +80,10 @@ def main() -> None:
     os.dup2(2, 1)
     for seed in range(chosen.first, chosen.first + chosen.count):
         print(json.dumps({"start": seed}), file=report)
-        print(json.dumps(examine(seed, shrinking_s=chosen.shrinking, device=chosen.device)), file=report)
+        record = examine(
+            seed, shrinking_s=chosen.shrinking, device=chosen.device, interpreted=chosen.interpreted
+        )
+        print(json.dumps(record), file=report)
     sys.stdout.flush()
 
 

@@ -152,7 +152,7 @@ def work(pending: Parts, done: SimpleQueue[list[dict[str, Any]]], settings: Sett
         try:
             worker = worker or Worker(settings)
             answer = worker.ask(part, settings, samples_known=tell)
-            if answer.status == "died":
+            if answer.status in ("died", "timeout"):
                 # Once more, sample by sample: which one is it, and is it the unit's fault or that of those before it?
                 worker = Worker(settings)
                 answer = worker.ask(part, settings, samples_known=tell, alone=True)

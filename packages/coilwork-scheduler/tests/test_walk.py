@@ -298,3 +298,23 @@ def test_rows_and_columns_of_a_square_matrix_are_told_apart(build):
     assert len(one[0].stores) == 2
     # its own pieces of the columns' sums are added by another
     assert len(made.kernels) == 2
+
+
+@pytest.mark.parametrize("shape", [(4, 40, 40), (3, 3, 3), (2, 40, 40, 40), (131, 131)])
+@pytest.mark.parametrize("columns_first", [False, True])
+def test_rows_and_columns_of_equal_sizes_are_told_apart(build, compare, shape, columns_first):
+    """What the one goes through and what the other reduces are ranges of one name and size."""
+    *batch, n, m = shape
+    build.input("x", *shape)
+    build.pointwise("y", shape, lambda *i: op("exp", build.at("x", *i)))
+
+    def rows():
+        build.reduce("rows", "sum", [*batch, n], [m], lambda *i: build.at("y", *i))
+
+    def columns():
+        build.reduce("columns", "sum", [*batch, m], [n], lambda *i: build.at("y", *i[:-2], i[-1], i[-2]))
+
+    for add in (columns, rows) if columns_first else (rows, columns):
+        add()
+    made = compare(build.graph("y", "rows", "columns"), name=SMALL)
+    verify_schedule(made)

@@ -41,6 +41,11 @@ class Alignment:
     walked: tuple[Expr, ...] = ()
     bound: Bound | None = None
 
+    def __post_init__(self) -> None:
+        # two ranges that are one would go through a diagonal only
+        ranges = (*self.parallel, *self.walked, *self.reduced)
+        assert len(frozenset(ranges)) == len(ranges), f"a range twice in {ranges}"
+
 
 @dataclass(frozen=True, slots=True)
 class Refinement:
@@ -295,11 +300,17 @@ def _cut(
 def symbols_over(
     ours: tuple[Expr, ...], made: tuple[tuple[int, ...], ...], extents: tuple[Expr, ...], prefix: str
 ) -> tuple[Expr, ...]:
-    """A symbol per piece of `extents`: one of `ours`, which are `made` of pieces, where a range stays whole."""
+    """A symbol per piece of `extents`: one of `ours`, which are `made` of pieces, where a range stays whole.
+
+    Others are named by `prefix`, unlike any of `ours`: symbols of one name and extent are one symbol.
+    """
     symbols: list[Expr | None] = [None] * len(extents)
     for own, pieces in zip(ours, made, strict=True):
         if len(pieces) == 1:
             symbols[pieces[0]] = own
+    names = {own.name for own in ours}
+    while any(f"{prefix}{k}" in names for k, s in enumerate(symbols) if s is None):
+        prefix += "_"
     return tuple(symbol(f"{prefix}{k}", extent=extents[k]) if s is None else s for k, s in enumerate(symbols))
 
 

@@ -51,7 +51,8 @@ def walks(
     """Common spaces in which the points of `columns` are walked, likely ones first.
 
     `shared` are pairs of coordinates at which the two touch one buffer, which are one in the spaces given; `tag` makes names
-    of new ranges unique.
+    of new ranges unique. Ranges that come of both are new: of square matrices, what one reduces and what the other reduces
+    may well be the same symbol.
     """
     if not rows.read_names.isdisjoint(columns.written.keys()):
         return
@@ -112,7 +113,9 @@ def _space(rows: Cluster, columns: Cluster, across: tuple[Expr, ...], tag: str) 
     pieces = tuple(s for s in columns.parallel if s not in across)
     if inner is None or not pieces:
         return None
-    reduced = symbols_over(rows.reduced, inner.first, inner.pieces, f"q{tag}_")
+    # names of the rows' own are kept only where those of the columns do not stay beside them
+    kept = rows.reduced if rows.walked else ()
+    reduced = symbols_over(kept, inner.first if kept else (), inner.pieces, f"q{tag}_")
     first = split_over(rows.reduced, inner.first, reduced)
     second = split_over(across, inner.second, reduced)
     points = columns.reduced
@@ -134,7 +137,7 @@ def _space(rows: Cluster, columns: Cluster, across: tuple[Expr, ...], tag: str) 
     outer = refine(_extents(rows.parallel), _extents((*pieces, *points)))
     if outer is None:
         return _uneven(
-            rows, pieces, points, Alignment(parallel=(), reduced=reduced, first=first, second=second)
+            rows, pieces, points, Alignment(parallel=(), reduced=reduced, first=first, second=second), tag
         )
     return _even(
         rows, pieces, points, outer, Alignment(parallel=(), reduced=reduced, first=first, second=second), tag
@@ -151,7 +154,7 @@ def _even(
 ) -> Alignment:
     """Pieces of equal size: rows are what pieces and points make in row-major order."""
     theirs = (*pieces, *points)
-    symbols = symbols_over(theirs, outer.second, outer.pieces, f"p{tag}_")
+    symbols = symbols_over((), (), outer.pieces, f"p{tag}_")
     count = sum(len(made) for made in outer.second[: len(pieces)])
     return Alignment(
         parallel=symbols[:count],
@@ -163,7 +166,7 @@ def _even(
 
 
 def _uneven(
-    rows: Cluster, pieces: tuple[Expr, ...], points: tuple[Expr, ...], inner: Alignment
+    rows: Cluster, pieces: tuple[Expr, ...], points: tuple[Expr, ...], inner: Alignment, tag: str
 ) -> Alignment | None:
     """One range of rows is cut unevenly, those outside it are pieces, those inside it are walked whole."""
     cut = len(pieces) - 1
@@ -172,9 +175,12 @@ def _uneven(
     outside, own, inside = rows.parallel[:cut], rows.parallel[cut], rows.parallel[cut + 1 :]
     if _extents(outside) != _extents(pieces[:-1]) or _extents(inside) != _extents(points[1:]):
         return None
-    piece, point = pieces[-1], points[0]
-    if not _covers(extent_of(own), extent_of(piece), extent_of(point)):
+    if not _covers(extent_of(own), extent_of(pieces[-1]), extent_of(points[0])):
         return None
+    theirs = (*pieces, *points)
+    symbols = symbols_over((), (), _extents(theirs), f"p{tag}_")
+    pieces, points = symbols[: len(pieces)], symbols[len(pieces) :]
+    piece, point = pieces[-1], points[0]
     position = piece * extent_of(point) + point
     mapping = dict(zip((*outside, own, *inside), (*pieces[:-1], position, *points[1:]), strict=True))
     return Alignment(
@@ -182,7 +188,7 @@ def _uneven(
         walked=points,
         reduced=inner.reduced,
         first={**inner.first, **mapping},
-        second=inner.second,
+        second={**inner.second, **dict(zip(theirs, symbols, strict=True))},
         bound=Bound(position, extent_of(own)),
     )
 
