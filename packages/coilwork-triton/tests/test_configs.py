@@ -267,6 +267,9 @@ def test_one_point_per_thread_or_several_where_each_loads_a_sector() -> None:
     assert [(dict(c.meta)["XBLOCK"], c.num_warps) for c in found] == [(256, 8), (4096, 16), (8192, 8)]
     few = propose(replace(facts, extents={"x": 4096}), H200, 3)
     assert all(dict(c.meta)["XBLOCK"] == 128 for c in few)
+    # a search that scatters is long code as it is
+    searching = propose(replace(facts, turns=20), H200, 3)
+    assert all(dict(c.meta)["XBLOCK"] <= 4 * 32 * c.num_warps for c in searching)
 
 
 @pytest.mark.parametrize(
