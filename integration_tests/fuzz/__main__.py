@@ -41,7 +41,7 @@ class Worker:
             [sys.executable, "-m", "integration_tests.fuzz.worker", "--first", str(first), "--count", str(count),
              "--shrinking", str(shrinking_s), *more],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, bufsize=1,
-            env={**PATIENT, **os.environ},
+            env={**PATIENT, **os.environ, **({"TRITON_INTERPRET": "1"} if "--triton" in more else {})},
         )
         # fmt: on
 
@@ -123,6 +123,11 @@ def parse_arguments() -> argparse.Namespace:
         action="store_true",
         help="by interpreters alone: nothing is built, three times as quick",
     )
+    parser.add_argument(
+        "--triton",
+        action="store_true",
+        help="generated code is Triton's, as for an accelerator, in its interpreter",
+    )
     parser.add_argument("--findings", type=Path, help="append all records to this file, as lines of JSON")
     return parser.parse_args()
 
@@ -141,7 +146,10 @@ def main() -> int:
         seconds=chosen.seconds,
         limit_s=chosen.limit,
         shrinking_s=chosen.shrinking,
-        more=("--device", chosen.device, *(("--interpreted",) if chosen.interpreted else ())),
+        more=[
+            *("--device", chosen.device),
+            *(f"--{name}" for name in ("interpreted", "triton") if getattr(chosen, name)),
+        ],
     )
     for record in records:
         kinds[record["kind"]] += 1

@@ -82,7 +82,7 @@ class Levels:
 
     def _compile(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, role: Role) -> Call:
         job = open_job(gm, example_inputs, role=role, options=self.options)
-        compiled = run_stages(job, fallback=())
+        compiled = _emitted(job)
         constants = compiled.constants
         scheduling = ScheduleOptions(
             numerics=self.options.numerics,

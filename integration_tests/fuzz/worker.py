@@ -26,20 +26,27 @@ from integration_tests.quicker_compiles import quicken_compiles
 
 # Every so many programs are driven in every way; the others natively and by Python, which are quick to build.
 ALL_WRAPPERS_EACH = 25
+# What is left to ATen there is, as on GPUs.
+TRITON_ON_CPU = (("triton_on_cpu", True), ("strict", False))
 
 
 def examine(
-    seed: int, *, shrinking_s: float, device: str = "cpu", interpreted: bool = False
+    seed: int, *, shrinking_s: float, device: str = "cpu", interpreted: bool = False, triton: bool = False
 ) -> dict[str, Any]:
-    """The finding for the program of `seed`, as a record; with a script if it failed. Only by interpreters if `interpreted`."""
+    """The finding for the program of `seed`, as a record; with a script if it failed.
+
+    Only by interpreters if `interpreted`; with `triton`, generated code is Triton's, which its own interpreter runs.
+    """
     # Work that is shared by threads is cut elsewhere.
     torch.set_num_threads(1 + seed % 3)
     store = MemoryStore()
     every = seed % ALL_WRAPPERS_EACH == 0 and device == "cpu"
-    wrappers = () if interpreted else GENERATED if every else ("native", "python")
+    wrappers = () if interpreted else ("python",) if triton else GENERATED if every else ("native", "python")
     executors = open_caches(CompileOptions()).kernels
     started = time.monotonic()
     program = replace(generate(seed), device=device)
+    if triton:
+        program = replace(program, options=(*program.options, *TRITON_ON_CPU))
     finding = check(program, store=store, drivers_store=executors, wrappers=wrappers)
     record = {
         **finding.as_record(),
@@ -72,6 +79,7 @@ def main() -> None:
     parser.add_argument("--shrinking", type=float, default=60.0)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--interpreted", action="store_true")
+    parser.add_argument("--triton", action="store_true")
     chosen = parser.parse_args()
     warnings.simplefilter("ignore")
     quicken_compiles()
@@ -81,7 +89,11 @@ def main() -> None:
     for seed in range(chosen.first, chosen.first + chosen.count):
         print(json.dumps({"start": seed}), file=report)
         record = examine(
-            seed, shrinking_s=chosen.shrinking, device=chosen.device, interpreted=chosen.interpreted
+            seed,
+            shrinking_s=chosen.shrinking,
+            device=chosen.device,
+            interpreted=chosen.interpreted,
+            triton=chosen.triton,
         )
         print(json.dumps(record), file=report)
     sys.stdout.flush()

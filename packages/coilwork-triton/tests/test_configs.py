@@ -238,6 +238,21 @@ def test_stencils_have_small_blocks_or_many_points_per_thread() -> None:
     ]
 
 
+def test_stencils_over_rows_have_several_rows_to_a_program() -> None:
+    facts = Facts(
+        walk="pointwise",
+        extents={"y": 65408, "x": 1022},
+        coalescing={"x": 1.0, "y": 0.0},
+        element_bytes=4,
+        tensors=2,
+        streams=(4,) * 5,
+    )
+    first, *_ = propose(facts, H200, 3)
+    assert (dict(first.meta)["YBLOCK"], dict(first.meta)["XBLOCK"]) == (4, 512)
+    one_tensor_each = propose(replace(facts, tensors=5), H200, 3)
+    assert all(dict(c.meta)["YBLOCK"] == 1 for c in one_tensor_each)
+
+
 def test_a_seed_does_not_make_threads_take_fewer_points() -> None:
     # one number of 8 bytes for all points, beside two streams of 2 bytes
     facts = Facts(

@@ -64,7 +64,9 @@ def _row_shapes(length: int, facts: Facts) -> list[tuple[int, int, int]]:
     # without masks if there is a choice
     exact = [shape for shape in long if waste(shape[0]) == 0]
     if exact or long:
-        return (exact or long)[:2]
+        found = (exact or long)[:2]
+        # neighbours in other rows are read once by programs that have these rows as well
+        return [(512, 4, 8), (256, 8, 8), found[0]] if _is_stencil(facts) and facts.streams else found
     return sorted([(256, 4, 4), (512, 2, 4), (1024, 1, 4)], key=lambda shape: waste(shape[0]))
 
 
