@@ -19,6 +19,7 @@ from coilwork_ir.target import Targets
 from coilwork_scheduler.contractions.known import contraction_of_node
 from coilwork_scheduler.cost import CostModel, KernelWork
 from coilwork_scheduler.dependence import Dependence, readers_of
+from coilwork_scheduler.inlining.checked import Apart, not_held, take_apart
 from coilwork_scheduler.inlining.guarded import share
 from coilwork_scheduler.inlining.rewriting import Computation, Facts, rewritten
 from coilwork_scheduler.journal import Journal
@@ -32,6 +33,8 @@ _SPARE_ARGS: Final = 4
 CLEAR_WIN: Final = 0.75
 # a consumer that pads or extends its operand has some more points than it; computing there, too, loses nothing
 _EDGES: Final = 1.01
+# a position is stored and read again where what it stands for need not be
+_WRITTEN_AND_READ: Final = 2
 # results along a side of what one program of a product computes
 _PRODUCT_BLOCK: Final = 128
 
@@ -64,6 +67,9 @@ class Inliner:
         self._candidates: dict[str, int] = {}
         # weighted operations per point that hiding producers have added to a consumer
         self._added: dict[int, int] = {}
+        self._not_held = not_held(graph, self._readers)
+        # candidates with checks: what becomes of them
+        self._apart: dict[int, Apart] = {}
 
     def run(self) -> Graph:
         """The graph after inlining; producers that nobody reads any more are left for dead code removal."""
@@ -79,7 +85,9 @@ class Inliner:
                     self._candidates[node.output.name] = position
         if not self._candidates:
             return self._graph
-        return rewritten(self._graph, self._facts, self._candidates, self._readers, self._deps.buffers)
+        return rewritten(
+            self._graph, self._facts, self._candidates, self._apart, self._readers, self._deps.buffers
+        )
 
     def _measure(self, position: int, node: Computation) -> None:
         ops = cost = 0
@@ -153,7 +161,7 @@ class Inliner:
         return made[0].device if made else ""
 
     def _wanted_inline(self, position: int, node: Pointwise) -> bool:
-        if node.into is not None or node.checks:
+        if node.into is not None or (node.checks and not self._leaves_checks(position, node)):
             return False
         name = node.output.name
         if any(contraction_of_node(made) is not None for made in self._makers(position)):
@@ -171,6 +179,23 @@ class Inliner:
         if not self._facts[position].leaves and self._cheap(position):
             return True
         return self._pays(position, node, consumers, needed=needed)
+
+    def _leaves_checks(self, position: int, node: Pointwise) -> bool:
+        """Whether `node` can, and should, be computed without its checks: they stay with its positions, which are stored."""
+        name = node.output.name
+        if name not in self._not_held or not self._targets.of(node.output.device).is_gpu:
+            return False
+        apart = take_apart(node, self._deps.buffers)
+        if apart is None:
+            return False
+        stored = sum(self._sizes.size_bytes(positions.output) for positions in apart.positions)
+        if _WRITTEN_AND_READ * stored > self._sizes.size_bytes(node.output):
+            self._journal.note(
+                "inline", (name,), False, "its checked positions take as much memory as it", bytes=stored
+            )
+            return False
+        self._apart[position] = apart
+        return True
 
     def _cheap(self, position: int) -> bool:
         facts = self._facts[position]

@@ -11,6 +11,7 @@ from coilwork_ir.loc import merge_origins
 from coilwork_ir.loops import Check, Graph, Node, Pointwise, Reduce, Scan, Scatter, Sort
 from coilwork_ir.loops.access import bodies
 from coilwork_ir.scalar import Scalar
+from coilwork_scheduler.inlining.checked import Apart
 from coilwork_scheduler.inlining.expand import Expander, Producer
 
 Computation: TypeAlias = Pointwise | Reduce | Scan | Sort | Scatter
@@ -40,18 +41,21 @@ def rewritten(
     graph: Graph,
     facts: Mapping[int, Facts],
     candidates: Mapping[str, int],
+    apart: Mapping[int, Apart],
     readers: Mapping[str, Sequence[int]],
     buffers: Mapping[str, Buffer],
 ) -> Graph:
     """`graph` over `buffers` with `candidates`, producers by name, computed inside the computations whose `facts` say so.
 
-    Producers that nobody reads any more are left for dead code removal.
+    Candidates with checks are taken `apart`. Producers that nobody reads any more are left for dead code removal.
     """
+    apart = {position: apart[position] for position in candidates.values() if position in apart}
     producers: dict[str, Producer] = {}
     for name, position in candidates.items():
         node = graph.nodes[position]
         assert isinstance(node, Pointwise)
-        producers[name] = Producer(ranges=node.ranges, body=node.body, inlined=facts[position].inlined)
+        body = apart[position].body if position in apart else node.body
+        producers[name] = Producer(ranges=node.ranges, body=body, inlined=facts[position].inlined)
 
     def stays(node: Node) -> bool:
         """False for a producer that every reader inlines: it is about to be removed, so leave its body alone."""
@@ -66,13 +70,18 @@ def rewritten(
     nodes: list[Node] = []
     for position, node in enumerate(graph.nodes):
         own = facts.get(position)
-        if own is None or not own.inlined or not stays(node):
-            nodes.append(node)
-            continue
-        assert isinstance(node, Pointwise | Reduce | Scan | Sort | Scatter)
-        values = expander.expand(bodies(node), own.inlined)
-        origins = merge_origins(*(graph.nodes[p].origins for p in sorted(own.closure)))
-        nodes.append(replace(with_bodies(node, values), origins=origins))
+        parts: tuple[Node, ...] = (node,)
+        if position in apart:
+            assert isinstance(node, Pointwise)
+            parts = (*apart[position].positions, replace(node, body=apart[position].body, checks=()))
+        for part in parts:
+            if own is None or not own.inlined or not stays(part):
+                nodes.append(part)
+                continue
+            assert isinstance(part, Pointwise | Reduce | Scan | Sort | Scatter)
+            values = expander.expand(bodies(part), own.inlined)
+            origins = merge_origins(*(graph.nodes[p].origins for p in sorted(own.closure)))
+            nodes.append(replace(with_bodies(part, values), origins=origins))
     return replace(graph, nodes=tuple(nodes))
 
 
