@@ -1,22 +1,19 @@
-"""Reads at checked positions, computed inside consumers that cannot hold the checks.
+"""Nodes that look something up, taken apart into checked positions and what is read there.
 
-A node that looks something up checks the positions that it does so at. A kernel can check them only where it goes through
-all of them: not where a scatter, or a read at yet other positions, is what the values are for. There the positions
-become a node of their own, which keeps the checks and is small: one position stands for a row. What is looked up is then as any other
-value. Whoever computes it reads the checked positions, and thus runs after the checks.
+The positions become nodes of their own, which keep the checks and are small: one position stands for a row. What is looked
+up is then as any other value. Whoever computes it reads the checked positions, and thus runs after the checks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from coilwork_ir.buffers import Buffer, contiguous_strides
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, bounds, provably_positive
-from coilwork_ir.loops import Check, Graph, Node, Pointwise, Reduce, Scan, Scatter, Sort
-from coilwork_ir.loops.access import bodies
+from coilwork_ir.index import Expr, bounds, provably_positive, symbol
+from coilwork_ir.loops import Check, Pointwise
 from coilwork_ir.scalar import (
     Const,
     IndexValue,
@@ -29,27 +26,88 @@ from coilwork_ir.scalar import (
     postorder,
     range_symbols,
     rewrite,
+    substitute_ranges,
 )
-from coilwork_scheduler.fusion.cluster import fusable
-from coilwork_scheduler.stage import extent_of, stage_of
+from coilwork_scheduler.stage import extent_of
 
 _I32_POINTS: Final = 1 << 31
 
 
+Known: TypeAlias = "dict[tuple[Scalar, tuple[Check, ...], tuple[Expr, ...], str], Buffer]"
+"""Where positions are stored: by their value, their checks, the ranges that both are over, and the device."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Apart:
-    """A node taken apart: nodes of `positions` that keep its checks, and its `body` over what these store."""
+    """A node taken apart.
 
-    positions: tuple[Pointwise, ...]
+    Attributes:
+        nodes: its positions, with its checks, as far as these were not known.
+        stored: memory of all of its positions.
+        body: what it computes, reading these.
+    """
+
+    nodes: tuple[Pointwise, ...]
+    stored: tuple[Buffer, ...]
     body: Scalar
 
 
-def take_apart(node: Pointwise, taken: Collection[str]) -> Apart | None:
-    """`node`, which has checks, with its positions in nodes of their own, whose names are not among `taken`.
+def take_apart(node: Pointwise, known: Known, taken: Collection[str]) -> Apart | None:
+    """`node`, which has checks, taken apart; what it stores, under names that are not `taken`, is added to `known`.
 
     None if some check is of anything but one position that `node` looks something up at, or if the positions alone might have
     points where the node has none: nothing is checked where nothing is read.
     """
+    checks = _checked_positions(node)
+    if checks is None:
+        return None
+    nodes: list[Pointwise] = []
+    stored: list[Buffer] = []
+    reads: dict[Scalar, Scalar] = {}
+    for number, (value, own) in enumerate(checks.items()):
+        used = range_symbols((value,))
+        if not all(provably_positive(extent_of(r)) for r in node.ranges if r not in used):
+            return None
+        places = tuple(r for r in node.ranges if r in used)
+        ranges = tuple(symbol(f"i{k}", extent=extent_of(r)) for k, r in enumerate(places))
+        moved = dict(zip(places, ranges, strict=True))
+        found, *conditions = substitute_ranges((value, *(check.condition for check in own)), moved)
+        moved_checks = tuple(
+            Check(condition=condition, message=check.message, error=check.error)
+            for condition, check in zip(conditions, own, strict=True)
+        )
+        key = (found, moved_checks, ranges, node.output.device)
+        buffer = known.get(key)
+        if buffer is None:
+            name = f"{node.output.name}_positions{number or ''}"
+            if name in taken:
+                return None
+            dtype = _stored_type(value, own)
+            shape = tuple(extent_of(r) for r in ranges)
+            buffer = known[key] = Buffer(
+                name=name,
+                dtype=dtype,
+                shape=shape,
+                strides=contiguous_strides(shape),
+                device=node.output.device,
+            )
+            nodes.append(
+                Pointwise(
+                    output=buffer,
+                    ranges=ranges,
+                    body=_converted(found, dtype),
+                    checks=moved_checks,
+                    origins=node.origins,
+                )
+            )
+        stored.append(buffer)
+        reads[value] = _converted(load(buffer.name, places, buffer.dtype), value.dtype)
+    (body,) = rewrite((node.body,), lambda scalar: reads.get(scalar, scalar))
+    return Apart(nodes=tuple(nodes), stored=tuple(stored), body=body)
+
+
+def _checked_positions(node: Pointwise) -> dict[Scalar, list[Check]] | None:
+    """The checks of `node` by the position that each is of; None if one is of something else, or positions depend on others."""
     looked_up = tuple(dict.fromkeys(value for access in loads((node.body,)) for value in access.indirect))
     checks: dict[Scalar, list[Check]] = {}
     for check in node.checks:
@@ -57,38 +115,12 @@ def take_apart(node: Pointwise, taken: Collection[str]) -> Apart | None:
         if len(found) != 1:
             return None
         checks.setdefault(found[0], []).append(check)
-    if any(inner is not value and inner in checks for value in checks for inner in postorder((value,))):
-        return None
-    made: dict[Scalar, Pointwise] = {}
-    for number, (value, own) in enumerate(checks.items()):
-        used = range_symbols((value,))
-        ranges = tuple(r for r in node.ranges if r in used)
-        if not all(provably_positive(extent_of(r)) for r in node.ranges if r not in used):
-            return None
-        name = f"{node.output.name}_positions{number or ''}"
-        if name in taken:
-            return None
-        dtype = _stored_type(value, own)
-        shape = tuple(extent_of(r) for r in ranges)
-        made[value] = Pointwise(
-            output=Buffer(
-                name=name,
-                dtype=dtype,
-                shape=shape,
-                strides=contiguous_strides(shape),
-                device=node.output.device,
-            ),
-            ranges=ranges,
-            body=value if dtype is value.dtype else cast(value, dtype),
-            checks=tuple(own),
-            origins=node.origins,
-        )
-    stored = {
-        value: cast(load(apart.output.name, apart.ranges, apart.output.dtype), value.dtype)
-        for value, apart in made.items()
-    }
-    (body,) = rewrite((node.body,), lambda scalar: stored.get(scalar, scalar))
-    return Apart(positions=tuple(made.values()), body=body)
+    nested = any(inner is not value and inner in checks for value in checks for inner in postorder((value,)))
+    return None if nested else checks
+
+
+def _converted(value: Scalar, dtype: DType) -> Scalar:
+    return value if value.dtype is dtype else cast(value, dtype)
 
 
 def _is_of(condition: Scalar, value: Scalar) -> bool:
@@ -113,46 +145,18 @@ def _stored_type(value: Scalar, checks: Sequence[Check]) -> DType:
     for check in checks:
         for node in postorder((check.condition,)):
             if isinstance(node, Op) and node.op == "lt" and node.operands[0] is value:
-                end = node.operands[1]
-                most = (
-                    bounds(end.expr).hi
-                    if isinstance(end, IndexValue) and not end.operands
-                    else int(end.value)
-                    if isinstance(end, Const)
-                    else None
-                )
+                most = _most(node.operands[1])
                 if most is not None and most <= _I32_POINTS:
                     return DType.I32
     return value.dtype
 
 
-def not_held(graph: Graph, readers: Mapping[str, Sequence[int]]) -> frozenset[str]:
-    """Results of pointwise nodes that go, through other pointwise nodes or not, to where no kernel holds their checks.
-
-    `readers` of each buffer as `readers_of` gives them.
-    """
-    found: set[str] = set()
-    for node in reversed(graph.nodes):
-        if isinstance(node, Pointwise) and node.into is None:
-            name = node.output.name
-            users = readers.get(name, ())
-            if len(graph.nodes) in users:
-                # the caller wants it: it is stored
-                continue
-            if any(_goes_on(graph.nodes[user], name, found) for user in users):
-                found.add(name)
-    return frozenset(found)
-
-
-def _goes_on(user: Node, name: str, found: Collection[str]) -> bool:
-    """Whether what `user` makes of `name` is computed where checks of `name` are not held; of later nodes these are `found`."""
-    match user:
-        case Scatter():
-            return not fusable(stage_of(0, user))
-        case Pointwise() | Reduce() | Scan() | Sort():
-            if isinstance(user, Pointwise) and not user.checks and user.output.name in found:
-                return True
-            own = [access for access in loads(bodies(user)) if access.buffer == name]
-            return any(access.indirect for access in own)
+def _most(value: Scalar) -> int | None:
+    """The largest value of a size; None if that is not known."""
+    match value:
+        case IndexValue(expr=expr, operands=()):
+            return bounds(expr).hi
+        case Const(value=number):
+            return int(number)
         case _:
-            return False
+            return None

@@ -19,9 +19,9 @@ from coilwork_ir.target import Targets
 from coilwork_scheduler.contractions.known import contraction_of_node
 from coilwork_scheduler.cost import CostModel, KernelWork
 from coilwork_scheduler.dependence import Dependence, readers_of
-from coilwork_scheduler.inlining.checked import Apart, not_held, take_apart
 from coilwork_scheduler.inlining.guarded import share
 from coilwork_scheduler.inlining.rewriting import Computation, Facts, rewritten
+from coilwork_scheduler.inlining.unheld import Unheld
 from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.sizes import SizeHints
@@ -33,8 +33,6 @@ _SPARE_ARGS: Final = 4
 CLEAR_WIN: Final = 0.75
 # a consumer that pads or extends its operand has some more points than it; computing there, too, loses nothing
 _EDGES: Final = 1.01
-# a position is stored and read again where what it stands for need not be
-_WRITTEN_AND_READ: Final = 2
 # results along a side of what one program of a product computes
 _PRODUCT_BLOCK: Final = 128
 
@@ -59,7 +57,8 @@ class Inliner:
         self._model = model
         self._sizes = sizes
         self._options = options
-        self._journal = journal
+        self._record = journal
+        self._journal = Journal(options.max_decisions)
         self._readers = readers_of(graph, facts)
         self._own_ops: dict[int, tuple[int, int]] = {}
         self._load_counts: dict[int, dict[str, int]] = {}
@@ -67,15 +66,34 @@ class Inliner:
         self._candidates: dict[str, int] = {}
         # weighted operations per point that hiding producers have added to a consumer
         self._added: dict[int, int] = {}
-        self._not_held = not_held(graph, self._readers)
-        # candidates with checks: what becomes of them
-        self._apart: dict[int, Apart] = {}
+        self._unheld = Unheld(
+            graph,
+            self._readers,
+            facts,
+            targets=targets,
+            sizes=sizes,
+            us=lambda read_bytes, write_bytes: self._us(read_bytes, write_bytes, 0),
+        )
 
     def run(self) -> Graph:
         """The graph after inlining; producers that nobody reads any more are left for dead code removal."""
         for position, node in enumerate(self._graph.nodes):
             if isinstance(node, Pointwise | Reduce | Scan | Sort | Scatter):
                 self._measure(position, node)
+        self._decide()
+        in_vain = self._unheld.in_vain(self._candidates, self._facts)
+        if in_vain:
+            self._unheld.refuse(in_vain)
+            self._decide()
+        self._record.extend(self._journal.decisions)
+        if not self._candidates:
+            return self._graph
+        return rewritten(self._graph, self._facts, self._candidates, self._readers, self._deps.buffers)
+
+    def _decide(self) -> None:
+        """Find the candidates, from the beginning."""
+        self._journal = Journal(self._options.max_decisions)
+        self._facts, self._candidates, self._added = {}, {}, {}
         for position, node in enumerate(self._graph.nodes):
             if isinstance(node, Pointwise | Reduce | Scan | Sort | Scatter):
                 self._facts[position] = self._settle(position)
@@ -83,11 +101,6 @@ class Inliner:
                     self._wanted_inline(position, node) or self._narrower_is_stored(position, node)
                 ):
                     self._candidates[node.output.name] = position
-        if not self._candidates:
-            return self._graph
-        return rewritten(
-            self._graph, self._facts, self._candidates, self._apart, self._readers, self._deps.buffers
-        )
 
     def _measure(self, position: int, node: Computation) -> None:
         ops = cost = 0
@@ -161,7 +174,7 @@ class Inliner:
         return made[0].device if made else ""
 
     def _wanted_inline(self, position: int, node: Pointwise) -> bool:
-        if node.into is not None or (node.checks and not self._leaves_checks(position, node)):
+        if node.into is not None or (node.checks and not self._unheld.should_leave(node, self._journal)):
             return False
         name = node.output.name
         if any(contraction_of_node(made) is not None for made in self._makers(position)):
@@ -179,23 +192,6 @@ class Inliner:
         if not self._facts[position].leaves and self._cheap(position):
             return True
         return self._pays(position, node, consumers, needed=needed)
-
-    def _leaves_checks(self, position: int, node: Pointwise) -> bool:
-        """Whether `node` can, and should, be computed without its checks: they stay with its positions, which are stored."""
-        name = node.output.name
-        if name not in self._not_held or not self._targets.of(node.output.device).is_gpu:
-            return False
-        apart = take_apart(node, self._deps.buffers)
-        if apart is None:
-            return False
-        stored = sum(self._sizes.size_bytes(positions.output) for positions in apart.positions)
-        if _WRITTEN_AND_READ * stored > self._sizes.size_bytes(node.output):
-            self._journal.note(
-                "inline", (name,), False, "its checked positions take as much memory as it", bytes=stored
-            )
-            return False
-        self._apart[position] = apart
-        return True
 
     def _cheap(self, position: int) -> bool:
         facts = self._facts[position]

@@ -11,7 +11,7 @@ from coilwork_ir.loc import merge_origins
 from coilwork_ir.loops import Check, Graph, Node, Pointwise, Reduce, Scan, Scatter, Sort
 from coilwork_ir.loops.access import bodies
 from coilwork_ir.scalar import Scalar
-from coilwork_scheduler.inlining.checked import Apart
+from coilwork_scheduler.inlining.checked import Apart, Known, take_apart
 from coilwork_scheduler.inlining.expand import Expander, Producer
 
 Computation: TypeAlias = Pointwise | Reduce | Scan | Sort | Scatter
@@ -41,7 +41,6 @@ def rewritten(
     graph: Graph,
     facts: Mapping[int, Facts],
     candidates: Mapping[str, int],
-    apart: Mapping[int, Apart],
     readers: Mapping[str, Sequence[int]],
     buffers: Mapping[str, Buffer],
 ) -> Graph:
@@ -49,7 +48,7 @@ def rewritten(
 
     Candidates with checks are taken `apart`. Producers that nobody reads any more are left for dead code removal.
     """
-    apart = {position: apart[position] for position in candidates.values() if position in apart}
+    apart = _taken_apart(graph, candidates, buffers)
     producers: dict[str, Producer] = {}
     for name, position in candidates.items():
         node = graph.nodes[position]
@@ -73,7 +72,7 @@ def rewritten(
         parts: tuple[Node, ...] = (node,)
         if position in apart:
             assert isinstance(node, Pointwise)
-            parts = (*apart[position].positions, replace(node, body=apart[position].body, checks=()))
+            parts = (*apart[position].nodes, replace(node, body=apart[position].body, checks=()))
         for part in parts:
             if own is None or not own.inlined or not stays(part):
                 nodes.append(part)
@@ -83,6 +82,23 @@ def rewritten(
             origins = merge_origins(*(graph.nodes[p].origins for p in sorted(own.closure)))
             nodes.append(replace(with_bodies(part, values), origins=origins))
     return replace(graph, nodes=tuple(nodes))
+
+
+def _taken_apart(
+    graph: Graph, candidates: Mapping[str, int], buffers: Mapping[str, Buffer]
+) -> dict[int, Apart]:
+    """The `candidates` that have checks, by place, taken apart in order: those after the first to look up the same share its
+    positions.
+    """
+    known: Known = {}
+    found: dict[int, Apart] = {}
+    for position in sorted(candidates.values()):
+        node = graph.nodes[position]
+        if isinstance(node, Pointwise) and node.checks:
+            apart = take_apart(node, known, buffers)
+            assert apart is not None, f"%{node.output.name} is a candidate for its positions"
+            found[position] = apart
+    return found
 
 
 def with_bodies(node: Computation, values: tuple[Scalar, ...]) -> Computation:
