@@ -67,9 +67,9 @@ class Inliner:
         # weighted operations per point that hiding producers have added to a consumer
         self._added: dict[int, int] = {}
         self._unheld = Unheld(
-            graph,
-            self._readers,
-            facts,
+            graph=graph,
+            facts=facts,
+            readers=self._readers,
             targets=targets,
             sizes=sizes,
             us=lambda read_bytes, write_bytes: self._us(read_bytes, write_bytes, 0),
@@ -81,14 +81,15 @@ class Inliner:
             if isinstance(node, Pointwise | Reduce | Scan | Sort | Scatter):
                 self._measure(position, node)
         self._decide()
-        in_vain = self._unheld.in_vain(self._candidates, self._facts)
-        if in_vain:
-            self._unheld.refuse(in_vain)
+        while (outcome := self._unheld.outcome(self._candidates, self._facts)).vain:
+            self._unheld.refuse(outcome.vain)
             self._decide()
         self._record.extend(self._journal.decisions)
         if not self._candidates:
             return self._graph
-        return rewritten(self._graph, self._facts, self._candidates, self._readers, self._deps.buffers)
+        return rewritten(
+            self._graph, self._facts, self._candidates, outcome.handed, self._readers, self._deps.buffers
+        )
 
     def _decide(self) -> None:
         """Find the candidates, from the beginning."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -13,6 +13,7 @@ from coilwork_ir.loops.access import bodies
 from coilwork_ir.scalar import Scalar
 from coilwork_scheduler.inlining.checked import Apart, Known, take_apart
 from coilwork_scheduler.inlining.expand import Expander, Producer
+from coilwork_scheduler.inlining.handed_on import checks_of
 
 Computation: TypeAlias = Pointwise | Reduce | Scan | Sort | Scatter
 
@@ -41,14 +42,21 @@ def rewritten(
     graph: Graph,
     facts: Mapping[int, Facts],
     candidates: Mapping[str, int],
+    handed: Collection[str],
     readers: Mapping[str, Sequence[int]],
     buffers: Mapping[str, Buffer],
 ) -> Graph:
     """`graph` over `buffers` with `candidates`, producers by name, computed inside the computations whose `facts` say so.
 
-    Candidates with checks are taken `apart`. Producers that nobody reads any more are left for dead code removal.
+    Scatters take over the checks of candidates that are `handed` on; others with checks are taken apart. Producers that nobody reads
+    any more are left for dead code removal.
     """
-    apart = _taken_apart(graph, candidates, buffers)
+    apart = _taken_apart(graph, {n: at for n, at in candidates.items() if n not in handed}, buffers)
+    given = {
+        n: node
+        for n, at in candidates.items()
+        if n in handed and isinstance(node := graph.nodes[at], Pointwise)
+    }
     producers: dict[str, Producer] = {}
     for name, position in candidates.items():
         node = graph.nodes[position]
@@ -66,6 +74,10 @@ def rewritten(
         )
 
     expander = Expander(producers, buffers)
+
+    def expand(values: tuple[Scalar, ...], name: str) -> tuple[Scalar, ...]:
+        return expander.expand(values, producers[name].inlined)
+
     nodes: list[Node] = []
     for position, node in enumerate(graph.nodes):
         own = facts.get(position)
@@ -73,6 +85,8 @@ def rewritten(
         if position in apart:
             assert isinstance(node, Pointwise)
             parts = (*apart[position].nodes, replace(node, body=apart[position].body, checks=()))
+        elif isinstance(node, Pointwise) and node.checks and node.output.name in given:
+            parts = (replace(node, checks=()),)
         for part in parts:
             if own is None or not own.inlined or not stays(part):
                 nodes.append(part)
@@ -80,7 +94,10 @@ def rewritten(
             assert isinstance(part, Pointwise | Reduce | Scan | Sort | Scatter)
             values = expander.expand(bodies(part), own.inlined)
             origins = merge_origins(*(graph.nodes[p].origins for p in sorted(own.closure)))
-            nodes.append(replace(with_bodies(part, values), origins=origins))
+            whole = with_bodies(part, values)
+            if isinstance(part, Scatter):
+                whole = replace(whole, checks=(*checks_of(part, given, expand), *whole.checks))
+            nodes.append(replace(whole, origins=origins))
     return replace(graph, nodes=tuple(nodes))
 
 
