@@ -73,7 +73,8 @@ def rewritten(
             reader not in facts or name not in facts[reader].inlined for reader in readers.get(name, ())
         )
 
-    expander = Expander(producers, buffers)
+    stored = {buffer.name: buffer for found in apart.values() for buffer in found.stored}
+    expander = Expander(producers, {**buffers, **stored})
 
     def expand(values: tuple[Scalar, ...], name: str) -> tuple[Scalar, ...]:
         return expander.expand(values, producers[name].inlined)
