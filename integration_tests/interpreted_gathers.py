@@ -67,6 +67,19 @@ def _twice(x: Tensor, src: Tensor, dst: Tensor, w: Tensor) -> Tensor:
     return x[src].tanh()[dst]
 
 
+def _ends(x: Tensor, src: Tensor, dst: Tensor, w: Tensor) -> Tensor:
+    return torch.cat([x[src], x[dst], w[:, None].expand(-1, 3)], 1)
+
+
+def _neighbours(x: Tensor, src: Tensor, dst: Tensor, w: Tensor) -> Tensor:
+    rows = torch.nn.functional.pad(x[src], (0, 0, 1, 2))
+    return rows[1:] - rows[:-1]
+
+
+def _backwards(x: Tensor, src: Tensor, dst: Tensor, w: Tensor) -> Tensor:
+    return x[src].flip(0)
+
+
 def _row_sums_too(x: Tensor, src: Tensor, dst: Tensor, w: Tensor) -> Tensor:
     rows = x[src]
     return torch.zeros_like(x).index_add(0, dst, rows) + rows.sum(1).sum()
@@ -91,6 +104,9 @@ CASES: Final = MappingProxyType(
         "elements": _elements,
         "integers": _integers,
         "twice": _twice,
+        "ends": _ends,
+        "neighbours": _neighbours,
+        "backwards": _backwards,
         "row sums too": _row_sums_too,
         "gradient": _gradient,
     }

@@ -1,8 +1,8 @@
 """Whose checks the kernels of its consumers cannot hold, and what becomes of them if it is computed there all the same.
 
 A kernel checks positions where it goes through all of them, as one does that computes a value at the points where others
-read it. It does not where the value goes into a scatter, or is read at yet other positions from data. Such a value would be stored
-with nothing computed from it, to be read again. There are two ways out: scatters that go through all points of a value take its
+read it. It does not where the value goes into a scatter, or is read elsewhere: at yet other positions from data, as part of a
+concatenation, beside itself. Such a value would be stored with nothing computed from it, to be read again. There are two ways out: scatters that go through all points of a value take its
 checks over (`handed_on.py`); otherwise its positions are stored, which take less memory (`checked.py`).
 """
 
@@ -12,7 +12,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from coilwork_ir.loops import Graph, Pointwise, Reduce, Scan, Sort
+from coilwork_ir.index import Expr, as_int, provably_eq, stride_of
+from coilwork_ir.loops import Graph, Node, Pointwise, Reduce, Scan, Sort
 from coilwork_ir.loops.access import bodies
 from coilwork_ir.scalar import loads, range_symbols
 from coilwork_ir.target import Targets
@@ -59,7 +60,7 @@ class Unheld:
     _names: frozenset[str] = frozenset()
     _handed: frozenset[str] = frozenset()
     _refused: frozenset[str] = frozenset()
-    _looked_up: dict[int, frozenset[str]] = field(default_factory=dict)
+    _elsewhere: dict[int, frozenset[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if any(isinstance(node, Pointwise) and node.checks for node in self.graph.nodes):
@@ -153,12 +154,34 @@ class Unheld:
             case Pointwise(checks=(), output=output) if output.name in found:
                 return True
             case Pointwise() | Reduce() | Scan() | Sort():
-                if user not in self._looked_up:
-                    indirect = (access.buffer for access in loads(bodies(node)) if access.indirect)
-                    self._looked_up[user] = frozenset(indirect)
-                return name in self._looked_up[user]
+                if user not in self._elsewhere:
+                    self._elsewhere[user] = self._read_elsewhere(node)
+                return name in self._elsewhere[user]
             case _:
                 return holds_nothing(node)
+
+    def _read_elsewhere(self, user: Node) -> frozenset[str]:
+        """Buffers that `user` reads at other points than its own, so that it shares no kernel with who computes them."""
+        places: dict[str, tuple[Expr, ...]] = {}
+        found: set[str] = set()
+        for access in loads(bodies(user)):
+            shape = self.facts.buffers[access.buffer].shape
+            moved = any(_is_moved(e, size) for e, size in zip(access.index, shape, strict=True))
+            same = places.setdefault(access.buffer, access.index) == access.index
+            if access.indirect or access.mask is not None or moved or not same:
+                found.add(access.buffer)
+        return frozenset(found)
+
+
+def _is_moved(place: Expr, size: Expr) -> bool:
+    """Whether `place` goes through a dimension of `size` in part, from elsewhere or by steps, along one range or none."""
+    symbols = tuple(place.free_symbols)
+    if len(symbols) != 1 or symbols[0].extent is None:
+        return not symbols and as_int(size) != 1
+    (along,) = symbols
+    if place is along:
+        return not provably_eq(extent_of(along), size)
+    return stride_of(place, along) is not None
 
 
 def _always(user: int, name: str) -> bool:
