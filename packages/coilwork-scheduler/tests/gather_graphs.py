@@ -10,7 +10,7 @@ from coilwork_ir.kernels import KernelCall
 from coilwork_ir.loops import Check, Scatter
 from coilwork_ir.scalar import const, index_value, load, op, placeholder, where
 
-I32, I64, F32, F64 = DType.I32, DType.I64, DType.F32, DType.F64
+I64, F64 = DType.I64, DType.F64
 EDGES, NODES, WIDTH = 12, 4, 8
 
 

@@ -14,7 +14,7 @@ from coilwork_ir.scalar import const, op
 from coilwork_ir.target import target
 from coilwork_scheduler import schedule
 
-I32, I64, F32, F64 = DType.I32, DType.I64, DType.F32, DType.F64
+I32, F64 = DType.I32, DType.F64
 
 
 @pytest.mark.parametrize("wraps", [False, True])

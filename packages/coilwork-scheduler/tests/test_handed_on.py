@@ -12,7 +12,7 @@ from coilwork_ir.index import as_expr
 from coilwork_ir.loops import Check
 from coilwork_ir.scalar import const, op
 
-I32, I64, F32, F64 = DType.I32, DType.I64, DType.F32, DType.F64
+I64, F32 = DType.I64, DType.F32
 
 
 @pytest.mark.parametrize("wraps", [False, True])

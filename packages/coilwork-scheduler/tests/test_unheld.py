@@ -7,11 +7,12 @@ from gather_graphs import EDGES, NODES, WIDTH, calls, checks, gather, graph, sca
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_expr
-from coilwork_ir.scalar import const, index_value, load, op, where
+from coilwork_ir.loops import Scatter
+from coilwork_ir.scalar import const, index_value, load, op, placeholder, where
 from coilwork_ir.target import target
 from coilwork_scheduler import schedule
 
-I32, I64, F32, F64 = DType.I32, DType.I64, DType.F32, DType.F64
+I64, F32, F64 = DType.I64, DType.F32, DType.F64
 
 
 def test_what_the_caller_wants_is_checked_where_it_is_stored(build, compare):
@@ -20,6 +21,54 @@ def test_what_the_caller_wants_is_checked_where_it_is_stored(build, compare):
     scatter(build, "out", "messages", "dst")
     made = compare(build.graph("out", "messages"))
     assert not any("messages_positions" in call.args for call in calls(made))
+
+
+def test_so_is_what_an_operator_wants(build, compare):
+    graph(build)
+    gather(build, "messages", "x", "src")
+    build.extern("test.neg", ["messages"], [build.buffer("n", EDGES, WIDTH)])
+    scatter(build, "out", "messages", "dst", order="order")
+    made = compare(build.graph("out", "n"))
+    assert not any("messages_positions" in call.args for call in calls(made))
+
+
+def test_what_is_updated_in_place_stays(build, compare):
+    graph(build, edges=NODES)
+    gather(build, "messages", "x", "src")
+    i, j = build.ranges(NODES, WIDTH)
+    build.nodes.append(
+        Scatter(
+            output=build.buffer("out", NODES, WIDTH),
+            into="messages",
+            ranges=(i, j),
+            index=(placeholder(0), j),
+            indirect=(build.at("dst", i),),
+            value=build.at("x", i, j),
+            mode="add",
+        )
+    )
+    made = compare(build.graph("out"))
+    assert [call.args for call in calls(made)] == [("src", "x", "messages"), ("x", "dst", "out")]
+    assert checks(made) == [["out of range"]]
+
+
+def test_a_table_that_its_scatter_overwrites_is_read_before(build, compare):
+    graph(build)
+    gather(build, "messages", "x", "src")
+    i, j = build.ranges(EDGES, WIDTH)
+    build.nodes.append(
+        Scatter(
+            output=build.buffer("out", NODES, WIDTH),
+            into="x",
+            ranges=(i, j),
+            index=(placeholder(0), j),
+            indirect=(build.at("dst", i),),
+            value=build.at("messages", i, j),
+            mode="add",
+        )
+    )
+    made = compare(build.graph())
+    assert [call.args for call in calls(made)] == [("src", "x", "messages"), ("messages", "dst", "out")]
 
 
 def test_a_kernel_that_goes_through_all_positions_holds_the_checks(build, compare):

@@ -20,7 +20,7 @@ from coilwork_ir.target import Targets
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.inlining.checked import take_apart
 from coilwork_scheduler.inlining.handed_on import Takes, handed_on, holds_nothing
-from coilwork_scheduler.inlining.rewriting import Facts
+from coilwork_scheduler.inlining.rewriting import Computation, Facts
 from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.sizes import SizeHints
 from coilwork_scheduler.stage import extent_of
@@ -141,10 +141,10 @@ class Unheld:
                 continue
             name = node.output.name
             users = self.readers.get(name, ())
-            # what the caller wants is stored
-            if len(nodes) not in users and any(
-                takes(user, name) and self._goes_on(user, name, found) for user in users
-            ):
+            if any(user == len(nodes) or not isinstance(nodes[user], Computation) for user in users):
+                # the caller wants it, or an operator: it is stored
+                continue
+            if any(takes(user, name) and self._goes_on(user, name, found) for user in users):
                 found.add(name)
         return frozenset(found)
 
