@@ -14,7 +14,7 @@ from integration_tests.interpreting import answers_of
 
 
 @pytest.mark.interpreter
-@pytest.mark.parametrize("accumulation", ["sorted", "fixed", "atomic"])
+@pytest.mark.parametrize("accumulation", ["sorted", "fixed"])
 def test_gathers_in_kernels_of_triton(tmp_path: Path, accumulation: str) -> None:
     pytest.importorskip("triton")
     found = answers_of("integration_tests.interpreted_gathers", tmp_path, COILWORK_ACCUMULATION=accumulation)
