@@ -2,8 +2,9 @@
 
 A kernel checks positions where it goes through all of them, as one does that computes a value at the points where others
 read it. It does not where the value goes into a scatter, or is read elsewhere: at yet other positions from data, as part of a
-concatenation, beside itself. Such a value would be stored with nothing computed from it, to be read again. There are two ways out: scatters that go through all points of a value take its
-checks over (`handed_on.py`); otherwise its positions are stored, which take less memory (`checked.py`).
+concatenation, beside itself. Such a value would be stored with nothing computed from it, to be read again. There are two ways
+out: scatters that go through all points of a value take its checks over (`handed_on.py`); otherwise its positions are stored,
+which take less memory (`checked.py`).
 """
 
 from __future__ import annotations
