@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from coilwork_ir.kernels import Decision
 
 
@@ -30,6 +32,11 @@ class Journal:
                 rule=rule, subjects=subjects, accepted=accepted, reason=reason, numbers=tuple(numbers.items())
             )
         )
+
+    def extend(self, decisions: Iterable[Decision]) -> None:
+        """Record `decisions` in order, as far as there are not too many of their kinds."""
+        for d in decisions:
+            self.note(d.rule, d.subjects, d.accepted, d.reason, **dict(d.numbers))
 
     @property
     def decisions(self) -> tuple[Decision, ...]:

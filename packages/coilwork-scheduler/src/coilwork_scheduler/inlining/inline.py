@@ -21,6 +21,7 @@ from coilwork_scheduler.cost import CostModel, KernelWork
 from coilwork_scheduler.dependence import Dependence, readers_of
 from coilwork_scheduler.inlining.guarded import share
 from coilwork_scheduler.inlining.rewriting import Computation, Facts, rewritten
+from coilwork_scheduler.inlining.unheld import Unheld
 from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.sizes import SizeHints
@@ -56,7 +57,8 @@ class Inliner:
         self._model = model
         self._sizes = sizes
         self._options = options
-        self._journal = journal
+        self._record = journal
+        self._journal = Journal(options.max_decisions)
         self._readers = readers_of(graph, facts)
         self._own_ops: dict[int, tuple[int, int]] = {}
         self._load_counts: dict[int, dict[str, int]] = {}
@@ -64,12 +66,35 @@ class Inliner:
         self._candidates: dict[str, int] = {}
         # weighted operations per point that hiding producers have added to a consumer
         self._added: dict[int, int] = {}
+        self._unheld = Unheld(
+            graph=graph,
+            facts=facts,
+            readers=self._readers,
+            targets=targets,
+            sizes=sizes,
+            us=lambda read_bytes, write_bytes: self._us(read_bytes, write_bytes, 0),
+        )
 
     def run(self) -> Graph:
         """The graph after inlining; producers that nobody reads any more are left for dead code removal."""
         for position, node in enumerate(self._graph.nodes):
             if isinstance(node, Pointwise | Reduce | Scan | Sort | Scatter):
                 self._measure(position, node)
+        self._decide()
+        while (outcome := self._unheld.outcome(self._candidates, self._facts)).vain:
+            self._unheld.refuse(outcome.vain)
+            self._decide()
+        self._record.extend(self._journal.decisions)
+        if not self._candidates:
+            return self._graph
+        return rewritten(
+            self._graph, self._facts, self._candidates, outcome.handed, self._readers, self._deps.buffers
+        )
+
+    def _decide(self) -> None:
+        """Find the candidates, from the beginning."""
+        self._journal = Journal(self._options.max_decisions)
+        self._facts, self._candidates, self._added = {}, {}, {}
         for position, node in enumerate(self._graph.nodes):
             if isinstance(node, Pointwise | Reduce | Scan | Sort | Scatter):
                 self._facts[position] = self._settle(position)
@@ -77,9 +102,6 @@ class Inliner:
                     self._wanted_inline(position, node) or self._narrower_is_stored(position, node)
                 ):
                     self._candidates[node.output.name] = position
-        if not self._candidates:
-            return self._graph
-        return rewritten(self._graph, self._facts, self._candidates, self._readers, self._deps.buffers)
 
     def _measure(self, position: int, node: Computation) -> None:
         ops = cost = 0
@@ -153,7 +175,7 @@ class Inliner:
         return made[0].device if made else ""
 
     def _wanted_inline(self, position: int, node: Pointwise) -> bool:
-        if node.into is not None or node.checks:
+        if node.into is not None or (node.checks and not self._unheld.should_leave(node, self._journal)):
             return False
         name = node.output.name
         if any(contraction_of_node(made) is not None for made in self._makers(position)):

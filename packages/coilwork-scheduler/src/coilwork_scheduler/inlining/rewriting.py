@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -11,7 +11,9 @@ from coilwork_ir.loc import merge_origins
 from coilwork_ir.loops import Check, Graph, Node, Pointwise, Reduce, Scan, Scatter, Sort
 from coilwork_ir.loops.access import bodies
 from coilwork_ir.scalar import Scalar
+from coilwork_scheduler.inlining.checked import Apart, Known, take_apart
 from coilwork_scheduler.inlining.expand import Expander, Producer
+from coilwork_scheduler.inlining.handed_on import checks_of
 
 Computation: TypeAlias = Pointwise | Reduce | Scan | Sort | Scatter
 
@@ -40,18 +42,27 @@ def rewritten(
     graph: Graph,
     facts: Mapping[int, Facts],
     candidates: Mapping[str, int],
+    handed: Collection[str],
     readers: Mapping[str, Sequence[int]],
     buffers: Mapping[str, Buffer],
 ) -> Graph:
     """`graph` over `buffers` with `candidates`, producers by name, computed inside the computations whose `facts` say so.
 
-    Producers that nobody reads any more are left for dead code removal.
+    Scatters take over the checks of candidates that are `handed` on; others with checks are taken apart. Producers that nobody reads
+    any more are left for dead code removal.
     """
+    apart = _taken_apart(graph, {n: at for n, at in candidates.items() if n not in handed}, buffers)
+    given = {
+        n: node
+        for n, at in candidates.items()
+        if n in handed and isinstance(node := graph.nodes[at], Pointwise)
+    }
     producers: dict[str, Producer] = {}
     for name, position in candidates.items():
         node = graph.nodes[position]
         assert isinstance(node, Pointwise)
-        producers[name] = Producer(ranges=node.ranges, body=node.body, inlined=facts[position].inlined)
+        body = apart[position].body if position in apart else node.body
+        producers[name] = Producer(ranges=node.ranges, body=body, inlined=facts[position].inlined)
 
     def stays(node: Node) -> bool:
         """False for a producer that every reader inlines: it is about to be removed, so leave its body alone."""
@@ -62,18 +73,50 @@ def rewritten(
             reader not in facts or name not in facts[reader].inlined for reader in readers.get(name, ())
         )
 
-    expander = Expander(producers, buffers)
+    stored = {buffer.name: buffer for found in apart.values() for buffer in found.stored}
+    expander = Expander(producers, {**buffers, **stored})
+
+    def expand(values: tuple[Scalar, ...], name: str) -> tuple[Scalar, ...]:
+        return expander.expand(values, producers[name].inlined)
+
     nodes: list[Node] = []
     for position, node in enumerate(graph.nodes):
         own = facts.get(position)
-        if own is None or not own.inlined or not stays(node):
-            nodes.append(node)
-            continue
-        assert isinstance(node, Pointwise | Reduce | Scan | Sort | Scatter)
-        values = expander.expand(bodies(node), own.inlined)
-        origins = merge_origins(*(graph.nodes[p].origins for p in sorted(own.closure)))
-        nodes.append(replace(with_bodies(node, values), origins=origins))
+        parts: tuple[Node, ...] = (node,)
+        if position in apart:
+            assert isinstance(node, Pointwise)
+            parts = (*apart[position].nodes, replace(node, body=apart[position].body, checks=()))
+        elif isinstance(node, Pointwise) and node.checks and node.output.name in given:
+            parts = (replace(node, checks=()),)
+        for part in parts:
+            if own is None or not own.inlined or not stays(part):
+                nodes.append(part)
+                continue
+            assert isinstance(part, Pointwise | Reduce | Scan | Sort | Scatter)
+            values = expander.expand(bodies(part), own.inlined)
+            origins = merge_origins(*(graph.nodes[p].origins for p in sorted(own.closure)))
+            whole = with_bodies(part, values)
+            if isinstance(part, Scatter):
+                whole = replace(whole, checks=(*checks_of(part, given, expand), *whole.checks))
+            nodes.append(replace(whole, origins=origins))
     return replace(graph, nodes=tuple(nodes))
+
+
+def _taken_apart(
+    graph: Graph, candidates: Mapping[str, int], buffers: Mapping[str, Buffer]
+) -> dict[int, Apart]:
+    """The `candidates` that have checks, by place, taken apart in order: those after the first to look up the same share its
+    positions.
+    """
+    known: Known = {}
+    found: dict[int, Apart] = {}
+    for position in sorted(candidates.values()):
+        node = graph.nodes[position]
+        if isinstance(node, Pointwise) and node.checks:
+            apart = take_apart(node, known, buffers)
+            assert apart is not None, f"%{node.output.name} is a candidate for its positions"
+            found[position] = apart
+    return found
 
 
 def with_bodies(node: Computation, values: tuple[Scalar, ...]) -> Computation:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr, stride_of
 from coilwork_ir.kernels.nodes import Store
-from coilwork_ir.scalar import IndexValue, Load, Scalar, placeholder, postorder
+from coilwork_ir.scalar import IndexValue, Load, Scalar, placeholder, postorder, range_symbols
 from coilwork_ir.target import Target
 from coilwork_scheduler.kernels.compose import Draft
 from coilwork_scheduler.sizes import SizeHints
@@ -22,7 +22,8 @@ class Access:
     Attributes:
         buffer: what is touched.
         index: flat offset, in elements.
-        strides: likely step of `index` per range, in elements; 0 where it does not vary, -1 where it is not affine.
+        strides: likely step of `index` per range, in elements; 0 where it does not vary, -1 where it is not affine, as where
+            only a position that is looked up varies.
         touched_bytes: likely bytes touched: points of the ranges that vary, times the element size.
         store: it writes.
     """
@@ -48,29 +49,42 @@ def scalars_of(draft: Draft) -> tuple[Scalar, ...]:
 def accesses(draft: Draft, buffers: Mapping[str, Buffer], sizes: SizeHints) -> tuple[Access, ...]:
     """Distinct loads and stores, largest first, stores before loads of the same size."""
     ranges = (*draft.parallel, *draft.walked, *draft.reduced)
-    found: dict[tuple[str, Expr, bool], Access] = {}
-    pairs: list[tuple[str, Expr, bool]] = [(store.buffer, store.index, True) for store in draft.stores]
-    pairs += [
-        (node.buffer, node.index[0], False) for node in postorder(scalars_of(draft)) if isinstance(node, Load)
+    found: dict[tuple[str, Expr, bool, frozenset[Expr]], Access] = {}
+    touches: list[tuple[str, Expr, bool, Sequence[Scalar]]] = [
+        (store.buffer, store.index, True, store.indirect) for store in draft.stores
     ]
-    for key in pairs:
+    touches += [
+        (node.buffer, node.index[0], False, node.indirect)
+        for node in postorder(scalars_of(draft))
+        if isinstance(node, Load)
+    ]
+    for name, index, store, indirect in touches:
+        looked_up = range_symbols(indirect).intersection(ranges) if indirect else frozenset()
+        key = (name, index, store, looked_up)
         if key not in found:
-            name, index, store = key
-            found[key] = _access(name, index, store, ranges, buffers[name].dtype.itemsize, sizes)
+            found[key] = _access(name, index, store, looked_up, ranges, buffers[name].dtype.itemsize, sizes)
     return tuple(sorted(found.values(), key=lambda a: (-a.touched_bytes, not a.store)))
 
 
 def _access(
-    name: str, index: Expr, store: bool, ranges: Sequence[Expr], itemsize: int, sizes: SizeHints
+    name: str,
+    index: Expr,
+    store: bool,
+    looked_up: frozenset[Expr],
+    ranges: Sequence[Expr],
+    itemsize: int,
+    sizes: SizeHints,
 ) -> Access:
+    """The access at `index`, of whose placeholders the values vary along the ranges `looked_up`."""
     strides: dict[Expr, int] = {}
     points = 1
     for symbol in ranges:
-        if symbol not in index.free_symbols:
+        direct = symbol in index.free_symbols
+        if not direct and symbol not in looked_up:
             strides[symbol] = 0
             continue
         points *= max(sizes.value(extent_of(symbol)), 1)
-        strides[symbol] = _likely(index, symbol, sizes)
+        strides[symbol] = _likely(index, symbol, sizes) if direct else -1
     return Access(buffer=name, index=index, strides=strides, touched_bytes=points * itemsize, store=store)
 
 
