@@ -11,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lowering_against_eager import assert_as_eager, trace_and_lower
 from torch import Tensor, arange
+from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.functional import interpolate
 
 from coilwork_ir.index import evaluate, symbol
 from coilwork_ir.loops import Graph, Pointwise
@@ -26,6 +28,12 @@ from coilwork_lowering.facts.known_positions import _fractions, known_fractions,
 def scaled(size: int, length: int, centre: float = 0.0) -> Tensor:
     """Nearest upsampling as torch writes it out."""
     return ((arange(length, dtype=torch.float32) + centre) * (size / length)).to(torch.int64)
+
+
+def cubic(size: int, length: int, scale: float, tap: int) -> Tensor:
+    """What a cubic interpolation reads, as torch writes it out."""
+    source = (arange(length, dtype=torch.float32) + 0.5) * scale - 0.5
+    return (source.floor().to(torch.int64) + tap).clamp(0, size - 1)
 
 
 def gathers(graph: Graph) -> bool:
@@ -51,6 +59,13 @@ KNOWN: dict[str, Callable[[Tensor], Tensor]] = {
         :, :, (((arange(12) + 0.5) * 0.5 - 0.5).clamp(min=0).to(torch.int64) + 1).clamp(max=5)
     ],
     "with aligned corners": lambda x: x[:, :, (arange(11) * (5 / 10)).to(torch.int64)],
+    "cubic, to the left": lambda x: x[:, :, cubic(6, 12, 0.5, -1)],
+    "cubic, to the right": lambda x: x[:, :, cubic(6, 12, 0.5, 2)],
+    "cubic, with aligned corners": lambda x: x[
+        :, :, (torch.floor(arange(11) * (5 / 10)).long() + 2).clamp(0, 5)
+    ],
+    "cubic, smaller": lambda x: x[:, :, cubic(6, 4, 1.5, 2)],
+    "cubic, of a scale that is not that of the sizes": lambda x: x[..., cubic(7, 16, 1 / 2.3, -1)],
     "stopped at the borders": lambda x: x[:, :, (arange(10) - 2).clamp(0, 5)],
     "by index_select": lambda x: x[:, :, arange(3) * 2],
 }
@@ -83,6 +98,24 @@ def test_positions_outside_are_still_an_error() -> None:
     lowered = trace_and_lower(lambda x: torch.ops.aten._unsafe_index(x, [arange(9)]), (torch.randn(7),))
     assert gathers(lowered.graph)
     assert any(node.checks for node in lowered.graph.nodes if isinstance(node, Pointwise))
+
+
+@pytest.mark.parametrize("corners", [False, True])
+@pytest.mark.parametrize("scale", [2, 4, 3, 1.5, 2.3, 0.5, 0.77])
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_interpolations_load_no_positions(mode: str, scale: float, corners: bool) -> None:
+    def function(x: Tensor) -> Tensor:
+        # as AOTAutograd does, which asks torch's decompositions first
+        with enable_python_dispatcher():
+            return interpolate(x, scale_factor=scale, mode=mode, align_corners=corners)
+
+    lowered = assert_as_eager(function, torch.randn(2, 3, 9, 14, requires_grad=True))
+    assert not any(
+        isinstance(value, Load) and value.indirect
+        for node in lowered.graph.nodes
+        if isinstance(node, Pointwise)
+        for value in postorder((node.body,))
+    )
 
 
 @given(
