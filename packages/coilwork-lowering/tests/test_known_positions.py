@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import loop_evaluator
 import pytest
 import torch
+from accelerator_graphs import as_eager_on_an_accelerator
 from hypothesis import given
 from hypothesis import strategies as st
 from lowering_against_eager import assert_as_eager, trace_and_lower
 from torch import Tensor, arange
 from torch._dispatch.python import enable_python_dispatcher
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.functional import interpolate
 
 from coilwork_ir.index import evaluate, symbol
 from coilwork_ir.loops import Graph, Pointwise
-from coilwork_ir.loops.parsing import parse_graph
-from coilwork_ir.loops.printing import format_graph
 from coilwork_ir.scalar import Load, postorder
-from coilwork_lowering import LoweringOptions, lower
 from coilwork_lowering.facts.known_positions import _fractions, known_fractions, position_map
 
 
@@ -152,22 +148,6 @@ def reads(graph: Graph, name: str) -> bool:
     """True if the node of that name reads other nodes' results."""
     (node,) = (one for one in graph.nodes if isinstance(one, Pointwise) and one.output.name == name)
     return any(isinstance(value, Load) for value in postorder((node.body,)))
-
-
-def as_eager_on_an_accelerator(function: Callable[[Tensor], Tensor], x: Tensor) -> Graph:
-    """The graph of `function` as lowered for an accelerator, computed here."""
-    gm = make_fx(function, tracing_mode="fake")(x)
-    with FakeTensorMode():
-        for node in gm.graph.nodes:
-            if isinstance(value := node.meta.get("val"), Tensor):
-                node.meta["val"] = torch.empty_strided(
-                    value.shape, value.stride(), dtype=value.dtype, device="cuda"
-                )
-    lowered = lower(gm, name="graph", options=LoweringOptions())
-    here = parse_graph(format_graph(lowered.graph).replace("cuda:0", "cpu"))
-    (found,) = loop_evaluator.run(here, lowered.constants, [x])
-    torch.testing.assert_close(found, function(x), rtol=1e-6, atol=1e-6)
-    return lowered.graph
 
 
 @pytest.mark.parametrize(

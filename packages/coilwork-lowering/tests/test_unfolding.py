@@ -8,6 +8,7 @@ from typing import Any
 import loop_evaluator
 import pytest
 import torch
+from accelerator_graphs import as_eager_on_an_accelerator
 from lowering_against_eager import assert_as_eager, externs, trace_and_lower
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -46,6 +47,14 @@ def test_fold(name: str, shape: tuple[int, ...]) -> None:
     # many windows over an element are ATen's on a CPU
     assert bool(externs(lowered.graph)) is large
     assert all(isinstance(node, Pointwise) for node in lowered.graph.nodes) is not large
+
+
+@pytest.mark.parametrize("name", ["large", "padded", "dilated and strided"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_fold_on_an_accelerator(name: str, dtype: torch.dtype) -> None:
+    windows = torch.randint(-4, 5, unfold(torch.randn(2, 3, 9, 10), **WINDOWS[name]).shape).to(dtype)
+    graph = as_eager_on_an_accelerator(lambda w: fold(w, (9, 10), **WINDOWS[name]), windows)
+    assert externs(graph) == []
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
