@@ -4,28 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import loop_evaluator
 import pytest
 import torch
+from accelerator_graphs import as_eager_on_an_accelerator
 from hypothesis import given
 from hypothesis import strategies as st
 from lowering_against_eager import assert_as_eager, trace_and_lower
 from torch import Tensor, arange
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._dispatch.python import enable_python_dispatcher
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.functional import interpolate
 
 from coilwork_ir.index import evaluate, symbol
 from coilwork_ir.loops import Graph, Pointwise
-from coilwork_ir.loops.parsing import parse_graph
-from coilwork_ir.loops.printing import format_graph
 from coilwork_ir.scalar import Load, postorder
-from coilwork_lowering import LoweringOptions, lower
 from coilwork_lowering.facts.known_positions import _fractions, known_fractions, position_map
 
 
 def scaled(size: int, length: int, centre: float = 0.0) -> Tensor:
     """Nearest upsampling as torch writes it out."""
     return ((arange(length, dtype=torch.float32) + centre) * (size / length)).to(torch.int64)
+
+
+def cubic(size: int, length: int, scale: float, tap: int) -> Tensor:
+    """What a cubic interpolation reads, as torch writes it out."""
+    source = (arange(length, dtype=torch.float32) + 0.5) * scale - 0.5
+    return (source.floor().to(torch.int64) + tap).clamp(0, size - 1)
 
 
 def gathers(graph: Graph) -> bool:
@@ -51,6 +55,13 @@ KNOWN: dict[str, Callable[[Tensor], Tensor]] = {
         :, :, (((arange(12) + 0.5) * 0.5 - 0.5).clamp(min=0).to(torch.int64) + 1).clamp(max=5)
     ],
     "with aligned corners": lambda x: x[:, :, (arange(11) * (5 / 10)).to(torch.int64)],
+    "cubic, to the left": lambda x: x[:, :, cubic(6, 12, 0.5, -1)],
+    "cubic, to the right": lambda x: x[:, :, cubic(6, 12, 0.5, 2)],
+    "cubic, with aligned corners": lambda x: x[
+        :, :, (torch.floor(arange(11) * (5 / 10)).long() + 2).clamp(0, 5)
+    ],
+    "cubic, smaller": lambda x: x[:, :, cubic(6, 4, 1.5, 2)],
+    "cubic, of a scale that is not that of the sizes": lambda x: x[..., cubic(7, 16, 1 / 2.3, -1)],
     "stopped at the borders": lambda x: x[:, :, (arange(10) - 2).clamp(0, 5)],
     "by index_select": lambda x: x[:, :, arange(3) * 2],
 }
@@ -83,6 +94,24 @@ def test_positions_outside_are_still_an_error() -> None:
     lowered = trace_and_lower(lambda x: torch.ops.aten._unsafe_index(x, [arange(9)]), (torch.randn(7),))
     assert gathers(lowered.graph)
     assert any(node.checks for node in lowered.graph.nodes if isinstance(node, Pointwise))
+
+
+@pytest.mark.parametrize("corners", [False, True])
+@pytest.mark.parametrize("scale", [2, 4, 3, 1.5, 2.3, 0.5, 0.77])
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_interpolations_load_no_positions(mode: str, scale: float, corners: bool) -> None:
+    def function(x: Tensor) -> Tensor:
+        # as AOTAutograd does, which asks torch's decompositions first
+        with enable_python_dispatcher():
+            return interpolate(x, scale_factor=scale, mode=mode, align_corners=corners)
+
+    lowered = assert_as_eager(function, torch.randn(2, 3, 9, 14, requires_grad=True))
+    assert not any(
+        isinstance(value, Load) and value.indirect
+        for node in lowered.graph.nodes
+        if isinstance(node, Pointwise)
+        for value in postorder((node.body,))
+    )
 
 
 @given(
@@ -119,22 +148,6 @@ def reads(graph: Graph, name: str) -> bool:
     """True if the node of that name reads other nodes' results."""
     (node,) = (one for one in graph.nodes if isinstance(one, Pointwise) and one.output.name == name)
     return any(isinstance(value, Load) for value in postorder((node.body,)))
-
-
-def as_eager_on_an_accelerator(function: Callable[[Tensor], Tensor], x: Tensor) -> Graph:
-    """The graph of `function` as lowered for an accelerator, computed here."""
-    gm = make_fx(function, tracing_mode="fake")(x)
-    with FakeTensorMode():
-        for node in gm.graph.nodes:
-            if isinstance(value := node.meta.get("val"), Tensor):
-                node.meta["val"] = torch.empty_strided(
-                    value.shape, value.stride(), dtype=value.dtype, device="cuda"
-                )
-    lowered = lower(gm, name="graph", options=LoweringOptions())
-    here = parse_graph(format_graph(lowered.graph).replace("cuda:0", "cpu"))
-    (found,) = loop_evaluator.run(here, lowered.constants, [x])
-    torch.testing.assert_close(found, function(x), rtol=1e-6, atol=1e-6)
-    return lowered.graph
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 import torch
 from rewritten_graphs import check_same, rewritten, traced
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork_lowering.options import RewriteOptions
 from coilwork_lowering.rewrites import (
@@ -44,6 +45,27 @@ SUM_OF_LOGS = rewrite(
     ),
     lambda x, y: aten.log.default(aten.mul.Tensor(x, y)),
 )
+
+
+def test_sizes_computed_between_the_calls_write_nothing() -> None:
+    def function(x: Tensor) -> Tensor:
+        first = x.log()
+        ones = x.new_ones(x.shape[0] * 2 + 1)
+        return first + x.exp().log() * 1 + ones.sum()
+
+    gm = make_fx(function, tracing_mode="symbolic")(X.abs())
+    rule = rewrite(
+        "log-and-product",
+        call(
+            "aten.add.Tensor",
+            self=call("aten.log.default", self=tensor("x")),
+            other=call("aten.mul.Tensor", self=tensor("y"), other=value("number")),
+        ),
+        lambda x, y, number: aten.add.Tensor(aten.log.default(x), y),
+        conditions=(equals("number", 1),),
+    )
+    assert [fired.name for fired in apply_rewrites(gm, [rule])] == ["log-and-product"]
+    torch.testing.assert_close(gm(X.abs()), function(X.abs()))
 
 
 def test_new_nodes_have_the_origin_and_the_values_of_what_they_replace() -> None:

@@ -52,6 +52,14 @@ def test_a_permuted_copy_has_a_tile_per_unit_stride(build, compare):
     assert [extent for _, extent in tiles(kernel)] == ["2", "20", "3"]
 
 
+def test_a_window_that_slides_along_rows_has_no_tile_of_its_own(build, compare):
+    build.input("x", 8, 10)
+    build.pointwise("y", [8, 3, 8], lambda i, k, j: op("tanh", build.at("x", i, j + k)))
+    (kernel,) = compare(build.graph("y")).kernels
+    assert tiles(kernel) == [("x0", "8"), ("x1", "3"), ("x2", "8")]
+    assert kernel.ranges[1].coalescing > 0
+
+
 def test_a_column_reduction_records_where_the_unit_stride_is(build, compare):
     build.input("x", 8, 6)
     build.reduce("s", "sum", [6], [8], lambda i, r: build.at("x", r, i))

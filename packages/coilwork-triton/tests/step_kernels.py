@@ -55,6 +55,26 @@ def pooled(dtype: DType, rows: int, columns: int) -> Kernel:
     return kernel_over((x0, x1), [value], [arg("in0", dtype, 2 * rows * columns)], columns=columns)
 
 
+def windows(dtype: DType, rows: int, columns: int, *, length: int = 3, apart: int = 1) -> Kernel:
+    """Every row moved by each element of a window, with zeros before it and behind it; or by `apart` times that."""
+    x0, x1, x2 = along("x0", rows), along("x1", length), along("x2", columns)
+    at = x2.symbol + x1.symbol * apart - 1
+    inside = op(
+        "bitwise_and",
+        op("ge", index_value(at), const(0, I64)),
+        op("lt", index_value(at), const(columns, I64)),
+    )
+    value = load("in0", [x0.symbol * columns + at], dtype, mask=inside)
+    place = (x0.symbol * length + x1.symbol) * columns + x2.symbol
+    out = arg("out0", dtype, rows * length * columns, aligned=True)
+    return Kernel(
+        name="stepped",
+        ranges=(x0, x1, x2),
+        args=(arg("in0", dtype, rows * columns), out),
+        stores=(Store(buffer="out0", index=place, value=value),),
+    )
+
+
 def kernel_over(
     ranges: tuple[Range, Range],
     values: list[Scalar],

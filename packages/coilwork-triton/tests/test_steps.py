@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 from kernel_bench import TARGETS, TritonProcess, along, arg, compile_source, run_source
-from step_kernels import bilinear, kernel_over, nearest, pooled
+from step_kernels import bilinear, kernel_over, nearest, pooled, windows
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, as_int, floordiv, mod, symbol
@@ -90,6 +90,17 @@ def test_bounds_that_hold_within_a_step_are_no_bounds() -> None:
     assert sum(one.mask is not None for one in found_loads(steps.kernel)) == 1
 
 
+def test_windows_that_slide_share_all_but_their_ends() -> None:
+    kernel = windows(BF16, 8, 64)
+    assert lengths(kernel) == Counter({8: 1, 1: 2})
+    steps = in_steps(kernel)
+    assert steps is not None
+    assert [r.symbol.name for r in steps.kernel.ranges] == ["x0", "x2"]
+    assert len(steps.kernel.stores) == 3 * 8
+    # nothing is before the first element of a row, or behind the last one
+    assert sum(one.mask is not None for one in found_loads(steps.kernel)) == 2
+
+
 def test_weights_are_constants_but_for_the_first_of_a_row() -> None:
     steps = in_steps(bilinear(F32, 32, 32))
     assert steps is not None
@@ -144,6 +155,10 @@ def looked_up() -> Kernel:
         lambda: strided(64),
         lambda: nearest(BF16, 64, 64, times=1),
         lambda: nearest(BF16, 64, 64, aligned=False),
+        # windows that do not slide; of which there are too many; of rows of no whole steps
+        lambda: windows(BF16, 8, 64, apart=2),
+        lambda: windows(BF16, 8, 64, length=16),
+        lambda: windows(BF16, 8, 63),
         # rows of no whole steps; too few points
         lambda: nearest(BF16, 64, 51, times=3),
         lambda: nearest(BF16, 4, 16),
@@ -195,6 +210,16 @@ def test_bilinear(engine: TritonProcess, dtype: DType, shape: tuple[int, int]) -
     for (got,) in run(engine, kernel, x):
         # exact but for the order of sums
         torch.testing.assert_close(got.reshape(wanted.shape), wanted, atol=1e-6, rtol=8e-3)
+
+
+@pytest.mark.parametrize("dtype", [BF16, F32])
+@pytest.mark.parametrize(("columns", "length"), [(64, 3), (60, 2), (100, 5)])
+def test_windows(engine: TritonProcess, dtype: DType, columns: int, length: int) -> None:
+    x = torch.randn(20, columns, dtype=TYPES[dtype])
+    padded = F.pad(x, (1, length))
+    wanted = torch.stack([padded[:, k : k + columns] for k in range(length)], 1)
+    for (got,) in run(engine, windows(dtype, 20, columns, length=length), x):
+        assert torch.equal(got.reshape(wanted.shape), wanted)
 
 
 def test_infinities_stay_where_they_are(engine: TritonProcess) -> None:

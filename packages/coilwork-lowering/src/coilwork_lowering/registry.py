@@ -31,6 +31,7 @@ from coilwork_lowering.ops import (
     searching,
     sorting,
     spaced_numbers,
+    unfolding,
     views,
 )
 from coilwork_lowering.ops.scattering import embedding_bags, embeddings, scatters
@@ -77,6 +78,7 @@ _FAMILIES: Final[tuple[tuple[Rule, ...], ...]] = (
     sorting.RULES,
     spaced_numbers.RULES,
     special.RULES,
+    unfolding.RULES,
     views.RULES,
 )
 

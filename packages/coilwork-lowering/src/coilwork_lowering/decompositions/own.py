@@ -22,6 +22,7 @@ from coilwork_lowering.decompositions.sampling import sampling_decompositions
 from coilwork_lowering.decompositions.scaled_numbers import scaled_number_decompositions
 from coilwork_lowering.decompositions.scatters import scatter_decompositions
 from coilwork_lowering.decompositions.strides import stride_decompositions
+from coilwork_lowering.decompositions.unfolding import unfold_decompositions
 from coilwork_lowering.sizes.squeezed import squeeze_decompositions
 from coilwork_lowering.torch_compat.higher_order import out_dtype_meaning
 from coilwork_lowering.torch_compat.sizes import surely
@@ -92,6 +93,7 @@ def own_decompositions(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Cal
         **scatter_decompositions(),
         **squeeze_decompositions(),
         **stride_decompositions(table),
+        **unfold_decompositions(table),
     }
 
 

@@ -14,10 +14,14 @@ _VIEWS: Final = frozenset(
 )
 # Besides the operators that carry a tag for it.
 _COMPUTED: Final = frozenset(
-    "clone convert_element_type _to_copy where full scalar_tensor iota arange slice_scatter select_scatter constant_pad_nd".split()
+    "clone convert_element_type _to_copy where full scalar_tensor iota arange slice_scatter select_scatter constant_pad_nd repeat".split()
 )
 _REDUCED: Final = frozenset("gather sum amax amin mean var_mean index select log logsumexp".split())
 _OF_SHAPE: Final = frozenset("zeros_like ones_like full_like new_zeros new_ones new_full".split())
+UNINITIALISED: Final = frozenset(
+    {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
+)
+"""Operators whose results may hold anything."""
 
 
 def operator(target: Any) -> str:

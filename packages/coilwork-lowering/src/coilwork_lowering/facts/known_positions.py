@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from coilwork_ir.index import Expr, as_expr, floordiv, maximum, minimum, mod
+from coilwork_lowering.facts.lines import line_through
 from coilwork_lowering.torch_compat.fakes import on_real_tensors
 from coilwork_lowering.torch_compat.operators import Overload
 
@@ -177,7 +178,11 @@ def _forms(values: Tensor, size: int) -> Iterator[_Form]:
     for neighbour in (0, 1):
         offset = size - count + 2 * count * neighbour
         yield _Form(2 * size, offset, 2 * count, low=neighbour, high=size - 1)
-    for neighbour in (0, 1) if count > 1 else ():
+    # the four of a cubic one, bounded only after they were counted off
+    for neighbour in (-1, 0, 1, 2):
+        offset = size - count + 2 * count * neighbour
+        yield _Form(2 * size, offset, 2 * count, low=0, high=size - 1)
+    for neighbour in (-1, 0, 1, 2) if count > 1 else ():
         yield _Form(size - 1, (count - 1) * neighbour, count - 1, low=0, high=size - 1)
     # a window that ends at the borders
     middle = count // 2
@@ -186,6 +191,10 @@ def _forms(values: Tensor, size: int) -> Iterator[_Form]:
         yield _Form(
             slope, int(values[middle]) - slope * middle, low=int(values.min()), high=int(values.max())
         )
+    # any other slope: a scale that is given, and is not that of the sizes
+    line = line_through(values)
+    if line is not None:
+        yield _Form(line.factor, line.offset, line.divisor, low=first, high=int(values[-1]))
 
 
 def axis_of(shape: Sequence[int]) -> int | None:

@@ -13,8 +13,8 @@ from coilwork_ir.loops import Scatter
 from coilwork_lowering.building.builder import Builder, node_ranges
 from coilwork_lowering.building.simplify import simplified
 from coilwork_lowering.building.values import TensorValue, coordinate_symbols, whole
+from coilwork_lowering.facts.generated import UNINITIALISED, owner_of, readers_of, views_of
 from coilwork_lowering.facts.generated import operator as operator_of
-from coilwork_lowering.facts.generated import owner_of, readers_of, views_of
 from coilwork_lowering.options import LoweringOptions
 from coilwork_lowering.scalar_math import to_dtype
 from coilwork_lowering.torch_compat.operators import Overload, schema_of
@@ -24,9 +24,6 @@ _COPIES: Final = (
     torch.ops.aten.slice_scatter.default,
     torch.ops.aten.select_scatter.default,
     torch.ops.aten.diagonal_scatter.default,
-)
-_UNINITIALISED: Final = frozenset(
-    {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
 )
 
 
@@ -137,7 +134,7 @@ def replaces_nothing(node: torch.fx.Node, options: LoweringOptions) -> bool:
     made = owner_of(changed)
     name = str(made.target)
     if (
-        operator_of(made.target) not in _UNINITIALISED
+        operator_of(made.target) not in UNINITIALISED
         or options.falls_back(name)
         or not name.startswith("aten.")
     ):

@@ -16,6 +16,7 @@ from coilwork_lowering.rewrites.pointless import POINTLESS
 from coilwork_lowering.rewrites.products import PRODUCTS
 from coilwork_lowering.rewrites.rewrite import Level, Rewrite
 from coilwork_lowering.rewrites.shrinking import SOFTSHRINK
+from coilwork_lowering.rewrites.wrapping import WRAPPED
 
 REWRITES: Final[tuple[Rewrite, ...]] = (
     *ATTENTIONS,
@@ -27,6 +28,7 @@ REWRITES: Final[tuple[Rewrite, ...]] = (
     *EMBEDDINGS,
     *COMPLEX_PARTS,
     SOFTSHRINK,
+    WRAPPED,
 )
 
 

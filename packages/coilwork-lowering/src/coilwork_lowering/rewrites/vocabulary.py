@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from torch import fx
 
+from coilwork_lowering.numbers import is_number_function
 from coilwork_lowering.torch_compat.operators import Overload, overload_called, qualified_name, schema_of
 
 GET_ITEM = "getitem"
@@ -113,7 +114,7 @@ class AtenVocabulary:
         return node.meta.get("val")
 
     def writes(self, node: fx.Node) -> bool:
-        if node.op != "call_function" or node.target is operator.getitem:
+        if node.op != "call_function" or node.target is operator.getitem or is_number_function(node.target):
             return False
         return not isinstance(node.target, Overload) or schema_of(node.target).is_mutable
 

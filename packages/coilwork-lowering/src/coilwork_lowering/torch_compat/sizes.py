@@ -160,6 +160,14 @@ def plain_symbol(value: torch.SymInt) -> sympy.Symbol | None:
     return expression if isinstance(expression, sympy.Symbol) else None
 
 
+def plain_number(value: int | torch.SymInt) -> int | None:
+    """The number that `value` is whatever the sizes are; None if it is one of them. Adds no guard."""
+    if isinstance(value, int):
+        return int(value)
+    expression = sympy_of(value)
+    return int(expression) if expression.is_number else None
+
+
 def known_float(value: object) -> float | None:
     """The number that a symbolic float is, if a guard holds it to one."""
     if not isinstance(value, torch.SymFloat):

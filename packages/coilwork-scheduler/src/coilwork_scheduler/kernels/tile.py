@@ -3,7 +3,7 @@
 The order follows the layout of the largest accesses, so that the range innermost is the one along which most bytes lie
 at unit stride. Ranges that choose among parts of memory in which stores at positions from data stay are outermost.
 Neighbouring ranges that every index sees as one contiguous range become one. A further range that carries a good share
-of unit-stride bytes (a transposed operand) starts a tile of its own.
+of unit-stride bytes that are not so along the innermost one (a transposed operand) starts a tile of its own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from coilwork_scheduler.kernels.compose import Draft
 from coilwork_scheduler.sizes import SizeHints
 
 _ZERO: Final = as_expr(0)
-# A range starts a tile of its own when at least this share of all bytes lies at unit stride along it.
+# A range starts a tile of its own when at least this share of all bytes lies at unit stride along it, and not along the innermost
+# range: of a sliding window both its place and its elements have that, and one of them will do.
 OWN_TILE_SHARE: Final = 0.1
 
 
@@ -61,7 +62,8 @@ def tile(draft: Draft, buffers: Mapping[str, Buffer], sizes: SizeHints, target: 
 
     # the unit stride of a run is that of its innermost range
     order = _coalesced_innermost([(run, shares[run.members[-1]]) for run in parallel_runs])
-    ranges = _parallel_tiles(order, single=bool(reduced))
+    turned = _turned_shares([run for run, _ in order], touched)
+    ranges = _parallel_tiles(order, turned, single=bool(reduced))
     ranges += [
         TiledRange(symbol=run.symbol, kind="walked", tile="w", coalescing=shares[run.members[-1]])
         for run in walked_runs
@@ -129,6 +131,18 @@ def _shares(touched: Sequence[Access], ranges: Sequence[Expr]) -> dict[Expr, flo
     }
 
 
+def _turned_shares(order: Sequence[_Run], touched: Sequence[Access]) -> list[float]:
+    """For each of `order`, the share of bytes at unit stride along it alone, and not along the innermost one."""
+    if not order:
+        return []
+    inner = order[-1].members[-1]
+    everything = sum(access.touched_bytes for access in touched) or 1
+    left = [access for access in touched if access.strides[inner] != 1]
+    return [
+        sum(a.touched_bytes for a in left if a.strides[run.members[-1]] == 1) / everything for run in order
+    ]
+
+
 def _coalesced_innermost(order: list[tuple[_Run, float]]) -> list[tuple[_Run, float]]:
     """Move the range with the largest share innermost; ties keep the order."""
     if not order:
@@ -137,12 +151,14 @@ def _coalesced_innermost(order: list[tuple[_Run, float]]) -> list[tuple[_Run, fl
     return [*order[:best], *order[best + 1 :], order[best]]
 
 
-def _parallel_tiles(order: list[tuple[_Run, float]], *, single: bool) -> list[TiledRange]:
-    """Tiles of the parallel ranges. With `single` (there is a reduction tile) all of them share tile `x`."""
+def _parallel_tiles(
+    order: list[tuple[_Run, float]], turned: Sequence[float], *, single: bool
+) -> list[TiledRange]:
+    """Tiles of the parallel ranges, of which `turned` shares may start some. With `single` (there is a reduction tile) all of them share tile `x`."""
     if not order:
         return []
     names: tuple[TileName, ...] = ("x",) if single else ("x", "y", "z")
-    own = [k for k in range(len(order) - 1) if order[k][1] >= OWN_TILE_SHARE][::-1][: len(names) - 1]
+    own = [k for k in range(len(order) - 1) if turned[k] >= OWN_TILE_SHARE][::-1][: len(names) - 1]
     heads = dict(zip([len(order) - 1, *own], names, strict=False))
     grouped: dict[TileName, list[TiledRange]] = {name: [] for name in names}
     outermost = names[len(heads) - 1]

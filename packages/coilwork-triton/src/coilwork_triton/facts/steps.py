@@ -15,6 +15,7 @@ eight load is loaded once, neighbours are one load (`coilwork_triton.facts.runs`
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -37,6 +38,7 @@ from coilwork_ir.scalar import (
 from coilwork_triton.facts.places import stores_at
 from coilwork_triton.facts.row_pairs import in_row_pairs
 from coilwork_triton.facts.runs import load_runs
+from coilwork_triton.facts.sliding import with_windows_written_out
 from coilwork_triton.facts.vectors import Access, wide_in_rows
 
 _BYTES: Final = 16
@@ -61,14 +63,25 @@ def in_steps(kernel: Kernel) -> Steps | None:
     """`kernel` in the widest steps in which its points load at most half as often; None if there are none."""
     if not _is_plain(kernel):
         return None
-    order = tuple(postorder([store.value for store in kernel.stores]))
+    narrow = _narrow(kernel)
+    slid = with_windows_written_out(kernel, narrow)
+    if slid is not None:
+        found = _widest(slid, _narrow(slid))
+        if found is not None:
+            return found
     inner = kernel.ranges[-1].symbol
-    loads = [v for v in order if isinstance(v, Load) and inner in _places(v)]
-    narrow = [load for load in loads if not _is_wide(kernel, load)]
-    # wide ones stay as they are: one load per step
-    wide = len(loads) - len(narrow)
-    if not narrow or all(stride_of(load.index[0], inner) is as_expr(1) for load in narrow):
+    if all(stride_of(load.index[0], inner) is as_expr(1) for load in narrow):
         return None
+    return _widest(kernel, narrow)
+
+
+def _widest(kernel: Kernel, narrow: Sequence[Load]) -> Steps | None:
+    """`kernel`, of whose loads `narrow` are such, in the widest steps that pay."""
+    if not narrow:
+        return None
+    order = tuple(postorder([store.value for store in kernel.stores]))
+    # wide ones stay as they are: one load per step
+    wide = len(_varying(kernel)) - len(narrow)
     points = min(_MOST_POINTS, *(_BYTES // store.value.dtype.itemsize for store in kernel.stores))
     while points > 1:
         if points * len(order) <= _MOST_SCALARS and _fits(kernel, points):
@@ -78,6 +91,17 @@ def in_steps(kernel: Kernel) -> Steps | None:
                 return Steps(kernel=rows or found, points=points)
         points //= 2
     return None
+
+
+def _varying(kernel: Kernel) -> list[Load]:
+    """Loads that vary along the row."""
+    order = postorder([store.value for store in kernel.stores])
+    return [v for v in order if isinstance(v, Load) and kernel.ranges[-1].symbol in _places(v)]
+
+
+def _narrow(kernel: Kernel) -> list[Load]:
+    """Those of them that threads do not load 16 bytes at a time."""
+    return [load for load in _varying(kernel) if not _is_wide(kernel, load)]
 
 
 def _is_plain(kernel: Kernel) -> bool:
