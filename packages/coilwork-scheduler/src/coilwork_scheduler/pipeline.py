@@ -33,6 +33,7 @@ from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.separate import separate_overlaps
 from coilwork_scheduler.sizes import SizeHints, hints_of
 from coilwork_scheduler.splitting.along_rows import split_along_rows
+from coilwork_scheduler.splitting.linear_sums import linear_sums
 from coilwork_scheduler.splitting.scans import split_scans
 from coilwork_scheduler.splitting.split import split_reductions
 from coilwork_scheduler.stage import Stage, stage_of
@@ -100,6 +101,7 @@ GRAPH_PASSES: Final = (
     GraphPass(
         name="turn-scans", run=lambda graph, facts, settings: turn_scans(graph, journal=settings.journal)
     ),
+    GraphPass(name="linear-sums", run=lambda graph, facts, settings: _linear_sums(graph, facts, settings)),
     GraphPass(name="split-scans", run=_weighed(split_scans)),
     GraphPass(name="split-rows", run=_weighed(split_along_rows)),
     GraphPass(name="split", run=_weighed(split_reductions)),
@@ -176,6 +178,12 @@ def _scale_sums(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
     if settings.options.numerics != "fast":
         return graph
     return scale_sums(graph, facts, journal=settings.journal)
+
+
+def _linear_sums(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
+    return linear_sums(
+        graph, facts, targets=settings.targets, options=settings.options, journal=settings.journal
+    )
 
 
 def _sum_one_term(graph: Graph, settings: Settings) -> Graph:

@@ -81,6 +81,14 @@ ORDER: Final = (
         "split-rows",
         "the reductions of a scan's pieces are reductions of rows like any others",
     ),
+    Before("inline", "linear-sums", "what is inlined into a sum tells which statistics it waits for"),
+    Before("one-hot", "linear-sums", "a sum that is one term is no sum of many"),
+    Before("turn-scans", "linear-sums", "reversals that are read from the end are none"),
+    Before("linear-sums", "split-scans", "a scan's pieces have statistics like any others"),
+    Before(
+        "linear-sums", "split-rows", "a sum that does not wait for statistics is not cut along their rows"
+    ),
+    Before("linear-sums", "split", "what takes the place of a sum is cut in pieces like any others"),
     Before("one-hot", "split-rows", "a sum that is one term is no reduction to cut"),
     Before("inline", "split-rows", "what is inlined into a reduction tells which statistics it needs"),
     Before("split-rows", "split", "the sum of the rows' sums is a reduction like any others"),

@@ -1,0 +1,266 @@
+"""Sums along rows that are linear in statistics of the rows: the statistics move behind the sum.
+
+    sum over c of w[c] * (x[c] - s)  =  sum of w[c] * (x[c] - p)  +  (p - s) * sum of w[c]
+
+Where `s` is a statistic of the row, as the logarithm of a sum of exponentials is in a cross-entropy with smoothed or soft labels, the sum
+on the left begins once the whole row was read. Those on the right do not wait for it: one pass over rows that are too long to stay on
+chip, not two. `p` is the row's first element, if finite: what all elements have in common then cancels in each term, exactly, and not in
+what is left of large sums. Rounded otherwise, hence only with `fast` numerics.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final
+
+from coilwork_ir.buffers import Buffer
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import Expr, as_expr, bounds, product, provably_positive
+from coilwork_ir.loops import Graph, Node, Pointwise, Reduce
+from coilwork_ir.scalar import (
+    Op,
+    Scalar,
+    cast,
+    const,
+    index_value,
+    load,
+    loads,
+    op,
+    range_symbols,
+    substitute_ranges,
+    where,
+)
+from coilwork_ir.target import Targets
+from coilwork_scheduler.dependence import Dependence
+from coilwork_scheduler.externalize import fresh_name
+from coilwork_scheduler.journal import Journal
+from coilwork_scheduler.options import ScheduleOptions
+from coilwork_scheduler.stage import extent_of
+
+# Buffers looked at behind what is the same for a row.
+_STEPS: Final = 32
+# Sums that take the place of one, and operations that are looked into.
+_MOST_SUMS: Final = 3
+_DEEPEST: Final = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Term:
+    """`weight * (value + fixed[0] + ...)`: the first two vary along the sum, others do not. None is 1 for a weight, else 0."""
+
+    weight: Scalar | None = None
+    value: Scalar | None = None
+    fixed: tuple[Scalar, ...] = ()
+
+
+def linear_sums(
+    graph: Graph, facts: Dependence, *, targets: Targets, options: ScheduleOptions, journal: Journal
+) -> Graph:
+    """`graph` with such sums over rows that GPUs would read twice. Near-linear in its size."""
+    if options.numerics != "fast" or not targets.has_gpu:
+        return graph
+    name = partial(fresh_name, taken=set(facts.buffers))
+    search = _Search(graph=graph, facts=facts, targets=targets, options=options)
+    nodes: list[Node] = []
+    changed = False
+    for position, node in enumerate(graph.nodes):
+        terms = search.terms(position, node) if isinstance(node, Reduce) else ()
+        if not terms:
+            nodes.append(node)
+            continue
+        assert isinstance(node, Reduce) and node.outputs[0] is not None
+        output = node.outputs[0]
+        sums = _Sums(node=node, output=output, name=name)
+        total = sums.of(terms)
+        nodes += sums.nodes
+        nodes.append(Pointwise(output=output, ranges=node.ranges, body=total, origins=node.origins))
+        changed = True
+        journal.note(
+            "linear-sums",
+            (output.name,),
+            True,
+            "what is the same for a row is added behind the sum",
+            sums=len(sums.nodes),
+        )
+    return replace(graph, nodes=tuple(nodes)) if changed else graph
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Search:
+    graph: Graph
+    facts: Dependence
+    targets: Targets
+    options: ScheduleOptions
+
+    def terms(self, position: int, node: Reduce) -> tuple[_Term, ...]:
+        """What `node` adds up, if it waits for statistics of rows that do not stay on chip, and need not."""
+        (output, *_) = node.outputs
+        if node.kind != "sum" or node.checks or output is None or output.dtype is not node.body.dtype:
+            return ()
+        if output.dtype not in (DType.F32, DType.F64) or not self.targets.of(output.device).is_gpu:
+            return ()
+        if not all(provably_positive(extent_of(axis)) for axis in node.axes) or self._stays(node):
+            return ()
+        axes = frozenset(node.axes)
+        terms = tuple(_Terms(axes=axes).of(node.body))
+        if not any(self._is_statistic(term, axes, position) for term in terms):
+            return ()
+        varying = [v for term in terms for v in (term.weight, term.value) if v is not None]
+        waits = any(
+            not self._is_given(access.buffer) and axes.isdisjoint(range_symbols((access,)))
+            for access in loads(varying)
+        )
+        weighted = sum((term.value is not None) + (term.weight is not None) for term in terms)
+        return () if waits or weighted > _MOST_SUMS else terms
+
+    def _stays(self, node: Reduce) -> bool:
+        """Whether rows are short enough for a program to keep, so that it reads them once in any case."""
+        longest = bounds(product(extent_of(axis) for axis in node.axes)).hi
+        return longest is not None and 4 * longest <= self.options.persistent_bytes
+
+    def _is_given(self, name: str) -> bool:
+        return name not in self.facts.definer
+
+    def _is_statistic(self, term: _Term, axes: frozenset[Expr], position: int) -> bool:
+        """Whether the fixed part of `term` comes of a reduction of what its other parts read along the sum, which were there before."""
+        if not term.fixed or (term.weight is None and term.value is None):
+            return False
+        read = {
+            access.buffer
+            for access in loads([v for v in (term.weight, term.value) if v is not None])
+            if not axes.isdisjoint(range_symbols((access,)))
+        }
+        for statistic in self._reductions_behind(term.fixed):
+            made = self.graph.nodes[statistic]
+            assert isinstance(made, Reduce)
+            common = read.intersection(access.buffer for access in loads((made.body,)))
+            if common and all(self.facts.definer.get(name, -1) < statistic < position for name in read):
+                return True
+        return False
+
+    def _reductions_behind(self, values: Sequence[Scalar]) -> Iterator[int]:
+        """Places of the reductions that `values` are computed from, number by number."""
+        todo = [access.buffer for access in loads(values)]
+        seen: set[str] = set()
+        while todo and len(seen) < _STEPS:
+            name = todo.pop()
+            definer = self.facts.definer.get(name)
+            if name in seen or definer is None:
+                continue
+            seen.add(name)
+            node = self.graph.nodes[definer]
+            if isinstance(node, Reduce):
+                yield definer
+            elif isinstance(node, Pointwise):
+                todo += [access.buffer for access in loads((node.body,))]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Terms:
+    """Values as sums of terms, of which the first has no weight; `axes` are what is summed along."""
+
+    axes: frozenset[Expr]
+    known: dict[Scalar, list[_Term]] = field(default_factory=dict)
+
+    def of(self, value: Scalar, depth: int = 0) -> list[_Term]:
+        """The terms of `value`: itself, if it is not linear, or not simply so."""
+        if value not in self.known:
+            found = self._of(value, depth) if depth < _DEEPEST else []
+            self.known[value] = found if 0 < len(found) <= _MOST_SUMS else [_Term(value=value)]
+        return self.known[value]
+
+    def _of(self, value: Scalar, depth: int) -> list[_Term]:
+        if self.axes.isdisjoint(range_symbols((value,))):
+            return [_Term(fixed=(value,))]
+        if not isinstance(value, Op):
+            return []
+        operands = value.operands
+        if value.op == "neg":
+            return [_negated(term) for term in self.of(operands[0], depth + 1)]
+        if value.op in ("add", "sub"):
+            (first, *others), (one, *more) = (self.of(operand, depth + 1) for operand in operands)
+            if value.op == "sub":
+                one, more = _negated(one), [_negated(term) for term in more]
+            both = _Term(value=_added(first.value, one.value), fixed=(*first.fixed, *one.fixed))
+            return [both, *others, *more]
+        return self._product(*operands, depth=depth + 1) if value.op == "mul" else []
+
+    def _product(self, a: Scalar, b: Scalar, *, depth: int) -> list[_Term]:
+        for factor, other in ((a, b), (b, a)):
+            (first, *others) = self.of(other, depth)
+            if others:
+                continue
+            if self.axes.isdisjoint(range_symbols((factor,))):
+                scaled = None if first.value is None else op("mul", first.value, factor)
+                return [_Term(value=scaled, fixed=tuple(op("mul", part, factor) for part in first.fixed))]
+            if first.fixed:
+                return [_Term(), replace(first, weight=factor)]
+        return []
+
+
+def _added(a: Scalar | None, b: Scalar | None) -> Scalar | None:
+    return op("add", a, b) if a is not None and b is not None else b if a is None else a
+
+
+def _negated(term: _Term) -> _Term:
+    value = None if term.value is None else op("neg", term.value)
+    return replace(term, value=value, fixed=tuple(op("neg", part) for part in term.fixed))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sums:
+    """Makes the sums that take the place of `node`, of which `output` is the result; `name` gives fresh names."""
+
+    node: Reduce
+    output: Buffer
+    name: Callable[[str], str]
+    nodes: list[Reduce] = field(default_factory=list)
+
+    def of(self, terms: Sequence[_Term]) -> Scalar:
+        """The sum of `terms`, from plain sums; one without a value or a fixed part is 0."""
+        total: Scalar | None = None
+        for term in terms:
+            total = _added(total, self._one(term))
+        return const(0, self.output.dtype) if total is None else total
+
+    def _one(self, term: _Term) -> Scalar | None:
+        value, weight = term.value, term.weight
+        if value is None or not term.fixed:
+            summed = None if value is None else self._sum(_weighted(value, weight))
+            return _added(summed, self._fixed(term.fixed, weight))
+        pivot = self._pivot(value)
+        summed = self._sum(_weighted(op("sub", value, pivot), weight))
+        # a large number that the pivot and a statistic have in common is gone before small ones are added
+        return _added(summed, self._fixed((pivot, *term.fixed), weight))
+
+    def _fixed(self, parts: Sequence[Scalar], weight: Scalar | None) -> Scalar | None:
+        if not parts:
+            return None
+        total = parts[0]
+        for part in parts[1:]:
+            total = op("add", total, part)
+        return op("mul", total, self._weights(weight))
+
+    def _pivot(self, value: Scalar) -> Scalar:
+        """The first of a row's `value`, or 0 if that is no finite number."""
+        (first,) = substitute_ranges((value,), dict.fromkeys(self.node.axes, as_expr(0)))
+        finite = op("lt", op("abs", first), const(math.inf, value.dtype))
+        return where(finite, first, const(0, value.dtype))
+
+    def _weights(self, weight: Scalar | None) -> Scalar:
+        if weight is not None:
+            return self._sum(weight)
+        points = product(extent_of(axis) for axis in self.node.axes)
+        return cast(index_value(points), self.output.dtype)
+
+    def _sum(self, body: Scalar) -> Scalar:
+        plain = replace(self.output, name=self.name(f"{self.output.name}_plain"))
+        self.nodes.append(replace(self.node, outputs=(plain,), body=body))
+        return load(plain.name, self.node.ranges, plain.dtype)
+
+
+def _weighted(value: Scalar, weight: Scalar | None) -> Scalar:
+    return value if weight is None else op("mul", weight, value)
