@@ -20,6 +20,7 @@ from coilwork_scheduler.contractions.known import contraction_of_node
 from coilwork_scheduler.cost import CostModel, KernelWork
 from coilwork_scheduler.dependence import Dependence, readers_of
 from coilwork_scheduler.inlining.guarded import share
+from coilwork_scheduler.inlining.rereads import read_bytes
 from coilwork_scheduler.inlining.rewriting import Computation, Facts, rewritten
 from coilwork_scheduler.inlining.unheld import Unheld
 from coilwork_scheduler.journal import Journal
@@ -214,9 +215,8 @@ class Inliner:
         again = sum(sum(b for n, b in operands.items() if n not in self._load_counts[c]) for c in consumers)
         # a few operations per point hide behind the memory traffic of the consumers
         cost = 0 if cheap else facts.cost
-        kept_us = self._us(
-            size * len(consumers) + (0 if needed else once), 0 if needed else size, points * cost
-        )
+        read = sum(self._read_bytes(c, node, size) for c in consumers)
+        kept_us = self._us(read + (0 if needed else once), 0 if needed else size, points * cost)
         inlined_us = self._us(again, 0, evaluations * cost)
         if needed:
             wanted = cheap and inlined_us <= kept_us
@@ -238,7 +238,7 @@ class Inliner:
             (name,),
             wanted,
             reason,
-            bytes_saved=size * (len(consumers) + (0 if needed else 1)),
+            bytes_saved=read + (0 if needed else size),
             bytes_reread=again - (0 if needed else once),
             evaluations_per_element=factor,
         )
@@ -330,6 +330,13 @@ class Inliner:
                 programs=1 << 30,
             )
         )
+
+    def _read_bytes(self, consumer: int, node: Pointwise, size: int) -> int:
+        """Bytes that the node at `consumer` reads of the result of `node`, of `size` bytes, if that is stored."""
+        target, reader = self._targets.of(node.output.device), self._graph.nodes[consumer]
+        if not target.is_gpu or not isinstance(reader, Computation):
+            return size
+        return read_bytes(reader, node.output.name, size, self._sizes, target.resident_bytes)
 
     def _points_bytes(self, points: int, name: str) -> int:
         return points * self._deps.buffers[name].dtype.itemsize
