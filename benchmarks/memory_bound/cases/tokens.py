@@ -76,6 +76,14 @@ def smoothed_loss(x: Tensor, y: Tensor) -> Tensor:
     return functional.cross_entropy(x, y, label_smoothing=0.1, ignore_index=3)
 
 
+def soft_labelled(make: Make, n: int, classes: int) -> Arguments:
+    return make.normal(n, classes), make.near_one(n, classes)
+
+
+def soft_loss(x: Tensor, y: Tensor) -> Tensor:
+    return functional.cross_entropy(x, y)
+
+
 def accuracy(x: Tensor, y: Tensor) -> Tensor:
     return (x.argmax(-1) == y).float().mean()
 
@@ -164,6 +172,14 @@ CASES = (
         name="smoothed cross-entropy 8192x32000 f32",
         function=smoothed_loss,
         inputs=labelled,
+        size=(8192, 32000),
+        tiny=(5, 9),
+        set="later",
+    ),
+    Case(
+        name="cross-entropy with soft labels 8192x32000",
+        function=soft_loss,
+        inputs=soft_labelled,
         size=(8192, 32000),
         tiny=(5, 9),
         set="later",

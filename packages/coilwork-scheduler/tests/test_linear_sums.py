@@ -10,7 +10,7 @@ import torch
 from coilwork_ir.dtypes import DType
 from coilwork_ir.kernels.interpret import interpret_schedule
 from coilwork_ir.kernels.verify import verify_schedule
-from coilwork_ir.scalar import const, op
+from coilwork_ir.scalar import cast, const, op
 from coilwork_ir.target import target
 from coilwork_scheduler import ScheduleOptions, schedule
 
@@ -36,6 +36,47 @@ def losses(build, rows, columns, term, *, dtype=F64, inputs=("x",), log="rsqrt")
 
     build.reduce("loss", "sum", [rows], [columns], lambda i, c: term(i, c, log_softmax(i, c)), dtype=dtype)
     return build.graph("loss")
+
+
+@pytest.mark.parametrize("kept", [(), (1,), (0,)])
+def test_a_sum_over_rows_is_one_of_sums_of_rows(build, compare, kept):
+    """As of a cross-entropy with soft labels, or a divergence, whose mean is taken."""
+    at, shape = build.at, (3, 4, 37)
+    for name in ("x", "w"):
+        build.input(name, *shape, dtype=F64)
+    build.reduce("top", "max", shape[:2], shape[2:], lambda *i: at("x", *i), dtype=F64)
+    build.pointwise("log", shape[:2], lambda *i: op("rsqrt", op("abs", at("top", *i))), dtype=F64)
+    along = [k for k in (0, 1) if k not in kept]
+
+    def term(*i):
+        place = dict(zip([*kept, *along, 2], i, strict=True))
+        p = tuple(place[k] for k in range(3))
+        return op("mul", at("w", *p), op("sub", at("x", *p), at("log", *p[:2])))
+
+    build.reduce(
+        "loss", "sum", [shape[k] for k in kept], [*(shape[k] for k in along), shape[2]], term, dtype=F64
+    )
+    made = compare(build.graph("loss"), name=H200, persistent_bytes=16)
+    (decision,) = decided(made)
+    assert decision.accepted
+    longest = max(
+        math.prod(r.symbol.extent.value for r in kernel.ranges if r.kind == "reduction")
+        for kernel in made.kernels
+    )
+    assert longest == 37
+
+
+def test_what_is_rounded_on_the_way_is_not(build):
+    """A log-softmax in 16 bits, times weights."""
+    graph = losses(
+        build,
+        6,
+        37,
+        lambda i, c, l: op("mul", cast(cast(l, DType.BF16), F32), cast(build.at("w", i, c), F32)),
+        dtype=F32,
+        inputs=("x", "w"),
+    )
+    assert decided(schedule(graph, H200, SHORT))
 
 
 def decided(made):

@@ -5,7 +5,7 @@
 Where `s` is a statistic of the row, as the logarithm of a sum of exponentials is in a cross-entropy with smoothed or soft labels, the sum
 on the left begins once the whole row was read. Those on the right do not wait for it: one pass over rows that are too long to stay on
 chip, not two. `p` is the row's first element, if finite: what all elements have in common then cancels in each term, exactly, and not in
-what is left of large sums. Rounded otherwise, hence only with `fast` numerics.
+what is left of large sums. Rounded otherwise, hence only with `fast` numerics. A sum over several rows is one of sums of rows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
-from coilwork_ir.buffers import Buffer
+from coilwork_ir.buffers import Buffer, contiguous_strides
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, bounds, product, provably_positive
 from coilwork_ir.loops import Graph, Node, Pointwise, Reduce
@@ -37,6 +37,7 @@ from coilwork_ir.target import Targets
 from coilwork_scheduler.dependence import Dependence
 from coilwork_scheduler.externalize import fresh_name
 from coilwork_scheduler.journal import Journal
+from coilwork_scheduler.kernels.unrounded import unrounded
 from coilwork_scheduler.options import ScheduleOptions
 from coilwork_scheduler.stage import extent_of
 
@@ -67,25 +68,32 @@ def linear_sums(
     nodes: list[Node] = []
     changed = False
     for position, node in enumerate(graph.nodes):
-        terms = search.terms(position, node) if isinstance(node, Reduce) else ()
-        if not terms:
+        found = search.linear(position, node) if isinstance(node, Reduce) else None
+        if found is None:
             nodes.append(node)
             continue
         assert isinstance(node, Reduce) and node.outputs[0] is not None
-        output = node.outputs[0]
-        sums = _Sums(node=node, output=output, name=name)
-        total = sums.of(terms)
-        nodes += sums.nodes
-        nodes.append(Pointwise(output=output, ranges=node.ranges, body=total, origins=node.origins))
         changed = True
+        sums = _Sums(along=found, whole=node, output=node.outputs[0], name=name)
+        added = sums.nodes()
+        nodes += added
         journal.note(
             "linear-sums",
-            (output.name,),
+            (node.outputs[0].name,),
             True,
             "what is the same for a row is added behind the sum",
-            sums=len(sums.nodes),
+            sums=sum(isinstance(one, Reduce) for one in added),
         )
     return replace(graph, nodes=tuple(nodes)) if changed else graph
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Along:
+    """A sum, as one of `terms` along `axes`, for each of `rows`, some of which may be summed afterwards."""
+
+    rows: tuple[Expr, ...]
+    axes: tuple[Expr, ...]
+    terms: tuple[_Term, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,34 +103,50 @@ class _Search:
     targets: Targets
     options: ScheduleOptions
 
-    def terms(self, position: int, node: Reduce) -> tuple[_Term, ...]:
-        """What `node` adds up, if it waits for statistics of rows that do not stay on chip, and need not."""
+    def linear(self, position: int, node: Reduce) -> _Along | None:
+        """What `node`, at `position`, adds up, if it waits for statistics of rows that do not stay on chip, and need not."""
         (output, *_) = node.outputs
         if node.kind != "sum" or node.checks or output is None or output.dtype is not node.body.dtype:
-            return ()
+            return None
         if output.dtype not in (DType.F32, DType.F64) or not self.targets.of(output.device).is_gpu:
-            return ()
-        if not all(provably_positive(extent_of(axis)) for axis in node.axes) or self._stays(node):
-            return ()
-        axes = frozenset(node.axes)
+            return None
+        if not all(provably_positive(extent_of(axis)) for axis in node.axes):
+            return None
+        outer = self._axes_of_statistics(node)
+        inner = tuple(axis for axis in node.axes if axis not in outer)
+        if not inner or self._stays(inner):
+            return None
+        axes = frozenset(inner)
         terms = tuple(_Terms(axes=axes).of(node.body))
         if not any(self._is_statistic(term, axes, position) for term in terms):
-            return ()
+            return None
         varying = [v for term in terms for v in (term.weight, term.value) if v is not None]
         waits = any(
-            not self._is_given(access.buffer) and axes.isdisjoint(range_symbols((access,)))
+            access.buffer in self.facts.definer and axes.isdisjoint(range_symbols((access,)))
             for access in loads(varying)
         )
-        weighted = sum((term.value is not None) + (term.weight is not None) for term in terms)
-        return () if waits or weighted > _MOST_SUMS else terms
+        if waits or len(varying) > _MOST_SUMS:
+            return None
+        rows = (*node.ranges, *(axis for axis in node.axes if axis in outer))
+        return _Along(rows=rows, axes=inner, terms=terms)
 
-    def _stays(self, node: Reduce) -> bool:
+    def _axes_of_statistics(self, node: Reduce) -> frozenset[Expr]:
+        """The axes of `node` that rows have numbers along: results of reductions are read at them."""
+        found: set[Expr] = set()
+        for access in loads((node.body,)):
+            along = range_symbols((access,)).intersection(node.axes)
+            if (
+                along
+                and len(along) < len(node.axes)
+                and next(self._reductions_behind((access,)), None) is not None
+            ):
+                found |= along
+        return frozenset(found)
+
+    def _stays(self, axes: Sequence[Expr]) -> bool:
         """Whether rows are short enough for a program to keep, so that it reads them once in any case."""
-        longest = bounds(product(extent_of(axis) for axis in node.axes)).hi
+        longest = bounds(product(extent_of(axis) for axis in axes)).hi
         return longest is not None and 4 * longest <= self.options.persistent_bytes
-
-    def _is_given(self, name: str) -> bool:
-        return name not in self.facts.definer
 
     def _is_statistic(self, term: _Term, axes: frozenset[Expr], position: int) -> bool:
         """Whether the fixed part of `term` comes of a reduction of what its other parts read along the sum, which were there before."""
@@ -178,6 +202,11 @@ class _Terms:
         if not isinstance(value, Op):
             return []
         operands = value.operands
+        if value.op == "cast":
+            # what is rounded to 16 bits on the way is not
+            (narrow,) = operands
+            wide = unrounded(narrow, value.dtype)
+            return self.of(wide, depth + 1) if wide.dtype is value.dtype else []
         if value.op == "neg":
             return [_negated(term) for term in self.of(operands[0], depth + 1)]
         if value.op in ("add", "sub"):
@@ -212,19 +241,30 @@ def _negated(term: _Term) -> _Term:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sums:
-    """Makes the sums that take the place of `node`, of which `output` is the result; `name` gives fresh names."""
+    """Makes the sums `along` rows that take the place of `whole`, of which `output` is the result; `name` gives fresh names."""
 
-    node: Reduce
+    along: _Along
+    whole: Reduce
     output: Buffer
     name: Callable[[str], str]
-    nodes: list[Reduce] = field(default_factory=list)
+    plain: list[Reduce] = field(default_factory=list)
 
-    def of(self, terms: Sequence[_Term]) -> Scalar:
-        """The sum of `terms`, from plain sums; one without a value or a fixed part is 0."""
+    def nodes(self) -> tuple[Node, ...]:
+        """The nodes in order, the last of which makes `output`. A term without a value or a fixed part is 0."""
         total: Scalar | None = None
-        for term in terms:
+        for term in self.along.terms:
             total = _added(total, self._one(term))
-        return const(0, self.output.dtype) if total is None else total
+        body = const(0, self.output.dtype) if total is None else total
+        if len(self.along.axes) == len(self.whole.axes):
+            last = Pointwise(
+                output=self.output, ranges=self.whole.ranges, body=body, origins=self.whole.origins
+            )
+            return (*self.plain, last)
+        rows = self._buffer("rows")
+        own = Pointwise(output=rows, ranges=self.along.rows, body=body, origins=self.whole.origins)
+        outer = tuple(axis for axis in self.whole.axes if axis not in self.along.axes)
+        of_rows = replace(self.whole, axes=outer, body=load(rows.name, self.along.rows, rows.dtype))
+        return (*self.plain, own, of_rows)
 
     def _one(self, term: _Term) -> Scalar | None:
         value, weight = term.value, term.weight
@@ -246,20 +286,31 @@ class _Sums:
 
     def _pivot(self, value: Scalar) -> Scalar:
         """The first of a row's `value`, or 0 if that is no finite number."""
-        (first,) = substitute_ranges((value,), dict.fromkeys(self.node.axes, as_expr(0)))
+        (first,) = substitute_ranges((value,), dict.fromkeys(self.along.axes, as_expr(0)))
         finite = op("lt", op("abs", first), const(math.inf, value.dtype))
         return where(finite, first, const(0, value.dtype))
 
     def _weights(self, weight: Scalar | None) -> Scalar:
         if weight is not None:
             return self._sum(weight)
-        points = product(extent_of(axis) for axis in self.node.axes)
+        points = product(extent_of(axis) for axis in self.along.axes)
         return cast(index_value(points), self.output.dtype)
 
     def _sum(self, body: Scalar) -> Scalar:
-        plain = replace(self.output, name=self.name(f"{self.output.name}_plain"))
-        self.nodes.append(replace(self.node, outputs=(plain,), body=body))
-        return load(plain.name, self.node.ranges, plain.dtype)
+        made = self._buffer("plain")
+        self.plain.append(
+            replace(self.whole, outputs=(made,), ranges=self.along.rows, axes=self.along.axes, body=body)
+        )
+        return load(made.name, self.along.rows, made.dtype)
+
+    def _buffer(self, what: str) -> Buffer:
+        shape = tuple(extent_of(r) for r in self.along.rows)
+        return replace(
+            self.output,
+            name=self.name(f"{self.output.name}_{what}"),
+            shape=shape,
+            strides=contiguous_strides(shape),
+        )
 
 
 def _weighted(value: Scalar, weight: Scalar | None) -> Scalar:
