@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from functorch.compile import make_boxed_func
 from torch import Tensor
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
@@ -35,11 +36,11 @@ def operators(function: Callable[[Tensor], Tensor], x: Tensor, *, dynamic: bool 
 
     def forward(gm: torch.fx.GraphModule, inputs: Any) -> Any:
         assert not [node for node in gm.graph.nodes if "upsample" in str(node.target)]
-        return lambda *given: gm(*given)
+        return make_boxed_func(gm.forward)
 
     def backward(gm: torch.fx.GraphModule, inputs: Any) -> Any:
         called.extend(str(node.target) for node in gm.graph.nodes if node.op == "call_function")
-        return lambda *given: gm(*given)
+        return make_boxed_func(gm.forward)
 
     def compiler(gm: torch.fx.GraphModule, inputs: Any) -> Any:
         keep_resizing(gm)
@@ -80,6 +81,12 @@ def test_the_gradient_is_one_operator(mode: str) -> None:
     assert [name for name in called if "upsample" in name or "index" in name] == [
         f"aten.upsample_{mode}{x.dim() - 2}d_backward.default"
     ]
+
+
+@pytest.mark.parametrize("how", [{"size": 13}, {"scale_factor": 2, "align_corners": True}])
+def test_vectors_of_cpus_with_computed_weights_are_summed_up_by_position(how: dict[str, Any]) -> None:
+    called = operators(resized(mode="linear", **how), torch.randn(2, 3, 9))
+    assert not [name for name in called if "upsample" in name]
 
 
 def test_open_sizes_are_summed_up_by_position() -> None:

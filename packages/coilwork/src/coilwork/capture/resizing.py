@@ -75,7 +75,20 @@ def _of_known_sizes(
     result = each if size is not None else tuple(int(n * scale) for n, scale in zip(sizes, each, strict=True))
     if min((*sizes, *result)) < 1:
         return None
+    if (
+        mode == "linear"
+        and input.device.type == "cpu"
+        and (align_corners or not _is_doubled(sizes[0], result[0]))
+    ):
+        # one read per element and tap: computing weights anew takes longer than adding up by position
+        return None
     known = scale_factor is not None and not recompute_scale_factor
     scales = tuple(float(scale) if known else None for scale in each)
     with taken_apart_after_autograd():
         return operator(input, list(result), bool(align_corners), *scales)
+
+
+def _is_doubled(size: int, result: int) -> bool:
+    """Whether a power of two is by how much the result is longer."""
+    times, rest = divmod(result, size)
+    return rest == 0 and times & (times - 1) == 0
