@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 
 from coilwork.boundary.alignment import aligned_inputs
 from coilwork.boundary.updates import names_at
+from coilwork.capture.resizing import keep_resizing
 from coilwork.clock import StageClock
 from coilwork.job import Role, open_job
 from coilwork.layout import layout_options
@@ -52,6 +53,7 @@ class Planner:
     def __call__(
         self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **_: Any
     ) -> Callable[..., Any]:
+        keep_resizing(gm)
         # Graphs of a training step are laid out before they are moved: what is said of a GPU holds for them, too.
         joint = replace(
             layout_options(self.options), devices=("cuda", "cpu"), narrow_devices=(), blocked_devices=()

@@ -52,6 +52,16 @@ def bicubic(x: Tensor) -> Tensor:
     return functional.interpolate(x, scale_factor=2, mode="bicubic")
 
 
+def bilinear_gradient(gradient: Tensor) -> Tensor:
+    """What goes on from a picture twice as large to the one that it was made of."""
+    *outer, height, width = gradient.shape
+    size = [*outer, height // 2, width // 2]
+    found: Tensor = torch.ops.aten.upsample_bilinear2d_backward(
+        gradient, [height, width], size, False, 2.0, 2.0
+    )
+    return found
+
+
 def total_variation(x: Tensor) -> Tensor:
     return (x[..., 1:] - x[..., :-1]).abs().mean() + (x[..., 1:, :] - x[..., :-1, :]).abs().mean()
 
@@ -145,6 +155,14 @@ CASES = (
         inputs=normal_f32,
         size=(16, 64, 128, 128),
         tiny=(2, 3, 4, 5),
+        set="later",
+    ),
+    Case(
+        name="gradient of bilinear x2 16x64x128x128 f32",
+        function=bilinear_gradient,
+        inputs=normal_f32,
+        size=(16, 64, 256, 256),
+        tiny=(2, 3, 8, 10),
         set="later",
     ),
     Case(

@@ -16,6 +16,7 @@ from coilwork.capture.nested_inputs import flattened, has_nested_inputs
 from coilwork.capture.nested_regions import put_in_place
 from coilwork.capture.opaque_inputs import has_opaque_inputs, left_to_eager
 from coilwork.capture.refused_types import has_refused_types
+from coilwork.capture.resizing import keep_resizing
 from coilwork.capture.shared_memory import with_shared_memory
 from coilwork.capture.squeezed_sizes import Assertions, copy_for_squeezed_sizes, with_squeezed_sizes
 from coilwork.capture.storages import copy_of, given_storages
@@ -109,6 +110,7 @@ def compile_dynamo_graph(
     read_indices(gm)
     broadcast_selections(gm)
     write_out_label_margins(gm)
+    keep_resizing(gm)
     guards: list[AddedGuard] = []
     log = list(rewrite_captured(gm, example_inputs, options))
     compiler = partial(

@@ -52,6 +52,10 @@ _EXTRA: Final = (
     "tril_indices",
     "triu_indices",
     "rrelu_with_noise_backward",
+    "upsample_linear1d",
+    "upsample_bilinear2d",
+    "upsample_trilinear3d",
+    "upsample_bicubic2d",
     "_fused_rms_norm",
     "_fused_rms_norm_backward",
 )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Final
 
 import torch
+from torch._dispatch.python import no_python_dispatcher
 from torch._dynamo.guards import GuardBuilder
 from torch._dynamo.source import GlobalStateSource
 from torch._guards import TracingContext
@@ -39,3 +41,12 @@ def is_transformed() -> bool:
         or torch._C._functorch.peek_interpreter_stack() is not None
         or (_BATCHING is not None and torch._C._dispatch_tls_is_dispatch_key_included(_BATCHING))
     )
+
+
+def taken_apart_after_autograd() -> AbstractContextManager[object]:
+    """While it is entered, operators that torch takes apart before autograd sees them are differentiated as they are.
+
+    Of open sizes they are not to be called then: torch's own kernels take numbers.
+    """
+    made: AbstractContextManager[object] = no_python_dispatcher()
+    return made

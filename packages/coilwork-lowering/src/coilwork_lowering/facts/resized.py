@@ -1,0 +1,179 @@
+"""Which elements of a result an element of a resized image counts for, and how much: known when compiling, as the sizes are.
+
+An element of the result lies somewhere between elements of the image, and is a weighted sum of those next to it: of two along each
+dimension where images are resized linearly, of four where by cubic polynomials. Seen from the image, the results that an element
+counts for are a window that moves evenly, `(factor * i + offset) // divisor`, of as many elements as the widest has. Weights are
+computed in the type that the program computes in. Of enlarging by a whole factor they are the same for all elements but the first and
+the last one; then they are numbers, and nothing is left to compute.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from coilwork_lowering.torch_compat.fakes import on_real_tensors
+
+# Of eager's cubic polynomials, where they do not antialias.
+CUBIC: Final = -0.75
+_LARGEST_DIVISOR: Final = 4096
+# Of an image that stands for longer ones: more elements than have borders in their windows.
+_SHORT: Final = 8
+# By how much the weights of eager may be off, rounded as they are, for exact ones to stand for them.
+_ROUNDED: Final = 1e-4
+# Of a weight in `f64`: what is left of 0 by rounding.
+_NOTHING: Final = 1e-13
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resizing:
+    """One dimension of `size` elements that becomes one of `count`.
+
+    Attributes:
+        scale: elements of the image per element of the result.
+        corners: the first and last elements of both lie upon each other, not the edges of them.
+        cubic: resized by cubic polynomials, not linearly.
+    """
+
+    size: int
+    count: int
+    scale: float
+    corners: bool
+    cubic: bool
+
+    def places(self, dtype: torch.dtype) -> Tensor:
+        """Where in the image the elements of the result lie, as the program computes it."""
+        at = torch.arange(self.count).to(dtype)
+        places = at * self.scale if self.corners else (at + 0.5) * self.scale - 0.5
+        low, high = self.bounds
+        return places.clamp(low, high)
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """What places are limited to: beyond it, the element at the border is all that counts."""
+        return (-1, self.size) if self.cubic else (0, self.size - 1)
+
+    def taps(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """The elements of the image that each element of the result reads, and their weights: `(taps, count)`."""
+        places = self.places(dtype)
+        first = places.floor()
+        t = places - first
+        if self.cubic:
+            weights = torch.stack([_far(t + 1), _near(t), _near(1 - t), _far(2 - t)])
+            steps = torch.arange(-1, 3)[:, None]
+        else:
+            weights, steps = torch.stack([1 - t, t]), torch.arange(2)[:, None]
+        return (first.to(torch.int64) + steps).clamp(0, self.size - 1), weights
+
+
+def _near(x: Tensor) -> Tensor:
+    return ((CUBIC + 2) * x - (CUBIC + 3)) * x * x + 1
+
+
+def _far(x: Tensor) -> Tensor:
+    return ((CUBIC * x - 5 * CUBIC) * x + 8 * CUBIC) * x - 4 * CUBIC
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repeated:
+    """The weights in the window of every element: `inner`, but of the `first` and the `last` one.
+
+    Where the window reaches over the result's border, weights are as in the middle: nothing is read there.
+    """
+
+    first: tuple[float, ...]
+    inner: tuple[float, ...]
+    last: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResizedWindow:
+    """The results that element `i` counts for: `width` ones from `(factor * i + offset) // divisor` on, some of which may not exist.
+
+    Attributes:
+        weights: where they repeat.
+        bounded: whether places have to be limited to their bounds, below and above.
+    """
+
+    factor: int
+    offset: int
+    divisor: int
+    width: int
+    weights: Repeated | None
+    bounded: tuple[bool, bool]
+
+
+def resized_window(side: Resizing, dtype: torch.dtype, *, exact: bool = True) -> ResizedWindow:
+    """The window of `side`, with weights computed in `dtype`; with `exact`, exact ones instead where rounding does little."""
+    with on_real_tensors():
+        return _window(side, dtype, exact)
+
+
+def _window(side: Resizing, dtype: torch.dtype, exact: bool) -> ResizedWindow:
+    many = _whole_factor(side)
+    if many and (many & (many - 1) == 0 or (exact and side.size * torch.finfo(dtype).eps <= _ROUNDED)):
+        # a longer image has more of what is in the middle of this one, where places are hardly rounded
+        short = min(side.size, _SHORT)
+        side = replace(side, size=short, count=many * short, scale=1 / many)
+        dtype = torch.float64
+    elements, weights = side.taps(dtype)
+    counts = weights.abs() > _NOTHING if dtype is torch.float64 else weights != 0
+    element, weight = elements[counts], weights[counts]
+    result = torch.arange(side.count).expand_as(elements)[counts]
+    low = torch.full((side.size,), side.count).scatter_reduce(0, element, result, "amin")
+    high = torch.full((side.size,), -1).scatter_reduce(0, element, result, "amax")
+    used = torch.nonzero(high >= 0)[:, 0]
+    slope = _slope(side)
+    factor, divisor = slope.numerator, slope.denominator
+    offset = int((divisor * (low[used] + 1) - 1 - factor * used).min())
+    start = torch.div(torch.arange(side.size) * factor + offset, divisor, rounding_mode="floor")
+    width = int((high[used] - start[used]).max()) + 1
+    repeated = None
+    if side.size * width <= 1 << 22:
+        table = torch.zeros(side.size, width, dtype=dtype)
+        table.index_put_((element, result - start[element]), weight, accumulate=True)
+        repeated = _repeated(table, start[:, None] + torch.arange(width), side.count)
+    places = side.scale * (torch.tensor([0, side.count - 1]) + (0.0 if side.corners else 0.5))
+    places = places - (0.0 if side.corners else 0.5)
+    bounds = side.bounds
+    return ResizedWindow(
+        factor=factor,
+        offset=offset,
+        divisor=divisor,
+        width=width,
+        weights=repeated,
+        # a little too early: places are rounded
+        bounded=(float(places[0]) < bounds[0] + 0.01, float(places[1]) > bounds[1] - 0.01),
+    )
+
+
+def _whole_factor(side: Resizing) -> int:
+    """How many times as large the image becomes; 0 where that is no whole number, or where the corners lie upon each other."""
+    many = round(1 / side.scale) if side.scale > 0 else 0
+    is_whole = side.count == many * side.size and math.isclose(side.scale * many, 1, rel_tol=1e-9)
+    return many if is_whole and not side.corners else 0
+
+
+def _slope(side: Resizing) -> Fraction:
+    """By how many elements of the result windows move on, about."""
+    return Fraction(1 / side.scale).limit_denominator(_LARGEST_DIVISOR) if side.scale > 0 else Fraction(0)
+
+
+def _repeated(table: Tensor, results: Tensor, count: int) -> Repeated | None:
+    exists = (results >= 0) & (results < count)
+    size = len(table)
+    inner = table[size // 2]
+    rows = torch.where(exists, table, inner)
+    near = _NOTHING if table.dtype is torch.float64 else 0.0
+    if bool(((rows[1:-1] - inner).abs() > near).any()):
+        return None
+    return Repeated(first=_numbers(rows[0]), inner=_numbers(inner), last=_numbers(rows[-1]))
+
+
+def _numbers(row: Tensor) -> tuple[float, ...]:
+    return tuple(float(weight) for weight in row)
