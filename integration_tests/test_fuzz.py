@@ -13,6 +13,7 @@ import torch
 from coilwork import stages
 from coilwork_cache import MemoryStore
 from integration_tests.fuzz import __main__ as command
+from integration_tests.fuzz import levels
 from integration_tests.fuzz.apart import Apart, InVectors
 from integration_tests.fuzz.check import (
     SPREAD_RUNS,
@@ -384,6 +385,23 @@ def test_a_broken_kernel_is_found_and_its_level_named(monkeypatch: pytest.Monkey
     finding = check(program, store=MemoryStore())
     assert (finding.kind, finding.level) == ("wrong", "python")
     assert "input x0 afterwards" in finding.detail
+
+
+def test_values_that_lie_as_torch_has_it_may_be_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradients, which eager lays out otherwise than what AOTAutograd captures."""
+    step = Step(text="v0 = x0.mT * 2", makes=("v0",), reads=("x0",))
+    inputs = (plain("x0", (3, 4, 4), "float32", "normal"),)
+    program = Program(seed=2, inputs=inputs, steps=(step,), results=("v0",), gradients=True)
+    assert check(program, store=MemoryStore(), wrappers=()).kind == "torch"
+    interpret = levels.interpret_schedule
+
+    def broken(*arguments: Any) -> Any:
+        return tuple(value * 1.5 for value in interpret(*arguments))
+
+    monkeypatch.setattr(levels, "interpret_schedule", broken)
+    finding = check(program, store=MemoryStore(), wrappers=())
+    assert (finding.kind, finding.level) == ("wrong", "schedule")
+    assert "error" in finding.detail
 
 
 def test_what_dynamo_asserts_of_sizes_from_data_is_torchs() -> None:

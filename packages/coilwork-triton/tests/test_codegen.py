@@ -14,7 +14,7 @@ from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_expr, floordiv, minimum, mod, symbol
 from coilwork_ir.kernels import Hints, Kernel, Range, Store, TensorArg
 from coilwork_ir.loops import Check
-from coilwork_ir.ops import REDUCE_OPS, SCAN_KINDS
+from coilwork_ir.ops import REDUCE_OPS, SCAN_KINDS, StoreMode
 from coilwork_ir.scalar import Scalar, cast, const, index_value, load, op, placeholder, reduce, scan, where
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
@@ -504,6 +504,35 @@ def test_atomic_updates(engine: TritonProcess, mode: str) -> None:
     name = {"add": "sum", "min": "amin", "max": "amax"}[mode]
     want = start.scatter_reduce(0, where_to, values, name)
     torch.testing.assert_close(run(engine, kernel, values, where_to, start), want)
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+@pytest.mark.parametrize("dtype", [F32, DType.F64])
+@pytest.mark.parametrize("count", [64, 50])
+def test_atomic_extremes_keep_nan_of_either_sign(
+    engine: TritonProcess, mode: StoreMode, dtype: DType, count: int
+) -> None:
+    # eager's do; processors make NaN of one sign, programs that of the other
+    x = along("x0", count)
+    store = Store(
+        buffer="io0",
+        index=placeholder(0),
+        indirect=(load("in1", [x.symbol], I64),),
+        value=load("in0", [x.symbol], dtype),
+        mode=mode,
+    )
+    kernel = kernel_of((x,), (arg("in0", dtype, count), arg("in1", I64, count), arg("io0", dtype, 8)), store)
+    torch_dtype = torch.float32 if dtype is F32 else torch.float64
+    nan = torch.tensor(float("nan"), dtype=torch_dtype)
+    of_either_sign = [nan.copysign(torch.tensor(sign)) for sign in (1.0, -1.0)]
+    values, where_to = torch.randn(count, dtype=torch_dtype), torch.arange(count) % 8
+    start = torch.zeros(8, dtype=torch_dtype)
+    values[[12, 37]] = torch.stack(of_either_sign)
+    start[:2] = torch.stack(of_either_sign)
+    got = run(engine, kernel, values, where_to, start)
+    want = start.scatter_reduce(0, where_to, values, f"a{mode}")
+    assert want.isnan().tolist() == [True, True, False, False, True, True, False, False]
+    torch.testing.assert_close(got, want, equal_nan=True)
 
 
 def test_atomic_update_happens_at_every_point_of_the_parallel_ranges(engine: TritonProcess) -> None:

@@ -11,7 +11,7 @@ from triton_sample_kernels import SAMPLES, converted, copy, every_op
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.kernels import Hints, Kernel, Store
-from coilwork_ir.scalar import cast, const, index_value, load, op, reduce
+from coilwork_ir.scalar import cast, const, index_value, load, op, placeholder, reduce
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
 
@@ -63,6 +63,28 @@ def test_every_op_compiles_for_single_elements(
 @pytest.mark.parametrize("name", TARGETS)
 def test_conversions_compile(compiler: TritonProcess, name: str) -> None:
     assert build(compiler, converted(), name)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F64])
+def test_atomic_extremes_compile_with_nan_of_the_sign_that_wins(
+    compiler: TritonProcess, dtype: DType, name: str
+) -> None:
+    x = along("x0", 4096)
+    sign = {DType.F32: "FFC00000", DType.F64: "FFF8000000000000"}[dtype]
+    for mode, nan in (("min", sign), ("max", f"7{sign[1:]}")):
+        store = Store(
+            buffer="io0",
+            index=placeholder(0),
+            indirect=(load("in1", [x.symbol], DType.I64),),
+            value=load("in0", [x.symbol], dtype),
+            mode=mode,
+        )
+        args = (arg("in0", dtype, 4096), arg("in1", DType.I64, 4096), arg("io0", dtype, 64))
+        kernel = Kernel(name="extremes", ranges=(x,), args=args, stores=(store,), hints=Hints(atomic=True))
+        built = build(compiler, kernel, name)
+        if name.startswith("sm_"):
+            assert nan in built.upper()
 
 
 @pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])

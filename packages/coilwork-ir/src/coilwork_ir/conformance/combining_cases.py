@@ -187,7 +187,9 @@ def store_case(name: str, modes: Sequence[StoreMode], dtypes: Sequence[DType]) -
     labels: list[tuple[str, str]] = []
     for number, dtype in enumerate(dtypes, 1):
         source = f"in{number}"
-        fills.append((source, "bool" if dtype.is_bool else "near-one" if dtype.is_float else "left"))
+        # of both signs, and NaN, where that is no matter of rounding
+        numbers: Fill = "ties" if set(modes) <= {"min", "max"} else "near-one"
+        fills.append((source, "bool" if dtype.is_bool else numbers if dtype.is_float else "left"))
         args.append(TensorArg(name=source, dtype=dtype, role="in", span=size))
         for mode in modes:
             target = f"io{len(stores)}"

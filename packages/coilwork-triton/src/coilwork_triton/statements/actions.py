@@ -17,6 +17,7 @@ from coilwork_ir.scalar import Scalar
 from coilwork_triton.iteration.tiles import extent_of
 from coilwork_triton.text.tree import (
     Binary,
+    Call,
     Expression,
     Name,
     Number,
@@ -111,13 +112,20 @@ def _store(values: Values, scope: Scope, store: Store) -> None:
     value = values.expression(scope, store.value)
     if store.mode == "store":
         scope.writer.do(tl("store", pointer, value, *(() if mask is None else (mask,))))
+    elif store.mode != "add" and _stored_type(values, store).is_float:
+        update = scope.writer.device(f"atomic_{store.mode}_nan")
+        scope.writer.do(Call(update, (pointer, value, Name("None") if mask is None else mask)))
     else:
         keywords: dict[str, Expression] = {} if mask is None else {"mask": mask}
         scope.writer.do(tl(f"atomic_{store.mode}", pointer, value, **keywords, sem=Text("relaxed")))
 
 
+def _stored_type(values: Values, store: Store) -> DType:
+    return next((a.dtype for a in values.kernel.args if a.name == store.buffer), store.value.dtype)
+
+
 def _require_atomic(values: Values, store: Store) -> None:
-    dtype = next((a.dtype for a in values.kernel.args if a.name == store.buffer), store.value.dtype)
+    dtype = _stored_type(values, store)
     if dtype not in _ATOMIC_TYPES.get(store.mode, frozenset()):
         raise EmitError(
             "atomic",

@@ -21,6 +21,7 @@ _FILES: Final = (
     "runs.triton",
     "iterated.triton",
     "sharing.triton",
+    "scattering.triton",
 )
 
 
