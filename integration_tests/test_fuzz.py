@@ -372,6 +372,13 @@ def test_eager_runs_with_gradients() -> None:
     assert [tuple(value.shape) for value in found.values] == [(5,), (5, 7), (5, 7)]
 
 
+def test_gradients_may_lie_as_fake_tensors_do() -> None:
+    """Of a product in 16 bits with a factor that is expanded; `aot_eager` runs eager's kernel, and lays it out as that does."""
+    program = generate(1000903)
+    assert program.gradients and "amax" in program.source()
+    assert check(program, store=MemoryStore(), wrappers=()).kind == "ok"
+
+
 def test_a_broken_kernel_is_found_and_its_level_named(monkeypatch: pytest.MonkeyPatch) -> None:
     emit = stages.emit_kernels
 

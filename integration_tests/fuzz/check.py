@@ -70,6 +70,17 @@ def run(function: Callable[..., Any], program: Program, *, wide: bool = False, w
 
 
 def _run(function: Callable[..., Any], program: Program, inputs: list[Tensor]) -> Ran:
+    results, gradients = _computed(function, program, inputs)
+    tensors = [*results, *inputs]
+    shared = tuple(_shared(tensors))
+    values = tuple(v.detach() if isinstance(v, Tensor) else v for v in (*results, *gradients, *inputs))
+    return Ran(values=values, shared=shared)
+
+
+def _computed(
+    function: Callable[..., Any], program: Program, inputs: list[Tensor]
+) -> tuple[tuple[Any, ...], list[Tensor]]:
+    """The results, and the gradients if the program wants them."""
     leaves: list[Tensor] = []
     if program.gradients:
         leaves = [value.requires_grad_() for value in inputs if value.is_floating_point()]
@@ -80,10 +91,7 @@ def _run(function: Callable[..., Any], program: Program, inputs: list[Tensor]) -
         if loss is not None:
             found = torch.autograd.grad(loss, leaves, allow_unused=True)
             gradients = [value for value in found if value is not None]
-    tensors = [*results, *inputs]
-    shared = tuple(_shared(tensors))
-    values = tuple(v.detach() if isinstance(v, Tensor) else v for v in (*results, *gradients, *inputs))
-    return Ran(values=values, shared=shared)
+    return results, gradients
 
 
 def _loss(results: Sequence[Any]) -> Tensor | None:
@@ -210,16 +218,20 @@ def _expected(program: Program) -> Expected | None:
 
 
 def _promised(program: Program) -> tuple[Form | None, ...]:
-    """Forms of the results on fake tensors, of those whose sizes are known without data; none if the program does not run on them."""
+    """Forms of the results and gradients on fake tensors, of those whose sizes are known without data; none if the program does not run on them.
+
+    Of products in 16 bits, for one, fake tensors are laid out by a factor that is expanded, as if memory held it.
+    """
     # Sizes that depend on data are symbols, those of inputs are numbers.
     sizes = ShapeEnv(allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True)
     try:
         with FakeTensorMode(allow_non_fake_inputs=True, shape_env=sizes) as mode:
             inputs = [mode.from_tensor(value, static_shapes=True) for value in materialize(program)]
-            results = program.function()(*inputs)
+            results, gradients = _computed(program.function(), program, inputs)
     except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, ZeroDivisionError):
-        return ()
-    return tuple(map(_form, results))
+        # gradients may be what does not
+        return _promised(replace(program, gradients=False)) if program.gradients else ()
+    return tuple(map(_form, (*results, *gradients)))
 
 
 def _form(value: Tensor) -> Form | None:
