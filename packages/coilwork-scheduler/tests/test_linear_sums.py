@@ -91,11 +91,12 @@ TERMS = {
     "labels last": lambda at: lambda i, c, l: op("mul", l, op("exp", at("w", i, c))),
     "both": lambda at: lambda i, c, l: op("sub", op("mul", at("w", i, c), l), l),
 }
+WEIGHTED = ("soft labels", "labels last", "both")
 
 
 @pytest.mark.parametrize("name", TERMS)
 def test_rows_are_read_once(build, compare, name):
-    graph = losses(build, 6, 37, TERMS[name](build.at), inputs=("x", "w") if name in ("soft labels", "labels last", "both") else ("x",))  # fmt: skip
+    graph = losses(build, 6, 37, TERMS[name](build.at), inputs=("x", "w") if name in WEIGHTED else ("x",))
     made = compare(graph, name=H200, persistent_bytes=16)
     (decision,) = decided(made)
     assert decision.accepted and decision.subjects == ("loss",)
@@ -104,8 +105,12 @@ def test_rows_are_read_once(build, compare, name):
 
 @pytest.mark.parametrize(
     "options",
-    [ScheduleOptions(), ScheduleOptions(persistent_bytes=16, numerics="strict")],
-    ids=["rows that stay on chip", "as it is written"],
+    [
+        ScheduleOptions(),
+        ScheduleOptions(persistent_bytes=16, numerics="strict"),
+        ScheduleOptions(persistent_bytes=16, fuse=False),
+    ],
+    ids=["rows that stay on chip", "as it is written", "nothing shares a kernel"],
 )
 def test_others_stay_as_they_are(build, options):
     graph = losses(build, 6, 37, TERMS["smoothed"](build.at))

@@ -61,7 +61,7 @@ def linear_sums(
     graph: Graph, facts: Dependence, *, targets: Targets, options: ScheduleOptions, journal: Journal
 ) -> Graph:
     """`graph` with such sums over rows that GPUs would read twice. Near-linear in its size."""
-    if options.numerics != "fast" or not targets.has_gpu:
+    if options.numerics != "fast" or not options.fuse or not targets.has_gpu:
         return graph
     name = partial(fresh_name, taken=set(facts.buffers))
     search = _Search(graph=graph, facts=facts, targets=targets, options=options)
