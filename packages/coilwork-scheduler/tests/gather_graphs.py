@@ -52,16 +52,18 @@ def gather(build, name, table, positions, *, wraps=False, message="out of range"
     build.nodes[-1] = replace(node, checks=(Check(condition=inside, message=message, error="IndexError"),))
 
 
-def scatter(build, name, value, positions, *, order=None, mode="add"):
-    """`name`: zeros with the rows of `value` added at `positions`, which are not checked; in the order of the positions `order`."""
+def scatter(build, name, value, positions, *, order=None, mode="add", into=None):
+    """`name`: the rows of `value` added at `positions`, which are not checked, to zeros, or over `into`; in the order of the positions `order`."""
     buffer = build.buffers[value]
     count, *rest = buffer.shape
-    build.pointwise(f"{name}_zeros", [NODES, *rest], lambda *i: const(0, buffer.dtype), dtype=buffer.dtype)
+    if into is None:
+        into = f"{name}_zeros"
+        build.pointwise(into, [NODES, *rest], lambda *i: const(0, buffer.dtype), dtype=buffer.dtype)
     i, *j = build.ranges(count, *rest)
     build.nodes.append(
         Scatter(
             output=build.buffer(name, NODES, *rest, dtype=buffer.dtype),
-            into=f"{name}_zeros",
+            into=into,
             ranges=(i, *j),
             index=(placeholder(0), *j),
             indirect=(build.at(positions, i),),

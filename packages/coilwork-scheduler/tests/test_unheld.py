@@ -7,8 +7,7 @@ from gather_graphs import EDGES, NODES, WIDTH, calls, checks, gather, graph, sca
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import as_expr
-from coilwork_ir.loops import Scatter
-from coilwork_ir.scalar import const, index_value, load, op, placeholder, where
+from coilwork_ir.scalar import const, index_value, load, op, where
 from coilwork_ir.target import target
 from coilwork_scheduler import schedule
 
@@ -35,18 +34,7 @@ def test_so_is_what_an_operator_wants(build, compare):
 def test_what_is_updated_in_place_stays(build, compare):
     graph(build, edges=NODES)
     gather(build, "messages", "x", "src")
-    i, j = build.ranges(NODES, WIDTH)
-    build.nodes.append(
-        Scatter(
-            output=build.buffer("out", NODES, WIDTH),
-            into="messages",
-            ranges=(i, j),
-            index=(placeholder(0), j),
-            indirect=(build.at("dst", i),),
-            value=build.at("x", i, j),
-            mode="add",
-        )
-    )
+    scatter(build, "out", "x", "dst", into="messages")
     made = compare(build.graph("out"))
     assert [call.args for call in calls(made)] == [("src", "x", "messages"), ("x", "dst", "out")]
     assert checks(made) == [["out of range"]]
@@ -55,18 +43,7 @@ def test_what_is_updated_in_place_stays(build, compare):
 def test_a_table_that_its_scatter_overwrites_is_read_before(build, compare):
     graph(build)
     gather(build, "messages", "x", "src")
-    i, j = build.ranges(EDGES, WIDTH)
-    build.nodes.append(
-        Scatter(
-            output=build.buffer("out", NODES, WIDTH),
-            into="x",
-            ranges=(i, j),
-            index=(placeholder(0), j),
-            indirect=(build.at("dst", i),),
-            value=build.at("messages", i, j),
-            mode="add",
-        )
-    )
+    scatter(build, "out", "messages", "dst", into="x")
     made = compare(build.graph())
     assert [call.args for call in calls(made)] == [("src", "x", "messages"), ("messages", "dst", "out")]
 
