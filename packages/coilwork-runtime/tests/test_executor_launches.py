@@ -16,7 +16,7 @@ from stub_driver import StubDriver
 
 from coilwork_cache import MemoryStore
 from coilwork_runtime import load_native
-from coilwork_runtime.executor.forms import NATIVE, GpuEntry, NativeLaunch, gpu_form
+from coilwork_runtime.executor.forms import NATIVE, GpuEntry, NativeLaunch, gpu_form, two_forms
 from coilwork_runtime.executor.program import NativeProgram
 from coilwork_runtime.specs import TritonKernel
 from coilwork_runtime.triton_kernels.requests import run_time_arguments
@@ -68,15 +68,21 @@ def form(entry: GpuEntry, spec: TritonKernel = SPEC) -> bytes | None:
 
 
 def load(
-    store: MemoryStore, entry: GpuEntry, spec: TritonKernel = SPEC, *, later: bool = False
+    store: MemoryStore,
+    entry: GpuEntry,
+    spec: TritonKernel = SPEC,
+    *,
+    later: bool = False,
+    made: Callable[[], bytes | None] | None = None,
 ) -> NativeProgram:
-    """y = kernel(x, n, m), where n and m are inputs; with `later` the first launch goes through Python."""
+    """y = kernel(x, n, m), where n and m are inputs; with `later` the first launch goes through Python. `made` gives the form."""
+    settle = made or (lambda: form(entry, spec))
     settled = [not later]
 
     def launcher(*args: Any) -> None:
         settled[0] = True
 
-    vars(launcher)[NATIVE] = NativeLaunch(form=lambda: form(entry, spec) if settled[0] else None)
+    vars(launcher)[NATIVE] = NativeLaunch(form=lambda: settle() if settled[0] else None)
     asm = Assembly("net")
     asm.input("x")
     n, m = asm.size_input(), asm.size_input()
@@ -100,6 +106,24 @@ def test_grid_and_arguments(stub: StubDriver, store: MemoryStore, entry: GpuEntr
     assert stub.parameters()[3] & 0xFFFFFFFF == 5 and stub.parameters()[4:] == [0, 0]
     program.call([x, 8, 0])
     assert stub.launch()[1:4] == [2, 1, 1]
+    assert program.counters()["python_launches"] == 0
+
+
+def test_sizes_choose_between_two_forms(stub: StubDriver, store: MemoryStore, entry: GpuEntry) -> None:
+    def both() -> bytes | None:
+        likely, general = form(entry), form(replace(entry, handle=0x3005, threads=32))
+        assert likely is not None and general is not None
+        return two_forms(likely, general, "n % 2 + max(0, m - 8)", ["n", "m"])
+
+    program = load(store, entry, made=both)
+    for n, m, handle, threads in (
+        (8, 8, 0x2005, 128),
+        (9, 8, 0x3005, 32),
+        (8, 9, 0x3005, 32),
+        (4, 1, 0x2005, 128),
+    ):
+        program.call([torch.randn(8), n, m])
+        assert stub.launch()[0] == handle and stub.launch()[4] == threads
     assert program.counters()["python_launches"] == 0
 
 

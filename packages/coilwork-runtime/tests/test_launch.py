@@ -143,6 +143,47 @@ def test_the_fastest_candidate_launches_with_its_own_grid() -> None:
     assert notes.launches == [(b"two", 0, 2, 1, 1, 100, 0, x, y, 1024)] * 2
 
 
+def in_two_forms(*images: bytes) -> list[Built]:
+    """Candidates for likely sizes, then one for all."""
+    found = built(*images)
+    likely = [*[1] * (len(found) - 1), 0]
+    return [
+        dataclasses.replace(one, config={**one.config, "LIKELY": flag})
+        for one, flag in zip(found, likely, strict=True)
+    ]
+
+
+def test_sizes_choose_the_form_and_each_has_its_own_candidates() -> None:
+    notes = Notes(times={b"one": 3.0, b"two": 1.0})
+    candidates = in_two_forms(b"one", b"two", b"any")
+    spec = dataclasses.replace(
+        triton_kernel(),
+        configs=tuple(one.config for one in candidates),
+        departure="n0 % 16 + max(0, n0 - 4096)",
+    )
+    launch = make_launcher(spec, candidates, notes.gpu(), store=None)
+    x, y = OnDevice(0, 64), OnDevice(0, 128)
+    for size in (1024, 1000, 8192, 2048):
+        launch(x, y, size)
+    assert [(entry[0], entry[-1]) for entry in notes.launches] == [
+        (b"two", 1024),
+        (b"any", 1000),
+        (b"any", 8192),
+        (b"two", 2048),
+    ]
+
+
+def test_the_form_for_all_sizes_does_where_the_other_does_not_build() -> None:
+    notes = Notes()
+    candidates = in_two_forms(b"one", b"any")
+    spec = dataclasses.replace(
+        triton_kernel(), configs=tuple(one.config for one in candidates), departure="n0 % 16"
+    )
+    launch = make_launcher(spec, candidates[1:], notes.gpu(), store=None)
+    launch(OnDevice(0), OnDevice(0), 1024)
+    assert [entry[0] for entry in notes.launches] == [b"any"]
+
+
 def test_a_choice_is_remembered_by_kernel_device_and_size() -> None:
     store = MemoryStore()
     x, y = OnDevice(0, 64), OnDevice(0, 128)

@@ -75,6 +75,8 @@ class KernelSource:
         configs: candidates, best guess first; never empty for Triton.
         space: what else a search may try. One configuration gives the same bits in every run; two may add in different
             orders.
+        departure: an expression over the size arguments' names, 0 for sizes that configurations with `LIKELY` = 1 are for; those with
+            `LIKELY` = 0 are for all. None: all are for all sizes.
         checks: messages of the kernel's run-time checks, `IndexError: …`, `RuntimeError: …` or `ZeroDivisionError: …`. With any, a C++ entry
             returns 0 or 1 + the number of the one that failed; Triton checks use `tl.device_assert`.
         target: name of the target it was emitted for.
@@ -90,6 +92,7 @@ class KernelSource:
     grid: tuple[Expr, ...] = ()
     configs: tuple[Config, ...] = ()
     space: SearchSpace = SearchSpace()
+    departure: Expr | None = None
     checks: tuple[str, ...] = ()
     target: str = ""
     features: tuple[str, ...] = ()

@@ -45,6 +45,8 @@ class TritonKernel:
         configs: candidate configurations: compile-time parameters, `num_warps`, `num_stages`; best guess first.
         space: what each parameter may be in other configurations, ascending; those not named stay as they are.
         limits: Python conditions over a configuration's names that hold for all of those.
+        departure: a Python expression over size names, 0 for sizes that configurations with `LIKELY` = 1 are for; those with
+            `LIKELY` = 0 are for all. Without it all are for all sizes.
     """
 
     name: str
@@ -56,6 +58,7 @@ class TritonKernel:
     configs: tuple[Mapping[str, int], ...]
     space: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     limits: tuple[str, ...] = ()
+    departure: str = ""
     checks: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
     bytes: str = ""

@@ -14,11 +14,12 @@ from coilwork_ir.target import Target
 from coilwork_triton.combined import write_combined
 from coilwork_triton.combining.functions import own_functions
 from coilwork_triton.launch.options import parse_options
+from coilwork_triton.statements.actions import roots_of
 from coilwork_triton.text.device_library import with_dependencies
 from coilwork_triton.text.printer import format_module
 from coilwork_triton.text.tree import Function, Module, Parameter
 from coilwork_triton.text.types import triton_type
-from coilwork_triton.written import Written, roots_of, write
+from coilwork_triton.written import Written, write
 
 
 class TritonCodegen:
@@ -71,6 +72,7 @@ class TritonCodegen:
             grid=written.grid,
             configs=written.configs,
             space=written.space,
+            departure=written.departure,
             checks=tuple(check.text for check in kernel.checks),
             target=target.name,
             read_bytes=_traffic(kernel, ("in", "inout")),

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr
 from coilwork_ir.kernel_source import Config, SearchSpace
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.scalar import Contraction, Reduce, Scalar, contraction_in
+from coilwork_ir.scalar import Contraction, Reduce, contraction_in
 from coilwork_ir.target import Target
 from coilwork_triton.contraction.body import emit_contraction
 from coilwork_triton.contraction.shape import shape_of
@@ -20,7 +19,8 @@ from coilwork_triton.facts.side_by_side import over_one_part
 from coilwork_triton.facts.steps import in_steps
 from coilwork_triton.iteration.shape import Shape, plan
 from coilwork_triton.launch.options import TritonOptions
-from coilwork_triton.statements.actions import action_roots, actions_of
+from coilwork_triton.open_sizes import dispatch, forms_of
+from coilwork_triton.statements.actions import roots_of
 from coilwork_triton.statements.body import emit_body
 from coilwork_triton.text.tree import Function, Statement
 
@@ -37,6 +37,7 @@ class Written:
         space: what else a search may try.
         index_dtype: type of sizes.
         neighbourly: no access is to be wide.
+        departure: 0 for sizes that configurations with `LIKELY` = 1 are for; None where there are none.
     """
 
     body: tuple[Statement, ...]
@@ -45,6 +46,7 @@ class Written:
     space: SearchSpace
     index_dtype: DType
     neighbourly: bool
+    departure: Expr | None = None
     functions: tuple[Function, ...] = ()
 
 
@@ -69,6 +71,10 @@ def write(kernel: Kernel, target: Target, options: TritonOptions, library: set[s
     if steps is not None:
         kernel = steps.kernel
     step = 1 if steps is None else steps.points
+    if index is None and kernel.sizes:
+        two = _in_two_forms(kernel, target, options, library, step=step)
+        if two is not None:
+            return two
     shape = plan(kernel, roots_of(kernel), target, options, chosen=index, step=step)
     return Written(
         body=statements(kernel, shape, library),
@@ -77,6 +83,28 @@ def write(kernel: Kernel, target: Target, options: TritonOptions, library: set[s
         space=shape.space,
         index_dtype=shape.index_dtype,
         neighbourly=shape.neighbourly,
+    )
+
+
+def _in_two_forms(
+    kernel: Kernel, target: Target, options: TritonOptions, library: set[str], *, step: int
+) -> Written | None:
+    """`kernel` for likely sizes and for others; None if one form will do."""
+    forms = forms_of(kernel, target, options, step=step)
+    if forms is None:
+        return None
+    likely = statements(forms.likely, forms.shape, library)
+    general = statements(kernel, forms.general_shape, library)
+    functions, body = dispatch(forms, likely, general)
+    return Written(
+        body=body,
+        grid=forms.grid,
+        configs=forms.configs,
+        space=forms.shape.space,
+        departure=forms.departure,
+        index_dtype=forms.general_shape.index_dtype,
+        neighbourly=forms.shape.neighbourly,
+        functions=functions,
     )
 
 
@@ -123,15 +151,3 @@ def statements(kernel: Kernel, shape: Shape, library: set[str]) -> tuple[Stateme
         chosen = shape.chosen.index
         levels = find_levels(roots_of(kernel), ranges | {chosen}, chosen=chosen)
     return emit_body(kernel, shape, levels, library)
-
-
-def roots_of(kernel: Kernel) -> tuple[Scalar, ...]:
-    """Everything that `kernel` stores or checks.
-
-    Raises:
-        EmitError: that is nothing.
-    """
-    roots = tuple(root for what in actions_of(kernel) for root in action_roots(what))
-    if not roots:
-        raise EmitError("empty-kernel", f"kernel {kernel.name} stores nothing")
-    return roots

@@ -107,6 +107,20 @@ class Hints:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Likely:
+    """What a kernel whose sizes are open will most often be called with. Advice, as `Hints` are.
+
+    Attributes:
+        sizes: one number per size symbol, which it likely does not exceed, a multiple of 16 where it likely is one; 0 if nothing
+            is known of it.
+        reduction: how to walk the reduction ranges where no size exceeds these numbers.
+    """
+
+    sizes: tuple[int, ...]
+    reduction: ReductionStrategy = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
     """One of the computations of a combined launch: what the names of `Combined.body` stand for in it.
 
@@ -141,6 +155,7 @@ class Kernel:
         stores: what it computes.
         checks: run-time checks, over the same space.
         hints: advice.
+        likely: what is likely of its sizes; None if nothing is known of them.
         combined: what it does if it is several computations of one kind: then ranges, stores and checks are the body's, and
             it has none itself.
         numerics: rounding contract; see docs.
@@ -154,6 +169,7 @@ class Kernel:
     stores: tuple[Store, ...]
     checks: tuple[Check, ...] = ()
     hints: Hints = Hints()
+    likely: Likely | None = None
     combined: Combined | None = None
     numerics: Numerics = "fast"
     origins: tuple[Origin, ...] = UNKNOWN

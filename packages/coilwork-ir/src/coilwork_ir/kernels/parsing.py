@@ -11,6 +11,7 @@ from coilwork_ir.kernels.nodes import (
     Hints,
     Kernel,
     KernelCall,
+    Likely,
     Member,
     Numerics,
     Range,
@@ -83,6 +84,7 @@ def read_kernel(reader: Reader) -> Kernel:
         args.append(_read_arg(reader, symbols))
     reader.expect("hints")
     hints = _read_hints(reader)
+    likely = _read_likely(reader) if reader.accept("likely") else None
     combined: Combined | None = None
     stores: list[Store] = []
     checks: tuple[Check, ...] = ()
@@ -105,6 +107,7 @@ def read_kernel(reader: Reader) -> Kernel:
         stores=tuple(stores),
         checks=checks,
         hints=hints,
+        likely=likely,
         combined=combined,
         numerics=numerics,
         origins=parse_origins(reader),
@@ -154,9 +157,18 @@ def _read_arg(reader: Reader, symbols: Symbols) -> TensorArg:
     return TensorArg(name=name, dtype=dtype, role=role, span=span, aligned=reader.accept("aligned"))
 
 
-def _read_hints(reader: Reader) -> Hints:
+def _read_likely(reader: Reader) -> Likely:
+    sizes = parse_list(reader, reader.integer)
+    return Likely(sizes=sizes, reduction=_read_strategy(reader))
+
+
+def _read_strategy(reader: Reader) -> ReductionStrategy:
     word = reader.choice(STRATEGIES, "a reduction strategy")
-    strategy = next(known for known in STRATEGIES if known == word)
+    return next(known for known in STRATEGIES if known == word)
+
+
+def _read_hints(reader: Reader) -> Hints:
+    strategy = _read_strategy(reader)
     reader.expect("split")
     split = reader.integer()
     inplace: tuple[tuple[str, str], ...] = ()

@@ -45,6 +45,9 @@ def format_kernel(kernel: Kernel, *, origins: bool = True, name: bool = True, in
             f"{inner}arg {arg.name}: {arg.dtype.text} {arg.role} span `{format_expr(arg.span)}`{aligned}"
         )
     lines.append(f"{inner}hints {_hints(kernel.hints)}")
+    if kernel.likely is not None:
+        numbers = format_list(str(size) for size in kernel.likely.sizes)
+        lines.append(f"{inner}likely {numbers} {kernel.likely.reduction}")
     if kernel.combined is not None:
         lines.append(f"{inner}combined {{")
         lines.append(format_kernel(kernel.combined.body, origins=False, indent=inner + "  "))

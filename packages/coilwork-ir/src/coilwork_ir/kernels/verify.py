@@ -77,6 +77,9 @@ KERNEL_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
             "hints name arguments of the kernel: inplace pairs an `out` with an `in` of the same size",
             "leave the pair out",
         ),
+        "likely": Rule(
+            "one number is likely for each size symbol, 0 or more", "name as many as there are sizes"
+        ),
     }
 )
 
@@ -156,6 +159,10 @@ def verify_kernel(kernel: Kernel) -> None:
         if name not in used:
             place.fail("arg-unused", f"{name} is neither loaded nor stored")
     _check_hints(kernel, args, place)
+    if kernel.likely is not None:
+        numbers = kernel.likely.sizes
+        if len(numbers) != len(kernel.sizes) or min(numbers, default=0) < 0:
+            place.fail("likely", f"{numbers} for {len(kernel.sizes)} sizes")
     contracted = kernel.hints.reduction == "contracted"
     if contracted or any(entry.kind != "parallel" for entry in kernel.ranges):
         level_of = levels(kernel)

@@ -70,6 +70,18 @@ def gpu_form(
         return None
 
 
+def two_forms(likely: bytes, general: bytes, departure: str, sizes: Sequence[str]) -> bytes | None:
+    """The form of a Triton kernel that is launched by `likely` where the expression `departure` over `sizes` is 0, else by `general`.
+
+    `None` if it is something else than an expression over sizes.
+    """
+    try:
+        condition = formula(departure, sizes, {})
+    except ValueError:
+        return None
+    return likely[:-1] + b"\1" + condition + general
+
+
 def _gpu_form(
     spec: TritonKernel,
     arguments: Sequence[tuple[str, Argument]],
@@ -93,6 +105,8 @@ def _gpu_form(
                 entry.cooperative,
             ),
             *(formula(text, sizes, constants) for text in grid),
+            # no other form
+            b"\0",
         )
     )
 

@@ -34,6 +34,7 @@ from coilwork_runtime.triton_kernels.requests import (
 )
 from coilwork_runtime.triton_kernels.searching import Search
 from coilwork_runtime.triton_kernels.small_work import best_guess_does
+from coilwork_runtime.triton_kernels.two_forms import with_the_general
 
 # A configuration that takes longer to compile is not worth waiting for.
 LONGEST_BUILD_S: Final = 60.0
@@ -82,7 +83,7 @@ class TritonBuilder:
         others = {identity(config): config for config in known.values()}
         guesses = candidates(spec, target, version, text=text)
         if self._search is None and best_guess_does(spec):
-            guesses = guesses[:1]
+            guesses = with_the_general(spec, guesses)
         return (
             *guesses,
             *(

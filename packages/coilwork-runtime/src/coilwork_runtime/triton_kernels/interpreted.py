@@ -15,6 +15,7 @@ from coilwork_runtime.folders import new_folder
 from coilwork_runtime.specs import TritonKernel
 from coilwork_runtime.triton_kernels.interpreter_repairs import repaired_interpreter, scalar_argument
 from coilwork_runtime.triton_kernels.requests import constants_of, run_time_arguments
+from coilwork_runtime.triton_kernels.two_forms import is_for_all_sizes
 from coilwork_runtime.triton_kernels.worker import load_function
 
 Launcher = Callable[..., None]
@@ -28,14 +29,15 @@ def interpreting(environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def make_interpreted(spec: TritonKernel) -> Launcher:
-    """A callable over tensors, then sizes, that interprets the kernel in its first configuration."""
+    """A callable over tensors, then sizes, that interprets the kernel in the first configuration for them."""
     # Only here: what is compiled ahead needs no Triton in this process.
     from triton.runtime.errors import InterpreterError
     from triton.runtime.interpreter import InterpreterOptions
 
     function = load_function(spec.source, spec.entry, new_folder("triton"))
     arguments = run_time_arguments(spec)
-    constants = constants_of(spec.configs[0])
+    general = next((config for config in spec.configs if is_for_all_sizes(config)), spec.configs[0])
+    departure = compile(spec.departure or "0", spec.name, "eval")
     # device assertions run in debug mode only; the overflow checks that come with it are not wanted
     options = InterpreterOptions(debug=bool(spec.checks), sanitize_overflow=False)
     grid = [compile(extent, spec.name, "eval") for extent in spec.grid]
@@ -49,7 +51,10 @@ def make_interpreted(spec: TritonKernel) -> Launcher:
 
     def launch(*args: Any) -> None:
         tensors, numbers = args[: len(args) - len(sizes)], args[len(args) - len(sizes) :]
-        scope = constants | dict(zip(sizes, numbers, strict=True))
+        given_sizes = dict(zip(sizes, numbers, strict=True))
+        departs = eval(departure, {}, given_sizes) != 0
+        constants = constants_of(general if departs else spec.configs[0])
+        scope = constants | given_sizes
         extents = tuple(int(eval(code, {}, scope)) for code in grid)
         if 0 in extents:
             return

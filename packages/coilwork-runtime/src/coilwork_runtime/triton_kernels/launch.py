@@ -14,7 +14,7 @@ import torch
 from coilwork_cache import Store
 from coilwork_runtime.dtypes import torch_dtype
 from coilwork_runtime.errors import DeviceError, KernelBuildError, KernelLaunchError
-from coilwork_runtime.executor.forms import NATIVE, NativeLaunch, gpu_form
+from coilwork_runtime.executor.forms import NATIVE, NativeLaunch, gpu_form, two_forms
 from coilwork_runtime.layouts import empty_strided_cuda
 from coilwork_runtime.specs import Argument, TritonKernel
 from coilwork_runtime.triton_kernels.binaries import GpuBinary
@@ -30,6 +30,7 @@ from coilwork_runtime.triton_kernels.tuning import (
     tuning_key,
     without_spills,
 )
+from coilwork_runtime.triton_kernels.two_forms import is_for_all_sizes, of_one_form
 
 Launcher = Callable[..., None]
 
@@ -73,7 +74,38 @@ def make_launcher(
 
     What a search once found for such sizes is taken if it is among `built`. Else, with `explore`, there is a search.
     """
-    return _Kernel(spec, tuple(built), gpu, store, explore).entry
+    if not spec.departure:
+        return _Kernel(spec, tuple(built), gpu, store, explore).entry
+    known = [[one for one in built if is_for_all_sizes(one.config) is general] for general in (False, True)]
+    if not all(known):
+        # one of them does not compile
+        form = of_one_form(spec, likely=False)
+        return _Kernel(form, tuple(known[1]), gpu, store, None).entry
+    likely = _Kernel(of_one_form(spec, likely=True), tuple(known[0]), gpu, store, explore)
+    general = _Kernel(of_one_form(spec, likely=False), tuple(known[1]), gpu, store, None)
+    return _TwoForms(spec, likely, general).entry
+
+
+class _TwoForms:
+    """A kernel whose form for likely sizes is `likely`, and for all others `general`."""
+
+    def __init__(self, spec: TritonKernel, likely: _Kernel, general: _Kernel) -> None:
+        self._spec = spec
+        self._likely = likely
+        self._general = general
+        scope: dict[str, Any] = {"likely": likely.entry, "general": general.entry, "min": min, "max": max}
+        exec(compile(choice_text(spec), f"<coilwork launcher of {spec.name}>", "exec"), scope)
+        self.entry: Launcher = scope["launch"]
+        vars(self.entry)[NATIVE] = NativeLaunch(form=self._native_form)
+
+    def _native_form(self) -> bytes | None:
+        """How both forms are launched on the first device; `None` before the likely one was."""
+        likely, device = self._likely.form, self._likely.first_device
+        if likely is None or device is None:
+            return None
+        general = self._general.form_on(device)
+        sizes = [name for name, argument in self._likely.arguments if argument.role == "size"]
+        return None if general is None else two_forms(likely, general, self._spec.departure, sizes)
 
 
 class _Kernel:
@@ -92,18 +124,19 @@ class _Kernel:
         self._gpu = gpu
         self._store = store
         self._explore = explore if spec.space else None
-        self._arguments = run_time_arguments(spec)
-        self._kinds = "".join("P" if a.is_pointer else KINDS[a.dtype] for _, a in self._arguments)
+        self.arguments = run_time_arguments(spec)
+        self._kinds = "".join("P" if a.is_pointer else KINDS[a.dtype] for _, a in self.arguments)
         self._scopes_scratch = any(b.binary.scratch_bytes for b in built)
         self._lock = threading.RLock()
         self._devices: dict[int, Launcher] = {}
         self._scope: dict[str, Any] = {}
-        self._form: bytes | None = None
+        self.form: bytes | None = None
+        self.first_device: int | None = None
         self.entry = self._function(self._scope)
         vars(self.entry)[NATIVE] = NativeLaunch(form=self._native_form)
 
     def _function(self, scope: dict[str, Any]) -> Launcher:
-        text = launcher_text(self._spec, self._arguments, compiler_scratch=self._scopes_scratch)
+        text = launcher_text(self._spec, self.arguments, compiler_scratch=self._scopes_scratch)
         scope |= {
             "bound": None,
             "first": self._first,
@@ -148,9 +181,18 @@ class _Kernel:
         launcher = self._bind(self._scope if first else {}, device, chosen)
         if first and chosen.kernel.entry is not None:
             constants = constants_of(chosen.config)
-            self._form = gpu_form(self._spec, self._arguments, constants, chosen.kernel.entry)
+            self.form = gpu_form(self._spec, self.arguments, constants, chosen.kernel.entry)
+        if first:
+            self.first_device = device
         self._devices[device] = launcher
         return launcher
+
+    def form_on(self, device: int) -> bytes | None:
+        """How it is launched on `device` if that is the first it is used on. It has one configuration, which needs no call to be settled."""
+        with self._gpu.guard(device), self._lock:
+            if device not in self._devices:
+                self._prepare(device, ())
+        return self.form if self.first_device == device else None
 
     def _load(self, device: int) -> list[_Loaded]:
         """The candidates that the device takes; one that needs more shared memory than there is drops out."""
@@ -238,10 +280,10 @@ class _Kernel:
 
     def _native_form(self) -> bytes | None:
         """How the chosen configuration is launched on the first device; `None` before the first call."""
-        return self._form
+        return self.form
 
     def _roles(self) -> list[str]:
-        return [a.role for _, a in self._arguments if a.role in ("in", "out", "inout")]
+        return [a.role for _, a in self.arguments if a.role in ("in", "out", "inout")]
 
     def _bind(self, scope: dict[str, Any], device: int, one: _Loaded) -> Launcher:
         launcher = scope["launch"] if scope else self._function(scope)
@@ -251,6 +293,13 @@ class _Kernel:
         scope["bound"] = device
         bound: Launcher = launcher
         return bound
+
+
+def choice_text(spec: TritonKernel) -> str:
+    """The Python that chooses between two forms. Its globals: `likely` and `general`."""
+    given = ", ".join(name for name, argument in run_time_arguments(spec) if argument.role != "scratch")
+    departure = ast.unparse(ast.parse(spec.departure, mode="eval"))
+    return f"def launch({given}):\n    return (general if {departure} else likely)({given})\n"
 
 
 def launcher_text(

@@ -12,11 +12,21 @@ read once for.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
-from coilwork_ir.index import Expr, as_expr, as_int, provably_divisible, provably_le, stride_of, substitute
+from coilwork_ir.index import (
+    Expr,
+    as_expr,
+    as_int,
+    evaluate,
+    provably_divisible,
+    provably_le,
+    stride_of,
+    substitute,
+)
 from coilwork_ir.kernels import Kernel, Range
 from coilwork_ir.scalar import IndexValue, Load, Scalar, postorder
 
@@ -109,17 +119,24 @@ def whole_sizes(ranges: Sequence[Range], touched: Sequence[Access]) -> tuple[int
     return tuple(a.itemsize for a in _whole(_real(ranges), touched))
 
 
-def in_rows(ranges: Sequence[Range], touched: Sequence[Access]) -> bool:
+def in_rows(
+    ranges: Sequence[Range], touched: Sequence[Access], likely: Mapping[Expr, int] = MappingProxyType({})
+) -> bool:
     """True if a pointwise kernel over `ranges`, outermost first, is better walked by rows of the innermost one.
 
     That is where flat positions would keep accesses from being wide, and where something is read once per row and rows
-    are of whole blocks, or of many: then that is one element for all threads.
+    are of whole blocks, or of many: then that is one element for all threads. It is also where flat positions would have to be
+    divided by a number that is not known, if rows are not short by what is `likely` of sizes.
     """
     real = _real(ranges)
     if len(real) < 2:
         return False
     extent = real[-1].extent
-    if extent is None or not provably_le(LEAST_ROW, extent):
+    if extent is None:
+        return False
+    if as_int(extent) is None and extent.free_symbols <= likely.keys():
+        return evaluate(extent, {size.name: likely[size] for size in extent.free_symbols}) >= LEAST_ROW
+    if not provably_le(LEAST_ROW, extent):
         return False
     lanes = max((a.lanes for a in _whole(real, touched)), default=1)
     if any(_once_per_row(real, a) for a in touched) and _in_blocks(extent, lanes):

@@ -38,7 +38,7 @@ from coilwork_triton.facts.vectors import (
 )
 from coilwork_triton.iteration.sharing import ROW, Sharing, sharing_of
 from coilwork_triton.iteration.tiles import Letter, Tile, extent_of, flat_tile, needs_64_bits, padded_tile
-from coilwork_triton.iteration.walking import chosen_first, facts_of, walk_of
+from coilwork_triton.iteration.walking import chosen_first, facts_of, likely_sizes, walk_of
 from coilwork_triton.launch.configs import fixed, propose
 from coilwork_triton.launch.options import TritonOptions
 from coilwork_triton.launch.parameters import BLOCKS, RUN, STAGES, Facts, Walk, reduces_across
@@ -248,7 +248,7 @@ def _grouped(
         if (r.kind == "reduction") != (r.tile == "r") or (r.kind == "walked") != (r.tile == "w"):
             raise EmitError("range-tile", f"range {r.symbol.name} is {r.kind} but lies in tile {r.tile}")
         grouped.setdefault(r.tile, []).append(r)
-    if tuple(grouped) == ("x",) and not flat and in_rows(grouped["x"], touched):
+    if tuple(grouped) == ("x",) and not flat and in_rows(grouped["x"], touched, likely_sizes(kernel)):
         inner = next(r for r in reversed(grouped["x"]) if as_int(extent_of(r)) != 1)
         grouped = {"y": [r for r in grouped["x"] if r is not inner], "x": [inner]}
     if tuple(grouped) == ("x", "r") and ragged:

@@ -17,6 +17,8 @@ Letter = Literal["x", "y", "z", "w", "r", "c"]
 _INT32_MAX: Final = 2**31 - 1
 # Offsets of masked-off lanes run past the end by up to a block.
 _BLOCK_SLACK: Final = 1 << 20
+# Points, or elements of an argument, up to which positions are of 32 bits.
+MOST_POINTS: Final = _INT32_MAX - _BLOCK_SLACK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +137,7 @@ def needs_64_bits(kernel: Kernel, numels: tuple[Expr, ...], values: Iterable[Sca
     what the offsets of stores and of loads among `values` and below are computed from.
     """
     fits = all(provably_le(a.span, _INT32_MAX) for a in kernel.args)
-    if not (fits and all(provably_le(n, _INT32_MAX - _BLOCK_SLACK) for n in numels)):
+    if not (fits and all(provably_le(n, MOST_POINTS) for n in numels)):
         return True
     loads = (v.index[0] for v in postorder(tuple(values)) if isinstance(v, Load))
     return any(map(leaves_32_bits, (*(store.index for store in kernel.stores), *loads)))

@@ -74,7 +74,9 @@ def facts_of(
     return Facts(
         walk=walk,
         extents={
-            letter: _estimate(product(extent_of(r) for r in ranges), letter, walk, points)
+            letter: _estimate(
+                product(extent_of(r) for r in ranges), letter, walk, points, likely_sizes(kernel)
+            )
             for letter, ranges in grouped.items()
         },
         coalescing={k: min(1.0, sum(r.coalescing for r in ranges)) for k, ranges in grouped.items()},
@@ -118,7 +120,7 @@ def chosen_first(chosen: Expr) -> int:
     return next_power_of_two(count)
 
 
-def _estimate(numel: Expr, letter: Letter, walk: Walk, points: int | None) -> int:
+def _estimate(numel: Expr, letter: Letter, walk: Walk, points: int | None, likely: Mapping[Expr, int]) -> int:
     exact = as_int(numel)
     if exact is not None:
         return exact
@@ -127,7 +129,14 @@ def _estimate(numel: Expr, letter: Letter, walk: Walk, points: int | None) -> in
     longest = bounds(numel).hi
     if letter == "r" and walk == "persistent" and longest is not None:
         return longest
-    return evaluate(numel, {s.name: _typical(s) for s in numel.free_symbols})
+    return max(1, evaluate(numel, {s.name: likely.get(s) or _typical(s) for s in numel.free_symbols}))
+
+
+def likely_sizes(kernel: Kernel) -> dict[Expr, int]:
+    """The sizes of `kernel` of which something is likely, and what."""
+    if kernel.likely is None:
+        return {}
+    return {size: number for size, number in zip(kernel.sizes, kernel.likely.sizes, strict=True) if number}
 
 
 def _typical(size: Expr) -> int:

@@ -60,6 +60,18 @@ def actions_of(kernel: Kernel) -> tuple[Store | Check, ...]:
     return tuple(found)
 
 
+def roots_of(kernel: Kernel) -> tuple[Scalar, ...]:
+    """Everything that `kernel` stores or checks.
+
+    Raises:
+        EmitError: that is nothing.
+    """
+    roots = tuple(root for what in actions_of(kernel) for root in action_roots(what))
+    if not roots:
+        raise EmitError("empty-kernel", f"kernel {kernel.name} stores nothing")
+    return roots
+
+
 def action_roots(what: Store | Check) -> tuple[Scalar, ...]:
     """The scalar graphs that an action evaluates."""
     if isinstance(what, Check):

@@ -26,6 +26,8 @@ def spec_rows(source: KernelSource, text_name: str) -> Rows:
                 repr(f"{format_expr(left)} <= {format_expr(right)}") for left, right in source.space.limits
             ]
             rows.append(_tuple("limits", limits))
+    if source.departure is not None:
+        rows.append(f"departure={format_expr(source.departure)!r},")
     if source.checks:
         rows.append(_tuple("checks", [repr(c) for c in source.checks]))
     if source.features:

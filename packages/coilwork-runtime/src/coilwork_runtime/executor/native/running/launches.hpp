@@ -59,10 +59,19 @@ class Launches {
                         (!form->gpu || (form->device == call_.program.cuda_device && (call_.stream_known || form->device < 0)));
     if (!direct) return through_python(kernel, step);
     if ((++call_.launches & 3) == 0) look_for_signals(call_);
+    if (form->otherwise && departs(*form, step)) form = form->otherwise.get();
     form->gpu ? on_gpu(*form, step) : on_cpu(*form, kernel, step);
   }
 
  private:
+  // Whether sizes are others than `form` is for.
+  bool departs(const Form& form, const Step& step) {
+    int64_t sizes[MOST_WORDS];
+    const uint32_t* registers = frame_.words(step.more);
+    for (size_t k = 0; k < form.sizes; ++k) sizes[k] = frame_.registers[registers[k]];
+    return form.departure(sizes) != 0;
+  }
+
   // Scratch memory of one launch.
   struct Scratch {
     explicit Scratch(Backlog* backlog) : backlog(backlog) {}

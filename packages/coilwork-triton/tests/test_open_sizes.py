@@ -1,0 +1,183 @@
+"""Kernels of open sizes: one form for sizes as they likely are, one for all; both are right where they may run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from kernel_bench import TritonProcess, compile_source, run_source
+from torch import Tensor
+
+from coilwork_ir.index import evaluate
+from coilwork_ir.kernel_source import KernelSource
+from coilwork_ir.kernels import Kernel
+from coilwork_ir.kernels.text import parse_kernel
+from coilwork_ir.kernels.verify import verify_kernel
+from coilwork_ir.target import target
+from coilwork_triton import TritonCodegen
+
+SOFTMAX = """kernel @softmax fast {
+  size n0 in [0, inf]
+  size n1 in [1, inf]
+  range x0: `n0` parallel x 0.0
+  range r0: `n1` reduction r 1.0
+  arg in0: f32 in span `n0*n1` aligned
+  arg out0: f32 out span `n0*n1` aligned
+  hints looped split 1
+  likely (16, 64) persistent
+  body {
+    t0 = load %in0[n1*x0 + r0] : f32
+    t1 = reduce online_softmax 0 (t0) over (r0)
+    t2 = sub(t0, t1)
+    t3 = exp(t2)
+    t4 = reduce online_softmax 1 (t0) over (r0)
+    t5 = div(t3, t4)
+    store %out0[n1*x0 + r0] = t5
+  }
+}
+"""
+SUMS = """kernel @sums fast {
+  size n0 in [0, inf]
+  size n1 in [1, inf]
+  range x0: `n1` parallel x 1.0
+  range r0: `n0` reduction r 0.0
+  arg in0: f32 in span `n0*n1` aligned
+  arg out0: f32 out span `n1` aligned
+  hints looped split 1
+  likely (4096, 64) looped
+  body {
+    t0 = load %in0[n1*r0 + x0] : f32
+    t1 = reduce sum 0 (t0) over (r0)
+    store %out0[x0] = t1
+  }
+}
+"""
+TURNED = """kernel @turned fast {
+  size n0 in [0, inf]
+  size n1 in [1, inf]
+  range y0: `n0` parallel y 0.5
+  range x0: `n1` parallel x 0.5
+  arg in0: f32 in span `n0*n1` aligned
+  arg in1: f32 in span `n0*n1` aligned
+  arg out0: f32 out span `n0*n1` aligned
+  hints none split 1
+  likely (64, 64) none
+  body {
+    t0 = load %in0[n1*y0 + x0] : f32
+    t1 = load %in1[n0*x0 + y0] : f32
+    t2 = add(t0, t1)
+    store %out0[n1*y0 + x0] = t2
+  }
+}
+"""
+FLAT = """kernel @flat fast {
+  size n0 in [0, inf]
+  size n1 in [1, inf]
+  range x0: `n0*n1` parallel x 1.0
+  arg in0: f32 in span `n0*n1` aligned
+  arg out0: f32 out span `n0*n1` aligned
+  hints none split 1
+  likely (64, 64) none
+  body {
+    t0 = load %in0[x0] : f32
+    t1 = exp(t0)
+    store %out0[x0] = t1
+  }
+}
+"""
+WANTED: dict[str, tuple[str, Callable[..., Tensor]]] = {
+    "softmax": (SOFTMAX, lambda x: x.softmax(-1)),
+    "sums": (SUMS, lambda x: x.sum(0)),
+    "turned": (TURNED, lambda x, y: x + y.reshape(x.shape[1], x.shape[0]).t()),
+    "flat": (FLAT, lambda x: x.exp()),
+}
+SHAPES = ((16, 64), (5, 48), (64, 16), (6, 33), (3, 100), (0, 64), (1, 1), (130, 7))
+
+
+def kernel_of(name: str) -> Kernel:
+    kernel = parse_kernel(WANTED[name][0])
+    verify_kernel(kernel)
+    return kernel
+
+
+def emitted(kernel: Kernel, **options: object) -> KernelSource:
+    return TritonCodegen().emit(kernel, target("sm_90"), options)
+
+
+def departs(source: KernelSource, sizes: Sequence[int]) -> bool:
+    assert source.departure is not None
+    return evaluate(source.departure, dict(zip(("n0", "n1"), sizes, strict=True))) != 0
+
+
+def is_likely(source: KernelSource, config: int) -> bool:
+    return dict(source.configs[config].meta)["LIKELY"] == 1
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", WANTED)
+def test_every_form_is_right_where_it_may_run(
+    engine: TritonProcess, name: str, shape: tuple[int, int]
+) -> None:
+    _, function = WANTED[name]
+    kernel = kernel_of(name)
+    source = emitted(kernel)
+    generator = torch.Generator().manual_seed(0)
+    inputs = [torch.randn(shape, generator=generator) for argument in kernel.args if argument.role == "in"]
+    wanted = function(*inputs)
+    allowed = [c for c in range(len(source.configs)) if not (is_likely(source, c) and departs(source, shape))]
+    assert allowed
+    for config in allowed:
+        flat = [x.flatten() for x in inputs]
+        *_, got = run_source(engine, source, [*flat, torch.full((wanted.numel(),), 7.0)], shape, config)
+        torch.testing.assert_close(got.reshape(wanted.shape), wanted)
+
+
+def test_likely_sizes_are_whole_vectors_short_rows_and_offsets_of_32_bits() -> None:
+    source = emitted(kernel_of("softmax"))
+    assert not departs(source, (5, 48)) and not departs(source, (1 << 24, 64))
+    assert departs(source, (5, 40)) and departs(source, (5, 80)) and departs(source, (1 << 25, 64))
+    assert departs(emitted(kernel_of("turned")), (64, 40)) and departs(emitted(kernel_of("turned")), (40, 64))
+    # where rows begin does not matter, but that all of it is whole
+    assert not departs(emitted(kernel_of("sums")), (4095, 64))
+
+
+def test_one_form_is_for_all_sizes_and_comes_last() -> None:
+    for name in WANTED:
+        source = emitted(kernel_of(name))
+        found = [is_likely(source, config) for config in range(len(source.configs))]
+        assert found == [True] * (len(found) - 1) + [False] and len(found) >= 2
+        assert len({tuple(n for n, _ in config.meta) for config in source.configs}) == 1
+
+
+def test_rows_that_stay_are_read_once() -> None:
+    text = emitted(kernel_of("softmax")).text
+    likely, general = text.split("def softmax_likely(")[1].split("def softmax_any(")
+    assert "for " not in likely and likely.count("tl.load(") == 1 and "int64" not in likely
+    assert general.split("def softmax(")[0].count("tl.load(") == 2
+
+
+@pytest.mark.parametrize("name", WANTED)
+def test_accesses_are_16_bytes_wide(compiler: TritonProcess, name: str) -> None:
+    kernel = kernel_of(name)
+    assert kernel.likely is not None
+    source = emitted(replace(kernel, likely=replace(kernel.likely, sizes=(4096, 4096))))
+    last = len(source.configs) - 1
+    wide = [".v4" in compile_source(compiler, source, "sm_90", config) for config in (0, last)]
+    assert wide == [True, False]
+
+
+def test_sizes_that_are_likely_odd_have_no_multiples() -> None:
+    kernel = kernel_of("softmax")
+    assert kernel.likely is not None
+    odd = replace(kernel, likely=replace(kernel.likely, sizes=(16, 63)))
+    source = emitted(odd)
+    assert not departs(source, (5, 33)) and departs(source, (5, 65)) and "n1_by_16" not in source.text
+
+
+def test_one_form_does_where_nothing_is_likely() -> None:
+    for kernel in (replace(kernel_of("softmax"), likely=None), kernel_of("softmax")):
+        options = {} if kernel.likely is None else {"batch_invariant": True}
+        source = emitted(kernel, **options)
+        assert source.departure is None and "LIKELY" not in source.text
