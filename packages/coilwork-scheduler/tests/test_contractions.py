@@ -264,6 +264,13 @@ def test_sums_weighted_by_other_factors_are_calls() -> None:
     assert calls(made) == ["aten.addmm.default"]
 
 
+@pytest.mark.parametrize(("most", "expected"), [("100000", ["aten.mm.default"]), ("64", [])])
+def test_few_rows_are_few_whatever_they_are(most: str, expected: list[str]) -> None:
+    text = int8_graph(16, 11008, 4096).replace("[16, ", "[s0, ")
+    text = text.replace(HEAD, f"{HEAD}  symbol s0 in [2, {most}]\n")
+    assert calls(scheduled(text, size_hints=(("s0", 16),))) == expected
+
+
 def test_sizes_may_be_unknown() -> None:
     text = """graph @g {
   symbol s0 in [2, 100]

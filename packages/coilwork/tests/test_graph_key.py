@@ -123,6 +123,17 @@ def test_what_is_guarded_of_sizes_counts() -> None:
     assert graph_key_text(one, []) == graph_key_text(third, []) != graph_key_text(other, [])
 
 
+def test_how_large_open_sizes_likely_are_counts_to_a_power_of_two() -> None:
+    def double(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    one, other, third = (
+        graph_key_text(make_fx(double, tracing_mode="symbolic")(torch.ones(n, 7)), [])
+        for n in (520, 680, 1100)
+    )
+    assert one == other != third
+
+
 def test_regions_count() -> None:
     def branches(x: torch.Tensor, factor: float) -> torch.Tensor:
         result: torch.Tensor = torch.cond(x.sum() > 0, lambda y: y * factor, lambda y: y.cos(), (x,))

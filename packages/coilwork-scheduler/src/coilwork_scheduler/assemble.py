@@ -35,7 +35,7 @@ from coilwork_scheduler.kernels.accesses import scalars_of
 from coilwork_scheduler.kernels.canonical import KernelTable, canonical
 from coilwork_scheduler.kernels.compared import Decisions
 from coilwork_scheduler.kernels.compose import compose
-from coilwork_scheduler.kernels.hints import hints_for
+from coilwork_scheduler.kernels.hints import hints_for, likely_strategy
 from coilwork_scheduler.kernels.tile import tile
 from coilwork_scheduler.kernels.workspace import with_workspace
 from coilwork_scheduler.launches.gather import candidate_of, gather
@@ -253,8 +253,16 @@ def _kernel(
     )
     target = _target(context, touched)
     tiling = tile(draft, buffers, context.sizes, target)
-    hints = hints_for(draft, tiling, buffers, target, context.options)
-    return canonical(draft, tiling, hints, buffers, aligned=aligned, numerics=context.options.numerics)
+    return canonical(
+        draft,
+        tiling,
+        hints_for(draft, tiling, buffers, target, context.options),
+        buffers,
+        aligned=aligned,
+        numerics=context.options.numerics,
+        likely=context.sizes.known,
+        likely_reduction=likely_strategy(draft, tiling, target, context.options, context.sizes),
+    )
 
 
 def _target(context: Context, names: Sequence[str]) -> Target:

@@ -14,6 +14,7 @@ from coilwork.clock import StageClock
 from coilwork.codegens import codegen_for
 from coilwork.invariance import check_batch_invariant
 from coilwork.job import Job
+from coilwork.likely_sizes import likely_sizes
 from coilwork.options import CompileOptions
 from coilwork.rewriting import rewrites_of
 from coilwork.targets import choose_targets, resident_bytes
@@ -119,6 +120,7 @@ def run_stages(job: Job, *, fallback: tuple[str, ...]) -> Compiled:
         aligned=aligned,
         updates=updates,
         donated=names_at(lowered.graph, job.donated),
+        likely=likely_sizes(lowered.symbols, gm),
     )
     if options.batch_invariant:
         check_batch_invariant(program)
@@ -164,24 +166,27 @@ def lower_to_program(
     aligned: tuple[str, ...] = (),
     updates: tuple[str, ...] = (),
     donated: tuple[str, ...] = (),
+    likely: tuple[tuple[str, int], ...] = (),
 ) -> Program:
     """Loop graph -> schedule -> program; nested graphs of control flow likewise.
 
     `aligned` are inputs that kernels may take to start at multiples of 16 bytes, as the program sees to; `updates` are
-    others, which it overwrites, as its caller sees to; `donated` are those whose memory the program may have.
+    others, which it overwrites, as its caller sees to; `donated` are those whose memory the program may have. `likely` are
+    values of size symbols, for costs only.
     """
     _checked(graph, verify_graph, options, clock)
     if trace.wanted:
         trace.write(f"{graph.name}.loops.txt", format_graph(graph))
     with clock.stage("schedule"):
-        scheduled: Schedule = schedule(graph, targets, _schedule_options(options, aligned + updates, donated))
+        settings = _schedule_options(options, aligned + updates, donated, likely)
+        scheduled: Schedule = schedule(graph, targets, settings)
     _checked(scheduled, verify_schedule, options, clock)
     if trace.wanted:
         trace.write(f"{graph.name}.schedule.txt", format_schedule(scheduled))
         trace.write(f"{graph.name}.decisions.txt", explain(scheduled.decisions))
 
     def region(nested: Graph) -> Program:
-        return lower_to_program(nested, targets, options, trace=trace, clock=clock)
+        return lower_to_program(nested, targets, options, trace=trace, clock=clock, likely=likely)
 
     with clock.stage("plan"):
         planning = PlanOptions(
@@ -253,7 +258,10 @@ def lowering_options(options: CompileOptions, fallback: tuple[str, ...]) -> Lowe
 
 
 def _schedule_options(
-    options: CompileOptions, aligned_inputs: tuple[str, ...], donated_inputs: tuple[str, ...]
+    options: CompileOptions,
+    aligned_inputs: tuple[str, ...],
+    donated_inputs: tuple[str, ...],
+    size_hints: tuple[tuple[str, int], ...],
 ) -> ScheduleOptions:
     return ScheduleOptions(
         numerics=options.numerics,
@@ -264,6 +272,7 @@ def _schedule_options(
         batch_invariant=options.batch_invariant,
         aligned_inputs=aligned_inputs,
         donated_inputs=donated_inputs,
+        size_hints=size_hints,
     )
 
 

@@ -18,7 +18,7 @@ from typing import Final
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import as_int, provably_divisible
+from coilwork_ir.index import as_int, bounds, provably_divisible
 from coilwork_ir.loops import Graph, Pointwise, View
 from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.scalar import Op, loads, postorder
@@ -88,6 +88,10 @@ class ProductJudge:
         rows, columns = (self.sizes.value(size) for size in product.sizes[:2])
         if not widened or min(rows, columns) > SKINNY:
             return _call("reads what lies in memory, as a library's product does", {})
+        most = bounds(product.sizes[0 if rows <= columns else 1]).hi
+        if most is None or most > SKINNY:
+            # with many of them a kernel made for few reads the weight again and again
+            return _call("how many rows there will be is open", {})
         if product.output.dtype is DType.F32 and min(rows, columns) > 1:
             return _call("matrix units do not multiply in f32", {})
         if (product.left if rows > columns else product.right) not in widened:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Final
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr, as_expr, as_int, substitute, symbol
-from coilwork_ir.kernels import Hints, Kernel, KernelCall, Range, Store, TensorArg
-from coilwork_ir.kernels.nodes import ArgRole, Numerics
+from coilwork_ir.kernels import Hints, Kernel, KernelCall, Likely, Range, Store, TensorArg
+from coilwork_ir.kernels.nodes import ArgRole, Numerics, ReductionStrategy
 from coilwork_ir.loops import Check
 from coilwork_ir.scalar import (
     IndexValue,
@@ -51,11 +52,13 @@ def canonical(
     *,
     aligned: frozenset[str],
     numerics: Numerics,
+    likely: Mapping[str, int] = MappingProxyType({}),
+    likely_reduction: ReductionStrategy = "none",
 ) -> tuple[Kernel, KernelCall]:
     """The kernel of `draft` under canonical names, and its call on the draft's buffers.
 
-    `hints.inplace` names the draft's buffers; `aligned` are the buffers known to start at a multiple of 16 bytes. The
-    kernel's name is provisional: see `KernelTable`.
+    `hints.inplace` names the draft's buffers; `aligned` are the buffers known to start at a multiple of 16 bytes; `likely` are sizes
+    by the names of their symbols, and `likely_reduction` how to walk rows then. The kernel's name is provisional: see `KernelTable`.
     """
     draft, starts = _with_starts(draft, buffers)
     arguments = _arguments(draft)
@@ -92,6 +95,7 @@ def canonical(
         stores=stores,
         checks=checks,
         hints=replace(hints, inplace=pairs),
+        likely=_likely(sizes, likely, likely_reduction),
         numerics=numerics,
         origins=draft.origins,
     )
@@ -103,6 +107,11 @@ def canonical(
         origins=draft.origins,
     )
     return kernel, call
+
+
+def _likely(sizes: Iterable[Expr], known: Mapping[str, int], reduction: ReductionStrategy) -> Likely | None:
+    numbers = tuple(known.get(size.name, 0) for size in sizes)
+    return Likely(sizes=numbers, reduction=reduction) if any(numbers) else None
 
 
 def _ranges(tiling: Tiling, renamed: Mapping[Expr, Expr]) -> tuple[Range, ...]:

@@ -23,6 +23,8 @@ _EXCESS: Final = 1.5
 _MISS: Final = 2.0
 # What a share of idle lanes counts beside as large a share of too many or too few pieces, and the shortest blocks that should be full.
 _PADDING: Final = 2.0
+# Points of neighbours in memory, of any type, that begin at multiples of 16 bytes if the first of them does.
+_VECTORS: Final = 16
 _FILLED: Final = 128
 
 
@@ -177,7 +179,9 @@ def _divided(axis: Expr, known: int | None, need: float, miss: float, *, within:
             return Cut(
                 axis=axis, count=as_expr(rounded), length=floordiv(extent, as_expr(rounded)), even=True
             )
-        return Cut(axis=axis, count=as_expr(count), length=ceildiv(extent, as_expr(count)), even=False)
+        unit = _VECTORS if within == 1 else 1
+        points = ceildiv(extent, as_expr(count * unit)) * unit
+        return Cut(axis=axis, count=as_expr(count), length=points, even=False)
 
     def badness(divisor: int) -> tuple[float, int]:
         return abs(log(divisor / need)) + _PADDING * log(_padding(known // divisor * within, held)), divisor

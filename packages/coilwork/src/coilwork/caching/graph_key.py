@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from coilwork.likely_sizes import likely_texts
 from coilwork.torch_compat.operators import is_operator
 from coilwork.torch_compat.sizes import symbol_facts
 from coilwork.torch_compat.tensors import real_tensors
@@ -134,7 +135,7 @@ def _argument_text(value: object, numbers: Mapping[torch.fx.Node, int]) -> str:
 
 
 def _symbol_text(gm: torch.fx.GraphModule) -> str:
-    """Bounds of the size symbols, and what is guarded of them: facts about them were used while compiling.
+    """Bounds of the size symbols, what is guarded of them and how large they likely are: that was used while compiling.
 
     Dimensions that are guarded to be 1 have other strides, for one, than those of the same text that are guarded not to be.
     """
@@ -143,7 +144,7 @@ def _symbol_text(gm: torch.fx.GraphModule) -> str:
             environment = size.node.shape_env
             if environment is not None:
                 ranges = sorted(f"{symbol}:{bounds}" for symbol, bounds in environment.var_to_range.items())
-                facts = [*ranges, *symbol_facts(environment)]
+                facts = [*ranges, *symbol_facts(environment), *likely_texts(gm)]
                 return "symbols " + "; ".join(facts)
     return "symbols"
 

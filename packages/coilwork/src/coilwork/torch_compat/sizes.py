@@ -43,3 +43,20 @@ def symbol_facts(environment: ShapeEnv) -> list[str]:
     """What `environment` holds for true of its symbols (guards, assertions) and in whose places others stand, as sorted texts."""
     facts = {str(fact) for fact in environment.get_axioms()}
     return sorted(facts | {f"{old} = {new}" for old, new in environment.replacements.items()})
+
+
+def traced_values(gm: torch.fx.GraphModule) -> dict[object, int]:
+    """Torch's symbols in sizes of `gm`, and of what it is given, by the numbers that they were traced with. Adds no guard.
+
+    Those that data decides are left out.
+    """
+    found: dict[object, int] = {}
+    for node in gm.graph.nodes:
+        value = node.meta.get("val")
+        sizes: Sequence[Any] = value.shape if isinstance(value, torch.Tensor) else (value,)
+        for size in sizes:
+            if isinstance(size, torch.SymInt):
+                known = size.node.shape_env.backed_var_to_val
+                names = size.node.expr.free_symbols
+                found |= {name: int(known[name]) for name in names - found.keys() if name in known}
+    return found
