@@ -45,9 +45,14 @@ def resolve_backend(name: str) -> Backend:
     return resolved
 
 
-def compile_with(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """`function` compiled by what `name` says, `backend`, `backend-max` or `backend:mode`; `eager` returns it as it is."""
+def compile_with(function: Callable[..., Any], name: str, *, dynamic: bool = False) -> Callable[..., Any]:
+    """`function` compiled by what `name` says, `backend`, `backend-max` or `backend:mode`; `eager` returns it as it is.
+
+    With `dynamic` all sizes are open from the first call on; else torch opens those that change.
+    """
     backend = family(name)
     if backend == "eager":
         return function
-    return torch.compile(function, backend=resolve_backend(backend), mode=mode_of(name))
+    return torch.compile(
+        function, backend=resolve_backend(backend), mode=mode_of(name), dynamic=dynamic or None
+    )

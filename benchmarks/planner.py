@@ -22,6 +22,7 @@ from coilwork.capture.resizing import keep_resizing
 from coilwork.clock import StageClock
 from coilwork.job import Role, open_job
 from coilwork.layout import layout_options
+from coilwork.likely_sizes import likely_sizes
 from coilwork.options import CompileOptions
 from coilwork.rewriting import rewrites_of
 from coilwork.stages import lower_to_program
@@ -97,6 +98,7 @@ class Planner:
                 aligned=aligned_inputs(lowered.graph, laid_out, returned=job.returned),
                 updates=names_at(lowered.graph, job.aligned_updates),
                 donated=names_at(lowered.graph, job.donated),
+                likely=likely_sizes(lowered.symbols, gm),
             )
         )
         return UntouchedResults(gm)

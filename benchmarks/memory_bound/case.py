@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 Arguments = tuple[Any, ...]
-Set = Literal["main", "more", "cached", "other", "later"]
-SETS: tuple[Set, ...] = ("main", "more", "cached", "other", "later")
+Set = Literal["main", "more", "cached", "other", "later", "open"]
+SETS: tuple[Set, ...] = ("main", "more", "cached", "other", "later", "open")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +63,10 @@ class Case:
         check: judges results where rounding is not the only freedom; says what is wrong, or nothing. Called with
             inputs and results.
         random: two calls give different results.
+        dynamic: all sizes are left open.
         set: `main`; `more` sizes and types of the same kinds; `cached` where all fits the second-level cache, which is
-            then not flushed; `other` kinds of kernels, chosen before anything was known of them, and `later` ones, likewise.
+            then not flushed; `other` kinds of kernels, chosen before anything was known of them, and `later` ones, likewise;
+            `open` cases of the others with open sizes.
     """
 
     name: str
@@ -79,6 +81,7 @@ class Case:
     why: str = ""
     check: Callable[[Arguments, Sequence[Tensor]], str] | None = None
     random: bool = False
+    dynamic: bool = False
     set: Set = "main"
 
     def make(self, make: Make, *, tiny: bool) -> Arguments:

@@ -24,7 +24,11 @@ def main() -> None:
     case = find_case(found.case)
     torch.manual_seed(0)
     inputs = case.make(Make(device=torch.device(found.device)), tiny=found.tiny)
-    function = case.function if found.backend == "eager" else compile_with(case.function, found.backend)
+    function = (
+        case.function
+        if found.backend == "eager"
+        else compile_with(case.function, found.backend, dynamic=case.dynamic)
+    )
     call = call_of(case, function, inputs, [])
     for _ in range(WARM_UP):
         call()

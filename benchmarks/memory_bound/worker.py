@@ -70,7 +70,7 @@ class Bench:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             start = time.perf_counter()
-            call_of(self.case, compile_with(self.case.function, backend), inputs, upstream)()
+            call_of(self.case, self._compiled(backend), inputs, upstream)()
             self._synchronize()
             return {"compile_s": time.perf_counter() - start, "fallbacks": fallbacks(caught)}
 
@@ -85,7 +85,7 @@ class Bench:
         judge = self.judge_()
         if backend != "eager":
             self._use_caches(backend)
-        function = compile_with(self.case.function, backend)
+        function = self._compiled(backend)
         verdict = judge.verdict(function)
         self.calls[backend] = call_of(self.case, function, judge.inputs, judge.upstream)
         return {"wrong": verdict.wrong, "repeatable": verdict.repeatable}
@@ -120,6 +120,9 @@ class Bench:
                 for name, call in self.calls.items()
             },
         }
+
+    def _compiled(self, backend: str) -> Callable[..., Any]:
+        return compile_with(self.case.function, backend, dynamic=self.case.dynamic)
 
     def _use_caches(self, backend: str) -> None:
         """Let compilers find what the process that compiled with `backend` left, but for its choices."""

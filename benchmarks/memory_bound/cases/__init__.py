@@ -13,6 +13,7 @@ from benchmarks.memory_bound.cases import (
     layouts,
     losses,
     norms,
+    open_sizes,
     pointwise,
     reductions,
     scans,
@@ -22,7 +23,7 @@ from benchmarks.memory_bound.cases import (
     training,
 )
 
-CASES: tuple[Case, ...] = (
+_WITH_KNOWN_SIZES: tuple[Case, ...] = (
     *softmax.CASES,
     *norms.CASES,
     *reductions.CASES,
@@ -38,6 +39,7 @@ CASES: tuple[Case, ...] = (
     *tokens.CASES,
     *training.CASES,
 )
+CASES: tuple[Case, ...] = (*_WITH_KNOWN_SIZES, *open_sizes.with_open_sizes(_WITH_KNOWN_SIZES))
 
 
 def find_case(name: str) -> Case:
