@@ -35,6 +35,7 @@ def whole_columns(facts: Facts, target: Target, row: int, most: int) -> list[Con
     if not facts.streams and facts.turns > 1 and not searches(facts):
         return _gathered_columns(facts, target, row, most)
     blocks: list[tuple[int, int]] = []
+    alone: list[tuple[int, int]] = []
     for width, per_thread in _column_shapes(facts, target, row):
         x = min(width, most, next_power_of_two(facts.extents["x"]))
         warps = min(16, warps_for(x * row, per_thread, target))
@@ -42,10 +43,12 @@ def whole_columns(facts: Facts, target: Target, row: int, most: int) -> list[Con
             # blocks that are small have little in flight for each thread anyway
             warps = max(warps, min(4, warps_for(x * row, 8, target)))
         if (x, warps) in blocks and width >= _WIDE_BLOCK:
-            # both came to the same: half as much for half as many threads instead
+            # both came to the same: half as much for half as many threads instead, or for one warp, which waits for no other
             x, warps = x // 2, warps // 2
+            if warps == 2:
+                alone.append((x, 1))
         blocks.append((x, warps))
-    return [config(other_tiles(facts) | {"x": x, "r": row}, warps, target) for x, warps in blocks]
+    return [config(other_tiles(facts) | {"x": x, "r": row}, warps, target) for x, warps in (*blocks, *alone)]
 
 
 def _column_shapes(facts: Facts, target: Target, row: int) -> list[tuple[int, int]]:
