@@ -101,6 +101,11 @@ def test_short_rows_that_leave_lanes_idle_are_for_single_warps(streams: tuple[in
     assert launches(40, 384, streams) == [(1, 1)]
 
 
+def test_single_warps_have_registers_for_what_they_take() -> None:
+    assert launches(MANY, 384, (4, 4, 4)) == [(2, 1), (8, 8)]
+    assert launches(MANY, 384, (8, 8, 8)) == launches(MANY, 512, (8, 8, 8))
+
+
 def test_short_rows_of_one_warp_are_as_they_were() -> None:
     assert launches(MANY, 192) == launches(MANY, 256) == [(16, 8), (4, 2)]
 

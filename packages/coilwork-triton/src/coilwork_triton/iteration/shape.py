@@ -236,7 +236,7 @@ def plan(
         neighbourly=width == 1,
         step=step,
         chunk=chunk,
-        together=narrower(facts, configs[0], target) if "r" in grouped and _along(facts) and not sorts else 0,
+        together=0 if invariant or sorts else _together(grouped, facts, configs[0], target),
         chosen=None if chosen is None else _chosen_tile(chosen, sum(t.axis is not None for t in tiles) - 1),
         float_keys=target.kind == "cuda" and target.arch in _FAST_F64,
         streamed=streamed(kernel, values, target),
@@ -361,6 +361,10 @@ def _width(
     if facts.ragged or "r" not in grouped or not _along(facts):
         return 1
     return even_width(kernel.ranges, touched, flat=len(grouped["r"]) > 1)
+
+
+def _together(grouped: Mapping[Letter, list[Range]], facts: Facts, first: Config, target: Target) -> int:
+    return narrower(facts, first, target) if "r" in grouped and _along(facts) else 0
 
 
 def _along(facts: Facts) -> bool:

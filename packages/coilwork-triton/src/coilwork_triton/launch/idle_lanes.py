@@ -22,9 +22,9 @@ _MOST_EACH: Final = 40
 _MOST_BYTES: Final = 512
 # Programs that a multiprocessor has room for: fewer wait for each thread instead of for memory.
 _PROGRAMS: Final = 32
-# Share of the lanes that take instructions which has to be saved, by fewer threads or by twice as many accesses.
-_BY_THREADS: Final = 1 / 8
-_BY_ACCESSES: Final = 1 / 6
+# Of so many lanes that take instructions one has to be saved, by fewer threads or by twice as many accesses.
+_BY_THREADS: Final = 8
+_BY_ACCESSES: Final = 6
 
 
 def together(facts: Facts) -> int:
@@ -55,7 +55,7 @@ def fewer_warps(facts: Facts, warps: int, target: Target) -> int:
     after = worked_lanes(facts.row, half * target.warp_size, width)
     each = after // (half * target.warp_size)
     fits = each <= _MOST_EACH and each * sum(facts.streams) <= _MOST_BYTES
-    return half if fits and after <= (1 - _BY_THREADS) * before else warps
+    return half if fits and _saves(before, after, _BY_THREADS) else warps
 
 
 def short_rows(facts: Facts, target: Target) -> list[tuple[int, int]]:
@@ -66,8 +66,11 @@ def short_rows(facts: Facts, target: Target) -> list[tuple[int, int]]:
     """
     row = next_power_of_two(facts.row)
     spread = bool(facts.streams) and row > target.warp_size * together(facts)
-    if spread and not facts.scans and facts.row <= (1 - _BY_THREADS) * row:
-        return [(1024, 32), (2048, 64)]
+    alone = [
+        (lanes, each) for lanes, each in ((1024, 32), (2048, 64)) if each * sum(facts.streams) <= _MOST_BYTES
+    ]
+    if alone and spread and not facts.scans and _saves(row, facts.row, _BY_THREADS):
+        return [*alone, (4096, 16)][:2]
     return [(4096, 16), (1024, 16)]
 
 
@@ -85,4 +88,8 @@ def narrower(facts: Facts, first: Config, target: Target) -> int:
     before, after = (
         worked_lanes(facts.row, min(threads, lanes // each), each) for each in (width, width // 2)
     )
-    return width // 2 if after <= (1 - _BY_ACCESSES) * before else 0
+    return width // 2 if _saves(before, after, _BY_ACCESSES) else 0
+
+
+def _saves(before: int, after: int, of: int) -> bool:
+    return (before - after) * of >= before
