@@ -364,7 +364,8 @@ def _width(
 
 
 def _together(grouped: Mapping[Letter, list[Range]], facts: Facts, first: Config, target: Target) -> int:
-    return narrower(facts, first, target) if "r" in grouped and _along(facts) else 0
+    alone = "r" in grouped and _along(facts) and facts.coalescing.get("x", 0.0) <= TRANSPOSED
+    return narrower(facts, first, target) if alone else 0
 
 
 def _along(facts: Facts) -> bool:

@@ -21,7 +21,7 @@ from coilwork_triton.launch.parameters import (
     reduces_across,
     warps_for,
 )
-from coilwork_triton.launch.whole_columns import whole_columns
+from coilwork_triton.launch.whole_columns import both_ways, whole_columns
 
 # Registers of a thread that sums of walked rows' columns may take: the gradients of a norm's weights and of the bias before it, of 32
 # elements each, leave room for what the elements need.
@@ -67,7 +67,7 @@ def persistent(facts: Facts, target: Target) -> list[Config]:
     if across:
         return in_runs(whole_columns(facts, target, row, max(enough, 32)), facts, target)
     found = []
-    for elements, per_thread in short_rows(facts, target):
+    for elements, per_thread in both_ways(facts, row) or short_rows(facts, target):
         x = min(max(1, elements // row), enough, next_power_of_two(rows))
         warps = min(8, warps_for(x * row, per_thread, target))
         found.append(config(other_tiles(facts) | {"x": x, "r": row}, warps, target))
