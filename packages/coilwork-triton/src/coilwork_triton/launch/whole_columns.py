@@ -55,7 +55,7 @@ def whole_columns(facts: Facts, target: Target, row: int, most: int) -> list[Con
 
 
 def _column_shapes(facts: Facts, target: Target, row: int) -> list[tuple[int, int]]:
-    """(columns, points per thread) of two blocks of whole columns."""
+    """(columns, points per thread) of two blocks of whole columns, or three."""
     line = 128 // max(facts.streams, default=facts.element_bytes)
     best = max(2048 // row, line)
     if facts.extents["x"] < best * target.multiprocessors:
@@ -65,7 +65,7 @@ def _column_shapes(facts: Facts, target: Target, row: int) -> list[tuple[int, in
         return [(max(1, best // 4), 8), (max(1, best // 4), 16)]
     little = sum(facts.streams) * 64 <= 4 * _LOADED
     if _busy(facts) and 0 < sum(facts.streams) <= _LITTLE and best * row <= _MOST_WIDE:
-        # few threads reduce a column with few instructions: softmax along 256 rows in 75 us with 64 points per thread, in 87 with 32
+        # few threads reduce a column with few instructions: softmax along 256 rows in 75 us with 64 points per thread, in 87 with 32;
         # half as many threads have fewer instructions still, if registers leave room for enough of them
         return [(max(1, best // 2), 64), (best, 64), (max(1, best // 2), 128)]
     each = 64 if little and not _busy(facts) else 32
