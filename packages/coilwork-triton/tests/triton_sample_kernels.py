@@ -512,6 +512,7 @@ SAMPLES: Mapping[str, Kernel] = MappingProxyType(
     {
         "bias_gelu": bias_gelu(),
         "softmax_persistent": softmax(8192, "persistent"),
+        "softmax_short": softmax(384, "persistent"),
         "softmax_looped": softmax(50304, "looped"),
         "layer_norm_persistent": layer_norm(1024, "persistent"),
         "layer_norm_looped": layer_norm(5000, "looped"),

@@ -40,6 +40,7 @@ from coilwork_triton.iteration.sharing import ROW, Sharing, sharing_of
 from coilwork_triton.iteration.tiles import Letter, Tile, extent_of, flat_tile, needs_64_bits, padded_tile
 from coilwork_triton.iteration.walking import chosen_first, facts_of, likely_sizes, walk_of
 from coilwork_triton.launch.configs import fixed, propose
+from coilwork_triton.launch.idle_lanes import narrower
 from coilwork_triton.launch.options import TritonOptions
 from coilwork_triton.launch.parameters import BLOCKS, RUN, STAGES, Facts, Walk, reduces_across
 from coilwork_triton.launch.pointwise import TRANSPOSED
@@ -76,6 +77,7 @@ class Shape:
         step: points of a step, where the kernel is in steps (`coilwork_triton.facts.steps`); else 1.
         sharing: how programs share rows, if they do.
         chunk: neighbours along r that one thread has together in every candidate's block, where r is the only axis.
+        together: neighbours along r that threads are to access at once, where wider accesses leave more lanes idle; else 0.
     """
 
     tiles: tuple[Tile, ...]
@@ -87,6 +89,7 @@ class Shape:
     neighbourly: bool
     step: int = 1
     chunk: int = 1
+    together: int = 0
     chosen: Tile | None = None
     float_keys: bool = False
     program: str = ""
@@ -233,6 +236,7 @@ def plan(
         neighbourly=width == 1,
         step=step,
         chunk=chunk,
+        together=0 if invariant or sorts else _together(grouped, facts, configs[0], target),
         chosen=None if chosen is None else _chosen_tile(chosen, sum(t.axis is not None for t in tiles) - 1),
         float_keys=target.kind == "cuda" and target.arch in _FAST_F64,
         streamed=streamed(kernel, values, target),
@@ -357,6 +361,11 @@ def _width(
     if facts.ragged or "r" not in grouped or not _along(facts):
         return 1
     return even_width(kernel.ranges, touched, flat=len(grouped["r"]) > 1)
+
+
+def _together(grouped: Mapping[Letter, list[Range]], facts: Facts, first: Config, target: Target) -> int:
+    alone = "r" in grouped and _along(facts) and facts.coalescing.get("x", 0.0) <= TRANSPOSED
+    return narrower(facts, first, target) if alone else 0
 
 
 def _along(facts: Facts) -> bool:

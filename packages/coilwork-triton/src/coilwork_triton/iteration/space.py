@@ -156,7 +156,10 @@ class Space:
     def _lanes(self, tile: Tile) -> Expression:
         block = Name(tile.block)
         if tile.letter != "r" or not self.shape.in_runs:
-            return tl("arange", Number(0), block)
+            lanes = tl("arange", Number(0), block)
+            if tile.letter != "r" or not self.shape.together:
+                return lanes
+            return tl("max_contiguous", lanes, Number(self.shape.together))
         self._library.add("dealt_in_runs")
         return Call(Name("dealt_in_runs"), (block, Name(RUN)))
 

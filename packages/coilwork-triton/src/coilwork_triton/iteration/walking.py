@@ -92,11 +92,16 @@ def facts_of(
         ),
         lanes=_lanes(nodes),
         scattered=loads_apart(kernel, values),
+        row=_row(grouped) if walk == "persistent" else 0,
         columns=_columns(kernel, values),
         sort_bytes=max((key_bytes(v.operands[0].dtype) for v in sorts), default=0),
         sort_width=max((together_along(a, sorts[0].axis) for a in touched), default=1) if sorts else 1,
         first=0 if chosen is None else chosen_first(chosen),
     )
+
+
+def _row(grouped: Mapping[Letter, list[Range]]) -> int:
+    return as_int(product(extent_of(r) for r in grouped.get("r", ()))) or 0
 
 
 def _lanes(nodes: Sequence[Scalar]) -> int:

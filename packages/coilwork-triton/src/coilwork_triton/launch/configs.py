@@ -9,6 +9,8 @@ The reasoning, per kind of kernel (measured on an H200; other devices differ in 
 - A grid smaller than two blocks per multiprocessor leaves some idle, so small work gets small blocks.
 - A row kept in registers by one program reaches a copy's bandwidth at 16 to 32 elements per thread; with 32 warps,
   or with a mask that a divisible row does not need, it loses a third.
+- Threads work on lanes behind a row's end in vain, unless all of them have such lanes: half as many threads, or half as
+  wide accesses, leave fewer (`idle_lanes.py`).
 - A reduction across rows that are contiguous along x is bandwidth bound only if a block spans at least 128 bytes of x.
 - Rows that are walked, for sums of columns too, need the next ones on their way while some are reduced. Few threads with
   many elements each are best: two blocks of 128 threads per multiprocessor, whose 255 registers hold 32 elements and two

@@ -10,6 +10,7 @@ from typing import Final
 from coilwork_ir.kernel_source import Config
 from coilwork_ir.target import Target
 from coilwork_triton.launch.columns import in_runs, scanned_columns
+from coilwork_triton.launch.idle_lanes import fewer_warps, short_rows
 from coilwork_triton.launch.parameters import (
     STAGES,
     Facts,
@@ -20,7 +21,7 @@ from coilwork_triton.launch.parameters import (
     reduces_across,
     warps_for,
 )
-from coilwork_triton.launch.whole_columns import whole_columns
+from coilwork_triton.launch.whole_columns import both_ways, whole_columns
 
 # Registers of a thread that sums of walked rows' columns may take: the gradients of a norm's weights and of the bias before it, of 32
 # elements each, leave room for what the elements need.
@@ -57,14 +58,16 @@ def persistent(facts: Facts, target: Target) -> list[Config]:
         if rows * row * sum(facts.streams) <= target.l2_bytes // 2 and 2 <= warps <= 4:
             # what a cache holds comes soon, and one warp has too much to do with it
             tried = (warps, 2 * warps)
+        fewer = fewer_warps(facts, tried[0], target)
+        if fewer < tried[0]:
+            tried = (fewer, tried[0])
         return [config(blocks, w, target) for w in tried] + _rows_of_a_warp(blocks, facts, target)
     # several rows per program, so that its warps have 16 bytes per thread to load
     enough = max(1, next_power_of_two(-(-rows // (2 * target.multiprocessors))))
     if across:
         return in_runs(whole_columns(facts, target, row, max(enough, 32)), facts, target)
     found = []
-    # there is something to load while a row is reduced, by this program or by others
-    for elements, per_thread in ((4096, 16), (1024, 16)):
+    for elements, per_thread in both_ways(facts, row) or short_rows(facts, target):
         x = min(max(1, elements // row), enough, next_power_of_two(rows))
         warps = min(8, warps_for(x * row, per_thread, target))
         found.append(config(other_tiles(facts) | {"x": x, "r": row}, warps, target))

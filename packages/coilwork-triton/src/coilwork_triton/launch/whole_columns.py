@@ -14,11 +14,14 @@ from coilwork_triton.launch.parameters import (
     searches,
     warps_for,
 )
+from coilwork_triton.launch.pointwise import TRANSPOSED
 
 # Registers of a thread that what it loads of a whole column may take.
 _LOADED: Final = 128
 # Columns of a block of which half are worth a candidate, too.
 _WIDE_BLOCK: Final = 64
+# Bytes along x of blocks whose rows are stored along r: two sectors of memory.
+_SECTORS: Final = 64
 # Bytes of the widest loads, of all threads of a quarter of a warp.
 _WIDE_LOAD: Final = 128
 # Bytes accessed at a point of which a thread has room for many points, whatever is computed of them.
@@ -35,6 +38,7 @@ def whole_columns(facts: Facts, target: Target, row: int, most: int) -> list[Con
     if not facts.streams and facts.turns > 1 and not searches(facts):
         return _gathered_columns(facts, target, row, most)
     blocks: list[tuple[int, int]] = []
+    alone: list[tuple[int, int]] = []
     for width, per_thread in _column_shapes(facts, target, row):
         x = min(width, most, next_power_of_two(facts.extents["x"]))
         warps = min(16, warps_for(x * row, per_thread, target))
@@ -42,14 +46,16 @@ def whole_columns(facts: Facts, target: Target, row: int, most: int) -> list[Con
             # blocks that are small have little in flight for each thread anyway
             warps = max(warps, min(4, warps_for(x * row, 8, target)))
         if (x, warps) in blocks and width >= _WIDE_BLOCK:
-            # both came to the same: half as much for half as many threads instead
+            # both came to the same: half as much for half as many threads instead, or for one warp, which waits for no other
             x, warps = x // 2, warps // 2
+            if warps == 2:
+                alone.append((x, 1))
         blocks.append((x, warps))
-    return [config(other_tiles(facts) | {"x": x, "r": row}, warps, target) for x, warps in blocks]
+    return [config(other_tiles(facts) | {"x": x, "r": row}, warps, target) for x, warps in (*blocks, *alone)]
 
 
 def _column_shapes(facts: Facts, target: Target, row: int) -> list[tuple[int, int]]:
-    """(columns, points per thread) of two blocks of whole columns."""
+    """(columns, points per thread) of two blocks of whole columns, or three."""
     line = 128 // max(facts.streams, default=facts.element_bytes)
     best = max(2048 // row, line)
     if facts.extents["x"] < best * target.multiprocessors:
@@ -59,8 +65,9 @@ def _column_shapes(facts: Facts, target: Target, row: int) -> list[tuple[int, in
         return [(max(1, best // 4), 8), (max(1, best // 4), 16)]
     little = sum(facts.streams) * 64 <= 4 * _LOADED
     if _busy(facts) and 0 < sum(facts.streams) <= _LITTLE and best * row <= _MOST_WIDE:
-        # few threads reduce a column with few instructions: softmax along 256 rows in 75 us with 64 points per thread, in 87 with 32
-        return [(max(1, best // 2), 64), (best, 64)]
+        # few threads reduce a column with few instructions: softmax along 256 rows in 75 us with 64 points per thread, in 87 with 32;
+        # half as many threads have fewer instructions still, if registers leave room for enough of them
+        return [(max(1, best // 2), 64), (best, 64), (max(1, best // 2), 128)]
     each = 64 if little and not _busy(facts) else 32
     fitting = [x for x in (best, best // 2, 2 * best, best // 4) if 0 < x * row <= each * 512]
     # small blocks first, if large ones are not what it takes to span a line
@@ -73,6 +80,21 @@ def _column_shapes(facts: Facts, target: Target, row: int) -> list[tuple[int, in
         # what is loaded takes half a register each
         shapes.insert(0, (best, 2 * each))
     return shapes[:2]
+
+
+def both_ways(facts: Facts, row: int) -> list[tuple[int, int]]:
+    """(points of a program, points of a thread) where some tensors have neighbours along x and others along rows of `row` points.
+
+    So it is where pictures in planes are normalised over their channels and stored with channels last. A block spans whole sectors
+    of both, and few threads exchange what they have with few instructions: 12.6 per element of 96 channels, where 16 points
+    per thread take 28.8.
+    """
+    width = _SECTORS // max(facts.streams, default=_SECTORS)
+    both = min(facts.coalescing.get("x", 0.0), facts.coalescing.get("r", 0.0)) > TRANSPOSED
+    if not both or row < width or facts.scans or not facts.streams:
+        return []
+    few = [(width * row, each) for each in (64, 128) if each * sum(facts.streams) <= 4 * _LOADED]
+    return [*few, (4096, 16)]
 
 
 def _gathered_columns(facts: Facts, target: Target, row: int, most: int) -> list[Config]:
