@@ -25,7 +25,7 @@ from coilwork_triton.facts.likely import Assumed, assumed
 from coilwork_triton.iteration.shape import Shape, plan
 from coilwork_triton.iteration.tiles import MOST_POINTS, extent_of
 from coilwork_triton.launch.options import TritonOptions
-from coilwork_triton.launch.parameters import LIKELY
+from coilwork_triton.launch.parameters import LIKELY, UNKNOWN_EXTENT
 from coilwork_triton.statements.actions import roots_of
 from coilwork_triton.text.index_printer import leaves_32_bits
 from coilwork_triton.text.tree import (
@@ -123,7 +123,8 @@ def forms_of(kernel: Kernel, target: Target, options: TritonOptions, *, step: in
     roots = roots_of(special)
     narrow = options if _leaves_32_bits(special, roots) else replace(options, index_dtype="i32")
     shape = plan(special, roots, target, narrow, step=step)
-    general = plan(kernel, roots_of(kernel), target, options, step=step)
+    # calls that are unlike the first may be as large as any
+    general = plan(kernel, roots_of(kernel), target, options, step=step, least=UNKNOWN_EXTENT)
     if shape.sharing is not None or general.sharing is not None or not _alike(shape, general):
         return None
     flat = shape.flat_grid or general.flat_grid

@@ -26,7 +26,6 @@ from coilwork_ir.target import Target
 from coilwork_triton.facts.overwriting import loads_ahead
 from coilwork_triton.facts.padded_rows import lanes_of_rows
 from coilwork_triton.facts.ragged import along_rows, is_ragged
-from coilwork_triton.facts.sort_keys import LONGEST_ROW
 from coilwork_triton.facts.streamed import streamed
 from coilwork_triton.facts.vectors import (
     Access,
@@ -38,7 +37,7 @@ from coilwork_triton.facts.vectors import (
 )
 from coilwork_triton.iteration.sharing import ROW, Sharing, sharing_of
 from coilwork_triton.iteration.tiles import Letter, Tile, extent_of, flat_tile, needs_64_bits, padded_tile
-from coilwork_triton.iteration.walking import chosen_first, facts_of, likely_sizes, walk_of
+from coilwork_triton.iteration.walking import check_sorts, chosen_first, facts_of, likely_sizes, walk_of
 from coilwork_triton.launch.configs import fixed, propose
 from coilwork_triton.launch.idle_lanes import narrower
 from coilwork_triton.launch.options import TritonOptions
@@ -166,11 +165,13 @@ def plan(
     points: int | None = None,
     chosen: Expr | None = None,
     step: int = 1,
+    least: int = 1,
 ) -> Shape:
     """The shape of `kernel`, whose roots are `values`, on `target`.
 
     `points` are those of a whole launch of which the kernel does a part; they stand for an extent that is not known.
     `chosen` is the range of the first elements of sorted rows. `step` is how many points a step has, if `kernel` is in steps.
+    Open sizes count as at least `least`, whatever is likely.
 
     Raises:
         EmitError: a tensor has a type that Triton lacks, or tiles are inconsistent.
@@ -185,7 +186,7 @@ def plan(
         numels["x"] = product(extent_of(r) for r in grouped["x"][:-1]) * lanes
     sorts = any(isinstance(v, Sort) for v in postorder(values))
     if sorts:
-        _check_sorts(kernel, grouped)
+        check_sorts(kernel, grouped)
     invariant = options.batch_invariant and "r" in grouped and not sorts
     sharing = None if invariant or sorts or ragged else sharing_of(kernel, values, target)
     walk = walk_of(
@@ -193,7 +194,17 @@ def plan(
     )
     if sharing is not None:
         walk = "shared"
-    facts = facts_of(kernel, values, grouped, touched, walk=walk, points=points, ragged=ragged, chosen=chosen)
+    facts = facts_of(
+        kernel,
+        values,
+        grouped,
+        touched,
+        walk=walk,
+        points=points,
+        ragged=ragged,
+        chosen=chosen,
+        least=least,
+    )
     facts = replace(facts, step=step, padded=lanes > 0, piece=0 if sharing is None else sharing.length)
     proposed = fixed(grouped, target) if invariant else propose(facts, target, options.max_configs)
     ahead = walk in ("persistent", "shared") or loads_ahead(kernel, values)
@@ -301,17 +312,6 @@ def _looks_up_across(grouped: Mapping[Letter, list[Range]], touched: Sequence[Ac
     reduced = {r.symbol for r in grouped.get("r", ())}
     known = any(not reduced.isdisjoint(access.index.free_symbols) for access in touched)
     return bool(reduced) and not known and reduces_across(facts)
-
-
-def _check_sorts(kernel: Kernel, grouped: Mapping[Letter, list[Range]]) -> None:
-    length = bounds(product(extent_of(r) for r in grouped.get("r", ()))).hi
-    if len(grouped.get("r", ())) != 1 or "w" in grouped or length is None or length > LONGEST_ROW:
-        raise EmitError(
-            "sort-row",
-            f"kernel {kernel.name} sorts rows that do not stay in registers",
-            origins=kernel.origins,
-            remedy="run the sort as an external call",
-        )
 
 
 def _chosen_tile(chosen: Expr, axis: int) -> Tile:

@@ -11,7 +11,7 @@ from coilwork_ir.kernels import Kernel, Range
 from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.scalar import Op, Reduce, Scalar, Scan, Sort, postorder
 from coilwork_triton.combining.scans import carried_words
-from coilwork_triton.facts.sort_keys import key_bytes
+from coilwork_triton.facts.sort_keys import LONGEST_ROW, key_bytes
 from coilwork_triton.facts.vectors import Access, loads_apart, together_along, whole_sizes
 from coilwork_triton.facts.waiting import loads_in_turn
 from coilwork_triton.iteration.tiles import Letter, extent_of
@@ -37,6 +37,18 @@ def walk_of(kernel: Kernel, numel: Expr | None, options: TritonOptions, *, sorts
             remedy="schedule rows and columns as two kernels",
         )
     return walk
+
+
+def check_sorts(kernel: Kernel, grouped: Mapping[Letter, list[Range]]) -> None:
+    """Raises EmitError: the rows that `kernel` sorts do not stay in registers."""
+    length = bounds(product(extent_of(r) for r in grouped.get("r", ()))).hi
+    if len(grouped.get("r", ())) != 1 or "w" in grouped or length is None or length > LONGEST_ROW:
+        raise EmitError(
+            "sort-row",
+            f"kernel {kernel.name} sorts rows that do not stay in registers",
+            origins=kernel.origins,
+            remedy="run the sort as an external call",
+        )
 
 
 def _by_length(kernel: Kernel, numel: Expr | None, options: TritonOptions) -> Walk:
@@ -67,16 +79,16 @@ def facts_of(
     points: int | None,
     ragged: bool,
     chosen: Expr | None,
+    least: int,
 ) -> Facts:
-    """`grouped` are the ranges of each tile, `touched` what the kernel reads and writes; `points` and `chosen` as in `shape.plan`."""
+    """`grouped` are the ranges of each tile, `touched` what the kernel reads and writes; `points`, `chosen` and `least` as in `shape.plan`."""
+    sizes = {size: max(least, number) for size, number in likely_sizes(kernel).items()}
     nodes = tuple(postorder(values))
     sorts = tuple(v for v in nodes if isinstance(v, Sort))
     return Facts(
         walk=walk,
         extents={
-            letter: _estimate(
-                product(extent_of(r) for r in ranges), letter, walk, points, likely_sizes(kernel)
-            )
+            letter: _estimate(product(extent_of(r) for r in ranges), letter, walk, points, sizes)
             for letter, ranges in grouped.items()
         },
         coalescing={k: min(1.0, sum(r.coalescing for r in ranges)) for k, ranges in grouped.items()},
