@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 Arguments = tuple[Any, ...]
-Set = Literal["main", "more", "cached", "other", "later"]
-SETS: tuple[Set, ...] = ("main", "more", "cached", "other", "later")
+Set = Literal["main", "more", "cached", "other", "later", "further"]
+SETS: tuple[Set, ...] = ("main", "more", "cached", "other", "later", "further")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,8 @@ class Case:
             inputs and results.
         random: two calls give different results.
         set: `main`; `more` sizes and types of the same kinds; `cached` where all fits the second-level cache, which is
-            then not flushed; `other` kinds of kernels, chosen before anything was known of them, and `later` ones, likewise.
+            then not flushed; `other` kinds of kernels, chosen before anything was known of them, and `later` and
+            `further` ones, likewise.
     """
 
     name: str

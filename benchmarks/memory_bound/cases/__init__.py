@@ -6,6 +6,11 @@ from collections.abc import Collection, Sequence
 
 from benchmarks.memory_bound.case import Case
 from benchmarks.memory_bound.cases import (
+    attention,
+    detection,
+    diffusion,
+    features,
+    fields,
     gather,
     gradients,
     images,
@@ -13,6 +18,9 @@ from benchmarks.memory_bound.cases import (
     layouts,
     losses,
     norms,
+    optimizers,
+    packing,
+    pipelines,
     pointwise,
     reductions,
     scans,
@@ -37,6 +45,14 @@ CASES: tuple[Case, ...] = (
     *images.CASES,
     *tokens.CASES,
     *training.CASES,
+    *attention.CASES,
+    *packing.CASES,
+    *optimizers.CASES,
+    *detection.CASES,
+    *diffusion.CASES,
+    *pipelines.CASES,
+    *fields.CASES,
+    *features.CASES,
 )
 
 
