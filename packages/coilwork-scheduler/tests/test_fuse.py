@@ -12,6 +12,8 @@ from coilwork_ir.kernels import KernelCall
 from coilwork_ir.loops import Check, Mutation, Scan
 from coilwork_ir.scalar import Reduce, const, op, postorder
 from coilwork_ir.scalar import Scan as ScanValue
+from coilwork_ir.target import target as target_of
+from coilwork_scheduler import schedule
 
 F64 = DType.F64
 
@@ -20,8 +22,8 @@ def c(value, dtype=F64):
     return const(value, dtype)
 
 
-def calls(schedule):
-    return [step for step in schedule.steps if isinstance(step, KernelCall)]
+def calls(made):
+    return [step for step in made.steps if isinstance(step, KernelCall)]
 
 
 def softmax(build, rows, columns, source="x", prefix=""):
@@ -144,6 +146,26 @@ def test_row_and_column_sums_stay_apart(build, compare):
     build.reduce("rows", "sum", [4], [6], lambda i, r: at("x", i, r))
     build.reduce("columns", "sum", [6], [4], lambda i, r: at("x", r, i))
     assert len(calls(compare(build.graph("rows", "columns")))) == 2
+
+
+def test_rows_and_columns_of_a_square_matrix_stay_apart_though_they_have_a_common_space(build):
+    """Both sums of a contrastive loss share its diagonal, which is next to nothing."""
+    at, size = build.at, 16384
+    build.input("x", size, size, dtype=DType.BF16)
+    for name, element in (("rows", lambda i, r: at("x", i, r)), ("columns", lambda i, r: at("x", r, i))):
+        greatest, total = f"{name}_max", f"{name}_sum"
+        build.reduce(greatest, "max", [size], [size], element, dtype=DType.F32)
+
+        def scaled(i, r, element=element, greatest=greatest):
+            return op("exp", op("sub", element(i, r), at(greatest, i)))
+
+        def own(i, greatest=greatest, total=total):
+            return op("sub", op("sub", at("x", i, i), at(greatest, i)), at(total, i))
+
+        build.reduce(total, "sum", [size], [size], scaled, dtype=DType.F32)
+        build.pointwise(name, [size], own, dtype=DType.F32)
+    made = schedule(build.graph("rows", "columns"), target_of("sm_90"))
+    assert [call.args for call in calls(made)] == [("x", "rows"), ("x", "columns")]
 
 
 def test_column_sums_of_one_buffer_share_a_kernel(build, compare):
