@@ -11,7 +11,11 @@ from torch import Tensor
 
 from coilwork_ir.loops import Pointwise
 
-X, LABELS, SHARES = torch.arange(15.0).view(3, 5), torch.tensor([[4], [0], [2]]), torch.tensor([[0.5], [2], [3]])
+X, LABELS, SHARES = (
+    torch.arange(15.0).view(3, 5),
+    torch.tensor([[4], [0], [2]]),
+    torch.tensor([[0.5], [2], [3]]),
+)
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ from coilwork_scheduler.splitting.scans import split_scans
 from coilwork_scheduler.splitting.split import split_reductions
 from coilwork_scheduler.stage import Stage, stage_of
 from coilwork_scheduler.turned import turn_scans
+from coilwork_scheduler.written_out import write_out
 
 DEFAULT: Final = ScheduleOptions()
 
@@ -98,6 +99,7 @@ GRAPH_PASSES: Final = (
     GraphPass(name="dead-after-inline", run=lambda graph, facts, settings: remove_dead(graph, facts)),
     GraphPass(name="scale-sums", run=lambda graph, facts, settings: _scale_sums(graph, facts, settings)),
     GraphPass(name="one-hot", run=lambda graph, facts, settings: _sum_one_term(graph, settings)),
+    GraphPass(name="write-out", run=_weighed(write_out)),
     GraphPass(
         name="turn-scans", run=lambda graph, facts, settings: turn_scans(graph, journal=settings.journal)
     ),
