@@ -26,7 +26,8 @@ def spectra(make: Make, b: int, h: int, w: int) -> Arguments:
 
 
 def centred_power(x: Tensor) -> Tensor:
-    return torch.fft.fftshift(x, dim=(-2, -1)).abs().square()
+    centred: Tensor = torch.fft.fftshift(x, dim=(-2, -1))
+    return centred.abs().square()
 
 
 def places(make: Make, n: int, m: int) -> Arguments:
@@ -59,7 +60,7 @@ def pooled_maxima(make: Make, b: int, c: int, h: int, w: int) -> Arguments:
 
 
 def unpooled(x: Tensor, index: Tensor) -> Tensor:
-    return functional.max_unpool2d(x, index, 2)
+    return functional.max_unpool2d(x, index, [2, 2])
 
 
 def channels_last(make: Make, b: int, c: int, h: int, w: int) -> Arguments:
