@@ -9,8 +9,8 @@ import pytest
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import symbol
 from coilwork_ir.kernels import KernelCall
-from coilwork_ir.loops import Check, Mutation, Scan
-from coilwork_ir.scalar import Reduce, const, op, postorder
+from coilwork_ir.loops import Check, Mutation, Scan, Scatter
+from coilwork_ir.scalar import Reduce, const, op, placeholder, postorder
 from coilwork_ir.scalar import Scan as ScanValue
 from coilwork_ir.target import target as target_of
 from coilwork_scheduler import schedule
@@ -340,3 +340,51 @@ def test_intermediates_stay_wide_only_in_fast_numerics(build, compare):
             1 for n in postorder([kernel.stores[0].value]) if isinstance(n, Op) and n.op == "cast"
         )
     assert graph_of == {"fast": 2, "eager": 4}
+
+
+def stored_at(build, name, into, value, *shape):
+    """A scatter of rows of `value` into `into`, at positions that data say."""
+    ranges = build.ranges(*shape)
+    build.nodes.append(
+        Scatter(
+            output=build.buffer(name, *shape),
+            into=into,
+            ranges=ranges,
+            index=(placeholder(0), *ranges[1:]),
+            indirect=(build.at("ids", ranges[0]),),
+            value=value(*ranges),
+            mode="store",
+        )
+    )
+
+
+def quantised_into_a_cache(build):
+    """Rows divided by the largest of each, and these, put where `ids` says."""
+    at = build.at
+    build.input("x", 4, 6)
+    build.input("ids", 4, dtype=DType.I64)
+    build.input("cache", 4, 6)
+    build.input("scales", 4)
+    build.reduce("m", "max", [4], [6], lambda i, r: at("x", i, r))
+    stored_at(build, "cache_new", "cache", lambda i, j: op("div", at("x", i, j), at("m", i)), 4, 6)
+    stored_at(build, "scales_new", "scales", lambda i: at("m", i), 4)
+    return build.graph("cache_new", "scales_new")
+
+
+def test_a_scatter_shares_the_kernel_of_what_it_stores_on_a_gpu(build):
+    made = schedule(quantised_into_a_cache(build), target_of("sm_90"))
+    (call,) = calls(made)
+    assert dict(call.into) == {"cache_new": "cache", "scales_new": "scales"}
+
+
+def test_a_cpu_stores_in_the_order_of_the_points(build):
+    assert len(calls(schedule(quantised_into_a_cache(build), target_of("x86-64-avx2")))) > 1
+
+
+def test_what_a_scatter_overwrites_is_read_by_a_kernel_before(build, compare):
+    at = build.at
+    build.input("ids", 4, dtype=DType.I64)
+    build.input("x", 4, 6)
+    build.reduce("m", "max", [4], [6], lambda i, r: at("x", i, r))
+    stored_at(build, "x_new", "x", lambda i, j: op("mul", at("m", i), c(2.0)), 4, 6)
+    assert len(calls(compare(build.graph("x_new")))) == 2

@@ -149,13 +149,20 @@ def cluster_of(stage: Stage, device: str) -> Cluster:
     )
 
 
-def fusable(stage: Stage) -> bool:
+def fusable(stage: Stage, *, on_gpu: bool) -> bool:
     """True for stages that may share a kernel: pointwise ones, reductions, scans and sorts that have points.
 
-    Of scatters, those into memory of their own that cover it, whatever data say: what they store depends on nothing that is there.
+    Of scatters, those that store at positions that data say: what they store depends on nothing that is there. On a CPU only those
+    into memory of their own that cover it, as of several points that store to one place the last one does, in a kernel of their order.
     """
-    covers = stage.kind == "scatter" and all(store.covers and store.mask is None for store in stage.stores)
-    return (covers or stage.kind in ("pointwise", "reduce", "scan", "sort")) and not stage.empty
+    if stage.empty:
+        return False
+    if stage.kind != "scatter":
+        return stage.kind in ("pointwise", "reduce", "scan", "sort")
+    return all(
+        store.mask is None and (store.covers or (on_gpu and store.mode == "store" and bool(store.indirect)))
+        for store in stage.stores
+    )
 
 
 def broken_scan(cluster: Cluster) -> str | None:
