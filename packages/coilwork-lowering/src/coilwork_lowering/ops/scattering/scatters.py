@@ -233,7 +233,7 @@ def _scatter(mode: StoreMode | None) -> Callable[[Builder, Call], Value]:
         added = mode == "add" or (mode is None and call["reduce"] in ("add", "sum", "mean"))
         # one element along the dimension: no two have the same target, and there is no order to keep
         distinct = mode == "add" and as_int(positions.shape[dim]) == 1 and value.dtype.compute is value.dtype
-        if mode == "store" or distinct:
+        if mode is not None and (mode == "store" or distinct):
             hot = None if in_place(call) else _one_hot(builder, call, value, positions, source, dim, mode)
             if hot is not None:
                 return hot
