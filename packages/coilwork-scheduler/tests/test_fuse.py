@@ -388,3 +388,37 @@ def test_what_a_scatter_overwrites_is_read_by_a_kernel_before(build, compare):
     build.reduce("m", "max", [4], [6], lambda i, r: at("x", i, r))
     stored_at(build, "x_new", "x", lambda i, j: op("mul", at("m", i), c(2.0)), 4, 6)
     assert len(calls(compare(build.graph("x_new")))) == 2
+
+
+def scans_of_columns(build, *, reverse):
+    """`y`: a running sum of what follows from another one, as the decays of a linear recurrence."""
+    at = build.at
+    build.input("x", 6, 4)
+    build.input("g", 6, 4)
+
+    def scan(name, value, *, reverse=False):
+        ranges = build.ranges(6, 4)
+        build.nodes.append(
+            Scan(
+                outputs=(build.buffer(name, 6, 4),),
+                kind="sum",
+                ranges=ranges,
+                axis=ranges[0],
+                body=value(*ranges),
+                reverse=reverse,
+            )
+        )
+
+    scan("decay", lambda i, j: at("g", i, j))
+    scan("s", lambda i, j: op("mul", at("x", i, j), op("exp", op("neg", at("decay", i, j)))), reverse=reverse)
+    build.pointwise("y", [6, 4], lambda i, j: op("mul", at("s", i, j), op("exp", at("decay", i, j))))
+    return build.graph("y")
+
+
+def test_a_scan_of_what_follows_from_another_one_shares_its_kernel(build, compare):
+    (call,) = calls(compare(scans_of_columns(build, reverse=False)))
+    assert set(call.args) == {"g", "x", "y"}
+
+
+def test_scans_in_both_directions_stay_apart(build, compare):
+    assert len(calls(compare(scans_of_columns(build, reverse=True)))) == 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -168,13 +168,13 @@ def fusable(stage: Stage, *, on_gpu: bool) -> bool:
 def broken_scan(cluster: Cluster) -> str | None:
     """The result of a scan that does not belong in the cluster; `None` if all is well.
 
-    A scan runs along the only reduced range, in its order, and shares a kernel with pointwise stages at the same points.
+    A scan runs along the only reduced range, in its order, and shares a kernel with pointwise stages, and scans, at the same points.
     """
     scans = [part for part in cluster.parts if part.stage.kind == "scan"]
     if not scans:
         return None
     name = scans[0].writes[0].buffer
-    if len(scans) > 1 or len(cluster.reduced) != 1:
+    if len(cluster.reduced) != 1 or (len(scans) > 1 and not _together(scans)):
         return name
     (axis,) = cluster.reduced
     for part in cluster.parts:
@@ -183,6 +183,12 @@ def broken_scan(cluster: Cluster) -> str | None:
         if part.stage.kind == "reduce" or not whole or not along:
             return name
     return None
+
+
+def _together(scans: Sequence[Part]) -> bool:
+    """True if each of the scans goes through whole rows, in the same direction: one loop carries what all of them have so far."""
+    made = [node for part in scans for node in postorder(part.stage.scalars) if isinstance(node, Scan)]
+    return all(part.stage.split == 1 for part in scans) and len({node.reverse for node in made}) == 1
 
 
 def broken_sort(cluster: Cluster) -> str | None:
