@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from benchmarks.memory_bound.case import Arguments, Case, Make, first_bytes, stored_bytes
+from benchmarks.memory_bound.case import Arguments, Case, Make, stored_bytes
 from benchmarks.memory_bound.cases.inputs import normal, normal_f16
 
 F16, F32 = torch.float16, torch.float32
@@ -139,8 +139,6 @@ CASES = (
         size=(131072, 1000),
         tiny=(5, 9),
         train=True,
-        again=first_bytes,
-        why=BACKWARD,
         set="further",
     ),
     Case(
