@@ -28,7 +28,7 @@ from coilwork_lowering.layout.formats import hinted_bytes, hinted_sizes
 # From this size a value is worth looking at, in bytes.
 _LARGE: Final = 4_000_000
 # Operands this many times smaller than the result do not count: a row's maximum, a bias.
-_SMALL: Final = 8
+_SMALL: Final = 16
 # What is read instead may be this much larger: logits of positions that have no label.
 _SLACK: Final = 1.05
 _LONGEST: Final = 24
