@@ -106,7 +106,9 @@ class Planner:
 
 def on_gpu(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """`gm`, captured on a CPU, as if on a GPU: lowering chooses by device. No tensor but a fake one is made."""
-    moved = copy.deepcopy(gm)
+    # constants stay: a copy of them would be a fake one
+    moved = torch.fx.GraphModule(gm, copy.deepcopy(gm.graph))
+    moved.meta.update(gm.meta)
     for node in moved.graph.nodes:
         node.meta["val"] = pytree.tree_map_only(FakeTensor, _fake_on_gpu, node.meta.get("val"))
         if isinstance(node.kwargs.get("device"), torch.device):

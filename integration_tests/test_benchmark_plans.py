@@ -46,6 +46,26 @@ def test_gradients_of_an_activation_and_of_its_bias_share_a_kernel() -> None:
     assert both.read == 2 * 8192 * 3072 * 2 and rest.total < both.total / 100
 
 
+def test_a_function_with_numbers_in_it_is_planned() -> None:
+    def shifted(x: Tensor) -> Tensor:
+        return x - torch.tensor([1.0, 2.0, 3.0])
+
+    planner = Planner(target="sm_90")
+    torch._dynamo.reset()
+    torch.compile(shifted, backend=planner, dynamic=False)(torch.empty(1000, 3))
+    assert traffic(planner.programs[0])[-1].written == 1000 * 3 * 4
+
+
+def test_views_move_nothing() -> None:
+    """What a graph is given is complex: its parts are an operator's, a view."""
+    planner = Planner(target="sm_90")
+    torch._dynamo.reset()
+    given = torch.view_as_complex(torch.empty(1000, 2))
+    torch.compile(lambda x: x.abs(), backend=planner, dynamic=False)(given)
+    (step,) = traffic(planner.programs[0])
+    assert (step.read, step.written) == (8000, 4000)
+
+
 def test_the_table_names_what_moves_most_first() -> None:
     (program,) = programs_of(find_case("gpt2"), train=False, **SMALL)
     lines = text_of(program, target("sm_90"), most=3).splitlines()

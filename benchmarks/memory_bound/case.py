@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 Arguments = tuple[Any, ...]
-Set = Literal["main", "more", "cached", "other", "later", "open"]
-SETS: tuple[Set, ...] = ("main", "more", "cached", "other", "later", "open")
+Set = Literal["main", "more", "cached", "other", "later", "further", "open"]
+SETS: tuple[Set, ...] = ("main", "more", "cached", "other", "later", "further", "open")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +65,8 @@ class Case:
         random: two calls give different results.
         dynamic: all sizes are left open.
         set: `main`; `more` sizes and types of the same kinds; `cached` where all fits the second-level cache, which is
-            then not flushed; `other` kinds of kernels, chosen before anything was known of them, and `later` ones, likewise;
-            `open` cases of the others with open sizes.
+            then not flushed; `other` kinds of kernels, chosen before anything was known of them, and `later` and
+            `further` ones, likewise; `open` cases of the others with open sizes.
     """
 
     name: str

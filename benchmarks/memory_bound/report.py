@@ -16,6 +16,7 @@ SETS = {
     "cached": "Within the second-level cache, which is not flushed",
     "other": "Other kinds of kernels",
     "later": "Kinds that were chosen later",
+    "further": "Kinds that were chosen last",
     "open": "Kernels whose sizes are left open",
 }
 # A case below this multiple of the fastest other backend counts as behind, one below that share of a copy as slow.

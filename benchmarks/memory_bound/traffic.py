@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import reduce
 from types import MappingProxyType
+
+import torch
 
 from coilwork_ir.buffers import Argument, Buffer, references
 from coilwork_ir.index import Expr, as_int, substitute
@@ -43,7 +46,7 @@ def traffic(program: Program) -> tuple[Moved, ...]:
         match instruction:
             case Launch():
                 found.append(kernel_traffic(kernels[instruction.kernel]))
-            case ExternCall():
+            case ExternCall() if not _is_view(instruction.target):
                 target = instruction.target
                 # `rand_like` and its kin only look at the shape of their argument.
                 arguments = (*instruction.args, *(value for _, value in instruction.kwargs))
@@ -61,6 +64,16 @@ def traffic(program: Program) -> tuple[Moved, ...]:
             case _:
                 pass
     return tuple(found)
+
+
+def _is_view(target: str) -> bool:
+    """True for operators such as `aten.view_as_real.default`, whose result lies where their operand does."""
+    namespace, *names = target.split(".")
+    overload = reduce(getattr, names, getattr(torch.ops, namespace)) if namespace == "aten" else None
+    if not isinstance(overload, torch._ops.OpOverload):
+        return False
+    returned = [value.alias_info for value in overload._schema.returns]
+    return any(info is not None and not info.is_write for info in returned)
 
 
 def kernel_traffic(kernel: Kernel, sizes: Mapping[Expr, Expr] = MappingProxyType({})) -> Moved:

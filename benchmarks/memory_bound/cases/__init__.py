@@ -6,6 +6,11 @@ from collections.abc import Collection, Sequence
 
 from benchmarks.memory_bound.case import Case
 from benchmarks.memory_bound.cases import (
+    attention,
+    detection,
+    diffusion,
+    features,
+    fields,
     gather,
     gradients,
     images,
@@ -14,6 +19,9 @@ from benchmarks.memory_bound.cases import (
     losses,
     norms,
     open_sizes,
+    optimizers,
+    packing,
+    pipelines,
     pointwise,
     reductions,
     scans,
@@ -38,6 +46,14 @@ _WITH_KNOWN_SIZES: tuple[Case, ...] = (
     *images.CASES,
     *tokens.CASES,
     *training.CASES,
+    *attention.CASES,
+    *packing.CASES,
+    *optimizers.CASES,
+    *detection.CASES,
+    *diffusion.CASES,
+    *pipelines.CASES,
+    *fields.CASES,
+    *features.CASES,
 )
 CASES: tuple[Case, ...] = (*_WITH_KNOWN_SIZES, *open_sizes.with_open_sizes(_WITH_KNOWN_SIZES))
 

@@ -8,6 +8,7 @@ from typing import Any
 import loop_evaluator
 import pytest
 import torch
+from accelerator_graphs import as_eager_on_an_accelerator
 from lowering_against_eager import assert_as_eager, externs, trace_and_lower
 from lowering_backend import Recorder
 from torch import Tensor
@@ -294,3 +295,9 @@ def test_adaptive_maxima_of_integers_are_refused(rank: int) -> None:
     compiled = torch.compile(lambda x: function(x.argmax(1), 2), backend=Recorder())
     with pytest.raises(NotImplementedError, match="not implemented for 'Long'"):
         compiled(torch.randn([2] * (rank + 2)))
+
+
+@pytest.mark.parametrize("pool", [functional.adaptive_avg_pool2d, functional.adaptive_max_pool2d])
+def test_accelerators_write_larger_windows_out_where_sizes_differ(pool: Callable[..., Tensor]) -> None:
+    graph = as_eager_on_an_accelerator(lambda x: pool(x, 7), torch.randn(2, 3, 30, 31))
+    assert {type(node) for node in graph.nodes} == {Pointwise}

@@ -72,6 +72,9 @@ FIRES: dict[str, tuple[str, Binary, tuple[Tensor, Tensor]]] = {
         lambda x, y: parts(x * y),
         (SPECIAL.to(torch.complex128), OTHER.to(torch.complex128)),
     ),
+    "rolled": ("parts-of-rolled", lambda x, y: parts(x.roll((1, -1), (-2, -1))), (SPECIAL, OTHER)),
+    "rolled along one": ("parts-of-rolled", lambda x, y: parts(x.roll(2, -1)), (SPECIAL, OTHER)),
+    "in reverse": ("parts-of-flipped", lambda x, y: parts(x.flip(-1)), (SPECIAL, OTHER)),
     "conjugate": ("parts-of-conjugate", lambda x, y: parts(x.conj().clone()), (SPECIAL, OTHER)),
     "conjugate in memory": (
         "parts-of-conjugate",

@@ -9,9 +9,11 @@ import pytest
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import symbol
 from coilwork_ir.kernels import KernelCall
-from coilwork_ir.loops import Check, Mutation, Scan
-from coilwork_ir.scalar import Reduce, const, op, postorder
+from coilwork_ir.loops import Check, Mutation, Scan, Scatter
+from coilwork_ir.scalar import Reduce, const, op, placeholder, postorder
 from coilwork_ir.scalar import Scan as ScanValue
+from coilwork_ir.target import target as target_of
+from coilwork_scheduler import schedule
 
 F64 = DType.F64
 
@@ -20,8 +22,8 @@ def c(value, dtype=F64):
     return const(value, dtype)
 
 
-def calls(schedule):
-    return [step for step in schedule.steps if isinstance(step, KernelCall)]
+def calls(made):
+    return [step for step in made.steps if isinstance(step, KernelCall)]
 
 
 def softmax(build, rows, columns, source="x", prefix=""):
@@ -144,6 +146,26 @@ def test_row_and_column_sums_stay_apart(build, compare):
     build.reduce("rows", "sum", [4], [6], lambda i, r: at("x", i, r))
     build.reduce("columns", "sum", [6], [4], lambda i, r: at("x", r, i))
     assert len(calls(compare(build.graph("rows", "columns")))) == 2
+
+
+def test_rows_and_columns_of_a_square_matrix_stay_apart_though_they_have_a_common_space(build):
+    """Both sums of a contrastive loss share its diagonal, which is next to nothing."""
+    at, size = build.at, 16384
+    build.input("x", size, size, dtype=DType.BF16)
+    for name, element in (("rows", lambda i, r: at("x", i, r)), ("columns", lambda i, r: at("x", r, i))):
+        greatest, total = f"{name}_max", f"{name}_sum"
+        build.reduce(greatest, "max", [size], [size], element, dtype=DType.F32)
+
+        def scaled(i, r, element=element, greatest=greatest):
+            return op("exp", op("sub", element(i, r), at(greatest, i)))
+
+        def own(i, greatest=greatest, total=total):
+            return op("sub", op("sub", at("x", i, i), at(greatest, i)), at(total, i))
+
+        build.reduce(total, "sum", [size], [size], scaled, dtype=DType.F32)
+        build.pointwise(name, [size], own, dtype=DType.F32)
+    made = schedule(build.graph("rows", "columns"), target_of("sm_90"))
+    assert [call.args for call in calls(made)] == [("x", "rows"), ("x", "columns")]
 
 
 def test_column_sums_of_one_buffer_share_a_kernel(build, compare):
@@ -318,3 +340,85 @@ def test_intermediates_stay_wide_only_in_fast_numerics(build, compare):
             1 for n in postorder([kernel.stores[0].value]) if isinstance(n, Op) and n.op == "cast"
         )
     assert graph_of == {"fast": 2, "eager": 4}
+
+
+def stored_at(build, name, into, value, *shape):
+    """A scatter of rows of `value` into `into`, at positions that data say."""
+    ranges = build.ranges(*shape)
+    build.nodes.append(
+        Scatter(
+            output=build.buffer(name, *shape),
+            into=into,
+            ranges=ranges,
+            index=(placeholder(0), *ranges[1:]),
+            indirect=(build.at("ids", ranges[0]),),
+            value=value(*ranges),
+            mode="store",
+        )
+    )
+
+
+def quantised_into_a_cache(build):
+    """Rows divided by the largest of each, and these, put where `ids` says."""
+    at = build.at
+    build.input("x", 4, 6)
+    build.input("ids", 4, dtype=DType.I64)
+    build.input("cache", 4, 6)
+    build.input("scales", 4)
+    build.reduce("m", "max", [4], [6], lambda i, r: at("x", i, r))
+    stored_at(build, "cache_new", "cache", lambda i, j: op("div", at("x", i, j), at("m", i)), 4, 6)
+    stored_at(build, "scales_new", "scales", lambda i: at("m", i), 4)
+    return build.graph("cache_new", "scales_new")
+
+
+def test_a_scatter_shares_the_kernel_of_what_it_stores_on_a_gpu(build):
+    made = schedule(quantised_into_a_cache(build), target_of("sm_90"))
+    (call,) = calls(made)
+    assert dict(call.into) == {"cache_new": "cache", "scales_new": "scales"}
+
+
+def test_a_cpu_stores_in_the_order_of_the_points(build):
+    assert len(calls(schedule(quantised_into_a_cache(build), target_of("x86-64-avx2")))) > 1
+
+
+def test_what_a_scatter_overwrites_is_read_by_a_kernel_before(build, compare):
+    at = build.at
+    build.input("ids", 4, dtype=DType.I64)
+    build.input("x", 4, 6)
+    build.reduce("m", "max", [4], [6], lambda i, r: at("x", i, r))
+    stored_at(build, "x_new", "x", lambda i, j: op("mul", at("m", i), c(2.0)), 4, 6)
+    assert len(calls(compare(build.graph("x_new")))) == 2
+
+
+def scans_of_columns(build, *, reverse):
+    """`y`: a running sum of what follows from another one, as the decays of a linear recurrence."""
+    at = build.at
+    build.input("x", 6, 4)
+    build.input("g", 6, 4)
+
+    def scan(name, value, *, reverse=False):
+        ranges = build.ranges(6, 4)
+        build.nodes.append(
+            Scan(
+                outputs=(build.buffer(name, 6, 4),),
+                kind="sum",
+                ranges=ranges,
+                axis=ranges[0],
+                body=value(*ranges),
+                reverse=reverse,
+            )
+        )
+
+    scan("decay", lambda i, j: at("g", i, j))
+    scan("s", lambda i, j: op("mul", at("x", i, j), op("exp", op("neg", at("decay", i, j)))), reverse=reverse)
+    build.pointwise("y", [6, 4], lambda i, j: op("mul", at("s", i, j), op("exp", at("decay", i, j))))
+    return build.graph("y")
+
+
+def test_a_scan_of_what_follows_from_another_one_shares_its_kernel(build, compare):
+    (call,) = calls(compare(scans_of_columns(build, reverse=False)))
+    assert set(call.args) == {"g", "x", "y"}
+
+
+def test_scans_in_both_directions_stay_apart(build, compare):
+    assert len(calls(compare(scans_of_columns(build, reverse=True)))) == 2

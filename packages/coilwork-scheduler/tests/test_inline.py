@@ -352,3 +352,28 @@ def test_of_two_values_the_narrower_is_stored(build, compare):
         if arg.role != "in"
     }
     assert "narrow" in written and "wide" not in written
+
+
+def test_who_reads_one_element_of_a_row_reads_one_of_each_operand(build):
+    """A loss sums a row and looks up what its label says: for the one element the row needs not be stored."""
+    rows, width = 65536, 512
+    at = build.at
+    build.input("label", rows, dtype=I64)
+    for name in "ab":
+        build.input(name, rows, width, dtype=DType.F32)
+    build.pointwise(
+        "p",
+        [rows, width],
+        lambda i, j: cast(op("add", at("a", i, j), at("b", i, j)), DType.BF16),
+        dtype=DType.BF16,
+    )
+    build.reduce("s", "sum", [rows], [width], lambda i, j: at("p", i, j), dtype=DType.F32)
+
+    def own(i):
+        return cast(
+            load("p", (i, placeholder(0)), DType.BF16, indirect=(load("label", (i,), I64),)), DType.F32
+        )
+
+    build.pointwise("t", [rows], own, dtype=DType.F32)
+    made = schedule(build.graph("s", "t"), target("sm_90"))
+    assert not any("p" in call.args for call in calls(made))

@@ -25,7 +25,7 @@ from coilwork_scheduler.externalize import externalize_sorts
 from coilwork_scheduler.fusion.fuse import Fuser
 from coilwork_scheduler.fusion.weigh import Surroundings
 from coilwork_scheduler.group import Group, group_of
-from coilwork_scheduler.inlining.inline import Inliner
+from coilwork_scheduler.inlining.rounds import inline
 from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.kernels.compared import NONE, decisions, rounds
 from coilwork_scheduler.one_hot import sum_one_term
@@ -38,6 +38,7 @@ from coilwork_scheduler.splitting.scans import split_scans
 from coilwork_scheduler.splitting.split import split_reductions
 from coilwork_scheduler.stage import Stage, stage_of
 from coilwork_scheduler.turned import turn_scans
+from coilwork_scheduler.written_out import write_out
 
 DEFAULT: Final = ScheduleOptions()
 
@@ -94,10 +95,11 @@ GRAPH_PASSES: Final = (
     GraphPass(name="separate", run=lambda graph, facts, settings: separate_overlaps(graph)),
     GraphPass(name="contract", run=_weighed(open_contractions)),
     GraphPass(name="dead", run=lambda graph, facts, settings: remove_dead(graph, facts)),
-    GraphPass(name="inline", run=lambda graph, facts, settings: _inline(graph, facts, settings)),
+    GraphPass(name="inline", run=_weighed(inline)),
     GraphPass(name="dead-after-inline", run=lambda graph, facts, settings: remove_dead(graph, facts)),
     GraphPass(name="scale-sums", run=lambda graph, facts, settings: _scale_sums(graph, facts, settings)),
     GraphPass(name="one-hot", run=lambda graph, facts, settings: _sum_one_term(graph, settings)),
+    GraphPass(name="write-out", run=_weighed(write_out)),
     GraphPass(
         name="turn-scans", run=lambda graph, facts, settings: turn_scans(graph, journal=settings.journal)
     ),
@@ -157,21 +159,6 @@ def schedule(
 
 def _externalize(graph: Graph, settings: Settings) -> Graph:
     return externalize_sorts(graph, settings.targets, sizes=settings.sizes, journal=settings.journal)
-
-
-def _inline(graph: Graph, facts: Dependence, settings: Settings) -> Graph:
-    if not settings.options.inline:
-        return graph
-    inliner = Inliner(
-        graph,
-        facts,
-        targets=settings.targets,
-        model=settings.model,
-        sizes=settings.sizes,
-        options=settings.options,
-        journal=settings.journal,
-    )
-    return inliner.run()
 
 
 def _scale_sums(graph: Graph, facts: Dependence, settings: Settings) -> Graph:

@@ -64,6 +64,10 @@ ORDER: Final = (
     Before(
         "dead-after-inline", "turn-scans", "a reversal that nobody needs any more would read the scan, too"
     ),
+    Before("inline", "write-out", "what is inlined into a sum tells whether its terms are computed or read"),
+    Before("one-hot", "write-out", "of a sum that is one term the others are not written out"),
+    Before("write-out", "turn-scans", "a sum that is written out may be a scan's reader like any other"),
+    Before("write-out", "split", "a sum that is written out is no reduction to cut"),
     Before("one-hot", "turn-scans", "what is read is what is left of sums of one term"),
     Before("turn-scans", "split-scans", "a scan is cut in pieces in the direction that it runs in"),
     Before(

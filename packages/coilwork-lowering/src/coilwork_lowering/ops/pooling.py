@@ -1,7 +1,8 @@
 """Pooling: maxima and means over windows, the position of a maximum, and their derivatives.
 
 A window of at most `UNROLLED` elements is written out in a pointwise node, so that it fuses with what is before and
-after it; a larger one is a reduction over its taps. NaN wins as in ATen: it is the maximum, and of several the last
+after it; a larger one is a reduction over its taps. On GPUs windows of different sizes may be larger: lanes of a reduction would
+each divide to find the borders of theirs. NaN wins as in ATen: it is the maximum, and of several the last
 one gives the position, while of equal numbers it is the first.
 """
 
@@ -37,6 +38,7 @@ from coilwork_lowering.rules import Call, NotLowered, Rule
 from coilwork_lowering.scalar_math import add, both, either, gt, index, like, maximum, select
 
 UNROLLED: Final = 32
+_UNROLLED_UNEVEN: Final = 64
 # Types of devices on which positions in large windows, and derivatives that gathers are bad at, stay with ATen.
 LEFT_TO_ATEN_ON: Final = ("cpu",)
 
@@ -99,6 +101,12 @@ def _dims(call: Call, source: Shape, result: Shape) -> list[PooledDim]:
     ]
 
 
+def _unrolled(dims: Sequence[PooledDim], device: torch.device) -> int:
+    """How many elements of a window are written out."""
+    uneven = any(d.is_uneven for d in dims) and not _left_to_aten(device)
+    return _UNROLLED_UNEVEN if uneven else UNROLLED
+
+
 def _over(
     builder: Builder,
     fake: torch.Tensor,
@@ -106,6 +114,7 @@ def _over(
     term: Term,
     wide: DType,
     *,
+    limit: int,
     greatest: bool = False,
     finish: Callable[[Point, Scalar], Scalar] | None = None,
 ) -> TensorValue:
@@ -125,7 +134,7 @@ def _over(
                 total = element if total is None else _combined(total, element, greatest)
         return finished(point, const(lowest(wide) if greatest else 0, wide) if total is None else total)
 
-    if is_small(taps, UNROLLED):
+    if is_small(taps, limit):
         return builder.pointwise(shape, dtype, device, small, strides=strides)
 
     def large(point: Point, numbers: Point) -> Scalar:
@@ -165,7 +174,8 @@ def _mean(builder: Builder, call: Call) -> Value:
     def finish(point: Point, total: Scalar) -> Scalar:
         return op("div", total, _divisor(call, dims, point[-len(dims) :], wide))
 
-    return _over(builder, call.fake, [d.window for d in dims], term, wide, finish=finish)
+    limit = _unrolled(dims, call.fake.device)
+    return _over(builder, call.fake, [d.window for d in dims], term, wide, finish=finish, limit=limit)
 
 
 def _divisor(call: Call, dims: Sequence[PooledDim], point: Sequence[Expr], wide: DType) -> Scalar:
@@ -223,7 +233,8 @@ def _mean_backward(builder: Builder, call: Call) -> Value:
         fixed = call.arguments.get("divisor_override") is not None or all(d.elements is None for d in dims)
         return share if fixed else select(mask, share, like(0, share))
 
-    return _over(builder, call.fake, [d.cover for d in dims], term, wide)
+    limit = _unrolled(dims, call.fake.device)
+    return _over(builder, call.fake, [d.cover for d in dims], term, wide, limit=limit)
 
 
 # maxima
@@ -238,18 +249,18 @@ def _max(builder: Builder, call: Call) -> Value:
         raise NotLowered("an adaptive maximum of integers, which eager refuses")
     dims = _dims(call, value.shape, builder.sizes.exprs(values.shape))
     wide = value.dtype.compute
-    taps = [d.window for d in dims]
-    if _is_read(call.node, 1) and not is_small(taps, UNROLLED) and _left_to_aten(values.device):
+    taps, limit = [d.window for d in dims], _unrolled(dims, values.device)
+    if _is_read(call.node, 1) and not is_small(taps, limit) and _left_to_aten(values.device):
         # three walks over the window, for the maximum and the two searches, where ATen makes one: 2x slower
         raise NotLowered(f"positions in windows of more than {UNROLLED} elements, on a CPU")
 
     def element(point: Point, at: Point, mask: Scalar) -> Scalar:
         return cast(builder.read(value, at, mask=mask, other=lowest(value.dtype)), wide)
 
-    greatest = _over(builder, values, taps, element, wide, greatest=True)
+    greatest = _over(builder, values, taps, element, wide, greatest=True, limit=limit)
     if not _is_read(call.node, 1):
         return (greatest, None)
-    if is_small(taps, UNROLLED):
+    if is_small(taps, limit):
         return (greatest, _small_position(builder, value, dims, element, positions))
     return (greatest, _large_position(builder, value, dims, element, positions, greatest))
 
@@ -352,7 +363,8 @@ def _max_backward(builder: Builder, call: Call) -> Value:
         share = cast(builder.read(grad, at, mask=mask), wide)
         return select(op("eq", chosen, index(flat_position(point[-rank:], sizes))), share, like(0, share))
 
-    return _over(builder, call.fake, [d.cover for d in dims], term, wide)
+    limit = _unrolled(dims, call.fake.device)
+    return _over(builder, call.fake, [d.cover for d in dims], term, wide, limit=limit)
 
 
 RULES: Final[tuple[Rule, ...]] = (

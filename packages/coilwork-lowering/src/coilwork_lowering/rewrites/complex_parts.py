@@ -79,6 +79,11 @@ def _lies_in_rows(value: torch.Tensor, row: Sequence[int | torch.SymInt]) -> boo
     return steps == sorted(steps, reverse=True)
 
 
+def _names_dimensions(match: Match) -> bool:
+    return bool(match.captures["dims"])
+
+
+_DIMENSIONS: Final = Condition(name="dimensions are named", holds=_names_dimensions)
 _ALIKE: Final = Condition(name="complex operands have parts of the result's type", holds=_are_alike)
 _COMPLEX: Final = Condition(name="operands are complex", holds=_are_complex)
 _NOT_SOUGHT: Final = Condition(name="not compared with others", holds=_is_not_sought)
@@ -158,6 +163,16 @@ def _unsqueezed(x: Any, dim: Any) -> Any:
 def _transposed(x: Any, dim0: Any, dim1: Any) -> Any:
     rank = x.value.dim()
     return aten.transpose.int(aten.view_as_real.default(x), dim0 % rank, dim1 % rank)
+
+
+def _rolled(x: Any, shifts: Any, dims: Any) -> Any:
+    rank = x.value.dim()
+    return aten.roll.default(aten.view_as_real.default(x), shifts, [dim % rank for dim in dims])
+
+
+def _flipped(x: Any, dims: Any) -> Any:
+    rank = x.value.dim()
+    return aten.flip.default(aten.view_as_real.default(x), [dim % rank for dim in dims])
 
 
 PARTS_OF_PAIRS: Final = Rewrite(
@@ -246,6 +261,22 @@ PARTS_OF_TRANSPOSED: Final = Rewrite(
     conditions=(_COMPLEX, _ALIKE),
 )
 
+PARTS_OF_ROLLED: Final = Rewrite(
+    name="parts-of-rolled",
+    doc="The parts of rolled numbers, as `fftshift` gives them: the parts, rolled.",
+    pattern=_as_real(call("aten.roll.default", self=_X, shifts=value("shifts"), dims=value("dims"))),
+    replacement=_rolled,
+    conditions=(_DIMENSIONS, _COMPLEX, _ALIKE),
+)
+
+PARTS_OF_FLIPPED: Final = Rewrite(
+    name="parts-of-flipped",
+    doc="The parts of numbers in reverse: the parts, in reverse.",
+    pattern=_as_real(call("aten.flip.default", self=_X, dims=value("dims"))),
+    replacement=_flipped,
+    conditions=(_COMPLEX, _ALIKE),
+)
+
 MAGNITUDE: Final = Rewrite(
     name="magnitude",
     doc="The absolute value of complex numbers, from their parts.",
@@ -274,6 +305,8 @@ COMPLEX_PARTS: Final = (
     PARTS_OF_VIEW,
     PARTS_OF_UNSQUEEZED,
     PARTS_OF_TRANSPOSED,
+    PARTS_OF_ROLLED,
+    PARTS_OF_FLIPPED,
     MAGNITUDE,
     ANGLE,
 )

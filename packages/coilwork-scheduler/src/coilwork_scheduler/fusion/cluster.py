@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -149,25 +149,32 @@ def cluster_of(stage: Stage, device: str) -> Cluster:
     )
 
 
-def fusable(stage: Stage) -> bool:
+def fusable(stage: Stage, *, on_gpu: bool) -> bool:
     """True for stages that may share a kernel: pointwise ones, reductions, scans and sorts that have points.
 
-    Of scatters, those into memory of their own that cover it, whatever data say: what they store depends on nothing that is there.
+    Of scatters, those that store at positions that data say: what they store depends on nothing that is there. On a CPU only those
+    into memory of their own that cover it, as of several points that store to one place the last one does, in a kernel of their order.
     """
-    covers = stage.kind == "scatter" and all(store.covers and store.mask is None for store in stage.stores)
-    return (covers or stage.kind in ("pointwise", "reduce", "scan", "sort")) and not stage.empty
+    if stage.empty:
+        return False
+    if stage.kind != "scatter":
+        return stage.kind in ("pointwise", "reduce", "scan", "sort")
+    return all(
+        store.mask is None and (store.covers or (on_gpu and store.mode == "store" and bool(store.indirect)))
+        for store in stage.stores
+    )
 
 
 def broken_scan(cluster: Cluster) -> str | None:
     """The result of a scan that does not belong in the cluster; `None` if all is well.
 
-    A scan runs along the only reduced range, in its order, and shares a kernel with pointwise stages at the same points.
+    A scan runs along the only reduced range, in its order, and shares a kernel with pointwise stages, and scans, at the same points.
     """
     scans = [part for part in cluster.parts if part.stage.kind == "scan"]
     if not scans:
         return None
     name = scans[0].writes[0].buffer
-    if len(scans) > 1 or len(cluster.reduced) != 1:
+    if len(cluster.reduced) != 1 or (len(scans) > 1 and not _together(scans)):
         return name
     (axis,) = cluster.reduced
     for part in cluster.parts:
@@ -176,6 +183,12 @@ def broken_scan(cluster: Cluster) -> str | None:
         if part.stage.kind == "reduce" or not whole or not along:
             return name
     return None
+
+
+def _together(scans: Sequence[Part]) -> bool:
+    """True if each of the scans goes through whole rows, in the same direction: one loop carries what all of them have so far."""
+    made = [node for part in scans for node in postorder(part.stage.scalars) if isinstance(node, Scan)]
+    return all(part.stage.split == 1 for part in scans) and len({node.reverse for node in made}) == 1
 
 
 def broken_sort(cluster: Cluster) -> str | None:

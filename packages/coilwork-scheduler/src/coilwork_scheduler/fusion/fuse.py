@@ -41,8 +41,8 @@ class Fuser:
         self._stages = stages
         self._clusters: dict[int, Cluster] = {}
         for stage in stages:
-            if fusable(stage):
-                device = facts.buffers[stage.stores[0].buffer].device if stage.stores else ""
+            device = facts.buffers[stage.stores[0].buffer].device if stage.stores else ""
+            if fusable(stage, on_gpu=around.targets.of(device).is_gpu):
                 self._clusters[stage.position] = cluster_of(stage, device)
         self._dag = GroupDag(facts.before, around.options.search_limit)
         self._readers = readers_of(around.graph, facts)
@@ -86,7 +86,7 @@ class Fuser:
             # results of what joined one kernel may share the next one too
             self._fuse_pairs()
         groups = [cluster.group for cluster in self._clusters.values()]
-        groups += [group_of(stage) for stage in self._stages if not fusable(stage)]
+        groups += [group_of(stage) for stage in self._stages if stage.position not in self._fusable]
         return tuple(sorted(groups, key=lambda group: group.position))
 
     def _fuse_pairs(self) -> None:

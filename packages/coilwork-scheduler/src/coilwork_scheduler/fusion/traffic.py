@@ -46,6 +46,10 @@ class Traffic:
         """Likely bytes of the buffers that both read."""
         return sum(self.size(name) for name in one.read_names & two.read_names)
 
+    def read(self, cluster: Cluster) -> int:
+        """Likely bytes of the elements that `cluster` reads, those that it computes left out."""
+        return sum(self._touched(touch) for touch in cluster.read if touch.buffer not in cluster.written)
+
     def work(self, cluster: Cluster, stored: Collection[str]) -> KernelWork:
         """The work of a kernel that computes `cluster` and leaves its buffers `stored` in memory."""
         sizes, target = self.sizes, self.targets.of(cluster.device)

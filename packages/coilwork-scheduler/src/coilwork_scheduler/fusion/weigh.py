@@ -105,7 +105,8 @@ class Weigher:
         if refused is not None:
             return refused
         shared = self.traffic.shared_bytes(one, two)
-        if not flows and shared * 5 < min(work.read_bytes + work.write_bytes for work in works):
+        least = min(work.read_bytes + work.write_bytes for work in works)
+        if (not flows and shared * 5 < least) or self._across_each_other(one, two, both, least):
             if not (one.reduced and two.reduced and all(self._launch_bound(one, work) for work in works)):
                 return Verdict(None, "", "")
         work = self.work(both)
@@ -175,6 +176,16 @@ class Weigher:
         if both.walked and not fits_registers(both):
             return Verdict(None, "reject-registers", "rows and sums of columns are too many values to keep")
         return None
+
+    def _across_each_other(self, one: Cluster, two: Cluster, both: Cluster, least: float) -> bool:
+        """True if one of the two reduces rows, the other columns, and they touch hardly an element at the same points.
+
+        Rows and columns of one square matrix have a common space: in it, one of the two goes through memory across its lanes.
+        """
+        traffic = self.traffic
+        if not (one.reduced and two.reduced) or both.walked or traffic.across(one) == traffic.across(two):
+            return False
+        return 5 * (traffic.read(one) + traffic.read(two) - traffic.read(both)) < least
 
     def _launch_bound(self, cluster: Cluster, work: KernelWork) -> bool:
         """True if a kernel of a GPU's, where `cluster` is, that does `work` hardly takes longer than its launch."""

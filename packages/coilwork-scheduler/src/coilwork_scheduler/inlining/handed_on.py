@@ -17,8 +17,8 @@ Takes: TypeAlias = Callable[[int, str], bool]
 
 
 def holds_nothing(node: Node) -> bool:
-    """Whether `node` is a scatter that shares its kernel with no other node."""
-    return isinstance(node, Scatter) and not fusable(stage_of(0, node))
+    """Whether `node` is a scatter whose kernel keeps nothing: on GPUs some share kernels, but only with what makes their values."""
+    return isinstance(node, Scatter) and not fusable(stage_of(0, node), on_gpu=False)
 
 
 def handed_on(graph: Graph, readers: Mapping[str, Sequence[int]], takes: Takes) -> frozenset[str]:

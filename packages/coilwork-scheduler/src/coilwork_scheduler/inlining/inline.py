@@ -202,20 +202,28 @@ class Inliner:
     def _pays(self, position: int, node: Pointwise, consumers: list[int], *, needed: bool) -> bool:
         """Whether bytes and operations are fewer if `consumers` compute `node` themselves; `needed`: it is stored all the same."""
         name, facts, cheap = node.output.name, self._facts[position], self._cheap(position)
-        options, sizes = self._options, self._sizes
-        points = max(sizes.numel(node.output.shape), 1)
-        evaluations = sum(self._evaluations(c, name) for c in consumers)
+        options = self._options
+        points = max(self._sizes.numel(node.output.shape), 1)
+        each = {c: self._evaluations(c, name) for c in consumers}
+        evaluations = sum(each.values())
         factor = evaluations / points
         size = points * node.output.dtype.itemsize
-        operands = {
-            n: min(sizes.size_bytes(self._deps.buffers[n]), self._points_bytes(points, n))
+        once = sum(self._taken(points, n) for n in facts.leaves)
+        # who reads a few elements only, as the one of a row that a label says, reads as few of the operands
+        again = sum(
+            self._taken(min(count, points), n)
+            for c, count in each.items()
             for n in facts.leaves
-        }
-        once = sum(operands.values())
-        again = sum(sum(b for n, b in operands.items() if n not in self._load_counts[c]) for c in consumers)
+            if n not in self._load_counts[c]
+        )
         # a few operations per point hide behind the memory traffic of the consumers
         cost = 0 if cheap else facts.cost
-        read = sum(self._read_bytes(c, node, size) for c in consumers)
+        read = sum(
+            self._read_bytes(c, node, size)
+            if count >= points
+            else min(size, count * node.output.dtype.itemsize)
+            for c, count in each.items()
+        )
         kept_us = self._us(read + (0 if needed else once), 0 if needed else size, points * cost)
         inlined_us = self._us(again, 0, evaluations * cost)
         if needed:
@@ -338,8 +346,10 @@ class Inliner:
             return size
         return read_bytes(reader, node.output.name, size, self._sizes, target.resident_bytes)
 
-    def _points_bytes(self, points: int, name: str) -> int:
-        return points * self._deps.buffers[name].dtype.itemsize
+    def _taken(self, points: int, name: str) -> int:
+        """Bytes that are read of the buffer `name` at so many points."""
+        buffer = self._deps.buffers[name]
+        return min(self._sizes.size_bytes(buffer), points * buffer.dtype.itemsize)
 
     def _makers(self, position: int) -> Iterator[Node]:
         """Nodes that compute what the node at `position` reads itself."""

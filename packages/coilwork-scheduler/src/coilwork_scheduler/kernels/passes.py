@@ -111,6 +111,8 @@ def overwrites_safely(when: Timing, read: str, store: Store) -> bool:
 
     That is: every such load is of the very element that its point writes, and comes before the write.
     """
+    if not when.loads.get(read):
+        return True
     if store.indirect or store.mode != "store":
         return False
     write = when.stores[store]

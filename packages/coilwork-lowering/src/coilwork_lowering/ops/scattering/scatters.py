@@ -37,7 +37,7 @@ from coilwork_lowering.ops.scattering.repeatable_scatters import (
     scatter_repeatably,
 )
 from coilwork_lowering.rules import Call, NotLowered, Rule, wrap_dim
-from coilwork_lowering.scalar_math import eq, index, mul, select
+from coilwork_lowering.scalar_math import add, eq, index, mul, select
 
 
 def scatter_into(
@@ -175,9 +175,15 @@ def _destination(
 
 
 def _one_hot(
-    builder: Builder, call: Call, value: TensorValue, positions: TensorValue, source: Value, dim: int
+    builder: Builder,
+    call: Call,
+    value: TensorValue,
+    positions: TensorValue,
+    source: Value,
+    dim: int,
+    mode: StoreMode,
 ) -> TensorValue | None:
-    """A scatter of one element per row into a constant, as the gradient of a loss by labels begins: pointwise code.
+    """A scatter of one element per row into a constant, as the gradients of a loss by labels and of `gather` begin: pointwise code.
 
     Its readers then compute it where they need it, while a tensor to scatter into would lie in memory. None if the
     scatter is another one. An index out of range is a check on the index alone, in a copy of it.
@@ -206,7 +212,8 @@ def _one_hot(
     def body(point: tuple[Expr, ...]) -> Scalar:
         row = (*point[:dim], as_expr(0), *point[dim + 1 :])
         element = scalar_operand(builder, source, row, value.dtype)
-        return select(eq(index(point[dim]), builder.read(checked, row)), element, filled)
+        placed = add(filled, element) if mode == "add" else element
+        return select(eq(index(point[dim]), builder.read(checked, row)), placed, filled)
 
     return builder.pointwise(
         value.shape, value.dtype, call.device, body, strides=call.strides(builder), name=call.node.name
@@ -226,6 +233,10 @@ def _scatter(mode: StoreMode | None) -> Callable[[Builder, Call], Value]:
         added = mode == "add" or (mode is None and call["reduce"] in ("add", "sum", "mean"))
         # one element along the dimension: no two have the same target, and there is no order to keep
         distinct = mode == "add" and as_int(positions.shape[dim]) == 1 and value.dtype.compute is value.dtype
+        if mode is not None and (mode == "store" or distinct):
+            hot = None if in_place(call) else _one_hot(builder, call, value, positions, source, dim, mode)
+            if hot is not None:
+                return hot
         if added and not distinct and adds_repeatably(builder, call.device, value.dtype):
             with_old = call.arguments.get("include_self") is not False
             mean = mode is None and call["reduce"] == "mean"
@@ -234,10 +245,6 @@ def _scatter(mode: StoreMode | None) -> Callable[[Builder, Call], Value]:
             )
         chosen: StoreMode = _reduce_mode(call) if mode is None else mode
         _require_atomic(call, value.dtype, chosen)
-        if chosen == "store" and not in_place(call):
-            hot = _one_hot(builder, call, value, positions, source, dim)
-            if hot is not None:
-                return hot
         target = _destination(builder, call, value, positions.shape, chosen)
         size = value.shape[dim]
 
