@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from coilwork_ir.index import Expr
 from coilwork_scheduler.journal import Journal
@@ -14,6 +15,9 @@ from coilwork_scheduler.splitting.figures import CLEAR_WIN, Figures
 from coilwork_scheduler.splitting.merging import merged_axes
 from coilwork_scheduler.splitting.pieces import cut_axes
 from coilwork_scheduler.stage import extent_of
+
+# Neighbours in memory, of any type, that begin at multiples of 16 bytes if the first ones do.
+_WHOLE: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +70,7 @@ def filling_of(figures: Figures, family: Family, options: ScheduleOptions) -> Fi
         wanted=wanted,
         skip=not ordered,
         held=LONGEST_COLUMN if shape.across else options.persistent_bytes // 4,
+        unit=1 if shape.across else _WHOLE,
     )
     if pieces is None:
         return None

@@ -23,8 +23,6 @@ _EXCESS: Final = 1.5
 _MISS: Final = 2.0
 # What a share of idle lanes counts beside as large a share of too many or too few pieces, and the shortest blocks that should be full.
 _PADDING: Final = 2.0
-# Points of neighbours in memory, of any type, that begin at multiples of 16 bytes if the first of them does.
-_VECTORS: Final = 16
 _FILLED: Final = 128
 
 
@@ -121,6 +119,7 @@ def cut_axes(
     skip: bool = True,
     miss: float = _MISS,
     held: int = 0,
+    unit: int = 1,
 ) -> Pieces | None:
     """About `wanted` pieces of `axes`; `None` if that leaves nothing to cut, or nothing inside the pieces.
 
@@ -133,6 +132,7 @@ def cut_axes(
             it the cut axes are the first ones of `order`.
         miss: a divisor may miss the number of pieces by this factor, before pieces of unequal size are better.
         held: pieces of up to so many points are held on chip, in blocks of a power of two: they should fill them.
+        unit: pieces of an axis of unknown size, the last of `order`, have a multiple of so many points.
     """
     cuts: dict[Expr, Cut] = {}
     need = wanted
@@ -152,7 +152,8 @@ def cut_axes(
         within = 1
         for inner in order[place + 1 :]:
             within *= max(sizes[inner], 1)
-        cuts[axis] = _divided(axis, known, need, miss, within=within, held=held)
+        points = unit if axis is order[-1] else 1
+        cuts[axis] = _divided(axis, known, need, miss, within=within, held=held, unit=points)
         break
     pieces = Pieces(axes=tuple(axes), cuts=tuple(cuts[axis] for axis in axes if axis in cuts))
     return pieces if cuts and pieces.inner else None
@@ -166,10 +167,12 @@ def _static(axes: Sequence[Expr]) -> int:
     return count
 
 
-def _divided(axis: Expr, known: int | None, need: float, miss: float, *, within: int, held: int) -> Cut:
+def _divided(
+    axis: Expr, known: int | None, need: float, miss: float, *, within: int, held: int, unit: int
+) -> Cut:
     """`axis`, of so many points `within` each of its own, in about `need` pieces, two at least.
 
-    Those of up to `held` points fill a power of two as far as they can.
+    Those of up to `held` points fill a power of two as far as they can. Of an axis of unknown size they have a multiple of `unit` points.
     """
     extent = extent_of(axis)
     count = max(2, round(need))
@@ -179,7 +182,6 @@ def _divided(axis: Expr, known: int | None, need: float, miss: float, *, within:
             return Cut(
                 axis=axis, count=as_expr(rounded), length=floordiv(extent, as_expr(rounded)), even=True
             )
-        unit = _VECTORS if within == 1 else 1
         points = ceildiv(extent, as_expr(count * unit)) * unit
         return Cut(axis=axis, count=as_expr(count), length=points, even=False)
 
