@@ -138,7 +138,7 @@ def test_programs_of_few_long_rows_are_large() -> None:
     assert [c.num_warps for c in propose(many, H200, 3)] == [8, 4, 4]
 
 
-def test_few_short_columns_are_for_four_warps_or_half_as_many_for_two_or_one() -> None:
+def test_few_short_columns_are_for_four_warps_or_for_two() -> None:
     facts = Facts(
         walk="persistent",
         extents={"x": 65536, "r": 128},
@@ -148,7 +148,8 @@ def test_few_short_columns_are_for_four_warps_or_half_as_many_for_two_or_one() -
         streams=(2,),
     )
     found = [(dict(c.meta)["XBLOCK"], c.num_warps) for c in propose(facts, H200, 3)]
-    assert found == [(64, 4), (32, 2), (32, 1)]
+    # of variances of 96 rows these take 96, 60 and 54 us on an H200; half of the second takes 61
+    assert found == [(64, 4), (32, 2), (64, 2)]
 
 
 @pytest.mark.parametrize(

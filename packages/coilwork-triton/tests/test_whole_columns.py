@@ -95,3 +95,10 @@ def test_planes_are_normed_over_channels(
     for config in range(len(source.configs)):
         got = run_source(engine, source, [data.clone(), torch.zeros_like(data)], config=config)[-1]
         torch.testing.assert_close(got, wanted["out0"], rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("row", "wanted"), [(32, [(64, 4), (128, 4), (64, 1)]), (128, [(64, 4), (32, 2), (64, 2)])]
+)
+def test_short_columns_are_also_for_few_threads_each(row: int, wanted: list[tuple[int, int]]) -> None:
+    assert launches(row, (2,), x=1.0)[:3] == wanted

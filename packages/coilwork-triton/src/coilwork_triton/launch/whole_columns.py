@@ -41,17 +41,21 @@ def whole_columns(facts: Facts, target: Target, row: int, most: int) -> list[Con
     alone: list[tuple[int, int]] = []
     for width, per_thread in _column_shapes(facts, target, row):
         x = min(width, most, next_power_of_two(facts.extents["x"]))
-        warps = min(16, warps_for(x * row, per_thread, target))
+        warps = few = min(16, warps_for(x * row, per_thread, target))
         if not _busy(facts) or per_thread <= 32:
             # blocks that are small have little in flight for each thread anyway
             warps = max(warps, min(4, warps_for(x * row, 8, target)))
+        if few <= 2 and few < warps:
+            # few warps wait for few others: two sums each of 26 rows of 48 columns take 101 us with one, 545 with four
+            alone.append((x, few))
         if (x, warps) in blocks and width >= _WIDE_BLOCK:
             # both came to the same: half as much for half as many threads instead, or for one warp, which waits for no other
             x, warps = x // 2, warps // 2
             if warps == 2:
                 alone.append((x, 1))
         blocks.append((x, warps))
-    return [config(other_tiles(facts) | {"x": x, "r": row}, warps, target) for x, warps in (*blocks, *alone)]
+    tried = dict.fromkeys((*blocks, *alone))
+    return [config(other_tiles(facts) | {"x": x, "r": row}, warps, target) for x, warps in tried]
 
 
 def _column_shapes(facts: Facts, target: Target, row: int) -> list[tuple[int, int]]:
