@@ -9,7 +9,7 @@ import torch
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import evaluate, symbol
+from coilwork_ir.index import evaluate, product, symbol
 from coilwork_ir.kernels import KernelCall
 from coilwork_ir.kernels.interpret import interpret_schedule
 from coilwork_ir.kernels.text import format_schedule
@@ -21,6 +21,7 @@ from coilwork_ir.ops import REDUCE_OPS
 from coilwork_ir.scalar import Reduce, cast, const, op, postorder
 from coilwork_ir.target import target
 from coilwork_scheduler import RooflineCost, ScheduleOptions, schedule
+from coilwork_scheduler.splitting.pieces import cut_axes
 
 BF16, F32 = DType.BF16, DType.F32
 H200 = target("sm_90")
@@ -418,3 +419,19 @@ def agree(graph, made, sizes=None):
             )
         else:
             assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("points", "open_size", "pieces"),
+    [(512, 8, "2*s0"), (197, 64, "s0"), (512, 4096, "16"), (3, 4096, "")],
+)
+def test_rows_of_open_pictures_are_cut_within_each(points: int, open_size: int, pieces: str) -> None:
+    s0 = symbol("s0", lo=2)
+    axis = symbol("r0", extent=s0 * points)
+    found = cut_axes((axis,), (axis,), {axis: open_size * points}, wanted=16)
+    assert found is not None
+    (cut,) = found.cuts
+    assert cut.even == bool(pieces)
+    assert (
+        str(cut.count) == (pieces or "16") and product((cut.count, cut.length)) is s0 * points
+    ) or not cut.even

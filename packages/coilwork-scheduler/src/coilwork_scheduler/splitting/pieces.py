@@ -13,7 +13,7 @@ from math import log
 from typing import Final
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, as_int, ceildiv, floordiv, product, provably_divisible, symbol
+from coilwork_ir.index import Expr, Mul, as_expr, as_int, ceildiv, floordiv, node, product, symbol
 from coilwork_ir.scalar import Scalar, cast, const, index_value, op
 from coilwork_scheduler.stage import extent_of
 
@@ -21,6 +21,8 @@ from coilwork_scheduler.stage import extent_of
 _EXCESS: Final = 1.5
 # See `cut_axes`.
 _MISS: Final = 2.0
+# So many times the pieces asked for cost less than that others, who have two ranges, read everything again.
+_MANY: Final = 8.0
 # What a share of idle lanes counts beside as large a share of too many or too few pieces, and the shortest blocks that should be full.
 _PADDING: Final = 2.0
 _FILLED: Final = 128
@@ -153,7 +155,7 @@ def cut_axes(
         for inner in order[place + 1 :]:
             within *= max(sizes[inner], 1)
         points = unit if axis is order[-1] else 1
-        cuts[axis] = _divided(axis, known, need, miss, within=within, held=held, unit=points)
+        cuts[axis] = _divided(axis, known, need, miss, size=size, within=within, held=held, unit=points)
         break
     pieces = Pieces(axes=tuple(axes), cuts=tuple(cuts[axis] for axis in axes if axis in cuts))
     return pieces if cuts and pieces.inner else None
@@ -168,20 +170,18 @@ def _static(axes: Sequence[Expr]) -> int:
 
 
 def _divided(
-    axis: Expr, known: int | None, need: float, miss: float, *, within: int, held: int, unit: int
+    axis: Expr, known: int | None, need: float, miss: float, *, size: int, within: int, held: int, unit: int
 ) -> Cut:
-    """`axis`, of so many points `within` each of its own, in about `need` pieces, two at least.
+    """`axis`, likely of `size` points with so many `within` each, in about `need` pieces, two at least.
 
     Those of up to `held` points fill a power of two as far as they can. Of an axis of unknown size they have a multiple of `unit` points.
     """
     extent = extent_of(axis)
     count = max(2, round(need))
     if known is None:
-        rounded = 1 << round(log(count, 2))
-        if provably_divisible(extent, rounded):
-            return Cut(
-                axis=axis, count=as_expr(rounded), length=floordiv(extent, as_expr(rounded)), even=True
-            )
+        even = _divided_by_factor(axis, size, need, miss)
+        if even is not None:
+            return even
         points = ceildiv(extent, as_expr(count * unit)) * unit
         return Cut(axis=axis, count=as_expr(count), length=points, even=False)
 
@@ -195,6 +195,31 @@ def _divided(
     if within == 1 and length > _FILLED and _padding(length, held) > 1:
         length = 1 << (length.bit_length() - 1)
     return Cut(axis=axis, count=as_expr(-(-known // length)), length=as_expr(length), even=False)
+
+
+def _divided_by_factor(axis: Expr, size: int, need: float, miss: float) -> Cut | None:
+    """`axis`, whose extent is a number times open ones, in about `need` pieces of one length; `None` if that number does not do it.
+
+    An axis that two ranges were merged to, of pictures and the points of each, say, is cut within each picture where there are not
+    too many: then those who have two ranges can share the kernel.
+    """
+    extent = extent_of(axis)
+    match node(extent):
+        case Mul((first, *others)) if first.is_const and first.value > 1:
+            factor, rest = first.value, product(others)
+        case _:
+            return None
+    likely = max(1, size // factor)
+    for outer, count in ((rest, likely), (as_expr(1), 1)):
+        best = min(_divisors(factor), key=lambda d: (abs(log(d * count / need)), d))
+        length = floordiv(extent, outer * best)
+        if (
+            need / miss <= best * count <= need * _MANY
+            and (best > 1 or outer is rest)
+            and as_int(length) != 1
+        ):
+            return Cut(axis=axis, count=outer * best, length=length, even=True)
+    return None
 
 
 def _padding(length: int, held: int) -> float:
