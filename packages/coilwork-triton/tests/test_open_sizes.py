@@ -10,13 +10,14 @@ import torch
 from kernel_bench import TritonProcess, compile_source, run_source
 from torch import Tensor
 
-from coilwork_ir.index import evaluate
+from coilwork_ir.index import evaluate, minimum, symbol
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.kernels.text import parse_kernel
 from coilwork_ir.kernels.verify import verify_kernel
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
+from coilwork_triton.facts.intermediate import largest_operands
 
 SOFTMAX = """kernel @softmax fast {
   size n0 in [0, inf]
@@ -141,6 +142,35 @@ def test_likely_sizes_are_whole_vectors_short_rows_and_offsets_of_32_bits() -> N
     assert departs(emitted(kernel_of("turned")), (64, 40)) and departs(emitted(kernel_of("turned")), (40, 64))
     # where rows begin does not matter, but that all of it is whole
     assert not departs(emitted(kernel_of("sums")), (4095, 64))
+
+
+def test_what_is_divided_fits_32_bits_too() -> None:
+    """Nearest neighbours: 50,000 of 50,000 elements are few, but the product that is divided is not."""
+    nearest = parse_kernel("""kernel @nearest fast {
+  size n0 in [1, inf]
+  size n1 in [1, inf]
+  range x0: `n0` parallel x 1.0
+  arg in0: f32 in span `n1` aligned
+  arg out0: f32 out span `n0` aligned
+  hints none split 1
+  likely (1024, 512) none
+  body {
+    t0 = load %in0[n1*x0 // n0] : f32
+    store %out0[x0] = t0
+  }
+}
+""")
+    verify_kernel(nearest)
+    source = emitted(nearest)
+    assert not departs(source, (1024, 512)) and departs(source, (50_000, 49_984))
+
+
+def test_positions_that_data_decide_are_not_divided_in_32_bits() -> None:
+    assert largest_operands([symbol("@0", lo=0) * 3 // symbol("n0", lo=1)]) is None
+    n0, n1 = symbol("n0", lo=1), symbol("n1", lo=1)
+    x0 = symbol("x0", extent=n0)
+    assert largest_operands([n1 * x0 + 3]) == () == largest_operands([x0 // n1])
+    assert largest_operands([minimum(5 - 2 * x0, n1)]) == (2 * n0 + 5,)
 
 
 def test_one_form_is_for_all_sizes_and_comes_last() -> None:

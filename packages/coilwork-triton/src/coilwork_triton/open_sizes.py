@@ -21,6 +21,7 @@ from coilwork_ir.kernel_source import Config
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.scalar import Load, Scalar, postorder
 from coilwork_ir.target import Target
+from coilwork_triton.facts.intermediate import largest_operands
 from coilwork_triton.facts.likely import Assumed, assumed
 from coilwork_triton.iteration.shape import Shape, plan
 from coilwork_triton.iteration.tiles import MOST_POINTS, extent_of
@@ -46,12 +47,16 @@ from coilwork_triton.text.tree import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forms:
-    """A kernel in two forms: that of `assumed` in `shape`, and the `general` one in `general_shape`. Names of blocks are the same."""
+    """A kernel in two forms: that of `assumed` in `shape`, and the `general` one in `general_shape`. Names of blocks are the same.
+
+    `divided` are numbers that what positions are computed from by division may come to.
+    """
 
     assumed: Assumed
     general: Kernel
     shape: Shape
     general_shape: Shape
+    divided: tuple[Expr, ...] = ()
 
     @property
     def likely(self) -> Kernel:
@@ -88,6 +93,7 @@ class Forms:
             for entry in self.general.ranges:
                 tiles.setdefault(entry.tile, []).append(extent_of(entry))
             numbers = [*(arg.span for arg in self.general.args), *map(product, tiles.values())]
+            numbers += [*self.general.sizes, *self.divided]
             found += [_above(n, MOST_POINTS) for n in _largest(numbers) if not provably_le(n, MOST_POINTS)]
         return total(found)
 
@@ -121,7 +127,9 @@ def forms_of(kernel: Kernel, target: Target, options: TritonOptions, *, step: in
         return None
     special = found.kernel
     roots = roots_of(special)
-    narrow = options if _leaves_32_bits(special, roots) else replace(options, index_dtype="i32")
+    divided = largest_operands(_positions(kernel, roots_of(kernel)))
+    fits = divided is not None and not any(map(leaves_32_bits, _positions(special, roots)))
+    narrow = replace(options, index_dtype="i32") if fits else options
     shape = plan(special, roots, target, narrow, step=step)
     # calls that are unlike the first may be as large as any
     general = plan(kernel, roots_of(kernel), target, options, step=step, least=UNKNOWN_EXTENT)
@@ -133,13 +141,15 @@ def forms_of(kernel: Kernel, target: Target, options: TritonOptions, *, step: in
         general=kernel,
         shape=replace(shape, flat_grid=flat),
         general_shape=replace(general, flat_grid=flat),
+        divided=divided or (),
     )
     return None if forms.departure is as_expr(0) else forms
 
 
-def _leaves_32_bits(kernel: Kernel, roots: tuple[Scalar, ...]) -> bool:
+def _positions(kernel: Kernel, roots: tuple[Scalar, ...]) -> list[Expr]:
+    """Where `kernel` loads and stores."""
     loads = [node.index[0] for node in postorder(roots) if isinstance(node, Load)]
-    return any(map(leaves_32_bits, [*loads, *(store.index for store in kernel.stores)]))
+    return [*loads, *(store.index for store in kernel.stores)]
 
 
 def _alike(one: Shape, other: Shape) -> bool:
