@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from math import prod
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, ceildiv, maximum, mod, product, provably_le, symbol, total
@@ -26,7 +27,7 @@ from coilwork_triton.facts.likely import Assumed, assumed
 from coilwork_triton.iteration.shape import Shape, plan
 from coilwork_triton.iteration.tiles import MOST_POINTS, extent_of
 from coilwork_triton.launch.options import TritonOptions
-from coilwork_triton.launch.parameters import LIKELY, UNKNOWN_EXTENT
+from coilwork_triton.launch.parameters import BLOCKS, LIKELY, UNKNOWN_EXTENT
 from coilwork_triton.statements.actions import roots_of
 from coilwork_triton.text.index_printer import leaves_32_bits
 from coilwork_triton.text.tree import (
@@ -65,10 +66,13 @@ class Forms:
 
     @property
     def configs(self) -> tuple[Config, ...]:
-        """Candidates of the form for likely sizes, then one of the other: few calls take that."""
+        """Candidates of the form for likely sizes, then one of the other: few calls take that.
+
+        Of those for the other the one with least for each thread to do, as addresses of 64 bits take registers.
+        """
         blocks = self.blocks
         own = [_with_blocks(one, blocks, 1) for one in self.shape.configs]
-        return (*own, _with_blocks(self.general_shape.configs[0], blocks, 0))
+        return (*own, _with_blocks(min(self.general_shape.configs, key=_each), blocks, 0))
 
     @property
     def blocks(self) -> tuple[str, ...]:
@@ -103,6 +107,11 @@ class Forms:
         return self.shape.index_dtype is DType.I32 and self.general_shape.index_dtype is DType.I64
 
 
+def _each(config: Config) -> float:
+    """Points of a block for each warp."""
+    return prod(size for name, size in config.meta if name in BLOCKS.values()) / config.num_warps
+
+
 def _with_blocks(config: Config, blocks: Iterable[str], likely: int) -> Config:
     known = dict(config.meta)
     return replace(config, meta=(*((name, known.get(name, 1)) for name in blocks), (LIKELY, likely)))
@@ -131,7 +140,7 @@ def forms_of(kernel: Kernel, target: Target, options: TritonOptions, *, step: in
     fits = divided is not None and not any(map(leaves_32_bits, _positions(special, roots)))
     narrow = replace(options, index_dtype="i32") if fits else options
     shape = plan(special, roots, target, narrow, step=step)
-    # calls that are unlike the first may be as large as any
+    # calls that are unlike the first may be of many more rows
     general = plan(kernel, roots_of(kernel), target, options, step=step, least=UNKNOWN_EXTENT)
     if shape.sharing is not None or general.sharing is not None or not _alike(shape, general):
         return None

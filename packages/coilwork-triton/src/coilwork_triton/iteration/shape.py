@@ -171,7 +171,7 @@ def plan(
 
     `points` are those of a whole launch of which the kernel does a part; they stand for an extent that is not known.
     `chosen` is the range of the first elements of sorted rows. `step` is how many points a step has, if `kernel` is in steps.
-    Open sizes count as at least `least`, whatever is likely.
+    Of open sizes, those that say how many rows there are count as at least `least`, whatever is likely.
 
     Raises:
         EmitError: a tensor has a type that Triton lacks, or tiles are inconsistent.

@@ -82,13 +82,20 @@ def facts_of(
     least: int,
 ) -> Facts:
     """`grouped` are the ranges of each tile, `touched` what the kernel reads and writes; `points`, `chosen` and `least` as in `shape.plan`."""
-    sizes = {size: max(least, number) for size, number in likely_sizes(kernel).items()}
+    known = likely_sizes(kernel)
+    larger = {size: max(least, number) for size, number in known.items()}
     nodes = tuple(postorder(values))
     sorts = tuple(v for v in nodes if isinstance(v, Sort))
     return Facts(
         walk=walk,
         extents={
-            letter: _estimate(product(extent_of(r) for r in ranges), letter, walk, points, sizes)
+            letter: _estimate(
+                product(extent_of(r) for r in ranges),
+                letter,
+                walk,
+                points,
+                known if letter == "r" or (letter == "x" and "y" in grouped) else larger,
+            )
             for letter, ranges in grouped.items()
         },
         coalescing={k: min(1.0, sum(r.coalescing for r in ranges)) for k, ranges in grouped.items()},
