@@ -422,3 +422,27 @@ def test_a_scan_of_what_follows_from_another_one_shares_its_kernel(build, compar
 
 def test_scans_in_both_directions_stay_apart(build, compare):
     assert len(calls(compare(scans_of_columns(build, reverse=True)))) == 2
+
+
+def test_what_is_stored_where_data_say_is_read_by_a_kernel_after(build):
+    """Along a dimension of one element the index says nothing of the position, and looks like that of who reads it."""
+    at = build.at
+    build.input("ids", 1, dtype=DType.I64)
+    build.input("x", 4, 6)
+    build.pointwise("old", [4, 6], lambda i, j: op("neg", at("x", i, j)))
+    ranges = build.ranges(4, 6)
+    build.nodes.append(
+        Scatter(
+            output=build.buffer("new", 4, 6),
+            into="old",
+            ranges=ranges,
+            index=ranges,
+            indirect=(at("ids", 0),),
+            value=at("x", *ranges),
+            mode="store",
+        )
+    )
+    build.pointwise("y", [4, 6], lambda i, j: op("add", at("new", i, j), c(1.0)))
+    made = schedule(build.graph("y"), target_of("sm_90"))
+    (last,) = [call for call in calls(made) if "y" in call.args]
+    assert "new" in last.args and not last.into

@@ -260,13 +260,19 @@ def _moved(cluster: Cluster, mapping: Mapping[Expr, Expr]) -> Cluster:
 
 
 def reads_what_it_writes(cluster: Cluster) -> str | None:
-    """A buffer that the cluster computes but reads at other points than those that compute it; `None` if all is well."""
-    written = cluster.written
+    """A buffer that the cluster computes but reads at other points than those that compute it; `None` if all is well.
+
+    What is stored where data say is read at no point, even if a dimension of one element leaves no trace of them in its index.
+    """
     for touch in cluster.read:
-        own = written.get(touch.buffer)
-        if own is not None and (not touch.direct or touch.index != own.index):
+        own = cluster.written.get(touch.buffer)
+        if own is not None and not _are_one_element(touch, own):
             return touch.buffer
     return None
+
+
+def _are_one_element(one: Touch, other: Touch) -> bool:
+    return one.direct and other.direct and one.index == other.index
 
 
 def overwriting_hazard(cluster: Cluster, root: Mapping[str, str]) -> str | None:
@@ -285,8 +291,7 @@ def overwriting_hazard(cluster: Cluster, root: Mapping[str, str]) -> str | None:
         if root[touch.buffer] not in memory:
             continue
         new, old = memory[root[touch.buffer]]
-        same_element = touch.direct and touch.index == written[new].index
-        if touch.buffer not in (new, old) or not same_element:
+        if touch.buffer not in (new, old) or not _are_one_element(touch, written[new]):
             return touch.buffer
     return None
 
