@@ -18,6 +18,7 @@ from benchmarks.models import (
     whisper,
 )
 from benchmarks.models.case import Instance, ModelCase, Setting, Size, first_rows, instantiate
+from benchmarks.models.library import library_case
 
 CASES: tuple[ModelCase, ...] = (
     *gpt2.CASES,
@@ -37,10 +38,12 @@ CASES: tuple[ModelCase, ...] = (
 
 
 def find_case(name: str) -> ModelCase:
-    """The case called `name`; ValueError names the known ones."""
+    """The case called `name`, the suite's or a library's (`torchvision.swin_t`); ValueError names the known ones."""
     for case in CASES:
         if case.name == name:
             return case
+    if "." in name:
+        return library_case(name)
     raise ValueError(f"no model called {name!r}; known: {', '.join(case.name for case in CASES)}")
 
 

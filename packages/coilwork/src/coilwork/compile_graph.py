@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from coilwork.added_guards import announced
 from coilwork.attempts import build_with_retries
 from coilwork.boundary.composed import with_composed
 from coilwork.boundary.counted_versions import with_counted_versions
@@ -107,7 +108,7 @@ def compile_graph(
     if role != "backward":
         compiled = _with_call(compiled, with_replayed_views(gm, compiled.call, aliased_inputs()))
     if guards:
-        texts = [*_announced(job, guards), *filter(None, [compiled.report.guards])]
+        texts = [*announced(job.graph_id, guards), *filter(None, [compiled.report.guards])]
         report = replace(compiled.report, guards="\n".join(texts))
         compiled = CompiledGraph(compiled.call, report, compiled.direct)
     if prepared is not None:
@@ -231,14 +232,7 @@ def _guards(job: Job, compiled: Compiled, watch: GuardWatch) -> tuple[str, ...]:
     """Demands on sizes that compiling added, each with a warning in the log: the graph serves fewer sizes than was captured."""
     own = {(guard.condition, guard.where) for guard in compiled.guards}
     others = [guard for guard in watch.added() if (guard.condition, guard.where) not in own]
-    return _announced(job, (*compiled.guards, *others))
-
-
-def _announced(job: Job, guards: Sequence[AddedGuard]) -> tuple[str, ...]:
-    found = tuple(str(guard) for guard in guards)
-    for text in found:
-        log.warning("graph %s: compiling added a guard: %s", job.graph_id, text)
-    return found
+    return announced(job.graph_id, (*compiled.guards, *others))
 
 
 def _executor_facts(driven: Driven) -> dict[str, Any]:
