@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 Arguments = tuple[Any, ...]
-Set = Literal["main", "more", "cached", "other", "later", "further", "open"]
-SETS: tuple[Set, ...] = ("main", "more", "cached", "other", "later", "further", "open")
+Set = Literal["main", "more", "cached", "other", "later", "further", "open", "unlike"]
+SETS: tuple[Set, ...] = ("main", "more", "cached", "other", "later", "further", "open", "unlike")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +64,11 @@ class Case:
             inputs and results.
         random: two calls give different results.
         dynamic: all sizes are left open.
+        traced: numbers of the call that it is compiled for, if those of `size` are another's: all sizes are open then.
         set: `main`; `more` sizes and types of the same kinds; `cached` where all fits the second-level cache, which is
             then not flushed; `other` kinds of kernels, chosen before anything was known of them, and `later` and
-            `further` ones, likewise; `open` cases of the others with open sizes.
+            `further` ones, likewise; `open` cases of the others with open sizes; `unlike`
+            those called with other sizes than they were compiled for.
     """
 
     name: str
@@ -82,6 +84,7 @@ class Case:
     check: Callable[[Arguments, Sequence[Tensor]], str] | None = None
     random: bool = False
     dynamic: bool = False
+    traced: tuple[int, ...] = ()
     set: Set = "main"
 
     def make(self, make: Make, *, tiny: bool) -> Arguments:

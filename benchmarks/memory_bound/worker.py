@@ -122,7 +122,12 @@ class Bench:
         }
 
     def _compiled(self, backend: str) -> Callable[..., Any]:
-        return compile_with(self.case.function, backend, dynamic=self.case.dynamic)
+        """The function, compiled; if for other sizes than it is measured with, it has been called with those."""
+        function = compile_with(self.case.function, backend, dynamic=self.case.dynamic)
+        if self.case.traced and not self.tiny:
+            inputs = self.case.inputs(Make(device=self.device), *self.case.traced)
+            call_of(self.case, function, inputs, [])()
+        return function
 
     def _use_caches(self, backend: str) -> None:
         """Let compilers find what the process that compiled with `backend` left, but for its choices."""

@@ -55,7 +55,11 @@ _WITH_KNOWN_SIZES: tuple[Case, ...] = (
     *fields.CASES,
     *features.CASES,
 )
-CASES: tuple[Case, ...] = (*_WITH_KNOWN_SIZES, *open_sizes.with_open_sizes(_WITH_KNOWN_SIZES))
+CASES: tuple[Case, ...] = (
+    *_WITH_KNOWN_SIZES,
+    *open_sizes.with_open_sizes(_WITH_KNOWN_SIZES),
+    *open_sizes.with_other_sizes(_WITH_KNOWN_SIZES),
+)
 
 
 def find_case(name: str) -> Case:

@@ -1,4 +1,7 @@
-"""Cases of the other families once more, of which all sizes are left open: `torch.compile(..., dynamic=True)`."""
+"""Cases of the other families once more, of which all sizes are left open: `torch.compile(..., dynamic=True)`.
+
+Called with the sizes that they were compiled for, and with others: a little less, no multiples of anything, and far more.
+"""
 
 from __future__ import annotations
 
@@ -32,3 +35,38 @@ def with_open_sizes(cases: Iterable[Case]) -> tuple[Case, ...]:
         for case in cases
         if case.name in _NAMES
     )
+
+
+def with_other_sizes(cases: Iterable[Case]) -> tuple[Case, ...]:
+    """Those of `cases` that are tried with open sizes, called with sizes unlike those that they are compiled for."""
+    chosen = [case for case in cases if case.name in _NAMES]
+    odd = [
+        replace(
+            case,
+            name=f"{case.name}, each size 3 less",
+            set="unlike",
+            dynamic=True,
+            traced=case.size,
+            size=tuple(map(_less, case.size)),
+        )
+        for case in chosen
+    ]
+    grown = [
+        replace(
+            case,
+            name=f"{case.name}, compiled for quarters",
+            set="unlike",
+            dynamic=True,
+            traced=tuple(map(_quarter, case.size)),
+        )
+        for case in chosen
+    ]
+    return (*odd, *grown)
+
+
+def _less(number: int) -> int:
+    return number - 3 if number > 8 else number
+
+
+def _quarter(number: int) -> int:
+    return number // 4 if number >= 256 else number

@@ -16,7 +16,7 @@ from stub_driver import StubDriver
 
 from coilwork_cache import MemoryStore
 from coilwork_runtime import load_native
-from coilwork_runtime.executor.forms import NATIVE, GpuEntry, NativeLaunch, gpu_form, two_forms
+from coilwork_runtime.executor.forms import NATIVE, GpuEntry, NativeLaunch, gpu_form, with_others
 from coilwork_runtime.executor.program import NativeProgram
 from coilwork_runtime.specs import TritonKernel
 from coilwork_runtime.triton_kernels.requests import run_time_arguments
@@ -109,17 +109,21 @@ def test_grid_and_arguments(stub: StubDriver, store: MemoryStore, entry: GpuEntr
     assert program.counters()["python_launches"] == 0
 
 
-def test_sizes_choose_between_two_forms(stub: StubDriver, store: MemoryStore, entry: GpuEntry) -> None:
-    def both() -> bytes | None:
-        likely, general = form(entry), form(replace(entry, handle=0x3005, threads=32))
-        assert likely is not None and general is not None
-        return two_forms(likely, general, "n % 2 + max(0, m - 8)", ["n", "m"])
+def test_sizes_choose_between_forms(stub: StubDriver, store: MemoryStore, entry: GpuEntry) -> None:
+    def all_of_them() -> bytes | None:
+        others = ((0x2005, 128), (0x3005, 32), (0x4005, 64))
+        found = [form(replace(entry, handle=handle, threads=threads)) for handle, threads in others]
+        known = [one for one in found if one is not None]
+        assert len(known) == len(found)
+        departure = "min(1, n % 2 + max(0, m - 8)) + min(1, max(0, m - 8))"
+        return with_others(known, departure, ["n", "m"])
 
-    program = load(store, entry, made=both)
+    program = load(store, entry, made=all_of_them)
     for n, m, handle, threads in (
         (8, 8, 0x2005, 128),
         (9, 8, 0x3005, 32),
-        (8, 9, 0x3005, 32),
+        (8, 9, 0x4005, 64),
+        (9, 9, 0x4005, 64),
         (4, 1, 0x2005, 128),
     ):
         program.call([torch.randn(8), n, m])

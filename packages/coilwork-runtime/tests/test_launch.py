@@ -14,6 +14,7 @@ from runtime_sample_kernels import triton_kernel
 
 from coilwork_cache import MemoryStore
 from coilwork_runtime import DeviceError, KernelBuildError, KernelLaunchError
+from coilwork_runtime.specs import TritonKernel
 from coilwork_runtime.triton_kernels import launch as launching
 from coilwork_runtime.triton_kernels.binaries import GpuBinary
 from coilwork_runtime.triton_kernels.gpu import Gpu, LoadedKernel
@@ -143,45 +144,54 @@ def test_the_fastest_candidate_launches_with_its_own_grid() -> None:
     assert notes.launches == [(b"two", 0, 2, 1, 1, 100, 0, x, y, 1024)] * 2
 
 
-def in_two_forms(*images: bytes) -> list[Built]:
-    """Candidates for likely sizes, then one for all."""
-    found = built(*images)
-    likely = [*[1] * (len(found) - 1), 0]
+def in_forms(*images: bytes, forms: Sequence[int]) -> list[Built]:
+    """Candidates, each of the form of its number."""
     return [
-        dataclasses.replace(one, config={**one.config, "LIKELY": flag})
-        for one, flag in zip(found, likely, strict=True)
+        dataclasses.replace(one, config={**one.config, "LIKELY": form})
+        for one, form in zip(built(*images), forms, strict=True)
     ]
+
+
+def spec_of(candidates: Sequence[Built], departure: str) -> TritonKernel:
+    return dataclasses.replace(
+        triton_kernel(), configs=tuple(one.config for one in candidates), departure=departure
+    )
+
+
+THREE = "min(1, n0 % 16 + max(0, n0 - 4096)) + min(1, max(0, n0 - 4096))"
 
 
 def test_sizes_choose_the_form_and_each_has_its_own_candidates() -> None:
     notes = Notes(times={b"one": 3.0, b"two": 1.0})
-    candidates = in_two_forms(b"one", b"two", b"any")
-    spec = dataclasses.replace(
-        triton_kernel(),
-        configs=tuple(one.config for one in candidates),
-        departure="n0 % 16 + max(0, n0 - 4096)",
-    )
-    launch = make_launcher(spec, candidates, notes.gpu(), store=None)
+    candidates = in_forms(b"one", b"two", b"odd", b"any", forms=(2, 2, 1, 0))
+    launch = make_launcher(spec_of(candidates, THREE), candidates, notes.gpu(), store=None)
     x, y = OnDevice(0, 64), OnDevice(0, 128)
-    for size in (1024, 1000, 8192, 2048):
+    for size in (1024, 1000, 8192, 2048, 8191):
         launch(x, y, size)
     assert [(entry[0], entry[-1]) for entry in notes.launches] == [
         (b"two", 1024),
-        (b"any", 1000),
+        (b"odd", 1000),
         (b"any", 8192),
         (b"two", 2048),
+        (b"any", 8191),
     ]
 
 
-def test_the_form_for_all_sizes_does_where_the_other_does_not_build() -> None:
+@pytest.mark.parametrize(
+    ("left", "launched"),
+    [((2,), [b"any"] * 3), ((1, 2), [b"odd", b"odd", b"any"]), ((0, 2), [b"one", b"any", b"any"])],
+)
+def test_a_more_general_form_does_where_one_does_not_build(
+    left: tuple[int, ...], launched: list[bytes]
+) -> None:
     notes = Notes()
-    candidates = in_two_forms(b"one", b"any")
-    spec = dataclasses.replace(
-        triton_kernel(), configs=tuple(one.config for one in candidates), departure="n0 % 16"
+    candidates = in_forms(b"one", b"odd", b"any", forms=(2, 1, 0))
+    launch = make_launcher(
+        spec_of(candidates, THREE), [candidates[number] for number in left], notes.gpu(), store=None
     )
-    launch = make_launcher(spec, candidates[1:], notes.gpu(), store=None)
-    launch(OnDevice(0), OnDevice(0), 1024)
-    assert [entry[0] for entry in notes.launches] == [b"any"]
+    for size in (1024, 1000, 8192):
+        launch(OnDevice(0), OnDevice(0), size)
+    assert [entry[0] for entry in notes.launches] == launched
 
 
 def test_a_choice_is_remembered_by_kernel_device_and_size() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -107,13 +108,21 @@ def emitted(kernel: Kernel, **options: object) -> KernelSource:
     return TritonCodegen().emit(kernel, target("sm_90"), options)
 
 
-def departs(source: KernelSource, sizes: Sequence[int]) -> bool:
+def departures(source: KernelSource, sizes: Sequence[int]) -> int:
     assert source.departure is not None
-    return evaluate(source.departure, dict(zip(("n0", "n1"), sizes, strict=True))) != 0
+    return evaluate(source.departure, dict(zip(("n0", "n1"), sizes, strict=True)))
 
 
-def is_likely(source: KernelSource, config: int) -> bool:
-    return dict(source.configs[config].meta)["LIKELY"] == 1
+def departs(source: KernelSource, sizes: Sequence[int]) -> bool:
+    return departures(source, sizes) != 0
+
+
+def form_of(source: KernelSource, config: int) -> int:
+    return dict(source.configs[config].meta)["LIKELY"]
+
+
+def most_particular(source: KernelSource) -> int:
+    return form_of(source, 0)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -127,7 +136,8 @@ def test_every_form_is_right_where_it_may_run(
     generator = torch.Generator().manual_seed(0)
     inputs = [torch.randn(shape, generator=generator) for argument in kernel.args if argument.role == "in"]
     wanted = function(*inputs)
-    allowed = [c for c in range(len(source.configs)) if not (is_likely(source, c) and departs(source, shape))]
+    most = most_particular(source) - departures(source, shape)
+    allowed = [c for c in range(len(source.configs)) if form_of(source, c) <= most]
     assert allowed
     for config in allowed:
         flat = [x.flatten() for x in inputs]
@@ -176,14 +186,28 @@ def test_positions_that_data_decide_are_not_divided_in_32_bits() -> None:
 def test_one_form_is_for_all_sizes_and_comes_last() -> None:
     for name in WANTED:
         source = emitted(kernel_of(name))
-        found = [is_likely(source, config) for config in range(len(source.configs))]
-        assert found == [True] * (len(found) - 1) + [False] and len(found) >= 2
+        found = [form_of(source, config) for config in range(len(source.configs))]
+        assert found == sorted(found, reverse=True) and found[-1] == 0 and len(set(found)) == found[0] + 1
+        assert found.count(0) == 1 and len(found) >= 2
         assert len({tuple(n for n, _ in config.meta) for config in source.configs}) == 1
+
+
+def test_between_them_are_rows_of_no_multiples_and_longer_ones() -> None:
+    source = emitted(kernel_of("softmax"))
+    told = {(16, 64): 0, (5, 33): 1, (16, 65): 2, (16, 8192): 2, (1 << 25, 64): 3}
+    assert {sizes: departures(source, sizes) for sizes in told} == told
+    names = re.findall(r"def softmax_(\w+)\(", source.text)
+    assert names == ["likely", "ragged", "short", "any"]
+    parts = dict(zip(names, re.split(r"def softmax_\w+\(", source.text)[1:], strict=True))
+    assert ["for " in part.split("def ")[0] for part in parts.values()] == [False, False, True, True]
+    assert ["n1_by_16" in part.split("def ")[0] for part in parts.values()] == [True, False, False, False]
+    assert [name for name, part in parts.items() if "int64" in part.split("def softmax(")[0]] == ["any"]
 
 
 def test_rows_that_stay_are_read_once() -> None:
     text = emitted(kernel_of("softmax")).text
-    likely, general = text.split("def softmax_likely(")[1].split("def softmax_any(")
+    likely = text.split("def softmax_likely(")[1].split("def softmax_ragged(")[0]
+    general = text.split("def softmax_any(")[1]
     assert "for " not in likely and likely.count("tl.load(") == 1 and "int64" not in likely
     assert general.split("def softmax(")[0].count("tl.load(") == 2
 

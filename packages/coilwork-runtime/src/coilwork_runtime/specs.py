@@ -45,8 +45,8 @@ class TritonKernel:
         configs: candidate configurations: compile-time parameters, `num_warps`, `num_stages`; best guess first.
         space: what each parameter may be in other configurations, ascending; those not named stay as they are.
         limits: Python conditions over a configuration's names that hold for all of those.
-        departure: a Python expression over size names, 0 for sizes that configurations with `LIKELY` = 1 are for; those with
-            `LIKELY` = 0 are for all. Without it all are for all sizes.
+        departure: how many of the values of `LIKELY` in `configs`, from the highest on, are for other sizes, as a Python
+            expression over size names. `LIKELY` = 0 is for all sizes. Empty: all configurations are.
     """
 
     name: str

@@ -1,13 +1,18 @@
-"""Kernels of open sizes in two forms: for sizes as they likely are, and for all others.
+"""Kernels of open sizes in several forms: for sizes as they likely are, for all others, and between the two.
 
-    if LIKELY:
+    if LIKELY == 3:
         softmax_likely(in0, out0, tl.cast(n0, tl.int32), tl.cast(n1 // 16, tl.int32), XBLOCK, R0_BLOCK, STAGES)
+    elif LIKELY == 2:
+        softmax_ragged(in0, out0, tl.cast(n0, tl.int32), tl.cast(n1, tl.int32), XBLOCK, R0_BLOCK, STAGES)
+    elif LIKELY == 1:
+        softmax_short(...)
     else:
         softmax_any(in0, out0, n0, n1, XBLOCK, R0_BLOCK, STAGES)
 
-`LIKELY` is a compile-time parameter: each form is machine code of its own. Whoever launches takes the likely one where the kernel's
-departure, `n1 % 16 + max(0, n1 - 4096) + max(0, n0*n1 - 2146435071)` say, is 0. It is that of a kernel of known sizes but for masks:
-accesses of 16 bytes, rows that are read once, positions of 32 bits.
+`LIKELY` is a compile-time parameter: each form is machine code of its own. Whoever launches takes the first one that is right for
+the sizes of the call, by the kernel's departure, which counts those that are not. The likely one is that of a kernel of known sizes but
+for masks: accesses of 16 bytes, rows that are read once, positions of 32 bits. Of these, sizes that are multiples of nothing leave the last
+two, and rows that are longer the last.
 """
 
 from __future__ import annotations
@@ -17,13 +22,24 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, ceildiv, maximum, mod, product, provably_le, symbol, total
+from coilwork_ir.index import (
+    Expr,
+    as_expr,
+    ceildiv,
+    maximum,
+    minimum,
+    mod,
+    product,
+    provably_le,
+    symbol,
+    total,
+)
 from coilwork_ir.kernel_source import Config
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.scalar import Load, Scalar, postorder
 from coilwork_ir.target import Target
 from coilwork_triton.facts.intermediate import largest_operands
-from coilwork_triton.facts.likely import Assumed, assumed
+from coilwork_triton.facts.likely import assumed
 from coilwork_triton.iteration.shape import Shape, plan
 from coilwork_triton.iteration.tiles import MOST_POINTS, extent_of
 from coilwork_triton.launch.options import TritonOptions
@@ -47,37 +63,54 @@ from coilwork_triton.text.tree import (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Forms:
-    """A kernel in two forms: that of `assumed` in `shape`, and the `general` one in `general_shape`. Names of blocks are the same.
+class Form:
+    """A kernel as it is for some sizes: `kernel` in `shape`, whose own sizes are those of the kernel divided by `units`.
 
-    `divided` are numbers that what positions are computed from by division may come to.
+    `right` is 0 where it is right for them.
     """
 
-    assumed: Assumed
-    general: Kernel
+    name: str
+    doc: str
+    kernel: Kernel
     shape: Shape
-    general_shape: Shape
-    divided: tuple[Expr, ...] = ()
+    units: tuple[int, ...]
+    right: Expr
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forms:
+    """The forms of `kernel`, most particular first; the last is for all sizes. Names of blocks are the same."""
+
+    kernel: Kernel
+    forms: tuple[Form, ...]
 
     @property
-    def likely(self) -> Kernel:
-        """The form for likely sizes."""
-        return self.assumed.kernel
+    def shape(self) -> Shape:
+        """That of the most particular one."""
+        return self.forms[0].shape
+
+    @property
+    def general_shape(self) -> Shape:
+        """That of the one for all sizes."""
+        return self.forms[-1].shape
 
     @property
     def configs(self) -> tuple[Config, ...]:
-        """Candidates of the form for likely sizes, then one of the other: few calls take that.
+        """Candidates of the form for likely sizes, then one of each other: few calls take those.
 
-        Of those for the other the one with least for each thread to do, as addresses of 64 bits take registers.
+        Of those for all sizes the one with least for each thread to do, as addresses of 64 bits take registers.
         """
         blocks = self.blocks
-        own = [_with_blocks(one, blocks, 1) for one in self.shape.configs]
-        return (*own, _with_blocks(min(self.general_shape.configs, key=_each), blocks, 0))
+        first, *others, last = self.forms
+        found = [_with_blocks(one, blocks, len(self.forms) - 1) for one in first.shape.configs]
+        for number, form in enumerate(others, 1):
+            found.append(_with_blocks(form.shape.configs[0], blocks, len(self.forms) - 1 - number))
+        return (*found, _with_blocks(min(last.shape.configs, key=_each), blocks, 0))
 
     @property
     def blocks(self) -> tuple[str, ...]:
         """Names of the compile-time parameters that the forms have."""
-        names = [name for shape in (self.shape, self.general_shape) for name, _ in shape.configs[0].meta]
+        names = [name for form in self.forms for name, _ in form.shape.configs[0].meta]
         return tuple(dict.fromkeys(names))
 
     @property
@@ -89,22 +122,8 @@ class Forms:
 
     @property
     def departure(self) -> Expr:
-        """0 where sizes are as they likely are."""
-        found = [mod(size, as_expr(unit)) for size, unit in self.assumed.units if unit > 1]
-        found += [_above(size, most) for size, most in self.assumed.most]
-        if self.shorter:
-            tiles: dict[str, list[Expr]] = {}
-            for entry in self.general.ranges:
-                tiles.setdefault(entry.tile, []).append(extent_of(entry))
-            numbers = [*(arg.span for arg in self.general.args), *map(product, tiles.values())]
-            numbers += [*self.general.sizes, *self.divided]
-            found += [_above(n, MOST_POINTS) for n in _largest(numbers) if not provably_le(n, MOST_POINTS)]
-        return total(found)
-
-    @property
-    def shorter(self) -> bool:
-        """Positions are of 32 bits in the form for likely sizes alone."""
-        return self.shape.index_dtype is DType.I32 and self.general_shape.index_dtype is DType.I64
+        """How many of the forms are not right, from the first on: whatever one is right for, those after it are, too."""
+        return total(minimum(as_expr(1), form.right) for form in self.forms[:-1])
 
 
 def _each(config: Config) -> float:
@@ -128,31 +147,83 @@ def _largest(numbers: Iterable[Expr]) -> list[Expr]:
 
 
 def forms_of(kernel: Kernel, target: Target, options: TritonOptions, *, step: int) -> Forms | None:
-    """`kernel` in two forms; None if one will do. `step` is as in `plan`."""
+    """`kernel` in several forms; None if one will do. `step` is as in `plan`."""
     if options.batch_invariant or options.index_dtype == "i64":
         return None
-    found = assumed(kernel, roots_of(kernel))
+    roots = roots_of(kernel)
+    found = assumed(kernel, roots)
     if found is None:
         return None
-    special = found.kernel
-    roots = roots_of(special)
-    divided = largest_operands(_positions(kernel, roots_of(kernel)))
-    fits = divided is not None and not any(map(leaves_32_bits, _positions(special, roots)))
-    narrow = replace(options, index_dtype="i32") if fits else options
-    shape = plan(special, roots, target, narrow, step=step)
+    divided = largest_operands(_positions(kernel, roots))
+
+    def planned(one: Kernel, *, narrow: bool, least: int = 1) -> Shape:
+        own = replace(options, index_dtype="i32") if narrow else options
+        return plan(one, roots_of(one), target, own, step=step, least=least)
+
+    def fits(one: Kernel) -> bool:
+        return divided is not None and not any(map(leaves_32_bits, _positions(one, roots_of(one))))
+
     # calls that are unlike the first may be of many more rows
-    general = plan(kernel, roots_of(kernel), target, options, step=step, least=UNKNOWN_EXTENT)
-    if shape.sharing is not None or general.sharing is not None or not _alike(shape, general):
+    general = planned(kernel, narrow=False, least=UNKNOWN_EXTENT)
+    likely = planned(found.kernel, narrow=fits(found.kernel))
+    if likely.sharing is not None or general.sharing is not None or not _alike(likely, general):
         return None
-    flat = shape.flat_grid or general.flat_grid
-    forms = Forms(
-        assumed=found,
-        general=kernel,
-        shape=replace(shape, flat_grid=flat),
-        general_shape=replace(general, flat_grid=flat),
-        divided=divided or (),
+    shorter = likely.index_dtype is DType.I32 and general.index_dtype is DType.I64
+    within = _within_32_bits(kernel, divided or ()) if shorter else []
+    rows = [_above(size, most) for size, most in found.most]
+    multiples = [mod(size, as_expr(unit)) for size, unit in found.units if unit > 1]
+    ones = (1,) * len(kernel.sizes)
+    forms = [
+        Form(
+            name="likely",
+            doc="Sizes as they likely are.",
+            kernel=found.kernel,
+            shape=likely,
+            units=tuple(unit for _, unit in found.units),
+            right=total([*multiples, *rows, *within]),
+        )
+    ]
+    ragged = assumed(kernel, roots, multiples=False) if multiples and rows else None
+    if ragged is not None and (not shorter or fits(ragged.kernel)):
+        forms.append(
+            Form(
+                name="ragged",
+                doc="Rows as long as they likely are, or shorter.",
+                kernel=ragged.kernel,
+                shape=planned(ragged.kernel, narrow=shorter),
+                units=ones,
+                right=total([*rows, *within]),
+            )
+        )
+    if shorter and fits(kernel):
+        forms.append(
+            Form(
+                name="short",
+                doc="Any sizes with which positions fit 32 bits.",
+                kernel=kernel,
+                shape=planned(kernel, narrow=True, least=UNKNOWN_EXTENT),
+                units=ones,
+                right=total(within),
+            )
+        )
+    forms = [form for form in forms if form.shape.sharing is None and _alike(form.shape, general)]
+    forms.append(
+        Form(name="any", doc="Any sizes.", kernel=kernel, shape=general, units=ones, right=as_expr(0))
     )
-    return None if forms.departure is as_expr(0) else forms
+    if forms[0].right is as_expr(0):
+        return None
+    flat = any(form.shape.flat_grid for form in forms)
+    told = (replace(form, shape=replace(form.shape, flat_grid=flat)) for form in forms)
+    return Forms(kernel=kernel, forms=tuple(told))
+
+
+def _within_32_bits(kernel: Kernel, divided: Iterable[Expr]) -> list[Expr]:
+    """What is 0 where all that `kernel` counts, and the `divided` numbers that positions are computed from, fit 32 bits."""
+    tiles: dict[str, list[Expr]] = {}
+    for entry in kernel.ranges:
+        tiles.setdefault(entry.tile, []).append(extent_of(entry))
+    numbers = [*(arg.span for arg in kernel.args), *map(product, tiles.values()), *kernel.sizes, *divided]
+    return [_above(n, MOST_POINTS) for n in _largest(numbers) if not provably_le(n, MOST_POINTS)]
 
 
 def _positions(kernel: Kernel, roots: tuple[Scalar, ...]) -> list[Expr]:
@@ -174,25 +245,26 @@ def _alike(one: Shape, other: Shape) -> bool:
 
 
 def dispatch(
-    forms: Forms, likely: tuple[Statement, ...], general: tuple[Statement, ...]
+    forms: Forms, bodies: Iterable[tuple[Statement, ...]]
 ) -> tuple[tuple[Function, ...], tuple[Statement, ...]]:
-    """The functions of both forms, whose statements are `likely` and `general`, and the body of a kernel that calls one of them."""
-    kernel = forms.general
+    """The functions of the forms, whose statements are `bodies`, and the body of a kernel that calls one of them."""
+    kernel = forms.kernel
     tensors = [arg.name for arg in kernel.args]
-    one = _function(
-        f"{kernel.name}_likely", "Sizes as they likely are.", tensors, forms.likely, forms, likely
-    )
-    other = _function(f"{kernel.name}_any", "Any sizes.", tensors, kernel, forms, general)
-    parts = [_part(Name(size.name), unit, shorter=forms.shorter) for size, unit in forms.assumed.units]
-    names, blocks = list(map(Name, tensors)), list(map(Name, forms.blocks))
-    sizes = [Name(size.name) for size in kernel.sizes]
-    return (one, other), (
-        If(
-            Name(LIKELY),
-            (Do(call(one.name, *names, *parts, *blocks)),),
-            (Do(call(other.name, *names, *sizes, *blocks)),),
-        ),
-    )
+    functions: list[Function] = []
+    calls: list[Statement] = []
+    for form, body in zip(forms.forms, bodies, strict=True):
+        name = f"{kernel.name}_{form.name}"
+        functions.append(_function(name, form.doc, tensors, form.kernel, forms, body))
+        shorter = form.shape.index_dtype is DType.I32 and forms.general_shape.index_dtype is DType.I64
+        sizes = [
+            _part(Name(size.name), unit, shorter=shorter)
+            for size, unit in zip(kernel.sizes, form.units, strict=True)
+        ]
+        calls.append(Do(call(name, *map(Name, tensors), *sizes, *map(Name, forms.blocks))))
+    *particular, otherwise = calls
+    for number, one in enumerate(reversed(particular), 1):
+        otherwise = If(Binary("==", Name(LIKELY), Number(number)), (one,), (otherwise,))
+    return tuple(functions), (otherwise,)
 
 
 def _function(

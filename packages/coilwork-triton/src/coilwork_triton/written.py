@@ -37,7 +37,7 @@ class Written:
         space: what else a search may try.
         index_dtype: type of sizes.
         neighbourly: no access is to be wide.
-        departure: 0 for sizes that configurations with `LIKELY` = 1 are for; None where there are none.
+        departure: how many of the values of `LIKELY`, from the highest on, are for other sizes; None where it has none.
     """
 
     body: tuple[Statement, ...]
@@ -72,9 +72,9 @@ def write(kernel: Kernel, target: Target, options: TritonOptions, library: set[s
         kernel = steps.kernel
     step = 1 if steps is None else steps.points
     if index is None and kernel.sizes:
-        two = _in_two_forms(kernel, target, options, library, step=step)
-        if two is not None:
-            return two
+        found = _in_forms(kernel, target, options, library, step=step)
+        if found is not None:
+            return found
     shape = plan(kernel, roots_of(kernel), target, options, chosen=index, step=step)
     return Written(
         body=statements(kernel, shape, library),
@@ -86,24 +86,23 @@ def write(kernel: Kernel, target: Target, options: TritonOptions, library: set[s
     )
 
 
-def _in_two_forms(
+def _in_forms(
     kernel: Kernel, target: Target, options: TritonOptions, library: set[str], *, step: int
 ) -> Written | None:
     """`kernel` for likely sizes and for others; None if one form will do."""
-    forms = forms_of(kernel, target, options, step=step)
-    if forms is None:
+    found = forms_of(kernel, target, options, step=step)
+    if found is None:
         return None
-    likely = statements(forms.likely, forms.shape, library)
-    general = statements(kernel, forms.general_shape, library)
-    functions, body = dispatch(forms, likely, general)
+    bodies = [statements(form.kernel, form.shape, library) for form in found.forms]
+    functions, body = dispatch(found, bodies)
     return Written(
         body=body,
-        grid=forms.grid,
-        configs=forms.configs,
-        space=forms.shape.space,
-        departure=forms.departure,
-        index_dtype=forms.general_shape.index_dtype,
-        neighbourly=forms.shape.neighbourly,
+        grid=found.grid,
+        configs=found.configs,
+        space=found.shape.space,
+        departure=found.departure,
+        index_dtype=found.general_shape.index_dtype,
+        neighbourly=found.shape.neighbourly,
         functions=functions,
     )
 

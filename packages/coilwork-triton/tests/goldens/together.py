@@ -43,13 +43,11 @@ def axpy_x5(
             axpy_x5_part(m0_in0, m0_in1, m0_io0, tl.full([], 1, tl.int32), at, XBLOCK)
         else:
             axpy_x5_part(m0_in0, m1_in1, m1_io0, tl.full([], 4096, tl.int32), at - 1, XBLOCK)
+    elif at < 34:
+        axpy_x5_part(m0_in0, m2_in1, m2_io0, tl.full([], 3, tl.int32), at - 33, XBLOCK)
+    elif at < 546:
+        axpy_x5_part(m0_in0, m3_in1, m3_io0, tl.full([], 65536, tl.int32), at - 34, XBLOCK)
     else:
-        if at < 34:
-            axpy_x5_part(m0_in0, m2_in1, m2_io0, tl.full([], 3, tl.int32), at - 33, XBLOCK)
-        else:
-            if at < 546:
-                axpy_x5_part(m0_in0, m3_in1, m3_io0, tl.full([], 65536, tl.int32), at - 34, XBLOCK)
-            else:
-                axpy_x5_part(m0_in0, m4_in1, m4_io0, tl.full([], 64, tl.int32), at - 546, XBLOCK)
+        axpy_x5_part(m0_in0, m4_in1, m4_io0, tl.full([], 64, tl.int32), at - 546, XBLOCK)
 # grid 547
 # try {'XBLOCK': 2048} warps 4

@@ -70,16 +70,19 @@ def gpu_form(
         return None
 
 
-def two_forms(likely: bytes, general: bytes, departure: str, sizes: Sequence[str]) -> bytes | None:
-    """The form of a Triton kernel that is launched by `likely` where the expression `departure` over `sizes` is 0, else by `general`.
+def with_others(forms: Sequence[bytes], departure: str, sizes: Sequence[str]) -> bytes | None:
+    """The form of a Triton kernel that is launched by the one of `forms` that the expression `departure` over `sizes` is the number of.
 
     `None` if it is something else than an expression over sizes.
     """
     try:
-        condition = formula(departure, sizes, {})
+        number = formula(departure, sizes, {})
     except ValueError:
         return None
-    return likely[:-1] + b"\1" + condition + general
+    *others, found = forms
+    for form in reversed(others):
+        found = form[:-1] + b"\1" + number + found
+    return found
 
 
 def _gpu_form(

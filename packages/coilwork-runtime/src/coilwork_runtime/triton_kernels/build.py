@@ -33,8 +33,8 @@ from coilwork_runtime.triton_kernels.requests import (
     triton_version,
 )
 from coilwork_runtime.triton_kernels.searching import Search
+from coilwork_runtime.triton_kernels.size_forms import with_other_forms
 from coilwork_runtime.triton_kernels.small_work import best_guess_does
-from coilwork_runtime.triton_kernels.two_forms import with_the_general
 
 # A configuration that takes longer to compile is not worth waiting for.
 LONGEST_BUILD_S: Final = 60.0
@@ -83,7 +83,7 @@ class TritonBuilder:
         others = {identity(config): config for config in known.values()}
         guesses = candidates(spec, target, version, text=text)
         if self._search is None and best_guess_does(spec):
-            guesses = with_the_general(spec, guesses)
+            guesses = with_other_forms(spec, guesses)
         return (
             *guesses,
             *(

@@ -15,7 +15,7 @@ from coilwork_runtime.folders import new_folder
 from coilwork_runtime.specs import TritonKernel
 from coilwork_runtime.triton_kernels.interpreter_repairs import repaired_interpreter, scalar_argument
 from coilwork_runtime.triton_kernels.requests import constants_of, run_time_arguments
-from coilwork_runtime.triton_kernels.two_forms import is_for_all_sizes
+from coilwork_runtime.triton_kernels.size_forms import form_of, forms_of
 from coilwork_runtime.triton_kernels.worker import load_function
 
 Launcher = Callable[..., None]
@@ -36,7 +36,8 @@ def make_interpreted(spec: TritonKernel) -> Launcher:
 
     function = load_function(spec.source, spec.entry, new_folder("triton"))
     arguments = run_time_arguments(spec)
-    general = next((config for config in spec.configs if is_for_all_sizes(config)), spec.configs[0])
+    # of each form the first configuration
+    forms = [next(c for c in spec.configs if form_of(c) == form) for form in forms_of(spec)]
     departure = compile(spec.departure or "0", spec.name, "eval")
     # device assertions run in debug mode only; the overflow checks that come with it are not wanted
     options = InterpreterOptions(debug=bool(spec.checks), sanitize_overflow=False)
@@ -52,8 +53,7 @@ def make_interpreted(spec: TritonKernel) -> Launcher:
     def launch(*args: Any) -> None:
         tensors, numbers = args[: len(args) - len(sizes)], args[len(args) - len(sizes) :]
         given_sizes = dict(zip(sizes, numbers, strict=True))
-        departs = eval(departure, {}, given_sizes) != 0
-        constants = constants_of(general if departs else spec.configs[0])
+        constants = constants_of(forms[eval(departure, {}, given_sizes)])
         scope = constants | given_sizes
         extents = tuple(int(eval(code, {}, scope)) for code in grid)
         if 0 in extents:

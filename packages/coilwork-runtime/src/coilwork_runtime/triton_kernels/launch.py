@@ -14,7 +14,7 @@ import torch
 from coilwork_cache import Store
 from coilwork_runtime.dtypes import torch_dtype
 from coilwork_runtime.errors import DeviceError, KernelBuildError, KernelLaunchError
-from coilwork_runtime.executor.forms import NATIVE, NativeLaunch, gpu_form, two_forms
+from coilwork_runtime.executor.forms import NATIVE, NativeLaunch, gpu_form, with_others
 from coilwork_runtime.layouts import empty_strided_cuda
 from coilwork_runtime.specs import Argument, TritonKernel
 from coilwork_runtime.triton_kernels.binaries import GpuBinary
@@ -24,13 +24,13 @@ from coilwork_runtime.triton_kernels.neighbours import Config, Space
 from coilwork_runtime.triton_kernels.remembered import magnitudes, recall, remember
 from coilwork_runtime.triton_kernels.requests import constants_of, run_time_arguments
 from coilwork_runtime.triton_kernels.searching import Ready, Search, Workshop, search
+from coilwork_runtime.triton_kernels.size_forms import form_of, forms_of, of_one_form
 from coilwork_runtime.triton_kernels.tuning import (
     choose,
     expendable_arguments,
     tuning_key,
     without_spills,
 )
-from coilwork_runtime.triton_kernels.two_forms import is_for_all_sizes, of_one_form
 
 Launcher = Callable[..., None]
 
@@ -76,36 +76,48 @@ def make_launcher(
     """
     if not spec.departure:
         return _Kernel(spec, tuple(built), gpu, store, explore).entry
-    known = [[one for one in built if is_for_all_sizes(one.config) is general] for general in (False, True)]
-    if not all(known):
-        # one of them does not compile
-        form = of_one_form(spec, likely=False)
-        return _Kernel(form, tuple(known[1]), gpu, store, None).entry
-    likely = _Kernel(of_one_form(spec, likely=True), tuple(known[0]), gpu, store, explore)
-    general = _Kernel(of_one_form(spec, likely=False), tuple(known[1]), gpu, store, None)
-    return _TwoForms(spec, likely, general).entry
+    forms = []
+    for number in forms_of(spec):
+        of_form = tuple(one for one in built if form_of(one.config) == number)
+        # One that does not compile is not tried: those after it are right for its sizes, too.
+        if of_form or not number:
+            search = explore if number == forms_of(spec)[0] else None
+            forms.append((number, _Kernel(of_one_form(spec, number), of_form, gpu, store, search)))
+    return _Forms(spec, forms).entry
 
 
-class _TwoForms:
-    """A kernel whose form for likely sizes is `likely`, and for all others `general`."""
+# How often calls that only other forms are for wait for one of the first form's, which times its candidates.
+_PATIENCE: Final = 8
 
-    def __init__(self, spec: TritonKernel, likely: _Kernel, general: _Kernel) -> None:
+
+class _Forms:
+    """A kernel in several forms, by their numbers, that for the fewest sizes first."""
+
+    def __init__(self, spec: TritonKernel, forms: Sequence[tuple[int, _Kernel]]) -> None:
         self._spec = spec
-        self._likely = likely
-        self._general = general
-        scope: dict[str, Any] = {"likely": likely.entry, "general": general.entry, "min": min, "max": max}
+        self._asked = 0
+        self._forms = [next(kernel for own, kernel in forms if own <= number) for number in forms_of(spec)]
+        scope: dict[str, Any] = {
+            "forms": tuple(kernel.entry for kernel in self._forms),
+            "min": min,
+            "max": max,
+        }
         exec(compile(choice_text(spec), f"<coilwork launcher of {spec.name}>", "exec"), scope)
         self.entry: Launcher = scope["launch"]
         vars(self.entry)[NATIVE] = NativeLaunch(form=self._native_form)
 
     def _native_form(self) -> bytes | None:
-        """How both forms are launched on the first device; `None` before the likely one was."""
-        likely, device = self._likely.form, self._likely.first_device
-        if likely is None or device is None:
+        """How all forms are launched on the first device; `None` before one was, and for a while before the first one was settled."""
+        device = next((k.first_device for k in self._forms if k.form is not None), None)
+        if device is None:
             return None
-        general = self._general.form_on(device)
-        sizes = [name for name, argument in self._likely.arguments if argument.role == "size"]
-        return None if general is None else two_forms(likely, general, self._spec.departure, sizes)
+        self._asked += 1
+        found = [kernel.form_on(device, guess=self._asked > _PATIENCE) for kernel in self._forms]
+        known = [form for form in found if form is not None]
+        if len(known) < len(found):
+            return None
+        sizes = [name for name, argument in self._forms[0].arguments if argument.role == "size"]
+        return with_others(known, self._spec.departure, sizes)
 
 
 class _Kernel:
@@ -187,11 +199,19 @@ class _Kernel:
         self._devices[device] = launcher
         return launcher
 
-    def form_on(self, device: int) -> bytes | None:
-        """How it is launched on `device` if that is the first it is used on. It has one configuration, which needs no call to be settled."""
+    def form_on(self, device: int, *, guess: bool = False) -> bytes | None:
+        """How it is launched on `device`, if that is the first it is used on. With `guess`, in its best guess if no call has settled it yet."""
         with self._gpu.guard(device), self._lock:
-            if device not in self._devices:
+            if device not in self._devices and self._explore is None and len(self._built) == 1:
                 self._prepare(device, ())
+            if self.first_device is None and guess:
+                one = self._load(device)[0]
+                entry = one.kernel.entry
+                return (
+                    None
+                    if entry is None
+                    else gpu_form(self._spec, self.arguments, constants_of(one.config), entry)
+                )
         return self.form if self.first_device == device else None
 
     def _load(self, device: int) -> list[_Loaded]:
@@ -296,10 +316,10 @@ class _Kernel:
 
 
 def choice_text(spec: TritonKernel) -> str:
-    """The Python that chooses between two forms. Its globals: `likely` and `general`."""
+    """The Python that chooses between forms. Its globals: `forms`."""
     given = ", ".join(name for name, argument in run_time_arguments(spec) if argument.role != "scratch")
     departure = ast.unparse(ast.parse(spec.departure, mode="eval"))
-    return f"def launch({given}):\n    return (general if {departure} else likely)({given})\n"
+    return f"def launch({given}):\n    return forms[{departure}]({given})\n"
 
 
 def launcher_text(

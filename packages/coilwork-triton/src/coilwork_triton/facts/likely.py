@@ -36,15 +36,18 @@ class Assumed:
     most: tuple[tuple[Expr, int], ...]
 
 
-def assumed(kernel: Kernel, values: tuple[Scalar, ...]) -> Assumed | None:
-    """`kernel`, whose roots are `values`, for what its sizes likely are; None if nothing is gained that way."""
+def assumed(kernel: Kernel, values: tuple[Scalar, ...], *, multiples: bool = True) -> Assumed | None:
+    """`kernel`, whose roots are `values`, for what its sizes likely are; None if nothing is gained that way.
+
+    Without `multiples` for how long rows likely are alone.
+    """
     likely = kernel.likely
     if likely is None or any(isinstance(node, Scan | Sort) for node in postorder(values)):
         return None
     if kernel.hints.reduction not in ("none", "looped", "persistent") or kernel.combined is not None:
         return None
     known = dict(zip(kernel.sizes, likely.sizes, strict=True))
-    aligning = _aligning(kernel, values)
+    aligning = _aligning(kernel, values) if multiples else frozenset()
     bounded = _bounded(kernel, likely)
     renewed: dict[Expr, Expr] = {}
     sizes: list[Expr] = []

@@ -107,6 +107,9 @@ def _statement_lines(statement: Statement, depth: int) -> list[str]:
         case If(condition, then, otherwise):
             lines = [f"{indent}if {format_expression(condition)}:"]
             lines += [line for inner in then for line in _statement_lines(inner, depth + 1)]
+            if len(otherwise) == 1 and isinstance(otherwise[0], If):
+                first, *rest = _statement_lines(otherwise[0], depth)
+                return [*lines, f"{indent}el{first.removeprefix(indent)}", *rest]
             if otherwise:
                 lines.append(f"{indent}else:")
             return lines + [line for inner in otherwise for line in _statement_lines(inner, depth + 1)]

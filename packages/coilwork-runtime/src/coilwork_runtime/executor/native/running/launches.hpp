@@ -59,17 +59,19 @@ class Launches {
                         (!form->gpu || (form->device == call_.program.cuda_device && (call_.stream_known || form->device < 0)));
     if (!direct) return through_python(kernel, step);
     if ((++call_.launches & 3) == 0) look_for_signals(call_);
-    if (form->otherwise && departs(*form, step)) form = form->otherwise.get();
+    if (form->otherwise) form = &right_one(*form, step);
     form->gpu ? on_gpu(*form, step) : on_cpu(*form, kernel, step);
   }
 
  private:
-  // Whether sizes are others than `form` is for.
-  bool departs(const Form& form, const Step& step) {
+  // The first of `form` and those after it that is for the sizes of this launch.
+  const Form& right_one(const Form& form, const Step& step) {
     int64_t sizes[MOST_WORDS];
     const uint32_t* registers = frame_.words(step.more);
     for (size_t k = 0; k < form.sizes; ++k) sizes[k] = frame_.registers[registers[k]];
-    return form.departure(sizes) != 0;
+    const Form* found = &form;
+    for (int64_t others = form.departure(sizes); others > 0 && found->otherwise; --others) found = found->otherwise.get();
+    return *found;
   }
 
   // Scratch memory of one launch.
