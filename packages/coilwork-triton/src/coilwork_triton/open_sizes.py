@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import (
@@ -36,9 +37,9 @@ from coilwork_ir.index import (
 )
 from coilwork_ir.kernel_source import Config
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.scalar import Load, Scalar, postorder
+from coilwork_ir.scalar import IndexValue, Load, Scalar, postorder
 from coilwork_ir.target import Target
-from coilwork_triton.facts.intermediate import largest_operands
+from coilwork_triton.facts.intermediate import largest_operands, magnitude
 from coilwork_triton.facts.likely import assumed
 from coilwork_triton.iteration.shape import Shape, plan
 from coilwork_triton.iteration.tiles import MOST_POINTS, extent_of
@@ -63,6 +64,28 @@ from coilwork_triton.text.tree import (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """Sizes that a form may be for: those that are `multiples` of what they likely are, and `rows` that are no longer."""
+
+    name: str
+    doc: str
+    multiples: bool
+    rows: bool
+
+
+_LIKELY: Final = Kind(name="likely", doc="Sizes as they likely are.", multiples=True, rows=True)
+_RAGGED: Final = Kind(
+    name="ragged", doc="Rows as long as they likely are, or shorter.", multiples=False, rows=True
+)
+_LONG: Final = Kind(
+    name="long", doc="Multiples of what sizes likely are, however long.", multiples=True, rows=False
+)
+_SHORT: Final = Kind(
+    name="short", doc="Any sizes with which positions fit 32 bits.", multiples=False, rows=False
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
     """A kernel as it is for some sizes: `kernel` in `shape`, whose own sizes are those of the kernel divided by `units`.
 
@@ -75,6 +98,11 @@ class Form:
     shape: Shape
     units: tuple[int, ...]
     right: Expr
+
+    @property
+    def shorter(self) -> bool:
+        """Positions are of 32 bits."""
+        return self.shape.index_dtype is DType.I32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,79 +179,88 @@ def forms_of(kernel: Kernel, target: Target, options: TritonOptions, *, step: in
     if options.batch_invariant or options.index_dtype == "i64":
         return None
     roots = roots_of(kernel)
-    found = assumed(kernel, roots)
-    if found is None:
+    if assumed(kernel, roots) is None:
         return None
-    divided = largest_operands(_positions(kernel, roots))
-
-    def planned(one: Kernel, *, narrow: bool, least: int = 1) -> Shape:
-        own = replace(options, index_dtype="i32") if narrow else options
-        return plan(one, roots_of(one), target, own, step=step, least=least)
-
-    def fits(one: Kernel) -> bool:
-        return divided is not None and not any(map(leaves_32_bits, _positions(one, roots_of(one))))
-
     # calls that are unlike the first may be of many more rows
-    general = planned(kernel, narrow=False, least=UNKNOWN_EXTENT)
-    likely = planned(found.kernel, narrow=fits(found.kernel))
-    if likely.sharing is not None or general.sharing is not None or not _alike(likely, general):
+    general = plan(kernel, roots, target, options, step=step, least=UNKNOWN_EXTENT)
+    divided = largest_operands(_positions(kernel, roots))
+    wide = general.index_dtype is DType.I64
+    forms: list[Form] = []
+    for kind in (_LIKELY, _LONG if _is_along_columns(kernel) else _RAGGED, _SHORT):
+        form = _form(kernel, kind, target, options, divided, step=step, wide=wide)
+        if form is None or form.shape.sharing is not None or not _alike(form.shape, general):
+            continue
+        # whatever one is right for, those after it have to be right for, too
+        if not forms or (form.right is not forms[-1].right and form.shorter == forms[-1].shorter):
+            forms.append(form)
+    if not forms or forms[0].name != _LIKELY.name or general.sharing is not None:
         return None
-    shorter = likely.index_dtype is DType.I32 and general.index_dtype is DType.I64
-    within = _within_32_bits(kernel, divided or ()) if shorter else []
-    rows = [_above(size, most) for size, most in found.most]
-    multiples = [mod(size, as_expr(unit)) for size, unit in found.units if unit > 1]
+    if forms[0].right is as_expr(0):
+        return None
     ones = (1,) * len(kernel.sizes)
-    forms = [
-        Form(
-            name="likely",
-            doc="Sizes as they likely are.",
-            kernel=found.kernel,
-            shape=likely,
-            units=tuple(unit for _, unit in found.units),
-            right=total([*multiples, *rows, *within]),
-        )
-    ]
-    ragged = assumed(kernel, roots, multiples=False) if multiples and rows else None
-    if ragged is not None and (not shorter or fits(ragged.kernel)):
-        forms.append(
-            Form(
-                name="ragged",
-                doc="Rows as long as they likely are, or shorter.",
-                kernel=ragged.kernel,
-                shape=planned(ragged.kernel, narrow=shorter),
-                units=ones,
-                right=total([*rows, *within]),
-            )
-        )
-    if shorter and fits(kernel):
-        forms.append(
-            Form(
-                name="short",
-                doc="Any sizes with which positions fit 32 bits.",
-                kernel=kernel,
-                shape=planned(kernel, narrow=True, least=UNKNOWN_EXTENT),
-                units=ones,
-                right=total(within),
-            )
-        )
-    forms = [form for form in forms if form.shape.sharing is None and _alike(form.shape, general)]
     forms.append(
         Form(name="any", doc="Any sizes.", kernel=kernel, shape=general, units=ones, right=as_expr(0))
     )
-    if forms[0].right is as_expr(0):
-        return None
     flat = any(form.shape.flat_grid for form in forms)
     told = (replace(form, shape=replace(form.shape, flat_grid=flat)) for form in forms)
     return Forms(kernel=kernel, forms=tuple(told))
 
 
-def _within_32_bits(kernel: Kernel, divided: Iterable[Expr]) -> list[Expr]:
-    """What is 0 where all that `kernel` counts, and the `divided` numbers that positions are computed from, fit 32 bits."""
+def _form(
+    kernel: Kernel,
+    kind: Kind,
+    target: Target,
+    options: TritonOptions,
+    divided: tuple[Expr, ...] | None,
+    *,
+    step: int,
+    wide: bool,
+) -> Form | None:
+    """`kernel` as it is for sizes of `kind`; its positions fit 32 bits if anything says so. `wide`: in general they do not."""
+    found = assumed(kernel, roots_of(kernel), multiples=kind.multiples, rows=kind.rows)
+    if found is None:
+        return None
+    own = roots_of(found.kernel)
+    narrow = divided is not None and not any(map(leaves_32_bits, _positions(found.kernel, own)))
+    options = replace(options, index_dtype="i32") if narrow else options
+    shape = plan(found.kernel, own, target, options, step=step, least=1 if kind.rows else UNKNOWN_EXTENT)
+    numbers: list[Expr] = []
+    if wide and shape.index_dtype is DType.I32:
+        most = _values_of_positions(kernel)
+        shape = replace(shape, short_values=most is not None)
+        numbers = [*_counted(kernel, divided or ()), *(most or ())]
+    right = [mod(size, as_expr(unit)) for size, unit in found.units if unit > 1]
+    right += [_above(size, most) for size, most in found.most]
+    right += [_above(n, MOST_POINTS) for n in _largest(numbers) if not provably_le(n, MOST_POINTS)]
+    return Form(
+        name=kind.name,
+        doc=kind.doc,
+        kernel=found.kernel,
+        shape=shape,
+        units=tuple(unit for _, unit in found.units),
+        right=total(right),
+    )
+
+
+def _counted(kernel: Kernel, divided: Iterable[Expr]) -> list[Expr]:
+    """What `kernel` counts in positions, and the `divided` numbers that positions are computed from."""
     tiles: dict[str, list[Expr]] = {}
     for entry in kernel.ranges:
         tiles.setdefault(entry.tile, []).append(extent_of(entry))
-    numbers = [*(arg.span for arg in kernel.args), *map(product, tiles.values()), *kernel.sizes, *divided]
-    return [_above(n, MOST_POINTS) for n in _largest(numbers) if not provably_le(n, MOST_POINTS)]
+    return [*(arg.span for arg in kernel.args), *map(product, tiles.values()), *kernel.sizes, *divided]
+
+
+def _values_of_positions(kernel: Kernel) -> list[Expr] | None:
+    """How large positions that are values in `kernel` get, and what they are computed from; None if data decide."""
+    values = [one.expr for one in postorder(roots_of(kernel)) if isinstance(one, IndexValue)]
+    most, operands = list(map(magnitude, values)), largest_operands(values)
+    known = [one for one in most if one is not None]
+    return None if operands is None or len(known) < len(most) else [*known, *operands]
+
+
+def _is_along_columns(kernel: Kernel) -> bool:
+    """Whether neighbours in memory are of different rows: then it depends on multiples alone whether accesses are wide."""
+    return max(kernel.ranges, key=lambda r: r.coalescing).kind != "reduction" if kernel.ranges else True
 
 
 def _positions(kernel: Kernel, roots: tuple[Scalar, ...]) -> list[Expr]:
@@ -255,7 +292,7 @@ def dispatch(
     for form, body in zip(forms.forms, bodies, strict=True):
         name = f"{kernel.name}_{form.name}"
         functions.append(_function(name, form.doc, tensors, form.kernel, forms, body))
-        shorter = form.shape.index_dtype is DType.I32 and forms.general_shape.index_dtype is DType.I64
+        shorter = form.shorter and forms.general_shape.index_dtype is DType.I64
         sizes = [
             _part(Name(size.name), unit, shorter=shorter)
             for size, unit in zip(kernel.sizes, form.units, strict=True)

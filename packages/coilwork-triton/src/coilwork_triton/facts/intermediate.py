@@ -29,7 +29,7 @@ def largest_operands(positions: Iterable[Expr]) -> tuple[Expr, ...] | None:
     found: dict[Expr, None] = {}
     for operand in _operands(positions):
         if any(isinstance(node(part), Mul) for part in _parts(operand)):
-            most = _most(operand)
+            most = magnitude(operand)
             if most is None:
                 return None
             found[most] = None
@@ -57,8 +57,8 @@ def _parts(expr: Expr) -> Iterable[Expr]:
             yield from _parts(b)
 
 
-def _most(expr: Expr) -> Expr | None:
-    """At least the magnitude of `expr`, whatever its ranges are at."""
+def magnitude(expr: Expr) -> Expr | None:
+    """No less than the magnitude of `expr`, whatever its ranges are at, as an expression over sizes; None if it depends on data."""
     match node(expr):
         case Const(value):
             return as_expr(abs(value))
@@ -75,10 +75,10 @@ def _most(expr: Expr) -> Expr | None:
             parts = _known((a, b))
             return None if parts is None else parts[0] + 1
         case Mod(_, b):
-            return _most(b)
+            return magnitude(b)
 
 
 def _known(operands: Iterable[Expr]) -> list[Expr] | None:
-    parts = [_most(operand) for operand in operands]
+    parts = [magnitude(operand) for operand in operands]
     known = [part for part in parts if part is not None]
     return known if len(known) == len(parts) else None

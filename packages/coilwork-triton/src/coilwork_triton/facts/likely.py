@@ -36,10 +36,12 @@ class Assumed:
     most: tuple[tuple[Expr, int], ...]
 
 
-def assumed(kernel: Kernel, values: tuple[Scalar, ...], *, multiples: bool = True) -> Assumed | None:
-    """`kernel`, whose roots are `values`, for what its sizes likely are; None if nothing is gained that way.
+def assumed(
+    kernel: Kernel, values: tuple[Scalar, ...], *, multiples: bool = True, rows: bool = True
+) -> Assumed | None:
+    """`kernel`, whose roots are `values`, for what its sizes likely are; None if it cannot have forms.
 
-    Without `multiples` for how long rows likely are alone.
+    `multiples`: sizes are the multiples that they likely are. `rows`: rows are no longer than they likely are.
     """
     likely = kernel.likely
     if likely is None or any(isinstance(node, Scan | Sort) for node in postorder(values)):
@@ -48,7 +50,7 @@ def assumed(kernel: Kernel, values: tuple[Scalar, ...], *, multiples: bool = Tru
         return None
     known = dict(zip(kernel.sizes, likely.sizes, strict=True))
     aligning = _aligning(kernel, values) if multiples else frozenset()
-    bounded = _bounded(kernel, likely)
+    bounded = _bounded(kernel, likely) if rows else {}
     renewed: dict[Expr, Expr] = {}
     sizes: list[Expr] = []
     numbers: list[int] = []
@@ -68,7 +70,8 @@ def assumed(kernel: Kernel, values: tuple[Scalar, ...], *, multiples: bool = Tru
         sizes.append(part)
         numbers.append(known[size] // unit)
         units.append((size, unit))
-    reduction = likely.reduction if kernel.hints.reduction == "looped" else kernel.hints.reduction
+    looped = kernel.hints.reduction == "looped" and rows
+    reduction = likely.reduction if looped else kernel.hints.reduction
     special = with_sizes(kernel, renewed, tuple(sizes), Likely(sizes=tuple(numbers), reduction=reduction))
     special = replace(special, hints=replace(special.hints, reduction=reduction))
     return Assumed(kernel=special, units=tuple(units), most=tuple(bounded.items()))

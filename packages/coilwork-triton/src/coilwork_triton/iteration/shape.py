@@ -76,6 +76,7 @@ class Shape:
         step: points of a step, where the kernel is in steps (`coilwork_triton.facts.steps`); else 1.
         sharing: how programs share rows, if they do.
         chunk: neighbours along r that one thread has together in every candidate's block, where r is the only axis.
+        short_values: positions that are values fit 32 bits, too, where `index_dtype` is `i32`.
         together: neighbours along r that threads are to access at once, where wider accesses leave more lanes idle; else 0.
     """
 
@@ -95,6 +96,7 @@ class Shape:
     zeros: bool = False
     streamed: frozenset[str] = frozenset()
     sharing: Sharing | None = None
+    short_values: bool = False
 
     @property
     def all_tiles(self) -> tuple[Tile, ...]:

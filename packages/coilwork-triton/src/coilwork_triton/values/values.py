@@ -239,7 +239,7 @@ class Values:
             return typed_constant(exact, DType.I64)
         if self.shape.index_dtype is DType.I64:
             return tl("cast", self.space.index(node.expr, values), tl_name("int64"))
-        if fits_32_bits(simple):
+        if fits_32_bits(simple) or (self.shape.short_values and not node.operands):
             if node in self._short.narrow:
                 return self.space.index(node.expr, values)
             return scope.writer.bind(
