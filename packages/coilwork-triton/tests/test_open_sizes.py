@@ -136,8 +136,8 @@ def test_every_form_is_right_where_it_may_run(
     generator = torch.Generator().manual_seed(0)
     inputs = [torch.randn(shape, generator=generator) for argument in kernel.args if argument.role == "in"]
     wanted = function(*inputs)
-    most = most_particular(source) - departures(source, shape)
-    allowed = [c for c in range(len(source.configs)) if form_of(source, c) <= most]
+    chosen = most_particular(source) - departures(source, shape)
+    allowed = [c for c in range(len(source.configs)) if form_of(source, c) in (chosen, 0)]
     assert allowed
     for config in allowed:
         flat = [x.flatten() for x in inputs]
@@ -219,7 +219,8 @@ def test_accesses_are_16_bytes_wide(compiler: TritonProcess, name: str) -> None:
     source = emitted(replace(kernel, likely=replace(kernel.likely, sizes=(4096, 4096))))
     last = len(source.configs) - 1
     wide = [".v4" in compile_source(compiler, source, "sm_90", config) for config in (0, last)]
-    assert wide == [True, False]
+    # rows that begin anywhere are, too, but not columns
+    assert wide == [True, name in ("softmax", "flat")]
 
 
 def test_sizes_that_are_likely_odd_have_no_multiples() -> None:

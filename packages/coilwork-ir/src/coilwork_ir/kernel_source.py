@@ -75,7 +75,7 @@ class KernelSource:
         configs: candidates, best guess first; never empty for Triton.
         space: what else a search may try. One configuration gives the same bits in every run; two may add in different
             orders.
-        departure: how many of the values of `LIKELY` in `configs`, from the highest on, are for other sizes, as an expression
+        departure: which of the values of `LIKELY` in `configs`, counted from the highest on, is the first for a call's sizes, as an expression
             over the size arguments' names. `LIKELY` = 0 is for all sizes. None: all configurations are.
         checks: messages of the kernel's run-time checks, `IndexError: …`, `RuntimeError: …` or `ZeroDivisionError: …`. With any, a C++ entry
             returns 0 or 1 + the number of the one that failed; Triton checks use `tl.device_assert`.

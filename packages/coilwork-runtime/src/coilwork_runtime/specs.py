@@ -45,7 +45,7 @@ class TritonKernel:
         configs: candidate configurations: compile-time parameters, `num_warps`, `num_stages`; best guess first.
         space: what each parameter may be in other configurations, ascending; those not named stay as they are.
         limits: Python conditions over a configuration's names that hold for all of those.
-        departure: how many of the values of `LIKELY` in `configs`, from the highest on, are for other sizes, as a Python
+        departure: which of the values of `LIKELY` in `configs`, counted from the highest on, is the first for a call's sizes, as a Python
             expression over size names. `LIKELY` = 0 is for all sizes. Empty: all configurations are.
     """
 

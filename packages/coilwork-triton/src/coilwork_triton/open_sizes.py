@@ -10,7 +10,7 @@
         softmax_any(in0, out0, n0, n1, XBLOCK, R0_BLOCK, STAGES)
 
 `LIKELY` is a compile-time parameter: each form is machine code of its own. Whoever launches takes the first one that is right for
-the sizes of the call, by the kernel's departure, which counts those that are not. The likely one is that of a kernel of known sizes but
+the sizes of the call, by the kernel's departure, which is its number. The likely one is that of a kernel of known sizes but
 for masks: accesses of 16 bytes, rows that are read once, positions of 32 bits. Of these, sizes that are multiples of nothing leave the last
 two, and rows that are longer the last.
 """
@@ -43,6 +43,7 @@ from coilwork_triton.facts.intermediate import largest_operands, magnitude
 from coilwork_triton.facts.likely import assumed
 from coilwork_triton.iteration.shape import Shape, plan
 from coilwork_triton.iteration.tiles import MOST_POINTS, extent_of
+from coilwork_triton.iteration.vectorized import in_whole_vectors
 from coilwork_triton.launch.options import TritonOptions
 from coilwork_triton.launch.parameters import BLOCKS, LIKELY, UNKNOWN_EXTENT
 from coilwork_triton.statements.actions import roots_of
@@ -89,7 +90,7 @@ _SHORT: Final = Kind(
 class Form:
     """A kernel as it is for some sizes: `kernel` in `shape`, whose own sizes are those of the kernel divided by `units`.
 
-    `right` is 0 where it is right for them.
+    It is right where all its `demands` are 0.
     """
 
     name: str
@@ -97,7 +98,7 @@ class Form:
     kernel: Kernel
     shape: Shape
     units: tuple[int, ...]
-    right: Expr
+    demands: tuple[Expr, ...]
 
     @property
     def shorter(self) -> bool:
@@ -150,8 +151,17 @@ class Forms:
 
     @property
     def departure(self) -> Expr:
-        """How many of the forms are not right, from the first on: whatever one is right for, those after it are, too."""
-        return total(minimum(as_expr(1), form.right) for form in self.forms[:-1])
+        """The number of the first form that is right."""
+        found: Expr = as_expr(0)
+        wrong: Expr = as_expr(1)
+        before: list[Form] = []
+        for form in self.forms[:-1]:
+            own = minimum(as_expr(1), total(form.demands))
+            # where it demands nothing more than those before it, none of them is right if it is not
+            wrong = own if all(set(form.demands) <= set(one.demands) for one in before) else wrong * own
+            found += wrong
+            before.append(form)
+        return found
 
 
 def _each(config: Config) -> float:
@@ -183,24 +193,26 @@ def forms_of(kernel: Kernel, target: Target, options: TritonOptions, *, step: in
         return None
     # calls that are unlike the first may be of many more rows
     general = plan(kernel, roots, target, options, step=step, least=UNKNOWN_EXTENT)
+    general = in_whole_vectors(kernel, general, roots)
     divided = largest_operands(_positions(kernel, roots))
     wide = general.index_dtype is DType.I64
     forms: list[Form] = []
-    for kind in (_LIKELY, _LONG if _is_along_columns(kernel) else _RAGGED, _SHORT):
+    kinds: tuple[Kind, ...] = (_LIKELY, _LONG if _is_along_columns(kernel) else _RAGGED, _SHORT)
+    if general.vectors is not None and not general.vectors.shifted:
+        # accesses are wide whether or not sizes are multiples of anything
+        kinds = (_SHORT,)
+    for kind in kinds:
         form = _form(kernel, kind, target, options, divided, step=step, wide=wide)
         if form is None or form.shape.sharing is not None or not _alike(form.shape, general):
             continue
-        # whatever one is right for, those after it have to be right for, too
-        if not forms or (form.right is not forms[-1].right and form.shorter == forms[-1].shorter):
+        if not forms or set(form.demands) != set(forms[-1].demands):
             forms.append(form)
-    if not forms or forms[0].name != _LIKELY.name or general.sharing is not None:
+    if not forms or forms[0].name != kinds[0].name or general.sharing is not None:
         return None
-    if forms[0].right is as_expr(0):
+    if not forms[0].demands:
         return None
     ones = (1,) * len(kernel.sizes)
-    forms.append(
-        Form(name="any", doc="Any sizes.", kernel=kernel, shape=general, units=ones, right=as_expr(0))
-    )
+    forms.append(Form(name="any", doc="Any sizes.", kernel=kernel, shape=general, units=ones, demands=()))
     flat = any(form.shape.flat_grid for form in forms)
     told = (replace(form, shape=replace(form.shape, flat_grid=flat)) for form in forms)
     return Forms(kernel=kernel, forms=tuple(told))
@@ -224,6 +236,7 @@ def _form(
     narrow = divided is not None and not any(map(leaves_32_bits, _positions(found.kernel, own)))
     options = replace(options, index_dtype="i32") if narrow else options
     shape = plan(found.kernel, own, target, options, step=step, least=1 if kind.rows else UNKNOWN_EXTENT)
+    shape = in_whole_vectors(found.kernel, shape, own)
     numbers: list[Expr] = []
     if wide and shape.index_dtype is DType.I32:
         most = _values_of_positions(kernel)
@@ -238,7 +251,7 @@ def _form(
         kernel=found.kernel,
         shape=shape,
         units=tuple(unit for _, unit in found.units),
-        right=total(right),
+        demands=tuple(right),
     )
 
 

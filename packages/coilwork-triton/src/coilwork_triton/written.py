@@ -18,6 +18,7 @@ from coilwork_triton.facts.levels import find_levels
 from coilwork_triton.facts.side_by_side import over_one_part
 from coilwork_triton.facts.steps import in_steps
 from coilwork_triton.iteration.shape import Shape, plan
+from coilwork_triton.iteration.vectorized import in_whole_vectors, wants_a_loop
 from coilwork_triton.launch.options import TritonOptions
 from coilwork_triton.open_sizes import dispatch, forms_of
 from coilwork_triton.statements.actions import roots_of
@@ -37,7 +38,7 @@ class Written:
         space: what else a search may try.
         index_dtype: type of sizes.
         neighbourly: no access is to be wide.
-        departure: how many of the values of `LIKELY`, from the highest on, are for other sizes; None where it has none.
+        departure: which of the values of `LIKELY`, counted from the highest on, is the first for a call's sizes; None where it has none.
     """
 
     body: tuple[Statement, ...]
@@ -75,7 +76,14 @@ def write(kernel: Kernel, target: Target, options: TritonOptions, library: set[s
         found = _in_forms(kernel, target, options, library, step=step)
         if found is not None:
             return found
-    shape = plan(kernel, roots_of(kernel), target, options, chosen=index, step=step)
+    roots = roots_of(kernel)
+    shape = plan(kernel, roots, target, options, chosen=index, step=step)
+    if not options.batch_invariant:
+        # which elements are added first depends on where a row begins
+        if wants_a_loop(kernel, shape, roots):
+            kernel = replace(kernel, hints=replace(kernel.hints, reduction="looped"))
+            shape = plan(kernel, roots, target, options, chosen=index, step=step)
+        shape = in_whole_vectors(kernel, shape, roots)
     return Written(
         body=statements(kernel, shape, library),
         grid=shape.grid,

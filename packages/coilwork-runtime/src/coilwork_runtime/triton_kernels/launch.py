@@ -76,13 +76,16 @@ def make_launcher(
     """
     if not spec.departure:
         return _Kernel(spec, tuple(built), gpu, store, explore).entry
-    forms = []
-    for number in forms_of(spec):
+    forms: list[_Kernel] = []
+    for number in reversed(forms_of(spec)):
         of_form = tuple(one for one in built if form_of(one.config) == number)
-        # One that does not compile is not tried: those after it are right for its sizes, too.
+        # in place of one that does not compile there is that for all sizes
         if of_form or not number:
             search = explore if number == forms_of(spec)[0] else None
-            forms.append((number, _Kernel(of_one_form(spec, number), of_form, gpu, store, search)))
+            forms.append(_Kernel(of_one_form(spec, number), of_form, gpu, store, search))
+        else:
+            forms.append(forms[0])
+    forms.reverse()
     return _Forms(spec, forms).entry
 
 
@@ -91,12 +94,12 @@ _PATIENCE: Final = 8
 
 
 class _Forms:
-    """A kernel in several forms, by their numbers, that for the fewest sizes first."""
+    """A kernel in several forms, that for the fewest sizes first."""
 
-    def __init__(self, spec: TritonKernel, forms: Sequence[tuple[int, _Kernel]]) -> None:
+    def __init__(self, spec: TritonKernel, forms: Sequence[_Kernel]) -> None:
         self._spec = spec
         self._asked = 0
-        self._forms = [next(kernel for own, kernel in forms if own <= number) for number in forms_of(spec)]
+        self._forms = forms
         scope: dict[str, Any] = {
             "forms": tuple(kernel.entry for kernel in self._forms),
             "min": min,

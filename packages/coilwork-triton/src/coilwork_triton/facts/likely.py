@@ -51,16 +51,18 @@ def assumed(
     known = dict(zip(kernel.sizes, likely.sizes, strict=True))
     aligning = _aligning(kernel, values) if multiples else frozenset()
     bounded = _bounded(kernel, likely) if rows else {}
+    lanes = max((WHOLE // a.dtype.itemsize for a in kernel.args), default=1)
     renewed: dict[Expr, Expr] = {}
     sizes: list[Expr] = []
     numbers: list[int] = []
     units: list[tuple[Expr, int]] = []
     for size in kernel.sizes:
         unit = gcd(known[size], WHOLE) if known[size] and size in aligning else 1
-        high = min(
-            (end for end in (size.hi, bounded.get(size)) if end is not None),
-            default=None,
-        )
+        most = bounded.get(size)
+        if most is not None and unit % lanes and (not multiples or known[size] <= most - lanes + 1):
+            # what begins within a vector takes lanes before its first element
+            bounded[size] = most = most - lanes + 1
+        high = min((end for end in (size.hi, most) if end is not None), default=None)
         part = symbol(
             size.name if unit == 1 else f"{size.name}_by_{unit}",
             lo=None if size.lo is None else -(-size.lo // unit),

@@ -38,6 +38,7 @@ from coilwork_triton.facts.vectors import (
 from coilwork_triton.iteration.sharing import ROW, Sharing, sharing_of
 from coilwork_triton.iteration.tiles import Letter, Tile, extent_of, flat_tile, needs_64_bits, padded_tile
 from coilwork_triton.iteration.walking import check_sorts, chosen_first, facts_of, likely_sizes, walk_of
+from coilwork_triton.iteration.whole_vectors import WholeVectors
 from coilwork_triton.launch.configs import fixed, propose
 from coilwork_triton.launch.idle_lanes import narrower
 from coilwork_triton.launch.options import TritonOptions
@@ -77,6 +78,7 @@ class Shape:
         sharing: how programs share rows, if they do.
         chunk: neighbours along r that one thread has together in every candidate's block, where r is the only axis.
         short_values: positions that are values fit 32 bits, too, where `index_dtype` is `i32`.
+        vectors: how rows that begin or end anywhere are accessed in whole vectors, if they are.
         together: neighbours along r that threads are to access at once, where wider accesses leave more lanes idle; else 0.
     """
 
@@ -97,6 +99,7 @@ class Shape:
     streamed: frozenset[str] = frozenset()
     sharing: Sharing | None = None
     short_values: bool = False
+    vectors: WholeVectors | None = None
 
     @property
     def all_tiles(self) -> tuple[Tile, ...]:

@@ -11,6 +11,8 @@ from coilwork_ir.index import Expr, as_int
 from coilwork_ir.kernels import Kernel
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.iteration.tiles import Tile
+from coilwork_triton.iteration.vector_lanes import RowAccess, VectorLanes
+from coilwork_triton.iteration.whole_vectors import Place
 from coilwork_triton.launch.parameters import RUN
 from coilwork_triton.text.index_printer import IndexPrinter
 from coilwork_triton.text.tree import (
@@ -49,6 +51,8 @@ class Space:
         self._masks_used: set[str] = set()
         self._placeholders: Mapping[str, Expression] = {}
         self._widen = False
+        found = shape.vectors
+        self.vectors = None if found is None else VectorLanes(found, self.index, self.numel(found.tile))
 
     def letters(self, symbols: Iterable[Expr]) -> frozenset[str]:
         """The tiles that `symbols` belong to."""
@@ -100,15 +104,35 @@ class Space:
         exact = as_int(tile.numel)
         return Name(f"{tile.letter}numel") if exact is None else Number(exact)
 
+    def end(self, tile: Tile) -> Expression:
+        """Behind the last lane of `tile`."""
+        shifted = self._shifted(tile)
+        return self.numel(tile) if shifted is None else shifted.end
+
     def lane(self, tile: Tile) -> Expression:
-        """Positions within a block of `tile`, along the tile's axis."""
-        return self._expanded(self._lanes(tile), tile)
+        """Positions within the first block of `tile`, along the tile's axis."""
+        shifted = self._shifted(tile)
+        lanes = self._lanes(tile)
+        if shifted is not None:
+            lanes = shifted.first_lane(lanes, Name(tile.block))
+        return self._expanded(lanes, tile)
+
+    def row(self, place: Place) -> RowAccess | None:
+        """The access at `place`, if it is one of whole vectors that begin or end anywhere."""
+        return None if self.vectors is None else self.vectors.access(place)
+
+    def _shifted(self, tile: Tile) -> VectorLanes | None:
+        vectors = self.vectors
+        if vectors is None or not vectors.vectors.shifted or vectors.vectors.tile is not tile:
+            return None
+        return vectors
 
     def prologue(self) -> tuple[Statement, ...]:
         """Definitions of the parallel tiles' positions and masks, and of symbolic extents."""
         lines = self.extents()
         programs = self._program_ids(lines)
-        return (*lines, *self.positions(programs))
+        rows = [] if self.vectors is None else self.vectors.prologue()
+        return (*lines, *self.positions(programs), *rows)
 
     def extents(self) -> list[Statement]:
         """Definitions of the extents that are not known."""
@@ -147,7 +171,10 @@ class Space:
         if self.shape.index_dtype is DType.I64:
             lanes = method(lanes, "to", tl_name("int64"))
         position = Binary("+", LOOP_OFFSET, lanes) if looped else lanes
+        shifted = self._shifted(tile)
         lines: list[Statement] = [Assign((tile.index.name,), self._expanded(position, tile))]
+        if shifted is not None:
+            lines = shifted.positions(position)
         lines += self._derived(tile)
         self._used -= {tile.index, *(part for part, _ in tile.parts)}
         self._masks_used.discard("r")
@@ -199,9 +226,15 @@ class Space:
         for part, _ in reversed(tile.parts):
             if part in self._used:
                 lines.append(Assign((part.name,), self._printer.definition(part)))
+        vectors = self.vectors
+        if vectors is not None and vectors.vectors.tile is tile:
+            masks += vectors.masks()
         return [*reversed(lines), *masks]
 
     def _inside(self, tile: Tile) -> Expression:
+        shifted = self._shifted(tile)
+        if shifted is not None:
+            return shifted.inside()
         end = Binary("<", Name(tile.index.name), self.numel(tile))
         if tile.column is None:
             return end

@@ -15,10 +15,13 @@ from coilwork_ir.loops import Check
 from coilwork_ir.ops import StoreMode
 from coilwork_ir.scalar import Scalar
 from coilwork_triton.iteration.tiles import extent_of
+from coilwork_triton.iteration.vector_lanes import RowAccess
 from coilwork_triton.text.tree import (
     Binary,
     Call,
+    Do,
     Expression,
+    If,
     Name,
     Number,
     Text,
@@ -111,8 +114,13 @@ def _store(values: Values, scope: Scope, store: Store) -> None:
         varies |= {r.symbol for r in values.kernel.ranges if r.kind == "parallel"}
     spans = varies | frozenset(once)
     symbols = space.simplified(store.index).free_symbols
-    offset = values.offset(scope, store.index, store.indirect, values.block(*roots, symbols=symbols | spans))
-    pointer = Name(store.buffer) if offset == Number(0) else Binary("+", Name(store.buffer), offset)
+    plain = store.mode == "store" and not store.indirect and store.mask is None
+    row = space.row((store.buffer, store.index)) if plain else None
+    pointer = None if row is None else row.pointer
+    if pointer is None:
+        block = values.block(*roots, symbols=symbols | spans)
+        offset = values.offset(scope, store.index, store.indirect, block)
+        pointer = Name(store.buffer) if offset == Number(0) else Binary("+", Name(store.buffer), offset)
     conditions: list[Expression] = []
     bounds = space.mask(space.letters(spans))
     if bounds is not None:
@@ -122,7 +130,9 @@ def _store(values: Values, scope: Scope, store: Store) -> None:
     conditions += [Binary("==", space.index(symbol), Number(0)) for symbol in once]
     mask = conjunction(tuple(conditions))
     value = values.expression(scope, store.value)
-    if store.mode == "store":
+    if row is not None and mask is not None:
+        _store_row(scope, row, pointer, value, mask)
+    elif store.mode == "store":
         scope.writer.do(tl("store", pointer, value, *(() if mask is None else (mask,))))
     elif store.mode != "add" and _stored_type(values, store).is_float:
         update = scope.writer.device(f"atomic_{store.mode}_nan")
@@ -130,6 +140,20 @@ def _store(values: Values, scope: Scope, store: Store) -> None:
     else:
         keywords: dict[str, Expression] = {} if mask is None else {"mask": mask}
         scope.writer.do(tl(f"atomic_{store.mode}", pointer, value, **keywords, sem=Text("relaxed")))
+
+
+def _store_row(
+    scope: Scope, row: RowAccess, pointer: Expression, value: Expression, mask: Expression
+) -> None:
+    """Store `value` in whole vectors, and element by element what `mask` leaves of others at the ends of a row."""
+    if not isinstance(value, Name):
+        value = scope.writer.bind("value", value)
+    whole = row.whole
+    scope.writer.do(tl("store", pointer, value, whole))
+    ends = Do(tl("store", pointer, value, Binary("&", mask, Unary("~", whole))))
+    # in lines of points only one program has an end
+    last = row.last_program
+    scope.writer.statements.append(ends if last is None else If(last, (ends,)))
 
 
 def _stored_type(values: Values, store: Store) -> DType:

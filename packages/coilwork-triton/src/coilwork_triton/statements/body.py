@@ -241,7 +241,7 @@ def _loop(values: Values, inner: Scope, backwards: bool, end: Expression | None)
     tile = values.shape.reduced
     assert tile is not None
     block = Name(tile.block)
-    end = space.numel(tile) if end is None else end
+    end = space.end(tile) if end is None else end
     body = (*space.reduction_lines(looped=True), *inner.writer.statements)
     stages = Name(STAGES) if values.shape.staged else None
     if not backwards:

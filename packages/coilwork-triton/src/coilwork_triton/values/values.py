@@ -250,12 +250,18 @@ class Values:
     def _load(self, scope: Scope, node: Load) -> None:
         symbols = self.space.simplified(node.index[0]).free_symbols
         block = self.block(node, symbols=symbols)
-        pointer = self.address(scope, node, block)
-        conditions = []
+        conditions: list[Expression] = []
         # a load that does not move along a tile needs none of the tile's mask
         letters = self.space.letters(self.levels.varies[node])
+        row = None if node.indirect else self.space.row((node.buffer, node.index[0]))
+        pointer = None if row is None else row.pointer
+        if pointer is None:
+            pointer = self.address(scope, node, block)
         tile = self._runs_on(node)
-        if tile is not None:
+        if row is not None:
+            letters -= {row.letter}
+            conditions.append(row.near)
+        elif tile is not None:
             letters -= {tile.letter}
             lanes = 16 // node.dtype.itemsize
             conditions.append(self.space.mask_of_vectors(tile, self.space.numel(tile), lanes))

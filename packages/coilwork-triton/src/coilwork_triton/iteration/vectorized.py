@@ -1,0 +1,137 @@
+"""Which kernels access rows that begin or end anywhere in whole vectors: `coilwork_triton.iteration.whole_vectors`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from coilwork_ir.index import (
+    Expr,
+    as_expr,
+    provably_divisible,
+    provably_le,
+    provably_nonneg,
+    stride_of,
+    substitute,
+)
+from coilwork_ir.kernels import Kernel
+from coilwork_ir.scalar import Load, Scalar, postorder
+from coilwork_triton.facts.vectors import LEAST_ROW, Access
+from coilwork_triton.iteration.shape import Shape
+from coilwork_triton.iteration.tiles import Tile
+from coilwork_triton.iteration.whole_vectors import Place, Row, WholeVectors
+from coilwork_triton.launch.parameters import BLOCKS
+
+# Points of rows that are worth a loop.
+_LONG: Final = 2048
+# Of the bytes at unit stride, those of rows that begin within a vector, from which on lanes are shifted for them.
+_SHARE: Final = 1 / 3
+_ZERO: Final = as_expr(0)
+_ONE: Final = as_expr(1)
+
+
+def in_whole_vectors(kernel: Kernel, shape: Shape, roots: Iterable[Scalar]) -> Shape:
+    """`shape` of `kernel`, which stores or checks `roots`, with accesses of whole vectors along rows that begin or end anywhere."""
+    found = _whole_vectors(kernel, shape, roots)
+    if found is None or not _has_room(shape, found):
+        return shape
+    if shape.neighbourly and not (found.shifted or _takes_all(kernel, found, roots)):
+        return shape
+    return replace(shape, vectors=found, neighbourly=False)
+
+
+def _takes_all(kernel: Kernel, found: WholeVectors, roots: Iterable[Scalar]) -> bool:
+    """Whether all accesses that vary along the tile are of whole vectors: else it was for the others that none is to be wide."""
+    along = {found.tile.index, *(part for part, _ in found.tile.parts)}
+    return all(place in found.rows for place in _places(kernel, roots) if along & place[1].free_symbols)
+
+
+def wants_a_loop(kernel: Kernel, shape: Shape, roots: Iterable[Scalar]) -> bool:
+    """Whether long rows of `kernel`, which begin anywhere, are too long for their block by a vector.
+
+    Element by element, a row of 8,191 takes several times as long as in a loop in which it is read twice.
+    """
+    if shape.walk != "persistent" or shape.reduced is None or not provably_le(_LONG, shape.reduced.numel):
+        return False
+    found = _whole_vectors(kernel, shape, roots)
+    return found is not None and not _has_room(shape, found)
+
+
+def _whole_vectors(kernel: Kernel, shape: Shape, roots: Iterable[Scalar]) -> WholeVectors | None:
+    """None where blocks have several axes, where accesses are wide in any case, and where some of what comes from memory lies
+    elsewhere within vectors than the rest.
+    """
+    tile = _only_axis(shape)
+    if tile is None or (tile.numel.is_const and not provably_le(LEAST_ROW, tile.numel)):
+        return None
+    aligned = {a.name for a in kernel.args if a.aligned}
+    itemsize = {a.name: a.dtype.itemsize for a in kernel.args}
+    flattened = {part: value for t in shape.tiles for part, value in t.parts}
+    found: dict[Place, tuple[Access, Expr]] = {}
+    for buffer, index in _places(kernel, roots):
+        flat = substitute(index, flattened) if flattened else index
+        if stride_of(flat, tile.index) is _ONE:
+            access = Access(index=flat, itemsize=itemsize[buffer])
+            found[buffer, index] = (access, substitute(flat, {tile.index: _ZERO}))
+    outer = {part for t in shape.parallel if t is not tile for part in (t.index, *(p for p, _ in t.parts))}
+    # what all rows read, as weights, comes from a cache
+    own = [place for place, (_, start) in found.items() if not outer or outer & start.free_symbols]
+    if not own:
+        return None
+    usable = {p: part for p, part in found.items() if p[0] in aligned and part[0].lanes > 1}
+    astray = [access for access, begin in map(found.__getitem__, own) if not _is_at_vector(access, begin)]
+    share = sum(a.itemsize for a in astray) / sum(found[p][0].itemsize for p in own)
+    if share < _SHARE:
+        rows = {
+            p: Row(lanes=a.lanes, apart=_ZERO) for p, (a, begin) in usable.items() if _is_at_vector(a, begin)
+        }
+        ends = any(not provably_divisible(tile.numel, row.lanes) for row in rows.values())
+        return WholeVectors(tile=tile, start=_ZERO, lanes=1, shifted=False, rows=rows) if ends else None
+    start = found[own[0]][1]
+    lanes = max((access.lanes for access, _ in usable.values()), default=1)
+    rows = {
+        place: Row(lanes=access.lanes, apart=begin - start)
+        for place, (access, begin) in usable.items()
+        # vectors then begin where the first of a buffer does, or behind
+        if provably_divisible(begin - start, lanes) and provably_nonneg(begin)
+    }
+    if tile.letter != "r" or any(place not in rows for place in own):
+        return None
+    return WholeVectors(tile=tile, start=start, lanes=lanes, shifted=True, rows=rows)
+
+
+def _is_at_vector(access: Access, begin: Expr) -> bool:
+    """Whether a row of `access` that begins at `begin` begins with a whole vector."""
+    return provably_divisible(begin, access.lanes)
+
+
+def _only_axis(shape: Shape) -> Tile | None:
+    """The tile that is the only dimension of blocks, if lanes may stand elsewhere along it."""
+    axes = [tile for tile in shape.tiles if tile.axis is not None]
+    plain = shape.sharing is None and shape.chosen is None and shape.walked is None
+    if len(axes) != 1 or not plain or shape.in_runs or shape.step > 1 or shape.zeros or shape.program:
+        return None
+    (tile,) = axes
+    rows = tile.letter == "r" and shape.walk in ("persistent", "looped")
+    lines = tile.letter == "x" and shape.walk == "pointwise"
+    return tile if (rows or lines) and tile.has_mask and tile.column is None else None
+
+
+def _places(kernel: Kernel, roots: Iterable[Scalar]) -> list[Place]:
+    """Where `kernel` loads and stores at places that data do not decide; stores come last."""
+    loads = [
+        (node.buffer, node.index[0])
+        for node in postorder(tuple(roots))
+        if isinstance(node, Load) and not node.indirect
+    ]
+    stores = [(s.buffer, s.index) for s in kernel.stores if s.mode == "store" and not s.indirect]
+    return [*loads, *stores]
+
+
+def _has_room(shape: Shape, found: WholeVectors) -> bool:
+    """Whether a row that is shifted fits its block, where that is all there is."""
+    if shape.walk != "persistent" or not found.shifted:
+        return True
+    least = min(dict(config.meta)[BLOCKS[found.tile.letter]] for config in shape.configs)
+    return provably_le(found.tile.numel + (found.lanes - 1), as_expr(least))

@@ -1,0 +1,210 @@
+"""Rows that begin or end within 16 bytes are accessed in whole vectors, and nothing of their neighbours counts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from kernel_bench import TritonProcess, along, arg, compile_source, run_source
+from torch import Tensor
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import Expr, symbol
+from coilwork_ir.kernel_source import KernelSource
+from coilwork_ir.kernels import Hints, Kernel, Range, Store, TensorArg
+from coilwork_ir.scalar import cast, const, load, op, reduce
+from coilwork_ir.target import target
+from coilwork_triton import TritonCodegen
+
+F32, BF16, I64 = DType.F32, DType.BF16, DType.I64
+TORCH = {F32: torch.float32, BF16: torch.bfloat16, DType.U8: torch.uint8, I64: torch.int64}
+# Too long for a block in registers by a vector, and not.
+LENGTHS = (1001, 2047, 4093)
+KINDS: dict[str, Callable[[Tensor], Tensor]] = {
+    "sum": lambda rows: rows.sum(-1),
+    "max": lambda rows: rows.amax(-1),
+    "welford": lambda rows: rows.mean(-1),
+    "online_softmax": lambda rows: rows.amax(-1),
+    "argmax": lambda rows: rows.argmax(-1),
+    "argmin": lambda rows: rows.argmin(-1),
+}
+
+
+def kernel_of(
+    ranges: tuple[Range, ...],
+    args: tuple[TensorArg, ...],
+    *stores: Store,
+    hint: str = "none",
+    sizes: tuple[Expr, ...] = (),
+) -> Kernel:
+    return Kernel(
+        name="tested", ranges=ranges, args=args, stores=stores, sizes=sizes, hints=Hints(reduction=hint)
+    )
+
+
+def emitted(kernel: Kernel) -> KernelSource:
+    return TritonCodegen().emit(kernel, target("sm_90"), {})
+
+
+def results(
+    process: TritonProcess, kernel: Kernel, *tensors: Tensor, sizes: tuple[int, ...] = ()
+) -> list[Tensor]:
+    """The last tensor after each candidate."""
+    source = emitted(kernel)
+    return [
+        run_source(process, source, [t.clone() for t in tensors], sizes, k)[-1]
+        for k in range(len(source.configs))
+    ]
+
+
+def row_sums(length: int, kind: str, hint: str, dtype: DType = F32, rows: int = 5) -> Kernel:
+    x, r = along("x0", rows), along("r0", length, "r", 1.0)
+    element = cast(load("in0", [x.symbol * length + r.symbol], dtype), F32)
+    out = I64 if kind.startswith("arg") else F32
+    return kernel_of(
+        (x, r),
+        (arg("in0", dtype, rows * length), arg("out0", out, rows)),
+        Store(buffer="out0", index=x.symbol, value=reduce(kind, [element], [r.symbol])),
+        hint=hint,
+    )
+
+
+def normalised(length: int, hint: str, dtype: DType, rows: int = 5, name: str = "out0") -> Kernel:
+    """A softmax and the weights of its columns."""
+    x, r = along("x0", rows), along("r0", length, "r", 1.0)
+    at = x.symbol * length + r.symbol
+    source = "in0" if name == "out0" else name
+    element = cast(load(source, [at], dtype), F32)
+    high = reduce("max", [element], [r.symbol])
+    part = op("exp", op("sub", element, high))
+    value = op("mul", op("div", part, reduce("sum", [part], [r.symbol])), load("in1", [r.symbol], F32))
+    args = [arg("in1", F32, length), arg(name, dtype, rows * length)]
+    if source != name:
+        args.insert(0, arg(source, dtype, rows * length))
+    return kernel_of((x, r), tuple(args), Store(buffer=name, index=at, value=cast(value, dtype)), hint=hint)
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16])
+@pytest.mark.parametrize("hint", ["persistent", "looped"])
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_reduced(engine: TritonProcess, kind: str, length: int, hint: str, dtype: DType) -> None:
+    """Every other row is of NaNs, which a neighbour's vectors hold."""
+    data = torch.randn(5, length, generator=torch.Generator().manual_seed(length)).to(TORCH[dtype])
+    data[1::2] = math.nan
+    for got in results(engine, row_sums(length, kind, hint, dtype), data, torch.zeros(5)):
+        torch.testing.assert_close(
+            got[::2], KINDS[kind](data.float())[::2].to(got.dtype), rtol=1e-4, atol=1e-3
+        )
+
+
+@pytest.mark.parametrize("kind", ["argmax", "argmin"])
+def test_rows_of_the_extremum_alone_report_their_first(engine: TritonProcess, kind: str) -> None:
+    data = torch.full((5, 9001), -math.inf if kind == "argmax" else math.inf)
+    for got in results(engine, row_sums(9001, kind, "looped"), data, torch.full((5,), 7, dtype=torch.int64)):
+        assert got.tolist() == [0] * 5
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16])
+@pytest.mark.parametrize("hint", ["persistent", "looped"])
+@pytest.mark.parametrize("length", LENGTHS)
+def test_rows_stored(engine: TritonProcess, length: int, hint: str, dtype: DType) -> None:
+    generator = torch.Generator().manual_seed(length)
+    data = torch.randn(5, length, generator=generator).to(TORCH[dtype])
+    weight = torch.randn(length, generator=generator)
+    wanted = (data.float().softmax(-1) * weight).to(TORCH[dtype])
+    rest = torch.full((32,), 7.0, dtype=TORCH[dtype])
+    memory = torch.cat([torch.zeros_like(data).flatten(), rest])
+    for got in results(engine, normalised(length, hint, dtype), data, weight, memory):
+        torch.testing.assert_close(got[: wanted.numel()].view_as(wanted), wanted)
+        assert torch.equal(got[wanted.numel() :], rest)
+    for got in results(engine, normalised(length, hint, dtype, name="io0"), weight, data):
+        torch.testing.assert_close(got.view_as(wanted), wanted)
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16, DType.U8])
+@pytest.mark.parametrize("count", [257, 4099, 16389])
+def test_lines_of_points(engine: TritonProcess, count: int, dtype: DType) -> None:
+    x = along("x0", count)
+    a_value, b_value = (cast(load(name, [x.symbol], dtype), F32) for name in ("in0", "in1"))
+    value = cast(op("add", a_value, b_value), dtype)
+    args = (arg("in0", dtype, count), arg("in1", dtype, count), arg("out0", dtype, count))
+    kernel = kernel_of((x,), args, Store(buffer="out0", index=x.symbol, value=value))
+    a, b = ((torch.rand(count) * 50).to(TORCH[dtype]) for _ in range(2))
+    rest = torch.full((32,), 7.0).to(TORCH[dtype])
+    memory = torch.cat([torch.zeros_like(a), rest])
+    for got in results(engine, kernel, a, b, memory):
+        assert torch.equal(got[:count], (a.float() + b.float()).to(a.dtype)) and torch.equal(
+            got[count:], rest
+        )
+    assert "xwhole" in emitted(kernel).text
+
+
+def test_columns_of_several_types_and_distances(engine: TritonProcess) -> None:
+    """A mask of bytes has 16 of them in a vector, and another tensor's rows lie 48 elements behind."""
+    length, rows = 1501, 3
+    x, r = along("x0", rows), along("r0", length, "r", 1.0)
+    at = x.symbol * length + r.symbol
+    kept = op("ne", load("in1", [at], DType.U8), const(0, DType.U8))
+    element = op("where", kept, load("in0", [at + 48], F32), const(0.0, F32))
+    kernel = kernel_of(
+        (x, r),
+        (
+            arg("in0", F32, rows * length + 48),
+            arg("in1", DType.U8, rows * length),
+            arg("out0", F32, rows),
+        ),
+        Store(buffer="out0", index=x.symbol, value=reduce("sum", [element], [r.symbol])),
+        hint="looped",
+    )
+    text = emitted(kernel).text
+    assert "rnear16" in text and "rnear4" in text
+    assert "rrow + 48 + rlane" in text or "rrow - 48 + rlane" in text
+    data = torch.randn(rows * length + 48)
+    mask = torch.randint(2, (rows, length), dtype=torch.uint8)
+    wanted = (data[48:].view(rows, length) * mask).sum(-1)
+    for got in results(engine, kernel, data, mask, torch.zeros(rows)):
+        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_open_lengths(engine: TritonProcess) -> None:
+    n0, n1 = symbol("n0", lo=1), symbol("n1", lo=1)
+    x, r = along("x0", n0), along("r0", n1, "r", 1.0)
+    kernel = kernel_of(
+        (x, r),
+        (arg("in0", F32, n0 * n1), arg("out0", F32, n0)),
+        Store(
+            buffer="out0",
+            index=x.symbol,
+            value=reduce("sum", [load("in0", [x.symbol * n1 + r.symbol], F32)], [r.symbol]),
+        ),
+        hint="looped",
+        sizes=(n0, n1),
+    )
+    assert "rshift" in emitted(kernel).text
+    for shape in ((3, 1001), (5, 7), (2, 4096), (1, 1)):
+        data = torch.randn(shape)
+        for got in results(engine, kernel, data, torch.zeros(shape[0]), sizes=shape):
+            torch.testing.assert_close(got, data.sum(-1), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("hint", ["persistent", "looped"])
+@pytest.mark.parametrize("length", [3001, 8191, 50257])
+def test_accesses_are_16_bytes_wide(compiler: TritonProcess, length: int, hint: str) -> None:
+    kernel = normalised(length, hint, BF16, rows=1024)
+    text = compile_source(compiler, emitted(kernel), "sm_90", 0)
+    assert "ld.global" in text and ".v4.b32" in text
+
+
+def test_what_is_not_aligned_stays_as_it_is() -> None:
+    kernel = row_sums(4093, "sum", "looped")
+    moved = replace(kernel, args=(arg("in0", F32, 5 * 4093, aligned=False), kernel.args[1]))
+    assert "rshift" not in emitted(moved).text and "rshift" in emitted(kernel).text
+
+
+def test_results_do_not_depend_on_the_row_where_that_is_asked_for() -> None:
+    source = TritonCodegen().emit(row_sums(4093, "sum", "looped"), target("sm_90"), {"batch_invariant": True})
+    assert "rshift" not in source.text
