@@ -146,8 +146,10 @@ def _largest(numbers: Iterable[Expr]) -> list[Expr]:
     return [n for n in found if not any(n is not other and provably_le(n, other) for other in found)]
 
 
-def forms_of(kernel: Kernel, target: Target, options: TritonOptions, *, step: int) -> Forms | None:
-    """`kernel` in several forms; None if one will do. `step` is as in `plan`."""
+def forms_of(
+    kernel: Kernel, target: Target, options: TritonOptions, *, step: int, bins: int = 0
+) -> Forms | None:
+    """`kernel` in several forms; None if one will do. `step` and `bins` are as in `plan`."""
     if options.batch_invariant or options.index_dtype == "i64":
         return None
     roots = roots_of(kernel)
@@ -158,7 +160,7 @@ def forms_of(kernel: Kernel, target: Target, options: TritonOptions, *, step: in
 
     def planned(one: Kernel, *, narrow: bool, least: int = 1) -> Shape:
         own = replace(options, index_dtype="i32") if narrow else options
-        return plan(one, roots_of(one), target, own, step=step, least=least)
+        return plan(one, roots_of(one), target, own, step=step, least=least, bins=bins)
 
     def fits(one: Kernel) -> bool:
         return divided is not None and not any(map(leaves_32_bits, _positions(one, roots_of(one))))
