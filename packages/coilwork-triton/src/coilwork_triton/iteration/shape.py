@@ -181,22 +181,19 @@ def plan(
     """The shape of `kernel`, whose roots are `values`, on `target`.
 
     `points` are those of a whole launch of which the kernel does a part; they stand for an extent that is not known.
-    `chosen` is the range of the first elements of sorted rows. `step` is how many points a step has, if `kernel` is in steps, `bins` how many its programs count in.
+    `chosen` is the range of the first elements of sorted rows. `step` is how many points a step has, if `kernel` is in steps; `bins`, how many
+    its programs count in, if they count.
     Of open sizes, those that say how many rows there are count as at least `least`, whatever is likely.
 
     Raises:
         EmitError: a tensor has a type that Triton lacks, or tiles are inconsistent.
     """
     touched, ragged = accesses_of(kernel, values), is_ragged(values)
-    grouped = _grouped(kernel, values, touched, ragged=ragged, flat=step > 1 or bins > 0)
+    flat = step > 1 or bins > 0
+    grouped = _grouped(kernel, values, touched, ragged=ragged, flat=flat)
     numels = {letter: product(extent_of(r) for r in ranges) for letter, ranges in grouped.items()}
     lanes = 0
-    if (
-        tuple(grouped) == ("x",)
-        and step == 1
-        and not bins
-        and provably_le(_MANY * target.multiprocessors, numels["x"])
-    ):
+    if tuple(grouped) == ("x",) and not flat and provably_le(_MANY * target.multiprocessors, numels["x"]):
         lanes = lanes_of_rows(kernel, touched)
     if lanes:
         numels["x"] = product(extent_of(r) for r in grouped["x"][:-1]) * lanes
