@@ -38,7 +38,10 @@ def with_open_sizes(cases: Iterable[Case]) -> tuple[Case, ...]:
 
 
 def with_other_sizes(cases: Iterable[Case]) -> tuple[Case, ...]:
-    """Those of `cases` that are tried with open sizes, called with sizes unlike those that they are compiled for."""
+    """Those of `cases` that are tried with open sizes, called with sizes unlike those that they are compiled for.
+
+    And, beside those, with such sizes known.
+    """
     chosen = [case for case in cases if case.name in _NAMES]
     odd = [
         replace(
@@ -47,6 +50,15 @@ def with_other_sizes(cases: Iterable[Case]) -> tuple[Case, ...]:
             set="unlike",
             dynamic=True,
             traced=case.size,
+            size=tuple(map(_less, case.size)),
+        )
+        for case in chosen
+    ]
+    known = [
+        replace(
+            case,
+            name=f"{case.name}, each size 3 less and known",
+            set="unlike",
             size=tuple(map(_less, case.size)),
         )
         for case in chosen
@@ -61,7 +73,7 @@ def with_other_sizes(cases: Iterable[Case]) -> tuple[Case, ...]:
         )
         for case in chosen
     ]
-    return (*odd, *grown)
+    return (*odd, *known, *grown)
 
 
 def _less(number: int) -> int:

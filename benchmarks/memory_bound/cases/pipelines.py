@@ -1,4 +1,4 @@
-"""Pictures on their way to a model: cropped, mixed, coloured, counted."""
+"""Pictures on their way to a model: cropped, mixed, coloured, counted; tokens, too, are counted."""
 
 from __future__ import annotations
 
@@ -75,6 +75,14 @@ def histograms(x: Tensor) -> Tensor:
     return counts.scatter_add(1, x.long(), torch.ones_like(x, dtype=torch.int32))
 
 
+def expert_inputs(make: Make, n: int, experts: int) -> Arguments:
+    return make.integers(n, below=experts), make.integers(experts, below=1, dtype=torch.int32)
+
+
+def per_expert(expert: Tensor, before: Tensor) -> Tensor:
+    return before.scatter_add(0, expert, torch.ones_like(expert, dtype=torch.int32))
+
+
 CASES = (
     Case(
         name="normalised crops 1024x256x256x3 u8 to f16",
@@ -110,6 +118,14 @@ CASES = (
         inputs=counted_inputs,
         size=(512, 786432),
         tiny=(2, 600),
+        set="further",
+    ),
+    Case(
+        name="tokens per expert 4194304x64",
+        function=per_expert,
+        inputs=expert_inputs,
+        size=(4194304, 64),
+        tiny=(600, 5),
         set="further",
     ),
 )

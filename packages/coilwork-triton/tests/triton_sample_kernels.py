@@ -249,6 +249,21 @@ def scatter_add() -> Kernel:
     return Kernel(name="index_add", ranges=(x0, x1), args=args, stores=(store,), hints=Hints(atomic=True))
 
 
+def histograms() -> Kernel:
+    """io[i].scatter_add_(0, x[i], 1) for rows of bytes."""
+    x0, x1 = along("x0", 512), along("x1", 786432, "x", 0.2)
+    number = cast(load("in0", [x0.symbol * 786432 + x1.symbol], DType.U8), I64)
+    store = Store(
+        buffer="io0",
+        index=placeholder(0) + x0.symbol * 256,
+        indirect=(number,),
+        value=const(1, DType.I32),
+        mode="add",
+    )
+    args = (arg("in0", DType.U8, 512 * 786432), arg("io0", DType.I32, 512 * 256))
+    return Kernel(name="histograms", ranges=(x0, x1), args=args, stores=(store,), hints=Hints(atomic=True))
+
+
 def ragged_sums() -> Kernel:
     """Rows of `in1`, added from `in0[i]` on up to `in0[i + 1]`: sums whose lengths are data."""
     x0, x1, r0 = along("x0", 1000), along("x1", 64, "x", 1.0), along("r0", 700, "r")
@@ -522,6 +537,7 @@ SAMPLES: Mapping[str, Kernel] = MappingProxyType(
         "column_sums": column_sums(),
         "embedding": embedding(),
         "scatter_add": scatter_add(),
+        "histograms": histograms(),
         "cumsum_persistent": cumulative("sum", "persistent"),
         "cummax_looped": cumulative("max", "looped"),
         "logcumsumexp_reverse": cumulative("logcumsumexp", "looped", reverse=True),

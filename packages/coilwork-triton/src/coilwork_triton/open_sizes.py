@@ -184,25 +184,27 @@ def _largest(numbers: Iterable[Expr]) -> list[Expr]:
     return [n for n in found if not any(n is not other and provably_le(n, other) for other in found)]
 
 
-def forms_of(kernel: Kernel, target: Target, options: TritonOptions, *, step: int) -> Forms | None:
-    """`kernel` in several forms; None if one will do. `step` is as in `plan`."""
+def forms_of(
+    kernel: Kernel, target: Target, options: TritonOptions, *, step: int, bins: int = 0
+) -> Forms | None:
+    """`kernel` in several forms; None if one will do. `step` and `bins` are as in `plan`."""
     if options.batch_invariant or options.index_dtype == "i64":
         return None
     roots = roots_of(kernel)
     if assumed(kernel, roots) is None:
         return None
     # calls that are unlike the first may be of many more rows
-    general = plan(kernel, roots, target, options, step=step, least=UNKNOWN_EXTENT)
+    general = plan(kernel, roots, target, options, step=step, bins=bins, least=UNKNOWN_EXTENT)
     general = in_whole_vectors(kernel, general, roots)
     divided = largest_operands(_positions(kernel, roots))
     wide = general.index_dtype is DType.I64
     forms: list[Form] = []
     kinds: tuple[Kind, ...] = (_LIKELY, _LONG if _is_along_columns(kernel) else _RAGGED, _SHORT)
-    if general.vectors is not None and not general.vectors.shifted:
+    if general.vectors is not None and general.vectors.tile.letter == "x":
         # accesses are wide whether or not sizes are multiples of anything
         kinds = (_SHORT,)
     for kind in kinds:
-        form = _form(kernel, kind, target, options, divided, step=step, wide=wide)
+        form = _form(kernel, kind, target, options, divided, step=step, bins=bins, wide=wide)
         if form is None or form.shape.sharing is not None or not _alike(form.shape, general):
             continue
         if not forms or set(form.demands) != set(forms[-1].demands):
@@ -226,6 +228,7 @@ def _form(
     divided: tuple[Expr, ...] | None,
     *,
     step: int,
+    bins: int,
     wide: bool,
 ) -> Form | None:
     """`kernel` as it is for sizes of `kind`; its positions fit 32 bits if anything says so. `wide`: in general they do not."""
@@ -235,7 +238,8 @@ def _form(
     own = roots_of(found.kernel)
     narrow = divided is not None and not any(map(leaves_32_bits, _positions(found.kernel, own)))
     options = replace(options, index_dtype="i32") if narrow else options
-    shape = plan(found.kernel, own, target, options, step=step, least=1 if kind.rows else UNKNOWN_EXTENT)
+    least = 1 if kind.rows else UNKNOWN_EXTENT
+    shape = plan(found.kernel, own, target, options, step=step, bins=bins, least=least)
     shape = in_whole_vectors(found.kernel, shape, own)
     numbers: list[Expr] = []
     if wide and shape.index_dtype is DType.I32:

@@ -13,6 +13,7 @@ from coilwork_ir.target import Target
 from coilwork_triton.contraction.body import emit_contraction
 from coilwork_triton.contraction.shape import shape_of
 from coilwork_triton.facts.chosen import chosen_of
+from coilwork_triton.facts.counted import counted_of
 from coilwork_triton.facts.deinterleaved import deinterleaved
 from coilwork_triton.facts.levels import find_levels
 from coilwork_triton.facts.side_by_side import over_one_part
@@ -72,12 +73,16 @@ def write(kernel: Kernel, target: Target, options: TritonOptions, library: set[s
     if steps is not None:
         kernel = steps.kernel
     step = 1 if steps is None else steps.points
+    counted = counted_of(kernel)
+    bins = 0 if counted is None else counted.bins
+    if counted is not None:
+        kernel = counted.kernel
     if index is None and kernel.sizes:
-        found = _in_forms(kernel, target, options, library, step=step)
+        found = _in_forms(kernel, target, options, library, step=step, bins=bins)
         if found is not None:
             return found
     roots = roots_of(kernel)
-    shape = plan(kernel, roots, target, options, chosen=index, step=step)
+    shape = plan(kernel, roots, target, options, chosen=index, step=step, bins=bins)
     if not options.batch_invariant:
         # which elements are added first depends on where a row begins
         if wants_a_loop(kernel, shape, roots):
@@ -95,10 +100,10 @@ def write(kernel: Kernel, target: Target, options: TritonOptions, library: set[s
 
 
 def _in_forms(
-    kernel: Kernel, target: Target, options: TritonOptions, library: set[str], *, step: int
+    kernel: Kernel, target: Target, options: TritonOptions, library: set[str], *, step: int, bins: int
 ) -> Written | None:
     """`kernel` for likely sizes and for others; None if one form will do."""
-    found = forms_of(kernel, target, options, step=step)
+    found = forms_of(kernel, target, options, step=step, bins=bins)
     if found is None:
         return None
     bodies = [statements(form.kernel, form.shape, library) for form in found.forms]

@@ -37,12 +37,20 @@ from coilwork_triton.facts.vectors import (
 )
 from coilwork_triton.iteration.sharing import ROW, Sharing, sharing_of
 from coilwork_triton.iteration.tiles import Letter, Tile, extent_of, flat_tile, needs_64_bits, padded_tile
-from coilwork_triton.iteration.walking import check_sorts, chosen_first, facts_of, likely_sizes, walk_of
+from coilwork_triton.iteration.walking import (
+    check_sorts,
+    chosen_first,
+    facts_of,
+    likely_sizes,
+    looks_up_across,
+    walk_of,
+)
 from coilwork_triton.iteration.whole_vectors import WholeVectors
 from coilwork_triton.launch.configs import fixed, propose
+from coilwork_triton.launch.counted import LEAST_BLOCK
 from coilwork_triton.launch.idle_lanes import narrower
 from coilwork_triton.launch.options import TritonOptions
-from coilwork_triton.launch.parameters import BLOCKS, RUN, STAGES, Facts, Walk, reduces_across
+from coilwork_triton.launch.parameters import BLOCKS, RUN, STAGES, Facts, Walk
 from coilwork_triton.launch.pointwise import TRANSPOSED
 from coilwork_triton.launch.search_space import Side, search_space
 from coilwork_triton.launch.sorting import MOST_WARPS
@@ -68,6 +76,7 @@ class Shape:
         space: what else a search may try.
         index_dtype: type of offsets and sizes, `i32` or `i64`.
         flat_grid: y and z are folded into the first grid axis, whose limit is higher.
+        counted: programs count what is added at few places.
         chosen: the first elements of sorted rows: a tile that stands in the place of r.
         float_keys: f64 is fast enough to compare the keys of sorts in it.
         program: the variable that counts the kernel's programs, where it shares its grid with others.
@@ -91,6 +100,7 @@ class Shape:
     neighbourly: bool
     step: int = 1
     chunk: int = 1
+    counted: bool = False
     together: int = 0
     chosen: Tile | None = None
     float_keys: bool = False
@@ -171,21 +181,24 @@ def plan(
     chosen: Expr | None = None,
     step: int = 1,
     least: int = 1,
+    bins: int = 0,
 ) -> Shape:
     """The shape of `kernel`, whose roots are `values`, on `target`.
 
     `points` are those of a whole launch of which the kernel does a part; they stand for an extent that is not known.
-    `chosen` is the range of the first elements of sorted rows. `step` is how many points a step has, if `kernel` is in steps.
+    `chosen` is the range of the first elements of sorted rows. `step` is how many points a step has, if `kernel` is in steps; `bins`, how many
+    its programs count in, if they count.
     Of open sizes, those that say how many rows there are count as at least `least`, whatever is likely.
 
     Raises:
         EmitError: a tensor has a type that Triton lacks, or tiles are inconsistent.
     """
     touched, ragged = accesses_of(kernel, values), is_ragged(values)
-    grouped = _grouped(kernel, values, touched, ragged=ragged, flat=step > 1)
+    flat = step > 1 or bins > 0
+    grouped = _grouped(kernel, values, touched, ragged=ragged, flat=flat)
     numels = {letter: product(extent_of(r) for r in ranges) for letter, ranges in grouped.items()}
     lanes = 0
-    if tuple(grouped) == ("x",) and step == 1 and provably_le(_MANY * target.multiprocessors, numels["x"]):
+    if tuple(grouped) == ("x",) and not flat and provably_le(_MANY * target.multiprocessors, numels["x"]):
         lanes = lanes_of_rows(kernel, touched)
     if lanes:
         numels["x"] = product(extent_of(r) for r in grouped["x"][:-1]) * lanes
@@ -210,7 +223,8 @@ def plan(
         chosen=chosen,
         least=least,
     )
-    facts = replace(facts, step=step, padded=lanes > 0, piece=0 if sharing is None else sharing.length)
+    piece = 0 if sharing is None else sharing.length
+    facts = replace(facts, step=step, padded=lanes > 0, piece=piece, bins=bins)
     proposed = fixed(grouped, target) if invariant else propose(facts, target, options.max_configs)
     ahead = walk in ("persistent", "shared") or loads_ahead(kernel, values)
     configs = tuple(
@@ -219,7 +233,7 @@ def plan(
     # where a row begins decides how wide it may be accessed, and that which elements a thread adds first
     width = 1 if invariant else _width(kernel, grouped, touched, facts)
     order: tuple[Letter, ...] = ("z", "y", "x", "w", "r")
-    if walk == "persistent" and not (sorts or facts.scans) and _looks_up_across(grouped, touched, facts):
+    if walk == "persistent" and not (sorts or facts.scans) and looks_up_across(grouped, touched, facts):
         order = ("r", "z", "y", "x")
     tiles = _tiles(grouped, numels, walk, configs, order, lanes)
     wide = options.index_dtype == "i64" or (
@@ -239,6 +253,7 @@ def plan(
             scans=facts.scans > 0,
             staged=ahead,
             most_warps=MOST_WARPS if sorts else None,
+            least_block=LEAST_BLOCK if bins else 1,
         )
     return Shape(
         tiles=tuple(tiles),
@@ -252,6 +267,7 @@ def plan(
         neighbourly=width == 1,
         step=step,
         chunk=chunk,
+        counted=bins > 0,
         together=0 if invariant or sorts else _together(grouped, facts, configs[0], target),
         chosen=None if chosen is None else _chosen_tile(chosen, sum(t.axis is not None for t in tiles) - 1),
         float_keys=target.kind == "cuda" and target.arch in _FAST_F64,
@@ -307,16 +323,6 @@ def _tiles(
             tiles.append(flat_tile(letter, grouped[letter], axis, masked))
         rank += not scalar
     return tiles
-
-
-def _looks_up_across(grouped: Mapping[Letter, list[Range]], touched: Sequence[Access], facts: Facts) -> bool:
-    """All that is reduced is looked up, and neighbours in memory lie along x: where threads are to lie, too.
-
-    Triton lays them along the last axis of a block, unless accesses at known places say otherwise.
-    """
-    reduced = {r.symbol for r in grouped.get("r", ())}
-    known = any(not reduced.isdisjoint(access.index.free_symbols) for access in touched)
-    return bool(reduced) and not known and reduces_across(facts)
 
 
 def _chosen_tile(chosen: Expr, axis: int) -> Tile:

@@ -16,7 +16,7 @@ from coilwork_triton.facts.vectors import Access, loads_apart, together_along, w
 from coilwork_triton.facts.waiting import loads_in_turn
 from coilwork_triton.iteration.tiles import Letter, extent_of
 from coilwork_triton.launch.options import TritonOptions
-from coilwork_triton.launch.parameters import UNKNOWN_EXTENT, Facts, Walk, next_power_of_two
+from coilwork_triton.launch.parameters import UNKNOWN_EXTENT, Facts, Walk, next_power_of_two, reduces_across
 
 # Kinds of reductions that gather two values.
 _PAIRS: Final = frozenset({"welford", "online_softmax", "argmin", "argmax"})
@@ -117,6 +117,16 @@ def facts_of(
         sort_width=max((together_along(a, sorts[0].axis) for a in touched), default=1) if sorts else 1,
         first=0 if chosen is None else chosen_first(chosen),
     )
+
+
+def looks_up_across(grouped: Mapping[Letter, list[Range]], touched: Sequence[Access], facts: Facts) -> bool:
+    """All that is reduced is looked up, and neighbours in memory lie along x: where threads are to lie, too.
+
+    Triton lays them along the last axis of a block, unless accesses at known places say otherwise.
+    """
+    reduced = {r.symbol for r in grouped.get("r", ())}
+    known = any(not reduced.isdisjoint(access.index.free_symbols) for access in touched)
+    return bool(reduced) and not known and reduces_across(facts)
 
 
 def _row(grouped: Mapping[Letter, list[Range]]) -> int:

@@ -36,6 +36,7 @@ from typing import Final
 
 from coilwork_ir.kernel_source import Config
 from coilwork_ir.target import Target
+from coilwork_triton.launch.counted import counted
 from coilwork_triton.launch.parameters import STAGES, Facts, config
 from coilwork_triton.launch.pointwise import pointwise
 from coilwork_triton.launch.reductions import looped, persistent, shared, walked
@@ -48,7 +49,9 @@ FIXED_ROW: Final = 1024
 def propose(facts: Facts, target: Target, limit: int) -> tuple[Config, ...]:
     """At most `limit` candidates, best guess first. Every tile's block size is in `Config.meta`."""
     rules = {"pointwise": pointwise, "persistent": persistent, "looped": looped, "shared": shared}
-    if facts.sort_bytes:
+    if facts.bins:
+        found = counted(facts, target)
+    elif facts.sort_bytes:
         found = sorted_rows(facts, target)
     else:
         found = walked(facts, target) if "w" in facts.extents else rules[facts.walk](facts, target)

@@ -68,6 +68,7 @@ class Facts:
         piece: points of the piece of a row that a program has, if programs share rows.
         row: points of r, where that is known and a row stands in registers; else 0.
         first: how many elements of sorted rows are wanted, a power of two; 0 for all of them.
+        bins: programs count their points in so many at most; 0 if they do not.
     """
 
     walk: Walk
@@ -91,6 +92,7 @@ class Facts:
     piece: int = 0
     row: int = 0
     first: int = 0
+    bins: int = 0
 
 
 def searches(facts: Facts) -> bool:

@@ -68,6 +68,7 @@ def search_space(
     scans: bool,
     staged: bool,
     most_warps: int | None = None,
+    least_block: int = 1,
 ) -> SearchSpace:
     """What may be tried beside `configs`, all of which are in it.
 
@@ -79,13 +80,14 @@ def search_space(
         scans: the kernel scans along r.
         staged: several iterations of its loop may be in flight.
         most_warps: what the text is right for; None for as many as the device takes.
+        least_block: points of a block that the text is right for.
     """
     metas = [dict(c.meta) for c in configs]
     values: dict[str, tuple[int, ...]] = {}
     for side in sides:
         proposed = {meta[side.block] for meta in metas}
         if not side.fixed:
-            least = _SHORTEST_SCAN if scans and side.reduced else 1
+            least = _SHORTEST_SCAN if scans and side.reduced else least_block
             values[side.block] = tuple(sorted(proposed | set(_sizes(side, least, max(proposed)))))
     if staged and any(STAGES in meta for meta in metas):
         values[STAGES] = tuple(range(1, _MOST_STAGES + 1))

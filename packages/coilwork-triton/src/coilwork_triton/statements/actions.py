@@ -14,8 +14,10 @@ from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.loops import Check
 from coilwork_ir.ops import StoreMode
 from coilwork_ir.scalar import Scalar
+from coilwork_triton.facts.counted import bins_of
 from coilwork_triton.iteration.tiles import extent_of
 from coilwork_triton.iteration.vector_lanes import RowAccess
+from coilwork_triton.statements.counts import add_counts
 from coilwork_triton.text.tree import (
     Binary,
     Call,
@@ -103,6 +105,10 @@ def _check(values: Values, scope: Scope, check: Check) -> None:
 
 
 def _store(values: Values, scope: Scope, store: Store) -> None:
+    bins = bins_of(values.kernel, store) if values.shape.counted else None
+    if bins is not None:
+        add_counts(values, scope, store, bins)
+        return
     space = values.space
     roots = action_roots(store)
     varies = frozenset(store.index.free_symbols).union(*(values.levels.varies[r] for r in roots))

@@ -1,0 +1,176 @@
+"""Kernels that count: each point adds one number at a place that data choose among few. A program counts its points first.
+
+One atomic update of memory for each point is slow, and no faster where many points hit one place. In
+
+    store %io0[@0 + 256*x0] using (t1) add = 1
+
+the place is `x0` and a number below 256, as a check says. A program that has points of one `x0` alone counts how often each of the
+256 numbers occurs among them (`tl.histogram`), and adds the counts: a few hundred updates for thousands of points. Integers add up to the
+same in whatever order, so results are the same to the bit.
+
+To count takes instructions that grow with the number of bins. For 32 points on sm_90, in blocks of 8,192 with 8 warps, they are
+27 for up to 32 bins, 34 for 64, 58 for 256, 135 for 1,024 and 216 for 2,048. One for each 32 bins is a population count, which takes as
+long as eight others: about 110 in all for 256 bins, 360 for 1,024 and 660 for 2,048. 32 updates of memory take as long as about 1,200
+(17 ms on an H200 for 403M points). Beyond 1,024 bins little of that is left, and a thread's registers are full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import Expr, as_expr, as_int, bounds, evaluate, product, stride_of
+from coilwork_ir.kernels import Kernel, Range, Store
+from coilwork_ir.scalar import Const, Op, Scalar, placeholder
+from coilwork_triton.facts.vectors import varies_along
+
+MOST_BINS: Final = 1024
+# Points of one row of bins that are worth programs of their own, and points in all: fewer updates take no time.
+_LEAST_ROW: Final = 2048
+_LEAST_POINTS: Final = 1 << 14
+# Of a row, for each of its bins.
+_POINTS_EACH: Final = 2
+_COUNTS: Final = frozenset({DType.I32, DType.I64, DType.U32, DType.U64})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """`kernel`, whose rows of bins are its tile `y`, and the most `bins` that one of its stores counts in."""
+
+    kernel: Kernel
+    bins: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bins:
+    """Where a store counts: at the numbers from 0 to `count - 1`. They are `certain` if no other ones have to be left out."""
+
+    count: int
+    certain: bool
+
+
+def counted_of(kernel: Kernel) -> Counted | None:
+    """`kernel` as one whose programs count, if all of its stores can be counted and that is worth while."""
+    if not kernel.stores or any(r.kind != "parallel" or r.tile != "x" for r in kernel.ranges):
+        return None
+    found = [bins_of(kernel, store) for store in kernel.stores]
+    counts = [bins.count for bins in found if bins is not None]
+    if len(counts) < len(found):
+        return None
+    rows = _rows(kernel)
+    points = kernel.ranges[rows:]
+    if not all(_vary(store, points) for store in kernel.stores):
+        return None
+    most = max(counts)
+    if not _many(kernel, rows, most):
+        return None
+    outer = tuple(replace(r, tile="y") for r in kernel.ranges[:rows])
+    return Counted(kernel=replace(kernel, ranges=(*outer, *points)), bins=most)
+
+
+def bins_of(kernel: Kernel, store: Store) -> Bins | None:
+    """The numbers that `store` counts, if it adds one integer at a place that is a row and a number that data choose; else None.
+
+    Each of them is at least 0: by its type, by a check, or because what lies before a buffer is not in it.
+    """
+    dtype = next((a.dtype for a in kernel.args if a.name == store.buffer), store.value.dtype)
+    if store.mode != "add" or dtype not in _COUNTS or len(store.indirect) != 1:
+        return None
+    chosen, at = store.indirect[0], placeholder(0)
+    if not isinstance(store.value, Const) or store.value.dtype is not dtype or not chosen.dtype.is_integer:
+        return None
+    if stride_of(store.index, at) is not as_expr(1):
+        return None
+    by_type = _values_of_type(chosen)
+    conditions = list(_conditions(kernel, store))
+    ends = [end for end in (by_type, *(_end(chosen, c) for c in conditions)) if end is not None]
+    least = by_type is not None or any(_is_least(chosen, c) for c in conditions)
+    if store.index is at:
+        least = True
+        span = next((as_int(a.span) for a in kernel.args if a.name == store.buffer), None)
+        ends += [] if span is None else [span]
+    count = min(ends, default=0)
+    if not least or not 1 <= count <= MOST_BINS:
+        return None
+    return Bins(count=count, certain=count == by_type)
+
+
+def _rows(kernel: Kernel) -> int:
+    """How many of the ranges of `kernel`, from the first on, say which row of bins a point belongs to."""
+    used = frozenset[Expr]().union(*(store.index.free_symbols for store in kernel.stores))
+    return max((k + 1 for k, r in enumerate(kernel.ranges) if r.symbol in used), default=0)
+
+
+def _vary(store: Store, points: Sequence[Range]) -> bool:
+    """The number that `store` counts is one of each of the `points`."""
+    return any(varies_along(store.indirect[0], r.symbol) for r in points if _extent(r) is not as_expr(1))
+
+
+def _many(kernel: Kernel, rows: int, bins: int) -> bool:
+    """The points of a row of bins are many enough for programs of their own, as far as that is known."""
+    row = product(_extent(r) for r in kernel.ranges[rows:])
+    points = product(_extent(r) for r in kernel.ranges)
+    alone = rows == 0
+    long = _likely(kernel, row, unknown=alone) >= max(_LEAST_ROW, _POINTS_EACH * bins)
+    return long and _likely(kernel, points, unknown=True) >= _LEAST_POINTS
+
+
+def _likely(kernel: Kernel, number: Expr, *, unknown: bool) -> int:
+    """What `number` is, or likely is; where nothing is known of it, many with `unknown`, else the least that it may be."""
+    sizes = () if kernel.likely is None else kernel.likely.sizes
+    known = {size.name: likely for size, likely in zip(kernel.sizes, sizes) if likely}
+    if all(size.name in known for size in number.free_symbols):
+        return evaluate(number, known)
+    return _LEAST_POINTS if unknown else bounds(number).lo or 0
+
+
+def _extent(r: Range) -> Expr:
+    return as_expr(0) if r.symbol.extent is None else r.symbol.extent
+
+
+def _values_of_type(node: Scalar) -> int | None:
+    """The numbers from 0 on that `node` can be by the types that it comes from; None if it may be negative, or of many."""
+    while isinstance(node, Op) and node.op == "cast" and node.dtype.is_integer:
+        below = node.operands[0].dtype
+        if not (below.is_integer or below.is_bool) or below.itemsize > node.dtype.itemsize:
+            break
+        if below.itemsize == node.dtype.itemsize and not below.is_bool:
+            break
+        node = node.operands[0]
+    return {DType.BOOL: 2, DType.U8: 1 << 8, DType.U16: 1 << 16}.get(node.dtype)
+
+
+def _conditions(kernel: Kernel, store: Store) -> Iterator[Scalar]:
+    """What holds wherever `store` adds."""
+    pending = [check.condition for check in kernel.checks]
+    pending += [] if store.mask is None else [store.mask]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, Op) and node.op == "bitwise_and" and node.dtype.is_bool:
+            pending.extend(node.operands)
+        else:
+            yield node
+
+
+def _end(chosen: Scalar, condition: Scalar) -> int | None:
+    """What `chosen` is less than where `condition` holds, if that is a number."""
+    match condition:
+        case Op(op="lt", operands=(value, Const() as end)) if value is chosen:
+            return int(end.value)
+        case Op(op="le", operands=(value, Const() as last)) if value is chosen:
+            return int(last.value) + 1
+        case _:
+            return None
+
+
+def _is_least(chosen: Scalar, condition: Scalar) -> bool:
+    """Whether `condition` says that `chosen` is at least 0."""
+    match condition:
+        case Op(op="ge", operands=(value, Const() as least)) if value is chosen:
+            return least.value >= 0
+        case Op(op="gt", operands=(value, Const() as least)) if value is chosen:
+            return least.value >= -1
+        case _:
+            return False
