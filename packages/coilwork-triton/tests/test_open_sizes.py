@@ -231,6 +231,15 @@ def test_sizes_that_are_likely_odd_have_no_multiples() -> None:
     assert not departs(source, (5, 33)) and departs(source, (5, 65)) and "n1_by_16" not in source.text
 
 
+@pytest.mark.parametrize("length", [2, 3, 4, 5, 17])
+def test_short_rows_may_leave_no_lanes_for_where_they_begin(length: int) -> None:
+    """A row of two in a block of two has none, and `n1` is at least 2."""
+    kernel = kernel_of("softmax")
+    assert kernel.likely is not None
+    source = emitted(replace(kernel, likely=replace(kernel.likely, sizes=(16, length))))
+    assert departures(source, (16, length)) < most_particular(source)
+
+
 def test_one_form_does_where_nothing_is_likely() -> None:
     for kernel in (replace(kernel_of("softmax"), likely=None), kernel_of("softmax")):
         options = {} if kernel.likely is None else {"batch_invariant": True}

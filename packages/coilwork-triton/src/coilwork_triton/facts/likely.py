@@ -63,6 +63,8 @@ def assumed(
             # what begins within a vector takes lanes before its first element
             bounded[size] = most = most - lanes + 1
         high = min((end for end in (size.hi, most) if end is not None), default=None)
+        if high is not None and size.lo is not None and high < size.lo:
+            return None
         part = symbol(
             size.name if unit == 1 else f"{size.name}_by_{unit}",
             lo=None if size.lo is None else -(-size.lo // unit),
