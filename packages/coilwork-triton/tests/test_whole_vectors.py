@@ -72,15 +72,18 @@ def row_sums(length: int, kind: str, hint: str, dtype: DType = F32, rows: int = 
     )
 
 
-def normalised(length: int, hint: str, dtype: DType, rows: int = 5, name: str = "out0") -> Kernel:
-    """A softmax and the weights of its columns."""
+def normalised(
+    length: int, hint: str, dtype: DType, rows: int = 5, name: str = "out0", weighted: bool = False
+) -> Kernel:
+    """A softmax, and weights of its columns."""
     x, r = along("x0", rows), along("r0", length, "r", 1.0)
     at = x.symbol * length + r.symbol
     source = "in0" if name == "out0" else name
     element = cast(load(source, [at], dtype), F32)
     high = reduce("max", [element], [r.symbol])
     part = op("exp", op("sub", element, high))
-    value = op("mul", op("div", part, reduce("sum", [part], [r.symbol])), load("in1", [r.symbol], F32))
+    weight = load("in1", [r.symbol if weighted else x.symbol], F32)
+    value = op("mul", op("div", part, reduce("sum", [part], [r.symbol])), weight)
     args = [arg("in1", F32, length), arg(name, dtype, rows * length)]
     if source != name:
         args.insert(0, arg(source, dtype, rows * length))
@@ -115,7 +118,7 @@ def test_rows_stored(engine: TritonProcess, length: int, hint: str, dtype: DType
     generator = torch.Generator().manual_seed(length)
     data = torch.randn(5, length, generator=generator).to(TORCH[dtype])
     weight = torch.randn(length, generator=generator)
-    wanted = (data.float().softmax(-1) * weight).to(TORCH[dtype])
+    wanted = (data.float().softmax(-1) * weight[:5, None]).to(TORCH[dtype])
     rest = torch.full((32,), 7.0, dtype=TORCH[dtype])
     memory = torch.cat([torch.zeros_like(data).flatten(), rest])
     for got in results(engine, normalised(length, hint, dtype), data, weight, memory):
@@ -208,3 +211,9 @@ def test_what_is_not_aligned_stays_as_it_is() -> None:
 def test_results_do_not_depend_on_the_row_where_that_is_asked_for() -> None:
     source = TritonCodegen().emit(row_sums(4093, "sum", "looped"), target("sm_90"), {"batch_invariant": True})
     assert "rshift" not in source.text
+
+
+def test_weights_of_columns_keep_rows_as_they_are() -> None:
+    """They would begin elsewhere within a vector in each row."""
+    assert "rshift" not in emitted(normalised(4093, "looped", BF16, weighted=True)).text
+    assert "rshift" in emitted(normalised(4093, "looped", BF16)).text

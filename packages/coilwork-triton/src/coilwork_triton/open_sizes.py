@@ -43,7 +43,7 @@ from coilwork_triton.facts.intermediate import largest_operands, magnitude
 from coilwork_triton.facts.likely import assumed
 from coilwork_triton.iteration.shape import Shape, plan
 from coilwork_triton.iteration.tiles import MOST_POINTS, extent_of
-from coilwork_triton.iteration.vectorized import in_whole_vectors
+from coilwork_triton.iteration.vectorized import in_whole_vectors, lanes_lacking
 from coilwork_triton.launch.options import TritonOptions
 from coilwork_triton.launch.parameters import BLOCKS, LIKELY, UNKNOWN_EXTENT
 from coilwork_triton.statements.actions import roots_of
@@ -101,6 +101,12 @@ class Form:
     demands: tuple[Expr, ...]
 
     @property
+    def config(self) -> Config:
+        """Its best guess; where accesses are of single elements, or addresses of 64 bits, that with least for each thread to do."""
+        wide = self.shape.vectors is not None or any(unit > 1 for unit in self.units)
+        return self.shape.configs[0] if wide and self.shorter else min(self.shape.configs, key=_each)
+
+    @property
     def shorter(self) -> bool:
         """Positions are of 32 bits."""
         return self.shape.index_dtype is DType.I32
@@ -125,16 +131,12 @@ class Forms:
 
     @property
     def configs(self) -> tuple[Config, ...]:
-        """Candidates of the form for likely sizes, then one of each other: few calls take those.
-
-        Of those for all sizes the one with least for each thread to do, as addresses of 64 bits take registers.
-        """
-        blocks = self.blocks
-        first, *others, last = self.forms
-        found = [_with_blocks(one, blocks, len(self.forms) - 1) for one in first.shape.configs]
-        for number, form in enumerate(others, 1):
-            found.append(_with_blocks(form.shape.configs[0], blocks, len(self.forms) - 1 - number))
-        return (*found, _with_blocks(min(last.shape.configs, key=_each), blocks, 0))
+        """Candidates of the form for likely sizes, then one of each other: few calls take those."""
+        most = len(self.forms) - 1
+        found = [_with_blocks(one, self.blocks, most) for one in self.forms[0].shape.configs]
+        for number, form in enumerate(self.forms[1:], 1):
+            found.append(_with_blocks(form.config, self.blocks, most - number))
+        return tuple(found)
 
     @property
     def blocks(self) -> tuple[str, ...]:
@@ -196,7 +198,6 @@ def forms_of(
     # calls that are unlike the first may be of many more rows
     general = plan(kernel, roots, target, options, step=step, bins=bins, least=UNKNOWN_EXTENT)
     general = in_whole_vectors(kernel, general, roots)
-    divided = largest_operands(_positions(kernel, roots))
     wide = general.index_dtype is DType.I64
     forms: list[Form] = []
     kinds: tuple[Kind, ...] = (_LIKELY, _LONG if _is_along_columns(kernel) else _RAGGED, _SHORT)
@@ -204,7 +205,7 @@ def forms_of(
         # accesses are wide whether or not sizes are multiples of anything
         kinds = (_SHORT,)
     for kind in kinds:
-        form = _form(kernel, kind, target, options, divided, step=step, bins=bins, wide=wide)
+        form = _form(kernel, kind, target, options, step=step, bins=bins, wide=wide)
         if form is None or form.shape.sharing is not None or not _alike(form.shape, general):
             continue
         if not forms or set(form.demands) != set(forms[-1].demands):
@@ -225,7 +226,6 @@ def _form(
     kind: Kind,
     target: Target,
     options: TritonOptions,
-    divided: tuple[Expr, ...] | None,
     *,
     step: int,
     bins: int,
@@ -235,12 +235,21 @@ def _form(
     found = assumed(kernel, roots_of(kernel), multiples=kind.multiples, rows=kind.rows)
     if found is None:
         return None
-    own = roots_of(found.kernel)
-    narrow = divided is not None and not any(map(leaves_32_bits, _positions(found.kernel, own)))
-    options = replace(options, index_dtype="i32") if narrow else options
-    least = 1 if kind.rows else UNKNOWN_EXTENT
-    shape = plan(found.kernel, own, target, options, step=step, bins=bins, least=least)
-    shape = in_whole_vectors(found.kernel, shape, own)
+    divided = largest_operands(_positions(kernel, roots_of(kernel)))
+
+    def planned(one: Kernel) -> Shape:
+        own = roots_of(one)
+        narrow = divided is not None and not any(map(leaves_32_bits, _positions(one, own)))
+        short = replace(options, index_dtype="i32") if narrow else options
+        return plan(one, own, target, short, step=step, bins=bins, least=1 if kind.rows else UNKNOWN_EXTENT)
+
+    shape = planned(found.kernel)
+    slack = lanes_lacking(found.kernel, shape, roots_of(found.kernel)) if kind.rows else 0
+    if slack:
+        shorter = assumed(kernel, roots_of(kernel), multiples=kind.multiples, rows=kind.rows, slack=slack)
+        if shorter is not None:
+            found, shape = shorter, planned(shorter.kernel)
+    shape = in_whole_vectors(found.kernel, shape, roots_of(found.kernel))
     numbers: list[Expr] = []
     if wide and shape.index_dtype is DType.I32:
         most = _values_of_positions(kernel)

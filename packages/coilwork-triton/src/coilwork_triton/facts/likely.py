@@ -37,11 +37,17 @@ class Assumed:
 
 
 def assumed(
-    kernel: Kernel, values: tuple[Scalar, ...], *, multiples: bool = True, rows: bool = True
+    kernel: Kernel,
+    values: tuple[Scalar, ...],
+    *,
+    multiples: bool = True,
+    rows: bool = True,
+    slack: int = 0,
 ) -> Assumed | None:
     """`kernel`, whose roots are `values`, for what its sizes likely are; None if it cannot have forms.
 
-    `multiples`: sizes are the multiples that they likely are. `rows`: rows are no longer than they likely are.
+    `multiples`: sizes are the multiples that they likely are. `rows`: rows are no longer than they likely are; `slack` lanes of
+    those that they stand in are left to what is before their first element.
     """
     likely = kernel.likely
     if likely is None or any(isinstance(node, Scan | Sort) for node in postorder(values)):
@@ -51,7 +57,6 @@ def assumed(
     known = dict(zip(kernel.sizes, likely.sizes, strict=True))
     aligning = _aligning(kernel, values) if multiples else frozenset()
     bounded = _bounded(kernel, likely) if rows else {}
-    lanes = max((WHOLE // a.dtype.itemsize for a in kernel.args), default=1)
     renewed: dict[Expr, Expr] = {}
     sizes: list[Expr] = []
     numbers: list[int] = []
@@ -59,9 +64,10 @@ def assumed(
     for size in kernel.sizes:
         unit = gcd(known[size], WHOLE) if known[size] and size in aligning else 1
         most = bounded.get(size)
-        if most is not None and unit % lanes and (not multiples or known[size] <= most - lanes + 1):
-            # what begins within a vector takes lanes before its first element
-            bounded[size] = most = most - lanes + 1
+        if most is not None and slack:
+            if multiples and known[size] > most - slack:
+                return None
+            bounded[size] = most = most - slack
         high = min((end for end in (size.hi, most) if end is not None), default=None)
         if high is not None and size.lo is not None and high < size.lo:
             return None

@@ -52,10 +52,16 @@ def wants_a_loop(kernel: Kernel, shape: Shape, roots: Iterable[Scalar]) -> bool:
 
     Element by element, a row of 8,191 takes several times as long as in a loop in which it is read twice.
     """
-    if shape.walk != "persistent" or shape.reduced is None or not provably_le(_LONG, shape.reduced.numel):
-        return False
+    long = shape.reduced is not None and provably_le(_LONG, shape.reduced.numel)
+    return long and lanes_lacking(kernel, shape, roots) > 0
+
+
+def lanes_lacking(kernel: Kernel, shape: Shape, roots: Iterable[Scalar]) -> int:
+    """How many lanes a row that begins anywhere would take before its first element, if its block may not have them; else 0."""
+    if shape.walk != "persistent":
+        return 0
     found = _whole_vectors(kernel, shape, roots)
-    return found is not None and not _has_room(shape, found)
+    return 0 if found is None or _has_room(shape, found) else found.lanes - 1
 
 
 def _whole_vectors(kernel: Kernel, shape: Shape, roots: Iterable[Scalar]) -> WholeVectors | None:
@@ -97,6 +103,9 @@ def _whole_vectors(kernel: Kernel, shape: Shape, roots: Iterable[Scalar]) -> Who
         if provably_divisible(begin - start, lanes) and provably_nonneg(begin)
     }
     if tile.letter != "r" or any(place not in rows for place in own):
+        return None
+    if len(own) < len(found):
+        # a thread's neighbours would lie within a vector of weights, which all rows read, and none of those loads be wide
         return None
     return WholeVectors(tile=tile, start=start, lanes=lanes, shifted=True, rows=rows)
 
