@@ -15,7 +15,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, symbol
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels import Hints, Kernel, Range, Store, TensorArg
-from coilwork_ir.scalar import cast, const, load, op, reduce
+from coilwork_ir.scalar import cast, const, load, op, reduce, scan
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
 
@@ -171,6 +171,24 @@ def test_columns_of_several_types_and_distances(engine: TritonProcess) -> None:
     wanted = (data[48:].view(rows, length) * mask).sum(-1)
     for got in results(engine, kernel, data, mask, torch.zeros(rows)):
         torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("hint", ["persistent", "looped"])
+def test_scans_keep_their_rows(engine: TritonProcess, hint: str) -> None:
+    """What stands before the first element would be scanned with it."""
+    x, r = along("x0", 5), along("r0", 1001, "r", 1.0)
+    at = x.symbol * 1001 + r.symbol
+    value = scan("min", load("in0", [at], F32), r.symbol)
+    kernel = kernel_of(
+        (x, r),
+        (arg("in0", F32, 5005), arg("out0", F32, 5005)),
+        Store(buffer="out0", index=at, value=value),
+        hint=hint,
+    )
+    data = torch.randn(5, 1001)
+    data[::2] -= 9
+    for got in results(engine, kernel, data, torch.zeros_like(data)):
+        assert torch.equal(got, data.cummin(-1).values)
 
 
 def test_open_lengths(engine: TritonProcess) -> None:

@@ -16,7 +16,7 @@ from coilwork_ir.index import (
     substitute,
 )
 from coilwork_ir.kernels import Kernel
-from coilwork_ir.scalar import Load, Scalar, postorder
+from coilwork_ir.scalar import Load, Scalar, Scan, Sort, postorder
 from coilwork_triton.facts.vectors import LEAST_ROW, Access
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.iteration.tiles import Tile
@@ -70,6 +70,9 @@ def _whole_vectors(kernel: Kernel, shape: Shape, roots: Iterable[Scalar]) -> Who
     """
     tile = _only_axis(shape)
     if tile is None or (tile.numel.is_const and not provably_le(LEAST_ROW, tile.numel)):
+        return None
+    if any(isinstance(node, Scan | Sort) for node in postorder(tuple(roots))):
+        # what stands before a row's first element would be scanned, or sorted, with it
         return None
     aligned = {a.name for a in kernel.args if a.aligned}
     itemsize = {a.name: a.dtype.itemsize for a in kernel.args}
