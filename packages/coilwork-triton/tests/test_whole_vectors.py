@@ -173,22 +173,26 @@ def test_columns_of_several_types_and_distances(engine: TritonProcess) -> None:
         torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("hint", ["persistent", "looped"])
-def test_scans_keep_their_rows(engine: TritonProcess, hint: str) -> None:
+@pytest.mark.parametrize("kind", ["min", "sum"])
+def test_scans_keep_their_rows(engine: TritonProcess, kind: str) -> None:
     """What stands before the first element would be scanned with it."""
-    x, r = along("x0", 5), along("r0", 1001, "r", 1.0)
-    at = x.symbol * 1001 + r.symbol
-    value = scan("min", load("in0", [at], F32), r.symbol)
+    n0, n1 = symbol("n0", lo=1), symbol("n1", lo=1)
+    x, r = along("x0", n0), along("r0", n1, "r", 1.0)
+    at = x.symbol * n1 + r.symbol
+    value = scan(kind, load("in0", [at], F32), r.symbol)
     kernel = kernel_of(
         (x, r),
-        (arg("in0", F32, 5005), arg("out0", F32, 5005)),
+        (arg("in0", F32, n0 * n1), arg("out0", F32, n0 * n1)),
         Store(buffer="out0", index=at, value=value),
-        hint=hint,
+        hint="looped",
+        sizes=(n0, n1),
     )
-    data = torch.randn(5, 1001)
-    data[::2] -= 9
-    for got in results(engine, kernel, data, torch.zeros_like(data)):
-        assert torch.equal(got, data.cummin(-1).values)
+    for shape in ((5, 33), (3, 5001)):
+        data = torch.randn(shape)
+        data[::2] -= 9
+        wanted = data.cummin(-1).values if kind == "min" else data.cumsum(-1)
+        for got in results(engine, kernel, data, torch.zeros_like(data), sizes=shape):
+            torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-3)
 
 
 def test_open_lengths(engine: TritonProcess) -> None:

@@ -17,6 +17,7 @@ from coilwork_ir.index import (
 )
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.scalar import Load, Scalar, Scan, Sort, postorder
+from coilwork_triton.facts.ragged import is_ragged
 from coilwork_triton.facts.vectors import LEAST_ROW, Access
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.iteration.tiles import Tile
@@ -71,8 +72,9 @@ def _whole_vectors(kernel: Kernel, shape: Shape, roots: Iterable[Scalar]) -> Who
     tile = _only_axis(shape)
     if tile is None or (tile.numel.is_const and not provably_le(LEAST_ROW, tile.numel)):
         return None
-    if any(isinstance(node, Scan | Sort) for node in postorder(tuple(roots))):
-        # what stands before a row's first element would be scanned, or sorted, with it
+    roots = tuple(roots)
+    if is_ragged(roots) or any(isinstance(node, Scan | Sort) for node in postorder(roots)):
+        # lanes are counted from a row's first element on: by the end that data give it, and by what is carried from block to block
         return None
     aligned = {a.name for a in kernel.args if a.aligned}
     itemsize = {a.name: a.dtype.itemsize for a in kernel.args}
