@@ -54,7 +54,7 @@ CONFIGURATIONS: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
         "opt": {**_LAYERS, "ffn_dim": 4096, "word_embed_proj_dim": 1024},
         "phi3": {**_DECODER, "pad_token_id": 0},
         "qwen3": _DECODER,
-        "roberta": {"vocab_size": VOCABULARY},
+        "roberta": {"vocab_size": VOCABULARY, "max_position_embeddings": 514},
         "rwkv": {"num_hidden_layers": 6, "hidden_size": 512, "vocab_size": VOCABULARY},
         "squeezebert": {"vocab_size": VOCABULARY},
         "xlnet": {"n_layer": 12, "d_model": 1024, "n_head": 16, "d_inner": 4096, "vocab_size": VOCABULARY},
@@ -66,7 +66,6 @@ _IMAGES: Final = ((32, 3, 224, 224), (2, 3, 64, 64))
 _SHAPES: Final[Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]] = MappingProxyType(
     {
         "transformers.dac": ((8, 1, 44100), (1, 1, 8820)),
-        "transformers.encodec": ((8, 1, 48000), (1, 1, 8000)),
         "transformers.mamba2": ((8, 512), (2, 64)),
         "transformers.rwkv": ((8, 64), (2, 16)),
         "transformers.wav2vec2": ((8, 80000), (2, 8000)),
