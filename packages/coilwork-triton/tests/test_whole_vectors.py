@@ -15,7 +15,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, symbol
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels import Hints, Kernel, Range, Store, TensorArg
-from coilwork_ir.scalar import cast, const, load, op, reduce, scan
+from coilwork_ir.scalar import cast, const, load, op, placeholder, reduce, scan
 from coilwork_ir.target import target
 from coilwork_triton import TritonCodegen
 
@@ -239,3 +239,14 @@ def test_weights_of_columns_keep_rows_as_they_are() -> None:
     """They would begin elsewhere within a vector in each row."""
     assert "rshift" not in emitted(normalised(4093, "looped", BF16, weighted=True)).text
     assert "rshift" in emitted(normalised(4093, "looped", BF16)).text
+
+
+def test_lookups_keep_neighbouring_threads_at_neighbouring_points() -> None:
+    x = along("x0", 4099)
+    found = load("in0", [placeholder(0)], F32, indirect=[load("in1", [x.symbol], I64)])
+    kernel = kernel_of(
+        (x,),
+        (arg("in0", F32, 50), arg("in1", I64, 4099), arg("out0", F32, 4099)),
+        Store(buffer="out0", index=x.symbol, value=found),
+    )
+    assert "xwhole" not in emitted(kernel).text

@@ -254,7 +254,7 @@ def _form(
     if wide and shape.index_dtype is DType.I32:
         most = _values_of_positions(kernel)
         shape = replace(shape, short_values=most is not None)
-        numbers = [*_counted(kernel, divided or ()), *(most or ())]
+        numbers = [*_numbers_of(kernel, divided or ()), *(most or ())]
     right = [mod(size, as_expr(unit)) for size, unit in found.units if unit > 1]
     right += [_above(size, most) for size, most in found.most]
     right += [_above(n, MOST_POINTS) for n in _largest(numbers) if not provably_le(n, MOST_POINTS)]
@@ -268,7 +268,7 @@ def _form(
     )
 
 
-def _counted(kernel: Kernel, divided: Iterable[Expr]) -> list[Expr]:
+def _numbers_of(kernel: Kernel, divided: Iterable[Expr]) -> list[Expr]:
     """What `kernel` counts in positions, and the `divided` numbers that positions are computed from."""
     tiles: dict[str, list[Expr]] = {}
     for entry in kernel.ranges:

@@ -37,7 +37,7 @@ def in_whole_vectors(kernel: Kernel, shape: Shape, roots: Iterable[Scalar]) -> S
     found = _whole_vectors(kernel, shape, roots)
     if found is None or not _has_room(shape, found):
         return shape
-    if shape.neighbourly and not (found.shifted or _takes_all(kernel, found, roots)):
+    if shape.neighbourly and not found.shifted and not _takes_all(kernel, found, roots):
         return shape
     return replace(shape, vectors=found, neighbourly=False)
 
@@ -45,7 +45,9 @@ def in_whole_vectors(kernel: Kernel, shape: Shape, roots: Iterable[Scalar]) -> S
 def _takes_all(kernel: Kernel, found: WholeVectors, roots: Iterable[Scalar]) -> bool:
     """Whether all accesses that vary along the tile are of whole vectors: else it was for the others that none is to be wide."""
     along = {found.tile.index, *(part for part, _ in found.tile.parts)}
-    return all(place in found.rows for place in _places(kernel, roots) if along & place[1].free_symbols)
+    looked_up = any(isinstance(node, Load) and node.indirect for node in postorder(tuple(roots)))
+    known = all(place in found.rows for place in _places(kernel, roots) if along & place[1].free_symbols)
+    return known and not looked_up
 
 
 def wants_a_loop(kernel: Kernel, shape: Shape, roots: Iterable[Scalar]) -> bool:
