@@ -363,7 +363,8 @@ class Builder:
         self, value: TensorValue, device: str, *, strides: Sequence[Expr] | None = None
     ) -> TensorValue | None:
         """`value` computed on `device`, row-major unless `strides` are given; None if that takes memory of its own device."""
-        number = without_memory(self.read(value, coordinate_symbols("i", value.shape)), self.buffers.definer)
+        read = self.read(value, coordinate_symbols("i", value.shape))
+        number = without_memory(read, self.buffers.definer, on_cpu=value.device == "cpu")
         if number is None:
             return None
         return self.pointwise(value.shape, value.dtype, device, lambda point: number, strides=strides)

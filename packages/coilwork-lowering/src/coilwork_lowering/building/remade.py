@@ -1,7 +1,8 @@
 """Values of another device that need nothing from its memory: numbers, sizes, positions, and what is exactly computed from them.
 
 `torch.tensor(0.5)` and `torch.arange(n).to(x.device)` are on the CPU as written. Computed where they are read they cost neither a
-kernel there nor a copy.
+kernel there nor a copy. What is approximated, as the root in `torch.sqrt(torch.tensor(64.0))`, is so by each device in a way of its own; of numbers
+alone torch computes it here, as eager would.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from coilwork_ir.dtypes import DType
+from coilwork_ir.interpret_ops import apply_op, literal
 from coilwork_ir.loops import Node, Pointwise
 from coilwork_ir.scalar import (
     Const,
@@ -17,6 +19,7 @@ from coilwork_ir.scalar import (
     Load,
     Op,
     Scalar,
+    const,
     loads,
     postorder,
     rewrite,
@@ -37,8 +40,11 @@ _EXACT_OF_F64: Final = frozenset({"div", "sqrt"})
 _MOST: Final = 64
 
 
-def without_memory(value: Scalar, definer: Callable[[str], Node | None]) -> Scalar | None:
-    """`value` with what the nodes behind its loads compute; None if some of it is in memory only, inexact, or too long."""
+def without_memory(value: Scalar, definer: Callable[[str], Node | None], *, on_cpu: bool) -> Scalar | None:
+    """`value`, which eager computes on a CPU or not, with what the nodes behind its loads compute.
+
+    None if some of it is in memory only, inexact, or too long.
+    """
     while found := loads((value,)):
         bodies: dict[Scalar, Scalar] = {}
         for access in found:
@@ -47,7 +53,10 @@ def without_memory(value: Scalar, definer: Callable[[str], Node | None]) -> Scal
                 return None
             bodies[access] = body
         value = _replaced(value, bodies)
-        if not _is_exact(value):
+        if on_cpu:
+            (value,) = rewrite((value,), _number)
+        # what is approximated may turn out to be so of numbers
+        if len(tuple(postorder((value,)))) > _MOST or not (on_cpu or _is_exact(value)):
             return None
     return value if _is_exact(value) else None
 
@@ -65,6 +74,16 @@ def _body_behind(access: Load, node: Node | None) -> Scalar | None:
 def _replaced(value: Scalar, bodies: Mapping[Scalar, Scalar]) -> Scalar:
     (made,) = rewrite((value,), lambda one: bodies.get(one, one))
     return made
+
+
+def _number(node: Scalar) -> Scalar:
+    """What torch makes of an operation on numbers."""
+    if not isinstance(node, Op) or not all(isinstance(operand, Const) for operand in node.operands):
+        return node
+    numbers = [
+        literal(operand.value, operand.dtype) for operand in node.operands if isinstance(operand, Const)
+    ]
+    return const(apply_op(node.op, numbers, node.dtype).item(), node.dtype) if numbers else node
 
 
 def _is_exact(value: Scalar) -> bool:

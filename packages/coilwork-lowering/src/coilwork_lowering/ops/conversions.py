@@ -40,7 +40,8 @@ def conversion_checks(
     own, wanted = _range(value.dtype), _range(dtype)
     if own is None or wanted is None or (wanted[0] <= own[0] and own[1] <= wanted[1]):
         return None
-    known = without_memory(builder.read(value, [as_expr(0)] * len(value.shape)), builder.buffers.definer)
+    read = builder.read(value, [as_expr(0)] * len(value.shape))
+    known = without_memory(read, builder.buffers.definer, on_cpu=value.device == "cpu")
     # `torch.tensor(-torch.inf)` as written: kernels without checks are fused more freely
     if isinstance(known, Const) and _fits(float(known.value), wanted):
         return None
