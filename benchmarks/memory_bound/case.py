@@ -68,7 +68,7 @@ class Case:
         set: `main`; `more` sizes and types of the same kinds; `cached` where all fits the second-level cache, which is
             then not flushed; `other` kinds of kernels, chosen before anything was known of them, and `later` and
             `further` ones, likewise; `open` cases of the others with open sizes; `unlike`
-            those called with other sizes than they were compiled for.
+            those called with other sizes than they were compiled for, and with such sizes known.
     """
 
     name: str

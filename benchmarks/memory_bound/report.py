@@ -18,7 +18,7 @@ SETS = {
     "later": "Kinds that were chosen later",
     "further": "Kinds that were chosen last",
     "open": "Kernels whose sizes are left open",
-    "unlike": "Kernels whose sizes are left open, called with others than they were compiled for",
+    "unlike": "Open sizes, called with others than they were compiled for, and such sizes known",
 }
 # A case below this multiple of the fastest other backend counts as behind, one below that share of a copy as slow.
 BEHIND, SLOW = 0.97, 0.75

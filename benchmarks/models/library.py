@@ -1,7 +1,6 @@
 """Models as libraries ship them, beside the suite's own: `--models transformers.roberta,torchvision.densenet121`.
 
-They need transformers or torchvision, which nothing else here asks for, and are in no test: what is measured depends on
-the library's version. Weights are random; widths and depths are those of `CONFIGURATIONS`, otherwise the library's.
+They need transformers or torchvision, and are in no test: what is measured depends on the library's version. Weights are random; widths and depths are those of `CONFIGURATIONS`, otherwise the library's.
 """
 
 from __future__ import annotations

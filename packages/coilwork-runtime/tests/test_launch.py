@@ -14,6 +14,7 @@ from runtime_sample_kernels import triton_kernel
 
 from coilwork_cache import MemoryStore
 from coilwork_runtime import DeviceError, KernelBuildError, KernelLaunchError
+from coilwork_runtime.executor.forms import NATIVE, GpuEntry
 from coilwork_runtime.specs import TritonKernel
 from coilwork_runtime.triton_kernels import launch as launching
 from coilwork_runtime.triton_kernels.binaries import GpuBinary
@@ -50,6 +51,7 @@ class Notes:
     launches: list[tuple[Any, ...]] = field(default_factory=list)
     times: dict[bytes, float] = field(default_factory=dict)
     spills: dict[bytes, int] = field(default_factory=dict)
+    entries: dict[bytes, GpuEntry] = field(default_factory=dict)
 
     def gpu(self) -> Gpu:
         return Gpu(
@@ -77,6 +79,7 @@ class Notes:
         self.loads.append((binary.image, device))
         return LoadedKernel(
             launch=lambda *args: self.launches.append((binary.image, device, *args)),
+            entry=self.entries.get(binary.image),
             spill_bytes=self.spills.get(binary.image, 0),
         )
 
@@ -192,6 +195,43 @@ def test_the_form_for_all_sizes_does_where_one_does_not_build(
     for size in (1024, 1000, 8192):
         launch(OnDevice(0), OnDevice(0), size)
     assert [entry[0] for entry in notes.launches] == launched
+
+
+def entry(handle: int) -> GpuEntry:
+    return GpuEntry(
+        launch_address=1,
+        set_context_address=2,
+        context=3,
+        handle=handle,
+        device=0,
+        threads=128,
+        shared_bytes=0,
+        compiler_scratch_bytes=0,
+    )
+
+
+def test_calls_of_other_forms_alone_do_without_python_after_a_while() -> None:
+    """The first form has candidates to time, which takes a call that is for it; if none comes, its best guess stands in."""
+    notes = Notes(entries={image: entry(k) for k, image in enumerate((b"one", b"two", b"odd", b"any"))})
+    candidates = in_forms(b"one", b"two", b"odd", b"any", forms=(2, 2, 1, 0))
+    launch = make_launcher(spec_of(candidates, THREE), candidates, notes.gpu(), store=None)
+    native = vars(launch)[NATIVE]
+    assert native.form() is None
+    for asked in range(1, 10):
+        launch(OnDevice(0), OnDevice(0), 1000)
+        assert (native.form() is None) == (asked <= 8)
+    assert {image for image, *_ in notes.launches} == {b"odd"}
+
+
+def test_all_forms_are_native_once_the_first_is_settled() -> None:
+    notes = Notes(
+        times={b"one": 3.0, b"two": 1.0},
+        entries={image: entry(k) for k, image in enumerate((b"one", b"two", b"odd", b"any"))},
+    )
+    candidates = in_forms(b"one", b"two", b"odd", b"any", forms=(2, 2, 1, 0))
+    launch = make_launcher(spec_of(candidates, THREE), candidates, notes.gpu(), store=None)
+    launch(OnDevice(0, 64), OnDevice(0, 128), 1024)
+    assert vars(launch)[NATIVE].form() is not None
 
 
 def test_a_choice_is_remembered_by_kernel_device_and_size() -> None:

@@ -48,20 +48,6 @@ from coilwork_triton.launch.options import TritonOptions
 from coilwork_triton.launch.parameters import BLOCKS, LIKELY, UNKNOWN_EXTENT
 from coilwork_triton.statements.actions import roots_of
 from coilwork_triton.text.index_printer import leaves_32_bits
-from coilwork_triton.text.tree import (
-    Binary,
-    Do,
-    Expression,
-    Function,
-    If,
-    Name,
-    Number,
-    Parameter,
-    Statement,
-    call,
-    tl,
-    tl_name,
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,25 +232,25 @@ def _form(
     shape = planned(found.kernel)
     slack = lanes_lacking(found.kernel, shape, roots_of(found.kernel)) if kind.rows else 0
     if slack:
-        shorter = assumed(kernel, roots_of(kernel), multiples=kind.multiples, rows=kind.rows, slack=slack)
-        if shorter is not None:
-            found, shape = shorter, planned(shorter.kernel)
+        with_room = assumed(kernel, roots_of(kernel), multiples=kind.multiples, rows=kind.rows, slack=slack)
+        if with_room is not None:
+            found, shape = with_room, planned(with_room.kernel)
     shape = in_whole_vectors(found.kernel, shape, roots_of(found.kernel))
     numbers: list[Expr] = []
     if wide and shape.index_dtype is DType.I32:
-        most = _values_of_positions(kernel)
-        shape = replace(shape, short_values=most is not None)
-        numbers = [*_numbers_of(kernel, divided or ()), *(most or ())]
-    right = [mod(size, as_expr(unit)) for size, unit in found.units if unit > 1]
-    right += [_above(size, most) for size, most in found.most]
-    right += [_above(n, MOST_POINTS) for n in _largest(numbers) if not provably_le(n, MOST_POINTS)]
+        values = _values_of_positions(kernel)
+        shape = replace(shape, short_values=values is not None)
+        numbers = [*_numbers_of(kernel, divided or ()), *(values or ())]
+    demands = [mod(size, as_expr(unit)) for size, unit in found.units if unit > 1]
+    demands += [_above(size, most) for size, most in found.most]
+    demands += [_above(n, MOST_POINTS) for n in _largest(numbers) if not provably_le(n, MOST_POINTS)]
     return Form(
         name=kind.name,
         doc=kind.doc,
         kernel=found.kernel,
         shape=shape,
         units=tuple(unit for _, unit in found.units),
-        demands=tuple(right),
+        demands=tuple(demands),
     )
 
 
@@ -305,39 +291,3 @@ def _alike(one: Shape, other: Shape) -> bool:
         ]
 
     return told(one) == told(other) and all(t.column is None for t in one.tiles)
-
-
-def dispatch(
-    forms: Forms, bodies: Iterable[tuple[Statement, ...]]
-) -> tuple[tuple[Function, ...], tuple[Statement, ...]]:
-    """The functions of the forms, whose statements are `bodies`, and the body of a kernel that calls one of them."""
-    kernel = forms.kernel
-    tensors = [arg.name for arg in kernel.args]
-    functions: list[Function] = []
-    calls: list[Statement] = []
-    for form, body in zip(forms.forms, bodies, strict=True):
-        name = f"{kernel.name}_{form.name}"
-        functions.append(_function(name, form.doc, tensors, form.kernel, forms, body))
-        shorter = form.shorter and forms.general_shape.index_dtype is DType.I64
-        sizes = [
-            _part(Name(size.name), unit, shorter=shorter)
-            for size, unit in zip(kernel.sizes, form.units, strict=True)
-        ]
-        calls.append(Do(call(name, *map(Name, tensors), *sizes, *map(Name, forms.blocks))))
-    *particular, otherwise = calls
-    for number, one in enumerate(reversed(particular), 1):
-        otherwise = If(Binary("==", Name(LIKELY), Number(number)), (one,), (otherwise,))
-    return tuple(functions), (otherwise,)
-
-
-def _function(
-    name: str, doc: str, tensors: Iterable[str], kernel: Kernel, forms: Forms, body: tuple[Statement, ...]
-) -> Function:
-    run_time = [*tensors, *(size.name for size in kernel.sizes)]
-    constants = (Parameter(block, constexpr=True) for block in forms.blocks)
-    return Function(name=name, parameters=(*map(Parameter, run_time), *constants), body=body, doc=(doc,))
-
-
-def _part(size: Expression, unit: int, *, shorter: bool) -> Expression:
-    part = size if unit == 1 else Binary("//", size, Number(unit))
-    return tl("cast", part, tl_name("int32")) if shorter else part

@@ -12,6 +12,7 @@ from coilwork_ir.scalar import Contraction, Reduce, contraction_in
 from coilwork_ir.target import Target
 from coilwork_triton.contraction.body import emit_contraction
 from coilwork_triton.contraction.shape import shape_of
+from coilwork_triton.dispatch import dispatch
 from coilwork_triton.facts.chosen import chosen_of
 from coilwork_triton.facts.counted import counted_of
 from coilwork_triton.facts.deinterleaved import deinterleaved
@@ -21,7 +22,7 @@ from coilwork_triton.facts.steps import in_steps
 from coilwork_triton.iteration.shape import Shape, plan
 from coilwork_triton.iteration.vectorized import in_whole_vectors, wants_a_loop
 from coilwork_triton.launch.options import TritonOptions
-from coilwork_triton.open_sizes import dispatch, forms_of
+from coilwork_triton.open_sizes import forms_of
 from coilwork_triton.statements.actions import roots_of
 from coilwork_triton.statements.body import emit_body
 from coilwork_triton.text.tree import Function, Statement

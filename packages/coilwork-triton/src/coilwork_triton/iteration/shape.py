@@ -196,12 +196,7 @@ def plan(
     touched, ragged = accesses_of(kernel, values), is_ragged(values)
     flat = step > 1 or bins > 0
     grouped = _grouped(kernel, values, touched, ragged=ragged, flat=flat)
-    numels = {letter: product(extent_of(r) for r in ranges) for letter, ranges in grouped.items()}
-    lanes = 0
-    if tuple(grouped) == ("x",) and not flat and provably_le(_MANY * target.multiprocessors, numels["x"]):
-        lanes = lanes_of_rows(kernel, touched)
-    if lanes:
-        numels["x"] = product(extent_of(r) for r in grouped["x"][:-1]) * lanes
+    numels, lanes = _numels(kernel, grouped, touched, target, flat=flat)
     sorts = any(isinstance(v, Sort) for v in postorder(values))
     if sorts:
         check_sorts(kernel, grouped)
@@ -273,6 +268,24 @@ def plan(
         float_keys=target.kind == "cuda" and target.arch in _FAST_F64,
         streamed=streamed(kernel, values, target),
     )
+
+
+def _numels(
+    kernel: Kernel,
+    grouped: Mapping[Letter, list[Range]],
+    touched: Sequence[Access],
+    target: Target,
+    *,
+    flat: bool,
+) -> tuple[dict[Letter, Expr], int]:
+    """The points of each tile, and in how many lanes each row of the x tile is to stand; 0 where rows follow each other."""
+    numels = {letter: product(extent_of(r) for r in ranges) for letter, ranges in grouped.items()}
+    lanes = 0
+    if tuple(grouped) == ("x",) and not flat and provably_le(_MANY * target.multiprocessors, numels["x"]):
+        lanes = lanes_of_rows(kernel, touched)
+    if lanes:
+        numels["x"] = product(extent_of(r) for r in grouped["x"][:-1]) * lanes
+    return numels, lanes
 
 
 def _grouped(
