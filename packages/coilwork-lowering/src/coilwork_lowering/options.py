@@ -31,7 +31,8 @@ class LoweringOptions:
             sizes. Default: False.
         keep: operators that are not decomposed, in the same notation as `fallback`. Default: none.
         max_cat_inputs: `aten.cat` of more tensors than this calls ATen, because the generated body would test one
-            condition per tensor and element. Default: 8 tensors.
+            condition per tensor and element; on GPUs up to 64 whose parts are whole vectors of 16 bytes are generated all
+            the same, with one condition per vector. Default: 8 tensors.
         checks: emit run-time checks for indices that come from tensors. Without them an index out of range is
             undefined behaviour. Default: True.
         accumulation: how floats are added at positions that come from tensors, as in the gradient of an embedding.

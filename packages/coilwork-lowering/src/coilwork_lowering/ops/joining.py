@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
 import torch
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_expr, as_int, provably_le, provably_lt, provably_nonneg
+from coilwork_ir.index import (
+    Expr,
+    as_expr,
+    as_int,
+    provably_divisible,
+    provably_le,
+    provably_lt,
+    provably_nonneg,
+)
+from coilwork_ir.loops import Pointwise
 from coilwork_ir.scalar import Const, Scalar, const, op
 from coilwork_lowering.building import view_maps
 from coilwork_lowering.building.assertions import lower_assertion
@@ -24,6 +33,11 @@ from coilwork_lowering.ops.views import selected_position, slice_bounds, wrapped
 from coilwork_lowering.rules import Call, Lower, NotLowered, Rule, as_plain_int, as_size, wrap_dim
 from coilwork_lowering.scalar_math import both, ge, index, le, lt, select, to_dtype
 
+# Tensors that are joined by choosing among their addresses.
+_MOST_JOINED: Final = 64
+# Bytes that a GPU's thread loads at once.
+_VECTOR: Final = 16
+
 
 def _cat(builder: Builder, call: Call) -> Value:
     tensors = [t for t in call["tensors"] if isinstance(t, TensorValue)]
@@ -32,10 +46,11 @@ def _cat(builder: Builder, call: Call) -> Value:
     parts = [
         t for t in tensors if len(t.shape) == rank and not (len(t.shape) == 1 and as_int(t.shape[0]) == 0)
     ]
-    if not parts or len(parts) > builder.options.max_cat_inputs:
-        raise NotLowered("a concatenation of very many tensors")
     dim = wrap_dim(call.integer("dim"), rank)
     dtype = call.dtype
+    many = len(parts) > builder.options.max_cat_inputs
+    if not parts or (many and not _in_vectors(builder, parts, dtype, call.strides(builder), dim)):
+        raise NotLowered("a concatenation of very many tensors")
 
     def body(point: tuple[Expr, ...]) -> Scalar:
         starts = [as_expr(0)]
@@ -55,6 +70,27 @@ def _cat(builder: Builder, call: Call) -> Value:
         return result
 
     return builder.pointwise(call.shape(builder), dtype, call.device, body, strides=call.strides(builder))
+
+
+def _in_vectors(
+    builder: Builder, parts: Sequence[TensorValue], dtype: DType, strides: Sequence[Expr], dim: int
+) -> bool:
+    """Whether rows of the result and of `parts`, which are in memory, are vectors of 16 bytes: a GPU's kernel then chooses one address for each.
+
+    Parts that kernels compute may be computed by the one that joins them instead, each element of which would compute all of them.
+    """
+    if (
+        len(parts) > _MOST_JOINED
+        or parts[0].device == "cpu"
+        or any(part.dtype is not dtype for part in parts)
+    ):
+        return False
+    computed = sum(isinstance(builder.buffers.definer(part.buffer.name), Pointwise) for part in parts)
+    unit = [k for k, stride in enumerate(strides) if as_int(stride) == 1]
+    inner = unit[0] if unit and dim not in unit else dim
+    return computed <= builder.options.max_cat_inputs and all(
+        provably_divisible(part.shape[inner] * dtype.itemsize, _VECTOR) for part in parts
+    )
 
 
 def _stack(builder: Builder, call: Call) -> Value:

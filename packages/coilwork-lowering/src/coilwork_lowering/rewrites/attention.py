@@ -187,19 +187,22 @@ def _attend(
     return result.contiguous()
 
 
-def _pays(match: Match) -> bool:
-    """Whether scores are large enough to be worth keeping on chip. Sizes that are not known count as large."""
+def pays(match: Match, scores: tuple[Any, ...]) -> bool:
+    """Whether `scores`, so many, are large enough to be worth keeping on chip. Sizes that are not known count as large."""
     query = match.value("query")
     if query.device.type != "cpu":
         return True
     trained = torch.is_grad_enabled() and any(
         match.value(name).requires_grad for name in ("query", "key", "values")
     )
-    sizes = [hint_of(size) for size in _scores_shape(match)]
+    sizes = [hint_of(size) for size in scores]
     known = [size for size in sizes if size is not None]
-    scores_bytes = prod(known) * query.element_size()
     least = LEAST_BYTES_IN_TRAINING if trained else LEAST_BYTES
-    return len(known) < len(sizes) or scores_bytes >= least
+    return len(known) < len(sizes) or prod(known) * query.element_size() >= least
+
+
+def _pays(match: Match) -> bool:
+    return pays(match, _scores_shape(match))
 
 
 PAYS: Final = Condition(name="scores are large", holds=_pays)

@@ -8,6 +8,7 @@ from typing import Final
 from coilwork_lowering.options import RewriteOptions
 from coilwork_lowering.rewrites.activations import ACTIVATIONS
 from coilwork_lowering.rewrites.attention import ATTENTIONS
+from coilwork_lowering.rewrites.attention_operands import ATTENTION_OPERANDS
 from coilwork_lowering.rewrites.batch_norm import FOLDING
 from coilwork_lowering.rewrites.complex_parts import COMPLEX_PARTS
 from coilwork_lowering.rewrites.embeddings import EMBEDDINGS
@@ -20,6 +21,7 @@ from coilwork_lowering.rewrites.wrapping import WRAPPED
 
 REWRITES: Final[tuple[Rewrite, ...]] = (
     *ATTENTIONS,
+    ATTENTION_OPERANDS,
     *FOLDING,
     *POINTLESS,
     *JOINING,
