@@ -377,3 +377,31 @@ def test_who_reads_one_element_of_a_row_reads_one_of_each_operand(build):
     build.pointwise("t", [rows], own, dtype=DType.F32)
     made = schedule(build.graph("s", "t"), target("sm_90"))
     assert not any("p" in call.args for call in calls(made))
+
+
+@pytest.mark.parametrize(("parts", "kernels"), [(8, 1), (24, 2)])
+def test_a_join_of_many_is_not_computed_by_a_kernel_that_reduces(build, parts, kernels):
+    """A kernel that joins alone chooses one address for a vector; another asks for each element in all parts."""
+    at = build.at
+    width, rows = 64, 1 << 12
+    for k in range(parts):
+        build.input(f"in{k}", rows, width, dtype=DType.F32)
+
+    def joined(i, j):
+        result = None
+        for k in reversed(range(parts)):
+            after = op("ge", index_value(j), c(k * width, I64))
+            mask = op("bitwise_and", after, op("lt", index_value(j), c((k + 1) * width, I64)))
+            element = load(f"in{k}", (i, j - k * width), DType.F32, mask=mask)
+            result = (
+                element
+                if result is None
+                else where(op("lt", index_value(j), c((k + 1) * width, I64)), element, result)
+            )
+        return result
+
+    build.pointwise("z", [rows, parts * width], joined, dtype=DType.F32)
+    build.pointwise("e", [rows, parts * width], lambda i, j: op("tanh", at("z", i, j)), dtype=DType.F32)
+    build.reduce("s", "sum", [rows], [parts * width], lambda i, j: at("e", i, j))
+    made = schedule(build.graph("s"), target("sm_90"))
+    assert len(calls(made)) == kernels

@@ -9,7 +9,7 @@ import torch
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import evaluate, product, symbol
+from coilwork_ir.index import as_int, evaluate, product, symbol
 from coilwork_ir.kernels import KernelCall
 from coilwork_ir.kernels.interpret import interpret_schedule
 from coilwork_ir.kernels.text import format_schedule
@@ -18,7 +18,7 @@ from coilwork_ir.loops import Check
 from coilwork_ir.loops.interpret import interpret_graph
 from coilwork_ir.loops.verify import verify_graph
 from coilwork_ir.ops import REDUCE_OPS
-from coilwork_ir.scalar import Reduce, cast, const, op, postorder
+from coilwork_ir.scalar import Load, Op, Reduce, cast, const, op, postorder
 from coilwork_ir.target import target
 from coilwork_scheduler import RooflineCost, ScheduleOptions, schedule
 from coilwork_scheduler.splitting.pieces import cut_axes
@@ -435,3 +435,32 @@ def test_rows_of_open_pictures_are_cut_within_each(points: int, open_size: int, 
     assert (
         str(cut.count) == (pieces or "16") and product((cut.count, cut.length)) is s0 * points
     ) or not cut.even
+
+
+def test_long_pieces_of_unequal_size_are_whole_blocks() -> None:
+    """A loop's blocks then need no mask but that of what there is."""
+    axis = symbol("r0", extent=16381)
+    pieces = cut_axes((axis,), (axis,), {axis: 16381}, wanted=17)
+    assert pieces is not None
+    (cut,) = pieces.cuts
+    assert (as_int(cut.count), as_int(cut.length)) == (16, 1024)
+
+
+def test_sums_of_pieces_load_zeros_where_there_is_nothing(build):
+    at = build.at
+    build.input("x", 6007, 64, dtype=F32)
+    build.reduce("s", "sum", [64], [6007], lambda i, r: at("x", r, i))
+    made = schedule(build.graph("s"), EAGER)
+    (value,) = [store.value for store in made.kernels[0].stores]
+    assert isinstance(value, Reduce)
+    assert any(isinstance(node, Load) and node.mask is not None for node in postorder((value,)))
+    assert not any(isinstance(node, Op) and node.op == "where" for node in postorder((value,)))
+
+
+def test_maxima_of_pieces_are_lowest_where_there_is_nothing(build):
+    at = build.at
+    build.input("x", 6007, 64, dtype=F32)
+    build.reduce("m", "max", [64], [6007], lambda i, r: at("x", r, i))
+    made = schedule(build.graph("m"), EAGER)
+    (value,) = [store.value for store in made.kernels[0].stores]
+    assert any(isinstance(node, Op) and node.op == "where" for node in postorder((value,)))

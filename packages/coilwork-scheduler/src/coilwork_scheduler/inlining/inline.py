@@ -34,6 +34,9 @@ _SPARE_ARGS: Final = 4
 CLEAR_WIN: Final = 0.75
 # a consumer that pads or extends its operand has some more points than it; computing there, too, loses nothing
 _EDGES: Final = 1.01
+# tensors that are joined by a kernel which also reduces: each element is asked for in all of them, where a kernel that joins alone
+# chooses one address for a vector
+_MOST_JOINED: Final = 8
 # results along a side of what one program of a product computes
 _PRODUCT_BLOCK: Final = 128
 
@@ -63,6 +66,8 @@ class Inliner:
         self._readers = readers_of(graph, facts)
         self._own_ops: dict[int, tuple[int, int]] = {}
         self._load_counts: dict[int, dict[str, int]] = {}
+        # tensors of which a node reads an element only where a condition holds
+        self._choices: dict[int, int] = {}
         self._facts: dict[int, Facts] = {}
         self._candidates: dict[str, int] = {}
         # weighted operations per point that hiding producers have added to a consumer
@@ -107,14 +112,18 @@ class Inliner:
     def _measure(self, position: int, node: Computation) -> None:
         ops = cost = 0
         counts: dict[str, int] = {}
+        chosen: set[str] = set()
         for scalar in postorder(bodies(node)):
             if isinstance(scalar, Op):
                 ops += 1
                 cost += SCALAR_OPS[scalar.op].cost
             elif isinstance(scalar, Load):
                 counts[scalar.buffer] = counts.get(scalar.buffer, 0) + 1
+                if scalar.mask is not None:
+                    chosen.add(scalar.buffer)
         self._own_ops[position] = (ops, cost)
         self._load_counts[position] = counts
+        self._choices[position] = len(chosen)
 
     def _settle(self, position: int) -> Facts:
         """Facts of a node whose producers are all decided; candidates that make it too large are not taken."""
@@ -163,13 +172,21 @@ class Inliner:
         )
 
     def _allowed(self, producer: int, consumer: int) -> bool:
-        """False if memory that the producer reads is overwritten before the consumer is done, or lies elsewhere."""
+        """False if memory that the producer reads is overwritten before the consumer is done, or lies elsewhere, or if it is a join for vectors."""
         if self._facts[producer].leaves and self._device(producer) != self._device(consumer):
+            return False
+        if not isinstance(self._graph.nodes[consumer], Pointwise) and self._joins_vectors(producer):
             return False
         for root in self._facts[producer].mutable:
             if any(producer < writer <= consumer for writer in self._deps.overwriters[root]):
                 return False
         return True
+
+    def _joins_vectors(self, position: int) -> bool:
+        """Whether a GPU's kernel joins more tensors than `_MOST_JOINED` in what is computed at `position`."""
+        if sum(self._choices[p] for p in self._facts[position].closure) <= _MOST_JOINED:
+            return False
+        return self._targets.of(self._device(position)).is_gpu
 
     def _device(self, position: int) -> str:
         made = defined(self._graph.nodes[position])

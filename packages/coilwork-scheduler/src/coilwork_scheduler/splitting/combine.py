@@ -18,6 +18,7 @@ from coilwork_ir.loops import Node, Pointwise, Reduce
 from coilwork_ir.ops import ReduceKind
 from coilwork_ir.scalar import (
     Load,
+    Op,
     Scalar,
     cast,
     const,
@@ -221,11 +222,9 @@ class _Writer:
 
     def _filled(self, value: Scalar, kind: ReduceKind) -> Scalar:
         valid = self.pieces.valid
-        return (
-            value
-            if valid is None
-            else where(valid, value, const(identity_of(kind, value.dtype), value.dtype))
-        )
+        if valid is None or (kind == "sum" and _is_zero_elsewhere(value, valid)):
+            return value
+        return where(valid, value, const(identity_of(kind, value.dtype), value.dtype))
 
     def _buffer(self, suffix: str, ranges: Sequence[Expr], dtype: DType) -> Buffer:
         like = self._like()
@@ -309,3 +308,10 @@ def guarded(root: Scalar, valid: Scalar) -> Scalar:
         else:
             done[node] = with_operands(node, operands)
     return done[root]
+
+
+def _is_zero_elsewhere(value: Scalar, valid: Scalar) -> bool:
+    """Whether `value` is an element that is loaded where `valid` holds, perhaps converted, and 0 where it does not."""
+    while isinstance(value, Op) and value.op == "cast":
+        value = value.operands[0]
+    return isinstance(value, Load) and value.mask is valid and value.other == 0

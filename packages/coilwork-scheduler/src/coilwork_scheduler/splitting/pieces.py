@@ -26,6 +26,9 @@ _MANY: Final = 8.0
 # What a share of idle lanes counts beside as large a share of too many or too few pieces, and the shortest blocks that should be full.
 _PADDING: Final = 2.0
 _FILLED: Final = 128
+# Pieces of unequal size that are longer have a multiple of so many points, by which loops walk them: blocks then need no mask of their own.
+_LONG: Final = 512
+_BLOCK: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,6 +197,8 @@ def _divided(
     length = -(-known // count)
     if within == 1 and length > _FILLED and _padding(length, held) > 1:
         length = 1 << (length.bit_length() - 1)
+    elif length > _LONG:
+        length = -(-length // _BLOCK) * _BLOCK
     return Cut(axis=axis, count=as_expr(-(-known // length)), length=as_expr(length), even=False)
 
 
