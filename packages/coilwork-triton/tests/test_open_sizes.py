@@ -204,6 +204,25 @@ def test_between_them_are_rows_of_no_multiples_and_longer_ones() -> None:
     assert [name for name, part in parts.items() if "int64" in part.split("def softmax(")[0]] == ["any"]
 
 
+def test_rows_of_no_multiples_have_few_elements_per_thread() -> None:
+    """Each has a mask and an address of its own there, and threads have 8 of them; of a likely row of 4,096 they have 32 in four accesses."""
+    kernel = kernel_of("softmax")
+    assert kernel.likely is not None
+    source = emitted(replace(kernel, likely=replace(kernel.likely, sizes=(4096, 4096))))
+    warps = {form_of(source, k): c.num_warps for k, c in enumerate(source.configs)}
+    assert warps[2] == 16
+    ragged = source.text.split("def softmax_ragged(")[1].split("def softmax_short(")[0]
+    assert "rshift" not in ragged and "for " not in ragged
+
+
+def test_longer_rows_of_no_multiples_are_read_in_a_loop() -> None:
+    kernel = kernel_of("softmax")
+    assert kernel.likely is not None
+    source = emitted(replace(kernel, likely=replace(kernel.likely, sizes=(4096, 8192))))
+    assert re.findall(r"def softmax_(\w+)\(", source.text) == ["likely", "short", "any"]
+    assert {n: departures(source, (4096, n)) for n in (8192, 8189, 16384)} == {8192: 0, 8189: 1, 16384: 1}
+
+
 def test_rows_that_stay_are_read_once() -> None:
     text = emitted(kernel_of("softmax")).text
     likely = text.split("def softmax_likely(")[1].split("def softmax_ragged(")[0]

@@ -43,11 +43,17 @@ from coilwork_triton.facts.intermediate import largest_operands, magnitude
 from coilwork_triton.facts.likely import assumed
 from coilwork_triton.iteration.shape import Shape, plan
 from coilwork_triton.iteration.tiles import MOST_POINTS, extent_of
-from coilwork_triton.iteration.vectorized import in_whole_vectors, lanes_lacking
+from coilwork_triton.iteration.vectorized import in_whole_vectors
 from coilwork_triton.launch.options import TritonOptions
 from coilwork_triton.launch.parameters import BLOCKS, LIKELY, UNKNOWN_EXTENT
 from coilwork_triton.statements.actions import roots_of
 from coilwork_triton.text.index_printer import leaves_32_bits
+
+# Elements of a row that a thread accesses one by one: more of them, each with its mask and address, take more registers than leave room
+# for enough threads (a softmax of rows of 8,189: 32 take 233 us, 8 of a full program's 1,024 threads 107, and a loop 78).
+_ONE_BY_ONE: Final = 8
+_MOST_WARPS: Final = 32
+_LONGEST_ROW: Final = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,12 +91,20 @@ class Form:
     shape: Shape
     units: tuple[int, ...]
     demands: tuple[Expr, ...]
+    warp_size: int
 
     @property
     def config(self) -> Config:
         """Its best guess; where accesses are of single elements, or addresses of 64 bits, that with least for each thread to do."""
         wide = self.shape.vectors is not None or any(unit > 1 for unit in self.units)
-        return self.shape.configs[0] if wide and self.shorter else min(self.shape.configs, key=_each)
+        return self.candidates[0] if wide and self.shorter else min(self.candidates, key=_each)
+
+    @property
+    def candidates(self) -> tuple[Config, ...]:
+        """Its configurations; where elements of a row in registers are accessed one by one, with no more of them for a thread than it has room to ask for."""
+        if self.shape.walk != "persistent" or not self.shape.neighbourly:
+            return self.shape.configs
+        return tuple(dict.fromkeys(_with_room(c, self.warp_size) for c in self.shape.configs))
 
     @property
     def shorter(self) -> bool:
@@ -119,7 +133,7 @@ class Forms:
     def configs(self) -> tuple[Config, ...]:
         """Candidates of the form for likely sizes, then one of each other: few calls take those."""
         most = len(self.forms) - 1
-        found = [_with_blocks(one, self.blocks, most) for one in self.forms[0].shape.configs]
+        found = [_with_blocks(one, self.blocks, most) for one in self.forms[0].candidates]
         for number, form in enumerate(self.forms[1:], 1):
             found.append(_with_blocks(form.config, self.blocks, most - number))
         return tuple(found)
@@ -155,6 +169,11 @@ class Forms:
 def _each(config: Config) -> float:
     """Points of a block for each warp."""
     return prod(size for name, size in config.meta if name in BLOCKS.values()) / config.num_warps
+
+
+def _with_room(config: Config, warp_size: int) -> Config:
+    warps = int(_each(config) * config.num_warps) // (_ONE_BY_ONE * warp_size)
+    return replace(config, num_warps=max(config.num_warps, min(warps, _MOST_WARPS)))
 
 
 def _with_blocks(config: Config, blocks: Iterable[str], likely: int) -> Config:
@@ -201,7 +220,17 @@ def forms_of(
     if not forms[0].demands:
         return None
     ones = (1,) * len(kernel.sizes)
-    forms.append(Form(name="any", doc="Any sizes.", kernel=kernel, shape=general, units=ones, demands=()))
+    forms.append(
+        Form(
+            name="any",
+            doc="Any sizes.",
+            kernel=kernel,
+            shape=general,
+            units=ones,
+            demands=(),
+            warp_size=target.warp_size,
+        )
+    )
     flat = any(form.shape.flat_grid for form in forms)
     told = (replace(form, shape=replace(form.shape, flat_grid=flat)) for form in forms)
     return Forms(kernel=kernel, forms=tuple(told))
@@ -230,12 +259,12 @@ def _form(
         return plan(one, own, target, short, step=step, bins=bins, least=1 if kind.rows else UNKNOWN_EXTENT)
 
     shape = planned(found.kernel)
-    slack = lanes_lacking(found.kernel, shape, roots_of(found.kernel)) if kind.rows else 0
-    if slack:
-        with_room = assumed(kernel, roots_of(kernel), multiples=kind.multiples, rows=kind.rows, slack=slack)
-        if with_room is not None:
-            found, shape = with_room, planned(with_room.kernel)
-    shape = in_whole_vectors(found.kernel, shape, roots_of(found.kernel))
+    block = dict(shape.configs[0].meta).get(BLOCKS["r"], 0)
+    if kind is _RAGGED and shape.walk == "persistent" and block > _LONGEST_ROW:
+        return None
+    if shape.walk != "persistent":
+        # which lanes of a row in registers are idle is not known when the kernel is built, and to ask for each costs more than vectors gain
+        shape = in_whole_vectors(found.kernel, shape, roots_of(found.kernel))
     numbers: list[Expr] = []
     if wide and shape.index_dtype is DType.I32:
         values = _values_of_positions(kernel)
@@ -251,6 +280,7 @@ def _form(
         shape=shape,
         units=tuple(unit for _, unit in found.units),
         demands=tuple(demands),
+        warp_size=target.warp_size,
     )
 
 

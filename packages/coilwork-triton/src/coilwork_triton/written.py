@@ -19,6 +19,7 @@ from coilwork_triton.facts.deinterleaved import deinterleaved
 from coilwork_triton.facts.levels import find_levels
 from coilwork_triton.facts.side_by_side import over_one_part
 from coilwork_triton.facts.steps import in_steps
+from coilwork_triton.iteration.in_two_rows import in_two_rows
 from coilwork_triton.iteration.shape import Shape, plan
 from coilwork_triton.iteration.vectorized import in_whole_vectors, wants_a_loop
 from coilwork_triton.launch.options import TritonOptions
@@ -90,6 +91,7 @@ def write(kernel: Kernel, target: Target, options: TritonOptions, library: set[s
             kernel = replace(kernel, hints=replace(kernel.hints, reduction="looped"))
             shape = plan(kernel, roots, target, options, chosen=index, step=step)
         shape = in_whole_vectors(kernel, shape, roots)
+    shape = in_two_rows(kernel, shape, roots)
     return Written(
         body=statements(kernel, shape, library),
         grid=shape.grid,

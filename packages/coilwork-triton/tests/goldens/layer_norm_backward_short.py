@@ -37,7 +37,7 @@ def layer_norm_backward(
     for w0_offset in tl.range(0, 19, WBLOCK, num_stages=STAGES):
         w0 = (w0_offset + tl.arange(0, WBLOCK))[:, None]
         wmask = w0 < 19
-        lt1 = x0 * 19 + w0 < tl.full([], 5000, tl.int64)
+        lt1 = x0 * 19 + w0 < 5000
         in4_2 = tl.load(in4 + (x0 * 19 + w0), wmask & lt1, other=0.0)
         in0_3 = tl.load(in0 + (w0 * 768 + x0 * 14592 + r0), wmask & rmask & lt1, other=0.0).to(tl.float32)
         mul4 = in0_3 * in1_0

@@ -42,12 +42,10 @@ def assumed(
     *,
     multiples: bool = True,
     rows: bool = True,
-    slack: int = 0,
 ) -> Assumed | None:
     """`kernel`, whose roots are `values`, for what its sizes likely are; None if it cannot have forms.
 
-    `multiples`: sizes are the multiples that they likely are. `rows`: rows are no longer than they likely are; `slack` lanes of
-    those that they stand in are left to what is before their first element.
+    `multiples`: sizes are the multiples that they likely are. `rows`: rows are no longer than they likely are.
     """
     likely = kernel.likely
     if likely is None or any(isinstance(node, Scan | Sort) for node in postorder(values)):
@@ -64,10 +62,6 @@ def assumed(
     for size in kernel.sizes:
         unit = gcd(known[size], WHOLE) if known[size] and size in aligning else 1
         most = bounded.get(size)
-        if most is not None and slack:
-            if multiples and known[size] > most - slack:
-                return None
-            bounded[size] = most = most - slack
         high = min((end for end in (size.hi, most) if end is not None), default=None)
         if high is not None and size.lo is not None and high < size.lo:
             return None

@@ -149,6 +149,31 @@ def in_rows(
     return not own_order and _mostly_narrow(real, touched, flat=True)
 
 
+def in_pieces(
+    ranges: Sequence[Range],
+    reduced: Sequence[Range],
+    touched: Sequence[Access],
+    likely: Mapping[Expr, int] = MappingProxyType({}),
+) -> bool:
+    """True if columns over `ranges`, along whose innermost one memory has neighbours, are better walked row by row of their numbers.
+
+    Where they are cut in pieces, say, and a row of them is no multiple of a vector: of flat positions that are divided by the row's length
+    Triton does not see that neighbours are neighbours, and lets those of other rows load together.
+    """
+    real = _real(ranges)
+    if len(real) < 2 or sum(r.coalescing for r in ranges) <= sum(r.coalescing for r in reduced):
+        return False
+    inner = real[-1]
+    assert inner.extent is not None
+    known = {size.name: number for size, number in likely.items()}
+    if as_int(inner.extent) is None and not inner.extent.free_symbols <= likely.keys():
+        return False
+    if evaluate(inner.extent, known) < LEAST_ROW:
+        return False
+    along = [a for a in touched if stride_of(a.index, inner) is _ONE and not a.store]
+    return any(not provably_divisible(inner.extent, a.lanes) for a in along)
+
+
 def _in_own_order(real: Sequence[Expr], access: Access) -> bool:
     return not access.store and stride_of(access.index, real[-1]) is None
 

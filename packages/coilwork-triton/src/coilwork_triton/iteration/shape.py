@@ -31,12 +31,14 @@ from coilwork_triton.facts.vectors import (
     Access,
     accesses_of,
     even_width,
+    in_pieces,
     in_rows,
     neighbourly,
     row_width,
 )
 from coilwork_triton.iteration.sharing import ROW, Sharing, sharing_of
 from coilwork_triton.iteration.tiles import Letter, Tile, extent_of, flat_tile, needs_64_bits, padded_tile
+from coilwork_triton.iteration.two_rows import TwoRows
 from coilwork_triton.iteration.walking import (
     check_sorts,
     chosen_first,
@@ -88,6 +90,7 @@ class Shape:
         chunk: neighbours along r that one thread has together in every candidate's block, where r is the only axis.
         short_values: positions that are values fit 32 bits, too, where `index_dtype` is `i32`.
         vectors: how rows that begin or end anywhere are accessed in whole vectors, if they are.
+        two_rows: the line whose blocks lie in two rows at most, if it is one.
         together: neighbours along r that threads are to access at once, where wider accesses leave more lanes idle; else 0.
     """
 
@@ -110,6 +113,7 @@ class Shape:
     sharing: Sharing | None = None
     short_values: bool = False
     vectors: WholeVectors | None = None
+    two_rows: TwoRows | None = None
 
     @property
     def all_tiles(self) -> tuple[Tile, ...]:
@@ -300,6 +304,10 @@ def _grouped(
     if tuple(grouped) == ("x",) and not flat and in_rows(grouped["x"], touched, likely_sizes(kernel)):
         inner = next(r for r in reversed(grouped["x"]) if as_int(extent_of(r)) != 1)
         grouped = {"y": [r for r in grouped["x"] if r is not inner], "x": [inner]}
+    columns = tuple(grouped) == ("x", "r") and not ragged
+    if columns and in_pieces(grouped["x"], grouped["r"], touched, likely_sizes(kernel)):
+        inner = next(r for r in reversed(grouped["x"]) if as_int(extent_of(r)) != 1)
+        grouped = {"y": [r for r in grouped["x"] if r is not inner], "x": [inner], "r": grouped["r"]}
     if tuple(grouped) == ("x", "r") and ragged:
         # one length per row of results, and few rows per program
         inner = along_rows(grouped["x"], values)

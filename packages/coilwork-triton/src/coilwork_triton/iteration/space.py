@@ -9,6 +9,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_int
 from coilwork_ir.kernels import Kernel
+from coilwork_triton.iteration.row_lanes import RowLanes
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.iteration.tiles import Tile
 from coilwork_triton.iteration.vector_lanes import RowAccess, VectorLanes
@@ -53,6 +54,8 @@ class Space:
         self._widen = False
         found = shape.vectors
         self.vectors = None if found is None else VectorLanes(found, self.index, self.numel(found.tile))
+        rows = shape.two_rows
+        self.rows = None if rows is None else RowLanes(rows, self._variable, library)
 
     def letters(self, symbols: Iterable[Expr]) -> frozenset[str]:
         """The tiles that `symbols` belong to."""
@@ -154,7 +157,8 @@ class Space:
             else:
                 offset = f"{tile.letter}offset"
                 lines.append(Assign((offset,), Binary("*", program, Name(tile.block))))
-                if (self.shape.neighbourly and tile.parts) or len(tile.parts) > 2:
+                divided = (self.shape.neighbourly and tile.parts) or len(tile.parts) > 2
+                if divided and self.rows is None:
                     # positions of every element are divided, which takes less where they have no sign
                     lines.append(Do(tl("assume", Binary(">=", Name(offset), Number(0)))))
                 position = Binary("+", Name(offset), tl("arange", Number(0), Name(tile.block)))
@@ -225,7 +229,10 @@ class Space:
         # a part may be defined through one before it
         for part, _ in reversed(tile.parts):
             if part in self._used:
-                lines.append(Assign((part.name,), self._printer.definition(part)))
+                printer = self._printer if self.rows is None else self.rows
+                lines.append(Assign((part.name,), printer.definition(part)))
+        if self.rows is not None:
+            lines += reversed(self.rows.lines())
         vectors = self.vectors
         if vectors is not None and vectors.vectors.tile is tile:
             masks += vectors.masks()

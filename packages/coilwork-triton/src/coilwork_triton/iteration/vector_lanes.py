@@ -109,7 +109,8 @@ class VectorLanes:
         return [
             Assign((start.id,), self._start),
             Assign((self._row.id,), Binary("*", Binary("//", start, lanes), lanes)),
-            Assign((self.shift.id,), Binary("-", start, self._row)),
+            # of a number below 8 ptxas knows which lanes it leaves idle, of a difference it does not
+            Assign((self.shift.id,), Binary("&", start, Number(self.vectors.lanes - 1))),
             Assign((f"{self.vectors.tile.letter}end",), Binary("+", self._numel, self.shift)),
         ]
 

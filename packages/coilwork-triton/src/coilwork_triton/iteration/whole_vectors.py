@@ -5,7 +5,7 @@ within 16 bytes, goes element by element. So lanes stand on the multiples of a v
 behind the row's beginning, and positions are lanes less that `shift`.
 
     row = x0 * n // 8 * 8
-    shift = x0 * n - row
+    shift = x0 * n & 7
     lane = offset + tl.arange(0, R0_BLOCK)
     r0 = lane - shift
     tl.load(in0 + (row + lane), lane // 8 < (n + shift + 7) // 8)

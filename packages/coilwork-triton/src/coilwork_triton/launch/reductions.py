@@ -195,7 +195,7 @@ def _with_staged_columns(found: list[Config], facts: Facts, target: Target) -> l
 
 
 def _many_columns(facts: Facts, target: Target) -> bool:
-    return facts.extents["x"] >= 128 * 3 * target.multiprocessors
+    return _rows(facts) >= 128 * 3 * target.multiprocessors
 
 
 def _one_row_each_stays(facts: Facts, target: Target) -> bool:
@@ -207,7 +207,7 @@ def _one_row_each_stays(facts: Facts, target: Target) -> bool:
 
 
 def _rows(facts: Facts) -> int:
-    """Rows that are reduced."""
+    """Rows, or columns, that are reduced."""
     return prod(extent for tile, extent in facts.extents.items() if tile != "r")
 
 
@@ -232,7 +232,7 @@ def _looped_blocks(facts: Facts, target: Target) -> list[Config]:
         return found
     found = []
     # few columns: narrower blocks, down to one 32-byte sector, keep every multiprocessor busy
-    columns = facts.extents["x"]
+    columns = _rows(facts)
     # 32 bytes per thread in flight: deeper blocks of small elements
     deep = 2 if 0 < sum(facts.streams) <= 2 else 1
     shapes = [(64, 32 * deep, 8), (32, 64 * deep, 8), (16, 128 * deep, 8)]
@@ -242,7 +242,7 @@ def _looped_blocks(facts: Facts, target: Target) -> list[Config]:
     busy = [shape for shape in shapes if columns >= shape[0] * target.multiprocessors]
     ordered = busy + [shape for shape in reversed(shapes) if shape not in busy]
     for width, depth, warps in ordered[:2]:
-        x = min(width, next_power_of_two(columns))
+        x = min(width, next_power_of_two(facts.extents["x"]))
         r = min(depth * width // x, length)
         found.append(
             config(other_tiles(facts) | {"x": x, "r": r}, min(warps, warps_for(x * r, 4, target)), target)

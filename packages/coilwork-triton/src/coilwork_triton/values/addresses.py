@@ -1,4 +1,4 @@
-"""Addresses that are cheaper in two steps: of the elements of a window, and of those that an upsampling reads."""
+"""Addresses that are cheaper in two steps: of the elements of a window, of those that an upsampling reads, and of columns."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-from coilwork_ir.index import Add, Expr, node, stride_of, total
+from coilwork_ir.dtypes import DType
+from coilwork_ir.index import Add, Expr, as_expr, as_int, node, stride_of, substitute, total
 from coilwork_ir.scalar import Load, Scalar
 from coilwork_triton.facts.runs import without_constant
 from coilwork_triton.iteration.shape import Shape
@@ -66,3 +67,21 @@ def rows_and_columns(
             return total(rows), total(columns)
         case _:
             return None
+
+
+def down_columns(shape: Shape, space: Space, expr: Expr) -> tuple[Expr, int] | None:
+    """The offset `expr` of elements of columns as that of the first row, and the distance from row to row.
+
+    Where a loop goes down columns element by element, what its rows are apart within a block is then part of the instructions, as far as the
+    loop's own part is added first: 20 instructions per element of a sum without, 13 with. None where it does not, or rows are not apart.
+    """
+    tile = shape.reduced
+    if tile is None or tile.parts or shape.walk != "looped" or not shape.neighbourly or shape.in_runs:
+        return None
+    if shape.index_dtype is not DType.I32 or shape.rank < 2 or shape.vectors is not None:
+        return None
+    step = stride_of(space.simplified(expr), tile.index)
+    distance = None if step is None else as_int(step)
+    if distance is None or distance in (0, 1):
+        return None
+    return substitute(expr, {tile.index: as_expr(0)}), distance

@@ -11,12 +11,11 @@ from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_int
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.scalar import Const, IndexValue, Load, Op, Reduce, Scalar, Scan, Sort, placeholder, postorder
-from coilwork_triton.facts.joined import Joined
 from coilwork_triton.facts.levels import Levels
 from coilwork_triton.facts.runs import without_constant
 from coilwork_triton.facts.vectors import LEAST_ROW, Access, runs_on
 from coilwork_triton.iteration.shape import Shape
-from coilwork_triton.iteration.space import Space
+from coilwork_triton.iteration.space import LOOP_OFFSET, Space
 from coilwork_triton.iteration.tiles import Tile
 from coilwork_triton.text.index_printer import fits_32_bits
 from coilwork_triton.text.printer import format_expression
@@ -39,8 +38,9 @@ from coilwork_triton.text.types import (
     typed_constant,
 )
 from coilwork_triton.text.writer import Names, Writer
-from coilwork_triton.values.addresses import rows_and_columns
+from coilwork_triton.values.addresses import down_columns, rows_and_columns
 from coilwork_triton.values.along_rows import emit_reduce, emit_scan, emit_sort, emit_sums
+from coilwork_triton.values.choices import emit_joined, of_two_rows, pointer_of
 from coilwork_triton.values.known import Scope
 from coilwork_triton.values.ops import NEEDS_NAMED, OPERATORS, SCALAR_BUILDERS, OpContext
 from coilwork_triton.values.runs import emit_load_run
@@ -219,7 +219,7 @@ class Values:
             case Op() if node in self._short.idle_bounds:
                 scope.bound[node] = self.expression(scope, self._short.idle_bounds[node])
             case Op() if node in self._short.joined:
-                self._load_joined(scope, node, self._short.joined[node])
+                emit_joined(self, scope, node, self._short.joined[node])
             case Op():
                 self._op(scope, node)
             case Reduce():
@@ -248,6 +248,10 @@ class Values:
         return scope.writer.bind("index", self.space.index(node.expr, values, widen=True))
 
     def _load(self, scope: Scope, node: Load) -> None:
+        chosen = of_two_rows(self.space, node)
+        if chosen is not None:
+            scope.bound[node] = scope.writer.bind(f"{node.buffer}_", chosen)
+            return
         symbols = self.space.simplified(node.index[0]).free_symbols
         block = self.block(node, symbols=symbols)
         conditions: list[Expression] = []
@@ -291,11 +295,11 @@ class Values:
             # a load of one element may have the mask of a block, and then has its shape
             key = (node.buffer, start, block)
             if key not in scope.starts:
-                pointer = self._in_row(node, start) or _pointer(node, self.offset(scope, start, (), block))
+                pointer = self._in_row(node, start) or pointer_of(node, self.offset(scope, start, (), block))
                 scope.starts[key] = scope.writer.bind(f"{node.buffer}_at", pointer)
             return scope.starts[key] if distance == 0 else Binary("+", scope.starts[key], Number(distance))
-        found = self._in_row(node, node.index[0])
-        return found or _pointer(node, self.offset(scope, node.index[0], node.indirect, block))
+        found = self._in_row(node, node.index[0]) or self._down_column(scope, node, block)
+        return found or pointer_of(node, self.offset(scope, node.index[0], node.indirect, block))
 
     def _in_row(self, node: Load, index: Expr) -> Expression | None:
         """One address per row, and to it a column, which is one instruction, for `index` of the buffer of `node`."""
@@ -307,18 +311,16 @@ class Values:
         rows, columns = (self.space.index(part) for part in apart)
         return Binary("+", Binary("+", Name(node.buffer), rows), columns)
 
-    def _load_joined(self, scope: Scope, node: Op, joined: Joined) -> None:
-        varies = self.levels.varies[node]
-        symbols = varies.union(*(self.space.simplified(load.index[0]).free_symbols for load in joined.loads))
-        block = self.block(node, symbols=symbols)
-        *pointers, pointer = (
-            _pointer(load, self.offset(scope, load.index[0], (), block)) for load in joined.loads
-        )
-        for (condition, _), chosen in reversed(list(zip(joined.choices, pointers, strict=True))):
-            pointer = scope.writer.bind("at", tl("where", self.expression(scope, condition), chosen, pointer))
-        mask = self.space.mask(self.space.letters(varies))
-        loaded = tl("load", pointer, *(() if mask is None else (mask,)))
-        scope.bound[node] = scope.writer.bind("joined", loaded)
+    def _down_column(self, scope: Scope, node: Load, block: tuple[str, ...]) -> Expression | None:
+        """The address of a column's first element in the block, and to it the rows of the block."""
+        apart = None if node.indirect else down_columns(self.shape, self.space, node.index[0])
+        tile = self.shape.reduced
+        if apart is None or tile is None:
+            return None
+        first, distance = apart
+        start = Binary("+", self.space.index(first), Binary("*", LOOP_OFFSET, Number(distance)))
+        rows = Binary("*", self.space.lane(tile), Number(distance))
+        return Binary("+", Binary("+", Name(node.buffer), start), rows)
 
     def _runs_on(self, node: Load) -> Tile | None:
         """The tile along which `node` may read on to the end of 16 bytes, which lets it be that wide everywhere."""
@@ -379,14 +381,28 @@ class Values:
             return
         scope.bound[node] = scope.writer.bind(stem, found)
 
+    def _known_position(self, node: Scalar) -> int | None:
+        """The number that `node` is, if it is a position of which any width will do."""
+        if not isinstance(node, IndexValue) or node not in self._short.narrow:
+            return None
+        return as_int(self.space.simplified(node.expr))
+
     def _operands(self, scope: Scope, node: Op) -> tuple[Expression, ...]:
         bare = node.op in OPERATORS or (
             node.op == "div" and (self.kernel.numerics == "fast" or node.dtype is DType.F64)
         )
         exact = all(isinstance(o, Const) for o in node.operands)
+        known = [self._known_position(o) for o in node.operands]
         found: list[Expression] = []
-        for operand in node.operands:
-            if not isinstance(operand, Const):
+        for operand, position in zip(node.operands, known, strict=True):
+            if (
+                position is not None
+                and not exact
+                and known.count(None) > sum(isinstance(o, Const) for o in node.operands)
+            ):
+                # beside a position of 32 bits a number of no type keeps the comparison to these
+                found.append(Number(position))
+            elif not isinstance(operand, Const):
                 value = self.expression(scope, operand)
                 if node.op in NEEDS_NAMED and not isinstance(value, Name):
                     value = scope.writer.bind("value", value)
@@ -399,7 +415,3 @@ class Values:
             else:
                 found.append(typed_constant(operand.value, operand.dtype))
         return tuple(found)
-
-
-def _pointer(node: Load, offset: Expression) -> Expression:
-    return Name(node.buffer) if offset == Number(0) else Binary("+", Name(node.buffer), offset)

@@ -1,0 +1,95 @@
+"""Which kernels' blocks lie in two rows: `coilwork_triton.iteration.two_rows`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from coilwork_ir.index import Expr, as_expr, as_int, product, stride_of, substitute
+from coilwork_ir.kernel_source import Config, SearchSpace
+from coilwork_ir.kernels import Kernel
+from coilwork_ir.scalar import IndexValue, Scalar, postorder
+from coilwork_triton.facts.vectors import Access, accesses_of
+from coilwork_triton.iteration.shape import Shape
+from coilwork_triton.iteration.tiles import Tile, extent_of
+from coilwork_triton.iteration.two_rows import TwoRows
+from coilwork_triton.launch.parameters import power_of_two_below
+
+# Points of a row, in blocks no longer than which a program still has enough to do.
+_LEAST: Final = 512
+_ONE: Final = as_expr(1)
+
+
+def in_two_rows(kernel: Kernel, shape: Shape, roots: Iterable[Scalar]) -> Shape:
+    """`shape` of `kernel`, which stores or checks `roots`, with blocks no longer than a row, if its points ask which row they are in."""
+    tile = _line(shape)
+    if tile is None:
+        return shape
+    length = as_int(tile.inner.extent) if tile.inner.extent is not None else None
+    if length is None or length < _LEAST:
+        return shape
+    roots = tuple(roots)
+    touched = accesses_of(kernel, roots)
+    if not _asks(tile, touched, roots) or any(_loses_vectors(tile, access, length) for access in touched):
+        return shape
+    outer = product(extent_of(r) for r in kernel.ranges if r.symbol is not tile.inner)
+    return replace(
+        shape,
+        configs=_no_longer(shape.configs, tile.block, length),
+        space=_within(shape.space, tile.block, length),
+        two_rows=TwoRows(tile=tile, length=length, count=outer),
+    )
+
+
+def _line(shape: Shape) -> Tile | None:
+    """The only tile, if it is a line of rows that follow each other."""
+    if shape.step > 1 or shape.counted or shape.chosen is not None:
+        return None
+    if shape.vectors is not None and shape.vectors.shifted:
+        return None
+    if len(shape.tiles) != 1 or shape.tiles[0].letter != "x":
+        return None
+    tile = shape.tiles[0]
+    return tile if tile.parts and tile.column is None and tile.axis is not None else None
+
+
+def _asks(tile: Tile, touched: Iterable[Access], roots: Iterable[Scalar]) -> bool:
+    """Whether points have to know their row, or their place in it."""
+    parts = {part for part, _ in tile.parts}
+    if any(
+        isinstance(node, IndexValue) and node.expr.free_symbols & parts for node in postorder(tuple(roots))
+    ):
+        return True
+    return any(a.index.free_symbols & parts and not _follows(tile, a.index) for a in touched)
+
+
+def _follows(tile: Tile, index: Expr) -> bool:
+    """Whether neighbours in the line are neighbours at `index`, across the ends of rows as well."""
+    return stride_of(substitute(index, dict(tile.parts)), tile.index) is _ONE
+
+
+def _loses_vectors(tile: Tile, access: Access, length: int) -> bool:
+    """Whether `access` is in vectors that end where rows do, which Triton sees of divided positions alone."""
+    in_vectors = length % access.lanes == 0 and access.lanes > 1
+    along = stride_of(access.index, tile.inner) is _ONE
+    return in_vectors and along and not _follows(tile, access.index)
+
+
+def _no_longer(configs: tuple[Config, ...], block: str, length: int) -> tuple[Config, ...]:
+    """`configs` whose `block` is no longer than `length`; if there is none, the first with one that is not."""
+    fitting = tuple(c for c in configs if dict(c.meta)[block] <= length)
+    if fitting:
+        return fitting
+    first, size = configs[0], power_of_two_below(length)
+    warps = max(1, first.num_warps * size // dict(first.meta)[block])
+    meta = tuple((name, size if name == block else value) for name, value in first.meta)
+    return (replace(first, meta=meta, num_warps=warps),)
+
+
+def _within(space: SearchSpace, block: str, length: int) -> SearchSpace:
+    values = tuple(
+        (name, tuple(v for v in found if v <= length) if name == block else found)
+        for name, found in space.values
+    )
+    return replace(space, values=tuple((name, found) for name, found in values if len(found) > 1))
