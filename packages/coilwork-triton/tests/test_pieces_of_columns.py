@@ -93,6 +93,7 @@ def test_open_lengths(engine: TritonProcess) -> None:
         likely=Likely(sizes=(1024,), reduction="looped"),
     )
     source = emitted(kernel)
+    assert "def tested_likely(" in source.text and "def tested_any(" in source.text
     for columns in (1024, 1021, 5, 3000):
         data = torch.randn(PIECES * PIECE, columns)
         for k in range(len(source.configs)):

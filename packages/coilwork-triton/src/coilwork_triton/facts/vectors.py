@@ -170,6 +170,9 @@ def in_pieces(
         return False
     if evaluate(inner.extent, known) < LEAST_ROW:
         return False
+    if as_int(inner.extent) is None:
+        # the same for all forms of a kernel, whatever multiples they take
+        return True
     along = [a for a in touched if stride_of(a.index, inner) is _ONE and not a.store]
     return any(not provably_divisible(inner.extent, a.lanes) for a in along)
 

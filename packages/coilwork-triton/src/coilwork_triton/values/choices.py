@@ -62,7 +62,7 @@ def of_two_rows(space: Space, node: Load) -> Expression | None:
     if both is None:
         return None
     row, following = (tl("load", pointer_of(node, place)) for place in both)
-    return tl("where", BEYOND, following, row)
+    return row if row == following else tl("where", BEYOND, following, row)
 
 
 def pointer_of(node: Load, offset: Expression) -> Expression:
