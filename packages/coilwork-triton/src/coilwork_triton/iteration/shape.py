@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.errors import EmitError
 from coilwork_ir.index import (
     Expr,
     as_expr,
-    as_int,
-    bounds,
     ceildiv,
     product,
-    provably_divisible,
     provably_le,
     symbol,
 )
@@ -24,26 +20,22 @@ from coilwork_ir.kernels import Kernel, Range
 from coilwork_ir.scalar import Scalar, Sort, postorder
 from coilwork_ir.target import Target
 from coilwork_triton.facts.overwriting import loads_ahead
-from coilwork_triton.facts.padded_rows import lanes_of_rows
-from coilwork_triton.facts.ragged import along_rows, is_ragged
+from coilwork_triton.facts.ragged import is_ragged
 from coilwork_triton.facts.streamed import streamed
 from coilwork_triton.facts.vectors import (
     Access,
     accesses_of,
     even_width,
-    in_pieces,
-    in_rows,
     neighbourly,
     row_width,
 )
+from coilwork_triton.iteration.grouping import chosen_tile, grouped_of, numels_of, tiles_of
 from coilwork_triton.iteration.sharing import ROW, Sharing, sharing_of
-from coilwork_triton.iteration.tiles import Letter, Tile, extent_of, flat_tile, needs_64_bits, padded_tile
+from coilwork_triton.iteration.tiles import Letter, Tile, needs_64_bits
 from coilwork_triton.iteration.two_rows import TwoRows
 from coilwork_triton.iteration.walking import (
     check_sorts,
-    chosen_first,
     facts_of,
-    likely_sizes,
     looks_up_across,
     walk_of,
 )
@@ -52,7 +44,7 @@ from coilwork_triton.launch.configs import fixed, propose
 from coilwork_triton.launch.counted import LEAST_BLOCK
 from coilwork_triton.launch.idle_lanes import narrower
 from coilwork_triton.launch.options import TritonOptions
-from coilwork_triton.launch.parameters import BLOCKS, RUN, STAGES, Facts, Walk
+from coilwork_triton.launch.parameters import RUN, STAGES, Facts, Walk
 from coilwork_triton.launch.pointwise import TRANSPOSED
 from coilwork_triton.launch.search_space import Side, search_space
 from coilwork_triton.launch.sorting import MOST_WARPS
@@ -61,8 +53,6 @@ _GRID_AXIS_MAX: Final = 65535
 _CHUNK: Final = 4
 # Bytes of elements of one thread beside which those of the next are near.
 _PAIR: Final = 8
-# Points per multiprocessor of kernels that keep all of it busy.
-_MANY: Final = 2048
 # Architectures of NVIDIA GPUs with half as many units for f64 as for f32; others have few.
 _FAST_F64: Final = frozenset({"80", "90", "100"})
 
@@ -199,8 +189,8 @@ def plan(
     """
     touched, ragged = accesses_of(kernel, values), is_ragged(values)
     flat = step > 1 or bins > 0
-    grouped = _grouped(kernel, values, touched, ragged=ragged, flat=flat)
-    numels, lanes = _numels(kernel, grouped, touched, target, flat=flat)
+    grouped = grouped_of(kernel, values, touched, ragged=ragged, flat=flat)
+    numels, lanes = numels_of(kernel, grouped, touched, target, flat=flat)
     sorts = any(isinstance(v, Sort) for v in postorder(values))
     if sorts:
         check_sorts(kernel, grouped)
@@ -234,7 +224,7 @@ def plan(
     order: tuple[Letter, ...] = ("z", "y", "x", "w", "r")
     if walk == "persistent" and not (sorts or facts.scans) and looks_up_across(grouped, touched, facts):
         order = ("r", "z", "y", "x")
-    tiles = _tiles(grouped, numels, walk, configs, order, lanes)
+    tiles = tiles_of(grouped, numels, walk, configs, order, lanes)
     wide = options.index_dtype == "i64" or (
         options.index_dtype == "auto" and needs_64_bits(kernel, tuple(numels.values()), values)
     )
@@ -268,95 +258,9 @@ def plan(
         chunk=chunk,
         counted=bins > 0,
         together=0 if invariant or sorts else _together(grouped, facts, configs[0], target),
-        chosen=None if chosen is None else _chosen_tile(chosen, sum(t.axis is not None for t in tiles) - 1),
+        chosen=None if chosen is None else chosen_tile(chosen, sum(t.axis is not None for t in tiles) - 1),
         float_keys=target.kind == "cuda" and target.arch in _FAST_F64,
         streamed=streamed(kernel, values, target),
-    )
-
-
-def _numels(
-    kernel: Kernel,
-    grouped: Mapping[Letter, list[Range]],
-    touched: Sequence[Access],
-    target: Target,
-    *,
-    flat: bool,
-) -> tuple[dict[Letter, Expr], int]:
-    """The points of each tile, and in how many lanes each row of the x tile is to stand; 0 where rows follow each other."""
-    numels = {letter: product(extent_of(r) for r in ranges) for letter, ranges in grouped.items()}
-    lanes = 0
-    if tuple(grouped) == ("x",) and not flat and provably_le(_MANY * target.multiprocessors, numels["x"]):
-        lanes = lanes_of_rows(kernel, touched)
-    if lanes:
-        numels["x"] = product(extent_of(r) for r in grouped["x"][:-1]) * lanes
-    return numels, lanes
-
-
-def _grouped(
-    kernel: Kernel, values: tuple[Scalar, ...], touched: Sequence[Access], *, ragged: bool, flat: bool
-) -> dict[Letter, list[Range]]:
-    """The ranges of each tile; with `flat` rows have none of their own."""
-    grouped: dict[Letter, list[Range]] = {}
-    for r in kernel.ranges:
-        if (r.kind == "reduction") != (r.tile == "r") or (r.kind == "walked") != (r.tile == "w"):
-            raise EmitError("range-tile", f"range {r.symbol.name} is {r.kind} but lies in tile {r.tile}")
-        grouped.setdefault(r.tile, []).append(r)
-    if tuple(grouped) == ("x",) and not flat and in_rows(grouped["x"], touched, likely_sizes(kernel)):
-        inner = next(r for r in reversed(grouped["x"]) if as_int(extent_of(r)) != 1)
-        grouped = {"y": [r for r in grouped["x"] if r is not inner], "x": [inner]}
-    columns = tuple(grouped) == ("x", "r") and not ragged
-    if columns and in_pieces(grouped["x"], grouped["r"], touched, likely_sizes(kernel)):
-        inner = next(r for r in reversed(grouped["x"]) if as_int(extent_of(r)) != 1)
-        grouped = {"y": [r for r in grouped["x"] if r is not inner], "x": [inner], "r": grouped["r"]}
-    if tuple(grouped) == ("x", "r") and ragged:
-        # one length per row of results, and few rows per program
-        inner = along_rows(grouped["x"], values)
-        outer = [r for r in grouped["x"] if r is not inner]
-        if any(as_int(extent_of(r)) != 1 for r in outer):
-            grouped = {"y": outer, "x": [inner], "r": grouped["r"]}
-    return grouped
-
-
-def _tiles(
-    grouped: Mapping[Letter, list[Range]],
-    numels: Mapping[Letter, Expr],
-    walk: Walk,
-    configs: Sequence[Config],
-    order: Iterable[Letter],
-    lanes: int,
-) -> list[Tile]:
-    """In the `order` of block axes. One whose every block is a point has no axis. Rows of x stand in so many `lanes`, unless there are 0."""
-    tiles: list[Tile] = []
-    rank = 0
-    for letter in order:
-        if letter not in grouped:
-            continue
-        sizes = [dict(c.meta)[BLOCKS[letter]] for c in configs]
-        scalar = letter != "r" and all(size == 1 for size in sizes)
-        masked = not all(size == 1 or provably_divisible(numels[letter], size) for size in sizes)
-        if letter == "r" and walk == "persistent":
-            # The block is there even if there is nothing to reduce; programs and turns of a loop are not.
-            masked = masked or (bounds(numels[letter]).lo or 0) < 1
-        axis = None if scalar else rank
-        if lanes:
-            tiles.append(padded_tile(letter, grouped[letter], axis, masked, lanes))
-        else:
-            tiles.append(flat_tile(letter, grouped[letter], axis, masked))
-        rank += not scalar
-    return tiles
-
-
-def _chosen_tile(chosen: Expr, axis: int) -> Tile:
-    assert chosen.extent is not None
-    block = chosen_first(chosen)
-    return Tile(
-        letter="c",
-        numel=chosen.extent,
-        block=str(block),
-        index=chosen,
-        axis=axis,
-        masked=as_int(chosen.extent) != block,
-        parts=(),
     )
 
 

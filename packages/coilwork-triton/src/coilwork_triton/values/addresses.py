@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Final
 
 from coilwork_ir.dtypes import DType
@@ -11,7 +11,8 @@ from coilwork_ir.index import Add, Expr, as_expr, as_int, node, stride_of, subst
 from coilwork_ir.scalar import Load, Scalar
 from coilwork_triton.facts.runs import without_constant
 from coilwork_triton.iteration.shape import Shape
-from coilwork_triton.iteration.space import Space
+from coilwork_triton.iteration.space import LOOP_OFFSET, Space
+from coilwork_triton.text.tree import Binary, Expression, Name, Number
 
 # Loads that a common address is worth a line of text for.
 _WINDOW: Final = 3
@@ -69,19 +70,35 @@ def rows_and_columns(
             return None
 
 
-def down_columns(shape: Shape, space: Space, expr: Expr) -> tuple[Expr, int] | None:
-    """The offset `expr` of elements of columns as that of the first row, and the distance from row to row.
+def in_row(
+    shape: Shape, space: Space, load: Load, index: Expr, own_order: Container[str]
+) -> Expression | None:
+    """One address per row, and to it a column, which is one instruction, for `index` of the buffer of `load`."""
+    if load.indirect:
+        return None
+    apart = rows_and_columns(shape, space, index, affine=load.buffer in own_order)
+    if apart is None:
+        return None
+    rows, columns = (space.index(part) for part in apart)
+    return Binary("+", Binary("+", Name(load.buffer), rows), columns)
+
+
+def down_column(shape: Shape, space: Space, load: Load) -> Expression | None:
+    """The addresses of elements of columns as those of the first row of a block, and to them the distance of its rows.
 
     Where a loop goes down columns element by element, what its rows are apart within a block is then part of the instructions, as far as the
     loop's own part is added first: 20 instructions per element of a sum without, 13 with. None where it does not, or rows are not apart.
     """
     tile = shape.reduced
-    if tile is None or tile.parts or shape.walk != "looped" or not shape.neighbourly or shape.in_runs:
+    if load.indirect or tile is None or tile.parts or shape.walk != "looped" or not shape.neighbourly:
         return None
-    if shape.index_dtype is not DType.I32 or shape.rank < 2 or shape.vectors is not None:
+    if shape.in_runs or shape.index_dtype is not DType.I32 or shape.rank < 2 or shape.vectors is not None:
         return None
-    step = stride_of(space.simplified(expr), tile.index)
+    step = stride_of(space.simplified(load.index[0]), tile.index)
     distance = None if step is None else as_int(step)
     if distance is None or distance in (0, 1):
         return None
-    return substitute(expr, {tile.index: as_expr(0)}), distance
+    first = space.index(substitute(load.index[0], {tile.index: as_expr(0)}))
+    start = Binary("+", first, Binary("*", LOOP_OFFSET, Number(distance)))
+    rows = Binary("*", space.lane(tile), Number(distance))
+    return Binary("+", Binary("+", Name(load.buffer), start), rows)

@@ -15,7 +15,7 @@ from coilwork_triton.facts.levels import Levels
 from coilwork_triton.facts.runs import without_constant
 from coilwork_triton.facts.vectors import LEAST_ROW, Access, runs_on
 from coilwork_triton.iteration.shape import Shape
-from coilwork_triton.iteration.space import LOOP_OFFSET, Space
+from coilwork_triton.iteration.space import Space
 from coilwork_triton.iteration.tiles import Tile
 from coilwork_triton.text.index_printer import fits_32_bits
 from coilwork_triton.text.printer import format_expression
@@ -38,7 +38,7 @@ from coilwork_triton.text.types import (
     typed_constant,
 )
 from coilwork_triton.text.writer import Names, Writer
-from coilwork_triton.values.addresses import down_columns, rows_and_columns
+from coilwork_triton.values.addresses import down_column, in_row
 from coilwork_triton.values.along_rows import emit_reduce, emit_scan, emit_sort, emit_sums
 from coilwork_triton.values.choices import emit_joined, of_two_rows, pointer_of
 from coilwork_triton.values.known import Scope
@@ -295,32 +295,15 @@ class Values:
             # a load of one element may have the mask of a block, and then has its shape
             key = (node.buffer, start, block)
             if key not in scope.starts:
-                pointer = self._in_row(node, start) or pointer_of(node, self.offset(scope, start, (), block))
+                pointer = in_row(self.shape, self.space, node, start, self._short.own_order) or pointer_of(
+                    node, self.offset(scope, start, (), block)
+                )
                 scope.starts[key] = scope.writer.bind(f"{node.buffer}_at", pointer)
             return scope.starts[key] if distance == 0 else Binary("+", scope.starts[key], Number(distance))
-        found = self._in_row(node, node.index[0]) or self._down_column(scope, node, block)
+        found = in_row(self.shape, self.space, node, node.index[0], self._short.own_order) or down_column(
+            self.shape, self.space, node
+        )
         return found or pointer_of(node, self.offset(scope, node.index[0], node.indirect, block))
-
-    def _in_row(self, node: Load, index: Expr) -> Expression | None:
-        """One address per row, and to it a column, which is one instruction, for `index` of the buffer of `node`."""
-        if node.indirect:
-            return None
-        apart = rows_and_columns(self.shape, self.space, index, affine=node.buffer in self._short.own_order)
-        if apart is None:
-            return None
-        rows, columns = (self.space.index(part) for part in apart)
-        return Binary("+", Binary("+", Name(node.buffer), rows), columns)
-
-    def _down_column(self, scope: Scope, node: Load, block: tuple[str, ...]) -> Expression | None:
-        """The address of a column's first element in the block, and to it the rows of the block."""
-        apart = None if node.indirect else down_columns(self.shape, self.space, node.index[0])
-        tile = self.shape.reduced
-        if apart is None or tile is None:
-            return None
-        first, distance = apart
-        start = Binary("+", self.space.index(first), Binary("*", LOOP_OFFSET, Number(distance)))
-        rows = Binary("*", self.space.lane(tile), Number(distance))
-        return Binary("+", Binary("+", Name(node.buffer), start), rows)
 
     def _runs_on(self, node: Load) -> Tile | None:
         """The tile along which `node` may read on to the end of 16 bytes, which lets it be that wide everywhere."""
