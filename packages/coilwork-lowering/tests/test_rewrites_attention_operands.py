@@ -61,6 +61,18 @@ def every_row_alike(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
 
 
+def some_rows_hidden(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    seen = (torch.arange(q.shape[2]) % 3 > 0)[None, None, :, None].expand(q.shape[0], 1, -1, q.shape[2])
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+
+
+def rows_of_infinities(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    at = torch.arange(q.shape[2])
+    bias = torch.zeros(1, 1, q.shape[2], q.shape[2], dtype=q.dtype)
+    bias = bias.masked_fill((at[:, None] < at) | (at[:, None] % 5 == 0), float("-inf"))
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+
+
 def check(found: Tensor, inputs: Sequence[Tensor], function: Function) -> None:
     exact = function(*(t.double() for t in inputs))
     wanted = function(*inputs)
@@ -69,7 +81,16 @@ def check(found: Tensor, inputs: Sequence[Tensor], function: Function) -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "heads"), [(causal, 1), (distances, 1), (every_row_alike, H), (every_row_alike, 1)]
+    ("function", "heads"),
+    [
+        (causal, 1),
+        (distances, 1),
+        (every_row_alike, H),
+        (every_row_alike, 1),
+        (some_rows_hidden, H),
+        (some_rows_hidden, 1),
+        (rows_of_infinities, 1),
+    ],
 )
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_inference(function: Function, heads: int, dtype: torch.dtype) -> None:
@@ -91,10 +112,11 @@ def test_an_open_length() -> None:
     assert [item.name for item in capture.fired] == ["attention-operands"]
 
 
-def test_gradients_of_heads_that_are_shared() -> None:
+@pytest.mark.parametrize("function", [causal, some_rows_hidden])
+def test_gradients_of_heads_that_are_shared(function: Function) -> None:
     gradients = []
-    compiled_function, capture = compiled(causal)
-    for run in (causal, compiled_function):
+    compiled_function, capture = compiled(function)
+    for run in (function, compiled_function):
         leaves = [t.clone().requires_grad_() for t in operands(1, length=2048)]
         run(*leaves).float().pow(2).mean().backward()
         gradients.append([leaf.grad for leaf in leaves])
@@ -121,6 +143,8 @@ def test_what_kernels_take_stays() -> None:
         (causal, operands()),
         (masked, (*operands(), mask)),
         (masked, (*operands(), learned.expand(-1, -1, -1, L))),
+        (masked, (*operands(), torch.zeros(1, 1, L, 1, dtype=torch.bfloat16).expand(-1, -1, -1, L))),
+        (masked, (*(t.requires_grad_() for t in operands(1)), mask)),
         (causal, operands(1, torch.float32)),
         (dropped, operands(1)),
         (small, operands(1)),

@@ -1,8 +1,10 @@
 """Operands of `scaled_dot_product_attention` that its kernels refuse, laid out so that they take them.
 
-One head of keys for all heads of queries, as multi-query models have it, and a mask whose last dimension is expanded, as that of a row
-which all positions share, send the operator to its fallback: products, a softmax and products again, of `f32` and in memory. Keys, values
-and masks are small beside the scores.
+One head of keys for all heads of queries, as multi-query models have it, and a mask whose last dimension is expanded send the operator to
+its fallback: products, a softmax and products again, of `f32` and in memory. Keys and values are small beside the scores, and a boolean mask
+that is one number per row hides all of it or nothing: no kernel has to see it.
+
+Rows of which everything is hidden are zeros in the fallback. Kernels differ in that, so such rows are filled with zeros here.
 """
 
 from __future__ import annotations
@@ -26,8 +28,7 @@ from coilwork_lowering.rewrites.pattern import call, either, tensor, value
 from coilwork_lowering.rewrites.rewrite import Rewrite
 from coilwork_lowering.torch_compat.sizes import surely
 
-_BATCH, _HEADS, _LAST = 0, 1, 3
-
+_HEADS, _LAST = 1, 3
 
 _CALLED: Final = call(
     "scaled_dot_product_attention",
@@ -56,23 +57,33 @@ def _heads_agree(match: Match) -> bool:
     )
 
 
-def _last_is_expanded(match: Match) -> bool:
-    if "mask" not in match.captures:
-        return False
-    mask = match.value("mask")
-    return bool(surely(mask.stride(_LAST) == 0) and surely(mask.shape[_LAST] > 1))
+def _hides_rows(mask: Any) -> bool:
+    """Whether `mask` is one boolean per row, expanded."""
+    expanded = surely(mask.stride(_LAST) == 0) and surely(mask.shape[_LAST] > 1)
+    return bool(expanded and mask.dtype is torch.bool)
 
 
 def _mask_fits(match: Match) -> bool:
-    """Whether the mask, if there is one, has the scores' shape or broadcasts to it, and no gradient."""
+    """Whether the mask, if there is one, has the scores' shape or broadcasts to it, and no gradient.
+
+    With gradients, kernels that see a mask may make NaN of rows that it hides.
+    """
     if "mask" not in match.captures:
         return True
     mask, query, key = (match.value(name) for name in ("mask", "query", "key"))
     if not isinstance(mask, torch.Tensor) or mask.dim() != 4 or mask.requires_grad:
         return False
     wanted = (*query.shape[:-1], key.shape[-2])
+    if not _hides_rows(mask) and (_is_trained(match) or surely(mask.stride(_LAST) == 0)):
+        return False
     fits = all(surely(n == 1) or surely(n == m) for n, m in zip(mask.shape, wanted, strict=True))
     return fits and mask.dtype in (torch.bool, query.dtype)
+
+
+def _is_trained(match: Match) -> bool:
+    return torch.is_grad_enabled() and any(
+        match.value(name).requires_grad for name in ("query", "key", "values")
+    )
 
 
 def _result_is_dense(match: Match) -> bool:
@@ -85,27 +96,26 @@ def _pays(match: Match) -> bool:
 
 
 def _is_refused(match: Match) -> bool:
-    return _shares_a_head(match) or _last_is_expanded(match)
+    return _shares_a_head(match) or ("mask" in match.captures and _hides_rows(match.value("mask")))
 
 
 def _laid_out(query: Any, key: Any, values: Any, mask: Any, p: Any, causal: Any, scale: Any, **_: Any) -> Any:
     heads = query.value.shape[_HEADS]
     if key.value.shape[_HEADS] != heads:
         key, values = (each.expand(-1, heads, -1, -1).contiguous() for each in (key, values))
-    if mask is not None and mask.value.stride(_LAST) == 0:
-        mask = _dense(mask)
+    seen = None if mask is not None and _hides_rows(mask.value) else mask
     found = F.scaled_dot_product_attention(
-        query, key, values, attn_mask=mask, dropout_p=p, is_causal=causal, scale=scale
-    )
-    return found.contiguous()
+        query, key, values, attn_mask=seen, dropout_p=p, is_causal=causal, scale=scale
+    ).contiguous()
+    return found if mask is None else found.masked_fill(_hidden_rows(mask), 0.0)
 
 
-def _dense(mask: Any) -> Any:
-    """`mask` with memory of its own for each place of a row, but for no batch and no head that share one."""
-    for dim in (_BATCH, _HEADS):
-        if mask.value.stride(dim) == 0:
-            mask = mask.narrow(dim, 0, 1)
-    return mask.contiguous()
+def _hidden_rows(mask: Any) -> Any:
+    """True for rows of which `mask` hides everything."""
+    if _hides_rows(mask.value):
+        return mask.narrow(_LAST, 0, 1).logical_not()
+    hidden = mask.logical_not() if mask.value.dtype is torch.bool else mask == float("-inf")
+    return hidden.all(dim=_LAST, keepdim=True)
 
 
 ATTENTION_OPERANDS: Final = Rewrite(
