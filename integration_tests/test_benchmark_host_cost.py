@@ -76,7 +76,7 @@ def test_the_page_says_what_one_more_costs() -> None:
         ("kernels-100", "coilwork-pieces"): Cost(us=300.0, launches=100),
         ("kernels-1000", "coilwork-pieces"): Cost(us=3000.0, launches=1000, kinds=kinds),
     }
-    floors = Floors(launch=4.0, allocation=2.0, product=12.0)
+    floors = Floors(launch=4.0, allocation=2.0, product=12.0, launch_when_idle=5.0, allocation_when_idle=2.0)
     text = page(found, floors, command="python -m benchmarks.host_cost", machine={"gpu": "one"})
     rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ")]
     ours = {row[0].removeprefix("| "): row for row in rows}
@@ -85,6 +85,7 @@ def test_the_page_says_what_one_more_costs() -> None:
     assert ours["of it, the launch"][1] == "2.80"
     assert ours["of it, allocations and frees"][1] == "0.10"
     assert ours["a call of one kernel"][-1] == "1.70 |"
+    assert ours["of it, beyond Dynamo"][1:3] == ["7.00", "7.00"]
     assert ours["one kernel"][1:] == ["1", "1", "40.0", "17.0", "18.0", "0.42 |"]
     # neither measured nor made up
     assert "product more" not in text and "GPT-2" not in text
@@ -99,6 +100,17 @@ def test_chains_are_as_long_as_they_say(name: str, monkeypatch: pytest.MonkeyPat
     result = function(*inputs)
     assert isinstance(result, torch.Tensor) and result.shape == inputs[0].shape
     assert math.isfinite(result.float().sum().item())
+
+
+def test_programs_can_be_asked_for() -> None:
+    assert {program for program, _ in command.pairs()} == set(PROGRAMS)
+    assert ("kernels-1", "dynamo") in command.pairs()
+    assert command.pairs(["products-10"]) == (
+        ("products-10", "inductor"),
+        ("products-10", "coilwork"),
+        ("products-10", "coilwork-pieces"),
+        ("products-10", "coilwork-aten"),
+    )
 
 
 def test_without_a_gpu_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ import argparse
 import shlex
 import sys
 import tempfile
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -26,10 +27,10 @@ ROUNDS = 3
 Pair = tuple[str, str]
 
 
-def pairs() -> tuple[Pair, ...]:
-    """Each program and each backend that it is measured under."""
-    found: list[Pair] = [("kernels-1", "dynamo")]
-    for name in PROGRAMS:
+def pairs(programs: Collection[str] = tuple(PROGRAMS)) -> tuple[Pair, ...]:
+    """Each of the programs and each backend that it is measured under."""
+    found: list[Pair] = [("kernels-1", "dynamo")] if "kernels-1" in programs else []
+    for name in programs:
         found += [(name, "inductor"), (name, "coilwork"), (name, "coilwork-pieces")]
         if name.startswith("products"):
             found.append((name, "coilwork-aten"))
@@ -80,11 +81,15 @@ def measure(wanted: tuple[Pair, ...], folder: Path) -> dict[Pair, Cost]:
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.host_cost", description=host_cost.__doc__)
     parser.add_argument("-o", "--output", type=Path, default=None, help="default: standard output")
+    parser.add_argument(
+        "--programs", nargs="+", choices=tuple(PROGRAMS), default=tuple(PROGRAMS), help="default: all"
+    )
     asked = parser.parse_args(arguments)
     if not torch.cuda.is_available():
         parser.error("there is no GPU; `python -m benchmarks.calls` measures calls on a CPU")
     with tempfile.TemporaryDirectory(prefix="host-cost-", ignore_cleanup_errors=True) as folder:
-        found = measure(pairs(), Path(folder))
+        wanted = pairs(asked.programs)
+        found = measure(wanted, Path(folder))
     floors = measure_floors(PRODUCT_SIZE)
     command = shlex.join(("python", "-m", "benchmarks.host_cost", *arguments))
     text = page(found, floors, command=command, machine=machine_description("cuda"))
@@ -92,7 +97,7 @@ def main(arguments: list[str]) -> int:
         print(text)
     else:
         asked.output.write_text(text, encoding="utf-8")
-    return int(len(found) < len(pairs()))
+    return int(len(found) < len(wanted))
 
 
 if __name__ == "__main__":

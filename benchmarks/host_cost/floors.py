@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import statistics
 import subprocess
 import tempfile
 from collections.abc import Callable
@@ -18,6 +19,8 @@ SOURCE: Final = Path(__file__).with_name("floors.cpp")
 ROUNDS: Final = 40
 # Fewer than the driver queues, so that no call waits for the device.
 COUNT: Final = 200
+# Single calls, each begun while the GPU is idle.
+IDLE_ROUNDS: Final = 300
 # As many parameters as a kernel of Triton has with three tensors.
 PARAMETERS: Final = 5
 NOTHING: Final = """
@@ -30,17 +33,21 @@ NOTHING: Final = """
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Floors:
-    """Microseconds per call, the least of many rounds.
+    """Microseconds per call: the least of many rounds of calls in a row, and the median of single calls on an idle GPU.
 
     Attributes:
         launch: of `cuLaunchKernel`, with a kernel that does nothing.
         allocation: of making and dropping a tensor through the C shim.
         product: of `aoti_torch_cuda_mm_out` with square bf16 matrices.
+        launch_when_idle: of one `cuLaunchKernel`.
+        allocation_when_idle: of one tensor, made and dropped.
     """
 
     launch: float
     allocation: float
     product: float
+    launch_when_idle: float
+    allocation_when_idle: float
 
 
 def measure_floors(size: int) -> Floors:
@@ -52,8 +59,14 @@ def measure_floors(size: int) -> Floors:
     """
     torch.cuda.init()
     library = built()
+    launch, launch_when_idle = _launch_us(library)
+    allocation, allocation_when_idle = _allocation_us(library)
     return Floors(
-        launch=_launch_us(library), allocation=_allocation_us(library), product=_product_us(library, size)
+        launch=launch,
+        allocation=allocation,
+        product=_product_us(library, size),
+        launch_when_idle=launch_when_idle,
+        allocation_when_idle=allocation_when_idle,
     )
 
 
@@ -78,7 +91,8 @@ def built() -> ctypes.CDLL:
     return library
 
 
-def _launch_us(library: ctypes.CDLL) -> float:
+def _launch_us(library: ctypes.CDLL) -> tuple[float, float]:
+    """Of launches in a row, and of one on an idle GPU."""
     driver = ctypes.CDLL("libcuda.so.1")
     torch.zeros(1, device="cuda")  # the context is made with the first tensor
     module, kernel = ctypes.c_void_p(), ctypes.c_void_p()
@@ -89,21 +103,22 @@ def _launch_us(library: ctypes.CDLL) -> float:
     parameters = (ctypes.c_void_p * PARAMETERS)(*places)
     stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
     launch = ctypes.cast(driver.cuLaunchKernel, ctypes.c_void_p)
-    return _least(
-        lambda: library.launches(launch, kernel, stream, parameters, ctypes.c_int64(COUNT)), "cuLaunchKernel"
+    return _in_a_row_and_idle(
+        lambda count: library.launches(launch, kernel, stream, parameters, count), "cuLaunchKernel"
     )
 
 
-def _allocation_us(library: ctypes.CDLL) -> float:
+def _allocation_us(library: ctypes.CDLL) -> tuple[float, float]:
+    """Of tensors in a row, and of one while the GPU is idle."""
     shim = _torch_library("torch_cpu")
     make, drop = (
         ctypes.cast(getattr(shim, name), ctypes.c_void_p)
         for name in ("aoti_torch_empty_strided", "aoti_torch_delete_tensor_object")
     )
-    elements, count = ctypes.c_int64(64), ctypes.c_int64(COUNT)
+    elements = ctypes.c_int64(64)
     kinds = shim.aoti_torch_dtype_float32(), shim.aoti_torch_device_type_cuda(), 0
-    return _least(
-        lambda: library.allocations(make, drop, elements, *kinds, count), "aoti_torch_empty_strided"
+    return _in_a_row_and_idle(
+        lambda count: library.allocations(make, drop, elements, *kinds, count), "aoti_torch_empty_strided"
     )
 
 
@@ -133,6 +148,16 @@ def _matrix(shim: ctypes.CDLL, size: int) -> ctypes.c_void_p:
 def _torch_library(name: str) -> ctypes.CDLL:
     """One of the libraries that `import torch` has loaded."""
     return ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / f"lib{name}.so"))
+
+
+def _in_a_row_and_idle(measured: Callable[[ctypes.c_int64], float], name: str) -> tuple[float, float]:
+    """The least mean of COUNT calls in a row, and the median of single calls."""
+    least = _least(lambda: measured(ctypes.c_int64(COUNT)), name)
+    single = []
+    for _ in range(IDLE_ROUNDS):
+        torch.cuda.synchronize()
+        single.append(measured(ctypes.c_int64(1)))
+    return least, statistics.median(single)
 
 
 def _least(measured: Callable[[], float], name: str) -> float:

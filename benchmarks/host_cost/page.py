@@ -43,7 +43,8 @@ def page(found: Found, floors: Floors, *, command: str, machine: Mapping[str, st
         "",
         " ".join((host_cost.__doc__ or "").rpartition("\n\n")[2].split()),
         "",
-        "Microseconds of the host: floors are the least of many rounds; calls, each begun while the GPU is idle, the least median of three rounds.",
+        "Microseconds of the host: floors are the least of many rounds, or the median of single calls where it says idle; calls, each begun",
+        "while the GPU is idle, are the least median of three rounds.",
         "",
         "## Beside the floor",
         "",
@@ -99,6 +100,10 @@ def _beside_floors(found: Found, floors: Floors) -> list[str]:
     if one is not None and nothing is not None:
         rows.append(
             ("a call of one kernel", one.us, nothing.us, "the same under a backend that does nothing")
+        )
+        idle = floors.launch_when_idle + floors.allocation_when_idle
+        rows.append(
+            ("of it, beyond Dynamo", one.us - nothing.us, idle, "one launch and one tensor on an idle GPU")
         )
     return [
         f"| {what} | {ours:.2f} | {floor:.2f} | {about} | {ours / floor:.2f} |"
