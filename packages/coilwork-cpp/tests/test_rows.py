@@ -292,6 +292,37 @@ def test_store_over_an_input_waits_for_its_last_read(load_kernel: Callable) -> N
     assert torch.equal(x_in, given + given)
 
 
+def test_stores_that_wait_hold_back_others(load_kernel: Callable) -> None:
+    """`out1` may be `in0`, which the last pass reads; it reads `in1` there, so `in1` keeps its numbers until then."""
+    xr, rr, x, r = rows(7, 500)
+    at = x * 500 + r
+    v, w = load("in0", [at], F32), load("in1", [at], F32)
+    below = op("sub", v, reduce("max", [v], [r]))
+    total = reduce("sum", [op("mul", below, below)], [r])
+    names = ("in0", "in1", "out1", "out2")
+    kernel = Kernel(
+        name="in_turn",
+        ranges=(xr, rr),
+        args=(
+            *(tensor(name, F32, 3500) for name in names),
+            TensorArg(name="out0", dtype=F32, role="out", span=as_expr(7)),
+        ),
+        stores=(
+            Store(buffer="out2", index=at, value=op("add", w, w)),
+            Store(buffer="out1", index=at, value=op("mul", w, w)),
+            Store(buffer="out0", index=x, value=total),
+        ),
+        hints=Hints(inplace=(("out1", "in0"), ("out2", "in1"))),
+    )
+    first, second, sums = torch.randn(7, 500), torch.randn(7, 500), torch.empty(7)
+    given = first.clone(), second.clone()
+    load_kernel(kernel)(first, second, first, second, sums)
+    assert torch.equal(first, given[1] * given[1])
+    assert torch.equal(second, given[1] + given[1])
+    squares = (given[0] - given[0].amax(1, keepdim=True)).square().sum(1)
+    assert torch.allclose(sums, squares, rtol=1e-5)
+
+
 @pytest.mark.parametrize("source", [F32, F64, BF16, I64, BOOL])
 @pytest.mark.parametrize("length", [8, 17, 49, 145, 197])
 def test_rows_that_lanes_do_not_divide(

@@ -119,16 +119,22 @@ def _after_reads(
         shares.setdefault(out, set()).add(source)
     moved = dict(stage)
     for number in range(count):
-        step = Pass(
-            reduces=tuple(reduces.get(number, ())),
-            scans=(),
-            stores=tuple(s for s in moved if moved[s] == number),
-            sorts=tuple(sorts.get(number, ())),
-        )
-        read = {value.buffer for value in evaluated(step) if isinstance(value, Load)}
-        for store, at in moved.items():
-            if at < number and not read.isdisjoint({store.buffer, *shares.get(store.buffer, ())}):
-                moved[store] = number
+        late: list[Store] | None = None
+        # what moves to a pass is read there, too, which may hold back others
+        while late is None or late:
+            step = Pass(
+                reduces=tuple(reduces.get(number, ())),
+                scans=(),
+                stores=tuple(s for s in moved if moved[s] == number),
+                sorts=tuple(sorts.get(number, ())),
+            )
+            read = {value.buffer for value in evaluated(step) if isinstance(value, Load)}
+            late = [
+                store
+                for store, at in moved.items()
+                if at < number and not read.isdisjoint({store.buffer, *shares.get(store.buffer, ())})
+            ]
+            moved |= dict.fromkeys(late, number)
     return moved
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr
 from coilwork_ir.kernels import Kernel, Store
+from coilwork_ir.loops.nodes import Check
 from coilwork_ir.scalar import Load, Reduce, Scalar, Scan
 from coilwork_triton.combining.reductions import REDUCTIONS
 from coilwork_triton.facts.levels import Levels
+from coilwork_triton.facts.overwriting import overwritten
 from coilwork_triton.facts.ragged import is_ragged, points_of
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.iteration.space import LOOP_OFFSET, Space
@@ -96,17 +98,13 @@ def _actions(kernel: Kernel, levels: Levels) -> list[Action]:
     """Checks first, then stores; each in the first pass in which it may happen."""
     reduced = frozenset(r.symbol for r in kernel.ranges if r.kind == "reduction")
     walked = frozenset(r.symbol for r in kernel.ranges if r.kind == "walked")
-    last_read = _last_reads(kernel, levels)
+    stages = _stages(kernel, levels)
     found = []
-    for what in actions_of(kernel):
+    for what, stage in stages.items():
         roots = action_roots(what)
         symbols: frozenset[Expr] = frozenset().union(*(levels.varies[r] for r in roots))
-        stage = max(levels.stage[r] for r in roots)
         if isinstance(what, Store):
             symbols |= what.index.free_symbols
-            # memory may be overwritten only after the last pass that reads it
-            partners = {what.buffer, *(i for o, i in kernel.hints.inplace if o == what.buffer)}
-            stage = max([stage, *(last_read.get(p, 0) for p in partners)])
         found.append(
             Action(
                 what=what,
@@ -119,12 +117,32 @@ def _actions(kernel: Kernel, levels: Levels) -> list[Action]:
     return found
 
 
-def _last_reads(kernel: Kernel, levels: Levels) -> dict[str, int]:
-    """The last pass in which each buffer is loaded along the reduction."""
+def _stages(kernel: Kernel, levels: Levels) -> dict[Check | Store, int]:
+    """The first pass in which each may happen: memory may be overwritten only after the last pass that reads it.
+
+    A store that waits for others' reads has its own done as late, for which others may have to wait in turn.
+    """
+    stages: dict[Check | Store, int] = {
+        what: max(levels.stage[r] for r in action_roots(what)) for what in actions_of(kernel)
+    }
+    late: dict[Check | Store, int] | None = None
+    while late is None or late:
+        last_read = _last_reads(stages, levels)
+        late = {}
+        for what, stage in stages.items():
+            if isinstance(what, Store):
+                wanted = max([stage, *(last_read.get(source, 0) for source in overwritten(kernel, what))])
+                if wanted > stage:
+                    late[what] = wanted
+        stages |= late
+    return stages
+
+
+def _last_reads(stages: Mapping[Check | Store, int], levels: Levels) -> dict[str, int]:
+    """The last pass in which each buffer is loaded along the reduction, if all happens in the passes that `stages` says."""
     last: dict[str, int] = {}
-    for what in actions_of(kernel):
-        roots = action_roots(what)
-        pending = [(root, max(levels.stage[r] for r in roots)) for root in roots]
+    for what, at in stages.items():
+        pending: list[tuple[Scalar, int]] = [(root, at) for root in action_roots(what)]
         seen: set[tuple[Scalar, int]] = set()
         while pending:
             node, stage = pending.pop()

@@ -1,0 +1,47 @@
+"""Memory that a kernel overwrites keeps what it had until the last pass along the row that reads it."""
+
+from __future__ import annotations
+
+import torch
+from kernel_bench import TritonProcess, along, arg, run_source
+
+from coilwork_ir.dtypes import DType
+from coilwork_ir.kernels import Hints, Kernel, Store
+from coilwork_ir.scalar import load, op, reduce
+from coilwork_ir.target import target
+from coilwork_triton import TritonCodegen
+
+F32 = DType.F32
+ROWS, ROW = 3, 20_000
+X, R = along("x0", ROWS), along("r0", ROW, "r", 1.0)
+
+
+def test_stores_that_wait_hold_back_others(engine: TritonProcess) -> None:
+    """`out1` may be `in0`, which the last pass reads; it reads `in1` there, so `in1` keeps its numbers until then."""
+    at = ROW * X.symbol + R.symbol
+    v, w = load("in0", [at], F32), load("in1", [at], F32)
+    below = op("sub", v, reduce("max", (v,), [R.symbol]))
+    total = reduce("sum", (op("mul", below, below),), [R.symbol])
+    kernel = Kernel(
+        name="in_turn",
+        ranges=(X, R),
+        args=(
+            *(arg(name, F32, ROWS * ROW) for name in ("in0", "in1", "out1", "out2")),
+            arg("out0", F32, ROWS),
+        ),
+        stores=(
+            Store(buffer="out2", index=at, value=op("add", w, w)),
+            Store(buffer="out1", index=at, value=op("mul", w, w)),
+            Store(buffer="out0", index=X.symbol, value=total),
+        ),
+        hints=Hints(reduction="looped", inplace=(("out1", "in0"), ("out2", "in1"))),
+    )
+    source = TritonCodegen().emit(kernel, target("sm_90"), {})
+    torch.manual_seed(0)
+    first, second = torch.randn(ROWS, ROW), torch.randn(ROWS, ROW)
+    memory = [first.flatten().clone(), second.flatten().clone()]
+    _, _, one, other, sums = run_source(engine, source, [*memory, *memory, torch.zeros(ROWS)])
+    assert torch.equal(one, second.flatten() ** 2)
+    assert torch.equal(other, 2 * second.flatten())
+    squares = (first - first.amax(1, keepdim=True)).square().sum(1)
+    torch.testing.assert_close(sums, squares, rtol=1e-4, atol=0)
