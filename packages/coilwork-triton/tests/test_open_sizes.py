@@ -13,7 +13,7 @@ from torch import Tensor
 
 from coilwork_ir.index import evaluate, minimum, symbol
 from coilwork_ir.kernel_source import KernelSource
-from coilwork_ir.kernels import Kernel
+from coilwork_ir.kernels import Kernel, Likely
 from coilwork_ir.kernels.text import parse_kernel
 from coilwork_ir.kernels.verify import verify_kernel
 from coilwork_ir.target import target
@@ -53,6 +53,22 @@ SUMS = """kernel @sums fast {
     t0 = load %in0[n1*r0 + x0] : f32
     t1 = reduce sum 0 (t0) over (r0)
     store %out0[x0] = t1
+  }
+}
+"""
+LEFT = """kernel @left fast {
+  size n0 in [2, inf]
+  range x0: `n0 % 16` parallel x 0.5
+  range x1: `n0 % 16` parallel x 0.5
+  arg in0: f32 in span `n0 % 16` aligned
+  arg out0: f32 out span `(n0 % 16)*(n0 % 16)` aligned
+  hints none split 1
+  likely (64) none
+  body {
+    t0 = load %in0[x0] : f32
+    t1 = load %in0[x1] : f32
+    t2 = mul(t0, t1)
+    store %out0[(n0 % 16)*x0 + x1] = t2
   }
 }
 """
@@ -257,6 +273,15 @@ def test_short_rows_may_leave_no_lanes_for_where_they_begin(length: int) -> None
     assert kernel.likely is not None
     source = emitted(replace(kernel, likely=replace(kernel.likely, sizes=(16, length))))
     assert departures(source, (16, length)) < most_particular(source)
+
+
+def test_sizes_of_which_nothing_is_left_if_they_are_multiples_have_no_form() -> None:
+    """Of multiples of 64, `n0 % 64` is 0: a form for them would have no element."""
+    kernel = parse_kernel(LEFT)
+    verify_kernel(kernel)
+    source = emitted(kernel)
+    assert source.departure is None and "LIKELY" not in source.text
+    assert "LIKELY" in emitted(replace(kernel, likely=Likely(sizes=(72,), reduction="none"))).text
 
 
 def test_one_form_does_where_nothing_is_likely() -> None:

@@ -126,6 +126,19 @@ def test_views_of_inputs_share_their_memory(strictly: Compile) -> None:
     assert same is x
 
 
+def test_views_share_memory_where_sizes_are_sums() -> None:
+    """Places in a row of all elements are divided by `n - 1`, and put together again."""
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        padded = torch.nn.functional.pad(x, [-1, 0, 2, 0], value=-2.0)
+        return padded, padded.permute(0, 1, 2).reshape(-1)
+
+    compiled = torch.compile(function, backend=backend, dynamic=True, options={"strict": True})
+    for size in (4, 3):
+        padded, flat = agrees(compiled, function, torch.randn(size, 1, size))
+        assert padded.data_ptr() == flat.data_ptr()
+
+
 def test_one_tensor_returned_twice_and_as_a_view(strictly: Compile) -> None:
     def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         y = x + 1

@@ -26,7 +26,7 @@ def recombine(monos: tuple[Expr, ...], coeffs: tuple[int, ...], constant: int) -
             others = mono_from_atoms(rest)
             replacement = _whole(terms, atom, others, coeff) if _may_be_whole(terms, atom, rest) else None
             if replacement is None:
-                replacement = _partial(terms, mono, atom, others, coeff)
+                replacement = _partial(terms, atom, others, coeff)
             if replacement is not None:
                 del terms[mono]
                 constant += accumulate(terms, replacement, 1)
@@ -53,33 +53,30 @@ def _whole(terms: dict[Expr, int], remainder: Expr, others: Expr, coeff: int) ->
     return scale(multiply(num, others), coeff)
 
 
-def _partial(terms: dict[Expr, int], mono: Expr, remainder: Expr, others: Expr, coeff: int) -> Expr | None:
-    """`coeff*others*(x % (d*k))` when there is a term `coeff*others*d*(p % k)` with x//d in p; it is removed."""
+def _partial(terms: dict[Expr, int], remainder: Expr, others: Expr, coeff: int) -> Expr | None:
+    """`coeff*others*(x % (d*k))` when the terms of `coeff*others*d*(p % k)` with x//d in p are all there; they are removed."""
     num, den = remainder._args
-    if den._monos:
-        product = multiply(others, den)
-        if len(product._monos) != 1 or product._constant:
-            return None
-        wanted, wanted_coeff = product._monos[0], coeff * product._coeffs[0]
-    else:
-        wanted, wanted_coeff = others, coeff * den._constant
-    for other_mono, other_coeff in terms.items():
-        if other_coeff != wanted_coeff or other_mono is mono or not other_mono._has_mod:
+    quotient = floordiv(num, den)
+    for atom in _remainders(terms):
+        high, count = atom._args
+        if quotient is not high and not _has_term(high, quotient):
             continue
-        factors = atoms_of(other_mono)
-        for i, atom in enumerate(factors):
-            if atom._tag != MOD or mono_from_atoms(factors[:i] + factors[i + 1 :]) is not wanted:
-                continue
-            high, count = atom._args
-            quotient = floordiv(num, den)
-            if quotient is not high and not _has_term(high, quotient):
-                continue
-            if not (provably_positive(den) and provably_positive(count)):
-                continue
-            merged = add(multiply(den, subtract(high, quotient)), num)
-            del terms[other_mono]
-            return scale(multiply(others, mod(merged, multiply(den, count))), coeff)
+        partner = multiply(multiply(others, den), atom)
+        if any(terms.get(m) != c * coeff for m, c in zip(partner._monos, partner._coeffs)):
+            continue
+        if not (provably_positive(den) and provably_positive(count)):
+            continue
+        merged = add(multiply(den, subtract(high, quotient)), num)
+        for m in partner._monos:
+            del terms[m]
+        return scale(multiply(others, mod(merged, multiply(den, count))), coeff)
     return None
+
+
+def _remainders(terms: dict[Expr, int]) -> list[Expr]:
+    """The remainders among the factors of `terms`."""
+    found = [atom for mono in terms if mono._has_mod for atom in atoms_of(mono) if atom._tag == MOD]
+    return list(dict.fromkeys(found))
 
 
 def _may_be_whole(terms: dict[Expr, int], remainder: Expr, others: tuple[Expr, ...]) -> bool:

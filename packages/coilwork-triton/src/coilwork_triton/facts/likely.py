@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from math import gcd
 from typing import Final
 
-from coilwork_ir.index import Expr, bounds, product, provably_divisible, stride_of, symbol
+from coilwork_ir.index import Expr, as_int, bounds, product, provably_divisible, stride_of, symbol
 from coilwork_ir.kernels import Kernel, Likely
 from coilwork_ir.kernels.resized import with_sizes
 from coilwork_ir.scalar import IndexValue, Load, Op, Scalar, Scan, Sort, postorder
@@ -78,6 +78,9 @@ def assumed(
     reduction = likely.reduction if looped else kernel.hints.reduction
     special = with_sizes(kernel, renewed, tuple(sizes), Likely(sizes=tuple(numbers), reduction=reduction))
     special = replace(special, hints=replace(special.hints, reduction=reduction))
+    if any(as_int(extent) == 0 for extent in (r.symbol.extent for r in special.ranges) if extent is not None):
+        # as n % 16 of multiples of 16: no element is left to write a kernel for
+        return None
     return Assumed(kernel=special, units=tuple(units), most=tuple(bounded.items()))
 
 
