@@ -56,6 +56,9 @@ def is_lossless(source: DType, target: DType) -> bool:
         if source.is_signed_integer == target.is_signed_integer:
             return target.itemsize >= source.itemsize
         return target.itemsize > source.itemsize
+    if source.is_integer and target in _FLOAT_BITS:
+        bits = 8 * source.itemsize - source.is_signed_integer
+        return bits <= _FLOAT_BITS[target] + 1 and bits < 2 ** (_EXPONENT[target] - 1)
     if source.is_float and target.is_float and source in _FLOAT_BITS and target in _FLOAT_BITS:
         return _FLOAT_BITS[target] >= _FLOAT_BITS[source] and _EXPONENT[target] >= _EXPONENT[source]
     return False

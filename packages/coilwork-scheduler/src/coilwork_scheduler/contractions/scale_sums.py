@@ -70,7 +70,7 @@ def _split(factor: Scalar, axes: frozenset[Expr]) -> tuple[Scalar, Scalar] | Non
         while isinstance(narrow, Op) and narrow.op == "cast":
             (narrow,) = narrow.operands
         if narrow.dtype in _EXACT and axes.isdisjoint(range_symbols((scale,))):
-            return cast(cast(narrow, rounded.dtype), DType.F32), scale
+            return cast(narrow, DType.F32), scale
     return None
 
 
