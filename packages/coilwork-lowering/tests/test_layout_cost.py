@@ -40,7 +40,10 @@ def test_a_small_graph_is_not_worth_the_launches() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_a_gpu_launches_conversions_too(dtype: torch.dtype) -> None:
-    """The layers of a residual network with one image: next to no bytes, and every second weight is as it should be."""
+    """The layers of a residual network with one image: next to no bytes, and every second weight is as it should be.
+
+    Captured, each of these has one conversion, and each of the others one for its image, its weight and its result.
+    """
     layers = nn.Sequential(*(nn.Conv2d(64, 64, size, padding=size // 2, bias=False) for size in (1, 3) * 8))
     options = LayoutOptions(devices=("meta",))
     gm = traced(layers.to("meta", dtype), torch.empty(1, 64, 14, 14, device="meta", dtype=dtype))
@@ -52,10 +55,24 @@ def test_a_gpu_launches_conversions_too(dtype: torch.dtype) -> None:
     narrow = dtype is torch.bfloat16
     assert chosen.channels_last == narrow
     assert (
-        f"10 copies are launched instead of {16 if narrow else 0}, each worth 8000000 bytes" in chosen.reason
+        f"10 copies are launched instead of {32 if narrow else 0}, each worth 8000000 bytes" in chosen.reason
     )
-    assert not judge(found[:4], copies=4, copied_bytes=weights // 4, options=options).channels_last
-    assert not judge(found, copies=18, copied_bytes=weights, options=options).channels_last
+    assert not judge(found[:4], copies=7, copied_bytes=weights // 4, options=options).channels_last
+    assert not judge(found, copies=25, copied_bytes=weights, options=options).channels_last
+
+
+def test_weights_are_converted_around_captured_kernels_as_well() -> None:
+    """A copy for each weight and two more are fewer launches than three for each convolution."""
+    layers = nn.Sequential(*(nn.Conv2d(128, 128, 3, padding=1, bias=False) for _ in range(4)))
+    narrow = torch.bfloat16
+    gm = traced(layers.to("meta", narrow), torch.empty(1, 128, 64, 64, device="meta", dtype=narrow))
+    options = LayoutOptions(devices=("meta",))
+    found = find_convolutions(gm, options)
+    weights = 4 * 2 * 2 * 128 * 128 * 9
+    assert [call.conversions for call in found] == [3, 3, 3, 3]
+    assert judge(found, copies=6, copied_bytes=weights, options=options).channels_last
+    # one alone gains nothing: image, weight and result change layout either way
+    assert not judge(found[:1], copies=3, copied_bytes=weights // 4, options=options).channels_last
 
 
 def test_one_convolution_between_captured_layouts_gains_nothing() -> None:
