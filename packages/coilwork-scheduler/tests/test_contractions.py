@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from coilwork_ir.dtypes import DType
 from coilwork_ir.kernels import Decision, KernelCall, Schedule
 from coilwork_ir.kernels.interpret import interpret_schedule
 from coilwork_ir.kernels.verify import verify_schedule
@@ -15,6 +16,7 @@ from coilwork_ir.loops import Extern
 from coilwork_ir.loops.interpret import interpret_graph
 from coilwork_ir.loops.text import parse_graph
 from coilwork_ir.loops.verify import verify_graph
+from coilwork_ir.scalar import contraction_in, postorder
 from coilwork_ir.target import TARGETS
 from coilwork_scheduler import ScheduleOptions, schedule
 
@@ -193,6 +195,20 @@ def test_few_strips_are_cut_in_pieces_of_equal_length() -> None:
 def test_one_row_is_a_reduction_like_others() -> None:
     made = scheduled(int8_graph(1, 512, 4096), int8_inputs(1, 512, 4096))
     assert decision(made).accepted and strategies(made) == ["persistent"]
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_weights_of_8_bits_go_to_f32_at_once(rows: int) -> None:
+    """Only a matrix unit takes them in 16 bits."""
+    (kernel,) = scheduled(
+        int8_graph(rows, 12, 40), int8_inputs(rows, 12, 40), contractions="generated"
+    ).kernels
+    values = tuple(store.value for store in kernel.stores)
+    read = [node for node in postorder(values) if node.operands and node.operands[0].dtype is DType.I8]
+    assert [node.dtype for node in read] == [DType.F32]
+    ranges = [r.symbol for r in kernel.ranges if r.kind == "parallel"]
+    found = contraction_in(values, ranges)
+    assert found is None if rows == 1 else found is not None and found[1].dtype is DType.BF16
 
 
 def test_a_bias_and_what_follows_share_the_kernel() -> None:
