@@ -84,6 +84,16 @@ def test_conditions_on_the_same_places_stay_together():
     assert guards(64).needed(near, "x", (ROW,)) is near
 
 
+def test_a_mask_about_one_known_place_that_does_not_hold_stays():
+    """Not below 31 is 31, by however little: nothing says that the load is of an element."""
+    mask = both(below(const(31), 31), op("ge", index_value(const(31)), literal(0, DType.I64)))
+    assert guards(31, 31).needed(mask, "x", (const(31), const(11))) is mask
+    assert guards(32, 31).needed(below(const(31), 32), "x", (const(31), const(11))) is None
+    # nor of one that leaves little of a range which the load is not along
+    never = both(below(COLUMN, 1000), op("ge", index_value(COLUMN), literal(1000, DType.I64)))
+    assert guards(31).needed(never, "x", (const(31),)) is never
+
+
 def test_what_data_says_stays():
     mask = op("lt", load("lengths", (COLUMN,), DType.I64), literal(3, DType.I64))
     assert guards(64).needed(mask, "x", (ROW,)) is mask

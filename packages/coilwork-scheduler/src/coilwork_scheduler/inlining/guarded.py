@@ -105,11 +105,13 @@ def _symbols(value: Scalar) -> frozenset[Expr]:
 
 
 def _stays_inside(condition: _Condition, index: Sequence[Expr], shape: Sequence[Expr]) -> bool:
-    """Whether the coordinates that have to do with `condition` are some of the buffer's without it, too."""
-    return all(
-        condition.symbols.isdisjoint(e.free_symbols) or (provably_nonneg(e) and provably_lt(e, size))
+    """Whether there are coordinates that have to do with `condition`, and they are some of the buffer's without it, too."""
+    concerned = [
+        (e, size)
         for e, size in zip(index, shape, strict=True)
-    )
+        if not condition.symbols.isdisjoint(e.free_symbols)
+    ]
+    return bool(concerned) and all(provably_nonneg(e) and provably_lt(e, size) for e, size in concerned)
 
 
 def _leaves_little(value: Scalar) -> bool:
