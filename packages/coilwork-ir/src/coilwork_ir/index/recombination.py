@@ -55,9 +55,12 @@ def _whole(terms: dict[Expr, int], remainder: Expr, others: Expr, coeff: int) ->
 
 def _partial(terms: dict[Expr, int], remainder: Expr, others: Expr, coeff: int) -> Expr | None:
     """`coeff*others*(x % (d*k))` when the terms of `coeff*others*d*(p % k)` with x//d in p are all there; they are removed."""
+    candidates = _remainders(terms)
+    if len(candidates) == 1:
+        return None
     num, den = remainder._args
     quotient = floordiv(num, den)
-    for atom in _remainders(terms):
+    for atom in candidates:
         high, count = atom._args
         if quotient is not high and not _has_term(high, quotient):
             continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -216,9 +216,7 @@ def plan(
     facts = replace(facts, step=step, padded=lanes > 0, piece=piece, bins=bins)
     proposed = fixed(grouped, target) if invariant else propose(facts, target, options.max_configs)
     ahead = walk in ("persistent", "shared") or loads_ahead(kernel, values)
-    configs = tuple(
-        replace(c if ahead else _one_at_a_time(c), fp_fusion=kernel.numerics == "fast") for c in proposed
-    )
+    configs = tuple(_launched(c, kernel, ahead=ahead) for c in proposed)
     # where a row begins decides how wide it may be accessed, and that which elements a thread adds first
     width = 1 if invariant else _width(kernel, grouped, touched, facts)
     order: tuple[Letter, ...] = ("z", "y", "x", "w", "r")
@@ -232,18 +230,8 @@ def plan(
         t.letter in "yz" and not provably_le(_programs_bound(t, configs), _GRID_AXIS_MAX) for t in tiles
     )
     chunk = min(width, _chunk(configs, target))
-    space = SearchSpace()
-    if not invariant:
-        space = search_space(
-            [_side(t, walk, crowded) for t in tiles],
-            configs,
-            target=target,
-            chunk=chunk if walk == "looped" else 1,
-            scans=facts.scans > 0,
-            staged=ahead,
-            most_warps=MOST_WARPS if sorts else None,
-            least_block=LEAST_BLOCK if bins else 1,
-        )
+    sides = [_side(t, walk, crowded) for t in tiles]
+    space = SearchSpace() if invariant else _space(sides, configs, facts, target, chunk=chunk, ahead=ahead)
     return Shape(
         tiles=tuple(tiles),
         walk=walk,
@@ -264,8 +252,32 @@ def plan(
     )
 
 
-def _one_at_a_time(config: Config) -> Config:
-    return replace(config, meta=tuple((name, 1 if name == STAGES else v) for name, v in config.meta))
+def _launched(config: Config, kernel: Kernel, *, ahead: bool) -> Config:
+    """`config` with the arithmetic of `kernel`; one block of a loop at a time, unless loads may go `ahead`."""
+    meta = config.meta if ahead else tuple((name, 1 if name == STAGES else v) for name, v in config.meta)
+    return replace(config, meta=meta, fp_fusion=kernel.numerics == "fast")
+
+
+def _space(
+    sides: Sequence[Side],
+    configs: tuple[Config, ...],
+    facts: Facts,
+    target: Target,
+    *,
+    chunk: int,
+    ahead: bool,
+) -> SearchSpace:
+    """What a search may try beside `configs`; `chunk` neighbours along r belong to one thread, and `ahead` is as in `_launched`."""
+    return search_space(
+        sides,
+        configs,
+        target=target,
+        chunk=chunk if facts.walk == "looped" else 1,
+        scans=facts.scans > 0,
+        staged=ahead,
+        most_warps=MOST_WARPS if facts.sort_bytes else None,
+        least_block=LEAST_BLOCK if facts.bins else 1,
+    )
 
 
 def _side(tile: Tile, walk: Walk, flat_grid: bool) -> Side:
