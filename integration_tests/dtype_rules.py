@@ -138,6 +138,38 @@ def _casts(x: Tensor) -> tuple[Tensor, ...]:
     return x.to(torch.int8), x.to(torch.int16), x.to(torch.int32), x.to(torch.int64), x.bool()
 
 
+def _wrapping(dtype: torch.dtype) -> tuple[Tensor]:
+    """Floats of both signs whose whole part 32 bits hold, whatever a narrower integer type holds of it."""
+    wanted = [-0.5, -1.0, -1.5, -2.0, 127.5, 128.0, -129.0, 200.0, 255.0, 256.0, -256.0, 300.0, -300.0]
+    wanted += [
+        32767.0,
+        32768.0,
+        -32768.0,
+        -32800.0,
+        40000.0,
+        -40000.0,
+        65536.0,
+        -65536.0,
+        7e4,
+        -7e4,
+        2.1e9,
+        -2.1e9,
+    ]
+    x = torch.tensor(wanted, dtype=torch.float64)
+    return (torch.where(x.abs() > torch.finfo(dtype).max, 1.0, x).to(dtype),)
+
+
+def _constants_beyond(x: Tensor) -> tuple[Tensor, ...]:
+    """Constants that no integer type holds, alone and chosen here and there, as a compiler that folds constants sees them."""
+    found = []
+    for value in (3e9, -3e9, 1e20, -1e20, _INF, -_INF, _NAN):
+        if torch.finfo(x.dtype).max < abs(value) < _INF:
+            continue
+        constant = x.new_full(x.shape, value)
+        found += [y.to(to) for y in (constant, torch.where(x > 0, x, constant)) for to in INTEGERS]
+    return tuple(found)
+
+
 def _narrowings(x: Tensor) -> tuple[Tensor, ...]:
     return x.to(torch.int8), x.to(torch.uint8), x.to(torch.int16), x.to(torch.int32), x.bool()
 
@@ -246,6 +278,10 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         "casts of huge floats": Rule(
             run=lambda x: (x.to(torch.int32), x.to(torch.int64)), inputs=_huge, dtypes=FLOATS
         ),
+        "casts to narrow integers that wrap": Rule(
+            run=lambda x: (x.to(torch.uint8), x.to(torch.int8), x.to(torch.int16)), inputs=_wrapping, dtypes=FLOATS
+        ),
+        "casts of constants beyond integers": Rule(run=_constants_beyond, inputs=_wrapping, dtypes=FLOATS),
         "casts between floats": Rule(run=_widenings, inputs=_one(floats), dtypes=FLOATS),
         "tests": Rule(
             run=lambda x: (x.isnan(), x.isinf(), x.isfinite(), x.bool(), x == x), inputs=_one(floats), dtypes=FLOATS
@@ -257,10 +293,10 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
 )  # fmt: skip
 
 
-def difference(rule: Rule, dtype: torch.dtype) -> str:
+def difference(rule: Rule, dtype: torch.dtype, device: str = "cpu") -> str:
     """Where compiled and eager differ; empty if nowhere."""
     torch._dynamo.reset()
-    inputs = rule.inputs(dtype)
+    inputs = tuple(x.to(device) for x in rule.inputs(dtype))
     wanted, got = (
         _listed(f(*inputs))
         for f in (

@@ -7,6 +7,7 @@ of these runs counts: it knows which sums cancel and which quotients blow up.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,14 +15,16 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from integration_tests.fuzz.draw import default_dtype, same_numbers
 
 FACTOR = 2.0
 SPREAD_FACTOR = 4.0
 FLOOR_ULPS = 32.0
-FLOOR_FLOAT64 = 1e-13
+# Nothing is wider than float64: its error is that of another order of terms, of which there are thousands.
+FLOOR_ULPS_FLOAT64 = 512.0
+FLOOR_FLOAT64 = 1e-12
 # Inside of these a mean is rounded, or not: equal numbers may be apart by that, where eager's recurrence finds nothing.
 # Norms divide that by the root of their `eps` alone. So is the sum inside of a logarithm of it, which may be anything near 0.
 SPREADS = (
@@ -78,7 +81,8 @@ def difference(
     if eager.numel() == 0 or bool(((ours == eager) | (ours.isnan() & eager.isnan())).all()):
         return ""
     error = _error(ours, eager, wide)
-    floor = FLOOR_ULPS * torch.finfo(eager.dtype).eps * _largest(wide) + torch.finfo(eager.dtype).tiny
+    ulps = FLOOR_ULPS_FLOAT64 if eager.dtype is torch.float64 else FLOOR_ULPS
+    floor = ulps * torch.finfo(eager.dtype).eps * _largest(wide) + torch.finfo(eager.dtype).tiny
     if eager.dtype is torch.float64:
         # No wider run knows what of it is left when terms of the size of 1 cancel.
         floor = max(floor, FLOOR_FLOAT64)
@@ -159,13 +163,14 @@ class Jitter(TorchDispatchMode):
             result.copy_(self._moved(result, torch.finfo(torch.float32).eps))
         if not fresh:
             return result
+        points = max((x.numel() for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)), default=0)
         ours = result if isinstance(result, tuple) else (result,)
         theirs = wide if isinstance(wide, tuple) else (wide,) * len(ours)
         for one, other in zip(ours, theirs):
             if isinstance(one, Tensor) and one.is_floating_point() and one.numel():
                 # autograd's zeros have no memory
                 if not one._is_zerotensor() and one.untyped_storage().data_ptr() not in before:
-                    self._disturb(one, other)
+                    self._disturb(one, other, points / one.numel())
         return result
 
     def _move_means(self, means: Tensor, largest: float) -> None:
@@ -179,15 +184,16 @@ class Jitter(TorchDispatchMode):
     def _is_coarse(self, name: str, value: Tensor) -> bool:
         return value.dtype is torch.float64 and (name, value.device.type) in self._coarse
 
-    def _moved(self, value: Tensor, eps: float | None = None) -> Tensor:
+    def _moved(self, value: Tensor, eps: float | None = None, roundings: float = 1.0) -> Tensor:
         noise = (
             torch.rand(value.shape, generator=self._generator, dtype=torch.float64).to(value.device) * 2 - 1
         )
-        step = self._ulps * (eps or torch.finfo(value.dtype).eps)
+        step = self._ulps * roundings * (eps or torch.finfo(value.dtype).eps)
         return (value.double() * (1 + noise * step)).to(value.dtype)
 
-    def _disturb(self, value: Tensor, wide: object) -> None:
-        moved = self._moved(value)
+    def _disturb(self, value: Tensor, wide: object, terms: float) -> None:
+        """Of so many `terms` each element was made: sums of pairs of pairs round as often as that can be halved, half of them each way."""
+        moved = self._moved(value, roundings=max(1.0, math.log2(max(terms, 1.0)) / 2))
         if isinstance(wide, Tensor) and wide.shape == value.shape:
             if same_numbers(value, wide):
                 return

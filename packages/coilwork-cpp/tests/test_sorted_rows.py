@@ -97,6 +97,24 @@ def test_rows_of_every_type_and_length(
         assert torch.equal(found[1], places)
 
 
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rows_of_one_number(
+    load_kernel: Callable, torch_dtype: Callable, dtype: DType, descending: bool
+) -> None:
+    """A literal has C++'s type for it, an integer with a sign, whatever the type of the elements."""
+    one = (
+        const(1, dtype.compute)
+        if dtype.is_integer or dtype.is_bool
+        else cast(const(1.5, dtype.compute), dtype)
+    )
+    kernel = sorting_kernel(lambda v, r: [v, *both(descending=descending)(one, r)], dtype, 3, 5)
+    found = [torch.empty(3, 5, dtype=torch_dtype(d)) for d in (dtype, dtype, DType.I64)]
+    load_kernel(kernel)(torch.zeros(3, 5, dtype=torch_dtype(dtype)), *found)
+    assert torch.equal(found[1], torch.full_like(found[1], 1.0 if dtype.is_integer or dtype.is_bool else 1.5))
+    assert torch.equal(found[2], torch.arange(5).expand(3, 5))
+
+
 def test_wide_keys_that_differ_anywhere(load_kernel: Callable) -> None:
     """In all bytes, in the lower ones, in the lowest and the highest, in none; with many equal upper halves, in reverse."""
     generator = torch.Generator().manual_seed(0)

@@ -9,7 +9,7 @@ import torch
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import as_int, evaluate, product, symbol
+from coilwork_ir.index import as_int, evaluate, product, stride_of, symbol
 from coilwork_ir.kernels import KernelCall
 from coilwork_ir.kernels.interpret import interpret_schedule
 from coilwork_ir.kernels.text import format_schedule
@@ -464,3 +464,18 @@ def test_maxima_of_pieces_are_lowest_where_there_is_nothing(build):
     made = schedule(build.graph("m"), EAGER)
     (value,) = [store.value for store in made.kernels[0].stores]
     assert any(isinstance(node, Op) and node.op == "where" for node in postorder((value,)))
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "beside"),
+    [(4096, 2048, "results"), (16384, 4096, "pieces"), (32 * 56 * 56, 64, "pieces")],
+)
+def test_results_of_a_piece_lie_together_where_storing_them_is_much_of_its_time(build, rows, columns, beside):
+    """That is: not where more is read than stays in a cache, nor where so many pieces want a program that walks along them."""
+    build.input("x", rows, columns, dtype=BF16)
+    build.reduce("s", "sum", [columns], [rows], lambda i, r: cast(build.at("x", r, i), F32))
+    made = schedule(build.graph("s"), H200)
+    (store,) = made.kernels[0].stores
+    ranges = {r.symbol: evaluate(r.symbol.extent, {}) for r in made.kernels[0].ranges if r.kind == "parallel"}
+    (nearest,) = [r for r in ranges if as_int(stride_of(store.index, r)) == 1]
+    assert (ranges[nearest] == columns) is (beside == "results")

@@ -8,6 +8,7 @@ from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, provably_divisible, total
 from coilwork_ir.kernel_source import KernelSource, Role, SourceArg
 from coilwork_ir.kernels import Kernel
+from coilwork_ir.kernels.conversions import with_converted_constants
 from coilwork_ir.kernels.strict import with_strict_functions
 from coilwork_ir.kernels.text import format_kernel
 from coilwork_ir.target import Target
@@ -19,6 +20,7 @@ from coilwork_triton.text.device_library import with_dependencies
 from coilwork_triton.text.printer import format_module
 from coilwork_triton.text.tree import Function, Module, Parameter
 from coilwork_triton.text.types import triton_type
+from coilwork_triton.values.ops import converted_constant
 from coilwork_triton.written import Written, write
 
 
@@ -45,7 +47,7 @@ class TritonCodegen:
         settings = parse_options(options)
         for arg in kernel.args:
             triton_type(arg.dtype)
-        kernel = with_strict_functions(kernel)
+        kernel = with_converted_constants(with_strict_functions(kernel), converted_constant)
         library: set[str] = set()
         if kernel.combined is not None:
             written = write_combined(kernel, kernel.combined, target, settings, library)

@@ -26,7 +26,6 @@ from coilwork_cpp.planning.blocking import cut, fixed_cut
 from coilwork_cpp.planning.passes import Pass, evaluated, passes_of
 from coilwork_cpp.planning.plan import Plan
 from coilwork_cpp.planning.regions import Region
-from coilwork_cpp.rewrites.rebuild import store_roots
 from coilwork_cpp.text.elements import value_type
 from coilwork_cpp.text.tree import (
     ZERO,
@@ -47,6 +46,7 @@ from coilwork_cpp.values.scans import scan_start, scan_states, step_scans
 from coilwork_cpp.values.values import Block
 from coilwork_ir.index import Expr
 from coilwork_ir.kernels import Kernel
+from coilwork_ir.kernels.roots import store_roots
 from coilwork_ir.scalar import Const, IndexValue, Load, Reduce, Scalar, Scan
 
 # Rows added up in f32 before they are folded into f64 totals.

@@ -67,13 +67,14 @@ def fill(point: Block, step: Pass, kept: Mapping[Scalar, Name], position: Code) 
 def _record(point: Block, sort: Sort, position: Code) -> Code:
     source = sort.operands[0]
     dtype, value = source.dtype, point.named(source)
-    form = f"<{record_type(sort)}, {_form(sort)}>"
+    form = f"{record_type(sort)}, {_form(sort)}"
     if not dtype.is_float:
-        return Call(f"integer_record{form}", (value, position))
+        # the type is said: a constant's literal is an int, which has a sign where the elements may have none
+        return Call(f"integer_record<{form}, {value_type(dtype)}>", (value, position))
     bits = (
         value if dtype.is_low_precision else Call("__builtin_bit_cast", (Name(unsigned_type(dtype)), value))
     )
-    return Call(f"float_record{form}", (bits, Literal(_INFINITY[dtype]), position))
+    return Call(f"float_record<{form}>", (bits, Literal(_INFINITY[dtype]), position))
 
 
 def _form(sort: Sort) -> str:

@@ -7,10 +7,10 @@ from typing import Final
 
 from coilwork_cpp.planning.facts import Facts, recompute_cost
 from coilwork_cpp.planning.regions import Region
-from coilwork_cpp.rewrites.rebuild import store_roots
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr
 from coilwork_ir.kernels import Kernel, Store
+from coilwork_ir.kernels.roots import store_roots
 from coilwork_ir.scalar import Const, IndexValue, Load, Reduce, Scalar, Scan, Sort, postorder
 
 # A value that costs more than this is kept from one pass to the next.

@@ -9,9 +9,9 @@ from typing import Final
 from coilwork_cpp.planning.facts import facts_of, work
 from coilwork_cpp.planning.regions import Region
 from coilwork_cpp.rewrites.ranges import extent_of
-from coilwork_cpp.rewrites.rebuild import kernel_roots
 from coilwork_ir.index import Expr, as_int, bounds, ceildiv, stride_of
 from coilwork_ir.kernels import Kernel, TensorArg
+from coilwork_ir.kernels.roots import kernel_roots
 from coilwork_ir.scalar import Load, Reduce, Scan, Sort, postorder
 
 # Elements of a range that threads share in blocks. Fixed, so that vector and scalar code meet the same elements

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from coilwork_cpp.planning.facts import Facts, facts_of
 from coilwork_cpp.rewrites.ranges import extent_of
-from coilwork_cpp.rewrites.rebuild import store_roots
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_int, bounds, const, stride_of, total
 from coilwork_ir.kernels import Kernel, Range, Store
+from coilwork_ir.kernels.roots import store_roots
 from coilwork_ir.loops.nodes import Check
 from coilwork_ir.scalar import Load, Reduce, Scalar, Scan, Sort, postorder
 

@@ -11,7 +11,6 @@ from itertools import pairwise
 
 from coilwork_cpp.rewrites.guards import compared
 from coilwork_cpp.rewrites.ranges import index_expressions
-from coilwork_cpp.rewrites.rebuild import kernel_roots
 from coilwork_ir.index import (
     Add,
     Const,
@@ -29,6 +28,7 @@ from coilwork_ir.index import (
     substitute,
 )
 from coilwork_ir.kernels import Kernel
+from coilwork_ir.kernels.roots import kernel_roots
 from coilwork_ir.scalar import Op, postorder
 
 

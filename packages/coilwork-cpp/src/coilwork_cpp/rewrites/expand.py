@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from coilwork_cpp.rewrites.rebuild import kernel_roots, with_roots
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, product, stride_of
 from coilwork_ir.kernels import Kernel
+from coilwork_ir.kernels.roots import kernel_roots, with_roots
 from coilwork_ir.scalar import Reduce, Scalar, cast, const, index_value, loads, op, reduce, rewrite, where
 
 

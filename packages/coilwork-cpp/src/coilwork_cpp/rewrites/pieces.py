@@ -20,9 +20,9 @@ from typing import Final
 from coilwork_cpp.rewrites.edges import bends, guard_changes, index_bends
 from coilwork_cpp.rewrites.guards import without_decided_guards
 from coilwork_cpp.rewrites.ranges import divisors, extent_of, index_expressions, normalise, replace_ranges
-from coilwork_cpp.rewrites.rebuild import kernel_roots
 from coilwork_ir.index import Expr, as_int, symbol
 from coilwork_ir.kernels import Kernel
+from coilwork_ir.kernels.roots import kernel_roots
 from coilwork_ir.scalar import Load, Reduce, Scan, Sort, postorder
 
 _LARGEST_STEP: Final = 4

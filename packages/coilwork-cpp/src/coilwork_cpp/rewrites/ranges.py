@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from coilwork_cpp.rewrites.rebuild import kernel_roots, with_roots
 from coilwork_ir.index import (
     Add,
     Const,
@@ -29,6 +28,7 @@ from coilwork_ir.index import (
     symbol,
 )
 from coilwork_ir.kernels import Kernel, Range
+from coilwork_ir.kernels.roots import kernel_roots, with_roots
 from coilwork_ir.scalar import (
     IndexValue,
     Load,

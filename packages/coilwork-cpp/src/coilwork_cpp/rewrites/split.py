@@ -22,7 +22,6 @@ from coilwork_cpp.options import CppOptions
 from coilwork_cpp.planning.facts import facts_of
 from coilwork_cpp.planning.plan import prefers_columns
 from coilwork_cpp.rewrites.ranges import extent_of
-from coilwork_cpp.rewrites.rebuild import kernel_roots, with_roots
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import (
     Expr,
@@ -36,6 +35,7 @@ from coilwork_ir.index import (
     symbol,
 )
 from coilwork_ir.kernels import Hints, Kernel, Range, Store, TensorArg
+from coilwork_ir.kernels.roots import kernel_roots, with_roots
 from coilwork_ir.ops import ReduceKind
 from coilwork_ir.scalar import (
     Load,

@@ -10,6 +10,7 @@ from typing import Final
 from coilwork_cpp.text.tree import ZERO, Binary, Call, Code, Literal, Unary
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
+from coilwork_ir.kernels.conversions import wrapped
 
 # Low precision floats and bools travel in memory as bit patterns.
 _MEMORY: Final[Mapping[DType, str]] = {
@@ -127,4 +128,17 @@ def _float_to_integer(value: Code, to: DType) -> Code:
     if to in (DType.I64, DType.I32):
         return Call(f"to_{to.text}", (value,))
     # C++ leaves a conversion of a negative value to unsigned undefined
-    return Call(to.text, (Call("i64" if to is DType.U32 else "i32", (value,)),))
+    return Call(to.text, (Call(_wide(to).text, (value,)),))
+
+
+def _wide(to: DType) -> DType:
+    """The signed integer by way of which a float becomes a `to`."""
+    return DType.I64 if to in (DType.I64, DType.U32) else DType.I32
+
+
+def converted_constant(value: float, source: DType, to: DType) -> int:
+    """What x86 makes of `value` as an integer `to`, which is no `U64`: see `convert`. `source` does not matter."""
+    wide = _wide(to)
+    least = -(1 << (8 * wide.itemsize - 1))
+    whole = math.trunc(value) if math.isfinite(value) else least
+    return wrapped(whole if least <= whole < -least else least, to)

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from coilwork_cpp.planning.facts import Facts, is_made_of_comparisons
-from coilwork_cpp.rewrites.rebuild import store_roots
 from coilwork_cpp.text.elements import convert, literal, memory_type, value_type
 from coilwork_cpp.text.tree import (
     Assign,
@@ -28,6 +27,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr
 from coilwork_ir.kernels import Store, TensorArg
+from coilwork_ir.kernels.roots import store_roots
 from coilwork_ir.scalar import Const, IndexValue, Load, Op, Reduce, Scalar, Scan, Sort, placeholder
 
 # An expression with more operators than this is given a name.

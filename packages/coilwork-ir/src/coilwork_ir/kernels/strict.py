@@ -11,7 +11,8 @@ from dataclasses import replace
 from typing import Final
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.kernels.nodes import Kernel, Store
+from coilwork_ir.kernels.nodes import Kernel
+from coilwork_ir.kernels.roots import kernel_roots, with_roots
 from coilwork_ir.scalar import (
     Combine,
     Op,
@@ -49,11 +50,7 @@ def with_strict_functions(kernel: Kernel) -> Kernel:
     if kernel.combined is not None:
         body = with_strict_functions(replace(kernel.combined.body, numerics=kernel.numerics))
         return replace(kernel, combined=replace(kernel.combined, body=body))
-    roots = rewrite(_roots(kernel), _visit)
-    rest = iter(roots)
-    stores = tuple(_with_roots(store, [next(rest) for _ in _store_roots(store)]) for store in kernel.stores)
-    checks = tuple(replace(check, condition=next(rest)) for check in kernel.checks)
-    return replace(kernel, stores=stores, checks=checks)
+    return with_roots(kernel, rewrite(kernel_roots(kernel), _visit))
 
 
 def _visit(node: Scalar) -> Scalar:
@@ -74,17 +71,3 @@ def _visit(node: Scalar) -> Scalar:
             return cast(running, node.dtype)
         case _:
             return node
-
-
-def _store_roots(store: Store) -> tuple[Scalar, ...]:
-    return (store.value, *store.indirect, *(() if store.mask is None else (store.mask,)))
-
-
-def _roots(kernel: Kernel) -> tuple[Scalar, ...]:
-    stored = tuple(root for store in kernel.stores for root in _store_roots(store))
-    return stored + tuple(check.condition for check in kernel.checks)
-
-
-def _with_roots(store: Store, roots: list[Scalar]) -> Store:
-    last = None if store.mask is None else roots[-1]
-    return replace(store, value=roots[0], indirect=tuple(roots[1 : 1 + len(store.indirect)]), mask=last)

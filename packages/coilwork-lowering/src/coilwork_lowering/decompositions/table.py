@@ -80,6 +80,7 @@ _KEPT: Final = frozenset(
         "aten.select_scatter",
         "aten.slice_scatter",
         "aten.diagonal_scatter",
+        "aten.frac",
         "aten.lerp",
         "aten.mish",
         "aten.mish_backward",

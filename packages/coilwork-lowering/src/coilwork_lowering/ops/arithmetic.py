@@ -183,9 +183,9 @@ def _lower_rounded_div(builder: Builder, call: Call, mode: str) -> Value:
     function = row("floordiv" if mode == "floor" else "truncdiv")
     if is_single(call["other"]):
         function = in_one_type(function, operands, call.dtype, but=operands[1:])
-    elif call.dtype.is_low_precision:
-        # By one number torch divides in f32; by a tensor in the tensors' type, and a quotient that is rounded before it
-        # is cut is another integer.
+    elif call.dtype.is_low_precision and (mode == "trunc" or call.device == "cpu"):
+        # By one number torch divides in f32, and on accelerators by anything where it rounds down; else by a tensor in the tensors'
+        # type, and a quotient that is rounded before it is cut is another integer.
         steps = _stepwise_floordiv(call.dtype) if mode == "floor" else _stepwise_truncdiv(call.dtype)
         function = in_one_type(steps, operands, call.dtype)
     return elementwise(
@@ -333,7 +333,9 @@ RULES: Final[tuple[Rule, ...]] = (
         row("div"),
         kind=TO_FLOAT,
         single="other",
+        by_number=lambda a, b: mul(a, op("div", like(1, b), b)),
     ),
+    pointwise_rule("frac", lambda a: sub(a, op("trunc", a)), floats_only=True),
     Rule(overloads("div.Tensor_mode div.Scalar_mode"), _lower_div_mode),
     Rule(overloads("floor_divide floor_divide.Scalar"), _lower_floor_divide),
     Rule(overloads("remainder.Tensor remainder.Scalar remainder.Scalar_Tensor"), _remainder("mod")),

@@ -160,6 +160,7 @@ def pointwise_rule(
     single: str = "",
     silent: Sequence[str] = (),
     on_cpus: ScalarFunction | None = None,
+    by_number: ScalarFunction | None = None,
 ) -> Rule:
     """A rule for overloads listed in `targets`, separated by blanks: `"add.Tensor relu"`.
 
@@ -167,7 +168,8 @@ def pointwise_rule(
     With `floats_only`, other computation types go to the fallback. `rounds` says where torch's kernels get numbers among the
     operands in the tensors' type, and not in the type that they compute in. Tensors of other types are always brought to it,
     but on CPUs for the operand `single` where it is one element. The operands `silent` have no say in the type. `on_cpus` is
-    what torch's kernels for CPUs compute, where that differs.
+    what torch's kernels for CPUs compute, where that differs; `by_number` what those for accelerators do of floats where `single` is a number,
+    which matters to the bits that `numerics="eager"` promises.
     """
     rounding_on = {"never": (), "on CPUs": (True,), "on accelerators": (False,), "always": (True, False)}[
         rounds
@@ -183,6 +185,9 @@ def pointwise_rule(
         on_cpu = call.device == "cpu"
         rounding = on_cpu in rounding_on
         chosen_function = on_cpus if on_cpu and on_cpus is not None else function
+        eager = builder.options.numerics == "eager" and not on_cpu and compute.is_float
+        if by_number is not None and eager and _is_number(call[single], call.device):
+            chosen_function = by_number
         common = common_type(fakes)
         taken = [value for value in values if not rounding and _is_number(value, call.device)]
         if single and on_cpu and is_single(call[single]):

@@ -43,8 +43,8 @@ def combined(
     """Nodes that compute `node`, which has no checks, from `pieces`; its own outputs are defined among them.
 
     The pieces of one result lie together in memory, whatever the layout of what is reduced: the second reduction then
-    walks along memory. With `apart` the results of one piece do, for a program that has all of them. `name` makes of a name one that no buffer has. Positions of extremes need pieces of the first
-    axes: of equal extremes, the first piece has the first.
+    walks along memory. With `apart` the results of one piece do, for programs that have many of them. `name` makes of a name one that
+    no buffer has. Positions of extremes need pieces of the first axes: of equal extremes, the first piece has the first.
     """
     ranges = (*pieces.outer, *node.ranges) if apart else (*node.ranges, *pieces.outer)
     writer = _Writer(node=node, pieces=pieces, ranges=ranges, name=name)

@@ -15,7 +15,7 @@ class Cutting:
     """Pieces of a family.
 
     Its axes are `refined` first, into the axes of the pieces, where that says something. Pieces are `apart` in memory, each with
-    all of its results, where a program has all of these.
+    all of its results, where a program has all of these, or where storing them is much of its time.
     """
 
     pieces: Pieces

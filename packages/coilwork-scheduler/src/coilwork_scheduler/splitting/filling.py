@@ -16,6 +16,10 @@ from coilwork_scheduler.splitting.merging import merged_axes
 from coilwork_scheduler.splitting.pieces import cut_axes
 from coilwork_scheduler.stage import extent_of
 
+# Of so many pieces those of a column are as quickly reduced across memory as along it. A program then stores the results of a piece side by side,
+# which is a tenth of its time where what it reads is in a cache: sums of 4096x2048 in bf16 5.0 us and 5.4. The arguments of extremes gain as much.
+# Of what is beyond a cache they are 32.7 us and 32.5 (16384x4096), and 784 pieces of 64 columns 8.6 us instead of 5.7: two programs reduce them.
+_FEW: Final = 256
 # Neighbours in memory, of any type, that begin at multiples of 16 bytes if the first ones do.
 _WHOLE: Final = 16
 
@@ -75,8 +79,13 @@ def filling_of(figures: Figures, family: Family, options: ScheduleOptions) -> Fi
     if pieces is None:
         return None
     count = max(figures.sizes.value(pieces.count), 1)
+    resident = figures.target(family.members[0]).resident_bytes
     return Filling(
-        cutting=Cutting(pieces=pieces, refined=tuple(refined.items())),
+        cutting=Cutting(
+            pieces=pieces,
+            refined=tuple(refined.items()),
+            apart=shape.across and count <= _FEW and shape.read_bytes <= resident,
+        ),
         count=count,
         programs=shape.programs,
         whole_us=figures.reduce_us(shape, 1),

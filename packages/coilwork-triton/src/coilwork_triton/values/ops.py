@@ -6,6 +6,7 @@ Operands arrive as expressions of the types the row allows: compute types, excep
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -13,6 +14,7 @@ from typing import Final, Literal
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
+from coilwork_ir.kernels.conversions import wrapped
 from coilwork_triton.text.tree import (
     Binary,
     Expression,
@@ -141,6 +143,12 @@ def _tanh(context: OpContext, a: tuple[Expression, ...]) -> Expression:
     return context.device("tanh_f64" if context.operand is DType.F64 else "tanh", *a)
 
 
+# By way of which integers a float becomes a narrow one in torch on a GPU: what is out of range wraps, as that of these would.
+_WIDE: Final[Mapping[DType, DType]] = MappingProxyType(
+    {DType.U8: DType.I64, DType.I8: DType.I32, DType.I16: DType.I32, DType.U16: DType.U32}
+)
+
+
 def _cast(context: OpContext, a: tuple[Expression, ...]) -> Expression:
     source, result = context.operand, context.result
     if result.is_bool:
@@ -148,9 +156,27 @@ def _cast(context: OpContext, a: tuple[Expression, ...]) -> Expression:
     if result is DType.F8E5M2 or result is DType.F8E4M3:
         wide = a[0] if source is DType.F32 else method(a[0], "to", tl_name("float32"))
         return context.device("to_float8_e5m2" if result is DType.F8E5M2 else "to_float8_e4m3", wide)
+    found = a[0]
     if source.itemsize == 1 and source.is_float and result is not DType.F32:
-        return method(method(a[0], "to", tl_name("float32")), "to", triton_type(result))
-    return method(a[0], "to", triton_type(result))
+        found = method(found, "to", tl_name("float32"))
+    if source.is_float and result in _WIDE:
+        found = method(found, "to", triton_type(_WIDE[result]))
+    return method(found, "to", triton_type(result))
+
+
+def converted_constant(value: float, source: DType, result: DType) -> int:
+    """What a GPU makes of `value`, a `source`, as an integer `result`, as torch converts it: saturated, then cut to the width.
+
+    PTX ISA, `cvt`: NaN becomes 0, but the highest bit alone where floats or integers of 64 bits take part.
+    """
+    wide = _WIDE.get(result, result)
+    bits = 8 * wide.itemsize
+    least, most = (-(1 << bits - 1), (1 << bits - 1) - 1) if wide.is_signed_integer else (0, (1 << bits) - 1)
+    if math.isnan(value):
+        whole = 1 << bits - 1 if bits == 64 or source is DType.F64 else 0
+    else:
+        whole = math.trunc(min(max(value, least), most))
+    return wrapped(whole, result)
 
 
 def _bitcast(context: OpContext, a: tuple[Expression, ...]) -> Expression:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from coilwork_ir.kernels import Kernel, Store
+from coilwork_ir.kernels.nodes import Kernel, Store
 from coilwork_ir.scalar import Scalar
 
 
