@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Mapping
 from typing import Final
 
@@ -11,6 +10,7 @@ from coilwork_cpp.text.tree import ZERO, Binary, Call, Code, Literal, Unary
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernels.conversions import wrapped
+from coilwork_ir.rounding import rounded
 
 # Low precision floats and bools travel in memory as bit patterns.
 _MEMORY: Final[Mapping[DType, str]] = {
@@ -79,28 +79,19 @@ def _floating(value: float, dtype: DType) -> Code:
     if math.isnan(value):
         return Literal(f'__builtin_nan{suffix}("")')
     if dtype is DType.F32 and not math.isinf(value):
-        value = round_to_f32(value)
+        value = rounded(value, dtype)
     if math.isinf(value):
         infinity = Literal(f"__builtin_inf{suffix}()")
         return infinity if value > 0 else Unary("-", infinity)
     if dtype is DType.F32:
         text = next(
-            t for t in (f"{value:.{digits}g}" for digits in range(1, 10)) if round_to_f32(float(t)) == value
+            t for t in (f"{value:.{digits}g}" for digits in range(1, 10)) if rounded(float(t), dtype) == value
         )
     else:
         text = repr(value)
     if not any(mark in text for mark in ".e"):
         text += ".0"
     return Literal(text + suffix)
-
-
-def round_to_f32(value: float) -> float:
-    """The nearest f32, infinity where it overflows."""
-    try:
-        rounded: float = struct.unpack("<f", struct.pack("<f", value))[0]
-    except OverflowError:
-        return math.copysign(math.inf, value)
-    return rounded
 
 
 def convert(value: Code, source: DType, to: DType) -> Code:

@@ -6,16 +6,14 @@ may take any number, and of a choice between such a constant and something else 
 
 from __future__ import annotations
 
-import math
-import struct
 from collections.abc import Callable
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.kernels.nodes import Kernel
 from coilwork_ir.kernels.roots import kernel_roots, with_roots
+from coilwork_ir.rounding import rounded
 from coilwork_ir.scalar import Const, Load, Op, Scalar, cast, const, load, postorder, rewrite, where
 
 # What a processor makes of a float of the first type on the way to an integer of the second, which is no `U64`.
@@ -24,7 +22,6 @@ Conversion = Callable[[float, DType, DType], int]
 # Every conversion of a device goes through integers of 32 bits at least, and of most types with a sign.
 _HELD: Final = float(1 << 31)
 _UNSIGNED: Final = (DType.U16, DType.U32)
-_FORMS: Final = MappingProxyType({DType.F32: "<f", DType.BF16: "<f", DType.F16: "<e"})
 
 
 def with_converted_constants(kernel: Kernel, conversion: Conversion) -> Kernel:
@@ -93,7 +90,7 @@ class _Conversions:
 
     def _constant(self, value: float, source: DType, dtype: DType) -> Const | None:
         """What `value` becomes; `None` if any compiler says the same."""
-        value = _rounded(value, source)
+        value = rounded(value, source)
         if -_HELD <= value < _HELD and (dtype not in _UNSIGNED or value > -1):
             return None
         return const(self._conversion(value, source, dtype), dtype)
@@ -105,18 +102,3 @@ def _source(node: Scalar) -> Scalar | None:
         return None
     (source,) = node.operands
     return source if source.dtype.is_float else None
-
-
-def _rounded(value: float, dtype: DType) -> float:
-    """The nearest number of `dtype`, as a constant of it is stored; of narrower types than these there are none beyond an integer."""
-    form = _FORMS.get(dtype)
-    if form is None or not math.isfinite(value):
-        return value
-    try:
-        (found,) = struct.unpack(form, struct.pack(form, value))
-    except OverflowError:
-        return math.copysign(math.inf, value)
-    if dtype is DType.BF16:
-        (bits,) = struct.unpack("<I", struct.pack("<f", found))
-        (found,) = struct.unpack("<f", struct.pack("<I", bits + 0x7FFF + (bits >> 16 & 1) & 0xFFFF0000))
-    return float(found)

@@ -7,12 +7,14 @@ number is brought to its type here, so that it is the same however freely the st
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
 import torch
+
+from coilwork_ir.rounding import rounded
+from coilwork_lowering.building.torch_types import dtype_of
 
 aten: Final = torch.ops.aten
 _HALVES: Final = (torch.float16, torch.bfloat16)
@@ -59,20 +61,7 @@ def in_type(number: Any, dtype: torch.dtype) -> Any:
     """`number` as a float of `dtype`, one of 16 or 32 bits, beyond its range an infinity. Symbols stay as they are."""
     if not isinstance(number, int | float) or dtype not in (*_HALVES, torch.float32):
         return number
-    wide = _packed(number, "f")
-    if dtype is torch.bfloat16 and math.isfinite(wide):
-        (bits,) = struct.unpack("<I", struct.pack("<f", wide))
-        bits += 0x7FFF + (bits >> 16 & 1)
-        (wide,) = struct.unpack("<f", struct.pack("<I", bits & 0xFFFF0000))
-    return _packed(wide, "e") if dtype is torch.float16 else wide
-
-
-def _packed(number: float, kind: str) -> float:
-    try:
-        (found,) = struct.unpack(f"<{kind}", struct.pack(f"<{kind}", number))
-    except OverflowError:
-        return math.copysign(math.inf, number)
-    return float(found)
+    return rounded(number, dtype_of(dtype))
 
 
 def _on_cpu(value: torch.Tensor, *others: torch.Tensor) -> bool:
