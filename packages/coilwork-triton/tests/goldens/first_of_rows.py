@@ -214,11 +214,19 @@ def sort_bound(
 
 
 @triton.jit
-def sort_bisected(keys, COUNT: tl.constexpr, ROOM: tl.constexpr):
+def sort_of_inside(x, inside):
+    # a number of each row, 0 of lanes that are no rows
+    if inside is not None:
+        x = tl.where(tl.reshape(inside, x.shape), x, 0)
+    return x
+
+
+@triton.jit
+def sort_bisected(keys, inside, COUNT: tl.constexpr, ROOM: tl.constexpr):
     # for each row a number that at least COUNT and at most ROOM of its keys, all different, do not exceed
     low = tl.min(keys, 1)
     high = tl.max(keys, 1)
-    among = tl.full([keys.shape[0]], keys.shape[1], tl.int32)
+    among = sort_of_inside(tl.full([keys.shape[0]], keys.shape[1], tl.int32), inside)
     while tl.max(among, 0) > ROOM:
         middle = (low & high) + ((low ^ high) >> 1)
         below = tl.sum((keys <= middle[:, None]).to(tl.int32), 1)
@@ -356,6 +364,7 @@ def sort_first_of_few(
     x,
     position,
     valid,
+    inside,
     KEY: tl.constexpr,
     LARGEST: tl.constexpr,
     DESCENDING: tl.constexpr,
@@ -390,15 +399,16 @@ def sort_first_of_few(
     words = sort_words(reach)
     ones = tl.reshape(sort_ones(words), [rows, LENGTH // 32])
     total = tl.sum(ones, 1)
-    if tl.max(((total > ROOM) | (total < COUNT)).to(tl.int32), 0) > 0:
+    if tl.max(sort_of_inside(((total > ROOM) | (total < COUNT)).to(tl.int32), inside), 0) > 0:
         keys = KEY(x, position, DESCENDING)
         if valid is not None:
             keys = tl.where(valid, keys, LARGEST)
         keys = tl.reshape(keys, [rows, LENGTH])
-        words = sort_words(keys <= sort_bisected(keys, COUNT, ROOM)[:, None])
+        words = sort_words(keys <= sort_bisected(keys, inside, COUNT, ROOM)[:, None])
         ones = tl.reshape(sort_ones(words), [rows, LENGTH // 32])
         total = tl.sum(ones, 1)
     place = sort_places(words, ones, ROOM)
+    total = sort_of_inside(total, inside)
     few = tl.gather(tl.reshape(x, [x.numel]), place, 0)
     slot = tl.arange(0, rows * ROOM)
     taken = slot % ROOM < sort_of_rows(total, slot // ROOM)
@@ -414,6 +424,7 @@ def sort_first(
     x,
     position,
     valid,
+    inside,
     KEY: tl.constexpr,
     VALUE: tl.constexpr,
     DTYPE: tl.constexpr,
@@ -432,7 +443,7 @@ def sort_first(
     # the values of the COUNT first elements of each row in order, and their positions
     if ROOM > 0:
         value, place = sort_first_of_few(
-            x, position, valid, KEY, LARGEST, DESCENDING, LENGTH, COUNT, THREADS, WIDTH, GROUPS, ROOM, SPREAD
+            x, position, valid, inside, KEY, LARGEST, DESCENDING, LENGTH, COUNT, THREADS, WIDTH, GROUPS, ROOM, SPREAD
         )
         place = place.to(tl.int64)
     else:
@@ -469,7 +480,7 @@ def sorted_rows(
     c0 = tl.arange(0, 64)
     cmask = c0 < 50
     in0_0 = tl.load(in0 + (x0 * 4000 + r0), rmask)
-    firsts1, places2 = sort_first(in0_0, r0, rmask, sort_key_float, sorted_float, tl.float32, True, 1125899906842624, True, R0_BLOCK, 64, SORT_THREADS, SORT_WIDTH, SORT_SHARE, SORT_GROUPS, SORT_ROOM, SORT_SPREAD)
+    firsts1, places2 = sort_first(in0_0, r0, rmask, None, sort_key_float, sorted_float, tl.float32, True, 1125899906842624, True, R0_BLOCK, 64, SORT_THREADS, SORT_WIDTH, SORT_SHARE, SORT_GROUPS, SORT_ROOM, SORT_SPREAD)
     value3 = tl.reshape(firsts1, (64,))
     position4 = tl.reshape(places2, (64,))
     tl.store(out0 + (x0 * 50 + c0), value3, cmask)

@@ -89,15 +89,20 @@ def exclusive_logsumexp(e, ei, t, ti, f, fi, u, ui):
 
 
 @triton.jit
-def running_logsumexp(x, AXIS: tl.constexpr, REVERSE: tl.constexpr):
+def running_logsumexp(x, inside, AXIS: tl.constexpr, REVERSE: tl.constexpr):
     # m and s of which m + log(s) is the running value. While no sum is small beside the largest value of all, sums of exponentials
     # against that one are as good as against the largest so far: a scan of additions. Its sums are below 2^-11 or NaN before the
-    # first large value and where only infinities came so far
+    # first large value and where only infinities came so far. Lanes that are no points do not count: of those that come first the sum is 0
     most = tl.max(x, AXIS, keep_dims=True)
     shift = tl.broadcast_to(tl.where(tl.abs(most) < float("inf"), most, 0.0), x.shape)
     near = tl.cumsum(tl.exp(x - shift), AXIS, reverse=REVERSE)
-    if tl.min(near) > 0.00048828125:
+    least = near
+    if inside is not None:
+        least = tl.where(inside, near, 1.0)
+    if tl.min(least) > 0.00048828125:
         m = shift
+        if inside is not None:
+            m = tl.where(near == 0.0, float("-inf"), shift)
         s = near
     else:
         m, s = tl.associative_scan((x, tl.full(x.shape, 1.0, x.dtype)), AXIS, combine_logsumexp, reverse=REVERSE)
@@ -129,7 +134,7 @@ def cumulative_logcumsumexp(
         rmask = r0 < 5000
         in0_0 = tl.load(in0 + (r0 * 4096 + x0), rmask).to(tl.float32)
         runs3 = tl.reshape(tl.broadcast_to(tl.where(rmask, in0_0, float("-inf")), (XBLOCK, R0_BLOCK)), (XBLOCK, RUN, R0_BLOCK // RUN))
-        largest4, total5 = running_logsumexp(runs3, 1, False)
+        largest4, total5 = running_logsumexp(runs3, tl.reshape(tl.broadcast_to(rmask, (XBLOCK, R0_BLOCK)), (XBLOCK, RUN, R0_BLOCK // RUN)), 1, False)
         whole6 = tl.sum(tl.where((tl.arange(0, RUN) == RUN - 1)[None, :, None], largest4, tl.zeros_like(largest4)), 1)
         whole7 = tl.sum(tl.where((tl.arange(0, RUN) == RUN - 1)[None, :, None], total5, tl.zeros_like(total5)), 1)
         before8, before9, upto10, upto11 = tl.associative_scan((tl.full([XBLOCK, R0_BLOCK // RUN], float("-inf"), tl.float32), tl.full([XBLOCK, R0_BLOCK // RUN], 0.0, tl.float32), whole6, whole7), 1, exclusive_logsumexp)

@@ -82,15 +82,20 @@ def log_of_normal(x):
 
 
 @triton.jit
-def running_logsumexp(x, AXIS: tl.constexpr, REVERSE: tl.constexpr):
+def running_logsumexp(x, inside, AXIS: tl.constexpr, REVERSE: tl.constexpr):
     # m and s of which m + log(s) is the running value. While no sum is small beside the largest value of all, sums of exponentials
     # against that one are as good as against the largest so far: a scan of additions. Its sums are below 2^-11 or NaN before the
-    # first large value and where only infinities came so far
+    # first large value and where only infinities came so far. Lanes that are no points do not count: of those that come first the sum is 0
     most = tl.max(x, AXIS, keep_dims=True)
     shift = tl.broadcast_to(tl.where(tl.abs(most) < float("inf"), most, 0.0), x.shape)
     near = tl.cumsum(tl.exp(x - shift), AXIS, reverse=REVERSE)
-    if tl.min(near) > 0.00048828125:
+    least = near
+    if inside is not None:
+        least = tl.where(inside, near, 1.0)
+    if tl.min(least) > 0.00048828125:
         m = shift
+        if inside is not None:
+            m = tl.where(near == 0.0, float("-inf"), shift)
         s = near
     else:
         m, s = tl.associative_scan((x, tl.full(x.shape, 1.0, x.dtype)), AXIS, combine_logsumexp, reverse=REVERSE)
@@ -107,7 +112,7 @@ def cumulative_logcumsumexp(in0, out0, XBLOCK: tl.constexpr, R0_BLOCK: tl.conste
         r0 = r0_offset + tl.arange(0, R0_BLOCK)
         rmask = r0 < 5000
         in0_0 = tl.load(in0 + (x0 * 5000 + r0), rmask)
-        largest3, total4 = running_logsumexp(tl.broadcast_to(tl.where(rmask, in0_0, float("-inf")), (R0_BLOCK,)), 0, True)
+        largest3, total4 = running_logsumexp(tl.broadcast_to(tl.where(rmask, in0_0, float("-inf")), (R0_BLOCK,)), rmask, 0, True)
         largest5, total6 = combine_logsumexp(carry1, carry_total2, largest3, total4)
         carry1 = tl.sum(tl.where(tl.arange(0, R0_BLOCK) == 0, largest5, tl.zeros_like(largest5)), 0)
         carry_total2 = tl.sum(tl.where(tl.arange(0, R0_BLOCK) == 0, total6, tl.zeros_like(total6)), 0)

@@ -12,6 +12,7 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.scalar import Combine, Const, Op, Parameter, Scalar, Scan, postorder
 from coilwork_ir.text.scalars import format_combining
+from coilwork_triton.text.device_library import loops_over_lanes
 from coilwork_triton.text.tree import (
     Assign,
     Binary,
@@ -44,6 +45,13 @@ def exclusive_name(kind: Combine) -> str:
 def scanned_type(dtype: DType) -> DType:
     """The type in which values of `dtype` are combined: truth values are 0 and 1."""
     return DType.I32 if dtype.is_bool else dtype
+
+
+def has_loops(kind: Combine) -> bool:
+    """True if `kind` calls a function that loops until no lane has work."""
+    called: set[str] = set()
+    _plain(kind, "fast", called)
+    return any(map(loops_over_lanes, called))
 
 
 def own_functions(roots: Iterable[Scalar], numerics: Numerics, library: set[str]) -> tuple[Function, ...]:

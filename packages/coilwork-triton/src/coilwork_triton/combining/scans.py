@@ -14,13 +14,13 @@ out of range come first, or runs before which there is nothing, each tuple has a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.scalar import Combine, Combining
-from coilwork_triton.combining.functions import exclusive_name, function_name, scanned_type
+from coilwork_triton.combining.functions import exclusive_name, function_name, has_loops, scanned_type
 from coilwork_triton.text.tree import (
     Binary,
     Call,
@@ -74,7 +74,8 @@ class ScanSite:
 
     `positions` is a block of the same shape with the position along the axis; it is read by kinds that report one.
     The axis is in runs of the length that the parameter `run` names, if it does. A function combines `value` together with `others`,
-    whose types are `other_dtypes`; in a loop `is_first` holds for the first block.
+    whose types are `other_dtypes`; in a loop `is_first` holds for the first block. `inside` is true in lanes that are points, of kinds for which
+    some lanes decide what all of them do.
     """
 
     kind: Combining
@@ -90,6 +91,7 @@ class ScanSite:
     others: tuple[Expression, ...] = ()
     other_dtypes: tuple[DType, ...] = ()
     is_first: Expression | None = None
+    inside: Expression | None = None
 
     @property
     def flagged(self) -> bool:
@@ -123,6 +125,11 @@ def identity(site: ScanSite) -> int | float | bool:
         case Combine():
             # with a flag that says that it is not there
             return 0
+
+
+def lanes_decide(kind: Combining) -> bool:
+    """True if some lanes of a block decide what all of them do: whether a short way is taken, or how often a function loops."""
+    return has_loops(kind) if isinstance(kind, Combine) else kind == "logcumsumexp"
 
 
 def _extent(size: str) -> Expression:
@@ -216,7 +223,9 @@ def _kept_tuples(site: ScanSite) -> tuple[Expression, ...]:
     found: list[Expression] = []
     for value, dtype in zip((site.value, *site.others), (site.dtype, *site.other_dtypes), strict=True):
         wide = tl("broadcast_to", value, extents)
-        found.append(method(wide, "to", tl_name("int32")) if dtype.is_bool else wide)
+        if dtype.is_bool:
+            wide = method(wide, "to", tl_name("int32"))
+        found.append(wide if site.inside is None else tl("where", site.inside, wide, Number(0)))
     if site.flagged:
         if site.valid is None:
             found.append(filled(extents.items, 1, DType.I32))
@@ -241,7 +250,8 @@ def scanned(site: ScanSite, writer: Writer, kept: tuple[Expression, ...], axis: 
     (value,) = kept
     if site.kind == "logcumsumexp":
         # the device function finds its way of combining by name
-        sums = Call(writer.device("running_logsumexp"), (value, Number(axis), Number(site.reverse)))
+        inside = Name("None") if site.inside is None else site.inside
+        sums = Call(writer.device("running_logsumexp"), (value, inside, Number(axis), Number(site.reverse)))
         return writer.bind_all(("largest", "total"), sums)
     if site.kind == "sum":
         running: Expression = Call(tl_name("cumsum"), (value, Number(axis)), backwards)
@@ -259,7 +269,10 @@ def _after_runs(site: ScanSite, writer: Writer, carry: tuple[Name, ...]) -> tupl
     runs = Binary("//", Name(site.shape[axis]), run)
     dealt = Tuple((*(_extent(s) for s in site.shape[:axis]), run, runs))
     kept = tuple(writer.bind("runs", tl("reshape", part, dealt)) for part in kept_values(site))
-    within = scanned(site, writer, kept, axis)
+    inside = site.inside
+    if inside is not None:
+        inside = tl("reshape", tl("broadcast_to", inside, _extents(site.shape)), dealt)
+    within = scanned(replace(site, inside=inside), writer, kept, axis)
     types = types_of(site)[: len(within)]
     end = Index(last_of(run, site), (*("None",) * axis, ":", "None"))
     whole = tuple(writer.bind("whole", picked(v, end, t, axis, keep=False)) for v, t in zip(within, types))

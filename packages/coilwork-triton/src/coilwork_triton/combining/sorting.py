@@ -29,7 +29,7 @@ _LARGEST: Final[Mapping[int, int]] = MappingProxyType({4: (1 << 31) - 1, 8: 1 <<
 class SortSite:
     """One sort of a kernel: `value`, of which every row of blocks of extents `shape` is sorted along the last axis.
 
-    `positions` is a block with the position along that axis, `valid` is true where it lies in range. With `count`, a power
+    `positions` is a block with the position along that axis, `valid` is true where it lies in range, and `rows` in lanes that are rows. With `count`, a power
     of two, only so many of each row are wanted, in blocks of extents `first`. With `floats`, keys of 64 bits are compared as
     floats are.
     """
@@ -39,6 +39,7 @@ class SortSite:
     value: Expression
     positions: Expression
     valid: Expression | None
+    rows: Expression | None
     shape: tuple[str, ...]
     count: int | None
     floats: bool
@@ -57,7 +58,10 @@ def sorted_row(site: SortSite, writer: Writer) -> tuple[Expression, Expression]:
     length, spread = Name(site.shape[-1]), (Name(SORT_THREADS), Name(SORT_WIDTH))
     if site.count is not None:
         valid = Name("None") if site.valid is None else site.valid
-        what = (site.value, site.positions, valid, key, value, dtype, Number(wide), largest, falls)
+        rows: Expression = Name("None")
+        if site.rows is not None:
+            rows = tl("broadcast_to", site.rows, _extents((*site.shape[:-1], "1")))
+        what = (site.value, site.positions, valid, rows, key, value, dtype, Number(wide), largest, falls)
         how = (*spread, Name(SORT_SHARE), Name(SORT_GROUPS), Name(SORT_ROOM), Name(SORT_SPREAD))
         found = Call(writer.device("sort_first"), (*what, length, Number(site.count), *how))
         values, positions = writer.bind_all(("firsts", "places"), found)

@@ -27,11 +27,12 @@ _FILES: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceFunction:
-    """One function: its text, decorator included, and the other functions of the library it calls."""
+    """One function: its text, decorator included, the other functions of the library it calls, and whether it has a loop that data end."""
 
     name: str
     source: str
     calls: tuple[str, ...]
+    has_while: bool
 
 
 @cache
@@ -50,8 +51,16 @@ def device_functions() -> Mapping[str, DeviceFunction]:
             name=definition.name,
             source="\n".join(lines[first - 1 : definition.end_lineno]),
             calls=tuple(sorted(used)),
+            has_while=any(isinstance(n, ast.While) for n in ast.walk(definition)),
         )
     return MappingProxyType(table)
+
+
+@cache
+def loops_over_lanes(name: str) -> bool:
+    """True if the function `name`, or one that it calls, goes on until no lane of a block has work."""
+    function = device_functions()[name]
+    return function.has_while or any(loops_over_lanes(callee) for callee in function.calls)
 
 
 def with_dependencies(wanted: Iterable[str]) -> tuple[Library, ...]:

@@ -10,9 +10,9 @@ from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.index import Expr, as_expr, as_int
 from coilwork_ir.kernels.workspace import scans_of, words_of
-from coilwork_ir.scalar import Combine, Reduce, Scan, Sort
+from coilwork_ir.scalar import Combine, Reduce, Scalar, Scan, Sort
 from coilwork_triton.combining.reductions import REDUCTIONS, Site
-from coilwork_triton.combining.scans import ScanSite, block_scan, carried_scan, start_carry
+from coilwork_triton.combining.scans import ScanSite, block_scan, carried_scan, lanes_decide, start_carry
 from coilwork_triton.combining.sharing import shared_scan
 from coilwork_triton.combining.sorting import SortSite, sorted_row
 from coilwork_triton.iteration.space import LOOP_OFFSET
@@ -165,6 +165,7 @@ def emit_scan(values: Known, scope: Scope, node: Scan) -> None:
         others=tuple(operands[1:]),
         other_dtypes=tuple(operand.dtype for operand in node.operands[1:]),
         is_first=Binary("==", Name("r0_done") if node.reverse else LOOP_OFFSET, Number(0)),
+        inside=_inside(values, node) if lanes_decide(node.kind) else None,
         valid=values.space.mask(frozenset({"r"})),
         shape=values.block(node),
         axis=tile.axis,
@@ -192,6 +193,11 @@ def emit_scan(values: Known, scope: Scope, node: Scan) -> None:
             scope.bound[other] = result
 
 
+def _inside(values: Known, node: Scalar, *, without: str = "") -> Expression | None:
+    """The mask of those lanes of `node` that are points, along its tiles but those `without`; None if all are."""
+    return values.space.mask(values.space.letters(values.levels.varies[node]) - frozenset(without))
+
+
 def _first_word(values: Known, node: Scan) -> int:
     """Words of the scans that are written before `node`."""
     scans = scans_of(values.order)
@@ -217,6 +223,7 @@ def emit_sort(values: Known, scope: Scope, node: Sort) -> None:
         value=value,
         positions=values.space.index(tile.index),
         valid=values.space.mask(frozenset({"r"})),
+        rows=None if chosen is None else _inside(values, operand, without="r"),
         shape=whole,
         count=None if chosen is None else int(chosen.block),
         floats=values.shape.float_keys,

@@ -9,6 +9,7 @@ from typing import Protocol
 from coilwork_ir.index import Expr
 from coilwork_ir.kernels import Kernel
 from coilwork_ir.scalar import Reduce, Scalar
+from coilwork_triton.facts.levels import Levels
 from coilwork_triton.iteration.shape import Shape
 from coilwork_triton.iteration.space import Space
 from coilwork_triton.text.tree import Expression
@@ -37,12 +38,14 @@ class Known(Protocol):
     Attributes:
         kernel, shape, space: what is written, and where.
         order: every scalar node, operands first.
+        levels: along which ranges each value varies.
         reduced_symbols, walked_symbols: the ranges of those kinds.
     """
 
     kernel: Kernel
     shape: Shape
     space: Space
+    levels: Levels
     order: tuple[Scalar, ...]
     reduced_symbols: frozenset[Expr]
     walked_symbols: frozenset[Expr]

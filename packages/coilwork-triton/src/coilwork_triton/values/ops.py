@@ -15,6 +15,7 @@ from typing import Final, Literal
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
 from coilwork_ir.kernels.conversions import wrapped
+from coilwork_triton.text.device_library import loops_over_lanes
 from coilwork_triton.text.tree import (
     Binary,
     Expression,
@@ -31,6 +32,10 @@ from coilwork_triton.text.types import ALL_NANS, largest, triton_type, typed_con
 Numerics = Literal["fast", "eager", "strict"]
 
 
+def _everywhere() -> None:
+    """The mask of a block without idle lanes."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpContext:
     """What a builder may depend on.
@@ -43,6 +48,7 @@ class OpContext:
         rounded: the result only reaches memory rounded to 16 bits or fewer; see `rounding`. Only in `fast` kernels.
         factor: such a result, which is rounded, or multiplied with something else, before anything is added to it.
         library: names of device functions used so far; builders add to it.
+        inside: makes the mask of the lanes that are points; its own result is None where all are.
     """
 
     operand: DType
@@ -51,10 +57,18 @@ class OpContext:
     rounded: bool = False
     factor: bool = False
     library: set[str] = field(default_factory=set)
+    inside: Callable[[], Expression | None] = _everywhere
 
     def device(self, name: str, *args: Expression) -> Expression:
-        """A call of the device function `name`."""
+        """A call of the device function `name`.
+
+        One that loops until no lane has work gets zeros in lanes that are no points. Those hold what lies behind a tensor, or nothing
+        defined, and could keep the whole block in the loop for ever. With zeros they want no step that lanes without work do not take.
+        """
         self.library.add(name)
+        inside = self.inside() if loops_over_lanes(name) else None
+        if inside is not None:
+            args = tuple(tl("where", inside, arg, Number(0)) for arg in args)
         return call(name, *args)
 
 

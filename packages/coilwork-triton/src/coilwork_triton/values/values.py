@@ -344,6 +344,7 @@ class Values:
             rounded=node in self._short.rounded,
             factor=node in self._short.factors,
             library=self._library,
+            inside=lambda: self.space.mask(self.space.letters(self.levels.varies[node])),
         )
         function = self._short.sums.get(node)
         if function is not None:
