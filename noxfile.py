@@ -267,7 +267,8 @@ def configurations(session: nox.Session) -> None:
     install_ours(session, "coilwork[demo,gpu,redis,test]")
     environment = {"EVERY_CONFIGURATION": "1"}
     file = "integration_tests/test_models_triton_compiled.py"
-    session.run("pytest", file, "-q", *session.posargs, env=environment)
+    # one test has all kernels of a model, in thousands of configurations
+    session.run("pytest", file, "-q", "--timeout=0", *session.posargs, env=environment)
 
 
 @nox.session
@@ -280,7 +281,7 @@ def sanitize(session: nox.Session) -> None:
 @nox.session
 def consumers(session: nox.Session) -> None:
     """Small projects that use single packages, and the full stack, each in an environment of its own."""
-    session.install(*QUIETLY, "pytest", *CONSTRAINTS)
+    session.install(*QUIETLY, "pytest", "pytest-timeout", *CONSTRAINTS)
     folder = wheelhouse(session, list(PACKAGES))
     environment = {"NOX_WHEELHOUSE": str(folder), **WHILE_TESTING}
     session.run(

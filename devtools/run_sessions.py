@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -58,10 +59,20 @@ def count_tests(report: Path) -> tuple[int, int, int]:
     return passed, failed, skipped
 
 
-def outcome_of(session: str, code: int, seconds: float, report: Path) -> Outcome:
-    """Judge a session by its exit code and its report, if it left one."""
+def endless_test(log: str) -> str:
+    """The test that `log` says was running when a time limit ended the process (`conftest.py`); empty if none was."""
+    _, limit, stacks = log.rpartition("Timeout (")
+    # the most recent call comes first
+    found = re.findall(r'File "([^"]*)", line \d+ in (test_\w+)', stacks if limit else "")
+    return ": ".join(found[-1]) if found else ""
+
+
+def outcome_of(session: str, code: int, seconds: float, report: Path, log: str = "") -> Outcome:
+    """Judge a session by its exit code, its report, if it left one, and what it wrote."""
     passed, failed, skipped = count_tests(report) if report.exists() else (int(code == 0), int(code != 0), 0)
     result = "passed" if code == 0 else f"FAILED (exit {code})"
+    if code != 0 and not report.exists() and (endless := endless_test(log)):
+        result = f"{result}: no end of {endless}"
     if report.exists() and passed + failed == 0:
         result = "FAILED (ran no test)"
     # Broken before or after its tests: the sum must not look clean.
@@ -121,14 +132,15 @@ def run_session(session: str, reports: Path, running: set[int]) -> Outcome:
             code = 124
         finally:
             running.discard(process.pid)
-    outcome = outcome_of(session, code, time.monotonic() - start, reports / f"{session}.xml")
+    written = log.read_text(errors="replace")
+    outcome = outcome_of(session, code, time.monotonic() - start, reports / f"{session}.xml", written)
     print(row(outcome), flush=True)
     if outcome.failed == 0:
         shutil.rmtree(folder, ignore_errors=True)
     else:
         print(f"its environment and temporary files are kept in {folder}", flush=True)
         print(
-            f"---- log of {session}\n{log.read_text(errors='replace')}---- end of the log of {session}",
+            f"---- log of {session}\n{written}---- end of the log of {session}",
             flush=True,
         )
     return outcome

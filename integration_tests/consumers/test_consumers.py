@@ -113,6 +113,7 @@ def full_stack(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(2 * (INSTALL_LIMIT_S + RUN_LIMIT_S))
 @pytest.mark.parametrize("name", CONSUMERS)
 def test_consumer(
     name: str, constraints: tuple[str, ...], tmp_path: Path, request: pytest.FixtureRequest

@@ -12,6 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr, as_expr, evaluate, symbol
 from coilwork_ir.kernel_source import Config, KernelSource
@@ -45,18 +47,32 @@ class TritonProcess:
 
     def __init__(self, *, interpret: bool, cache: Path) -> None:
         self.interprets = interpret
-        env = dict(os.environ, TRITON_CACHE_DIR=str(cache), TRITON_INTERPRET="1" if interpret else "0")
+        self._env = dict(os.environ, TRITON_CACHE_DIR=str(cache), TRITON_INTERPRET="1" if interpret else "0")
+        self._process = self._started()
+
+    def _started(self) -> subprocess.Popen[bytes]:
         script = Path(__file__).with_name("triton_worker.py")
-        self._process = subprocess.Popen(
-            [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env
-        )
+        command = [sys.executable, str(script)]
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=self._env)
 
     def close(self) -> None:
         """End the process."""
         self._process.communicate()
 
     def ask(self, request: dict[str, Any]) -> Any:
-        """The reply to `request`. Raises RuntimeError with the worker's traceback."""
+        """The reply to `request`. Raises RuntimeError with the worker's traceback.
+
+        Nobody waits any more for what a test that was stopped has asked for: the next one gets a worker of its own.
+        """
+        try:
+            return self._reply(request)
+        except (KeyboardInterrupt, pytest.fail.Exception):
+            self._process.kill()
+            self._process.communicate()
+            self._process = self._started()
+            raise
+
+    def _reply(self, request: dict[str, Any]) -> Any:
         assert self._process.stdin is not None and self._process.stdout is not None
         data = pickle.dumps(request)
         self._process.stdin.write(struct.pack("<Q", len(data)) + data)

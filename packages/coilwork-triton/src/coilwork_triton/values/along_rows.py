@@ -165,7 +165,7 @@ def emit_scan(values: Known, scope: Scope, node: Scan) -> None:
         others=tuple(operands[1:]),
         other_dtypes=tuple(operand.dtype for operand in node.operands[1:]),
         is_first=Binary("==", Name("r0_done") if node.reverse else LOOP_OFFSET, Number(0)),
-        inside=_inside(values, node) if lanes_decide(node.kind) else None,
+        inside=_deciding(values, node),
         valid=values.space.mask(frozenset({"r"})),
         shape=values.block(node),
         axis=tile.axis,
@@ -196,6 +196,15 @@ def emit_scan(values: Known, scope: Scope, node: Scan) -> None:
 def _inside(values: Known, node: Scalar, *, without: str = "") -> Expression | None:
     """The mask of those lanes of `node` that are points, along its tiles but those `without`; None if all are."""
     return values.space.mask(values.space.letters(values.levels.varies[node]) - frozenset(without))
+
+
+def _deciding(values: Known, node: Scan) -> Expression | None:
+    """The mask of the lanes that may decide what all lanes do in the scan `node`; None if no lane does, or all may."""
+    if not lanes_decide(node.kind):
+        return None
+    # running sums behind the end are that at the end
+    last = not isinstance(node.kind, Combine) and not node.reverse and not values.shape.in_runs
+    return _inside(values, node, without="r" if last else "")
 
 
 def _first_word(values: Known, node: Scan) -> int:

@@ -1,0 +1,42 @@
+"""Ends a process whose test is in native code that never ends: there, the signal of a test's time limit (`pyproject.toml`) waits for ever."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+STDERR = pytest.StashKey[int]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Tests' own output goes elsewhere while they run."""
+    config.stash[STDERR] = os.dup(sys.__stderr__.fileno() if sys.__stderr__ is not None else 2)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    os.close(config.stash[STDERR])
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """After twice the test's limit, all stacks, and the end. It needs no interpreter, which native code may hold."""
+    limit = limit_of(item)
+    if limit:
+        faulthandler.dump_traceback_later(2 * limit, exit=True, file=item.config.stash[STDERR])
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+def limit_of(item: pytest.Item) -> float:
+    """Seconds that `item` may take; 0 for any number."""
+    marker = item.get_closest_marker("timeout")
+    if marker is not None and (marker.args or "timeout" in marker.kwargs):
+        return float(marker.args[0] if marker.args else marker.kwargs["timeout"])
+    given = item.config.getoption("timeout")
+    return float(given if given is not None else item.config.getini("timeout") or 0)
