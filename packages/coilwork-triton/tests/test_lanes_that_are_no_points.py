@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
-from kernel_bench import TritonProcess, along, arg, run_source
+from kernel_bench import TARGETS, TritonProcess, along, arg, compile_source, run_source
 from triton_sample_kernels import sorted_rows
 
 from coilwork_ir.dtypes import DType
+from coilwork_ir.index import as_expr
 from coilwork_ir.kernels import Kernel, Store
 from coilwork_ir.ops import SCALAR_OPS
 from coilwork_ir.scalar import load, op, scan
@@ -81,20 +84,20 @@ def test_numbers_behind_lines_decide_no_loop(engine: TritonProcess, name: str, t
     assert torch.equal(found.view(torch.int32), wanted.view(torch.int32))
 
 
-def running(length: int, *, reverse: bool) -> str:
+def running(length: int, *, reverse: bool) -> Kernel:
     x, r = along("x0", ROWS), along("r0", length, "r", 1.0)
     flat = x.symbol * length + r.symbol
     value = scan("logcumsumexp", load("in0", [flat], DType.F32), r.symbol, reverse=reverse)
     args = (arg("in0", DType.F32, ROWS * length), arg("out0", DType.F32, ROWS * length))
     stores = (Store(buffer="out0", index=flat, value=value),)
-    return text_of(Kernel(name="logs", ranges=(x, r), args=args, stores=stores))
+    return Kernel(name="logs", ranges=(x, r), args=args, stores=stores)
 
 
 def test_only_points_decide_how_running_logarithms_are_added() -> None:
     """From the end, lanes behind it come first, and nothing so far: of them alone every row once went the slow way."""
-    assert "(XBLOCK, R0_BLOCK)), xmask & rmask, 1, True)" in running(70, reverse=True)
+    assert "(XBLOCK, R0_BLOCK)), xmask & rmask, 1, True)" in text_of(running(70, reverse=True))
     # lanes behind the end have all that came before
-    assert "(XBLOCK, R0_BLOCK)), xmask, 1, False)" in running(70, reverse=False)
+    assert "(XBLOCK, R0_BLOCK)), xmask, 1, False)" in text_of(running(70, reverse=False))
 
 
 def test_only_rows_decide_how_the_first_of_rows_are_found() -> None:
@@ -106,3 +109,37 @@ def test_only_rows_decide_how_the_first_of_rows_are_found() -> None:
         "rmask, None, sort_key_float"
         in TritonCodegen().emit(sorted_rows(1, 40, DType.F32, first=8), target("sm_90"), {}).text
     )
+
+
+def test_the_first_of_rows_beside_a_row_that_is_none(engine: TritonProcess) -> None:
+    source = TritonCodegen().emit(
+        sorted_rows(10_001, 512, DType.F32, first=8, descending=True), target("sm_90"), {}
+    )
+    meta = dict(source.configs[0].meta)
+    assert meta["SORT_ROOM"] > 0 and meta["XBLOCK"] == 2 and source.text.count("x0 < 10001") == 1
+    # as of many rows, of which few are left
+    source = replace(source, text=source.text.replace("x0 < 10001", "x0 < 3"), grid=(as_expr(2),))
+    rows = torch.randn(3, 512, generator=torch.Generator().manual_seed(0))
+    # of ties, too many for a first look
+    rows[1] = rows[1].round()
+    wide = torch.cat([rows.flatten(), torch.full((512,), float("nan"))])
+    outs = torch.zeros(24), torch.zeros(24, dtype=torch.int64)
+    _, values, positions = run_source(engine, source, [wide, *outs])
+    wanted, at = torch.sort(rows, dim=-1, descending=True, stable=True)
+    assert torch.equal(values.view(3, 8), wanted[:, :8]) and torch.equal(positions.view(3, 8), at[:, :8])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        of_lines("laguerre", DType.F64),
+        of_lines("gcd", DType.I32),
+        running(70, reverse=True),
+        sorted_rows(10_001, 512, DType.F32, first=8),
+    ],
+    ids=lambda kernel: kernel.name,
+)
+def test_masked_lanes_compile(compiler: TritonProcess, kernel: Kernel, name: str) -> None:
+    assert compile_source(compiler, TritonCodegen().emit(kernel, target(name), {}), name)
