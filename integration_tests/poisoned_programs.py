@@ -18,7 +18,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import count
 from types import FrameType
@@ -51,9 +51,7 @@ class Program:
     dynamic: bool
 
 
-def program(
-    function: Callable[..., Any], *inputs: Tensor, dynamic: bool = False, **options: Any
-) -> Program:
+def program(function: Callable[..., Any], *inputs: Tensor, dynamic: bool = False, **options: Any) -> Program:
     return Program(function=function, inputs=inputs, options=options, dynamic=dynamic)
 
 
@@ -92,7 +90,9 @@ def bad_numbers(dtype: torch.dtype) -> Tensor:
         # a finite number stays one, or it would not make anything loop
         return torch.where(values.isfinite(), values.clamp(info.min, info.max), values).to(dtype)
     whole = torch.iinfo(dtype)
-    return torch.tensor([whole.max, whole.min, 0, min(-1, whole.max), whole.max // 3, 1], dtype=torch.int64).to(dtype)
+    return torch.tensor(
+        [whole.max, whole.min, 0, min(-1, whole.max), whole.max // 3, 1], dtype=torch.int64
+    ).to(dtype)
 
 
 def surroundings(dtype: torch.dtype, number: int, turn: int | None) -> Tensor:
@@ -185,10 +185,23 @@ F16, BF16, F64, I8, I32, I64 = (
     *(torch.int8, torch.int32, torch.int64),
 )
 INTERPRETED: Final[Mapping[str, torch.dtype]] = {
-    **dict(fp16=F16, bf16=BF16, fp32=torch.float32, fp64=F64, int1=torch.bool, uint8=torch.uint8),
-    **{f"int{8 * dtype.itemsize}": dtype for dtype in (I8, torch.int16, I32, I64)},
+    "fp16": F16,
+    "bf16": BF16,
+    "fp32": torch.float32,
+    "fp64": F64,
+    "int1": torch.bool,
+    "int8": I8,
+    "int16": torch.int16,
+    "int32": I32,
+    "int64": I64,
+    "uint8": torch.uint8,
 }
-ORTHOGONAL: Final = ("laguerre_polynomial_l", "legendre_polynomial_p", "hermite_polynomial_h", "hermite_polynomial_he")
+ORTHOGONAL: Final = (
+    "laguerre_polynomial_l",
+    "legendre_polynomial_p",
+    "hermite_polynomial_h",
+    "hermite_polynomial_he",
+)
 
 
 def iterated() -> Iterator[tuple[str, Program]]:
@@ -198,44 +211,85 @@ def iterated() -> Iterator[tuple[str, Program]]:
         yield name, program(getattr(SPECIAL, name), x, n)
     yield "zeta", program(SPECIAL.zeta, 1 + drawn(301), drawn(301))
     yield "polygamma", program(lambda x: SPECIAL.polygamma(2, x), drawn(301))
-    yield "igamma", program(lambda a, x: (torch.igamma(a, x), torch.igammac(a, x)), 9 * drawn(301), 8 * drawn(301))
-    yield "gcd", program(lambda a, b: (GCD(a, b), torch.lcm(a, b)), drawn(705, dtype=I64), drawn(705, dtype=I64))
+    yield (
+        "igamma",
+        program(lambda a, x: (torch.igamma(a, x), torch.igammac(a, x)), 9 * drawn(301), 8 * drawn(301)),
+    )
+    yield (
+        "gcd",
+        program(lambda a, b: (GCD(a, b), torch.lcm(a, b)), drawn(705, dtype=I64), drawn(705, dtype=I64)),
+    )
     laguerre, legendre = SPECIAL.laguerre_polynomial_l, SPECIAL.legendre_polynomial_p
     yield "degrees by column", program(laguerre, drawn(5, 301) / 5, degrees(301))
     yield "degrees by row", program(legendre, drawn(7, 301) / 9, degrees(7, 1))
-    yield "degrees that are places", program(lambda x: laguerre(x, torch.arange(705.0, device=x.device) % 5), x)
+    yield (
+        "degrees that are places",
+        program(lambda x: laguerre(x, torch.arange(705.0, device=x.device) % 5), x),
+    )
     yield "degrees that are looked up", program(lambda x, n, at: laguerre(x, n[at]), x, n, places(705, 705))
-    yield "sum of a polynomial", program(lambda x, n: laguerre(x, n).sum(-1), drawn(3, 705) / 5, degrees(3, 705))
-    yield "column sums of a polynomial", program(lambda x, n: legendre(x, n).sum(0), drawn(301, 37) / 5, degrees(301, 37))
-    yield "polynomial of a sum", program(lambda x, n: laguerre(x.mean(-1), n), drawn(301, 33) / 9, degrees(301))
-    yield "sums of long rows of a polynomial", program(lambda x, n: laguerre(x, n).sum(-1), drawn(1, 9001) / 5, degrees(1, 9001))
+    yield (
+        "sum of a polynomial",
+        program(lambda x, n: laguerre(x, n).sum(-1), drawn(3, 705) / 5, degrees(3, 705)),
+    )
+    yield (
+        "column sums of a polynomial",
+        program(lambda x, n: legendre(x, n).sum(0), drawn(301, 37) / 5, degrees(301, 37)),
+    )
+    yield (
+        "polynomial of a sum",
+        program(lambda x, n: laguerre(x.mean(-1), n), drawn(301, 33) / 9, degrees(301)),
+    )
+    yield (
+        "sums of long rows of a polynomial",
+        program(lambda x, n: laguerre(x, n).sum(-1), drawn(1, 9001) / 5, degrees(1, 9001)),
+    )
     yield "polynomial of open size", program(laguerre, x, n, dynamic=True)
     yield "polynomial in f64", program(legendre, x.double() / 5, n.double())
-    yield "polynomial that is added", program(
-        lambda at, x, n: x.new_zeros(33).scatter_add(0, at, legendre(x, n).floor()), places(33, 705), x, n
+    yield (
+        "polynomial that is added",
+        program(
+            lambda at, x, n: x.new_zeros(33).scatter_add(0, at, legendre(x, n).floor()), places(33, 705), x, n
+        ),
     )
-    yield "scan by a common divisor", program(
-        lambda x: scanned(lambda a, b: [GCD(a, b)], x), 6 * drawn(3, 45, dtype=I64)
+    yield (
+        "scan by a common divisor",
+        program(lambda x: scanned(lambda a, b: [GCD(a, b)], x), 6 * drawn(3, 45, dtype=I64)),
     )
-    yield "scan by a common divisor from the end", program(
-        lambda x: scanned(lambda a, b: [GCD(a, b)], x, reverse=True), 6 * drawn(3, 45, dtype=I64)
+    yield (
+        "scan by a common divisor from the end",
+        program(lambda x: scanned(lambda a, b: [GCD(a, b)], x, reverse=True), 6 * drawn(3, 45, dtype=I64)),
     )
 
 
 def pointwise() -> Iterator[tuple[str, Program]]:
     for dtype in (torch.float32, BF16, F16, F64, I8, I64, torch.bool):
-        yield f"line of {dtype}", program(lambda x, y: torch.where(x > y, x, y), drawn(705, dtype=dtype), drawn(705, dtype=dtype))
+        yield (
+            f"line of {dtype}",
+            program(lambda x, y: torch.where(x > y, x, y), drawn(705, dtype=dtype), drawn(705, dtype=dtype)),
+        )
     yield "rows", program(lambda x, w: (x * w).relu(), signed(5, 301), drawn(301))
     yield "line of open size", program(lambda x, y: x * y + 1, drawn(705), drawn(705), dynamic=True)
-    yield "quotients of integers", program(
-        lambda a, b: (a // b, a % b, torch.fmod(a, b)), drawn(705, dtype=I32), drawn(705, dtype=I32)
+    yield (
+        "quotients of integers",
+        program(lambda a, b: (a // b, a % b, torch.fmod(a, b)), drawn(705, dtype=I32), drawn(705, dtype=I32)),
     )
-    yield "quotients of bytes", program(lambda a, b: (a // b, a % b), drawn(705, dtype=I8), drawn(705, dtype=I8))
+    yield (
+        "quotients of bytes",
+        program(lambda a, b: (a // b, a % b), drawn(705, dtype=I8), drawn(705, dtype=I8)),
+    )
     yield "in place", program(updated, drawn(705), drawn(705))
-    yield "together", program(lambda *x: torch._foreach_mul(torch._foreach_add(x, 1.5), 2), *(drawn(301 + k) for k in range(5)))
+    yield (
+        "together",
+        program(
+            lambda *x: torch._foreach_mul(torch._foreach_add(x, 1.5), 2), *(drawn(301 + k) for k in range(5))
+        ),
+    )
     yield "joined", program(lambda a, b: torch.cat([a, b * 2], -1), drawn(5, 301), drawn(5, 33))
     yield "alternating", program(lambda a, b: torch.stack([a, b], -1).flatten(-2), drawn(705), drawn(705))
-    yield "padded", program(lambda x: (F.pad(x, (3, 2)), F.pad(x, (3, 2), "reflect"), x.roll(3, -1)), drawn(3, 301))
+    yield (
+        "padded",
+        program(lambda x: (F.pad(x, (3, 2)), F.pad(x, (3, 2), "reflect"), x.roll(3, -1)), drawn(3, 301)),
+    )
     yield "transposed", program(lambda x: x.t().contiguous() * 2, drawn(37, 45))
     yield "windows", program(windows, drawn(1, 2, 17, 19))
     yield "random", program(lambda x: F.dropout(x, 0.5) + torch.rand_like(x), drawn(705), random="generated")
@@ -247,8 +301,9 @@ def rows() -> Iterator[tuple[str, Program]]:
         yield f"softmax of {n} x {k}", program(lambda x: x.softmax(-1), signed(n, k))
     yield "truth of rows", program(true_of_rows, drawn(7, 305))
     yield "reductions of bf16", program(of_rows, signed(7, 305, dtype=BF16))
-    yield "reductions of integers", program(
-        lambda x: (x.sum(-1), x.amax(-1), x.amin(-1), x.argmax(-1)), drawn(7, 305, dtype=I32)
+    yield (
+        "reductions of integers",
+        program(lambda x: (x.sum(-1), x.amax(-1), x.amin(-1), x.argmax(-1)), drawn(7, 305, dtype=I32)),
     )
     yield "layer norm", program(normalised, signed(7, 305), drawn(305))
     yield "layer norm of long rows", program(normalised, signed(2, 9001), drawn(9001))
@@ -258,26 +313,46 @@ def rows() -> Iterator[tuple[str, Program]]:
     yield "columns", program(of_columns, signed(301, 37))
     yield "columns of bf16", program(of_columns, signed(45, 301, dtype=BF16))
     yield "batch norm", program(lambda x: F.batch_norm(x, None, None, training=True), signed(5, 7, 33))
-    yield "gradient of a layer norm", program(
-        lambda x, w, g: torch.ops.aten.native_layer_norm_backward(
-            g, x, [305], x.mean(-1, keepdim=True), x.std(-1, keepdim=True), w, None, [True, True, False]
-        )[:2],
-        *(signed(33, 305), drawn(305), signed(33, 305)),
+    yield (
+        "gradient of a layer norm",
+        program(
+            lambda x, w, g: torch.ops.aten.native_layer_norm_backward(
+                g, x, [305], x.mean(-1, keepdim=True), x.std(-1, keepdim=True), w, None, [True, True, False]
+            )[:2],
+            *(signed(33, 305), drawn(305), signed(33, 305)),
+        ),
     )
 
 
 def scans_and_sorts() -> Iterator[tuple[str, Program]]:
     yield "running", program(running, signed(3, 301))
     yield "running along a line", program(running, signed(705))
-    yield "running in long rows", program(lambda x: (x.cumsum(-1), x.flip(-1).logcumsumexp(-1)), signed(2, 9001))
-    yield "running down columns", program(lambda x: (x.cumsum(0), x.logcumsumexp(0), *x.cummax(0)), signed(65, 33))
+    yield (
+        "running in long rows",
+        program(lambda x: (x.cumsum(-1), x.flip(-1).logcumsumexp(-1)), signed(2, 9001)),
+    )
+    yield (
+        "running down columns",
+        program(lambda x: (x.cumsum(0), x.logcumsumexp(0), *x.cummax(0)), signed(65, 33)),
+    )
     yield "running back up columns", program(lambda x: x.flip(0).logcumsumexp(0).flip(0), signed(65, 33))
     yield "running from minus infinity", program(lambda x: (x - 2).log().logcumsumexp(-1), drawn(7, 61))
-    yield "running by a function", program(
-        lambda a, b: scanned(lambda p, q, r, s: [p * r, r * q + s], a, b), drawn(3, 45) / 4, drawn(3, 45)
+    yield (
+        "running by a function",
+        program(
+            lambda a, b: scanned(lambda p, q, r, s: [p * r, r * q + s], a, b), drawn(3, 45) / 4, drawn(3, 45)
+        ),
     )
-    yield "sorts", program(lambda x: (*x.sort(dim=-1, stable=True), *x.sort(-1, True)), signed(5, 37), sorting="kernels")
-    yield "sorts of bytes", program(lambda x: x.sort(dim=-1, stable=True), drawn(5, 45, dtype=I8), sorting="kernels")
+    yield (
+        "sorts",
+        program(
+            lambda x: (*x.sort(dim=-1, stable=True), *x.sort(-1, True)), signed(5, 37), sorting="kernels"
+        ),
+    )
+    yield (
+        "sorts of bytes",
+        program(lambda x: x.sort(dim=-1, stable=True), drawn(5, 45, dtype=I8), sorting="kernels"),
+    )
     yield "first of rows", program(lambda x: x.topk(9, -1), signed(5, 300), sorting="kernels")
     yield "few of long rows", program(lambda x: x.topk(20, -1), signed(3, 1500), sorting="kernels")
     yield "few of computed rows", program(lambda x: x.log().topk(20, -1), drawn(3, 300), sorting="kernels")
@@ -290,30 +365,73 @@ def lookups() -> Iterator[tuple[str, Program]]:
     yield "looked up from the end", program(lambda x, at: x[at - 77], drawn(77), at)
     yield "looked up in i32", program(lambda x, at: x.index_select(0, at) * 2, drawn(77, 5), at.int())
     yield "embedding", program(lambda at, table: F.embedding(at, table), at, drawn(77, 33))
-    yield "embedding and norm", program(lambda at, table: F.rms_norm(F.embedding(at, table), (305,)), places(9, 7), drawn(9, 305))
-    yield "bags", program(lambda at, table: F.embedding_bag(at, table, mode="sum"), places(9, 45, 5), drawn(9, 33).floor())
+    yield (
+        "embedding and norm",
+        program(lambda at, table: F.rms_norm(F.embedding(at, table), (305,)), places(9, 7), drawn(9, 305)),
+    )
+    yield (
+        "bags",
+        program(
+            lambda at, table: F.embedding_bag(at, table, mode="sum"), places(9, 45, 5), drawn(9, 33).floor()
+        ),
+    )
     yield "along rows", program(lambda x, at: x.gather(-1, at), drawn(5, 77), places(77, 5, 301))
     yield "one of each row", program(F.cross_entropy, signed(301, 33), places(33, 301))
     yield "added", program(added_at(77), at, drawn(705))
-    yield "added in rows", program(lambda at, x: x.new_zeros(9, 33).index_add(0, at, x.floor()), places(9, 45), drawn(45, 33))
-    yield "largest at places", program(
-        lambda at, x: x.new_zeros(77).scatter_reduce(0, at, x, "amax"), at, drawn(705)
+    yield (
+        "added in rows",
+        program(lambda at, x: x.new_zeros(9, 33).index_add(0, at, x.floor()), places(9, 45), drawn(45, 33)),
     )
-    yield "put", program(lambda x, at, y: x.index_put((at,), y), drawn(705), torch.randperm(705)[:301], drawn(301))
-    yield "counted", program(lambda at: at.new_zeros(13).scatter_add(0, at, torch.ones_like(at)), places(13, 705))
+    yield (
+        "largest at places",
+        program(lambda at, x: x.new_zeros(77).scatter_reduce(0, at, x, "amax"), at, drawn(705)),
+    )
+    yield (
+        "put",
+        program(lambda x, at, y: x.index_put((at,), y), drawn(705), torch.randperm(705)[:301], drawn(301)),
+    )
+    yield (
+        "counted",
+        program(lambda at: at.new_zeros(13).scatter_add(0, at, torch.ones_like(at)), places(13, 705)),
+    )
     yield "counts", program(lambda at: torch.bincount(at, minlength=77), at)
-    yield "put at true places", program(lambda x, m: x.masked_fill(m, 0.5).sum(-1), drawn(5, 301), drawn(5, 301, dtype=torch.bool))
+    yield (
+        "put at true places",
+        program(lambda x, m: x.masked_fill(m, 0.5).sum(-1), drawn(5, 301), drawn(5, 301, dtype=torch.bool)),
+    )
 
 
 def products() -> Iterator[tuple[str, Program]]:
     chosen = {"contractions": "generated"}
-    yield "product", program(lambda x, w, b: F.gelu(F.linear(x, w, b)), signed(37, 45), signed(33, 45), signed(33), **chosen)
-    yield "product of widened bytes", program(
-        lambda x, w, s: F.linear(x, w.to(x.dtype)) * s, signed(9, 45, dtype=BF16), drawn(33, 45, dtype=I8), drawn(33, dtype=BF16), **chosen
+    yield (
+        "product",
+        program(
+            lambda x, w, b: F.gelu(F.linear(x, w, b)), signed(37, 45), signed(33, 45), signed(33), **chosen
+        ),
     )
-    yield "batches of products", program(lambda a, b: (a @ b).softmax(-1), signed(3, 17, 23), signed(3, 23, 19), **chosen)
-    yield "product of a polynomial", program(
-        lambda x, n, w: SPECIAL.laguerre_polynomial_l(x, n) @ w, drawn(9, 37) / 5, degrees(9, 37), signed(37, 33), **chosen
+    yield (
+        "product of widened bytes",
+        program(
+            lambda x, w, s: F.linear(x, w.to(x.dtype)) * s,
+            signed(9, 45, dtype=BF16),
+            drawn(33, 45, dtype=I8),
+            drawn(33, dtype=BF16),
+            **chosen,
+        ),
+    )
+    yield (
+        "batches of products",
+        program(lambda a, b: (a @ b).softmax(-1), signed(3, 17, 23), signed(3, 23, 19), **chosen),
+    )
+    yield (
+        "product of a polynomial",
+        program(
+            lambda x, n, w: SPECIAL.laguerre_polynomial_l(x, n) @ w,
+            drawn(9, 37) / 5,
+            degrees(9, 37),
+            signed(37, 33),
+            **chosen,
+        ),
     )
     yield "product with a vector", program(lambda a, x: a @ x, signed(37, 301), signed(301))
 
@@ -396,16 +514,21 @@ def bad_idle_lanes(turn: int | None) -> Iterator[None]:
     def create_masked_load(pointers: Any, mask: Any, other: Any, *rest: Any) -> Any:
         dtype = INTERPRETED.get(str(pointers.get_element_ty()))
         if other is None and dtype is not None:
-            nothing = original(pointers, TensorHandle(numpy.zeros_like(mask.data), mask.dtype), None, *rest).data
+            nothing = original(
+                pointers, TensorHandle(numpy.zeros_like(mask.data), mask.dtype), None, *rest
+            ).data
             bad = surroundings(dtype, next(number), turn).view(torch.uint8).numpy().view(nothing.dtype)
             other = TensorHandle(numpy.resize(bad, nothing.shape), pointers.get_element_ty())
         return original(pointers, mask, other, *rest)
 
+    options = interpreter_builder.options
     interpreter_builder.create_masked_load = create_masked_load
+    # checks are made
+    interpreter_builder.options = replace(options, debug=True, sanitize_overflow=False)
     try:
         yield
     finally:
-        interpreter_builder.create_masked_load = original
+        interpreter_builder.create_masked_load, interpreter_builder.options = original, options
 
 
 def wrong_with(case: Program, device: str = "cpu") -> str:

@@ -48,7 +48,9 @@ def test_native_code_ends_the_process_and_the_summary_names_the_test(tmp_path: P
     report = tmp_path / "report.xml"
     done = run_tests(tmp_path, "-k", "native", f"--junitxml={report}")
     assert done.returncode != 0 and not report.exists()
-    outcome = run_sessions.outcome_of("package(some)", done.returncode, 2.0, report, done.stdout + done.stderr)
+    outcome = run_sessions.outcome_of(
+        "package(some)", done.returncode, 2.0, report, done.stdout + done.stderr
+    )
     assert outcome.failed == 1
     assert "test_without_end.py: test_in_native_code" in run_sessions.row(outcome)
 
