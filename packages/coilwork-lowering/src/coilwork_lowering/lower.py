@@ -17,12 +17,15 @@ from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import NumberValue, TensorValue, Value, coordinate_symbols
 from coilwork_lowering.entries import Entries, passed_symbols
 from coilwork_lowering.errors import LoweringError, refusal
+from coilwork_lowering.extern.asynchronous import is_wait, lower_wait, rest
 from coilwork_lowering.extern.calls import call_extern
 from coilwork_lowering.extern.nesting import placed_results
 from coilwork_lowering.extern.quantized import quantized_type, require_kernel
 from coilwork_lowering.facts.accepted_numbers import accepts_numbers
 from coilwork_lowering.facts.accepted_types import accepts
+from coilwork_lowering.facts.generated import is_view
 from coilwork_lowering.facts.origins import operator_name, origin_of
+from coilwork_lowering.facts.sharing import written_operands
 from coilwork_lowering.higher_order.associative_scans import (
     is_associative_scan,
     lower_associative_scan,
@@ -36,7 +39,7 @@ from coilwork_lowering.higher_order.written_out import Note, with_meanings_writt
 from coilwork_lowering.lowered import Lowered
 from coilwork_lowering.numbers import DIVISIONS, compute, is_number_function
 from coilwork_lowering.options import LoweringOptions
-from coilwork_lowering.overwriting import Overwriting
+from coilwork_lowering.overwriting import Overwriting, buffers_in
 from coilwork_lowering.registry import RULES
 from coilwork_lowering.results import Results, returned_by
 from coilwork_lowering.rules import Call, NotLowered
@@ -158,8 +161,12 @@ class _Lowering:
                     for displaced in self.overwriting.displaced_by(node):
                         self.values[displaced] = self.moved_away(self.values[displaced])
                         self.overwriting.note(displaced)
+                    self.let_rest(node)
                     self.values[node] = self.call(node)
                 case "output":
+                    if self.results.is_region:
+                        # who runs the region knows nothing of what is in flight in it
+                        rest(self.builder, self.builder.in_flight.memory(), written=True)
                     for item in returned_by(node):
                         self.results.add(item, self.value(item))
                     self.builder.define_sizes()
@@ -218,6 +225,15 @@ class _Lowering:
             f"{operator_name(node)} has no lowering",
             reason="higher-order operators and Python functions cannot be called from the compiled program",
         )
+
+    def let_rest(self, node: torch.fx.Node) -> None:
+        """Wait for operators that still write what `node` reads, or use what it overwrites."""
+        if node.target is operator.getitem or is_view(node) or is_wait(node.target):
+            return
+        for operands, written in ((node.all_input_nodes, False), (written_operands(node), True)):
+            values = (self.values.get(operand) for operand in operands)
+            roots = (self.builder.buffers.root(name) for value in values for name in buffers_in(value))
+            rest(self.builder, tuple(dict.fromkeys(roots)), written=written)
 
     def require_strides(self, node: torch.fx.Node) -> None:
         """Every tensor of a program lies in memory with strides."""
@@ -289,6 +305,8 @@ class _Lowering:
                 return rule.lower(self.builder, call)
             except NotLowered:
                 self.builder.rewind(kept)
+        if is_wait(target):
+            return lower_wait(self.builder, call.tensor(schema_of(target).arguments[0].name))
         if name == "aten._local_scalar_dense.default" and not isinstance(node.meta.get("val"), torch.SymInt):
             return self.float_item(call)
         return call_extern(self.builder, call, target)

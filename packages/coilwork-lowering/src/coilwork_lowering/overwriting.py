@@ -88,7 +88,7 @@ class Overwriting:
 
     def note(self, node: fx.Node) -> None:
         """`node` was lowered."""
-        for root in dict.fromkeys(map(self._builder.buffers.root, _buffers(self._values[node]))):
+        for root in dict.fromkeys(map(self._builder.buffers.root, buffers_in(self._values[node]))):
             self._tenants.setdefault(root, []).append(node)
             if node.op in ("placeholder", "get_attr"):
                 self._inputs[root] = self._owners[root] = node
@@ -114,7 +114,7 @@ class Overwriting:
 
     def by_call(self, node: fx.Node, target: TensorValue) -> bool:
         """Whether `node`, a copy of `target` that an operator will write into, may be `target`."""
-        return self._decide(node, target, target, "")
+        return self._decide(node, target, target, "", by_call=True)
 
     def displaced_by(self, node: fx.Node) -> tuple[fx.Node, ...]:
         """What lies in memory that `node`, a `copy_` into an input, overwrites as a whole, and is read later all the same.
@@ -147,8 +147,10 @@ class Overwriting:
         owner = natural_owner(node)
         return self._owners.setdefault(self._builder.buffers.root(value.buffer.name), owner) is owner
 
-    def _decide(self, node: fx.Node, target: TensorValue, part: TensorValue, reason: str) -> bool:
-        reason = reason or self._refusal(node, target, part)
+    def _decide(
+        self, node: fx.Node, target: TensorValue, part: TensorValue, reason: str, *, by_call: bool = False
+    ) -> bool:
+        reason = reason or self._refusal(node, target, part, by_call=by_call)
         memory = self._builder.buffers.root(target.buffer.name)
         place = str(origin_of(node))
         self.decided.append(Update(node=node.name, place=place, memory=memory, reason=reason))
@@ -156,7 +158,7 @@ class Overwriting:
             self._taken.add(memory)
         return not reason
 
-    def _refusal(self, node: fx.Node, target: TensorValue, part: TensorValue) -> str:
+    def _refusal(self, node: fx.Node, target: TensorValue, part: TensorValue, *, by_call: bool) -> str:
         """Why `part` of `target` must not be overwritten at `node`; empty if it may."""
         builder = self._builder
         if not builder.options.updates_in_place:
@@ -170,6 +172,10 @@ class Overwriting:
             return "it is an input's memory, which eager needs if a size is squeezed"
         if not builder.buffers.owns_memory(target.buffer) or not is_injective(target):
             return "its elements may share memory"
+        if root in builder.in_flight:
+            return "an operator still uses it"
+        if root in builder.retained and given is None and not by_call:
+            return "an operator may use it still"
         if escapes(node) and not self._is_laid_out_as(target, node):
             # each result in that memory would be copied into its own
             return "the caller sees another layout"
@@ -294,8 +300,8 @@ def _saves_a_launch(target: TensorValue, part: TensorValue) -> bool:
     return kept is None or 2 * kept * target.dtype.itemsize >= limit
 
 
-def _buffers(value: Value) -> Iterator[str]:
-    """Names of the buffers that `value` reads."""
+def buffers_in(value: Value) -> Iterator[str]:
+    """Names of the buffers that `value` reads, in order."""
     match value:
         case TensorValue():
             yield value.buffer.name
@@ -303,6 +309,6 @@ def _buffers(value: Value) -> Iterator[str]:
             yield from (access.buffer for access in loads((scalar,)))
         case tuple():
             for item in value:
-                yield from _buffers(item)
+                yield from buffers_in(item)
         case _:
             return

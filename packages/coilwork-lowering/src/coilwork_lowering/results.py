@@ -10,8 +10,9 @@ import torch
 from coilwork_ir.buffers import Buffer, GraphOutput, Ref
 from coilwork_ir.index import Expr, as_expr
 from coilwork_lowering.building.builder import Builder
-from coilwork_lowering.building.values import NumberValue, Relation, TensorValue, Value
+from coilwork_lowering.building.values import NumberValue, Relation, TensorValue, Value, layout_of, same_strides
 from coilwork_lowering.errors import LoweringError
+from coilwork_lowering.extern.asynchronous import rest
 from coilwork_lowering.extern.quantized import require_floats
 from coilwork_lowering.facts.origins import origin_of
 from coilwork_lowering.numbers import condition_value, truth
@@ -83,6 +84,11 @@ class Results:
             strides = self.buffers[len(self.outputs)].strides
         if not self.overwriting.may_return(node, value):
             return self.builder.copy(value, strides=strides).buffer
+        root, layout = self.builder.buffers.root(value.buffer.name), layout_of(value)
+        if self.builder.in_flight.awaits(root):
+            if layout is None or not same_strides(value.shape, layout.strides, strides):
+                # what is still being written can't be copied
+                rest(self.builder, (root,), written=False)
         return self._own_view(node, self.builder.placed(value, strides).buffer)
 
     def _own_view(self, node: torch.fx.Node, buffer: Buffer) -> Buffer:

@@ -203,6 +203,8 @@ def _units(
             made = [b.name for b in defined(node)]
             for name in (*facts.reads[position], *made, *(old for old, _ in overwritten(node))):
                 touches.setdefault(facts.root[name])
+            for root in facts.rested.get(position, ()):
+                touches.setdefault(root)
             for name in made:
                 # what only the kernel itself reads never comes to memory
                 inside = isinstance(work, Group) and set(readers.get(name, ())) <= set(positions)

@@ -63,6 +63,7 @@ def _trimmed(node: Extern, used: set[str]) -> Extern:
     if node.single or node.out_overload:
         return node
     kept = {number for number, _ in node.aliases} | {number for _, number, _ in node.binds}
+    used = used.union(node.in_flight)
     outputs = tuple(
         None if isinstance(o, Buffer) and o.name not in used and number not in kept else o
         for number, o in enumerate(node.outputs)

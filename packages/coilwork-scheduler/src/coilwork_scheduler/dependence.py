@@ -2,7 +2,8 @@
 
 Memory is followed through its names: a view, an aliasing result and a buffer `into` another share that buffer's
 memory, and all names of one memory have one root. A node that overwrites memory runs after every earlier node that
-touches it under any name. Random calls keep their order, and so do effects. Inputs are overwritten after the assertions on
+touches it under any name; what an operator goes on using after its call, the wait for that operator touches, too. Random
+calls keep their order, and so do effects; barriers keep theirs among all nodes. Inputs are overwritten after the assertions on
 sizes that come before: whoever hears of one that fails can take other ways with them.
 """
 
@@ -12,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from coilwork_ir.buffers import Argument, Buffer, Constant, ListValue, Ref
+from coilwork_ir.in_flight import InFlight
 from coilwork_ir.index import Expr
 from coilwork_ir.loops import (
     AssertSize,
@@ -45,6 +47,7 @@ class Dependence:
         overwriters: nodes that overwrite the memory of a root, in order; roots without any are absent.
         before: nodes that must run before each node, sorted.
         symbol_definer: the node that determines a symbol.
+        rested: of nodes that wait for operators, the roots of the memory that these have used until then.
     """
 
     buffers: Mapping[str, Buffer]
@@ -55,6 +58,7 @@ class Dependence:
     overwriters: Mapping[str, tuple[int, ...]]
     before: tuple[tuple[int, ...], ...]
     symbol_definer: Mapping[Expr, int]
+    rested: Mapping[int, tuple[str, ...]]
 
 
 def analyse(graph: Graph) -> Dependence:
@@ -74,6 +78,7 @@ def analyse(graph: Graph) -> Dependence:
         overwriters={root: tuple(nodes) for root, nodes in walk.overwriters.items()},
         before=before,
         symbol_definer=walk.symbol_definer,
+        rested=walk.rested,
     )
 
 
@@ -95,6 +100,9 @@ class _Walk:
         self._last_random: int | None = None
         self._last_effect: int | None = None
         self._last_assertion: int | None = None
+        self._last_barrier: int | None = None
+        self.rested: dict[int, tuple[str, ...]] = {}
+        self._in_flight: InFlight[str] = InFlight()
         self._binds = any(bound_symbols(node) for node in graph.nodes)
         for entry in (*graph.inputs, *graph.constants):
             buffer = entry.buffer if isinstance(entry, Constant) else entry
@@ -132,6 +140,13 @@ class _Walk:
                 before.add(self._last_assertion)
         self._define_results(position, node)
         self._order_effects(position, node, before)
+        if isinstance(node, Extern):
+            self._follow_flights(position, node)
+        if self._last_barrier is not None:
+            before.add(self._last_barrier)
+        if isinstance(node, Extern) and node.barrier:
+            before.update(range(self._last_barrier or 0, position))
+            self._last_barrier = position
         if self._binds:
             for symbol in sorted(symbols_used(node), key=lambda s: s.name):
                 if symbol in self.symbol_definer:
@@ -161,6 +176,20 @@ class _Walk:
             self._last_effect = position
         if isinstance(node, AssertSize | Cond | While):
             self._last_assertion = position
+
+    def _follow_flights(self, position: int, node: Extern) -> None:
+        """The wait for an operator is one of those who touch the memory that the operator has used until then."""
+        if node.waits:
+            roots = tuple(self.root[name] for name in node.waits)
+            rested = self._in_flight.wait(roots)
+            for root in dict.fromkeys((*rested, *roots)):
+                self._touching[root].append(position)
+            if rested:
+                self.rested[position] = rested
+        if node.in_flight:
+            self._in_flight.start(
+                (self.root[name] for name in node.in_flight), (self.root[name] for name in node.until)
+            )
 
     def _require(self, name: str, node: Node) -> None:
         if name not in self.buffers:

@@ -37,7 +37,13 @@ from coilwork_ir.text.atoms import (
     parse_range,
     parse_ref,
 )
-from coilwork_ir.text.calls import read_binds, read_call_arguments, read_paths, read_result
+from coilwork_ir.text.calls import (
+    read_binds,
+    read_call_arguments,
+    read_flight,
+    read_paths,
+    read_result,
+)
 from coilwork_ir.text.reader import Reader
 from coilwork_ir.text.scalars import (
     parse_combining,
@@ -284,6 +290,9 @@ def _read_extern(reader: Reader, symbols: Symbols) -> Extern:
     random = reader.accept("random")
     effect = reader.accept("effect")
     fresh = reader.accept("fresh")
+    retains = reader.accept("retains")
+    barrier = reader.accept("barrier")
+    in_flight, until, waits = read_flight(reader)
     return Extern(
         target=target,
         args=args,
@@ -300,6 +309,11 @@ def _read_extern(reader: Reader, symbols: Symbols) -> Extern:
         random=random,
         effect=effect,
         fresh=fresh,
+        in_flight=in_flight,
+        until=until,
+        waits=waits,
+        retains=retains,
+        barrier=barrier,
         origins=parse_origins(reader),
     )
 

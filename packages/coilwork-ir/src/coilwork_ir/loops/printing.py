@@ -32,7 +32,7 @@ from coilwork_ir.text.atoms import (
     format_range,
     format_symbol,
 )
-from coilwork_ir.text.calls import format_paths
+from coilwork_ir.text.calls import format_flight, format_paths
 from coilwork_ir.text.reader import quoted
 from coilwork_ir.text.scalars import (
     Names,
@@ -193,6 +193,13 @@ def format_extern(node: Extern) -> str:
         parts.append(_mutations(node.mutates))
     if node.aliases:
         parts.append(f"aliases {format_list(f'{number} of %{source}' for number, source in node.aliases)}")
-    flags = (("random", node.random), ("effect", node.effect), ("fresh", node.fresh))
+    flags = (
+        ("random", node.random),
+        ("effect", node.effect),
+        ("fresh", node.fresh),
+        ("retains", node.retains),
+        ("barrier", node.barrier),
+    )
     parts += [word for word, wanted in flags if wanted]
+    parts += format_flight(node.in_flight, node.until, node.waits)
     return " ".join(parts)

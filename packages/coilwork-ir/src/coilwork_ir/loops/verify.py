@@ -42,7 +42,7 @@ from coilwork_ir.loops.verify_computed import (
     check_split,
     define_computed,
 )
-from coilwork_ir.verification.results import check_paths, declare_numbers
+from coilwork_ir.verification.results import FLIGHT_NAMES, check_flight, check_paths, declare_numbers
 from coilwork_ir.verification.rules import Place, Rule, first_line
 from coilwork_ir.verification.scalars import SCALAR_RULES
 from coilwork_ir.verification.scope import SCOPE_RULES, Scope, buffer_of, open_scope
@@ -106,6 +106,7 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
             "what an external call says of its results names results that it has",
             "number results from 0; give one out name, and one path if there are any, per result",
         ),
+        "flight-names": FLIGHT_NAMES,
         "region-signature": Rule(
             "operands and results of a branch or loop agree with the graphs inside",
             "give the inner graph one input per operand and one output per result, of the same type and rank",
@@ -207,6 +208,7 @@ def _check_extern(node: Extern, scope: Scope, place: Place) -> None:
             place.fail("extern-results", f"{symbol!r} is dimension {dim} of result {number}, which has fewer")
         scope.declare(symbol, place)
     declare_numbers(node.outputs, scope, place)
+    _check_flight(node, scope, place)
     shared = dict(node.aliases)
     for source in shared.values():
         scope.use(source, place)
@@ -217,6 +219,15 @@ def _check_extern(node: Extern, scope: Scope, place: Place) -> None:
     for number, output in enumerate(node.outputs):
         if isinstance(output, Buffer):
             scope.define(output, place, shares=shared.get(number))
+
+
+def _check_flight(node: Extern, scope: Scope, place: Place) -> None:
+    given = {
+        name for value in (*node.args, *(value for _, value in node.kwargs)) for name in references(value)
+    }
+    known = given | {mutation.source for mutation in node.mutates}
+    known |= {output.name for output in node.outputs if isinstance(output, Buffer)}
+    check_flight(node, known, scope.buffers, place)
 
 
 def _check_cond(node: Cond, scope: Scope, place: Place) -> None:

@@ -102,6 +102,9 @@ class ExternCall:
     The outputs whose numbers are in `aligned` start at multiples of 16 bytes; one that does not is copied.
     `single`: it returns one bare value rather than a tuple. `paths`: where each of `outputs` lies in what it returns, if
     that holds lists beside other results; else empty, and output k is item k.
+
+    The operator goes on reading or writing `in_flight`, operands and results, after the call has returned: until each of
+    `until`, which are among them, was waited for by a call that names it in `waits`. Without any, until the program ends.
     """
 
     target: str
@@ -113,6 +116,9 @@ class ExternCall:
     paths: tuple[ResultPath, ...] = ()
     binds: tuple[tuple[Expr, int, int], ...] = ()
     aligned: tuple[int, ...] = ()
+    in_flight: tuple[str, ...] = ()
+    until: tuple[str, ...] = ()
+    waits: tuple[str, ...] = ()
     origins: tuple[Origin, ...] = UNKNOWN
 
 

@@ -62,7 +62,15 @@ from coilwork_ir.text.atoms import (
     parse_ref,
     parse_symbol,
 )
-from coilwork_ir.text.calls import format_paths, read_binds, read_call_arguments, read_paths, read_result
+from coilwork_ir.text.calls import (
+    format_flight,
+    format_paths,
+    read_binds,
+    read_call_arguments,
+    read_flight,
+    read_paths,
+    read_result,
+)
 from coilwork_ir.text.reader import Reader, quoted
 
 
@@ -166,7 +174,8 @@ def _format_extern(call: ExternCall) -> str:
         parts.append(f"aligned {format_list(map(str, call.aligned))}")
     if not call.single:
         parts.append("tuple")
-    return " ".join((*parts, *format_paths(call.paths)))
+    flight = format_flight(call.in_flight, call.until, call.waits)
+    return " ".join((*parts, *format_paths(call.paths), *flight))
 
 
 def _result(output: Buffer | SymbolOutput | None) -> str:
@@ -290,6 +299,7 @@ def _read_extern(reader: Reader, symbols: Symbols) -> Instruction:
     aligned = parse_list(reader, reader.integer) if reader.accept("aligned") else ()
     single = not reader.accept("tuple")
     paths = read_paths(reader)
+    in_flight, until, waits = read_flight(reader)
     return ExternCall(
         target=target,
         args=args,
@@ -300,6 +310,9 @@ def _read_extern(reader: Reader, symbols: Symbols) -> Instruction:
         paths=paths,
         binds=binds,
         aligned=aligned,
+        in_flight=in_flight,
+        until=until,
+        waits=waits,
         origins=parse_origins(reader),
     )
 

@@ -35,6 +35,7 @@ from coilwork_ir.program.nodes import (
     WhileCall,
 )
 from coilwork_ir.program.text import format_program
+from coilwork_ir.program.verify_in_flight import FLIGHT_RULES, FlightChecker
 from coilwork_ir.program.walk import defined_buffers
 from coilwork_ir.verification.results import check_paths, declare_numbers
 from coilwork_ir.verification.rules import Place, Rule, first_line
@@ -80,6 +81,7 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
             "an external call has out buffers or results, not both, and its binds name results that it has",
             "number results from 0; give one path, if there are any, per result",
         ),
+        **FLIGHT_RULES,
         "region-signature": Rule(
             "operands and results of a branch or loop agree with the programs inside",
             "give the inner program one input per operand and one result per output, of the same type and rank",
@@ -107,6 +109,7 @@ class _Checker:
         self.pools: dict[str, AllocPool] = {}
         self.gone: dict[str, str] = {}
         self.inputs = {entry.name for entry in program.inputs if isinstance(entry, Buffer)}
+        self.flights = FlightChecker(program)
 
     def run(self) -> Scope:
         program = self.program
@@ -120,7 +123,7 @@ class _Checker:
         for position, instruction in enumerate(program.instructions):
             if isinstance(instruction, Return) != (position == count - 1):
                 place.fail("last-return", f"instruction {position + 1} of {count} is wrong")
-            self._step(instruction)
+            self._step(instruction, position)
         if not count:
             place.fail("last-return", "there is no instruction")
         return self.scope
@@ -184,7 +187,7 @@ class _Checker:
 
     # Instructions
 
-    def _step(self, instruction: Instruction) -> None:
+    def _step(self, instruction: Instruction, position: int) -> None:
         def describe() -> str:
             alone = Program(name="_", inputs=(), instructions=(instruction,))
             return first_line(format_program(alone, origins=False).split("\n", 1)[1])
@@ -209,6 +212,7 @@ class _Checker:
                 pass
             case _:
                 self._memory(instruction, place)
+        self.flights.follow(instruction, position, place)
 
     def _memory(
         self,

@@ -12,6 +12,7 @@ from coilwork_ir.text.atoms import (
     parse_argument,
     parse_buffer,
     parse_list,
+    parse_ref,
     parse_symbol,
 )
 from coilwork_ir.text.reader import Reader
@@ -83,3 +84,18 @@ def read_result(reader: Reader, symbols: Symbols) -> Buffer | SymbolOutput | Non
     if reader.accept("size"):
         return SymbolOutput(symbol=parse_symbol(reader, symbols))
     return parse_buffer(reader, symbols)
+
+
+def format_flight(in_flight: Sequence[str], until: Sequence[str], waits: Sequence[str]) -> tuple[str, ...]:
+    """`in_flight (%x, %y) until (%y) waits (%z)`, the parts that are not empty."""
+    parts = (("in_flight", in_flight), ("until", until), ("waits", waits))
+    return tuple(f"{word} {format_list(f'%{name}' for name in names)}" for word, names in parts if names)
+
+
+def read_flight(reader: Reader) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """What `format_flight` writes: `in_flight`, `until` and `waits`."""
+
+    def names(word: str) -> tuple[str, ...]:
+        return parse_list(reader, lambda: parse_ref(reader)) if reader.accept(word) else ()
+
+    return names("in_flight"), names("until"), names("waits")

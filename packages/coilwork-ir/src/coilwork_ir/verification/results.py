@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import Final, Protocol
 
 from coilwork_ir.buffers import ResultPath, SymbolOutput
-from coilwork_ir.verification.rules import Place
+from coilwork_ir.verification.rules import Place, Rule
 from coilwork_ir.verification.scope import Scope
 
 
@@ -33,3 +34,37 @@ def declare_numbers(outputs: Sequence[object], scope: Scope, place: Place) -> No
         if number in numbers[:earlier]:
             place.fail("extern-results", f"two results are {number!r}")
         scope.declare(number, place)
+
+
+FLIGHT_NAMES: Final = Rule(
+    "a call leaves in flight what it is given or returns, and what is waited for is in flight",
+    "name operands and results of the call",
+)
+
+
+class _Call(Protocol):
+    """A call of either IR."""
+
+    @property
+    def in_flight(self) -> tuple[str, ...]: ...
+    @property
+    def until(self) -> tuple[str, ...]: ...
+    @property
+    def waits(self) -> tuple[str, ...]: ...
+
+
+def check_flight(call: _Call, own: Collection[str], there: Collection[str], place: Place) -> None:
+    """What `call` says of memory in flight names buffers of its own, and what it waits for is there.
+
+    Raises:
+        VerifyError: it does not.
+    """
+    for name in call.in_flight:
+        if name not in own:
+            place.fail("flight-names", f"%{name} is neither given to the call nor returned by it")
+    for name in call.until:
+        if name not in call.in_flight:
+            place.fail("flight-names", f"%{name} is waited for later and not in flight")
+    for name in call.waits:
+        if name not in there:
+            place.fail("flight-names", f"there is no %{name} to wait for")

@@ -7,8 +7,9 @@ from typing import Final
 
 import torch
 
-from coilwork_ir.buffers import Buffer, DeviceValue, Ref, SymbolOutput, contiguous_strides
+from coilwork_ir.buffers import Buffer, DeviceValue, Ref, SymbolOutput, contiguous_strides, references
 from coilwork_ir.dtypes import DType
+from coilwork_ir.in_flight import InFlight
 from coilwork_ir.index import Expr, as_expr, as_int, symbol
 from coilwork_ir.loc import Origin
 from coilwork_ir.loops import Check, Extern, Node, Pointwise, Scatter, View
@@ -64,6 +65,10 @@ class Builder:
         # whether numbers were read from tensors, which may be computed with elsewhere
         self.reads_numbers = False
         self._made: dict[tuple[str, Shape, tuple[Expr, ...], DType, Expr], Buffer] = {}
+        # memory that operators use after their calls have returned, by root; what was waited for since; what may be kept
+        self.in_flight: InFlight[str] = InFlight()
+        self.at_rest: set[str] = set()
+        self.retained: set[str] = set()
         # copies of buffers on other devices
         self._copies: dict[tuple[str, str], Buffer] = {}
 
@@ -183,6 +188,22 @@ class Builder:
         self.buffers.note(node)
         if isinstance(node, Scatter):
             self._unfilled.discard(node.output.name)
+        if isinstance(node, Extern):
+            self._follow_flights(node)
+
+    def _follow_flights(self, call: Extern) -> None:
+        root = self.buffers.root
+        if call.waits:
+            waited = tuple(map(root, call.waits))
+            self.in_flight.wait(waited)
+            self.at_rest.update(waited)
+        if call.in_flight:
+            until = tuple(map(root, call.until))
+            self.in_flight.start(map(root, call.in_flight), until)
+            self.at_rest.difference_update(until)
+        if call.retains:
+            named = (*call.args, *(value for _, value in call.kwargs))
+            self.retained.update(root(name) for value in named for name in references(value))
 
     def define_sizes(self) -> None:
         """Append what computes the sizes without an integer form that were met since."""

@@ -24,6 +24,7 @@ from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.torch_types import dtype_of
 from coilwork_lowering.building.values import NumberValue, Relation, TensorValue, Value, layout_of
 from coilwork_lowering.errors import LoweringError
+from coilwork_lowering.extern.asynchronous import silent_writes
 from coilwork_lowering.rules import Call
 from coilwork_lowering.torch_compat.operators import Overload, schema_of
 
@@ -35,6 +36,7 @@ class Passed:
     Attributes:
         positional, keywords: as the call has them.
         mutated: the memory that it writes into, each once.
+        named: buffers that each argument mentions, by its name.
         sources: buffers by the alias label that the schema gives the argument.
         written: buffers of each argument that is written into, by its name.
     """
@@ -42,6 +44,7 @@ class Passed:
     positional: tuple[Argument, ...]
     keywords: tuple[tuple[str, Argument], ...]
     mutated: tuple[Mutation, ...]
+    named: Mapping[str, Sequence[str]]
     sources: Mapping[str, Sequence[str]]
     written: Mapping[str, Sequence[Buffer]]
 
@@ -56,11 +59,13 @@ def pass_arguments(builder: Builder, call: Call, target: Overload, *, exact: boo
     mutated: list[Mutation] = []
     positional: list[Argument] = []
     keywords: list[tuple[str, Argument]] = []
+    named: dict[str, list[str]] = {}
     sources: dict[str, list[str]] = {}
     written: dict[str, list[Buffer]] = {}
+    silently = silent_writes(target)
     for formal in schema_of(target).arguments:
         value, fake = call.arguments[formal.name], call.fakes[formal.name]
-        writes = formal.alias_info is not None and formal.alias_info.is_write
+        writes = formal.name in silently or (formal.alias_info is not None and formal.alias_info.is_write)
         if writes:
             value = _writable(builder, value, call, formal.name)
         dense = torch.Tag.needs_contiguous_strides in target.tags and not writes
@@ -69,6 +74,7 @@ def pass_arguments(builder: Builder, call: Call, target: Overload, *, exact: boo
             _require_no_copies(builder, value, used, call, formal.name)
             written[formal.name] = used
             _overwrite_owners(builder, used, mutated)
+        named[formal.name] = [b.name for b in used]
         if formal.alias_info is not None:
             for label in formal.alias_info.before_set:
                 sources.setdefault(label, []).extend(b.name for b in used)
@@ -81,6 +87,7 @@ def pass_arguments(builder: Builder, call: Call, target: Overload, *, exact: boo
         positional=tuple(positional),
         keywords=tuple(keywords),
         mutated=tuple(mutated),
+        named=named,
         sources=sources,
         written=written,
     )

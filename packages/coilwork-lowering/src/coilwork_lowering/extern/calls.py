@@ -22,6 +22,13 @@ from coilwork_lowering.building.torch_types import device_text, dtype_of
 from coilwork_lowering.building.values import Relation, TensorValue, Value, whole
 from coilwork_lowering.errors import LoweringError
 from coilwork_lowering.extern.arguments import Passed, pass_arguments
+from coilwork_lowering.extern.asynchronous import (
+    COLLECTIVES,
+    flight,
+    flight_of,
+    is_barrier,
+    retains,
+)
 from coilwork_lowering.extern.nesting import as_returned, nesting_paths, placed_results
 from coilwork_lowering.extern.quantized import is_dequantizing
 from coilwork_lowering.layout.padding import UNPADDED
@@ -85,7 +92,6 @@ _FRESH: Final = frozenset(
 _LEFT_OUT: Final[Mapping[tuple[str, int], str]] = {
     ("aten._native_multi_head_attention.default", 1): "need_weights"
 }
-_COLLECTIVES: Final = frozenset({"_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "c10d"})
 
 
 def call_extern(builder: Builder, call: Call, target: Overload, *, effect: bool = False) -> Value:
@@ -97,13 +103,18 @@ def call_extern(builder: Builder, call: Call, target: Overload, *, effect: bool 
     Raises:
         LoweringError[argument]: an argument cannot be passed (a graph module, a condition on sizes).
     """
-    schema = schema_of(target)
     results = _result_list(call)
     out_overload, out_names = _out_variant(target, results, call)
     passed = pass_arguments(builder, call, target, exact=not out_overload)
     unmet = builder.sizes.unmet(results)
     outputs, values, aliases, binds = _outputs(
-        builder, call, schema, results, passed, given=bool(out_overload)
+        builder, call, target, results, passed, given=bool(out_overload)
+    )
+    in_flight, until = flight(
+        target,
+        passed.named,
+        [mutation.source for mutation in passed.mutated],
+        [output.name for output in outputs if isinstance(output, Buffer)],
     )
     builder.add(
         Extern(
@@ -122,6 +133,10 @@ def call_extern(builder: Builder, call: Call, target: Overload, *, effect: bool 
             random=torch.Tag.nondeterministic_seeded in target.tags,
             effect=effect or _has_effect(target, results, passed.mutated),
             fresh=call.target in _FRESH,
+            in_flight=in_flight,
+            until=until,
+            retains=retains(target),
+            barrier=is_barrier(target),
             origins=builder.origins,
         )
     )
@@ -185,7 +200,7 @@ def _out_variant(target: Overload, results: list[Any], call: Call) -> tuple[str,
 def _outputs(
     builder: Builder,
     call: Call,
-    schema: torch.FunctionSchema,
+    target: Overload,
     results: list[Any],
     passed: Passed,
     *,
@@ -196,6 +211,7 @@ def _outputs(
     tuple[tuple[int, str], ...],
     tuple[tuple[Expr, int, int], ...],
 ]:
+    schema = schema_of(target)
     outputs: list[Buffer | SymbolOutput | None] = []
     values: list[Value] = []
     aliases: list[tuple[int, str]] = []
@@ -212,7 +228,7 @@ def _outputs(
             values.append(whole(passed.written[arguments[0]][0]))
             continue
         fresh = _undefined(builder, call, number, result)
-        dense = not given and (UNPADDED in call.node.meta or _is_made_dense(call, result))
+        dense = not given and (UNPADDED in call.node.meta or _is_made_dense(call, target, result))
         if isinstance(result, torch.Tensor) and not labels:
             # a distance in memory that nothing but memory tells: the run copies what lies otherwise
             dense = dense or bool(builder.sizes.unmet(result.stride()))
@@ -254,9 +270,13 @@ def _labels(schema: torch.FunctionSchema, returned: torch.Argument) -> set[str]:
     return {label for info in into_lists if not info.is_write for label in info.before_set}
 
 
-def _is_made_dense(call: Call, result: Any) -> bool:
+def _is_made_dense(call: Call, target: Overload, result: Any) -> bool:
     """Whether the kernel makes a contiguous result, whatever the meta function says."""
-    if not isinstance(result, torch.Tensor) or not is_dequantizing(call.target, call.arguments):
+    if not isinstance(result, torch.Tensor):
+        return False
+    if flight_of(target) is not None:
+        return True
+    if not is_dequantizing(call.target, call.arguments):
         return False
     return suggested_format(result) == torch.contiguous_format
 
@@ -307,7 +327,7 @@ def _one_output(
 
 
 def _family(target: Overload, call: Call) -> ExternFamily:
-    if target.namespace in _COLLECTIVES:
+    if target.namespace in COLLECTIVES:
         return "collective"
     if target.namespace == "aten" and call.target.split(".")[1] in CONTRACTIONS:
         return "contraction"
@@ -315,7 +335,7 @@ def _family(target: Overload, call: Call) -> ExternFamily:
 
 
 def _has_effect(target: Overload, results: list[Any], mutated: Sequence[Mutation]) -> bool:
-    if target.namespace in _COLLECTIVES:
+    if target.namespace in COLLECTIVES:
         return True
     return not mutated and not any(
         isinstance(r, torch.Tensor | torch.SymInt | torch.SymFloat) for r in results

@@ -119,7 +119,9 @@ def _kept(program: Program, table: StorageTable) -> frozenset[int]:
     """
     names: list[str] = []
     for instruction in program.instructions:
-        if isinstance(instruction, ExternCall) and not _takes_any_memory(instruction.target):
+        if isinstance(instruction, ExternCall) and (
+            instruction.in_flight or not _takes_any_memory(instruction.target)
+        ):
             given = (*instruction.args, *(value for _, value in instruction.kwargs))
             names += [name for value in given for name in references(value)]
             names += [name for _, name in instruction.out]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from coilwork_ir.buffers import Buffer, SymbolOutput
+from coilwork_ir.buffers import Buffer, Ref, SymbolOutput
 from coilwork_ir.index import as_expr
 from coilwork_ir.kernels.nodes import Kernel, KernelCall, Schedule, Step
 from coilwork_ir.loops.nodes import AssertSize, Cond, Extern, Graph, View, While
@@ -87,7 +87,8 @@ def plan(
     """
     table = analyse(schedule, frozenset(options.donated_inputs))
     program = _Planner(schedule=schedule, options=options, table=table, region=region).run()
-    if not options.pools:
+    switches = any(isinstance(step, Extern) and step.barrier for step in schedule.steps)
+    if not options.pools or switches:
         return program
     return with_pools(
         program,
@@ -136,6 +137,11 @@ class _Planner:
             self._perform(step)
             self.dying = [p for p in deaths[number] if p not in self.handed_on]
         self._release()
+        # still in use when the program ends: whoever waits is another program
+        returned = {self.table.of[value.name] for value in schedule.outputs if isinstance(value, Ref)}
+        self.dying = [p for p in deaths[-1] if p not in self.handed_on and p not in returned]
+        if schedule.steps:
+            self._release()
         self.out.append(Return(values=schedule.outputs))
         return Program(
             name=schedule.name,
@@ -311,14 +317,16 @@ class _Planner:
                 kwargs=step.kwargs,
                 out=tuple(zip(step.out_names, names, strict=True)),
                 single=step.single,
+                in_flight=step.in_flight,
+                until=step.until,
+                waits=step.waits,
                 origins=step.origins,
             )
         else:
             shared = {number for number, _ in step.aliases}
             own = tuple(k for k, o in enumerate(step.outputs) if isinstance(o, Buffer) and k not in shared)
             self._grow_callee(tuple(step.outputs[k] for k in own))
-            # only operators read quantised tensors, and only operators copy them
-            aligned = tuple(k for k in own if not _is_quantized(step.outputs[k]))
+            aligned = tuple(k for k in own if _may_be_copied(step.outputs[k], step))
             call = ExternCall(
                 target=step.target,
                 args=step.args,
@@ -328,6 +336,9 @@ class _Planner:
                 paths=step.paths,
                 binds=step.binds,
                 aligned=aligned,
+                in_flight=step.in_flight,
+                until=step.until,
+                waits=step.waits,
                 origins=step.origins,
             )
         self.out.append(call)
@@ -352,8 +363,10 @@ class _Planner:
         return self.region(graph)
 
 
-def _is_quantized(output: Buffer | SymbolOutput | None) -> bool:
-    return isinstance(output, Buffer) and output.dtype.is_quantized
+def _may_be_copied(output: Buffer | SymbolOutput | None, step: Extern) -> bool:
+    """Whether a kernel can copy the result, should it lie where kernels don't take it."""
+    # only operators read quantised tensors, and only operators copy them; what is in flight is not there yet
+    return isinstance(output, Buffer) and not output.dtype.is_quantized and output.name not in step.in_flight
 
 
 def _launch(step: KernelCall) -> Launch:

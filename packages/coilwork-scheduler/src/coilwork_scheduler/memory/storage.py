@@ -6,11 +6,12 @@ views, overwritten buffers and aliasing results share the storage of the buffer 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from coilwork_ir.buffers import Buffer, Ref, SymbolOutput, references
+from coilwork_ir.in_flight import InFlight
 from coilwork_ir.index import Expr, product
 from coilwork_ir.kernels.nodes import KernelCall, Schedule, Step
 from coilwork_ir.loops.nodes import AssertSize, Cond, Extern, View, While
@@ -29,7 +30,9 @@ class Storage:
             `Alloc` of ours (`planned`), or an operator, whose result alone has it (`fresh`) or of which nothing is known
             (`callee`).
         first: step that defines the root; -1 for inputs and constants.
-        last: last step that touches any name; the number of steps for returned memory.
+        last: last step that touches any name, or that waits for an operator which goes on using the memory after its call;
+            the number of steps for returned memory, and for what is in flight when the program ends.
+        retained: an operator was given it that may keep a reference and read it at any time: nobody else gets the memory.
     """
 
     root: Buffer
@@ -37,10 +40,13 @@ class Storage:
     owner: Owner
     first: int
     last: int
+    retained: bool = False
 
     @property
     def reusable(self) -> bool:
         """Other buffers may have the memory when this one is dead."""
+        if self.retained:
+            return False
         # an operator may have woven results with gaps into each other
         return self.owner in ("planned", "donated") or (
             self.owner == "fresh" and self.root.span is product(self.root.shape)
@@ -115,6 +121,9 @@ def analyse(schedule: Schedule, donated: Collection[str] = ()) -> StorageTable:
     firsts: list[int] = []
     names: list[list[str]] = []
     lasts: list[int] = []
+    in_flight: InFlight[int] = InFlight()
+    retained: set[int] = set()
+    switches = any(isinstance(step, Extern) and step.barrier for step in schedule.steps)
 
     def fresh(buffer: Buffer, owner: Owner, step: int) -> None:
         of[buffer.name] = len(roots)
@@ -147,16 +156,37 @@ def analyse(schedule: Schedule, donated: Collection[str] = ()) -> StorageTable:
         for name in step_defines(step, roles):
             if name not in of:
                 fresh(buffers[name], _owner(step), number)
+        if isinstance(step, Extern):
+            if step.retains:
+                retained.update(of[name] for name in step_touches(step))
+            if step.waits:
+                ended = in_flight.wait(of[name] for name in step.waits)
+                for position in ended or _given_away(owners):
+                    lasts[position] = max(lasts[position], number)
+            if step.in_flight:
+                in_flight.start((of[name] for name in step.in_flight), (of[name] for name in step.until))
 
     end = len(schedule.steps)
+    # on whatever stream: what one has used, another may only have when all is joined
+    for position in range(len(roots)) if switches else in_flight.memory():
+        lasts[position] = end
     for output in schedule.outputs:
         if isinstance(output, Ref):
             lasts[of[output.name]] = end
     storages = tuple(
-        Storage(root=root, names=tuple(group), owner=owner, first=first, last=last)
-        for root, group, owner, first, last in zip(roots, names, owners, firsts, lasts, strict=True)
+        Storage(
+            root=root, names=tuple(group), owner=owner, first=first, last=last, retained=position in retained
+        )
+        for position, (root, group, owner, first, last) in enumerate(
+            zip(roots, names, owners, firsts, lasts, strict=True)
+        )
     )
     return StorageTable(storages=storages, of=of, buffers=buffers)
+
+
+def _given_away(owners: Sequence[Owner]) -> tuple[int, ...]:
+    """The memory that the caller gives away: what a call in another program left in flight may read it until a wait in this one."""
+    return tuple(position for position, owner in enumerate(owners) if owner == "donated")
 
 
 def _owner(step: Step) -> Owner:

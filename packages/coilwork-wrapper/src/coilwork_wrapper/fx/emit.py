@@ -1,7 +1,8 @@
 """A program as a `torch.fx.GraphModule` that runs by itself.
 
 Nodes are allocations, launches, operator calls, views and size arithmetic. Memory is given back when a node has no more
-users, which is when FX's interpreter and generated code drop a value; `Free` therefore needs no node.
+users, which is when FX's interpreter and generated code drop a value; `Free` therefore needs no node. But an operator may use memory
+longer than there are users: what was in flight has one more where it is freed.
 """
 
 from __future__ import annotations
@@ -87,6 +88,7 @@ class _Emitter:
     symbols: dict[str, Any] = field(default_factory=dict)
     sizes: dict[Expr, Any] = field(default_factory=dict)
     effects: set[str] = field(default_factory=set)
+    in_flight: set[str] = field(default_factory=set)
     nested: int = 0
 
     def run(self) -> torch.fx.GraphModule:
@@ -217,7 +219,9 @@ class _Emitter:
                 self._define(buffer, self._view(buffer, instruction.source, 0))
             case Reinterpret(buffer=buffer):
                 self._define(buffer, self._view(buffer, instruction.source, self._size(instruction.offset)))
-            case Free() | Comment():
+            case Free(names=names):
+                self._free(names)
+            case Comment():
                 pass
             case Return(values=values):
                 self.graph.output(tuple(self._argument(v) for v in values))
@@ -234,6 +238,11 @@ class _Emitter:
                 self._cond(instruction)
             case WhileCall():
                 self._while(instruction)
+
+    def _free(self, names: Sequence[str]) -> None:
+        held = [self.values[name] for name in names if name in self.in_flight]
+        if held:
+            self._effect("free", _hold, *held)
 
     def _bind(self, bind: BindSymbol) -> None:
         # an input may carry a size that a tensor's shape gives as well
@@ -291,6 +300,7 @@ class _Emitter:
         kwargs.update((keyword, self.values[name]) for keyword, name in call.out)
         node = self._function(_operator(call.target), *args, **kwargs)
         node.meta["stack_trace"] = "\n".join(origin_lines(call.origins))
+        self.in_flight.update(call.in_flight)
         for number, output in enumerate(call.outputs):
             if output is None:
                 continue
@@ -330,6 +340,10 @@ class _Emitter:
             # a nested program may return its operand or one tensor twice; results have memory of their own
             value = self.graph.call_method("clone", (self._function(operator.getitem, node, number),))
             self._define(output, self._ensured(value, output, aligned=False))
+
+
+def _hold(*tensors: torch.Tensor) -> None:
+    """The last use of `tensors`, whose memory operators have used until now."""
 
 
 class _Effect(torch.nn.Module):
