@@ -179,14 +179,28 @@ def silent_writes(target: Overload) -> tuple[str, ...]:
     return () if flight is None else flight.writes
 
 
+def received(
+    target: Overload, arguments: Mapping[str, Value], written: Mapping[str, Sequence[Buffer]]
+) -> Sequence[Buffer | None]:
+    """The argument that each result of a call of `target` is, of those that it writes silently; None: memory of its own."""
+    silently = silent_writes(target)
+    if not silently:
+        return ()
+    kinds = arguments.get("op_list")
+    items = written[silently[0]]
+    if not isinstance(kinds, tuple):
+        return items
+    return [item if kind == "irecv" else None for kind, item in zip(kinds, items, strict=True)]
+
+
 def flight(
-    target: Overload, operands: Mapping[str, Sequence[str]], mutated: Sequence[str], results: Sequence[str]
+    target: Overload, operands: Mapping[str, Sequence[str]], results: Sequence[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """`in_flight` and `until` of a call of `target`: buffers by argument, those it writes into, and those it returns."""
+    """`in_flight` and `until` of a call of `target`: buffers by argument, and those that its results lie in."""
     found = flight_of(target)
     if found is None:
         return (), ()
     used = [name for argument in found.uses for name in operands.get(argument, ())]
-    until = tuple(dict.fromkeys((*mutated, *results)))
+    until = tuple(dict.fromkeys(name for name in results if name))
     return tuple(dict.fromkeys((*used, *until))), until
 

@@ -27,6 +27,7 @@ from coilwork_lowering.extern.asynchronous import (
     flight,
     flight_of,
     is_barrier,
+    received,
     retains,
 )
 from coilwork_lowering.extern.nesting import as_returned, nesting_paths, placed_results
@@ -110,12 +111,7 @@ def call_extern(builder: Builder, call: Call, target: Overload, *, effect: bool 
     outputs, values, aliases, binds = _outputs(
         builder, call, target, results, passed, given=bool(out_overload)
     )
-    in_flight, until = flight(
-        target,
-        passed.named,
-        [mutation.source for mutation in passed.mutated],
-        [output.name for output in outputs if isinstance(output, Buffer)],
-    )
+    in_flight, until = flight(target, passed.named, [_handle(builder, o, v) for o, v in zip(outputs, values, strict=True)])
     builder.add(
         Extern(
             target=call.target,
@@ -147,6 +143,13 @@ def call_extern(builder: Builder, call: Call, target: Overload, *, effect: bool 
             _hold_to(builder, call, output.symbol, value, unmet)
     values = [builder.current(value) if isinstance(value, TensorValue) else value for value in values]
     return as_returned(call.result, values)
+
+
+def _handle(builder: Builder, output: object, value: Value) -> str:
+    """The buffer in whose memory a result lies; empty if it is in none."""
+    if isinstance(output, Buffer):
+        return output.name
+    return builder.buffers.owner(value.buffer).name if isinstance(value, TensorValue) else ""
 
 
 def _hold_to(builder: Builder, call: Call, read: Expr, known: Expr, unmet: Collection[object]) -> None:
@@ -222,10 +225,11 @@ def _outputs(
         returned = schema.returns[min(place, len(schema.returns) - 1)]
         labels = _labels(schema, returned)
         arguments = [formals[x] for x in labels if formals.get(x) in passed.written]
-        if arguments and len(passed.written[arguments[0]]) == 1:
+        written = passed.written[arguments[0]] if arguments else received(target, call.arguments, passed.written)
+        if len(written) in (1, len(results)) and (itself := written[number if len(written) > 1 else 0]):
             # the argument itself
             outputs.append(None)
-            values.append(whole(passed.written[arguments[0]][0]))
+            values.append(whole(itself))
             continue
         fresh = _undefined(builder, call, number, result)
         dense = not given and (UNPADDED in call.node.meta or _is_made_dense(call, target, result))
