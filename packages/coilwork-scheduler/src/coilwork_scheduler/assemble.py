@@ -219,6 +219,7 @@ def _units(
                 touches=tuple(touches),
                 begins=any(_begins(graph.nodes[position]) for position in positions),
                 looks=isinstance(work, View),
+                waits=isinstance(work, Extern) and bool(work.waits),
                 in_place=_in_place(*built[index], facts) if index in built else (),
             )
         )

@@ -1,7 +1,7 @@
 """The order of steps: dependences first, then low peak memory, inputs that the caller gives away included.
 
 Greedy list scheduling: among the steps that may run, one that frees more than it allocates goes first, the best such
-one; otherwise the one that comes first in the graph. A view goes before all, so that what reads it may run. The result is kept only if its peak is lower than that of the
+one; otherwise the one that comes first in the graph. Waiting for an operator counts as freeing nothing. A view goes before all, so that what reads it may run. The result is kept only if its peak is lower than that of the
 graph's own order.
 """
 
@@ -27,6 +27,7 @@ class Unit:
         touches: roots of memory of ours, or given to us, that it reads or writes.
         begins: what it allocates, others go on to fill. They need all of it, whichever comes first.
         looks: it is a view of memory, which neither takes nor frees any.
+        waits: it waits for an operator that runs meanwhile, so it goes before nothing that stands before it in the graph.
         in_place: pairs of a root that it allocates and one whose memory that can be, should nobody need it any more.
     """
 
@@ -36,6 +37,7 @@ class Unit:
     touches: tuple[str, ...]
     begins: bool = False
     looks: bool = False
+    waits: bool = False
     in_place: tuple[tuple[str, str], ...] = ()
 
 
@@ -92,6 +94,8 @@ def _list_schedule(
         unit = units[index]
         if greedy and unit.looks:
             return _AT_ONCE
+        if unit.waits:
+            return 0
         freed = sum(sizes[r] for r in unit.touches if open_users.get(r) == 1 and r not in kept)
         grown = 0 if unit.begins else sum(size for _, size in unit.allocates)
         return min(grown - freed, 0) if greedy else 0
