@@ -24,6 +24,7 @@ from coilwork_ir.index.proofs import (
 from coilwork_ir.index.recombination import recombine
 from coilwork_ir.index.ring import product, total
 from coilwork_ir.index.substitution import evaluate, substitute
+from coilwork_ir.index.written import WrittenSize, written_size
 from coilwork_ir.index.view import Add, Const, FloorDiv, Max, Min, Mod, Mul, Node, Sym, fold, node
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "Mul",
     "Node",
     "Sym",
+    "WrittenSize",
     "as_expr",
     "as_int",
     "bounds",
@@ -67,4 +69,5 @@ __all__ = [
     "substitute",
     "symbol",
     "total",
+    "written_size",
 ]

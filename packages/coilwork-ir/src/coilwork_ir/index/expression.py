@@ -55,6 +55,7 @@ class Expr:
         "_monos",
         "_nonneg",
         "_tag",
+        "_written",
     )
     _tag: int
     _monos: tuple[Expr, ...]
@@ -69,6 +70,7 @@ class Expr:
     _bounds: tuple[int | None, int | None] | None
     _free: frozenset[Expr] | None
     _nonneg: bool | None
+    _written: tuple[int, int] | None
 
     @property
     def is_const(self) -> bool:
@@ -240,7 +242,7 @@ def const(n: int) -> Expr:
     e._has_mod = False
     e._bounds = (e._constant, e._constant)
     e._key = ()
-    e._free = e._nonneg = None
+    e._free = e._nonneg = e._written = None
     return _RECENT_CONSTS.put(e._constant, _CONSTS.add(e._constant, e))
 
 
@@ -294,7 +296,7 @@ def symbol(
         (lo is not None, lo or 0, hi is not None, hi or 0, () if extent is None else extent.sort_key),
     )
     e._free = frozenset((e,))
-    e._bounds = e._nonneg = None
+    e._bounds = e._nonneg = e._written = None
     return _SYMBOLS.add(data, e)
 
 
@@ -312,7 +314,7 @@ def make_atom(tag: int, args: tuple[Expr, ...]) -> Expr:
     e._coeffs = (1,)
     e._constant = 0
     e._args = args
-    e._bounds = e._free = e._nonneg = None
+    e._bounds = e._free = e._nonneg = e._written = None
     if tag == PRODUCT:
         e._has_mod = False
         for a in args:
@@ -351,7 +353,7 @@ def make_sum(monos: tuple[Expr, ...], coeffs: tuple[int, ...], constant: int, ha
     e._constant = constant
     e._has_mod = has_mod
     e._key = ()
-    e._bounds = e._free = e._nonneg = None
+    e._bounds = e._free = e._nonneg = e._written = None
     mine = ref(e)
     if found is None and _insert_sum(key, mine) is mine and len(_sum_refs) <= _SUMS.sweep_at:
         return e

@@ -7,18 +7,20 @@ the caller reads it) is still inlined where it reads less than it writes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Final
 
 from coilwork_ir.index import Expr
 from coilwork_ir.loops import Graph, Node, Pointwise, Reduce, Scan, Scatter, Sort
 from coilwork_ir.loops.access import bodies, defined
 from coilwork_ir.ops import SCALAR_OPS
-from coilwork_ir.scalar import Load, Op, even_parts, leading_points, loads, postorder
+from coilwork_ir.scalar import Load, Op, Scalar, even_parts, leading_points, loads, postorder
 from coilwork_ir.target import Targets
 from coilwork_scheduler.contractions.known import contraction_of_node
 from coilwork_scheduler.cost import CostModel, KernelWork
 from coilwork_scheduler.dependence import Dependence, readers_of
+from coilwork_scheduler.inlining.expand import Expander, Producer
+from coilwork_scheduler.inlining.growth import BodySize, Copy, Growth, body_size
 from coilwork_scheduler.inlining.guarded import share
 from coilwork_scheduler.inlining.rereads import read_bytes
 from coilwork_scheduler.inlining.rewriting import Computation, Facts, rewritten
@@ -72,6 +74,9 @@ class Inliner:
         self._candidates: dict[str, int] = {}
         # weighted operations per point that hiding producers have added to a consumer
         self._added: dict[int, int] = {}
+        # what candidates compute, to measure what becomes of their consumers
+        self._producers: dict[str, Producer] = {}
+        self._growth = Growth(graph, options, self._us)
         self._unheld = Unheld(
             graph=graph,
             facts=facts,
@@ -100,10 +105,10 @@ class Inliner:
     def _decide(self) -> None:
         """Find the candidates, from the beginning."""
         self._journal = Journal(self._options.max_decisions)
-        self._facts, self._candidates, self._added = {}, {}, {}
+        self._facts, self._candidates, self._added, self._producers = {}, {}, {}, {}
         for position, node in enumerate(self._graph.nodes):
             if isinstance(node, Pointwise | Reduce | Scan | Sort | Scatter):
-                self._facts[position] = self._settle(position)
+                self._place(position, self._settle(position))
                 if isinstance(node, Pointwise) and (
                     self._wanted_inline(position, node) or self._narrower_is_stored(position, node)
                 ):
@@ -133,6 +138,7 @@ class Inliner:
         leaves: set[str] = set()
         mutable: set[str] = set()
         repeated = repeated_cost = 0
+        size, composed = self._growth.own_size(position), False
         for name, count in self._load_counts[position].items():
             at = self._candidates.get(name)
             root = self._deps.root[name]
@@ -154,6 +160,14 @@ class Inliner:
                     "inline", (name,), False, "its consumer would grow too large", operations=total
                 )
                 continue
+            grown = self._growth.bound(position, size, name, producer.size)
+            if not self._growth.is_small(grown):
+                grown = self._measured(position, inlined | {name}, size, name)
+                if grown is None:
+                    leaves.add(name)
+                    continue
+                composed = True
+            size = grown
             inlined.add(name)
             closure = joined
             repeated, repeated_cost = more, repeated_cost + (count - 1) * producer.cost
@@ -169,7 +183,42 @@ class Inliner:
             cost=cost,
             leaves=frozenset(leaves),
             mutable=frozenset(mutable),
+            size=size,
+            composed=composed,
         )
+
+    def _measured(self, position: int, inlined: Collection[str], before: BodySize, name: str) -> BodySize | None:
+        """The size of the node at `position` with all of `inlined` substituted, of which `name` is new; None if that should not be."""
+        producer = self._facts[self._candidates[name]]
+        after = body_size(self._expanded(position, inlined))
+        copy = Copy(
+            read_bytes=sum(self._sizes.size_bytes(self._deps.buffers[leaf]) for leaf in producer.leaves),
+            write_bytes=self._sizes.size_bytes(self._deps.buffers[name]),
+            points=self._points(self._candidates[name]),
+            consumer_points=self._points(position),
+        )
+        drawback = self._growth.drawback(before, after, producer.size, copy)
+        if drawback is None:
+            return after
+        self._journal.note(
+            "inline", (name,), False, drawback, index_size=after.longest.nodes, body_size=after.total
+        )
+        return None
+
+    def _expanded(self, position: int, inlined: Collection[str]) -> tuple[Scalar, ...]:
+        """What the node at `position` computes with the loads of `inlined` replaced."""
+        expander = Expander(self._producers, self._deps.buffers)
+        return expander.expand(bodies(self._graph.nodes[position]), frozenset(inlined))
+
+    def _place(self, position: int, facts: Facts) -> None:
+        """From here on `facts` are those of the node at `position`."""
+        self._facts[position] = facts
+        node = self._graph.nodes[position]
+        if isinstance(node, Pointwise):
+            body, inlined = node.body, facts.inlined
+            if facts.composed:
+                body, inlined = self._expanded(position, inlined)[0], frozenset()
+            self._producers[node.output.name] = Producer(ranges=node.ranges, body=body, inlined=inlined)
 
     def _allowed(self, producer: int, consumer: int) -> bool:
         """False if memory that the producer reads is overwritten before the consumer is done, or lies elsewhere, or if it is a join for vectors."""
@@ -292,14 +341,14 @@ class Inliner:
             return False
         settled = self._facts[position]
         del self._candidates[name]
-        self._facts[position] = self._settle(position)
+        self._place(position, self._settle(position))
         if self._wanted_inline(position, node):
             self._journal.note(
                 "inline", (name,), False, "stored in place of what is computed from it, which is wider"
             )
             return True
         self._candidates[name] = at
-        self._facts[position] = settled
+        self._place(position, settled)
         return False
 
     def _hides(self, position: int, consumers: list[int], node: Pointwise) -> bool:

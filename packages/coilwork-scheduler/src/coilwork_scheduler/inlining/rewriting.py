@@ -13,6 +13,7 @@ from coilwork_ir.loops.access import bodies
 from coilwork_ir.scalar import Scalar
 from coilwork_scheduler.inlining.checked import Apart, Known, take_apart
 from coilwork_scheduler.inlining.expand import Expander, Producer
+from coilwork_scheduler.inlining.growth import BodySize
 from coilwork_scheduler.inlining.handed_on import checks_of
 
 Computation: TypeAlias = Pointwise | Reduce | Scan | Sort | Scatter
@@ -28,6 +29,8 @@ class Facts:
         ops, cost: operations per point, plain and weighted, repeated evaluations included.
         leaves: buffers it reads in the end.
         mutable: roots among the leaves' memory that some node overwrites.
+        size: of what it computes per point, at most.
+        composed: its producers are substituted into it before it is into its consumers, since substituting all at once is too much.
     """
 
     inlined: frozenset[str]
@@ -36,6 +39,8 @@ class Facts:
     cost: int
     leaves: frozenset[str]
     mutable: frozenset[str]
+    size: BodySize
+    composed: bool
 
 
 def rewritten(
@@ -57,12 +62,18 @@ def rewritten(
         for n, at in candidates.items()
         if n in handed and isinstance(node := graph.nodes[at], Pointwise)
     }
+    stored = {buffer.name: buffer for found in apart.values() for buffer in found.stored}
     producers: dict[str, Producer] = {}
-    for name, position in candidates.items():
+    expander = Expander(producers, {**buffers, **stored})
+    for position in sorted(candidates.values()):
         node = graph.nodes[position]
         assert isinstance(node, Pointwise)
-        body = apart[position].body if position in apart else node.body
-        producers[name] = Producer(ranges=node.ranges, body=body, inlined=facts[position].inlined)
+        body, inlined = node.body, facts[position].inlined
+        if position in apart:
+            body = apart[position].body
+        if facts[position].composed:
+            (body,), inlined = expander.expand((body,), inlined), frozenset()
+        producers[node.output.name] = Producer(ranges=node.ranges, body=body, inlined=inlined)
 
     def stays(node: Node) -> bool:
         """False for a producer that every reader inlines: it is about to be removed, so leave its body alone."""
@@ -73,11 +84,8 @@ def rewritten(
             reader not in facts or name not in facts[reader].inlined for reader in readers.get(name, ())
         )
 
-    stored = {buffer.name: buffer for found in apart.values() for buffer in found.stored}
-    expander = Expander(producers, {**buffers, **stored})
-
     def expand(values: tuple[Scalar, ...], name: str) -> tuple[Scalar, ...]:
-        return expander.expand(values, producers[name].inlined)
+        return expander.expand(values, facts[candidates[name]].inlined)
 
     nodes: list[Node] = []
     for position, node in enumerate(graph.nodes):

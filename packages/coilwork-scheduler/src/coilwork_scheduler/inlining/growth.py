@@ -1,0 +1,151 @@
+"""How large what a node computes becomes when producers are substituted into it.
+
+Views of views, gathers of gathers and concatenations of concatenations compose: each step puts an index expression or a condition
+into another one, and a value that is read at two places is there twice. In memory, where equal parts are one, such a graph stays small;
+written out it doubles at each step, and whatever prints it, proves something about it or runs it takes as long. So there is a bound
+on what is written, and below that a size from which on a value is stored if that costs less.
+
+Most graphs are far below both. A bound on the size that takes no substitution shows that; only where it does not, the substitution is
+made and measured, as much in it may cancel: `x.t().t()` composes to `x`. What was made is then substituted as it is, so that a
+chain takes time once per node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from coilwork_ir.index import WrittenSize, written_size
+from coilwork_ir.loops import Graph
+from coilwork_ir.loops.access import bodies
+from coilwork_ir.scalar import IndexValue, Load, Scalar, postorder
+from coilwork_scheduler.options import ScheduleOptions
+
+_PLAIN = WrittenSize(1, 1)
+# Weighted operations per node of an index expression: about half of them are operations, of which divisions take several instructions each,
+# and on CPUs they are done for one point at a time.
+_COST = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BodySize:
+    """The size of what a node computes.
+
+    Attributes:
+        scalars: nodes of its scalar graphs, equal ones once.
+        longest: of its index expressions, the longest.
+        written: all of its index expressions together, but for plain symbols and numbers.
+    """
+
+    scalars: int
+    longest: WrittenSize
+    written: WrittenSize
+
+    @property
+    def total(self) -> int:
+        """Nodes of the scalar graphs, and of the index expressions written out."""
+        return self.scalars + self.written.nodes
+
+    def plus(self, producer: BodySize, most: WrittenSize) -> BodySize:
+        """A bound on the size with `producer` substituted for a load whose coordinates have at most the size `most`."""
+        moved = producer.written.of_substituted(most)
+        return BodySize(
+            scalars=self.scalars + producer.scalars,
+            longest=_larger(self.longest, producer.longest.of_substituted(most)),
+            written=WrittenSize(self.written.nodes + moved.nodes, self.written.symbols + moved.symbols),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copy:
+    """What storing a producer's value takes: bytes that it reads, that it writes, and its points; and the points of the consumer."""
+
+    read_bytes: float
+    write_bytes: float
+    points: int
+    consumer_points: int
+
+
+class Growth:
+    """Judges the sizes of the nodes of `graph`; `us` estimates a kernel of so many bytes read, bytes written, and operations."""
+
+    def __init__(
+        self, graph: Graph, options: ScheduleOptions, us: Callable[[float, float, float], float]
+    ) -> None:
+        self._graph = graph
+        self._options = options
+        self._us = us
+        self._own: dict[int, BodySize] = {}
+        # of each load of a buffer by a node: the size of the longest coordinate
+        self._places: dict[int, dict[str, list[WrittenSize]]] = {}
+
+    def own_size(self, position: int) -> BodySize:
+        """The size of the node at `position` with nothing substituted."""
+        if position not in self._own:
+            values = tuple(postorder(bodies(self._graph.nodes[position])))
+            self._own[position] = _size(values)
+            places = self._places[position] = {}
+            for value in values:
+                if isinstance(value, Load):
+                    most = _PLAIN
+                    for expr in value.index:
+                        most = _larger(most, written_size(expr))
+                    places.setdefault(value.buffer, []).append(most)
+        return self._own[position]
+
+    def bound(self, position: int, before: BodySize, name: str, producer: BodySize) -> BodySize:
+        """A bound on the size of the node at `position`, now `before`, with `producer` substituted for its loads of `name`."""
+        size = before
+        for most in self._places[position].get(name, ()):
+            size = size.plus(producer, most)
+        return size
+
+    def is_small(self, size: BodySize) -> bool:
+        """Whether `size`, or a bound on it, raises no question."""
+        options = self._options
+        return size.longest.nodes <= options.weighed_index_size and size.total <= options.max_body_size
+
+    def drawback(self, before: BodySize, after: BodySize, producer: BodySize, copy: Copy) -> str | None:
+        """Why the result of `producer` should rather be stored than make a consumer grow from `before` to `after`; None if not."""
+        options = self._options
+        if after.longest.nodes > options.max_index_size:
+            return "stored: its consumer's index arithmetic would be too long"
+        if after.total > options.max_body_size:
+            return "stored: its consumer's conditions and index arithmetic would be too long"
+        if after.longest.nodes <= options.weighed_index_size:
+            return None
+        # what else the consumer reads and writes is the same both ways
+        inlined = self._us(copy.read_bytes, 0, _COST * after.written.nodes * copy.consumer_points)
+        stored = self._us(
+            copy.read_bytes, copy.write_bytes, _COST * producer.written.nodes * copy.points
+        ) + self._us(copy.write_bytes, 0, _COST * before.written.nodes * copy.consumer_points)
+        return "stored: its consumer's index arithmetic would cost more" if stored < inlined else None
+
+
+def body_size(roots: Iterable[Scalar]) -> BodySize:
+    """The size of scalar graphs."""
+    return _size(postorder(roots))
+
+
+def _size(values: Iterable[Scalar]) -> BodySize:
+    count = nodes = symbols = 0
+    longest = WrittenSize(0, 0)
+    for value in values:
+        count += 1
+        if isinstance(value, Load):
+            exprs = value.index
+        elif isinstance(value, IndexValue):
+            exprs = (value.expr,)
+        else:
+            continue
+        for expr in exprs:
+            size = written_size(expr)
+            longest = _larger(longest, size)
+            if size.nodes > 1:
+                nodes += size.nodes
+            symbols += size.symbols
+    return BodySize(scalars=count, longest=longest, written=WrittenSize(nodes, symbols))
+
+
+def _larger(a: WrittenSize, b: WrittenSize) -> WrittenSize:
+    return WrittenSize(max(a.nodes, b.nodes), max(a.symbols, b.symbols))
