@@ -60,9 +60,9 @@ class ScheduleOptions:
     combine: bool = True
     contractions: ContractionChoice = "auto"
     max_ops: int = 256
-    max_body_size: int = 4096
-    max_index_size: int = 512
-    weighed_index_size: int = 128
+    max_body_size: int = 1024
+    max_index_size: int = 256
+    weighed_index_size: int = 96
     max_args: int = 32
     max_combined_args: int = 384
     max_reductions: int = 12
