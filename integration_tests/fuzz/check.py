@@ -22,6 +22,7 @@ from integration_tests.fuzz.judge import Form, Jitter, difference
 from integration_tests.fuzz.levels import INTERPRETED, Levels
 from integration_tests.fuzz.program import Program, materialize
 from integration_tests.fuzz.ties import StableSorts
+from integration_tests.fuzz.zeros import ZeroSigns
 
 SPREAD_RUNS = 6
 # How a difference begins that is none of values.
@@ -199,6 +200,15 @@ class Expected:
 
         return runs
 
+    def zeros(self, position: int) -> Callable[[], list[Tensor]]:
+        """The value at `position` in runs of eager in which zeros have one sign or the other wherever that is open."""
+
+        def runs() -> list[Tensor]:
+            ways = (ZeroSigns(negative=False), ZeroSigns(negative=True))
+            return [run(self.program.function(), self.program, within=way).values[position] for way in ways]
+
+        return runs
+
 
 def _expected(program: Program) -> Expected | None:
     """None if eager raises, or does not say the same of shapes in float64."""
@@ -301,7 +311,8 @@ def _compare(ran: Ran, expected: Expected) -> str:
         return f"{len(ran.values)} values instead of {len(eager.values)}"
     for position, (ours, theirs, reference) in enumerate(zip(ran.values, eager.values, wide.values)):
         promised = expected.promised[position] if position < len(expected.promised) else None
-        found = difference(ours, theirs, reference, expected.spread(position), promised)
+        spread, zeros = expected.spread(position), expected.zeros(position)
+        found = difference(ours, theirs, reference, spread, promised, zeros)
         if found and not found.startswith(FORMS) and _agrees_otherwise(ours, expected, position):
             found = ""
         if found:
@@ -323,7 +334,7 @@ def _agrees_otherwise(ours: Tensor, expected: Expected, position: int) -> bool:
     form = Form(dtype=ours.dtype, stride=tuple(ours.stride()))
     for way in (Apart, InVectors, StableSorts):
         eager, wide = expected.otherwise(position, way)
-        if not difference(ours, eager, wide, lambda _, eager=eager: [eager], form):
+        if not difference(ours, eager, wide, lambda _, eager=eager: [eager], form, expected.zeros(position)):
             return True
     return False
 

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from integration_tests.fuzz.draw import default_dtype, same_numbers
+from integration_tests.fuzz.zeros import compare_zero_signs
 
 FACTOR = 2.0
 SPREAD_FACTOR = 4.0
@@ -52,16 +53,18 @@ def difference(
     wide: Tensor,
     spread: Callable[[float], Sequence[Tensor]],
     promised: Form | None = None,
+    zeros: Callable[[], Sequence[Tensor]] | None = None,
 ) -> str:
     """What is wrong with `ours`; empty if nothing is.
 
     `spread` gives the value in rerun eager programs whose roundings are off by so many ulps; `promised` is a form that is right beside eager's.
+    `zeros` gives it in reruns in which zeros have other signs wherever eager leaves these open; without, no sign of a zero counts.
     """
     form = promised or Form(dtype=eager.dtype, stride=tuple(eager.stride()))
     if ours.dtype != eager.dtype:
         if ours.dtype == form.dtype:
             return difference(
-                ours.to(eager.dtype), eager, wide, spread, replace(form, stride=tuple(ours.stride()))
+                ours.to(eager.dtype), eager, wide, spread, replace(form, stride=tuple(ours.stride())), zeros
             )
         return f"dtype {ours.dtype} instead of {eager.dtype}"
     if ours.shape != eager.shape:
@@ -77,6 +80,13 @@ def difference(
         return (
             f"{len(at)} of {ours.numel()} differ, first at {first}: {ours[first]} instead of {eager[first]}"
         )
+    if zeros is not None and (found := compare_zero_signs(ours, eager, wide, zeros)):
+        return found
+    return _distance(ours, eager, wide, spread)
+
+
+def _distance(ours: Tensor, eager: Tensor, wide: Tensor, spread: Callable[[float], Sequence[Tensor]]) -> str:
+    """What is wrong with floats of the form that they should have."""
     # most values are eager's to the bit, and need no reference
     if eager.numel() == 0 or bool(((ours == eager) | (ours.isnan() & eager.isnan())).all()):
         return ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coilwork_ir.dtypes import DType, from_torch_name, parse_dtype
+from coilwork_ir.dtypes import FORMATS, DType, from_torch_name, parse_dtype
 
 
 @pytest.mark.parametrize("dtype", list(DType))
@@ -30,7 +30,7 @@ def test_sizes_and_classes_agree_with_torch() -> None:
 
 def test_compute_types() -> None:
     low = {d for d in DType if d.is_low_precision}
-    assert low == {DType.F16, DType.BF16, DType.F8E4M3, DType.F8E5M2}
+    assert low == {DType.F16, DType.BF16, *FORMATS}
     assert all(d.compute is DType.F32 for d in low)
     assert all(d.compute is d for d in DType if d not in low)
     assert DType.BOOL.is_bool and not DType.BOOL.is_integer

@@ -91,7 +91,7 @@ def _integer(value: int) -> str:
 def real_text(value: float) -> str:
     """A `double` literal; infinities and nan have none, so compiler builtins stand for them."""
     if math.isnan(value):
-        return '__builtin_nan("")'
+        return '__builtin_nan("")' if math.copysign(1.0, value) > 0 else '-__builtin_nan("")'
     if math.isinf(value):
         return "__builtin_inf()" if value > 0 else "-__builtin_inf()"
     return repr(value)

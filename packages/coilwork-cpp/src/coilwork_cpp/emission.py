@@ -19,7 +19,7 @@ from coilwork_cpp.rewrites.expand import expand
 from coilwork_cpp.rewrites.pieces import pieces_of
 from coilwork_cpp.rewrites.ranges import normalise
 from coilwork_cpp.rewrites.split import Phase, split
-from coilwork_cpp.text.elements import converted_constant, memory_type
+from coilwork_cpp.text.elements import SMALL_FLOATS, converted_constant, memory_type
 from coilwork_cpp.text.printer import source_text
 from coilwork_cpp.text.tree import (
     ZERO,
@@ -47,6 +47,7 @@ from coilwork_ir.index import Expr, as_expr, total
 from coilwork_ir.kernel_source import KernelSource, SourceArg
 from coilwork_ir.kernels import Kernel, TensorArg
 from coilwork_ir.kernels.conversions import with_converted_constants
+from coilwork_ir.kernels.small_floats import with_small_floats_as_bits
 from coilwork_ir.kernels.strict import with_strict_functions
 from coilwork_ir.scalar import Load
 from coilwork_ir.target import Target
@@ -82,6 +83,7 @@ class _Nest:
 def emit_kernel(kernel: Kernel, target: Target, options: CppOptions) -> KernelSource:
     """The source of `kernel`."""
     _require_cpu_kernel(kernel)
+    kernel = with_small_floats_as_bits(kernel, kept=SMALL_FLOATS)
     settled = with_converted_constants(with_strict_functions(kernel), converted_constant)
     phases = split(normalise(expand(settled)), options)
     scratch = tuple(s for phase in phases for s in phase.scratch)

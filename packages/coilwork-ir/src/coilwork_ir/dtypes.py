@@ -6,7 +6,55 @@ forms print (`f32`, `bf16`, `i64`, `bool`); `torch_name` is the attribute of the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum
+from types import MappingProxyType
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FloatFormat:
+    """What the bits of an 8-bit float mean, and what of an f32 becomes such bits: everything that conversions need to know.
+
+    Attributes:
+        exponent: bits of the exponent.
+        fraction: bits behind the point.
+        bias: what an exponent of 0 is less than that of 1.0.
+        beyond: the code, without sign, of what is too large for the type: an infinity, the largest number, or NaN.
+        nan: the code of NaN, with the sign bit where that alone makes it one.
+        largest: the code of the largest number.
+        infinite: whether `beyond` is an infinity, and NaN whatever is above.
+        signed_zero: whether there is a -0.0; where there is not, its code is NaN's.
+        signed: whether there are negative numbers, and 0: a type without holds powers of two alone.
+    """
+
+    exponent: int
+    fraction: int
+    bias: int
+    beyond: int
+    nan: int
+    largest: int
+    infinite: bool = False
+    signed_zero: bool = True
+    signed: bool = True
+
+    @property
+    def least_normal(self) -> int:
+        """The bits of the least f32 with all digits of this type."""
+        return 128 - self.bias << 23
+
+    @property
+    def aligner(self) -> int:
+        """The bits of the f32 whose last place is worth as much as the least number of this type."""
+        return 127 - self.bias + 24 - self.fraction << 23
+
+    @property
+    def limit(self) -> int:
+        """The bits of an f32 from which on everything is `beyond`; rounding leads there from numbers below it, too."""
+        if self.beyond == self.largest:
+            return (self.largest << 23 - self.fraction) + (127 - self.bias << 23)
+        return (self.largest >> self.fraction) + 1 + 127 - self.bias << 23
 
 
 class DType(Enum):
@@ -30,9 +78,9 @@ class DType(Enum):
     C32 = ("c32", "complex32", 4, "complex")
     C64 = ("c64", "complex64", 8, "complex")
     C128 = ("c128", "complex128", 16, "complex")
-    F8E4M3FNUZ = ("f8e4m3fnuz", "float8_e4m3fnuz", 1, "other")
-    F8E5M2FNUZ = ("f8e5m2fnuz", "float8_e5m2fnuz", 1, "other")
-    F8E8M0 = ("f8e8m0", "float8_e8m0fnu", 1, "other")
+    F8E4M3FNUZ = ("f8e4m3fnuz", "float8_e4m3fnuz", 1, "float")
+    F8E5M2FNUZ = ("f8e5m2fnuz", "float8_e5m2fnuz", 1, "float")
+    F8E8M0 = ("f8e8m0", "float8_e8m0fnu", 1, "float")
     F4E2M1X2 = ("f4e2m1x2", "float4_e2m1fn_x2", 1, "other")
     QI8 = ("qi8", "qint8", 1, "quantized")
     QU8 = ("qu8", "quint8", 1, "quantized")
@@ -99,8 +147,40 @@ class DType(Enum):
         """The type that arithmetic on this type is carried out in (`numerics=fast`)."""
         return DType.F32 if self.is_low_precision else self
 
+    @property
+    def format(self) -> FloatFormat | None:
+        """What the bits of an 8-bit float mean; None of other types."""
+        return FORMATS.get(self)
+
     def __repr__(self) -> str:
         return f"DType.{self.name}"
+
+
+# As torch converts, on CPUs and GPUs, from 2.13 on: before, what is beyond `f8e4m3` became NaN.
+FORMATS: Final[Mapping[DType, FloatFormat]] = MappingProxyType(
+    {
+        DType.F8E4M3: FloatFormat(exponent=4, fraction=3, bias=7, beyond=0x7E, nan=0x7F, largest=0x7E),
+        DType.F8E5M2: FloatFormat(
+            exponent=5, fraction=2, bias=15, beyond=0x7C, nan=0x7F, largest=0x7B, infinite=True
+        ),
+        DType.F8E4M3FNUZ: FloatFormat(
+            exponent=4, fraction=3, bias=8, beyond=0x80, nan=0x80, largest=0x7F, signed_zero=False
+        ),
+        DType.F8E5M2FNUZ: FloatFormat(
+            exponent=5, fraction=2, bias=16, beyond=0x80, nan=0x80, largest=0x7F, signed_zero=False
+        ),
+        DType.F8E8M0: FloatFormat(
+            exponent=8,
+            fraction=0,
+            bias=127,
+            beyond=0xFF,
+            nan=0xFF,
+            largest=0xFE,
+            signed_zero=False,
+            signed=False,
+        ),
+    }
+)
 
 
 def parse_dtype(text: str) -> DType:

@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 import torch
 from torch import Tensor
 
-from coilwork_ir.dtypes import DType
+from coilwork_ir.dtypes import FORMATS, DType
 
 ScalarFunction: TypeAlias = Callable[..., Tensor]
 
@@ -56,6 +56,8 @@ _TORCH: Final[Mapping[DType, torch.dtype]] = MappingProxyType(
         DType.BITS1X8: torch.bits1x8,
     }
 )
+SMALL_FLOATS: Final = frozenset(_TORCH[dtype] for dtype in FORMATS)
+"""The torch types of 8-bit floats, which torch computes little with."""
 _FEW_KERNELS: Final = (torch.uint16, torch.uint32)  # torch computes little with these: go through int64
 _LOW: Final = -(1 << 63)
 
@@ -208,7 +210,7 @@ def _fma_exact(a: float, b: float, c: float) -> float:
 
 
 def _where(condition: Tensor, then: Tensor, otherwise: Tensor) -> Tensor:
-    if then.dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+    if then.dtype in SMALL_FLOATS:
         chosen = torch.where(condition, then.view(torch.uint8), otherwise.view(torch.uint8))
         return chosen.view(then.dtype)
     return unbits(torch.where(condition, bits(then), bits(otherwise)), then.dtype)
@@ -227,6 +229,9 @@ def convert(value: Tensor, dtype: DType) -> Tensor:
             high = ((value.view(torch.int64) >> 32) & 0xFFFFFFFF).to(torch.float64)
             return (high * 4294967296.0 + low).to(target)
         return value.view(torch.int64).to(target)
+    if target is torch.float8_e4m3fn:
+        # torch before 2.13 gives NaN for what is too large
+        value = value.double().clamp(-448.0, 448.0).float()
     if value.dtype in _FEW_KERNELS or (target in _FEW_KERNELS and value.dtype.is_floating_point):
         value = value.to(torch.int64)
     return value.to(target)

@@ -81,7 +81,11 @@ def invert(a: Scalar) -> Scalar:
 
 def truth(a: Scalar) -> Scalar:
     """Whether `a` is not zero; NaN is true."""
-    return a if a.dtype.is_bool else op("ne", a, like(0, a))
+    if a.dtype.is_bool:
+        return a
+    # of 8-bit floats some have no zero
+    wide = a if a.dtype.itemsize > 1 else cast(a, a.dtype.compute)
+    return op("ne", wide, like(0, wide))
 
 
 def index(expr: Expr) -> Scalar:
@@ -127,5 +131,6 @@ def rounded(a: Scalar, narrow: DType) -> Scalar:
         return a
     if isinstance(a, Const):
         return like(torch.tensor(float(a.value), dtype=getattr(torch, narrow.torch_name)).item(), a)
-    bits = op("bitcast", to_dtype(a, narrow), dtype=DType.U16)
+    words = DType.U16 if narrow.itemsize == 2 else DType.U8
+    bits = op("bitcast", to_dtype(a, narrow), dtype=words)
     return to_dtype(op("bitcast", bits, dtype=narrow), a.dtype)

@@ -24,6 +24,9 @@ _MEMORY: Final[Mapping[DType, str]] = {
     **{dtype: dtype.text for dtype in DType if dtype.is_integer},
 }
 
+# Those that the prelude has conversions of; others arrive as bits.
+SMALL_FLOATS: Final = (DType.F8E4M3, DType.F8E5M2)
+
 
 def memory_type(dtype: DType) -> str:
     """The C++ type of one element in memory.
@@ -77,7 +80,8 @@ def _integer(value: int, dtype: DType) -> Code:
 def _floating(value: float, dtype: DType) -> Code:
     suffix = "f" if dtype is DType.F32 else ""
     if math.isnan(value):
-        return Literal(f'__builtin_nan{suffix}("")')
+        nan = Literal(f'__builtin_nan{suffix}("")')
+        return nan if math.copysign(1.0, value) > 0 else Unary("-", nan)
     if dtype is DType.F32 and not math.isinf(value):
         value = rounded(value, dtype)
     if math.isinf(value):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from coilwork_ir.errors import InterpretError
 from coilwork_ir.index import Expr
-from coilwork_ir.interpret_ops import apply_op, literal, torch_dtype
+from coilwork_ir.interpret_ops import SMALL_FLOATS, apply_op, literal, torch_dtype
 from coilwork_ir.interpretation.combined import scan_all
 from coilwork_ir.interpretation.domain import Domain
 from coilwork_ir.interpretation.reductions import reduce_last, sort_last
@@ -185,8 +185,7 @@ _CONVERTED: Final[Mapping[torch.dtype, torch.dtype]] = MappingProxyType(
     {
         torch.uint16: torch.int64,
         torch.uint32: torch.int64,
-        torch.float8_e4m3fn: torch.float32,
-        torch.float8_e5m2: torch.float32,
+        **dict.fromkeys(SMALL_FLOATS, torch.float32),
     }
 )
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from coilwork_ir.dtypes import DType
+from coilwork_ir.rounding import rounded
 from coilwork_ir.scalar import Const, Load, Op, Scalar, cast, const, op, rewrite
 
 _FLOAT_BITS: Final[Mapping[DType, int]] = {DType.F64: 52, DType.F32: 23, DType.F16: 10, DType.BF16: 7}
@@ -77,7 +78,7 @@ def _cast(node: Op) -> Scalar:
 
 
 def _cast_const(source: Const, node: Op) -> Scalar:
-    value, target = source.value, node.dtype
+    value, target = _held(source), node.dtype
     if target.is_bool:
         # NaN is true, as in torch
         return const(value != 0, target)
@@ -93,6 +94,11 @@ def _cast_const(source: Const, node: Op) -> Scalar:
     if target.is_float and isinstance(value, float) and value in (0.0, 1.0, -1.0, 0.5, 2.0):
         return const(value, target)
     return node
+
+
+def _held(node: Const) -> bool | int | float:
+    """The number that a constant's type makes of its value."""
+    return rounded(float(node.value), node.dtype) if node.dtype.is_float else node.value
 
 
 def _where(node: Op) -> Scalar:
@@ -137,7 +143,9 @@ def _div(node: Op) -> Scalar:
         return a
     # dividing by a power of two is multiplying by its reciprocal, exactly, for moderate exponents
     if isinstance(b, Const) and isinstance(b.value, float) and abs(b.value) in _POWERS:
-        return op("mul", a, const(1.0 / b.value, node.dtype))
+        inverse = 1.0 / b.value
+        if rounded(inverse, node.dtype) == inverse and rounded(b.value, node.dtype) == b.value:
+            return op("mul", a, const(inverse, node.dtype))
     return node
 
 
@@ -183,6 +191,6 @@ def _compare(node: Op) -> Scalar:
     a, b = node.operands
     if not (isinstance(a, Const) and isinstance(b, Const)):
         return node
-    x, y = a.value, b.value
+    x, y = _held(a), _held(b)
     results = {"eq": x == y, "ne": x != y, "lt": x < y, "le": x <= y, "gt": x > y, "ge": x >= y}
     return const(results[node.op], DType.BOOL)

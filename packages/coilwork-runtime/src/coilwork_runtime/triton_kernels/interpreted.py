@@ -47,7 +47,7 @@ def make_interpreted(spec: TritonKernel) -> Launcher:
         for _, a in arguments
         if a.role == "scratch"
     ]
-    pointers = [name for name, a in arguments if a.is_pointer]
+    pointers = {name: torch_dtype(a.dtype) for name, a in arguments if a.is_pointer}
     sizes = {name: a.dtype for name, a in arguments if a.role == "size"}
 
     def launch(*args: Any) -> None:
@@ -61,7 +61,11 @@ def make_interpreted(spec: TritonKernel) -> Launcher:
         extra = [
             torch.empty(int(eval(code, {}, scope)), dtype=d, device=tensors[0].device) for code, d in scratch
         ]
-        given = dict(zip(pointers, (*tensors, *extra), strict=True))
+        # kernels may take 8-bit floats as their bits
+        given = {
+            name: one if one.element_size() > 1 or one.dtype is dtype else one.view(dtype)
+            for (name, dtype), one in zip(pointers.items(), (*tensors, *extra), strict=True)
+        }
         given |= {name: scalar_argument(scope[name], dtype) for name, dtype in sizes.items()}
         # the interpreter patches triton.language while it runs, and has one builder
         with _ONE_AT_A_TIME, repaired_interpreter(options):

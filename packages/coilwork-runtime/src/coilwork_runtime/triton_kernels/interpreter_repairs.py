@@ -19,6 +19,7 @@ def repaired_interpreter(options: Any) -> Iterator[None]:
       meets a block of them, converted to that type; `&` then refuses the floats.
     - Conversions to bf16 round to nearest, as GPUs do, instead of to zero, and those between bf16 and any type but f32
       convert numbers instead of bits.
+    - Conversions from and to 8-bit floats round to nearest, and know subnormals, infinities and NaN.
     - Matrices of bf16 are multiplied as numbers, too.
     - Reductions and scans combine whole blocks level by level, not element by element in Python.
     - `triton.language` is patched once per launch and module, not at every call of a device function.
@@ -45,6 +46,18 @@ def repaired_interpreter(options: Any) -> Iterator[None]:
             return convert(TensorHandle(_float32_of_bits(source.data), tl.float32), dtype)
         return TensorHandle(_bfloat16_bits(convert(source, tl.float32).data), tl.bfloat16)
 
+    small = {tl.float8e4nv: torch.float8_e4m3fn, tl.float8e5: torch.float8_e5m2}
+    between_floats = interpreter_builder.create_fp_to_fp
+
+    def create_fp_to_fp(source: Any, dtype: Any, rounding: Any) -> Any:
+        of, to = small.get(source.dtype.scalar), small.get(dtype.scalar)
+        if of is None and to is None:
+            return between_floats(source, dtype, rounding)
+        data = cast_impl(source, tl.float32).data if of is None else _float32_of_small(source.data, of)
+        if to is None:
+            return cast_impl(TensorHandle(data, tl.float32), dtype.scalar)
+        return TensorHandle(_small_bits(data, to), dtype.scalar)
+
     def create_dot(left: Any, right: Any, sums: Any, *precision: Any) -> Any:
         wide = [x if x.dtype.scalar != tl.bfloat16 else cast_impl(x, tl.float32) for x in (left, right)]
         return multiply(*wide, sums, *precision)
@@ -60,6 +73,7 @@ def repaired_interpreter(options: Any) -> Iterator[None]:
         (interpreter_builder, "options", options),
         (interpreter_builder, "binary_op", binary_op),
         (interpreter_builder, "cast_impl", cast_impl),
+        (interpreter_builder, "create_fp_to_fp", create_fp_to_fp),
         (interpreter_builder, "create_dot", create_dot),
         (interpreter, "_patch_lang", patch_once),
         (ReduceOps, "generic_reduce", reduce_blocks),
@@ -97,3 +111,13 @@ def _float32_of_bits(bits: Any) -> Any:
 def _bfloat16_bits(values: Any) -> Any:
     """A float32 NumPy array rounded to bf16, as uint16."""
     return torch.from_numpy(values.copy()).bfloat16().view(torch.int16).numpy().view("uint16")
+
+
+def _float32_of_small(bits: Any, dtype: torch.dtype) -> Any:
+    """A NumPy array of 8-bit floats as the interpreter keeps it, uint8, as float32."""
+    return torch.from_numpy(bits.view("uint8").copy()).view(dtype).float().numpy()
+
+
+def _small_bits(values: Any, dtype: torch.dtype) -> Any:
+    """A float32 NumPy array rounded to 8-bit floats, as uint8."""
+    return torch.from_numpy(values.copy()).to(dtype).view(torch.uint8).numpy()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from coilwork_ir.dtypes import DType
+from coilwork_ir.rounding import rounded
 from coilwork_ir.scalar import Const, Op, Scalar, cast, const, where
 
 
@@ -62,4 +63,6 @@ def _wider(value: Scalar, dtype: DType, choices: list[Scalar | None]) -> Scalar 
 
 
 def _converted(value: Scalar, dtype: DType) -> Scalar:
-    return const(value.value, dtype) if isinstance(value, Const) else cast(value, dtype)
+    if isinstance(value, Const):
+        return const(rounded(float(value.value), value.dtype), dtype)
+    return cast(value, dtype)

@@ -27,7 +27,7 @@ from coilwork_triton.text.tree import (
     tl,
 )
 from coilwork_triton.text.tree import Parameter as Formal
-from coilwork_triton.text.types import free_constant, plain_constant, triton_type, typed_constant
+from coilwork_triton.text.types import free_constant, operand_constant, triton_type, typed_constant
 from coilwork_triton.values.ops import OPERATORS, SCALAR_BUILDERS, Numerics, OpContext
 
 
@@ -124,7 +124,7 @@ def _operation(node: Op, done: dict[Scalar, Expression], numerics: Numerics, lib
         if not isinstance(operand, Const):
             operands.append(done[operand])
         elif bare and not operand.dtype.is_bool:
-            operands.append(plain_constant(operand.value, operand.dtype))
+            operands.append(operand_constant(node.op, operand.value, operand.dtype))
         else:
             operands.append(typed_constant(operand.value, operand.dtype))
     context = OpContext(

@@ -10,6 +10,8 @@ from typing import Final
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.errors import EmitError
+from coilwork_ir.kernels.conversions import wrapped
+from coilwork_ir.rounding import float_bits, rounded
 from coilwork_ir.scalar import Literal_
 from coilwork_triton.text.tree import (
     Attribute,
@@ -44,7 +46,14 @@ TRITON_TYPES: Final[Mapping[DType, str]] = MappingProxyType(
     }
 )
 
+# The 8-bit floats that Triton has conversions of, on targets with instructions for them; others arrive as bits.
+SMALL_FLOATS: Final = (DType.F8E4M3, DType.F8E5M2)
+
+_COMPARISONS: Final = frozenset("eq ne lt le gt ge".split())
 _LEAST_NORMAL: Final = 2.0**-126
+_SIGNED: Final[Mapping[int, DType]] = MappingProxyType(
+    {8: DType.I64, 4: DType.I32, 2: DType.I16, 1: DType.I8}
+)
 
 # As an argument of tl.minimum and tl.maximum: a NaN operand gives NaN.
 ALL_NANS: Final = Attribute(tl_name("PropagateNan"), "ALL")
@@ -65,14 +74,28 @@ def typed_constant(value: Literal_, dtype: DType) -> Expression:
 
 def plain_constant(value: Literal_, dtype: DType) -> Expression:
     """A bare literal, for operators whose other operand is of `dtype`: Triton converts it to that type."""
-    return _literal(value, dtype)
+    return typed_constant(value, dtype) if _pattern(value, dtype) is not None else _literal(value, dtype)
 
 
 def free_constant(value: Literal_, dtype: DType) -> Expression:
     """A constant for any place: bare where Triton gives a bare literal the type `dtype` by itself."""
-    if dtype in (DType.F32, DType.I32):
-        return _literal(value, dtype)
+    if dtype is DType.I32 or (dtype is DType.F32 and _is_f32_by_itself(value)):
+        return plain_constant(value, dtype)
     return typed_constant(value, dtype)
+
+
+def coerced_constant(value: Literal_, dtype: DType) -> Expression:
+    """A literal where Triton makes an f32 of a bare float before it looks at `dtype`: beside comparisons and masked loads."""
+    if dtype is DType.F64 and not (_is_f32_by_itself(value) and rounded(float(value), DType.F32) == value):
+        return typed_constant(value, dtype)
+    if dtype.is_low_precision and value == value:
+        value = rounded(float(value), dtype)
+    return plain_constant(value, dtype)
+
+
+def operand_constant(op: str, value: Literal_, dtype: DType) -> Expression:
+    """An operand of `op`, one of Triton's operators, whose other operand is of `dtype`."""
+    return (coerced_constant if op in _COMPARISONS else plain_constant)(value, dtype)
 
 
 def zeros_of(shape: tuple[str, ...], value: Literal_, dtype: DType, *, chunk: int = 1) -> Expression:
@@ -88,6 +111,11 @@ def filled(extents: Iterable[Expression], value: Literal_, dtype: DType) -> Expr
     if dtype is DType.BF16:
         # Triton's interpreter makes no bf16 constants; compiled, both forms are one
         return method(filled(extents, value, DType.F32), "to", triton_type(dtype))
+    pattern = _pattern(value, dtype)
+    if pattern is not None:
+        words = _SIGNED[dtype.itemsize]
+        bits = tl("full", List(tuple(extents)), number(pattern), triton_type(words))
+        return method(bits, "to", triton_type(dtype), bitcast=Number(True))
     return tl("full", List(tuple(extents)), _literal(value, dtype), triton_type(dtype))
 
 
@@ -116,18 +144,43 @@ def reciprocal_of(value: float) -> float | None:
     return 1 / value
 
 
+def _pattern(value: Literal_, dtype: DType) -> int | None:
+    """The bits of a float that no literal makes, as a signed integer: of 8 bits, -0.0, which Triton takes for 0, odd NaNs."""
+    if not dtype.is_float:
+        return None
+    number = rounded(float(value), dtype)
+    if dtype.format is not None:
+        return wrapped(float_bits(number, dtype), DType.I8)
+    if not (number == 0 or math.isnan(number)) or float_bits(number, dtype) == float_bits(abs(number), dtype):
+        return None
+    return wrapped(float_bits(number, dtype), _SIGNED[dtype.itemsize])
+
+
+def _is_f32_by_itself(value: Literal_) -> bool:
+    """True unless a bare `value` is an f64 to Triton, as subnormal f32 numbers are."""
+    size = abs(rounded(float(value), DType.F32))
+    return size == 0 or math.isnan(size) or size >= _LEAST_NORMAL
+
+
 def _literal(value: Literal_, dtype: DType) -> Expression:
+    if dtype is DType.F64:
+        return number(float(value))
     if dtype.is_float:
-        return number(_rounded(float(value)) if dtype is not DType.F64 else float(value))
+        return number(_single(float(value), dtype))
     if dtype.is_bool:
         return Number(bool(value))
     return number(int(value))
 
 
-def _rounded(value: float) -> float:
-    """`value`, or an infinity where f32 overflows: Triton would make the literal an f64 instead."""
-    try:
-        struct.pack("<f", value)
-    except OverflowError:
-        return math.copysign(math.inf, value)
+def _single(value: float, dtype: DType) -> float:
+    """`value`, or the f32 that eager makes of it where Triton would not, on its way to `dtype`.
+
+    What f32 does not hold is an f64 to Triton, and its interpreter rounds to f16 at once.
+    """
+    wide = rounded(value, DType.F32)
+    if math.isinf(wide) or wide == 0:
+        return wide
+    if dtype is DType.F16 and not math.isinf(rounded(value, dtype)):
+        (at_once,) = struct.unpack("<e", struct.pack("<e", value))
+        return value if math.isnan(value) or at_once == rounded(value, dtype) else wide
     return value

@@ -32,7 +32,9 @@ from coilwork_triton.text.tree import (
     tl_name,
 )
 from coilwork_triton.text.types import (
+    coerced_constant,
     free_constant,
+    operand_constant,
     plain_constant,
     triton_type,
     typed_constant,
@@ -275,7 +277,7 @@ class Values:
         options: dict[str, Expression] = {}
         if node.mask is not None:
             conditions.append(self.expression(scope, node.mask))
-            options["other"] = plain_constant(node.other, node.dtype)
+            options["other"] = coerced_constant(node.other, node.dtype)
         elif self.shape.zeros and conditions:
             options["other"] = plain_constant(False if node.dtype.is_bool else 0, node.dtype)
         policy = self._eviction(scope, node)
@@ -393,7 +395,7 @@ class Values:
                     scope.bound[operand] = value
                 found.append(value)
             elif bare and not exact and not operand.dtype.is_bool:
-                found.append(plain_constant(operand.value, operand.dtype))
+                found.append(operand_constant(node.op, operand.value, operand.dtype))
             elif node.op in ("where", "minimum", "maximum") and not exact:
                 found.append(free_constant(operand.value, operand.dtype))
             else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 from coilwork_ir.buffers import Argument, DeviceValue, Item, ListValue, Ref, TorchValue
@@ -59,5 +60,7 @@ def argument_text(value: Argument, name_of: Callable[[str], str], index: Callabl
 
 def float_text(value: float) -> str:
     """A float literal; infinities and nan have none, so they are spelled as calls."""
+    if math.isnan(value) and math.copysign(1.0, value) < 0:
+        return '-float("nan")'
     text = repr(value)
     return f'float("{text}")' if text in ("inf", "-inf", "nan") else text
