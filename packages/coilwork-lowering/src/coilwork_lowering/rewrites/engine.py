@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import operator
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from torch import fx
@@ -33,13 +34,15 @@ class _Place:
     """A graph while it is rewritten.
 
     `memory` holds for graphs of ATen operators. Of others, whose calls may share memory in ways that only running
-    them tells, replacements are taken to make memory of their own where the captured calls did.
+    them tells, replacements are taken to make memory of their own where the captured calls did. `writers` stand in the order of
+    the graph; `memo` as in `Match`.
     """
 
     vocabulary: Vocabulary
     mode: AbstractContextManager[object] | None
     memory: Memory | None
     writers: tuple[fx.Node, ...]
+    memo: dict[Hashable, object] = field(default_factory=dict)
 
 
 def apply_rewrites(
@@ -117,7 +120,7 @@ def _place(graph: fx.Graph, vocabulary: Vocabulary) -> _Place:
 
 def _rewritten_at(node: fx.Node, rewrite: Rewrite, place: _Place) -> tuple[str, ...] | None:
     """Where the replaced calls come from; `None` if nothing was replaced."""
-    for match in matches_at(node, rewrite.pattern, rewrite.also, place.vocabulary):
+    for match in matches_at(node, rewrite.pattern, rewrite.also, place.vocabulary, place.memo):
         if _stands(match, place) and all(condition.holds(match) for condition in rewrite.conditions):
             origins = tuple(_origins(match))
             if _put_in_place(match, rewrite, place):
@@ -137,7 +140,8 @@ def _stands(match: Match, place: _Place) -> bool:
     if len({tuple(node.meta.get(key) for key in _REGION) for node in match.nodes}) > 1:
         return False
     first, last = min(match.nodes), max(match.nodes)
-    return not any(first <= writer <= last for writer in place.writers)
+    between = bisect_left(place.writers, first)
+    return between == len(place.writers) or place.writers[between] > last
 
 
 def _put_in_place(match: Match, rewrite: Rewrite, place: _Place) -> bool:
@@ -146,7 +150,12 @@ def _put_in_place(match: Match, rewrite: Rewrite, place: _Place) -> bool:
     before = min(match.roots)
     if len(match.roots) > 1 and any(node > before for node in _leaves(match)):
         return False
-    results, made = replaced(match, names, rewrite.replacement, before, place.mode)
+    results: list[object]
+    made: list[fx.Node]
+    if rewrite.replacement is None:
+        results, made = [rewrite.existing(match) if rewrite.existing else None], []
+    else:
+        results, made = replaced(match, names, rewrite.replacement, before, place.mode)
     pairs = _pairs(match.roots, results)
     if pairs is None or not all(_fits(old, new, made, rewrite, place) for old, new in pairs):
         for node in reversed(made):

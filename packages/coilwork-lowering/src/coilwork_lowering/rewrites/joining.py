@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Final
 
@@ -65,8 +66,13 @@ def _start(part: fx.Node, dim: int, match: Match) -> int | None:
     if part.target is operator.getitem:
         maker, index = part.args
         assert isinstance(maker, fx.Node) and isinstance(index, int)
-        pieces: Sequence[Any] = match.vocabulary.value(maker)
-        return sum(int(piece.shape[dim]) for piece in pieces[:index])
+        starts = match.memo.get((maker, dim))
+        if starts is None:
+            pieces: Sequence[Any] = match.vocabulary.value(maker)
+            sizes = (int(piece.shape[dim]) for piece in pieces)
+            starts = match.memo[maker, dim] = tuple(accumulate(sizes, initial=0))
+        start: int = starts[index]
+        return start
     read = match.vocabulary.read(part)
     assert read is not None
     return _bounds(read, match.vocabulary.value(read.arguments["self"]).shape[dim])[0]
@@ -186,29 +192,51 @@ def _stacked_dim(match: Match) -> int | None:
     return dim % rank if type(read) is int and dim % rank == read % rank else None
 
 
-def _sliced(match: Match) -> Iterator[int]:
+@dataclass(frozen=True, slots=True)
+class _Spans:
+    """Where the operands of a `cat` lie in it: by first and last position, which of them; and how many positions there are."""
+
+    operands: Mapping[tuple[int, int], int]
+    size: int
+
+
+def _spans(match: Match, cat: fx.Node) -> _Spans | None:
+    """Of the `cat` that `match` reads; `None` if sizes are open. Worked out once, however many slices are read."""
+    if cat not in match.memo:
+        parts = _parts(match)
+        if parts is None:
+            match.memo[cat] = None
+        else:
+            ends = tuple(accumulate(parts, initial=0))
+            operands = {(ends[k], ends[k + 1]): k for k, size in enumerate(parts) if size}
+            match.memo[cat] = _Spans(operands, ends[-1])
+    found: _Spans | None = match.memo[cat]
+    return found
+
+
+def _sliced(match: Match) -> int | None:
     """The position of the operand of `cat` that a slice of it is."""
     read = match.vocabulary.read(match.root)
-    dim, parts = _read_dim(match), _parts(match)
-    if read is None or dim is None or parts is None or match.captures["step"] != 1:
-        return
-    start, end = _bounds(read, sum(parts))
-    starts = list(accumulate(parts, initial=0))
-    for k, size in enumerate(parts):
-        if size and (start, end) == (starts[k], starts[k + 1]):
-            yield k
+    if read is None or _read_dim(match) is None or match.captures["step"] != 1:
+        return None
+    spans = _spans(match, read.arguments["self"])
+    if spans is None:
+        return None
+    start, end = _bounds(read, spans.size)
+    return None if start is None or end is None else spans.operands.get((start, end))
 
 
 def _slice_free(match: Match) -> bool:
-    return any(_layout_is_free(match.root, match.captures["tensors"][k], match) for k in _sliced(match))
+    position = _sliced(match)
+    return position is not None and _layout_is_free(match.root, match.captures["tensors"][position], match)
 
 
-def _operand(tensors: list[Any], start: Any, dim: int, **rest: Any) -> Any:
-    """The tensor that begins at `start`; the condition saw to it that there is one."""
-    sizes = [item.value.shape[dim] for item in tensors]
-    first = slice(start, None).indices(sum(sizes))[0]
-    at = {begin: k for k, (begin, size) in enumerate(zip(accumulate(sizes, initial=0), sizes)) if size}
-    return tensors[at[first]]
+def _operand(match: Match) -> fx.Node:
+    """The tensor that the slice is; the condition saw to it that there is one."""
+    position = _sliced(match)
+    assert position is not None
+    operand: fx.Node = match.captures["tensors"][position]
+    return operand
 
 
 SLICE_OF_CAT: Final = Rewrite(
@@ -222,7 +250,7 @@ SLICE_OF_CAT: Final = Rewrite(
         end=value("end"),
         step=value("step"),
     ),
-    replacement=_operand,
+    existing=_operand,
     conditions=(Condition(name="slice is a part, strides are kept or free", holds=_slice_free),),
     restrides=True,
 )
@@ -239,7 +267,7 @@ SELECT_OF_STACK: Final = Rewrite(
     name="select-of-stack",
     doc="What is selected from a `stack` is what was stacked there.",
     pattern=call("aten.select.int", self=_stack(shared=True), dim=value("read_dim"), index=value("index")),
-    replacement=lambda tensors, index, **rest: tensors[index],
+    existing=lambda match: match.captures["tensors"][match.captures["index"]],
     conditions=(Condition(name="along the same dimension, strides are kept or free", holds=_selected),),
     restrides=True,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -22,12 +22,14 @@ class Match:
         captures: what stands at the pattern's names: nodes, lists of nodes, arguments.
         nodes: the calls of the pattern, roots included.
         vocabulary: how to read the graph.
+        memo: what conditions found out about one call, for the other matches of the run that hold it.
     """
 
     roots: tuple[fx.Node, ...]
     captures: Mapping[str, Any]
     nodes: tuple[fx.Node, ...]
     vocabulary: Vocabulary
+    memo: dict[Hashable, Any] = field(default_factory=dict)
 
     def value(self, name: str) -> Any:
         """The fake tensor of the captured node `name`."""
@@ -54,14 +56,23 @@ class _State:
 
 
 def matches_at(
-    node: fx.Node, pattern: Pattern, also: tuple[Pattern, ...], vocabulary: Vocabulary
+    node: fx.Node,
+    pattern: Pattern,
+    also: tuple[Pattern, ...],
+    vocabulary: Vocabulary,
+    memo: dict[Hashable, Any],
 ) -> Iterator[Match]:
-    """Every way in which `pattern` fits with `node` as its outermost call, and `also` beside it."""
+    """Every way in which `pattern` fits with `node` as its outermost call, and `also` beside it; `memo` as in `Match`."""
     for state in _fit(pattern, node, _State(), vocabulary):
         for roots, whole in _further(also, (node,), state, vocabulary):
-            found = Match(roots=roots, captures=whole.captures, nodes=whole.nodes, vocabulary=vocabulary)
             if _is_closed(whole, roots):
-                yield found
+                yield Match(
+                    roots=roots,
+                    captures=whole.captures,
+                    nodes=whole.nodes,
+                    vocabulary=vocabulary,
+                    memo=memo,
+                )
 
 
 def _further(
@@ -95,7 +106,8 @@ def _fit(pattern: Pattern, found: Any, state: _State, vocabulary: Vocabulary) ->
             if not _holds_nodes(found):
                 yield from _captured(name, found, state)
         case Items(name=name):
-            if isinstance(found, list | tuple) and all(isinstance(item, fx.Node) for item in found):
+            # a list may be long, and be looked at by each of many matches
+            if isinstance(found, list | tuple) and {fx.Node}.issuperset(map(type, found)):
                 yield from _captured(name, tuple(found), state)
         case Either(options=options):
             for option in options:

@@ -6,7 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from torch import fx
+
 from coilwork_lowering.rewrites.condition import Condition
+from coilwork_lowering.rewrites.match import Match
 from coilwork_lowering.rewrites.pattern import Pattern, roots_of
 
 Level = Literal["captured", "aten", "frozen"]
@@ -23,8 +26,9 @@ class Rewrite:
         replacement: an ordinary function of what the pattern captured, by name. Nodes come as proxies, whose `value` is
             their fake tensor; the others as they are, and names that the match did not capture as `None`. It returns
             what takes the root's place: one proxy, or for a root of several results a list of them, `None` for those
-            that nobody reads. `None` instead of a proxy refuses the match.
+            that nobody reads. `None` instead of a proxy refuses the match. Or there is none, but `existing`.
         conditions: all must hold.
+        existing: instead of a replacement, which captured node takes the root's place. It spares a proxy for each of many.
         also: further roots, which share captures with `pattern`; the replacement then returns one result per root.
         level: `captured` graphs hold the user's own calls, before autograd; `aten` graphs are functional: joint graphs
             before their partition, and inference graphs. `frozen` ones are inference graphs whose parameters are taken
@@ -38,8 +42,9 @@ class Rewrite:
     name: str
     doc: str
     pattern: Pattern
-    replacement: Callable[..., Any]
+    replacement: Callable[..., Any] | None = None
     conditions: tuple[Condition, ...] = ()
+    existing: Callable[[Match], fx.Node] | None = None
     also: tuple[Pattern, ...] = ()
     level: Level = "aten"
     inexact: bool = False
@@ -50,6 +55,8 @@ class Rewrite:
     def __post_init__(self) -> None:
         if not self.name or any(not tuple(roots_of(root)) for root in (self.pattern, *self.also)):
             raise ValueError(f"rewrite {self.name!r} needs a name, and calls as the roots of its patterns")
+        if (self.replacement is None) is (self.existing is None):
+            raise ValueError(f"rewrite {self.name!r} needs either a replacement or an existing node")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,8 @@ from coilwork_scheduler.group import Group, group_of
 from coilwork_scheduler.journal import Journal
 from coilwork_scheduler.stage import Stage
 
+# Pairs of accesses that alignments of two clusters are looked for by.
+MOST_SHARED: Final = 4
 _CYCLE: Final = Verdict(None, "reject-cycle", "a third kernel lies between the two, or might")
 
 
@@ -304,19 +306,27 @@ class Fuser:
 
 
 def _shared(one: Cluster, two: Cluster) -> list[tuple[tuple[Expr, ...], tuple[Expr, ...]]]:
-    """Pairs of coordinates at which the two touch a buffer: those of what flows between them first."""
-    theirs: dict[str, list[tuple[Expr, ...]]] = {}
+    """Pairs of coordinates at which the two touch a buffer: those of what flows between them first, `MOST_SHARED` at most.
+
+    Both may read many elements of one buffer, so the search ends with what it looks for.
+    """
+    theirs: dict[str, dict[tuple[Expr, ...], None]] = {}
     for part in two.parts:
         for touch in (*part.writes, *part.reads):
-            if touch.direct and touch.index not in theirs.setdefault(touch.buffer, []):
-                theirs[touch.buffer].append(touch.index)
-    flowing: list[tuple[tuple[Expr, ...], tuple[Expr, ...]]] = []
-    common: list[tuple[tuple[Expr, ...], tuple[Expr, ...]]] = []
-    written = {*one.written, *two.written}
+            if touch.direct:
+                theirs.setdefault(touch.buffer, {}).setdefault(touch.index)
+    flowing: dict[tuple[tuple[Expr, ...], tuple[Expr, ...]], None] = {}
+    common: dict[tuple[tuple[Expr, ...], tuple[Expr, ...]], None] = {}
     for part in one.parts:
         for touch in (*part.writes, *part.reads):
-            for index in theirs.get(touch.buffer, ()) if touch.direct else ():
-                pairs = flowing if touch.buffer in written else common
-                if (touch.index, index) not in pairs:
-                    pairs.append((touch.index, index))
-    return [*flowing, *common][:4]
+            if not touch.direct or touch.buffer not in theirs:
+                continue
+            flows = touch.buffer in one.written or touch.buffer in two.written
+            pairs = flowing if flows else common
+            for index in theirs[touch.buffer]:
+                if len(pairs) == MOST_SHARED:
+                    break
+                pairs.setdefault((touch.index, index))
+        if len(flowing) == MOST_SHARED:
+            break
+    return [*flowing, *common][:MOST_SHARED]
