@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from integration_tests.operators.bad_calls import BAD_WAYS, check_bad_calls
 from integration_tests.operators.calls import WAYS
 from integration_tests.operators.checks import Outcome, check
 from integration_tests.operators.database import operators
@@ -41,18 +42,20 @@ def main() -> None:
     for line in sys.stdin:
         key, first, *alone = line.split()
         unit = Unit.of(key)
-        op = database[unit.op]
 
         def tell(sample: str) -> None:
             say({"at": sample})
 
         outcomes: list[Outcome]
-        if unit.way == "errors":
-            outcomes = check_rejections(unit.op, op, device=chosen.device, tell=tell)
+        if unit.way in BAD_WAYS:
+            dynamic = unit.way == "bad_dynamic"
+            outcomes = check_bad_calls(unit.op, device=chosen.device, dynamic=dynamic, tell=tell)
+        elif unit.way == "errors":
+            outcomes = check_rejections(unit.op, database[unit.op], device=chosen.device, tell=tell)
         else:
             outcomes = check(
                 unit.op,
-                op,
+                database[unit.op],
                 way=WAYS[unit.way],
                 device=chosen.device,
                 dtype=getattr(torch, unit.dtype),

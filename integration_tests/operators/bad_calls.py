@@ -1,0 +1,284 @@
+"""Calls that eager refuses, through the compiler: they must be refused there too, with eager's type of error.
+
+    python -m integration_tests.operators.bad_calls --processes 2
+    python -m integration_tests.operators.bad_calls --only "nn.functional.embedding*" --ways bad,bad_dynamic
+
+The calls are made of good ones by `mutations.py`: of every operator in torch's database, of its modules, and of every operator of the
+lowering table that they reach (`aten.*`). Worker processes survive what a call does. A refused call must raise, with and
+without `strict`, the type of error that eager raises, or that torch raises when it traces the call (`aot_eager`). What
+returns a result, raises something else or falls back with a warning is a finding.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import signal
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, Final, NoReturn
+
+import torch
+
+from coilwork.backend import backend as coilwork_backend
+from coilwork.errors import CoilworkFallbackWarning
+from integration_tests.operators.checks import Counted, Outcome
+from integration_tests.operators.database import Sample, tensors_of
+from integration_tests.operators.mutations import mutated
+from integration_tests.operators.parts import Part
+from integration_tests.operators.pool import Settings, run
+from integration_tests.operators.subjects import Subject, subject_of, subjects
+from integration_tests.operators.sweep import read_progress
+from integration_tests.operators.units import Unit, chosen_names
+
+BAD_WAYS: Final = ("bad", "bad_dynamic")
+SEED: Final = 1234
+
+_MOST_FINDINGS: Final = 12
+# Seconds that eager may take for a call.
+_LIMIT_S: Final = 20
+_DIGITS: Final = re.compile(r"0x[0-9a-f]+|-?\d+(\.\d+)?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """What a call came to: the error's type, as one reads it, and text; `graphs` that were compiled, and warnings on the way."""
+
+    kind: str | None
+    text: str = ""
+    graphs: int = 0
+    fallbacks: tuple[str, ...] = ()
+
+
+def check_bad_calls(
+    name: str,
+    *,
+    device: str,
+    dynamic: bool = False,
+    tell: Callable[[str], None] = lambda text: None,
+) -> list[Outcome]:
+    """One outcome per finding, or one for all calls that were refused as they have to be."""
+    way = "bad_dynamic" if dynamic else "bad"
+    found: list[Outcome] = []
+    refused = 0
+    for function, what, sample, wanted in bad_calls(name, device):
+        tell(f"{what}: {sample.describe()}")
+        refused += 1
+        status, detail = _judged(function, sample, wanted, dynamic=dynamic)
+        if status != "ok":
+            text = f"{detail}  eager: {wanted.kind}: {wanted.text[:200]}"
+            found.append(
+                Outcome(
+                    op=name,
+                    way=way,
+                    dtype="",
+                    status=status,
+                    detail=text,
+                    sample=f"{what}: {sample.describe()}",
+                    samples=1,
+                )
+            )
+            if sum(one.status != "torch" for one in found) >= _MOST_FINDINGS:
+                break
+    status = "ok" if refused else "skipped"
+    return [*found, Outcome(op=name, way=way, dtype="", status=status, samples=refused - len(found))]
+
+
+def bad_calls(name: str, device: str) -> Iterator[tuple[Callable[..., Any], str, Sample, Refusal]]:
+    """Calls of what `name` means that eager refuses: what was changed, and eager's error. One per argument and text of an error."""
+    seen: set[tuple[str, str]] = set()
+    for subject in subject_of(name, device):
+        for good in subject.samples:
+            tried = list(mutated(good, outputs=_outputs(subject, good)))
+            for (what, sample), refusal in zip(tried, _eagerly(subject.function, [one for _, one in tried])):
+                key = (what.partition(":")[0], _DIGITS.sub("#", f"{refusal.kind} {refusal.text}")[:160])
+                if refusal.kind is not None and key not in seen:
+                    seen.add(key)
+                    yield subject.function, what, sample, refusal
+
+
+def _outputs(subject: Subject, sample: Sample) -> tuple[torch.Tensor, ...]:
+    """What a good call returns, if it can be told where to."""
+    if not subject.takes_out:
+        return ()
+    arguments, keywords = sample.fresh()
+    try:
+        results = subject.function(*arguments, **keywords)
+    except Exception:  # noqa: BLE001  then there is nothing to write to
+        return ()
+    return tuple(tensors_of(results))
+
+
+def _eagerly(function: Callable[..., Any], given: Sequence[Sample]) -> list[Refusal]:
+    """What eager says of each call. A call that takes its process down, as some do, counts as one that is accepted.
+
+    That is why they are made in a process of their own; there is another one after each crash.
+    """
+    found: list[Refusal] = []
+    while len(found) < len(given):
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            _tell_refusals(function, given[len(found) :], writing)
+        os.close(writing)
+        with os.fdopen(reading) as answers:
+            for line in answers:
+                kind, text = json.loads(line)
+                found.append(Refusal(kind=kind, text=text))
+        _, status = os.waitpid(child, 0)
+        if status != 0:
+            found.append(Refusal(kind=None, text="eager's process dies"))
+    return found
+
+
+def _tell_refusals(function: Callable[..., Any], given: Sequence[Sample], writing: int) -> NoReturn:
+    """In the child: a line for each call as it is done."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    warnings.simplefilter("ignore")
+    with os.fdopen(writing, "w", buffering=1) as answers:
+        for sample in given:
+            signal.alarm(_LIMIT_S)
+            refusal = _refusal(function, sample)
+            answers.write(json.dumps([refusal.kind, refusal.text]) + "\n")
+    os._exit(0)
+
+
+def _judged(
+    function: Callable[..., Any], sample: Sample, wanted: Refusal, *, dynamic: bool
+) -> tuple[str, str]:
+    """Status and detail of a call that eager refuses."""
+    strict = _compiled(function, sample, options={"strict": True}, dynamic=dynamic)
+    if strict.kind is not None and not strict.graphs:
+        return "ok", ""
+    if strict.kind == wanted.kind and not strict.fallbacks:
+        return "ok", ""
+    theirs = _refusal_of(function, sample, "aot_eager", dynamic=dynamic)
+    default = _compiled(function, sample, options={}, dynamic=dynamic)
+    for mode, ours in (("strict", strict), ("default", default)):
+        told = f"{mode}: {ours.kind or 'a result'}: {ours.text[:400]} {' '.join(ours.fallbacks)[:300]}"
+        if ours.kind is None:
+            return ("torch" if theirs.kind is None else "accepted"), told
+        if ours.kind not in (wanted.kind, theirs.kind):
+            return "error", told
+        if ours.fallbacks:
+            return "fallback", told
+    return "ok", ""
+
+
+def _refusal(function: Callable[..., Any], sample: Sample) -> Refusal:
+    arguments, keywords = sample.fresh()
+    torch.manual_seed(SEED)
+    try:
+        function(*arguments, **keywords)
+    except Exception as error:  # noqa: BLE001  any error is a refusal
+        return Refusal(kind=_kind(error), text=str(error))
+    return Refusal(kind=None)
+
+
+def _kind(error: BaseException) -> str:
+    """The type's name; for a back end that failed, with that of the error in it."""
+    inner = getattr(error, "inner_exception", None)
+    name = type(error).__name__
+    return name if inner is None else f"{name} of {_kind(inner)}"
+
+
+def _compiled(
+    function: Callable[..., Any], sample: Sample, *, options: dict[str, Any], dynamic: bool
+) -> Refusal:
+    return _traced(function, sample, partial(coilwork_backend, options=options), dynamic=dynamic)
+
+
+def _refusal_of(function: Callable[..., Any], sample: Sample, backend: str, *, dynamic: bool) -> Refusal:
+    return _traced(function, sample, torch._dynamo.lookup_backend(backend), dynamic=dynamic)
+
+
+def _traced(
+    function: Callable[..., Any], sample: Sample, backend: Callable[..., Any], *, dynamic: bool
+) -> Refusal:
+    torch._dynamo.reset()
+    counted = Counted(backend)
+
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        return function(*arguments, **keywords)
+
+    compiled = torch.compile(call, backend=counted, dynamic=dynamic or None)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = _refusal(compiled, sample)
+    fallbacks = [str(one.message) for one in caught if issubclass(one.category, CoilworkFallbackWarning)]
+    return Refusal(kind=found.kind, text=found.text, graphs=counted.graphs, fallbacks=tuple(fallbacks))
+
+
+def run_units(
+    names: Sequence[str], *, ways: Sequence[str], processes: int, seconds: float, device: str = "cpu"
+) -> Iterator[dict[str, Any]]:
+    """The records of all names, as worker processes finish them."""
+    settings = Settings(device=device, samples=0, limit_s=120.0, deadline=time.monotonic() + seconds)
+    done: SimpleQueue[list[dict[str, Any]]] = SimpleQueue()
+    parts = [Part(unit=Unit(op=name, way=way, dtype="")) for way in ways for name in names]
+    threads, _ = run(parts, settings, processes=processes, finished=done)
+    while any(thread.is_alive() for thread in threads) or not done.empty():
+        try:
+            yield from done.get(timeout=1.0)
+        except Empty:
+            continue
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--only", default="", help="names, by commas; `nn.*` for a prefix")
+    add("--shard", default="0/1", help="i/n: every n-th name, from the i-th, counted from 0")
+    add("--ways", default=",".join(BAD_WAYS))
+    add("--processes", type=int, default=1)
+    add("--seconds", type=float, default=1e9, help="begin nothing after this many seconds")
+    add(
+        "--results",
+        type=Path,
+        default=Path("bad_calls.jsonl"),
+        help="appended to; what it holds is not tried again",
+    )
+    chosen = parser.parse_args()
+    records = read_progress(chosen.results, again=False)
+    known = {record["op"] for record in records}
+    names = chosen_names(dict.fromkeys(subjects()), shard=chosen.shard, only=chosen.only)
+    with chosen.results.open("a") as file:
+        for record in run_units(
+            [name for name in names if name not in known],
+            ways=chosen.ways.split(","),
+            processes=chosen.processes,
+            seconds=chosen.seconds,
+        ):
+            records.append(record)
+            file.write(json.dumps(record) + "\n")
+            file.flush()
+            if record["status"] not in ("ok", "skipped"):
+                print(
+                    f"{record['status']:9} {record['op']} {record['way']}: {record['detail']}  [{record['sample']}]"
+                )
+    print(summary(records))
+    return 1 if any(record["status"] not in ("ok", "skipped", "torch") for record in records) else 0
+
+
+def summary(records: Sequence[Mapping[str, Any]]) -> str:
+    """How many calls of how many names were refused, and what became of the others."""
+    calls: Counter[str] = Counter()
+    for record in records:
+        calls[record["status"]] += max(1, record["samples"]) if record["status"] != "skipped" else 0
+    names = {record["op"] for record in records if record["status"] != "skipped"}
+    told = ", ".join(f"{status} {count}" for status, count in sorted(calls.items()) if status != "skipped")
+    return f"{calls.total()} calls of {len(names)} names that eager refuses: {told}"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
