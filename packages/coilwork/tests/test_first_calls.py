@@ -108,13 +108,11 @@ def test_gradients_of_complex_matrices(dtype: torch.dtype) -> None:
 
 
 def test_custom_operators_are_looked_at_in_the_first_call_still() -> None:
-    @torch.library.custom_op("coilwork_first_calls::same", mutates_args=())
-    def same(x: Tensor) -> Tensor:
-        return x.view_as(x)
-
-    @same.register_fake
-    def _(x: Tensor) -> Tensor:
-        return torch.empty_like(x)
+    library = torch.library.Library("coilwork_first_calls", "FRAGMENT")
+    library.define("same(Tensor x) -> Tensor")
+    library.impl("same", lambda x: x.view_as(x), "CompositeExplicitAutograd")
+    torch.library.register_fake("coilwork_first_calls::same", torch.empty_like, lib=library)
+    same = torch.ops.coilwork_first_calls.same
 
     compiled = compile_strictly(lambda a: linalg.pinv(same(a)) * 2)
     a = torch.randn(4, 4, dtype=torch.complex128, generator=torch.Generator().manual_seed(8))

@@ -84,6 +84,21 @@ _SIGNED_ON_CPUS: Final = frozenset(
     " take put tril triu arange pow logical_not logical_and logical_or logical_xor count_nonzero searchsorted bucketize"
     " reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d".split()
 )
+_EIGHT_BITS: Final[Types] = frozenset(
+    getattr(torch, name)
+    for name in "float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz float8_e8m0fnu".split()
+    if hasattr(torch, name)
+)
+# Eager computes nothing with floats of 8 bits. It moves, fills, compares and converts them, and multiplies scaled matrices of them.
+_OF_EIGHT_BITS: Final = frozenset(
+    "_to_copy _unsafe_view abs alias alias_copy all any as_strided as_strided_copy as_strided_scatter cat clone"
+    " constant_pad_nd copy copy_ detach diagonal diagonal_copy diagonal_scatter embedding empty_like eq expand expand_copy"
+    " fill flip full_like index _unsafe_index index_put index_select isnan isinf lift lift_fresh lift_fresh_copy narrow ne"
+    " new_empty new_empty_strided new_full new_ones new_zeros ones_like permute permute_copy repeat roll select select_copy"
+    " select_scatter slice slice_copy slice_scatter split split_copy split_with_sizes split_with_sizes_copy squeeze"
+    " squeeze_copy stack t t_copy transpose transpose_copy unbind unbind_copy unfold unfold_copy unsafe_split unsqueeze"
+    " unsqueeze_copy view view_copy _reshape_alias where zeros_like _scaled_mm _scaled_grouped_mm set_".split()
+)
 # Of every tensor.
 _EVERYWHERE: Final = _table(
     (_REAL | _COMPLEX, "sub rsub ldexp"),
@@ -126,7 +141,9 @@ _PARAMETERS: Final = ("weight", "bias", "running_mean", "running_var")
 
 def accepts(target: Overload, arguments: Mapping[str, object]) -> bool:
     """Whether eager has a kernel of `target` for the types of `arguments`, which are named as in the schema."""
-    _, name, overload = qualified_name(target).split(".")
+    space, name, overload = qualified_name(target).split(".")
+    if space == "aten" and name not in _OF_EIGHT_BITS and _has_eight_bits(arguments.values()):
+        return False
     tensors = [one for one in arguments.values() if isinstance(one, torch.Tensor)]
     every = _EVERYWHERE.get(name)
     if every is not None and not _are_all(arguments.items(), every):
@@ -152,6 +169,16 @@ def accepts(target: Overload, arguments: Mapping[str, object]) -> bool:
     if name in _NORMS and not _scaled_by(first.dtype, _types(arguments, _PARAMETERS)):
         return False
     return name not in _ON_CPUS or first.dtype in _ON_CPUS[name]
+
+
+def _has_eight_bits(arguments: Iterable[object]) -> bool:
+    """Tell if a tensor among the arguments, or in one of their lists, holds floats of 8 bits."""
+    return any(
+        item.dtype in _EIGHT_BITS
+        for value in arguments
+        for item in (value if isinstance(value, list | tuple) else (value,))
+        if isinstance(item, torch.Tensor)
+    )
 
 
 def _are_all(arguments: Iterable[tuple[str, object]], types: Types) -> bool:
@@ -181,13 +208,29 @@ def _scaled_by(dtype: torch.dtype, parameters: Types) -> bool:
 
 def of_accepted_types(target: Any, decomposition: Callable[..., Any]) -> Callable[..., Any]:
     """`decomposition` of `target`, for what eager has a kernel."""
-    if not isinstance(target, Overload) or not _is_named(target):
+    if not isinstance(target, Overload) or target.namespace != "aten":
         return decomposition
+    if not _is_named(target):
+        return _of_wider_types(target, decomposition)
     names = [formal.name for formal in schema_of(target).arguments]
 
     @functools.wraps(decomposition)
     def decomposed(*args: Any, **kwargs: Any) -> Any:
         if not accepts(target, {**dict(zip(names, args)), **kwargs}):
+            return NotImplemented
+        return decomposition(*args, **kwargs)
+
+    return decomposed
+
+
+def _of_wider_types(target: Overload, decomposition: Callable[..., Any]) -> Callable[..., Any]:
+    """`decomposition` of an operator that takes every type but floats of 8 bits."""
+    if target.overloadpacket.__name__ in _OF_EIGHT_BITS:
+        return decomposition
+
+    @functools.wraps(decomposition)
+    def decomposed(*args: Any, **kwargs: Any) -> Any:
+        if _has_eight_bits(args) or _has_eight_bits(kwargs.values()):
             return NotImplemented
         return decomposition(*args, **kwargs)
 

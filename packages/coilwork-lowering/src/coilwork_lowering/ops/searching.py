@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr, as_int, bounds, product, provably_le
+from coilwork_ir.index import Expr, as_int, bounds, product, provably_eq, provably_le
 from coilwork_ir.loops import Check
 from coilwork_ir.scalar import Scalar, cast, const, op, placeholder
 from coilwork_lowering.building.builder import Builder
@@ -119,7 +119,13 @@ def _searched(
     )
 
 
+def _are_equal(left: tuple[Expr, ...], right: tuple[Expr, ...]) -> bool:
+    return len(left) == len(right) and all(map(provably_eq, left, right))
+
+
 def _bucketize(builder: Builder, call: Call) -> Value:
+    if len(call.tensor("boundaries").shape) != 1:
+        raise NotLowered("boundaries of other than one dimension, which ATen refuses")
     return _searched(builder, call, call.tensor("boundaries"), call.tensor("self"), None)
 
 
@@ -128,6 +134,12 @@ def _searchsorted(builder: Builder, call: Call) -> Value:
     order = None if call["sorter"] is None else call.tensor("sorter")
     if len(ordered.shape) > 1 and len(ordered.shape) != len(values.shape):
         raise NotLowered("rows of boundaries for values without rows")
+    if len(ordered.shape) > 1 and not _are_equal(ordered.shape[:-1], values.shape[:-1]):
+        raise NotLowered("boundaries of other rows than the values', which ATen refuses")
+    if order is not None and (order.dtype is not DType.I64 or not _are_equal(order.shape, ordered.shape)):
+        raise NotLowered("a sorter that is not of the boundaries, which ATen refuses")
+    if call["right"] and call.arguments.get("side") == "left":
+        raise NotLowered("sides that contradict each other, which ATen refuses")
     return _searched(builder, call, ordered, values, order)
 
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from coilwork_ir.dtypes import DType
-from coilwork_ir.index import Expr
+from coilwork_ir.index import Expr, provably_eq
 from coilwork_ir.loops import Check, Scan
+from coilwork_ir.loops.nodes import CheckError
 from coilwork_ir.scalar import Literal_, Scalar, cast, const, op, placeholder
 from coilwork_lowering.building.builder import Builder, node_ranges
 from coilwork_lowering.building.values import Shape, TensorValue, coordinate_symbols, whole
@@ -238,28 +239,67 @@ def checked(builder: Builder, indices: TensorValue, rows: Expr, call: Call) -> T
     )
 
 
-def checked_offsets(builder: Builder, offsets: TensorValue, elements: Expr) -> TensorValue:
-    """`offsets`, checked as eager's kernel for CPUs does: elements in front of the first bag would be written in front of memory."""
-    if not offsets.device.startswith("cpu"):
-        return offsets
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetRules:
+    """What eager's kernel asks of offsets.
 
-    def offset(point: tuple[Expr, ...]) -> Scalar:
-        return builder.read(offsets, point)
+    Attributes:
+        elements: how many elements there are.
+        count: how many bags there are.
+        in_order: each list of elements is walked from offset to offset, as by eager's fast kernel for CPUs.
+    """
 
-    def checks(point: tuple[Expr, ...]) -> tuple[Check, ...]:
-        at = cast(offset(point), DType.I64)
-        first = eq(index(point[0]), const(0, DType.I64))
-        message = (
-            "offsets[0] has to be 0, i.e., the first sequence in the mini-batch has to start from position 0"
-        )
-        begins = Check(condition=either(invert(first), eq(at, const(0, DType.I64))), message=message)
-        return (begins, within(at, elements + 1, "the offsets of bags", "RuntimeError"))
+    elements: Expr
+    count: Expr
+    in_order: bool
 
+
+def checked_offsets(builder: Builder, offsets: TensorValue, rules: OffsetRules) -> TensorValue:
+    """`offsets`, checked as eager's kernels do: elements in front of the first bag would be written in front of memory."""
+    checks_of = _offset_checks if offsets.device.startswith("cpu") else _order_checks
     return builder.pointwise(
         offsets.shape,
         offsets.dtype,
         offsets.device,
-        offset,
-        checks=checks,
+        lambda point: builder.read(offsets, point),
+        checks=lambda point: checks_of(builder, offsets, point[0], rules),
         name=f"{builder.hint}_offsets",
+    )
+
+
+def _offset_checks(
+    builder: Builder, offsets: TensorValue, bag: Expr, rules: OffsetRules
+) -> tuple[Check, ...]:
+    """Those of eager's kernels for CPUs. The one that walks in order goes no further than an offset that ends the last bag."""
+    at = cast(builder.read(offsets, (bag,)), DType.I64)
+    number, last = index(bag), offsets.shape[0] - 1
+    begins = Check(
+        condition=either(invert(eq(number, const(0, DType.I64))), eq(at, const(0, DType.I64))),
+        message="offsets[0] has to be 0, i.e., the first sequence in the mini-batch has to start from position 0",
+    )
+    ends = Check(
+        condition=either(lt(number, index(last)), le(at, index(rules.elements))),
+        message="offsets[-1] can not be greater than input's length",
+    )
+    error: CheckError = "RuntimeError" if rules.in_order else "IndexError"
+    inside = within(at, rules.elements + 1, "the offsets of bags", error)
+    if not rules.in_order or provably_eq(offsets.shape[0], rules.count):
+        return (begins, ends, inside)
+    end = cast(builder.read(offsets, (last,)), DType.I64)
+    return (begins, ends, inside, Check(condition=le(at, end), message="the offsets of bags go down"))
+
+
+def _order_checks(builder: Builder, offsets: TensorValue, bag: Expr, rules: OffsetRules) -> tuple[Check, ...]:
+    """That of eager's kernels for accelerators: no bag ends before it begins. The first begins at 0, whatever its offset says."""
+    at = cast(builder.read(offsets, (bag,)), DType.I64)
+    number, zero = index(bag), const(0, DType.I64)
+    begin = select(eq(number, zero), zero, at)
+    inner = lt(index(bag + 1), index(rules.count))
+    following = builder.read(offsets, (bag + 1,), mask=inner)
+    end = select(inner, cast(following, DType.I64), index(rules.elements))
+    return (
+        Check(
+            condition=either(le(index(rules.count), number), both(le(begin, end), le(zero, begin))),
+            message="the offsets of bags go down",
+        ),
     )

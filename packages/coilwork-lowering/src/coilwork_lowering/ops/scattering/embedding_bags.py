@@ -16,7 +16,14 @@ from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.torch_types import dtype_of
 from coilwork_lowering.building.values import TensorValue, Value
 from coilwork_lowering.ops.elementwise import overloads
-from coilwork_lowering.ops.scattering.bags import Bags, Element, bag_of_each, checked, checked_offsets
+from coilwork_lowering.ops.scattering.bags import (
+    Bags,
+    Element,
+    OffsetRules,
+    bag_of_each,
+    checked,
+    checked_offsets,
+)
 from coilwork_lowering.ops.scattering.elements import Elements, flatten, unflatten
 from coilwork_lowering.ops.scattering.repeatable_scatters import adds_repeatably
 from coilwork_lowering.ops.scattering.scatters import scatter_into
@@ -42,10 +49,27 @@ def _bags_of(builder: Builder, call: Call, rows: Expr, count: Expr) -> Bags:
     return Bags(
         rows=rows,
         indices=checked(builder, indices, rows, call),
-        offsets=checked_offsets(builder, offsets, indices.shape[0]),
+        offsets=checked_offsets(
+            builder,
+            offsets,
+            OffsetRules(elements=indices.shape[0], count=count, in_order=_walks_in_order(call)),
+        ),
         count=count,
         padding=as_plain_int(call["padding_idx"]),
         device=indices.device,
+    )
+
+
+def _walks_in_order(call: Call) -> bool:
+    """Tell if eager's fast kernel for CPUs combines these bags: of sums and means of whole rows, all of which count."""
+    weight, by_sample = call.fakes.get("weight"), call.fakes.get("per_sample_weights")
+    return (
+        isinstance(weight, torch.Tensor)
+        and weight.dtype in (torch.float32, torch.float16, torch.bfloat16)
+        and weight.stride(-1) == 1
+        and Mode(call.integer("mode")) is not Mode.MAX
+        and as_plain_int(call["padding_idx"]) < 0
+        and (not isinstance(by_sample, torch.Tensor) or by_sample.stride(0) == 1)
     )
 
 
