@@ -24,6 +24,7 @@ from coilwork_runtime.executor.lifetimes import LifetimeChecker
 from coilwork_runtime.executor.products import ProductLibrary
 from coilwork_runtime.executor.program import NativeProgram, load_native, warm_executor
 from coilwork_runtime.loader import load_python
+from coilwork_runtime.tensor_kinds import TensorKinds, guarded, kinds_of
 from coilwork_runtime.triton_kernels.searching import Search
 from coilwork_runtime.version import __version__
 
@@ -48,9 +49,12 @@ __all__ = [
     "ProgramBytesError",
     "RuntimeFault",
     "Search",
+    "TensorKinds",
     "__version__",
     "any_unaligned",
     "describe_device",
+    "guarded",
+    "kinds_of",
     "load_artifact",
     "load_native",
     "load_python",

@@ -187,6 +187,25 @@ def check_aligned_layout(
     return _aligned_copy(value.as_strided(size, stride))
 
 
+def check_memory(value: torch.Tensor, name: str) -> None:
+    """Refuse a tensor whose memory is smaller than its shape says: it was given back, with `untyped_storage().resize_`.
+
+    Raises:
+        LayoutError: names the input.
+    """
+    if 0 in value.shape:
+        return
+    last = sum((extent - 1) * step for extent, step in zip(value.shape, value.stride(), strict=True))
+    needed = (value.storage_offset() + last + 1) * value.element_size()
+    held = value.untyped_storage().nbytes()
+    if held < needed:
+        raise LayoutError(
+            "input-memory",
+            f"input {name}: its memory holds {held} bytes, and shape {tuple(value.shape)} takes {needed}",
+            remedy=INPUT_REMEDY,
+        )
+
+
 def aligned(*values: torch.Tensor) -> Sequence[torch.Tensor]:
     """`values`; any whose address is no multiple of 16 bytes is replaced by an aligned copy."""
     for value in values:
@@ -221,6 +240,7 @@ __all__ = [
     "aligned",
     "check_aligned_layout",
     "check_layout",
+    "check_memory",
     "check_rank",
     "empty_pool",
     "empty_strided",

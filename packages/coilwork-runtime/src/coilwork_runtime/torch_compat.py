@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Final, cast
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 
 Sizes = Sequence[int]
 
@@ -63,6 +63,51 @@ def tensor_samples() -> list[torch.Tensor]:
     with _disable_current_modes():
         plain = torch.empty(2, 3, device="cpu")
         return [plain, plain.t(), torch.nn.Parameter(plain)]
+
+
+def dispatch_keys(value: torch.Tensor) -> int:
+    """What a tensor is to the dispatcher, as the bits of a `DispatchKeySet`."""
+    keys: int = torch._C._dispatch_keys(value).raw_repr()
+    return keys
+
+
+def key_bits(*names: str) -> int:
+    """The bits of these keys; those that torch does not know are left out."""
+    bits = 0
+    for name in names:
+        key = torch._C._parse_dispatch_key(name)
+        bits |= 0 if key is None else torch._C.DispatchKeySet(key).raw_repr()
+    return bits
+
+
+def kind_samples() -> list[tuple[torch.Tensor, int, int, int, int]]:
+    """Tensors of several kinds; of each the bits of its keys, and where it lies: its storage, that one's bytes, where it begins there.
+
+    No two tensors have a number in common, but those without a storage.
+    """
+    with _disable_current_modes():
+        with torch.inference_mode():
+            untracked = torch.empty(91, device="cpu")[7:]
+        plain, meta = torch.empty(37, device="cpu")[5:], torch.empty(53, device="meta")[11:]
+        conjugate = torch.empty(29, dtype=torch.complex64, device="cpu")[13:].conj()
+        placed = [
+            (value, dispatch_keys(value), storage._cdata, storage.nbytes(), int(value.storage_offset()))
+            for value in (plain, untracked, meta, conjugate)
+            for storage in [value.untyped_storage()]
+        ]
+        sparse = torch.eye(3, device="cpu").to_sparse()
+        return [*placed, (sparse, dispatch_keys(sparse), 0, 0, 0)]
+
+
+def are_operators_watched() -> bool:
+    """Whether a dispatch mode of Python is active that wants to see operators: torch's own for tracing, or one of a user's.
+
+    A mode may say that it does not want to see those of compiled graphs, since torch 2.12.
+    """
+    for mode in _get_current_dispatch_mode_stack():
+        if mode.is_infra_mode() or not getattr(mode, "ignore_compile_internals", bool)():
+            return True
+    return False
 
 
 # Asked in every call of a program with matrix products.

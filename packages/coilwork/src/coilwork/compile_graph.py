@@ -38,7 +38,14 @@ from coilwork.targets import devices_of, targets_text
 from coilwork.torch_compat.autograd import BoxedCallable, aliased_inputs
 from coilwork_lowering import AddedGuard, GuardWatch, LayoutOptions, MistracedError
 from coilwork_lowering.rewrites import Fired, Prepared
-from coilwork_runtime import Builder, KernelBuildError, ModuleTextError, ProgramBytesError, warm_executor
+from coilwork_runtime import (
+    Builder,
+    KernelBuildError,
+    ModuleTextError,
+    ProgramBytesError,
+    kinds_of,
+    warm_executor,
+)
 from coilwork_runtime.triton_kernels.descent import Trial
 
 log = logging.getLogger("coilwork")
@@ -100,7 +107,7 @@ def compile_graph(
         compiled = _eager(job, error)
     compiled = _with_call(compiled, with_counted_versions(job.gm, compiled.call, job.returned))
     if role == "backward":
-        compiled = CompiledGraph(with_transforms(compiled.call, boxed(job.gm)), compiled.report)
+        compiled = CompiledGraph(with_transforms(compiled.call, job.operators()), compiled.report)
     if job.exchanged or job.composition is not None or job.negated:
         call = with_exchanged(with_composed(compiled.call, job.composition), job.exchanged)
         call = with_negated_results(call, job.negated)
@@ -210,6 +217,8 @@ def _restored(job: Job, key: str, caches: Caches, builder: Builder) -> CompiledG
                 refusal=entry.refusal,
                 constants=constants,
                 devices=devices_of(job.gm),
+                operators=job.operators(),
+                kinds=kinds_of(job.example_inputs),
             )
             driven = load(graph, options=job.options, builder=builder, store=caches.kernels)
     except (ModuleTextError, ProgramBytesError, KernelBuildError, KeyError) as error:

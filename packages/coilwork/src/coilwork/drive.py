@@ -15,7 +15,7 @@ from coilwork.stages import Compiled
 from coilwork.targets import devices_of
 from coilwork_cache import Store
 from coilwork_ir.errors import EmitError
-from coilwork_runtime import Builder, generated
+from coilwork_runtime import Builder, generated, guarded, kinds_of
 from coilwork_runtime.loader import execute_module
 from coilwork_wrapper import emit_fx
 
@@ -31,10 +31,14 @@ def make_call(compiled: Compiled, job: Job, builder: Builder, store: Store) -> D
     """
     match job.options.wrapper:
         case "fx":
-            return Driven(call=_fx_call(compiled, job, builder), executor="fx", python_calls={})
+            fx_call = guarded(_fx_call(compiled, job, builder), job.operators(), kinds_of(job.example_inputs))
+            return Driven(call=fx_call, executor="fx", python_calls={})
         case "cpp":
             try:
-                return Driven(call=_cpp_call(compiled, job, store), executor="cpp", python_calls={})
+                cpp_call = guarded(
+                    _cpp_call(compiled, job, store), job.operators(), kinds_of(job.example_inputs)
+                )
+                return Driven(call=cpp_call, executor="cpp", python_calls={})
             except EmitError as error:
                 if job.options.strict:
                     raise
@@ -52,6 +56,8 @@ def make_call(compiled: Compiled, job: Job, builder: Builder, store: Store) -> D
         refusal=compiled.refusal,
         constants=compiled.constants,
         devices=devices_of(job.gm),
+        operators=job.operators(),
+        kinds=kinds_of(job.example_inputs),
     )
     return load(graph, options=job.options, builder=builder, store=store)
 

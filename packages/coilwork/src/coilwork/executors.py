@@ -21,9 +21,11 @@ from coilwork_runtime import (
     LifetimeChecker,
     NativeProgram,
     ProductLibrary,
+    guarded,
     load_native,
 )
 from coilwork_runtime.loader import execute_module
+from coilwork_runtime.tensor_kinds import PLAIN, TensorKinds
 
 Call = Callable[[list[Any]], Sequence[Any]]
 log = logging.getLogger("coilwork")
@@ -59,6 +61,8 @@ class Loadable:
         refusal: why it does.
         constants: tensors by key.
         devices: where its tensors are.
+        operators: the graph's own operators, for calls that kernels are not for.
+        kinds: of tensors that it takes.
     """
 
     name: str
@@ -67,6 +71,8 @@ class Loadable:
     refusal: str
     constants: Mapping[str, torch.Tensor]
     devices: Iterable[str]
+    operators: Call
+    kinds: TensorKinds = PLAIN
 
 
 def load(graph: Loadable, *, options: CompileOptions, builder: Builder, store: Store | None) -> Driven:
@@ -92,6 +98,8 @@ def load(graph: Loadable, *, options: CompileOptions, builder: Builder, store: S
                 launchers=launchers,
                 constants=graph.constants,
                 fallback=in_python,
+                operators=graph.operators,
+                kinds=graph.kinds,
                 store=store,
                 watch=LifetimeChecker() if options.check_lifetimes else None,
                 products=_products(graph, options),
@@ -111,7 +119,8 @@ def load(graph: Loadable, *, options: CompileOptions, builder: Builder, store: S
         )
     elif reason:
         log.debug("graph %s is driven by Python: %s", graph.name, reason)
-    return Driven(call=in_python(), executor="python", reason=reason, python_calls={})
+    call = guarded(in_python(), graph.operators, graph.kinds)
+    return Driven(call=call, executor="python", reason=reason, python_calls={})
 
 
 def _native(program: NativeProgram) -> Driven:

@@ -13,6 +13,7 @@ from coilwork.boundary.composed import Composition, returning_parts
 from coilwork.boundary.donated import donated_inputs
 from coilwork.boundary.exchanged import returning_exchanged
 from coilwork.boundary.negated_results import returning_memory
+from coilwork.boundary.operator_call import Call, operator_call
 from coilwork.boundary.returned_views import returning_views_of_inputs
 from coilwork.boundary.updates import aligned_updates
 from coilwork.caching.graph_key import UnkeyableGraphError, graph_key_text
@@ -65,6 +66,10 @@ class Job:
     negated: tuple[int, ...] = ()
     rewrites: tuple[Fired, ...] = ()
     clock: StageClock = field(default_factory=StageClock)
+
+    def operators(self) -> Call:
+        """What runs the graph's operators one by one, by the boxed convention."""
+        return operator_call(self.gm)
 
     @property
     def strides(self) -> list[tuple[int, ...] | None]:

@@ -14,6 +14,7 @@ from coilwork_runtime.layouts import (
     Sizes,
     check_aligned_layout,
     check_layout,
+    check_memory,
     check_rank,
     empty_strided,
     ensure_aligned_layout,
@@ -38,12 +39,11 @@ def check(
     """As `check_layout`, or `check_aligned_layout` if `aligned`.
 
     Raises:
-        LayoutError: the input is not as declared.
+        LayoutError: the input is not as declared, or its memory is not there any more.
     """
-    if aligned:
-        return check_aligned_layout(value, name, _dtype(dtype), device, size, stride)
     check_layout(value, name, _dtype(dtype), device, size, stride)
-    return value
+    check_memory(value, name)
+    return check_aligned_layout(value, name, _dtype(dtype), device, size, stride) if aligned else value
 
 
 def empty(size: Sizes, stride: Sizes, dtype: str, device: str) -> torch.Tensor:

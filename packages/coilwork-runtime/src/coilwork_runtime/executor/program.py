@@ -27,7 +27,14 @@ from coilwork_runtime.executor.products import ProductLibrary
 from coilwork_runtime.executor.recorded_calls import read_tables
 from coilwork_runtime.executor.timing import Stopwatch
 from coilwork_runtime.extensions import load_own_extension
-from coilwork_runtime.torch_compat import handles_of, tensor_samples, tensors_of
+from coilwork_runtime.tensor_kinds import ON_CPU, PLAIN, TensorKinds, refuse_operators
+from coilwork_runtime.torch_compat import (
+    are_operators_watched,
+    handles_of,
+    kind_samples,
+    tensor_samples,
+    tensors_of,
+)
 
 Call = Callable[[list[Any]], Sequence[Any]]
 Watch = Callable[[str, str, int, str, torch.Tensor | None, str], None]
@@ -70,6 +77,8 @@ def load_native(
     launchers: Mapping[str, Callable[..., Any]],
     constants: Mapping[str, torch.Tensor],
     fallback: Callable[[], Call],
+    operators: Call | None = None,
+    kinds: TensorKinds = PLAIN,
     store: Store | None = None,
     watch: Watch | None = None,
     products: ProductLibrary | None = None,
@@ -79,7 +88,8 @@ def load_native(
     """The program in `data`, as `coilwork_wrapper.native` writes it.
 
     `launchers` has one for each kernel by name, `constants` the tensors by key. `fallback` makes a callable that takes over
-    calls whose inputs are not plain tensors and integers. `store` keeps the extension. `watch(event, program, instruction,
+    calls with numbers that are no plain integers. `operators` takes over those with tensors that are not of `kinds`, fake ones for
+    instance, or while a dispatch mode watches operators; without it they are refused. `store` keeps the extension. `watch(event, program, instruction,
     name, tensor, place)` is told of each allocation, view, result and free, at a price. `products` does matrix products that
     fit it, `convolutions` convolutions; ATen does the others. With `graphs`, work that is the same in call after call is given to the
     driver as graphs.
@@ -113,6 +123,8 @@ def load_native(
             tensors_of,
             faults,
             _lazily(fallback),
+            operators or refuse_operators("of bytes"),
+            (*kinds.keys, any("resize_storage_bytes_" in call.target for call in tables.calls)),
             watch,
             product_library if "cuBLASLt" in asked else 0,
             None if products is None else products.settings,
@@ -169,6 +181,13 @@ def executor_extension(store: Store | None) -> Any:
             remedy="install g++ and python3-dev, or use the option executor='python'",
         )
     extension.learn(tensor_samples())
+    facts = (are_operators_watched, PLAIN.keys, ON_CPU)
+    if not extension.learn_kinds([], *facts) and not extension.learn_kinds(kind_samples(), *facts):
+        raise ExecutorUnavailableError(
+            "other-tensors",
+            "the native executor cannot tell what tensors of this torch are",
+            remedy="use the option executor='python'",
+        )
     return extension
 
 

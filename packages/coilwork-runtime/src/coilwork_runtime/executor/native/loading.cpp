@@ -2,7 +2,7 @@
 #include <new>
 #include <utility>
 
-#include "call/references.hpp"
+#include "call/tensor_kinds.hpp"
 #include "call/timing.hpp"
 #include "program/plans.hpp"
 #include "program/resolving.hpp"
@@ -65,8 +65,8 @@ void unload_program(Program* program) {
     delete kernel->form.exchange(nullptr);
   }
   for (AtenTensorHandle constant : program->constants) torch.aoti_torch_delete_tensor_object(constant);
-  PyObject** const objects[] = {&program->handles_of,       &program->tensors_of, &program->faults, &program->fallback, &program->watch,
-                                &program->product_settings, &program->convolution_settings};
+  PyObject** const objects[] = {&program->handles_of,       &program->tensors_of, &program->faults, &program->fallback, &program->operators,
+                                &program->watch,      &program->product_settings, &program->convolution_settings};
   for (PyObject** object : objects) Py_CLEAR(*object);
   if (program->replay) drop_replay(program->replay);
   delete program;
@@ -81,11 +81,12 @@ static PyObject* keep(PyObject* object) {
 Program* load_program(PyObject* args) {
   const char* data = nullptr;
   Py_ssize_t size = 0;
-  PyObject *plans, *kernels, *constants, *handles_of, *tensors_of, *faults, *fallback, *watch, *product_settings,
+  PyObject *plans, *kernels, *constants, *handles_of, *tensors_of, *faults, *fallback, *operators, *watch, *product_settings,
       *convolution_settings;
-  unsigned long long products = 0, convolutions = 0, graphs = 0;
-  if (!PyArg_ParseTuple(args, "y#O!O!O!OOOOOKOKOK", &data, &size, &PyTuple_Type, &plans, &PyTuple_Type, &kernels, &PyList_Type,
-                        &constants, &handles_of, &tensors_of, &faults, &fallback, &watch, &products, &product_settings, &convolutions,
+  unsigned long long products = 0, convolutions = 0, graphs = 0, allowed = 0, required = 0;
+  int resizes = 0;
+  if (!PyArg_ParseTuple(args, "y#O!O!O!OOOOO(KKp)OKOKOK", &data, &size, &PyTuple_Type, &plans, &PyTuple_Type, &kernels, &PyList_Type,
+                        &constants, &handles_of, &tensors_of, &faults, &fallback, &operators, &allowed, &required, &resizes, &watch, &products, &product_settings, &convolutions,
                         &convolution_settings, &graphs))
     return nullptr;
   Program* program = new Program();
@@ -94,6 +95,9 @@ Program* load_program(PyObject* args) {
     program->tensors_of = keep(tensors_of);
     program->faults = keep(faults);
     program->fallback = keep(fallback);
+    program->operators = keep(operators);
+    program->kinds = {allowed, required};
+    program->resizes = resizes != 0;
     program->watch = keep(watch);
     program->products = reinterpret_cast<ProductLibrary*>(static_cast<uintptr_t>(products));
     program->product_settings = keep(product_settings);
@@ -103,6 +107,8 @@ Program* load_program(PyObject* args) {
     parse_plans(*program, plans);
     parse_kernels(*program, kernels);
     handles_from(*program, constants, program->constants);
+    for (AtenTensorHandle constant : program->constants)
+      if (!tensor_kinds.fits(constant, program->kinds)) throw Damaged{"a constant is no tensor in memory"};
     if (program->constants.size() != program->keys.size()) throw Damaged{"constants are missing"};
     if (!program->watch)
       for (Part& part : program->parts) Resolver(*program, part).resolve();

@@ -15,9 +15,45 @@ struct Object {
   Program* program;
 };
 
-// Inputs as they are given: handles for tensors, numbers for sizes. False if one of them is neither. `held` are inputs that the caller
-// holds until the program is over; others may go before.
-static bool read_inputs(const Program& program, PyObject* const* given, size_t count, bool held, Frame& frame) {
+// What becomes of a call, by its inputs.
+enum class Inputs {
+  READ,     // the program runs
+  NUMBERS,  // there are some that only Python can read
+  FOREIGN,  // there are tensors that are no memory, or none: the graph's operators are run
+};
+
+// New handles on the inputs that are tensors of types that nobody has told of; false if one is no tensor at all, or not one for the program.
+static bool read_others(const Program& program, PyObject* const* given, size_t tensors, Frame& frame) {
+  const Part& part = frame.part;
+  const Reference only = checked(PyList_New(static_cast<Py_ssize_t>(tensors)));
+  Py_ssize_t next = 0;
+  for (size_t k = 0; k < part.inputs.size(); ++k) {
+    if (part.inputs[k].kind != 0 || frame.slots[part.inputs[k].number].handle) continue;
+    Py_INCREF(given[k]);
+    PyList_SET_ITEM(only.get(), next++, given[k]);
+  }
+  PyObject* made = PyObject_CallOneArg(program.handles_of, only.get());
+  if (!made) {
+    // what is no tensor is for torch to refuse, in its own words
+    if (!PyErr_ExceptionMatches(PyExc_Exception)) throw_python();
+    PyErr_Clear();
+    return false;
+  }
+  const Reference capsules(made);
+  next = 0;
+  bool fit = true;
+  for (const Part::Input& input : part.inputs) {
+    if (input.kind != 0 || frame.slots[input.number].handle) continue;
+    Slot& slot = frame.slots[input.number];
+    slot.own(handle_in(capsules.get(), next++));
+    fit = fit && tensor_kinds.fits(slot.handle, program.kinds);
+  }
+  return fit;
+}
+
+// Reads inputs as they are given: handles for tensors, numbers for sizes. `held` are inputs that the caller holds until the program is
+// over; others may go before.
+static Inputs read_inputs(const Program& program, PyObject* const* given, size_t count, bool held, Frame& frame) {
   const Part& part = frame.part;
   if (count != part.inputs.size()) {
     PyErr_Format(PyExc_ValueError, count < part.inputs.size() ? "not enough values to unpack (expected %zu, got %zu)"
@@ -26,6 +62,7 @@ static bool read_inputs(const Program& program, PyObject* const* given, size_t c
     throw_python();
   }
   size_t tensors = 0;
+  Inputs found = Inputs::READ;
   for (size_t k = 0; k < count; ++k) {
     const Part::Input& input = part.inputs[k];
     if (input.kind == 0) {
@@ -33,6 +70,8 @@ static bool read_inputs(const Program& program, PyObject* const* given, size_t c
       const AtenTensorHandle inside = tensor_objects.in(given[k]);
       if (!inside) {
         ++tensors;
+      } else if (!tensor_kinds.fits(inside, program.kinds)) {
+        return Inputs::FOREIGN;
       } else if (held) {
         slot.handle = inside;
         slot.state = Slot::BORROWED;
@@ -40,24 +79,17 @@ static bool read_inputs(const Program& program, PyObject* const* given, size_t c
         slot.own(alias(inside));
       }
     } else if (input.kind == 1) {
-      if (!PyLong_CheckExact(given[k])) return false;
+      if (!PyLong_Check(given[k])) return Inputs::FOREIGN;
+      if (!PyLong_CheckExact(given[k])) {
+        found = Inputs::NUMBERS;
+        continue;
+      }
       frame.registers[input.number] = PyLong_AsLongLong(given[k]);
       if (frame.registers[input.number] == -1 && PyErr_Occurred()) throw_python();
     }
   }
-  if (!tensors) return true;
-  const Reference only = checked(PyList_New(static_cast<Py_ssize_t>(tensors)));
-  Py_ssize_t next = 0;
-  for (size_t k = 0; k < count; ++k) {
-    if (part.inputs[k].kind != 0 || frame.slots[part.inputs[k].number].handle) continue;
-    Py_INCREF(given[k]);
-    PyList_SET_ITEM(only.get(), next++, given[k]);
-  }
-  const Reference capsules = checked(PyObject_CallOneArg(program.handles_of, only.get()));
-  next = 0;
-  for (const Part::Input& input : part.inputs)
-    if (input.kind == 0 && !frame.slots[input.number].handle) frame.slots[input.number].own(handle_in(capsules.get(), next++));
-  return true;
+  if (tensors && !read_others(program, given, tensors, frame)) return Inputs::FOREIGN;
+  return found;
 }
 
 static PyObject* results_of(Call& call, Runner& runner, const Frame& frame, const Step& last) {
@@ -113,6 +145,19 @@ class Surroundings {
   CUDAGuardHandle guard_ = nullptr;
 };
 
+// Does the whole call in Python, with `instead`.
+static PyObject* hand_over(Call& call, PyObject* instead, PyObject* list, PyObject* const* given, size_t count) {
+  call.program.counters.fallbacks.fetch_add(1, std::memory_order_relaxed);
+  const Surroundings surroundings(call);
+  if (list) return PyObject_CallOneArg(instead, list);
+  const Reference inputs = checked(PyList_New(static_cast<Py_ssize_t>(count)));
+  for (size_t k = 0; k < count; ++k) {
+    Py_INCREF(given[k]);
+    PyList_SET_ITEM(inputs.get(), static_cast<Py_ssize_t>(k), given[k]);
+  }
+  return PyObject_CallOneArg(instead, inputs.get());
+}
+
 // What torch says at present of how a library is to compute.
 static int32_t settings_of(PyObject* asked) {
   const Reference number = checked(PyObject_CallNoArgs(asked));
@@ -135,17 +180,9 @@ static PyObject* run_program(const Program& program, PyObject* list, PyObject* c
   Call call(program);
   Phases phases(call.timing);
   Frame frame(program.parts[0]);
-  if (!read_inputs(program, given, count, list == nullptr, frame)) {
-    program.counters.fallbacks.fetch_add(1, std::memory_order_relaxed);
-    const Surroundings surroundings(call);
-    if (list) return PyObject_CallOneArg(program.fallback, list);
-    const Reference inputs = checked(PyList_New(static_cast<Py_ssize_t>(count)));
-    for (size_t k = 0; k < count; ++k) {
-      Py_INCREF(given[k]);
-      PyList_SET_ITEM(inputs.get(), static_cast<Py_ssize_t>(k), given[k]);
-    }
-    return PyObject_CallOneArg(program.fallback, inputs.get());
-  }
+  const Inputs inputs = tensor_kinds.is_watched() ? Inputs::FOREIGN : read_inputs(program, given, count, list == nullptr, frame);
+  if (inputs != Inputs::READ)
+    return hand_over(call, inputs == Inputs::NUMBERS ? program.fallback : program.operators, list, given, count);
   if (list && PyList_SetSlice(list, 0, PyList_GET_SIZE(list), nullptr) != 0) throw_python();
   phases.done(Timing::INPUTS);
   Runner::place_constants(program, frame);
@@ -323,10 +360,75 @@ static PyObject* learn(PyObject*, PyObject* samples) {
   return PyBool_FromLong(tensor_objects.offset != 0);
 }
 
-// Whether the tensor of `value` starts at a multiple of 16 bytes; -1 with an exception.
+// Two sets of keys, as a tuple; false with an exception.
+static bool read_kinds(PyObject* pair, Kinds& kinds) {
+  unsigned long long allowed = 0, required = 0;
+  if (!PyArg_ParseTuple(pair, "KK", &allowed, &required)) return false;
+  kinds = {allowed, required};
+  return true;
+}
+
+// Learns from samples what a tensor looks like (tensor_kinds.hpp), and whom to ask whether somebody watches operators.
+static PyObject* learn_kinds(PyObject*, PyObject* const* given, Py_ssize_t count) {
+  Kinds plain;
+  if (count != 4 || !PyList_Check(given[0]) || !PyTuple_Check(given[2]))
+    return PyErr_Format(PyExc_TypeError, "a list of samples, a callable, a pair of sets of keys and a key are needed");
+  const uint64_t cpu = PyLong_AsUnsignedLongLong(given[3]);
+  if (PyErr_Occurred() || !read_kinds(given[2], plain) || !tensor_kinds.learn(given[0], given[1], plain, cpu)) return nullptr;
+  return PyBool_FromLong(tensor_kinds.keys_at != 0);
+}
+
+// Whether the memory of a tensor is large enough for what it says that it has.
+static bool lies_in_memory(AtenTensorHandle tensor) {
+  int64_t rank = 0, last = 0;
+  int64_t *sizes = nullptr, *strides = nullptr;
+  int32_t dtype = 0;
+  if (torch.aoti_torch_get_dim(tensor, &rank) || torch.aoti_torch_get_sizes(tensor, &sizes) || torch.aoti_torch_get_dtype(tensor, &dtype) ||
+      torch.aoti_torch_get_strides(tensor, &strides))
+    return true;
+  for (int64_t d = 0; d < rank; ++d) {
+    if (sizes[d] == 0) return true;
+    last += (sizes[d] - 1) * strides[d];
+  }
+  return tensor_kinds.holds(tensor, last + 1, torch.aoti_torch_dtype_element_size(dtype));
+}
+
+// Whether operators have to run instead of kernels that would read the memory of the tensors in a list; None where something else is
+// in the list, or a tensor has too little memory.
+static PyObject* any_foreign(PyObject*, PyObject* const* given, Py_ssize_t count) {
+  Kinds kinds;
+  if (count != 2 || !PyList_Check(given[0]) || !PyTuple_Check(given[1]))
+    return PyErr_Format(PyExc_TypeError, "a list and a pair of keys are needed");
+  if (!read_kinds(given[1], kinds)) return nullptr;
+  if (!tensor_kinds.keys_at) Py_RETURN_NONE;
+  try {
+    if (tensor_kinds.is_watched()) Py_RETURN_TRUE;
+  } catch (Raised& raised) {
+    PyErr_Restore(raised.type, raised.value, raised.trace);
+    return nullptr;
+  }
+  bool others = false;
+  for (Py_ssize_t k = 0; k < PyList_GET_SIZE(given[0]); ++k) {
+    PyObject* value = PyList_GET_ITEM(given[0], k);
+    if (PyLong_Check(value) || value == Py_None) continue;
+    const AtenTensorHandle tensor = tensor_objects.in(value);
+    const int fits = tensor ? tensor_kinds.fits(tensor, kinds) : tensor_kinds.fits(value, kinds);
+    if (fits < 0) return nullptr;
+    if (!fits) Py_RETURN_TRUE;
+    others = others || fits == 2 || (tensor && !lies_in_memory(tensor));
+  }
+  if (others) Py_RETURN_NONE;
+  Py_RETURN_FALSE;
+}
+
+// Whether the tensor of `value` starts at a multiple of 16 bytes, or nowhere; -1 with an exception.
 static int starts_aligned(PyObject* value) {
   void* data = nullptr;
   const AtenTensorHandle tensor = tensor_objects.in(value);
+  const int fits = !tensor_kinds.keys_at ? 1
+                   : tensor ? tensor_kinds.fits(tensor, tensor_kinds.plain)
+                            : tensor_kinds.fits(value, tensor_kinds.plain);
+  if (fits <= 0) return fits ? -1 : 1;
   if (!tensor || torch.aoti_torch_get_data_ptr(tensor, &data) != 0) {
     const Reference address(PyObject_CallMethod(value, "data_ptr", nullptr));
     data = address.get() ? PyLong_AsVoidPtr(address.get()) : nullptr;
@@ -360,6 +462,10 @@ static PyObject* makes_objects(PyObject*, PyObject* directly) {
 static PyMethodDef module_methods[] = {
     {"makes_objects", makes_objects, METH_O, "Whether to make objects of tensors directly; whether that is done."},
     {"learn", learn, METH_O, "Learns from a list of tensors how to find the tensor in an object; whether that succeeds."},
+    {"learn_kinds", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(learn_kinds)), METH_FASTCALL,
+     "Learns from samples where a tensor has its dispatch keys; whether that succeeds."},
+    {"any_foreign", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(any_foreign)), METH_FASTCALL,
+     "Whether an item of a list is a tensor with other keys, or operators are watched; None for items that are no plain tensors."},
     {"products", products, METH_O, "The address of an opened cuBLASLt: torch's own, or that of a file. ImportError without it."},
     {"convolutions", convolutions, METH_O, "The address of an opened cuDNN: torch's own, or that of a file. ImportError without it."},
     {"graphs", graphs, METH_O, "The address of opened graphs: the loaded driver's, or those of a file. ImportError without them."},

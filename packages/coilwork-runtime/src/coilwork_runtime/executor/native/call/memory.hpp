@@ -2,6 +2,7 @@
 // exception it then is.
 #pragma once
 #include "call/python_side.hpp"
+#include "call/tensor_kinds.hpp"
 
 namespace coilwork {
 
@@ -127,7 +128,8 @@ class Memory {
     Slot& input = slot(step.a);
     const Layout& wanted = layout(step.layout);
     const Extents extents(wanted, frame_);
-    const bool fits = matches(input.handle, wanted, extents);
+    const bool fits = matches(input.handle, wanted, extents) &&
+                      (call_.program.resizes || tensor_kinds.holds(input.handle, extents.span(), torch.aoti_torch_dtype_element_size(wanted.dtype)));
     if (fits && (!step.flag || reinterpret_cast<uintptr_t>(data_of(input)) % 16 == 0)) return;
     WithPython python(call_);
     const Reference tensor = object_of(call_.program, input.handle);
@@ -165,6 +167,7 @@ class Memory {
     int64_t *sizes = nullptr, *strides = nullptr;
     int32_t dtype = -1;
     AtenTensorHandle value = tensor(number);
+    if (!tensor_kinds.fits(value, call_.program.kinds)) throw Failed{"an operator returned a tensor of a kind that programs cannot read"};
     const bool fits = torch.aoti_torch_get_dim(value, &rank) == 0 && rank == extents.rank &&
                       torch.aoti_torch_get_sizes(value, &sizes) == 0 && extents.equal_sizes(sizes) &&
                       torch.aoti_torch_get_dtype(value, &dtype) == 0 && dtype == wanted.dtype &&
@@ -207,15 +210,19 @@ class Memory {
     return made;
   }
 
+  static bool lies_on(AtenTensorHandle value, const Layout& wanted) {
+    if (wanted.on_cpu && tensor_kinds.is_on_cpu(value)) return true;
+    int32_t type = -1, index = -1;
+    return torch.aoti_torch_get_device_type(value, &type) == 0 && type == wanted.device_type &&
+           (wanted.on_cpu || (torch.aoti_torch_get_device_index(value, &index) == 0 && index == wanted.device_index));
+  }
+
   static bool matches(AtenTensorHandle value, const Layout& wanted, const Extents& extents) {
-    int32_t dtype = -1, device_type = -1, device_index = -1;
+    int32_t dtype = -1;
     int64_t rank = -1;
     int64_t *sizes = nullptr, *strides = nullptr;
     return torch.aoti_torch_get_dtype(value, &dtype) == 0 && dtype == wanted.dtype &&
-           torch.aoti_torch_get_device_type(value, &device_type) == 0 && device_type == wanted.device_type &&
-           (device_type == torch.aoti_torch_device_type_cpu() ||
-            (torch.aoti_torch_get_device_index(value, &device_index) == 0 && device_index == wanted.device_index)) &&
-           torch.aoti_torch_get_dim(value, &rank) == 0 && rank == extents.rank &&
+           lies_on(value, wanted) && torch.aoti_torch_get_dim(value, &rank) == 0 && rank == extents.rank &&
            torch.aoti_torch_get_sizes(value, &sizes) == 0 && extents.equal_sizes(sizes) &&
            torch.aoti_torch_get_strides(value, &strides) == 0 && extents.same_strides(strides);
   }

@@ -32,6 +32,7 @@ struct Span {
 
 struct Layout {
   int32_t dtype = 0, device_type = 0, device_index = 0;
+  bool on_cpu = false;
   bool quantized = false;  // its tensors stay as operators make them
   uint32_t dtype_name = 0, device_name = 0;
   uint32_t rank = 0;
@@ -192,6 +193,11 @@ struct Counters {
   std::atomic<uint64_t> graphs{0}, work_in_graphs{0};
 };
 
+// Keys of torch's dispatcher: those that a tensor may have, and those of which it has to have one.
+struct Kinds {
+  uint64_t allowed = 0, required = 0;
+};
+
 struct Program {
   List<Text> strings;
   List<uint32_t> keys;
@@ -204,7 +210,10 @@ struct Program {
   PyObject* handles_of = nullptr;    // list of tensors -> list of capsules
   PyObject* tensors_of = nullptr;    // the inverse, which deletes the capsules' handles
   PyObject* faults = nullptr;        // `coilwork_runtime.executor.faults`
-  PyObject* fallback = nullptr;      // does the whole call where inputs are not plain
+  PyObject* fallback = nullptr;      // does the whole call where numbers are not plain
+  PyObject* operators = nullptr;     // does it by torch's operators: for tensors that are no memory, and for those who watch operators
+  Kinds kinds;                       // of tensors that it reads
+  bool resizes = false;              // an operator resizes the memory of inputs, which may come without
   PyObject* watch = nullptr;         // is told of each change of memory; null almost always
   ProductLibrary* products = nullptr;    // null where operators do matrix products
   PyObject* product_settings = nullptr;  // returns what torch says about products at present; below 0: none of ours

@@ -95,6 +95,7 @@ class PartParser {
     const Text kind(name.c_str(), colon ? static_cast<size_t>(colon - name.c_str()) : name.size());
     if (kind == "cpu") {
       found.device_type = torch.aoti_torch_device_type_cpu();
+      found.on_cpu = true;
     } else if (kind == "cuda") {
       found.device_type = torch.aoti_torch_device_type_cuda();
       found.device_index = colon ? atoi(colon + 1) : 0;

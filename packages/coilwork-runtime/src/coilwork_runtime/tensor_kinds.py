@@ -1,0 +1,121 @@
+"""Which tensors programs may read: those in memory, of the kinds that they were compiled for, while nobody watches operators.
+
+Fake and functional tensors, subclasses that see operators, batched and meta tensors have no memory, or other contents than it. A mode of
+`torch.utils._python_dispatch` that is active wants to see operators. For such calls there is the graph as torch's operators.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import fx
+
+from coilwork_runtime.compiling import EXECUTOR
+from coilwork_runtime.errors import LayoutError
+from coilwork_runtime.layouts import check_memory
+from coilwork_runtime.torch_compat import are_operators_watched, dispatch_keys, key_bits
+
+Call = Callable[[list[Any]], Sequence[Any]]
+
+_COMMON: Final = key_bits(
+    *(
+        "CPU",
+        "CUDA",
+        "ADInplaceOrView",
+        "AutogradCPU",
+        "AutogradCUDA",
+        "AutogradOther",
+        "AutocastCPU",
+        "AutocastCUDA",
+    )
+)
+# Of a tensor in the CPU's memory, without what any stored tensor has.
+ON_CPU: Final = key_bits("CPU") & ~key_bits("CUDA")
+# A quantised tensor is memory, of an element type of its own.
+_STORED: Final = key_bits("Dense", "Quantized")
+_WATCHED: Final = key_bits("Python", "PythonTLSSnapshot")
+_SYMBOLIC: Final = (torch.SymInt, torch.SymFloat, torch.SymBool, fx.Proxy)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorKinds:
+    """Kinds of tensors, by their keys in torch's dispatcher.
+
+    Attributes:
+        allowed: keys that a tensor may have.
+        required: keys of which it has to have one.
+    """
+
+    allowed: int = _COMMON | _STORED
+    required: int = _STORED
+
+    @property
+    def keys(self) -> tuple[int, int]:
+        """Both sets."""
+        return self.allowed, self.required
+
+
+PLAIN: Final = TensorKinds()
+
+
+def kinds_of(examples: Iterable[object]) -> TensorKinds:
+    """The kinds of tensors in memory, and of the `examples`: those that a program is compiled for. Fake ones stand for real ones."""
+    keys = 0
+    for value in examples:
+        if isinstance(value, torch.Tensor):
+            keys |= dispatch_keys(value)
+    keys &= ~(_WATCHED | _COMMON)
+    return TensorKinds(PLAIN.allowed | keys, PLAIN.required | keys)
+
+
+def guarded(call: Call, operators: Call, kinds: TensorKinds) -> Call:
+    """`call`, that of a program, or `operators`, the same by torch's operators, where tensors are of other kinds.
+
+    Raises, when called:
+        LayoutError: the memory of a tensor is not there any more.
+    """
+    keys = kinds.keys
+
+    def checked(args: list[Any]) -> Sequence[Any]:
+        extension = sys.modules.get(EXECUTOR)
+        foreign = None if extension is None else extension.any_foreign(args, keys)
+        if foreign is None:
+            foreign = _any_foreign(args, kinds)
+        return operators(args) if foreign else call(args)
+
+    return checked
+
+
+def _any_foreign(args: list[Any], kinds: TensorKinds) -> bool:
+    if are_operators_watched():
+        return True
+    for value in args:
+        if isinstance(value, torch.Tensor):
+            keys = dispatch_keys(value)
+            if keys & ~kinds.allowed or not keys & kinds.required:
+                return True
+        elif isinstance(value, _SYMBOLIC):
+            return True
+    for value in args:
+        if isinstance(value, torch.Tensor) and value.layout == torch.strided:
+            check_memory(value, "of a program")
+    return False
+
+
+def refuse_operators(name: str) -> Call:
+    """What refuses calls that only the operators of graph `name` could serve, where these are not at hand."""
+
+    def refuse(args: list[Any]) -> Sequence[Any]:
+        kinds = ", ".join(dict.fromkeys(type(value).__name__ for value in args))
+        raise LayoutError(
+            "input-kind",
+            f"program {name} reads memory, and is given tensors without, or is called while a dispatch mode watches operators",
+            reason=f"the inputs are of types {kinds}",
+            remedy="call it with tensors in memory, or call the model that it was compiled from",
+        )
+
+    return refuse
