@@ -106,16 +106,19 @@ def _any_foreign(args: list[Any], kinds: TensorKinds) -> bool:
     return False
 
 
-def refuse_operators(name: str) -> Call:
-    """What refuses calls that only the operators of graph `name` could serve, where these are not at hand."""
+def refuse_operators(args: list[Any]) -> Sequence[Any]:
+    """Refuse a call that only torch's operators could serve, for a program that came without them.
 
-    def refuse(args: list[Any]) -> Sequence[Any]:
-        kinds = ", ".join(dict.fromkeys(type(value).__name__ for value in args))
-        raise LayoutError(
-            "input-kind",
-            f"program {name} reads memory, and is given tensors without, or is called while a dispatch mode watches operators",
-            reason=f"the inputs are of types {kinds}",
-            remedy="call it with tensors in memory, or call the model that it was compiled from",
-        )
-
-    return refuse
+    Raises:
+        TypeError: an input is neither a tensor nor a number.
+        LayoutError: the tensors are none in memory.
+    """
+    kinds = ", ".join(dict.fromkeys(type(value).__name__ for value in args))
+    if not all(value is None or isinstance(value, (torch.Tensor, int, *_SYMBOLIC)) for value in args):
+        raise TypeError(f"a program takes tensors and integers, and is given {kinds}")
+    raise LayoutError(
+        "input-kind",
+        "a program reads memory, and is given tensors without, or is called while a dispatch mode watches operators",
+        reason=f"the inputs are of types {kinds}",
+        remedy="call it with tensors in memory, or call the model that it was compiled from",
+    )

@@ -45,6 +45,7 @@ from coilwork.rewriting import (
 )
 from coilwork.stages import lowering_options
 from coilwork.torch_compat.autograd import BoxedCallable, compile_with_aot_autograd, static_input_positions
+from coilwork.torch_compat.registry import let_be_registered_again
 from coilwork.torch_compat.versions import check_torch_version
 from coilwork_lowering import (
     AddedGuard,
@@ -56,6 +57,9 @@ from coilwork_lowering import (
     watched_decompositions,
 )
 from coilwork_lowering.rewrites import Fired, cleaned_up, pack_weights, split_constants
+
+# Torch loads this module as its entry point, and then registers `backend`.
+let_be_registered_again("coilwork")
 
 
 def backend(

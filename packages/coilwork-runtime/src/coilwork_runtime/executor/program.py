@@ -123,7 +123,7 @@ def load_native(
             tensors_of,
             faults,
             _lazily(fallback),
-            operators or refuse_operators("of bytes"),
+            operators or refuse_operators,
             (*kinds.keys, any("resize_storage_bytes_" in call.target for call in tables.calls)),
             watch,
             product_library if "cuBLASLt" in asked else 0,
