@@ -18,7 +18,7 @@ FLAGS = ("-fsanitize=address", "-fno-omit-frame-pointer", "-g1")
 
 def pytest_configure(config: pytest.Config) -> None:
     """Build and load it. Its file stays until the process ends, which names functions by it."""
-    library = compile_extension(find_toolchain().command, read_sources(source_files(FOLDER)), FLAGS)
+    library = compile_extension(find_toolchain().words, read_sources(source_files(FOLDER)), FLAGS)
     if library is None:
         pytest.exit("the native executor cannot be built with the address sanitizer here", returncode=3)
     folder = tempfile.TemporaryDirectory(prefix="coilwork-sanitized-")

@@ -29,11 +29,12 @@ class PrebuiltExtensions(BuildHookInterface[Any]):
         if version == "editable" or os.environ.get("COILWORK_PURE_WHEEL") == "1" or not _on_linux_x86():
             return
         compiling = _compiling(Path(self.root))
-        command = os.environ.get("CXX") or next(filter(shutil.which, ("g++", "c++", "clang++")), None)
+        chosen = os.environ.get("CXX") or next(filter(shutil.which, ("g++", "c++", "clang++")), "")
+        command = compiling.split_command(chosen)
         self._folder = tempfile.TemporaryDirectory(prefix="coilwork-wheel-")
         for name in (compiling.EXECUTOR, compiling.LAUNCHER):
             texts = compiling.read_sources(compiling.extension_sources(Path(self.root, PACKAGE), name))
-            library = None if command is None else compiling.compile_extension(command, texts, ("-s",))
+            library = None if not command else compiling.compile_extension(command, texts, ("-s",))
             if library is None:
                 self.app.display_warning(f"no C++ compiler or no Python.h: the wheel comes without {name}")
                 return

@@ -61,7 +61,7 @@ def test_values_are_those_of_the_index_arithmetic(tmp_path: Path) -> None:
     toolchain = find_toolchain()
     make_stub(toolchain, tmp_path)
     library = tmp_path / "arithmetic.so"
-    command = [toolchain.command, "-std=c++17", "-shared", "-fPIC", "-w", str(source), "-o", str(library)]
+    command = [*toolchain.words, "-std=c++17", "-shared", "-fPIC", "-w", str(source), "-o", str(library)]
     subprocess.run(
         [*command, f"-L{tmp_path}", "-Wl,--no-as-needed", "-ltorch_cpu"], check=True, capture_output=True
     )

@@ -49,7 +49,7 @@ def compile_with_headers(declarations: str, folder: Path) -> subprocess.Complete
         "#include <torch/csrc/inductor/aoti_torch/generated/c_shim_aten.h>\n" + declarations,
         encoding="utf-8",
     )
-    command = [find_toolchain().command, "-std=c++20", "-fsyntax-only", f"-I{HEADERS}", str(source)]
+    command = [*find_toolchain().words, "-std=c++20", "-fsyntax-only", f"-I{HEADERS}", str(source)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 

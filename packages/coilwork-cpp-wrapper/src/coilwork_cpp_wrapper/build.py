@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -15,6 +13,7 @@ import torch
 from coilwork_cpp_wrapper.call import CompiledProgram, load_program
 from coilwork_cpp_wrapper.program import CppProgram, KernelUnit
 from coilwork_runtime import KernelBuildError
+from coilwork_runtime.compiling import Threads
 from coilwork_runtime.cpp.toolchain import (
     Toolchain,
     find_toolchain,
@@ -23,6 +22,7 @@ from coilwork_runtime.cpp.toolchain import (
     make_stub,
     run_compiler,
 )
+from coilwork_runtime.folders import temporary_folder
 
 MOST_WORKERS: Final = 16
 # The program is glue: what runs long is in kernels and operators, so it is compiled quickly instead.
@@ -112,10 +112,10 @@ def _key(kind: str, toolchain: Toolchain, *parts: str) -> str:
 
 
 def _build_library(program: CppProgram, toolchain: Toolchain, store: Store | None, workers: int) -> bytes:
-    with tempfile.TemporaryDirectory(prefix="coilwork-program-") as scratch:
+    with temporary_folder("program") as scratch:
         folder = Path(scratch)
         objects = [folder / f"unit{number}.o" for number in range(len(program.kernels) + 1)]
-        with ThreadPoolExecutor(max_workers=workers) as pool:
+        with Threads(workers, "coilwork-program") as pool:
             pending = [
                 pool.submit(_compile_kernel, unit, target, toolchain, store)
                 for unit, target in zip(program.kernels, objects[1:], strict=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ import torch
 from coilwork_cpp_wrapper.program import CppProgram
 from coilwork_cpp_wrapper.torch_compat import handles_of, size_in, tensors_from
 from coilwork_runtime import KernelBuildError, LayoutError
+from coilwork_runtime.folders import temporary_folder
 from coilwork_runtime.layouts import INPUT_REMEDY, RESULT_REMEDY
 
 INDEX_FAILED: Final = 3
@@ -125,7 +125,7 @@ def load_program(
         KernelBuildError: it does not load.
         KeyError: a constant is missing.
     """
-    with tempfile.TemporaryDirectory(prefix="coilwork-program-") as folder:
+    with temporary_folder("program") as folder:
         # The file may go once it is mapped, and every program gets a library of its own.
         path = Path(folder, "program.so")
         path.write_bytes(library)

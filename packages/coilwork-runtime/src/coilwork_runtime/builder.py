@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, as_completed
 from typing import Any
 
 from coilwork_cache import Store
+from coilwork_runtime.compiling import Threads
 from coilwork_runtime.cpp.batches import batches
 from coilwork_runtime.cpp.build import CppBuilder
 from coilwork_runtime.errors import KernelBuildError
@@ -69,7 +71,7 @@ class Builder:
         wanted = tuple(specs)
         if not wanted:
             return {}
-        with ThreadPoolExecutor(max_workers=self._workers, thread_name_prefix="coilwork-build") as threads:
+        with Threads(self._workers, "coilwork-build") as threads:
             together = self._start_together(wanted, threads)
             pending = {} if interpreting() else self._start_triton(wanted, threads)
             tasks = [self._start(spec, threads, together.get(spec.name), pending) for spec in wanted]
@@ -86,15 +88,18 @@ class Builder:
 
         Returns at once; a thread starts them one after the other.
         """
-        threading.Thread(
+        warming = threading.Thread(
             target=self._pool.warm_up, args=(self._workers,), name="coilwork-warm-up", daemon=True
-        ).start()
+        )
+        # the interpreter may be shutting down, and then whoever needs one starts it
+        with contextlib.suppress(RuntimeError):
+            warming.start()
 
     def binaries(
         self, specs: Iterable[KernelSpec]
     ) -> tuple[tuple[tuple[Mapping[str, int], bytes | GpuBinary], ...], ...]:
         """The machine code of each kernel, by configuration (a C++ kernel has one, which is empty). Raises as `build` does."""
-        with ThreadPoolExecutor(max_workers=self._workers, thread_name_prefix="coilwork-build") as threads:
+        with Threads(self._workers, "coilwork-build") as threads:
             wanted = tuple(specs)
             started = self._start_triton(wanted, threads)
             pending = [self._machine_code(spec, threads, started) for spec in wanted]
@@ -111,7 +116,7 @@ class Builder:
         return self._triton.load(spec, [Built(config=config, binary=binary) for config, binary in built])
 
     def _machine_code(
-        self, spec: KernelSpec, threads: ThreadPoolExecutor, started: _Started
+        self, spec: KernelSpec, threads: Threads, started: _Started
     ) -> Callable[[], tuple[tuple[Mapping[str, int], bytes | GpuBinary], ...]]:
         match spec:
             case CppKernel():
@@ -124,9 +129,7 @@ class Builder:
                     for built in self._triton.usable(spec, found, [part.result() for part in parts])
                 )
 
-    def _start_together(
-        self, specs: Sequence[KernelSpec], threads: ThreadPoolExecutor
-    ) -> dict[str, Future[None]]:
+    def _start_together(self, specs: Sequence[KernelSpec], threads: Threads) -> dict[str, Future[None]]:
         """Begin to compile C++ kernels, several at a time: by name of a kernel, what it has to wait for."""
         kernels = [spec for spec in specs if isinstance(spec, CppKernel)]
         if len(kernels) < 2:
@@ -150,7 +153,7 @@ class Builder:
             together.result()
         return self._cpp.build(spec)
 
-    def _start_triton(self, specs: Sequence[KernelSpec], threads: ThreadPoolExecutor) -> _Started:
+    def _start_triton(self, specs: Sequence[KernelSpec], threads: Threads) -> _Started:
         """Begin to compile the candidates of all Triton kernels, the largest first, those of equal texts once."""
         kernels = [spec for spec in specs if isinstance(spec, TritonKernel)]
         texts = shared_texts(kernels)
@@ -161,7 +164,7 @@ class Builder:
         return {name: (wanted, [futures[one.key] for one in wanted]) for name, wanted in found.items()}
 
     def _start(
-        self, spec: KernelSpec, threads: ThreadPoolExecutor, together: Future[None] | None, started: _Started
+        self, spec: KernelSpec, threads: Threads, together: Future[None] | None, started: _Started
     ) -> _Task:
         match spec:
             case CppKernel():

@@ -37,6 +37,10 @@ class MissingCompilerError(RuntimeFault):
     """There is no C++ compiler on this machine."""
 
 
+class ScratchFolderError(RuntimeFault):
+    """There is no folder for temporary files that this process can write to, or no room in it."""
+
+
 class MissingTritonError(RuntimeFault):
     """A GPU kernel is to be built and Triton is not installed."""
 

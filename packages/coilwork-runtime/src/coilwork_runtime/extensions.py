@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import importlib.machinery
 import importlib.util
+import os
 import sys
 import sysconfig
-import tempfile
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,10 +24,21 @@ from coilwork_runtime.compiling import (
 )
 from coilwork_runtime.cpp.toolchain import find_toolchain
 from coilwork_runtime.errors import MissingCompilerError
+from coilwork_runtime.folders import scratch_folder, temporary_folder
 
-_LOADING: Final = threading.Lock()
+
+class _Loading:
+    """Held while an extension is loaded or built; free in a child that is forked meanwhile, where no thread goes on with that."""
+
+    def __init__(self) -> None:
+        self._renew()
+        os.register_at_fork(after_in_child=self._renew)
+
+    def _renew(self) -> None:
+        self.lock = threading.Lock()
 
 
+_LOADING: Final = _Loading()
 PACKAGE: Final = Path(__file__).parent
 
 
@@ -44,7 +55,7 @@ def load_extension(
     `sources` are its text: each `.cpp` is compiled, all at once, and includes others by their names. `store` keeps what is built.
     `prebuilt` is a folder that may hold it, built from the same text for the same Python.
     """
-    with _LOADING:
+    with _LOADING.lock:
         loaded = sys.modules.get(name)
         if loaded is not None:
             return loaded
@@ -80,7 +91,7 @@ def _load(name: str, texts: Texts, store: Store | None) -> Any | None:
 
 
 def _import(name: str, data: bytes) -> Any:
-    with tempfile.TemporaryDirectory(prefix="coilwork-extension-") as folder:
+    with temporary_folder("extension") as folder:
         path = Path(folder, f"{name}.so")
         path.write_bytes(data)
         return _remembered(name, import_from(name, path))
@@ -112,4 +123,4 @@ def _build(texts: Texts) -> bytes | None:
         toolchain = find_toolchain()
     except MissingCompilerError:
         return None
-    return compile_extension(toolchain.command, texts)
+    return compile_extension(toolchain.words, texts, scratch=scratch_folder())

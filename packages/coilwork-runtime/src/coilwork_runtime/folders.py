@@ -1,23 +1,119 @@
-"""Where a process keeps the files that it loads code from, and when they go."""
+"""Where a process keeps the files that it loads code from, and those that compilers read and write; and when they go."""
 
 from __future__ import annotations
 
 import atexit
+import contextlib
+import errno
 import functools
+import multiprocessing.util
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
+
+from coilwork_runtime.errors import ScratchFolderError
+
+# Where else files may lie if the folder that TMPDIR names is not there any more, or not ours to write.
+_OTHERS: Final = ("/tmp", "/var/tmp")
+_UNWRITABLE: Final = frozenset(
+    (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT)
+)
 
 
 def new_folder(purpose: str) -> Path:
-    """An empty folder that is there until the process ends: loaded code may be read again as long as it can run."""
-    return Path(tempfile.mkdtemp(prefix=f"{purpose}-", dir=_process_folder()))
+    """An empty folder that is there until the process ends: loaded code may be read again as long as it can run.
+
+    Raises:
+        ScratchFolderError: there is no folder that can be written.
+    """
+    return Path(tempfile.mkdtemp(prefix=f"{purpose}-", dir=scratch_folder()))
+
+
+def scratch_folder() -> str:
+    """The folder of this process for files of its own. It is made anew if somebody has removed it.
+
+    Raises:
+        ScratchFolderError: there is no folder that can be written.
+    """
+    return _process_folder().path()
+
+
+@contextlib.contextmanager
+def temporary_folder(purpose: str) -> Iterator[str]:
+    """A folder that is there while it is entered.
+
+    Raises:
+        ScratchFolderError: there is no folder that can be written, or no room in it.
+    """
+    folder = new_folder(purpose)
+    try:
+        with scratch_errors(folder):
+            yield str(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def scratch_errors(folder: Path) -> Iterator[None]:
+    """While it is entered, a failure to write is one of `folder`.
+
+    Raises:
+        ScratchFolderError: in its stead.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _UNWRITABLE:
+            raise
+        raise _unusable(str(folder), error) from error
+
+
+class _ProcessFolder:
+    """The folder of a process. A forked child has one of its own: its parent may end before it, and take its folder along.
+
+    There is no lock, which a fork might find taken: two threads may make a folder each, and both go with the process.
+    """
+
+    def __init__(self) -> None:
+        self._folder = ""
+        self._owner = 0
+
+    def path(self) -> str:
+        """Where it is; it is made if it is not there."""
+        if self._owner != os.getpid() or not _is_usable(self._folder):
+            self._folder = _make_folder()
+            self._owner = os.getpid()
+        return self._folder
 
 
 @functools.cache
-def _process_folder() -> Path:
-    folder, owner = Path(tempfile.mkdtemp(prefix="coilwork-")), os.getpid()
+def _process_folder() -> _ProcessFolder:
+    return _ProcessFolder()
+
+
+def _is_usable(folder: str) -> bool:
+    return os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK)
+
+
+def _make_folder() -> str:
+    reason: OSError | None = None
+    for parent in (None, *_OTHERS):
+        try:
+            folder = tempfile.mkdtemp(prefix="coilwork-", dir=parent)
+        except OSError as error:
+            reason = reason or error
+            continue
+        _remove_at_exit(folder)
+        return folder
+    assert reason is not None
+    raise _unusable(os.environ.get("TMPDIR", _OTHERS[0]), reason)
+
+
+def _remove_at_exit(folder: str) -> None:
+    owner = os.getpid()
 
     def remove() -> None:
         # A forked child runs its parent's exit functions too.
@@ -25,4 +121,14 @@ def _process_folder() -> Path:
             shutil.rmtree(folder, ignore_errors=True)
 
     atexit.register(remove)
-    return folder
+    # children of multiprocessing run no exit functions but these
+    multiprocessing.util.Finalize(None, remove, exitpriority=0)
+
+
+def _unusable(folder: str, error: OSError) -> ScratchFolderError:
+    return ScratchFolderError(
+        "no-scratch",
+        f"no files can be written in {folder}",
+        reason=str(error),
+        remedy="free some room there, or set TMPDIR to a folder that this process may write to",
+    )

@@ -14,9 +14,16 @@ from typing import Final
 from coilwork_cache import Store, content_key
 from coilwork_runtime.cpp.batches import joined
 from coilwork_runtime.cpp.launch import Launcher, load_launcher
-from coilwork_runtime.cpp.toolchain import Toolchain, compile_library, find_toolchain, flags_for, make_stub
+from coilwork_runtime.cpp.toolchain import (
+    STUB,
+    Toolchain,
+    compile_library,
+    find_toolchain,
+    flags_for,
+    make_stub,
+)
 from coilwork_runtime.errors import KernelBuildError, MissingCompilerError
-from coilwork_runtime.folders import new_folder
+from coilwork_runtime.folders import new_folder, scratch_errors
 from coilwork_runtime.single_flight import SingleFlight
 from coilwork_runtime.specs import CppKernel
 
@@ -33,7 +40,6 @@ class CppBuilder:
         self._lock = threading.Lock()
         self._flights: SingleFlight[Path] = SingleFlight()
         self._made_folder: Path | None = None
-        self._stub_made = False
         self._written: dict[str, Path] = {}
         # the keys of kernels whose libraries hold others, too
         self._shared: set[str] = set()
@@ -75,7 +81,7 @@ class CppBuilder:
         except MissingCompilerError:
             # `build` says so
             return False
-        return key not in self._written and self._found(key) is None
+        return self._file(key) is None and self._found(key) is None
 
     def build_together(self, specs: Sequence[CppKernel]) -> None:
         """Compile the kernels in one go, for `build` to load them; should they not compile so, it compiles each.
@@ -113,7 +119,7 @@ class CppBuilder:
             return None
 
     def _library(self, spec: CppKernel, key: str, toolchain: Toolchain) -> Path:
-        known = self._written.get(key) or self._found(key)
+        known = self._file(key) or self._found(key)
         return known or self._keep(key, self._compile(spec, key, toolchain))
 
     def _own_library(self, spec: CppKernel, key: str, toolchain: Toolchain) -> Path:
@@ -129,7 +135,7 @@ class CppBuilder:
         if not data.startswith(_LIES_IN):
             return self._keep(key, data)
         named = data.removeprefix(_LIES_IN).decode(errors="replace")
-        library = self._written.get(named)
+        library = self._file(named)
         if library is None:
             shared = self._store.get(named) if _KEY.fullmatch(named) else None
             if shared is None:
@@ -162,7 +168,7 @@ class CppBuilder:
 
     def _rebuild(self, spec: CppKernel, key: str, toolchain: Toolchain, refused: Path) -> Path:
         current = self._written.get(key)
-        if current is not None and current != refused:
+        if current is not None and current != refused and current.exists():
             # another thread was here first
             return current
         if self._store is not None:
@@ -183,6 +189,11 @@ class CppBuilder:
             self._store.put(latest_key(spec), key.encode())
         return data
 
+    def _file(self, key: str) -> Path | None:
+        """The library of the kernel with this key, if it was written and is still there: somebody may clean the folder up."""
+        library = self._written.get(key)
+        return library if library is not None and library.exists() else None
+
     def _keep(self, key: str, data: bytes) -> Path:
         self._written[key] = library = self._write(data)
         self._shared.discard(key)
@@ -192,23 +203,29 @@ class CppBuilder:
         """The folder, with what kernels are linked against."""
         folder = self._folder()
         with self._lock:
-            if not self._stub_made:
+            if not Path(folder, STUB).exists():
                 make_stub(toolchain, folder)
-                self._stub_made = True
         return folder
 
     def _folder(self) -> Path:
+        """Where libraries lie; another one if it was removed."""
         # functools.cache would let two threads make a folder each, and the stub lies in one only
         with self._lock:
-            if self._made_folder is None:
+            if self._made_folder is None or not self._made_folder.is_dir():
                 self._made_folder = new_folder("cpp")
             return self._made_folder
 
     def _write(self, data: bytes) -> Path:
-        """A new file each time: the loader takes a path that it knows for the library that it knows."""
-        handle, path = tempfile.mkstemp(suffix=".so", dir=self._folder())
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
+        """A new file each time: the loader takes a path that it knows for the library that it knows.
+
+        Raises:
+            ScratchFolderError: it cannot be written.
+        """
+        folder = self._folder()
+        with scratch_errors(folder):
+            handle, path = tempfile.mkstemp(suffix=".so", dir=folder)
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
         return Path(path)
 
 

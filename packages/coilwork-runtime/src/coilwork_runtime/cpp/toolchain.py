@@ -6,14 +6,14 @@ import functools
 import os
 import platform
 import shutil
-import subprocess
-import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from coilwork_runtime.compiling import run_tool, split_command
 from coilwork_runtime.errors import MissingCompilerError
+from coilwork_runtime.folders import temporary_folder
 
 CANDIDATES: Final = ("g++", "c++", "clang++")
 BASE_FLAGS: Final = (
@@ -53,42 +53,78 @@ _FEATURE_FLAGS: Final[tuple[tuple[str, str], ...]] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Toolchain:
-    """A compiler: its command, and the identity that cache keys contain."""
+    """A compiler: its program, the arguments that `CXX` gives it (`ccache g++`), and the identity that cache keys contain."""
 
     command: str
+    arguments: tuple[str, ...] = ()
     version: str
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What a command begins with."""
+        return (self.command, *self.arguments)
 
 
 def find_toolchain(environ: Mapping[str, str] | None = None) -> Toolchain:
-    """The compiler named by `CXX`, else the first of g++, c++, clang++ on the path.
+    """The compiler named by `CXX`, with arguments if it has some, else the first of g++, c++, clang++ on the path.
 
     Raises:
         MissingCompilerError: there is none.
     """
     variables = os.environ if environ is None else environ
-    return _find(variables.get("CXX", ""), variables.get("PATH", ""))
+    return _find(variables.get("CXX", "").strip(), variables.get("PATH", os.defpath))
 
 
 @functools.cache
 def _find(chosen: str, path: str) -> Toolchain:
     """As `find_toolchain`: asking a compiler for its version starts it. A failed search is not remembered."""
-    names = (chosen,) if chosen else CANDIDATES
-    for name in names:
-        command = shutil.which(name, path=path)
-        if command is not None:
-            shown = subprocess.run([command, "--version"], capture_output=True, text=True, check=False)
-            return Toolchain(command=command, version=shown.stdout.partition("\n")[0])
+    try:
+        commands = [split_command(chosen, path)] if chosen else [(name,) for name in CANDIDATES]
+    except ValueError as error:
+        raise _wrong_choice(chosen, "is no command", str(error)) from error
+    complaints = []
+    for name, *arguments in commands:
+        program = shutil.which(name, path=path)
+        if program is None:
+            continue
+        version, complaint = _ask_version((program, *arguments))
+        if version:
+            identity = " ".join((version, *arguments))
+            return Toolchain(command=program, arguments=tuple(arguments), version=identity)
+        complaints.append(f"{program}: {complaint}")
+    if chosen and complaints:
+        raise _wrong_choice(chosen, "is no compiler that runs", complaints[0])
     if chosen:
-        raise MissingCompilerError(
-            "no-compiler",
-            f"CXX names {chosen!r}, which is no program on this machine",
-            remedy="correct CXX, or unset it to have g++, c++ or clang++ looked for",
-        )
+        raise _wrong_choice(chosen, "is no program on this machine", "")
+    looked = f"looked for {', '.join(CANDIDATES)} on the path"
     raise MissingCompilerError(
         "no-compiler",
         "there is no C++ compiler on this machine",
-        reason=f"looked for {', '.join(CANDIDATES)} on the path",
+        reason="; ".join((looked, *complaints)),
         remedy="install g++ (Debian: apt-get install g++) or set CXX",
+    )
+
+
+def _wrong_choice(chosen: str, what: str, reason: str) -> MissingCompilerError:
+    return MissingCompilerError(
+        "no-compiler",
+        f"CXX names {chosen!r}, which {what}",
+        reason=reason,
+        remedy="correct CXX, or unset it to have g++, c++ or clang++ looked for",
+    )
+
+
+def _ask_version(command: Sequence[str]) -> tuple[str, str]:
+    """The first line of what a compiler says of itself, and why it says nothing."""
+    try:
+        done = run_tool([*command, "--version"])
+    except OSError as error:
+        return "", str(error)
+    first = done.output.strip().partition("\n")[0]
+    return (
+        ("", done.complaint.strip()[:LONGEST_COMPLAINT] or "no output")
+        if done.code or not first
+        else (first, "")
     )
 
 
@@ -130,7 +166,7 @@ def _stub(toolchain: Toolchain) -> bytes:
     if data is None:
         raise MissingCompilerError(
             "broken-compiler",
-            f"{toolchain.command} cannot build a shared library",
+            f"{' '.join(toolchain.words)} cannot build a shared library",
             reason=complaint,
             remedy="install a working C++ tool chain or set CXX",
         )
@@ -151,19 +187,11 @@ def run_compiler(
 
     It runs in a folder of its own, where the text is `kernel.cpp`, so that its messages name no path that changes.
     """
-    with tempfile.TemporaryDirectory(prefix="coilwork-") as folder:
+    with temporary_folder("compile") as folder:
         Path(folder, "kernel.cpp").write_text(source, encoding="utf-8")
-        command = [toolchain.command, *flags, "kernel.cpp", "-o", "kernel.so"]
-        run = subprocess.run(
-            [*command, *libraries],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            cwd=folder,
-            # messages that are the same everywhere, as they travel in errors
-            env=os.environ | {"LC_ALL": "C"},
-        )
-        if run.returncode:
-            return None, f"{' '.join(command)}\n{run.stderr[:LONGEST_COMPLAINT]}"
-        return Path(folder, "kernel.so").read_bytes(), ""
+        command = [*toolchain.words, *flags, "kernel.cpp", "-o", "kernel.so"]
+        done = run_tool([*command, *libraries], folder)
+        output = Path(folder, "kernel.so")
+        if done.code or not output.exists():
+            return None, f"{' '.join(command)}\n{done.complaint[:LONGEST_COMPLAINT]}"
+        return output.read_bytes(), ""

@@ -46,7 +46,7 @@ def measure_executor() -> ExecutorFacts:
     path = Path(PACKAGE, PREBUILT, library_name(EXECUTOR, texts))
     start, start_cpu = time.perf_counter(), _children_cpu_s()
     try:
-        built = compile_extension(find_toolchain().command, texts)
+        built = compile_extension(find_toolchain().words, texts)
     except MissingCompilerError:
         built = None
     build_s = time.perf_counter() - start if built is not None else None

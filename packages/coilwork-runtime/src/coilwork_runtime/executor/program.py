@@ -16,7 +16,7 @@ import torch
 
 from coilwork_cache import Store
 from coilwork_runtime.compiling import EXECUTOR
-from coilwork_runtime.errors import ExecutorUnavailableError, ProgramBytesError
+from coilwork_runtime.errors import ExecutorUnavailableError, ProgramBytesError, RuntimeFault
 from coilwork_runtime.executor import faults
 from coilwork_runtime.executor.convolutions import ConvolutionLibrary
 from coilwork_runtime.executor.forms import NATIVE, NativeLaunch
@@ -197,11 +197,14 @@ def warm_executor(store: Store | None) -> None:
     Whatever stands in the way is for `load_native` to report.
     """
     if EXECUTOR not in sys.modules:
-        threading.Thread(target=_load_quietly, args=(store,), name="coilwork-executor", daemon=True).start()
+        loading = threading.Thread(target=_load_quietly, args=(store,), name="coilwork-executor", daemon=True)
+        # the interpreter may be shutting down, and then whoever needs it loads it
+        with contextlib.suppress(RuntimeError):
+            loading.start()
 
 
 def _load_quietly(store: Store | None) -> None:
-    with contextlib.suppress(ExecutorUnavailableError):
+    with contextlib.suppress(RuntimeFault):
         executor_extension(store)
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final
 
 from coilwork_cache import Store
+from coilwork_runtime.compiling import Threads
 from coilwork_runtime.errors import KernelBuildError
 from coilwork_runtime.single_flight import SingleFlight
 from coilwork_runtime.specs import TritonKernel
@@ -166,7 +166,7 @@ class TritonBuilder:
         """Configurations that a search asks for, several at once; one that takes too long counts as one that fails."""
         target, version = gpu_target(spec), triton_version()
         wanted = [candidate(spec, config, target, version) for config in configs]
-        with ThreadPoolExecutor(self._workers, thread_name_prefix="coilwork-search") as threads:
+        with Threads(self._workers, "coilwork-search") as threads:
             return list(threads.map(lambda one: self.compile(spec, one, timeout_s=LONGEST_BUILD_S), wanted))
 
     def _binary(self, candidate: Candidate, timeout_s: float | None) -> GpuBinary:

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
 
+from coilwork_runtime.folders import scratch_folder
 from coilwork_runtime.triton_kernels import worker
 
 ATTEMPTS: Final = 2
@@ -29,7 +30,7 @@ class Worker:
     """One process. Used by one thread at a time."""
 
     def __init__(self) -> None:
-        self._log = cast(BinaryIO, tempfile.TemporaryFile(prefix="coilwork-worker-"))  # noqa: SIM115
+        self._log = cast(BinaryIO, tempfile.TemporaryFile(prefix="coilwork-worker-", dir=scratch_folder()))  # noqa: SIM115
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith("TRITON_INTERPRET")
         }
@@ -96,9 +97,13 @@ class WorkerPool:
     """Compiles requests from any thread; as many processes as there are threads that wait."""
 
     def __init__(self) -> None:
+        self._renew()
+        os.register_at_fork(after_in_child=self._renew)
+
+    def _renew(self) -> None:
+        # pipes inherited through a fork belong to the parent's conversation, and a thread of the parent's may hold its lock
         self._lock = threading.Lock()
         self._idle: list[Worker] = []
-        self._owner = os.getpid()
 
     def compile(
         self, request: Mapping[str, Any], *, timeout_s: float | None = None
@@ -144,9 +149,6 @@ class WorkerPool:
 
     def _take(self) -> Worker:
         with self._lock:
-            if self._owner != os.getpid():
-                # pipes inherited through a fork belong to the parent's conversation
-                self._idle, self._owner = [], os.getpid()
             if self._idle:
                 return self._idle.pop()
         return Worker()

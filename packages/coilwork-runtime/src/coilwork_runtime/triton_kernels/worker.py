@@ -17,6 +17,7 @@ import logging
 import os
 import re
 import select
+import signal
 import struct
 import sys
 import tempfile
@@ -229,6 +230,8 @@ def serve(
 
 def main() -> None:
     """Serve the parent. The first frame holds its import path."""
+    # the parent may ignore the ends of its children, whose exit codes the system then forgets
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     # what Triton or a tool of its prints must not get between the frames
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
