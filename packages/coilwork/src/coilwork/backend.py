@@ -8,6 +8,13 @@ from typing import Any
 
 import torch
 
+from coilwork.boundary.shared_results import (
+    ResultObject,
+    SharedMemory,
+    captured_bases,
+    plan_shared_results,
+    result_objects,
+)
 from coilwork.caching.shared_cache import shared_store
 from coilwork.capture.forward_mode import in_forward_mode
 from coilwork.capture.label_margins import write_out_label_margins
@@ -44,7 +51,12 @@ from coilwork.rewriting import (
     rewrites_of,
 )
 from coilwork.stages import lowering_options
-from coilwork.torch_compat.autograd import BoxedCallable, compile_with_aot_autograd, static_input_positions
+from coilwork.torch_compat.autograd import (
+    BoxedCallable,
+    compile_with_aot_autograd,
+    result_facts,
+    static_input_positions,
+)
 from coilwork.torch_compat.registry import let_be_registered_again
 from coilwork.torch_compat.versions import check_torch_version
 from coilwork_lowering import (
@@ -105,7 +117,7 @@ def compile_dynamo_graph(
         return watched_in_eager(as_captured, options, "a captured graph")
     lowering = lowering_options(options, options.fallback)
     announce_unkeyed(options)
-    captured = copy_of(gm)
+    captured, bases = copy_of(gm), captured_bases(gm)
     sharing = with_shared_memory(gm, example_inputs, captured)
     squeezing, assertions = copy_for_squeezed_sizes(gm), Assertions()
     taken = TakenSizes(gm)
@@ -116,18 +128,25 @@ def compile_dynamo_graph(
     write_out_label_margins(gm)
     keep_resizing(gm)
     guards: list[AddedGuard] = []
+    objects: list[ResultObject | None] = []
     log = list(rewrite_captured(gm, example_inputs, options))
     compiler = partial(
         compile_with_aot_autograd,
         forward=taken.noting(
-            assertions.noting(partial(_compile, role="forward", options=options, log=log, guards=guards))
+            assertions.noting(
+                partial(
+                    _compile_forward, options=options, log=log, guards=guards, bases=bases, objects=objects
+                )
+            )
         ),
         backward=partial(_compile, role="backward", options=options, log=log, guards=guards),
         inference=taken.noting(
-            assertions.noting(partial(_compile_inference, options=options, log=log, guards=guards))
+            assertions.noting(
+                partial(_compile_inference, options=options, log=log, guards=guards, bases=bases)
+            )
         ),
         decompositions=watched_decompositions(decompositions(lowering), guards.append),
-        partition=partial(_partition, options=options, log=log, guards=guards),
+        partition=partial(_partition, options=options, log=log, guards=guards, objects=objects),
     )
     try:
         with collector_paused():
@@ -153,10 +172,15 @@ def _partition(
     options: CompileOptions,
     log: list[Fired],
     guards: list[AddedGuard],
+    objects: list[ResultObject | None],
     **rest: Any,
 ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
-    """The halves of a joint graph, after the user's passes; `log` gets what rewrites did to it, `guards` what it added."""
+    """The halves of a joint graph, after the user's passes.
+
+    `log` gets what rewrites did to it, `guards` what it added, `objects` which results are one tensor.
+    """
     watch = GuardWatch(joint)
+    objects.extend(result_objects(joint, rest["num_fwd_outputs"]))
     joint = run_passes(joint, options.joint_passes, where="joint")
     rewrites = rewrites_of("aten", options)
     halves = partition(
@@ -180,6 +204,7 @@ def _compile(
     options: CompileOptions,
     log: list[Fired],
     guards: list[AddedGuard],
+    shared: Sequence[SharedMemory] = (),
 ) -> BoxedCallable:
     # The backward graph is often compiled at its first call, outside of the pause around AOTAutograd.
     with collector_paused():
@@ -188,7 +213,26 @@ def _compile(
             # what was done to the joint graph is in the report of the forward graph
             return compile_graph(gm, example_inputs, role=role, options=options)
         done, added = tuple(log), tuple(guards)
-        return compile_graph(gm, example_inputs, role=role, options=options, rewrites=done, guards=added)
+        return compile_graph(
+            gm, example_inputs, role=role, options=options, rewrites=done, guards=added, shared=shared
+        )
+
+
+def _compile_forward(
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    options: CompileOptions,
+    log: list[Fired],
+    guards: list[AddedGuard],
+    bases: Sequence[int | None],
+    objects: Sequence[ResultObject | None],
+) -> BoxedCallable:
+    """A forward graph, of whose results the joint graph told which are one tensor: `objects`."""
+    shared = plan_shared_results(objects, bases, result_facts(), recorded=True)
+    return _compile(
+        gm, example_inputs, role="forward", options=options, log=log, guards=guards, shared=shared
+    )
 
 
 def _compile_inference(
@@ -198,8 +242,13 @@ def _compile_inference(
     options: CompileOptions,
     log: list[Fired],
     guards: list[AddedGuard],
+    bases: Sequence[int | None],
 ) -> BoxedCallable:
-    """An inference graph, of which what frozen parameters decide may be taken out before."""
+    """An inference graph, of which what frozen parameters decide may be taken out before.
+
+    `bases` are those of the captured results.
+    """
+    shared = plan_shared_results(result_objects(gm), bases, result_facts(), recorded=False)
     gm = run_passes(gm, options.joint_passes, where="inference")
     if options.freezing:
         gm, fired = cleaned_up(gm, rewrites_of("aten", options))
@@ -221,5 +270,8 @@ def _compile_inference(
                 guards=tuple(guards),
                 layout=DECIDED,
                 prepared=prepared,
+                shared=shared,
             )
-    return _compile(gm, example_inputs, role="inference", options=options, log=log, guards=guards)
+    return _compile(
+        gm, example_inputs, role="inference", options=options, log=log, guards=guards, shared=shared
+    )

@@ -20,6 +20,7 @@ from coilwork.boundary.negated_inputs import with_negated_inputs
 from coilwork.boundary.negated_results import with_negated_results
 from coilwork.boundary.numbers import with_numbers
 from coilwork.boundary.replayed_views import with_replayed_views
+from coilwork.boundary.shared_results import SharedMemory, with_shared_results
 from coilwork.boundary.transformed import with_transforms
 from coilwork.boundary.updates import with_aligned_updates
 from coilwork.caching.graph_cache import CachedGraph, Caches, open_caches
@@ -80,10 +81,12 @@ def compile_graph(
     guards: tuple[AddedGuard, ...] = (),
     layout: LayoutOptions | None = None,
     prepared: Prepared | None = None,
+    shared: Sequence[SharedMemory] = (),
 ) -> BoxedCallable:
     """Compile `gm`; when that fails, warn and return it as an eager callable (or raise, with `strict`).
 
-    `rewrites` have been done and `guards` added already; `layout` as in `open_job`. With `prepared`, `gm` is its main graph, and what is
+    `rewrites` have been done and `guards` added already; `layout` as in `open_job`. `shared` are
+    the results that share memory, as captured. With `prepared`, `gm` is its main graph, and what is
     returned takes the inputs of the whole.
 
     Raises:
@@ -105,6 +108,8 @@ def compile_graph(
                 "graph-failed", f"graph {job.graph_id} cannot be compiled", reason=_named(error)
             ) from error
         compiled = _eager(job, error)
+    recorded = role == "forward"
+    compiled = _with_call(compiled, with_shared_results(compiled.call, shared, recorded=recorded))
     compiled = _with_call(compiled, with_counted_versions(job.gm, compiled.call, job.returned))
     if role == "backward":
         compiled = CompiledGraph(with_transforms(compiled.call, job.operators()), compiled.report)

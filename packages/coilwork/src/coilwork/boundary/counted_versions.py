@@ -13,11 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch import fx
 
 from coilwork.torch_compat.autograd import take_view_results
-from coilwork.torch_compat.tensors import storage_identity
+from coilwork.torch_compat.tensors import share_count, strided_storage
 
 Call = Callable[[list[Any]], Sequence[Any]]
 
@@ -39,7 +38,7 @@ def with_counted_versions(gm: fx.GraphModule, call: Call, returned: int | None) 
                 results[position] = results[position].detach()
         known = inputs + results
         for position, source in pairs:
-            results[position] = _counted_with(results[position], known[source])
+            results[position] = share_count(results[position], known[source])
         return results
 
     return counted
@@ -63,19 +62,4 @@ def _sharing(gm: fx.GraphModule, returned: int) -> tuple[tuple[int, int], ...]:
 
 
 def _storage(node: object) -> int | None:
-    value = node.meta.get("val") if isinstance(node, fx.Node) else None
-    if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
-        return None
-    return storage_identity(value)
-
-
-def _counted_with(saved: object, source: object) -> object:
-    """`saved` as it is, with the count of `source`, if they do share memory."""
-    if type(saved) is not torch.Tensor or not isinstance(source, torch.Tensor):
-        return saved
-    if storage_identity(saved) != storage_identity(source):
-        return saved
-    # a detached tensor keeps the count, also when it is given other contents
-    counted = source.detach()
-    counted.data = saved
-    return counted
+    return strided_storage(node.meta.get("val")) if isinstance(node, fx.Node) else None

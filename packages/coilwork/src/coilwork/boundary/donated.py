@@ -17,7 +17,7 @@ from torch import fx
 from coilwork.boundary.alignment import starts_aligned
 from coilwork.torch_compat.autograd import donated_input_positions
 from coilwork.torch_compat.sizes import are_equal_sizes
-from coilwork.torch_compat.tensors import storage_identity
+from coilwork.torch_compat.tensors import strided_storage
 from coilwork_lowering.layout import OWN_PADDING
 
 
@@ -40,12 +40,6 @@ def is_whole(value: object) -> bool:
 
 def unshared(values: Sequence[object], positions: Sequence[int]) -> tuple[int, ...]:
     """Those of `positions` at which there is a strided tensor whose storage no other of `values` has."""
-    storages = [_storage(value) for value in values]
+    storages = [strided_storage(value) for value in values]
     users = Counter(storages)
     return tuple(p for p in positions if storages[p] is not None and users[storages[p]] == 1)
-
-
-def _storage(value: object) -> int | None:
-    if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
-        return None
-    return storage_identity(value)

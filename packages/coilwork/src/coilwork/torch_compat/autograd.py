@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final, Protocol, runtime_checkable
 
 import torch
 from torch._dynamo.utils import counters
 from torch._functorch import config as functorch_config
-from torch._functorch._aot_autograd.schemas import OutputType
+from torch._functorch._aot_autograd.schemas import OutputType, PlainTensorMeta
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch._guards import TracingContext
 from torch._higher_order_ops.effects import _EffectType, _get_effect, _register_effectful_op
@@ -181,6 +182,41 @@ def take_view_results() -> tuple[int, ...]:
     metadata.unsafe_view_out_indices = []
     metadata.num_unsafe_view_outputs = 0
     return taken
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultFacts:
+    """What AOTAutograd knows of the user's results in the forward or inference graph being compiled.
+
+    Attributes:
+        start: position of the first among the outputs.
+        count: how many there are; 0 where subclasses are taken apart, which have several outputs.
+        remade: positions of those that the caller gets made anew, as views.
+        constant: positions of those that ask for no gradient.
+    """
+
+    start: int
+    count: int
+    remade: frozenset[int]
+    constant: frozenset[int]
+
+
+def result_facts() -> ResultFacts:
+    """What AOTAutograd knows of the results of the graph being compiled."""
+    context = TracingContext.try_get()
+    metadata = None if context is None else context.fw_metadata
+    infos = () if metadata is None else metadata.output_info
+    start = 0 if metadata is None else len(metadata.mutated_inp_runtime_indices)
+    parts = () if metadata is None else metadata.subclass_fw_graph_out_meta
+    if not all(isinstance(part, PlainTensorMeta) for part in parts):
+        infos = ()
+    results = tuple(enumerate(infos, start=start))
+    return ResultFacts(
+        start=start,
+        count=len(results),
+        remade=frozenset(position for position, info in results if info.output_type not in NO_ALIAS),
+        constant=frozenset(position for position, info in results if not info.requires_grad),
+    )
 
 
 def aliased_inputs() -> tuple[tuple[int, int], ...]:

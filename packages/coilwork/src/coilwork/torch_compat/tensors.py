@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -59,6 +60,57 @@ def storage_identity(tensor: torch.Tensor) -> int:
     while is_functorch_tensor(tensor):
         tensor = torch._C._functorch.get_unwrapped(tensor)
     return int(tensor.untyped_storage()._cdata)
+
+
+def strided_storage(value: object) -> int | None:
+    """The identity of the storage of `value`, if that is a tensor with strides."""
+    if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
+        return None
+    return storage_identity(value)
+
+
+def share_count(value: object, source: object) -> Any:
+    """A tensor like `value`, whose writes are counted with those of `source`; `value` itself if they share no memory."""
+    if type(value) is not torch.Tensor or not isinstance(source, torch.Tensor):
+        return value
+    if storage_identity(value) != storage_identity(source):
+        return value
+    # a detached tensor keeps the count, also when it is given other contents
+    counted = source.detach()
+    if value is not source:
+        counted.data = value
+    return counted
+
+
+def make_view(value: object, base: object) -> Any:
+    """A view of `base` like `value`; `value` itself if they share no memory, or are no plain tensors."""
+    if type(value) is not torch.Tensor or type(base) is not torch.Tensor:
+        return value
+    if value.is_quantized or storage_identity(value) != storage_identity(base):
+        return value
+    recorded = torch.is_grad_enabled()
+    # views that were made without recording refuse to be written to once it is on
+    torch._C._set_grad_enabled(True)
+    try:
+        made = base if base.dtype == value.dtype else _all_elements(base, value.dtype)
+        made = made.as_strided(value.shape, value.stride(), value.storage_offset())
+        if made.is_conj() != value.is_conj():
+            made = made.conj()
+        return made if made.is_neg() == value.is_neg() else torch._neg_view(made)
+    finally:
+        torch._C._set_grad_enabled(recorded)
+
+
+def _all_elements(base: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The storage of `base` as elements of another type."""
+    size = base.element_size()
+    unit = math.lcm(size, dtype.itemsize)
+    count = base.untyped_storage().nbytes() // unit * unit // size
+    flat = base.as_strided((count,), (1,), 0)
+    # of complex numbers read as others autograd would know no base
+    if base.is_complex() and dtype == base.dtype.to_real() and not base.is_conj():
+        return torch.view_as_real(flat)
+    return flat.view(dtype)
 
 
 def is_functorch_tensor(tensor: torch.Tensor) -> bool:
