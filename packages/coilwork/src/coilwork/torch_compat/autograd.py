@@ -27,6 +27,8 @@ from coilwork.torch_compat.first_calls import FirstCall, conjugates
 BoxedCallable = Callable[[list[Any]], Any]
 NO_ALIAS: Final = (OutputType.non_alias, OutputType.unsafe_view_alias, OutputType.custom_function_view)
 
+_OF_RESULT: Final = OutputType.alias_of_intermediate_base_is_user_output
+
 
 class GraphCompiler(Protocol):
     """What AOTAutograd calls with each graph that it makes."""
@@ -191,7 +193,7 @@ class ResultFacts:
     Attributes:
         start: position of the first among the outputs.
         count: how many there are; 0 where subclasses are taken apart, which have several outputs.
-        remade: positions of those that the caller gets made anew, as views.
+        remade: positions of those that the caller gets made anew, as views, and that nothing else is made of.
         constant: positions of those that ask for no gradient.
     """
 
@@ -211,10 +213,11 @@ def result_facts() -> ResultFacts:
     if not all(isinstance(part, PlainTensorMeta) for part in parts):
         infos = ()
     results = tuple(enumerate(infos, start=start))
+    bases = {start + (info.base_idx or 0) for info in infos if info.output_type is _OF_RESULT}
     return ResultFacts(
         start=start,
         count=len(results),
-        remade=frozenset(position for position, info in results if info.output_type not in NO_ALIAS),
+        remade=frozenset(position for position, info in results if info.output_type not in NO_ALIAS) - bases,
         constant=frozenset(position for position, info in results if not info.requires_grad),
     )
 

@@ -1,0 +1,317 @@
+"""Results that share memory: the objects, aliases and flags of eager mode, whatever is then done to one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from types import MappingProxyType
+from typing import Any, Final
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd.graph import increment_version
+
+from coilwork.backend import backend
+from coilwork.boundary.shared_results import plan_shared_results
+from coilwork.torch_compat.autograd import ResultFacts
+from coilwork.torch_compat.tensors import storage_identity
+
+Compile = Callable[..., Callable[..., Any]]
+Group = Callable[[Tensor], Sequence[Tensor]]
+
+FRESH: Final[Mapping[str, Group]] = MappingProxyType(
+    {
+        "a view": lambda x: ((y := x + 1), y.view(2, 2)),
+        "a view first": lambda x: ((y := x + 2).view(2, 2), y),
+        "a slice": lambda x: ((y := x + 3), y[:]),
+        "expanded": lambda x: ((y := x + 4), y.expand(2, 2)),
+        "detached": lambda x: ((y := x * 1.5), y.detach()),
+        "detached, and a view": lambda x: ((y := x * 2.5), y.detach().view(4), y.view(4)),
+        "transposed twice": lambda x: ((y := x + 5), y.t().t()),
+        "an alias": lambda x: ((y := x + 6), torch.ops.aten.alias(y)),
+        "equal views": lambda x: ((y := x + 7).view(4), y.view(4)),
+        "equal views of its shape": lambda x: ((y := x + 8).view(2, 2), y.view(2, 2)),
+        "equal parts": lambda x: ((y := x + 9)[1:], y[1:]),
+        "many": lambda x: ((y := x + 10), y.view(4), y.view(4), y[0], y[0], y[:, 0], y.t()),
+        "nothing to do": lambda x: ((y := x + 11), y.contiguous(), y.to(torch.float32), y.reshape(2, 2)),
+        "copies": lambda x: ((y := x + 12), y.clone(), x + 12),
+        "in place": lambda x: ((y := x + 13), y.add_(1)),
+        "a view in place": lambda x: ((y := x + 14), y.view(4).add_(1)),
+        "a part in place": lambda x: ((y := x + 15), y[0].add_(1), y[0]),
+        "a library's": lambda x: ((y := x @ (x + 1)), y.view(4), y.view(2, 2)),
+        "other bits": lambda x: ((y := x + 16), y.view(torch.int32), y.view(torch.float32)),
+        "a number": lambda x: ((y := (x + 17).sum()), y.view(()), y.detach()),
+        "two of a sort": lambda x: ((y := torch.sort(x + 18))[0], y[0][:], y[1], y[1][:]),
+        "all detached": lambda x: ((y := x * 3.5).detach(), y.detach(), y.detach().view(4)),
+        "without gradients": lambda x: ((y := torch.full((2, 2), 3.0)), y.view(4), y.mT),
+        "complex": lambda x: ((y := torch.complex(x, x + 1)), y.conj(), y.conj().imag, y.real),
+        "empty": lambda x: ((y := x[:0] + 1), y.view(0, 2), y[:, :1]),
+    }
+)
+# AOTAutograd records these as results of one function, which must not be views: `aot_eager` gives no views either
+PARTS: Final[Mapping[str, Group]] = MappingProxyType(
+    {
+        "chunks": lambda x: (x + 19).chunk(2),
+        "rows": lambda x: (x + 20).unbind(0),
+        "whole and parts": lambda x: ((y := x + 21), *y.split(1)),
+    }
+)
+GIVEN: Final[Mapping[str, Group]] = MappingProxyType(
+    {
+        "itself": lambda x: (x,),
+        "its views": lambda x: (
+            x,
+            x.view(2, 2),
+            x.view(2, 2),
+            x[:],
+            x.view(4),
+            x.t(),
+            x.detach(),
+            x.detach(),
+        ),
+        "overwritten": lambda x: (x.mul_(2), x, x.view(4), x.view(4), x.detach()),
+    }
+)
+MUTATIONS: Final[Mapping[str, Callable[[Tensor], object]]] = MappingProxyType(
+    {
+        "unsqueeze_": lambda y: y.unsqueeze_(0),
+        "transpose_": lambda y: y.transpose_(0, -1) if y.dim() else y.unsqueeze_(0),
+        "resize_ to less": lambda y: y.resize_(min(2, y.numel())),
+        "resize_ to more": lambda y: y.resize_(60),
+        "set_": lambda y: y.set_(torch.ones(3, dtype=y.dtype)),
+        "requires_grad_": lambda y: y.requires_grad_() if y.is_floating_point() else y,
+        "data": lambda y: setattr(y, "data", torch.full((2,), 7, dtype=y.dtype)),
+        "as_strided_": lambda y: y.as_strided_((min(2, y.numel()),), (1,), 0),
+        "add_": lambda y: y.add_(1),
+        "detach_": lambda y: y if y._is_view() else y.detach_(),
+    }
+)
+MODES: Final[Mapping[str, tuple[bool, Callable[[], AbstractContextManager[object]]]]] = MappingProxyType(
+    {
+        "plain": (False, nullcontext),
+        "gradients": (True, nullcontext),
+        "no_grad": (True, torch.no_grad),
+        "inference_mode": (False, torch.inference_mode),
+    }
+)
+
+
+def count_of(y: Tensor) -> int:
+    return 0 if y.is_inference() else y._version
+
+
+def facts_of(tensors: Sequence[Tensor]) -> list[object]:
+    """Everything that can be asked of `tensors` and of how they hang together, but for counts of writes."""
+    found: list[object] = []
+    for y in tensors:
+        if not can(lambda view: view.grad_fn, y):
+            # `set_` has left a view nothing to be a view of
+            return found
+        found.append([y is other for other in tensors])
+        found.append([storage_identity(y) == storage_identity(other) for other in tensors])
+        found.append((tuple(y.shape), y.stride(), y.storage_offset(), y.dtype, y.untyped_storage().nbytes()))
+        found.append((y.is_leaf, y.requires_grad, y.grad_fn is None, y.is_conj(), y.is_neg(), type(y)))
+        found.append([y._base is other for other in tensors] if y._is_view() else None)
+        found.append(y.detach().resolve_conj().resolve_neg().tolist() if y.numel() < 50 else None)
+    return found
+
+
+def counts_of(tensors: Sequence[Tensor]) -> list[list[int]]:
+    """Whose counts go up when each is written to."""
+    found = []
+    for y in tensors:
+        before = [count_of(other) for other in tensors]
+        if not y.is_inference():
+            increment_version(y)
+        found.append([count_of(other) - count for other, count in zip(tensors, before, strict=True)])
+    return found
+
+
+def all_of(groups: Mapping[str, Group]) -> Callable[[Tensor], list[Sequence[Tensor]]]:
+    made = tuple(groups.values())
+    return lambda x: [group(x) for group in made]
+
+
+def called(
+    function: Callable[[Tensor], list[Sequence[Tensor]]], mode: str, *, as_leaf: bool = True
+) -> list[list[Tensor]]:
+    """The groups that `function` makes, each with the input."""
+    gradients, context = MODES[mode]
+    x = torch.arange(4.0).reshape(2, 2).requires_grad_(gradients)
+    x = x if as_leaf else x * 1
+    with context():
+        return [[*group, x] for group in function(x)]
+
+
+def beside_eager(
+    groups: Mapping[str, Group], compiled: Callable[..., Any], mode: str, **kwargs: bool
+) -> Iterator[tuple[str, list[Tensor], list[Tensor]]]:
+    pairs = zip(called(compiled, mode, **kwargs), called(all_of(groups), mode, **kwargs), strict=True)
+    for name, (ours, eager) in zip(groups, pairs, strict=True):
+        yield name, ours, eager
+
+
+def groups_for(mode: str) -> dict[str, Group]:
+    return dict(FRESH) if mode == "gradients" else {**FRESH, **PARTS}
+
+
+def can(mutate: Callable[[Tensor], object], y: Tensor) -> bool:
+    try:
+        mutate(y)
+    except RuntimeError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"executor": "python"}, {"wrapper": "fx"}, {"wrapper": "cpp"}],
+    ids=["native", "python", "fx", "cpp"],
+)
+def test_results_are_the_objects_that_eager_gives(
+    options: dict[str, object], mode: str, strictly: Compile
+) -> None:
+    groups = groups_for(mode)
+    compiled = strictly(all_of(groups), **options)
+    for name, ours, eager in beside_eager(groups, compiled, mode):
+        assert facts_of(ours) == facts_of(eager), name
+        assert counts_of(ours) == counts_of(eager), name
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("cached", [False, True], ids=["compiled", "from the cache"])
+def test_a_change_of_one_result_leaves_the_others(cached: bool, mode: str, leniently: Compile) -> None:
+    groups = groups_for(mode)
+    if cached:
+        called(leniently(all_of(groups)), mode)
+        torch._dynamo.reset()
+    compiled = leniently(all_of(groups))
+    unlike = []
+    for mutation, mutate in MUTATIONS.items():
+        for member in range(3):
+            for name, ours, eager in beside_eager(groups, compiled, mode):
+                if member >= len(eager) - 1 or (name, mutation) in STALE:
+                    continue
+                done = can(mutate, ours[member]), can(mutate, eager[member])
+                if done[0] != done[1] or facts_of(ours) != facts_of(eager):
+                    unlike.append((name, mutation, member))
+    assert not unlike
+
+
+# Autograd of eager mode takes a view to have been written to if its base was before it asked for gradients.
+STALE: Final = (
+    ("in place", "requires_grad_"),
+    ("a view in place", "requires_grad_"),
+    ("a part in place", "requires_grad_"),
+)
+
+
+@pytest.mark.parametrize("mode", ["plain", "gradients", "no_grad"])
+def test_views_of_inputs_are_objects_of_their_own(mode: str, strictly: Compile) -> None:
+    for name, group in GIVEN.items():
+        torch._dynamo.reset()
+        overwritten = name == "overwritten"
+        if overwritten and mode == "no_grad":
+            continue
+        groups = {name: group}
+        compiled = strictly(all_of(groups))
+        for mutate in (None, *MUTATIONS.values()):
+            for member in range(len(group(torch.zeros(2, 2)))):
+                ((_, ours, eager),) = beside_eager(groups, compiled, mode, as_leaf=not overwritten)
+                if mutate is not None:
+                    assert can(mutate, ours[member]) == can(mutate, eager[member])
+                assert facts_of(ours) == facts_of(eager), (name, member)
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS)
+def test_across_a_graph_break(mutation: str, leniently: Compile) -> None:
+    mutate = MUTATIONS[mutation]
+    groups = {name: group for name, group in FRESH.items() if (name, mutation) not in STALE}
+
+    def broken(x: Tensor) -> list[Sequence[Tensor]]:
+        made = [group(x) for group in groups.values()]
+        torch._dynamo.graph_break()
+        for group in made:
+            mutate(group[-1])
+        return [(*group, *(y.detach() + 1 for y in group)) for group in made]
+
+    pairs = zip(called(leniently(broken), "plain"), called(broken, "plain"), strict=True)
+    for name, (ours, eager) in zip(groups, pairs, strict=True):
+        assert facts_of(ours) == facts_of(eager), name
+
+
+def test_of_open_sizes() -> None:
+    groups = {
+        name: FRESH[name] for name in ("a slice", "detached", "in place", "a number", "complex", "copies")
+    }
+    groups["flat"] = lambda x: ((y := x + 1).view(-1), y.flatten(), y, y[1:], y[1:])
+    compiled = torch.compile(all_of(groups), backend=backend, options={"strict": True}, dynamic=True)
+    for rows in (3, 5):
+        for gradients in (False, True):
+            x = torch.arange(3.0 * rows).reshape(rows, 3).requires_grad_(gradients)
+            for name, ours, eager in zip(groups, compiled(x), all_of(groups)(x), strict=True):
+                assert facts_of(ours) == facts_of(eager), name
+                assert counts_of(ours) == counts_of(eager), name
+
+
+class Layer(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(2, 2))
+        self.register_buffer("steps", torch.zeros(2))
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        y = x @ self.weight
+        return [self.weight, self.weight.view(2, 2), self.weight.detach(), self.steps, self.steps[:], y, y[:]]
+
+
+def test_parameters_and_buffers_are_returned_as_they_are(strictly: Compile) -> None:
+    layer = Layer()
+    ours, eager = strictly(layer)(torch.ones(2, 2)), layer(torch.ones(2, 2))
+    assert facts_of([*ours, layer.weight, layer.steps]) == facts_of([*eager, layer.weight, layer.steps])
+    assert ours[0] is layer.weight and ours[3] is layer.steps
+
+
+def test_a_write_to_one_result_is_noticed_by_what_saved_the_other(strictly: Compile) -> None:
+    y, view = strictly(lambda x: ((z := x + 1), z.t()))(torch.ones(2, 2))
+    w = torch.ones(2, 2, requires_grad=True)
+    product = (w * y).sum()
+    view.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        product.backward()
+
+
+def pair(x: Tensor) -> tuple[Tensor, Tensor]:
+    return (y := x + 1), y.view(4)
+
+
+def test_gradients_flow_through_a_write_to_a_view(strictly: Compile) -> None:
+    def gradient(function: Callable[[Tensor], Sequence[Tensor]]) -> Tensor:
+        w = torch.full((4,), 3.0, requires_grad=True)
+        y, view = function(torch.ones(2, 2))
+        view.mul_(w)
+        return torch.autograd.grad(y.square().sum(), w)[0]
+
+    torch.testing.assert_close(gradient(strictly(pair)), gradient(pair))
+
+
+FACTS: Final = ResultFacts(start=1, count=3, remade=frozenset((1,)), constant=frozenset((2,)))
+
+
+def test_results_of_memory_of_their_own_are_left_alone() -> None:
+    objects = ((0, 0), (1, 1), (2, 2), (2, 2), None)
+    assert not plan_shared_results(objects, (None, None, None), FACTS, recorded=False)
+
+
+def test_a_base_that_is_made_elsewhere_is_hidden() -> None:
+    objects = ((0, 0), (1, 1), (1, 2), (1, 3))
+    (found,) = plan_shared_results(objects, (None, 0, 0), FACTS, recorded=False)
+    assert found.source == 2
+    assert found.whole < 0
+    assert found.views == ((2, found.whole), (3, found.whole))
+    # what asks for gradients is no view
+    (recorded,) = plan_shared_results(objects, (None, 0, 0), FACTS, recorded=True)
+    assert recorded.whole == recorded.source == 3
+    assert [position for position, _ in recorded.views] == [2]
