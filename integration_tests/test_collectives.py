@@ -169,6 +169,36 @@ def left_in_flight(x: Tensor, w: Tensor) -> Any:
     return u @ w, g
 
 
+def in_place(x: Tensor, w: Tensor) -> Any:
+    z = x @ w
+    r = ops.all_reduce_(z, "sum", "0")
+    u = (x + 1).cos() @ w
+    y = ops.wait_tensor(r) + 1
+    b = ops.broadcast_(x, 1, "0")
+    v = (u + 1).sin()
+    ops.wait_tensor(x)
+    return y, z, v, b * 2
+
+
+def several_in_place(x: Tensor, w: Tensor) -> Any:
+    z = x @ w
+    y = z + 1
+    r = ops.all_reduce_coalesced_([z, y], "sum", "0")
+    u = (x + 1).cos() @ w
+    ops.wait_tensor(r[1])
+    v = ops.wait_tensor(z).sin()
+    return r[0] + r[1], y, u, v
+
+
+def into_given_memory(x: Tensor, w: Tensor) -> Any:
+    z = x @ w
+    u = (z + 1).cos()
+    part = torch.empty(2, ROWS)
+    h = ops.reduce_scatter_tensor_out(z, "sum", RANKS, "0", out=part)
+    v = (u + 1).sin() @ w
+    return ops.wait_tensor(h) + 1, part * 2, v
+
+
 def in_one_branch(x: Tensor, w: Tensor) -> Any:
     def then(z: Tensor) -> Tensor:
         g = ops.all_reduce(z, "sum", "0")
@@ -183,8 +213,11 @@ def in_one_branch(x: Tensor, w: Tensor) -> Any:
 FUNCTIONS: tuple[Callable[[Tensor, Tensor], Any], ...] = (
     all_gather, all_to_all, reduce_scatter, two_of_one_operand, coalesced, one_result_of_two_is_dropped,
     waited_through_a_view, waited_through_no_layout, read_under_its_own_name, waited_twice, overwritten_copies,
-    scattered_copy, transposed_sum, received, input_overwritten_behind_the_wait, left_in_flight, in_one_branch,
+    scattered_copy, transposed_sum, received, input_overwritten_behind_the_wait, left_in_flight, in_place,
+    several_in_place, into_given_memory, in_one_branch,
 )  # fmt: skip
+# levels are compared as soon as they return, and begin behind AOTAutograd, which refuses collectives in place
+NOT_AT_EVERY_LEVEL = (left_in_flight, in_place, several_in_place, into_given_memory)
 
 
 def inputs() -> list[Tensor]:
@@ -202,8 +235,7 @@ def results(function: Callable[..., Any], given: list[Tensor]) -> list[Tensor]:
 def test_every_level_is_eager(group: DelayedGroup, function: Callable[..., Any]) -> None:
     group.holds = True
     backend = AllLevels(store=MemoryStore())
-    if function is not left_in_flight:
-        # levels are compared as soon as they return
+    if function not in NOT_AT_EVERY_LEVEL:
         torch.compile(function, backend=backend, fullgraph=True)(*inputs())
         assert backend.calls == 1
     expected = results(function, inputs())

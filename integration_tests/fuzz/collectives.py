@@ -27,6 +27,7 @@ from integration_tests.delayed_group import RANKS, DelayedGroup, delayed_group
 from integration_tests.fuzz.flights import Flights, draw
 
 RUNS = 2
+PROGRESS = 25
 PATIENCE = timedelta(seconds=120)
 
 
@@ -162,6 +163,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if outcome.error or given.show:
                 print(f"seed {outcome.seed}, {ranks} ranks: {outcome.error or 'ok'}", flush=True)
                 print(draw(outcome.seed, ranks).source, flush=True)
+            if done % PROGRESS == 0:
+                print(f"{done} programs, {started} collectives, {failed} failed", file=sys.stderr, flush=True)
     print(f"{done} programs, {started} collectives, {failed} failed", flush=True)
     return int(bool(failed) or not done)
 

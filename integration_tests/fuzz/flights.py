@@ -25,6 +25,8 @@ STARTS = (
     "all_gather_coalesced",
     "reduce_scatter_coalesced",
     "all_reduce_coalesced",
+    "all_reduce_in_place",
+    "broadcast_in_place",
 )
 
 
@@ -173,6 +175,13 @@ class _Drawing:
         result = self.name("g")
         self.lines.append(f"{result} = {made.text.format(listed, rows=operands[0].rows // self.ranks)}")
         self.collectives += 1
+        if kind.endswith("in_place"):
+            # in a copy that nobody else has, whose name is the result's as well
+            copy = self.name("c")
+            self.lines[-1:] = [f"{copy} = {names}.clone()", self.lines[-1].replace(names, copy, 1)]
+            if self.rng.random() < 0.5:
+                self.lines[-1] = self.lines[-1].partition(" = ")[2]
+                result = copy
         used = tuple(one.input for one in operands if one.input)
         for number, one in enumerate(operands):
             name = f"{result}[{number}]" if kind.endswith("coalesced") else result
@@ -224,6 +233,8 @@ _CALLS: dict[str, Callable[[int], _Call]] = {
     "reduce_scatter_coalesced": lambda n: _Call(
         f'ops.reduce_scatter_tensor_coalesced({{}}, "sum", {n}, group)', lambda rows: rows // n, divides=True
     ),
+    "all_reduce_in_place": lambda n: _Call('ops.all_reduce_({}, "sum", group)', lambda rows: rows),
+    "broadcast_in_place": lambda n: _Call("ops.broadcast_({}, 1, group)", lambda rows: rows),
     "all_reduce_coalesced": lambda n: _Call('ops.all_reduce_coalesced({}, "sum", group)', lambda rows: rows),
 }
 

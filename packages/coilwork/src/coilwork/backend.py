@@ -16,6 +16,7 @@ from coilwork.boundary.shared_results import (
     result_objects,
 )
 from coilwork.caching.shared_cache import shared_store
+from coilwork.capture.collectives_in_place import write_collectives_out
 from coilwork.capture.forward_mode import in_forward_mode
 from coilwork.capture.label_margins import write_out_label_margins
 from coilwork.capture.masked_selection import broadcast_selections
@@ -122,6 +123,7 @@ def compile_dynamo_graph(
     squeezing, assertions = copy_for_squeezed_sizes(gm), Assertions()
     taken = TakenSizes(gm)
     put_told_checks_first(gm)
+    write_collectives_out(gm)
     put_in_place(gm)
     read_indices(gm)
     broadcast_selections(gm)
