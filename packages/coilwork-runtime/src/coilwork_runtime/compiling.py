@@ -134,7 +134,10 @@ def run_tool(command: Sequence[str], folder: str | None = None) -> Finished:
     Raises:
         OSError: it cannot be started.
     """
-    environment = os.environ | {"LC_ALL": "C"} | ({} if folder is None else {"TMPDIR": folder})
+    # without a path compilers do not find their linker
+    environment = os.environ | {"LC_ALL": "C", "PATH": os.environ.get("PATH") or os.defpath}
+    if folder is not None:
+        environment["TMPDIR"] = folder
     ends = getattr(signal, "SIGCHLD", None)
     if ends is not None and signal.getsignal(ends) is signal.SIG_IGN:
         return _run_unheard(command, folder or os.sep, environment)

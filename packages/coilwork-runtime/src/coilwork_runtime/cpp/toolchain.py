@@ -72,7 +72,7 @@ def find_toolchain(environ: Mapping[str, str] | None = None) -> Toolchain:
         MissingCompilerError: there is none.
     """
     variables = os.environ if environ is None else environ
-    return _find(variables.get("CXX", "").strip(), variables.get("PATH", os.defpath))
+    return _find(variables.get("CXX", "").strip(), variables.get("PATH") or os.defpath)
 
 
 @functools.cache
@@ -82,25 +82,22 @@ def _find(chosen: str, path: str) -> Toolchain:
         commands = [split_command(chosen, path)] if chosen else [(name,) for name in CANDIDATES]
     except ValueError as error:
         raise _wrong_choice(chosen, "is no command", str(error)) from error
-    complaints = []
     for name, *arguments in commands:
         program = shutil.which(name, path=path)
         if program is None:
             continue
-        version, complaint = _ask_version((program, *arguments))
-        if version:
-            identity = " ".join((version, *arguments))
+        words = (program, *arguments)
+        version = _ask_version(words)
+        if version or chosen:
+            # one that does not tell its version is known by its name
+            identity = " ".join((version, *arguments)) if version else " ".join(words)
             return Toolchain(command=program, arguments=tuple(arguments), version=identity)
-        complaints.append(f"{program}: {complaint}")
-    if chosen and complaints:
-        raise _wrong_choice(chosen, "is no compiler that runs", complaints[0])
     if chosen:
         raise _wrong_choice(chosen, "is no program on this machine", "")
-    looked = f"looked for {', '.join(CANDIDATES)} on the path"
     raise MissingCompilerError(
         "no-compiler",
         "there is no C++ compiler on this machine",
-        reason="; ".join((looked, *complaints)),
+        reason=f"looked for {', '.join(CANDIDATES)} on the path",
         remedy="install g++ (Debian: apt-get install g++) or set CXX",
     )
 
@@ -114,18 +111,13 @@ def _wrong_choice(chosen: str, what: str, reason: str) -> MissingCompilerError:
     )
 
 
-def _ask_version(command: Sequence[str]) -> tuple[str, str]:
-    """The first line of what a compiler says of itself, and why it says nothing."""
+def _ask_version(command: Sequence[str]) -> str:
+    """The first line of what a compiler says of itself; empty if it says nothing."""
     try:
         done = run_tool([*command, "--version"])
-    except OSError as error:
-        return "", str(error)
-    first = done.output.strip().partition("\n")[0]
-    return (
-        ("", done.complaint.strip()[:LONGEST_COMPLAINT] or "no output")
-        if done.code or not first
-        else (first, "")
-    )
+    except OSError:
+        return ""
+    return "" if done.code else done.output.strip().partition("\n")[0]
 
 
 def flags_for(features: Iterable[str]) -> tuple[str, ...]:
@@ -190,7 +182,10 @@ def run_compiler(
     with temporary_folder("compile") as folder:
         Path(folder, "kernel.cpp").write_text(source, encoding="utf-8")
         command = [*toolchain.words, *flags, "kernel.cpp", "-o", "kernel.so"]
-        done = run_tool([*command, *libraries], folder)
+        try:
+            done = run_tool([*command, *libraries], folder)
+        except OSError as error:
+            return None, f"{' '.join(command)}\n{error}"
         output = Path(folder, "kernel.so")
         if done.code or not output.exists():
             return None, f"{' '.join(command)}\n{done.complaint[:LONGEST_COMPLAINT]}"

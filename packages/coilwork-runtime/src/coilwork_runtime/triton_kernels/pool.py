@@ -34,6 +34,8 @@ class Worker:
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith("TRITON_INTERPRET")
         }
+        # what it leaves when it is killed goes with this process
+        environment["TMPDIR"] = scratch_folder()
         self._process = subprocess.Popen(
             [sys.executable, "-P", str(Path(worker.__file__))],
             stdin=subprocess.PIPE,
