@@ -10,7 +10,14 @@ import torch
 from coilwork_ir.buffers import Buffer, GraphOutput, Ref
 from coilwork_ir.index import Expr, as_expr
 from coilwork_lowering.building.builder import Builder
-from coilwork_lowering.building.values import NumberValue, Relation, TensorValue, Value, layout_of, same_strides
+from coilwork_lowering.building.values import (
+    NumberValue,
+    Relation,
+    TensorValue,
+    Value,
+    layout_of,
+    same_strides,
+)
 from coilwork_lowering.errors import LoweringError
 from coilwork_lowering.extern.asynchronous import rest
 from coilwork_lowering.extern.quantized import require_floats

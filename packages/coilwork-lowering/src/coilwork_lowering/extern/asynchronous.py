@@ -203,4 +203,3 @@ def flight(
     used = [name for argument in found.uses for name in operands.get(argument, ())]
     until = tuple(dict.fromkeys(name for name in results if name))
     return tuple(dict.fromkeys((*used, *until))), until
-

@@ -9,6 +9,7 @@ import torch
 
 from coilwork_ir.buffers import (
     Buffer,
+    Ref,
     SymbolOutput,
     contiguous_strides,
 )
@@ -111,7 +112,9 @@ def call_extern(builder: Builder, call: Call, target: Overload, *, effect: bool 
     outputs, values, aliases, binds = _outputs(
         builder, call, target, results, passed, given=bool(out_overload)
     )
-    in_flight, until = flight(target, passed.named, [_handle(builder, o, v) for o, v in zip(outputs, values, strict=True)])
+    in_flight, until = flight(
+        target, passed.named, [_handle(builder, o, v) for o, v in zip(outputs, values, strict=True)]
+    )
     builder.add(
         Extern(
             target=call.target,
@@ -141,6 +144,11 @@ def call_extern(builder: Builder, call: Call, target: Overload, *, effect: bool 
     for output, value in zip(outputs, values, strict=True):
         if isinstance(output, SymbolOutput) and isinstance(value, Expr) and value is not output.symbol:
             _hold_to(builder, call, output.symbol, value, unmet)
+    if _family(target, call) == "custom":
+        values = [
+            _without_bits(builder, value, result) if isinstance(output, Buffer) else value
+            for output, value, result in zip(outputs, values, results, strict=True)
+        ]
     values = [builder.current(value) if isinstance(value, TensorValue) else value for value in values]
     return as_returned(call.result, values)
 
@@ -150,6 +158,34 @@ def _handle(builder: Builder, output: object, value: Value) -> str:
     if isinstance(output, Buffer):
         return output.name
     return builder.buffers.owner(value.buffer).name if isinstance(value, TensorValue) else ""
+
+
+def _without_bits(builder: Builder, value: Value, result: Any) -> Value:
+    """`value`, a result of an operator that is not torch's own, as memory holds it.
+
+    It may be marked as negated or conjugated where its meta function, which says `result`, is silent. Kernels do not look at marks.
+    Only a complex result that was said to be conjugated stays so: its operators are torch's.
+    """
+    if not isinstance(value, TensorValue):
+        return value
+    dtype = value.dtype
+    marks = ["neg"] if dtype.is_float or dtype.is_complex else []
+    if dtype.is_complex and not result.is_conj():
+        marks.append("conj")
+    for mark in marks:
+        buffer = value.buffer
+        plain = builder.declare(buffer.shape, dtype, buffer.device, strides=buffer.strides)
+        builder.add(
+            Extern(
+                target=f"aten.resolve_{mark}.default",
+                args=(Ref(buffer.name),),
+                outputs=(plain,),
+                aliases=((0, buffer.name),),
+                origins=builder.origins,
+            )
+        )
+        value = whole(plain)
+    return value
 
 
 def _hold_to(builder: Builder, call: Call, read: Expr, known: Expr, unmet: Collection[object]) -> None:
@@ -225,7 +261,9 @@ def _outputs(
         returned = schema.returns[min(place, len(schema.returns) - 1)]
         labels = _labels(schema, returned)
         arguments = [formals[x] for x in labels if formals.get(x) in passed.written]
-        written = passed.written[arguments[0]] if arguments else received(target, call.arguments, passed.written)
+        written = (
+            passed.written[arguments[0]] if arguments else received(target, call.arguments, passed.written)
+        )
         if len(written) in (1, len(results)) and (itself := written[number if len(written) > 1 else 0]):
             # the argument itself
             outputs.append(None)

@@ -105,7 +105,8 @@ def _value_text(value: object) -> str:
             # decides on alignment, and on what lies at a place in the storage
             offset = value.storage_offset()
             begins = "" if type(offset) is int and offset == 0 else f"+{offset}"
-            return f"{value.dtype}[{shape}]({strides}){begins}{value.device}"
+            marks = f"{'*' * value.is_conj()}{'-' * value.is_neg()}"
+            return f"{value.dtype}{marks}[{shape}]({strides}){begins}{value.device}"
         case None | bool() | int() | float() | str():
             return repr(value)
         case torch.SymInt() | torch.SymFloat() | torch.SymBool():

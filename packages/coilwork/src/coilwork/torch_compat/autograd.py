@@ -244,6 +244,11 @@ def renewed_inputs() -> tuple[tuple[int, int], ...]:
     return () if metadata is None else tuple(enumerate(metadata.mutated_inp_runtime_indices))
 
 
+def is_tangent(node: torch.fx.Node) -> bool:
+    """Whether an input of a backward graph is a gradient of a result."""
+    return "tangents" in str(node.target)
+
+
 def donated_input_positions() -> tuple[int, ...]:
     """Positions of saved tensors that only the backward graph being compiled will read, and only once.
 

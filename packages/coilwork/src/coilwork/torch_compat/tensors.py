@@ -107,10 +107,13 @@ def _all_elements(base: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     unit = math.lcm(size, dtype.itemsize)
     count = base.untyped_storage().nbytes() // unit * unit // size
     flat = base.as_strided((count,), (1,), 0)
+    # no other type is read through a bit of torch's
+    flat = flat.conj() if flat.is_conj() else flat
+    flat = torch._neg_view(flat) if flat.is_neg() else flat
     # of complex numbers read as others autograd would know no base
-    if base.is_complex() and dtype == base.dtype.to_real() and not base.is_conj():
-        return torch.view_as_real(flat)
-    return flat.view(dtype)
+    return (
+        torch.view_as_real(flat) if base.is_complex() and dtype == base.dtype.to_real() else flat.view(dtype)
+    )
 
 
 def is_functorch_tensor(tensor: torch.Tensor) -> bool:
