@@ -35,6 +35,8 @@ _COMMON: Final = key_bits(
 )
 # Of a tensor in the CPU's memory, without what any stored tensor has.
 ON_CPU: Final = key_bits("CPU") & ~key_bits("CUDA")
+# Of a tensor that operators read with another sign.
+MARKS: Final = key_bits("Conjugate", "Negative")
 # A quantised tensor is memory, of an element type of its own.
 _STORED: Final = key_bits("Dense", "Quantized")
 _WATCHED: Final = key_bits("Python", "PythonTLSSnapshot")

@@ -99,7 +99,7 @@ def _parts(z: Any) -> Parts:
     node, operand = z.node, z.node.args[0] if z.node.args else None
     if isinstance(operand, torch.fx.Node):
         inner = type(z)(operand, z.tracer)
-        if node.target is aten._conj.default:
+        if node.target is aten._conj.default and z.value.is_conj():
             return _conjugate(_parts(inner))
         if node.target is aten.clone.default and operand.target is aten._conj.default:
             return _parts(inner)

@@ -27,7 +27,7 @@ from coilwork_runtime.executor.products import ProductLibrary
 from coilwork_runtime.executor.recorded_calls import read_tables
 from coilwork_runtime.executor.timing import Stopwatch
 from coilwork_runtime.extensions import load_own_extension
-from coilwork_runtime.tensor_kinds import ON_CPU, PLAIN, TensorKinds, refuse_operators
+from coilwork_runtime.tensor_kinds import MARKS, ON_CPU, PLAIN, TensorKinds, refuse_operators
 from coilwork_runtime.torch_compat import (
     are_operators_watched,
     handles_of,
@@ -181,7 +181,7 @@ def executor_extension(store: Store | None) -> Any:
             remedy="install g++ and python3-dev, or use the option executor='python'",
         )
     extension.learn(tensor_samples())
-    facts = (are_operators_watched, PLAIN.keys, ON_CPU)
+    facts = (are_operators_watched, PLAIN.keys, ON_CPU, MARKS)
     if not extension.learn_kinds([], *facts) and not extension.learn_kinds(kind_samples(), *facts):
         raise ExecutorUnavailableError(
             "other-tensors",

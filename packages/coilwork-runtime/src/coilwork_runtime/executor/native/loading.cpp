@@ -108,7 +108,7 @@ Program* load_program(PyObject* args) {
     parse_kernels(*program, kernels);
     handles_from(*program, constants, program->constants);
     for (AtenTensorHandle constant : program->constants)
-      if (!tensor_kinds.fits(constant, program->kinds)) throw Damaged{"a constant is no tensor in memory"};
+      if (!tensor_kinds.fits_inside(constant, program->kinds)) throw Damaged{"a constant is no tensor in memory"};
     if (program->constants.size() != program->keys.size()) throw Damaged{"constants are missing"};
     if (!program->watch)
       for (Part& part : program->parts) Resolver(*program, part).resolve();

@@ -371,10 +371,10 @@ static bool read_kinds(PyObject* pair, Kinds& kinds) {
 // Learns from samples what a tensor looks like (tensor_kinds.hpp), and whom to ask whether somebody watches operators.
 static PyObject* learn_kinds(PyObject*, PyObject* const* given, Py_ssize_t count) {
   Kinds plain;
-  if (count != 4 || !PyList_Check(given[0]) || !PyTuple_Check(given[2]))
-    return PyErr_Format(PyExc_TypeError, "a list of samples, a callable, a pair of sets of keys and a key are needed");
-  const uint64_t cpu = PyLong_AsUnsignedLongLong(given[3]);
-  if (PyErr_Occurred() || !read_kinds(given[2], plain) || !tensor_kinds.learn(given[0], given[1], plain, cpu)) return nullptr;
+  if (count != 5 || !PyList_Check(given[0]) || !PyTuple_Check(given[2]))
+    return PyErr_Format(PyExc_TypeError, "a list of samples, a callable, a pair of sets of keys and two sets are needed");
+  const uint64_t cpu = PyLong_AsUnsignedLongLong(given[3]), marks = PyLong_AsUnsignedLongLong(given[4]);
+  if (PyErr_Occurred() || !read_kinds(given[2], plain) || !tensor_kinds.learn(given[0], given[1], plain, cpu, marks)) return nullptr;
   return PyBool_FromLong(tensor_kinds.keys_at != 0);
 }
 

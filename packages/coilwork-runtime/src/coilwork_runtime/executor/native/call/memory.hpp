@@ -167,7 +167,7 @@ class Memory {
     int64_t *sizes = nullptr, *strides = nullptr;
     int32_t dtype = -1;
     AtenTensorHandle value = tensor(number);
-    if (!tensor_kinds.fits(value, call_.program.kinds)) throw Failed{"an operator returned a tensor of a kind that programs cannot read"};
+    if (!tensor_kinds.fits_inside(value, call_.program.kinds)) throw Failed{"an operator returned a tensor of a kind that programs cannot read"};
     const bool fits = torch.aoti_torch_get_dim(value, &rank) == 0 && rank == extents.rank &&
                       torch.aoti_torch_get_sizes(value, &sizes) == 0 && extents.equal_sizes(sizes) &&
                       torch.aoti_torch_get_dtype(value, &dtype) == 0 && dtype == wanted.dtype &&

@@ -17,12 +17,14 @@ struct TensorKinds {
   PyObject* wanted = nullptr;         // asks whether one of the modes wants to see operators
   Kinds plain;                        // of tensors in memory
   uint64_t on_cpu = 0;                // the key of a tensor in the memory of the CPU
+  uint64_t marks = 0;                 // keys of tensors that operators read with another sign
 
   // Learns from tuples: a tensor, its keys, the address of its storage (0: it has none), the bytes of that, its start. No two of a
   // kind are equal. False with an exception.
-  bool learn(PyObject* samples, PyObject* asked, const Kinds& common, uint64_t cpu) {
+  bool learn(PyObject* samples, PyObject* asked, const Kinds& common, uint64_t cpu, uint64_t marked) {
     plain = common;
     on_cpu = cpu;
+    marks = marked;
     if (!wanted) {
       Py_INCREF(asked);
       wanted = asked;
@@ -52,6 +54,11 @@ struct TensorKinds {
 
   // Whether a tensor lies in memory as `kinds` say. A handle is the address of a pointer to the tensor.
   bool fits(AtenTensorHandle handle, const Kinds& kinds) const { return fits(tensor_in(handle), kinds); }
+
+  // The same of a constant or an operator's result, which may be marked as negated or conjugated: only operators read it then.
+  bool fits_inside(AtenTensorHandle handle, const Kinds& kinds) const {
+    return fits(tensor_in(handle), {kinds.allowed | marks, kinds.required});
+  }
 
   // The same of an object; 2 if it is no tensor, -1 with an exception.
   int fits(PyObject* object, const Kinds& kinds) const {
