@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from coilwork_ir.index import Expr, as_expr, as_int, bounds, product, stride_of, substitute
+from coilwork_ir.index import Expr, as_expr, as_int, bounds, product, stride_of, substitute, written_size
 from coilwork_ir.loops import Graph, Node, Pointwise, Reduce
 from coilwork_ir.ops import SELF_COMBINING
 from coilwork_ir.scalar import Load, loads
@@ -164,11 +164,16 @@ class _Search:
         return None
 
     def _behind(self, access: Load) -> tuple[Place, ...]:
-        """Where in memory `access` reads, and where what it reads is computed from, point by point."""
+        """Where in memory `access` reads, and where what it reads is computed from, point by point.
+
+        A place that takes long index arithmetic to say is no row's: it is left out, with what lies behind it.
+        """
         found: dict[Place, None] = {}
         todo = [(access.buffer, access.index)]
         while todo and len(found) < _STEPS:
             name, index = todo.pop()
+            if any(written_size(e).nodes > self.options.weighed_index_size for e in index):
+                continue
             place = (name, self.facts.buffers[name].offset_of(index))
             if place in found:
                 continue
