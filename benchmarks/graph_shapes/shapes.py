@@ -188,7 +188,9 @@ def reductions_of_inputs(g: Recorder, n: int) -> list[Node]:
     """A norm of each of many inputs, and of all of them: gradients that are clipped."""
     grads = [g.input(k % 29 + 2, COLUMNS) for k in range(n // 4)]
     squares = [g.call(aten.sum.default, g.call(aten.mul.Tensor, x, x)) for x in grads]
-    total = g.call(aten.sum.default, g.call(aten.cat.default, [g.call(aten.unsqueeze.default, s, 0) for s in squares]))
+    total = g.call(
+        aten.sum.default, g.call(aten.cat.default, [g.call(aten.unsqueeze.default, s, 0) for s in squares])
+    )
     scale = g.call(aten.rsqrt.default, total)
     return [g.call(aten.mul.Tensor, x, scale) for x in grads]
 
@@ -418,7 +420,9 @@ def layers_trained(g: Recorder, n: int) -> list[Node]:
         x = g.call(aten.add.Tensor, x, active)
     grad, grads = x, []
     for given, active in reversed(saved):
-        slope = g.call(aten.sub.Tensor, grad, g.call(aten.mul.Tensor, grad, g.call(aten.mul.Tensor, active, active)))
+        slope = g.call(
+            aten.sub.Tensor, grad, g.call(aten.mul.Tensor, grad, g.call(aten.mul.Tensor, active, active))
+        )
         grads.append(g.call(aten.mm.default, g.call(aten.permute.default, given, [1, 0]), slope))
         grad = g.call(aten.add.Tensor, grad, slope)
     return [grad, *grads]

@@ -29,7 +29,9 @@ def identifiers(names: Iterable[str], taken: Iterable[str] = ()) -> Mapping[str,
 
     Names with two underscores in a row, or an underscore and a capital in front, belong to the compiler.
     """
-    used = KEYWORDS | RESERVED | set(taken)
+    used = {*KEYWORDS, *RESERVED, *taken}
+    # the next number to try behind a name: many may be alike
+    following: dict[str, int] = {}
     chosen: dict[str, str] = {}
     for name in names:
         if name in chosen:
@@ -40,9 +42,10 @@ def identifiers(names: Iterable[str], taken: Iterable[str] = ()) -> Mapping[str,
         base = base.lstrip("_") or "v"
         if base[0].isdigit() or base.startswith(PREFIXES):
             base = f"v{base}" if base[0].isdigit() else f"v_{base}"
-        candidate, number = base, 1
+        candidate, number = base, following.get(base, 1)
         while candidate in used:
             candidate, number = f"{base}_{number}", number + 1
-        used = used | {candidate}
+        following[base] = number
+        used.add(candidate)
         chosen[name] = candidate
     return chosen

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Final
 
 from coilwork_ir.buffers import Buffer
 from coilwork_ir.index import Expr, as_expr
 from coilwork_ir.loops import Node
 from coilwork_ir.loops.access import defined, overwritten, shares_memory
+
+# What the name of memory that was overwritten ends in.
+_SUCCESSOR: Final = re.compile(r"_new(_\d+)?$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +27,8 @@ class Buffers:
     """What has been declared so far, in a graph under construction."""
 
     def __init__(self) -> None:
-        self._used: set[str] = set()
+        # names in use, and the number that the next one like it gets, if it is not in use either
+        self._used: dict[str, int] = {}
         self._declared: dict[str, Buffer] = {}
         self._successor: dict[str, str] = {}
         self._views: dict[str, Alias] = {}
@@ -37,12 +42,17 @@ class Buffers:
         base = re.sub(r"\W", "_", hint) or "buf"
         if base[0].isdigit():
             base = f"b{base}"
-        name, count = base, 1
+        name, count = base, self._used.get(base, 0)
         while name in self._used:
-            name = f"{base}_{count}"
             count += 1
-        self._used.add(name)
+            name = f"{base}_{count}"
+        self._used[base] = count
+        self._used.setdefault(name, 0)
         return name
+
+    def fresh_successor(self, name: str) -> str:
+        """A name for the memory called `name` after it is overwritten, no longer however often that was done before."""
+        return self.fresh(f"{_SUCCESSOR.sub('', name)}_new")
 
     def declare(self, buffer: Buffer) -> None:
         """From here on `buffer` is found by its name."""
@@ -84,16 +94,16 @@ class Buffers:
 
     def owner(self, buffer: Buffer) -> Buffer:
         """The buffer whose memory `buffer` views; `buffer` itself if it is no view."""
-        alias = self.alias(buffer)
-        return buffer if alias is None else self.owner(self[alias.source])
+        while (alias := self.alias(buffer)) is not None:
+            buffer = self[alias.source]
+        return buffer
 
     def memory(self, buffer: Buffer) -> tuple[Buffer, Expr]:
         """The buffer of its type that owns the memory of `buffer`, and the offset of `buffer`'s first element in it."""
-        alias = self.alias(buffer)
-        if alias is None or self[alias.source].dtype is not buffer.dtype:
-            return buffer, as_expr(0)
-        owner, offset = self.memory(self[alias.source])
-        return owner, offset + alias.offset
+        offset = as_expr(0)
+        while (alias := self.alias(buffer)) is not None and self[alias.source].dtype is buffer.dtype:
+            buffer, offset = self[alias.source], offset + alias.offset
+        return buffer, offset
 
     # memory that was overwritten
 
@@ -103,13 +113,19 @@ class Buffers:
 
     def is_stale(self, name: str) -> bool:
         """Whether the memory of buffer `name` was overwritten under another name."""
-        if name in self._successor:
-            return True
-        alias = self._views.get(name)
-        return alias is not None and self.is_stale(alias.source)
+        while name not in self._successor:
+            alias = self._views.get(name)
+            if alias is None:
+                return False
+            name = alias.source
+        return True
 
     def latest(self, name: str) -> Buffer:
         """What the memory called `name` is called now. It may be a view whose source was overwritten since."""
+        passed: list[str] = []
         while name in self._successor:
+            passed.append(name)
             name = self._successor[name]
+        for earlier in passed:
+            self._successor[earlier] = name
         return self[name]

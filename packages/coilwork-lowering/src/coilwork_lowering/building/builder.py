@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 import torch
@@ -93,6 +94,12 @@ class Builder:
         )
         self.buffers.declare(buffer)
         return buffer
+
+    def declare_successor(self, old: Buffer) -> Buffer:
+        """What the memory of `old` is called once it is overwritten."""
+        new = replace(old, name=self.buffers.fresh_successor(old.name))
+        self.buffers.declare(new)
+        return new
 
     def declare_like(self, fake: torch.Tensor, *, name: str = "") -> Buffer:
         """A new buffer with the type, shape, strides and device of a fake tensor."""

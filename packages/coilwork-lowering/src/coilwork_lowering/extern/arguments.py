@@ -182,7 +182,4 @@ def _overwrite_owners(builder: Builder, written: Sequence[Buffer], mutated: list
         owner = builder.buffers.owner(buffer)
         if any(mutation.source == owner.name for mutation in mutated):
             continue
-        output = builder.declare(
-            owner.shape, owner.dtype, owner.device, strides=owner.strides, name=f"{owner.name}_new"
-        )
-        mutated.append(Mutation(output=output, source=owner.name))
+        mutated.append(Mutation(output=builder.declare_successor(owner), source=owner.name))

@@ -117,8 +117,7 @@ def _overwritten(body: torch.fx.GraphModule) -> list[int]:
 
 def _renamed(builder: Builder, old: Buffer) -> Mutation:
     """`old`, which a node overwrites, and what its memory is called from there on."""
-    new = builder.declare(old.shape, old.dtype, old.device, strides=old.strides, name=f"{old.name}_new")
-    return Mutation(output=new, source=old.name)
+    return Mutation(output=builder.declare_successor(old), source=old.name)
 
 
 def _items(value: Value) -> tuple[Value, ...]:

@@ -26,6 +26,8 @@ RESERVED: Final = frozenset(
 def identifiers(names: Iterable[str], taken: Iterable[str] = ()) -> Mapping[str, str]:
     """A distinct valid identifier for each of `names`, the name itself where that is one."""
     used = set(RESERVED) | set(taken)
+    # the next number to try behind a name: many may be alike
+    following: dict[str, int] = {}
     chosen: dict[str, str] = {}
     for name in names:
         if name in chosen:
@@ -33,10 +35,11 @@ def identifiers(names: Iterable[str], taken: Iterable[str] = ()) -> Mapping[str,
         base = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name)
         if not base or base[0].isdigit() or keyword.iskeyword(base):
             base = f"_{base}"
-        candidate, number = base, 1
+        candidate, number = base, following.get(base, 1)
         while candidate in used:
             candidate = f"{base}_{number}"
             number += 1
+        following[base] = number
         used.add(candidate)
         chosen[name] = candidate
     return chosen

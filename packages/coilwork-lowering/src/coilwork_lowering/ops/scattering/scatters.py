@@ -64,13 +64,7 @@ def scatter_into(
     made = builder.is_unfilled(old.buffer)
     output = old.buffer
     if not made:
-        output = builder.declare(
-            old.buffer.shape,
-            old.dtype,
-            old.device,
-            strides=old.buffer.strides,
-            name=f"{old.buffer.name}_new",
-        )
+        output = builder.declare_successor(old.buffer)
     builder.add(
         Scatter(
             output=output,
