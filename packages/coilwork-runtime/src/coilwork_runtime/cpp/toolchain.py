@@ -13,7 +13,7 @@ from typing import Final
 
 from coilwork_runtime.compiling import run_tool, split_command
 from coilwork_runtime.errors import MissingCompilerError
-from coilwork_runtime.folders import temporary_folder
+from coilwork_runtime.folders import scratch_errors, temporary_folder
 
 CANDIDATES: Final = ("g++", "c++", "clang++")
 BASE_FLAGS: Final = (
@@ -146,8 +146,13 @@ def make_stub(toolchain: Toolchain, folder: Path) -> None:
 
     Raises:
         MissingCompilerError: the compiler cannot build even that.
+        ScratchFolderError: it cannot be written.
     """
-    Path(folder, STUB).write_bytes(_stub(toolchain))
+    data, whole = _stub(toolchain), Path(folder, STUB)
+    part = whole.with_suffix(".part")
+    with scratch_errors(folder):
+        part.write_bytes(data)
+        part.replace(whole)
 
 
 @functools.cache

@@ -1,0 +1,337 @@
+"""Kernels are built in every state that a process can be in, or the error says what to do."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from coilwork_cache import MemoryStore
+from coilwork_runtime import Builder, KernelBuildError, MissingCompilerError, extensions, folders
+from coilwork_runtime.compiling import Threads, compile_extension, split_command
+from coilwork_runtime.cpp.toolchain import find_toolchain
+from coilwork_runtime.errors import RuntimeFault, ScratchFolderError
+from coilwork_runtime.generated import CppKernel
+
+if shutil.which("g++") is None:
+    pytest.skip("needs g++", allow_module_level=True)
+
+SOURCE = """
+#include <cstdint>
+extern "C" __attribute__((visibility("default"))) void add(const float* a, float* b, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) b[i] = a[i] + NUMBERf;
+}
+"""
+
+
+def add(number: int) -> CppKernel:
+    """A kernel that nobody has built before if its `number` is new."""
+    return CppKernel(
+        name="add",
+        source=SOURCE.replace("NUMBER", f"{number}."),
+        entry="add",
+        args=("*in:f32", "*out:f32", "size:i64"),
+    )
+
+
+NUMBERS = iter(range(1, 1000))
+
+
+def build_something_new(builder: Builder | None = None) -> None:
+    """Build two kernels that are new, and run them."""
+    numbers = [next(NUMBERS), next(NUMBERS)]
+    for number in numbers:
+        launch = (builder or Builder(MemoryStore())).build([add(number)])["add"]
+        given, found = torch.arange(5.0), torch.zeros(5)
+        launch(given, found, 5)
+        assert found.tolist() == (given + number).tolist()
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The process's folder for temporary files; its scratch folder will lie there."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folders._process_folder.cache_clear()
+    yield tmp_path
+    folders._process_folder.cache_clear()
+
+
+def test_a_removed_scratch_folder_is_made_anew(temporary: Path) -> None:
+    builder, store = Builder(), MemoryStore()
+    kept = Builder(store)
+    build_something_new(builder)
+    kept.build([add(999)])
+    for folder in temporary.glob("coilwork-*"):
+        shutil.rmtree(folder)
+    # both those that were at work before, and new ones; what was written is written again, from the store
+    build_something_new(builder)
+    build_something_new()
+    kept.build([add(999)])
+    assert len(list(store.entries())) == 2
+    assert list(temporary.glob("coilwork-*"))
+
+
+def test_a_removed_temporary_folder_is_done_without(temporary: Path) -> None:
+    builder = Builder()
+    build_something_new(builder)
+    shutil.rmtree(temporary)
+    build_something_new(builder)
+    assert not temporary.exists()
+
+
+def test_extensions_are_built_after_a_removal(temporary: Path) -> None:
+    folders.scratch_folder()
+    shutil.rmtree(temporary)
+    texts = (("module.cpp", "#include <Python.h>\n"),)
+    built = compile_extension(find_toolchain().words, texts, scratch=folders.scratch_folder())
+    assert built is not None and built.startswith(b"\x7fELF")
+
+
+def test_no_folder_to_write_to_is_said_with_its_remedy(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folders, "_OTHERS", ("/proc",))
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary / "gone"))
+    with pytest.raises(ScratchFolderError, match=r"(?s)no files can be written in .*set TMPDIR"):
+        folders.new_folder("any")
+
+
+def without_children(monkeypatch: pytest.MonkeyPatch) -> Callable[[], object]:
+    """The system forgets the exit codes of children, and those that they start inherit that."""
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    return lambda: signal.signal(signal.SIGCHLD, before)
+
+
+def without_folder(monkeypatch: pytest.MonkeyPatch) -> Callable[[], object]:
+    """The current folder is gone."""
+    before, folder = os.getcwd(), tempfile.mkdtemp()
+    os.chdir(folder)
+    os.rmdir(folder)
+    return lambda: os.chdir(before)
+
+
+def with_few_files(monkeypatch: pytest.MonkeyPatch) -> Callable[[], object]:
+    """A dozen more files may be opened."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(int(name) for name in os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 13, limits[1]))
+    return lambda: resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def with_mask(mask: int) -> Callable[[pytest.MonkeyPatch], Callable[[], object]]:
+    """New files get other rights."""
+
+    def enter(monkeypatch: pytest.MonkeyPatch) -> Callable[[], object]:
+        before = os.umask(mask)
+        return lambda: os.umask(before)
+
+    return enter
+
+
+def with_variables(**variables: str | None) -> Callable[[pytest.MonkeyPatch], Callable[[], object]]:
+    """Other variables, or none of a name."""
+
+    def enter(monkeypatch: pytest.MonkeyPatch) -> Callable[[], object]:
+        for name, value in variables.items():
+            if value is None:
+                monkeypatch.delenv(name, raising=False)
+            else:
+                monkeypatch.setenv(name, value)
+        return lambda: None
+
+    return enter
+
+
+STATES = {
+    "children are not waited for": without_children,
+    "no current folder": without_folder,
+    "few files": with_few_files,
+    "private files": with_mask(0o077),
+    "files without rights": with_mask(0o777),
+    "no path": with_variables(PATH=None),
+    "an empty path": with_variables(PATH=""),
+    "no home": with_variables(HOME=None),
+    "an absent home": with_variables(HOME="/nonexistent"),
+    "a compiler behind another program": with_variables(CXX="env g++"),
+    "a compiler with arguments": with_variables(CXX=" env LC_ALL=C g++ -pipe '-DNAME=a b' "),
+    "a compiler by its path": with_variables(CXX=shutil.which("g++")),
+    "a compiler of no name": with_variables(CXX="  "),
+    "an absent temporary folder": with_variables(TMPDIR="/nonexistent"),
+}
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_kernels_are_built(state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    leave = STATES[state](monkeypatch)
+    try:
+        build_something_new()
+    finally:
+        leave()
+
+
+def test_a_compiler_whose_path_has_spaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "my own tools"
+    folder.mkdir()
+    (folder / "g++").symlink_to(str(shutil.which("g++")))
+    for chosen in (f"{folder}/g++", f"env '{folder}/g++'", f'"{folder}/g++" -pipe'):
+        monkeypatch.setenv("CXX", chosen)
+        build_something_new()
+    assert split_command(f"{folder}/g++") == (f"{folder}/g++",)
+
+
+def test_arguments_are_a_part_of_what_the_compiler_is() -> None:
+    plain, other = (find_toolchain({"CXX": chosen}) for chosen in ("g++", "g++ -O1"))
+    assert plain.words == (other.command,) and other.arguments == ("-O1",)
+    assert plain.version != other.version
+
+
+@pytest.mark.parametrize(
+    ("chosen", "said"),
+    [
+        ("no-such-compiler", "names 'no-such-compiler', which is no program"),
+        ("no-such-program g++", "names 'no-such-program g\\+\\+', which is no program"),
+        ("g++ '", "which is no command.*No closing quotation"),
+        ("env no-such-compiler", "env no-such-compiler cannot build.*no-such-compiler"),
+        ("false", "false cannot build"),
+    ],
+)
+def test_wrong_compilers_are_said_with_their_remedy(
+    chosen: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", chosen)
+    for entered in (lambda: lambda: None, lambda: without_children(monkeypatch)):
+        leave = entered()
+        try:
+            with pytest.raises(MissingCompilerError, match=f"(?s){said}.*CXX"):
+                build_something_new()
+        finally:
+            leave()
+
+
+def test_what_a_compiler_refuses_is_told_where_children_are_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    leave = without_children(monkeypatch)
+    try:
+        with pytest.raises(KernelBuildError, match="expected"):
+            Builder().build([CppKernel(name="wrong", source="this is no C++", entry="wrong", args=())])
+    finally:
+        leave()
+
+
+def test_files_that_may_not_grow_are_an_error_that_says_so() -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    find_toolchain()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(RuntimeFault, match=r"(?i)file (size limit exceeded|too large)"):
+            build_something_new()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def build_in_child(number: int) -> None:
+    Builder(MemoryStore()).build([add(number)])
+
+
+def test_children_of_multiprocessing_build(temporary: Path) -> None:
+    build_something_new()
+    kept = set(temporary.iterdir())
+    for number, method in enumerate(("fork", "spawn"), start=500):
+        child = multiprocessing.get_context(method).Process(target=build_in_child, args=(number,))
+        child.start()
+        child.join(120)
+        assert child.exitcode == 0, method
+    assert set(temporary.glob("coilwork-*")) <= kept
+
+
+def test_a_child_does_not_wait_for_what_its_parent_was_doing() -> None:
+    """A thread loads an extension while another one forks."""
+    with extensions._LOADING.lock:
+        child = multiprocessing.get_context("fork").Process(target=_take_lock)
+        child.start()
+        child.join(60)
+        hung = child.is_alive()
+        child.kill()
+    assert not hung and child.exitcode == 0
+
+
+def _take_lock() -> None:
+    with extensions._LOADING.lock:
+        pass
+
+
+def test_work_is_done_at_once_where_no_thread_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Threads(2, "test") as threads:
+        monkeypatch.setattr(threads._pool, "submit", lambda *_: (_ for _ in ()).throw(RuntimeError("over")))
+        assert list(threads.map(lambda value: value + 1, [1, 2])) == [2, 3]
+        assert isinstance(threads.submit(int, "no").exception(), ValueError)
+
+
+LIVES = """
+    import atexit, os, sys, threading, time
+    sys.path.insert(0, sys.argv[1])
+    from test_process_states import build_something_new
+    def told(what):
+        build_something_new()
+        print(what, flush=True)
+    atexit.register(told, "at the exit")
+    def late():
+        threading.main_thread().join()
+        time.sleep(0.1)
+        told("after the main thread")
+    threading.Thread(target=late).start()
+    told("first")
+    parent = os.getpid()
+    if os.fork() == 0:
+        # its parent waits for nobody, and takes its folder along
+        while os.getppid() == parent:
+            time.sleep(0.05)
+        os.close(0)
+        told("in a child that outlived its parent")
+        os._exit(0)
+"""
+
+
+def test_work_goes_on_after_the_main_thread_and_after_the_parent(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(LIVES), str(Path(__file__).parent)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert set(done.stdout.splitlines()) == {
+        "first",
+        "after the main thread",
+        "at the exit",
+        "in a child that outlived its parent",
+    }
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes somebody else")
+def test_another_user_builds() -> None:
+    build_something_new()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.setuid(12345)
+            build_something_new()
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
