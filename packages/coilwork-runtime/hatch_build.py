@@ -65,5 +65,7 @@ def _compiling(root: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is missing")
     module = importlib.util.module_from_spec(spec)
+    # dataclasses look their module up by its name
+    sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
