@@ -131,7 +131,7 @@ class DelayedGroup(dist.ProcessGroup):
     def group_name(self) -> str:
         return dist.distributed_c10d._world.pg_names[self]
 
-    def getBackendName(self) -> str:  # noqa: N802
+    def getBackendName(self) -> str:
         return "delayed"
 
 

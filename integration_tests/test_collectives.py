@@ -241,13 +241,15 @@ def test_every_level_is_eager(group: DelayedGroup, function: Callable[..., Any])
     expected = results(function, inputs())
     for name, options in DRIVERS.items():
         torch._dynamo.reset()
-        compiled = torch.compile(function, backend="coilwork", fullgraph=True, options={"strict": True, **options})
+        compiled = torch.compile(
+            function, backend="coilwork", fullgraph=True, options={"strict": True, **options}
+        )
         # what leaves the program in flight nobody in it can keep
         group.holds = function in (left_in_flight,)
         for _ in range(2):
             found = results(compiled, inputs())
             for got, wanted in zip(found, expected, strict=True):
-                torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4, msg=lambda text: f"{name}: {text}")
+                torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4, msg=name)
 
 
 def test_the_group_shows_what_is_freed_and_overwritten(group: DelayedGroup) -> None:
@@ -271,7 +273,9 @@ def test_gradients_of_collectives(group: DelayedGroup) -> None:
 
     def function(x: Tensor, w: Tensor) -> Tensor:
         z = x @ w
-        return (funcol.all_gather_tensor_autograd(z, 0, torch.distributed.group.WORLD) * 2).sum() + (z + 1).cos().sum()
+        return (funcol.all_gather_tensor_autograd(z, 0, torch.distributed.group.WORLD) * 2).sum() + (
+            z + 1
+        ).cos().sum()
 
     def gradients(call: Callable[..., Tensor]) -> list[Tensor]:
         given = [value.requires_grad_() for value in inputs()]
@@ -301,12 +305,16 @@ def test_a_result_in_flight_is_an_input(group: DelayedGroup) -> None:
     expected = [torch.cat([x + rank for rank in range(RANKS)]) + 1, (x + 1).cos()]
     for options in DRIVERS.values():
         torch._dynamo.reset()
-        compiled = torch.compile(awaited, backend="coilwork", fullgraph=True, options={"strict": True, **options})
+        compiled = torch.compile(
+            awaited, backend="coilwork", fullgraph=True, options={"strict": True, **options}
+        )
         torch.testing.assert_close(list(compiled(gathered(x), x)), expected)
         # memory that starts anywhere is waited for where it is
         whole = torch.cat([x.new_zeros(1), x.flatten()])[1:].view_as(x)
         torch.testing.assert_close(list(compiled(gathered(whole), whole)), expected)
-        compiled = torch.compile(read, backend="coilwork", fullgraph=True, options={"strict": True, **options})
+        compiled = torch.compile(
+            read, backend="coilwork", fullgraph=True, options={"strict": True, **options}
+        )
         flying = funcol.all_gather_tensor(x, 0, torch.distributed.group.WORLD)
         assert isinstance(flying, funcol.AsyncCollectiveTensor)
         torch.testing.assert_close(list(compiled(flying, x)), expected)
@@ -340,7 +348,9 @@ def test_an_operator_that_keeps_its_operand_finds_it_as_it_was(group: DelayedGro
     expected = results_without_waits(function)
     for options in DRIVERS.values():
         torch._dynamo.reset()
-        compiled = torch.compile(function, backend="coilwork", fullgraph=True, options={"strict": True, **options})
+        compiled = torch.compile(
+            function, backend="coilwork", fullgraph=True, options={"strict": True, **options}
+        )
         torch.testing.assert_close(results_without_waits(compiled), expected)
 
 

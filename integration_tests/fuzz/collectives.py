@@ -60,14 +60,18 @@ def _results(function: Any, program: Flights, inputs: Sequence[Tensor]) -> list[
     return [result.clone() for result in (*returned, *inputs)]
 
 
-def check(program: Flights, group: str, rank: int, options: dict[str, Any], delayed: DelayedGroup | None = None) -> str:
+def check(
+    program: Flights, group: str, rank: int, options: dict[str, Any], delayed: DelayedGroup | None = None
+) -> str:
     """What is wrong with `program`, compiled; empty if nothing."""
     function = _function(program, group)
     if delayed is not None:
         delayed.holds = True
     expected = _results(function, program, _inputs(program, rank))
     torch._dynamo.reset()
-    compiled = torch.compile(function, backend="coilwork", fullgraph=True, dynamic=False, options={"strict": True, **options})
+    compiled = torch.compile(
+        function, backend="coilwork", fullgraph=True, dynamic=False, options={"strict": True, **options}
+    )
     if delayed is not None:
         # the program alone has to keep what is in flight; what it returns in flight, nobody can keep
         delayed.holds = bool(program.unwaited)
@@ -92,7 +96,9 @@ def run_delayed(seeds: Sequence[int], options: dict[str, Any]) -> Iterator[Outco
             yield Outcome(seed, RANKS, program.collectives, error)
 
 
-def _serve(rank: int, ranks: int, seeds: Sequence[int], options: dict[str, Any], store: str, queue: Any) -> None:
+def _serve(
+    rank: int, ranks: int, seeds: Sequence[int], options: dict[str, Any], store: str, queue: Any
+) -> None:
     """One rank: every program, and what all ranks say of it after each."""
     torch.set_num_threads(1)
     dist.init_process_group(
@@ -105,7 +111,11 @@ def _serve(rank: int, ranks: int, seeds: Sequence[int], options: dict[str, Any],
                 error = check(program, dist.group.WORLD.group_name, rank, options)
             except Exception as raised:
                 # the others are waiting for what this rank has not done
-                queue.put(Outcome(seed, ranks, program.collectives, f"rank {rank}: {type(raised).__name__}: {raised}"))
+                queue.put(
+                    Outcome(
+                        seed, ranks, program.collectives, f"rank {rank}: {type(raised).__name__}: {raised}"
+                    )
+                )
                 raise
             errors: list[Any] = [None] * ranks
             dist.all_gather_object(errors, error)
@@ -143,19 +153,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run what the command line asks for."""
     parser = argparse.ArgumentParser(prog="integration_tests.fuzz.collectives")
     parser.add_argument("--ranks", type=int, nargs="+", default=[2])
-    parser.add_argument("--delayed", action="store_true", help="in one process, with a group that does everything at the wait")
+    parser.add_argument(
+        "--delayed", action="store_true", help="in one process, with a group that does everything at the wait"
+    )
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--count", type=int, default=50, help="programs, over all numbers of ranks")
     parser.add_argument("--seconds", type=float, default=3600.0)
     parser.add_argument("--wrapper", default="")
     parser.add_argument("--show", action="store_true", help="print the programs")
     given = parser.parse_args(arguments)
-    options = {"executor": "python"} if given.wrapper == "module" else {"wrapper": given.wrapper} if given.wrapper else {}
+    options = (
+        {"executor": "python"}
+        if given.wrapper == "module"
+        else {"wrapper": given.wrapper}
+        if given.wrapper
+        else {}
+    )
     done = failed = started = 0
     for number, ranks in enumerate([RANKS] if given.delayed else given.ranks):
         share = given.count if given.delayed else len(range(number, given.count, len(given.ranks)))
         seeds = range(given.first, given.first + share)
-        outcomes = run_delayed(seeds, options) if given.delayed else run_gloo(ranks, seeds, options, given.seconds / len(given.ranks))
+        outcomes = (
+            run_delayed(seeds, options)
+            if given.delayed
+            else run_gloo(ranks, seeds, options, given.seconds / len(given.ranks))
+        )
         for outcome in outcomes:
             done, started = done + 1, started + outcome.collectives
             if outcome.error:

@@ -74,7 +74,9 @@ class _Drawing:
         self.count += 1
         return f"{prefix}{self.count}"
 
-    def emit(self, text: str, rows: int, prefix: str = "v", *, of: str = "", contiguous: bool = True) -> Value:
+    def emit(
+        self, text: str, rows: int, prefix: str = "v", *, of: str = "", contiguous: bool = True
+    ) -> Value:
         made = Value(self.name(prefix), rows, of, contiguous)
         self.lines.append(f"{made.name} = {text}")
         self.values.append(made)
@@ -144,7 +146,12 @@ class _Drawing:
         given = self.value()
         if given.rows > self.ranks:
             start = self.rng.randrange(given.rows - self.ranks + 1)
-            self.emit(f"{given.name}[{start}:{start + self.ranks}]", self.ranks, of=given.input, contiguous=given.contiguous)
+            self.emit(
+                f"{given.name}[{start}:{start + self.ranks}]",
+                self.ranks,
+                of=given.input,
+                contiguous=given.contiguous,
+            )
 
     def transpose(self) -> None:
         given = self.value()
@@ -156,7 +163,9 @@ class _Drawing:
         if any(given.name in used for _, used in self.pending):
             return
         # eager's views of it change as well, and so does whatever is the input itself
-        self.lines.append(self.rng.choice((f"{given.name}.mul_(0.5)", f"{given.name}.copy_({given.name} + 1)")))
+        self.lines.append(
+            self.rng.choice((f"{given.name}.mul_(0.5)", f"{given.name}.copy_({given.name} + 1)"))
+        )
 
     def start(self, given: Value | None = None) -> None:
         kind = self.rng.choice(STARTS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from hand_programs import check_against_interpreter, compiled, program_of
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from coilwork_cpp_wrapper import emit_cpp
 from coilwork_ir.errors import EmitError
@@ -292,3 +293,36 @@ def test_custom_operators_are_called_back_into_python() -> None:
     assert torch.equal(torch.as_tensor(y), x * 3)
     assert seen == [4]
     assert tripled is not None
+
+
+def test_memory_in_flight_lives_until_the_wait() -> None:
+    """`start` remembers where its operand lies and keeps it from nobody; `finish` reads what is there."""
+    seen: list[StorageWeakRef] = []
+
+    @torch.library.custom_op("coilwork_test::start", mutates_args=())
+    def start(x: torch.Tensor) -> torch.Tensor:
+        seen.append(StorageWeakRef(x.untyped_storage()))
+        return torch.zeros(4)
+
+    @torch.library.custom_op("coilwork_test::finish", mutates_args=("result",))
+    def finish(result: torch.Tensor) -> None:
+        storage = torch.UntypedStorage._new_with_weak_ptr(seen.pop().cdata)
+        assert storage is not None, "freed before the wait"
+        result.copy_(torch.empty(0).set_(storage))
+
+    text = """program @p {
+      input %x: f32[4]
+      RELU_ADD
+      alloc %y: f32[4]
+      launch @relu_add (%x, %x, %y) sizes [4]
+      extern "coilwork_test.start.default" (%y) defines (%g: f32[4]) in_flight (%y, %g) until (%g)
+      alloc %z: f32[4]
+      launch @relu_add (%y, %y, %z) sizes [4]
+      extern "coilwork_test.finish.default" (%g) waits (%g)
+      reuse %u: f32[4] of %y
+      launch @relu_add (%z, %z, %u) sizes [4]
+      free (%z)
+      return (%g, %u)
+    }"""
+    check_against_interpreter(text, [torch.tensor([1.0, 2.0, -1.0, 0.5])])
+    assert not seen

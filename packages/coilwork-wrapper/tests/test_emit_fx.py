@@ -54,6 +54,23 @@ def test_what_is_missing_is_named() -> None:
         emit_fx(program_of('program @p {\n constant "k" %w: f32[4]\n return (%w)\n}'), {})
 
 
+def test_memory_in_flight_lives_until_it_is_freed() -> None:
+    """The operand has no user behind the call that starts; the operator has."""
+    graph = fx_module(
+        """program @p {
+          input %x: f32[4]
+          extern "aten.neg.default" (%x) defines (%y: f32[4])
+          extern "aten.exp.default" (%y) defines (%g: f32[4]) in_flight (%y, %g) until (%g)
+          extern "aten.sin.default" (%x) defines (%u: f32[4])
+          extern "aten.abs.default" (%g) defines (_) waits (%g)
+          free (%y)
+          return (%g, %u)
+        }"""
+    )
+    assert graph.code.index("aten.abs") < graph.code.index("self.free(")
+    assert [value.tolist() for value in graph(torch.zeros(4))] == [[1.0] * 4, [0.0] * 4]
+
+
 def test_memory_of_a_graph_lives_as_long_as_its_last_use() -> None:
     graph = fx_module(
         """program @p {

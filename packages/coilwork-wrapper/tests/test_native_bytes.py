@@ -111,3 +111,9 @@ def test_what_cannot_be_written_is_refused_by_name(text: str, code: str, what: s
     with pytest.raises(EmitError, match=what) as caught:
         emit_native(parse_program(text))
     assert caught.value.code == code
+
+
+def test_programs_that_choose_streams_are_refused() -> None:
+    text = 'program @p {\n  input %x: f32[4]\n  extern "streams.fork.default" (0, 1)\n  return (%x)\n}'
+    with pytest.raises(EmitError, match=r"streams\.fork\.default chooses the stream"):
+        emit_native(program_of(text))

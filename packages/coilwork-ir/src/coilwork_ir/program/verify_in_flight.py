@@ -88,7 +88,9 @@ class FlightChecker:
                     self._free(name, place, at_the_end=position >= self._rest)
             case CondCall() | WhileCall():
                 # what collectives write is at rest before a branch or loop is given it
-                for value in instruction.operands if isinstance(instruction, CondCall) else instruction.carried:
+                for value in (
+                    instruction.operands if isinstance(instruction, CondCall) else instruction.carried
+                ):
                     for name in references(value):
                         self._read(name, place)
                 for buffer in defined_buffers(instruction):

@@ -51,6 +51,7 @@ RELATIONS: Final[Mapping[str, Relation]] = {
     "le": Relation.LE,
 }
 MOST_DIMENSIONS: Final = 64
+_STREAMS: Final = "streams."
 
 
 def write_instruction(part: Part, instruction: Instruction) -> None:
@@ -135,6 +136,13 @@ def _view(part: Part, buffer: Buffer, source: str, offset: Expr | int) -> bytes:
 
 
 def _extern(part: Part, call: ExternCall) -> None:
+    if call.target.startswith(_STREAMS):
+        raise EmitError(
+            "native-unsupported",
+            f"{call.target} chooses the stream of later work",
+            origins=call.origins,
+            reason="the native executor asks torch for the stream once in each call",
+        )
     shared = part.shared
     data = (
         u32(part.text(call.target))
