@@ -210,11 +210,25 @@ def in_one_branch(x: Tensor, w: Tensor) -> Any:
     return ops.wait_tensor(h), (u + 1).cos()
 
 
+def waited_in_one_branch(x: Tensor, w: Tensor) -> Any:
+    def then(g: Tensor, z: Tensor) -> Tensor:
+        return ops.wait_tensor(g) * 2 + z.sum()
+
+    def otherwise(g: Tensor, z: Tensor) -> Tensor:
+        return ops.wait_tensor(g) - z.sum()
+
+    z = x @ w
+    g = gathered(z)
+    u = torch.cond(x.sum() > -1e9, then, otherwise, (g, z))
+    return u, (z + 1).cos()
+
+
 FUNCTIONS: tuple[Callable[[Tensor, Tensor], Any], ...] = (
     all_gather, all_to_all, reduce_scatter, two_of_one_operand, coalesced, one_result_of_two_is_dropped,
     waited_through_a_view, waited_through_no_layout, read_under_its_own_name, waited_twice, overwritten_copies,
     scattered_copy, transposed_sum, received, input_overwritten_behind_the_wait, left_in_flight, in_place,
     several_in_place, into_given_memory, in_one_branch,
+    waited_in_one_branch,
 )  # fmt: skip
 # levels are compared as soon as they return, and begin behind AOTAutograd, which refuses collectives in place
 NOT_AT_EVERY_LEVEL = (left_in_flight, in_place, several_in_place, into_given_memory)

@@ -306,7 +306,11 @@ class _Lowering:
             except NotLowered:
                 self.builder.rewind(kept)
         if is_wait(target):
-            return lower_wait(self.builder, call.tensor(schema_of(target).arguments[0].name))
+            value = call.tensor(schema_of(target).arguments[0].name)
+            root = self.builder.buffers.root(value.buffer.name)
+            given = {entry.name for entry in self.entries.inputs if isinstance(entry, Buffer)}
+            borrowed = self.results.is_region and root in given
+            return lower_wait(self.builder, value, borrowed=borrowed)
         if name == "aten._local_scalar_dense.default" and not isinstance(node.meta.get("val"), torch.SymInt):
             return self.float_item(call)
         return call_extern(self.builder, call, target)

@@ -113,18 +113,21 @@ def _name(target: Overload) -> str:
     return schema_of(target).name.replace("::", ".")
 
 
-def lower_wait(builder: Builder, value: TensorValue) -> Value:
-    """Append a call that waits for what writes the memory of `value`, all of it, and return `value` as it is then."""
+def lower_wait(builder: Builder, value: TensorValue, *, borrowed: bool) -> Value:
+    """Append a call that waits for what writes the memory of `value`, all of it, and return `value` as it is then.
+
+    The operands of a branch or loop are `borrowed`: it may give their memory no other name.
+    """
     root = builder.buffers.root(value.buffer.name)
     if root not in builder.in_flight and (
         root in builder.at_rest
         or isinstance(builder.buffers.definer(root), Pointwise | Reduce | Scan | Scatter | Sort)
     ):
         return value
-    if builder.buffers.owner(value.buffer).name == builder.buffers.latest(root).name:
+    if not borrowed and builder.buffers.owner(value.buffer).name == builder.buffers.latest(root).name:
         wait_for(builder, root)
         return builder.current(value)
-    # an operator made it a part of that memory
+    # or an operator made it a part of that memory
     placed = builder.placed(value, None).buffer
     done = builder.declare(placed.shape, placed.dtype, placed.device, strides=placed.strides)
     builder.add(_wait(builder, placed, root, output=done))
