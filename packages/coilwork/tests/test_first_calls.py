@@ -116,8 +116,9 @@ def test_custom_operators_are_looked_at_in_the_first_call_still() -> None:
 
     compiled = compile_strictly(lambda a: linalg.pinv(same(a)) * 2)
     a = torch.randn(4, 4, dtype=torch.complex128, generator=torch.Generator().manual_seed(8))
-    with warnings.catch_warnings(record=True) as caught, torch._functorch.config.patch(
-        error_on_custom_op_aliasing=False
+    with (
+        warnings.catch_warnings(record=True) as caught,
+        torch._functorch.config.patch(error_on_custom_op_aliasing=False),
     ):
         warnings.simplefilter("always")
         found = compiled(a)

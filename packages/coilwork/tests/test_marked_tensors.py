@@ -1,0 +1,273 @@
+"""Tensors that torch marks as negated or conjugated, wherever they come into a graph: kernels read them with their sign."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Final
+
+import pytest
+import torch
+from torch import Tensor
+from torch._functorch import config as functorch_config
+from torch.utils import _pytree as pytree
+
+from coilwork.backend import backend
+
+Compile = Callable[..., Callable[..., Any]]
+Program = Callable[[Tensor], Any]
+
+DRIVERS: Final = ({}, {"executor": "python"}, {"wrapper": "fx"}, {"wrapper": "cpp"})
+NAMES: Final = ("native", "python", "fx", "cpp")
+
+
+def real(device: str = "cpu") -> Tensor:
+    return torch.arange(1.0, 7.0, device=device).reshape(2, 3)
+
+
+def number(device: str = "cpu") -> Tensor:
+    return torch.complex(real(device), real(device) + 10)
+
+
+@contextmanager
+def marking_operators() -> Iterator[Any]:
+    """Operators whose results are marked, which some of their meta functions say and some do not."""
+    with torch.library._scoped_library("marked", "FRAGMENT") as library:
+        library.define("negated(Tensor x) -> Tensor")
+        library.define("negated_as_said(Tensor x) -> Tensor")
+        library.define("conjugated(Tensor x) -> Tensor")
+        library.define("conjugated_as_said(Tensor x) -> Tensor")
+        library.define("imaginary(Tensor x) -> Tensor")
+        library.define("several(Tensor x) -> Tensor[]")
+        for name in ("negated", "negated_as_said"):
+            library.impl(name, lambda x: torch._neg_view(x.clone()), "CompositeExplicitAutograd")
+        for name in ("conjugated", "conjugated_as_said"):
+            library.impl(name, lambda x: x.clone().conj(), "CompositeExplicitAutograd")
+        library.impl("imaginary", lambda x: x.clone().conj().imag, "CompositeExplicitAutograd")
+        library.impl(
+            "several", lambda x: [torch._neg_view(x.clone()), x.clone()], "CompositeExplicitAutograd"
+        )
+        fakes: dict[str, Callable[[Tensor], object]] = {
+            "negated": torch.empty_like,
+            "negated_as_said": lambda x: torch._neg_view(torch.empty_like(x)),
+            "conjugated": torch.empty_like,
+            "conjugated_as_said": lambda x: torch.empty_like(x).conj(),
+            "imaginary": lambda x: torch.empty_like(x).imag,
+            "several": lambda x: [torch.empty_like(x), torch.empty_like(x)],
+        }
+        for name, fake in fakes.items():
+            torch.library.register_fake(f"marked::{name}", fake, lib=library)
+        gradients: dict[str, Callable[[Any, Tensor], Tensor]] = {
+            "negated": lambda _, g: torch.ops.marked.negated(g),
+            "negated_as_said": lambda _, g: torch.ops.marked.negated(g),
+            "conjugated": lambda _, g: torch.ops.marked.conjugated(g),
+        }
+        for name, gradient in gradients.items():
+            torch.library.register_autograd(f"marked::{name}", gradient, lib=library)
+        yield torch.ops.marked
+
+
+@pytest.fixture(autouse=True)
+def several_backwards() -> Iterator[None]:
+    """A graph may be gone through for several gradients."""
+    with functorch_config.patch(donated_buffer=False):
+        yield
+
+
+@pytest.fixture
+def marked() -> Iterator[Any]:
+    with marking_operators() as operators:
+        yield operators
+
+
+def of_reals(marked: Any) -> Program:
+    """Everything that kernels and operators may do with marked results of a real input."""
+
+    def function(x: Tensor) -> list[Tensor]:
+        y, said, (listed, other) = (
+            marked.negated(x),
+            marked.negated_as_said(x + 1),
+            marked.several(x.detach()),
+        )
+        return [
+            y * 2,
+            y[1] + 1,
+            y @ x.t(),
+            torch.cat([y, x]).exp(),
+            said * 2,
+            said.view(-1) + y.view(-1),
+            listed * 3 + other,
+            y,
+            said,
+            (marked.negated(x * 2) + 1).sum(),
+            torch._neg_view(x + 1) * 2,
+            torch._neg_view(marked.negated(x)).sin(),
+        ]
+
+    return function
+
+
+def of_numbers(marked: Any) -> Program:
+    """The same of a complex input."""
+
+    def function(z: Tensor) -> list[Tensor]:
+        y = marked.conjugated(z)
+        said = marked.conjugated_as_said(z.detach())
+        return [
+            torch.view_as_real(y.resolve_conj()) * 2,
+            y.imag * 2 + 1,
+            y * (1 + 2j),
+            y.abs(),
+            y,
+            said,
+            said.imag * 2,
+            said * 2,
+            marked.imaginary(z.detach()) * 2,
+            (z * 2).conj().imag * 3,
+            z.conj().real + z.conj().imag,
+        ]
+
+    return function
+
+
+def plain(value: Tensor) -> Tensor:
+    return value.detach().resolve_conj().resolve_neg()
+
+
+def cotangents(result: Tensor) -> list[Tensor]:
+    """Gradients for `result`, marked and not."""
+    base = torch.arange(1.0, 1.0 + result.numel(), device=result.device).reshape(result.shape)
+    z = torch.complex(base, base + 3)
+    return [z, z.conj()] if result.is_complex() else [base, z.conj().imag]
+
+
+def check(function: Program, compiled: Program, make: Callable[[], Tensor], *, gradients: bool) -> None:
+    ours_in, eager_in = make(), make()
+    if gradients:
+        ours_in, eager_in = ours_in.requires_grad_(), eager_in.requires_grad_()
+    ours, eager = pytree.tree_leaves(compiled(ours_in)), pytree.tree_leaves(function(eager_in))
+    for one, other in zip(ours, eager, strict=True):
+        torch.testing.assert_close(plain(one), plain(other))
+    torch.testing.assert_close(plain(ours_in), plain(eager_in))
+    for one, other in zip(ours, eager, strict=True):
+        assert one.requires_grad == other.requires_grad
+        for given in cotangents(other) if other.requires_grad else ():
+            found = torch.autograd.grad(one, ours_in, given, retain_graph=True)
+            expected = torch.autograd.grad(other, eager_in, given, retain_graph=True)
+            torch.testing.assert_close(plain(found[0]), plain(expected[0]))
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize("options", DRIVERS, ids=NAMES)
+def test_results_of_operators_and_gradients(
+    options: Mapping[str, object], gradients: bool, marked: Any, strictly: Compile, leniently: Compile
+) -> None:
+    check(of_reals(marked), strictly(of_reals(marked), **options), real, gradients=gradients)
+    torch._dynamo.reset()
+    # torch's C interface does not add complex numbers
+    compiling = leniently if options == {"wrapper": "cpp"} else strictly
+    check(of_numbers(marked), compiling(of_numbers(marked), **options), number, gradients=gradients)
+
+
+def test_results_of_open_sizes(marked: Any) -> None:
+    compiled = torch.compile(of_reals(marked), backend=backend, dynamic=True, options={"strict": True})
+    for rows in (2, 4):
+        check(of_reals(marked), compiled, partial(torch.full, (rows, 3), 0.5), gradients=True)
+
+
+INPUTS: Final[Mapping[str, tuple[Program, Callable[[], Tensor]]]] = MappingProxyType(
+    {
+        "negated": (lambda x: x * 2, lambda: number().conj().imag),
+        "negated and overwritten": (lambda x: x.add_(1), lambda: number().conj().imag),
+        "conjugated": (lambda z: (z.imag * 2, (z * 2).real, z.abs(), z * 2), lambda: number().conj()),
+        "conjugated and overwritten": (lambda z: z.mul_(2j), lambda: number().conj()),
+        "conjugated and overwritten in part": (lambda z: z.imag.mul_(2), lambda: number().conj()),
+    }
+)
+
+
+@pytest.mark.parametrize("options", DRIVERS[:3], ids=NAMES[:3])
+def test_inputs(options: Mapping[str, object], strictly: Compile) -> None:
+    for name, (function, make) in INPUTS.items():
+        torch._dynamo.reset()
+        check(function, strictly(function, **options), make, gradients=False)
+        if "overwritten" not in name:
+            check(function, strictly(function, **options), make, gradients=True)
+
+
+class Holder(torch.nn.Module):
+    """A module whose tensors are marked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("negated", number().conj().imag)
+        self.register_buffer("conjugated", number().conj())
+        self.weight = torch.nn.Parameter(number().conj().imag)
+        self.numbers = torch.nn.Parameter(number().conj())
+        self.attribute = number().conj().imag
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        return (
+            x * self.negated + self.conjugated.imag,
+            self.numbers.imag * self.weight + self.attribute + x,
+            (x * self.conjugated).imag,
+            (x * self.numbers).abs(),
+        )
+
+
+@pytest.mark.parametrize("options", DRIVERS[:3], ids=NAMES[:3])
+def test_tensors_of_modules(options: Mapping[str, object], strictly: Compile) -> None:
+    holder = Holder()
+    check(holder, strictly(holder, **options), real, gradients=True)
+
+
+def test_frozen_tensors(strictly: Compile) -> None:
+    holder = Holder()
+    with torch.no_grad():
+        check(holder, strictly(holder, freezing=True), real, gradients=False)
+
+
+def test_branches_and_loops(marked: Any, strictly: Compile) -> None:
+    def chosen(x: Tensor) -> Tensor:
+        found: Tensor = torch.cond(x.sum() > 0, lambda x: marked.negated(x), lambda x: x + 1, (x,))
+        return found * 2
+
+    def viewed(x: Tensor) -> Tensor:
+        found: Tensor = torch.cond(x.sum() > 0, lambda x: torch._neg_view(x.clone()), lambda x: x + 1, (x,))
+        return found * 2
+
+    def given(x: Tensor) -> Tensor:
+        found: Tensor = torch.cond(x.sum() < 0, lambda y: y * 2, lambda y: y + 1, (marked.negated(x),))
+        return found
+
+    def repeated(x: Tensor) -> Tensor:
+        (found,) = torch._higher_order_ops.while_loop(
+            lambda x: x.sum() > -100, lambda x: (marked.negated(x.abs()) * 2,), (x,)
+        )
+        result: Tensor = found + 1
+        return result
+
+    expected = {chosen: -2 * real(), viewed: -2 * real(), given: 1 - real(), repeated: None}
+    for function, values in expected.items():
+        torch._dynamo.reset()
+        for options in DRIVERS[:3]:
+            found = strictly(function, **options)(real())
+            torch.testing.assert_close(plain(found), function(real()) if values is None else values)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("gradients", [False, True])
+def test_on_a_gpu(gradients: bool, marked: Any, strictly: Compile) -> None:
+    for program, make in ((of_reals(marked), real), (of_numbers(marked), number)):
+        torch._dynamo.reset()
+        check(program, strictly(program), partial(make, "cuda"), gradients=gradients)
+
+
+def test_a_cached_graph_is_not_that_of_a_conjugate(strictly: Compile) -> None:
+    for z in (number(), number().conj()):
+        torch._dynamo.reset()
+        compiled = strictly(lambda z: ((z * 1).abs(), torch.view_as_real(z * 3)))
+        for one, other in zip(compiled(z), (z.abs(), torch.view_as_real(z * 3)), strict=True):
+            torch.testing.assert_close(one, other)
