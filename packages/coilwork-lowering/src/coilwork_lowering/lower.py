@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from coilwork_ir.buffers import Buffer
+from coilwork_ir.errors import CoilworkIRError
 from coilwork_ir.index import Expr, as_expr
 from coilwork_ir.loops import Graph
 from coilwork_lowering.building.assertions import lower_assertion, lower_divisor
 from coilwork_lowering.building.builder import Builder
 from coilwork_lowering.building.values import NumberValue, TensorValue, Value, coordinate_symbols
 from coilwork_lowering.entries import Entries, passed_symbols
-from coilwork_lowering.errors import LoweringError, refusal
+from coilwork_lowering.errors import LoweringError, MistracedError, refusal
 from coilwork_lowering.extern.asynchronous import is_wait, lower_wait, rest
 from coilwork_lowering.extern.calls import call_extern
 from coilwork_lowering.extern.nesting import placed_results
@@ -305,6 +306,13 @@ class _Lowering:
                 return rule.lower(self.builder, call)
             except NotLowered:
                 self.builder.rewind(kept)
+            except CoilworkIRError as error:
+                if error.origins or isinstance(error, MistracedError):
+                    raise
+                raise self.fault(node, error) from error
+            # Whatever the rule raises is its fault, and no reason to do without the rest of the graph.
+            except Exception as error:
+                raise self.fault(node, error) from error
         if is_wait(target):
             value = call.tensor(schema_of(target).arguments[0].name)
             root = self.builder.buffers.root(value.buffer.name)
@@ -317,7 +325,7 @@ class _Lowering:
 
     def _is_for_aten(self, call: Call, target: Overload) -> bool:
         return (
-            self.options.falls_back(call.target)
+            self.options.falls_back(call.target, call.node.name)
             or call.touches_opaque
             or not accepts(target, call.fakes)
             or not accepts_numbers(target, call.fakes)
@@ -405,6 +413,12 @@ class _Lowering:
             ):
                 return given
         raise LoweringError("argument", f"an argument of class {type(given).__name__}: {given!r}")
+
+    def fault(self, node: torch.fx.Node, error: Exception) -> LoweringError:
+        """The error for `node`, whose rule failed with `error`."""
+        what = f"the rule of {operator_name(node)} failed"
+        reason = str(error) if isinstance(error, CoilworkIRError) else f"{type(error).__name__}: {error}"
+        return self.refuse(node, "rule-failed", what, reason=reason)
 
     def refuse(self, node: torch.fx.Node, code: str, what: str, *, reason: str = "") -> LoweringError:
         return refusal(node, code, what, origins=self.builder.origins, reason=reason)

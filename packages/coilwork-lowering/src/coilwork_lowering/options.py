@@ -23,6 +23,8 @@ class LoweringOptions:
     Attributes:
         fallback: operators that become calls of ATen although they have a lowering: `"aten.cumsum"` (every
             overload) or `"aten.cumsum.default"`. Default: none.
+        fallback_nodes: pairs of one of `fallback`'s operators and the name of a node: of such an operator these calls alone become
+            calls of ATen. Default: none.
         numerics: `fast` computes 16 bit and 8 bit floats in `f32` inside a node; every node still rounds its result
             to the captured type, so the three levels differ only in what later stages may remove. Default: `fast`.
         decompose_sdpa: let fused attention operators decompose to matrix products instead of calling the fused
@@ -54,6 +56,7 @@ class LoweringOptions:
     """
 
     fallback: tuple[str, ...] = ()
+    fallback_nodes: tuple[tuple[str, str], ...] = ()
     numerics: Numerics = "fast"
     decompose_sdpa: bool = False
     sum_products: bool = False
@@ -67,9 +70,12 @@ class LoweringOptions:
     updates_in_place: bool = True
     resident_bytes: int = _H200.resident_bytes
 
-    def falls_back(self, target: str) -> bool:
-        """Whether `target`, e.g. `"aten.cumsum.default"`, is named by `fallback`."""
-        return names(self.fallback, target)
+    def falls_back(self, target: str, node: str = "") -> bool:
+        """Whether `target`, e.g. `"aten.cumsum.default"`, is named by `fallback`, and for `node`, if that is given."""
+        if not names(self.fallback, target):
+            return False
+        nodes = [place for operator, place in self.fallback_nodes if operator == target]
+        return not nodes or not node or node in nodes
 
     def draws(self, device_type: str) -> bool:
         """Whether generated code draws random numbers on devices of `device_type`, such as `"cuda"`."""

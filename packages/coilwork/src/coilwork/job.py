@@ -47,6 +47,7 @@ class Job:
         negated: positions of outputs that are returned as negated views.
         layout: what decides the layout of convolutions and products; the graphs of a training step come with it decided.
         rewrites: what rewrites did before, to the captured and the joint graph.
+        left_to_aten: the calls that run as ATen's own, as pairs of an operator and a node of `gm`, of operators of which not all do.
         trace: where stage dumps go.
         clock: times of the stages so far.
     """
@@ -65,6 +66,7 @@ class Job:
     composition: Composition | None = None
     negated: tuple[int, ...] = ()
     rewrites: tuple[Fired, ...] = ()
+    left_to_aten: tuple[tuple[str, str], ...] = ()
     clock: StageClock = field(default_factory=StageClock)
 
     def operators(self) -> Call:

@@ -20,7 +20,7 @@ from coilwork.options import CompileOptions
 from coilwork.rewriting import rewrites_of
 from coilwork.targets import choose_targets, resident_bytes
 from coilwork.trace import Trace
-from coilwork_ir.errors import EmitError
+from coilwork_ir.errors import CoilworkIRError, EmitError
 from coilwork_ir.index import as_int
 from coilwork_ir.kernel_source import KernelSource
 from coilwork_ir.kernels.nodes import Kernel, Schedule
@@ -101,7 +101,7 @@ def run_stages(job: Job, *, fallback: tuple[str, ...]) -> Compiled:
         trace.write("layout.txt", "\n".join((decision.reason, *padding.reasons)) + "\n")
         if decision.channels_last or decision.dense_copies or padding.padded or padding.by_rows:
             trace.write("aten.laid_out.txt", _readable(gm))
-    lowering = lowering_options(options, fallback)
+    lowering = replace(lowering_options(options, fallback), fallback_nodes=job.left_to_aten)
     resident = resident_bytes(gm, options)
     if resident is not None:
         lowering = replace(lowering, resident_bytes=resident)
@@ -223,11 +223,19 @@ def _emit(kernel: Kernel, target: Target, options: CompileOptions) -> KernelSour
     try:
         # generators of other packages need not know the option where nobody asks for it
         return codegen.emit(kernel, target, {"batch_invariant": True} if options.batch_invariant else {})
-    except EmitError as error:
+    except CoilworkIRError as error:
         if error.origins:
             raise
         raise EmitError(
             error.code, error.what, node=f"kernel @{kernel.name}", origins=kernel.origins
+        ) from error
+    # A fault of the generator's is as much about these calls, which the graph can do without kernels for.
+    except Exception as error:
+        raise EmitError(
+            "codegen-failed",
+            f"no kernel can be generated: {type(error).__name__}: {error}",
+            node=f"kernel @{kernel.name}",
+            origins=kernel.origins,
         ) from error
 
 

@@ -93,12 +93,14 @@ _EIGHT_BITS: Final[Types] = frozenset(
 _OF_EIGHT_BITS: Final = frozenset(
     "_to_copy _unsafe_view abs alias alias_copy all any as_strided as_strided_copy as_strided_scatter cat clone"
     " constant_pad_nd copy copy_ detach diagonal diagonal_copy diagonal_scatter embedding empty_like eq expand expand_copy"
-    " fill flip full_like index _unsafe_index index_put index_select isnan isinf lift lift_fresh lift_fresh_copy narrow ne"
+    " fill full_like index _unsafe_index index_put index_select isnan lift lift_fresh lift_fresh_copy narrow ne"
     " new_empty new_empty_strided new_full new_ones new_zeros ones_like permute permute_copy repeat roll select select_copy"
     " select_scatter slice slice_copy slice_scatter split split_copy split_with_sizes split_with_sizes_copy squeeze"
     " squeeze_copy stack t t_copy transpose transpose_copy unbind unbind_copy unfold unfold_copy unsafe_split unsqueeze"
     " unsqueeze_copy view view_copy _reshape_alias where zeros_like _scaled_mm _scaled_grouped_mm set_".split()
 )
+# Of these, what eager does not do with powers of two, which have no zero and no sign.
+_NOT_OF_POWERS: Final = frozenset("abs index_put constant_pad_nd".split())
 # Of every tensor.
 _EVERYWHERE: Final = _table(
     (_REAL | _COMPLEX, "sub rsub ldexp"),
@@ -145,6 +147,8 @@ def accepts(target: Overload, arguments: Mapping[str, object]) -> bool:
     if space == "aten" and name not in _OF_EIGHT_BITS and _has_eight_bits(arguments.values()):
         return False
     tensors = [one for one in arguments.values() if isinstance(one, torch.Tensor)]
+    if name in _NOT_OF_POWERS and any(one.dtype is torch.float8_e8m0fnu for one in tensors):
+        return False
     every = _EVERYWHERE.get(name)
     if every is not None and not _are_all(arguments.items(), every):
         return False
