@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
@@ -44,20 +44,23 @@ class ZeroSigns(TorchDispatchMode):
         return result
 
 
-def compare_zero_signs(
-    ours: Tensor, eager: Tensor, wide: Tensor, reruns: Callable[[], Sequence[Tensor]]
-) -> str:
-    """What is wrong with the signs of zeros in `ours`; empty if nothing is.
+def has_other_zeros(ours: Any, eager: Any) -> bool:
+    """Whether some zero of `ours` has another sign than eager's."""
+    if not (isinstance(ours, Tensor) and isinstance(eager, Tensor) and ours.shape == eager.shape):
+        return False
+    if not eager.is_floating_point() or eager.element_size() == 1 or eager.layout is not torch.strided:
+        return False
+    return bool(_other_zeros(ours, eager).any())
+
+
+def compare_zero_signs(ours: Tensor, eager: Tensor, wide: Tensor, reruns: Sequence[Tensor]) -> str:
+    """What is wrong with the signs of zeros in `ours`, of which some are not eager's; empty if nothing is.
 
     They are eager's where that is defined: where float64 has a zero of the same sign, as has each of `reruns`, in which what is
     open is one or the other.
     """
-    if not eager.is_floating_point() or eager.element_size() == 1 or eager.layout is not torch.strided:
-        return ""
-    odd = (ours == 0) & (eager == 0) & (ours.signbit() != eager.signbit())
-    if not bool(odd.any()) or wide.shape != eager.shape:
-        return ""
-    for other in (wide, *reruns()):
+    odd = _other_zeros(ours, eager)
+    for other in (wide, *reruns):
         if other.shape != eager.shape:
             return ""
         odd &= (other == 0) & (other.signbit() == eager.signbit())
@@ -65,3 +68,7 @@ def compare_zero_signs(
         return ""
     at = tuple(odd.nonzero()[0].tolist())
     return f"{int(odd.sum())} zeros have the other sign, first at {at}: {ours[at]} instead of {eager[at]}"
+
+
+def _other_zeros(ours: Tensor, eager: Tensor) -> Tensor:
+    return (ours == 0) & (eager == 0) & (ours.signbit() != eager.signbit())

@@ -16,6 +16,7 @@ from coilwork.backend import backend as coilwork_backend
 from coilwork.errors import CoilworkError, CoilworkFallbackWarning
 from coilwork_ir.errors import CoilworkIRError
 from integration_tests.fuzz.ties import StableSorts
+from integration_tests.fuzz.zeros import ZeroSigns
 from integration_tests.operators.calls import SEED, Operator, Way, compiled_calls, run_all
 from integration_tests.operators.database import Sample, hard_samples, samples, tensors_of, tolerance
 from integration_tests.operators.judge import judge
@@ -285,9 +286,16 @@ class _Trial:
         def wide() -> Any:
             return self._eagerly([sample.in_float64()])[0]
 
+        def zeros() -> list[Any]:
+            found = []
+            for negative in (False, True):
+                with ZeroSigns(negative=negative):
+                    found.append(self._eagerly([sample])[0])
+            return found
+
         if self.dimension is not None:
             result = (settled(result[0], wanted[0], sample, self.dimension), *result[1:])
-        found = judge(result, wanted, wide, values=self.values, tolerance=self.tolerance)
+        found = judge(result, wanted, wide, values=self.values, tolerance=self.tolerance, zeros=zeros)
         status, detail = str(found.verdict), found.detail
         if status == "wrong" and self._is_random(sample):
             found = judge(result, wanted, wide, values=False)

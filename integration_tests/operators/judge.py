@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from integration_tests.fuzz.zeros import compare_zero_signs, has_other_zeros
+
 Verdict = Literal["ok", "marginal", "wrong", "dtype", "shape", "strides"]
 # Worst last.
 ORDER: tuple[Verdict, ...] = ("ok", "marginal", "strides", "shape", "dtype", "wrong")
@@ -35,6 +37,7 @@ def judge(
     values: bool = True,
     tolerance: tuple[float, float] | None = None,
     nearby: Callable[[], Sequence[Any]] | None = None,
+    zeros: Callable[[], Sequence[Any]] | None = None,
 ) -> Judgement:
     """The worst verdict over all leaves of two nested results.
 
@@ -42,6 +45,7 @@ def judge(
     differ by more than rounding usually does: than `tolerance`, relative and absolute, or torch's default for the type.
     `values=False` leaves out values, for random results. `nearby` gives eager's results for inputs that are off by their
     last bits, which are as good as eager's own where a rounding decides a branch; it is asked only where all else says "wrong".
+    `zeros` gives eager's results with other signs of zeros wherever these are open; it is asked only where such a sign differs.
     """
     ours, ours_spec = pytree.tree_flatten(compiled)
     theirs, theirs_spec = pytree.tree_flatten(eager)
@@ -62,6 +66,13 @@ def judge(
                         others = [pytree.tree_leaves(result) for result in nearby()]
                     equals = [other, *(leaves[position] for leaves in others)]
                     found = _against_reference(one, equals, wide[position], found.detail)
+        if values and zeros is not None and found.verdict == "ok" and has_other_zeros(one, other):
+            if wide is None:
+                wide = _reference_leaves(reference, len(theirs))
+            reruns = [pytree.tree_leaves(result)[position] for result in zeros()] if wide else []
+            detail = compare_zero_signs(one, other, wide[position], reruns) if wide else ""
+            if detail:
+                found = Judgement(verdict="wrong", detail=detail)
         if ORDER.index(found.verdict) > ORDER.index(worst.verdict):
             worst = Judgement(verdict=found.verdict, detail=f"result {position}: {found.detail}")
     return worst
