@@ -28,6 +28,8 @@ POINTERS = {
 }  # fmt: skip
 assert set(POINTERS) == set(TRITON_TYPES)
 TARGETS = {"sm_90": ("cuda", 90, 32), "gfx942": ("hip", "gfx942", 64)}
+# Without instructions for 8-bit floats, of which Triton then has no type either.
+OLDER_TARGETS = {"sm_80": ("cuda", 80, 32)}
 
 
 def along(name: str, extent: Expr | int, tile: TileName = "x", coalescing: float = 0.0) -> Range:
@@ -201,7 +203,7 @@ def compile_source(
             "signature": signature,
             "constexprs": constants,
             "attrs": aligned,
-            "target": TARGETS[target],
+            "target": (TARGETS | OLDER_TARGETS)[target],
             "options": {**build_options(chosen), "debug": debug},
         }
     )

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Literal
 
 import pytest
-from kernel_bench import TARGETS, TritonProcess, allowed, along, arg, compile_source, moved
+from kernel_bench import OLDER_TARGETS, TARGETS, TritonProcess, allowed, along, arg, compile_source, moved
 from triton_sample_kernels import SAMPLES, converted, copy, every_op
 
-from coilwork_ir.dtypes import DType
+from coilwork_ir.dtypes import FORMATS, DType
 from coilwork_ir.kernels import Hints, Kernel, Store
 from coilwork_ir.scalar import cast, const, index_value, load, op, placeholder, reduce
 from coilwork_ir.target import target
@@ -63,6 +64,36 @@ def test_every_op_compiles_for_single_elements(
 @pytest.mark.parametrize("name", TARGETS)
 def test_conversions_compile(compiler: TritonProcess, name: str) -> None:
     assert build(compiler, converted(), name)
+
+
+@pytest.mark.parametrize("name", [*TARGETS, *OLDER_TARGETS])
+def test_conversions_of_8_bit_floats_compile(compiler: TritonProcess, name: str) -> None:
+    """Also where the target has no instructions for them, and those that Triton has no type of."""
+    x = along("x0", 4096)
+    stores, args = [], []
+    for number, dtype in enumerate(FORMATS):
+        args += [arg(f"in{number}", dtype, 4096), arg(f"out{number}", dtype, 4096)]
+        loaded = load(f"in{number}", [x.symbol], dtype)
+        value = cast(op("add", cast(loaded, DType.F32), const(-0.0, DType.F32)), dtype)
+        chosen = op("where", op("lt", index_value(x.symbol), const(9, DType.I64)), value, const(0.7, dtype))
+        stores.append(Store(buffer=f"out{number}", index=x.symbol, value=chosen))
+    kernel = Kernel(name="small", ranges=(x,), args=tuple(args), stores=tuple(stores))
+    assert build(compiler, kernel, name)
+
+
+@pytest.mark.parametrize("dtype", [DType.F64, DType.F32, DType.F16, DType.BF16])
+def test_zeros_keep_their_sign(compiler: TritonProcess, dtype: DType) -> None:
+    """Which `x + 0` shows: it stays, where `x + -0` is nothing but `x`."""
+    x = along("x0", 4096)
+
+    def sums(zero: float) -> str:
+        value = op("add", load("in0", [x.symbol], dtype), const(zero, dtype))
+        args = (arg("in0", dtype, 4096), arg("out0", dtype, 4096))
+        stores = (Store(buffer="out0", index=x.symbol, value=value),)
+        return build(compiler, Kernel(name="sums", ranges=(x,), args=args, stores=stores), "sm_90")
+
+    added = re.compile(r"\b(add|fma)(\.rn)?\.b?f\d")
+    assert added.search(sums(0.0)) and not added.search(sums(-0.0))
 
 
 @pytest.mark.parametrize("name", TARGETS)
