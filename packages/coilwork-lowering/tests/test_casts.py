@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from coilwork_ir.loops import Pointwise
+from coilwork_ir.loops.interpret import interpret_graph
 from coilwork_ir.scalar import Op, postorder
 from coilwork_lowering import decompositions, lower
 
@@ -61,3 +62,31 @@ def test_conversions_of_other_operators_are_not_asked_for() -> None:
         return torch.nn.functional.layer_norm(x, (4,)).float()
 
     assert not keeps_a_rounding(scaled, torch.ones(3, 4, dtype=torch.bfloat16), decomposed=True)
+
+
+@pytest.mark.parametrize(
+    "small",
+    [
+        torch.float8_e4m3fn,
+        torch.float8_e5m2,
+        torch.float8_e4m3fnuz,
+        torch.float8_e5m2fnuz,
+        torch.float8_e8m0fnu,
+    ],
+    ids=str,
+)
+def test_8_bits_and_back(small: torch.dtype) -> None:
+    def simulated(x: Tensor) -> Tensor:
+        return x.to(small).to(x.dtype) * 2
+
+    assert keeps_a_rounding(simulated, torch.ones(3, 4), decomposed=True)
+
+
+def test_before_torch_2_13_what_is_too_large_is_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coilwork_lowering.scalar_math.E4M3_SATURATES", False)
+    x = torch.tensor([448.0, 464.0, 464.1, 500.0, -500.0, float("inf"), float("nan"), 0.3])
+    gm = make_fx(lambda x: x.to(torch.float8_e4m3fn).float(), tracing_mode="fake")(x)
+    (found,) = interpret_graph(lower(gm, name="graph").graph, [x], {})
+    assert found.isnan().tolist() == [False, False, True, True, True, True, True, False]
+    assert found[:2].tolist() == [448.0, 448.0]
+

@@ -95,3 +95,17 @@ def test_lossless_conversions() -> None:
     assert not is_lossless(DType.BF16, DType.F16)
     assert not is_lossless(DType.I8, DType.U16)
     assert not is_lossless(DType.I64, DType.F64)
+
+
+def test_constants_are_what_their_types_hold() -> None:
+    """0.1 as f32, and as f16, are other numbers than 0.1."""
+    tenth = const(0.1, DType.F32)
+    assert simplified(cast(tenth, DType.F64)) is const(0.10000000149011612, DType.F64)
+    assert simplified(op("eq", tenth, const(0.10000000149011612, DType.F32))) is const(True, DType.BOOL)
+    assert simplified(op("eq", const(0.1, DType.F16), const(0.1001, DType.F16))) is const(False, DType.BOOL)
+    assert simplified(cast(const(-0.0, DType.BF16), DType.F64)) is const(-0.0, DType.F64)
+
+
+def test_a_reciprocal_that_a_type_does_not_hold_is_none() -> None:
+    quotient = op("div", load("x", [symbol("i0")], DType.F16), const(2.0**-20, DType.F16))
+    assert simplified(quotient) is quotient

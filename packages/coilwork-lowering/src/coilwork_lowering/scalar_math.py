@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import torch
+import math
 
 from coilwork_ir.dtypes import DType
 from coilwork_ir.index import Expr
+from coilwork_ir.rounding import rounded as nearest
 from coilwork_ir.scalar import Const, Literal_, Scalar, cast, const, index_value, op, where
+from coilwork_lowering.torch_compat.operators import E4M3_SATURATES
 
 
 def like(value: Literal_, other: Scalar) -> Scalar:
@@ -105,7 +107,13 @@ def minimum(a: Scalar, b: Scalar) -> Scalar:
 
 def to_dtype(value: Scalar, dtype: DType) -> Scalar:
     """`value` converted as `Tensor.to` does: to bool by comparing with zero."""
-    return truth(value) if dtype.is_bool else cast(value, dtype)
+    if dtype.is_bool:
+        return truth(value)
+    if dtype is DType.F8E4M3 and value.dtype is not dtype and not E4M3_SATURATES:
+        wide = cast(value, DType.F32)
+        # half way to the number that would come next, which is NaN
+        value = where(op("le", op("abs", wide), const(464.0, DType.F32)), wide, const(math.nan, DType.F32))
+    return cast(value, dtype)
 
 
 def select(condition: Scalar, then: Scalar, otherwise: Scalar) -> Scalar:
@@ -130,7 +138,7 @@ def rounded(a: Scalar, narrow: DType) -> Scalar:
     if a.dtype is narrow or not narrow.is_low_precision:
         return a
     if isinstance(a, Const):
-        return like(torch.tensor(float(a.value), dtype=getattr(torch, narrow.torch_name)).item(), a)
+        return like(nearest(float(a.value), narrow), a)
     words = DType.U16 if narrow.itemsize == 2 else DType.U8
     bits = op("bitcast", to_dtype(a, narrow), dtype=words)
     return to_dtype(op("bitcast", bits, dtype=narrow), a.dtype)

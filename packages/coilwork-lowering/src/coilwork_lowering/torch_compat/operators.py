@@ -15,6 +15,8 @@ from torch._prims_common import (
 Overload: TypeAlias = torch._ops.OpOverload
 HigherOrder: TypeAlias = torch._ops.HigherOrderOperator
 PROMOTION = ELEMENTWISE_TYPE_PROMOTION_KIND
+# From 2.13 on what is too large for this type becomes its largest number; before, it becomes NaN.
+E4M3_SATURATES: Final = bool(torch.tensor(1e9).to(torch.float8_e4m3fn).float().isfinite())
 
 
 def promoted(
