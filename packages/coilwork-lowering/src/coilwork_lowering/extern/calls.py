@@ -144,7 +144,7 @@ def call_extern(builder: Builder, call: Call, target: Overload, *, effect: bool 
     for output, value in zip(outputs, values, strict=True):
         if isinstance(output, SymbolOutput) and isinstance(value, Expr) and value is not output.symbol:
             _hold_to(builder, call, output.symbol, value, unmet)
-    if _family(target, call) == "custom":
+    if _family(target, call) == "custom" and not in_flight:
         values = [
             _without_bits(builder, value, result) if isinstance(output, Buffer) else value
             for output, value, result in zip(outputs, values, results, strict=True)
