@@ -30,12 +30,16 @@ class InterpretedModels:
     """The process that checks models, see `interpreted_models`; one request at a time."""
 
     def __init__(self, folder: Path) -> None:
-        self._process = subprocess.Popen(
+        self._folder = folder
+        self._process = self._started()
+
+    def _started(self) -> subprocess.Popen[str]:
+        return subprocess.Popen(
             [sys.executable, "-m", "integration_tests.interpreted_models"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=environment(folder),
-            cwd=folder,
+            env=environment(self._folder),
+            cwd=self._folder,
             text=True,
         )
 
@@ -45,7 +49,14 @@ class InterpretedModels:
         request = {"check": check, "case": case, "dtype": dtype, "trace": str(trace)}
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
-        line = self._process.stdout.readline()
+        try:
+            line = self._process.stdout.readline()
+        except (KeyboardInterrupt, pytest.fail.Exception):
+            # the test was stopped: the next one gets a process that is not at work
+            self._process.kill()
+            self._process.communicate()
+            self._process = self._started()
+            raise
         if not line:
             pytest.fail(f"the process ended with code {self._process.wait()}")
         error = json.loads(line)["error"]
