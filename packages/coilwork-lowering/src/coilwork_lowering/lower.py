@@ -191,6 +191,7 @@ class _Lowering:
             symbols=self.sizes.pairs,
             guards=tuple(guards),
             updates=tuple(self.overwriting.decided),
+            copies=tuple(self.builder.copies),
         )
 
     def call(self, node: torch.fx.Node) -> Value:
@@ -303,7 +304,7 @@ class _Lowering:
         if rule is not None and not self._is_for_aten(call, target):
             kept = self.builder.mark()
             try:
-                return rule.lower(self.builder, call)
+                return self.builder.shortened(rule.lower(self.builder, call))
             except NotLowered:
                 self.builder.rewind(kept)
             except CoilworkIRError as error:

@@ -28,6 +28,7 @@ class Lowered:
         symbols: pairs (IR symbol, torch's sympy symbol) of every size symbol.
         guards: what lowering demanded of sizes; there should be none.
         updates: which updates overwrite what they are an update of, and why others do not.
+        copies: views that were laid out in memory, and why.
     """
 
     graph: Graph
@@ -36,3 +37,4 @@ class Lowered:
     symbols: tuple[tuple[Expr, sympy.Symbol], ...]
     guards: tuple[AddedGuard, ...] = ()
     updates: tuple[Update, ...] = ()
+    copies: tuple[str, ...] = ()

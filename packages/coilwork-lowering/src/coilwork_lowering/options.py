@@ -51,6 +51,8 @@ class LoweringOptions:
         sorts_in_memory: kernels on a CPU sort rows of any length and type; otherwise they are those of an accelerator.
             Default: True.
         updates_in_place: let updates of tensors whose old contents nobody needs overwrite them. Default: True.
+        max_index_size: nodes of an index expression, written out, up to which a view is a map of coordinates; one with a longer
+            map is laid out in memory.
         resident_bytes: how much of what is combined with in memory, where data say, stays in an accelerator's cache
             meanwhile: its `Target.resident_bytes`. Default: those of an H200, 24 MiB.
     """
@@ -68,6 +70,7 @@ class LoweringOptions:
     sorting: Sorting = "auto"
     sorts_in_memory: bool = True
     updates_in_place: bool = True
+    max_index_size: int = 256
     resident_bytes: int = _H200.resident_bytes
 
     def falls_back(self, target: str, node: str = "") -> bool:

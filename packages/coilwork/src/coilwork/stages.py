@@ -109,6 +109,8 @@ def run_stages(job: Job, *, fallback: tuple[str, ...]) -> Compiled:
         lowered = lower(gm, name=job.graph_id, options=lowering, example_strides=job.strides)
     if trace.wanted and lowered.updates:
         trace.write("updates.txt", "".join(f"{update.text}\n" for update in lowered.updates))
+    if trace.wanted and lowered.copies:
+        trace.write("copies.txt", "".join(f"{copy}\n" for copy in lowered.copies))
     targets = choose_targets(lowered.graph, options)
     aligned = aligned_inputs(lowered.graph, gm, returned=job.returned)
     updates = names_at(lowered.graph, job.aligned_updates)

@@ -11,7 +11,7 @@ import torch
 from coilwork_ir.buffers import Buffer, DeviceValue, Ref, SymbolOutput, contiguous_strides, references
 from coilwork_ir.dtypes import DType
 from coilwork_ir.in_flight import InFlight
-from coilwork_ir.index import Expr, as_expr, as_int, symbol
+from coilwork_ir.index import Expr, as_expr, as_int, symbol, written_size
 from coilwork_ir.loc import Origin
 from coilwork_ir.loops import Check, Extern, Node, Pointwise, Scatter, View
 from coilwork_ir.loops import Reduce as ReduceNode
@@ -26,6 +26,7 @@ from coilwork_lowering.building.torch_types import device_text, dtype_of
 from coilwork_lowering.building.values import (
     Shape,
     TensorValue,
+    Value,
     coordinate_symbols,
     is_whole,
     layout_of,
@@ -70,6 +71,8 @@ class Builder:
         self.in_flight: InFlight[str] = InFlight()
         self.at_rest: set[str] = set()
         self.retained: set[str] = set()
+        # views that were laid out in memory, and why
+        self.copies: list[str] = []
         # copies of buffers on other devices
         self._copies: dict[tuple[str, str], Buffer] = {}
 
@@ -386,6 +389,21 @@ class Builder:
                 value.buffer, value.shape, layout.strides if strides is None else strides, layout.offset
             )
         return self.copy(value, strides=strides)
+
+    def shortened(self, value: Value) -> Value:
+        """`value`, laid out in memory if it is a view whose map of coordinates is long: maps of views of it would be longer still."""
+        if isinstance(value, tuple):
+            parts = tuple(self.shortened(part) for part in value)
+            return value if all(a is b for a, b in zip(parts, value, strict=True)) else parts
+        if not isinstance(value, TensorValue):
+            return value
+        longest = max((written_size(e).nodes for e in value.index), default=0)
+        if longest <= self.options.max_index_size:
+            return value
+        self.copies.append(
+            f"{self.hint}: laid out in memory: {longest} nodes of index arithmetic, of at most {self.options.max_index_size}"
+        )
+        return self.placed(value, None)
 
     def remade(
         self, value: TensorValue, device: str, *, strides: Sequence[Expr] | None = None

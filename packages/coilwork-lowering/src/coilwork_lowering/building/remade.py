@@ -8,9 +8,11 @@ alone torch computes it here, as eager would.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import chain
 from typing import Final
 
 from coilwork_ir.dtypes import DType
+from coilwork_ir.index import written_size
 from coilwork_ir.interpret_ops import apply_op, literal
 from coilwork_ir.loops import Node, Pointwise
 from coilwork_ir.scalar import (
@@ -36,8 +38,9 @@ _EXACT: Final = frozenset(
 # As these are, of such types.
 _EXACT_OF_INTEGERS: Final = frozenset({"floordiv", "truncdiv", "mod"})
 _EXACT_OF_F64: Final = frozenset({"div", "sqrt"})
-# Scalar nodes of a value that is worth computing again.
+# Scalar nodes of a value that is worth computing again, and nodes of the index expressions in it, written out.
 _MOST: Final = 64
+_MOST_OF_INDEX: Final = 256
 
 
 def without_memory(value: Scalar, definer: Callable[[str], Node | None], *, on_cpu: bool) -> Scalar | None:
@@ -56,9 +59,18 @@ def without_memory(value: Scalar, definer: Callable[[str], Node | None], *, on_c
         if on_cpu:
             (value,) = rewrite((value,), _number)
         # what is approximated may turn out to be so of numbers
-        if len(tuple(postorder((value,)))) > _MOST or not (on_cpu or _is_exact(value)):
+        if _is_long(value) or not (on_cpu or _is_exact(value)):
             return None
     return value if _is_exact(value) else None
+
+
+def _is_long(value: Scalar) -> bool:
+    """Whether `value` takes more to compute than it is worth, or its index arithmetic does."""
+    nodes = tuple(postorder((value,)))
+    places = (node.index for node in nodes if isinstance(node, Load))
+    numbers = (node.expr for node in nodes if isinstance(node, IndexValue))
+    written = sum(written_size(expr).nodes for expr in chain(numbers, *places))
+    return len(nodes) > _MOST or written > _MOST_OF_INDEX
 
 
 def _body_behind(access: Load, node: Node | None) -> Scalar | None:

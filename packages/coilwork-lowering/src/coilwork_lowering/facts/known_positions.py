@@ -81,10 +81,14 @@ def _known(given: Any, dtypes: tuple[torch.dtype, ...]) -> Tensor | None:
     if not all(isinstance(size, int) for size in fake.shape) or not 0 < fake.numel() <= _LONGEST:
         return None
     with on_real_tensors():
-        return _evaluate(given, _DEEPEST)
+        return _evaluate(given, _DEEPEST, {})
 
 
-def _evaluate(node: torch.fx.Node, depth: int) -> Tensor | None:
+def _evaluate(node: torch.fx.Node, depth: int, done: dict[torch.fx.Node, Tensor]) -> Tensor | None:
+    """What `node` computes from numbers alone, through so many operators at most; `done` is what was found before."""
+    if node in done:
+        # an index that is read at two places is evaluated once
+        return done[node]
     target = node.target
     if node.op != "call_function" or not isinstance(target, Overload) or depth == 0:
         return None
@@ -93,7 +97,7 @@ def _evaluate(node: torch.fx.Node, depth: int) -> Tensor | None:
 
     def operand(given: Any) -> Any:
         if isinstance(given, torch.fx.Node):
-            found = _evaluate(given, depth - 1)
+            found = _evaluate(given, depth - 1, done)
             if found is None:
                 raise LookupError(given.name)
             return found
@@ -109,7 +113,10 @@ def _evaluate(node: torch.fx.Node, depth: int) -> Tensor | None:
     except LookupError:
         return None
     result = target(*arguments, **keywords)
-    return result if isinstance(result, Tensor) and result.numel() <= _LONGEST else None
+    if not isinstance(result, Tensor) or result.numel() > _LONGEST:
+        return None
+    done[node] = result
+    return result
 
 
 def position_map(values: Tensor, size: int) -> PositionMap | None:
