@@ -18,6 +18,7 @@ from torch.nn.functional import interpolate
 from coilwork_ir.index import evaluate, symbol
 from coilwork_ir.loops import Graph, Pointwise
 from coilwork_ir.scalar import Load, postorder
+from coilwork_lowering.facts import known_positions
 from coilwork_lowering.facts.known_positions import _fractions, known_fractions, position_map
 
 
@@ -203,3 +204,25 @@ def test_fractions_give_every_weight(factor: int, offset: int, period: int, coun
     expression = found.numerator(coordinate)
     for k in range(count):
         assert evaluate(expression, {"i": k}) / found.denominator == values[k]
+
+
+def test_an_index_that_is_read_twice_at_each_step_is_evaluated_once(monkeypatch):
+    visits = 0
+
+    def counting(node, depth, done):
+        nonlocal visits
+        visits += 1
+        assert visits < 500, "evaluated again and again"
+        return evaluate_node(node, depth, done)
+
+    evaluate_node = known_positions._evaluate
+    monkeypatch.setattr(known_positions, "_evaluate", counting)
+
+    def function(x: Tensor) -> Tensor:
+        index = arange(16)
+        for _ in range(10):
+            index = (index + index.flip(0) + 1) % 16
+        return x[index]
+
+    assert_as_eager(function, torch.randn(16, 2))
+    assert visits > 0
