@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from coilwork_ir.index import Expr, WrittenSize, as_expr, fold, maximum, minimum, substitute, symbol, written_size
+from coilwork_ir.index import (
+    Expr,
+    WrittenSize,
+    as_expr,
+    fold,
+    maximum,
+    minimum,
+    substitute,
+    symbol,
+    written_size,
+)
 
 I, J, N = symbol("i", extent=18), symbol("j", extent=12), symbol("n", lo=1)
 

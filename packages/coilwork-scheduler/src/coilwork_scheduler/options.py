@@ -28,9 +28,10 @@ class ScheduleOptions:
         contractions: who computes matrix products: `aten`, kernels (`generated`), or whichever costs less, as far as that is
             known (`auto`).
         max_ops: scalar operations that inlining may gather in one stage; fused kernels hold at most twice as many.
-        max_body_size: nodes of what inlining may gather in one stage, conditions and written-out index expressions included.
-        max_index_size: nodes of one index expression, written out: beyond it a value is stored instead of computed inside its
-            consumers.
+        max_body_size: nodes of what inlining may gather in one stage, conditions and written-out index expressions
+            included.
+        max_index_size: nodes of one index expression, written out: beyond it a value is stored instead of computed
+            inside its consumers.
         weighed_index_size: the same, from which on a value is stored if the index arithmetic costs more than that.
         max_args: tensor arguments of one kernel.
         max_combined_args: tensor arguments of a combined one. A launch has 4 KB of parameters.

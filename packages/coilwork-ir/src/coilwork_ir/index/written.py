@@ -1,7 +1,8 @@
 """How long an expression is when it is written out: the measure by which index arithmetic is kept short.
 
-Parts that are equal are one object, so an expression takes little memory whatever it says: `y = x // 3 + x % 3`, with such a `y` for `x`
-again and again, doubles in text at each step and grows by two nodes in memory. Printed, proved about and computed it is as long as its text.
+Parts that are equal are one object, so an expression takes little memory whatever it says. `y = x // 3 + x % 3`, with that
+`y` for the next `x` again and again, doubles in text at each step and grows by two nodes in memory. Printed, proved about
+and computed it is as long as its text.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ _MOST: Final = 1 << 40
 
 
 class WrittenSize(NamedTuple):
-    """`nodes`: operations, symbols and numbers, each as often as it is written; `symbols`: those among them that are symbols."""
+    """`nodes`: operations, symbols and numbers, each as often as it is written; `symbols`: how many of them are symbols."""
 
     nodes: int
     symbols: int
 
     def of_substituted(self, most: WrittenSize) -> WrittenSize:
-        """A bound on the size once every symbol is replaced by something of at most the size `most`, before simplification."""
+        """A bound on the size, before simplification, once something of at most the size `most` replaces each symbol."""
         return WrittenSize(
             min(self.nodes + self.symbols * (most.nodes - 1), _MOST), min(self.symbols * most.symbols, _MOST)
         )

@@ -391,7 +391,7 @@ class Builder:
         return self.copy(value, strides=strides)
 
     def shortened(self, value: Value) -> Value:
-        """`value`, laid out in memory if it is a view whose map of coordinates is long: maps of views of it would be longer still."""
+        """`value`, laid out in memory if it is a view with a long map of coordinates: views of it would have longer ones."""
         if isinstance(value, tuple):
             parts = tuple(self.shortened(part) for part in value)
             return value if all(a is b for a, b in zip(parts, value, strict=True)) else parts
@@ -400,8 +400,9 @@ class Builder:
         longest = max((written_size(e).nodes for e in value.index), default=0)
         if longest <= self.options.max_index_size:
             return value
+        most = self.options.max_index_size
         self.copies.append(
-            f"{self.hint}: laid out in memory: {longest} nodes of index arithmetic, of at most {self.options.max_index_size}"
+            f"{self.hint}: laid out in memory: index arithmetic of {longest} nodes, at most {most}"
         )
         return self.placed(value, None)
 

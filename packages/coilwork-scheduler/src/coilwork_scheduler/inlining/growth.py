@@ -1,19 +1,21 @@
 """How large what a node computes becomes when producers are substituted into it.
 
-Views of views, gathers of gathers and concatenations of concatenations compose: each step puts an index expression or a condition
-into another one, and a value that is read at two places is there twice. In memory, where equal parts are one, such a graph stays small;
-written out it doubles at each step, and whatever prints it, proves something about it or runs it takes as long. So there is a bound
-on what is written, and below that a size from which on a value is stored if that costs less.
+Views of views, gathers of gathers and concatenations of concatenations compose: each step puts an index expression or a
+condition into another one, and a value that is read at two places is there twice. In memory, where equal parts are one, the
+graph stays small. Written out it doubles at each step, and whatever prints it, proves something about it or runs it takes as
+long. So there is a bound on what is written, and below that a size from which on a value is stored if that costs less.
 
-Most graphs are far below both. A bound on the size that takes no substitution shows that; only where it does not, the substitution is
-made and measured, as much in it may cancel: `x.t().t()` composes to `x`. What was made is then substituted as it is, so that a
-chain takes time once per node.
+Most graphs are far below both: the models of the benchmark have at most 27 nodes in an index expression, and 654 in a body.
+An estimate that takes no substitution shows that. Only where it does not, the substitution is made and measured, as much in
+it may cancel: `x.t().t()` composes to `x`. What was made is then substituted as it is, so that a chain takes time once per
+node.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from coilwork_ir.index import WrittenSize, written_size
 from coilwork_ir.loops import Graph
@@ -21,10 +23,10 @@ from coilwork_ir.loops.access import bodies
 from coilwork_ir.scalar import IndexValue, Load, Scalar, postorder
 from coilwork_scheduler.options import ScheduleOptions
 
-_PLAIN = WrittenSize(1, 1)
-# Weighted operations per node of an index expression: about half of them are operations, of which divisions take several instructions each,
-# and on CPUs they are done for one point at a time.
-_COST = 4
+_PLAIN: Final = WrittenSize(1, 1)
+# Weighted operations per node of an index expression: about half of them are operations, divisions take several instructions
+# each, and CPUs do them for one point at a time.
+_COST: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +60,7 @@ class BodySize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copy:
-    """What storing a producer's value takes: bytes that it reads, that it writes, and its points; and the points of the consumer."""
+    """What storing a producer's value takes: bytes read and written, its points, and those of its consumer."""
 
     read_bytes: float
     write_bytes: float
@@ -67,7 +69,7 @@ class Copy:
 
 
 class Growth:
-    """Judges the sizes of the nodes of `graph`; `us` estimates a kernel of so many bytes read, bytes written, and operations."""
+    """Judges the sizes of the nodes of `graph`; `us` estimates a kernel: bytes read, bytes written, operations."""
 
     def __init__(
         self, graph: Graph, options: ScheduleOptions, us: Callable[[float, float, float], float]

@@ -162,11 +162,11 @@ class Inliner:
                 continue
             grown = self._growth.bound(position, size, name, producer.size)
             if not self._growth.is_small(grown):
-                grown = self._measured(position, inlined | {name}, size, name)
-                if grown is None:
+                measured = self._measured(position, inlined | {name}, size, name)
+                if measured is None:
                     leaves.add(name)
                     continue
-                composed = True
+                grown, composed = measured, True
             size = grown
             inlined.add(name)
             closure = joined
@@ -187,8 +187,10 @@ class Inliner:
             composed=composed,
         )
 
-    def _measured(self, position: int, inlined: Collection[str], before: BodySize, name: str) -> BodySize | None:
-        """The size of the node at `position` with all of `inlined` substituted, of which `name` is new; None if that should not be."""
+    def _measured(
+        self, position: int, inlined: Collection[str], before: BodySize, name: str
+    ) -> BodySize | None:
+        """The size of the node at `position` with all of `inlined` substituted; None if `name`, the new one, should be stored."""
         producer = self._facts[self._candidates[name]]
         after = body_size(self._expanded(position, inlined))
         copy = Copy(

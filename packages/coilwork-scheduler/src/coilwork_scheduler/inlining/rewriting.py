@@ -30,7 +30,7 @@ class Facts:
         leaves: buffers it reads in the end.
         mutable: roots among the leaves' memory that some node overwrites.
         size: of what it computes per point, at most.
-        composed: its producers are substituted into it before it is into its consumers, since substituting all at once is too much.
+        composed: its producers are substituted into it before it is into its consumers, as all at once is too much.
     """
 
     inlined: frozenset[str]
