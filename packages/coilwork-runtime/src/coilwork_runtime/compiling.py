@@ -68,11 +68,11 @@ def library_name(name: str, texts: Texts) -> str:
 
 
 def compile_extension(
-    command: Sequence[str], texts: Texts, flags: Sequence[str] = (), scratch: str | None = None
+    command: str | Sequence[str], texts: Texts, flags: Sequence[str] = (), scratch: str | None = None
 ) -> bytes | None:
     """The library of an extension module: each `.cpp` is compiled, all at once, and includes others by name.
 
-    `command` is the compiler, with arguments of its own; `flags` are added when it compiles and when it links. Temporary files lie in
+    `command` is the compiler, with arguments of its own, as `CXX` names it or word by word; `flags` are added when it compiles and when it links. Temporary files lie in
     `scratch`. `None` where Python's headers are missing or the compiler fails.
     """
     include = Path(sysconfig.get_paths()["include"])
@@ -84,12 +84,13 @@ def compile_extension(
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
         units = [name for name, _ in texts if name.endswith(".cpp")]
-        compile_unit = partial(_compiled, command, folder, (*FLAGS, *flags, f"-I{include}"))
+        words = split_command(command) if isinstance(command, str) else tuple(command)
+        compile_unit = partial(_compiled, words, folder, (*FLAGS, *flags, f"-I{include}"))
         with Threads(len(units), "coilwork-extension") as threads:
             if not all(threads.map(compile_unit, units)):
                 return None
         objects = [f"{unit}.o" for unit in units]
-        linked = _succeeds([*command, "-shared", *flags, *objects, "-o", "extension.so"], folder)
+        linked = _succeeds([*words, "-shared", *flags, *objects, "-o", "extension.so"], folder)
         path = Path(folder, "extension.so")
         return path.read_bytes() if linked and path.exists() else None
 

@@ -37,6 +37,8 @@ _COMMON: Final = key_bits(
 ON_CPU: Final = key_bits("CPU") & ~key_bits("CUDA")
 # Of a tensor that operators read with another sign.
 MARKS: Final = key_bits("Conjugate", "Negative")
+# The same of one in no memory.
+ON_META: Final = key_bits("Meta") & ~key_bits("CPU")
 # A quantised tensor is memory, of an element type of its own.
 _STORED: Final = key_bits("Dense", "Quantized")
 _WATCHED: Final = key_bits("Python", "PythonTLSSnapshot")
@@ -95,17 +97,24 @@ def guarded(call: Call, operators: Call, kinds: TensorKinds) -> Call:
 def _any_foreign(args: list[Any], kinds: TensorKinds) -> bool:
     if are_operators_watched():
         return True
-    for value in args:
-        if isinstance(value, torch.Tensor):
-            keys = dispatch_keys(value)
-            if keys & ~kinds.allowed or not keys & kinds.required:
-                return True
-        elif isinstance(value, _SYMBOLIC):
-            return True
+    if any(isinstance(value, _SYMBOLIC) or _is_foreign(value, kinds) for value in args):
+        return True
     for value in args:
         if isinstance(value, torch.Tensor) and value.layout == torch.strided:
             check_memory(value, "of a program")
     return False
+
+
+def _is_foreign(value: object, kinds: TensorKinds) -> bool:
+    if not isinstance(value, torch.Tensor):
+        return False
+    keys = dispatch_keys(value)
+    return bool(keys & ~kinds.allowed) or not keys & kinds.required
+
+
+def _described(value: object) -> str:
+    name = type(value).__name__
+    return f"{name} on {value.device.type}" if isinstance(value, torch.Tensor) else name
 
 
 def refuse_operators(args: list[Any]) -> Sequence[Any]:
@@ -115,12 +124,13 @@ def refuse_operators(args: list[Any]) -> Sequence[Any]:
         TypeError: an input is neither a tensor nor a number.
         LayoutError: the tensors are none in memory.
     """
-    kinds = ", ".join(dict.fromkeys(type(value).__name__ for value in args))
-    if not all(value is None or isinstance(value, (torch.Tensor, int, *_SYMBOLIC)) for value in args):
-        raise TypeError(f"a program takes tensors and integers, and is given {kinds}")
+    kinds = ", ".join(dict.fromkeys(map(_described, args)))
+    if not any(isinstance(value, _SYMBOLIC) or _is_foreign(value, PLAIN) for value in args):
+        if not all(isinstance(value, torch.Tensor | int) for value in args):
+            raise TypeError(f"a program takes tensors and integers, and is given {kinds}")
     raise LayoutError(
         "input-kind",
         "a program reads memory, and is given tensors without, or is called while a dispatch mode watches operators",
-        reason=f"the inputs are of types {kinds}",
+        reason=f"it is given {kinds}",
         remedy="call it with tensors in memory, or call the model that it was compiled from",
     )

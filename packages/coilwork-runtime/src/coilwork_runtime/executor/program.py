@@ -27,7 +27,7 @@ from coilwork_runtime.executor.products import ProductLibrary
 from coilwork_runtime.executor.recorded_calls import read_tables
 from coilwork_runtime.executor.timing import Stopwatch
 from coilwork_runtime.extensions import load_own_extension
-from coilwork_runtime.tensor_kinds import MARKS, ON_CPU, PLAIN, TensorKinds, refuse_operators
+from coilwork_runtime.tensor_kinds import MARKS, ON_CPU, ON_META, PLAIN, TensorKinds, refuse_operators
 from coilwork_runtime.torch_compat import (
     are_operators_watched,
     handles_of,
@@ -89,7 +89,7 @@ def load_native(
 
     `launchers` has one for each kernel by name, `constants` the tensors by key. `fallback` makes a callable that takes over
     calls with numbers that are no plain integers. `operators` takes over those with tensors that are not of `kinds`, fake ones for
-    instance, or while a dispatch mode watches operators; without it they are refused. `store` keeps the extension. `watch(event, program, instruction,
+    instance, or while a dispatch mode watches operators; without it tensors are refused, and a user's mode sees what a program calls. `store` keeps the extension. `watch(event, program, instruction,
     name, tensor, place)` is told of each allocation, view, result and free, at a price. `products` does matrix products that
     fit it, `convolutions` convolutions; ATen does the others. With `graphs`, work that is the same in call after call is given to the
     driver as graphs.
@@ -124,7 +124,13 @@ def load_native(
             faults,
             _lazily(fallback),
             operators or refuse_operators,
-            (*kinds.keys, any("resize_storage_bytes_" in call.target for call in tables.calls)),
+            (
+                *kinds.keys,
+                # what nobody else can serve is refused by the check of an input, which knows its name
+                ON_META if operators is None else 0,
+                any("resize_storage_bytes_" in call.target for call in tables.calls),
+                operators is None,
+            ),
             watch,
             product_library if "cuBLASLt" in asked else 0,
             None if products is None else products.settings,

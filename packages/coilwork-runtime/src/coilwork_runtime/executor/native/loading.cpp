@@ -84,9 +84,10 @@ Program* load_program(PyObject* args) {
   PyObject *plans, *kernels, *constants, *handles_of, *tensors_of, *faults, *fallback, *operators, *watch, *product_settings,
       *convolution_settings;
   unsigned long long products = 0, convolutions = 0, graphs = 0, allowed = 0, required = 0;
-  int resizes = 0;
-  if (!PyArg_ParseTuple(args, "y#O!O!O!OOOOO(KKp)OKOKOK", &data, &size, &PyTuple_Type, &plans, &PyTuple_Type, &kernels, &PyList_Type,
-                        &constants, &handles_of, &tensors_of, &faults, &fallback, &operators, &allowed, &required, &resizes, &watch, &products, &product_settings, &convolutions,
+  unsigned long long refused = 0;
+  int resizes = 0, strict = 0;
+  if (!PyArg_ParseTuple(args, "y#O!O!O!OOOOO(KKKpp)OKOKOK", &data, &size, &PyTuple_Type, &plans, &PyTuple_Type, &kernels, &PyList_Type,
+                        &constants, &handles_of, &tensors_of, &faults, &fallback, &operators, &allowed, &required, &refused, &resizes, &strict, &watch, &products, &product_settings, &convolutions,
                         &convolution_settings, &graphs))
     return nullptr;
   Program* program = new Program();
@@ -97,7 +98,9 @@ Program* load_program(PyObject* args) {
     program->fallback = keep(fallback);
     program->operators = keep(operators);
     program->kinds = {allowed, required};
+    program->refused = refused;
     program->resizes = resizes != 0;
+    program->strict = strict != 0;
     program->watch = keep(watch);
     program->products = reinterpret_cast<ProductLibrary*>(static_cast<uintptr_t>(products));
     program->product_settings = keep(product_settings);

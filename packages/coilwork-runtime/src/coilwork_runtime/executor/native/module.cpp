@@ -63,6 +63,7 @@ static Inputs read_inputs(const Program& program, PyObject* const* given, size_t
   }
   size_t tensors = 0;
   Inputs found = Inputs::READ;
+  const Kinds kinds{program.kinds.allowed | program.refused, program.kinds.required};
   for (size_t k = 0; k < count; ++k) {
     const Part::Input& input = part.inputs[k];
     if (input.kind == 0) {
@@ -70,7 +71,7 @@ static Inputs read_inputs(const Program& program, PyObject* const* given, size_t
       const AtenTensorHandle inside = tensor_objects.in(given[k]);
       if (!inside) {
         ++tensors;
-      } else if (!tensor_kinds.fits(inside, program.kinds)) {
+      } else if (!tensor_kinds.fits(inside, kinds)) {
         return Inputs::FOREIGN;
       } else if (held) {
         slot.handle = inside;
@@ -180,7 +181,7 @@ static PyObject* run_program(const Program& program, PyObject* list, PyObject* c
   Call call(program);
   Phases phases(call.timing);
   Frame frame(program.parts[0]);
-  const Inputs inputs = tensor_kinds.is_watched() ? Inputs::FOREIGN : read_inputs(program, given, count, list == nullptr, frame);
+  const Inputs inputs = tensor_kinds.is_watched(program.strict) ? Inputs::FOREIGN : read_inputs(program, given, count, list == nullptr, frame);
   if (inputs != Inputs::READ)
     return hand_over(call, inputs == Inputs::NUMBERS ? program.fallback : program.operators, list, given, count);
   if (list && PyList_SetSlice(list, 0, PyList_GET_SIZE(list), nullptr) != 0) throw_python();
@@ -402,7 +403,7 @@ static PyObject* any_foreign(PyObject*, PyObject* const* given, Py_ssize_t count
   if (!read_kinds(given[1], kinds)) return nullptr;
   if (!tensor_kinds.keys_at) Py_RETURN_NONE;
   try {
-    if (tensor_kinds.is_watched()) Py_RETURN_TRUE;
+    if (tensor_kinds.is_watched(false)) Py_RETURN_TRUE;
   } catch (Raised& raised) {
     PyErr_Restore(raised.type, raised.value, raised.trace);
     return nullptr;

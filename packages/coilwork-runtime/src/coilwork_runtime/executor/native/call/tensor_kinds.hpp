@@ -86,10 +86,10 @@ struct TensorKinds {
     return (start + elements) * static_cast<int64_t>(item_bytes) <= bytes;
   }
 
-  // Whether a mode of Python wants to see operators. Throws what asking raises.
-  bool is_watched() const {
+  // Whether a mode of Python wants to see operators; with `own`, one of torch's own. Throws what asking raises.
+  bool is_watched(bool own) const {
     if (any_modes && !any_modes(false)) return false;
-    const Reference answer = checked(PyObject_CallNoArgs(wanted));
+    const Reference answer = checked(PyObject_CallOneArg(wanted, own ? Py_True : Py_False));
     return answer.get() == Py_True;
   }
 

@@ -212,7 +212,9 @@ struct Program {
   PyObject* faults = nullptr;        // `coilwork_runtime.executor.faults`
   PyObject* fallback = nullptr;      // does the whole call where numbers are not plain
   PyObject* operators = nullptr;     // does it by torch's operators: for tensors that are no memory, and for those who watch operators
+  bool strict = false;               // there are none such; those who watch see what a program calls, unless they are torch's own
   Kinds kinds;                       // of tensors that it reads
+  uint64_t refused = 0;              // further keys that inputs may have, which checks refuse by name
   bool resizes = false;              // an operator resizes the memory of inputs, which may come without
   PyObject* watch = nullptr;         // is told of each change of memory; null almost always
   ProductLibrary* products = nullptr;    // null where operators do matrix products
