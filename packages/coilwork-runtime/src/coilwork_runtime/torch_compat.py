@@ -102,7 +102,7 @@ def kind_samples() -> list[tuple[torch.Tensor, int, int, int, int]]:
 def are_operators_watched(own: bool = False) -> bool:
     """Whether a dispatch mode of Python is active that wants to see operators: torch's own for tracing, or, unless `own`, a user's.
 
-    A mode may say that it does not want to see those of compiled graphs, since torch 2.12.
+    A mode may say that it does not want to see those of compiled graphs, where torch asks that.
     """
     for mode in _get_current_dispatch_mode_stack():
         if mode.is_infra_mode() or not (own or getattr(mode, "ignore_compile_internals", bool)()):
