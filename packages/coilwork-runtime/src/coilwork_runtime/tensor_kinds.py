@@ -52,10 +52,12 @@ class TensorKinds:
     Attributes:
         allowed: keys that a tensor may have.
         required: keys of which it has to have one.
+        resized: the program resizes memory, so that tensors may come without theirs.
     """
 
     allowed: int = _COMMON | _STORED
     required: int = _STORED
+    resized: bool = False
 
     @property
     def keys(self) -> tuple[int, int]:
@@ -66,14 +68,17 @@ class TensorKinds:
 PLAIN: Final = TensorKinds()
 
 
-def kinds_of(examples: Iterable[object]) -> TensorKinds:
-    """The kinds of tensors in memory, and of the `examples`: those that a program is compiled for. Fake ones stand for real ones."""
+def kinds_of(examples: Iterable[object], *, resized: bool = False) -> TensorKinds:
+    """The kinds of tensors in memory, and of the `examples`: those that a program is compiled for. Fake ones stand for real ones.
+
+    `resized` as in `TensorKinds`.
+    """
     keys = 0
     for value in examples:
         if isinstance(value, torch.Tensor):
             keys |= dispatch_keys(value)
     keys &= ~(_WATCHED | _COMMON)
-    return TensorKinds(PLAIN.allowed | keys, PLAIN.required | keys)
+    return TensorKinds(PLAIN.allowed | keys, PLAIN.required | keys, resized)
 
 
 def guarded(call: Call, operators: Call, kinds: TensorKinds) -> Call:
@@ -83,13 +88,14 @@ def guarded(call: Call, operators: Call, kinds: TensorKinds) -> Call:
         LayoutError: the memory of a tensor is not there any more.
     """
     keys = kinds.keys
+    careful = with_memory(operators, kinds)
 
     def checked(args: list[Any]) -> Sequence[Any]:
         extension = sys.modules.get(EXECUTOR)
         foreign = None if extension is None else extension.any_foreign(args, keys)
         if foreign is None:
             foreign = _any_foreign(args, kinds)
-        return operators(args) if foreign else call(args)
+        return careful(args) if foreign else call(args)
 
     return checked
 
@@ -99,10 +105,28 @@ def _any_foreign(args: list[Any], kinds: TensorKinds) -> bool:
         return True
     if any(isinstance(value, _SYMBOLIC) or _is_foreign(value, kinds) for value in args):
         return True
-    for value in args:
-        if isinstance(value, torch.Tensor) and value.layout == torch.strided:
-            check_memory(value, "of a program")
+    _check_memories(args, kinds)
     return False
+
+
+def with_memory(operators: Call, kinds: TensorKinds) -> Call:
+    """`operators`, which are not called with tensors whose memory was given back: torch's own kernels read it all the same."""
+
+    def careful(args: list[Any]) -> Sequence[Any]:
+        # where torch traces, nothing is read
+        if not are_operators_watched(own=True):
+            _check_memories(args, kinds)
+        return operators(args)
+
+    return careful
+
+
+def _check_memories(args: list[Any], kinds: TensorKinds) -> None:
+    if kinds.resized:
+        return
+    for value in args:
+        if isinstance(value, torch.Tensor) and not _is_foreign(value, PLAIN):
+            check_memory(value, "of a program")
 
 
 def _is_foreign(value: object, kinds: TensorKinds) -> bool:

@@ -44,7 +44,6 @@ from coilwork_runtime import (
     KernelBuildError,
     ModuleTextError,
     ProgramBytesError,
-    kinds_of,
     warm_executor,
 )
 from coilwork_runtime.triton_kernels.descent import Trial
@@ -223,7 +222,7 @@ def _restored(job: Job, key: str, caches: Caches, builder: Builder) -> CompiledG
                 constants=constants,
                 devices=devices_of(job.gm),
                 operators=job.operators(),
-                kinds=kinds_of(job.example_inputs),
+                kinds=job.kinds(),
             )
             driven = load(graph, options=job.options, builder=builder, store=caches.kernels)
     except (ModuleTextError, ProgramBytesError, KernelBuildError, KeyError) as error:

@@ -15,7 +15,7 @@ from coilwork.stages import Compiled
 from coilwork.targets import devices_of
 from coilwork_cache import Store
 from coilwork_ir.errors import EmitError
-from coilwork_runtime import Builder, generated, guarded, kinds_of
+from coilwork_runtime import Builder, generated, guarded
 from coilwork_runtime.loader import execute_module
 from coilwork_wrapper import emit_fx
 
@@ -31,13 +31,11 @@ def make_call(compiled: Compiled, job: Job, builder: Builder, store: Store) -> D
     """
     match job.options.wrapper:
         case "fx":
-            fx_call = guarded(_fx_call(compiled, job, builder), job.operators(), kinds_of(job.example_inputs))
+            fx_call = guarded(_fx_call(compiled, job, builder), job.operators(), job.kinds())
             return Driven(call=fx_call, executor="fx", python_calls={})
         case "cpp":
             try:
-                cpp_call = guarded(
-                    _cpp_call(compiled, job, store), job.operators(), kinds_of(job.example_inputs)
-                )
+                cpp_call = guarded(_cpp_call(compiled, job, store), job.operators(), job.kinds())
                 return Driven(call=cpp_call, executor="cpp", python_calls={})
             except EmitError as error:
                 if job.options.strict:
@@ -57,7 +55,7 @@ def make_call(compiled: Compiled, job: Job, builder: Builder, store: Store) -> D
         constants=compiled.constants,
         devices=devices_of(job.gm),
         operators=job.operators(),
-        kinds=kinds_of(job.example_inputs),
+        kinds=job.kinds(),
     )
     return load(graph, options=job.options, builder=builder, store=store)
 

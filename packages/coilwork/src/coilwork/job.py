@@ -25,6 +25,7 @@ from coilwork.torch_compat.autograd import returned_outputs
 from coilwork.trace import Trace, open_trace
 from coilwork_lowering import LayoutOptions
 from coilwork_lowering.rewrites import Fired
+from coilwork_runtime import TensorKinds, kinds_of
 
 Role = Literal["forward", "backward", "inference"]
 
@@ -72,6 +73,11 @@ class Job:
     def operators(self) -> Call:
         """What runs the graph's operators one by one, by the boxed convention."""
         return operator_call(self.gm)
+
+    def kinds(self) -> TensorKinds:
+        """The kinds of tensors that the graph takes."""
+        resized = any("resize_storage_bytes_" in str(node.target) for node in self.gm.graph.nodes)
+        return kinds_of(self.example_inputs, resized=resized)
 
     @property
     def strides(self) -> list[tuple[int, ...] | None]:

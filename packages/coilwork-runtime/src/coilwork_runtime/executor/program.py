@@ -27,7 +27,15 @@ from coilwork_runtime.executor.products import ProductLibrary
 from coilwork_runtime.executor.recorded_calls import read_tables
 from coilwork_runtime.executor.timing import Stopwatch
 from coilwork_runtime.extensions import load_own_extension
-from coilwork_runtime.tensor_kinds import MARKS, ON_CPU, ON_META, PLAIN, TensorKinds, refuse_operators
+from coilwork_runtime.tensor_kinds import (
+    MARKS,
+    ON_CPU,
+    ON_META,
+    PLAIN,
+    TensorKinds,
+    refuse_operators,
+    with_memory,
+)
 from coilwork_runtime.torch_compat import (
     are_operators_watched,
     handles_of,
@@ -123,12 +131,12 @@ def load_native(
             tensors_of,
             faults,
             _lazily(fallback),
-            operators or refuse_operators,
+            with_memory(operators or refuse_operators, kinds),
             (
                 *kinds.keys,
                 # what nobody else can serve is refused by the check of an input, which knows its name
                 ON_META if operators is None else 0,
-                any("resize_storage_bytes_" in call.target for call in tables.calls),
+                kinds.resized or any("resize_storage_bytes_" in call.target for call in tables.calls),
                 operators is None,
             ),
             watch,
