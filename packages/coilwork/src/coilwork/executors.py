@@ -25,7 +25,7 @@ from coilwork_runtime import (
     load_native,
 )
 from coilwork_runtime.loader import execute_module
-from coilwork_runtime.tensor_kinds import PLAIN, TensorKinds
+from coilwork_runtime.tensor_kinds import PLAIN, TensorKinds, refuse_operators
 
 Call = Callable[[list[Any]], Sequence[Any]]
 log = logging.getLogger("coilwork")
@@ -61,7 +61,7 @@ class Loadable:
         refusal: why it does.
         constants: tensors by key.
         devices: where its tensors are.
-        operators: the graph's own operators, for calls that kernels are not for.
+        operators: the graph's own operators, for calls that kernels are not for; without them these are refused.
         kinds: of tensors that it takes.
     """
 
@@ -71,7 +71,7 @@ class Loadable:
     refusal: str
     constants: Mapping[str, torch.Tensor]
     devices: Iterable[str]
-    operators: Call
+    operators: Call | None = None
     kinds: TensorKinds = PLAIN
 
 
@@ -119,7 +119,7 @@ def load(graph: Loadable, *, options: CompileOptions, builder: Builder, store: S
         )
     elif reason:
         log.debug("graph %s is driven by Python: %s", graph.name, reason)
-    call = guarded(in_python(), graph.operators, graph.kinds)
+    call = guarded(in_python(), graph.operators or refuse_operators, graph.kinds)
     return Driven(call=call, executor="python", reason=reason, python_calls={})
 
 
