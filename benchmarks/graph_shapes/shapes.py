@@ -232,6 +232,47 @@ def flips(g: Recorder, n: int) -> list[Node]:
     return [x]
 
 
+def views_only(g: Recorder, n: int) -> list[Node]:
+    """Views of views, of which the last one is computed with and written back into the input."""
+    x = g.input(24, 24)
+    view = x
+    for k in range(n):
+        view = (
+            g.call(aten.permute.default, view, [1, 0]) if k % 2 else g.call(aten.slice.Tensor, view, 0, 0, 24)
+        )
+    g.call(aten.copy_.default, x, g.call(aten.permute.default, g.call(aten.sin.default, view), [1, 0]))
+    return []
+
+
+def views_of_updates(g: Recorder, n: int) -> list[Node]:
+    """An input that is written into at indices from data, of which rows are read between, and overwritten at the end."""
+    given = x = g.input(ROWS, COLUMNS)
+    rows, total = g.input(8, dtype=torch.int64), g.input(8, COLUMNS)
+    for _ in range(n // 4):
+        x = g.call(aten.index_put.default, x, [rows], total)
+        part = g.call(aten.slice.Tensor, g.call(aten.permute.default, x, [1, 0]), 1, 4, 12)
+        total = g.call(aten.add.Tensor, total, g.call(aten.permute.default, part, [1, 0]))
+    g.call(aten.copy_.default, given, x)
+    return [total]
+
+
+def readers_of_a_product(g: Recorder, n: int) -> list[Node]:
+    """One matrix product with `n` readers, each a result."""
+    x = g.call(aten.mm.default, g.input(ROWS, COLUMNS), g.input(COLUMNS, COLUMNS, is_open=False))
+    return [g.call(aten.mul.Tensor, x, float(k)) for k in range(n)]
+
+
+def readers_of_a_sum(g: Recorder, n: int) -> list[Node]:
+    """One sum of rows with `n` readers, whose results are added up."""
+    x = g.input(ROWS, COLUMNS)
+    row_sums = g.call(aten.sum.dim_IntList, x, [1], True)
+    found = [g.call(aten.div.Tensor, g.call(aten.add.Tensor, x, float(k)), row_sums) for k in range(n // 3)]
+    total = found[0]
+    for one in found[1:]:
+        total = g.call(aten.add.Tensor, total, g.call(aten.sin.default, one))
+    return [total, *found]
+
+
 def views_returned(g: Recorder, n: int) -> list[Node]:
     """Results that are rows of one computed value."""
     x = g.call(aten.sin.default, g.input(n, COLUMNS))
@@ -604,6 +645,8 @@ _STATIC: Final = (
     random_far,
     random_mixed,
     fan_out,
+    readers_of_a_product,
+    readers_of_a_sum,
     fan_in_sum,
     fan_in_cat,
     fan_in_stack,
@@ -614,6 +657,8 @@ _STATIC: Final = (
     ladder,
     views,
     flips,
+    views_only,
+    views_of_updates,
     views_returned,
     slices_read,
     slices_assigned,

@@ -150,14 +150,15 @@ class Builder:
         return TensorValue(buffer=self._renewed(value.buffer.name), shape=value.shape, index=value.index)
 
     def _renewed(self, name: str) -> Buffer:
-        old = self.buffers.latest(name)
-        alias = self.buffers.alias(old)
-        if alias is None or not self.buffers.is_stale(alias.source):
-            return old
-        source = self._renewed(alias.source)
-        again = self._view(source.name, old.shape, old.strides, old.dtype, alias.offset, old.device)
-        self.buffers.overwrite(old.name, again)
-        return again
+        stale: list[tuple[Buffer, Alias]] = []
+        found = self.buffers.latest(name)
+        while (alias := self.buffers.alias(found)) is not None and self.buffers.is_stale(alias.source):
+            stale.append((found, alias))
+            found = self.buffers.latest(alias.source)
+        for old, made in reversed(stale):
+            found = self._view(found.name, old.shape, old.strides, old.dtype, made.offset, old.device)
+            self.buffers.overwrite(old.name, found)
+        return found
 
     def number_everywhere(self, value: TensorValue) -> Const | None:
         """The number that every element of `value` is, where a node of this graph filled its memory with one."""

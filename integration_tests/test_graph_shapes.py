@@ -1,0 +1,73 @@
+"""Compiling takes work that grows hardly faster than the graph, whatever the graph's shape: counted, not timed.
+
+The work of a compilation, without the building of kernels, is how many lines of Coilwork's own run. Loops over all nodes
+for each node show at a few hundred nodes already.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from benchmarks.graph_shapes.shapes import SHAPES
+from coilwork.job import open_job
+from coilwork.options import CompileOptions
+from coilwork.stages import run_stages
+
+SMALL, LARGE = 40, 160
+# Work of n log n grows by 5.5 where the graph grows by 4. Searches that are bounded reach their bounds at some hundred nodes.
+MOST_GROWTH = 6.5
+
+
+class LineCounter:
+    """Counts the lines that run in files of Coilwork's packages while it is entered."""
+
+    def __init__(self) -> None:
+        self.lines = 0
+
+    def __enter__(self) -> LineCounter:
+        sys.settrace(self._enter_call)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        sys.settrace(None)
+
+    def _enter_call(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:
+        # of other files not even the lines are looked at
+        return self._count if "coilwork" in frame.f_code.co_filename else None
+
+    def _count(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any]:
+        self.lines += 1
+        return self._count
+
+
+def lines_for(shape: str, size: int) -> tuple[int, int]:
+    """Lines that run to compile the shape at `size`, and how many operations that are."""
+    module, inputs, count = SHAPES[shape].graph(size)
+    with LineCounter() as counter:
+        job = open_job(module, inputs, role="inference", options=CompileOptions(strict=True, cache=False))
+        run_stages(job, fallback=())
+    return counter.lines, count
+
+
+@pytest.mark.parametrize("shape", list(SHAPES))
+def test_work_grows_no_faster_than_the_graph(shape: str) -> None:
+    lines_for(shape, 8)
+    small, few = lines_for(shape, SMALL)
+    large, many = lines_for(shape, LARGE)
+    assert large / small <= MOST_GROWTH * (many / few) / (LARGE / SMALL)
+
+
+def test_quadratic_work_would_show() -> None:
+    def count(size: int) -> int:
+        with LineCounter() as counter:
+            counted = [0]
+            code = compile("for i in n:\n for j in n:\n  k[0] += 1", "coilwork/made-up.py", "exec")
+            exec(code, {"n": range(size), "k": counted})
+        return counter.lines
+
+    assert count(LARGE) / count(SMALL) > 2 * MOST_GROWTH
