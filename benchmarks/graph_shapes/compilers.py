@@ -14,6 +14,7 @@ import torch
 from torch import fx
 from torch._dynamo import lookup_backend
 from torch._guards import TracingContext, tracing
+from torch._subclasses.fake_tensor import FakeTensor
 
 from coilwork.attempts import build_with_retries
 from coilwork.caching.graph_cache import open_caches
@@ -59,7 +60,7 @@ def with_coilwork(gm: fx.GraphModule, inputs: Sequence[Any]) -> dict[str, float]
 def with_inductor(gm: fx.GraphModule, inputs: Sequence[Any]) -> dict[str, float]:
     """The same of torch's own compiler."""
     compile_inner = _inductor()
-    mode = next(value.fake_mode for value in inputs if isinstance(value, torch.Tensor))
+    mode = next(value.fake_mode for value in inputs if isinstance(value, FakeTensor))
     clock = ProcessorClock()
     context = TracingContext(mode)
     with clock.stage("inductor"), tracing(context), mode, torch.no_grad():

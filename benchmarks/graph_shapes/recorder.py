@@ -38,7 +38,7 @@ class Recorder:
                 return self.placeholder(torch.empty(shape, dtype=dtype))
         if self._size is None:
             dims = [DimDynamic.DYNAMIC, *[DimDynamic.STATIC] * (len(shape) - 1)]
-            context = StatelessSymbolicContext(dynamic_sizes=dims)
+            context: Any = StatelessSymbolicContext(dynamic_sizes=dims)
             first = self.mode.from_tensor(torch.empty(shape, dtype=dtype), symbolic_context=context)
             self._size = self.placeholder(first.shape[0])
             return self.placeholder(first)
@@ -87,21 +87,20 @@ class Recorder:
     def condition(
         self, predicate: fx.Node, branches: Sequence[Callable[[Recorder, fx.Node], fx.Node]], operand: fx.Node
     ) -> fx.Node:
-        """`torch.cond` over one operand."""
+        """`torch.cond` over one operand, like which the result is."""
         names: list[fx.Node] = []
         for branch in branches:
             inner = Recorder()
             inner.mode = self.mode
             given = inner.placeholder(operand.meta["val"])
-            result = branch(inner, given)
-            inner.graph.output((result,))
+            inner.graph.output((branch(inner, given),))
             name = self._name("branch_")
             self.root.add_module(name, fx.GraphModule(inner.root, inner.graph))
             names.append(self._note_call(self.graph.get_attr(name)))
             self.count += inner.count
         node = self.graph.call_function(torch.ops.higher_order.cond, (predicate, *names, (operand,)))
         with self.mode:
-            node.meta["val"] = (torch.empty_like(result.meta["val"]),)
+            node.meta["val"] = (torch.empty_like(operand.meta["val"]),)
         return self.call(operator.getitem, node, 0)
 
     def _name(self, stem: str) -> str:
