@@ -244,4 +244,5 @@ def test_where_selects_any_type(dtype: DType) -> None:
     one, zero = literal(1, dtype), literal(0, dtype)
     result = apply_op("where", [torch.tensor([True, False]), one, zero], dtype)
     assert result.dtype is torch_dtype(dtype)
-    assert [float(v.item()) for v in result] == [1.0, 0.0]
+    # powers of two have no zero
+    assert [float(v.item()) for v in result] == [1.0, 0.0 if dtype is not DType.F8E8M0 else 2.0**-127]
