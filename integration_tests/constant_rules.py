@@ -116,8 +116,8 @@ def _reduced(x: Tensor) -> tuple[Tensor, ...]:
         row = torch.where(torch.arange(70, device=x.device) > 68, x[0].abs() * value, value)
         found += [row.amax(), row.amin(), row.prod(), row[:3].cumprod(0)]
         # from which zero a running sum starts, eager's kernels for GPUs do not agree on
-        found += [row[:3].cumsum(0)] if value else []
-        found += [row.cummax(0).values, row[69:].logcumsumexp(0)]
+        found += [row[:3].cumsum(0), row[69:].logcumsumexp(0)] if value else []
+        found += [row.cummax(0).values]
     return tuple(found)
 
 

@@ -89,4 +89,3 @@ def test_before_torch_2_13_what_is_too_large_is_no_number(monkeypatch: pytest.Mo
     (found,) = interpret_graph(lower(gm, name="graph").graph, [x], {})
     assert found.isnan().tolist() == [False, False, True, True, True, True, True, False]
     assert found[:2].tolist() == [448.0, 448.0]
-
