@@ -181,11 +181,15 @@ class Fuser:
         if not cluster.reduced or not self._on_gpu(cluster):
             return
         window = self._around.options.fusion_window
-        for name in sorted(self._links.intersection(cluster.written)):
-            for reader in self._partners[name][:window]:
-                group = self._dag.find(reader)
-                if group != position and self._clusters[group].reduced:
-                    self._consider_neighbours(group, later_only=False)
+        # one kernel may read many of the results
+        groups = dict.fromkeys(
+            self._dag.find(reader)
+            for name in sorted(self._links.intersection(cluster.written))
+            for reader in self._partners[name][:window]
+        )
+        for group in groups:
+            if group != position and self._clusters[group].reduced:
+                self._consider_neighbours(group, later_only=False)
 
     def _siblings(self, cluster: Cluster) -> set[int]:
         """Reductions of results of the same kernels that `cluster`, a reduction on a GPU, reduces results of.
@@ -197,14 +201,14 @@ class Fuser:
         definer = self._around.facts.definer
         makers = {self._dag.find(definer[n]) for n in cluster.read_names & self._links if n in definer}
         window = self._around.options.fusion_window
-        return {
+        groups = {
             self._dag.find(reader)
             for maker in makers
             if maker in self._clusters and self._clusters[maker].reduced
             for name in self._links.intersection(self._clusters[maker].written)
             for reader in self._partners[name][:window]
-            if self._clusters[self._dag.find(reader)].reduced
         }
+        return {group for group in groups if self._clusters[group].reduced}
 
     def _on_gpu(self, cluster: Cluster) -> bool:
         return self._around.targets.of(cluster.device).is_gpu
