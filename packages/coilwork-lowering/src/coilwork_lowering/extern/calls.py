@@ -146,7 +146,7 @@ def call_extern(builder: Builder, call: Call, target: Overload, *, effect: bool 
             _hold_to(builder, call, output.symbol, value, unmet)
     if _family(target, call) == "custom" and not in_flight:
         values = [
-            _without_bits(builder, value, result) if isinstance(output, Buffer) else value
+            _as_conjugate(builder, value, result) if isinstance(output, Buffer) else value
             for output, value, result in zip(outputs, values, results, strict=True)
         ]
     values = [builder.current(value) if isinstance(value, TensorValue) else value for value in values]
@@ -160,31 +160,23 @@ def _handle(builder: Builder, output: object, value: Value) -> str:
     return builder.buffers.owner(value.buffer).name if isinstance(value, TensorValue) else ""
 
 
-def _without_bits(builder: Builder, value: Value, result: Any) -> Value:
-    """`value`, a result of an operator that is not torch's own, as memory holds it.
-
-    It may be marked as negated or conjugated where its meta function, which says `result`, is silent. Kernels do not look at marks.
-    Only a complex result that was said to be conjugated stays so: its operators are torch's.
-    """
-    if not isinstance(value, TensorValue):
+def _as_conjugate(builder: Builder, value: Value, result: Any) -> Value:
+    """`value` as the conjugate view that `result` is said to be, if it is; what runs a program resolves what it is given."""
+    if not isinstance(value, TensorValue) or not result.is_conj():
         return value
-    dtype = value.dtype
-    marks = ["neg"] if dtype.is_float or dtype.is_complex else []
-    if dtype.is_complex and not result.is_conj():
-        marks.append("conj")
-    for mark in marks:
-        buffer = value.buffer
-        plain = builder.declare(buffer.shape, dtype, buffer.device, strides=buffer.strides)
+    for name in ("_conj_physical", "_conj"):
+        source = value.buffer
+        made = builder.declare(source.shape, source.dtype, source.device, strides=source.strides)
         builder.add(
             Extern(
-                target=f"aten.resolve_{mark}.default",
-                args=(Ref(buffer.name),),
-                outputs=(plain,),
-                aliases=((0, buffer.name),),
+                target=f"aten.{name}.default",
+                args=(Ref(source.name),),
+                outputs=(made,),
+                aliases=((0, source.name),) if name == "_conj" else (),
                 origins=builder.origins,
             )
         )
-        value = whole(plain)
+        value = whole(made)
     return value
 
 

@@ -13,9 +13,9 @@ from typing import Any, Final, TypeAlias
 
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
 
 from coilwork.torch_compat.autograd import ResultFacts, take_view_results
+from coilwork.torch_compat.nesting import leaves_of
 from coilwork.torch_compat.tensors import make_view, share_count, strided_storage
 
 Call = Callable[[list[Any]], Sequence[Any]]
@@ -47,7 +47,7 @@ class SharedMemory:
 
 def captured_bases(gm: fx.GraphModule) -> tuple[int | None, ...]:
     """What each result of Dynamo's graph is a view of: the position of a result, or a negative number for what is none."""
-    values = [_captured(node) for node in pytree.tree_leaves(gm.graph.output_node().args)]
+    values = [_captured(node) for node in leaves_of(gm.graph.output_node().args)]
     positions = {
         id(value): position for position, value in reversed([*enumerate(values)]) if value is not None
     }
@@ -68,7 +68,7 @@ def result_objects(gm: fx.GraphModule, count: int | None = None) -> tuple[Result
     memories: dict[int, int] = {}
     objects: dict[object, int] = {}
     found: list[ResultObject | None] = []
-    for position, node in enumerate(pytree.tree_leaves(gm.graph.output_node().args)[:count]):
+    for position, node in enumerate(leaves_of(gm.graph.output_node().args)[:count]):
         storage = _storage(node)
         if storage is None or storage in given:
             found.append(None)
