@@ -20,7 +20,7 @@ from coilwork.boundary.negated_inputs import plain_constant, with_plain_inputs
 from coilwork.boundary.negated_results import with_negated_results
 from coilwork.boundary.numbers import with_numbers
 from coilwork.boundary.replayed_views import with_replayed_views
-from coilwork.boundary.shared_results import SharedMemory, with_shared_results
+from coilwork.boundary.shared_results import SharedMemory, separate_direct_results, with_shared_results
 from coilwork.boundary.transformed import with_transforms
 from coilwork.boundary.updates import with_aligned_updates
 from coilwork.caching.graph_cache import CachedGraph, Caches, open_caches
@@ -108,7 +108,11 @@ def compile_graph(
             ) from error
         compiled = _eager(job, error)
     recorded = role == "forward"
-    compiled = _with_call(compiled, with_shared_results(compiled.call, shared, recorded=recorded))
+    compiled = CompiledGraph(
+        with_shared_results(compiled.call, shared, recorded=recorded),
+        compiled.report,
+        separate_direct_results(compiled.direct, shared),
+    )
     compiled = _with_call(compiled, with_counted_versions(job.gm, compiled.call, job.returned))
     if role == "backward":
         compiled = CompiledGraph(with_transforms(compiled.call, job.operators()), compiled.report)

@@ -118,6 +118,22 @@ def with_shared_results(call: Call, groups: Sequence[SharedMemory], *, recorded:
     return separating
 
 
+def separate_direct_results(
+    direct: Callable[..., Sequence[Any]] | None, groups: Sequence[SharedMemory]
+) -> Callable[..., Sequence[Any]] | None:
+    """`direct`, which takes the inputs one by one, with the results of `groups` as separate objects."""
+    if direct is None or not groups:
+        return direct
+
+    def separating(*args: Any) -> Sequence[Any]:
+        results = list(direct(*args))
+        for group in groups:
+            _separate(results, group)
+        return results
+
+    return separating
+
+
 def _plan(group: Mapping[int, int], bases: Mapping[int, int]) -> SharedMemory:
     """How results that share memory are made of one of them. `group` has the first of the same object for each position."""
     first: dict[int, int] = {}
