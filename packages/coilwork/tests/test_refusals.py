@@ -172,3 +172,47 @@ def test_extremes_of_as_many_rows_as_data_decides(extreme: str, trained: bool) -
         torch.testing.assert_close(compiled(values, some), of_chosen(values, some))
         refuse_alike(of_chosen, values, torch.zeros(4, dtype=torch.bool))
     torch._dynamo.reset()
+
+
+BAGS: Final = (
+    (0, 3, 6),
+    (0, 3, 8),
+    (0, 5, 3),
+    (0, 8, 4),
+    (0, 4, 0),
+    (0, 3, 9),
+    (0, 9, 3),
+    (1, 3, 6),
+    (0, -1, 4),
+    (0, 3, -1),
+)
+
+
+@pytest.mark.parametrize("has_end", [False, True])
+@pytest.mark.parametrize("mode, padding", [("sum", None), ("mean", 0), ("max", None)])
+def test_bags(mode: str, padding: int | None, has_end: bool) -> None:
+    """Offsets that go down are refused by eager's fast kernel alone, and only where the last one is an end."""
+
+    def function(i: Tensor, w: Tensor, offsets: Tensor) -> Tensor:
+        found: Tensor = F.embedding_bag(
+            i, w, offsets, mode=mode, padding_idx=padding, include_last_offset=has_end
+        )
+        return found
+
+    torch._dynamo.reset()
+    compiled = torch.compile(function, backend=backend, options={"strict": True})
+    table, rows = torch.randn(10, 3), torch.tensor([1, 2, 3, 4, 5, 6, 7, 8])
+    for numbers in BAGS:
+        offsets = torch.tensor(numbers)
+        try:
+            wanted: Tensor | type[Exception] = function(rows, table, offsets)
+        except (IndexError, RuntimeError) as error:
+            wanted = type(error)
+        if isinstance(wanted, Tensor):
+            # of offsets that go down eager gives what lies in memory, and what is behind the end to the last bag
+            if numbers == (0, 3, 8) or (numbers == (0, 3, 6) and not has_end):
+                torch.testing.assert_close(compiled(rows, table, offsets), wanted, msg=f"{numbers}")
+            continue
+        with pytest.raises((IndexError, RuntimeError)) as refused:
+            compiled(rows, table, offsets)
+        assert refused.type is wanted, numbers

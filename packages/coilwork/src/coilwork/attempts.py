@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from coilwork.capture.refused_calls import RefusedCallError
 from coilwork.drive import make_call
 from coilwork.errors import CoilworkFallbackWarning
 from coilwork.executors import Driven
@@ -61,6 +62,7 @@ def build_with_retries(job: Job, builder: Builder, store: Store) -> tuple[Compil
 
     Raises:
         CoilworkIRError, KernelBuildError: the last failure.
+        RefusedCallError: eager refuses the call that the graph is compiled for.
         MistracedError: at once: the captured operators are not those of the program.
     """
     left = Left(operators=job.options.fallback)
@@ -73,6 +75,8 @@ def build_with_retries(job: Job, builder: Builder, store: Store) -> tuple[Compil
         except MistracedError:
             raise
         except (CoilworkIRError, KernelBuildError) as error:
+            if job.is_refused():
+                raise RefusedCallError(str(error)) from error
             suspects = [origin for origin in _culprits(error, compiled) if not left.holds(origin)]
             if job.options.strict or job.options.batch_invariant or not suspects or attempt == MOST_RETRIES:
                 raise

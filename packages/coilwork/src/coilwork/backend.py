@@ -23,6 +23,7 @@ from coilwork.capture.masked_selection import broadcast_selections
 from coilwork.capture.nested_inputs import flattened, has_nested_inputs
 from coilwork.capture.nested_regions import put_in_place
 from coilwork.capture.opaque_inputs import has_opaque_inputs, left_to_eager
+from coilwork.capture.refused_calls import EagerTrial, RefusedCallError, run_refused
 from coilwork.capture.refused_types import has_refused_types
 from coilwork.capture.resizing import keep_resizing
 from coilwork.capture.shared_memory import with_shared_memory
@@ -129,6 +130,7 @@ def compile_dynamo_graph(
     broadcast_selections(gm)
     write_out_label_margins(gm)
     keep_resizing(gm)
+    trial = EagerTrial(captured, example_inputs)
     guards: list[AddedGuard] = []
     objects: list[ResultObject | None] = []
     log = list(rewrite_captured(gm, example_inputs, options))
@@ -137,14 +139,27 @@ def compile_dynamo_graph(
         forward=taken.noting(
             assertions.noting(
                 partial(
-                    _compile_forward, options=options, log=log, guards=guards, bases=bases, objects=objects
+                    _compile_forward,
+                    options=options,
+                    log=log,
+                    guards=guards,
+                    bases=bases,
+                    objects=objects,
+                    is_refused=trial.refuses,
                 )
             )
         ),
         backward=partial(_compile, role="backward", options=options, log=log, guards=guards),
         inference=taken.noting(
             assertions.noting(
-                partial(_compile_inference, options=options, log=log, guards=guards, bases=bases)
+                partial(
+                    _compile_inference,
+                    options=options,
+                    log=log,
+                    guards=guards,
+                    bases=bases,
+                    is_refused=trial.refuses,
+                )
             )
         ),
         decompositions=watched_decompositions(decompositions(lowering), guards.append),
@@ -155,6 +170,8 @@ def compile_dynamo_graph(
             compiled = given_storages(gm, example_inputs, compiler, strict=options.strict)
     # Whatever torch's tracing raises is not the user's fault: eager runs the program, or says better what is wrong with it.
     except Exception as error:
+        if isinstance(error, RefusedCallError) or (not is_told(error) and trial.refuses()):
+            return run_refused(captured, error, strict=options.strict or options.batch_invariant)
         if options.strict or options.batch_invariant or is_told(error):
             raise
         return watched_in_eager(run_as_captured(captured, error), options, "a captured graph")
@@ -207,6 +224,7 @@ def _compile(
     log: list[Fired],
     guards: list[AddedGuard],
     shared: Sequence[SharedMemory] = (),
+    is_refused: Callable[[], bool] = lambda: False,
 ) -> BoxedCallable:
     # The backward graph is often compiled at its first call, outside of the pause around AOTAutograd.
     with collector_paused():
@@ -216,7 +234,14 @@ def _compile(
             return compile_graph(gm, example_inputs, role=role, options=options)
         done, added = tuple(log), tuple(guards)
         return compile_graph(
-            gm, example_inputs, role=role, options=options, rewrites=done, guards=added, shared=shared
+            gm,
+            example_inputs,
+            role=role,
+            options=options,
+            rewrites=done,
+            guards=added,
+            shared=shared,
+            is_refused=is_refused,
         )
 
 
@@ -229,11 +254,19 @@ def _compile_forward(
     guards: list[AddedGuard],
     bases: Sequence[int | None],
     objects: Sequence[ResultObject | None],
+    is_refused: Callable[[], bool],
 ) -> BoxedCallable:
     """A forward graph, of whose results the joint graph told which are one tensor: `objects`."""
     shared = plan_shared_results(objects, bases, result_facts(), recorded=True)
     return _compile(
-        gm, example_inputs, role="forward", options=options, log=log, guards=guards, shared=shared
+        gm,
+        example_inputs,
+        role="forward",
+        options=options,
+        log=log,
+        guards=guards,
+        shared=shared,
+        is_refused=is_refused,
     )
 
 
@@ -245,6 +278,7 @@ def _compile_inference(
     log: list[Fired],
     guards: list[AddedGuard],
     bases: Sequence[int | None],
+    is_refused: Callable[[], bool],
 ) -> BoxedCallable:
     """An inference graph, of which what frozen parameters decide may be taken out before.
 
@@ -273,7 +307,15 @@ def _compile_inference(
                 layout=DECIDED,
                 prepared=prepared,
                 shared=shared,
+                is_refused=is_refused,
             )
     return _compile(
-        gm, example_inputs, role="inference", options=options, log=log, guards=guards, shared=shared
+        gm,
+        example_inputs,
+        role="inference",
+        options=options,
+        log=log,
+        guards=guards,
+        shared=shared,
+        is_refused=is_refused,
     )

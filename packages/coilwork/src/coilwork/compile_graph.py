@@ -25,6 +25,7 @@ from coilwork.boundary.transformed import with_transforms
 from coilwork.boundary.updates import with_aligned_updates
 from coilwork.caching.graph_cache import CachedGraph, Caches, open_caches
 from coilwork.caching.identity import compiler_identity
+from coilwork.capture.refused_calls import RefusedCallError
 from coilwork.checking.watch import watched, watched_in_eager, watches
 from coilwork.drive import boxed
 from coilwork.errors import CoilworkError, CoilworkFallbackWarning, CompileError
@@ -81,25 +82,30 @@ def compile_graph(
     layout: LayoutOptions | None = None,
     prepared: Prepared | None = None,
     shared: Sequence[SharedMemory] = (),
+    is_refused: Callable[[], bool] = lambda: False,
 ) -> BoxedCallable:
     """Compile `gm`; when that fails, warn and return it as an eager callable (or raise, with `strict`).
 
     `rewrites` have been done and `guards` added already; `layout` as in `open_job`. `shared` are
     the results that share memory, as captured. With `prepared`, `gm` is its main graph, and what is
-    returned takes the inputs of the whole.
+    returned takes the inputs of the whole. `is_refused` tells if eager refuses the call that is compiled for.
 
     Raises:
+        RefusedCallError: the graph cannot be compiled, and it does.
         CompileError: the graph cannot be compiled and `options.strict` is on.
         MistracedError: `gm` is not what the program does: what Dynamo captured has to run instead.
     """
     job = open_job(gm, example_inputs, role=role, options=options, rewrites=rewrites, layout=layout)
+    job = replace(job, is_refused=is_refused)
     try:
         compiled = _compile(job)
-    except MistracedError:
+    except (MistracedError, RefusedCallError):
         raise
     # Whatever a stage raises is the compiler's fault, not the user's: this is the one place where any failure
     # becomes a warning and the eager graph. Strict mode shows it instead, and so it is where eager would break a promise.
     except Exception as error:
+        if is_refused():
+            raise RefusedCallError(str(error)) from error
         if options.strict or options.batch_invariant:
             if isinstance(error, CoilworkError):
                 raise

@@ -54,7 +54,7 @@ _ANYWHERE: Final = _table(
     (_WIDE, "_cdist_forward _pdist_forward"),
     (
         _REAL,
-        "threshold threshold_backward clamp clamp_min.default clamp_max.default ceil floor round trunc argmax argmin relu mvlgamma fmod remainder",
+        "threshold threshold_backward clamp clamp_min.default clamp_max.default ceil floor round trunc argmax argmin relu mvlgamma fmod remainder kthvalue topk",
     ),
     (_REAL | _COMPLEX, "abs dot vdot addcmul trace linspace logspace"),
     (_REAL | {torch.bool}, "logit nansum xlogy special_xlog1py special_entr special_ndtr"),
@@ -101,6 +101,10 @@ _OF_EIGHT_BITS: Final = frozenset(
 )
 # Of these, what eager does not do with powers of two, which have no zero and no sign.
 _NOT_OF_POWERS: Final = frozenset("abs index_put constant_pad_nd".split())
+# Whose kernels for CPUs give no unsigned integers of more than 8 bits, though they may take some.
+_INTO_SIGNED: Final = frozenset({"cumsum", "cumprod"})
+# Numbers between others, which may be tensors: the result's type alone counts.
+_SPACED: Final = frozenset({"linspace", "logspace"})
 # Of every tensor.
 _EVERYWHERE: Final = _table(
     (_REAL | _COMPLEX, "sub rsub ldexp"),
@@ -158,9 +162,11 @@ def accepts(target: Overload, arguments: Mapping[str, object]) -> bool:
         return False
     types = _ANYWHERE.get(f"{name}.{overload}") or _ANYWHERE.get(name)
     signed = name in _SIGNED_ON_CPUS or f"{name}.{overload}" in _SIGNED_ON_CPUS
-    if not tensors:
-        dtype = arguments.get("dtype")
-        if signed and dtype in _WIDE_UNSIGNED:
+    dtype = arguments.get("dtype")
+    if name in _INTO_SIGNED and dtype in _WIDE_UNSIGNED:
+        return False
+    if not tensors or name in _SPACED:
+        if (signed or name in _SPACED) and dtype in _WIDE_UNSIGNED:
             return False
         return types is None or dtype is None or dtype in types
     first = tensors[0]
@@ -245,5 +251,5 @@ def _is_named(target: Overload) -> bool:
     name, overload = qualified_name(target).split(".")[1:]
     return bool(
         {name, f"{name}.{overload}"}
-        & {*_ANYWHERE, *_ON_CPUS, *_SIGNED_ON_CPUS, *_EVERYWHERE, *_OF_ONE_TYPE, *_POSITIONS}
+        & {*_INTO_SIGNED, *_ANYWHERE, *_ON_CPUS, *_SIGNED_ON_CPUS, *_EVERYWHERE, *_OF_ONE_TYPE, *_POSITIONS}
     )

@@ -23,7 +23,11 @@ from torch.utils._python_dispatch import (
 _CHECK: Final[type[TorchDispatchMode] | None] = getattr(
     runtime_wrappers, "_AnalyzeCustomOpInputOutputMode", None
 )
-_LAZY: Final = (torch._C.DispatchKey.Conjugate, torch._C.DispatchKey.Negative, torch._C.DispatchKey.ZeroTensor)
+_LAZY: Final = (
+    torch._C.DispatchKey.Conjugate,
+    torch._C.DispatchKey.Negative,
+    torch._C.DispatchKey.ZeroTensor,
+)
 _BUILT_IN: Final = ("aten", "prim", "prims")
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
-from torch._ops import HigherOrderOperator, OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 
 def is_view(target: object) -> bool:
@@ -35,6 +36,19 @@ def native_function(name: str) -> Callable[..., Any]:
 def is_operator(value: object) -> bool:
     """Whether `value` is an operator overload or a higher-order operator; both print as their full name."""
     return isinstance(value, OpOverload | HigherOrderOperator)
+
+
+def space_of(target: object) -> str:
+    """The namespace of an operator, or of all overloads of one; empty for other functions."""
+    if isinstance(target, OpOverloadPacket):
+        return target._qualified_op_name.partition("::")[0]
+    return str(target.namespace) if isinstance(target, OpOverload | HigherOrderOperator) else ""
+
+
+def outside_of_modes() -> AbstractContextManager[object]:
+    """A context in which tensors are computed with as if nothing were traced."""
+    found: AbstractContextManager[object] = _disable_current_modes()
+    return found
 
 
 class OperatorCounter(TorchDispatchMode):

@@ -60,3 +60,9 @@ def traced_values(gm: torch.fx.GraphModule) -> dict[object, int]:
                 names = size.node.expr.free_symbols
                 found |= {name: int(known[name]) for name in names - found.keys() if name in known}
     return found
+
+
+def hint_of(size: torch.SymInt) -> int | None:
+    """The size in the call that is traced, which adds no guard; None if only run time knows."""
+    found = size.node.hint
+    return int(found) if isinstance(found, int) else None

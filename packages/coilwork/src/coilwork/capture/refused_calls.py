@@ -1,0 +1,110 @@
+"""Calls that eager refuses: where compiling fails, the call that it was for may be at fault, and not the compiler.
+
+Whether it is, eager says: what Dynamo captured runs on copies of the inputs. If that raises, the graph is not compiled, and the
+call runs what was captured, which raises eager's error. No warning speaks of the compiler then, and `strict` raises the same.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import torch
+from torch import Tensor, fx
+
+from coilwork.checking.random_state import random_state, restore
+from coilwork.errors import CoilworkFallbackWarning
+from coilwork.torch_compat.operators import outside_of_modes, space_of
+from coilwork.torch_compat.sizes import hint_of
+
+_PLAIN: Final = (Tensor, torch.nn.Parameter)
+_TORCHS: Final = frozenset({"", "aten", "prims", "prim"})
+# Copies of more than this are not made.
+_MOST_BYTES: Final = 1 << 30
+
+
+class RefusedCallError(Exception):
+    """Eager refuses the call that a graph is compiled for; the cause is what compiling failed with."""
+
+
+class EagerTrial:
+    """What eager says of the call that `captured` is compiled for. It is asked once, and only if compiling fails."""
+
+    def __init__(self, captured: fx.GraphModule, example_inputs: Sequence[Any]) -> None:
+        self._captured = captured
+        self._inputs = example_inputs
+        self._refuses: bool | None = None
+
+    def refuses(self) -> bool:
+        """Tell if eager raises an error. It is not asked what the user's own operators would do once more."""
+        if self._refuses is None:
+            self._refuses = not _has_effects(self._captured) and self._raises()
+        return self._refuses
+
+    def _raises(self) -> bool:
+        with outside_of_modes(), torch.no_grad():
+            copies = _copies(self._inputs)
+            if copies is None:
+                return False
+            numbers = random_state()
+            try:
+                self._captured.forward(*copies)
+            # whatever it is, the call itself will raise it again
+            except Exception:
+                return True
+            finally:
+                restore(numbers)
+        return False
+
+
+def run_refused(captured: fx.GraphModule, error: Exception, *, strict: bool) -> Callable[..., Any]:
+    """What runs `captured`, whose first call eager refuses. For calls that it takes, `error` is raised or told, as otherwise at once."""
+    told = False
+
+    def run(*args: Any) -> Any:
+        nonlocal told
+        results = captured.forward(*args)  # a call of the module would print where an error is raised
+        if strict:
+            raise error
+        if not told:
+            told = True
+            warnings.warn(f"a graph runs in eager mode: {error}", CoilworkFallbackWarning, stacklevel=2)
+        return results
+
+    return run
+
+
+def _has_effects(captured: fx.GraphModule) -> bool:
+    """Tell if a call in the graph is of an operator that is not torch's, or of another graph."""
+    spaces = {
+        space_of(node.target)
+        for module in captured.modules()
+        if isinstance(module, fx.GraphModule)
+        for node in module.graph.nodes
+    }
+    return not spaces <= _TORCHS
+
+
+def _copies(inputs: Sequence[Any]) -> list[Any] | None:
+    """Inputs that may be written to, with their strides; None if some cannot be copied."""
+    copies: list[Any] = []
+    size = 0
+    for value in inputs:
+        if isinstance(value, Tensor):
+            if type(value) not in _PLAIN or value.layout is not torch.strided:
+                return None
+            size += value.numel() * value.element_size()
+            if size > _MOST_BYTES:
+                return None
+            copies.append(value.detach().clone())
+        elif isinstance(value, torch.SymInt):
+            known = hint_of(value)
+            if known is None:
+                return None
+            copies.append(known)
+        elif isinstance(value, torch.SymFloat | torch.SymBool):
+            return None
+        else:
+            copies.append(value)
+    return copies
