@@ -23,6 +23,7 @@ from coilwork_lowering.extern.calls import call_extern
 from coilwork_lowering.extern.nesting import placed_results
 from coilwork_lowering.extern.quantized import quantized_type, require_kernel
 from coilwork_lowering.facts.accepted_numbers import accepts_numbers
+from coilwork_lowering.facts.accepted_shapes import accepts_shapes
 from coilwork_lowering.facts.accepted_types import accepts
 from coilwork_lowering.facts.generated import is_view
 from coilwork_lowering.facts.origins import operator_name, origin_of
@@ -330,6 +331,7 @@ class _Lowering:
             or call.touches_opaque
             or not accepts(target, call.fakes)
             or not accepts_numbers(target, call.fakes)
+            or not accepts_shapes(target, call.fakes)
         )
 
     def effectful(self, node: torch.fx.Node) -> Value:

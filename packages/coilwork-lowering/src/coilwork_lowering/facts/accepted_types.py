@@ -12,6 +12,7 @@ from typing import Any, Final, TypeAlias
 
 import torch
 
+from coilwork_lowering.facts.accepted_shapes import accepts_shapes, has_rule
 from coilwork_lowering.torch_compat.operators import Overload, qualified_name, schema_of
 
 Types: TypeAlias = frozenset[torch.dtype]
@@ -42,14 +43,14 @@ _ANYWHERE: Final = _table(
         " multi_margin_loss multilabel_margin_loss_forward"
         " elu_backward softplus_backward leaky_relu_backward rrelu_with_noise_backward hardtanh_backward"
         " logit_backward huber_loss_backward"
-        " max_pool2d_with_indices_backward max_unpool2d max_unpool3d upsample_linear1d",
+        " max_pool2d_with_indices_backward max_unpool2d max_unpool3d upsample_linear1d upsample_trilinear3d",
     ),
     (_FLOATS | _COMPLEX | {torch.bool}, "im2col"),
     (_FLOATS | _COMPLEX, "silu logaddexp logaddexp2 addcdiv"),
     (
         _FLOATS | {torch.uint8},
         "upsample_nearest1d upsample_nearest2d upsample_nearest3d"
-        " _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d",
+        " upsample_bilinear2d upsample_bicubic2d _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d",
     ),
     (_WIDE, "_cdist_forward _pdist_forward"),
     (
@@ -82,6 +83,8 @@ _SIGNED_ON_CPUS: Final = frozenset(
     " maximum minimum cummax cummin topk median nanmedian kthvalue mode __lshift__ __rshift__ bitwise_left_shift"
     " bitwise_right_shift neg sign masked_fill masked_scatter gather scatter scatter_add scatter_reduce index_add index_put"
     " take put tril triu arange pow logical_not logical_and logical_or logical_xor count_nonzero searchsorted bucketize"
+    " eye pixel_shuffle pixel_unshuffle channel_shuffle native_dropout_backward"
+    " max_pool2d_with_indices max_pool3d_with_indices hardtanh"
     " reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d".split()
 )
 _EIGHT_BITS: Final[Types] = frozenset(
@@ -102,7 +105,7 @@ _OF_EIGHT_BITS: Final = frozenset(
 # Of these, what eager does not do with powers of two, which have no zero and no sign.
 _NOT_OF_POWERS: Final = frozenset("abs index_put constant_pad_nd".split())
 # Whose kernels for CPUs give no unsigned integers of more than 8 bits, though they may take some.
-_INTO_SIGNED: Final = frozenset({"cumsum", "cumprod"})
+_INTO_SIGNED: Final = frozenset({"cumsum", "cumprod", "prod"})
 # Numbers between others, which may be tensors: the result's type alone counts.
 _SPACED: Final = frozenset({"linspace", "logspace"})
 # Of every tensor.
@@ -220,13 +223,14 @@ def of_accepted_types(target: Any, decomposition: Callable[..., Any]) -> Callabl
     """`decomposition` of `target`, for what eager has a kernel."""
     if not isinstance(target, Overload) or target.namespace != "aten":
         return decomposition
-    if not _is_named(target):
+    if not _is_named(target) and not has_rule(target):
         return _of_wider_types(target, decomposition)
     names = [formal.name for formal in schema_of(target).arguments]
 
     @functools.wraps(decomposition)
     def decomposed(*args: Any, **kwargs: Any) -> Any:
-        if not accepts(target, {**dict(zip(names, args)), **kwargs}):
+        given = {**dict(zip(names, args)), **kwargs}
+        if not accepts(target, given) or not accepts_shapes(target, given):
             return NotImplemented
         return decomposition(*args, **kwargs)
 

@@ -50,8 +50,7 @@ class EagerTrial:
             numbers = random_state()
             try:
                 self._captured.forward(*copies)
-            # whatever it is, the call itself will raise it again
-            except Exception:
+            except Exception:  # noqa: BLE001  whatever it is, the call itself will raise it again
                 return True
             finally:
                 restore(numbers)

@@ -1,6 +1,6 @@
 """What eager refuses of operators that torch decomposes whatever they are given, before it asks a table of decompositions.
 
-Losses of types that eager has no kernel for; `hardshrink` by a number that does not fit the tensor's type.
+Losses and images of types that eager has no kernel for; `hardshrink` by a number that does not fit the tensor's type.
 """
 
 from __future__ import annotations
@@ -10,13 +10,29 @@ from typing import Final
 
 import torch
 from torch import fx
+from torch.nn import functional
 
 from coilwork.capture.margin_calls import MULTILABEL, MULTILABEL_FORWARD, MarginCall, margin_call
+from coilwork.torch_compat.operators import native_function
 from coilwork_lowering.facts.accepted_numbers import accepts_numbers
 from coilwork_lowering.facts.accepted_types import accepts
 
 # operators that are others inside, which have the kernels
 _KERNELS: Final = MappingProxyType({MULTILABEL: MULTILABEL_FORWARD})
+_RESIZED: Final = MappingProxyType(
+    {
+        native_function(f"upsample_{kind}"): getattr(torch.ops.aten, f"upsample_{kind}").default
+        for kind in ("linear1d", "bilinear2d", "bicubic2d", "trilinear3d")
+    }
+)
+_BY_MODE: Final = MappingProxyType(
+    {
+        "linear": torch.ops.aten.upsample_linear1d.default,
+        "bilinear": torch.ops.aten.upsample_bilinear2d.default,
+        "bicubic": torch.ops.aten.upsample_bicubic2d.default,
+        "trilinear": torch.ops.aten.upsample_trilinear3d.default,
+    }
+)
 _HARDSHRINK: Final = torch.ops.aten.hardshrink.default
 _SHRINKING: Final = frozenset({torch.hardshrink, _HARDSHRINK, _HARDSHRINK.overloadpacket})
 
@@ -30,8 +46,23 @@ def has_refused_types(gm: fx.GraphModule) -> bool:
     nodes = [node for graph in graphs for node in graph.nodes]
     calls = [margin_call(node) for node in nodes]
     return any(call is not None and _is_refused(call) for call in calls) or any(
-        map(_shrinks_by_too_much, nodes)
+        _shrinks_by_too_much(node) or _resizes_other_than_floats(node) for node in nodes
     )
+
+
+def _resizes_other_than_floats(node: fx.Node) -> bool:
+    if node.op != "call_function":
+        return False
+    kernel = _RESIZED.get(node.target)
+    if node.target is functional.interpolate:
+        mode = node.args[3] if len(node.args) > 3 else node.kwargs.get("mode", "nearest")
+        antialias = node.kwargs.get("antialias", False) or len(node.args) > 6
+        kernel = None if antialias else _BY_MODE.get(str(mode))
+    if kernel is None:
+        return False
+    given = node.args[0] if node.args else node.kwargs.get("input")
+    value = given.meta.get("example_value") if isinstance(given, fx.Node) else None
+    return isinstance(value, torch.Tensor) and not accepts(kernel, {"self": value})
 
 
 def _shrinks_by_too_much(node: fx.Node) -> bool:

@@ -116,6 +116,8 @@ def _index_put(builder: Builder, call: Call) -> Value:
             builder.sizes.expr(f.shape[k - plan.depth + f.dim()]) for f in fakes if f.dim() >= plan.depth - k
         ]
         depth.append(next((s for s in sizes if as_int(s) != 1), sizes[0]))
+    for fake in fakes:
+        _require_broadcast(builder, call, builder.sizes.exprs(fake.shape), tuple(depth))
     rest = [s for k, s in enumerate(value.shape) if k not in plan.places]
     shape = (*rest[: plan.front], *depth, *rest[plan.front :])
     _require_broadcast(builder, call, source.shape, shape)
@@ -136,13 +138,14 @@ def _index_put(builder: Builder, call: Call) -> Value:
 
 
 def _require_broadcast(builder: Builder, call: Call, shape: Shape, wanted: Shape) -> None:
-    """What is stored, of `shape`, is broadcast to `wanted`: torch's meta function does not look.
+    """What is stored, or says where, of `shape`, is broadcast to `wanted`: torch's meta function does not look.
 
     Raises:
         NotLowered: it cannot be, as ATen's kernel will say.
     """
-    extra = len(shape) - len(wanted)
-    for size, other in zip(shape, (*[as_expr(1)] * extra, *wanted[max(-extra, 0) :]), strict=True):
+    if len(shape) > len(wanted):
+        raise NotLowered("values of more dimensions than what is indexed")
+    for size, other in zip(shape, wanted[len(wanted) - len(shape) :], strict=True):
         if size == other or as_int(size) == 1:
             continue
         if size.is_const and other.is_const:

@@ -1,0 +1,143 @@
+"""Shapes that eager's kernels take, of operators whose decomposition or lowering would broadcast, or leave out, what they refuse.
+
+As with types, a call that is left to ATen without need is right all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias
+
+import torch
+
+from coilwork_lowering.torch_compat.operators import Overload, qualified_name
+from coilwork_lowering.torch_compat.sizes import holds, surely
+
+Arguments: TypeAlias = Mapping[str, object]
+Rule: TypeAlias = Callable[[Arguments], bool]
+
+
+def accepts_shapes(target: Overload, arguments: Arguments) -> bool:
+    """Tell if eager takes tensors of the shapes of `arguments`, which are named as in the schema, for `target`."""
+    rule = _RULES.get(qualified_name(target).split(".")[1])
+    return rule is None or rule(arguments)
+
+
+def has_rule(target: Overload) -> bool:
+    """Tell if shapes decide whether `target` is left to ATen."""
+    return qualified_name(target).split(".")[1] in _RULES
+
+
+def _alike(*names: str) -> Rule:
+    """All tensors of these names have one shape."""
+
+    def rule(arguments: Arguments) -> bool:
+        first, *others = _tensors(arguments, names) or [None]
+        return first is None or all(_are_equal(first.shape, other.shape) for other in others)
+
+    return rule
+
+
+def _onto(name: str, *names: str) -> Rule:
+    """What has these names is broadcast to the shape of `name`, and not the other way round."""
+
+    def rule(arguments: Arguments) -> bool:
+        onto = arguments.get(name)
+        return not isinstance(onto, torch.Tensor) or all(
+            _spreads_to(one.shape, onto.shape) for one in _tensors(arguments, names)
+        )
+
+    return rule
+
+
+def _vectors(*names: str) -> Rule:
+    """The tensors of these names have one dimension."""
+    return lambda arguments: all(one.dim() == 1 for one in _tensors(arguments, names))
+
+
+def _both_or_neither(*names: str) -> Rule:
+    return lambda arguments: len({arguments.get(name) is None for name in names}) == 1
+
+
+def _with_dimensions(*names: str) -> Rule:
+    """The tensors of these names have a dimension at least."""
+    return lambda arguments: all(one.dim() > 0 for one in _tensors(arguments, names))
+
+
+def _with_elements(name: str) -> Rule:
+    def rule(arguments: Arguments) -> bool:
+        value = arguments.get(name)
+        return not isinstance(value, torch.Tensor) or not any(surely(size == 0) for size in value.shape)
+
+    return rule
+
+
+def _listed(name: str) -> Rule:
+    """The list of this name has something in it."""
+    return lambda arguments: arguments.get(name) not in ([], ())
+
+
+def _not_negative(name: str) -> Rule:
+    """The list of this name has no negative number in it."""
+
+    def rule(arguments: Arguments) -> bool:
+        given = arguments.get(name)
+        return not isinstance(given, list | tuple) or not any(surely(number < 0) for number in given)
+
+    return rule
+
+
+def _all_of(*rules: Rule) -> Rule:
+    return lambda arguments: all(rule(arguments) for rule in rules)
+
+
+def _tensors(arguments: Arguments, names: Iterable[str]) -> list[torch.Tensor]:
+    given = (arguments.get(name) for name in names)
+    return [one for one in given if isinstance(one, torch.Tensor)]
+
+
+def _are_equal(one: Iterable[Any], other: Iterable[Any]) -> bool:
+    """Tell if two shapes are equal, which is guarded on."""
+    left, right = list(one), list(other)
+    return len(left) == len(right) and all(holds(a == b) for a, b in zip(left, right))
+
+
+def _spreads_to(shape: Iterable[Any], onto: Iterable[Any]) -> bool:
+    """Tell if `shape` is broadcast to `onto`, which is guarded on."""
+    sizes, wanted = list(shape), list(onto)
+    if len(sizes) > len(wanted):
+        return False
+    pairs = zip(reversed(sizes), reversed(wanted))
+    return all(surely(size == 1) or holds(size == want) for size, want in pairs)
+
+
+_BATCH_NORM: Final = _all_of(
+    _vectors("weight", "bias", "running_mean", "running_var"),
+    _both_or_neither("running_mean", "running_var"),
+    _with_elements("input"),
+)
+_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
+    {
+        **dict.fromkeys(
+            ("_softmax_backward_data", "_log_softmax_backward_data"), _alike("grad_output", "output")
+        ),
+        **dict.fromkeys(
+            (
+                "native_batch_norm",
+                "_native_batch_norm_legit",
+                "_native_batch_norm_legit_functional",
+                "_native_batch_norm_legit_no_training",
+                "_batch_norm_with_update",
+                "_batch_norm_with_update_functional",
+                "_batch_norm_no_update",
+            ),
+            _BATCH_NORM,
+        ),
+        "binary_cross_entropy_with_logits": _onto("self", "weight", "pos_weight"),
+        "soft_margin_loss": _onto("self", "target"),
+        "logsumexp": _listed("dim"),
+        **dict.fromkeys(("empty_strided", "new_empty_strided"), _not_negative("stride")),
+        "slice_scatter": _with_dimensions("self"),
+    }
+)
