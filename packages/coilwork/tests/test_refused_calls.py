@@ -96,3 +96,51 @@ def test_what_tracing_refuses_otherwise_is_eagers_to_refuse() -> None:
         run = compiled(lambda x: x.add_(x, alpha=1j), strict=strict)
         with pytest.raises(RuntimeError, match="must not be a complex number"):
             run(torch.ones(2))
+
+
+@pytest.mark.filterwarnings("error::coilwork.errors.CoilworkFallbackWarning")
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_results_that_a_tensor_cannot_hold(dynamic: bool) -> None:
+    """Tracing takes them, with `aot_eager` as well."""
+    x, z = torch.ones(3, 3), torch.ones(3, 3, dtype=torch.complex64)
+    programs: tuple[Program, ...] = (
+        lambda x: torch.amax(x, 0, out=torch.empty(3, dtype=torch.float64)),
+        lambda x: torch.any(x, 0, out=torch.empty(3, dtype=torch.int64)),
+        lambda x: x.clone().add_(z),
+        lambda x: x.long().mul_(x),
+    )
+    for program in programs:
+        with pytest.raises(RuntimeError) as wanted:
+            program(x)
+        with pytest.raises(RuntimeError) as found:
+            compiled(program, strict=True, dynamic=dynamic)(x)
+        assert found.type is wanted.type
+
+
+def test_results_that_a_tensor_can_hold() -> None:
+    def program(x: Tensor) -> tuple[Tensor, ...]:
+        into = torch.empty(3, dtype=torch.float64)
+        return torch.sum(x, 0, out=into), x.double().add_(x), torch.add(x, x, out=torch.empty(3, 3))
+
+    x = torch.randn(3, 3)
+    found = compiled(program, strict=True)(x)
+    assert isinstance(found, tuple)
+    for one, other in zip(found, program(x), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.filterwarnings("error::coilwork.errors.CoilworkFallbackWarning")
+def test_types_that_are_taken_apart_whatever_they_are() -> None:
+    """Torch's own tracing takes these calls apart before it asks for a type."""
+    images = torch.ones(1, 3, 4, 4, dtype=torch.int64)
+    programs: tuple[Program, ...] = (
+        lambda x: nn.functional.interpolate(x, size=(3, 3), mode="bilinear"),
+        lambda x: nn.functional.interpolate(x, size=(3, 3), mode="bicubic"),
+        lambda x: nn.functional.interpolate(x[0], size=3, mode="linear"),
+        lambda x: nn.functional.max_pool1d(x[0], 2),
+    )
+    for program in programs:
+        with pytest.raises(NotImplementedError):
+            program(images)
+        with pytest.raises(NotImplementedError):
+            compiled(program, strict=True)(images)

@@ -24,6 +24,7 @@ from coilwork.capture.nested_inputs import flattened, has_nested_inputs
 from coilwork.capture.nested_regions import put_in_place
 from coilwork.capture.opaque_inputs import has_opaque_inputs, left_to_eager
 from coilwork.capture.refused_calls import EagerTrial, RefusedCallError, run_refused
+from coilwork.capture.refused_outputs import writes_other_types
 from coilwork.capture.refused_types import has_refused_types
 from coilwork.capture.resizing import keep_resizing
 from coilwork.capture.shared_memory import with_shared_memory
@@ -131,6 +132,8 @@ def compile_dynamo_graph(
     write_out_label_margins(gm)
     keep_resizing(gm)
     trial = EagerTrial(captured, example_inputs)
+    if writes_other_types(gm) and trial.refuses():
+        return captured.forward
     guards: list[AddedGuard] = []
     objects: list[ResultObject | None] = []
     log = list(rewrite_captured(gm, example_inputs, options))

@@ -88,6 +88,25 @@ def _not_negative(name: str) -> Rule:
     return rule
 
 
+def _sampled(spatial: int) -> Rule:
+    """There are random samples for every image and channel of `self`, one for each of its dimensions that are pooled."""
+
+    def rule(arguments: Arguments) -> bool:
+        value, samples = arguments.get("self"), arguments.get("random_samples")
+        if not isinstance(value, torch.Tensor) or not isinstance(samples, torch.Tensor):
+            return True
+        if samples.dim() != 3 or value.dim() < spatial + 1:
+            return False
+        images: Any = value.shape[0] if value.dim() == spatial + 2 else 1
+        return (
+            holds(samples.shape[0] >= images)
+            and holds(samples.shape[1] >= value.shape[-spatial - 1])
+            and holds(samples.shape[2] == spatial)
+        )
+
+    return rule
+
+
 def _all_of(*rules: Rule) -> Rule:
     return lambda arguments: all(rule(arguments) for rule in rules)
 
@@ -136,6 +155,8 @@ _RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         ),
         "binary_cross_entropy_with_logits": _onto("self", "weight", "pos_weight"),
         "soft_margin_loss": _onto("self", "target"),
+        "fractional_max_pool2d": _sampled(2),
+        "fractional_max_pool3d": _sampled(3),
         "logsumexp": _listed("dim"),
         **dict.fromkeys(("empty_strided", "new_empty_strided"), _not_negative("stride")),
         "slice_scatter": _with_dimensions("self"),

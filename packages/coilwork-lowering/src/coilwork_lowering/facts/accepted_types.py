@@ -52,7 +52,7 @@ _ANYWHERE: Final = _table(
         "upsample_nearest1d upsample_nearest2d upsample_nearest3d"
         " upsample_bilinear2d upsample_bicubic2d _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d",
     ),
-    (_WIDE, "_cdist_forward _pdist_forward"),
+    (_WIDE, "_cdist_forward _pdist_forward _cdist_backward _pdist_backward"),
     (
         _REAL,
         "threshold threshold_backward clamp clamp_min.default clamp_max.default ceil floor round trunc argmax argmin relu mvlgamma fmod remainder kthvalue topk",
@@ -83,7 +83,7 @@ _SIGNED_ON_CPUS: Final = frozenset(
     " maximum minimum cummax cummin topk median nanmedian kthvalue mode __lshift__ __rshift__ bitwise_left_shift"
     " bitwise_right_shift neg sign masked_fill masked_scatter gather scatter scatter_add scatter_reduce index_add index_put"
     " take put tril triu arange pow logical_not logical_and logical_or logical_xor count_nonzero searchsorted bucketize"
-    " eye pixel_shuffle pixel_unshuffle channel_shuffle native_dropout_backward"
+    " eye _conj_physical conj_physical pixel_shuffle pixel_unshuffle channel_shuffle native_dropout_backward"
     " max_pool2d_with_indices max_pool3d_with_indices hardtanh"
     " reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d".split()
 )
@@ -105,7 +105,7 @@ _OF_EIGHT_BITS: Final = frozenset(
 # Of these, what eager does not do with powers of two, which have no zero and no sign.
 _NOT_OF_POWERS: Final = frozenset("abs index_put constant_pad_nd".split())
 # Whose kernels for CPUs give no unsigned integers of more than 8 bits, though they may take some.
-_INTO_SIGNED: Final = frozenset({"cumsum", "cumprod", "prod"})
+_INTO_SIGNED: Final = frozenset({"cumsum", "cumprod", "prod", "sum"})
 # Numbers between others, which may be tensors: the result's type alone counts.
 _SPACED: Final = frozenset({"linspace", "logspace"})
 # Of every tensor.
@@ -124,6 +124,8 @@ _OF_ONE_TYPE: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "index_add": ("self", "source"),
         "heaviside": ("self", "values"),
         "_cdist_forward": ("x1", "x2"),
+        "_cdist_backward": ("grad", "x1", "x2"),
+        "_pdist_backward": ("grad", "self"),
         **dict.fromkeys(("_softmax_backward_data", "_log_softmax_backward_data"), ("grad_output", "output")),
         **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), ("self", "weight")),
         "binary_cross_entropy": ("self", "target", "weight"),
@@ -161,6 +163,8 @@ def accepts(target: Overload, arguments: Mapping[str, object]) -> bool:
         return False
     if len(_types(arguments, _OF_ONE_TYPE.get(name, ()))) > 1:
         return False
+    if name.endswith("_backward") and not _is_of_its_type(arguments):
+        return False
     if name in _POSITIONS and not _types(arguments, _POSITIONS[name][:1]) <= _POSITIONS[name][1]:
         return False
     types = _ANYWHERE.get(f"{name}.{overload}") or _ANYWHERE.get(name)
@@ -192,6 +196,12 @@ def _has_eight_bits(arguments: Iterable[object]) -> bool:
         for item in (value if isinstance(value, list | tuple) else (value,))
         if isinstance(item, torch.Tensor)
     )
+
+
+def _is_of_its_type(arguments: Mapping[str, object]) -> bool:
+    """Tell if a gradient has the type of what it is taken of, as eager's kernels have it, and is no integer."""
+    types = _types(arguments, ("grad_output", "self"))
+    return len(types) < 2 and not any(dtype in _INTEGERS or dtype is torch.bool for dtype in types)
 
 
 def _are_all(arguments: Iterable[tuple[str, object]], types: Types) -> bool:
@@ -253,7 +263,7 @@ def _of_wider_types(target: Overload, decomposition: Callable[..., Any]) -> Call
 
 def _is_named(target: Overload) -> bool:
     name, overload = qualified_name(target).split(".")[1:]
-    return bool(
+    return name.endswith("_backward") or bool(
         {name, f"{name}.{overload}"}
         & {*_INTO_SIGNED, *_ANYWHERE, *_ON_CPUS, *_SIGNED_ON_CPUS, *_EVERYWHERE, *_OF_ONE_TYPE, *_POSITIONS}
     )

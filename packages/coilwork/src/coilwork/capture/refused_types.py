@@ -33,6 +33,9 @@ _BY_MODE: Final = MappingProxyType(
         "trilinear": torch.ops.aten.upsample_trilinear3d.default,
     }
 )
+_ROW_POOLS: Final = frozenset(
+    {functional.max_pool1d, torch.max_pool1d, torch.ops.aten.max_pool1d, torch.ops.aten.max_pool1d.default}
+)
 _HARDSHRINK: Final = torch.ops.aten.hardshrink.default
 _SHRINKING: Final = frozenset({torch.hardshrink, _HARDSHRINK, _HARDSHRINK.overloadpacket})
 
@@ -46,8 +49,18 @@ def has_refused_types(gm: fx.GraphModule) -> bool:
     nodes = [node for graph in graphs for node in graph.nodes]
     calls = [margin_call(node) for node in nodes]
     return any(call is not None and _is_refused(call) for call in calls) or any(
-        _shrinks_by_too_much(node) or _resizes_other_than_floats(node) for node in nodes
+        _shrinks_by_too_much(node) or _resizes_other_than_floats(node) or _pools_other_than_floats(node)
+        for node in nodes
     )
+
+
+def _pools_other_than_floats(node: fx.Node) -> bool:
+    """Tell if a row of no floats is pooled on a CPU: of images eager takes integers, and tracing makes the row one."""
+    if node.op != "call_function" or node.target not in _ROW_POOLS:
+        return False
+    given = node.args[0] if node.args else node.kwargs.get("input")
+    value = given.meta.get("example_value") if isinstance(given, fx.Node) else None
+    return isinstance(value, torch.Tensor) and value.device.type == "cpu" and not value.is_floating_point()
 
 
 def _resizes_other_than_floats(node: fx.Node) -> bool:
