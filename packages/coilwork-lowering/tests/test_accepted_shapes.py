@@ -69,6 +69,28 @@ REFUSED: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     **{
         f"{name} of 8 bits": (getattr(torch, name), (EIGHT_BITS,)) for name in ("acosh", "sum", "neg", "amax")
     },
+    "replication_pad2d": (
+        lambda x: aten.replication_pad2d(x, [1, 1, 1, 1]),
+        (torch.ones(1, 1, 3, 4, 4),),
+    ),
+    "grid_sampler_2d's gradient": (
+        lambda x, grid: aten.grid_sampler_2d_backward(x, x, grid, 0, 0, False, [True, True]),
+        (torch.ones(2, 1, 3, 3), torch.ones(1, 3, 3, 2)),
+    ),
+    "fractional_max_pool3d": (
+        lambda x, samples: aten.fractional_max_pool3d(x, [2, 2, 2], [1, 1, 1], samples),
+        (torch.ones(3, 1, 4, 4, 4), torch.ones(2, 1, 3)),
+    ),
+    **{
+        f"{name}'s gradient of another type": (call, (torch.ones(1, 2, 2), torch.ones(1, 4, 4).double()))
+        for name, call in {
+            "avg_pool2d": lambda g, x: aten.avg_pool2d_backward(
+                g, x, [2, 2], [2, 2], [0, 0], False, True, None
+            ),
+            "mish": lambda g, x: aten.mish_backward(x[:, :2, :2].long(), x[:, :2, :2].long()),
+        }.items()
+    },
+    "median": (lambda x: torch.median(x, 0), (torch.ones(3, 3) > 0,)),
     "add of 8 bits": (torch.add, (EIGHT_BITS, torch.ones(5, 5))),
     "gather of 8 bits": (lambda x, i: x.gather(0, i), (EIGHT_BITS, ZEROS)),
     "mean of 8 bits": (lambda x: F.mse_loss(x, x), (EIGHT_BITS,)),

@@ -107,6 +107,25 @@ def _sampled(spatial: int) -> Rule:
     return rule
 
 
+def _of_dimensions(*counts: int) -> Rule:
+    """`self` has one of these numbers of dimensions."""
+    return lambda arguments: all(one.dim() in counts for one in _tensors(arguments, ("self",)))
+
+
+def _gridded(spatial: int) -> Rule:
+    """There is a grid for every image of `input`, of positions in as many dimensions as the image has."""
+
+    def rule(arguments: Arguments) -> bool:
+        value, grid = arguments.get("input"), arguments.get("grid")
+        if not isinstance(value, torch.Tensor) or not isinstance(grid, torch.Tensor):
+            return True
+        if value.dim() != spatial + 2 or grid.dim() != spatial + 2:
+            return False
+        return holds(value.shape[0] == grid.shape[0]) and holds(grid.shape[-1] == spatial)
+
+    return rule
+
+
 def _all_of(*rules: Rule) -> Rule:
     return lambda arguments: all(rule(arguments) for rule in rules)
 
@@ -155,6 +174,12 @@ _RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         ),
         "binary_cross_entropy_with_logits": _onto("self", "weight", "pos_weight"),
         "soft_margin_loss": _onto("self", "target"),
+        **{f"grid_sampler_{spatial}d_backward": _gridded(spatial) for spatial in (2, 3)},
+        **{
+            f"{kind}_pad{spatial}d": _of_dimensions(spatial + 1, spatial + 2)
+            for kind in ("replication", "reflection")
+            for spatial in (1, 2, 3)
+        },
         "fractional_max_pool2d": _sampled(2),
         "fractional_max_pool3d": _sampled(3),
         "logsumexp": _listed("dim"),

@@ -55,7 +55,7 @@ _ANYWHERE: Final = _table(
     (_WIDE, "_cdist_forward _pdist_forward _cdist_backward _pdist_backward"),
     (
         _REAL,
-        "threshold threshold_backward clamp clamp_min.default clamp_max.default ceil floor round trunc argmax argmin relu mvlgamma fmod remainder kthvalue topk",
+        "threshold threshold_backward clamp clamp_min.default clamp_max.default ceil floor round trunc argmax argmin relu mvlgamma fmod remainder kthvalue topk median nanmedian",
     ),
     (_REAL | _COMPLEX, "abs dot vdot addcmul trace linspace logspace"),
     (_REAL | {torch.bool}, "logit nansum xlogy special_xlog1py special_entr special_ndtr"),
@@ -200,7 +200,7 @@ def _has_eight_bits(arguments: Iterable[object]) -> bool:
 
 def _is_of_its_type(arguments: Mapping[str, object]) -> bool:
     """Tell if a gradient has the type of what it is taken of, as eager's kernels have it, and is no integer."""
-    types = _types(arguments, ("grad_output", "self"))
+    types = _types(arguments, ("grad_output", "self", "grid"))
     return len(types) < 2 and not any(dtype in _INTEGERS or dtype is torch.bool for dtype in types)
 
 
