@@ -2,11 +2,12 @@
 
     python -m integration_tests.operators.bad_calls --processes 2
     python -m integration_tests.operators.bad_calls --only "nn.functional.embedding*" --ways bad,bad_dynamic
+    python -m integration_tests.operators.bad_calls --ways bad_lowered
 
 The calls are made of good ones by `mutations.py`: of every operator in torch's database, of its modules, and of every operator of the
 lowering table that they reach (`aten.*`). Worker processes survive what a call does. A refused call must raise, with and
 without `strict`, the type of error that eager raises, or that torch raises when it traces the call (`aot_eager`). What
-returns a result, raises something else or falls back with a warning is a finding.
+returns a result, raises something else or falls back with a warning is a finding. `bad_lowered` only traces and lowers: see `screening.py`.
 """
 
 from __future__ import annotations
@@ -35,11 +36,12 @@ from integration_tests.operators.database import Sample, tensors_of
 from integration_tests.operators.mutations import mutated
 from integration_tests.operators.parts import Part
 from integration_tests.operators.pool import Settings, run
+from integration_tests.operators.screening import screened
 from integration_tests.operators.subjects import Subject, subject_of, subjects
 from integration_tests.operators.sweep import read_progress
 from integration_tests.operators.units import Unit, chosen_names
 
-BAD_WAYS: Final = ("bad", "bad_dynamic")
+BAD_WAYS: Final = ("bad", "bad_dynamic", "bad_lowered")
 SEED: Final = 1234
 
 _MOST_FINDINGS: Final = 12
@@ -63,17 +65,19 @@ def check_bad_calls(
     name: str,
     *,
     device: str,
-    dynamic: bool = False,
+    way: str,
     tell: Callable[[str], None] = lambda text: None,
 ) -> list[Outcome]:
     """One outcome per finding, or one for all calls that were refused as they have to be."""
-    way = "bad_dynamic" if dynamic else "bad"
     found: list[Outcome] = []
     refused = 0
     for function, what, sample, wanted in bad_calls(name, device):
         tell(f"{what}: {sample.describe()}")
         refused += 1
-        status, detail = _judged(function, sample, wanted, dynamic=dynamic)
+        if way == "bad_lowered":
+            status, detail = _screened(function, what, sample)
+        else:
+            status, detail = _judged(function, sample, wanted, dynamic=way == "bad_dynamic")
         if status != "ok":
             text = f"{detail}  eager: {wanted.kind}: {wanted.text[:200]}"
             found.append(
@@ -152,6 +156,14 @@ def _tell_refusals(function: Callable[..., Any], given: Sequence[Sample], writin
     os._exit(0)
 
 
+def _screened(function: Callable[..., Any], what: str, sample: Sample) -> tuple[str, str]:
+    if what.startswith("out:"):
+        # in-place and out variants are for AOTAutograd to make functional
+        return "ok", ""
+    status, detail = screened(function, sample)
+    return ("ok" if status in ("refused", "left", "checked") else status), detail
+
+
 def _judged(
     function: Callable[..., Any], sample: Sample, wanted: Refusal, *, dynamic: bool
 ) -> tuple[str, str]:
@@ -219,13 +231,12 @@ def _traced(
 
 
 def run_units(
-    names: Sequence[str], *, ways: Sequence[str], processes: int, seconds: float, device: str = "cpu"
+    units: Sequence[Unit], *, processes: int, seconds: float, device: str = "cpu"
 ) -> Iterator[dict[str, Any]]:
-    """The records of all names, as worker processes finish them."""
+    """The records of all units, as worker processes finish them."""
     settings = Settings(device=device, samples=0, limit_s=120.0, deadline=time.monotonic() + seconds)
     done: SimpleQueue[list[dict[str, Any]]] = SimpleQueue()
-    parts = [Part(unit=Unit(op=name, way=way, dtype="")) for way in ways for name in names]
-    threads, _ = run(parts, settings, processes=processes, finished=done)
+    threads, _ = run([Part(unit=unit) for unit in units], settings, processes=processes, finished=done)
     while any(thread.is_alive() for thread in threads) or not done.empty():
         try:
             yield from done.get(timeout=1.0)
@@ -240,7 +251,7 @@ def main() -> int:
     add = parser.add_argument
     add("--only", default="", help="names, by commas; `nn.*` for a prefix")
     add("--shard", default="0/1", help="i/n: every n-th name, from the i-th, counted from 0")
-    add("--ways", default=",".join(BAD_WAYS))
+    add("--ways", default="bad,bad_dynamic")
     add("--processes", type=int, default=1)
     add("--seconds", type=float, default=1e9, help="begin nothing after this many seconds")
     add(
@@ -251,12 +262,15 @@ def main() -> int:
     )
     chosen = parser.parse_args()
     records = read_progress(chosen.results, again=False)
-    known = {record["op"] for record in records}
+    ways = chosen.ways.split(",")
+    known = {(record["op"], record["way"]) for record in records}
     names = chosen_names(dict.fromkeys(subjects()), shard=chosen.shard, only=chosen.only)
     with chosen.results.open("a") as file:
+        units = [
+            Unit(op=name, way=way, dtype="") for way in ways for name in names if (name, way) not in known
+        ]
         for record in run_units(
-            [name for name in names if name not in known],
-            ways=chosen.ways.split(","),
+            units,
             processes=chosen.processes,
             seconds=chosen.seconds,
         ):

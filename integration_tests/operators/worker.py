@@ -48,8 +48,7 @@ def main() -> None:
 
         outcomes: list[Outcome]
         if unit.way in BAD_WAYS:
-            dynamic = unit.way == "bad_dynamic"
-            outcomes = check_bad_calls(unit.op, device=chosen.device, dynamic=dynamic, tell=tell)
+            outcomes = check_bad_calls(unit.op, device=chosen.device, way=unit.way, tell=tell)
         elif unit.way == "errors":
             outcomes = check_rejections(unit.op, database[unit.op], device=chosen.device, tell=tell)
         else:

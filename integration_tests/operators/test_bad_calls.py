@@ -1,0 +1,62 @@
+"""Calls that eager refuses, a slice of what `python -m integration_tests.operators.bad_calls` tries.
+
+Many are traced and lowered, as that is cheap; a few are compiled and run.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from integration_tests.operators.bad_calls import check_bad_calls
+from integration_tests.operators.database import Sample
+from integration_tests.operators.mutations import mutated
+from integration_tests.operators.screening import screened
+from integration_tests.operators.subjects import subjects
+
+# Every so many names of torch's operators and modules.
+STRIDE = 24
+# Refused by storage that is too small, or by an item of no memory, of which a compiled program has none.
+UNLIKE_A_PROGRAM = frozenset({"item", "empty_strided", "new_empty_strided"})
+COMPILED = ("bucketize", "nn.functional.soft_margin_loss", "take", "kthvalue")
+
+
+def test_the_lowered() -> None:
+    names = [name for name in subjects() if not name.startswith(("aten.", "inplace."))][::STRIDE]
+    found = [
+        one
+        for name in names
+        if name not in UNLIKE_A_PROGRAM
+        for one in check_bad_calls(name, device="cpu", way="bad_lowered")
+    ]
+    assert [one for one in found if one.status not in ("ok", "skipped")] == []
+    assert sum(one.samples for one in found) > 5 * len(names)
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_the_compiled(name: str) -> None:
+    found = check_bad_calls(name, device="cpu", way="bad")
+    assert {one.status for one in found} == {"ok"}, found
+
+
+def test_the_compiled_for_open_sizes() -> None:
+    found = check_bad_calls("nn.functional.embedding", device="cpu", way="bad_dynamic")
+    assert {one.status for one in found} == {"ok"}, found
+
+
+def test_every_kind_of_argument_is_changed() -> None:
+    good = Sample(arguments=(torch.ones(2, 3), 1, [0, 1], "sum"), keywords={"p": 0.5, "dtype": torch.float32})
+    kinds = {what.partition(":")[0] for what, _ in mutated(good)}
+    assert kinds >= {f"argument {position}" for position in range(7)} | {"one argument less"}
+    assert all(
+        sample.keywords != good.keywords or sample.arguments is not good.arguments
+        for _, sample in mutated(good)
+    )
+
+
+def test_screening_tells_what_nothing_refuses() -> None:
+    def lax(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    assert screened(lax, Sample(arguments=(torch.ones(3),), keywords={}))[0] == "accepted"
+    assert screened(torch.linalg.inv, Sample(arguments=(torch.ones(3),), keywords={}))[0] == "refused"
