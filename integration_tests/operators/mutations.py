@@ -128,8 +128,13 @@ def _other_tensors(leaf: Tensor) -> Iterator[tuple[str, Any]]:
             yield f"{dtype} for {leaf.dtype}", leaf.to(dtype)
     yield "on another device", leaf.to("meta")
     yield "no tensor", None
-    if leaf.numel() > 0 and leaf.dtype is not torch.bool:
+    if leaf.numel() > 0 and leaf.dtype is not torch.bool and not _is_of_8_bits(leaf):
         yield from _other_values(leaf)
+
+
+def _is_of_8_bits(leaf: Tensor) -> bool:
+    """Tell if it holds floats that eager cannot even negate."""
+    return leaf.dtype.is_floating_point and leaf.dtype.itemsize == 1
 
 
 def _other_values(leaf: Tensor) -> Iterator[tuple[str, Tensor]]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from pathlib import Path
+
 import pytest
 import torch
 from torch._higher_order_ops.effects import has_effects
@@ -13,6 +16,7 @@ from coilwork.torch_compat.nesting import map_tensors, tensors_in
 from coilwork.torch_compat.operators import OperatorCounter, is_operator
 from coilwork.torch_compat.tensors import real_tensors
 from coilwork.torch_compat.versions import check_torch_version
+from coilwork.torch_compat.workarounds import WORKAROUNDS
 
 
 @pytest.mark.parametrize("version", ["2.11.0", "2.12.1+cpu", "2.13.0a0+git1234", torch.__version__])
@@ -63,3 +67,14 @@ def test_nested_tensors_are_found_and_replaced() -> None:
     assert [value.shape for value in tensors_in(nested)] == [(2,), (3,)]
     ([doubled, five], mapping) = map_tensors(lambda value: value * 2, nested)
     assert doubled.tolist() == [2.0, 2.0] and five == 5 and list(mapping) == ["two"]
+
+
+def test_workarounds_are_there_and_tested() -> None:
+    folder = Path(__file__).parent.parent
+    for row in WORKAROUNDS:
+        module, _, name = row.fix.partition(":")
+        assert hasattr(import_module(module), name), row
+        file, _, test = row.test.partition(":")
+        assert f"def {test}(" in (folder / file).read_text(), row
+        for version in row.versions:
+            check_torch_version(f"{version}.0")

@@ -33,8 +33,8 @@ def _alike(*names: str) -> Rule:
     """All tensors of these names have one shape."""
 
     def rule(arguments: Arguments) -> bool:
-        first, *others = _tensors(arguments, names) or [None]
-        return first is None or all(_are_equal(first.shape, other.shape) for other in others)
+        given = _tensors(arguments, names)
+        return all(_are_equal(given[0].shape, other.shape) for other in given[1:])
 
     return rule
 

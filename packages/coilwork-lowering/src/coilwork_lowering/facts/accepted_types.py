@@ -111,6 +111,7 @@ _SPACED: Final = frozenset({"linspace", "logspace"})
 # Of every tensor.
 _EVERYWHERE: Final = _table(
     (_REAL | _COMPLEX, "sub rsub ldexp"),
+    (_REAL | {torch.bool}, "soft_margin_loss"),
     (_REAL, "isin"),
     (_INTEGERS | {torch.bool}, "bitwise_not bitwise_and bitwise_or bitwise_xor"),
     (_INTEGERS, "gcd lcm"),
@@ -181,6 +182,8 @@ def accepts(target: Overload, arguments: Mapping[str, object]) -> bool:
         return False
     if first.device.type != "cpu":
         return True
+    if arguments.get("input_dtype") not in (None, first.dtype):
+        return False
     if signed and any(one.dtype in _WIDE_UNSIGNED for one in tensors):
         return False
     if name in _NORMS and not _scaled_by(first.dtype, _types(arguments, _PARAMETERS)):

@@ -6,7 +6,7 @@ Losses and images of types that eager has no kernel for; `hardshrink` by a numbe
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import fx
@@ -66,7 +66,8 @@ def _pools_other_than_floats(node: fx.Node) -> bool:
 def _resizes_other_than_floats(node: fx.Node) -> bool:
     if node.op != "call_function":
         return False
-    kernel = _RESIZED.get(node.target)
+    target: Any = node.target
+    kernel = _RESIZED.get(target)
     if node.target is functional.interpolate:
         mode = node.args[3] if len(node.args) > 3 else node.kwargs.get("mode", "nearest")
         antialias = node.kwargs.get("antialias", False) or len(node.args) > 6

@@ -48,7 +48,7 @@ class FirstCall:
             mode = _get_current_dispatch_mode()
             if _CHECK is not None and isinstance(mode, _CHECK):
                 stack.enter_context(_pop_mode_temporarily())
-                stack.enter_context(_LazyBuiltIns(mode))
+                stack.enter_context(_lazily(mode))
             return self._call(args)
 
 
@@ -74,6 +74,10 @@ class _LazyBuiltIns(TorchDispatchMode):
     @classmethod
     def ignore_compile_internals(cls) -> bool:
         return True
+
+
+def _lazily(check: TorchDispatchMode) -> TorchDispatchMode:
+    return _LazyBuiltIns(check)
 
 
 def conjugates(gm: torch.fx.GraphModule) -> bool:

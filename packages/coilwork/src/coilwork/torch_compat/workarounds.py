@@ -1,0 +1,71 @@
+"""What is wrong in torch's own tracing, `aot_eager` included, and mended here: one table, whose rows go with the versions that need them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workaround:
+    """One fault of torch's.
+
+    Attributes:
+        what: what a user would see.
+        versions: the supported versions of torch that were seen to have it.
+        issue: torch's issue, if one is known.
+        fix: module and function or class that mends it.
+        test: file and function, from the package's folder, that fails without it.
+    """
+
+    what: str
+    versions: tuple[str, ...]
+    fix: str
+    test: str
+    issue: str = ""
+
+
+WORKAROUNDS: Final = (
+    Workaround(
+        what="operators that conjugate inside, as linalg.pinv, are wrong in the first call of a compiled graph",
+        versions=("2.13",),
+        fix="coilwork.torch_compat.first_calls:FirstCall",
+        test="tests/test_first_calls.py:test_complex_matrices",
+    ),
+    Workaround(
+        what="results are written into tensors of types that eager says they cannot be cast to",
+        versions=("2.13",),
+        fix="coilwork.capture.refused_outputs:writes_other_types",
+        test="tests/test_refused_calls.py:test_results_that_a_tensor_cannot_hold",
+    ),
+    Workaround(
+        what="losses, resized images and pooled rows of types that eager has no kernel for are computed",
+        versions=("2.13",),
+        fix="coilwork.capture.refused_types:has_refused_types",
+        test="tests/test_refused_calls.py:test_types_that_are_taken_apart_whatever_they_are",
+    ),
+    Workaround(
+        what="labels of multilabel_margin_loss do not end at -1, and the loss of one row has a dimension",
+        versions=("2.13",),
+        fix="coilwork.capture.label_margins:write_out_label_margins",
+        test="tests/test_label_margins.py:test_labels_end_at_the_first_that_is_none",
+    ),
+    Workaround(
+        what="masked_select of a row by a matrix is held to the number of the row's elements",
+        versions=("2.13",),
+        fix="coilwork.capture.masked_selection:broadcast_selections",
+        test="tests/test_masked_selection.py:test_as_eager",
+    ),
+    Workaround(
+        what="before 2.13 a singular matrix goes unnoticed: checks of linear algebra are dropped as dead code",
+        versions=("2.11", "2.12"),
+        fix="coilwork.torch_compat.autograd:checks_have_effects",
+        test="tests/test_torch_compat.py:test_checks_are_in_graphs_whatever_torch_registers",
+    ),
+    Workaround(
+        what="a user's torch._check is told as an expression of torch's names",
+        versions=("2.13",),
+        fix="coilwork.capture.told_checks:put_told_checks_first",
+        test="tests/test_told_checks.py:test_in_the_users_words",
+    ),
+)
