@@ -48,7 +48,7 @@ class FirstCall:
             mode = _get_current_dispatch_mode()
             if _CHECK is not None and isinstance(mode, _CHECK):
                 stack.enter_context(_pop_mode_temporarily())
-                stack.enter_context(_lazily(mode))
+                stack.enter_context(_LazyBuiltIns(mode))
             return self._call(args)
 
 
@@ -56,7 +56,8 @@ class _LazyBuiltIns(TorchDispatchMode):
     """Calls torch's own operators with lazy views, and leaves others to `check`."""
 
     def __init__(self, check: TorchDispatchMode) -> None:
-        super().__init__()
+        initialize: Callable[[], None] = super().__init__  # the base class is not typed
+        initialize()
         self.supports_higher_order_operators = True
         self._check = check
 
@@ -74,10 +75,6 @@ class _LazyBuiltIns(TorchDispatchMode):
     @classmethod
     def ignore_compile_internals(cls) -> bool:
         return True
-
-
-def _lazily(check: TorchDispatchMode) -> TorchDispatchMode:
-    return _LazyBuiltIns(check)
 
 
 def conjugates(gm: torch.fx.GraphModule) -> bool:
