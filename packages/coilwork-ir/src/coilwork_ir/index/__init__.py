@@ -24,8 +24,8 @@ from coilwork_ir.index.proofs import (
 from coilwork_ir.index.recombination import recombine
 from coilwork_ir.index.ring import product, total
 from coilwork_ir.index.substitution import evaluate, substitute
-from coilwork_ir.index.written import WrittenSize, written_size
 from coilwork_ir.index.view import Add, Const, FloorDiv, Max, Min, Mod, Mul, Node, Sym, fold, node
+from coilwork_ir.index.written import WrittenSize, written_size
 
 __all__ = [
     "Add",
