@@ -171,7 +171,8 @@ def _cast(context: OpContext, a: tuple[Expression, ...]) -> Expression:
         wide = a[0] if source is DType.F32 else method(a[0], "to", tl_name("float32"))
         return context.device("to_float8_e5m2" if result is DType.F8E5M2 else "to_float8_e4m3", wide)
     found = a[0]
-    if source.itemsize == 1 and source.is_float and result is not DType.F32:
+    by_f32 = source is DType.F64 and result.is_low_precision  # rounded twice, as eager does
+    if by_f32 or (source.itemsize == 1 and source.is_float and result is not DType.F32):
         found = method(found, "to", tl_name("float32"))
     if source.is_float and result in _WIDE:
         found = method(found, "to", triton_type(_WIDE[result]))
