@@ -11,7 +11,7 @@ divergence of two log-softmaxes, an entropy, a penalty on normalised values. The
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
@@ -96,6 +96,7 @@ class _Search:
     facts: Dependence
     figures: Figures
     options: ScheduleOptions
+    _places: dict[int, tuple[Place, ...]] = field(default_factory=dict)
 
     def cuts(self) -> Iterator[tuple[int, _Rows]]:
         """Positions of reductions that can be cut along rows of a reduction before them, each once, and how."""
@@ -145,13 +146,13 @@ class _Search:
 
     def _rows(self, position: int, node: Reduce) -> _Rows | None:
         """The rows of a reduction that `node`, at `position`, needs the results of."""
-        reached = [place for access in self._loads(node) for place in self._behind(access)]
+        reached = self._reached(position, node)
         for name, _ in reached:
             definer = self.facts.definer.get(name)
             statistic = None if definer is None else self.graph.nodes[definer]
             if definer is None or not isinstance(statistic, Reduce):
                 continue
-            theirs = dict(place for access in self._loads(statistic) for place in self._behind(access))
+            theirs = dict(self._reached(definer, statistic))
             for buffer, ours in reached:
                 if buffer in theirs:
                     cut = self._matched(node, (buffer, ours), statistic, theirs[buffer], definer)
@@ -162,6 +163,14 @@ class _Search:
                     ):
                         return cut
         return None
+
+    def _reached(self, position: int, node: Reduce) -> tuple[Place, ...]:
+        """The places behind all that `node`, at `position`, loads. Many reductions may ask about one, so they are kept."""
+        found = self._places.get(position)
+        if found is None:
+            found = tuple(place for access in self._loads(node) for place in self._behind(access))
+            self._places[position] = found
+        return found
 
     def _behind(self, access: Load) -> tuple[Place, ...]:
         """Where in memory `access` reads, and where what it reads is computed from, point by point.
