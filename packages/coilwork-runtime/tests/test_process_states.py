@@ -161,7 +161,7 @@ STATES = {
     "private files": with_mask(0o077),
     "files without rights": with_mask(0o777),
     "no path": with_variables(PATH=None),
-    "an empty path": with_variables(PATH=""),
+    "an empty path": with_variables(PATH="", CXX=shutil.which("g++")),
     "no home": with_variables(HOME=None),
     "an absent home": with_variables(HOME="/nonexistent"),
     "a compiler behind another program": with_variables(CXX="env g++"),
@@ -218,6 +218,12 @@ def test_wrong_compilers_are_said_with_their_remedy(
                 build_something_new()
         finally:
             leave()
+
+
+def test_an_empty_path_has_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(MissingCompilerError, match=r"(?s)no C\+\+ compiler.*set CXX"):
+        build_something_new()
 
 
 def test_what_a_compiler_refuses_is_told_where_children_are_not_waited_for(

@@ -72,7 +72,7 @@ def find_toolchain(environ: Mapping[str, str] | None = None) -> Toolchain:
         MissingCompilerError: there is none.
     """
     variables = os.environ if environ is None else environ
-    return _find(variables.get("CXX", "").strip(), variables.get("PATH") or os.defpath)
+    return _find(variables.get("CXX", "").strip(), variables.get("PATH", os.defpath))
 
 
 @functools.cache
