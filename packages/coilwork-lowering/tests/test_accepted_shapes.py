@@ -29,6 +29,11 @@ REFUSED: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
         lambda x, i, k: x.index_put((i, k), x[0, 0]),
         (torch.ones(5, 5), ZEROS, torch.zeros(2, 3, dtype=torch.int64)),
     ),
+    "index_select by a matrix": (lambda x, i: x.index_select(0, i), (torch.ones(()), ZEROS[:1])),
+    "embedding_bag by a matrix": (
+        lambda w, i, offsets: aten._embedding_bag(w, i, offsets)[0],
+        (torch.ones(5, 2), ZEROS[:, 0], ZEROS[:2]),
+    ),
     "bucketize": (torch.bucketize, (torch.ones(3), torch.ones(3, 4))),
     "searchsorted of other rows": (torch.searchsorted, (torch.ones(3, 4), torch.ones(2, 4))),
     "searchsorted by another order": (

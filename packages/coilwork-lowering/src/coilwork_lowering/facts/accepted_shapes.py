@@ -107,9 +107,9 @@ def _sampled(spatial: int) -> Rule:
     return rule
 
 
-def _of_dimensions(*counts: int) -> Rule:
-    """`self` has one of these numbers of dimensions."""
-    return lambda arguments: all(one.dim() in counts for one in _tensors(arguments, ("self",)))
+def _of_dimensions(*counts: int, name: str = "self") -> Rule:
+    """`name` has one of these numbers of dimensions."""
+    return lambda arguments: all(one.dim() in counts for one in _tensors(arguments, (name,)))
 
 
 def _gridded(spatial: int) -> Rule:
@@ -182,6 +182,11 @@ _RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         },
         "fractional_max_pool2d": _sampled(2),
         "fractional_max_pool3d": _sampled(3),
+        "index_select": _of_dimensions(0, 1, name="index"),
+        **dict.fromkeys(
+            ("_embedding_bag", "_embedding_bag_forward_only"),
+            _all_of(_vectors("offsets"), _of_dimensions(2, name="weight")),
+        ),
         "logsumexp": _listed("dim"),
         **dict.fromkeys(("empty_strided", "new_empty_strided"), _not_negative("stride")),
         "slice_scatter": _with_dimensions("self"),
