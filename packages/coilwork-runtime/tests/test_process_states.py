@@ -265,7 +265,7 @@ def test_children_of_multiprocessing_build(temporary: Path) -> None:
 
 def test_a_child_does_not_wait_for_what_its_parent_was_doing() -> None:
     """A thread loads an extension while another one forks."""
-    with extensions._LOADING.lock:
+    with extensions._LOADING:
         child = multiprocessing.get_context("fork").Process(target=_take_lock)
         child.start()
         child.join(60)
@@ -275,7 +275,7 @@ def test_a_child_does_not_wait_for_what_its_parent_was_doing() -> None:
 
 
 def _take_lock() -> None:
-    with extensions._LOADING.lock:
+    with extensions._LOADING:
         pass
 
 

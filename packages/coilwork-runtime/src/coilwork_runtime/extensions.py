@@ -27,18 +27,16 @@ from coilwork_runtime.errors import MissingCompilerError
 from coilwork_runtime.folders import scratch_folder, temporary_folder
 
 
-class _Loading:
-    """Held while an extension is loaded or built; free in a child that is forked meanwhile, where no thread goes on with that."""
-
-    def __init__(self) -> None:
-        self._renew()
-        os.register_at_fork(after_in_child=self._renew)
-
-    def _renew(self) -> None:
-        self.lock = threading.Lock()
+_LOADING: Final = threading.Lock()
 
 
-_LOADING: Final = _Loading()
+def _free_in_child() -> None:
+    # a thread of the parent's may hold it, and none goes on with that here
+    if _LOADING.locked():
+        _LOADING.release()
+
+
+os.register_at_fork(after_in_child=_free_in_child)
 PACKAGE: Final = Path(__file__).parent
 
 
@@ -55,7 +53,7 @@ def load_extension(
     `sources` are its text: each `.cpp` is compiled, all at once, and includes others by their names. `store` keeps what is built.
     `prebuilt` is a folder that may hold it, built from the same text for the same Python.
     """
-    with _LOADING.lock:
+    with _LOADING:
         loaded = sys.modules.get(name)
         if loaded is not None:
             return loaded
