@@ -26,7 +26,6 @@ from coilwork_runtime.cpp.toolchain import find_toolchain
 from coilwork_runtime.errors import MissingCompilerError
 from coilwork_runtime.folders import scratch_folder, temporary_folder
 
-
 _LOADING: Final = threading.Lock()
 
 
