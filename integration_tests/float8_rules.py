@@ -80,6 +80,11 @@ def _scaled(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, ...]:
     return tuple(found)
 
 
+def _turned(x: Tensor, steps: int) -> Tensor:
+    """`x.roll(steps)`, which eager has no kernel for on GPUs."""
+    return torch.cat([x[-steps:], x[:-steps]])
+
+
 def _copied(x: Tensor) -> tuple[Tensor, ...]:
     chosen = torch.arange(256, device=x.device) % 3 == 0
     index = torch.tensor([1, 5, 200], device=x.device)
@@ -87,7 +92,7 @@ def _copied(x: Tensor) -> tuple[Tensor, ...]:
     sliced[3:7] = x[100:104]
     filled[2:5] = 1.5
     return (
-        *(torch.cat([x, x[:5]]), torch.stack([x, x.roll(3)]), torch.where(chosen, x, x.roll(1))),
+        *(torch.cat([x, x[:5]]), torch.stack([x, _turned(x, 3)]), torch.where(chosen, x, _turned(x, 1))),
         *(x[index], x.index_select(0, index), x.view(16, 16).t().contiguous(), x.repeat(2), sliced, filled),
         *(
             torch.zeros_like(x),
@@ -115,7 +120,7 @@ def _padded(x: Tensor) -> tuple[Tensor, ...]:
 
 
 def _compared(x: Tensor) -> tuple[Tensor, ...]:
-    return x == x.roll(1), x != x, x == 1.0, torch.isnan(x), x.bool()
+    return x == _turned(x, 1), x != x, x == 1.0, torch.isnan(x), x.bool()
 
 
 _RULES: Final = {

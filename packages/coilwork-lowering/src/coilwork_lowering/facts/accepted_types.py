@@ -104,6 +104,8 @@ _OF_EIGHT_BITS: Final = frozenset(
 )
 # Of these, what eager does not do with powers of two, which have no zero and no sign.
 _NOT_OF_POWERS: Final = frozenset("abs index_put constant_pad_nd".split())
+# Gradients that eager computes of integers, too.
+_INTEGER_GRADIENTS: Final = frozenset({"threshold_backward"})
 # Whose kernels for CPUs give no unsigned integers of more than 8 bits, though they may take some.
 _INTO_SIGNED: Final = frozenset({"cumsum", "cumprod", "prod", "sum"})
 # Numbers between others, which may be tensors: the result's type alone counts.
@@ -164,7 +166,7 @@ def accepts(target: Overload, arguments: Mapping[str, object]) -> bool:
         return False
     if len(_types(arguments, _OF_ONE_TYPE.get(name, ()))) > 1:
         return False
-    if name.endswith("_backward") and not _is_of_its_type(arguments):
+    if name.endswith("_backward") and name not in _INTEGER_GRADIENTS and not _is_of_its_type(arguments):
         return False
     if name in _POSITIONS and not _types(arguments, _POSITIONS[name][:1]) <= _POSITIONS[name][1]:
         return False

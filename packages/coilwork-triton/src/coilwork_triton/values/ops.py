@@ -169,7 +169,10 @@ def _cast(context: OpContext, a: tuple[Expression, ...]) -> Expression:
         return Binary("!=", a[0], Number(0))
     if result is DType.F8E5M2 or result is DType.F8E4M3:
         wide = a[0] if source is DType.F32 else method(a[0], "to", tl_name("float32"))
-        return context.device("to_float8_e5m2" if result is DType.F8E5M2 else "to_float8_e4m3", wide)
+        if result is DType.F8E5M2:
+            return context.device("to_float8_e5m2", wide)
+        # hardware makes the largest number of what is too large, infinities too, and keeps NaN, as torch does
+        return method(wide, "to", triton_type(result))
     found = a[0]
     by_f32 = source is DType.F64 and result.is_low_precision  # rounded twice, as eager does
     if by_f32 or (source.itemsize == 1 and source.is_float and result is not DType.F32):

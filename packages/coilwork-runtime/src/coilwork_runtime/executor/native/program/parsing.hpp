@@ -15,7 +15,7 @@ static int32_t dtype_number(const Text& name) {
   };
   static const Named numbered[] = {{"qint8", 12},   {"quint8", 13},  {"qint32", 14}, {"quint4x2", 16},
                                    {"quint2x4", 17}, {"bits1x8", 18}, {"bits2x4", 19}, {"bits4x2", 20},
-                                   {"bits8", 21},    {"bits16", 22},  {"float4_e2m1fn_x2", 45}};
+                                   {"bits8", 21},    {"bits16", 22},  {"float8_e8m0fnu", 44}, {"float4_e2m1fn_x2", 45}};
   Text function("aoti_torch_dtype_");
   function.append(name);
   if (auto* dtype = reinterpret_cast<int32_t (*)()>(torch_symbol(function.c_str()))) return dtype();
