@@ -394,7 +394,6 @@ EXTERNS: dict[str, Function] = {
     "first of 64 bits": lambda x: x.double().topk(2)[1],
     "complex": lambda x: torch.view_as_real(torch.complex(x, x) * 2j),
     "half complex": lambda x: torch.view_as_real(x.to(torch.complex32).t()),
-    "other 8 bit floats": lambda x: x.to(torch.float8_e4m3fnuz).t().to(torch.float32),
     "linalg": lambda x: torch.linalg.inv(x @ x.t() + 10 * torch.eye(4)),
     "unsorted split": lambda x: aten.cat([x] * 12, 0),
 }

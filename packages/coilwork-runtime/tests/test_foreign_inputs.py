@@ -116,7 +116,9 @@ def test_other_tensors_get_what_eager_gives(child: Child, form: str) -> None:
 def test_memory_that_was_given_back_is_not_read(child: Child, form: str) -> None:
     for name in WITHOUT_MEMORY:
         for tensors in ((name, "plain"), ("plain", name)):
-            assert child.ask(question(*tensors, form=form))["found"] == "raised LayoutError"
+            for mode in ("none", "fake", "fake beside real", "functional", "flops"):
+                answer = child.ask(question(*tensors, mode=mode, form=form))
+                assert answer["found"] == "raised LayoutError", (tensors, mode)
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -253,6 +253,9 @@ def build_in_child(number: int) -> None:
 
 
 def test_children_of_multiprocessing_build(temporary: Path) -> None:
+    # pytest gives this module a name that a new process cannot import
+    from test_process_states import build_in_child
+
     build_something_new()
     kept = set(temporary.iterdir())
     for number, method in enumerate(("fork", "spawn"), start=500):

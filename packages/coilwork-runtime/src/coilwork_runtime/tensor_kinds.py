@@ -113,9 +113,7 @@ def with_memory(operators: Call, kinds: TensorKinds) -> Call:
     """`operators`, which are not called with tensors whose memory was given back: torch's own kernels read it all the same."""
 
     def careful(args: list[Any]) -> Sequence[Any]:
-        # where torch traces, nothing is read
-        if not are_operators_watched(own=True):
-            _check_memories(args, kinds)
+        _check_memories(args, kinds)
         return operators(args)
 
     return careful

@@ -100,14 +100,14 @@ def kind_samples() -> list[tuple[torch.Tensor, int, int, int, int]]:
 
 
 def are_operators_watched(own: bool = False) -> bool:
-    """Whether a dispatch mode of Python is active that wants to see operators: torch's own for tracing, or, unless `own`, a user's.
+    """Tell if a dispatch mode of Python is active that wants to see operators: torch's own for tracing, or, unless `own`, a user's.
 
     A mode may say that it does not want to see those of compiled graphs, where torch asks that.
     """
-    for mode in _get_current_dispatch_mode_stack():
-        if mode.is_infra_mode() or not (own or getattr(mode, "ignore_compile_internals", bool)()):
-            return True
-    return False
+    return any(
+        mode.is_infra_mode() or not (own or getattr(mode, "ignore_compile_internals", bool)())
+        for mode in _get_current_dispatch_mode_stack()
+    )
 
 
 # Asked in every call of a program with matrix products.
